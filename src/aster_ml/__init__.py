@@ -1,0 +1,1 @@
+"""Aster ML: a deep-learning compiler in readable Python with tinygrad's API."""

@@ -1,0 +1,128 @@
+"""Settings: one declaration each, read from the environment, scoped by `Context`.
+
+A setting says what it affects. Caches of the compiler take the values of the settings that affect
+their stage into their key (`stage_key`), so a changed setting can never give a stale hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+SETTINGS: dict[str, Setting] = {}
+
+
+class Setting:
+    """One named value with a default; the environment variable of the same name overrides it.
+
+    `affects` names the cached stages whose result depends on it: "schedule", "codegen", or none.
+    """
+
+    __slots__ = ("affects", "default", "doc", "name", "value")
+
+    def __init__(
+        self, name: str, default: int | str, doc: str, affects: tuple[str, ...] = ()
+    ) -> None:
+        self.name = name
+        self.default = default
+        self.doc = doc
+        self.affects = affects
+        self.value: Any = parse_value(os.environ.get(name), default, name)
+        SETTINGS[name] = self
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == other)
+
+    def __ge__(self, other: int) -> bool:
+        return bool(self.value >= other)
+
+    def __gt__(self, other: int) -> bool:
+        return bool(self.value > other)
+
+    def __lt__(self, other: int) -> bool:
+        return bool(self.value < other)
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"{self.name}={self.value!r}"
+
+
+def parse_value(text: str | None, default: int | str, name: str) -> int | str:
+    """The environment's text as the type of the default."""
+    if text is None:
+        return default
+    if isinstance(default, str):
+        return text
+    try:
+        return int(text or 0)
+    except ValueError:
+        raise ValueError(
+            f"setting {name} is a whole number, but the environment has {name}={text!r}"
+        ) from None
+
+
+@contextlib.contextmanager
+def Context(**values: int | str) -> Iterator[None]:
+    """Set settings for the time of a `with` block: `with Context(DEBUG=2, NOOPT=1): ...`.
+
+    Raises: KeyError for a name that is no setting, with the names there are.
+    """
+    for name in values:
+        if name not in SETTINGS:
+            raise KeyError(f"no setting is named {name}; there are {', '.join(sorted(SETTINGS))}")
+    before = {name: SETTINGS[name].value for name in values}
+    try:
+        for name, value in values.items():
+            SETTINGS[name].value = value
+        yield
+    finally:
+        for name, value in before.items():
+            SETTINGS[name].value = value
+
+
+def stage_key(stage: str) -> tuple[Any, ...]:
+    """The values of all settings that affect `stage`, for its cache key."""
+    settings = STAGE_SETTINGS.get(stage)
+    if settings is None:
+        settings = tuple(s for s in SETTINGS.values() if stage in s.affects)
+        STAGE_SETTINGS[stage] = settings
+    return tuple([s.value for s in settings])
+
+
+STAGE_SETTINGS: dict[str, tuple[Setting, ...]] = {}
+
+DEBUG = Setting("DEBUG", 0, "1 devices and totals, 2 kernels with times, 3 schedule and Opts, "
+                "4 source, 5 IR, 6 linear program, 7 assembly.")
+DEBUG_FILTER = Setting("DEBUG_FILTER", "", "Comma-separated parts of Aster (schedule, codegen, "
+                       "engine, jit) whose DEBUG output is shown; empty shows all.")
+DEV = Setting("DEV", "", "Default device: CPU, PYTHON, NULL, OPENCL; empty means CPU.")
+JIT = Setting("JIT", 1, "0 makes TinyJit call the function each time; 1 records and replays.")
+BEAM = Setting("BEAM", 0, "Width of the search around the default schedule; 0 for none.",
+               ("codegen",))
+NOOPT = Setting("NOOPT", 0, "1 leaves every kernel as plain loops.", ("codegen",))
+CLANG = Setting("CLANG", 0, "1 renders C and compiles it with cc instead of LLVM in the process.",
+                ("codegen",))
+SPEC = Setting("SPEC", 0, "1 verifies every stage against its specification; 2 every pass.")
+THREADS = Setting("THREADS", 0, "Threads of the CPU device; 0 means one a core.", ("codegen",))
+CACHEDIR = Setting("CACHEDIR", "", "Folder of the disk cache; empty means the platform's own.")
+CACHE = Setting("CACHE", 1, "0 neither reads nor writes the disk cache.")
+SPLIT_REDUCE = Setting("SPLIT_REDUCE", 1, "1 splits a long reduction with few results in two "
+                       "kernels, so that all threads share it.", ("schedule",))
+FUSE = Setting("FUSE", 1, "0 stores every reduction and every shared value; 1 lets the cost "
+               "decide.", ("schedule",))
+MAX_KERNEL_NODES = Setting("MAX_KERNEL_NODES", 400, "A fused value larger than this many nodes is "
+                           "stored, so that kernels stay small.", ("schedule",))
+GRAPH_LIMIT = Setting("GRAPH_LIMIT", 200000, "Unrealized nodes of one tensor past which "
+                      "GRAPH_GUARD acts.")
+GRAPH_GUARD = Setting("GRAPH_GUARD", 1, "What happens past GRAPH_LIMIT: 0 nothing, 1 a warning "
+                      "that names the line, 2 the graph is realized.")
+CHECK_OOB = Setting("CHECK_OOB", 0, "1 proves every load and store inside its buffer when a "
+                    "kernel is scheduled.")
+DETERMINISTIC = Setting("DETERMINISTIC", 0, "1 makes results independent of the thread count.",
+                        ("schedule", "codegen"))

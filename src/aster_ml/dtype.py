@@ -1,0 +1,393 @@
+"""DType and the namespace `dtypes`: which element types exist, how they promote, what they can hold.
+
+Receives and returns plain Python values and dtypes. Knows nothing of nodes, tensors or devices.
+The promotion lattice is that of JAX (docs.jax.dev, "Type promotion semantics").
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from typing import Any, ClassVar, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from aster_ml.errors import DTypeError
+from aster_ml.helpers import cdiv
+
+ConstType: TypeAlias = "float | int | bool"
+
+
+class DType:
+    """An element type. There is one object for each, so `is` and `==` agree.
+
+    `priority` orders types within the promotion lattice; `fmt` is the struct code of the type, or
+    None where struct has none; `kind` is one of "bool", "int", "uint", "float", "void", "index".
+    """
+
+    __slots__ = ("fmt", "itemsize", "kind", "name", "priority")
+    registry: ClassVar[dict[str, DType]] = {}
+
+    def __init__(
+        self, priority: int, itemsize: int, name: str, fmt: str | None, kind: str
+    ) -> None:
+        self.priority = priority
+        self.itemsize = itemsize
+        self.name = name
+        self.fmt = fmt
+        self.kind = kind
+        DType.registry[name] = self
+
+    def __repr__(self) -> str:
+        return f"dtypes.{self.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DType.registry.__getitem__, (self.name,)
+
+    def __lt__(self, other: DType) -> bool:
+        return (self.priority, self.itemsize, self.name) < (
+            other.priority, other.itemsize, other.name
+        )
+
+    @property
+    def bits(self) -> int:
+        """Width in bits."""
+        return self.itemsize * 8
+
+    @property
+    def base(self) -> DType:
+        """The element type itself (there are no vector types in a graph)."""
+        return self
+
+    def scalar(self) -> DType:
+        """The element type itself."""
+        return self
+
+    @property
+    def min(self) -> ConstType:
+        """Least value (minus infinity for floats)."""
+        return dtypes.min(self)
+
+    @property
+    def max(self) -> ConstType:
+        """Greatest value (infinity for floats)."""
+        return dtypes.max(self)
+
+
+DTypeLike: TypeAlias = "str | DType"
+
+
+class dtypes:
+    """All element types, by name, and questions about them."""
+
+    void = DType(-1, 0, "void", None, "void")
+    # Index arithmetic has no width: bounds decide the width when a kernel is lowered.
+    index = DType(-1, 8, "index", None, "index")
+    bool = DType(0, 1, "bool", "?", "bool")
+    int8 = DType(1, 1, "int8", "b", "int")
+    uint8 = DType(2, 1, "uint8", "B", "uint")
+    int16 = DType(3, 2, "int16", "h", "int")
+    uint16 = DType(4, 2, "uint16", "H", "uint")
+    int32 = DType(5, 4, "int32", "i", "int")
+    uint32 = DType(6, 4, "uint32", "I", "uint")
+    int64 = DType(7, 8, "int64", "q", "int")
+    uint64 = DType(8, 8, "uint64", "Q", "uint")
+    fp8e4m3 = DType(9, 1, "fp8e4m3", None, "float")
+    fp8e5m2 = DType(10, 1, "fp8e5m2", None, "float")
+    float16 = DType(11, 2, "float16", "e", "float")
+    bfloat16 = DType(12, 2, "bfloat16", None, "float")
+    float32 = DType(13, 4, "float32", "f", "float")
+    float64 = DType(14, 8, "float64", "d", "float")
+
+    half = float16
+    float = float32
+    double = float64
+    uchar = uint8
+    ushort = uint16
+    uint = uint32
+    ulong = uint64
+    char = int8
+    short = int16
+    int = int32
+    long = int64
+
+    fp8s = (fp8e4m3, fp8e5m2)
+    floats = (fp8e4m3, fp8e5m2, float16, bfloat16, float32, float64)
+    sints = (int8, int16, int32, int64)
+    uints = (uint8, uint16, uint32, uint64)
+    ints = uints + sints
+    all = (*floats, *ints, bool, index)
+    index_like = (index, int32)
+
+    default_float: ClassVar[DType] = float32
+    default_int: ClassVar[DType] = int32
+
+    @staticmethod
+    def is_float(dtype: DType) -> Any:
+        """Whether the type is a floating-point type."""
+        return dtype.kind == "float"
+
+    @staticmethod
+    def is_int(dtype: DType) -> Any:
+        """Whether the type is an integer type (index included, bool not)."""
+        return dtype.kind in ("int", "uint", "index")
+
+    @staticmethod
+    def is_unsigned(dtype: DType) -> Any:
+        """Whether the type is an unsigned integer type."""
+        return dtype.kind == "uint"
+
+    @staticmethod
+    def is_bool(dtype: DType) -> Any:
+        """Whether the type is bool."""
+        return dtype.kind == "bool"
+
+    @staticmethod
+    def from_py(value: Any) -> DType:
+        """The default type of a Python number, or of the widest in a nested list."""
+        if isinstance(value, (list, tuple)):
+            return max((dtypes.from_py(v) for v in value), default=dtypes.default_float)
+        if value.__class__ is float or isinstance(value, np.floating):
+            return dtypes.default_float
+        if value.__class__ is bool or isinstance(value, np.bool_):
+            return dtypes.bool
+        if isinstance(value, (int, np.integer)):
+            return dtypes.default_int
+        if isinstance(value, PY_FLOAT):
+            return dtypes.default_float
+        raise DTypeError(f"{value!r} is a {type(value).__name__}; a float, int or bool is wanted")
+
+    @staticmethod
+    def as_const(value: Any, dtype: DType) -> Any:
+        """`value` as the Python type that constants of `dtype` have; tuples element by element."""
+        if isinstance(value, tuple):
+            return tuple(dtypes.as_const(v, dtype) for v in value)
+        kind = dtype.kind
+        return PY_FLOAT(value) if kind == "float" else (
+            PY_BOOL(value) if kind == "bool" else PY_INT(value))
+
+    @staticmethod
+    @functools.cache
+    def min(dtype: DType) -> Any:
+        """Least value of the type (minus infinity for floats)."""
+        if dtype.kind == "index":
+            return -(1 << 63)
+        if dtype.kind == "int":
+            return -(1 << (dtype.bits - 1))
+        return -math.inf if dtype.kind == "float" else (0 if dtype.kind == "uint" else False)
+
+    @staticmethod
+    @functools.cache
+    def max(dtype: DType) -> Any:
+        """Greatest value of the type (infinity for floats)."""
+        if dtype.kind == "index":
+            return (1 << 63) - 1
+        if dtype.kind == "int":
+            return (1 << (dtype.bits - 1)) - 1
+        if dtype.kind == "uint":
+            return (1 << dtype.bits) - 1
+        return math.inf if dtype.kind == "float" else True
+
+    @staticmethod
+    def finfo(dtype: DType) -> tuple[Any, Any]:
+        """Exponent and mantissa width, in bits."""
+        if dtype not in FLOAT_BITS:
+            raise DTypeError(f"{dtype} is no floating-point type")
+        return FLOAT_BITS[dtype]
+
+    @staticmethod
+    def fields() -> dict[str, DType]:
+        """Every name and its type, short names included."""
+        return {k: v for k, v in dtypes.__dict__.items()
+                if isinstance(v, DType) and not k.startswith("default")}
+
+
+PY_FLOAT, PY_INT, PY_BOOL = float, int, bool
+
+FLOAT_BITS = {
+    dtypes.fp8e4m3: (4, 3), dtypes.fp8e5m2: (5, 2), dtypes.float16: (5, 10),
+    dtypes.bfloat16: (8, 7), dtypes.float32: (8, 23), dtypes.float64: (11, 52),
+}
+
+
+def to_dtype(dtype: DTypeLike) -> DType:
+    """A dtype from itself or from its name.
+
+    Raises: DTypeError for a name that is no dtype.
+    """
+    if isinstance(dtype, DType):
+        return dtype
+    if isinstance(dtype, str):
+        found = dtypes.fields().get(dtype.lower())
+        if found is not None:
+            return found
+    raise DTypeError(
+        f"{dtype!r} is no dtype; there are {', '.join(d.name for d in dtypes.all)}"
+    )
+
+
+# Each type and the types that it promotes to directly.
+PROMOTES_TO = {
+    dtypes.bool: (dtypes.int8, dtypes.uint8),
+    dtypes.int8: (dtypes.int16,),
+    dtypes.int16: (dtypes.int32,),
+    dtypes.int32: (dtypes.int64,),
+    dtypes.int64: (dtypes.fp8e4m3, dtypes.fp8e5m2),
+    dtypes.uint8: (dtypes.int16, dtypes.uint16),
+    dtypes.uint16: (dtypes.int32, dtypes.uint32),
+    dtypes.uint32: (dtypes.int64, dtypes.uint64),
+    dtypes.uint64: (dtypes.fp8e4m3, dtypes.fp8e5m2),
+    dtypes.fp8e4m3: (dtypes.float16, dtypes.bfloat16),
+    dtypes.fp8e5m2: (dtypes.float16, dtypes.bfloat16),
+    dtypes.float16: (dtypes.float32,),
+    dtypes.bfloat16: (dtypes.float32,),
+    dtypes.float32: (dtypes.float64,),
+    dtypes.float64: (),
+}
+
+
+@functools.cache
+def promotions(dtype: DType) -> frozenset[DType]:
+    """`dtype` and everything it can be promoted to."""
+    return frozenset({dtype}.union(*[promotions(d) for d in PROMOTES_TO[dtype]]))
+
+
+@functools.cache
+def least_upper_dtype(*ds: DType) -> DType:
+    """The least type that all of them promote to.
+
+    Raises: DTypeError where no type is above all of them (void, index with others).
+    """
+    if len(set(ds)) == 1:
+        return ds[0]
+    if any(d not in PROMOTES_TO for d in ds):
+        raise DTypeError(f"no common dtype for {', '.join(d.name for d in ds)}")
+    return min(set.intersection(*[set(promotions(d)) for d in ds]))
+
+
+def least_upper_float(dtype: DType) -> DType:
+    """`dtype` itself when it is a float, else what it becomes beside the default float."""
+    if dtypes.is_float(dtype):
+        return dtype
+    return least_upper_dtype(dtype, dtypes.default_float)
+
+
+def can_lossless_cast(source: DType, target: DType) -> bool:
+    """Whether every value of `source` is exactly a value of `target`."""
+    if source is target or source.kind == "bool":
+        return True
+    if target.kind == "index":
+        return source.kind in ("int", "uint") and source is not dtypes.uint64
+    if source.kind == "float":
+        if target.kind != "float":
+            return False
+        (e0, m0), (e1, m1) = FLOAT_BITS[source], FLOAT_BITS[target]
+        return e0 <= e1 and m0 <= m1
+    if target.kind == "float":
+        bits = source.bits - (source.kind == "int")
+        return bits <= FLOAT_BITS[target][1] + 1 and target not in dtypes.fp8s
+    if target.kind == "uint":
+        return source.kind == "uint" and source.bits <= target.bits
+    if target.kind == "int":
+        return source.bits < target.bits or (source.kind == "int" and source.bits <= target.bits)
+    return False
+
+
+@functools.cache
+def sum_acc_dtype(dtype: DType) -> DType:
+    """The type in which a sum of `dtype` accumulates, and which it returns for ints."""
+    if dtype.kind == "uint":
+        return least_upper_dtype(dtype, dtypes.uint32)
+    if dtype.kind in ("int", "bool"):
+        return least_upper_dtype(dtype, dtypes.int32)
+    return least_upper_dtype(dtype, dtypes.float32) if dtype.kind == "float" else dtype
+
+
+NUMPY_TYPES: dict[DType, Any] = {
+    dtypes.bool: np.dtype(np.bool_),
+    **{d: np.dtype(d.name) for d in dtypes.ints},
+    **{d: np.dtype(d.name) for d in (dtypes.float16, dtypes.float32, dtypes.float64)},
+    dtypes.bfloat16: np.dtype(ml_dtypes.bfloat16),
+    dtypes.fp8e4m3: np.dtype(ml_dtypes.float8_e4m3fn),
+    dtypes.fp8e5m2: np.dtype(ml_dtypes.float8_e5m2),
+}
+FROM_NUMPY = {v: k for k, v in NUMPY_TYPES.items()}
+
+
+def to_numpy_dtype(dtype: DType) -> Any:
+    """The NumPy (or ml_dtypes) dtype that holds the same bits."""
+    return NUMPY_TYPES[dtype]
+
+
+def from_numpy_dtype(dtype: Any) -> DType:
+    """The dtype for a NumPy dtype.
+
+    Raises: DTypeError for one that has no equal here (complex, object, strings, ...).
+    """
+    found = FROM_NUMPY.get(np.dtype(dtype).newbyteorder("="))
+    if found is None:
+        raise DTypeError(f"NumPy dtype {dtype} has no equal here; cast it to one of "
+                         f"{', '.join(str(d) for d in FROM_NUMPY)}")
+    return found
+
+
+def round_float(value: float, dtype: DType) -> float:
+    """`value` rounded to the nearest of `dtype`, ties to even, overflow to infinity.
+
+    fp8e4m3 has no infinity: overflow gives NaN there (OCP OFP8, non-saturating mode).
+    """
+    if dtype is dtypes.float64 or value != value or value in (math.inf, -math.inf):
+        if dtype is dtypes.fp8e4m3 and abs(value) == math.inf:
+            return math.nan
+        return value
+    if dtype is dtypes.float32 or dtype is dtypes.float16:
+        try:
+            return float(struct.unpack(dtype.fmt, struct.pack(dtype.fmt, value))[0])
+        except OverflowError:
+            return math.copysign(math.inf, value)
+    with np.errstate(over="ignore"):
+        return float(np.float64(value).astype(NUMPY_TYPES[dtype]))
+
+
+def truncate(value: Any, dtype: DType) -> Any:
+    """`value` as a value of `dtype`: floats rounded, ints wrapped to the width, bool by truth."""
+    kind = dtype.kind
+    if kind == "float":
+        return round_float(float(value), dtype)
+    if kind == "bool":
+        return bool(value)
+    if kind == "int":
+        half = 1 << (dtype.bits - 1)
+        return ((int(value) + half) & ((half << 1) - 1)) - half
+    if kind == "uint":
+        return int(value) & ((1 << dtype.bits) - 1)
+    return int(value)
+
+
+def cast_value(value: Any, source: DType, target: DType) -> Any:
+    """What CAST makes of one value.
+
+    A float that does not fit an integer type saturates and NaN gives 0 (as LLVM's saturating
+    conversions and WebAssembly do); integers wrap; to unsigned small types a float goes through
+    the 32-bit integer first, as C programs on common hardware see it.
+    """
+    if target.kind in ("int", "uint") and source.kind == "float":
+        if value != value:
+            return 0
+        wide = target if target.bits >= 32 else dtypes.int32
+        clipped = max(min(value, dtypes.max(wide)), dtypes.min(wide))
+        return truncate(int(clipped), target)
+    return truncate(value, target)
+
+
+def bitcast_value(value: Any, source: DType, target: DType) -> Any:
+    """The same bits read as another type of equal width."""
+    raw = np.array(value, dtype=NUMPY_TYPES[source]).view(NUMPY_TYPES[target])
+    return dtypes.as_const(raw.item() if target.kind != "float" else float(raw), target)
+
+
+def int_div(x: int, y: int) -> int:
+    """Integer division as IDIV means it: towards zero; 0 when `y` is 0."""
+    return cdiv(x, y)

@@ -1,0 +1,60 @@
+"""The errors that users see, and the one that means Aster itself is wrong.
+
+Every user error is also an instance of the built-in class that a Python programmer would expect
+(`ValueError`, `TypeError`, ...), so existing `except` clauses keep working. Messages say what was
+given, what was wanted and what would do. Nothing here knows of tensors or devices.
+"""
+
+from __future__ import annotations
+
+
+class AsterError(Exception):
+    """Base of every error that Aster raises on purpose."""
+
+
+class ShapeError(AsterError, ValueError):
+    """Shapes, axes or sizes that do not fit together."""
+
+
+class DTypeError(AsterError, TypeError):
+    """A dtype that does not exist, does not mix, or is not supported by an operation."""
+
+
+class ArgumentError(AsterError, ValueError):
+    """An argument whose value makes no sense for the operation."""
+
+
+class IndexRangeError(AsterError, IndexError):
+    """A static index outside its axis."""
+
+
+class DeviceError(AsterError, RuntimeError):
+    """A device that is unknown, absent, or not able to do what was asked."""
+
+
+class OutOfMemoryError(AsterError, MemoryError):
+    """A device has no room for an allocation."""
+
+
+class GradientError(AsterError, RuntimeError):
+    """A gradient was asked of something that has none."""
+
+
+class CompileError(AsterError, RuntimeError):
+    """A backend compiler refused generated source."""
+
+
+class JitError(AsterError, RuntimeError):
+    """A jitted function was used in a way that replay could not honour."""
+
+
+class FormatError(AsterError, ValueError):
+    """A file that is damaged or not of the format it claims."""
+
+
+class DownloadError(AsterError, OSError):
+    """Data could not be fetched and no cached copy exists."""
+
+
+class InternalError(AsterError, AssertionError):
+    """Aster broke one of its own rules; the message names the pass and the node."""

@@ -1,0 +1,200 @@
+"""Elementwise vocabulary shared by UOp and Tensor, all over the one primitive `alu`.
+
+A class that mixes this in gives `alu`, `const_like`, `ufix`, `cast` and `dtype`; `binop` is where a
+Tensor adds broadcasting and promotion.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from aster_ml.dtype import DType, DTypeLike, dtypes
+from aster_ml.uop.ops import Ops
+
+
+class ElementwiseMixin:
+    """Operators and elementwise functions."""
+
+    __slots__ = ()
+    dtype: DType
+
+    def alu(self, op: Ops, *src: Self) -> Self:
+        """The node `op` over self and the sources, whose dtypes and shapes fit already."""
+        raise NotImplementedError
+
+    def ufix(self, x: Any) -> Self:
+        """`x` as one of our kind, of a dtype that fits beside self."""
+        raise NotImplementedError
+
+    def const_like(self, b: Any) -> Self:
+        """The constant `b` with the dtype and shape of self."""
+        raise NotImplementedError
+
+    def cast(self, dtype: DTypeLike) -> Self:
+        """The value as another dtype."""
+        raise NotImplementedError
+
+    def binop(self, op: Ops, x: Any, reverse: bool = False) -> Self:
+        """`op` of self and `x` (of `x` and self when `reverse`)."""
+        other = self.ufix(x)
+        return other.alu(op, self) if reverse else self.alu(op, other)
+
+    # operators
+
+    def add(self, x: Any, reverse: bool = False) -> Self:
+        """self + x."""
+        return self.binop(Ops.ADD, x, reverse)
+
+    def sub(self, x: Any, reverse: bool = False) -> Self:
+        """self - x."""
+        return self.binop(Ops.SUB, x, reverse)
+
+    def mul(self, x: Any, reverse: bool = False) -> Self:
+        """self * x."""
+        return self.binop(Ops.MUL, x, reverse)
+
+    def idiv(self, x: Any, reverse: bool = False) -> Self:
+        """self / x on integers, rounded towards zero."""
+        return self.binop(Ops.IDIV, x, reverse)
+
+    def mod(self, x: Any, reverse: bool = False) -> Self:
+        """The remainder that goes with `idiv`."""
+        return self.binop(Ops.MOD, x, reverse)
+
+    def maximum(self, x: Any) -> Self:
+        """The larger of self and x; NaN if either is."""
+        return self.binop(Ops.MAX, x)
+
+    def bitwise_and(self, x: Any, reverse: bool = False) -> Self:
+        """self & x, of ints or bools."""
+        return self.binop(Ops.AND, x, reverse)
+
+    def bitwise_or(self, x: Any, reverse: bool = False) -> Self:
+        """self | x, of ints or bools."""
+        return self.binop(Ops.OR, x, reverse)
+
+    def bitwise_xor(self, x: Any, reverse: bool = False) -> Self:
+        """self ^ x, of ints or bools."""
+        return self.binop(Ops.XOR, x, reverse)
+
+    def lshift(self, x: Any, reverse: bool = False) -> Self:
+        """self << x."""
+        return self.binop(Ops.SHL, x, reverse)
+
+    def rshift(self, x: Any, reverse: bool = False) -> Self:
+        """self >> x."""
+        return self.binop(Ops.SHR, x, reverse)
+
+    def neg(self) -> Self:
+        """-self; of a bool, not self."""
+        return self.logical_not() if self.dtype is dtypes.bool else self.alu(Ops.NEG)
+
+    def logical_not(self) -> Self:
+        """True where self is zero or False."""
+        as_bool = self if self.dtype is dtypes.bool else self.cast(dtypes.bool)
+        return as_bool.alu(Ops.CMPNE, as_bool.const_like(True))
+
+    def __add__(self, x: Any) -> Self:
+        return self.binop(Ops.ADD, x)
+
+    def __radd__(self, x: Any) -> Self:
+        return self.binop(Ops.ADD, x, True)
+
+    def __sub__(self, x: Any) -> Self:
+        return self.sub(x)
+
+    def __rsub__(self, x: Any) -> Self:
+        return self.sub(x, True)
+
+    def __mul__(self, x: Any) -> Self:
+        return self.binop(Ops.MUL, x)
+
+    def __rmul__(self, x: Any) -> Self:
+        return self.binop(Ops.MUL, x, True)
+
+    def __floordiv__(self, x: Any) -> Self:
+        return self.idiv(x)
+
+    def __rfloordiv__(self, x: Any) -> Self:
+        return self.idiv(x, True)
+
+    def __mod__(self, x: Any) -> Self:
+        return self.mod(x)
+
+    def __rmod__(self, x: Any) -> Self:
+        return self.mod(x, True)
+
+    def __and__(self, x: Any) -> Self:
+        return self.bitwise_and(x)
+
+    def __rand__(self, x: Any) -> Self:
+        return self.bitwise_and(x, True)
+
+    def __or__(self, x: Any) -> Self:
+        return self.bitwise_or(x)
+
+    def __ror__(self, x: Any) -> Self:
+        return self.bitwise_or(x, True)
+
+    def __xor__(self, x: Any) -> Self:
+        return self.bitwise_xor(x)
+
+    def __rxor__(self, x: Any) -> Self:
+        return self.bitwise_xor(x, True)
+
+    def __lshift__(self, x: Any) -> Self:
+        return self.lshift(x)
+
+    def __rlshift__(self, x: Any) -> Self:
+        return self.lshift(x, True)
+
+    def __rshift__(self, x: Any) -> Self:
+        return self.rshift(x)
+
+    def __rrshift__(self, x: Any) -> Self:
+        return self.rshift(x, True)
+
+    def __neg__(self) -> Self:
+        return self.neg()
+
+    def __lt__(self, x: Any) -> Self:
+        return self.binop(Ops.CMPLT, x)
+
+    def __gt__(self, x: Any) -> Self:
+        return self.binop(Ops.CMPLT, x, True)
+
+    def __ge__(self, x: Any) -> Self:
+        return (self < x).logical_not()
+
+    def __le__(self, x: Any) -> Self:
+        return (self > x).logical_not()
+
+    def ne(self, x: Any) -> Self:
+        """self != x, a bool."""
+        return self.binop(Ops.CMPNE, x)
+
+    def eq(self, x: Any) -> Self:
+        """self == x, a bool."""
+        return self.binop(Ops.CMPEQ, x)
+
+    # functions of one value that every backend has
+
+    def exp2(self) -> Self:
+        """2**self."""
+        return self.alu(Ops.EXP2)
+
+    def log2(self) -> Self:
+        """Logarithm to base 2; NaN below 0, -inf at 0."""
+        return self.alu(Ops.LOG2)
+
+    def sqrt(self) -> Self:
+        """Square root; NaN below 0."""
+        return self.alu(Ops.SQRT)
+
+    def reciprocal(self) -> Self:
+        """1 / self."""
+        return self.alu(Ops.RECIPROCAL)
+
+    def trunc(self) -> Self:
+        """Rounded towards zero."""
+        return self.alu(Ops.TRUNC)

@@ -1,0 +1,1 @@
+"""The graph: ops, nodes, patterns, rewriting, and the meaning of every op."""

@@ -1,0 +1,243 @@
+"""Dtype, shape, device and integer bounds of a node, as functions of its op, sources and argument.
+
+Receives nodes (anything with op, dtype, src, arg and the inferred properties of its sources) and
+returns plain values. It builds no nodes, save sizes through arithmetic on symbolic ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from aster_ml.dtype import DType, dtypes
+from aster_ml.errors import DTypeError, ShapeError
+from aster_ml.helpers import cdiv, cmod, prod
+from aster_ml.uop.ops import BINARY, COMPARE, ELEMENTWISE, MOVEMENT, Ops
+
+if TYPE_CHECKING:
+    from aster_ml.uop.node import UOp
+
+Shape = tuple[Any, ...]
+
+
+def alu_dtype(op: Ops, src: tuple[UOp, ...]) -> DType:
+    """Dtype of an elementwise node (CAST and BITCAST name theirs)."""
+    if op in COMPARE:
+        return dtypes.bool
+    return src[1].dtype if op is Ops.WHERE else src[0].dtype
+
+
+def check_alu(op: Ops, src: tuple[UOp, ...]) -> None:
+    """Raises DTypeError where the sources of an elementwise op do not mix."""
+    values = src[1:] if op is Ops.WHERE else src
+    first = values[0].dtype
+    if op is Ops.WHERE and src[0].dtype is not dtypes.bool:
+        raise DTypeError(f"where: the condition is {src[0].dtype.name}; bool is wanted")
+    if op in (Ops.SHL, Ops.SHR):
+        values = values[:1]
+    for value in values:
+        if value.dtype is not first:
+            names = ", ".join(v.dtype.name for v in values)
+            raise DTypeError(f"{op.name.lower()}: dtypes differ ({names}); cast them to one")
+
+
+def show_shape(shape: Shape) -> str:
+    """`[2,3]`; symbolic sizes by their expression."""
+    return "[" + ",".join(
+        str(s) if isinstance(s, int) else (s.arg.name if s.op is Ops.DEFINE_VAR else str(s))
+        for s in shape) + "]"
+
+
+def merged_arg(u: UOp) -> Any:
+    """The argument of a movement op with its symbolic sizes (sources 1 and on) put in place."""
+    if len(u.src) == 1:
+        return u.arg
+    rest = iter(u.src[1:])
+    if u.op in (Ops.RESHAPE, Ops.EXPAND):
+        return tuple([next(rest) if a is None else a for a in u.arg])
+    return tuple([(next(rest) if a is None else a, next(rest) if b is None else b)
+                  for a, b in u.arg])
+
+
+def movement_shape(u: UOp) -> Shape:
+    """Shape after a movement op."""
+    shape = u.src[0].shape
+    op = u.op
+    if op in (Ops.RESHAPE, Ops.EXPAND):
+        return tuple(merged_arg(u))
+    if op is Ops.PERMUTE:
+        return tuple([shape[i] for i in u.arg])
+    if op is Ops.FLIP:
+        return tuple(shape)
+    arg = merged_arg(u)
+    if op is Ops.PAD:
+        return tuple([s + b + a for s, (b, a) in zip(shape, arg, strict=True)])
+    return tuple([b - a for a, b in arg])
+
+
+def infer_shape(u: UOp) -> Shape | None:
+    """Shape of a node, given those of its sources; None for what has no value."""
+    op = u.op
+    if op in ELEMENTWISE:
+        if op is Ops.BITCAST and u.dtype.itemsize != u.src[0].dtype.itemsize:
+            shape = u.src[0].shape
+            nbytes = shape[-1] * u.src[0].dtype.itemsize
+            return (*shape[:-1], nbytes // u.dtype.itemsize)
+        # Scalars (constants) stand beside any shape; anything else has been broadcast already.
+        best: Shape = ()
+        for s in u.src:
+            shape = s.shape
+            if shape:
+                if best and shape != best:
+                    raise ShapeError(f"{op.name.lower()}: shapes {show_shape(best)} and "
+                                     f"{show_shape(shape)} differ; broadcast them first")
+                best = shape
+        return best
+    if op in MOVEMENT:
+        return movement_shape(u)
+    rule = SHAPE_RULES.get(op)
+    return None if rule is None else rule(u)
+
+
+def shape_of_reduce(u: UOp) -> Shape:
+    """Tensor stage: reduced axes become 1. Kernel stage: the shape of the value."""
+    axes = u.arg.axes
+    return tuple([1 if i in axes else s for i, s in enumerate(u.src[0].shape)])
+
+
+def shape_of_index(u: UOp) -> Shape:
+    """All indices share one shape, which is that of the result; scalars count as that shape."""
+    for i in u.src[1:]:
+        if i.shape:
+            return i.shape
+    return ()
+
+
+SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
+    Ops.CONST: lambda u: (),
+    Ops.BUFFER: lambda u: (u.arg.size,),
+    Ops.PARAM: lambda u: (u.arg.size,),
+    Ops.DEFINE_VAR: lambda u: (),
+    Ops.RANGE: lambda u: (),
+    Ops.DEFINE_LOCAL: lambda u: (u.arg.size,),
+    Ops.DEFINE_REG: lambda u: (),
+    Ops.BIND: lambda u: (),
+    Ops.CONTIGUOUS: lambda u: u.src[0].shape,
+    Ops.CONTIGUOUS_BACKWARD: lambda u: u.src[0].shape,
+    Ops.DETACH: lambda u: u.src[0].shape,
+    Ops.COPY: lambda u: u.src[0].shape,
+    Ops.AFTER: lambda u: u.src[0].shape,
+    Ops.REDUCE: shape_of_reduce,
+    Ops.STAGE: lambda u: tuple([r.src[0].arg if r.src[0].op is Ops.CONST else r.src[0]
+                                for r in u.src[1:]]),
+    Ops.INDEX: shape_of_index,
+    Ops.LOAD: lambda u: (),
+    Ops.ACCUMULATE: lambda u: (),
+}
+
+
+def infer_device(u: UOp) -> str | None:
+    """The device that a tensor-stage value lives on; None for what lives anywhere."""
+    if u.op in (Ops.BUFFER, Ops.COPY, Ops.DEVICE, Ops.PARAM):
+        return u.arg.device
+    if u.op is Ops.STAGE and u.arg.device is not None:
+        return u.arg.device
+    for s in u.src:
+        device = s.device
+        if device is not None:
+            return device
+    return None
+
+
+def bounds_of_alu(u: UOp) -> tuple[Any, Any] | None:
+    """Bounds of an integer or boolean elementwise node, or None where nothing is known."""
+    op = u.op
+    if op is Ops.WHERE:
+        (a0, a1), (b0, b1) = u.src[1].bounds, u.src[2].bounds
+        c0, c1 = u.src[0].bounds
+        if c0 == c1:
+            return (a0, a1) if c0 else (b0, b1)
+        return min(a0, b0), max(a1, b1)
+    if op not in BINARY or len(u.src) != 2:
+        return None
+    (a0, a1), (b0, b1) = u.src[0].bounds, u.src[1].bounds
+    if op is Ops.ADD:
+        return a0 + b0, a1 + b1
+    if op is Ops.SUB:
+        return a0 - b1, a1 - b0
+    if op is Ops.MUL:
+        ends = (a0 * b0, a0 * b1, a1 * b0, a1 * b1)
+        return min(ends), max(ends)
+    if op is Ops.MAX:
+        return max(a0, b0), max(a1, b1)
+    if op is Ops.CMPLT:
+        return a1 < b0, a0 < b1
+    if op is Ops.CMPNE:
+        return a1 < b0 or b1 < a0, not a0 == a1 == b0 == b1
+    if op is Ops.CMPEQ:
+        return a0 == a1 == b0 == b1, not (a1 < b0 or b1 < a0)
+    if op is Ops.AND and u.dtype is dtypes.bool:
+        return a0 and b0, a1 and b1
+    if op is Ops.OR and u.dtype is dtypes.bool:
+        return a0 or b0, a1 or b1
+    if op is Ops.AND and b0 == b1 >= 0:
+        return 0, (min(b0, a1) if a0 >= 0 else b0)
+    if u.dtype is dtypes.index and op in (Ops.IDIV, Ops.MOD) and b0 > 0:
+        return bounds_of_floor(op, a0, a1, b0, b1)
+    if op is Ops.IDIV and (b0 > 0 or b1 < 0):
+        ends = (cdiv(a0, b0), cdiv(a0, b1), cdiv(a1, b0), cdiv(a1, b1))
+        return (min(*ends, 0) if a0 <= 0 <= a1 else min(ends),
+                max(*ends, 0) if a0 <= 0 <= a1 else max(ends))
+    if op is Ops.MOD and b0 > 0:
+        if b0 == b1 and cdiv(a0, b0) == cdiv(a1, b0) and (a0 >= 0) == (a1 >= 0):
+            return cmod(a0, b0), cmod(a1, b0)
+        return (0 if a0 >= 0 else -(min(b1 - 1, -a0))), (min(b1 - 1, a1) if a1 >= 0 else 0)
+    if op is Ops.SHL and b0 == b1 and 0 <= b0 < 64:
+        return a0 << b0, a1 << b0
+    if op is Ops.SHR and b0 == b1 and 0 <= b0 < 64 and a0 >= 0:
+        return a0 >> b0, a1 >> b0
+    return None
+
+
+def bounds_of_floor(op: Ops, a0: int, a1: int, b0: int, b1: int) -> tuple[int, int]:
+    """Bounds of an index division or remainder, which round down; the divisor is positive."""
+    if op is Ops.IDIV:
+        ends = (a0 // b0, a0 // b1, a1 // b0, a1 // b1)
+        return min(ends), max(ends)
+    if b0 == b1 and a0 // b0 == a1 // b0:
+        return a0 % b0, a1 % b0
+    return 0, (min(b1 - 1, a1) if a0 >= 0 else b1 - 1)
+
+
+def infer_bounds(u: UOp) -> tuple[Any, Any]:
+    """Least and greatest value of an integer or boolean node; of others, those of the dtype."""
+    op, dtype = u.op, u.dtype
+    if op is Ops.CONST:
+        return u.arg, u.arg
+    if op is Ops.RANGE:
+        return 0, max(u.src[0].bounds[1] - 1, 0)
+    if op is Ops.DEFINE_VAR:
+        return u.arg.min, u.arg.max
+    if op is Ops.BIND:
+        return u.src[0].bounds
+    low, high = dtypes.min(dtype), dtypes.max(dtype)
+    if dtype.kind in ("int", "uint", "index", "bool"):
+        found: tuple[Any, Any] | None = None
+        if op is Ops.CAST and u.src[0].dtype.kind in ("int", "uint", "index", "bool"):
+            a0, a1 = u.src[0].bounds
+            found = (int(a0), int(a1)) if dtype.kind != "bool" else None
+        elif op in ELEMENTWISE and op not in (Ops.CAST, Ops.BITCAST):
+            if op in COMPARE and u.src[0].dtype.kind == "float":
+                return False, True
+            found = bounds_of_alu(u)
+        # Arithmetic that may leave the dtype wraps, so nothing is known of it then.
+        if found is not None and low <= found[0] and found[1] <= high:
+            return found
+    return low, high
+
+
+def check_reshape(old: Shape, new: Shape) -> None:
+    """Raises ShapeError unless both shapes hold the same number of elements."""
+    if prod(old) != prod(new):
+        raise ShapeError(f"reshape: {show_shape(old)} has {prod(old)} elements, "
+                         f"{show_shape(new)} has {prod(new)}")

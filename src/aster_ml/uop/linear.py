@@ -1,0 +1,47 @@
+"""Linear: a kernel as a list of nodes in the order in which they run; what renderers receive.
+
+Reading rules of the list (the specification of the linear stage):
+
+- A node stands after its sources. Constants, lane ranges and INDEX are not listed: they are read
+  where they are used.
+- A RANGE of kind LOOP or REDUCE opens a loop, `END(range)` closes it; loops nest. A THREAD range is
+  a loop that runs from `lo` to `hi`, the part that the caller gives this thread. GLOBAL and LOCAL
+  ranges are the number of the block and of the work-item: values without a loop.
+- Lane ranges (UPCAST, UNROLL, VECTOR) are not loops. A value that depends on lanes has one instance
+  for each combination of them; at most one of them is VECTOR, and its instances make one SIMD value.
+- `INDEX(buffer, base, offset)` counts elements. `offset` is a sum of lanes times constants, so it is
+  a plain number for each instance; lanes whose stride is not constant stand in `base`.
+- `LOAD(index, gate?)` is 0 where the gate fails and then touches no memory. `STORE(index, value,
+  gate?)` writes only where the gate holds.
+- `DEFINE_REG(start, *lanes)` sets every instance of an accumulator to `start` at that point; as a
+  source it means the accumulator's value at the point of use. `ACCUMULATE(reg, value, *unrolled)`
+  folds `value` into it with the op of its arg, the unrolled lanes in order.
+- `REDUCE(value, *lanes)` folds instances of `value` over these lanes.
+- No node has dtype index any more; sizes are numbers or expressions on variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aster_ml.uop.node import UOp, sint
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A kernel ready to be rendered.
+
+    `params` are the PARAM nodes by slot, `variables` the DEFINE_VAR nodes in argument order (after
+    the params), `written` the slots that are stored to. `thread` is the THREAD range, if any; its
+    size is the `n` of which each thread runs a part. `global_size` and `local_size` are work-group
+    counts and sizes on devices with work-groups.
+    """
+
+    name: str
+    uops: tuple[UOp, ...]
+    params: tuple[UOp, ...]
+    variables: tuple[UOp, ...]
+    written: frozenset[int]
+    thread: UOp | None = None
+    global_size: tuple[sint, ...] = (1, 1, 1)
+    local_size: tuple[int, ...] = (1, 1, 1)

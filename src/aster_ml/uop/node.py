@@ -1,0 +1,500 @@
+"""UOp: the one immutable, interned node that every stage is made of.
+
+Same object means same value: building a node that exists returns the one that exists. This module
+knows no rules and no devices; it builds, interns and infers. Integer index arithmetic is the one
+thing that folds while it is built, so that equal sizes are the same object from the start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import struct
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, TypeAlias
+
+from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
+from aster_ml.errors import ArgumentError, InternalError, ShapeError
+from aster_ml.mixin.elementwise import ElementwiseMixin
+from aster_ml.mixin.movement import MovementMixin
+from aster_ml.mixin.reduce import ReduceMixin
+from aster_ml.uop.infer import (
+    Shape,
+    alu_dtype,
+    check_alu,
+    infer_bounds,
+    infer_device,
+    infer_shape,
+    merged_arg,
+)
+from aster_ml.uop.ops import (
+    COMMUTATIVE,
+    AxisType,
+    BufferArg,
+    DeviceArg,
+    Ops,
+    ParamArg,
+    RangeArg,
+    ReduceArg,
+    VarArg,
+)
+
+sint: TypeAlias = "int | UOp"
+
+# Every live node by (op, dtype, src, arg); entries leave with their node.
+NODES: dict[Any, weakref.ref[UOp]] = {}
+UNSET: Any = object()
+BUFFER_IDS = itertools.count()
+
+
+def unnamed(u: UOp) -> frozenset[UOp]:
+    """Ranges that a node is inside of: those of its sources, less those that it closes."""
+    op, src = u.op, u.src
+    if op is Ops.RANGE:
+        return frozenset((u, *u.src[0].ranges))
+    if op in CLOSES_RANGES and len(src) > 1:
+        inner = src[0].ranges.union(*[s.ranges for s in src[1:]])
+        return inner.difference([r for r in src[1:] if r.op is Ops.RANGE])
+    if op is Ops.AFTER:
+        return src[0].ranges
+    if not src:
+        return NO_RANGES
+    first = src[0].ranges
+    if len(src) == 1:
+        return first
+    return first.union(*[s.ranges for s in src[1:] if s.ranges is not first])
+
+
+CLOSES_RANGES = frozenset({Ops.REDUCE, Ops.STAGE, Ops.END})
+NO_RANGES: frozenset[Any] = frozenset()
+
+
+class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
+    """A node of the graph: an op, the dtype of its value, its sources and a small argument."""
+
+    __slots__ = ("__weakref__", "_bounds", "_device", "_digest", "_key", "_ranges", "_shape",
+                 "arg", "dtype", "op", "src")
+    op: Ops
+    dtype: DType
+    src: tuple[UOp, ...]
+    arg: Any
+
+    def __new__(
+        cls, op: Ops, dtype: DType = dtypes.void, src: tuple[UOp, ...] = (), arg: Any = None
+    ) -> UOp:
+        # Equal floats may differ (0.0, -0.0) and unequal ones be the same (NaN): bits decide.
+        if op is Ops.CONST and arg.__class__ is float:
+            key: Any = (op, dtype, src, struct.pack("<d", arg))
+        else:
+            key = (op, dtype, src, arg)
+        ref = NODES.get(key)
+        if ref is not None:
+            found = ref()
+            if found is not None:
+                return found
+        self = object.__new__(cls)
+        self.op = op
+        self.dtype = dtype
+        self.src = src
+        self.arg = arg
+        self._key = key
+        self._shape = self._device = self._bounds = self._ranges = self._digest = UNSET
+        NODES[key] = weakref.ref(self)
+        return self
+
+    def __del__(self) -> None:
+        ref = NODES.get(self._key)
+        # A newer node may have taken the place while this one was dying.
+        if ref is not None and ref() in (None, self):
+            del NODES[self._key]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UOp, (self.op, self.dtype, self.src, self.arg)
+
+    def __repr__(self) -> str:
+        dtype = "" if self.dtype is dtypes.void else f" {self.dtype.name}"
+        arg = "" if self.arg is None else f" {self.arg!r}"
+        return f"<{self.op.name}{dtype}{arg} of {len(self.src)}>"
+
+    def __bool__(self) -> bool:
+        low, high = self.bounds
+        if low == high:
+            return bool(low)
+        raise ArgumentError(f"{self!r} may be true or false (it lies between {low} and {high}); "
+                            "use `resolve` with a default, or bind the variable")
+
+    # inferred
+
+    @property
+    def shape(self) -> Any:
+        """Sizes of the value, outermost first; () of a scalar; None of what has no value."""
+        if self._shape is UNSET:
+            infer_iteratively(self, "_shape", infer_shape)
+        return self._shape
+
+    @property
+    def device(self) -> str | None:
+        """Where a tensor-stage value lives; None for what lives anywhere (constants)."""
+        if self._device is UNSET:
+            infer_iteratively(self, "_device", infer_device)
+        return self._device  # type: ignore[no-any-return]
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """Least and greatest value, inclusive."""
+        if self._bounds is UNSET:
+            infer_iteratively(self, "_bounds", infer_bounds)
+        return self._bounds  # type: ignore[no-any-return]
+
+    @property
+    def vmin(self) -> Any:
+        """Least value."""
+        return self.bounds[0]
+
+    @property
+    def vmax(self) -> Any:
+        """Greatest value."""
+        return self.bounds[1]
+
+    @property
+    def ranges(self) -> frozenset[UOp]:
+        """The ranges that the value changes with and that it does not close itself."""
+        if self._ranges is UNSET:
+            infer_iteratively(self, "_ranges", unnamed)
+        return self._ranges  # type: ignore[no-any-return]
+
+    @property
+    def digest(self) -> bytes:
+        """A hash of the whole expression that is the same in every process."""
+        if self._digest is UNSET:
+            infer_iteratively(self, "_digest", compute_digest)
+        return self._digest  # type: ignore[no-any-return]
+
+    @property
+    def key(self) -> str:
+        """`digest` as text."""
+        return self.digest.hex()
+
+    @property
+    def base(self) -> UOp:
+        """What is left when movement ops are taken off."""
+        u = self
+        while u.op in MOVEMENT_SET:
+            u = u.src[0]
+        return u
+
+    @property
+    def marg(self) -> Any:
+        """Argument of a movement op, symbolic sizes included."""
+        return merged_arg(self)
+
+    # construction
+
+    def replace(self, **changes: Any) -> UOp:
+        """The same node with some of op, dtype, src, arg changed."""
+        return UOp(changes.get("op", self.op), changes.get("dtype", self.dtype),
+                   changes.get("src", self.src), changes.get("arg", self.arg))
+
+    @staticmethod
+    def const(dtype: DType, value: Any) -> UOp:
+        """The scalar constant `value` of `dtype`."""
+        return UOp(Ops.CONST, dtype, (), dtypes.as_const(value, dtype))
+
+    @staticmethod
+    def index_const(value: int) -> UOp:
+        """An index constant."""
+        return UOp(Ops.CONST, dtypes.index, (), value)
+
+    @staticmethod
+    def variable(name: str, min_value: int, max_value: int, dtype: DType = dtypes.index) -> UOp:
+        """A named integer with inclusive bounds, to be bound to a number before it is used."""
+        if not isinstance(min_value, int) or not isinstance(max_value, int):
+            raise ArgumentError(f"Variable {name}: bounds are ints, given {min_value!r} and "
+                                f"{max_value!r}")
+        if min_value > max_value:
+            raise ArgumentError(f"Variable {name}: the least value {min_value} is above the "
+                                f"greatest, {max_value}")
+        return UOp(Ops.DEFINE_VAR, dtype, (), VarArg(name, min_value, max_value))
+
+    def bind(self, value: int) -> UOp:
+        """The variable with a value for now; the compiled code serves every value."""
+        if self.op is not Ops.DEFINE_VAR:
+            raise ArgumentError(f"bind: only a Variable takes a value, this is {self!r}")
+        if not self.arg.min <= value <= self.arg.max:
+            raise ArgumentError(f"bind: {self.arg.name} takes {self.arg.min} to {self.arg.max}, "
+                                f"given {value}")
+        return UOp(Ops.BIND, self.dtype, (self, UOp.const(self.dtype, value)))
+
+    def unbind(self) -> tuple[UOp, int]:
+        """The variable and its value."""
+        if self.op is not Ops.BIND:
+            raise ArgumentError(f"unbind: {self!r} is not bound")
+        return self.src[0], self.src[1].arg
+
+    @property
+    def val(self) -> int:
+        """The value of a bound variable."""
+        return self.unbind()[1]
+
+    @staticmethod
+    def new_buffer(device: str, size: int, dtype: DType) -> UOp:
+        """A buffer node unlike any other; memory is attached elsewhere."""
+        return UOp(Ops.BUFFER, dtype, (), BufferArg(next(BUFFER_IDS), device, size))
+
+    @staticmethod
+    def param(slot: int, size: int, dtype: DType, device: str | None = None) -> UOp:
+        """A numbered buffer argument."""
+        return UOp(Ops.PARAM, dtype, (), ParamArg(slot, size, device))
+
+    @staticmethod
+    def range(size: sint, id: int, kind: AxisType = AxisType.LOOP) -> UOp:
+        """An axis: 0 <= i < size."""
+        return UOp(Ops.RANGE, dtypes.index, (to_uop(size),), RangeArg(id, kind))
+
+    @staticmethod
+    def sink(*src: UOp) -> UOp:
+        """The root over everything that has to happen."""
+        return UOp(Ops.SINK, dtypes.void, src)
+
+    # primitives of the mixins
+
+    def alu(self, op: Ops, *src: UOp) -> UOp:
+        """Elementwise node; of index dtype it folds as it is built."""
+        if self.dtype is dtypes.index and len(src) == 1:
+            return index_alu(op, self, src[0])
+        sources = (self, *src)
+        check_alu(op, sources)
+        return UOp(op, alu_dtype(op, sources), sources)
+
+    def ufix(self, x: Any) -> UOp:
+        """`x` as a constant of our dtype, or itself when it is a node."""
+        return x if x.__class__ is UOp else UOp.const(self.dtype, x)
+
+    def const_like(self, b: Any) -> UOp:
+        """The scalar constant `b` of our dtype (scalars stand beside any shape)."""
+        return UOp.const(self.dtype, b)
+
+    def cast(self, dtype: DTypeLike) -> UOp:
+        """CAST to `dtype`, or self when it has it already; constants of index type fold."""
+        dtype = to_dtype(dtype)
+        if self.dtype is dtype:
+            return self
+        return UOp(Ops.CAST, dtype, (self,))
+
+    def bitcast(self, dtype: DTypeLike) -> UOp:
+        """BITCAST to `dtype`, or self when it has it already."""
+        dtype = to_dtype(dtype)
+        return self if self.dtype is dtype else UOp(Ops.BITCAST, dtype, (self,))
+
+    def where(self, x: Any, y: Any) -> UOp:
+        """`x` where self holds, else `y`; one of them may be a Python number."""
+        if x.__class__ is not UOp:
+            x = y.ufix(x) if y.__class__ is UOp else UOp.const(dtypes.from_py(x), x)
+        y = x.ufix(y)
+        if x is y:
+            return x  # type: ignore[no-any-return]
+        return self.alu(Ops.WHERE, x, y)
+
+    def minimum(self, x: Any) -> UOp:
+        """The smaller."""
+        other = self.ufix(x)
+        if self.dtype.kind == "index":
+            if self.bounds[1] <= other.bounds[0]:
+                return self
+            if other.bounds[1] <= self.bounds[0]:
+                return other
+        return (self < other).where(self, other)
+
+    def mop(self, op: Ops, arg: Any) -> UOp:
+        """Movement node; sizes that are no ints become sources, None in their place."""
+        symbolic: list[UOp] = []
+        if op in (Ops.RESHAPE, Ops.EXPAND):
+            arg = tuple([split_size(s, symbolic) for s in arg])
+        elif op in (Ops.PAD, Ops.SHRINK):
+            arg = tuple([(split_size(a, symbolic), split_size(b, symbolic)) for a, b in arg])
+        return UOp(op, self.dtype, (self, *symbolic), arg)
+
+    def rop(self, op: Ops, axes: tuple[int, ...]) -> UOp:
+        """Tensor-stage REDUCE over `axes`, which stay with size 1."""
+        return UOp(Ops.REDUCE, self.dtype, (self,), ReduceArg(op, axes))
+
+    # memory and control
+
+    def index(self, *idxs: UOp) -> UOp:
+        """The element at these indices, one an axis."""
+        return UOp(Ops.INDEX, self.dtype, (self, *idxs))
+
+    def load(self, gate: UOp | None = None) -> UOp:
+        """The value at this INDEX, 0 where the gate fails."""
+        return UOp(Ops.LOAD, self.dtype, (self,) if gate is None else (self, gate))
+
+    def store(self, value: UOp, gate: UOp | None = None) -> UOp:
+        """Writes `value` here, where the gate holds."""
+        src = (self, value) if gate is None else (self, value, gate)
+        return UOp(Ops.STORE, dtypes.void, src)
+
+    def after(self, *effects: UOp) -> UOp:
+        """Self, once the effects have happened."""
+        return UOp(Ops.AFTER, self.dtype, (self, *effects)) if effects else self
+
+    def end(self, *ranges: UOp) -> UOp:
+        """Self for every value of the ranges."""
+        return UOp(Ops.END, dtypes.void, (self, *ranges)) if ranges else self
+
+    def copy_to(self, device: str) -> UOp:
+        """The value on another device."""
+        return UOp(Ops.COPY, self.dtype, (self,), DeviceArg(device))
+
+    def __iter__(self) -> Iterator[Self]:
+        raise TypeError(f"{self!r} is a node, not a sequence")
+
+
+MOVEMENT_SET = frozenset(
+    {Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.SHRINK, Ops.FLIP}
+)
+Variable = UOp.variable
+
+
+def infer_iteratively(root: UOp, slot: str, rule: Callable[[UOp], Any]) -> None:
+    """Fills `slot` of `root`, first of everything below it that lacks it, without recursion."""
+    stack = [root]
+    while stack:
+        u = stack[-1]
+        if getattr(u, slot) is not UNSET:
+            stack.pop()
+            continue
+        pending = [s for s in u.src if getattr(s, slot) is UNSET]
+        if pending:
+            stack.extend(pending)
+        else:
+            object.__setattr__(u, slot, rule(u))
+            stack.pop()
+
+
+def compute_digest(u: UOp) -> bytes:
+    """Hash over op, dtype, argument and the digests of the sources."""
+    text = f"{u.op.name} {u.dtype.name} {u.arg!r}".encode()
+    return hashlib.blake2b(text + b"".join([s.digest for s in u.src]), digest_size=16).digest()
+
+
+def to_uop(size: sint) -> UOp:
+    """An int or index node as a node."""
+    return size if size.__class__ is UOp else UOp.index_const(size)  # type: ignore
+
+
+def to_sint(u: sint) -> sint:
+    """A constant index node as an int; anything else as it is."""
+    return u.arg if u.__class__ is UOp and u.op is Ops.CONST else u  # type: ignore
+
+
+def split_size(size: sint, symbolic: list[UOp]) -> int | None:
+    """The int itself, or None with the node added to `symbolic`."""
+    size = to_sint(size)
+    if size.__class__ is UOp:
+        symbolic.append(size)  # type: ignore
+        return None
+    return int(size)  # type: ignore
+
+
+def index_alu(op: Ops, x: UOp, y: UOp) -> UOp:
+    """Two-source index arithmetic: constants fold, neutral elements go, constants stand right."""
+    if y.dtype is not dtypes.index:
+        if op in (Ops.SHL, Ops.SHR):
+            return UOp(op, dtypes.index, (x, y))
+        check_alu(op, (x, y))
+    x_const, y_const = x.op is Ops.CONST, y.op is Ops.CONST
+    if x_const and y_const and op in FOLD:
+        if not (op in (Ops.IDIV, Ops.MOD) and y.arg == 0):
+            return UOp(Ops.CONST, alu_dtype(op, (x, y)), (), FOLD[op](x.arg, y.arg))
+    elif x_const and op in COMMUTATIVE:
+        x, y, y_const = y, x, True
+    if op is Ops.SUB:
+        return index_alu(Ops.ADD, x, index_alu(Ops.MUL, y, MINUS_ONE))
+    if y_const:
+        c = y.arg
+        if (op is Ops.ADD and c == 0) or (op in (Ops.MUL, Ops.IDIV) and c == 1):
+            return x
+        if (op is Ops.MUL and c == 0) or (op is Ops.MOD and c == 1):
+            return UOp.index_const(0)
+        inner = x.src[1] if x.op is op and len(x.src) == 2 else None
+        if inner is not None and inner.op is Ops.CONST and op in (Ops.ADD, Ops.MUL):
+            return index_alu(op, x.src[0], UOp.index_const(FOLD[op](inner.arg, c)))
+    elif op in COMMUTATIVE and op is not Ops.CMPNE and x.digest > y.digest:
+        x, y = y, x
+    if op is Ops.CMPLT or op is Ops.CMPNE or op is Ops.CMPEQ:
+        found = UOp(op, dtypes.bool, (x, y))
+        low, high = found.bounds
+        return UOp(Ops.CONST, dtypes.bool, (), bool(low)) if low == high else found
+    if op is Ops.MAX:
+        if x.bounds[0] >= y.bounds[1]:
+            return x
+        if y.bounds[0] >= x.bounds[1]:
+            return y
+    return UOp(op, dtypes.index, (x, y))
+
+
+FOLD: dict[Ops, Callable[[int, int], Any]] = {
+    Ops.ADD: lambda a, b: a + b,
+    Ops.SUB: lambda a, b: a - b,
+    Ops.MUL: lambda a, b: a * b,
+    Ops.IDIV: lambda a, b: a // b,
+    Ops.MOD: lambda a, b: a % b,
+    Ops.MAX: max,
+    Ops.CMPLT: lambda a, b: a < b,
+    Ops.CMPNE: lambda a, b: a != b,
+    Ops.CMPEQ: lambda a, b: a == b,
+}
+MINUS_ONE = UOp.index_const(-1)
+
+
+def resolve(x: Any, default: bool = True) -> bool:
+    """The truth of a condition on sizes; `default` where the bounds do not decide it."""
+    if x.__class__ is not UOp:
+        return bool(x)
+    low, high = x.bounds
+    return bool(low) if low == high else default
+
+
+def smax(*values: Any) -> sint:
+    """The largest of ints and index nodes."""
+    values = values[0] if len(values) == 1 and isinstance(values[0], (tuple, list)) else values
+    if all(isinstance(v, int) for v in values):
+        return max(values)  # type: ignore[no-any-return]
+    result = to_uop(values[0])
+    for v in values[1:]:
+        result = index_alu(Ops.MAX, result, to_uop(v))
+    return to_sint(result)
+
+
+def smin(*values: Any) -> sint:
+    """The smallest of ints and index nodes."""
+    values = values[0] if len(values) == 1 and isinstance(values[0], (tuple, list)) else values
+    if all(isinstance(v, int) for v in values):
+        return min(values)  # type: ignore[no-any-return]
+    result = to_uop(values[0])
+    for v in values[1:]:
+        result = result.minimum(to_uop(v))
+    return to_sint(result)
+
+
+def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two shapes are equal; symbolic sizes by identity."""
+    return len(a) == len(b) and all(x is y or x == y for x, y in zip(a, b, strict=True))
+
+
+def need_int_shape(shape: Shape, what: str) -> tuple[int, ...]:
+    """The shape, when every size is an int.
+
+    Raises: ShapeError naming the symbolic size otherwise.
+    """
+    for s in shape:
+        if not isinstance(s, int):
+            raise ShapeError(f"{what}: size {s!r} is symbolic; a plain int is wanted here")
+    return shape
+
+
+def need(condition: bool, message: str) -> None:
+    """Raises InternalError with the message unless the condition holds."""
+    if not condition:
+        raise InternalError(message)

@@ -1,0 +1,277 @@
+"""The closed list of ops, one row each, and the small values that nodes carry as `arg`.
+
+A new op is one row here and one row in each table that `tests/lint` names (inference, evaluation,
+gradient, renderers). Nothing here computes anything.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, auto
+from typing import NamedTuple
+
+
+class Group(Enum):
+    """What family an op belongs to."""
+
+    LEAF = auto()  # has no value sources
+    UNARY = auto()  # elementwise, one source
+    BINARY = auto()  # elementwise, two sources
+    TERNARY = auto()  # elementwise, three sources
+    MOVEMENT = auto()  # the same values under other indices
+    REDUCE = auto()  # fewer values
+    MARK = auto()  # the same value, with a promise or a boundary
+    MEMORY = auto()  # places and accesses
+    CONTROL = auto()  # loops, barriers, roots
+
+
+class OpInfo(NamedTuple):
+    """A row of the op table."""
+
+    group: Group
+    doc: str
+
+
+class Ops(IntEnum):
+    """All ops. The comment-like text of each is in `OP_TABLE`."""
+
+    # leaves
+    CONST = auto()
+    BUFFER = auto()
+    PARAM = auto()
+    DEFINE_VAR = auto()
+    RANGE = auto()
+    DEFINE_LOCAL = auto()
+    DEFINE_REG = auto()
+    # marks
+    BIND = auto()
+    DEVICE = auto()
+    CONTIGUOUS = auto()
+    CONTIGUOUS_BACKWARD = auto()
+    DETACH = auto()
+    COPY = auto()
+    AFTER = auto()
+    # movement
+    RESHAPE = auto()
+    EXPAND = auto()
+    PERMUTE = auto()
+    PAD = auto()
+    SHRINK = auto()
+    FLIP = auto()
+    # unary
+    CAST = auto()
+    BITCAST = auto()
+    NEG = auto()
+    EXP2 = auto()
+    LOG2 = auto()
+    SIN = auto()
+    SQRT = auto()
+    RECIPROCAL = auto()
+    TRUNC = auto()
+    # binary
+    ADD = auto()
+    SUB = auto()
+    MUL = auto()
+    FDIV = auto()
+    IDIV = auto()
+    MOD = auto()
+    MAX = auto()
+    POW = auto()
+    CMPLT = auto()
+    CMPNE = auto()
+    CMPEQ = auto()
+    XOR = auto()
+    OR = auto()
+    AND = auto()
+    SHL = auto()
+    SHR = auto()
+    THREEFRY = auto()
+    # ternary
+    WHERE = auto()
+    MULACC = auto()
+    # reduce
+    REDUCE = auto()
+    # memory
+    STAGE = auto()
+    INDEX = auto()
+    LOAD = auto()
+    STORE = auto()
+    ACCUMULATE = auto()
+    # control
+    END = auto()
+    BARRIER = auto()
+    SINK = auto()
+
+    def __repr__(self) -> str:
+        return f"Ops.{self.name}"
+
+    __str__ = __repr__
+
+
+OP_TABLE: dict[Ops, OpInfo] = {
+    Ops.CONST: OpInfo(Group.LEAF, "One value (arg). At the tensor stage src may name its DEVICE."),
+    Ops.BUFFER: OpInfo(Group.LEAF, "Memory of one device (BufferArg); a flat row of elements."),
+    Ops.PARAM: OpInfo(Group.LEAF, "A numbered buffer argument of a body or kernel (ParamArg)."),
+    Ops.DEFINE_VAR: OpInfo(Group.LEAF, "A named integer with bounds, known at launch (VarArg)."),
+    Ops.RANGE: OpInfo(Group.LEAF, "Takes 0 <= i < src[0]; how it runs is its kind (RangeArg)."),
+    Ops.DEFINE_LOCAL: OpInfo(Group.LEAF, "Scratch that one block shares (ScratchArg)."),
+    Ops.DEFINE_REG: OpInfo(Group.LEAF, "An accumulator: src[0] starts it, the rest are its lanes."),
+    Ops.BIND: OpInfo(Group.MARK, "src[0], a DEFINE_VAR, has the value of src[1], a CONST, now."),
+    Ops.DEVICE: OpInfo(Group.LEAF, "Names a device (DeviceArg), for constants."),
+    Ops.CONTIGUOUS: OpInfo(Group.MARK, "src[0], stored row-major in memory of its own."),
+    Ops.CONTIGUOUS_BACKWARD: OpInfo(Group.MARK, "src[0]; its gradient is stored."),
+    Ops.DETACH: OpInfo(Group.MARK, "src[0]; no gradient passes."),
+    Ops.COPY: OpInfo(Group.MARK, "src[0], on another device (DeviceArg)."),
+    Ops.AFTER: OpInfo(Group.MARK, "src[0], read once the effects src[1:] have happened."),
+    Ops.RESHAPE: OpInfo(Group.MOVEMENT, "Another shape with the same elements in the same order."),
+    Ops.EXPAND: OpInfo(Group.MOVEMENT, "Axes of size 1 repeated to the sizes of arg."),
+    Ops.PERMUTE: OpInfo(Group.MOVEMENT, "Axis i of the result is axis arg[i] of src[0]."),
+    Ops.PAD: OpInfo(Group.MOVEMENT, "Zeros before and after each axis, arg[i] = (before, after)."),
+    Ops.SHRINK: OpInfo(Group.MOVEMENT, "Each axis cut to arg[i] = (start, stop)."),
+    Ops.FLIP: OpInfo(Group.MOVEMENT, "The axes in arg, reversed."),
+    Ops.CAST: OpInfo(Group.UNARY, "The value as another dtype."),
+    Ops.BITCAST: OpInfo(Group.UNARY, "The bits as another dtype of the same width."),
+    Ops.NEG: OpInfo(Group.UNARY, "-x."),
+    Ops.EXP2: OpInfo(Group.UNARY, "2**x."),
+    Ops.LOG2: OpInfo(Group.UNARY, "log2(x); NaN below 0, -inf at 0."),
+    Ops.SIN: OpInfo(Group.UNARY, "sin(x), x in radians."),
+    Ops.SQRT: OpInfo(Group.UNARY, "Square root; NaN below 0."),
+    Ops.RECIPROCAL: OpInfo(Group.UNARY, "1/x."),
+    Ops.TRUNC: OpInfo(Group.UNARY, "Rounded towards zero."),
+    Ops.ADD: OpInfo(Group.BINARY, "x + y; ints wrap; bool: or."),
+    Ops.SUB: OpInfo(Group.BINARY, "x - y; ints wrap."),
+    Ops.MUL: OpInfo(Group.BINARY, "x * y; ints wrap; bool: and."),
+    Ops.FDIV: OpInfo(Group.BINARY, "x / y on floats."),
+    Ops.IDIV: OpInfo(Group.BINARY, "x / y on ints, towards zero; of index dtype, rounded down."),
+    Ops.MOD: OpInfo(Group.BINARY, "x - y * (x IDIV y)."),
+    Ops.MAX: OpInfo(Group.BINARY, "The larger; NaN if either is NaN; +0 above -0."),
+    Ops.POW: OpInfo(Group.BINARY, "x**y as C's pow; ints: exact, wrapped."),
+    Ops.CMPLT: OpInfo(Group.BINARY, "x < y, a bool."),
+    Ops.CMPNE: OpInfo(Group.BINARY, "x != y, a bool; true for NaN."),
+    Ops.CMPEQ: OpInfo(Group.BINARY, "x == y, a bool."),
+    Ops.XOR: OpInfo(Group.BINARY, "Bitwise exclusive or."),
+    Ops.OR: OpInfo(Group.BINARY, "Bitwise or."),
+    Ops.AND: OpInfo(Group.BINARY, "Bitwise and."),
+    Ops.SHL: OpInfo(Group.BINARY, "x shifted left by y bits; 0 when y is not below the width."),
+    Ops.SHR: OpInfo(Group.BINARY, "x shifted right by y bits; signed types keep the sign."),
+    Ops.THREEFRY: OpInfo(Group.BINARY, "Threefry-2x32-20: uint64 counter x under uint64 key y."),
+    Ops.WHERE: OpInfo(Group.TERNARY, "src[1] where the bool src[0] holds, else src[2]."),
+    Ops.MULACC: OpInfo(Group.TERNARY, "src[0] * src[1] + src[2], rounded once where possible."),
+    Ops.REDUCE: OpInfo(Group.REDUCE, "Tensor stage: axes of arg folded to size 1. Kernel stage: "
+                       "src[0] folded over the ranges src[1:]."),
+    Ops.STAGE: OpInfo(Group.MEMORY, "src[0] stored over the ranges src[1:] (StageArg)."),
+    Ops.INDEX: OpInfo(Group.MEMORY, "The element of src[0] at src[1:], one index an axis. Linear stage: "
+                    "src[1] counts elements, src[2] adds what the lanes add."),
+    Ops.LOAD: OpInfo(Group.MEMORY, "The value at the INDEX src[0]; 0 where the bool src[1] fails."),
+    Ops.STORE: OpInfo(Group.MEMORY, "Writes src[1] to src[0] where the bool src[2] holds."),
+    Ops.ACCUMULATE: OpInfo(Group.MEMORY, "Folds src[1] into the DEFINE_REG src[0], lane after lane "
+                           "of src[2:] (arg: the op)."),
+    Ops.END: OpInfo(Group.CONTROL, "src[0], done for every value of the ranges src[1:]. Linear stage: the "
+                  "loop over src[0], a RANGE, ends here."),
+    Ops.BARRIER: OpInfo(Group.CONTROL, "All work-items of a block have done src before any goes on."),
+    Ops.SINK: OpInfo(Group.CONTROL, "The root: everything that has to happen."),
+}
+
+
+def of_group(*groups: Group) -> frozenset[Ops]:
+    """The ops of these groups."""
+    return frozenset(op for op, info in OP_TABLE.items() if info.group in groups)
+
+
+UNARY = of_group(Group.UNARY)
+BINARY = of_group(Group.BINARY)
+TERNARY = of_group(Group.TERNARY)
+ELEMENTWISE = UNARY | BINARY | TERNARY
+MOVEMENT = of_group(Group.MOVEMENT)
+COMPARE = frozenset({Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ})
+COMMUTATIVE = frozenset(
+    {Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.CMPEQ, Ops.XOR, Ops.OR, Ops.AND}
+)
+ASSOCIATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.XOR, Ops.OR, Ops.AND})
+
+
+class AxisType(Enum):
+    """How a RANGE runs."""
+
+    LOOP = "loop"  # one after the other
+    THREAD = "thread"  # split over the threads of a CPU
+    GLOBAL = "global"  # one block each (GPU)
+    LOCAL = "local"  # one work-item of the block each (GPU)
+    REDUCE = "reduce"  # folded, one after the other
+    GROUP = "group"  # folded by the work-items of a block together (GPU)
+    UPCAST = "upcast"  # lanes: written once per value; of a reduction: accumulators side by side
+    UNROLL = "unroll"  # lanes of a reduction, folded into one accumulator in order
+    VECTOR = "vector"  # lanes in one SIMD value
+
+    @property
+    def is_lane(self) -> bool:
+        """Whether the range is written out by the renderer instead of looped over."""
+        return self in LANE_KINDS
+
+
+LANE_KINDS = frozenset({AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR})
+
+
+class Memory(Enum):
+    """Where a STAGE keeps its value."""
+
+    GLOBAL = "global"  # a buffer: kernels are cut here
+    LOCAL = "local"  # scratch of one block
+    REG = "reg"  # accumulators
+
+
+class BufferArg(NamedTuple):
+    """Of BUFFER: `id` makes it one of its kind; `size` in elements."""
+
+    id: int
+    device: str
+    size: int
+
+
+class ParamArg(NamedTuple):
+    """Of PARAM: position among the arguments, size in elements, device where it matters."""
+
+    slot: int
+    size: int
+    device: str | None = None
+
+
+class VarArg(NamedTuple):
+    """Of DEFINE_VAR: inclusive bounds."""
+
+    name: str
+    min: int
+    max: int
+
+
+class RangeArg(NamedTuple):
+    """Of RANGE: `id` tells ranges of equal size apart."""
+
+    id: int
+    kind: AxisType
+
+
+class ReduceArg(NamedTuple):
+    """Of REDUCE: ADD, MUL or MAX (or OR, AND); `axes` is empty at the kernel stage."""
+
+    op: Ops
+    axes: tuple[int, ...] = ()
+
+
+class StageArg(NamedTuple):
+    """Of STAGE: the memory it lives in, and on which device when that is GLOBAL."""
+
+    memory: Memory
+    device: str | None = None
+
+
+class DeviceArg(NamedTuple):
+    """Of COPY and DEVICE."""
+
+    device: str
+
+
+class ScratchArg(NamedTuple):
+    """Of DEFINE_LOCAL and DEFINE_REG: `size` in elements."""
+
+    id: int
+    size: int = 1
