@@ -118,6 +118,7 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
     Ops.BUFFER: lambda u: (u.arg.size,),
     Ops.PARAM: lambda u: (u.arg.size,),
     Ops.DEFINE_VAR: lambda u: (),
+    Ops.IOTA: lambda u: (u.src[0].arg if u.src[0].op is Ops.CONST else u.src[0],),
     Ops.RANGE: lambda u: (),
     Ops.DEFINE_LOCAL: lambda u: (u.arg.size,),
     Ops.DEFINE_REG: lambda u: (),
@@ -128,6 +129,7 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
     Ops.COPY: lambda u: u.src[0].shape,
     Ops.AFTER: lambda u: u.src[0].shape,
     Ops.REDUCE: shape_of_reduce,
+    Ops.SCATTER: lambda u: u.arg.shape,
     Ops.STAGE: lambda u: tuple([r.src[0].arg if r.src[0].op is Ops.CONST else r.src[0]
                                 for r in u.src[1:]]),
     Ops.INDEX: shape_of_index,
@@ -214,7 +216,7 @@ def infer_bounds(u: UOp) -> tuple[Any, Any]:
     op, dtype = u.op, u.dtype
     if op is Ops.CONST:
         return u.arg, u.arg
-    if op is Ops.RANGE:
+    if op is Ops.RANGE or op is Ops.IOTA:
         return 0, max(u.src[0].bounds[1] - 1, 0)
     if op is Ops.DEFINE_VAR:
         return u.arg.min, u.arg.max

@@ -37,6 +37,7 @@ from aster_ml.uop.ops import (
     ParamArg,
     RangeArg,
     ReduceArg,
+    ScatterArg,
     VarArg,
 )
 
@@ -251,6 +252,19 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
     def range(size: sint, id: int, kind: AxisType = AxisType.LOOP) -> UOp:
         """An axis: 0 <= i < size."""
         return UOp(Ops.RANGE, dtypes.index, (to_uop(size),), RangeArg(id, kind))
+
+    @staticmethod
+    def iota(size: sint) -> UOp:
+        """0, 1, 2, ... below `size`, along one axis, of index dtype."""
+        return UOp(Ops.IOTA, dtypes.index, (to_uop(size),))
+
+    def gather_at(self, *idxs: UOp) -> UOp:
+        """Tensor stage: the elements of self at these index values, one an axis of self."""
+        return UOp(Ops.INDEX, self.dtype, (self, *idxs))
+
+    def scatter_at(self, shape: tuple[int, ...], *idxs: UOp) -> UOp:
+        """Tensor stage: zeros of `shape` with our elements added at these indices."""
+        return UOp(Ops.SCATTER, self.dtype, (self, *idxs), ScatterArg(Ops.ADD, shape))
 
     @staticmethod
     def sink(*src: UOp) -> UOp:

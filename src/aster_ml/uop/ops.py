@@ -39,6 +39,7 @@ class Ops(IntEnum):
     BUFFER = auto()
     PARAM = auto()
     DEFINE_VAR = auto()
+    IOTA = auto()
     RANGE = auto()
     DEFINE_LOCAL = auto()
     DEFINE_REG = auto()
@@ -90,6 +91,7 @@ class Ops(IntEnum):
     MULACC = auto()
     # reduce
     REDUCE = auto()
+    SCATTER = auto()
     # memory
     STAGE = auto()
     INDEX = auto()
@@ -112,6 +114,7 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.BUFFER: OpInfo(Group.LEAF, "Memory of one device (BufferArg); a flat row of elements."),
     Ops.PARAM: OpInfo(Group.LEAF, "A numbered buffer argument of a body or kernel (ParamArg)."),
     Ops.DEFINE_VAR: OpInfo(Group.LEAF, "A named integer with bounds, known at launch (VarArg)."),
+    Ops.IOTA: OpInfo(Group.LEAF, "0, 1, 2, ... below src[0], along one axis; index dtype."),
     Ops.RANGE: OpInfo(Group.LEAF, "Takes 0 <= i < src[0]; how it runs is its kind (RangeArg)."),
     Ops.DEFINE_LOCAL: OpInfo(Group.LEAF, "Scratch that one block shares (ScratchArg)."),
     Ops.DEFINE_REG: OpInfo(Group.LEAF, "An accumulator: src[0] starts it, the rest are its lanes."),
@@ -158,6 +161,8 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.MULACC: OpInfo(Group.TERNARY, "src[0] * src[1] + src[2], rounded once where possible."),
     Ops.REDUCE: OpInfo(Group.REDUCE, "Tensor stage: axes of arg folded to size 1. Kernel stage: "
                        "src[0] folded over the ranges src[1:]."),
+    Ops.SCATTER: OpInfo(Group.REDUCE, "Zeros of arg.shape into which src[0] is added at the indices "
+                        "src[1:], one an axis of the result; the reverse of INDEX."),
     Ops.STAGE: OpInfo(Group.MEMORY, "src[0] stored over the ranges src[1:] (StageArg)."),
     Ops.INDEX: OpInfo(Group.MEMORY, "The element of src[0] at src[1:], one index an axis. Linear stage: "
                     "src[1] counts elements, src[2] adds what the lanes add."),
@@ -255,6 +260,13 @@ class ReduceArg(NamedTuple):
 
     op: Ops
     axes: tuple[int, ...] = ()
+
+
+class ScatterArg(NamedTuple):
+    """Of SCATTER: how values that meet are combined (ADD), and the shape of the result."""
+
+    op: Ops
+    shape: tuple[int, ...]
 
 
 class StageArg(NamedTuple):
