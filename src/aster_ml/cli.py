@@ -1,0 +1,162 @@
+"""The command `aster`: what works on this machine, the demo, the version.
+
+Exit codes: 0 all is well, 1 the default device does not work here (or the demo failed), 2 the
+command line was not understood. What is printed is made here; what is true is asked of the devices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from aster_ml import Device, Tensor
+from aster_ml.config import SETTINGS
+from aster_ml.device import STORAGE_KINDS, DeviceRow, format_bytes
+from aster_ml.errors import AsterError
+from aster_ml.runtime.object_cache import cache_folder
+
+# Required packages, then those of the extras.
+PACKAGES = ("numpy", "llvmlite", "ml-dtypes", "tqdm", "pyopencl", "pillow", "safetensors", "torch")
+# These run nothing: DISK and NPY hold data, NULL compiles only.
+COMPUTE_NOTHING = STORAGE_KINDS | {"NULL"}
+
+
+def package_version(name: str) -> str:
+    """The installed version of a package, or "absent"."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def own_version() -> str:
+    """The version of Aster, as installed."""
+    version = package_version("aster-ml")
+    return "(run from its sources, not installed)" if version == "absent" else version
+
+
+def try_device(row: DeviceRow) -> DeviceRow:
+    """The row of a device after a small sum was computed on it: a claim that was tried."""
+    if not row.works or row.name in COMPUTE_NOTHING:
+        return row
+    try:
+        result = (Tensor([1.0, 2.0, 3.0], device=row.name) + 1).tolist()
+    except (AsterError, OSError, RuntimeError) as error:
+        return DeviceRow(row.name, False, f"computing failed: {error}")
+    if result != [2.0, 3.0, 4.0]:
+        return DeviceRow(row.name, False, f"[1, 2, 3] + 1 came out as {result}")
+    return row
+
+
+def folder_size(folder: Path) -> tuple[int, int]:
+    """How many files lie below a folder, and how many bytes they have."""
+    count = nbytes = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                nbytes += os.stat(os.path.join(path, name)).st_size
+            except FileNotFoundError:
+                continue  # another process replaced it between listing and looking
+            count += 1
+    return count, nbytes
+
+
+def cache_line() -> str:
+    """Where compiled kernels are kept, and how much is there."""
+    folder = cache_folder()
+    if folder is None:
+        return "none: there is no home folder; CACHEDIR names one"
+    if not folder.exists():
+        return f"{folder} (not there yet)"
+    count, nbytes = folder_size(folder)
+    return f"{folder}, {count} files, {format_bytes(nbytes)}"
+
+
+def changed_settings() -> str:
+    """The settings that the environment changes."""
+    changed = [repr(s) for s in SETTINGS.values() if s.value != s.default]
+    return ", ".join(changed) or "all at their defaults"
+
+
+def report_lines(rows: Sequence[DeviceRow], default: str) -> Iterator[str]:
+    """The whole report of `aster doctor`."""
+    yield f"Aster ML {own_version()}"
+    yield ""
+    yield "devices"
+    for row in rows:
+        state = "works" if row.works else "absent"
+        mark = ", the default" if row.name == default.partition(":")[0] else ""
+        yield f"  {row.name:7} {state:6}  {row.note}{mark}"
+    yield ""
+    cpu = [row for row in rows if row.name == "CPU" and row.works]
+    if cpu:
+        target = Device["CPU"].target
+        yield f"processor  {target.arch}"
+        yield f"vectors    {target.vector_bits} bits, {target.lanes(4)} of float32"
+        yield f"threads    {target.threads} of {os.cpu_count()} (the setting THREADS)"
+    yield f"system     {platform.system()} {platform.release()} {platform.machine()}"
+    yield f"Python     {platform.python_version()}"
+    versions = {name: package_version(name) for name in PACKAGES}
+    present = [f"{name} {version}" for name, version in versions.items() if version != "absent"]
+    lacking = [name for name, version in versions.items() if version == "absent"]
+    yield f"packages   {', '.join(present)}"
+    if lacking:
+        yield f"           absent: {', '.join(lacking)}"
+    yield f"cache      {cache_line()}"
+    yield f"settings   {changed_settings()}"
+
+
+def run_doctor() -> int:
+    """Prints the report; 1 when the default device does not work."""
+    try:
+        default = Device.DEFAULT
+    except AsterError as error:
+        print(f"DEV: {error}", file=sys.stderr)
+        return 1
+    rows = [try_device(row) for row in Device.describe()]
+    for line in report_lines(rows, default):
+        print(line)
+    broken = [row for row in rows if row.name == default.partition(":")[0] and not row.works]
+    for row in broken:
+        print(f"\nthe default device {row.name} does not work: {row.note}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def run_demo(arguments: Sequence[str]) -> int:
+    """Runs the demo in a process of its own, which keeps its extra packages out of this one."""
+    return subprocess.call([sys.executable, "-m", "aster_ml.apps.demo", *arguments])
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line of `aster`."""
+    parser = argparse.ArgumentParser(
+        prog="aster", description="Aster ML, a deep-learning compiler in readable Python."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("doctor", help="which devices work here, versions, cache, threads")
+    commands.add_parser(
+        "demo", help="train a small network on real digits", add_help=False, prefix_chars="\0"
+    ).add_argument("arguments", nargs="*", help="passed on to the demo")
+    commands.add_parser("version", help="the version of Aster ML")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    options = make_parser().parse_args(argv)
+    if options.command == "doctor":
+        return run_doctor()
+    if options.command == "demo":
+        return run_demo(options.arguments)
+    print(f"aster-ml {own_version()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
