@@ -11,6 +11,8 @@ import shutil
 import sys
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,11 @@ ABSENCES: list[tuple[str, str]] = [
 ]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden` writes the golden files anew; their diff is then for a person to read."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Hypothesis draws the same examples on every machine of CI, fresh ones at a desk."""
     from hypothesis import settings
@@ -61,6 +68,22 @@ def fixed_seeds() -> None:
     tensor_module = sys.modules.get("aster_ml.tensor")
     if tensor_module is not None:
         tensor_module.Tensor.manual_seed(20)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden("relu.ir", text)` asserts that `text` is what tests/golden/relu.ir has."""
+    update = request.config.getoption("--update-golden")
+
+    def check_golden(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / name
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        assert path.exists(), f"no golden file {name}; pytest --update-golden writes it"
+        assert text == path.read_text(encoding="utf-8"), f"{name}: pytest --update-golden, if meant"
+
+    return check_golden
 
 
 def explain_skip(reason: str) -> str:
