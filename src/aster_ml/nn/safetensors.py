@@ -1,0 +1,232 @@
+"""safetensors files: a JSON header that names tensors, then their bytes.
+
+Reading checks the whole header before any tensor is made, and then gives views of the file: bytes
+are read when a tensor is used. Writing goes to a second file that takes the name at the end, so a
+reader never sees half a file.
+
+Layout: 8 bytes with the header's length (little-endian), the header, the data. A header entry is
+`name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}`, offsets counted from the
+start of the data; `__metadata__` is a map of strings.
+
+Source: the format's public description, https://huggingface.co/docs/safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from aster_ml import Tensor, dtypes
+from aster_ml.errors import FormatError
+from aster_ml.helpers import prod
+from aster_ml.nn.fileio import (
+    accept_filename,
+    byte_count,
+    read_bytes,
+    view_bytes,
+    write_atomically,
+)
+
+NAMES = {
+    "BOOL": dtypes.bool,
+    "I8": dtypes.int8,
+    "U8": dtypes.uint8,
+    "I16": dtypes.int16,
+    "U16": dtypes.uint16,
+    "I32": dtypes.int32,
+    "U32": dtypes.uint32,
+    "I64": dtypes.int64,
+    "U64": dtypes.uint64,
+    "F8_E4M3": dtypes.fp8e4m3,
+    "F8_E5M2": dtypes.fp8e5m2,
+    "F16": dtypes.float16,
+    "BF16": dtypes.bfloat16,
+    "F32": dtypes.float32,
+    "F64": dtypes.float64,
+}
+NAME_OF = {dtype: name for name, dtype in NAMES.items()}
+MAX_HEADER_NBYTES = 100_000_000
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs; a key that comes twice is an error and not an overwrite."""
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise FormatError(f"safetensors: the header has the key {key!r} twice")
+        result[key] = value
+    return result
+
+
+def read_header(t: Tensor) -> tuple[int, dict[str, Any]]:
+    """Where the data starts, and the header as parsed, not yet checked entry by entry."""
+    nbytes = byte_count(t, "safetensors")
+    if nbytes < 8:
+        raise FormatError(
+            f"safetensors: the file has {nbytes} bytes, the header's length alone takes 8: "
+            "it is truncated, or not a safetensors file"
+        )
+    length = int.from_bytes(read_bytes(t, 0, 8), "little")
+    if length > nbytes - 8:
+        raise FormatError(
+            f"safetensors: the header claims {length} bytes, {nbytes - 8} follow its length: "
+            "the file is truncated, or not a safetensors file"
+        )
+    if length > MAX_HEADER_NBYTES:
+        raise FormatError(
+            f"safetensors: the header claims {length} bytes, the format allows {MAX_HEADER_NBYTES}"
+        )
+    raw = read_bytes(t, 8, 8 + length)
+    try:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_keys)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise FormatError(
+            f"safetensors: the header of {length} bytes is not JSON ({error}); it begins with "
+            f"{raw[:20]!r}"
+        ) from error
+    if not isinstance(header, dict):
+        raise FormatError(
+            f"safetensors: the header is a JSON {type(header).__name__}, an object is wanted"
+        )
+    return 8 + length, header
+
+
+def is_count(value: object) -> bool:
+    """Whether a JSON value is a whole number of at least 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def check_entry(name: str, entry: Any, data_nbytes: int) -> tuple[Any, tuple[int, ...], int, int]:
+    """The dtype, shape, begin and end of one tensor; every claim checked.
+
+    Raises: FormatError that names the tensor, what was found and what was wanted.
+    """
+    where = f"safetensors: tensor {name!r}"
+    if not isinstance(entry, dict):
+        raise FormatError(f"{where}: its entry is {entry!r}, an object is wanted")
+    for key in ("dtype", "shape", "data_offsets"):
+        if key not in entry:
+            raise FormatError(f"{where}: {key} is missing, its entry has {', '.join(entry)}")
+    if not isinstance(entry["dtype"], str) or entry["dtype"] not in NAMES:
+        raise FormatError(
+            f"{where}: unknown dtype {entry['dtype']!r}; known are {', '.join(NAMES)}"
+        )
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not isinstance(shape, list) or not all(is_count(size) for size in shape):
+        raise FormatError(f"{where}: shape {shape!r}, a list of sizes of at least 0 is wanted")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(is_count(o) for o in offsets):
+        raise FormatError(f"{where}: data_offsets {offsets!r}, [begin, end] is wanted")
+    begin, end = offsets
+    if begin > end:
+        raise FormatError(f"{where}: data_offsets [{begin}, {end}], begin comes after end")
+    if end > data_nbytes:
+        raise FormatError(
+            f"{where}: data_offsets [{begin}, {end}] reach past the data of {data_nbytes} bytes: "
+            "the file is truncated, or its header lies"
+        )
+    dtype = NAMES[entry["dtype"]]
+    wanted = prod(shape) * dtype.itemsize
+    if end - begin != wanted:
+        raise FormatError(
+            f"{where}: data_offsets [{begin}, {end}] span {end - begin} bytes, shape {shape} of "
+            f"{entry['dtype']} takes {wanted}"
+        )
+    return dtype, tuple(shape), begin, end
+
+
+def check_overlap(spans: dict[str, tuple[int, int]]) -> None:
+    """No two tensors share a byte."""
+    last, last_end = "", 0
+    for name, (begin, end) in sorted(spans.items(), key=lambda item: item[1]):
+        if begin == end:
+            continue
+        if begin < last_end:
+            raise FormatError(
+                f"safetensors: tensor {name!r} at [{begin}, {end}] overlaps tensor {last!r}, "
+                f"which ends at {last_end}"
+            )
+        last, last_end = name, end
+
+
+@accept_filename
+def safe_load_metadata(t: Tensor) -> tuple[Tensor, int, dict[str, Any]]:
+    """The file as a tensor, where its data starts, and its header as a dict.
+
+    Raises: FormatError when the file is truncated or the header is not what the format says.
+    """
+    start, header = read_header(t)
+    return t, start, header
+
+
+def safe_load(fn: Tensor | str | pathlib.Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name, in the order of its header, as views of the file.
+
+    Nothing but the header is read here; a tensor's bytes are read when it is used or moved, as in
+    `safe_load("model.safetensors")["weight"].to("CPU")`. Bytes that no tensor claims are ignored.
+
+    Raises: FormatError when the file is truncated or its header does not add up.
+    """
+    t, start, header = safe_load_metadata(fn)
+    check_metadata(header.get("__metadata__", {}))
+    data_nbytes = byte_count(t, "safetensors") - start
+    entries = {
+        name: check_entry(name, entry, data_nbytes)
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+    check_overlap({name: (begin, end) for name, (_, _, begin, end) in entries.items()})
+    return {
+        name: view_bytes(t, start + begin, start + end, dtype, shape)
+        for name, (dtype, shape, begin, end) in entries.items()
+    }
+
+
+def check_metadata(metadata: Any) -> None:
+    """The `__metadata__` entry is a map from strings to strings."""
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise FormatError(
+            f"safetensors: __metadata__ is {metadata!r}, a map from strings to strings is wanted"
+        )
+
+
+def safe_save(
+    tensors: dict[str, Tensor], fn: str | pathlib.Path, metadata: dict[str, Any] | None = None
+) -> None:
+    """Write tensors by name to a safetensors file; values of `metadata` are written as text.
+
+    The bytes go to a file beside it, which takes the name once it is complete.
+
+    Raises: FormatError for a dtype that the format has no name for.
+    """
+    header: dict[str, Any] = {}
+    if metadata:
+        header["__metadata__"] = {str(key): str(value) for key, value in metadata.items()}
+    for name, t in tensors.items():
+        if t.dtype not in NAME_OF:
+            raise FormatError(
+                f"safetensors: tensor {name!r} has dtype {t.dtype}, the format has names for "
+                f"{', '.join(str(dtype) for dtype in NAME_OF)}"
+            )
+        if name == "__metadata__":
+            raise FormatError("safetensors: no tensor can have the name '__metadata__'")
+        header[name] = {"dtype": NAME_OF[t.dtype], "shape": list(t.shape)}
+    # Widest first: each tensor then starts at a multiple of its own element size.
+    order = sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
+    offset = 0
+    for name in order:
+        nbytes = prod(tensors[name].shape) * tensors[name].dtype.itemsize
+        header[name]["data_offsets"] = [offset, offset + nbytes]
+        offset += nbytes
+    text = json.dumps(header, separators=(",", ":")).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+
+    def write(file: Any) -> None:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            array = np.ascontiguousarray(tensors[name].numpy())
+            file.write(array.reshape(-1).view(np.uint8).data)
+
+    write_atomically(pathlib.Path(fn), write)

@@ -1,0 +1,173 @@
+"""State of models: their tensors by name, out and in, and the file formats that hold them.
+
+`get_state_dict` walks attributes, lists and dicts and names each tensor by the way to it, as in
+`layers.0.weight`. The formats themselves are in `nn.safetensors`, `nn.archives` and `nn.gguf`.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from tqdm import tqdm
+
+from aster_ml import Tensor, TinyJit
+from aster_ml.errors import ShapeError
+from aster_ml.nn.archives import tar_extract, torch_load, zip_extract
+from aster_ml.nn.fileio import TensorIO, accept_filename
+from aster_ml.nn.gguf import ggml_data_to_tensor, gguf_load
+from aster_ml.nn.safetensors import safe_load, safe_load_metadata, safe_save
+
+__all__ = [
+    "TensorIO",
+    "accept_filename",
+    "get_parameters",
+    "get_state_dict",
+    "ggml_data_to_tensor",
+    "gguf_load",
+    "load_state_dict",
+    "safe_load",
+    "safe_load_metadata",
+    "safe_save",
+    "tar_extract",
+    "torch_load",
+    "zip_extract",
+]
+
+
+# What holds no state of a model. A jitted function among them keeps buffers of its own.
+LEAVES = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    type(None),
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.MethodType,
+    TinyJit,
+)
+
+
+def parts_of(obj: Any) -> Iterator[tuple[str, Any]]:
+    """The named parts of an object: fields, elements, entries or attributes."""
+    if hasattr(obj, "_asdict"):
+        yield from obj._asdict().items()
+    elif isinstance(obj, dict):
+        yield from ((str(key), value) for key, value in obj.items())
+    elif isinstance(obj, (list, tuple)):
+        yield from ((str(i), value) for i, value in enumerate(obj))
+    else:
+        for cls in type(obj).__mro__:
+            slots = cls.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name not in ("__dict__", "__weakref__") and hasattr(obj, name):
+                    yield name, getattr(obj, name)
+        yield from getattr(obj, "__dict__", {}).items()
+
+
+def get_state_dict(obj: Any, prefix: str = "", tensor_type: Any = Tensor) -> dict[str, Tensor]:
+    """The tensors of an object by the way to them, in the order of its attributes.
+
+    `prefix` goes before every name as it is. A tensor that two ways lead to has both names.
+    """
+    found: dict[str, Tensor] = {}
+    collect(obj, prefix, tensor_type, found, set())
+    return found
+
+
+def collect(
+    obj: Any, prefix: str, tensor_type: Any, found: dict[str, Tensor], path: set[int]
+) -> None:
+    """Add the tensors below obj; `path` has the objects on the way here.
+
+    An object that comes again below itself is walked already, so nothing is lost in passing it by.
+    """
+    if isinstance(obj, tensor_type):
+        found[prefix.strip(".")] = obj
+        return
+    if id(obj) in path or isinstance(obj, LEAVES):
+        return
+    path.add(id(obj))
+    for key, part in parts_of(obj):
+        collect(part, f"{prefix}{key}.", tensor_type, found, path)
+    path.remove(id(obj))
+
+
+def get_parameters(obj: Any) -> list[Tensor]:
+    """All tensors of an object, those that take no gradient among them."""
+    return list(get_state_dict(obj).values())
+
+
+def load_state_dict(
+    model: Any,
+    state_dict: dict[str, Tensor],
+    strict: bool = True,
+    verbose: bool = True,
+    consume: bool = False,
+    realize: bool = True,
+) -> list[Tensor]:
+    """Give the model's tensors the values of a state dict, on the devices they are on.
+
+    A tensor takes the dtype of its value. With `strict` every tensor of the model must have a
+    value; values that the model has no tensor for are named in a warning. `verbose` shows progress,
+    `consume` empties the state dict on the way, `realize` reads the values now. Returns the
+    model's tensors that were loaded. Nothing is loaded when something does not fit.
+
+    Raises: KeyError that names what is missing; ShapeError with both shapes.
+    """
+    model_state = get_state_dict(model)
+    missing = [name for name in model_state if name not in state_dict]
+    unexpected = [name for name in state_dict if name not in model_state]
+    if strict and missing:
+        raise MissingKeyError(
+            f"load_state_dict: the state dict lacks {name_some(missing)}"
+            + (f"; it has, and the model has not, {name_some(unexpected)}" if unexpected else "")
+            + "; strict=False leaves such tensors as they are"
+        )
+    if strict and unexpected:
+        warnings.warn(
+            f"load_state_dict: the model has no tensor for {name_some(unexpected)}", stacklevel=2
+        )
+    names = [name for name in model_state if name in state_dict]
+    for name in names:
+        want, given = model_state[name].shape, state_dict[name].shape
+        if want != given and {want, given} != {(), (1,)}:
+            raise ShapeError(
+                f"load_state_dict: {name!r} is {list(want)} in the model and {list(given)} in the "
+                "state dict"
+            )
+    total = sum(int(state_dict[name].nbytes()) for name in names)
+    loaded = []
+    with tqdm(total=total, desc="loading", disable=not verbose, unit="B", unit_scale=True) as bar:
+        for name in names:
+            t, value = model_state[name], state_dict[name]
+            bar.set_postfix_str(name, refresh=False)
+            if value.shape != t.shape:
+                value = value.reshape(t.shape)
+            t.replace(value.shard_like(t) if isinstance(t.device, tuple) else value.to(t.device))
+            if realize:
+                t.realize()
+            if consume:
+                del state_dict[name]
+            bar.update(int(t.nbytes()))
+            loaded.append(t)
+        bar.set_postfix_str(f"{len(loaded)} tensors")
+    return loaded
+
+
+class MissingKeyError(KeyError):
+    """A KeyError whose text prints as written, without the quotes that KeyError adds."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def name_some(names: list[str]) -> str:
+    """The names, or the first ten and how many more there are."""
+    shown = ", ".join(names[:10])
+    return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
