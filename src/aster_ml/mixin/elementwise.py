@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from aster_ml.dtype import DType, DTypeLike, dtypes
+from aster_ml.dtype import DType, DTypeLike, dtypes, least_upper_float
+from aster_ml.errors import DTypeError
 from aster_ml.uop.ops import Ops
 
 
@@ -177,24 +178,67 @@ class ElementwiseMixin:
         """self == x, a bool."""
         return self.binop(Ops.CMPEQ, x)
 
+    def bitwise_not(self) -> Self:
+        """Every bit of an int turned over; of a bool, not self."""
+        if self.dtype is dtypes.bool:
+            return self.logical_not()
+        if self.dtype.kind not in ("int", "uint", "index"):
+            raise DTypeError(f"bitwise_not: bits of {self.dtype.name} cannot be turned over; ints "
+                             "and bools can")
+        return self.alu(Ops.XOR, self.const_like(-1 if self.dtype.kind != "uint"
+                                                 else dtypes.max(self.dtype)))
+
+    def __invert__(self) -> Self:
+        return self.bitwise_not()
+
     # functions of one value that every backend has
 
+    def floating(self) -> Self:
+        """Self when it is a float, else self as what it becomes beside the default float."""
+        return self if self.dtype.kind == "float" else self.cast(least_upper_float(self.dtype))
+
     def exp2(self) -> Self:
-        """2**self."""
-        return self.alu(Ops.EXP2)
+        """2**self.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self.floating().alu(Ops.EXP2)
 
     def log2(self) -> Self:
-        """Logarithm to base 2; NaN below 0, -inf at 0."""
-        return self.alu(Ops.LOG2)
+        """Logarithm to base 2; NaN below 0, -inf at 0.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self.floating().alu(Ops.LOG2)
+
+    def sin(self) -> Self:
+        """Sine of self in radians.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self.floating().alu(Ops.SIN)
 
     def sqrt(self) -> Self:
-        """Square root; NaN below 0."""
-        return self.alu(Ops.SQRT)
+        """Square root; NaN below 0.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self.floating().alu(Ops.SQRT)
 
     def reciprocal(self) -> Self:
-        """1 / self."""
-        return self.alu(Ops.RECIPROCAL)
+        """1 / self.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self.floating().alu(Ops.RECIPROCAL)
 
     def trunc(self) -> Self:
-        """Rounded towards zero."""
-        return self.alu(Ops.TRUNC)
+        """Rounded towards zero.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self.alu(Ops.TRUNC) if self.dtype.kind == "float" else self
+
+    def threefry(self, seed: Self) -> Self:
+        """Threefry-2x32-20 of the uint64 counter self under the uint64 key `seed`."""
+        return self.alu(Ops.THREEFRY, seed)

@@ -1,17 +1,194 @@
-"""Reduction vocabulary shared by UOp and Tensor, all over the one primitive `rop`."""
+"""Reduction vocabulary shared by UOp and Tensor, all over the one primitive `rop`.
+
+Receives axes as users give them; returns values whose reduced axes are gone, or have size 1 with
+`keepdim`. In which dtype a reduction accumulates is decided here.
+"""
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
 
+from aster_ml.dtype import DType, DTypeLike, dtypes, least_upper_float, sum_acc_dtype, to_dtype
+from aster_ml.helpers import prod
 from aster_ml.uop.ops import Ops
+
+Axis = Any  # int | Sequence[int] | None; None means all axes
+
+
+def identity_of(op: Ops, dtype: DType) -> Any:
+    """What a reduction of no elements gives."""
+    if op is Ops.ADD or op is Ops.OR:
+        return dtypes.as_const(0, dtype)
+    if op is Ops.MUL or op is Ops.AND:
+        return dtypes.as_const(1, dtype)
+    return dtypes.min(dtype)
 
 
 class ReduceMixin:
-    """Fewer values out of many."""
+    """Fewer values out of many. Stands beside ElementwiseMixin and MovementMixin."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+        # What the mixins beside this one give; UOp lists them before it.
+        dtype: DType
+        alu: Callable[..., Self]
+        bitwise_not: Callable[[], Self]
+        broadcast_to: Callable[[tuple[Any, ...]], Self]
+        cast: Callable[[DTypeLike], Self]
+        const_like: Callable[[Any], Self]
+        resolve_axes: Callable[[Any, str], tuple[int, ...]]
+        reshape: Callable[..., Self]
+        sqrt: Callable[[], Self]
+        ufix: Callable[[Any], Self]
+
+        @property
+        def shape(self) -> tuple[Any, ...]:
+            """Sizes, outermost first."""
 
     def rop(self, op: Ops, axes: tuple[int, ...]) -> Self:
         """`axes` folded with `op`; they stay, with size 1."""
         raise NotImplementedError
+
+    def full_of(self, shape: tuple[Any, ...], value: Any) -> Self:
+        """`value` everywhere, with our dtype and device."""
+        return self.const_like(value).broadcast_to(shape)
+
+    def fold(self, op: Ops, axis: Axis, keepdim: bool, what: str) -> Self:
+        """`axis` folded with `op`; without `keepdim` the axes go."""
+        axes = self.resolve_axes(axis, what)
+        shape = self.shape
+        real = tuple([a for a in axes if shape[a] != 1])
+        kept = tuple([1 if i in axes else s for i, s in enumerate(shape)])
+        if any(isinstance(s, int) and s == 0 for s in shape):
+            value = self.full_of(kept, identity_of(op, self.dtype))
+        else:
+            value = self.rop(op, tuple(sorted(real))) if real else self
+        if keepdim or not axes:
+            return value
+        return value.reshape(tuple([s for i, s in enumerate(shape) if i not in axes]))
+
+    def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
+        """Sum over `axis`.
+
+        Shapes: self [n, m], axis=1 -> [n]; self [n, *b] -> [];
+            self [n, m], axis=0, keepdim=True -> [1, m].
+        Dtype: `dtype`, else that of self for floats, at least 32 bits for ints; floats of less than
+        32 bits accumulate in float32.
+        """
+        if dtype is not None:
+            return self.cast(to_dtype(dtype)).fold(Ops.ADD, axis, keepdim, "sum")
+        total = self.cast(sum_acc_dtype(self.dtype)).fold(Ops.ADD, axis, keepdim, "sum")
+        return total.cast(self.dtype) if self.dtype.kind == "float" else total
+
+    def prod(
+        self, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None
+    ) -> Self:
+        """Product over `axis`.
+
+        Shapes: self [n, m], axis=1 -> [n].
+        Dtype: `dtype`, else that of self.
+        """
+        value = self if dtype is None else self.cast(to_dtype(dtype))
+        return value.fold(Ops.MUL, axis, keepdim, "prod")
+
+    def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """Greatest value over `axis`; NaN where there is one.
+
+        Shapes: self [n, m], axis=1 -> [n].
+        """
+        op = Ops.OR if self.dtype is dtypes.bool else Ops.MAX
+        return self.fold(op, axis, keepdim, "max")
+
+    def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """Least value over `axis`; NaN where there is one.
+
+        Shapes: self [n, m], axis=1 -> [n].
+        """
+        if self.dtype is dtypes.bool:
+            return self.fold(Ops.AND, axis, keepdim, "min")
+        return self.reversed_order().fold(Ops.MAX, axis, keepdim, "min").reversed_order()
+
+    def reversed_order(self) -> Self:
+        """A value of the same dtype whose order is the reverse; twice gives self again."""
+        if self.dtype.kind == "float":
+            return self.alu(Ops.NEG)
+        # The negative of the least int does not exist; its bits turned over do.
+        return self.bitwise_not()
+
+    def any(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """Whether any element over `axis` is true.
+
+        Shapes: self [n, m], axis=1 -> [n].
+        Dtype: bool.
+        """
+        return self.cast(dtypes.bool).fold(Ops.OR, axis, keepdim, "any")
+
+    def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """Whether all elements over `axis` are true.
+
+        Shapes: self [n, m], axis=1 -> [n].
+        Dtype: bool.
+        """
+        return self.cast(dtypes.bool).fold(Ops.AND, axis, keepdim, "all")
+
+    def reduced_count(self, axis: Axis, what: str) -> Any:
+        """How many elements meet in each result."""
+        return prod([self.shape[a] for a in self.resolve_axes(axis, what)])
+
+    def divided(self, count: Any) -> Self:
+        """Self, a float, by a count that may be symbolic."""
+        if isinstance(count, (int, float)):
+            return self.alu(Ops.FDIV, self.const_like(count))
+        return self.alu(Ops.FDIV, self.ufix(count))
+
+    def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
+        """Mean over `axis`.
+
+        Shapes: self [n, m], axis=1 -> [n].
+        Dtype: that of self for floats, which accumulate in 32 bits or more; else the default float.
+        """
+        dtype = least_upper_float(self.dtype)
+        total = self.cast(sum_acc_dtype(dtype)).fold(Ops.ADD, axis, keepdim, "mean")
+        return total.divided(self.reduced_count(axis, "mean")).cast(dtype)
+
+    def var(self, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Self:
+        """Variance over `axis`, the sum of squares divided by the count less `correction`.
+
+        Shapes: self [n, m], axis=1 -> [n].
+        """
+        return self.var_mean(axis, keepdim, correction)[0]
+
+    def var_mean(
+        self, axis: Axis = None, keepdim: bool = False, correction: float = 1
+    ) -> tuple[Self, Self]:
+        """Variance and mean over `axis`.
+
+        Shapes: self [n, m], axis=1 -> [n], [n].
+        """
+        dtype = least_upper_float(self.dtype)
+        wide = self.cast(sum_acc_dtype(dtype))
+        mean = wide.mean(axis, keepdim=True)
+        off = wide.alu(Ops.SUB, mean.broadcast_to(wide.shape))
+        squares = off.alu(Ops.MUL, off).fold(Ops.ADD, axis, keepdim, "var")
+        count = self.reduced_count(axis, "var") - correction
+        variance = squares.divided(max(count, 0) if isinstance(count, (int, float)) else count)
+        return variance.cast(dtype), mean.reshape(variance.shape).cast(dtype)
+
+    def std(self, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Self:
+        """Standard deviation over `axis`, the root of `var`.
+
+        Shapes: self [n, m], axis=1 -> [n].
+        """
+        return self.var(axis, keepdim, correction).sqrt()
+
+    def std_mean(
+        self, axis: Axis = None, keepdim: bool = False, correction: float = 1
+    ) -> tuple[Self, Self]:
+        """Standard deviation and mean over `axis`.
+
+        Shapes: self [n, m], axis=1 -> [n], [n].
+        """
+        variance, mean = self.var_mean(axis, keepdim, correction)
+        return variance.sqrt(), mean
