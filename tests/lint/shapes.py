@@ -103,9 +103,12 @@ def shapes_text(docstring: str | None) -> str | None:
 
 
 def split_outside(text: str, mark: str) -> list[str]:
-    """`text` cut at each `mark` that no bracket encloses."""
-    parts, depth, start = [], 0, 0
+    """`text` cut at each `mark` that no bracket and no quotes enclose."""
+    parts, depth, start, quote = [], 0, 0, ""
     for at, char in enumerate(text):
+        if quote or char in "\"'":
+            quote = "" if char == quote else quote or char
+            continue
         depth += (char in "([") - (char in ")]")
         if depth == 0 and text.startswith(mark, at):
             parts.append(text[start:at])
@@ -167,7 +170,7 @@ def parse_line(text: str) -> Line:
     definitions: list[tuple[str, Expr]] = []
     conditions: list[Expr] = []
     for part in split_outside(text.strip().removesuffix("."), ";"):
-        if "->" in part:
+        if len(split_outside(part, "->")) > 1:
             forms.append(parse_form(part))
         elif match := BROADCAST.match(part):
             broadcasts |= set(re.split(r"\s*,\s*|\s+and\s+", match["names"]))

@@ -224,6 +224,10 @@ class ZerosArray:
     def halves(self, axis: int) -> list[ZerosArray]:
         return [ZerosArray(part.shape) for part in np.split(self.array, 2, axis)]
 
+    def transposed(self, formula: str) -> ZerosArray:
+        assert "->" in formula
+        return self.T
+
     @staticmethod
     def dot_pair(pair: tuple[ZerosArray, ZerosArray]) -> ZerosArray:
         return ZerosArray(np.dot(pair[0].array, pair[1].array).shape)
@@ -251,6 +255,7 @@ def make_zeros(shape: tuple[int, ...], kind: str) -> Any:
         ("dot_pair", "pair a pair of [n] -> []."),
         ("T", "self [n, m] -> [m, anything]."),
         ("T", "self [n, *b] -> [*rest, n]."),
+        ("transposed", "self [n, m], formula='n m -> m n; same' -> [m, n]."),
     ],
 )
 def test_true_lines_pass(name: str, text: str) -> None:
