@@ -1,0 +1,453 @@
+"""The native half of the CPU's threads: LLVM IR that runs lists of kernel calls.
+
+Receives nothing but addresses. Python lays lists out in memory (`cpu_program`) and keeps the
+threads (`cpu_pool`); this module holds the layout that both sides agree on and the code that walks
+it without Python.
+
+A list is groups of records; a record is one kernel call, whose range may be split in parts. Within
+a group parts run in any order and on any thread, and a group starts when the one before is done.
+Who runs a part:
+
+- A part is claimed by changing its claim word from the list's last serial number to this one, so
+  each part runs once a run, and nothing has to be reset between runs.
+- Part p belongs to thread p modulo the number of threads, so that a thread finds in its cache what
+  it wrote before. A thread that has waited for a moment claims what others have not begun. So no
+  run ever waits for a thread that is asleep or that the system has set aside: the calling thread
+  alone would finish it.
+- Each thread adds the parts it ran to the group's count, which only grows; the group is done when
+  the count reaches serial number times parts.
+
+Who is inside a list: the epoch is odd while a list is open. A worker counts itself in, looks at the
+epoch again and walks the list only when it has not changed. The caller closes the list (epoch even)
+and waits until nobody is inside. All four accesses are sequentially consistent, so either the
+worker sees the list closed or the caller sees the worker.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+from typing import Any, NamedTuple
+
+from aster_ml.runtime import llvm_jit, object_cache
+
+# All offsets are in words of 8 bytes; what several threads write stands 64 bytes apart.
+LINE = 8
+# The pool's state.
+EPOCH, INSIDE, CURRENT_LIST, THREAD_COUNT, STOP, YIELD, PROGRESS = 0, 8, 16, 17, 18, 19, 24
+# Per worker, a line each from here on: asleep or about to be; the epoch it has done.
+PARKED, SEEN = 32, 33
+MAX_THREADS = 256
+STATE_WORDS = PARKED + LINE * MAX_THREADS
+# A list.
+GROUP_COUNT, GROUPS, RECORDS, COUNTS, SERIAL, LIST_WORDS = 0, 1, 2, 3, 4, 8
+# A group: its records from `begin` up to `end`, and how many parts they have together.
+GROUP_BEGIN, GROUP_END, GROUP_PARTS, GROUP_WORDS = 0, 1, 2, 4
+# A record. Part p's claim word is the first of line p at `claims`.
+FUNCTION, ARGUMENTS, SIZE, PARTS, CLAIMS, RECORD_WORDS = 0, 1, 2, 3, 4, 8
+
+# Pauses before a thread takes over parts of others, and between two calls to the system's yield.
+STEAL_AFTER, YIELD_MASK = 64, 1023
+
+PAUSE = {
+    "x86_64": "llvm.x86.sse2.pause()",
+    "aarch64": "llvm.aarch64.hint(i32 1)",
+    "arm64": "llvm.aarch64.hint(i32 1)",
+}
+
+
+def worker_ir(machine: str) -> str:
+    """The IR for a processor family; on those without a pause instruction waiting is plain."""
+    call = PAUSE.get(machine)
+    declare = pause = ""
+    if call is not None:
+        kind = "i32" if "(i32" in call else ""
+        declare = f"declare void @{call.partition('(')[0]}({kind})"
+        pause = f"call void @{call}"
+    return f"""
+{declare}
+
+; One step of waiting; every so often the system may run something else here.
+define internal void @wait_step(ptr %state, i64 %spins) {{
+entry:
+  {pause}
+  %low = and i64 %spins, {YIELD_MASK}
+  %due = icmp eq i64 %low, {YIELD_MASK}
+  br i1 %due, label %ask, label %done
+ask:
+  %slot = getelementptr i64, ptr %state, i64 {YIELD}
+  %yield = load ptr, ptr %slot
+  %none = icmp eq ptr %yield, null
+  br i1 %none, label %done, label %call
+call:
+  %ignored = call i32 %yield()
+  br label %done
+done:
+  ret void
+}}
+
+define internal i1 @claim(ptr %record, i64 %part, i64 %serial) {{
+entry:
+  %slot = getelementptr i64, ptr %record, i64 {CLAIMS}
+  %claims = load ptr, ptr %slot
+  %line = mul i64 %part, {LINE}
+  %word = getelementptr i64, ptr %claims, i64 %line
+  %seen = load atomic i64, ptr %word monotonic, align 8
+  %taken = icmp eq i64 %seen, %serial
+  br i1 %taken, label %lost, label %try
+try:
+  %last = sub i64 %serial, 1
+  %pair = cmpxchg ptr %word, i64 %last, i64 %serial acq_rel monotonic
+  %won = extractvalue {{ i64, i1 }} %pair, 1
+  ret i1 %won
+lost:
+  ret i1 false
+}}
+
+define internal void @run_part(ptr %record, i64 %part) {{
+entry:
+  %p1 = getelementptr i64, ptr %record, i64 {ARGUMENTS}
+  %p2 = getelementptr i64, ptr %record, i64 {SIZE}
+  %p3 = getelementptr i64, ptr %record, i64 {PARTS}
+  %function = load ptr, ptr %record
+  %arguments = load ptr, ptr %p1
+  %size = load i64, ptr %p2
+  %parts = load i64, ptr %p3
+  %next = add i64 %part, 1
+  %lo.n = mul i64 %size, %part
+  %hi.n = mul i64 %size, %next
+  %lo = sdiv i64 %lo.n, %parts
+  %hi = sdiv i64 %hi.n, %parts
+  %some = icmp slt i64 %lo, %hi
+  br i1 %some, label %call, label %done
+call:
+  call void %function(ptr %arguments, i64 %lo, i64 %hi)
+  br label %done
+done:
+  ret void
+}}
+
+; Claims and runs parts first, first+step, ... of a record; returns how many.
+define internal i64 @run_parts(ptr %record, i64 %first, i64 %step, i64 %serial) {{
+entry:
+  %slot = getelementptr i64, ptr %record, i64 {PARTS}
+  %parts = load i64, ptr %slot
+  br label %head
+head:
+  %part = phi i64 [ %first, %entry ], [ %after, %next ]
+  %ran = phi i64 [ 0, %entry ], [ %ran.after, %next ]
+  %more = icmp slt i64 %part, %parts
+  br i1 %more, label %body, label %done
+body:
+  %won = call i1 @claim(ptr %record, i64 %part, i64 %serial)
+  br i1 %won, label %run, label %next
+run:
+  call void @run_part(ptr %record, i64 %part)
+  %one.more = add i64 %ran, 1
+  br label %next
+next:
+  %ran.after = phi i64 [ %ran, %body ], [ %one.more, %run ]
+  %after = add i64 %part, %step
+  br label %head
+done:
+  ret i64 %ran
+}}
+
+; Walks records begin..end; with `step` 1 and `first` 0 takes over whatever is unclaimed.
+; Undivided records are the calling thread's, which is number 0, and only when `undivided` holds.
+define internal i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 %first, i64 %step,
+                               i64 %serial, i1 %undivided) {{
+entry:
+  br label %head
+head:
+  %index = phi i64 [ %begin, %entry ], [ %after, %next ]
+  %ran = phi i64 [ 0, %entry ], [ %ran.after, %next ]
+  %more = icmp slt i64 %index, %end
+  br i1 %more, label %body, label %done
+body:
+  %offset = mul i64 %index, {RECORD_WORDS}
+  %record = getelementptr i64, ptr %records, i64 %offset
+  %slot = getelementptr i64, ptr %record, i64 {PARTS}
+  %parts = load i64, ptr %slot
+  %whole = icmp eq i64 %parts, 1
+  br i1 %whole, label %single, label %split
+single:
+  br i1 %undivided, label %call, label %next
+call:
+  call void @run_part(ptr %record, i64 0)
+  br label %next
+split:
+  %count = call i64 @run_parts(ptr %record, i64 %first, i64 %step, i64 %serial)
+  br label %next
+next:
+  %here = phi i64 [ 0, %single ], [ 1, %call ], [ %count, %split ]
+  %ran.after = add i64 %ran, %here
+  %after = add i64 %index, 1
+  br label %head
+done:
+  ret i64 %ran
+}}
+
+define internal void @add_count(ptr %count, i64 %ran) {{
+entry:
+  %none = icmp eq i64 %ran, 0
+  br i1 %none, label %done, label %add
+add:
+  %old = atomicrmw add ptr %count, i64 %ran acq_rel
+  br label %done
+done:
+  ret void
+}}
+
+; One thread's way through the list. Workers that come late start where the caller is.
+define internal void @walk(ptr %state, ptr %list, i64 %thread) {{
+entry:
+  %p.threads = getelementptr i64, ptr %state, i64 {THREAD_COUNT}
+  %p.progress = getelementptr i64, ptr %state, i64 {PROGRESS}
+  %p.groups = getelementptr i64, ptr %list, i64 {GROUPS}
+  %p.records = getelementptr i64, ptr %list, i64 {RECORDS}
+  %p.counts = getelementptr i64, ptr %list, i64 {COUNTS}
+  %p.serial = getelementptr i64, ptr %list, i64 {SERIAL}
+  %threads = load i64, ptr %p.threads
+  %group.count = load i64, ptr %list
+  %groups = load ptr, ptr %p.groups
+  %records = load ptr, ptr %p.records
+  %counts = load ptr, ptr %p.counts
+  %serial = load i64, ptr %p.serial
+  %caller = icmp eq i64 %thread, 0
+  %start = load atomic i64, ptr %p.progress acquire, align 8
+  br label %head
+head:
+  %g = phi i64 [ %start, %entry ], [ %g.after, %next ]
+  %more = icmp slt i64 %g, %group.count
+  br i1 %more, label %body, label %done
+body:
+  br i1 %caller, label %tell, label %run
+tell:
+  store atomic i64 %g, ptr %p.progress release, align 8
+  br label %run
+run:
+  %g.offset = mul i64 %g, {GROUP_WORDS}
+  %group = getelementptr i64, ptr %groups, i64 %g.offset
+  %p.end = getelementptr i64, ptr %group, i64 {GROUP_END}
+  %p.parts = getelementptr i64, ptr %group, i64 {GROUP_PARTS}
+  %begin = load i64, ptr %group
+  %end = load i64, ptr %p.end
+  %parts = load i64, ptr %p.parts
+  %c.offset = mul i64 %g, {LINE}
+  %count = getelementptr i64, ptr %counts, i64 %c.offset
+  %wanted = mul i64 %parts, %serial
+  %ran = call i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 %thread, i64 %threads,
+                             i64 %serial, i1 %caller)
+  call void @add_count(ptr %count, i64 %ran)
+  br label %wait
+wait:
+  %spins = phi i64 [ 0, %run ], [ %spins.after, %again ]
+  %reached = load atomic i64, ptr %count acquire, align 8
+  %complete = icmp sge i64 %reached, %wanted
+  br i1 %complete, label %next, label %still
+still:
+  %spins.after = add i64 %spins, 1
+  %due = icmp eq i64 %spins.after, {STEAL_AFTER}
+  br i1 %due, label %steal, label %again
+steal:
+  %more.ran = call i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 0, i64 1,
+                                  i64 %serial, i1 false)
+  call void @add_count(ptr %count, i64 %more.ran)
+  br label %again
+again:
+  call void @wait_step(ptr %state, i64 %spins)
+  br label %wait
+next:
+  %g.after = add i64 %g, 1
+  br label %head
+done:
+  ret void
+}}
+
+; The caller's side: publishes a list, walks it, and comes back when nobody is inside any more.
+define void @aster_run_list(ptr %state, ptr %list, i64 %threads) {{
+entry:
+  %p.list = getelementptr i64, ptr %state, i64 {CURRENT_LIST}
+  %p.threads = getelementptr i64, ptr %state, i64 {THREAD_COUNT}
+  %p.progress = getelementptr i64, ptr %state, i64 {PROGRESS}
+  %p.inside = getelementptr i64, ptr %state, i64 {INSIDE}
+  %p.serial = getelementptr i64, ptr %list, i64 {SERIAL}
+  %serial = load i64, ptr %p.serial
+  %serial.now = add i64 %serial, 1
+  store i64 %serial.now, ptr %p.serial
+  store ptr %list, ptr %p.list
+  store i64 %threads, ptr %p.threads
+  store atomic i64 0, ptr %p.progress release, align 8
+  %opened = atomicrmw add ptr %state, i64 1 seq_cst
+  call void @walk(ptr %state, ptr %list, i64 0)
+  %closed = atomicrmw add ptr %state, i64 1 seq_cst
+  br label %wait
+wait:
+  %spins = phi i64 [ 0, %entry ], [ %spins.after, %again ]
+  %inside = load atomic i64, ptr %p.inside seq_cst, align 8
+  %empty = icmp eq i64 %inside, 0
+  br i1 %empty, label %done, label %again
+again:
+  %spins.after = add i64 %spins, 1
+  call void @wait_step(ptr %state, i64 %spins)
+  br label %wait
+done:
+  ret void
+}}
+
+; A worker's side: walks lists as they come. Returns 1 when told to stop, 0 when none came for
+; `limit` pauses.
+define i64 @aster_work(ptr %state, i64 %thread, i64 %limit) {{
+entry:
+  %offset = mul i64 %thread, {LINE}
+  %line = getelementptr i64, ptr %state, i64 %offset
+  %p.parked = getelementptr i64, ptr %line, i64 {PARKED}
+  %p.seen = getelementptr i64, ptr %line, i64 {SEEN}
+  %p.inside = getelementptr i64, ptr %state, i64 {INSIDE}
+  %p.list = getelementptr i64, ptr %state, i64 {CURRENT_LIST}
+  %p.threads = getelementptr i64, ptr %state, i64 {THREAD_COUNT}
+  %p.stop = getelementptr i64, ptr %state, i64 {STOP}
+  store atomic i64 0, ptr %p.parked seq_cst, align 8
+  br label %head
+head:
+  %spins = phi i64 [ 0, %entry ], [ 0, %leave ], [ %spins.next, %idle ]
+  %last = phi i64 [ -1, %entry ], [ %epoch, %leave ], [ %epoch, %idle ]
+  %epoch = load atomic i64, ptr %state acquire, align 8
+  %odd = and i64 %epoch, 1
+  %open = icmp ne i64 %odd, 0
+  %seen = load i64, ptr %p.seen
+  %unseen = icmp ne i64 %epoch, %seen
+  %fresh = and i1 %open, %unseen
+  br i1 %fresh, label %enter, label %quiet
+enter:
+  %in = atomicrmw add ptr %p.inside, i64 1 seq_cst
+  %epoch.now = load atomic i64, ptr %state seq_cst, align 8
+  %same = icmp eq i64 %epoch.now, %epoch
+  br i1 %same, label %check, label %leave
+check:
+  %threads = load i64, ptr %p.threads
+  %wanted = icmp slt i64 %thread, %threads
+  br i1 %wanted, label %go, label %leave
+go:
+  %list = load ptr, ptr %p.list
+  call void @walk(ptr %state, ptr %list, i64 %thread)
+  br label %leave
+leave:
+  store i64 %epoch, ptr %p.seen
+  %out = atomicrmw sub ptr %p.inside, i64 1 seq_cst
+  br label %head
+quiet:
+  %stop = load atomic i64, ptr %p.stop acquire, align 8
+  %stopped = icmp ne i64 %stop, 0
+  br i1 %stopped, label %end, label %count
+count:
+  %moved = icmp ne i64 %epoch, %last
+  %spins.after = add i64 %spins, 1
+  %spins.next = select i1 %moved, i64 0, i64 %spins.after
+  %tired = icmp sgt i64 %spins.next, %limit
+  br i1 %tired, label %end, label %idle
+idle:
+  {pause}
+  br label %head
+end:
+  %result = phi i64 [ 1, %quiet ], [ 0, %count ]
+  ret i64 %result
+}}
+
+; Says that a worker is about to sleep. Returns 0 when a list came in between, so that it must not.
+define i64 @aster_park(ptr %state, i64 %thread) {{
+entry:
+  %offset = mul i64 %thread, {LINE}
+  %line = getelementptr i64, ptr %state, i64 %offset
+  %p.parked = getelementptr i64, ptr %line, i64 {PARKED}
+  %p.seen = getelementptr i64, ptr %line, i64 {SEEN}
+  %p.stop = getelementptr i64, ptr %state, i64 {STOP}
+  %old = atomicrmw xchg ptr %p.parked, i64 1 seq_cst
+  %epoch = load atomic i64, ptr %state seq_cst, align 8
+  %stop = load atomic i64, ptr %p.stop seq_cst, align 8
+  %odd = and i64 %epoch, 1
+  %open = icmp ne i64 %odd, 0
+  %seen = load i64, ptr %p.seen
+  %unseen = icmp ne i64 %epoch, %seen
+  %fresh = and i1 %open, %unseen
+  %stopped = icmp ne i64 %stop, 0
+  %awake = or i1 %fresh, %stopped
+  %sleep = xor i1 %awake, true
+  %result = zext i1 %sleep to i64
+  ret i64 %result
+}}
+
+; Runs undivided records one after another on the calling thread.
+define void @aster_run_serial(ptr %records, i64 %count) {{
+entry:
+  br label %head
+head:
+  %index = phi i64 [ 0, %entry ], [ %after, %body ]
+  %more = icmp slt i64 %index, %count
+  br i1 %more, label %body, label %done
+body:
+  %offset = mul i64 %index, {RECORD_WORDS}
+  %record = getelementptr i64, ptr %records, i64 %offset
+  call void @run_part(ptr %record, i64 0)
+  %after = add i64 %index, 1
+  br label %head
+done:
+  ret void
+}}
+
+; Pauses that many times, to learn how long a pause takes.
+define void @aster_pause(i64 %count) {{
+entry:
+  br label %head
+head:
+  %index = phi i64 [ 0, %entry ], [ %after, %body ]
+  %more = icmp slt i64 %index, %count
+  br i1 %more, label %body, label %done
+body:
+  {pause}
+  %after = add i64 %index, 1
+  br label %head
+done:
+  ret void
+}}
+"""
+
+
+class Native(NamedTuple):
+    """The native functions, as ctypes callables that let go of the interpreter's lock."""
+
+    run_list: Any
+    work: Any
+    park: Any
+    run_serial: Any
+    pause: Any
+    loaded: llvm_jit.LoadedObject
+
+
+@functools.cache
+def native() -> Native:
+    """The native functions of this process; compiled once a machine, then read from the cache."""
+    source = worker_ir(llvm_jit.host().machine)
+    digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
+    key = f"cpu_worker {llvm_jit.host().key} {digest}"
+    names = ("aster_run_list", "aster_work", "aster_park", "aster_run_serial", "aster_pause")
+    binary = object_cache.get(key)
+    if binary is None:
+        binary = llvm_jit.compile_ir(source)
+        object_cache.put(key, binary)
+    loaded = llvm_jit.load_object(binary, *names)
+    word = ctypes.c_int64
+
+    def function(name: str, result: Any, *arguments: Any) -> Any:
+        return ctypes.CFUNCTYPE(result, *arguments)(loaded.address(name))
+
+    return Native(
+        function("aster_run_list", None, word, word, word),
+        function("aster_work", word, word, word, word),
+        function("aster_park", word, word, word),
+        function("aster_run_serial", None, word, word),
+        function("aster_pause", None, word),
+        loaded,
+    )

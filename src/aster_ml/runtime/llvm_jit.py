@@ -1,0 +1,205 @@
+"""LLVM in the process: IR text -> object file -> loaded functions.
+
+Receives IR as text and returns bytes, text or addresses. What a kernel's arguments mean, when it
+runs and where its object is cached are the business of others. llvmlite is imported on the first
+use, since that takes longer than importing the rest of Aster's runtime.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import hashlib
+import itertools
+import os
+import threading
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from aster_ml.errors import CompileError
+
+# With 0 LLVM leaves every value in memory; 1 gives a matrix kernel its full speed and takes a
+# quarter of the time of 2.
+CODEGEN_LEVEL = 1
+
+LOCK = threading.RLock()
+LIBRARY_NUMBERS = itertools.count()
+
+if hasattr(os, "register_at_fork"):
+    # A process that is copied while another thread compiles could never compile again.
+    os.register_at_fork(
+        before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
+    )
+
+
+class Host(NamedTuple):
+    """The processor that this process runs on, as LLVM sees it."""
+
+    triple: str
+    cpu: str
+    features: str
+    llvm_version: str
+
+    @property
+    def machine(self) -> str:
+        """The first word of the triple: "x86_64", "aarch64", "arm64", ..."""
+        return self.triple.partition("-")[0]
+
+    @property
+    def key(self) -> str:
+        """One word that changes whenever the same IR could become other machine code."""
+        digest = hashlib.blake2b(repr(tuple(self)).encode(), digest_size=6).hexdigest()
+        return f"{self.machine}-{self.cpu}-llvm{self.llvm_version}-{digest}"
+
+    def has(self, feature: str) -> bool:
+        """Whether the processor has a feature, by LLVM's name for it."""
+        return f"+{feature}" in self.features.split(",")
+
+    @property
+    def vector(self) -> tuple[int, int]:
+        """Width in bits and number of the SIMD registers; (0, 0) where none are known."""
+        if self.machine in ("x86_64", "i386", "i686", "AMD64"):
+            if self.has("avx512f") and self.has("avx512vl"):
+                return 512, 32
+            return (256, 16) if self.has("avx2") else (128, 16)
+        if self.machine in ("aarch64", "arm64"):
+            return 128, 32
+        if self.machine.startswith(("powerpc64", "ppc64")):
+            return 128, 32
+        return 0, 0
+
+
+@functools.cache
+def binding() -> ModuleType:
+    """llvmlite's binding, with code generation for this machine set up."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    module: ModuleType = llvm
+    return module
+
+
+@functools.cache
+def host() -> Host:
+    """What LLVM says of this machine."""
+    llvm = binding()
+    features = llvm.get_host_cpu_features().flatten()
+    version = ".".join(str(part) for part in llvm.llvm_version_info)
+    return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version)
+
+
+@functools.cache
+def target_machine(codegen_level: int) -> Any:
+    """LLVM's code generator for this processor."""
+    machine = host()
+    target = binding().Target.from_triple(machine.triple)
+    return target.create_target_machine(
+        cpu=machine.cpu, features=machine.features, opt=codegen_level, reloc="pic",
+        codemodel="small", jit=True,
+    )  # fmt: skip
+
+
+@functools.cache
+def jit() -> Any:
+    """The one LLJIT of the process; every object is a library of its own in it."""
+    return binding().create_lljit_compiler()
+
+
+def build_module(source: str, opt_level: int, codegen_level: int) -> Any:
+    """Parses and verifies IR, and optimises it when `opt_level` is above 0."""
+    llvm = binding()
+    try:
+        # A context of its own is freed with the module; the global one would grow for ever.
+        module = llvm.parse_assembly(source, llvm.create_context())
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"LLVM refused generated IR: {error}") from None
+    module.triple = host().triple
+    module.data_layout = str(target_machine(codegen_level).target_data)
+    if opt_level > 0:
+        tuning = llvm.create_pipeline_tuning_options(speed_level=opt_level)
+        builder = llvm.create_pass_builder(target_machine(codegen_level), tuning)
+        builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def compile_ir(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEVEL) -> bytes:
+    """IR text -> relocatable object for this machine.
+
+    `opt_level` 0 runs no pass over the IR, only code generation; 1 to 3 run LLVM's pipelines first.
+    Raises: CompileError with LLVM's words when the IR is not valid.
+    """
+    with LOCK:
+        module = build_module(source, opt_level, codegen_level)
+        return bytes(target_machine(codegen_level).emit_object(module))
+
+
+def assemble(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEVEL) -> str:
+    """IR text -> the assembly of what `compile_ir` makes of it."""
+    with LOCK:
+        module = build_module(source, opt_level, codegen_level)
+        return str(target_machine(codegen_level).emit_assembly(module))
+
+
+class LoadedObject:
+    """An object in memory. Its addresses are valid as long as it lives."""
+
+    __slots__ = ("addresses", "tracker")
+
+    def __init__(self, tracker: Any, addresses: dict[str, int]) -> None:
+        self.tracker = tracker
+        self.addresses = addresses
+
+    def address(self, name: str) -> int:
+        """Where the function `name` starts."""
+        return self.addresses[name]
+
+
+def load_object(binary: bytes, *names: str) -> LoadedObject:
+    """Links an object against the C and math libraries of the process; gives these functions.
+
+    Raises: CompileError when a name is not defined or an external symbol does not resolve.
+    """
+    with LOCK:
+        try:
+            tracker = link(binary, names)
+        except RuntimeError as first:
+            if not load_math_library():
+                raise CompileError(f"an object could not be linked: {first}") from None
+            try:
+                tracker = link(binary, names)
+            except RuntimeError as error:
+                raise CompileError(f"an object could not be linked: {error}") from None
+    return LoadedObject(tracker, {name: tracker[name] for name in names})
+
+
+def link(binary: bytes, names: tuple[str, ...]) -> Any:
+    """One try to link; each try takes a name that was never used, as LLJIT wants it."""
+    builder = binding().JITLibraryBuilder().add_object_img(binary).add_current_process()
+    for name in names:
+        builder.export_symbol(name)
+    return builder.link(jit(), f"aster{next(LIBRARY_NUMBERS)}")
+
+
+@functools.cache
+def load_math_library() -> bool:
+    """Makes libm's symbols known where the interpreter does not bring them; False without libm."""
+    found = ctypes.util.find_library("m") if os.name == "posix" else None
+    if found is None:
+        return False
+    try:
+        binding().load_library_permanently(found)
+    except RuntimeError:
+        return False
+    return True
+
+
+def symbol_address(name: str) -> int:
+    """The address of a C function of this process or of the system's core library; 0 if absent."""
+    libraries = [ctypes.CDLL(None)] if os.name == "posix" else [ctypes.CDLL("kernel32")]
+    for library in libraries:
+        if hasattr(library, name):
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    return 0

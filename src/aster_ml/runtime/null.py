@@ -1,0 +1,105 @@
+"""NULL: compiles and forgets. Kernels do nothing and memory holds nothing.
+
+For measuring and testing the compiler alone. Reading a result is an error, never a wrong number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aster_ml.device import Allocator, Backend, Program
+from aster_ml.errors import DeviceError
+from aster_ml.target import Target
+
+DOC = "compiles kernels and does not run them"
+
+
+class NullHandle:
+    """A piece of memory that is not there."""
+
+    __slots__ = ("address", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self.address = 0
+        self.nbytes = nbytes
+
+
+class NullAllocator(Allocator):
+    """Takes everything, gives nothing back."""
+
+    def alloc(self, nbytes: int) -> NullHandle:
+        """A handle on nothing."""
+        return NullHandle(nbytes)
+
+    def free(self, handle: NullHandle, nbytes: int) -> None:
+        """There is nothing to free."""
+        handle.nbytes = 0
+
+    def copyin(self, handle: NullHandle, source: memoryview) -> None:
+        """Forgets the bytes."""
+        return
+
+    def copyout(self, target: memoryview, handle: NullHandle) -> None:
+        """Refuses. Raises: DeviceError."""
+        raise DeviceError(
+            "NULL keeps no data: kernels are compiled and not run, so there is no result to read; "
+            "DEV=CPU computes one"
+        )
+
+    def offset(self, handle: NullHandle, byte_offset: int, nbytes: int) -> NullHandle:
+        """A part of nothing."""
+        return NullHandle(nbytes)
+
+    def can_wrap(self, owner: Any, alignment: int = 1) -> bool:
+        """Memory of others is as good as none."""
+        return True
+
+    def wrap(self, owner: Any, nbytes: int) -> NullHandle:
+        """A handle on nothing."""
+        return NullHandle(nbytes)
+
+
+class NullProgram(Program):
+    """A kernel that does nothing; `source` is what it was compiled from."""
+
+    def __init__(self, name: str, source: str) -> None:
+        self.name = name
+        self.source = source
+
+    def __call__(
+        self,
+        handles: tuple[Any, ...],
+        vars: tuple[int, ...] = (),
+        global_size: tuple[int, ...] = (1, 1, 1),
+        local_size: tuple[int, ...] | None = None,
+        wait: bool = False,
+    ) -> float | None:
+        """Takes no time."""
+        return 0.0 if wait else None
+
+
+class NullBackend(Backend):
+    """A plain SIMD machine of eight threads that is not there."""
+
+    @property
+    def target(self) -> Target:
+        """The same on every machine, so that what is compiled can be compared."""
+        return Target("NULL", "null", vector_bits=256, vector_registers=16, threads=8)
+
+    def compile(self, source: str) -> bytes:
+        """The source is its own binary."""
+        return source.encode()
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """A program that does nothing."""
+        return NullProgram(name, binary.decode())
+
+
+def missing() -> str | None:
+    """Nothing is needed, so nothing is missing."""
+    return None
+
+
+def open_backend(name: str) -> Backend:
+    """The backend of "NULL" or "NULL:1"."""
+    return NullBackend(name, NullAllocator())

@@ -1,0 +1,192 @@
+"""A cache of compiled objects on disk, shared by processes: `get(key)`, `put(key, data)`.
+
+One file an entry, with a header that says what it has to hold. An entry that is damaged, cut short
+or of another key counts as missing and is written again. Writers replace a file whole, so a reader
+never sees half of one. A folder that cannot be written costs one warning and nothing else. Keys are
+text that names everything the data depends on; what that is, callers know.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import secrets
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+from aster_ml.config import CACHE, CACHEDIR
+
+# magic, digest of the key, digest of the data; the data's length is the file's less the header's.
+MAGIC = b"aster-object-1\n\0"
+DIGEST_BYTES = 16
+HEADER_BYTES = len(MAGIC) + 2 * DIGEST_BYTES
+DEFAULT_LIMIT_BYTES = 1 << 30
+# A temporary file this old was left by a process that died while writing.
+STALE_AFTER_S = 3600
+
+
+def digest(data: bytes) -> bytes:
+    """A checksum that no damage and no accident leaves equal."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def cache_folder() -> Path | None:
+    """The folder of all of Aster's caches: CACHEDIR, else the platform's place for such things.
+
+    None where the user has no home folder.
+    """
+    if CACHEDIR.value:
+        return Path(CACHEDIR.value)
+    try:
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Caches" / "aster-ml"
+        if sys.platform == "win32":
+            local = os.environ.get("LOCALAPPDATA")
+            return (Path(local) if local else Path.home() / "AppData" / "Local") / "aster-ml"
+        xdg = os.environ.get("XDG_CACHE_HOME", "")
+        # The XDG specification has relative paths ignored.
+        return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "aster-ml"
+    except RuntimeError:
+        return None
+
+
+class ObjectCache:
+    """The entries in one folder; past `limit_bytes` those that were not used for longest go."""
+
+    def __init__(self, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+        self.writable = True
+        self.hits = 0
+        self.misses = 0
+        # Bytes that may still be written before the folder is measured again; other processes
+        # write too, so the first write measures.
+        self.allowance = 0
+        self.lock = threading.Lock()
+
+    def path(self, key: str) -> Path:
+        """The file of an entry."""
+        return self.folder / digest(key.encode()).hex()
+
+    def get(self, key: str) -> bytes | None:
+        """The data under `key`, or None when there is none that is whole."""
+        path = self.path(key)
+        try:
+            raw = path.read_bytes()
+        except OSError:
+            self.misses += 1
+            return None
+        data = raw[HEADER_BYTES:]
+        if raw[:HEADER_BYTES] != MAGIC + digest(key.encode()) + digest(data):
+            self.misses += 1
+            return None
+        try:
+            os.utime(path)
+        except OSError:
+            # Another user's folder, or evicted this moment: the data in hand is right all the same.
+            self.hits += 1
+            return data
+        self.hits += 1
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        """Stores `data` under `key`, for this and other processes."""
+        if not self.writable:
+            return
+        path = self.path(key)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        try:
+            # What is in here is run, so nobody else may write it.
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary.write_bytes(MAGIC + digest(key.encode()) + digest(data) + data)
+        except OSError as error:
+            self.refuse(error)
+            remove_file(temporary)
+            return
+        try:
+            os.replace(temporary, path)
+        except PermissionError:
+            # Windows: another process reads the entry now. It holds the same data.
+            remove_file(temporary)
+            return
+        except OSError as error:
+            self.refuse(error)
+            remove_file(temporary)
+            return
+        with self.lock:
+            self.allowance -= HEADER_BYTES + len(data)
+            if self.allowance < 0:
+                self.evict()
+
+    def refuse(self, error: OSError) -> None:
+        """Goes on without writing, and says so once."""
+        self.writable = False
+        warnings.warn(
+            f"compiled kernels are not cached: {self.folder} cannot be written "
+            f"({error.strerror or error}); set CACHEDIR to a folder that can, or CACHE=0",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    def evict(self) -> None:
+        """Removes the entries longest unused until the folder is within its limit."""
+        entries = []
+        now = time.time()
+        try:
+            with os.scandir(self.folder) as listing:
+                for item in listing:
+                    try:
+                        stat = item.stat()
+                    except OSError:
+                        continue  # another process removed it between listing and looking
+                    if not item.name.endswith(".tmp"):
+                        entries.append((stat.st_mtime, stat.st_size, item.path))
+                    elif now - stat.st_mtime > STALE_AFTER_S:
+                        remove_file(Path(item.path))
+        except OSError:
+            return  # the whole folder was removed; the next write makes it again
+        total = sum(size for _, size, _ in entries)
+        entries.sort()
+        for _, size, path in entries:
+            if total <= self.limit_bytes:
+                break
+            remove_file(Path(path))
+            total -= size
+        self.allowance = max((self.limit_bytes - total) // 2, self.limit_bytes // 32)
+
+
+def remove_file(path: Path) -> None:
+    """Removes a file; one that is gone, or held open on Windows, is left to the next eviction."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+@functools.cache
+def open_cache(folder: str) -> ObjectCache:
+    """The cache in a folder, one object for each folder and process."""
+    return ObjectCache(Path(folder) / "objects")
+
+
+def current_cache() -> ObjectCache | None:
+    """The cache that the settings CACHE and CACHEDIR name; None for none."""
+    folder = cache_folder() if CACHE.value else None
+    return None if folder is None else open_cache(str(folder))
+
+
+def get(key: str) -> bytes | None:
+    """The data under `key` in the current cache, or None."""
+    cache = current_cache()
+    return None if cache is None else cache.get(key)
+
+
+def put(key: str, data: bytes) -> None:
+    """Stores `data` under `key` in the current cache, if there is one."""
+    cache = current_cache()
+    if cache is not None:
+        cache.put(key, data)

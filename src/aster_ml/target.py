@@ -1,0 +1,135 @@
+"""Target: what hardware can do, as plain data.
+
+The compiler receives a Target and never a device, so a kernel can be compiled for a machine that is
+not there. A Target is hashable, prints to one line of text and parses back from it. Nothing here
+asks the machine anything: the runtime of each device fills a Target in.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, fields
+from typing import Any
+
+from aster_ml.errors import ArgumentError
+
+INTEGERS = frozenset(
+    {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+)
+PLAIN_DTYPES = INTEGERS | {"float32", "float64"}
+
+# What every C-like target computes with one instruction or one standard expression.
+PLAIN_OPS = frozenset(
+    {
+        "CAST", "BITCAST", "NEG", "SQRT", "RECIPROCAL", "TRUNC", "ADD", "SUB", "MUL", "FDIV",
+        "IDIV", "MOD", "MAX", "CMPLT", "CMPNE", "CMPEQ", "XOR", "OR", "AND", "SHL", "SHR", "WHERE",
+        "MULACC",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What one kind of device can do.
+
+    `device` is the kind ("CPU"), `language` what its kernels are written in ("llvm", "c",
+    "opencl", "python", "null"), `arch` names the processor and all else that makes compiled code
+    differ. `vector_bits` is the width of a SIMD register, 0 without SIMD. `cache_bytes` are the
+    first, second and third level, 0 for a level that is not there. `max_group` and `local_bytes`
+    are the most work-items and the most shared memory of one work-group. `native_dtypes` have
+    arithmetic of their own; `native_ops` are names of ops.
+    """
+
+    device: str
+    language: str
+    arch: str = "generic"
+    vector_bits: int = 0
+    vector_registers: int = 0
+    cache_bytes: tuple[int, int, int] = (32 << 10, 512 << 10, 4 << 20)
+    threads: int = 1
+    has_local: bool = False
+    has_barrier: bool = False
+    max_group: int = 1
+    local_bytes: int = 0
+    index_bits: int = 64
+    native_dtypes: frozenset[str] = PLAIN_DTYPES
+    native_ops: frozenset[str] = PLAIN_OPS
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The whole Target as one line, equal for equal targets in every process."""
+        return " ".join(f"{f.name}={format_field(getattr(self, f.name))}" for f in fields(self))
+
+    @staticmethod
+    def parse(text: str) -> Target:
+        """The Target whose `key` is `text`.
+
+        Raises: ArgumentError where a field is unknown, missing or not of its type.
+        """
+        kinds = {f.name: type(f.default) for f in fields(Target)}
+        values: dict[str, Any] = {}
+        for part in text.split():
+            name, separator, value = part.partition("=")
+            if name not in kinds or not separator:
+                raise ArgumentError(
+                    f"target: {part!r} is no field; a target reads name=value, with the names "
+                    f"{', '.join(kinds)}"
+                )
+            values[name] = parse_field(name, value, kinds[name])
+        for name in ("device", "language"):
+            if name not in values:
+                raise ArgumentError(f"target: {text!r} has no field {name}")
+        return Target(**values)
+
+    def has_dtype(self, name: str) -> bool:
+        """Whether the dtype of this name has native arithmetic."""
+        return name in self.native_dtypes
+
+    def has_op(self, name: str) -> bool:
+        """Whether the op of this name is one instruction or call of the target's language."""
+        return name in self.native_ops
+
+    def lanes(self, itemsize: int) -> int:
+        """How many elements of `itemsize` bytes one SIMD register holds; 1 without SIMD."""
+        return max(1, self.vector_bits // (8 * itemsize))
+
+    # Targets stand in many cache keys: comparing and hashing one string is cheaper than 14 fields.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Target) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+def format_field(value: Any) -> str:
+    """One value of a Target as text without spaces."""
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value))
+    if isinstance(value, tuple):
+        return ",".join(str(v) for v in value)
+    if isinstance(value, bool):
+        return str(int(value))
+    text = str(value)
+    if text.split() != [text]:
+        raise ArgumentError(f"target: {text!r} has to be one word; it has spaces or is empty")
+    return text
+
+
+def parse_field(name: str, text: str, kind: type) -> Any:
+    """The reverse of `format_field`; `kind` is the type of the field's default."""
+    try:
+        if kind is frozenset:
+            return frozenset(text.split(",")) if text else frozenset()
+        if kind is tuple:
+            first, second, third = (int(v) for v in text.split(","))
+            return (first, second, third)
+        if kind is bool:
+            return {"0": False, "1": True}[text]
+        return int(text) if kind is int else text
+    except (ValueError, KeyError):
+        named: dict[Any, str] = {tuple: "three whole numbers", bool: "0 or 1"}
+        wanted = named.get(kind, "a whole number")
+        raise ArgumentError(f"target: {name}={text!r}, wanted {wanted}") from None
