@@ -1,0 +1,99 @@
+"""The command `aster`: what it prints and the codes it ends with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from aster_ml import cli
+from aster_ml.config import Context
+from aster_ml.device import KINDS, DeviceRow
+
+
+def test_doctor_names_every_device_and_what_matters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    for word in (*KINDS, "vectors", "threads", "Python", "numpy", "llvmlite", "cache", "settings"):
+        assert word in printed
+    assert [line for line in printed.splitlines() if line.startswith("  CPU ") and "works" in line]
+    assert "the default" in printed
+
+
+def test_doctor_fails_when_the_default_device_is_unknown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Context(DEV="ABACUS"):
+        assert cli.main(["doctor"]) == 1
+    assert "ABACUS" in capsys.readouterr().err
+
+
+def test_doctor_fails_when_the_default_device_does_not_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [DeviceRow("CPU", False, "no such luck; luck would help")]
+    monkeypatch.setattr(type(cli.Device), "describe", lambda self: rows)
+    with Context(DEV="CPU"):
+        assert cli.main(["doctor"]) == 1
+    captured = capsys.readouterr()
+    assert "CPU     absent  no such luck; luck would help" in captured.out
+    assert "no such luck" in captured.err
+
+
+def test_a_device_that_claims_to_work_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WrongTensor:
+        def __init__(self, values: list[float], device: str) -> None:
+            self.values = values
+
+        def __add__(self, other: int) -> WrongTensor:
+            return self
+
+        def tolist(self) -> list[float]:
+            return self.values
+
+    assert cli.try_device(DeviceRow("PYTHON", True, "fine")) == DeviceRow("PYTHON", True, "fine")
+    monkeypatch.setattr(cli, "Tensor", WrongTensor)
+    row = cli.try_device(DeviceRow("PYTHON", True, "fine"))
+    assert not row.works
+    assert "[1.0, 2.0, 3.0]" in row.note
+
+
+def test_cache_line_counts_files(tmp_path: Path) -> None:
+    with Context(CACHEDIR=str(tmp_path / "absent")):
+        assert "not there yet" in cli.cache_line()
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "objects" / "one").write_bytes(bytes(1024))
+    (tmp_path / "two").write_bytes(bytes(512))
+    with Context(CACHEDIR=str(tmp_path)):
+        assert cli.cache_line() == f"{tmp_path}, 2 files, 1.5 KB"
+
+
+def test_changed_settings_are_named() -> None:
+    with Context(NOOPT=1):
+        assert "NOOPT=1" in cli.changed_settings()
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["version"]) == 0
+    assert capsys.readouterr().out.startswith("aster-ml ")
+    assert cli.package_version("no-package-has-this-name") == "absent"
+
+
+def test_demo_gets_its_arguments_and_gives_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def call(command: list[str]) -> int:
+        calls.append(command)
+        return 3
+
+    monkeypatch.setattr(cli.subprocess, "call", call)
+    assert cli.main(["demo", "--steps", "5", "-q"]) == 3
+    assert calls == [[sys.executable, "-m", "aster_ml.apps.demo", "--steps", "5", "-q"]]
+
+
+@pytest.mark.parametrize("argv", [[], ["surgeon"], ["version", "extra"]])
+def test_what_is_not_understood_ends_with_two(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(argv)
+    assert ended.value.code == 2
