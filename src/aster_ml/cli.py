@@ -91,7 +91,7 @@ def report_lines(rows: Sequence[DeviceRow], default: str) -> Iterator[str]:
     yield "devices"
     for row in rows:
         state = "works" if row.works else "absent"
-        mark = ", the default" if row.name == default.partition(":")[0] else ""
+        mark = " (the default)" if row.name == default.partition(":")[0] else ""
         yield f"  {row.name:7} {state:6}  {row.note}{mark}"
     yield ""
     cpu = [row for row in rows if row.name == "CPU" and row.works]
