@@ -155,10 +155,11 @@ def bounds_of_alu(u: UOp) -> tuple[Any, Any] | None:
     """Bounds of an integer or boolean elementwise node, or None where nothing is known."""
     op = u.op
     if op is Ops.WHERE:
-        (a0, a1), (b0, b1) = u.src[1].bounds, u.src[2].bounds
-        c0, c1 = u.src[0].bounds
+        condition, x, y = u.src
+        c0, c1 = condition.bounds
         if c0 == c1:
-            return (a0, a1) if c0 else (b0, b1)
+            return x.bounds if c0 else y.bounds
+        (a0, a1), (b0, b1) = bounds_where(condition, x, True), bounds_where(condition, y, False)
         return min(a0, b0), max(a1, b1)
     if op not in BINARY or len(u.src) != 2:
         return None
@@ -184,8 +185,8 @@ def bounds_of_alu(u: UOp) -> tuple[Any, Any] | None:
         return a0 or b0, a1 or b1
     if op is Ops.AND and b0 == b1 >= 0:
         return 0, (min(b0, a1) if a0 >= 0 else b0)
-    if u.dtype is dtypes.index and op in (Ops.IDIV, Ops.MOD) and b0 > 0:
-        return bounds_of_floor(op, a0, a1, b0, b1)
+    if u.dtype is dtypes.index and op in (Ops.IDIV, Ops.MOD):
+        return bounds_of_floor(op, a0, a1, b0, b1) if b0 > 0 or b1 < 0 else None
     if op is Ops.IDIV and (b0 > 0 or b1 < 0):
         ends = (cdiv(a0, b0), cdiv(a0, b1), cdiv(a1, b0), cdiv(a1, b1))
         return (min(*ends, 0) if a0 <= 0 <= a1 else min(ends),
@@ -201,13 +202,43 @@ def bounds_of_alu(u: UOp) -> tuple[Any, Any] | None:
     return None
 
 
+def bounds_where(condition: UOp, value: UOp, holds: bool) -> tuple[Any, Any]:
+    """Bounds of `value`, given whether a comparison of index values holds.
+
+    Comparing the value, or the value less a constant, with a constant narrows it: this is how
+    clamps and minima are written.
+    """
+    low, high = value.bounds
+    if condition.op is not Ops.CMPLT or value.dtype is not dtypes.index:
+        return low, high
+    x, y = condition.src
+    above = x.op is Ops.CONST
+    term, limit = (y, x.arg) if above else (x, y.arg)
+    if not above and y.op is not Ops.CONST:
+        return low, high
+    shift = 0
+    if value is not term:
+        if value.op is not Ops.ADD or value.src[0] is not term or value.src[1].op is not Ops.CONST:
+            return low, high
+        shift = value.src[1].arg
+    if above is holds:
+        # limit < term, or not term < limit
+        low = max(low, limit + shift + (1 if holds else 0))
+    else:
+        high = min(high, limit + shift - (1 if holds else 0))
+    # Bounds that cross mean that this branch is never taken.
+    return (low, high) if low <= high else value.bounds
+
+
 def bounds_of_floor(op: Ops, a0: int, a1: int, b0: int, b1: int) -> tuple[int, int]:
-    """Bounds of an index division or remainder, which round down; the divisor is positive."""
+    """Bounds of an index division or remainder, which round down; the divisor keeps its sign."""
     if op is Ops.IDIV:
         ends = (a0 // b0, a0 // b1, a1 // b0, a1 // b1)
         return min(ends), max(ends)
     if b0 == b1 and a0 // b0 == a1 // b0:
         return a0 % b0, a1 % b0
+    if b1 < 0:
+        return b0 + 1, 0
     return 0, (min(b1 - 1, a1) if a0 >= 0 else b1 - 1)
 
 

@@ -1,0 +1,258 @@
+"""The meaning of every elementwise op on Python numbers, and of scalar expressions made of them.
+
+Receives Python values (ints, floats, bools) with their dtypes and returns such values: integers
+wrap, floats round once to their dtype, index arithmetic is exact and divides downwards. This is the
+definition that constant folding, the interpreter and the rule tests share. Memory and tensors do
+not belong here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from aster_ml.dtype import DType, bitcast_value, cast_value, dtypes, round_float, truncate
+from aster_ml.errors import ArgumentError, InternalError
+from aster_ml.helpers import cdiv
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, Ops
+
+
+def round_exact(value: Fraction, dtype: DType) -> float:
+    """An exact value rounded once to a float dtype, never by way of a second rounding."""
+    try:
+        near = float(value)
+    except OverflowError:
+        return round_float(math.inf if value > 0 else -math.inf, dtype)
+    if dtype is dtypes.float64 or math.isinf(near):
+        return round_float(near, dtype)
+    exact = Fraction(near)
+    if exact != value:
+        # Rounding to odd first keeps what the second rounding needs to know of the rest.
+        other = math.nextafter(near, math.inf if exact < value else -math.inf)
+        near = near if math.frexp(near)[0] * 2**53 % 2 == 1 else other
+    return round_float(near, dtype)
+
+
+def divide(x: float, y: float) -> float:
+    """IEEE division of doubles."""
+    if y == 0:
+        if x == 0 or x != x:
+            return math.nan
+        return math.copysign(math.inf, x) * math.copysign(1.0, y)
+    return x / y
+
+
+def exp2(x: float) -> float:
+    """2**x with overflow to infinity."""
+    try:
+        return math.exp2(x)
+    except OverflowError:
+        return math.inf
+
+
+def log2(x: float) -> float:
+    """Logarithm to base 2 with IEEE's special values."""
+    if x == 0:
+        return -math.inf
+    return math.nan if x != x or x < 0 else math.log2(x)
+
+
+def sine(x: float) -> float:
+    """sin(x); NaN of infinities."""
+    return math.nan if math.isinf(x) else math.sin(x)
+
+
+def trunc(x: Any) -> Any:
+    """Rounded towards zero; zeros keep their sign, what is not finite stays."""
+    if x.__class__ is not float:
+        return x
+    return math.copysign(float(math.trunc(x)), x) if math.isfinite(x) else x
+
+
+def maximum(x: Any, y: Any) -> Any:
+    """The larger; NaN if either is; +0 above -0."""
+    if x != x or y != y:
+        return math.nan
+    if x == y == 0 and x.__class__ is float:
+        return y if math.copysign(1.0, x) < 0 else x
+    return x if x >= y else y
+
+
+def integer_divide(dtype: DType, x: int, y: int) -> int:
+    """IDIV: towards zero, of index dtype downwards; 0 when `y` is 0."""
+    if y == 0:
+        return 0
+    return x // y if dtype is dtypes.index else cdiv(x, y)
+
+
+def power(dtype: DType, x: Any, y: Any) -> Any:
+    """C's pow on floats; on ints exact, negative exponents rounded towards zero."""
+    if dtype.kind != "float":
+        if y >= 0:
+            # Only the low bits of a wrapping result are kept, so huge powers stay cheap.
+            return x**y if dtype is dtypes.index or dtype is dtypes.bool else pow(
+                x, y, 1 << dtype.bits)
+        return {1: 1, -1: -1 if y % 2 else 1}.get(x, 0)
+    try:
+        return math.pow(x, y)
+    except OverflowError:
+        return -math.inf if x < 0 and y % 2 == 1 else math.inf
+    except ValueError:
+        # Zero to a negative power, or a negative base with a fractional exponent.
+        if x == 0:
+            odd = y % 2 == 1
+            return math.copysign(math.inf, x) if odd else math.inf
+        return math.nan
+
+
+def shift_left(dtype: DType, x: int, y: int) -> int:
+    """SHL: 0 when `y` is not below the width; index has no width."""
+    if dtype is dtypes.index:
+        return x << y if y >= 0 else 0
+    return x << y if 0 <= y < dtype.bits else 0
+
+
+def shift_right(dtype: DType, x: int, y: int) -> int:
+    """SHR: signed types keep the sign, at any distance."""
+    if y < 0 or (dtype is not dtypes.index and y >= dtype.bits):
+        return -1 if x < 0 else 0
+    return x >> y
+
+
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+MASK = 0xFFFFFFFF
+
+
+def threefry(counter: int, key: int) -> int:
+    """Threefry-2x32 with 20 rounds; the low word of counter, key and result is the first.
+
+    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11); Random123.
+    """
+    keys = (key & MASK, key >> 32, (key & MASK) ^ (key >> 32) ^ 0x1BD11BDA)
+    x0 = ((counter & MASK) + keys[0]) & MASK
+    x1 = ((counter >> 32) + keys[1]) & MASK
+    for group in range(5):
+        for r in ROTATIONS[group % 2]:
+            x0 = (x0 + x1) & MASK
+            x1 = ((x1 << r) | (x1 >> (32 - r))) & MASK
+            x1 ^= x0
+        x0 = (x0 + keys[(group + 1) % 3]) & MASK
+        x1 = (x1 + keys[(group + 2) % 3] + group + 1) & MASK
+    return x0 | (x1 << 32)
+
+
+def multiply_add(dtype: DType, x: Any, y: Any, z: Any) -> Any:
+    """x * y + z, rounded once."""
+    plain = x * y + z
+    if dtype.kind != "float" or not all(map(math.isfinite, (x, y, z))):
+        return plain
+    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    return round_exact(exact, dtype) if exact != 0 else plain
+
+
+# Op -> its value on operands of the result's dtype, before it is rounded or wrapped to that dtype.
+MEANING: dict[Ops, Callable[..., Any]] = {
+    Ops.NEG: lambda d, x: (not x) if d is dtypes.bool else -x,
+    Ops.EXP2: lambda d, x: exp2(x),
+    Ops.LOG2: lambda d, x: log2(x),
+    Ops.SIN: lambda d, x: sine(x),
+    Ops.SQRT: lambda d, x: math.nan if x != x or x < 0 else math.sqrt(x),
+    Ops.RECIPROCAL: lambda d, x: divide(1.0, x),
+    Ops.TRUNC: lambda d, x: trunc(x),
+    Ops.ADD: lambda d, x, y: x + y,
+    Ops.SUB: lambda d, x, y: x - y,
+    Ops.MUL: lambda d, x, y: x * y,
+    Ops.FDIV: lambda d, x, y: divide(x, y),
+    Ops.IDIV: integer_divide,
+    Ops.MOD: lambda d, x, y: x - y * integer_divide(d, x, y),
+    Ops.MAX: lambda d, x, y: maximum(x, y),
+    Ops.POW: power,
+    Ops.CMPLT: lambda d, x, y: x < y,
+    Ops.CMPNE: lambda d, x, y: x != y,
+    Ops.CMPEQ: lambda d, x, y: x == y,
+    Ops.XOR: lambda d, x, y: x ^ y,
+    Ops.OR: lambda d, x, y: x | y,
+    Ops.AND: lambda d, x, y: x & y,
+    Ops.SHL: shift_left,
+    Ops.SHR: shift_right,
+    Ops.THREEFRY: lambda d, x, y: threefry(x, y),
+    Ops.WHERE: lambda d, c, x, y: x if c else y,
+    Ops.MULACC: multiply_add,
+}
+
+
+def evaluate(op: Ops, dtype: DType, operands: tuple[Any, ...], source_dtypes: Any) -> Any:
+    """The value of an elementwise node of `dtype` on these operands.
+
+    `source_dtypes` are the dtypes of the operands; CAST and BITCAST read them.
+    """
+    if op is Ops.CAST:
+        value, source = operands[0], source_dtypes[0]
+        if source.kind in ("int", "uint", "index") and dtype.kind == "float":
+            return round_exact(Fraction(value), dtype)
+        return cast_value(value, source, dtype)
+    if op is Ops.BITCAST:
+        return bitcast_value(operands[0], source_dtypes[0], dtype)
+    return truncate(MEANING[op](dtype, *operands), dtype)
+
+
+# What a REDUCE of no values gives.
+IDENTITY: dict[Ops, Callable[[DType], Any]] = {
+    Ops.ADD: lambda d: dtypes.as_const(0, d),
+    Ops.MUL: lambda d: dtypes.as_const(1, d),
+    Ops.MAX: dtypes.min,
+    Ops.OR: lambda d: dtypes.as_const(0, d),
+    Ops.AND: lambda d: dtypes.as_const(-1 if d.kind == "int" else dtypes.max(d), d),
+}
+
+
+def identity_of(op: Ops, dtype: DType) -> Any:
+    """The value that a reduction by `op` starts from: combined with x it gives x."""
+    return IDENTITY[op](dtype)
+
+
+def evaluate_reduce(u: UOp, values: Mapping[UOp, Any]) -> Any:
+    """A kernel-stage REDUCE: its value folded over its ranges, the last one fastest."""
+    sizes = [range(evaluate_expr(r.src[0], values)) for r in u.src[1:]]
+    result = identity_of(u.arg.op, u.dtype)
+    dts = (u.dtype, u.dtype)
+    for position in itertools.product(*sizes):
+        inner = {**values, **dict(zip(u.src[1:], position))}
+        result = evaluate(u.arg.op, u.dtype, (result, evaluate_expr(u.src[0], inner)), dts)
+    return result
+
+
+def evaluate_expr(u: UOp, values: Mapping[UOp, Any]) -> Any:
+    """The value of a scalar expression, given those of its ranges, variables and loads.
+
+    Raises: ArgumentError naming a leaf that `values` lacks; InternalError for what is no value.
+    """
+    known: dict[UOp, Any] = {}
+    order = toposort(u, enter=lambda s: s not in values and s.op not in STOPS)
+    for x in order:
+        if x in values:
+            known[x] = values[x]
+        elif x.op in ELEMENTWISE:
+            operands = tuple([known[s] for s in x.src])
+            known[x] = evaluate(x.op, x.dtype, operands, [s.dtype for s in x.src])
+        elif x.op is Ops.CONST:
+            known[x] = x.arg
+        elif x.op is Ops.BIND:
+            known[x] = x.src[1].arg
+        elif x.op is Ops.REDUCE:
+            known[x] = evaluate_reduce(x, values)
+        elif x.op in LEAVES:
+            raise ArgumentError(f"evaluate: no value was given for {x!r}")
+        else:
+            raise InternalError(f"{x!r} has no value among scalars")
+    return known[u]
+
+
+# What a scalar expression takes its values from; nothing below them is looked at.
+LEAVES = frozenset({Ops.RANGE, Ops.DEFINE_VAR, Ops.LOAD, Ops.INDEX})
+STOPS = LEAVES | {Ops.REDUCE}

@@ -1,0 +1,224 @@
+"""Drivers: a rule table over a whole graph, and passes one after the other.
+
+Receives graphs, tables and functions, returns graphs. It knows no rules and no stages: what a stage
+allows is checked by verifiers that `uop/spec` enters into `VERIFIERS`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aster_ml.config import DEBUG, SPEC
+from aster_ml.errors import InternalError
+from aster_ml.uop.node import UOp
+from aster_ml.uop.pattern import PatternMatcher
+
+# Results of results of results ...: no sound table needs nearly as many for one node.
+GENERATION_LIMIT = 1000
+
+
+def graph_rewrite(
+    root: UOp, pm: PatternMatcher, ctx: Any = None, bottom_up: bool = False
+) -> UOp:
+    """`root` with the rules applied everywhere until none applies any more.
+
+    A rule sees a node after its sources have been rewritten. With `bottom_up` it sees the node
+    first, as it stands, and the sources of what it becomes afterwards (the field's name for that).
+
+    Raises: InternalError naming the rule when the rewriting does not end.
+    """
+    return rewrite_all([root], pm, ctx, bottom_up)[0]
+
+
+def rewrite_all(
+    roots: Sequence[UOp], pm: PatternMatcher, ctx: Any = None, bottom_up: bool = False
+) -> list[UOp]:
+    """`graph_rewrite` on several roots, sharing the work."""
+    done: dict[UOp, UOp] = {}
+    walk = rewrite_first if bottom_up else rewrite_after
+    for root in roots:
+        if root not in done:
+            walk(root, pm, ctx, done)
+    return [done[root] for root in roots]
+
+
+def rewrite_after(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp]) -> None:
+    """Fills `done` for everything below `root`: sources first, then the node, then its result."""
+    table = pm.table
+    # (node, what is waited for, generation): None its sources, a node the result it became.
+    stack: list[tuple[UOp, UOp | None, int]] = [(root, None, 0)]
+    waiting: set[UOp] = set()
+    while stack:
+        u, became, generation = stack.pop()
+        if became is not None:
+            done[u] = done[became]
+            waiting.discard(u)
+            continue
+        if u in done:
+            continue
+        pending = [s for s in u.src if s not in done]
+        if pending:
+            waiting.add(u)
+            stack.append((u, None, generation))
+            for s in pending:
+                # Only what is in progress above a node can be waiting: rules have made a circle.
+                if s in waiting:
+                    raise not_ending(pm, s, ctx, "it becomes something that contains it")
+                stack.append((s, None, generation))
+            continue
+        waiting.discard(u)
+        new = u
+        src = u.src
+        if src:
+            changed = tuple([done[s] for s in src])
+            if changed != src:
+                new = UOp(u.op, u.dtype, changed, u.arg)
+                if new in done:
+                    done[u] = done[new]
+                    continue
+        matcher = table[new.op]
+        result = matcher(new, ctx) if matcher is not None else None
+        if result is None:
+            done[u] = done[new] = new
+        elif result in done:
+            done[u] = done[new] = done[result]
+        else:
+            if generation > GENERATION_LIMIT:
+                raise not_ending(pm, new, ctx, f"{GENERATION_LIMIT} results in a row")
+            if result in waiting:
+                raise not_ending(pm, new, ctx, "it becomes what has become it")
+            waiting.add(u)
+            stack.append((u, result, generation))
+            if new is not u:
+                waiting.add(new)
+                stack.append((new, result, generation))
+            stack.append((result, None, generation + 1))
+
+
+def rewrite_first(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp]) -> None:
+    """Fills `done` for everything below `root`: the node, then the sources of what it becomes."""
+    table = pm.table
+    stack: list[tuple[UOp, UOp | None, bool, int]] = [(root, None, False, 0)]
+    waiting: set[UOp] = set()
+    while stack:
+        u, became, entered, generation = stack.pop()
+        if became is not None:
+            done[u] = done[became]
+            waiting.discard(u)
+            continue
+        if u in done:
+            continue
+        result: UOp | None = None
+        if entered:
+            src = tuple([done[s] for s in u.src])
+            if src == u.src:
+                done[u] = u
+                waiting.discard(u)
+                continue
+            result = UOp(u.op, u.dtype, src, u.arg)
+        else:
+            if u in waiting:
+                raise not_ending(pm, u, ctx, "it becomes something that contains it")
+            waiting.add(u)
+            matcher = table[u.op]
+            if matcher is not None:
+                result = matcher(u, ctx)
+        if result is not None:
+            if generation > GENERATION_LIMIT:
+                raise not_ending(pm, u, ctx, f"{GENERATION_LIMIT} results in a row")
+            stack.append((u, result, True, generation))
+            stack.append((result, None, False, generation + 1))
+        elif not u.src:
+            done[u] = u
+            waiting.discard(u)
+        else:
+            stack.append((u, None, True, generation))
+            stack.extend([(s, None, False, generation) for s in u.src if s not in done])
+
+
+def not_ending(pm: PatternMatcher, u: UOp, ctx: Any, how: str) -> InternalError:
+    """The error for rules that run in circles."""
+    found = pm.explain(u, ctx)
+    rule = "no single rule" if found is None else f"rule {found[0]!r} gives {found[1]!r}"
+    return InternalError(f"rewriting does not end at {u!r}: {how}; {rule}")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One step from graph to graph.
+
+    `why` says why it stands where it stands, `needs` and `ensures` what holds before and after.
+    `run` is a rule table or a function of the root and the context. `stage` names the specification
+    that the result is held to when SPEC is set; `bottom_up` goes to `graph_rewrite`.
+    """
+
+    name: str
+    why: str
+    run: PatternMatcher | Callable[[Any, Any], Any]
+    needs: str = ""
+    ensures: str = ""
+    stage: str | None = None
+    bottom_up: bool = False
+
+
+@dataclass
+class PassTotal:
+    """What a pass has cost in this process."""
+
+    calls: int = 0
+    time_s: float = 0.0
+
+
+# By name of the pass.
+PASS_TOTALS: dict[str, PassTotal] = {}
+# By name of the stage: raises InternalError where a graph breaks the stage's rules.
+VERIFIERS: dict[str, Callable[[Any], None]] = {}
+
+
+def run_pass(step: Pass, root: Any, ctx: Any = None) -> Any:
+    """One pass, timed, verified when SPEC is 2 and the pass names a stage."""
+    start = time.perf_counter()
+    if isinstance(step.run, PatternMatcher):
+        root = graph_rewrite(root, step.run, ctx, step.bottom_up)
+    else:
+        root = step.run(root, ctx)
+    total = PASS_TOTALS.setdefault(step.name, PassTotal())
+    total.calls += 1
+    total.time_s += time.perf_counter() - start
+    if SPEC >= 2 and step.stage is not None:
+        verify_stage(root, step.stage, step.name)
+    return root
+
+
+def run_passes(root: Any, passes: Sequence[Pass], ctx: Any = None) -> Any:
+    """The passes in order, each on what the one before returned.
+
+    With SPEC=1 the result of the last is held to its stage, with SPEC=2 the result of each; with
+    DEBUG=7 each says its time on stderr.
+    """
+    for step in passes:
+        start = time.perf_counter()
+        root = run_pass(step, root, ctx)
+        if DEBUG >= 7:
+            took = (time.perf_counter() - start) * 1e6
+            sys.stderr.write(f"pass {step.name:32} {took:9.1f} us\n")
+    if SPEC == 1 and passes and passes[-1].stage is not None:
+        verify_stage(root, passes[-1].stage, passes[-1].name)
+    return root
+
+
+def verify_stage(root: Any, stage: str, after: str) -> None:
+    """Holds `root` to the rules of `stage`; the error says after which pass.
+
+    Raises: InternalError.
+    """
+    if stage not in VERIFIERS:
+        raise InternalError(f"pass {after}: no verifier for stage {stage!r} has been loaded")
+    try:
+        VERIFIERS[stage](root)
+    except InternalError as error:
+        raise InternalError(f"after pass {after}: {error}") from error
