@@ -1,0 +1,1 @@
+"""From linear programs to source text, one module a language."""

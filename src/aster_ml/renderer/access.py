@@ -1,0 +1,205 @@
+"""Loads and stores: from an INDEX and its lanes to contiguous, masked or element-wise accesses.
+
+Receives the cells of LOAD and STORE; classifies them once and writes each instance through the
+hooks of the language. What is loaded or stored is the business of the walk in `base`.
+"""
+
+from __future__ import annotations
+
+import abc
+
+from aster_ml.dtype import DType, dtypes
+from aster_ml.errors import InternalError
+from aster_ml.renderer.cell import Address, Cell, Input, Value, strip_after
+from aster_ml.renderer.lanes import Affine, read_affine, weigh_instances
+from aster_ml.renderer.language import Language
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+
+class AccessWriter(Language):
+    """The part of a writer that reaches memory."""
+
+    cells: dict[UOp, Cell]
+
+    @abc.abstractmethod
+    def read(self, c: Cell, source: UOp, width: int | None = None) -> Input:
+        """The cell of a source of `c`, and which of its instances each of ours reads."""
+
+    @abc.abstractmethod
+    def need(self, c: Cell, k: int) -> Value:
+        """Instance `k` of a value, written now unless it was."""
+
+    @abc.abstractmethod
+    def wide_text(self, d: Cell, j: int, value: Value, n: int) -> str:
+        """Instance `j` of `d` as text of width `n`."""
+
+    @abc.abstractmethod
+    def complete_readers(self, place: UOp | None) -> None:
+        """Writes pending values that read a buffer or accumulator which now changes."""
+
+    def classify_access(self, c: Cell) -> None:
+        """Fills in where an access goes: buffer, base, offsets, step of the SIMD lane, gate."""
+        u = c.u
+        index = strip_after(u.src[0])
+        gate = 2 if u.op is Ops.STORE else 1
+        if index.op is not Ops.INDEX:
+            raise InternalError(f"renderer: {u!r} goes through {index!r}; an INDEX is wanted")
+        c.place = strip_after(index.src[0])
+        if c.place not in self.cells:
+            raise InternalError(f"renderer: {c.place!r} is accessed before it stands in the list")
+        const, weights = read_affine(index.src[2]) if len(index.src) > 2 else Affine(0, {})
+        c.offsets = weigh_instances(c.lanes, weights, const)
+        if index.src[1].op is Ops.CONST:
+            c.offsets = [x + int(index.src[1].arg) for x in c.offsets]
+        else:
+            c.base = self.read(c, index.src[1], 1)
+            c.inputs.append(c.base)
+        if c.vector is not None:
+            moves = c.base is not None and c.base[0].width > 1
+            c.step = None if moves else weights.get(c.vector, 0)
+        if len(u.src) > gate:
+            c.gate = self.read(c, u.src[gate], 1)
+            c.inputs.append(c.gate)
+        if u.op is Ops.STORE:
+            c.value = self.read(c, u.src[1], c.width if c.step in (1, -1) else 1)
+            c.inputs.append(c.value)
+
+    def write_load(self, c: Cell, k: int) -> Value:
+        """LOAD: contiguous, reversed or one element after the other."""
+        base, offset, gate = self.operands_of_access(c, k)
+        n, dtype = c.width, c.dtype
+        if gate is False:
+            return dtypes.as_const(0, dtype)
+        if n == 1 or (c.step in (1, -1) and not self.gates_elements(c, gate)):
+            low = offset - (n - 1) if c.step == -1 else offset
+            found = self.load(self.address(c, base, low), dtype, n, gate)
+            return self.reverse(found, dtype, n) if c.step == -1 else found
+        if c.step == 1:
+            return self.load_masked(self.address(c, base, offset), dtype, n, gate)
+        parts = []
+        for i in range(n):
+            part_gate = self.element(c.gate, gate, i)
+            if part_gate is False:
+                parts.append(self.text(dtypes.as_const(0, dtype), dtype, 1))
+                continue
+            address = self.element_address(c, base, offset, i)
+            parts.append(self.load(address, dtype, 1, None if part_gate is True else part_gate))
+        return self.build(parts, dtype)
+
+    def write_stores(self, c: Cell) -> None:
+        """STORE: every instance in order."""
+        self.complete_readers(c.place)
+        n, value_input = c.width, c.value
+        if value_input is None or c.place is None:
+            raise InternalError(f"renderer: {c.u!r} stores nothing")
+        source, m = value_input
+        dtype = source.dtype
+        for k in range(c.count):
+            base, offset, gate = self.operands_of_access(c, k)
+            if gate is False:
+                continue
+            j = k if m is None else m[k]
+            value = self.need(source, j)
+            if n == 1 or (c.step in (1, -1) and not self.gates_elements(c, gate)):
+                text = self.wide_text(source, j, value, n)
+                text = self.reverse(text, dtype, n) if c.step == -1 else text
+                low = offset - (n - 1) if c.step == -1 else offset
+                self.store(self.address(c, base, low), dtype, n, text, gate)
+            elif c.step == 1:
+                text = self.wide_text(source, j, value, n)
+                self.store_masked(self.address(c, base, offset), dtype, n, text, gate)
+            else:
+                self.store_elements(c, base, offset, gate, value)
+
+    def store_elements(self, c: Cell, base: Value, offset: int, gate: Value, value: Value) -> None:
+        """Stores a SIMD value one element after the other."""
+        source = c.value[0] if c.value else c
+        for i in range(c.width):
+            part_gate = self.element(c.gate, gate, i)
+            if part_gate is False:
+                continue
+            part = self.element(c.value, value, i)
+            text = part if part.__class__ is str else self.text(part, source.dtype, 1)
+            self.store(self.element_address(c, base, offset, i), source.dtype, 1, text,
+                       None if part_gate is True else part_gate)
+
+    def load_masked(self, at: Address, dtype: DType, n: int, gate: Value) -> str:
+        """Contiguous elements, each under its own gate; the language may know better."""
+        return self.build([self.load(self.shift(at, i), dtype, 1, g)
+                           for i, g in enumerate(self.gate_parts(gate, n))], dtype)
+
+    def store_masked(self, at: Address, dtype: DType, n: int, value: str, gate: Value) -> None:
+        """Contiguous elements, each under its own gate; the language may know better."""
+        for i, g in enumerate(self.gate_parts(gate, n)):
+            self.store(self.shift(at, i), dtype, 1, self.extract(value, dtype, n, i), g)
+
+    def gate_parts(self, gate: Value, n: int) -> list[str]:
+        """A SIMD gate as scalars."""
+        if gate.__class__ is str:
+            return [self.extract(gate, dtypes.bool, n, i) for i in range(n)]
+        return [self.text(g, dtypes.bool, 1) for g in gate]
+
+    def operands_of_access(self, c: Cell, k: int) -> tuple[Value, int, Value]:
+        """Base (None when it is known), offset, and gate (None when it always holds)."""
+        base: Value = None
+        offset = c.offsets[k]
+        if c.base is not None:
+            d, m = c.base
+            base = self.need(d, k if m is None else m[k])
+            if base.__class__ is int:
+                base, offset = None, offset + base
+        gate = None
+        if c.gate is not None:
+            d, m = c.gate
+            gate = self.need(d, k if m is None else m[k])
+            if gate.__class__ is tuple and len(set(gate)) == 1:
+                gate = gate[0]
+            if gate.__class__ is bool:
+                gate = None if gate else False
+        return base, offset, gate
+
+    @staticmethod
+    def gates_elements(c: Cell, gate: Value) -> bool:
+        """Whether each element of a SIMD access has a gate of its own."""
+        return gate is not None and c.gate is not None and c.gate[0].width > 1
+
+    def address(self, c: Cell, base: Value, offset: int) -> Address:
+        """The address of a scalar or contiguous access."""
+        node = c.base[0].u if c.base is not None else None
+        if c.place is None:
+            raise InternalError(f"renderer: {c.u!r} has no buffer")
+        return Address(c.place, base, node, offset)
+
+    def element_address(self, c: Cell, base: Value, offset: int, i: int) -> Address:
+        """The address of element `i` of a SIMD access."""
+        if c.step is not None:
+            return self.address(c, base, offset + i * c.step)
+        known = 0 if base is None else self.element(c.base, base, i)
+        extra = self.lane_weight(c)
+        if known.__class__ is int:
+            return self.address(c, None, offset + known + i * extra)
+        return self.address(c, known, offset + i * extra)
+
+    @staticmethod
+    def lane_weight(c: Cell) -> int:
+        """What the SIMD lane adds to the offset, beside what it does to the base."""
+        index = strip_after(c.u.src[0])
+        weights = read_affine(index.src[2]).weights if len(index.src) > 2 else {}
+        return 0 if c.vector is None else weights.get(c.vector, 0)
+
+    @staticmethod
+    def shift(at: Address, elements: int) -> Address:
+        """An address so many elements on."""
+        return Address(at.place, at.base, at.base_node, at.offset + elements)
+
+    def element(self, source: Input | None, value: Value, i: int) -> Value:
+        """Element `i` of a base, gate or stored value; True for a gate that is not there."""
+        if source is None or value is None:
+            return True
+        if value.__class__ is tuple:
+            return value[i]
+        d = source[0]
+        if value.__class__ is not str or d.width == 1:
+            return value
+        return self.extract(value, d.dtype, d.width, i)

@@ -1,0 +1,387 @@
+"""What all renderers share: a linear program is walked once, and its lanes are written out.
+
+Receives a `Linear` (its docstring has the reading rules) and a `Target`; returns source text. Here
+stands everything that does not depend on the language: which instances a value has, which of them
+a consumer reads, when a scalar is spread over a SIMD value, which accesses are contiguous, which
+integers are constants. A language adds a rule for each op and hooks that write one statement.
+
+Instances are written when something needs them, not node by node: a register tile then loads an
+element just before it multiplies it, so few values live at a time. Nothing moves over a write to
+the memory or accumulator that it reads, nor out of or into a loop. Different params are different
+memory, unless neither is written.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+
+from aster_ml.dtype import DType
+from aster_ml.errors import InternalError
+from aster_ml.renderer.access import AccessWriter
+from aster_ml.renderer.cell import Cell, Input, Value, fold, fold_op, simplify, strip_after
+from aster_ml.renderer.lanes import (
+    Lanes,
+    instances,
+    lane_ranges,
+    project,
+    size_of,
+    split_lanes,
+)
+from aster_ml.target import Target
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+
+LOOPS = frozenset({AxisType.LOOP, AxisType.REDUCE, AxisType.THREAD})
+WORK_ITEMS = frozenset({AxisType.GLOBAL, AxisType.LOCAL})
+# What the walk has nothing to write for: read where it is used, or only a mark.
+SILENT = frozenset({Ops.CONST, Ops.INDEX, Ops.AFTER, Ops.SINK, Ops.PARAM, Ops.DEFINE_VAR})
+
+
+class Renderer(abc.ABC):
+    """A language: turns linear programs into its source text, for one target."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    @abc.abstractmethod
+    def render(self, linear: Linear) -> str:
+        """The source of one kernel. Raises: InternalError where the program breaks its rules."""
+
+
+class KernelWriter(AccessWriter):
+    """Writes one kernel, node by node."""
+
+    def __init__(self, target: Target, linear: Linear) -> None:
+        self.target = target
+        self.linear = linear
+        self.cells: dict[UOp, Cell] = {}
+        self.pending: dict[Cell, None] = {}
+        self.maps: dict[tuple[Lanes, Lanes], list[int] | None] = {}
+        self.loops: list[Cell] = []
+        self.dims = {AxisType.GLOBAL: 0, AxisType.LOCAL: 0}
+
+    def run(self) -> str:
+        """The source text of the kernel."""
+        self.prepare()
+        self.prologue()
+        for u in self.linear.uops:
+            step = STEPS.get(u.op)
+            if step is not None:
+                step(self, self.cells[u.src[0] if u.op is Ops.END else u])
+            elif u.op in ELEMENTWISE or u.op in (Ops.LOAD, Ops.REDUCE):
+                self.list_value(self.cells[u])
+            elif u.op is Ops.BARRIER:
+                self.write_barrier()
+            elif u.op not in SILENT:
+                raise InternalError(f"renderer: {u!r} has no place at the linear stage")
+        while self.loops:
+            self.leave_loop(self.loops[-1])
+        return self.finish()
+
+    # cells
+
+    def prepare(self) -> None:
+        """Makes the cells of all listed nodes and what follows from seeing all of them."""
+        open_loops: list[Cell] = []
+        depths: dict[Cell, int] = {}
+        folds: list[Cell] = []
+        for u in (*self.linear.params, *self.linear.variables):
+            self.add_cell(u)
+        for u in self.linear.uops:
+            op = u.op
+            if op is Ops.END:
+                open_loops = [c for c in open_loops if c.u is not u.src[0]]
+                continue
+            if op is Ops.BARRIER or (op in SILENT and u not in self.cells):
+                continue
+            c = self.cells.get(u) or self.add_cell(u)
+            if op is Ops.RANGE and u.arg.kind in LOOPS:
+                open_loops.append(c)
+            elif op is Ops.DEFINE_REG:
+                depths[c] = len(open_loops)
+            elif op is Ops.ACCUMULATE:
+                folds.append(c)
+                reg = c.inputs[0][0]
+                for loop in open_loops[depths[reg]:]:
+                    loop.carried[reg] = None
+        for c in folds:
+            product = c.inputs[1][0]
+            if (fold_op(c.u) is Ops.ADD and product.op is Ops.MUL and product.uses == 1
+                    and product.dtype.kind == "float" and product.vector is c.inputs[0][0].vector
+                    and all(d.op is not Ops.DEFINE_REG for d, _ in product.inputs)):
+                product.fused = True
+
+    def cell(self, u: UOp) -> Cell:
+        """The cell of a source. Constants and lanes are not listed, so theirs are made here."""
+        u = strip_after(u)
+        found = self.cells.get(u)
+        if found is not None:
+            return found
+        if u.op is Ops.CONST or (u.op is Ops.RANGE and u.arg.kind.is_lane):
+            return self.add_cell(u)
+        raise InternalError(f"renderer: {u!r} is used before it stands in the list")
+
+    def add_cell(self, u: UOp) -> Cell:
+        """A new cell for a node whose sources have theirs."""
+        op = u.op
+        if op is Ops.DEFINE_REG:
+            # The longest lane goes slowest: what it does not change is then read again soonest,
+            # and fewest values of the other operand wait in registers.
+            ranges = sorted(u.src[1:], key=lambda r: -size_of(r))
+        else:
+            ranges = lane_ranges(u)
+        c = self.cells[u] = Cell(u, *split_lanes(ranges))
+        if op is Ops.CONST:
+            c.values = [u.arg]
+        elif op is Ops.RANGE:
+            if c.vector is u:
+                c.values = [tuple(range(c.width))]
+            elif u.arg.kind.is_lane:
+                c.values = list(range(c.count))
+            else:
+                c.inputs = [self.read(c, u.src[0])]
+        elif op is Ops.LOAD or op is Ops.STORE:
+            self.classify_access(c)
+        elif op is Ops.DEFINE_REG:
+            c.inputs = [self.read(c, u.src[0])]
+        elif op is Ops.ACCUMULATE:
+            reg = self.cell(u.src[0])
+            c.lanes = (*split_lanes(u.src[2:])[0], *reg.lanes)
+            c.count = instances(c.lanes)
+            c.inputs = [self.read(c, u.src[0]), self.read(c, u.src[1], reg.width)]
+        elif op is Ops.REDUCE:
+            folded, _ = split_lanes(u.src[1:])
+            c.lanes = (*c.lanes, *folded)
+            c.inputs = [self.read(c, u.src[0])]
+            c.lanes = c.lanes[:len(c.lanes) - len(folded)]
+        elif op in ELEMENTWISE:
+            c.inputs = [self.read(c, s) for s in u.src]
+        return c
+
+    def read(self, c: Cell, source: UOp, width: int | None = None) -> Input:
+        """The cell of a source of `c`, and which of its instances each of ours reads."""
+        d = self.cell(source)
+        d.uses += 1
+        width = c.width if width is None else width
+        if d.width == 1 and width > 1:
+            d.spread.add(width)
+        key = (c.lanes, d.lanes)
+        if key not in self.maps:
+            self.maps[key] = project(*key)
+        return d, self.maps[key]
+
+    # the walk
+
+    def list_value(self, c: Cell) -> None:
+        """A value in list order: written now, or, where it has lanes, when it is needed."""
+        if c.fused:
+            return
+        if c.count == 1:
+            self.need(c, 0)
+        else:
+            self.pending[c] = None
+
+    def need(self, c: Cell, k: int) -> Value:
+        """Instance `k` of a value, written now unless it was."""
+        if c.values[k] is None:
+            stack = [(c, k)]
+            while stack:
+                d, i = stack[-1]
+                if d.values[i] is not None:
+                    stack.pop()
+                    continue
+                if d.op is Ops.REDUCE:
+                    lacking = []
+                else:
+                    lacking = [(s, j) for s, m in d.inputs
+                               if s.values[j := i if m is None else m[i]] is None]
+                if lacking:
+                    stack.extend(reversed(lacking))
+                else:
+                    stack.pop()
+                    d.values[i] = self.write_value(d, i)
+                    self.spread_value(d, i)
+        return c.values[k]
+
+    def spread_value(self, d: Cell, i: int) -> None:
+        """Makes the SIMD forms of a scalar where it is written, which is before any use of it."""
+        if d.spread and d.values[i].__class__ is str:
+            for n in d.spread:
+                d.splats[i, n] = self.splat(d.values[i], d.dtype, n)
+
+    def write_value(self, c: Cell, k: int) -> Value:
+        """Writes one instance whose sources are written."""
+        if c.op in ELEMENTWISE:
+            return self.write_alu(c, k)
+        if c.op is Ops.LOAD:
+            value = self.write_load(c, k)
+        elif c.op is Ops.REDUCE:
+            value = self.write_reduce(c, k)
+        else:
+            raise InternalError(f"renderer: {c.u!r} is read outside the loop that it stands in")
+        return self.keep(c, value) if value.__class__ is str else value
+
+    def write_alu(self, c: Cell, k: int) -> Value:
+        """An elementwise op; what is known of integers is computed here and now."""
+        n = c.width
+        values = []
+        known = 0
+        for d, m in c.inputs:
+            j = k if m is None else m[k]
+            v = d.values[j]
+            if v.__class__ is not str:
+                known += 1
+            elif d.width != n:
+                v = self.widen(d, j, n)
+            values.append(v)
+        src = c.u.src
+        if known:
+            found = fold(c, values) if known == len(values) else simplify(c, values)
+            if found is not None:
+                return found
+            values = [v if v.__class__ is str else self.text(v, s.dtype, n)
+                      for v, s in zip(values, src, strict=True)]
+        rule = self.rules.get(c.op)
+        if rule is None:
+            raise InternalError(f"renderer: {c.op} is not decomposed, and {type(self).__name__} "
+                                "has no rule for it")
+        return self.keep(c, rule(self, c.dtype, n, values, c.u))
+
+    def widen(self, d: Cell, j: int, n: int) -> str:
+        """Instance `j` of a scalar in all elements of a SIMD value."""
+        # An accumulator changes, so it is spread where it is read.
+        if d.op is Ops.DEFINE_REG:
+            return self.splat(d.values[j], d.dtype, n)
+        return d.splats[j, n]
+
+    def complete(self, c: Cell) -> None:
+        """Writes what is still missing of a pending value."""
+        for k in range(c.count):
+            self.need(c, k)
+        self.pending.pop(c, None)
+
+    def complete_readers(self, place: UOp | None) -> None:
+        """Writes pending values that read a buffer or accumulator which now changes."""
+        for c in list(self.pending):
+            if c.place is place or any(d.u is place for d, _ in c.inputs):
+                self.complete(c)
+
+    def enter_loop(self, c: Cell) -> None:
+        """RANGE: lanes are silent, work-items are values, the rest opens a loop."""
+        kind = c.u.arg.kind
+        if kind.is_lane:
+            return
+        if kind in WORK_ITEMS:
+            c.values[0] = self.work_item(c, kind, self.dims[kind])
+            self.spread_value(c, 0)
+            self.dims[kind] += 1
+            return
+        if kind not in LOOPS:
+            raise InternalError(f"renderer: {c.u!r} is no loop; it is lowered before the list")
+        if kind is not AxisType.THREAD and c.inputs[0][0].values[0] == 1:
+            c.values[0] = 0
+            return
+        for d in list(self.pending):
+            self.complete(d)
+        self.loops.append(c)
+        self.open_loop(c)
+        self.spread_value(c, 0)
+
+    def leave_loop(self, c: Cell) -> None:
+        """END of the innermost loop; what is pending in it has no consumer."""
+        if c.values[0] == 0 or c.u.arg.kind in WORK_ITEMS:
+            return
+        if not self.loops or self.loops[-1] is not c:
+            raise InternalError(f"renderer: END of {c.u!r}, which is not the innermost loop")
+        self.pending.clear()
+        self.close_loop(c)
+        self.loops.pop()
+
+    def start_reg(self, c: Cell) -> None:
+        """DEFINE_REG: every instance takes the start value."""
+        self.complete_readers(c.u)
+        start, m = c.inputs[0]
+        values = []
+        for k in range(c.count):
+            j = k if m is None else m[k]
+            value = self.need(start, j)
+            if value.__class__ is str and start.width != c.width:
+                value = self.widen(start, j, c.width)
+            values.append(value)
+        self.define_reg(c, values)
+
+    def accumulate_all(self, c: Cell) -> None:
+        """ACCUMULATE: lane after lane, one statement for each instance of the accumulator."""
+        reg, source = c.inputs[0][0], c.inputs[1][0]
+        self.complete_readers(reg.u)
+        op, n, dtype = fold_op(c.u), reg.width, reg.dtype
+        m = c.inputs[1][1]
+        for k in range(c.count):
+            r, j = k % reg.count, k if m is None else m[k]
+            if source.fused:
+                factors = []
+                for d, dm in source.inputs:
+                    i = j if dm is None else dm[j]
+                    factors.append(self.wide_text(d, i, self.need(d, i), n))
+                self.accumulate_product(reg, r, *factors)
+                continue
+            value = self.need(source, j)
+            if source.width > n:
+                text = self.text(value, dtype, source.width)
+                for i in range(source.width):
+                    self.accumulate(reg, r, op, self.extract(text, dtype, source.width, i))
+            else:
+                self.accumulate(reg, r, op, self.wide_text(source, j, value, n))
+
+    def wide_text(self, d: Cell, j: int, value: Value, n: int) -> str:
+        """Instance `j` of `d` as text of width `n`."""
+        if value.__class__ is not str:
+            return self.text(value, d.dtype, n)
+        if d.width == n:
+            return str(value)
+        return self.widen(d, j, n)
+
+    def write_reduce(self, c: Cell, k: int) -> str:
+        """REDUCE: halves of the instances are combined until one is left, then its elements."""
+        source, m = c.inputs[0]
+        folded, vector = split_lanes(c.u.src[1:])
+        total = instances(folded)
+        op, n, dtype = fold_op(c.u), source.width, c.dtype
+        values = []
+        for i in range(k * total, (k + 1) * total):
+            j = i if m is None else m[i]
+            values.append(self.text(self.need(source, j), dtype, n))
+        if vector is None:
+            return self.combine(op, dtype, n, values)
+        if vector is source.vector:
+            return self.horizontal(op, self.combine(op, dtype, n, values), dtype, n)
+        return self.combine(op, dtype, n, values * size_of(vector))
+
+    def combine(self, op: Ops, dtype: DType, n: int, values: list[str]) -> str:
+        """Values folded by halves."""
+        while len(values) > 1:
+            half = (len(values) + 1) // 2
+            pairs = [self.name_value(self.rules[op](self, dtype, n, [values[i], values[i + half]],
+                                                    None), dtype, n)
+                     for i in range(len(values) - half)]
+            values = pairs + values[len(pairs):half]
+        return values[0]
+
+    def write_barrier(self) -> None:
+        """BARRIER: no load moves over it."""
+        for c in list(self.pending):
+            if c.op is Ops.LOAD:
+                self.complete(c)
+        self.barrier()
+
+
+STEPS: dict[Ops, Callable[[KernelWriter, Cell], None]] = {
+    Ops.RANGE: KernelWriter.enter_loop,
+    Ops.END: KernelWriter.leave_loop,
+    Ops.DEFINE_REG: KernelWriter.start_reg,
+    Ops.DEFINE_LOCAL: lambda w, c: w.define_local(c),
+    Ops.ACCUMULATE: KernelWriter.accumulate_all,
+    Ops.STORE: KernelWriter.write_stores,
+}

@@ -1,0 +1,126 @@
+"""What is known of one node while its kernel is written, and what of it is known as numbers.
+
+Receives nodes of the linear stage. Writes no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aster_ml.dtype import DType
+from aster_ml.renderer.lanes import Lanes, instances, size_of
+from aster_ml.uop.evaluate import evaluate
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops, ReduceArg
+
+# A value while it is written: text of the language, or a number that is known (a tuple of numbers
+# for a SIMD value whose elements differ).
+Value = Any
+# Writer, dtype and width of the result, text of the operands, the node (None inside of a fold).
+Rule = Callable[[Any, DType, int, list[str], "UOp | None"], str]
+
+
+class Cell:
+    """What is known of one node while its kernel is written.
+
+    `lanes` are written out, `width` is that of the SIMD lane; `values` has one entry an instance.
+    `inputs` are the cells of the sources, each with the instance that each of ours reads.
+    """
+
+    __slots__ = ("base", "carried", "count", "dtype", "fused", "gate", "inputs", "lanes", "offsets",
+                 "op", "place", "splats", "spread", "step", "u", "uses", "value", "values",
+                 "vector", "width")  # fmt: skip
+
+    def __init__(self, u: UOp, lanes: Lanes, vector: UOp | None) -> None:
+        self.u = u
+        self.op = u.op
+        self.dtype = u.dtype
+        self.lanes = lanes
+        self.vector = vector
+        self.width = 1 if vector is None else size_of(vector)
+        self.count = instances(lanes)
+        self.values: list[Value] = [None] * self.count
+        self.inputs: list[Input] = []
+        self.uses = 0
+        # The widths in which SIMD consumers read this scalar, and the SIMD values made for them.
+        self.spread: set[int] = set()
+        self.splats: dict[tuple[int, int], str] = {}
+        # Of a MUL: its only use is an accumulation, which takes both factors.
+        self.fused = False
+        # Of a loop: the accumulators that its body changes.
+        self.carried: dict[Cell, None] = {}
+        # Of an access: the buffer, the base, the offset of each instance, what one step of the
+        # SIMD lane adds (None when the base itself changes with it), the gate, the stored value.
+        self.place: UOp | None = None
+        self.base: Input | None = None
+        self.offsets: list[int] = []
+        self.step: int | None = 0
+        self.gate: Input | None = None
+        self.value: Input | None = None
+
+
+Input = tuple[Cell, "list[int] | None"]
+
+
+class Address:
+    """Elements of a buffer: `base + offset`; the base is text of the language or None."""
+
+    __slots__ = ("base", "base_node", "offset", "place")
+
+    def __init__(self, place: UOp, base: str | None, base_node: UOp | None, offset: int) -> None:
+        self.place = place
+        self.base = base
+        self.base_node = base_node
+        self.offset = offset
+
+
+def strip_after(u: UOp) -> UOp:
+    """The node that AFTER marks, which is read at the same point."""
+    while u.op is Ops.AFTER:
+        u = u.src[0]
+    return u
+
+
+def fold_op(u: UOp) -> Ops:
+    """The op by which an ACCUMULATE or REDUCE folds."""
+    return u.arg.op if isinstance(u.arg, ReduceArg) else u.arg
+
+
+def fold(c: Cell, values: list[Value]) -> Value:
+    """The value of an integer op whose operands are known; None for other ops."""
+    dts = [s.dtype for s in c.u.src]
+    if any(d.kind == "float" for d in dts):
+        return None
+    if c.width == 1 or all(v.__class__ is not tuple for v in values):
+        return evaluate(c.op, c.dtype, tuple(values), dts)
+    rows = [v if v.__class__ is tuple else (v,) * c.width for v in values]
+    return tuple([evaluate(c.op, c.dtype, row, dts) for row in zip(*rows, strict=True)])
+
+
+def simplify(c: Cell, values: list[Value]) -> Value:
+    """One operand, or a constant, where known integers make it the result; else None."""
+    op = c.op
+    if op is Ops.WHERE:
+        if values[0].__class__ is bool:
+            chosen = values[1] if values[0] else values[2]
+            # A number of float dtype stays a number: it is written as a literal where it is used.
+            return chosen
+        return None
+    if len(values) != 2 or c.u.src[0].dtype.kind == "float":
+        return None
+    x, y = values
+    if x.__class__ is tuple or y.__class__ is tuple:
+        return None
+    known, other = (x, y) if y.__class__ is str else (y, x)
+    if op in (Ops.ADD, Ops.OR, Ops.XOR) and known == 0:
+        return other
+    if op in (Ops.MUL, Ops.AND):
+        if known == 0:
+            return known
+        if known == 1 and (op is Ops.MUL or c.dtype.kind == "bool"):
+            return other
+    if op is Ops.OR and known is True:
+        return True
+    neutral = {Ops.SUB: 0, Ops.SHL: 0, Ops.SHR: 0, Ops.IDIV: 1}
+    return x if known is y and neutral.get(op) == known else None

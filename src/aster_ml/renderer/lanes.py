@@ -1,0 +1,127 @@
+"""Lanes of a value: which instances it has, and which instance a consumer reads.
+
+Receives nodes of the linear stage and returns plain tuples and numbers. An instance is numbered by
+its lanes in mixed radix, the first lane slowest. Writes no text.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from aster_ml.errors import InternalError
+from aster_ml.helpers import prod
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import LANE_KINDS, AxisType, Ops
+
+Lanes = tuple[UOp, ...]
+
+
+def size_of(lane: UOp) -> int:
+    """How many values a lane range takes; lanes have constant sizes."""
+    size = lane.src[0]
+    if size.op is not Ops.CONST:
+        raise InternalError(f"renderer: lane {lane!r} has a size that is no constant")
+    return int(size.arg)
+
+
+def split_lanes(ranges: Sequence[UOp]) -> tuple[Lanes, UOp | None]:
+    """The lanes that are written out, and the one that is SIMD, if any; in the given order.
+
+    Raises: InternalError for two SIMD lanes in one value.
+    """
+    scalar: list[UOp] = []
+    vector: UOp | None = None
+    for r in ranges:
+        if r.arg.kind is AxisType.VECTOR:
+            if vector is not None and vector is not r:
+                raise InternalError(f"renderer: one value has two SIMD lanes, {vector!r} and {r!r}")
+            vector = r
+        else:
+            scalar.append(r)
+    return tuple(scalar), vector
+
+
+def lane_ranges(u: UOp) -> list[UOp]:
+    """The lane ranges that a value depends on, ordered by id."""
+    found = [r for r in u.ranges if r.arg.kind in LANE_KINDS]
+    return sorted(found, key=lambda r: r.arg.id) if len(found) > 1 else found
+
+
+def instances(lanes: Lanes) -> int:
+    """How many instances a value with these lanes has."""
+    return int(prod(size_of(r) for r in lanes))
+
+
+def weigh_instances(lanes: Lanes, weights: dict[UOp, int], start: int = 0) -> list[int]:
+    """For each instance over `lanes`, `start` plus each lane's value times its weight."""
+    result = [start]
+    for r in lanes:
+        step = weights.get(r, 0)
+        n = size_of(r)
+        if step == 0:
+            result = [x for x in result for _ in range(n)]
+        else:
+            result = [x + step * i for x in result for i in range(n)]
+    return result
+
+
+def project(consumer: Lanes, source: Lanes) -> list[int] | None:
+    """For each instance of the consumer the instance of the source; None when they are the same.
+
+    Raises: InternalError when the source has a lane that the consumer lacks.
+    """
+    if consumer == source:
+        return None
+    lacking = [r for r in source if r not in consumer]
+    if lacking:
+        raise InternalError(f"renderer: a value is read without its lanes {lacking}")
+    weights: dict[UOp, int] = {}
+    step = 1
+    for r in reversed(source):
+        weights[r] = step
+        step *= size_of(r)
+    return weigh_instances(consumer, weights)
+
+
+class Affine(NamedTuple):
+    """`const` plus each lane's value times its weight."""
+
+    const: int
+    weights: dict[UOp, int]
+
+
+def read_affine(u: UOp) -> Affine:
+    """A sum of lanes times constants, as it stands in the third source of INDEX.
+
+    Raises: InternalError when the expression is anything else.
+    """
+    op = u.op
+    if op is Ops.CONST:
+        return Affine(int(u.arg), {})
+    if op is Ops.RANGE and u.arg.kind in LANE_KINDS:
+        return Affine(0, {u: 1})
+    if op in (Ops.ADD, Ops.SUB):
+        (a, x), (b, y) = read_affine(u.src[0]), read_affine(u.src[1])
+        sign = 1 if op is Ops.ADD else -1
+        weights = {r: x.get(r, 0) + sign * y.get(r, 0) for r in (*x, *y)}
+        return Affine(a + sign * b, {r: w for r, w in weights.items() if w})
+    if op in (Ops.MUL, Ops.SHL):
+        (a, x), (b, y) = read_affine(u.src[0]), read_affine(u.src[1])
+        if not x and op is Ops.MUL:
+            (a, x), (b, y) = (b, y), (a, x)
+        if not y:
+            factor = b if op is Ops.MUL else 1 << b
+            return Affine(a * factor, {r: w * factor for r, w in x.items() if factor})
+    if op is Ops.NEG:
+        a, x = read_affine(u.src[0])
+        return Affine(-a, {r: -w for r, w in x.items()})
+    if op is Ops.CAST:
+        return read_affine(u.src[0])
+    raise InternalError(f"renderer: {u!r} in an offset, which is a sum of lanes times constants")
+
+
+def combinations(lanes: Lanes) -> itertools.product[tuple[int, ...]]:
+    """The values of the lanes, instance by instance."""
+    return itertools.product(*[range(size_of(r)) for r in lanes])

@@ -1,0 +1,100 @@
+"""What a language has to write for the renderer: one small statement or expression each.
+
+The walk over the program is in `base`, memory access in `access`; they call these.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar
+
+from aster_ml.dtype import DType
+from aster_ml.errors import InternalError
+from aster_ml.renderer.cell import Address, Cell, Rule, Value
+from aster_ml.uop.ops import AxisType, Ops
+
+
+class Language(abc.ABC):
+    """Hooks of one language; `rules` has the text of each elementwise op."""
+
+    rules: ClassVar[dict[Ops, Rule]]
+
+    @abc.abstractmethod
+    def prologue(self) -> None:
+        """Head of the function; gives params and variables their text."""
+
+    @abc.abstractmethod
+    def finish(self) -> str:
+        """The whole source."""
+
+    @abc.abstractmethod
+    def open_loop(self, c: Cell) -> None:
+        """Opens a loop over the RANGE of `c` and gives it its value."""
+
+    @abc.abstractmethod
+    def close_loop(self, c: Cell) -> None:
+        """Closes it."""
+
+    @abc.abstractmethod
+    def define_reg(self, c: Cell, start: list[Value]) -> None:
+        """Makes an accumulator, one start value an instance."""
+
+    @abc.abstractmethod
+    def define_local(self, c: Cell) -> None:
+        """Makes scratch memory."""
+
+    @abc.abstractmethod
+    def accumulate(self, reg: Cell, r: int, op: Ops, value: str) -> None:
+        """Folds `value` into instance `r` of an accumulator."""
+
+    @abc.abstractmethod
+    def accumulate_product(self, reg: Cell, r: int, a: str, b: str) -> None:
+        """Adds `a * b` to instance `r` of a float accumulator, in one rounding where possible."""
+
+    @abc.abstractmethod
+    def text(self, value: Value, dtype: DType, n: int) -> str:
+        """A value as text of width `n`; numbers become literals."""
+
+    @abc.abstractmethod
+    def keep(self, c: Cell, value: str) -> str:
+        """What consumers of an instance of `c` read: the text itself or a name given to it."""
+
+    @abc.abstractmethod
+    def name_value(self, value: str, dtype: DType, n: int) -> str:
+        """A name for a value that is no node of its own."""
+
+    @abc.abstractmethod
+    def splat(self, value: str, dtype: DType, n: int) -> str:
+        """A scalar in all elements of a SIMD value."""
+
+    @abc.abstractmethod
+    def extract(self, value: str, dtype: DType, n: int, i: int) -> str:
+        """Element `i`."""
+
+    @abc.abstractmethod
+    def build(self, parts: list[str], dtype: DType) -> str:
+        """A SIMD value of these elements."""
+
+    @abc.abstractmethod
+    def reverse(self, value: str, dtype: DType, n: int) -> str:
+        """The elements in reverse order."""
+
+    @abc.abstractmethod
+    def horizontal(self, op: Ops, value: str, dtype: DType, n: int) -> str:
+        """The elements folded to one."""
+
+    @abc.abstractmethod
+    def load(self, at: Address, dtype: DType, n: int, gate: str | None) -> str:
+        """`n` elements from memory, zeros where the scalar gate fails."""
+
+    @abc.abstractmethod
+    def store(self, at: Address, dtype: DType, n: int, value: str, gate: str | None) -> None:
+        """`n` elements to memory, where the scalar gate holds."""
+
+    def work_item(self, c: Cell, kind: AxisType, dim: int) -> str:
+        """The number of the block or work-item in a dimension."""
+        raise InternalError(f"renderer: {c.u!r} on a target without work-groups")
+
+    def barrier(self) -> None:
+        """All work-items of the block get here before any goes on; nothing where there is one."""
+        return

@@ -1,0 +1,332 @@
+"""LLVM IR as text, in SSA form with phi nodes: what `runtime/llvm_jit.py` turns into machine code.
+
+Receives a `Linear` for a CPU target; returns one module with one function
+`void NAME(ptr args, i64 lo, i64 hi)`: the buffers' pointers by slot, then the variables as 64-bit
+integers, and the part of the THREAD range to run. No pass runs over the IR, only code generation,
+so what a pass would do is done here or before: accumulators are phi nodes, invariants stand outside
+of loops, addresses are one pointer and constant offsets, and no access needs a branch. The text of
+each op is in `llvm_rules`.
+"""
+
+from __future__ import annotations
+
+from aster_ml.dtype import DType, dtypes
+from aster_ml.renderer.base import KernelWriter, Renderer
+from aster_ml.renderer.cell import Address, Cell, Value
+from aster_ml.renderer.llvm_rules import LLVM_RULES, literal, llvm_type, mangle, memory_type
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops
+
+HORIZONTAL = {
+    Ops.ADD: {"float": "fadd", "int": "add", "bool": "or"},
+    Ops.MUL: {"float": "fmul", "int": "mul", "bool": "and"},
+    Ops.MAX: {"float": "fmaximum", "int": "smax", "uint": "umax", "bool": "or"},
+    Ops.OR: {"int": "or", "bool": "or"},
+    Ops.AND: {"int": "and", "bool": "and"},
+}
+
+
+class LLVMRenderer(Renderer):
+    """LLVM IR for the CPU."""
+
+    def render(self, linear: Linear) -> str:
+        """The IR of one kernel."""
+        return LLVMWriter(self.target, linear).run()
+
+
+class LLVMWriter(KernelWriter):
+    """Writes the IR of one kernel."""
+
+    rules = LLVM_RULES
+
+    def prologue(self) -> None:
+        """Loads the arguments; the scratch of the whole kernel joins them at the end."""
+        self.lines: list[str] = []
+        self.entry: list[str] = []
+        self.declarations: dict[str, None] = {}
+        self.count = 0
+        self.block = "entry"
+        self.names: dict[UOp, str] = {}
+        # The pointer at each base, by loop depth: a pointer made in a loop is not known after it.
+        self.pointers: list[dict[tuple[UOp, str], str]] = [{}]
+        self.phis: list[LoopText] = []
+        self.zero_bytes = self.trash_bytes = 0
+        for slot, p in enumerate(self.linear.params):
+            self.entry.append(f"  %slot{slot} = getelementptr i8, ptr %args, i64 {8 * slot}")
+            self.entry.append(f"  %buf{slot} = load ptr, ptr %slot{slot}, align 8")
+            self.names[p] = f"%buf{slot}"
+        first = len(self.linear.params)
+        for i, v in enumerate(self.linear.variables):
+            slot = first + i
+            kind = llvm_type(v.dtype, 1)
+            self.entry.append(f"  %slot{slot} = getelementptr i8, ptr %args, i64 {8 * slot}")
+            self.entry.append(f"  %wide{slot} = load i64, ptr %slot{slot}, align 8")
+            name = f"%wide{slot}"
+            if kind != "i64":
+                self.entry.append(f"  %var{slot} = trunc i64 {name} to {kind}")
+                name = f"%var{slot}"
+            cell = self.cells[v]
+            cell.values[0] = name
+            self.spread_value(cell, 0)
+
+    def finish(self) -> str:
+        """Head, scratch, arguments, body, declarations."""
+        name = self.linear.name
+        head = [f"define void @{name}(ptr %args, i64 %lo, i64 %hi) nounwind {{", "entry:"]
+        if self.zero_bytes:
+            zeros = f"[{self.zero_bytes} x i8]"
+            head.append(f"  %zeros = alloca {zeros}, align 64")
+            head.append(f"  store {zeros} zeroinitializer, ptr %zeros, align 64")
+        if self.trash_bytes:
+            head.append(f"  %trash = alloca [{self.trash_bytes} x i8], align 64")
+        tail = ["  ret void", "}", *self.declarations, ""]
+        return "\n".join([*head, *self.entry, *self.lines, *tail])
+
+    # names and constants
+
+    def emit(self, text: str) -> str:
+        """A line that computes `text`; the name of the result."""
+        self.count += 1
+        name = f"%v{self.count}"
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def call(self, result: str, name: str, args: str, kinds: str) -> str:
+        """A call of an external function or intrinsic, declared once."""
+        self.declarations[f"declare {result} @{name}({kinds})"] = None
+        return self.emit(f"call {result} @{name}({args})")
+
+    def text(self, value: Value, dtype: DType, n: int) -> str:
+        """Names as they are, numbers as literals."""
+        return value if value.__class__ is str else literal(value, dtype, n)
+
+    def keep(self, c: Cell, value: str) -> str:
+        """Every value has a name already."""
+        return value
+
+    def name_value(self, value: str, dtype: DType, n: int) -> str:
+        """Every value has a name already."""
+        return value
+
+    # loops
+
+    def open_loop(self, c: Cell) -> None:
+        """A block with a phi for the counter and for each accumulator that the body changes.
+
+        The test stands at the end, so a loop that may run zero times is jumped over.
+        """
+        kind = llvm_type(c.dtype, 1)
+        size = c.inputs[0][0].values[0]
+        start, stop = "0", self.text(size, c.dtype, 1)
+        if c.u.arg.kind is AxisType.THREAD:
+            start, stop = "%lo", "%hi"
+            if kind != "i64":
+                start, stop = (self.emit(f"trunc i64 {x} to {kind}") for x in (start, stop))
+        self.count += 1
+        number = self.count
+        label = f"loop{c.u.arg.id}.{number}"
+        loop = LoopText(label, f"{label}.end", kind, stop, self.block)
+        if size.__class__ is not int or size < 1 or start != "0":
+            test = self.emit(f"icmp slt {kind} {start}, {stop}")
+            self.lines.append(f"  br i1 {test}, label %{label}, label %{loop.exit}")
+            loop.guarded = True
+        else:
+            self.lines.append(f"  br label %{label}")
+        self.lines.append(f"{label}:")
+        counter = f"%r{c.u.arg.id}.{number}"
+        loop.counter, loop.start, loop.line = counter, start, len(self.lines)
+        self.lines.append("")
+        c.values[0] = counter
+        for reg in c.carried:
+            loop.before[reg] = [self.text(v, reg.dtype, reg.width) for v in reg.values]
+            names = []
+            for _ in range(reg.count):
+                self.count += 1
+                names.append(f"%acc{self.count}")
+                self.lines.append("")
+            loop.phis[reg], reg.values = names, list(names)
+        self.block = label
+        self.phis.append(loop)
+        self.pointers.append({})
+
+    def close_loop(self, c: Cell) -> None:
+        """Counts, jumps back, and fills in what the phis take from the end of the body."""
+        loop = self.phis.pop()
+        self.pointers.pop()
+        kind, latch = loop.kind, self.block
+        following = self.emit(f"add nuw nsw {kind} {loop.counter}, 1")
+        test = self.emit(f"icmp slt {kind} {following}, {loop.stop}")
+        self.lines.append(f"  br i1 {test}, label %{loop.label}, label %{loop.exit}")
+        self.lines.append(f"{loop.exit}:")
+        line = loop.line
+        self.lines[line] = (f"  {loop.counter} = phi {kind} [ {loop.start}, %{loop.entry} ], "
+                            f"[ {following}, %{latch} ]")
+        for reg, names in loop.phis.items():
+            vector = llvm_type(reg.dtype, reg.width)
+            after = list(reg.values)
+            for k, name in enumerate(names):
+                line += 1
+                before = loop.before[reg][k]
+                edges = f"[ {before}, %{loop.entry} ], [ {after[k]}, %{latch} ]"
+                self.lines[line] = f"  {name} = phi {vector} {edges}"
+                if loop.guarded:
+                    reg.values[k] = self.emit(f"phi {vector} {edges}")
+        self.block = loop.exit
+
+    # accumulators and scratch
+
+    def define_reg(self, c: Cell, start: list[Value]) -> None:
+        """An accumulator is whatever value it has now."""
+        c.values = start
+
+    def accumulate(self, reg: Cell, r: int, op: Ops, value: str) -> None:
+        """The new value takes the place of the old one."""
+        before = self.text(reg.values[r], reg.dtype, reg.width)
+        reg.values[r] = self.rules[op](self, reg.dtype, reg.width, [before, value], None)
+
+    def accumulate_product(self, reg: Cell, r: int, a: str, b: str) -> None:
+        """One fused multiply and add, where the processor has it."""
+        before = self.text(reg.values[r], reg.dtype, reg.width)
+        reg.values[r] = self.rules[Ops.MULACC](self, reg.dtype, reg.width, [a, b, before], None)
+
+    def define_local(self, c: Cell) -> None:
+        """Scratch is a piece of the stack."""
+        size, kind = c.u.arg.size, memory_type(c.dtype, 1)
+        name = f"%local{c.u.arg.id}"
+        self.entry.append(f"  {name} = alloca [{size} x {kind}], align 64")
+        self.names[c.u] = name
+
+    # SIMD values
+
+    def splat(self, value: str, dtype: DType, n: int) -> str:
+        """The scalar goes into element 0 and from there into all."""
+        kind, vector = llvm_type(dtype, 1), llvm_type(dtype, n)
+        first = self.emit(f"insertelement {vector} poison, {kind} {value}, i64 0")
+        return self.emit(f"shufflevector {vector} {first}, {vector} poison, "
+                         f"<{n} x i32> zeroinitializer")
+
+    def extract(self, value: str, dtype: DType, n: int, i: int) -> str:
+        """One element."""
+        return self.emit(f"extractelement {llvm_type(dtype, n)} {value}, i64 {i}")
+
+    def build(self, parts: list[str], dtype: DType) -> str:
+        """One insertion an element."""
+        kind, vector = llvm_type(dtype, 1), llvm_type(dtype, len(parts))
+        result = "poison"
+        for i, part in enumerate(parts):
+            result = self.emit(f"insertelement {vector} {result}, {kind} {part}, i64 {i}")
+        return result
+
+    def reverse(self, value: str, dtype: DType, n: int) -> str:
+        """A shuffle."""
+        vector = llvm_type(dtype, n)
+        order = ", ".join(f"i32 {i}" for i in reversed(range(n)))
+        return self.emit(f"shufflevector {vector} {value}, {vector} poison, <{n} x i32> <{order}>")
+
+    def horizontal(self, op: Ops, value: str, dtype: DType, n: int) -> str:
+        """LLVM's reductions; sums and products may take any order."""
+        names = HORIZONTAL[op]
+        name = names.get(dtype.kind, names.get("int", ""))
+        kind, vector = llvm_type(dtype, 1), llvm_type(dtype, n)
+        full = f"llvm.vector.reduce.{name}.{mangle(dtype, n)}"
+        if name not in ("fadd", "fmul"):
+            return self.call(kind, full, f"{vector} {value}", vector)
+        start = literal(-0.0 if name == "fadd" else 1.0, dtype, 1)
+        self.declarations[f"declare {kind} @{full}({kind}, {vector})"] = None
+        return self.emit(f"call reassoc {kind} @{full}({kind} {start}, {vector} {value})")
+
+    # memory
+
+    def pointer(self, at: Address) -> str:
+        """The pointer of an address: one for each base, and constant offsets from it."""
+        found = self.names[at.place]
+        kind = memory_type(at.place.dtype, 1)
+        if at.base is not None and at.base_node is not None:
+            key = (at.place, at.base)
+            for known in self.pointers:
+                if key in known:
+                    found = known[key]
+                    break
+            else:
+                found = self.pointers[-1][key] = self.emit(
+                    f"getelementptr {kind}, ptr {found}, {self.wide_index(at.base, at.base_node)}")
+        if at.offset == 0:
+            return found
+        return self.emit(f"getelementptr {kind}, ptr {found}, i64 {at.offset}")
+
+    def wide_index(self, base: str, node: UOp) -> str:
+        """A base as a 64-bit index; what is never negative needs no sign."""
+        dtype = node.dtype
+        if dtype.itemsize == 8:
+            return f"i64 {base}"
+        unsigned = dtype.kind == "uint" or node.vmin >= 0
+        return "i64 " + self.emit(f"{'zext' if unsigned else 'sext'} {llvm_type(dtype, 1)} {base} "
+                                  "to i64")
+
+    def load(self, at: Address, dtype: DType, n: int, gate: str | None) -> str:
+        """Where the gate fails, zeros of our own are read instead, so no branch is needed."""
+        pointer = self.pointer(at)
+        if gate is not None:
+            self.zero_bytes = max(self.zero_bytes, n * dtype.itemsize)
+            pointer = self.emit(f"select i1 {gate}, ptr {pointer}, ptr %zeros")
+        kind = memory_type(dtype, n)
+        found = self.emit(f"load {kind}, ptr {pointer}, align {dtype.itemsize}")
+        return self.from_memory(found, dtype, n)
+
+    def store(self, at: Address, dtype: DType, n: int, value: str, gate: str | None) -> None:
+        """Where the gate fails, the value goes to scratch that nobody reads."""
+        value = self.to_memory(value, dtype, n)
+        pointer = self.pointer(at)
+        if gate is not None:
+            self.trash_bytes = max(self.trash_bytes, n * dtype.itemsize)
+            pointer = self.emit(f"select i1 {gate}, ptr {pointer}, ptr %trash")
+        self.lines.append(f"  store {memory_type(dtype, n)} {value}, ptr {pointer}, "
+                          f"align {dtype.itemsize}")
+
+    def load_masked(self, at: Address, dtype: DType, n: int, gate: Value) -> str:
+        """LLVM's masked load, which touches no memory where the gate fails."""
+        mask, kind = self.text(gate, dtypes.bool, n), memory_type(dtype, n)
+        name = f"llvm.masked.load.{mangle(dtype, n, memory=True)}.p0"
+        found = self.call(kind, name, f"ptr {self.pointer(at)}, i32 {dtype.itemsize}, "
+                          f"<{n} x i1> {mask}, {kind} zeroinitializer",
+                          f"ptr, i32, <{n} x i1>, {kind}")
+        return self.from_memory(found, dtype, n)
+
+    def store_masked(self, at: Address, dtype: DType, n: int, value: str, gate: Value) -> None:
+        """LLVM's masked store."""
+        mask, kind = self.text(gate, dtypes.bool, n), memory_type(dtype, n)
+        name = f"llvm.masked.store.{mangle(dtype, n, memory=True)}.p0"
+        self.declarations[f"declare void @{name}({kind}, ptr, i32, <{n} x i1>)"] = None
+        value = self.to_memory(value, dtype, n)
+        self.lines.append(f"  call void @{name}({kind} {value}, ptr {self.pointer(at)}, "
+                          f"i32 {dtype.itemsize}, <{n} x i1> {mask})")
+
+    def from_memory(self, value: str, dtype: DType, n: int) -> str:
+        """A bool is a byte in memory and a bit in a value."""
+        if dtype is not dtypes.bool:
+            return value
+        return self.emit(f"icmp ne {memory_type(dtype, n)} {value}, {literal(0, dtypes.uint8, n)}")
+
+    def to_memory(self, value: str, dtype: DType, n: int) -> str:
+        """The reverse of `from_memory`."""
+        if dtype is not dtypes.bool:
+            return value
+        return self.emit(f"zext {llvm_type(dtype, n)} {value} to {memory_type(dtype, n)}")
+
+
+class LoopText:
+    """A loop whose end is not written yet."""
+
+    def __init__(self, label: str, exit: str, kind: str, stop: str, entry: str) -> None:
+        self.label = label
+        self.exit = exit
+        self.kind = kind
+        self.stop = stop
+        self.entry = entry
+        self.counter = self.start = ""
+        self.line = 0
+        self.guarded = False
+        # Of each accumulator: its values before the loop, and the names of its phis.
+        self.before: dict[Cell, list[str]] = {}
+        self.phis: dict[Cell, list[str]] = {}

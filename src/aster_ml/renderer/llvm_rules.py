@@ -1,0 +1,354 @@
+"""The LLVM text of each elementwise op: one row an op, and the types and literals they are made of.
+
+A rule receives the writer, the dtype and width of the result, the text of the operands and the
+source nodes; it writes lines and returns the name of the result. bfloat16 and fp8 are bits here:
+their arithmetic and casts arrive decomposed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from typing import Any
+
+from aster_ml.dtype import DType, bitcast_value, dtypes
+from aster_ml.errors import InternalError
+from aster_ml.renderer.cell import Rule
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+BIT_TYPES = {dtypes.bfloat16: "i16", dtypes.fp8e4m3: "i8", dtypes.fp8e5m2: "i8"}
+SCALAR_TYPES = {
+    dtypes.bool: "i1", dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",
+    **{d: f"i{d.bits}" for d in dtypes.ints}, **BIT_TYPES,
+}  # fmt: skip
+
+
+@functools.cache
+def llvm_type(dtype: DType, n: int) -> str:
+    """The type of a value of width `n`."""
+    scalar = SCALAR_TYPES.get(dtype)
+    if scalar is None:
+        raise InternalError(f"renderer: {dtype} does not exist at the linear stage")
+    return scalar if n == 1 else f"<{n} x {scalar}>"
+
+
+@functools.cache
+def memory_type(dtype: DType, n: int) -> str:
+    """The type of `n` elements in memory, where a bool is a byte."""
+    return llvm_type(dtypes.uint8 if dtype is dtypes.bool else dtype, n)
+
+
+def literal(value: Any, dtype: DType, n: int) -> str:
+    """A number, or a tuple of `n` of them, as a constant of width `n`."""
+    if value.__class__ is tuple:
+        kind = llvm_type(dtype, 1)
+        return "<" + ", ".join(f"{kind} {literal(v, dtype, 1)}" for v in value) + ">"
+    text = scalar_literal(value, dtype)
+    return text if n == 1 else f"splat ({llvm_type(dtype, 1)} {text})"
+
+
+def scalar_literal(value: Any, dtype: DType) -> str:
+    """A number as LLVM reads it; floats by their bits."""
+    if dtype.kind == "bool":
+        return "true" if value else "false"
+    if dtype.kind != "float":
+        return str(int(value))
+    if dtype in BIT_TYPES:
+        return str(float_bits(value, dtype))
+    if dtype is dtypes.float16:
+        return f"0xH{float_bits(value, dtype):04X}"
+    # A float is written by the bits of the double of the same value.
+    number = float(value)
+    if dtype is dtypes.float32 and math.isfinite(number):
+        number = struct.unpack("f", struct.pack("f", number))[0]
+    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
+
+
+def float_bits(value: Any, dtype: DType) -> int:
+    """The bits of a number as a 16-bit or 8-bit float."""
+    return int(bitcast_value(value, dtype, dtypes.uint16 if dtype.itemsize == 2 else dtypes.uint8))
+
+
+def mangle(dtype: DType, n: int, memory: bool = False) -> str:
+    """How LLVM writes a type in the name of an intrinsic."""
+    kind = memory_type(dtype, 1) if memory else llvm_type(dtype, 1)
+    short = {"half": "f16", "float": "f32", "double": "f64"}.get(kind, kind)
+    return short if n == 1 else f"v{n}{short}"
+
+
+def sources(u: UOp | None) -> tuple[UOp, ...]:
+    """The sources of the node that a rule writes; a rule that asks is never part of a fold."""
+    if u is None:
+        raise InternalError("renderer: an op that has to see its sources cannot fold")
+    return u.src
+
+
+def binary(**names: str) -> Rule:
+    """One instruction, by kind of dtype; `int` serves unsigned and bool where they have no own."""
+
+    def rule(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+        name = names.get(dtype.kind) or names["int"]
+        kind = llvm_type(dtype, n)
+        if name.startswith("llvm."):
+            args = f"{kind} {x[0]}, {kind} {x[1]}"
+            return str(w.call(kind, f"{name}.{mangle(dtype, n)}", args, f"{kind}, {kind}"))
+        if u is not None and name in WRAPPING and dtype.kind == "int":
+            # Bounds narrower than the type's are proof that nothing wraps.
+            low, high = u.bounds
+            if low > dtypes.min(dtype) and high < dtypes.max(dtype):
+                name += " nsw"
+        return str(w.emit(f"{name} {kind} {x[0]}, {x[1]}"))
+
+    return rule
+
+
+WRAPPING = frozenset({"add", "sub", "mul"})
+
+
+def compare(float_: str, int_: str, uint: str) -> Rule:
+    """A comparison, by the kind of its operands."""
+
+    def rule(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+        source = sources(u)[0].dtype
+        if source in BIT_TYPES:
+            raise InternalError(f"renderer: a comparison of {source} is not decomposed")
+        name = {"float": f"fcmp {float_}", "int": f"icmp {int_}"}.get(source.kind, f"icmp {uint}")
+        return str(w.emit(f"{name} {llvm_type(source, n)} {x[0]}, {x[1]}"))
+
+    return rule
+
+
+def unary_call(name: str) -> Rule:
+    """An intrinsic of one float; integers stay as they are (TRUNC)."""
+
+    def rule(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+        if dtype.kind != "float":
+            return x[0]
+        kind = llvm_type(dtype, n)
+        return str(w.call(kind, f"{name}.{mangle(dtype, n)}", f"{kind} {x[0]}", kind))
+
+    return rule
+
+
+def library_call(name: str) -> Rule:
+    """A function of the C library, element by element; targets that care decompose the op."""
+
+    def rule(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+        if dtype not in (dtypes.float32, dtypes.float64):
+            raise InternalError(f"renderer: {name} of {dtype} is not decomposed")
+        function = name + ("f" if dtype is dtypes.float32 else "")
+        kind = llvm_type(dtype, 1)
+        parts = [x] if n == 1 else [[w.extract(v, dtype, n, i) for v in x] for i in range(n)]
+        kinds = ", ".join([kind] * len(x))
+        found = [w.call(kind, function, ", ".join(f"{kind} {v}" for v in part), kinds)
+                 for part in parts]
+        return str(found[0] if n == 1 else w.build(found, dtype))
+
+    return rule
+
+
+def select(w: Any, dtype: DType, n: int, condition: str, yes: str, no: str) -> str:
+    """`yes` where the condition holds, else `no`."""
+    kind = llvm_type(dtype, n)
+    return str(w.emit(f"select {llvm_type(dtypes.bool, n)} {condition}, {kind} {yes}, {kind} {no}"))
+
+
+def write_where(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """WHERE."""
+    return select(w, dtype, n, *x)
+
+
+def write_neg(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """NEG; of a bool, not."""
+    kind = llvm_type(dtype, n)
+    if dtype.kind == "float":
+        return str(w.emit(f"fneg {kind} {x[0]}"))
+    if dtype.kind == "bool":
+        return str(w.emit(f"xor {kind} {x[0]}, {literal(True, dtype, n)}"))
+    return str(w.emit(f"sub {kind} {literal(0, dtype, n)}, {x[0]}"))
+
+
+def write_reciprocal(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """RECIPROCAL is a division."""
+    return str(w.emit(f"fdiv {llvm_type(dtype, n)} {literal(1.0, dtype, n)}, {x[0]}"))
+
+
+def write_mulacc(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """MULACC: fused where the processor has that."""
+    kind = llvm_type(dtype, n)
+    if dtype.kind != "float":
+        product = w.emit(f"mul {kind} {x[0]}, {x[1]}")
+        return str(w.emit(f"add {kind} {product}, {x[2]}"))
+    args = f"{kind} {x[0]}, {kind} {x[1]}, {kind} {x[2]}"
+    return str(w.call(kind, f"llvm.fmuladd.{mangle(dtype, n)}", args, f"{kind}, {kind}, {kind}"))
+
+
+def divides_safely(u: UOp) -> bool:
+    """Whether a divisor is known to be neither 0 nor -1."""
+    low, high = u.bounds
+    return bool(low > 0 or high < -1)
+
+
+def write_division(signed: str, unsigned: str) -> Rule:
+    """IDIV and MOD: what would trap is replaced, and put right afterwards."""
+
+    def rule(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+        src = sources(u)
+        kind, zero = llvm_type(dtype, n), literal(0, dtype, n)
+        positive = src[0].bounds[0] >= 0 and src[1].bounds[0] >= 0
+        name = unsigned if positive or dtype.kind == "uint" else signed
+        if divides_safely(src[1]):
+            return str(w.emit(f"{name} {kind} {x[0]}, {x[1]}"))
+        trap = is_zero = w.emit(f"icmp eq {kind} {x[1]}, {zero}")
+        negative = ""
+        if name == signed:
+            negative = w.emit(f"icmp eq {kind} {x[1]}, {literal(-1, dtype, n)}")
+            trap = w.emit(f"or {llvm_type(dtypes.bool, n)} {is_zero}, {negative}")
+        divisor = select(w, dtype, n, trap, literal(1, dtype, n), x[1])
+        result = w.emit(f"{name} {kind} {x[0]}, {divisor}")
+        if name.endswith("rem"):
+            return select(w, dtype, n, is_zero, x[0], result)
+        if negative:
+            opposite = w.emit(f"sub {kind} {zero}, {x[0]}")
+            result = select(w, dtype, n, negative, opposite, result)
+        return select(w, dtype, n, is_zero, zero, result)
+
+    return rule
+
+
+def write_shift(left: bool) -> Rule:
+    """SHL and SHR: a count that is not below the width gives 0, or the sign."""
+
+    def rule(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+        count = sources(u)[1]
+        signed = dtype.kind == "int"
+        name = "shl" if left else ("ashr" if signed else "lshr")
+        kind, count_kind = llvm_type(dtype, n), llvm_type(count.dtype, n)
+        low, high = count.bounds
+        inside = 0 <= low and high < dtype.bits
+        over = "" if inside else w.emit(
+            f"icmp uge {count_kind} {x[1]}, {literal(dtype.bits, count.dtype, n)}")
+        amount = x[1]
+        if count.dtype.bits != dtype.bits:
+            step = "trunc" if count.dtype.bits > dtype.bits else "zext"
+            amount = w.emit(f"{step} {count_kind} {amount} to {kind}")
+        if inside:
+            return str(w.emit(f"{name} {kind} {x[0]}, {amount}"))
+        keeps_sign = signed and not left
+        limit = literal(dtype.bits - 1 if keeps_sign else 0, dtype, n)
+        result = w.emit(f"{name} {kind} {x[0]}, {select(w, dtype, n, over, limit, amount)}")
+        if keeps_sign:
+            return str(result)
+        return select(w, dtype, n, over, literal(0, dtype, n), result)
+
+    return rule
+
+
+def write_bitcast(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """BITCAST; a bool is a byte."""
+    source = sources(u)[0].dtype
+    value = w.to_memory(x[0], source, n)
+    before, after = memory_type(source, n), memory_type(dtype, n)
+    if before != after:
+        value = w.emit(f"bitcast {before} {value} to {after}")
+    return str(w.from_memory(value, dtype, n))
+
+
+def write_cast(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """CAST: integers wrap, floats round to nearest, floats to integers saturate, NaN gives 0."""
+    source, value = sources(u)[0].dtype, x[0]
+    if source is dtype:
+        return value
+    if source in BIT_TYPES or dtype in BIT_TYPES:
+        raise InternalError(f"renderer: the cast of {source} to {dtype} is not decomposed")
+    before, after = llvm_type(source, n), llvm_type(dtype, n)
+    if dtype.kind == "bool":
+        test = "fcmp une" if source.kind == "float" else "icmp ne"
+        zero = literal(0.0 if source.kind == "float" else 0, source, n)
+        return str(w.emit(f"{test} {before} {value}, {zero}"))
+    if source.kind == "float" and dtype.kind == "float":
+        if source is dtypes.float64 and dtype is dtypes.float16:
+            value, before = round_to_odd(w, value, n), llvm_type(dtypes.float32, n)
+            source = dtypes.float32
+        step = "fpext" if dtype.bits > source.bits else "fptrunc"
+        return str(w.emit(f"{step} {before} {value} to {after}"))
+    if source.kind == "float":
+        return cast_to_int(w, dtype, n, value, source)
+    if dtype.kind == "float":
+        # By way of float a half is rounded twice, but what would differ is infinite in half.
+        step = "sitofp" if source.kind == "int" else "uitofp"
+        middle = llvm_type(dtypes.float32, n) if dtype is dtypes.float16 else after
+        value = w.emit(f"{step} {before} {value} to {middle}")
+        return str(value if middle == after else w.emit(f"fptrunc {middle} {value} to {after}"))
+    if dtype.bits == source.bits and source.kind != "bool":
+        return value
+    step = "trunc" if dtype.bits < source.bits else ("sext" if source.kind == "int" else "zext")
+    return str(w.emit(f"{step} {before} {value} to {after}"))
+
+
+def cast_to_int(w: Any, dtype: DType, n: int, value: str, source: DType) -> str:
+    """A float as an integer; types below 32 bits are what int32 wraps to."""
+    if source is dtypes.float16:
+        value = w.emit(f"fpext {llvm_type(source, n)} {value} to {llvm_type(dtypes.float32, n)}")
+        source = dtypes.float32
+    wide = dtype if dtype.bits >= 32 else dtypes.int32
+    name = "llvm.fptoui.sat" if wide.kind == "uint" else "llvm.fptosi.sat"
+    before, after = llvm_type(source, n), llvm_type(wide, n)
+    name += f".{mangle(wide, n)}.{mangle(source, n)}"
+    value = w.call(after, name, f"{before} {value}", before)
+    if wide is dtype:
+        return value
+    return str(w.emit(f"trunc {after} {value} to {llvm_type(dtype, n)}"))
+
+
+def round_to_odd(w: Any, value: str, n: int) -> str:
+    """A double as a float whose last bit remembers what was cut off.
+
+    Rounding that to half gives what rounding the double at once gives.
+    Source: Boldo and Melquiond, "When double rounding is odd" (2005).
+    """
+    single, double = llvm_type(dtypes.float32, n), llvm_type(dtypes.float64, n)
+    bits, d = llvm_type(dtypes.uint32, n), dtypes.uint32
+    near = w.emit(f"fptrunc {double} {value} to {single}")
+    back = w.emit(f"fpext {single} {near} to {double}")
+    inexact = w.emit(f"fcmp one {double} {back}, {value}")
+    magnitude = f"llvm.fabs.{mangle(dtypes.float64, n)}"
+    sizes = [w.call(double, magnitude, f"{double} {v}", double) for v in (back, value)]
+    above = w.emit(f"fcmp ogt {double} {sizes[0]}, {sizes[1]}")
+    raw = w.emit(f"bitcast {single} {near} to {bits}")
+    less = w.emit(f"sub {bits} {raw}, {literal(1, d, n)}")
+    odd = w.emit(f"or {bits} {select(w, d, n, above, less, raw)}, {literal(1, d, n)}")
+    return str(w.emit(f"bitcast {bits} {select(w, d, n, inexact, odd, raw)} to {single}"))
+
+
+LLVM_RULES: dict[Ops, Rule] = {
+    Ops.CAST: write_cast,
+    Ops.BITCAST: write_bitcast,
+    Ops.NEG: write_neg,
+    Ops.EXP2: library_call("exp2"),
+    Ops.LOG2: library_call("log2"),
+    Ops.SIN: library_call("sin"),
+    Ops.SQRT: unary_call("llvm.sqrt"),
+    Ops.RECIPROCAL: write_reciprocal,
+    Ops.TRUNC: unary_call("llvm.trunc"),
+    Ops.ADD: binary(float="fadd", int="add", bool="or"),
+    Ops.SUB: binary(float="fsub", int="sub"),
+    Ops.MUL: binary(float="fmul", int="mul", bool="and"),
+    Ops.FDIV: binary(float="fdiv", int=""),
+    Ops.IDIV: write_division("sdiv", "udiv"),
+    Ops.MOD: write_division("srem", "urem"),
+    Ops.MAX: binary(float="llvm.maximum", int="llvm.smax", uint="llvm.umax", bool="or"),
+    Ops.POW: library_call("pow"),
+    Ops.CMPLT: compare("olt", "slt", "ult"),
+    Ops.CMPNE: compare("une", "ne", "ne"),
+    Ops.CMPEQ: compare("oeq", "eq", "eq"),
+    Ops.XOR: binary(int="xor"),
+    Ops.OR: binary(int="or"),
+    Ops.AND: binary(int="and"),
+    Ops.SHL: write_shift(left=True),
+    Ops.SHR: write_shift(left=False),
+    Ops.WHERE: write_where,
+    Ops.MULACC: write_mulacc,
+}
