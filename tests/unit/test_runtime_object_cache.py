@@ -1,0 +1,243 @@
+"""The disk cache: what goes in comes out whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from aster_ml.config import Context
+from aster_ml.runtime import object_cache
+from aster_ml.runtime.object_cache import HEADER_BYTES, ObjectCache, cache_folder
+from tests.unit.runtime_kernels import python_environment
+
+KEY, DATA = "kernel r_4_4 CPU llvm", bytes(range(256)) * 8
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ObjectCache:
+    return ObjectCache(tmp_path / "objects")
+
+
+def entries(cache: ObjectCache) -> list[Path]:
+    return sorted(cache.folder.iterdir())
+
+
+def test_round_trip(cache: ObjectCache) -> None:
+    assert cache.get(KEY) is None
+    cache.put(KEY, DATA)
+    assert cache.get(KEY) == DATA
+    assert cache.get(KEY + " ") is None
+    cache.put(KEY, b"")
+    assert cache.get(KEY) == b""
+    assert (cache.hits, cache.misses) == (2, 2)
+    assert len(entries(cache)) == 1
+
+
+def test_another_process_object_sees_it(cache: ObjectCache) -> None:
+    cache.put(KEY, DATA)
+    assert ObjectCache(cache.folder).get(KEY) == DATA
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+def test_nobody_else_may_write_there(cache: ObjectCache) -> None:
+    cache.put(KEY, DATA)
+    assert cache.folder.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("length", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, -1])
+def test_truncated_entries_are_missing_and_written_again(cache: ObjectCache, length: int) -> None:
+    cache.put(KEY, DATA)
+    path = cache.path(KEY)
+    path.write_bytes(path.read_bytes()[:length])
+    assert cache.get(KEY) is None
+    cache.put(KEY, DATA)
+    assert cache.get(KEY) == DATA
+
+
+def test_a_changed_byte_anywhere_is_found(cache: ObjectCache) -> None:
+    cache.put(KEY, b"some data")
+    path = cache.path(KEY)
+    whole = path.read_bytes()
+    for index in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[index] ^= 1
+        path.write_bytes(damaged)
+        assert cache.get(KEY) is None, f"byte {index}"
+    path.write_bytes(whole + b"x")
+    assert cache.get(KEY) is None
+
+
+def test_an_entry_under_another_name_is_missing(cache: ObjectCache) -> None:
+    cache.put(KEY, DATA)
+    os.replace(cache.path(KEY), cache.path("other"))
+    assert cache.get("other") is None
+
+
+def test_an_entry_that_is_a_folder_is_missing(cache: ObjectCache) -> None:
+    cache.path(KEY).mkdir(parents=True)
+    assert cache.get(KEY) is None
+    with pytest.warns(RuntimeWarning, match="cannot be written"):
+        cache.put(KEY, DATA)
+
+
+def test_a_folder_removed_in_use_is_made_again(cache: ObjectCache) -> None:
+    cache.put(KEY, DATA)
+    cache.path(KEY).unlink()
+    cache.folder.rmdir()
+    assert cache.get(KEY) is None
+    cache.put(KEY, DATA)
+    assert cache.get(KEY) == DATA
+
+
+def test_an_unwritable_folder_costs_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    cache = ObjectCache(tmp_path / "file" / "objects")
+    with pytest.warns(RuntimeWarning, match="are not cached: .*objects cannot be written .*CACHE"):
+        cache.put(KEY, DATA)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.put(KEY, DATA)
+        assert cache.get(KEY) is None
+
+
+def test_the_longest_unused_go_first(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path, limit_bytes=10_000)
+    start = time.time() - 1000
+    for index in range(8):
+        cache.put(f"key {index}", bytes(1000))
+        os.utime(cache.path(f"key {index}"), (start + index, start + index))
+    assert cache.get("key 0") is not None  # used now, so it is the youngest
+    cache.allowance = 0
+    for index in range(8, 12):
+        cache.put(f"key {index}", bytes(1000))
+    cache.evict()
+    assert sum(path.stat().st_size for path in entries(cache)) <= 10_000
+    kept = [index for index in range(12) if cache.path(f"key {index}").exists()]
+    assert kept == [0, 4, 5, 6, 7, 8, 9, 10, 11]
+
+
+def test_writing_alone_keeps_the_limit(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path, limit_bytes=100_000)
+    most = 0
+    for index in range(300):
+        cache.put(f"key {index}", bytes(1000))
+        most = max(most, len(entries(cache)) * (1000 + HEADER_BYTES))
+    assert most <= 100_000 * 1.1
+
+
+def test_leftovers_of_dead_writers_go(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path)
+    old, young = tmp_path / "abc.1-1.tmp", tmp_path / "abc.1-2.tmp"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    cache.put(KEY, DATA)
+    assert not old.exists()
+    assert young.exists()
+
+
+RACER = """
+import random, sys
+from pathlib import Path
+from aster_ml.runtime.object_cache import ObjectCache
+cache = ObjectCache(Path(sys.argv[1]), limit_bytes=60_000)
+rng = random.Random(int(sys.argv[2]))
+print("ready", flush=True)
+sys.stdin.readline()
+found = 0
+for step in range(1500):
+    key = rng.randrange(40)
+    data = bytes([key]) * (500 + 100 * key)
+    got = cache.get(f"key {key}")
+    if got is None:
+        cache.put(f"key {key}", data)
+    elif got != data:
+        sys.exit(f"key {key}: {len(got)} bytes, wanted {len(data)}")
+    else:
+        found += 1
+    if step % 50 == 0:  # as a crash in the middle of a disk's own writing would
+        path = cache.path(f"key {key}")
+        if path.exists():
+            path.write_bytes(bytes(rng.randrange(300)))
+print(found)
+"""
+
+
+def test_processes_share_a_folder(tmp_path: Path) -> None:
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", RACER, str(tmp_path), str(seed)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=python_environment(),
+        )
+        for seed in range(2)
+    ]  # fmt: skip
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    results = [racer.communicate("\n", timeout=120) for racer in racers]
+    for racer, (output, errors) in zip(racers, results):
+        assert racer.returncode == 0, errors
+        assert int(output) > 100
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
+
+
+# which folder
+
+
+def test_settings_choose_the_folder(tmp_path: Path) -> None:
+    with Context(CACHEDIR=str(tmp_path / "one"), CACHE=1):
+        assert cache_folder() == tmp_path / "one"
+        object_cache.put(KEY, DATA)
+        assert object_cache.get(KEY) == DATA
+        with Context(CACHEDIR=str(tmp_path / "two")):
+            assert object_cache.get(KEY) is None
+        with Context(CACHE=0):
+            assert object_cache.get(KEY) is None
+            object_cache.put("unwanted", DATA)
+        assert object_cache.get("unwanted") is None
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize(
+    "platform, environment, wanted",
+    [
+        ("linux", {}, "home/.cache/aster-ml"),
+        ("linux", {"XDG_CACHE_HOME": "relative"}, "home/.cache/aster-ml"),
+        ("linux", {"XDG_CACHE_HOME": "ROOT/xdg"}, "xdg/aster-ml"),
+        ("darwin", {"XDG_CACHE_HOME": "ROOT/xdg"}, "home/Library/Caches/aster-ml"),
+        ("win32", {"LOCALAPPDATA": "ROOT/local"}, "local/aster-ml"),
+        ("win32", {}, "home/AppData/Local/aster-ml"),
+    ],
+)
+def test_the_platforms_own_places(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, platform: str,
+    environment: dict[str, str], wanted: str,
+) -> None:  # fmt: skip
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value.replace("ROOT", str(tmp_path)))
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    with Context(CACHEDIR=""):
+        assert cache_folder() == tmp_path / wanted
+
+
+def test_no_home_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(Path, "home", homeless)
+    with Context(CACHEDIR="", CACHE=1):
+        assert cache_folder() is None
+        object_cache.put(KEY, DATA)
+        assert object_cache.get(KEY) is None
