@@ -44,7 +44,7 @@ def signed_bytes(t: Tensor) -> Tensor:
 def split_bits(t: Tensor, width: int) -> Tensor:
     """The fields of `width` bits in every byte, lowest first, on a new axis before the last.
 
-    Shapes: t [*b, m] -> [*b, 8 / width, m].
+    Shapes: t [*b, m] -> [*b, 8 // width, m].
     """
     mask = (1 << width) - 1
     return Tensor.stack(*[(t >> shift) & mask for shift in range(0, 8, width)], dim=-2)
@@ -164,9 +164,8 @@ def decode_q6_k(b: Tensor) -> Tensor:
 
 def decode_mxfp4(b: Tensor) -> Tensor:
     """A scale that is an exponent (E8M0), then 32 values of 4 bits (E2M1)."""
-    q = nibbles(b[:, 1:17]).int()
-    magnitude = q & 7
-    exponent, mantissa = magnitude >> 1, (magnitude & 1).float()
+    q = nibbles(b[:, 1:17])
+    exponent, mantissa = ((q & 7) >> 1).int(), (q & 1).float()
     # 0, 0.5, then 1, 1.5, 2, 3, 4, 6.
     normal = (mantissa * 0.5 + 1) * power_of_two(exponent - 1)
     value = (exponent == 0).where(mantissa * 0.5, normal)
@@ -178,7 +177,7 @@ def decode_mxfp4(b: Tensor) -> Tensor:
 
 def power_of_two(exponent: Tensor) -> Tensor:
     """2 to an integer in [-126, 127], exactly: the exponent bits of a float32."""
-    return ((exponent + 127) << 23).bitcast(dtypes.float32)
+    return ((exponent + 127) * (1 << 23)).bitcast(dtypes.float32)
 
 
 def plain(dtype: Any) -> Callable[[Tensor], Tensor]:
