@@ -1,0 +1,339 @@
+"""Default schedules: which Opts a kernel gets, by costs that can be read.
+
+Receives a Kernel and a Target and applies Opts to the Kernel. The unit of cost is one instruction;
+what a choice costs is estimated from the strides of the accesses alone. Nothing here knows ops.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from aster_ml.codegen.kernel import Access, Kernel, size_of
+from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.helpers import ceildiv, next_power2, prod
+from aster_ml.target import Target
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, Ops
+
+# An element gathered or scattered on its own, against one lane of a vector access.
+GATHER = 1.5
+SCATTER = 2.0
+# A vector access whose lanes are masked.
+MASKED = 1.5
+# Work (iterations times nodes) from which on a second thread pays for its wake-up.
+THREAD_WORK = 1 << 17
+# Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
+MAX_BODY = 512
+
+
+@dataclass
+class Plan:
+    """What is known of a kernel while its schedule is chosen."""
+
+    kernel: Kernel
+    target: Target
+    accesses: list[Access]
+    nodes: int
+
+    def refresh(self) -> None:
+        """Reads the accesses again after the graph has changed."""
+        self.accesses = self.kernel.accesses()
+
+
+def choose_opts(kernel: Kernel, target: Target) -> None:
+    """Gives the kernel the default schedule for the target."""
+    nodes = sum(1 for u in toposort(kernel.sink) if u.op in ELEMENTWISE or u.op is Ops.LOAD)
+    plan = Plan(kernel, target, kernel.accesses(), nodes)
+    if target.language in ("python", "null"):
+        return
+    if target.has_local:
+        choose_group_opts(plan)
+        return
+    choose_vector(plan)
+    choose_tile(plan)
+    choose_partials(plan)
+    choose_threads(plan)
+
+
+# vector axis
+
+
+def iterations(axes: list[UOp]) -> int:
+    """Product of the sizes of axes."""
+    return prod([size_of(r) for r in axes])  # type: ignore[no-any-return]
+
+
+def times(access: Access) -> int:
+    """How often an access happens when what does not change in a loop is hoisted out of it."""
+    return iterations(list(access.strides))
+
+
+def lane_count(plan: Plan) -> int:
+    """Lanes of one SIMD value for the widest dtype that the kernel computes in."""
+    itemsize = max([u.dtype.itemsize for u in toposort(plan.kernel.sink)
+                    if u.dtype.itemsize and u.dtype.kind in ("float", "int", "uint")], default=4)
+    return max(plan.target.vector_bits // (8 * itemsize), 1)
+
+
+def vector_cost(axis: UOp, width: int, accesses: list[Access]) -> float:
+    """Instructions that the accesses take when `axis` is the SIMD axis."""
+    total = 0.0
+    for a in accesses:
+        stride = a.stride(axis)
+        n = times(a)
+        if axis not in a.strides:
+            total += n
+        elif stride == 1:
+            total += n / width
+        elif stride == 0:
+            total += n / width
+        else:
+            total += n * (SCATTER if a.is_store else GATHER)
+    return total
+
+
+def widths(axis: UOp, lanes: int) -> tuple[int, int]:
+    """Lanes to use on an axis and the size to pad it to (its own when it needs no padding)."""
+    size = size_of(axis)
+    if axis.src[0].op is not Ops.CONST or lanes < 2 or size < 2:
+        return 1, size
+    if size % lanes == 0:
+        return lanes, size
+    exact = max(d for d in (1, 2, 4, 8, 16, 32, 64) if size % d == 0 and d <= lanes)
+    wide = min(lanes, next_power2(size))
+    padded = ceildiv(size, wide) * wide
+    # Elements a vector instruction, a masked one counting more.
+    if size / (padded / wide) / MASKED > exact:
+        return wide, padded
+    return exact, size
+
+
+def axis_number(kernel: Kernel, axis: UOp) -> int:
+    """Position of an axis as Opts name it."""
+    return kernel.axes.index(axis)
+
+
+def inside(plan: Plan, reduce: UOp) -> set[UOp]:
+    """Accesses that happen in the loops of a reduction."""
+    return {u for u in toposort(reduce.src[0]) if u.op is Ops.LOAD
+            and any(r in u.ranges for r in reduce.src[1:])}
+
+
+def choose_vector(plan: Plan) -> None:
+    """One SIMD axis among the outputs, and one of its own for each reduction that lacks it.
+
+    Every candidate (also none) is priced over all accesses: those in a reduction that does not
+    depend on the candidate run with the reduction's own best axis.
+    """
+    kernel = plan.kernel
+    lanes = lane_count(plan)
+    if lanes < 2:
+        return
+    owner: dict[UOp, UOp] = {}
+    for u in kernel.reduces:
+        for x in inside(plan, u):
+            owner[x] = u
+    own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
+    candidates: list[UOp | None] = [None, *[
+        r for r in kernel.outputs if kernel.may_reorder(r) and widths(r, lanes)[0] > 1]]
+
+    def price(axis: UOp | None) -> float:
+        total = 0.0
+        for a in plan.accesses:
+            u = owner.get(a.node)
+            by = own[u] if u is not None and axis not in u.ranges else axis
+            total += vector_cost(by, widths(by, lanes)[0], [a]) if by is not None else times(a)
+        # A kernel that loads nothing (an arange) has its stores alone to go by.
+        return total
+
+    axis = min(candidates, key=price)
+    if axis is not None:
+        apply_vector(plan, axis, lanes)
+    for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
+        if r is not None and r in kernel.axes:
+            apply_vector(plan, r, lanes)
+
+
+def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
+    """The axis of a reduction that saves most as its SIMD axis, if any saves anything."""
+    mine = inside(plan, u)
+    accesses = [a for a in plan.accesses if a.node in mine]
+    if not accesses:
+        return max([r for r in u.src[1:] if widths(r, lanes)[0] > 1], key=size_of, default=None)
+    best, best_cost = None, float(sum(times(a) for a in accesses))
+    for r in u.src[1:]:
+        width = widths(r, lanes)[0]
+        if width > 1:
+            cost = vector_cost(r, width, accesses)
+            if cost < best_cost:
+                best, best_cost = r, cost
+    return best
+
+
+def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
+    """Splits the SIMD lanes off an axis, padding it first where that is worth it."""
+    kernel = plan.kernel
+    width, padded = widths(axis, lanes)
+    if padded != size_of(axis):
+        number = axis_number(kernel, axis)
+        kernel.apply(Opt(OptOps.PADTO, number, padded))
+        axis = kernel.axes[number]
+    kernel.apply(Opt(OptOps.VECTOR, axis_number(kernel, axis), width))
+    plan.refresh()
+
+
+# register tile
+
+
+def choose_tile(plan: Plan) -> None:
+    """Lanes along output axes, so that what is loaded once serves several results.
+
+    For each candidate tile: loads an iteration of the reduction over results an iteration; the
+    least wins. Without a reduction nothing is loaded twice, and a few SIMD values side by side
+    only make the loop's own cost smaller.
+    """
+    kernel = plan.kernel
+    outer = hoist_axes(kernel)
+    outputs = [r for r in kernel.outputs
+               if not r.arg.kind.is_lane and kernel.may_reorder(r)]
+    main = [u for u in kernel.reduces
+            if any(not r.arg.kind.is_lane for r in u.src[1:]) and set(outputs) <= u.ranges]
+    if not main:
+        if outputs and not kernel.reduces and plan.nodes <= 24:
+            widen(plan, outputs[-1])
+        return
+    if outer:
+        return
+    mine = set().union(*[inside(plan, u) for u in main])
+    loads = [a for a in plan.accesses if a.node in mine]
+    if not loads or not outputs:
+        return
+    budget = max((plan.target.vector_registers or 16) - 6, 4)
+    candidates = []
+    for r in outputs:
+        if any(r not in a.strides for a in loads):
+            size = size_of(r) if r.src[0].op is Ops.CONST else 1
+            candidates.append((r, [d for d in (1, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16)
+                                   if size % d == 0]))
+    if not candidates:
+        return
+    candidates.sort(key=lambda c: -sum(times(a) for a in loads if c[0] not in a.strides))
+    best_cost, best_tile = None, None
+    vector = [r for r in kernel.outputs + [x for u in main for x in u.src[1:]]
+              if r.arg.kind.is_lane]
+    for sizes in itertools.product(*[c[1] for c in candidates[:2]]):
+        tile = dict(zip([c[0] for c in candidates[:2]], sizes, strict=True))
+        results = prod(sizes)
+        if results > budget or results * plan.nodes > MAX_BODY:
+            continue
+        need = 0.0
+        for a in loads:
+            count = prod([n for r, n in tile.items() if r in a.strides])
+            # A value without SIMD lanes is broadcast as part of the arithmetic.
+            need += count * (1.0 if any(v in a.strides for v in vector) else 0.6)
+        # Too few independent accumulators leave the adders waiting.
+        latency = max(1.0, 8 / results)
+        cost = (need + results * latency) / results
+        if best_cost is None or cost < best_cost - 1e-9:
+            best_cost, best_tile = cost, tile
+    for r, n in (best_tile or {}).items():
+        if n > 1:
+            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n))
+    plan.refresh()
+
+
+def hoist_axes(kernel: Kernel) -> set[UOp]:
+    """Output axes that some reduction runs directly inside of, with others further in."""
+    outputs = {r for r in kernel.outputs if not r.arg.kind.is_lane}
+    result: set[UOp] = set()
+    for u in kernel.reduces:
+        mine = {r for r in u.ranges if r in outputs}
+        if mine != outputs:
+            result |= mine
+    return result
+
+
+def widen(plan: Plan, axis: UOp) -> None:
+    """Several SIMD values an iteration."""
+    size = size_of(axis)
+    if axis.src[0].op is not Ops.CONST:
+        return
+    for n in (4, 2):
+        if size % n == 0 and size // n >= plan.target.threads and n * plan.nodes <= 64:
+            plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), n))
+            plan.refresh()
+            return
+
+
+def choose_partials(plan: Plan) -> None:
+    """More accumulators side by side where one or two would wait for their own last addition."""
+    kernel = plan.kernel
+    for u in list(kernel.reduces):
+        if u not in kernel.reduces:
+            continue
+        lanes = prod([size_of(r) for r in u.src[0].ranges
+                      if r.arg.kind.is_lane and r.arg.kind.name == "UPCAST"])
+        loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
+        nodes = sum(1 for x in toposort(u.src[0]) if x.op in ELEMENTWISE or x.op is Ops.LOAD)
+        if lanes >= 4 or not loops or nodes > 40:
+            continue
+        axis = max(loops, key=size_of)
+        if axis.src[0].op is not Ops.CONST:
+            continue
+        for n in (8, 6, 4, 3, 2):
+            if lanes * n <= 8 and size_of(axis) % n == 0:
+                kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), n))
+                plan.refresh()
+                break
+
+
+# threads
+
+
+def choose_threads(plan: Plan) -> None:
+    """Shares the outermost fitting output axis out over threads, when there is enough to do."""
+    kernel, target = plan.kernel, plan.target
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if target.threads < 2 or not loops:
+        return
+    work = (iterations(kernel.outputs)
+            * max([iterations([r for r in u.src[1:]]) for u in kernel.reduces], default=1)
+            * max(plan.nodes, 1))
+    if work < THREAD_WORK * lane_discount(kernel):
+        return
+    outer = hoist_axes(kernel)
+    fitting = [r for r in loops if kernel.may_reorder(r) and (not outer or r in outer)
+               and size_of(r) >= target.threads]
+    if not fitting:
+        return
+    # Evenly divisible axes first, then long ones; the given order decides between equals.
+    def badness(r: UOp) -> float:
+        size = size_of(r)
+        return ceildiv(size, target.threads) * target.threads / size
+
+    axis = min(fitting, key=lambda r: (round(badness(r), 1), loops.index(r)))
+    kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, axis)))
+
+
+def lane_discount(kernel: Kernel) -> int:
+    """SIMD lanes make work quicker, so that more of it is needed to pay for a thread."""
+    return max([size_of(r) for r in toposort(kernel.sink)
+                if r.op is Ops.RANGE and r.arg.kind.name == "VECTOR"], default=1)
+
+
+# work-groups
+
+
+def choose_group_opts(plan: Plan) -> None:
+    """Blocks and work-items for devices that have them."""
+    kernel, target = plan.kernel, plan.target
+    loops = [r for r in kernel.outputs if kernel.may_reorder(r)]
+    for r in reversed(loops):
+        if r.src[0].op is not Ops.CONST:
+            continue
+        for n in (64, 32, 16, 8, 4, 2):
+            if size_of(r) % n == 0 and n <= target.max_group:
+                kernel.apply(Opt(OptOps.LOCAL, axis_number(kernel, r), n))
+                return

@@ -1,0 +1,83 @@
+"""Index arithmetic made concrete: an integer dtype instead of `index`, lanes apart from the rest.
+
+Receives a kernel graph whose axes are final; returns one without index dtype.
+"""
+
+from __future__ import annotations
+
+from aster_ml.dtype import DType, dtypes
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.symbolic import affine
+
+
+def split_lanes(sink: UOp) -> UOp:
+    """Each INDEX(buffer, i) becomes INDEX(buffer, base, offset).
+
+    why: `offset` is a number for every lane, so a renderer needs one address for all of them
+    """
+    new: dict[UOp, UOp] = {}
+    for u in toposort(sink):
+        src = tuple([new[s] for s in u.src])
+        if u.op is Ops.INDEX:
+            lanes = {r for r in u.src[1].ranges if r.arg.kind.is_lane}
+            if lanes:
+                base, strides = affine(u.src[1], lanes)
+                offset = ZERO
+                for lane in sorted(strides, key=lambda r: r.arg.id):
+                    offset = offset + lane * strides[lane]
+                # The base may hold loads, which have changed already.
+                base = rebuild_below(base, new)
+            else:
+                base, offset = src[1], ZERO
+            new[u] = UOp(Ops.INDEX, u.dtype, (src[0], base, offset))
+        else:
+            new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+    return new[sink]
+
+
+ZERO = UOp.index_const(0)
+
+
+def rebuild_below(u: UOp, new: dict[UOp, UOp]) -> UOp:
+    """`u` over the new forms of the nodes below it."""
+    for x in toposort(u, enter=lambda n: n not in new):
+        if x not in new:
+            src = tuple([new[s] for s in x.src])
+            new[x] = x if src == x.src else UOp(x.op, x.dtype, src, x.arg)
+    return new[u]
+
+
+def lower_index_dtype(sink: UOp, dtype: DType) -> UOp:
+    """Every index value as a `dtype`; floor divisions in terms of those that round to zero."""
+    new: dict[UOp, UOp] = {}
+    for u in toposort(sink):
+        src = tuple([new[s] for s in u.src])
+        if u.dtype is not dtypes.index:
+            if u.op is Ops.CAST and u.dtype is src[0].dtype:
+                new[u] = src[0]
+            else:
+                new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+        elif u.op is Ops.CAST:
+            new[u] = src[0] if src[0].dtype is dtype else UOp(Ops.CAST, dtype, src)
+        elif u.op in (Ops.IDIV, Ops.MOD):
+            new[u] = lower_division(u, src[0], src[1], dtype)
+        else:
+            new[u] = UOp(u.op, dtype, src, u.arg)
+    return new[sink]
+
+
+def lower_division(u: UOp, x: UOp, y: UOp, dtype: DType) -> UOp:
+    """A floor division or remainder; shifts and masks where the divisor is a power of two."""
+    divisor = y.arg if y.op is Ops.CONST else None
+    if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
+        # An arithmetic shift and a mask round down for negative numbers too.
+        if u.op is Ops.MOD:
+            return x.alu(Ops.AND, UOp.const(dtype, divisor - 1))
+        return x.alu(Ops.SHR, UOp.const(dtype, divisor.bit_length() - 1))
+    if u.src[0].vmin >= 0 and u.src[1].vmin > 0:
+        return x.alu(u.op, y)
+    # For x < 0 the quotient towards zero of x - (y - 1) is the floor of x / y.
+    lowered = (x < 0).where(x - (y - 1), x).alu(Ops.IDIV, y)
+    return lowered if u.op is Ops.IDIV else x - lowered * y

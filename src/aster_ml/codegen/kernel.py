@@ -1,0 +1,317 @@
+"""Kernel: a kernel-stage graph with what schedules need to know of it; Opts are applied here.
+
+Receives a canonical kernel AST; every change gives a new graph in `sink`. Which Opts to apply is
+not decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.dtype import dtypes
+from aster_ml.errors import InternalError
+from aster_ml.helpers import ceildiv
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp, index_alu, to_uop
+from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
+from aster_ml.uop.symbolic import affine, simplify
+
+
+@dataclass(frozen=True)
+class Access:
+    """A load or store: which buffer, at which index, with which stride along each axis.
+
+    `strides` holds an int for axes that the index is affine in, None for others; axes that it does
+    not depend on are absent.
+    """
+
+    node: UOp
+    buffer: UOp
+    is_store: bool
+    strides: dict[UOp, int | None]
+
+    def stride(self, axis: UOp) -> int | None:
+        """Elements between neighbours along the axis; 0 when it does not matter."""
+        return self.strides.get(axis, 0)
+
+
+class Kernel:
+    """One kernel while its axes are being arranged."""
+
+    def __init__(self, sink: UOp) -> None:
+        self.sink = sink
+        self.outputs: list[UOp] = []
+        self.applied: list[Opt] = []
+        for end in sink.src:
+            for r in end.src[1:]:
+                if r not in self.outputs:
+                    self.outputs.append(r)
+        self.lanes: list[UOp] = []
+        self.next_id = 1 + max([u.arg.id for u in toposort(sink) if u.op is Ops.RANGE], default=-1)
+
+    # what there is
+
+    @property
+    def stores(self) -> list[UOp]:
+        """The STORE nodes."""
+        return [end.src[0] if end.op is Ops.END else end for end in self.sink.src]
+
+    @property
+    def reduces(self) -> list[UOp]:
+        """The REDUCE nodes, sources first."""
+        return [u for u in toposort(self.sink) if u.op is Ops.REDUCE]
+
+    @property
+    def axes(self) -> list[UOp]:
+        """Loops that Opts can name: outputs first, then those of reductions in order of id."""
+        reduced = {r for u in self.reduces for r in u.src[1:] if not r.arg.kind.is_lane}
+        outputs = [r for r in self.outputs if not r.arg.kind.is_lane]
+        return outputs + sorted(reduced, key=lambda r: r.arg.id)
+
+    def accesses(self) -> list[Access]:
+        """Every load and store with its strides."""
+        result = []
+        for u in toposort(self.sink):
+            if u.op not in (Ops.LOAD, Ops.STORE):
+                continue
+            at = u.src[0]
+            ranges = set(at.src[1].ranges)
+            strides: dict[UOp, int | None] = {}
+            if ranges:
+                base, found = affine(at.src[1], ranges)
+                strides.update(found)
+                strides.update(dict.fromkeys(base.ranges))
+            # What a gate depends on changes with the axis too, though not the address.
+            for gate in u.src[2:] if u.op is Ops.STORE else u.src[1:]:
+                for r in gate.ranges:
+                    strides.setdefault(r, 0)
+            result.append(Access(u, at.src[0], u.op is Ops.STORE, strides))
+        return result
+
+    def may_reorder(self, axis: UOp) -> bool:
+        """Whether iterations of an output axis can run in any order, or at once.
+
+        They cannot where a store's place does not tell them apart (additions at data-dependent
+        places).
+        """
+        for store in self.stores:
+            index = store.src[0].src[1]
+            if any(u.op is Ops.LOAD for u in toposort(index)):
+                base, strides = affine(index, {axis})
+                if not strides.get(axis) or axis in base.ranges:
+                    return False
+        return True
+
+    # changing it
+
+    def new_range(self, size: Any, kind: AxisType) -> UOp:
+        """A fresh axis."""
+        r = UOp.range(size, self.next_id, kind)
+        self.next_id += 1
+        return r
+
+    def apply(self, opt: Opt) -> None:
+        """Does what the Opt says.
+
+        Raises: InternalError where it cannot be done to this kernel.
+        """
+        axes = self.axes
+        if opt.axis >= len(axes):
+            raise InternalError(f"{opt}: the kernel has {len(axes)} axes")
+        axis = axes[opt.axis]
+        if opt.op is OptOps.THREAD:
+            self.make_thread(axis)
+        elif opt.op is OptOps.SWAP:
+            i, j = self.outputs.index(axis), self.outputs.index(axes[opt.arg])
+            self.outputs[i], self.outputs[j] = self.outputs[j], self.outputs[i]
+        elif opt.op is OptOps.PADTO:
+            self.pad(axis, opt.arg)
+        else:
+            self.split(axis, opt.arg, LANE_KIND[opt.op])
+        self.applied.append(opt)
+
+    def make_thread(self, axis: UOp) -> None:
+        """The axis becomes the outermost and is shared out."""
+        new = UOp(Ops.RANGE, axis.dtype, axis.src, RangeArg(axis.arg.id, AxisType.THREAD))
+        self.outputs.remove(axis)
+        self.rewrite({axis: new})
+        self.outputs.insert(0, new)
+
+    def split(self, axis: UOp, lanes: int, kind: AxisType) -> None:
+        """`axis` -> `outer * lanes + inner`, `inner` of the given kind."""
+        size = axis.src[0]
+        if size.op is not Ops.CONST or size.arg % lanes:
+            raise InternalError(f"split: {lanes} does not divide the axis of {size!r}")
+        inner = self.new_range(lanes, kind)
+        is_output = axis in self.outputs
+        if size.arg == lanes:
+            whole: UOp = inner
+            new_outputs = [inner if r is axis else r for r in self.outputs]
+            parts: tuple[UOp, ...] = (inner,)
+        else:
+            outer = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(size.arg // lanes),), axis.arg)
+            whole = index_alu(Ops.ADD, index_alu(Ops.MUL, outer, UOp.index_const(lanes)), inner)
+            new_outputs = [x for r in self.outputs for x in ((outer, inner) if r is axis else (r,))]
+            parts = (outer, inner)
+        if is_output:
+            self.outputs = new_outputs
+        self.rewrite({axis: whole}, {axis: parts})
+
+    def pad(self, axis: UOp, multiple: int) -> None:
+        """The axis grows to a multiple; loads and stores beyond its end are masked."""
+        size = axis.src[0]
+        if size.op is not Ops.CONST:
+            raise InternalError(f"pad: the size {size!r} is symbolic")
+        new = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(ceildiv(size.arg, multiple) * multiple),),
+                  axis.arg)
+        if new is axis:
+            return
+        inside = new < size
+        changes: dict[UOp, UOp] = {}
+        for u in toposort(self.sink):
+            if u in changes:
+                continue
+            src = tuple([changes.get(s, s) for s in u.src])
+            if u is axis:
+                fresh = new
+            elif u.op is Ops.LOAD and axis in u.ranges:
+                fresh = UOp(Ops.LOAD, u.dtype, (src[0], self.both(inside, *src[1:])))
+            elif u.op is Ops.STORE and axis in u.ranges:
+                fresh = UOp(Ops.STORE, u.dtype, (src[0], src[1], self.both(inside, *src[2:])))
+            elif u.op is Ops.REDUCE and axis in u.src[1:]:
+                value = inside.where(src[0], UOp.const(u.dtype, identity(u.arg.op, u.dtype)))
+                fresh = UOp(u.op, u.dtype, (value, *src[1:]), u.arg)
+            else:
+                fresh = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+            changes[u] = fresh
+        self.outputs = [new if r is axis else r for r in self.outputs]
+        self.sink = changes[self.sink]
+
+    def both(self, a: UOp, b: UOp | None = None) -> UOp:
+        """The conjunction."""
+        return a if b is None else b.alu(Ops.AND, a)
+
+    def rewrite(self, changes: dict[UOp, UOp], parts: dict[UOp, tuple[UOp, ...]] | None = None
+                ) -> None:
+        """Substitutes axes; where an axis is closed (END, REDUCE), its parts are."""
+        new: dict[UOp, UOp] = dict(changes)
+        parts = parts or {}
+        for u in toposort(self.sink):
+            if u in new:
+                continue
+            if u.op in (Ops.END, Ops.REDUCE):
+                closed = [p for r in u.src[1:] for p in parts.get(r, (new.get(r, r),))]
+                new[u] = UOp(u.op, u.dtype, (new[u.src[0]], *closed), u.arg)
+            else:
+                src = tuple([new[s] for s in u.src])
+                new[u] = u if src == u.src else rebuild(u, src)
+        self.sink = new[self.sink]
+
+    def set_kind(self, axis: UOp, kind: AxisType) -> UOp:
+        """The same axis, run another way."""
+        new = UOp(Ops.RANGE, axis.dtype, axis.src, RangeArg(axis.arg.id, kind))
+        self.outputs = [new if r is axis else r for r in self.outputs]
+        self.rewrite({axis: new})
+        return new
+
+
+def rebuild(u: UOp, src: tuple[UOp, ...]) -> UOp:
+    """The node over new sources; index arithmetic folds."""
+    if u.dtype is dtypes.index and len(src) == 2 and u.op not in (Ops.STAGE, Ops.LOAD):
+        return index_alu(u.op, src[0], src[1])
+    return UOp(u.op, u.dtype, src, u.arg)
+
+
+LANE_KIND = {
+    OptOps.UPCAST: AxisType.UPCAST,
+    OptOps.UNROLL: AxisType.UNROLL,
+    OptOps.VECTOR: AxisType.VECTOR,
+    OptOps.LOCAL: AxisType.LOCAL,
+    OptOps.GROUP: AxisType.GROUP,
+}
+
+
+def identity(op: Ops, dtype: Any) -> Any:
+    """What changes nothing when folded in."""
+    return {Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtypes.min(dtype), Ops.OR: 0,
+            Ops.AND: dtypes.max(dtype), Ops.XOR: 0}[op]
+
+
+def merge_axes(kernel: Kernel) -> None:
+    """Makes one axis of neighbours that every access walks as one.
+
+    rewrite: r0 (size a), r1 (size b) -> r (size a*b), r0 = r // b, r1 = r % b
+    when: in every index the stride of r0 is b times that of r1, and neither stands elsewhere
+    why: fewer, longer loops; and lanes that need not stop at the end of a row
+    """
+    groups = [list(kernel.outputs)]
+    for u in kernel.reduces:
+        if u.src[1:]:
+            groups.append(list(u.src[1:]))
+    if all(len(g) < 2 for g in groups):
+        return
+    elsewhere = stray_ranges(kernel.sink)
+    accesses = kernel.accesses()
+    closed_by: dict[UOp, int] = {}
+    for g in groups:
+        for r in g:
+            closed_by[r] = closed_by.get(r, 0) + 1
+    for group in groups:
+        i = 0
+        while i + 1 < len(group):
+            r0, r1 = group[i], group[i + 1]
+            if (r0 in elsewhere or r1 in elsewhere or closed_by[r0] > 1 or closed_by[r1] > 1
+                    or r0.src[0].op is not Ops.CONST or r1.src[0].op is not Ops.CONST):
+                i += 1
+                continue
+            b = r1.src[0].arg
+            if not all(a.stride(r0) is not None and a.stride(r1) is not None
+                       and a.stride(r0) == a.stride(r1) * b for a in accesses):  # type: ignore
+                i += 1
+                continue
+            merged = kernel.new_range(r0.src[0].arg * b, r0.arg.kind)
+            kernel.outputs = [merged if r is r0 else r for r in kernel.outputs if r is not r1]
+            # Indices are affine with matching strides, so r0 * b + r1 stands for the merged axis:
+            # r0 -> 0 and r1 -> merged says the same.
+            kernel.rewrite({r0: UOp.index_const(0), r1: merged}, {r0: (), r1: (merged,)})
+            accesses = kernel.accesses()
+            closed_by[merged] = 1
+            group[i:i + 2] = [merged]
+    kernel.sink = simplify_indices(kernel.sink)
+
+
+def stray_ranges(sink: UOp) -> set[UOp]:
+    """Ranges that something other than a plain address or a loop's end reads."""
+    inside: set[UOp] = set()
+    for u in toposort(sink):
+        if u.op in (Ops.INDEX, Ops.END, Ops.REDUCE, Ops.RANGE):
+            sources = u.src[:1]
+        elif u.op in (Ops.LOAD, Ops.STORE):
+            sources = u.src[1:]
+        else:
+            sources = u.src if u.dtype is not dtypes.index else ()
+        for s in sources:
+            if s.dtype is dtypes.index or s.dtype is dtypes.bool:
+                inside |= {r for r in toposort(s) if r.op is Ops.RANGE}
+    return inside
+
+
+def simplify_indices(sink: UOp) -> UOp:
+    """The kernel with every index and gate in simplest form."""
+    changes: dict[UOp, UOp] = {}
+    for u in toposort(sink):
+        if u.op is Ops.INDEX:
+            at = simplify(u.src[1])
+            if at is not u.src[1]:
+                changes[u.src[1]] = at
+    return substitute(sink, changes) if changes else sink
+
+
+def size_of(r: UOp) -> int:
+    """Size of an axis; of a symbolic one, its largest."""
+    return int(to_uop(r.src[0]).vmax)
+
+
+__all__ = ["Access", "Kernel", "ReduceArg", "identity", "merge_axes", "simplify_indices", "size_of"]

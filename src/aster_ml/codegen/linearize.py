@@ -1,0 +1,259 @@
+"""The last step before a renderer: a kernel graph becomes a list in running order.
+
+Every node is placed in the outermost loop nest in which all the ranges that it depends on run, so
+what does not change in a loop is computed before it. A REDUCE becomes an accumulator, its loops and
+an ACCUMULATE. Receives a graph without index dtype; returns a Linear (see `uop/linear.py`).
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.kernel import identity
+from aster_ml.dtype import dtypes
+from aster_ml.errors import InternalError
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops, ScratchArg
+
+# Read where they are used, so never listed.
+INLINE = frozenset({Ops.CONST, Ops.INDEX, Ops.END, Ops.SINK})
+FIRST = frozenset({Ops.PARAM, Ops.DEFINE_VAR, Ops.DEFINE_LOCAL})
+WITHOUT_LOOP = frozenset({AxisType.GLOBAL, AxisType.LOCAL, AxisType.GROUP})
+
+
+class Scope:
+    """The body of a loop (or of the kernel), and what stands in it."""
+
+    __slots__ = ("after", "depth", "items", "loop", "parent", "reduce")
+
+    def __init__(self, loop: UOp | None, parent: Scope | None, reduce: UOp | None = None) -> None:
+        self.loop = loop
+        self.parent = parent
+        self.reduce = reduce
+        self.depth = 0 if parent is None else parent.depth + 1
+        self.items: list[object] = []
+        # For each item, the items of the same scope that it waits for.
+        self.after: dict[object, dict[object, None]] = {}
+
+
+class Linearizer:
+    """State of one linearization."""
+
+    def __init__(self, sink: UOp, outputs: list[UOp]) -> None:
+        self.sink = sink
+        self.order = list(listed_order(sink))
+        self.root = Scope(None, None)
+        self.scope_of_loop: dict[UOp, Scope] = {}
+        self.loop_of_reduce: dict[UOp, Scope] = {}
+        self.new: dict[UOp, UOp] = {}
+        self.uops: list[UOp] = []
+        self.regs = 0
+        scope = self.root
+        for r in outputs:
+            if not r.arg.kind.is_lane and r.arg.kind not in WITHOUT_LOOP:
+                scope = self.scope_of_loop[r] = Scope(r, scope)
+        self.innermost = scope
+        self.scopes: dict[UOp, Scope] = {}
+
+    def scope_for(self, u: UOp) -> Scope:
+        """The deepest of the loops that `u` depends on."""
+        best = self.root
+        for r in u.ranges:
+            scope = self.scope_of_loop.get(r)
+            if scope is None:
+                if r.arg.kind.is_lane or r.arg.kind in WITHOUT_LOOP:
+                    continue
+                raise InternalError(f"linearize: {u!r} depends on {r!r}, which no loop runs")
+            if scope.depth > best.depth:
+                best = scope
+        return best
+
+    def place(self) -> None:
+        """Gives each node its scope; loops of reductions get theirs as they are met."""
+        # Reductions from the outside in: an inner one may run inside the loops of an outer one.
+        for u in reversed(self.order):
+            if u.op is Ops.REDUCE:
+                loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
+                if not loops:
+                    continue
+                scope = self.scope_for(u)
+                for r in loops:
+                    scope = self.scope_of_loop[r] = Scope(r, scope, u)
+                self.loop_of_reduce[u] = scope
+        for u in self.order:
+            if u.op in INLINE or u.op in FIRST or u.op is Ops.RANGE:
+                continue
+            scope = self.innermost if u.op is Ops.STORE and is_output(u) else self.scope_for(u)
+            self.scopes[u] = scope
+            scope.items.append(u)
+            for s in self.real_sources(u):
+                if u.op is Ops.REDUCE and u in self.loop_of_reduce:
+                    body = self.loop_of_reduce[u]
+                    if s is u.src[0] or s in self.inline_sources(u.src[0]):
+                        self.wait(body, ("accumulate", u), self.scopes[s], s)
+                        continue
+                self.wait(scope, u, self.scopes[s], s)
+            if u in self.loop_of_reduce:
+                body = self.loop_of_reduce[u]
+                body.items.append(("accumulate", u))
+                self.wait(scope, u, body, ("accumulate", u))
+        for r, scope in self.scope_of_loop.items():
+            assert scope.parent is not None
+            scope.parent.items.append(scope)
+            # A loop's size may be an expression.
+            for s in self.inline_sources(r.src[0]):
+                self.wait(scope, ("size", r), self.scopes[s], s)
+
+    def real_sources(self, u: UOp) -> list[UOp]:
+        """The listed nodes that `u` reads, through what is read inline."""
+        result: list[UOp] = []
+        for s in u.src:
+            result.extend(self.inline_sources(s))
+        return result
+
+    def inline_sources(self, s: UOp) -> list[UOp]:
+        """`s` when it is listed, else the listed nodes below it."""
+        if s.op is Ops.INDEX:
+            return [x for y in s.src[:2] for x in self.inline_sources(y)]
+        if s.op in INLINE or s.op in FIRST or s.op is Ops.RANGE:
+            return []
+        return [s]
+
+    def wait(self, scope: Scope, item: object, other_scope: Scope, other: object) -> None:
+        """`item` of `scope` needs `other`: noted where their ways part."""
+        a, b = scope, other_scope
+        while a is not b:
+            if a.depth >= b.depth and a.parent is not None:
+                item, a = a, a.parent
+            elif b.parent is not None:
+                other, b = b, b.parent
+        if item is not other:
+            a.after.setdefault(item, {})[other] = None
+
+    def emit_scope(self, scope: Scope) -> None:
+        """Lists the items of a scope, each after what it waits for, else in graph order."""
+        done: set[object] = set()
+        entered: set[object] = set()
+        for item in scope.items:
+            stack: list[object] = [item]
+            while stack:
+                top = stack[-1]
+                if top in done:
+                    stack.pop()
+                    continue
+                waiting = [x for x in scope.after.get(top, ()) if x not in done]
+                if waiting:
+                    if top in entered:
+                        raise InternalError("linearize: items of a loop wait for one another: "
+                                            f"{top!r} for {waiting!r}")
+                    entered.add(top)
+                    stack.extend(reversed(waiting))
+                    continue
+                done.add(stack.pop())
+                self.emit_item(top)
+
+    def emit_item(self, item: object) -> None:
+        """Lists one node, one whole loop, or one accumulation."""
+        if isinstance(item, Scope):
+            self.emit_loop(item)
+        elif isinstance(item, UOp):
+            self.emit_node(item)
+        elif isinstance(item, tuple) and item[0] == "accumulate":
+            u = item[1]
+            unrolled = [self.map(r) for r in u.src[1:] if r.arg.kind is AxisType.UNROLL]
+            self.uops.append(UOp(Ops.ACCUMULATE, u.dtype,
+                                 (self.reg[u], self.map(u.src[0]), *unrolled), u.arg.op))
+
+    reg: dict[UOp, UOp]
+
+    def emit_loop(self, scope: Scope) -> None:
+        """Lists a loop; the accumulator of a reduction starts before its first loop."""
+        u, r = scope.reduce, scope.loop
+        assert r is not None and scope.parent is not None
+        if u is not None and scope.parent.reduce is not u:
+            lanes = sorted([x for x in u.src[0].ranges if x.arg.kind.is_lane and not (
+                x in u.src[1:] and x.arg.kind is AxisType.UNROLL)], key=lambda x: x.arg.id)
+            start = UOp.const(u.dtype, identity(u.arg.op, u.dtype))
+            self.reg[u] = UOp(Ops.DEFINE_REG, u.dtype, (start, *lanes), ScratchArg(self.regs))
+            self.regs += 1
+            self.uops.append(self.reg[u])
+        mapped = self.map(r)
+        self.uops.append(mapped)
+        self.emit_scope(scope)
+        self.uops.append(UOp(Ops.END, dtypes.void, (mapped,)))
+
+    def emit_node(self, u: UOp) -> None:
+        """Lists a node over what its sources have become."""
+        if u.op is Ops.REDUCE and u in self.loop_of_reduce:
+            lanes = [r for r in u.src[1:]
+                     if r.arg.kind.is_lane and r.arg.kind is not AxisType.UNROLL]
+            if not lanes:
+                self.new[u] = self.reg[u]
+                return
+            made = UOp(Ops.REDUCE, u.dtype, (self.reg[u], *lanes), u.arg)
+        elif u.op is Ops.AFTER:
+            self.new[u] = self.map(u.src[0])
+            return
+        else:
+            made = UOp(u.op, u.dtype, tuple([self.map(s) for s in u.src]), u.arg)
+        self.new[u] = made
+        self.uops.append(made)
+
+    def map(self, u: UOp) -> UOp:
+        """What a source has become."""
+        found = self.new.get(u)
+        if found is None:
+            if (u.op in INLINE or u not in self.scopes) and u.src and u.op is not Ops.RANGE:
+                found = UOp(u.op, u.dtype, tuple([self.map(s) for s in u.src]), u.arg)
+            elif u.op is Ops.RANGE:
+                found = UOp(u.op, u.dtype, (self.map(u.src[0]),), u.arg)
+            elif not u.src:
+                found = u
+            else:
+                raise InternalError(f"linearize: {u!r} is used before it is listed")
+            self.new[u] = found
+        return found
+
+    def run(self, name: str) -> Linear:
+        """The list."""
+        self.reg = {}
+        self.place()
+        first = [u for u in self.order if u.op in FIRST]
+        self.uops.extend(first)
+        self.uops.extend([u for u in self.order
+                          if u.op is Ops.RANGE and u.arg.kind in WITHOUT_LOOP])
+        self.emit_scope(self.root)
+        params = sorted([u for u in first if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
+        variables = sorted([u for u in first if u.op is Ops.DEFINE_VAR], key=lambda u: u.arg.name)
+        written = frozenset([u.src[0].src[0].arg.slot for u in self.order
+                             if u.op is Ops.STORE and is_output(u)])
+        threads = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.THREAD]
+        return Linear(name, tuple(self.uops), tuple(params), tuple(variables), written,
+                      threads[0] if threads else None)
+
+
+def listed_order(sink: UOp) -> list[UOp]:
+    """Sources first; what only an INDEX's lane offset needs is left out, it is never computed."""
+    done: dict[UOp, None] = {}
+    stack = [(sink, False)]
+    while stack:
+        u, ready = stack.pop()
+        if u in done:
+            continue
+        if ready or not u.src:
+            done[u] = None
+            continue
+        stack.append((u, True))
+        for s in reversed(u.src[:2] if u.op is Ops.INDEX else u.src):
+            if s not in done:
+                stack.append((s, False))
+    return list(done)
+
+
+def is_output(u: UOp) -> bool:
+    """Whether a STORE goes to a buffer of the caller."""
+    return u.src[0].src[0].op is Ops.PARAM
+
+
+def linearize(sink: UOp, outputs: list[UOp], name: str) -> Linear:
+    """The kernel as a list; `outputs` are its output ranges, outermost first."""
+    return Linearizer(sink, outputs).run(name)

@@ -1,0 +1,82 @@
+"""Hop 5, first part: a kernel AST and a Target become a Linear.
+
+The passes stand in the order in which they run, each with the reason for its place.
+"""
+
+from __future__ import annotations
+
+import time
+
+from aster_ml.codegen.cost import choose_opts
+from aster_ml.codegen.decompose import decompose
+from aster_ml.codegen.indices import lower_index_dtype, split_lanes
+from aster_ml.codegen.kernel import Kernel, merge_axes, simplify_indices
+from aster_ml.codegen.linearize import linearize
+from aster_ml.codegen.opts import Opt
+from aster_ml.config import NOOPT
+from aster_ml.dtype import dtypes
+from aster_ml.target import Target
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+# Seconds spent in each pass since the process began.
+PASS_TIMES: dict[str, float] = {}
+
+
+class PassClock:
+    """Adds the time between calls to the named pass."""
+
+    def __init__(self) -> None:
+        self.last = time.perf_counter()
+
+    def __call__(self, name: str) -> None:
+        now = time.perf_counter()
+        PASS_TIMES[name] = PASS_TIMES.get(name, 0.0) + now - self.last
+        self.last = now
+
+
+def schedule_kernel(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) -> Kernel:
+    """The kernel with its axes arranged: by the given Opts, or by the cost."""
+    kernel = Kernel(ast)
+    if NOOPT and opts is None:
+        return kernel
+    # First, because every choice below is better on fewer, longer axes.
+    merge_axes(kernel)
+    if opts is None:
+        choose_opts(kernel, target)
+    else:
+        for opt in opts:
+            kernel.apply(opt)
+    return kernel
+
+
+def lower(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) -> Linear:
+    """The kernel as a list of nodes for this target."""
+    clock = PassClock()
+    kernel = schedule_kernel(ast, target, opts)
+    clock("codegen.schedule_kernel")
+    # Splitting axes leaves sums of products in the indices.
+    sink = simplify_indices(kernel.sink)
+    clock("codegen.simplify_indices")
+    # Before lanes are set apart: a decomposition may add integer arithmetic of its own.
+    sink = decompose(sink, target)
+    clock("codegen.decompose")
+    sink = split_lanes(sink)
+    clock("codegen.split_lanes")
+    # Last of the rewrites: bounds and floor division end here.
+    sink = lower_index_dtype(sink, dtypes.int64 if target.index_bits == 64 else dtypes.int32)
+    changed = {r.arg.id: r for r in toposort(sink) if r.op is Ops.RANGE}
+    outputs = [changed.get(r.arg.id, r) for r in kernel.outputs]
+    clock("codegen.lower_index_dtype")
+    linear = linearize(sink, outputs, kernel_name(kernel))
+    clock("codegen.linearize")
+    return linear
+
+
+def kernel_name(kernel: Kernel) -> str:
+    """`r_64_32_16` for a reduction, `E_1024` without one: sizes of the axes, outermost first."""
+    sizes = [str(r.src[0].arg) if r.src[0].op is Ops.CONST else "n"
+             for r in kernel.outputs + [a for u in kernel.reduces for a in u.src[1:]]]
+    return "_".join(["r" if kernel.reduces else "E", *sizes[:8]])

@@ -1,0 +1,53 @@
+"""The schedule language: how the axes of a kernel run, as data.
+
+An `Opt` names an axis by its position in `Kernel.axes` (outputs first, then reductions) and says
+what becomes of it. A list of Opts is the whole of what a default schedule or a search decides; it
+prints as text and parses back.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import NamedTuple
+
+from aster_ml.errors import ArgumentError
+
+
+class OptOps(Enum):
+    """What can be done to an axis."""
+
+    UPCAST = "UPCAST"  # split off lanes; of a reduction: accumulators side by side
+    UNROLL = "UNROLL"  # split off lanes of a reduction that fold into one accumulator
+    VECTOR = "VECTOR"  # split off lanes that make one SIMD value
+    THREAD = "THREAD"  # the axis goes outermost and is shared out over threads
+    LOCAL = "LOCAL"  # split off work-items of a block
+    GROUP = "GROUP"  # split off work-items that reduce together
+    PADTO = "PADTO"  # the axis grows to a multiple; what is beyond its end is masked
+    SWAP = "SWAP"  # two output axes change places
+
+
+class Opt(NamedTuple):
+    """`arg` is the number of lanes or work-items, the multiple, or the other axis."""
+
+    op: OptOps
+    axis: int
+    arg: int = 0
+
+    def __repr__(self) -> str:
+        return f"{self.op.name}({self.axis},{self.arg})"
+
+
+def parse_opts(text: str) -> tuple[Opt, ...]:
+    """The Opts of a text such as `VECTOR(1,8) UPCAST(0,4)`.
+
+    Raises: ArgumentError at what is no Opt.
+    """
+    result = []
+    for word in text.split():
+        match = re.fullmatch(r"([A-Z]+)\((\d+),(\d+)\)", word)
+        if match is None or match[1] not in OptOps.__members__:
+            raise ArgumentError(f"{word!r} is no Opt; one looks like VECTOR(1,8), with one of "
+                                f"{', '.join(OptOps.__members__)}")
+        result.append(Opt(OptOps[match[1]], int(match[2]), int(match[3])))
+    return tuple(result)

@@ -1,0 +1,1 @@
+"""Where graph and devices meet: memory of nodes, compiling, launching, realizing."""

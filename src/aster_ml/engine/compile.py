@@ -1,0 +1,171 @@
+"""Hop 5: a kernel AST and a device become a Program.
+
+Cached in memory by (AST, target, settings), and on disk by the same in a form that is equal in
+every process, together with a hash of the compiler's own source.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from aster_ml.codegen.lower import lower
+from aster_ml.codegen.opts import Opt
+from aster_ml.config import CACHE, DEBUG, SPEC, stage_key
+from aster_ml.device import Backend, Program
+from aster_ml.engine.counters import GlobalCounters
+from aster_ml.engine.estimate import Estimates, estimate
+from aster_ml.errors import DeviceError
+from aster_ml.renderer.base import Renderer
+from aster_ml.renderer.c import CRenderer
+from aster_ml.renderer.llvm import LLVMRenderer
+from aster_ml.renderer.opencl import OpenCLRenderer
+from aster_ml.runtime import object_cache
+from aster_ml.target import Target
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.spec import verify
+from aster_ml.uop.text import linear_to_text, to_text
+
+
+@dataclass
+class Compiled:
+    """A kernel ready to launch on one kind of device.
+
+    `var_names` in argument order; `n` is the size of the range shared out over threads (1 when
+    none is), `parts` the number of threads that it is worth; work-group sizes where the device has
+    them. Sizes that depend on variables are expressions.
+    """
+
+    name: str
+    program: Program
+    var_names: tuple[str, ...]
+    n: UOp | int
+    parts: int
+    global_size: tuple[UOp | int, ...]
+    local_size: tuple[int, ...] | None
+    estimates: Estimates
+    source: str
+    static: bool
+    written: frozenset[int] = frozenset()
+
+
+RENDERERS: dict[str, type[Renderer]] = {
+    "llvm": LLVMRenderer, "c": CRenderer, "opencl": OpenCLRenderer,
+}
+MEMORY_CACHE: dict[tuple[object, ...], Compiled] = {}
+
+
+@functools.cache
+def source_digest() -> str:
+    """A hash of the compiler's own source files: a changed compiler compiles anew."""
+    h = hashlib.blake2b(digest_size=12)
+    root = Path(__file__).resolve().parent.parent
+    for part in ("uop", "codegen", "renderer", "runtime"):
+        for path in sorted((root / part).glob("*.py")):
+            h.update(path.read_bytes())
+    for name in ("dtype.py", "target.py", "config.py"):
+        h.update((root / name).read_bytes())
+    h.update(Path(__file__).read_bytes())
+    return h.hexdigest()
+
+
+@functools.cache
+def renderer_for(target: Target) -> Renderer:
+    """The renderer of a target's language."""
+    found = RENDERERS.get(target.language)
+    if found is None:
+        raise DeviceError(f"no renderer writes {target.language!r}; there are "
+                          f"{', '.join(RENDERERS)}")
+    return found(target)
+
+
+def render(linear: Linear, target: Target) -> str:
+    """Source text in the target's language; for the interpreter, the list itself as text."""
+    if target.language in ("python", "null"):
+        return linear_to_text(linear)
+    return renderer_for(target).render(linear)
+
+
+def compile_kernel(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = None) -> Compiled:
+    """The kernel for this backend, from a cache where possible."""
+    target = backend.target
+    key = (ast, target.key, opts, *stage_key("codegen"))
+    found = MEMORY_CACHE.get(key)
+    if found is not None:
+        return found
+    start = time.perf_counter()
+    found = MEMORY_CACHE[key] = compile_or_load(ast, backend, target, opts)
+    GlobalCounters.compile_s += time.perf_counter() - start
+    return found
+
+
+def compile_or_load(
+    ast: UOp, backend: Backend, target: Target, opts: tuple[Opt, ...] | None
+) -> Compiled:
+    """From the disk cache, else from scratch."""
+    disk_key = None
+    if CACHE and target.language in ("llvm", "c") and DEBUG < 3 and not SPEC:
+        disk_key = hashlib.blake2b("|".join(
+            [ast.key, target.key, repr(opts), repr(stage_key("codegen")), source_digest()]
+        ).encode(), digest_size=20).hexdigest()
+        entry = object_cache.get(disk_key)
+        if entry is not None:
+            loaded = from_entry(entry, ast, backend)
+            if loaded is not None:
+                return loaded
+    if SPEC:
+        verify(ast, "kernel")
+    linear = lower(ast, target, opts)
+    if SPEC:
+        verify(linear, "linear")
+    source = render(linear, target)
+    show(ast, linear, source, backend)
+    waiting = time.perf_counter()
+    binary = backend.compile(source)
+    GlobalCounters.wait_s += time.perf_counter() - waiting
+    GlobalCounters.compiled_kernels += 1
+    program = backend.load(linear.name, binary)
+    threads = linear.thread.src[0] if linear.thread is not None else 1
+    n = threads.arg if isinstance(threads, UOp) and threads.op is Ops.CONST else threads
+    static = isinstance(n, int) and all(isinstance(s, int) for s in linear.global_size)
+    compiled = Compiled(
+        linear.name, program, tuple([v.arg.name for v in linear.variables]), n,
+        target.threads if linear.thread is not None else 1, tuple(linear.global_size),
+        tuple(linear.local_size) if target.has_local else None, estimate(ast), source, static,
+        linear.written)
+    if disk_key is not None and static and not target.has_local:
+        header = json.dumps({"name": compiled.name, "vars": compiled.var_names, "n": n,
+                             "parts": compiled.parts, "written": sorted(compiled.written)}).encode()
+        object_cache.put(disk_key, len(header).to_bytes(4, "little") + header + binary)
+    return compiled
+
+
+def from_entry(entry: bytes, ast: UOp, backend: Backend) -> Compiled | None:
+    """A Compiled from a disk entry, or None when the entry is not of our form."""
+    size = int.from_bytes(entry[:4], "little")
+    try:
+        header = json.loads(entry[4:4 + size])
+        program = backend.load(header["name"], entry[4 + size:])
+    except (ValueError, KeyError, RuntimeError):
+        # What is in the cache is only a shortcut: anything odd is compiled again.
+        return None
+    return Compiled(header["name"], program, tuple(header["vars"]), header["n"], header["parts"],
+                    (1, 1, 1), None, estimate(ast), "", True, frozenset(header["written"]))
+
+
+def show(ast: UOp, linear: Linear, source: str, backend: Backend) -> None:
+    """Prints what DEBUG asks for: IR, linear program, source, assembly of one kernel."""
+    if DEBUG >= 5:
+        print(f"--- IR of {linear.name}\n{to_text(ast)}")
+    if DEBUG >= 6:
+        print(f"--- linear program of {linear.name}\n{linear_to_text(linear)}")
+    if DEBUG >= 4:
+        print(f"--- source of {linear.name}\n{source}")
+    if DEBUG >= 7:
+        print(f"--- assembly of {linear.name}\n{backend.disassemble(source)}")

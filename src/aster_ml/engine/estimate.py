@@ -1,0 +1,41 @@
+"""How much a kernel computes and moves, counted on its AST."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aster_ml.helpers import prod
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, Ops
+
+
+class Estimates(NamedTuple):
+    """`ops` arithmetic operations, `mem` bytes of all buffers touched, each once."""
+
+    ops: int
+    mem: int
+
+
+def estimate(ast: UOp) -> Estimates:
+    """Counts every arithmetic node once for each combination of the ranges that it depends on."""
+    ops, nbytes = 0, 0
+    touched: dict[UOp, int] = {}
+    for u in toposort(ast):
+        if u.op in ELEMENTWISE and u.dtype.kind != "index" and u.op not in (Ops.CAST, Ops.BITCAST):
+            if not all(s.dtype.kind == "index" for s in u.src):
+                ops += volume(u)
+        elif u.op is Ops.REDUCE:
+            ops += volume(u.src[0])
+        elif u.op in (Ops.LOAD, Ops.STORE):
+            buffer = u.src[0].src[0]
+            if buffer.op is Ops.PARAM:
+                count = min(volume(u.src[0]), buffer.arg.size) * buffer.dtype.itemsize
+                touched[buffer] = max(touched.get(buffer, 0), count)
+    nbytes = sum(touched.values())
+    return Estimates(ops, nbytes)
+
+
+def volume(u: UOp) -> int:
+    """Iterations of the ranges that a node depends on."""
+    return prod([int(r.src[0].vmax) for r in u.ranges])  # type: ignore[no-any-return]

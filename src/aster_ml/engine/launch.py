@@ -1,0 +1,177 @@
+"""Hop 6: a schedule, its buffers and the values of its variables are run.
+
+Everything that can be worked out once for a schedule is kept beside it in a `Bound`: compiled
+kernels and the places of temporaries. What is left for a run is addresses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aster_ml.config import DEBUG, stage_key
+from aster_ml.device import MEMORY, Buffer, Device
+from aster_ml.dtype import dtypes
+from aster_ml.engine.compile import Compiled, compile_kernel
+from aster_ml.engine.counters import GlobalCounters
+from aster_ml.engine.memory import MemoryPlan, plan_memory
+from aster_ml.errors import ArgumentError, DeviceError
+from aster_ml.helpers import colored
+from aster_ml.schedule.split import Schedule, Step
+from aster_ml.uop.evaluate import evaluate_expr
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+# Arenas up to this size stay with their schedule between runs.
+KEEP_ARENA_NBYTES = 1 << 18
+
+
+@dataclass
+class Bound:
+    """A schedule with compiled kernels (None for copies and views) and planned memory."""
+
+    schedule: Schedule
+    compiled: list[Compiled | None]
+    memory: MemoryPlan
+    kept: dict[int, Buffer] = field(default_factory=dict)
+    temporaries: list[int] = field(default_factory=list)
+
+
+BOUND: dict[int, tuple[Schedule, dict[tuple[object, ...], Bound]]] = {}
+BOUND_LIMIT = 4096
+
+
+def bind(schedule: Schedule) -> Bound:
+    """The schedule with everything compiled, under the settings of now."""
+    entry = BOUND.get(id(schedule))
+    if entry is None or entry[0] is not schedule:
+        if len(BOUND) >= BOUND_LIMIT:
+            BOUND.clear()
+        entry = BOUND[id(schedule)] = (schedule, {})
+    key = stage_key("codegen")
+    bound = entry[1].get(key)
+    if bound is None:
+        compiled = [compile_kernel(step.ast, Device[step.device]) if step.ast is not None else None
+                    for step in schedule.steps]
+        memory = plan_memory(schedule)
+        bound = entry[1][key] = Bound(schedule, compiled, memory)
+        bound.temporaries = sorted({s for step in schedule.steps for s in step.slots
+                                    if s >= schedule.n_args})
+    return bound
+
+
+def allocate_temporaries(bound: Bound) -> dict[int, Buffer]:
+    """A Buffer for each temporary, out of one arena a device."""
+    if bound.kept or not bound.memory.arena_nbytes:
+        return dict(bound.kept)
+    arenas = {device: Buffer(device, nbytes, dtypes.uint8).allocate()
+              for device, nbytes in bound.memory.arena_nbytes.items()}
+    result = {}
+    for slot, (device, offset) in bound.memory.place.items():
+        s = bound.schedule.slots[slot]
+        result[slot] = arenas[device].view(s.size, s.dtype, offset)
+    if sum(bound.memory.arena_nbytes.values()) <= KEEP_ARENA_NBYTES:
+        bound.kept = dict(result)
+    return result
+
+
+def size_now(size: UOp | int, values: dict[str, int]) -> int:
+    """A launch size, with the variables' values."""
+    if isinstance(size, int):
+        return size
+    known = {u: values[u.arg.name] for u in toposort(size) if u.op is Ops.DEFINE_VAR}
+    return int(evaluate_expr(size, known))
+
+
+def variables_now(compiled: Compiled, values: dict[str, int]) -> tuple[int, ...]:
+    """The values of a kernel's variables, in its order.
+
+    Raises: ArgumentError for a variable without a value.
+    """
+    if not compiled.var_names:
+        return ()
+    missing = [name for name in compiled.var_names if name not in values]
+    if missing:
+        raise ArgumentError(f"variable {missing[0]} has no value; bind one: "
+                            f"{missing[0]}.bind(number)")
+    return tuple([values[name] for name in compiled.var_names])
+
+
+def run_step(
+    step: Step, compiled: Compiled | None, buffers: list[Buffer], values: dict[str, int]
+) -> None:
+    """Runs one step on its buffers, in slot order."""
+    if compiled is None:
+        run_copy(step, buffers)
+        return
+    handles = tuple([b.handle for b in buffers])
+    args = variables_now(compiled, values)
+    if compiled.local_size is None:
+        n = compiled.n if compiled.static else size_now(compiled.n, values)
+        sizes: tuple[int, ...] = (n,)  # type: ignore[arg-type]
+        local: tuple[int, ...] | None = (compiled.parts,)
+    else:
+        sizes = tuple([size_now(s, values) for s in compiled.global_size])
+        local = compiled.local_size
+    GlobalCounters.kernel_count += 1
+    GlobalCounters.global_ops += compiled.estimates.ops
+    GlobalCounters.global_mem += compiled.estimates.mem
+    if DEBUG < 2:
+        compiled.program(handles, args, sizes, local)
+        return
+    seconds = compiled.program(handles, args, sizes, local, wait=True)
+    report(compiled, step, seconds or 0.0)
+
+
+def report(compiled: Compiled, step: Step, seconds: float) -> None:
+    """The line that DEBUG=2 prints for a kernel."""
+    GlobalCounters.time_sum_s += seconds
+    e = compiled.estimates
+    rate = max(seconds, 1e-9)
+    print(f"*** {step.device:8s} {GlobalCounters.kernel_count:5d} "
+          f"{colored(f'{compiled.name:34s}', 'cyan')} arg {len(step.slots):2d} "
+          f"mem {MEMORY.in_use() / 1e9:6.2f} GB tm {seconds * 1e6:10.2f} us "
+          f"({e.ops / rate / 1e9:8.1f} GFLOP/s {e.mem / rate / 1e9:7.1f} GB/s)")
+
+
+def run_copy(step: Step, buffers: list[Buffer]) -> None:
+    """A copy between buffers, of the same device or not; a view needs nothing."""
+    if step.kind == "view":
+        return
+    target, source = buffers
+    start = time.perf_counter()
+    if step.nbytes:
+        part = source.view(step.nbytes, dtypes.uint8, step.offset)
+        target.ensure_allocated().view(step.nbytes, dtypes.uint8).copy_from(part)
+    if DEBUG >= 2:
+        seconds = time.perf_counter() - start
+        name = f"copy {step.nbytes} bytes, {source.device} to {target.device}"
+        print(f"*** {step.device:8s}       {colored(f'{name:34s}', 'yellow')} "
+              f"tm {seconds * 1e6:10.2f} us")
+
+
+# Called with (bound, buffers by slot, values) before a schedule runs, while a function is recorded.
+RECORDER: list[Callable[[Bound, dict[int, Buffer], dict[str, int]], Any]] = []
+
+
+def run_schedule(schedule: Schedule, arguments: list[Buffer], values: dict[str, int]) -> None:
+    """Runs every step in order."""
+    bound = bind(schedule)
+    table: dict[int, Buffer] = allocate_temporaries(bound)
+    for i, b in enumerate(arguments):
+        b.ensure_allocated()
+        if i in schedule.written and b.is_readonly():
+            raise DeviceError(f"cannot write to {b!r}: its memory is read-only; "
+                              "make a copy of the tensor first (clone)")
+        table[i] = b
+    for step in schedule.steps:
+        if step.kind == "view":
+            slot = schedule.slots[step.slots[0]]
+            table[step.slots[0]] = table[step.slots[1]].view(slot.size, slot.dtype, step.offset)
+    if RECORDER:
+        RECORDER[-1](bound, table, values)
+    for step, compiled in zip(schedule.steps, bound.compiled, strict=True):
+        run_step(step, compiled, [table[s] for s in step.slots], values)

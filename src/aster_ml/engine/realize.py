@@ -1,0 +1,227 @@
+"""Hops 1 to 6 together: lazily built nodes become memory.
+
+Receives nodes; returns for each one a node that is memory (a view of a BUFFER) with the same value.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from aster_ml.config import DEBUG
+from aster_ml.engine import storage
+from aster_ml.engine.counters import GlobalCounters
+from aster_ml.engine.launch import run_schedule
+from aster_ml.errors import DeviceError, ShapeError
+from aster_ml.helpers import pluralize, prod
+from aster_ml.schedule.capture import Captured, capture
+from aster_ml.schedule.plan import plan
+from aster_ml.schedule.split import Schedule
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import MOVEMENT, Ops
+
+# Gives the nodes of all live tensors; set by the layer that has tensors.
+LIVE_NODES: list[Callable[[], Iterable[UOp]]] = []
+MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
+
+
+def settle(u: UOp) -> UOp | None:
+    """The memory (or constant) that `u` already is, or None when there is something to compute."""
+    stack: list[UOp] = []
+    x = u
+    while True:
+        found = storage.stand_in(x)
+        if found is not None:
+            x = found
+        if x.op in MOVEMENT:
+            stack.append(x)
+            x = x.src[0]
+        elif x.op in MARKS:
+            x = x.src[0]
+        elif x.op is Ops.CONTIGUOUS:
+            below = settle(x.src[0])
+            if below is None or below.base.op is not Ops.BUFFER or not row_major(below):
+                return None
+            x = below
+            break
+        else:
+            break
+    if x.op not in (Ops.BUFFER, Ops.CONST, Ops.BIND) and x.base.op is not Ops.BUFFER:
+        return None
+    for m in reversed(stack):
+        x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
+    return x
+
+
+def row_major(u: UOp) -> bool:
+    """Whether a view shows all of its buffer in order."""
+    while u.op is Ops.RESHAPE:
+        u = u.src[0]
+    return u.op is Ops.BUFFER
+
+
+class Request:
+    """What one call of `realize` asks of the compiler."""
+
+    def __init__(self, nodes: list[UOp]) -> None:
+        self.roots: list[UOp] = []
+        self.results: list[tuple[UOp, UOp]] = []
+        for u in nodes:
+            self.add(u)
+
+    def add(self, u: UOp) -> None:
+        """One node: nothing to do, effects to run, or a new buffer to fill."""
+        if settle(u) is not None:
+            return
+        place = strip_effects(u)
+        if place is not None:
+            self.roots.extend(effects_of(u))
+            self.results.append((u, place))
+            return
+        device = u.device
+        if device is None:
+            raise DeviceError(f"{u!r} lives on no device; give one: Tensor(..., device=...)")
+        if device.startswith("DISK"):
+            raise DeviceError(f"the DISK device computes nothing: move the tensor first, "
+                              f"x.to('CPU') (asked for {u!r})")
+        shape = u.shape
+        if not all(isinstance(s, int) for s in shape):
+            raise_symbolic(u)
+        buffer = UOp.new_buffer(device, prod(shape), u.dtype)
+        view = buffer if shape == buffer.shape else buffer.mop(Ops.RESHAPE, shape)
+        self.roots.append(view.store(u))
+        self.results.append((u, view))
+
+
+def raise_symbolic(u: UOp) -> None:
+    """Symbolic results have no size to allocate for."""
+    raise ShapeError(f"a result of symbolic shape {u.shape} cannot be realized; shrink it to a "
+                     "fixed size, or reduce over the symbolic axis")
+
+
+def strip_effects(u: UOp) -> UOp | None:
+    """The memory under movement ops and AFTERs, or None when something is computed."""
+    stack: list[UOp] = []
+    x = u
+    while True:
+        found = storage.stand_in(x)
+        if found is not None:
+            x = found
+        if x.op in MOVEMENT:
+            stack.append(x)
+        elif x.op is not Ops.AFTER and x.op not in MARKS:
+            break
+        x = x.src[0]
+    if x.op is not Ops.BUFFER:
+        return None
+    for m in reversed(stack):
+        x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
+    return x
+
+
+def effects_of(u: UOp) -> list[UOp]:
+    """The STOREs of the AFTERs on the way to the memory."""
+    result: list[UOp] = []
+    while u.op is not Ops.BUFFER:
+        found = storage.stand_in(u)
+        if found is not None:
+            u = found
+            continue
+        if u.op is Ops.AFTER:
+            result.extend(u.src[1:])
+        u = u.src[0]
+    return result
+
+
+def pending_readers(roots: list[UOp]) -> list[UOp]:
+    """Live nodes that still want the old content of memory that these roots overwrite."""
+    if not LIVE_NODES:
+        return []
+    order = toposort(*roots, enter=lambda u: storage.stand_in(u) is None)
+    stores = {s for u in order if u.op is Ops.AFTER and storage.stand_in(u) is None
+              for s in u.src[1:]}
+    stores |= {u for u in order if u.op is Ops.STORE and u in roots}
+    overwritten = set()
+    for s in stores:
+        place = s.src[0]
+        while place.op is not Ops.BUFFER:
+            place = place.src[0]
+        if place in storage.BUFFERS:
+            overwritten.add(place)
+    if not overwritten:
+        return []
+    result: list[UOp] = []
+    for live in LIVE_NODES[0]():
+        if live in order or settle(live) is not None:
+            continue
+        below = toposort(live, enter=lambda u: not (
+            u.op is Ops.AFTER and any(s in stores for s in u.src[1:])
+        ) and storage.stand_in(u) is None)
+        for u in below:
+            found = storage.stand_in(u)
+            if (u if found is None else found).base in overwritten:
+                result.append(live)
+                break
+    return result
+
+
+def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
+    """The schedule of what these nodes need, or None when all are memory already."""
+    request = Request(nodes)
+    if not request.roots:
+        return None
+    for late in pending_readers(request.roots):
+        request.add(late)
+    start = time.perf_counter()
+    captured = capture(request.roots, storage.stand_in)
+    schedule, hit = plan(captured.body)
+    GlobalCounters.schedule_s += time.perf_counter() - start
+    if hit:
+        GlobalCounters.schedule_hits += 1
+    else:
+        GlobalCounters.schedule_misses += 1
+    if DEBUG >= 1 and not hit:
+        print(f"scheduled {pluralize('step', len(schedule.steps))} in "
+              f"{(time.perf_counter() - start) * 1e3:.2f} ms")
+    return request, captured, schedule
+
+
+def realize_uops(nodes: list[UOp]) -> list[UOp]:
+    """Computes the nodes; returns for each the memory that has its value.
+
+    Constants and views of memory come back as they are: there is nothing to compute.
+    """
+    prepared = prepare(nodes)
+    if prepared is not None:
+        request, captured, schedule = prepared
+        run_schedule(schedule, [storage.buffer_of(b) for b in captured.buffers], captured.values)
+        for after in captured.effects:
+            place = strip_effects(after)
+            if place is not None:
+                storage.set_stand_in(after, place)
+        for u, memory in request.results:
+            storage.set_stand_in(u, memory)
+    return [memory_of(u) for u in nodes]
+
+
+def memory_of(u: UOp) -> UOp:
+    """What `u` has become, or `u` itself."""
+    for found in (storage.stand_in(u), settle(u)):
+        if found is not None:
+            return found
+    return u
+
+
+def schedule_uops(nodes: list[UOp]) -> tuple[Schedule, dict[str, int]]:
+    """What realizing these nodes would run, and the values of their variables."""
+    prepared = prepare(nodes)
+    if prepared is None:
+        return Schedule([], [], 0), {}
+    return prepared[2], prepared[1].values
+
+
+def live_nodes_from(source: Callable[[], Iterable[Any]]) -> None:
+    """Registers who knows the nodes of all live tensors."""
+    LIVE_NODES[:] = [source]

@@ -1,0 +1,62 @@
+"""Which node owns which memory.
+
+BUFFER nodes have a `Buffer`. Other nodes that were realized have a stand-in: a view of a BUFFER
+node that shows the same value. Both tables are weak: memory goes when the last node that names it
+does.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from aster_ml.device import Buffer
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import MOVEMENT, Ops
+
+BUFFERS: weakref.WeakKeyDictionary[UOp, Buffer] = weakref.WeakKeyDictionary()
+STAND_INS: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()
+# For each stand-in the nodes that it stands for, for gradients of graphs built before.
+ORIGINS: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
+
+
+def attach(node: UOp, buffer: Buffer) -> None:
+    """Gives a BUFFER node its memory."""
+    BUFFERS[node] = buffer
+
+
+def buffer_of(u: UOp) -> Buffer:
+    """The Buffer of a BUFFER node, made (not yet allocated) when first asked for."""
+    while u.op in MOVEMENT:
+        u = u.src[0]
+    found = BUFFERS.get(u)
+    if found is None:
+        found = BUFFERS[u] = Buffer(u.arg.device, u.arg.size, u.dtype)
+    return found
+
+
+def stand_in(u: UOp) -> UOp | None:
+    """The buffer-backed node that has the value of `u`, if `u` was realized."""
+    return STAND_INS.get(u)
+
+
+def set_stand_in(u: UOp, memory: UOp) -> None:
+    """From now on `memory` (a view of a BUFFER) is read wherever `u` stands."""
+    if u is memory:
+        return
+    STAND_INS[u] = memory
+    origins = ORIGINS.get(memory)
+    if origins is None:
+        origins = ORIGINS[memory] = weakref.WeakSet()
+    origins.add(u)
+
+
+def origins_of(memory: UOp) -> list[UOp]:
+    """The nodes, still alive, that `memory` stands in for."""
+    return list(ORIGINS.get(memory, ()))
+
+
+def is_memory_view(u: UOp) -> bool:
+    """Whether `u` shows a BUFFER through movement ops only."""
+    while u.op in MOVEMENT:
+        u = u.src[0]
+    return u.op is Ops.BUFFER

@@ -1,0 +1,76 @@
+"""Hop 2: from the user's graph to a closed body, and the arguments that fill it.
+
+Buffers become PARAMs numbered in order of first use, bound variables become plain variables with
+their values beside. Two graphs of equal structure give the same body (it is interned), so the body
+is the key of the schedule cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aster_ml.errors import ArgumentError
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops, ParamArg
+
+
+class Captured(NamedTuple):
+    """`body` is a SINK of STOREs; PARAM i of it stands for `buffers[i]`.
+
+    `effects` are the AFTER nodes of the user's graph whose STOREs the body runs.
+    """
+
+    body: UOp
+    buffers: list[UOp]
+    values: dict[str, int]
+    effects: list[UOp]
+
+
+def capture(roots: list[UOp], replacement: Callable[[UOp], UOp | None]) -> Captured:
+    """Closes the graph under the roots.
+
+    `replacement` gives the buffer-backed node for a node that has been realized already.
+    """
+    buffers: list[UOp] = []
+    values: dict[str, int] = {}
+    effects: list[UOp] = []
+    new: dict[UOp, UOp] = {}
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        u, ready = stack.pop()
+        if u in new:
+            continue
+        op = u.op
+        if op is Ops.BUFFER:
+            arg = u.arg
+            new[u] = UOp(Ops.PARAM, u.dtype, (), ParamArg(len(buffers), arg.size, arg.device))
+            buffers.append(u)
+        elif op is Ops.BIND:
+            variable, value = u.src[0], u.src[1].arg
+            name = variable.arg.name
+            if values.setdefault(name, value) != value:
+                raise ArgumentError(f"variable {name} is bound to {values[name]} and to {value} in "
+                                    "one graph; one value at a time is possible")
+            new[u] = variable
+        elif not u.src:
+            new[u] = u
+        elif ready:
+            src = tuple([new[s] for s in u.src])
+            new[u] = u if src == u.src else UOp(op, u.dtype, src, u.arg)
+            if op is Ops.AFTER:
+                effects.append(u)
+        else:
+            stored = replacement(u)
+            if stored is not None and stored is not u:
+                if stored in new:
+                    new[u] = new[stored]
+                else:
+                    stack.append((u, False))
+                    stack.append((stored, False))
+                continue
+            stack.append((u, True))
+            for s in reversed(u.src):
+                if s not in new:
+                    stack.append((s, False))
+    return Captured(UOp.sink(*[new[root] for root in roots]), buffers, values, effects)

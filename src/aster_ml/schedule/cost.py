@@ -1,0 +1,64 @@
+"""What the choice between storing a value and computing it again weighs.
+
+All costs are in units of one SIMD arithmetic instruction an element, rough by intent: a choice that
+hangs on a factor of two is a choice either way. Constants are the only tuning of the fusion rules.
+"""
+
+from __future__ import annotations
+
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+# Instructions an element where an op takes more than one: polynomials, divisions, the cipher.
+OP_COST: dict[Ops, int] = {
+    Ops.EXP2: 10, Ops.LOG2: 14, Ops.SIN: 24, Ops.POW: 30, Ops.SQRT: 5, Ops.RECIPROCAL: 4,
+    Ops.FDIV: 4, Ops.IDIV: 8, Ops.MOD: 8, Ops.THREEFRY: 100, Ops.CAST: 1, Ops.PAD: 1,
+    Ops.INDEX: 6,
+}
+# One more store and load of an element, when that element stays in some cache.
+STORE_AND_LOAD = 6
+# Computing twice inside one kernel saves a launch and a round trip besides.
+SAME_KERNEL_BONUS = 10
+# A load of one more buffer for each repeated computation.
+EXTRA_LOAD = 2
+# A launch, in the same units: what it costs to have one more kernel.
+LAUNCH = 2000
+# Kernels below this many elements of work gain nothing from threads.
+SMALL_WORK = 32768
+# With fewer rows than this, a kernel that works row by row cannot fill the machine.
+MIN_ROWS = 16
+# More than this many different readings of one value are not written out.
+MAX_READINGS = 4
+
+
+def own_cost(u: UOp) -> int:
+    """Cost of this node alone."""
+    if u.op in FREE:
+        return 0
+    return OP_COST.get(u.op, 1)
+
+
+FREE = frozenset({
+    Ops.CONST, Ops.PARAM, Ops.BUFFER, Ops.DEFINE_VAR, Ops.IOTA, Ops.DEVICE, Ops.RESHAPE,
+    Ops.EXPAND, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.AFTER,
+    Ops.REDUCE, Ops.SCATTER, Ops.CONTIGUOUS, Ops.COPY, Ops.BIND,
+})
+MAX_COST = 1 << 20
+
+
+def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]]:
+    """For each node: cost of computing an element from what is stored or reduced, and its loads.
+
+    `order` lists sources first. Shared parts are counted once a reader, which is an upper bound.
+    """
+    costs: dict[UOp, tuple[int, int]] = {}
+    for u in order:
+        if u in stored or u.op in (Ops.REDUCE, Ops.SCATTER, Ops.PARAM, Ops.COPY):
+            costs[u] = (0, 1)
+            continue
+        compute, loads = own_cost(u), 0
+        for s in u.src:
+            c, n = costs.get(s, (0, 0))
+            compute, loads = compute + c, loads + n
+        costs[u] = (min(compute, MAX_COST), min(loads, MAX_COST))
+    return costs

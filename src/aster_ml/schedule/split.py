@@ -1,0 +1,346 @@
+"""Cuts the graph of stored values into kernels.
+
+Hop 3, second half. Receives a `StagePlanner` with every stored value expressed; returns Steps in an
+order that respects data and effects. Each kernel is closed: its buffers are PARAMs numbered by
+first use (the output is 0), its ranges are numbered in order, so that equal kernels are the same
+object wherever they come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from aster_ml.dtype import DType
+from aster_ml.errors import InternalError
+from aster_ml.helpers import prod
+from aster_ml.schedule.stages import Stored, StagePlanner, estimate
+from aster_ml.uop.graph import substitute_all, toposort
+from aster_ml.uop.movement import flat_index, slice_of_base, source_index
+from aster_ml.uop.node import UOp, need
+from aster_ml.uop.ops import MOVEMENT, AxisType, Memory, Ops, ParamArg, RangeArg, StageArg
+
+
+class Slot(NamedTuple):
+    """Memory that a schedule needs: an argument (below the number of arguments) or a temporary."""
+
+    size: int
+    dtype: DType
+    device: str
+
+
+@dataclass
+class Step:
+    """One thing to do.
+
+    `kind` is "kernel" (run `ast` on the slots), "copy" (slots[1] into slots[0]) or "view" (slots[0]
+    shows slots[1] from byte `offset`). `offset` of a copy is that of its source, in bytes.
+    """
+
+    kind: str
+    slots: tuple[int, ...]
+    ast: UOp | None = None
+    device: str = ""
+    offset: int = 0
+    nbytes: int = 0
+
+
+@dataclass
+class Schedule:
+    """Steps in order; `slots` lists the arguments first, then temporaries."""
+
+    steps: list[Step]
+    slots: list[Slot]
+    n_args: int
+    written: frozenset[int] = frozenset()
+
+
+@dataclass
+class Draft:
+    """A step before it is ordered: what it reads, and behind which STOREs."""
+
+    step: Step
+    reads: list[tuple[int, frozenset[UOp]]] = field(default_factory=list)
+    writes: int = -1
+    store: UOp | None = None
+    target_after: frozenset[UOp] = frozenset()
+
+
+class HazardError(Exception):
+    """A kernel would read memory that it or an earlier one has overwritten.
+
+    `value` is the node to store beforehand, or `param` the argument to copy beforehand.
+    """
+
+    def __init__(self, value: UOp | None = None, param: UOp | None = None) -> None:
+        super().__init__("hazard")
+        self.value = value
+        self.param = param
+
+
+def all_effects(stores: tuple[UOp, ...]) -> frozenset[UOp]:
+    """The STOREs, and those that their targets have to see."""
+    result: set[UOp] = set()
+    stack = list(stores)
+    while stack:
+        s = stack.pop()
+        if s not in result:
+            result.add(s)
+            u = s.src[0]
+            while u.op is not Ops.PARAM:
+                if u.op is Ops.AFTER:
+                    stack.extend(u.src[1:])
+                u = u.src[0]
+    return frozenset(result)
+
+
+class Splitter:
+    """State of cutting one planned body."""
+
+    def __init__(self, planner: StagePlanner, params: list[UOp]) -> None:
+        self.planner = planner
+        self.slots = [Slot(p.arg.size, p.dtype, p.arg.device) for p in params]
+        self.n_args = len(params)
+        self.slot_of: dict[UOp, int] = {p: i for i, p in enumerate(params)}
+        self.drafts: list[Draft] = []
+        self.base_of: dict[int, int] = {}
+
+    def memory(self, u: UOp) -> int:
+        """The slot of a parameter or stored value; temporaries get theirs when first asked."""
+        found = self.slot_of.get(u)
+        if found is None:
+            stored = self.planner.stored[u]
+            if stored.target is not None:
+                found = self.memory(base_param(stored.target.src[0]))
+            else:
+                value = u.src[1] if u.op is Ops.STORE else u
+                size = max(estimate(prod(value.shape)), 1)
+                need(value.device is not None, f"split: {value!r} lives on no device")
+                self.slots.append(Slot(size, value.dtype, str(value.device)))
+                found = len(self.slots) - 1
+            self.slot_of[u] = found
+        return found
+
+    def split(self) -> list[Draft]:
+        """A draft for each stored value, sources first."""
+        for u in self.planner.order:
+            stored = self.planner.stored.get(u)
+            if stored is not None:
+                if u.op is Ops.COPY:
+                    self.draft_copy(stored)
+                elif stored.value is None:
+                    self.draft_view(stored)
+                else:
+                    self.draft_kernel(stored)
+        return self.drafts
+
+    def source_memory(self, u: UOp) -> tuple[int, int, frozenset[UOp]]:
+        """Slot, byte offset and effects of an unbroken run of memory."""
+        offset, after = 0, frozenset[UOp]()
+        while u not in self.planner.stored and u.op is not Ops.PARAM:
+            if u.op is Ops.SHRINK:
+                run = slice_of_base(UOp(Ops.SHRINK, u.dtype, (UOp(
+                    Ops.RESHAPE, u.dtype, (UOp.param(0, prod(u.src[0].shape), u.dtype),),
+                    tuple(u.src[0].shape)),), u.arg))
+                need(run is not None, f"split: {u!r} is no run of its source")
+                offset += run[1] * u.dtype.itemsize  # type: ignore[index]
+            elif u.op is Ops.AFTER:
+                after |= all_effects(u.src[1:])
+            u = u.src[0]
+        return self.memory(u), offset, after
+
+    def draft_copy(self, stored: Stored) -> None:
+        """A COPY between devices."""
+        u = stored.node
+        slot, offset, after = self.source_memory(u.src[0])
+        out = self.memory(u)
+        nbytes = max(estimate(prod(u.shape)), 0) * u.dtype.itemsize
+        self.drafts.append(Draft(
+            Step("copy", (out, slot), None, str(u.device), offset, nbytes),
+            [(slot, after)], out, stored.target))
+
+    def draft_view(self, stored: Stored) -> None:
+        """A BITCAST to another width: the same bytes."""
+        u = stored.node
+        slot, offset, after = self.source_memory(u.src[0])
+        if stored.target is not None:
+            out = self.memory(u)
+            nbytes = estimate(prod(u.shape)) * u.dtype.itemsize
+            step = Step("copy", (out, slot), None, str(u.device), offset, nbytes)
+        else:
+            out = self.memory(u)
+            step = Step("view", (out, slot), None, str(u.device), offset)
+            self.base_of[out] = slot
+        self.drafts.append(Draft(step, [(slot, after)], out, stored.target))
+
+    def draft_kernel(self, stored: Stored) -> None:
+        """A kernel that stores one value."""
+        u, value = stored.node, stored.value
+        assert value is not None
+        target = u if u.op is Ops.STORE else stored.target
+        after: frozenset[UOp] = frozenset()
+        shape = (u.src[1] if u.op is Ops.STORE else u).shape
+        if u.op is Ops.SCATTER:
+            self.draft_scatter(stored, target)
+            return
+        if u.op is Ops.STORE:
+            at, idxs = u.src[0], stored.ranges
+            while at.op is not Ops.PARAM:
+                if at.op in MOVEMENT:
+                    idxs, valid = source_index(at, idxs)
+                    need(valid is None, "split: a STORE into a padded view")
+                elif at.op is Ops.AFTER:
+                    after |= all_effects(at.src[1:])
+                at = at.src[0]
+            flat, out = self.planner.simple(flat_index(idxs, at.shape)), self.memory(at)
+            self.slot_of[u] = out
+        else:
+            flat, out = self.planner.simple(flat_index(stored.ranges, shape)), self.memory(u)
+        self.emit(u, out, flat, value, stored.ranges, target, after)
+
+    def draft_scatter(self, stored: Stored, target: UOp | None) -> None:
+        """Two kernels: zeros everywhere, then every element is added where it belongs."""
+        u, value = stored.node, stored.value
+        assert value is not None
+        out = self.memory(u)
+        sizes = u.arg.shape
+        ranges = tuple([UOp.range(s, i) for i, s in enumerate(sizes)])
+        self.emit(u, out, flat_index(ranges, sizes), UOp.const(u.dtype, 0), ranges, None,
+                  frozenset())
+        flat = self.planner.simple(flat_index(value.src[1:], sizes))
+        added = u.index(flat).load().alu(u.arg.op, value.src[0])
+        self.emit(u, out, flat, added, stored.ranges, target, frozenset())
+        # The zeros and the additions belong together: no reader comes between.
+        second, first = self.drafts.pop(), self.drafts.pop()
+        second.reads = [r for r in second.reads if r[0] != out]
+        self.drafts.extend([first, second])
+
+    def emit(
+        self, u: UOp, out: int, flat: UOp, value: UOp, ranges: tuple[UOp, ...],
+        target: UOp | None, target_after: frozenset[UOp],
+    ) -> None:
+        """Closes one kernel: numbers its buffers and ranges, notes what it reads."""
+        slots = [out]
+        dtypes_ = [value.dtype]
+        number: dict[int, int] = {out: 0}
+        reads: dict[tuple[int, frozenset[UOp]], None] = {}
+        changes: dict[UOp, UOp] = {}
+        ordered = toposort(flat, value)
+        for node in ordered:
+            if node.op is not Ops.INDEX:
+                continue
+            source, after = node.src[0], frozenset[UOp]()
+            if source.op is Ops.AFTER and source not in self.planner.stored:
+                source, after = source.src[0], all_effects(source.src[1:])
+            slot = self.memory(source)
+            if slot == out and target is not None and target.src[0].op is not Ops.PARAM:
+                self.check_in_place(u, node, flat, after, target_after)
+            reads[slot, after] = None
+            if slot not in number:
+                number[slot] = len(slots)
+                slots.append(slot)
+                dtypes_.append(source.dtype)
+            size = self.slots[slot].size
+            changes[node.src[0]] = UOp(
+                Ops.PARAM, source.dtype, (), ParamArg(number[slot], size))
+        flat, value = substitute_all([flat, value], changes)
+        out_param = UOp(Ops.PARAM, value.dtype, (), ParamArg(0, self.slots[out].size))
+        order = [r for r in ranges if r.op is Ops.RANGE]
+        store = out_param.index(flat).store(value).end(*order)
+        ast = canonical(UOp.sink(store), order)
+        step = Step("kernel", tuple(slots), ast, self.slots[out].device)
+        self.drafts.append(Draft(step, list(reads), out, target, target_after))
+
+    def check_in_place(
+        self, u: UOp, read: UOp, flat: UOp, after: frozenset[UOp], target_after: frozenset[UOp]
+    ) -> None:
+        """An assign may read its own target only at the element that it writes."""
+        if read.src[1] is not flat and after == target_after:
+            raise HazardError(value=u.src[1] if u.op is Ops.STORE else u)
+
+
+def base_param(u: UOp) -> UOp:
+    """The PARAM behind a store's target."""
+    while u.op is not Ops.PARAM:
+        u = u.src[0]
+    return u
+
+
+def canonical(sink: UOp, outputs: list[UOp]) -> UOp:
+    """The kernel with its ranges numbered: outputs first, then reductions in order of the graph."""
+    order = outputs + [r for r in toposort(sink) if r.op is Ops.RANGE and r not in set(outputs)]
+    changes: dict[UOp, UOp] = {}
+    for i, r in enumerate(order):
+        changes[r] = UOp(Ops.RANGE, r.dtype, r.src, RangeArg(i, r.arg.kind))
+    return substitute_all([sink], changes)[0]
+
+
+def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) -> list[Draft]:
+    """Drafts so that each reader of overwritten memory comes on the right side of the STORE.
+
+    Data dependencies hold in the given order already; a STORE to an argument comes after readers of
+    the old value and before readers of the new one. Otherwise the order is kept.
+    """
+    writers: dict[int, list[int]] = {}
+    for i, d in enumerate(drafts):
+        writers.setdefault(d.writes, []).append(i)
+    assigned = {d.writes for d in drafts if d.writes < len(params)}
+    before: list[set[int]] = [set() for _ in drafts]
+    for i, d in enumerate(drafts):
+        for slot, after in d.reads:
+            for w in writers.get(slot, ()):
+                if w == i:
+                    continue
+                store = drafts[w].store
+                if slot not in assigned or store is None:
+                    before[i].add(w)
+                elif store in after or is_fresh(store, planner):
+                    before[i].add(w)
+                else:
+                    before[w].add(i)
+        for w in writers.get(d.writes, ()):
+            if w != i and (drafts[w].store in d.target_after or (w < i and d.store is None) or (
+                    w < i and drafts[w].store is None)):
+                before[i].add(w)
+    result: list[Draft] = []
+    state = [0] * len(drafts)
+    for root in range(len(drafts)):
+        stack = [root]
+        while stack:
+            i = stack[-1]
+            if state[i] == 2:
+                stack.pop()
+                continue
+            state[i] = 1
+            waiting = [b for b in sorted(before[i], reverse=True) if state[b] != 2]
+            if not waiting:
+                state[i] = 2
+                result.append(drafts[stack.pop()])
+                continue
+            for b in waiting:
+                if state[b] == 1:
+                    raise HazardError(param=cycle_param(drafts, stack, params))
+            stack.extend(waiting)
+    return result
+
+
+def is_fresh(store: UOp, planner: StagePlanner) -> bool:
+    """Whether a STORE makes a new value that others read through its memory."""
+    return planner.targets.get(store.src[1]) is store
+
+
+def cycle_param(drafts: list[Draft], stack: list[int], params: list[UOp]) -> UOp:
+    """An argument that is read old and new within a cycle of steps."""
+    for i in reversed(stack):
+        d = drafts[i]
+        for slot, _ in d.reads:
+            if slot < len(params) and any(
+                    o.writes == slot and o.store is not None for o in drafts):
+                return params[slot]
+    raise InternalError("split: steps wait for one another and no argument explains it")
+
+
+def kernel_stage(value: UOp, ranges: tuple[UOp, ...], device: str) -> UOp:
+    """The printed form of a stored value: STAGE over its ranges."""
+    closed = tuple([r for r in ranges if r.op is Ops.RANGE and r.arg.kind is AxisType.LOOP])
+    return UOp(Ops.STAGE, value.dtype, (value, *closed), StageArg(Memory.GLOBAL, device))

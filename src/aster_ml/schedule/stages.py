@@ -1,0 +1,422 @@
+"""Which values are stored: from a body of tensors to one graph of STAGEs.
+
+Hop 3, first half. Receives the captured body (SINK of STOREs over tensor-stage nodes); returns for
+every value that gets memory of its own a `Stored`: its expression over ranges, in which other
+stored values are read through INDEX. Movement ops, IOTA and axes are gone afterwards.
+
+Two passes. Downwards from the outputs, each node learns how it is read: by which stored value, at
+which indices, inside which loops; and a cost decides whether it is stored. Upwards, each reading
+becomes an expression. Nothing here knows of devices beyond their names.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aster_ml.config import FUSE, MAX_KERNEL_NODES
+from aster_ml.dtype import dtypes
+from aster_ml.errors import InternalError
+from aster_ml.helpers import prod
+from aster_ml.schedule import cost
+from aster_ml.uop.graph import consumers, toposort
+from aster_ml.uop.movement import (
+    Indices,
+    both,
+    flat_index,
+    is_row_major_view,
+    slice_of_base,
+    source_index,
+)
+from aster_ml.uop.node import UOp, to_uop
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, AxisType, Ops
+from aster_ml.uop.symbolic import simplify
+
+
+class Reading(NamedTuple):
+    """How a node is read: by the stored value `root`, at `idxs`, where `valid` holds.
+
+    `nest` are the ranges of all loops around the reading; `after` the STOREs that it has to see.
+    """
+
+    root: UOp
+    idxs: Indices
+    valid: UOp | None
+    nest: tuple[UOp, ...]
+    after: tuple[UOp, ...] = ()
+
+
+@dataclass
+class Stored:
+    """A value with memory: `value` over `ranges`; where it goes, and what it must wait for.
+
+    `target` is the STORE of the body that names the memory, or None for a temporary.
+    """
+
+    node: UOp
+    ranges: tuple[UOp, ...]
+    target: UOp | None = None
+    value: UOp | None = None
+    outer: frozenset[UOp] = frozenset()
+    size: int = 0
+    has_reduce: bool = False
+
+
+def estimate(size: int | UOp) -> int:
+    """A size as a number; of a symbolic one, its largest."""
+    return size if isinstance(size, int) else int(size.vmax)
+
+
+def volume(ranges: Iterable[UOp]) -> int:
+    """Number of iterations of a set of loops."""
+    return prod([estimate_range(r) for r in ranges])  # type: ignore[no-any-return]
+
+
+def estimate_range(r: UOp) -> int:
+    """Size of a range as a number."""
+    return int(r.src[0].vmax)
+
+
+class StagePlanner:
+    """State of the two passes over one body."""
+
+    def __init__(self, body: UOp) -> None:
+        self.order = list(toposort(body))
+        self.consumers = consumers(self.order)
+        self.stored: dict[UOp, Stored] = {}
+        self.readings: dict[UOp, dict[Reading, None]] = {}
+        self.derived: dict[tuple[UOp, Reading], tuple[Reading, ...]] = {}
+        self.ids = itertools.count()
+        self.memo: dict[UOp, UOp] = {}
+        self.targets: dict[UOp, UOp] = {}
+        self.forced: set[UOp] = set()
+        self.find_forced(body)
+        self.costs = cost.fused_costs(self.order, self.forced)
+
+    def simple(self, u: UOp) -> UOp:
+        """`simplify`, remembered for this body."""
+        found = self.memo.get(u)
+        if found is None:
+            found = self.memo[u] = u if not u.src else simplify(u)
+        return found
+
+    def find_forced(self, body: UOp) -> None:
+        """Marks what has to be stored whatever it costs."""
+        assigns = {s for u in self.order if u.op is Ops.AFTER for s in u.src[1:]}
+        for store in body.src:
+            if store.op is not Ops.STORE:
+                raise InternalError(f"stages: a body holds STOREs, found {store!r}")
+            # A fresh output is the memory of its value for every other reader too. Memory that
+            # existed before may be overwritten again, so an assign is a reader like any other.
+            value = store.src[1]
+            if store not in assigns and value.op not in READ_IN_PLACE:
+                self.targets.setdefault(value, store)
+        self.forced |= set(self.targets)
+        for u in self.order:
+            if u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u)):
+                self.forced.add(u)
+                if slice_of_base(u.src[0]) is None:
+                    self.forced.add(u.src[0])
+            elif u.op is Ops.SCATTER:
+                self.forced.add(u)
+        for u in self.order:
+            if u.op is Ops.CONTIGUOUS and not self.in_memory(u.src[0]):
+                self.forced.add(u)
+
+    def in_memory(self, u: UOp) -> bool:
+        """Whether `u` is memory, whole and in order."""
+        while u not in self.forced and u.op in (*VIEWS_OF_MEMORY, Ops.CONTIGUOUS):
+            u = u.src[0]
+        return u.op is Ops.PARAM or u in self.forced
+
+    # downwards
+
+    def new_ranges(self, shape: tuple[int | UOp, ...], kind: AxisType) -> tuple[UOp, ...]:
+        """Fresh ranges over a shape; axes of size 1 need none."""
+        return tuple([ZERO if isinstance(s, int) and s == 1
+                      else UOp.range(s, next(self.ids), kind) for s in shape])
+
+    def go_down(self) -> None:
+        """Consumers first: how is each node read, and is it stored?"""
+        for u in reversed(self.order):
+            op = u.op
+            if op is Ops.STORE:
+                if self.targets.get(u.src[1]) is not u:
+                    self.read_by_store(u, u)
+                continue
+            if u in self.forced:
+                self.read_by_store(u, self.targets.get(u))
+                continue
+            readings = self.readings.get(u)
+            if not readings or op in LEAVES:
+                continue
+            if self.decide(u, list(readings)):
+                self.read_by_store(u, None)
+                continue
+            # A reduction that is not stored is computed once for all its readings.
+            first = next(iter(readings))
+            for reading in readings:
+                if op is Ops.REDUCE and reading is not first:
+                    self.derived[u, reading] = self.derived[u, first]
+                    continue
+                self.stored[reading.root].size += 1
+                self.pass_on(u, reading)
+
+    def read_by_store(self, u: UOp, target: UOp | None) -> None:
+        """`u` is stored: its own sources are read over its own ranges."""
+        value = u.src[1] if u.op is Ops.STORE else u
+        shape = value.src[0].shape if value.op is Ops.SCATTER else value.shape
+        ranges = self.new_ranges(shape, AxisType.LOOP)
+        self.stored[u] = Stored(u, ranges, target, has_reduce=u.op in (Ops.REDUCE, Ops.SCATTER))
+        if u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u)):
+            self.readings.setdefault(u.src[0], {})
+            return
+        reading = Reading(u, ranges, None, tuple([r for r in ranges if r.op is Ops.RANGE]))
+        if u.op is Ops.STORE:
+            self.derived[u, reading] = (self.add(value, reading),)
+        elif u.op is Ops.SCATTER:
+            self.derived[u, reading] = tuple([self.add(s, scalar_aware(s, reading))
+                                              for s in u.src])
+        else:
+            self.pass_on(u, reading)
+
+    def add(self, source: UOp, reading: Reading) -> Reading:
+        """Notes that `source` is read so."""
+        self.readings.setdefault(source, {})[reading] = None
+        return reading
+
+    def pass_on(self, u: UOp, reading: Reading) -> None:
+        """How the sources of `u` are read when `u` is read so."""
+        op = u.op
+        if op in MOVEMENT:
+            idxs, valid = source_index(u, reading.idxs)
+            idxs = tuple([self.simple(i) for i in idxs])
+            if valid is not None:
+                valid = self.simple(both(reading.valid, valid))  # type: ignore[arg-type]
+                if valid.op is Ops.CONST and valid.arg:
+                    valid = None
+            else:
+                valid = reading.valid
+            result = (self.add(u.src[0], reading._replace(idxs=idxs, valid=valid)),)
+        elif op is Ops.REDUCE:
+            axes = self.new_ranges(
+                tuple([u.src[0].shape[a] for a in u.arg.axes]), AxisType.REDUCE)
+            place = dict(zip(u.arg.axes, axes, strict=True))
+            idxs = tuple([place.get(i, idx) for i, idx in enumerate(reading.idxs)])
+            nest = (*self.nest_of(reading), *[a for a in axes if a.op is Ops.RANGE])
+            result = (self.add(u.src[0], reading._replace(idxs=idxs, nest=nest)),)
+        elif op is Ops.INDEX:
+            # The indices are values read here; what they select from is read from memory.
+            parts = [self.add(s, scalar_aware(s, reading)) for s in u.src[1:]]
+            if not self.in_memory(u.src[0]):
+                self.forced.add(u.src[0])
+            self.add(u.src[0], reading._replace(idxs=DATA_DEPENDENT))
+            result = (reading, *parts)
+        elif op is Ops.AFTER:
+            result = (self.add(u.src[0], reading._replace(after=(*reading.after, *u.src[1:]))),)
+        else:
+            result = tuple([self.add(s, scalar_aware(s, reading)) for s in u.src])
+        self.derived[u, reading] = result
+
+    def decide(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether to store `u`, read so, rather than compute it at each reading."""
+        if u.op is Ops.REDUCE:
+            return not FUSE or not self.may_fuse_reduce(u, readings)
+        if u.op not in ELEMENTWISE and u.op not in (Ops.PAD, Ops.RESHAPE, Ops.INDEX):
+            return False
+        if u.dtype is dtypes.index or (u.op is Ops.CAST and u.src[0].dtype is dtypes.index):
+            return False
+        if any(r.idxs is DATA_DEPENDENT for r in readings):
+            return False
+        roots = {r.root for r in readings}
+        if len(readings) > cost.MAX_READINGS * len(roots):
+            return self.worth_storing(u)
+        if any(self.stored[root].size > int(MAX_KERNEL_NODES.value) for root in roots):
+            return u.op in ELEMENTWISE
+        compute, loads = self.costs[u]
+        if u.op is Ops.RESHAPE:
+            # A plain view costs nothing; one that divides in an inner loop may.
+            if is_row_major_view(u) or not self.divides(u, readings):
+                return False
+            compute += 8
+        if compute == 0:
+            return False
+        numel = max(estimate(prod(u.shape)), 1)
+        repeats = sum(self.times(r) for r in readings) - numel
+        spared = repeats * (compute + cost.EXTRA_LOAD * max(loads - 1, 0))
+        price = numel * (cost.STORE_AND_LOAD + (
+            cost.SAME_KERNEL_BONUS if len(roots) == 1 else 0)) + cost.LAUNCH
+        work = max(volume(r.nest) for r in readings)
+        return spared > price and spared * 10 > work and self.worth_storing(u)
+
+    def worth_storing(self, u: UOp) -> bool:
+        """Constants, however large, are cheaper to make than to load."""
+        return self.costs[u][1] > 0 or self.costs[u][0] >= 2 * cost.STORE_AND_LOAD
+
+    def times(self, r: Reading) -> int:
+        """How often a value read so is computed.
+
+        Loops that it does not depend on and that run inside of those that it does, do not repeat
+        it: it is computed before them.
+        """
+        return volume(self.nest_of(r))
+
+    def nest_of(self, r: Reading) -> tuple[UOp, ...]:
+        """The loops inside of which a value read so is computed."""
+        used = self.used(r)
+        if used <= self.stored[r.root].outer:
+            return tuple([n for n in r.nest if n in used])
+        last = max([i for i, n in enumerate(r.nest) if n in used], default=-1)
+        return r.nest[: last + 1]
+
+    def used(self, r: Reading) -> frozenset[UOp]:
+        """The ranges that a reading depends on."""
+        parts = [i.ranges for i in r.idxs]
+        if r.valid is not None:
+            parts.append(r.valid.ranges)
+        return frozenset().union(*parts)
+
+    def divides(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether the source indices of a RESHAPE hold divisions."""
+        return any(x.op in (Ops.IDIV, Ops.MOD) for r in readings
+                   for i in source_index(u, r.idxs)[0] for x in toposort(self.simple(i)))
+
+    def may_fuse_reduce(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether a reduction can be computed inside the one kernel that reads it.
+
+        It can where each of its elements is computed once: at the loops over all of its reader's
+        outputs, or at some outer ones of them, the others running inside.
+        """
+        first = readings[0]
+        stored = self.stored[first.root]
+        if stored.node.op is Ops.SCATTER or stored.size > int(MAX_KERNEL_NODES.value):
+            return False
+        for r in readings:
+            if r.root is not first.root or r.idxs != first.idxs or r.valid is not None:
+                return False
+        outputs = frozenset([r for r in stored.ranges if r.op is Ops.RANGE])
+        numel = estimate(prod(u.shape))
+        used = self.used(first)
+        if not used <= outputs or volume(used) != numel:
+            return False
+        if used == outputs:
+            if stored.outer and stored.outer != outputs:
+                return False
+            stored.has_reduce = True
+            return True
+        # The rest of the outputs run inside the loops over `used`. A kernel that is a reduction
+        # over all its outputs needs its loop order for itself.
+        if stored.has_reduce or (stored.outer and stored.outer != used):
+            return False
+        rows = volume(used)
+        work = max(volume(outputs), estimate(prod(u.src[0].shape)))
+        if rows < cost.MIN_ROWS and work > cost.SMALL_WORK:
+            return False
+        stored.outer = used
+        return True
+
+    # upwards
+
+    def go_up(self) -> None:
+        """Sources first: each reading as an expression."""
+        values: dict[tuple[UOp, Reading], UOp] = {}
+        for u in self.order:
+            stored = self.stored.get(u)
+            if stored is not None and not is_moved(u):
+                nest = tuple([r for r in stored.ranges if r.op is Ops.RANGE])
+                reading = Reading(u, stored.ranges, None, nest)
+                stored.value = self.express(u, reading, values)
+            for reading in self.readings.get(u, ()):
+                if reading.idxs is DATA_DEPENDENT:
+                    continue
+                if stored is not None or u.op is Ops.PARAM:
+                    values[u, reading] = self.read_memory(u, u.shape, reading)
+                else:
+                    values[u, reading] = self.express(u, reading, values)
+
+    def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
+        """A load from a stored value or a parameter, which is to be seen as of this shape."""
+        flat = self.simple(flat_index(reading.idxs, shape))
+        return source.after(*reading.after).index(flat).load(reading.valid)
+
+    def express(
+        self, u: UOp, reading: Reading, values: dict[tuple[UOp, Reading], UOp]
+    ) -> UOp:
+        """The value of `u` at a reading, from those of its sources."""
+        op = u.op
+        if op is Ops.CONST:
+            return UOp(Ops.CONST, u.dtype, (), u.arg)
+        if op is Ops.DEFINE_VAR:
+            return u
+        if op is Ops.IOTA:
+            return reading.idxs[0]
+        below = self.derived[u, reading]
+        if op is Ops.INDEX:
+            idxs = tuple([values[s, r] for s, r in zip(u.src[1:], below[1:], strict=True)])
+            memory, after = self.memory_of(u.src[0])
+            return self.read_memory(memory, u.src[0].shape, reading._replace(
+                idxs=idxs, after=(*reading.after, *after)))
+        if op is Ops.STORE:
+            return values[u.src[1], below[0]]
+        src = [values[s, r] for s, r in zip(u.src, below, strict=False)]
+        if op in ELEMENTWISE:
+            if u.dtype is dtypes.index or (u.dtype is dtypes.bool
+                                           and src[0].dtype is dtypes.index):
+                return self.simple(src[0].alu(op, *src[1:]) if op is not Ops.CAST
+                                   else src[0].cast(u.dtype))
+            return UOp(op, u.dtype, tuple(src), u.arg)
+        if op is Ops.PAD:
+            _, valid = source_index(u, reading.idxs)
+            if valid is None or (src[0].op is Ops.LOAD and len(src[0].src) > 1):
+                return src[0]
+            return self.simple(valid).where(src[0], src[0].const_like(0))
+        if op is Ops.REDUCE:
+            idxs = below[0].idxs
+            ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is Ops.RANGE]
+            return src[0] if not ranges else UOp(
+                Ops.REDUCE, u.dtype, (src[0], *ranges), u.arg._replace(axes=()))
+        if op is Ops.SCATTER:
+            return UOp(Ops.SCATTER, u.dtype, tuple(src), u.arg)
+        return src[0]
+
+    def memory_of(self, u: UOp) -> tuple[UOp, tuple[UOp, ...]]:
+        """The memory behind row-major views, and the STOREs that it has to be read after."""
+        after: tuple[UOp, ...] = ()
+        while u not in self.stored and u.op is not Ops.PARAM:
+            after += u.src[1:] if u.op is Ops.AFTER else ()
+            u = u.src[0]
+        return u, after
+
+
+ZERO = UOp.index_const(0)
+# Stands for indices that are data: any element may be read.
+DATA_DEPENDENT: Indices = (UOp.index_const(-1),) * 99
+LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.DEFINE_VAR, Ops.IOTA, Ops.DEVICE, Ops.SINK})
+VIEWS_OF_MEMORY = (Ops.AFTER, Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
+# Values that already are memory or make none worth sharing: an output of them is a copy.
+READ_IN_PLACE = frozenset({Ops.PARAM, Ops.CONST, Ops.AFTER, *MOVEMENT, Ops.DETACH})
+
+
+def changes_width(u: UOp) -> bool:
+    """Whether a BITCAST changes the number of elements."""
+    return u.dtype.itemsize != u.src[0].dtype.itemsize
+
+
+def is_moved(u: UOp) -> bool:
+    """Whether the memory of `u` is made without a kernel."""
+    return u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u))
+
+
+def scalar_aware(source: UOp, reading: Reading) -> Reading:
+    """The same reading; a scalar beside a shaped value has no indices."""
+    return reading if source.shape else reading._replace(idxs=())
+
+
+def plan_stages(body: UOp) -> StagePlanner:
+    """Decides and expresses; the result holds one `Stored` for each value with memory."""
+    planner = StagePlanner(body)
+    planner.go_down()
+    planner.go_up()
+    return planner

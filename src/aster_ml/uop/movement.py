@@ -1,0 +1,150 @@
+"""Movement ops as index arithmetic: where an element of the result comes from.
+
+Receives a movement node and one index an axis of its result; returns one index an axis of its
+source, and for PAD the condition under which there is a source element. Indices are not simplified
+here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aster_ml.helpers import prod
+from aster_ml.uop.node import UOp, index_alu, to_uop
+from aster_ml.uop.ops import Ops
+
+Indices = tuple[UOp, ...]
+ZERO = UOp.index_const(0)
+
+
+def flat_index(idxs: Indices, shape: tuple[Any, ...]) -> UOp:
+    """Row-major position of an element."""
+    total = ZERO
+    for i, size in zip(idxs, shape, strict=True):
+        total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, to_uop(size)), i)
+    return total
+
+
+def unflatten_index(flat: UOp, shape: tuple[Any, ...]) -> Indices:
+    """One index an axis from a row-major position that lies inside the shape."""
+    result: list[UOp] = []
+    for axis in range(len(shape) - 1, -1, -1):
+        size = shape[axis]
+        if size == 1 and isinstance(size, int):
+            result.append(ZERO)
+        elif axis == 0 or all(isinstance(s, int) and s == 1 for s in shape[:axis]):
+            result.append(flat)
+        else:
+            result.append(index_alu(Ops.MOD, flat, to_uop(size)))
+            flat = index_alu(Ops.IDIV, flat, to_uop(size))
+    return tuple(reversed(result))
+
+
+def reshape_index(old: tuple[Any, ...], new: tuple[Any, ...], idxs: Indices) -> Indices:
+    """Source indices of a RESHAPE from `old` to `new`.
+
+    Axes are matched in groups of equal product, so that axes which a reshape leaves alone keep
+    their index and divisions stay within a group.
+    """
+    result: list[UOp] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        i0, j0 = i, j
+        have = old[i] if i < len(old) else 1
+        want = new[j] if j < len(new) else 1
+        i, j = min(i + 1, len(old)), min(j + 1, len(new))
+        while not (have is want or have == want):
+            if not (isinstance(have, int) and isinstance(want, int)):
+                # Sizes that cannot be compared: the rest is one group.
+                i, j = len(old), len(new)
+                break
+            if have < want and i < len(old):
+                have, i = have * old[i], i + 1
+            elif j < len(new):
+                want, j = want * new[j], j + 1
+            else:
+                have, i = have * old[i], i + 1
+        group_old, group_new = old[i0:i], new[j0:j]
+        if len(group_old) == 1 and len(group_new) == 1:
+            result.append(idxs[j0])
+        elif group_old:
+            flat = flat_index(idxs[j0:j], group_new) if group_new else ZERO
+            result.extend(unflatten_index(flat, group_old))
+    return tuple(result)
+
+
+def source_index(u: UOp, idxs: Indices) -> tuple[Indices, UOp | None]:
+    """Where the element `idxs` of the movement node `u` comes from, and when it comes at all."""
+    op = u.op
+    source = u.src[0]
+    if op is Ops.RESHAPE:
+        return reshape_index(source.shape, u.shape, idxs), None
+    if op is Ops.EXPAND:
+        return tuple([ZERO if isinstance(s, int) and s == 1 else i
+                      for s, i in zip(source.shape, idxs, strict=True)]), None
+    if op is Ops.PERMUTE:
+        place = sorted(range(len(u.arg)), key=u.arg.__getitem__)
+        return tuple([idxs[p] for p in place]), None
+    if op is Ops.FLIP:
+        return tuple([index_alu(Ops.SUB, to_uop(s - 1), i) if axis in u.arg else i
+                      for axis, (s, i) in enumerate(zip(source.shape, idxs, strict=True))]), None
+    if op is Ops.SHRINK:
+        return tuple([index_alu(Ops.ADD, i, to_uop(start))
+                      for (start, _), i in zip(u.marg, idxs, strict=True)]), None
+    result: list[UOp] = []
+    valid: UOp | None = None
+    for (before, after), size, i in zip(u.marg, source.shape, idxs, strict=True):
+        inner = index_alu(Ops.SUB, i, to_uop(before))
+        result.append(inner)
+        if not (isinstance(before, int) and before == 0):
+            valid = both(valid, index_alu(Ops.CMPLT, MINUS_ONE, inner))
+        if not (isinstance(after, int) and after == 0):
+            valid = both(valid, index_alu(Ops.CMPLT, inner, to_uop(size)))
+    return tuple(result), valid
+
+
+MINUS_ONE = UOp.index_const(-1)
+
+
+def both(a: UOp | None, b: UOp | None) -> UOp | None:
+    """The conjunction of two conditions, either of which may be absent (always true)."""
+    if a is None or a is b:
+        return b
+    if b is None:
+        return a
+    return a.alu(Ops.AND, b)
+
+
+def is_row_major_view(u: UOp) -> bool:
+    """Whether `u` is its base's elements in their order: only RESHAPE between them."""
+    while u.op is Ops.RESHAPE:
+        u = u.src[0]
+    return u.op in (Ops.BUFFER, Ops.PARAM)
+
+
+def slice_of_base(u: UOp) -> tuple[UOp, int] | None:
+    """The base and element offset, when `u` is one unbroken run of its base's elements.
+
+    Only RESHAPE, and SHRINK that leaves all but the outermost cut axis whole, keep a run unbroken.
+    """
+    if u.op in (Ops.BUFFER, Ops.PARAM):
+        return u, 0
+    if u.op is Ops.RESHAPE:
+        return slice_of_base(u.src[0])
+    if u.op is Ops.SHRINK and len(u.src) == 1:
+        below = slice_of_base(u.src[0])
+        if below is None or not all(isinstance(s, int) for s in u.src[0].shape):
+            return None
+        offset, whole = 0, True
+        step = prod(u.src[0].shape)
+        for (start, stop), size in zip(u.arg, u.src[0].shape, strict=True):
+            step //= max(size, 1)
+            cut = (start, stop) != (0, size)
+            if cut and not whole:
+                return None
+            offset += start * step
+            # Axes left of the first axis longer than 1 may be cut; right of it all must be whole.
+            if stop - start > 1:
+                whole = False
+        return below[0], below[1] + offset
+    return None
