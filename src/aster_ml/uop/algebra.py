@@ -15,7 +15,7 @@ from aster_ml.dtype import can_lossless_cast, dtypes
 from aster_ml.uop.conditions import FALSE, TRUE, negate
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.infer import bounds_of_alu
-from aster_ml.uop.linear_form import form_of, full_order, number
+from aster_ml.uop.linear_form import form_of, order_of, number
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import BINARY, COMMUTATIVE, TERNARY, UNARY, Ops
 from aster_ml.uop.pattern import Rule, UPat
@@ -164,7 +164,7 @@ def max_by_difference(u: UOp, x: UOp, y: UOp) -> UOp | None:
         return x
     if high <= 0:
         return y
-    if y.op is not Ops.CONST and full_order(x) > full_order(y):
+    if y.op is not Ops.CONST and order_of(x) > order_of(y):
         return UOp(Ops.MAX, INDEX, (y, x))
     return None
 

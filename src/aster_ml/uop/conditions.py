@@ -15,7 +15,7 @@ from aster_ml.uop.linear_form import (
     bounds_of,
     factors_of,
     form_of,
-    full_order,
+    order_of,
     least_value,
     node_of,
     number,
@@ -134,7 +134,7 @@ def equal(op: Ops, x: UOp, y: UOp) -> UOp:
             return different
     if g > 1:
         form = Form({t: a // g for t, a in form.terms.items()}, form.const // g)
-    if form.terms[min(form.terms, key=full_order)] < 0:
+    if form.terms[min(form.terms, key=order_of)] < 0:
         form = form.scaled(-1)
     found = drop_small_rest(form)
     if found is not None:
@@ -183,7 +183,7 @@ def conditions_of(valid: UOp) -> list[UOp]:
 
 def chain(op: Ops, parts: list[UOp]) -> UOp:
     """The parts in canonical order under one op; there is at least one."""
-    ordered = sorted(parts, key=full_order)
+    ordered = sorted(parts, key=order_of)
     result = ordered[0]
     for part in ordered[1:]:
         result = UOp(op, BOOL, (result, part))
@@ -207,8 +207,17 @@ def excludes_another(part: UOp, parts: dict[UOp, None]) -> bool:
 
 
 def conjunction(u: UOp) -> UOp:
-    """AND in normal form: no repeats, one interval for each term, False where two exclude."""
-    parts = parts_of(u, Ops.AND)
+    """AND in normal form."""
+    return join_all(parts_of(u, Ops.AND))
+
+
+def disjunction(u: UOp) -> UOp:
+    """OR in normal form."""
+    return join_any(parts_of(u, Ops.OR))
+
+
+def join_all(parts: dict[UOp, None]) -> UOp:
+    """All of the parts: no repeats, one interval for each term, False where two exclude."""
     if FALSE in parts:
         return FALSE
     parts.pop(TRUE, None)
@@ -246,9 +255,8 @@ def conjunction(u: UOp) -> UOp:
     return chain(Ops.AND, kept) if kept else TRUE
 
 
-def disjunction(u: UOp) -> UOp:
-    """OR in normal form: no repeats, the widest bound for each term, True where two cover all."""
-    parts = parts_of(u, Ops.OR)
+def join_any(parts: dict[UOp, None]) -> UOp:
+    """Any of the parts: no repeats, the widest bound for each term, True where two cover all."""
     if TRUE in parts:
         return TRUE
     parts.pop(FALSE, None)

@@ -23,29 +23,32 @@ EXPAND_LIMIT = 32
 
 def number(value: int) -> UOp:
     """An index constant."""
-    return UOp(Ops.CONST, INDEX, (), value)
+    found = NUMBERS.get(value)
+    if found is None:
+        found = UOp(Ops.CONST, INDEX, (), value)
+        if len(NUMBERS) < 1000:
+            NUMBERS[value] = found
+    return found
 
 
-def order_of(atom: UOp) -> tuple[int, bytes]:
+# Constants that have been asked for, as they mostly come again.
+NUMBERS: dict[int, UOp] = {}
+
+
+def order_of(atom: UOp) -> tuple[int, bool, bytes]:
     """Where a monomial stands in a sum: by its innermost range, then by its digest.
 
     What changes least stands first, so that the beginning of a sum can leave an inner loop.
     """
     if atom.op is Ops.RANGE:
-        return atom.arg.id, b""
+        return atom.arg.id, False, atom.digest
     ranges = atom.ranges
-    return max([r.arg.id for r in ranges]) if ranges else -1, atom.digest
-
-
-def full_order(atom: UOp) -> tuple[int, bytes, bytes]:
-    """`order_of`, with ranges of one id told apart."""
-    first, second = order_of(atom)
-    return first, second, atom.digest
+    return max([r.arg.id for r in ranges]) if ranges else -1, True, atom.digest
 
 
 def sort_atoms(atoms: Iterable[UOp]) -> list[UOp]:
     """The atoms in the order of `order_of`."""
-    return sorted(atoms, key=full_order)
+    return sorted(atoms, key=order_of)
 
 
 class Form:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from aster_ml.dtype import dtypes
 from aster_ml.uop.divmod import DIVMOD_RULES
-from aster_ml.uop.linear_form import Form, factors_of, form_of, node_of, product_of
+from aster_ml.uop.linear_form import Form, factors_of, form_of, node_of, number, product_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.pattern import PatternMatcher, Rule, UPat
@@ -45,7 +45,8 @@ def times(form: Form, y: UOp) -> Form:
 def join_remainder(form: Form, t: UOp, f: UOp) -> Form | None:
     """rewrite: a*c*(x//c) + a*(x%c) -> a*x. `f` is the remainder, a factor of the monomial `t`.
 
-    when: fewer divisions are left, so the quotient (as its own rules write it) stands in the form.
+    when: fewer divisions are left, so the quotient (as its own rules write it) stands in the form;
+    and the bounds stay as close, since `a*x - b*(x//c)` tells less of its value than it might.
     """
     x, c = f.src
     if c.bounds[0] <= 0:
@@ -57,9 +58,15 @@ def join_remainder(form: Form, t: UOp, f: UOp) -> Form | None:
         step = times(step, product_of(factors))
     a = form.terms[t]
     joined = form.plus(Form({t: 1}, 0), -a).plus(step, a)
-    if divisions_in(joined) < divisions_in(form):
+    if divisions_in(joined) < divisions_in(form) and within(joined, form):
         return joined
     return None if factors or c.op is not Ops.CONST else join_congruent(form, t, a * c.arg)
+
+
+def within(inner: Form, outer: Form) -> bool:
+    """Whether the bounds of one form lie inside those of the other."""
+    (low, high), (least, greatest) = inner.bounds(), outer.bounds()
+    return least <= low and high <= greatest
 
 
 def join_congruent(form: Form, t: UOp, whole: int) -> Form | None:
@@ -72,6 +79,23 @@ def join_congruent(form: Form, t: UOp, whole: int) -> Form | None:
             if gap.const % c.arg == 0 and all(k % c.arg == 0 for k in gap.terms.values()):
                 a = form.terms[t]
                 return form.plus(Form({t: a, q: b}, 0), -1).plus(y, a)
+    return None
+
+
+def join_remainders(form: Form, t: UOp) -> Form | None:
+    """rewrite: a*(x%c) + a*c*((x//c)%d) -> a*(x%(c*d)). `t` is x%c."""
+    x, c = t.src
+    a = form.terms[t]
+    if c.op is not Ops.CONST or c.arg <= 0:
+        return None
+    for s, b in form.terms.items():
+        if s.op is Ops.MOD and b == a * c.arg and s.src[1].op is Ops.CONST and s.src[1].arg > 0:
+            quotient = quotient_form(UOp(Ops.IDIV, INDEX, (x, c)))
+            gap = form_of(s.src[0]).plus(quotient, -1)
+            d = s.src[1].arg
+            if gap.const % d == 0 and all(k % d == 0 for k in gap.terms.values()):
+                whole = UOp(Ops.MOD, INDEX, (x, number(c.arg * d)))
+                return form.plus(Form({t: a, s: b}, 0), -1).plus(Form({whole: a}, 0))
     return None
 
 
@@ -93,6 +117,8 @@ def merge_divisions(form: Form) -> Form | None:
         for f in factors_of(t):
             if f.op is Ops.MOD:
                 joined = join_remainder(form, t, f)
+                if joined is None and t is f:
+                    joined = join_remainders(form, t)
                 if joined is not None:
                     return joined
         if t.op is Ops.IDIV:
@@ -104,7 +130,11 @@ def merge_divisions(form: Form) -> Form | None:
 
 def sum_normal_form(u: UOp) -> UOp:
     """rewrite: a sum or product -> the sum of its monomials in canonical order."""
-    form = form_of(u)
+    return node_of(merge_terms(form_of(u)))
+
+
+def merge_terms(form: Form) -> Form:
+    """The form without terms that have one value, and with divisions merged."""
     terms = form.terms
     for t in terms:
         low, high = t.bounds
@@ -118,7 +148,7 @@ def sum_normal_form(u: UOp) -> UOp:
         if merged is None:
             break
         form = merged
-    return node_of(form)
+    return form
 
 
 SUM_RULES: list[Rule] = [

@@ -9,7 +9,9 @@ here, for a rule may put a constant in the place of a node. The rules stand by s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
+from aster_ml.errors import InternalError
 from aster_ml.uop.algebra import (
     ANY_DTYPE_RULES,
     BOOL_RULES,
@@ -18,15 +20,32 @@ from aster_ml.uop.algebra import (
     GATE_RULES,
     WHOLE_NUMBER_RULES,
 )
-from aster_ml.uop.conditions import CONDITION_RULES, TRUE, Interval, conditions_of, interval_of
+from aster_ml.uop.conditions import (
+    BOOL,
+    CONDITION_RULES,
+    TRUE,
+    Interval,
+    conditions_of,
+    interval_of,
+    join_all,
+    join_any,
+    parts_of,
+)
 from aster_ml.uop.divmod import DIVMOD_RULES
 from aster_ml.uop.graph import substitute, toposort
-from aster_ml.uop.linear_form import Form, form_of, node_of, number
+from aster_ml.uop.linear_form import (
+    INDEX,
+    Form,
+    factors_of,
+    form_of,
+    multiply,
+    node_of,
+    number,
+)
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.pattern import PatternMatcher
-from aster_ml.uop.rewrite import rewrite_after
-from aster_ml.uop.sums import SUM_RULES
+from aster_ml.uop.sums import SUM_RULES, merge_terms
 
 symbolic = PatternMatcher([
     *CONSTANT_RULES, *SUM_RULES, *DIVMOD_RULES, *WHOLE_NUMBER_RULES, *FLOAT_RULES,
@@ -37,7 +56,7 @@ symbolic = PatternMatcher([
 def simplify(u: UOp) -> UOp:
     """The same value by fewer operations: an index or bool expression, or a whole kernel graph."""
     done: dict[UOp, UOp] = {}
-    rewrite_after(u, symbolic, None, done)
+    simplify_into(u, done)
     return done[u]
 
 
@@ -47,8 +66,118 @@ def simplify_all(uops: Iterable[UOp]) -> list[UOp]:
     uops = list(uops)
     for u in uops:
         if u not in done:
-            rewrite_after(u, symbolic, None, done)
+            simplify_into(u, done)
     return [done[u] for u in uops]
+
+
+SUM_OPS = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})
+JOIN_OPS = frozenset({Ops.AND, Ops.OR})
+SUM_RULE = SUM_RULES[0]
+
+
+def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
+    """Fills `done` for everything below `root`, as `graph_rewrite` with `symbolic` would.
+
+    Whole sums and whole conjunctions are taken at once, so that a sum of n terms is put in order
+    one time instead of n times.
+    """
+    table = symbolic.table
+    # (node, what is waited for): None its sources, a Form the atoms of a sum, a dict the parts of
+    # a conjunction, a node the result it became.
+    stack: list[tuple[UOp, Any]] = [(root, None)]
+    limit = STEP_LIMIT
+    while stack:
+        u, waits = stack.pop()
+        if waits.__class__ is UOp:
+            done[u] = done[waits]
+            continue
+        if u in done:
+            continue
+        op, src = u.op, u.src
+        if not src:
+            done[u] = u
+            continue
+        result: UOp | None
+        if u.dtype is INDEX and op in SUM_OPS:
+            if waits is None:
+                waits = form_of(u)
+                pending = [f for t in waits.terms for f in atoms_of(t) if f not in done]
+                if pending:
+                    stack.append((u, waits))
+                    stack.extend([(f, None) for f in pending])
+                    continue
+            form = merge_terms(renewed(waits, done))
+            result = node_of(form)
+            settled = all([done.get(f) is f for t in form.terms for f in atoms_of(t)])
+            SUM_RULE.fired += result is not u
+        elif u.dtype is BOOL and op in JOIN_OPS:
+            if waits is None:
+                waits = parts_of(u, op)
+                pending = [p for p in waits if p not in done]
+                if pending:
+                    stack.append((u, waits))
+                    stack.extend([(p, None) for p in pending])
+                    continue
+            parts = {q: None for p in waits for q in parts_of(done[p], op)}
+            result = (join_all if op is Ops.AND else join_any)(parts)
+            settled = all([done.get(p) is p for p in parts_of(result, op)])
+            (AND_RULE if op is Ops.AND else OR_RULE).fired += result is not u
+        else:
+            pending = [s for s in src if s not in done]
+            if pending:
+                stack.append((u, None))
+                stack.extend([(s, None) for s in pending])
+                continue
+            new = u
+            changed = tuple([done[s] for s in src])
+            if changed != src:
+                new = UOp(op, u.dtype, changed, u.arg)
+                if new in done:
+                    done[u] = done[new]
+                    continue
+            matcher = table[op]
+            result = matcher(new, None) if matcher is not None else None
+            if result is None:
+                done[u] = done[new] = new
+                continue
+            settled = False
+        if result in done:
+            done[u] = done[result]
+        elif settled or not result.src:
+            done[u] = done[result] = result
+        else:
+            limit -= 1
+            if limit < 0:
+                raise InternalError(f"simplify does not end; at {u!r} it makes {result!r}")
+            stack.append((u, result))
+            stack.append((result, None))
+
+
+# Rewrites of one call: far more than any sound set of rules needs, as a net below the rules.
+STEP_LIMIT = 1_000_000
+AND_RULE, OR_RULE = [r for r in CONDITION_RULES if r.pattern.ops in ((Ops.AND,), (Ops.OR,))]
+
+
+def atoms_of(monomial: UOp) -> list[UOp]:
+    """The factors of a monomial."""
+    return factors_of(monomial) if monomial.op is Ops.MUL else [monomial]
+
+
+def renewed(form: Form, done: dict[UOp, UOp]) -> Form:
+    """The form with what its atoms have become."""
+    if all([done[f] is f for t in form.terms for f in atoms_of(t)]):
+        return form
+    result = Form({}, form.const)
+    for t, a in form.terms.items():
+        atoms = atoms_of(t)
+        new = form_of(done[atoms[0]])
+        for f in atoms[1:]:
+            product = multiply(new, form_of(done[f]))
+            if product is None:
+                product = Form({UOp(Ops.MUL, INDEX, (node_of(new), done[f])): 1}, 0)
+            new = product
+        result = result.plus(new, a)
+    return result
 
 
 # strides
@@ -117,11 +246,13 @@ def intervals_of(valid: UOp) -> list[Interval]:
     return [Interval(term, low, high) for term, (low, high) in found.items() if low <= high]
 
 
-def narrow(u: UOp, known: Iterable[Interval]) -> tuple[UOp, dict[UOp, UOp]]:
+def narrow(
+    u: UOp, known: Iterable[Interval], wanted: Collection[UOp] | None = None
+) -> tuple[UOp, dict[UOp, UOp]] | None:
     """`u` with a variable of the narrower bounds in the place of each term, simplified.
 
     Of a term that is a sum, a summand with coefficient 1 or -1 is written by means of the variable.
-    The dict says what the variables stand for.
+    The dict says what the variables stand for. None where nothing that is `wanted` is replaced.
     """
     changes: dict[UOp, UOp] = {}
     meaning: dict[UOp, UOp] = {}
@@ -136,11 +267,15 @@ def narrow(u: UOp, known: Iterable[Interval]) -> tuple[UOp, dict[UOp, UOp]]:
             changes[term] = stand_in
             continue
         units = [t for t, a in form.terms.items() if a in (1, -1) and t not in changes]
+        if wanted is not None:
+            units = [t for t in units if t in wanted]
         if units:
             unit = units[-1]
             a = form.terms[unit]
             rest = form.plus(Form({unit: 1}, 0), -a)
             changes[unit] = node_of(form_of(stand_in).plus(rest, -1).scaled(a))
+    if wanted is not None and not any(t in wanted for t in changes):
+        return None
     return simplify(substitute(u, changes, outside_ranges)), meaning
 
 
@@ -157,20 +292,24 @@ def simplify_given(u: UOp, valid: UOp) -> UOp:
     known = intervals_of(valid)
     atoms = [k for k in known if k.term in form_of(k.term).terms]
     sums = [k for k in known if k not in atoms]
-    cost = cost_of(u)
     for group in [atoms] * bool(atoms) + [[*atoms, k] for k in sums]:
-        if cost < LEAST_COST:
-            break
-        narrowed, meaning = narrow(u, group)
-        found = simplify(substitute(narrowed, meaning, outside_ranges))
-        found_cost = cost_of(found)
-        if found_cost < cost:
-            u, cost = found, found_cost
+        wanted = below_choices(u)
+        narrowed = narrow(u, group, wanted) if wanted else None
+        if narrowed is not None:
+            found = simplify(substitute(*narrowed, outside_ranges))
+            if cost_of(found) < cost_of(u):
+                u = found
     return u
 
 
-# Below it nothing is left to gain from knowing more: no division, comparison or choice.
-LEAST_COST = 2
+def below_choices(u: UOp) -> set[UOp]:
+    """What stands below a division, comparison or choice: there alone narrower bounds can help."""
+    return set(toposort(*[s for x in toposort(u) if x.op in CHOICES for s in x.src]))
+
+
+CHOICES = frozenset({
+    Ops.IDIV, Ops.MOD, Ops.MAX, Ops.WHERE, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ, Ops.CAST,
+})
 
 
 def bounds_given(u: UOp, valid: UOp) -> tuple[int, int]:
@@ -180,6 +319,7 @@ def bounds_given(u: UOp, valid: UOp) -> tuple[int, int]:
     known = intervals_of(valid)
     atoms = [k for k in known if k.term in form_of(k.term).terms]
     for group in [known, atoms, *[[*atoms, k] for k in known if k not in atoms]]:
-        narrowed = narrow(u, group)[0]
-        low, high = max(low, narrowed.vmin), min(high, narrowed.vmax)
+        narrowed = narrow(u, group)
+        if narrowed is not None:
+            low, high = max(low, narrowed[0].vmin), min(high, narrowed[0].vmax)
     return low, high
