@@ -1,0 +1,341 @@
+"""Contractions: matrix products, einsum, convolutions. What multiplies two values and adds up.
+
+Receives Tensors; returns Tensors made of movement, one MUL and one REDUCE: both factors are views
+of their operands, spread over the axes of the result and of the sum, so that a kernel sees nothing
+but two index expressions. Windows, which convolution shares with pooling, are in `mixin.pool`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, to_dtype
+from aster_ml.errors import ArgumentError, ShapeError
+from aster_ml.helpers import make_tuple
+from aster_ml.mixin.movement import broadcast_shapes
+from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
+from aster_ml.uop.infer import show_shape
+
+Labels = tuple[Any, ...]
+
+
+class ContractMixin(PoolMixin):
+    """Products that sum."""
+
+    __slots__ = ()
+
+    def dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:
+        """Product over the last axis of self and the second-last (of one axis, the only) of `w`.
+
+        Shapes: self [*b, n, k], w [*b, k, m] -> [*b, n, m]; b broadcasts.
+        Dtype: `dtype`, in which it also accumulates; else the least upper of both, and sums of
+        floats of less than 32 bits accumulate in float32.
+        Raises: ShapeError when the two k differ, or a side has no axes.
+        Source: Python array API 2023.12, matmul.
+        """
+        x = self
+        if not x.shape or not w.shape:
+            raise ShapeError(f"matmul: each side needs an axis, in {show_shape(x.shape)} @ "
+                             f"{show_shape(w.shape)}; * multiplies by a scalar")
+        k, k_w = x.shape[-1], w.shape[-1 if len(w.shape) == 1 else -2]
+        if not (k is k_w or k == k_w):
+            raise ShapeError(f"matmul: k differs, {show_shape((k,))[1:-1]} against "
+                             f"{show_shape((k_w,))[1:-1]}, in {show_shape(x.shape)} @ "
+                             f"{show_shape(w.shape)}")
+        result, wide = accumulation_dtypes((x.dtype, w.dtype), dtype)
+        broadcast_shapes("matmul", x.shape[:-2], w.shape[:-2])
+        x, w = x.cast(wide), w.cast(wide)
+        if len(w.shape) > 1:
+            w = w.transpose(-2, -1)
+            if len(x.shape) > 1:
+                # [*b, n, 1, k] and [*b, 1, m, k].
+                x, w = x.unsqueeze(-2), w.unsqueeze(-3)
+            else:
+                x = x.unsqueeze(0)
+        return (x * w).sum(-1, dtype=wide).cast(result)
+
+    def matmul(self, x: Self, reverse: bool = False, dtype: DTypeLike | None = None) -> Self:
+        """`self.dot(x)`; with `reverse` `x.dot(self)`.
+
+        Shapes: self [*b, n, k], x [*b, k, m] -> [*b, n, m]; b broadcasts.
+        """
+        return x.dot(self, dtype) if reverse else self.dot(x, dtype)
+
+    def __matmul__(self, x: Self) -> Self:
+        return self.dot(x)
+
+    def __imatmul__(self, x: Self) -> Self:
+        return self.assign(self.dot(x))
+
+    def linear(
+        self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None
+    ) -> Self:
+        """`self @ weight + bias`; a weight of one axis multiplies the last axis instead.
+
+        Shapes: self [*b, k], weight [k, m], bias [m] -> [*b, m].
+        Dtype: `dtype`, to which all operands are cast; else as in `dot`.
+        """
+        if dtype is not None:
+            cast = None if bias is None else bias.cast(dtype)
+            return self.cast(dtype).linear(weight.cast(dtype), cast)
+        out = self * weight if len(weight.shape) == 1 else self.dot(weight)
+        return out if bias is None else out + bias
+
+    @staticmethod
+    def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Any:
+        """The sum of products that a formula names: `"ij,jk->ik"` is a matrix product.
+
+        Letters name axes; those absent from the right side are summed. A letter twice in one
+        operand takes the diagonal, `...` stands for any axes, which broadcast. Without `->` the
+        result has the letters that occur once, in alphabetical order. Several operands are
+        multiplied from the left, each axis summed as soon as nothing else needs it.
+
+        Dtype: `dtype`, else the least upper of all operands.
+        Raises: ArgumentError for a formula that does not fit; ShapeError for sizes that differ.
+        Source: numpy.einsum.
+        """
+        if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+            operands = tuple(operands[0])
+        inputs, output = parse_formula(formula, [len(x.shape) for x in operands])
+        result, wide = accumulation_dtypes([x.dtype for x in operands], dtype)
+        terms = [take_diagonals(x.cast(wide), labels, formula)
+                 for x, labels in zip(operands, inputs)]
+        check_label_sizes(terms, formula)
+        value, labels = terms[0]
+        for i, (other, other_labels) in enumerate(terms[1:], 2):
+            later = {label for _, rest in terms[i:] for label in rest}.union(output)
+            value, labels = sum_unused(value, labels, later.union(other_labels))
+            other, other_labels = sum_unused(other, other_labels, later.union(labels))
+            value, labels = multiply_sum(value, labels, other, other_labels, output, later)
+        value, labels = sum_unused(value, labels, set(output))
+        return value.permute([labels.index(label) for label in output]).cast(result)
+
+    def conv2d(
+        self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1,
+        dilation: Any = 1, padding: Any = 0, dtype: DTypeLike | None = None,
+    ) -> Self:
+        """Cross-correlation over the last axes, as many as the weight has after its first two.
+
+        `padding` is one number, one an axis, a pair an axis, or all numbers flat with the last
+        axis first: (left, right, top, bottom).
+
+        Shapes: self [n, c, h, w], weight [o, c, kh, kw] -> [n, o, h - kh + 1, w - kw + 1];
+            self [n, c, t], weight [o, c, k] -> [n, o, t - k + 1]; kh <= h; kw <= w; k <= t.
+        Dtype: `dtype`, else the least upper of both; accumulates as `dot` does.
+        Raises: ShapeError when channels, groups or kernel do not fit.
+        Source: torch.nn.functional.conv2d.
+        """
+        x = self
+        kernel = weight.shape[2:]
+        dims = len(kernel)
+        if not dims or len(x.shape) != dims + 2:
+            raise ShapeError(f"conv: input {show_shape(x.shape)} and weight "
+                             f"{show_shape(weight.shape)}; [n, c, *sizes] and "
+                             "[out, c / groups, *kernel] are wanted, with equally many axes")
+        batch, c_in = x.shape[:2]
+        c_out, c_group = weight.shape[:2]
+        if c_group * groups != c_in or c_out % groups:
+            raise ShapeError(f"conv: {groups} groups of {c_group} channels against {c_in} in the "
+                             f"input and {c_out} in the result, in {show_shape(x.shape)} and "
+                             f"{show_shape(weight.shape)}")
+        result, wide = accumulation_dtypes((x.dtype, weight.dtype), dtype)
+        pads = resolve_padding(padding, dims, "conv")
+        x = windows_of(pad_last(x.cast(wide), pads), kernel, make_tuple(stride, dims),
+                       make_tuple(dilation, dims), "conv")
+        sizes = x.shape[2:2 + dims]
+        # [n, groups, 1, *sizes, c, *kernel] and [1, groups, out, 1.., c, *kernel].
+        x = x.reshape((batch, groups, c_group, *sizes, *kernel))
+        places = tuple(range(3, 3 + dims))
+        x = x.permute((0, 1, *places, 2, *range(3 + dims, 3 + 2 * dims))).unsqueeze(2)
+        w = weight.cast(wide).reshape(
+            (1, groups, c_out // groups, *(1,) * dims, c_group, *kernel))
+        out = (x * w).sum(tuple(range(-1 - dims, 0)), dtype=wide)
+        out = out.reshape((batch, c_out, *sizes)).cast(result)
+        return out if bias is None else out + bias.reshape((1, -1, *(1,) * dims))
+
+    def conv_transpose2d(
+        self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1,
+        dilation: Any = 1, padding: Any = 0, output_padding: Any = 0,
+    ) -> Self:
+        """The transpose of `conv2d`, as a convolution with zeros put between the inputs.
+
+        `output_padding` lengthens the far end of each axis.
+
+        Shapes: self [n, c, h, w], weight [c, o, kh, kw] -> [n, o, h + kh - 1, w + kw - 1].
+        Raises: ShapeError when channels or groups do not fit.
+        Source: torch.nn.functional.conv_transpose2d.
+        """
+        x = self
+        kernel = weight.shape[2:]
+        dims = len(kernel)
+        if not dims or len(x.shape) != dims + 2:
+            raise ShapeError(f"conv_transpose: input {show_shape(x.shape)} and weight "
+                             f"{show_shape(weight.shape)}; [n, c, *sizes] and "
+                             "[c, out / groups, *kernel] are wanted, with equally many axes")
+        if weight.shape[0] != x.shape[1] or x.shape[1] % groups:
+            raise ShapeError(f"conv_transpose: {x.shape[1]} channels in {show_shape(x.shape)} "
+                             f"against {weight.shape[0]} in {show_shape(weight.shape)}, in "
+                             f"{groups} groups")
+        strides, dilations = make_tuple(stride, dims), make_tuple(dilation, dims)
+        extra = make_tuple(output_padding, dims)
+        for axis, step in enumerate(strides, 2):
+            x = put_zeros_between(x, axis, step)
+        pads = [(d * (k - 1) - before, d * (k - 1) - after + more)
+                for k, d, (before, after), more
+                in zip(kernel, dilations, resolve_padding(padding, dims, "conv_transpose"), extra)]
+        x = pad_last(x, pads)
+        # [c, o / groups, *kernel] -> [o, c / groups, *kernel], kernel reversed.
+        w = weight.flip(tuple(range(2, 2 + dims))).unflatten(0, (groups, -1)).transpose(1, 2)
+        return x.conv2d(w.flatten(0, 1), bias, groups, 1, dilations)
+
+    def image_dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:
+        """`dot`; no device here has image memory.
+
+        Shapes: self [*b, n, k], w [*b, k, m] -> [*b, n, m]; b broadcasts.
+        """
+        return self.dot(w, dtype)
+
+    def image_conv2d(
+        self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1,
+        dilation: Any = 1, padding: Any = 0, dtype: DTypeLike | None = None,
+    ) -> Self:
+        """`conv2d`; no device here has image memory."""
+        return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype)
+
+    if TYPE_CHECKING:
+
+        def assign(self, x: Any) -> Self:
+            """Self overwritten with `x`."""
+
+
+def accumulation_dtypes(
+    operands: Sequence[DType], dtype: DTypeLike | None
+) -> tuple[DType, DType]:
+    """The dtype of a sum of products and the one in which products and sum are computed."""
+    if dtype is not None:
+        return to_dtype(dtype), to_dtype(dtype)
+    result = least_upper_dtype(*operands)
+    return result, sum_acc_dtype(result)
+
+
+def put_zeros_between(x: Any, axis: int, step: int) -> Any:
+    """`step - 1` zeros between neighbours along an axis."""
+    size = x.shape[axis]
+    if step == 1:
+        return x
+    lead, rest = x.shape[:axis], x.shape[axis + 1:]
+    pairs = [(0, 0)] * (len(x.shape) + 1)
+    pairs[axis + 1] = (0, step - 1)
+    x = x.reshape((*lead, size, 1, *rest)).pad_zeros(pairs).reshape((*lead, size * step, *rest))
+    # None after the last one.
+    return x.shrink([(0, size * step - (step - 1)) if a == axis else None
+                     for a in range(len(x.shape))])
+
+
+# einsum: what the formula says, then one operand after the other
+
+
+def parse_formula(formula: str, ranks: list[int]) -> tuple[list[Labels], Labels]:
+    """Labels of each operand and of the result; the axes under `...` are negative numbers."""
+    text = formula.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    parts = left.split(",")
+    if len(parts) != len(ranks):
+        raise ArgumentError(f"einsum: {formula!r} names {len(parts)} operands, given {len(ranks)}")
+    inputs = [expand_labels(part, rank, formula) for part, rank in zip(parts, ranks)]
+    wild = max((sum(isinstance(label, int) for label in labels) for labels in inputs), default=0)
+    if arrow:
+        named = len(right.replace("...", ""))
+        output = expand_labels(right, named + (wild if "..." in right else 0), formula)
+    else:
+        letters = [label for labels in inputs for label in labels if isinstance(label, str)]
+        output = (*range(-wild, 0), *sorted(c for c in set(letters) if letters.count(c) == 1))
+    known = {label for labels in inputs for label in labels}
+    unknown = [str(label) for label in output if label not in known]
+    if unknown or len(set(output)) != len(output):
+        fault = f"{unknown[0]} is in no operand" if unknown else "a letter stands there twice"
+        raise ArgumentError(f"einsum: right side of {formula!r}: {fault}")
+    return inputs, output
+
+
+def expand_labels(part: str, rank: int, formula: str) -> Labels:
+    """One label an axis: letters, and -n to -1 for the n axes that `...` stands for."""
+    before, dots, after = part.partition("...")
+    letters = before + after
+    if not all(c.isalpha() for c in letters):
+        raise ArgumentError(f"einsum: {part!r} in {formula!r}: letters, `...`, `,` and `->` are "
+                            "all that a formula has")
+    if len(letters) > rank or (not dots and len(letters) != rank):
+        raise ArgumentError(f"einsum: {part!r} in {formula!r} names {len(letters)} axes, the "
+                            f"operand has {rank}")
+    return (*before, *range(-(rank - len(letters)), 0), *after)
+
+
+def take_diagonals(x: Any, labels: Labels, formula: str) -> tuple[Any, Labels]:
+    """`x` with each label once; labels that occur twice take the diagonal of their axes."""
+    for label in dict.fromkeys(labels):
+        while labels.count(label) > 1:
+            i = labels.index(label)
+            j = labels.index(label, i + 1)
+            if x.shape[i] != x.shape[j]:
+                raise ShapeError(f"einsum: {label} has sizes {x.shape[i]} and {x.shape[j]} in "
+                                 f"{formula!r} on {show_shape(x.shape)}")
+            x = diagonal_of(x, i, j)
+            labels = (*[v for a, v in enumerate(labels) if a not in (i, j)], label)
+    return x, labels
+
+
+def diagonal_of(x: Any, i: int, j: int) -> Any:
+    """The diagonal of two equal axes, as the last axis: a row of n + 1 holds one element of it."""
+    n = x.shape[i]
+    rest = [a for a in range(len(x.shape)) if a not in (i, j)]
+    lead = tuple([x.shape[a] for a in rest])
+    x = x.permute((*rest, i, j)).reshape((*lead, n * n))
+    x = x.pad_zeros([*[(0, 0)] * len(lead), (0, n)]).reshape((*lead, n, n + 1))
+    return x.shrink([*[None] * (len(lead) + 1), (0, 1)]).reshape((*lead, n))
+
+
+def check_label_sizes(terms: list[tuple[Any, Labels]], formula: str) -> None:
+    """Raises ShapeError where a label has two sizes, neither of them 1."""
+    sizes: dict[Any, Any] = {}
+    for x, labels in terms:
+        for size, label in zip(x.shape, labels):
+            known = sizes.setdefault(label, size)
+            if known == 1:
+                sizes[label] = size
+            elif not (known is size or known == size or size == 1):
+                shown = ", ".join(show_shape(t.shape) for t, _ in terms)
+                name = "an axis under ..." if isinstance(label, int) else label
+                raise ShapeError(f"einsum: {name} has sizes {known} and {size} in {formula!r} on "
+                                 f"{shown}")
+
+
+def sum_unused(x: Any, labels: Labels, needed: set[Any]) -> tuple[Any, Labels]:
+    """`x` summed over the axes whose label nothing else needs."""
+    axes = tuple([a for a, label in enumerate(labels) if label not in needed])
+    if not axes:
+        return x, labels
+    return x.sum(axes, dtype=x.dtype), tuple([label for label in labels if label in needed])
+
+
+def multiply_sum(
+    x: Any, x_labels: Labels, y: Any, y_labels: Labels, output: Labels, later: set[Any]
+) -> tuple[Any, Labels]:
+    """The product of two operands, summed over the labels that are not needed later."""
+    both = dict.fromkeys((*x_labels, *y_labels))
+    first = [label for label in output if label in both]
+    kept = first + [label for label in both if label in later and label not in first]
+    gone = [label for label in both if label not in later]
+    labels = (*kept, *gone)
+    product = align_axes(x, x_labels, labels) * align_axes(y, y_labels, labels)
+    if gone:
+        product = product.sum(tuple(range(-len(gone), 0)), dtype=product.dtype)
+    return product, tuple(kept)
+
+
+def align_axes(x: Any, labels: Labels, wanted: Labels) -> Any:
+    """`x` with an axis for each wanted label, of size 1 where it has none."""
+    x = x.permute([labels.index(label) for label in wanted if label in labels])
+    sizes = iter(x.shape)
+    return x.reshape(tuple([next(sizes) if label in labels else 1 for label in wanted]))
