@@ -15,7 +15,7 @@ from aster_ml.dtype import can_lossless_cast, dtypes
 from aster_ml.uop.conditions import FALSE, TRUE, negate
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.infer import bounds_of_alu
-from aster_ml.uop.linear_form import form_of, order_of, number
+from aster_ml.uop.linear_form import form_of, number, order_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import BINARY, COMMUTATIVE, TERNARY, UNARY, Ops
 from aster_ml.uop.pattern import Rule, UPat

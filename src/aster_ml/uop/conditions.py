@@ -15,10 +15,10 @@ from aster_ml.uop.linear_form import (
     bounds_of,
     factors_of,
     form_of,
-    order_of,
     least_value,
     node_of,
     number,
+    order_of,
     sort_atoms,
 )
 from aster_ml.uop.node import UOp

@@ -13,6 +13,7 @@ from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import DTypeError, ShapeError
 from aster_ml.helpers import cdiv, cmod, prod
 from aster_ml.uop.ops import BINARY, COMPARE, ELEMENTWISE, MOVEMENT, Ops
+from aster_ml.uop.show import render_expr
 
 if TYPE_CHECKING:
     from aster_ml.uop.node import UOp
@@ -43,9 +44,7 @@ def check_alu(op: Ops, src: tuple[UOp, ...]) -> None:
 
 def show_shape(shape: Shape) -> str:
     """`[2,3]`; symbolic sizes by their expression."""
-    return "[" + ",".join(
-        str(s) if isinstance(s, int) else (s.arg.name if s.op is Ops.DEFINE_VAR else str(s))
-        for s in shape) + "]"
+    return "[" + ",".join([str(s) if isinstance(s, int) else render_expr(s) for s in shape]) + "]"
 
 
 def merged_arg(u: UOp) -> Any:
