@@ -36,6 +36,8 @@ class Plan:
     target: Target
     accesses: list[Access]
     nodes: int
+    # Id of the output axis whose lanes are SIMD, -1 while there is none.
+    vector_id: int = -1
 
     def refresh(self) -> None:
         """Reads the accesses again after the graph has changed."""
@@ -180,6 +182,8 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
         number = axis_number(kernel, axis)
         kernel.apply(Opt(OptOps.PADTO, number, padded))
         axis = kernel.axes[number]
+    if axis in kernel.outputs:
+        plan.vector_id = axis.arg.id
     kernel.apply(Opt(OptOps.VECTOR, axis_number(kernel, axis), width))
     plan.refresh()
 
@@ -201,8 +205,9 @@ def choose_tile(plan: Plan) -> None:
     main = [u for u in kernel.reduces
             if any(not r.arg.kind.is_lane for r in u.src[1:]) and set(outputs) <= u.ranges]
     if not main:
-        if outputs and not kernel.reduces and plan.nodes <= 24:
-            widen(plan, outputs[-1])
+        if outputs and not kernel.reduces:
+            if not tile_transposed(plan, outputs):
+                widen(plan, outputs[-1])
         return
     if outer:
         return
@@ -213,7 +218,7 @@ def choose_tile(plan: Plan) -> None:
     budget = max((plan.target.vector_registers or 16) - 6, 4)
     candidates = []
     for r in outputs:
-        if any(r not in a.strides for a in loads):
+        if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
             size = size_of(r) if r.src[0].op is Ops.CONST else 1
             candidates.append((r, [d for d in (1, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16)
                                    if size % d == 0]))
@@ -242,6 +247,68 @@ def choose_tile(plan: Plan) -> None:
         if n > 1:
             kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n))
     plan.refresh()
+    order_loops(plan)
+
+
+def order_loops(plan: Plan) -> None:
+    """The order of the output loops in which least is loaded again from beyond the second cache.
+
+    At each depth, what the loops further in touch either stays in the cache or does not; from the
+    outermost depth at which it does, each loop further out loads again what depends on it, save
+    that what does not depend on the nearest such loop is still there.
+    """
+    kernel = plan.kernel
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
+    loads = set().union(*[inside(plan, u) for u in kernel.reduces])
+    accesses = [a for a in plan.accesses if a.node in loads]
+    cache = plan.target.cache_bytes[1] // 2
+    total = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in accesses)
+    if not 2 <= len(loops) <= 4 or total <= cache:
+        return
+
+    def traffic(order: tuple[UOp, ...]) -> float:
+        def touched(a: Access, depth: int) -> float:
+            skipped = {r for r in order[:depth]}
+            n = iterations([r for r in a.strides if r not in skipped])
+            return float(n * a.buffer.dtype.itemsize)
+
+        depth = len(order)
+        while depth and sum(touched(a, depth - 1) for a in accesses) <= cache:
+            depth -= 1
+        result = 0.0
+        for a in accesses:
+            again = 1
+            near = True
+            for r in reversed(order[:depth]):
+                near = near and r not in a.strides
+                again *= 1 if near else size_of(r)
+            result += touched(a, depth) * again
+        return result
+
+    best = min(itertools.permutations(loops), key=traffic)
+    if traffic(best) < 0.8 * traffic(tuple(loops)):
+        for i, r in enumerate(best):
+            now = [x for x in kernel.outputs if x in loops]
+            if now[i] is not r:
+                kernel.apply(Opt(OptOps.SWAP, axis_number(kernel, now[i]), axis_number(kernel, r)))
+
+
+def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
+    """Lanes along an axis in which gathered elements lie side by side, so that each cache line is
+    used whole while it is there."""
+    kernel = plan.kernel
+    vector = [r for r in kernel.outputs if r.arg.kind.name == "VECTOR"]
+    if not vector:
+        return False
+    for r in outputs:
+        for a in plan.accesses:
+            if a.stride(r) == 1 and a.stride(vector[0]) not in (0, 1) and r.src[0].op is Ops.CONST:
+                for n in (16, 8, 4):
+                    if size_of(r) % n == 0 and n * size_of(vector[0]) * plan.nodes <= 4 * MAX_BODY:
+                        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n))
+                        plan.refresh()
+                        return True
+    return False
 
 
 def hoist_axes(kernel: Kernel) -> set[UOp]:
@@ -258,7 +325,7 @@ def hoist_axes(kernel: Kernel) -> set[UOp]:
 def widen(plan: Plan, axis: UOp) -> None:
     """Several SIMD values an iteration."""
     size = size_of(axis)
-    if axis.src[0].op is not Ops.CONST:
+    if axis.src[0].op is not Ops.CONST or plan.nodes > 24:
         return
     for n in (4, 2):
         if size % n == 0 and size // n >= plan.target.threads and n * plan.nodes <= 64:
@@ -327,13 +394,82 @@ def lane_discount(kernel: Kernel) -> int:
 
 
 def choose_group_opts(plan: Plan) -> None:
-    """Blocks and work-items for devices that have them."""
+    """Blocks and work-items for devices that have them.
+
+    A reduction with reuse along two output axes gets a block tile: work-items and lanes along both,
+    its loads staged through local memory. One with few results is shared out over the work-items of
+    a block. Anything else has work-items along its innermost output axis.
+    """
+    kernel = plan.kernel
+    outputs = [r for r in kernel.outputs if kernel.may_reorder(r)]
+    if tile_block(plan, outputs):
+        return
+    group_reductions(plan)
+    for r in reversed([r for r in kernel.outputs if kernel.may_reorder(r)]):
+        n = largest_divisor(r, min(64, plan.target.max_group // work_items(kernel)))
+        if n > 1:
+            kernel.apply(Opt(OptOps.LOCAL, axis_number(kernel, r), n))
+            return
+
+
+# Rows and columns of work-items, lanes each way, and depth of a strip in local memory.
+BLOCK_SIDE, BLOCK_LANES, STRIP = 8, 4, 8
+# Work-items that reduce together, and the fewest elements that each of them has to fold.
+GROUP_SIZE, GROUP_LENGTH = 64, 4
+
+
+def largest_divisor(r: UOp, limit: int) -> int:
+    """The largest power of two up to `limit` that divides a constant size, else 1."""
+    if r.src[0].op is not Ops.CONST:
+        return 1
+    return max([n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)
+                if n <= limit and size_of(r) % n == 0], default=1)
+
+
+def work_items(kernel: Kernel) -> int:
+    """Work-items of a block so far."""
+    return prod([size_of(r) for r in toposort(kernel.sink) if r.op is Ops.RANGE  # type: ignore
+                 and r.arg.kind.name in ("LOCAL", "GROUP")])
+
+
+def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
+    """The tile of a matrix product, if the kernel is one and the sizes fit."""
     kernel, target = plan.kernel, plan.target
-    loops = [r for r in kernel.outputs if kernel.may_reorder(r)]
-    for r in reversed(loops):
-        if r.src[0].op is not Ops.CONST:
+    main = [u for u in kernel.reduces if set(kernel.outputs) <= u.ranges]
+    if len(main) != 1 or len(kernel.reduces) != 1 or BLOCK_SIDE**2 > target.max_group:
+        return False
+    mine = inside(plan, main[0])
+    loads = [a for a in plan.accesses if a.node in mine]
+    depth = max(main[0].src[1:], key=size_of)
+    reused = [r for r in outputs if any(r not in a.strides for a in loads)
+              and any(r in a.strides for a in loads)]
+    if len(reused) < 2 or largest_divisor(depth, STRIP) < STRIP:
+        return False
+    pair = sorted(reused, key=size_of)[-2:]
+    side = BLOCK_SIDE * BLOCK_LANES
+    if any(r.src[0].op is not Ops.CONST or size_of(r) % side for r in pair):
+        return False
+    nbytes = sum(side * STRIP * a.buffer.dtype.itemsize for a in loads)
+    if nbytes > target.local_bytes:
+        return False
+    for r in pair:
+        number = axis_number(kernel, r)
+        kernel.apply(Opt(OptOps.UPCAST, number, BLOCK_LANES))
+        kernel.apply(Opt(OptOps.LOCAL, number, BLOCK_SIDE))
+    depth = next(r for u in kernel.reduces for r in u.src[1:] if r.arg.id == depth.arg.id)
+    kernel.apply(Opt(OptOps.STAGE, axis_number(kernel, depth), STRIP))
+    return True
+
+
+def group_reductions(plan: Plan) -> None:
+    """Shares long reductions with few results out over the work-items of a block."""
+    kernel = plan.kernel
+    for u in kernel.reduces:
+        if any(r.arg.kind.name == "REDUCE" for r in u.ranges) or not u.src[1:]:
             continue
-        for n in (64, 32, 16, 8, 4, 2):
-            if size_of(r) % n == 0 and n <= target.max_group:
-                kernel.apply(Opt(OptOps.LOCAL, axis_number(kernel, r), n))
-                return
+        results = iterations(list(u.ranges))
+        axis = max(u.src[1:], key=size_of)
+        n = largest_divisor(axis, min(GROUP_SIZE, plan.target.max_group))
+        if results > 4096 or n < 4 or size_of(axis) < n * GROUP_LENGTH:
+            continue
+        kernel.apply(Opt(OptOps.GROUP, axis_number(kernel, axis), n))

@@ -45,10 +45,11 @@ class Kernel:
         self.outputs: list[UOp] = []
         self.applied: list[Opt] = []
         for end in sink.src:
-            for r in end.src[1:]:
+            for r in end.src[1:] if end.op is Ops.END else ():
                 if r not in self.outputs:
                     self.outputs.append(r)
-        self.lanes: list[UOp] = []
+        # Id of the lane axis along which loads are staged through local memory.
+        self.staged: int | None = None
         self.next_id = 1 + max([u.arg.id for u in toposort(sink) if u.op is Ops.RANGE], default=-1)
 
     # what there is
@@ -66,8 +67,8 @@ class Kernel:
     @property
     def axes(self) -> list[UOp]:
         """Loops that Opts can name: outputs first, then those of reductions in order of id."""
-        reduced = {r for u in self.reduces for r in u.src[1:] if not r.arg.kind.is_lane}
-        outputs = [r for r in self.outputs if not r.arg.kind.is_lane]
+        reduced = {r for u in self.reduces for r in u.src[1:] if r.arg.kind is AxisType.REDUCE}
+        outputs = [r for r in self.outputs if r.arg.kind is AxisType.LOOP]
         return outputs + sorted(reduced, key=lambda r: r.arg.id)
 
     def accesses(self) -> list[Access]:
@@ -129,6 +130,8 @@ class Kernel:
         elif opt.op is OptOps.PADTO:
             self.pad(axis, opt.arg)
         else:
+            if opt.op is OptOps.STAGE:
+                self.staged = self.next_id
             self.split(axis, opt.arg, LANE_KIND[opt.op])
         self.applied.append(opt)
 
@@ -230,6 +233,7 @@ LANE_KIND = {
     OptOps.VECTOR: AxisType.VECTOR,
     OptOps.LOCAL: AxisType.LOCAL,
     OptOps.GROUP: AxisType.GROUP,
+    OptOps.STAGE: AxisType.UNROLL,
 }
 
 

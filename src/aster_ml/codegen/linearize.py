@@ -178,6 +178,9 @@ class Linearizer:
             self.uops.append(self.reg[u])
         mapped = self.map(r)
         self.uops.append(mapped)
+        if any(isinstance(x, UOp) and x.op is Ops.BARRIER for x in scope.items):
+            # Local memory is filled again in each turn: all have to be done with the last one.
+            self.uops.append(UOp(Ops.BARRIER, dtypes.void, ()))
         self.emit_scope(scope)
         self.uops.append(UOp(Ops.END, dtypes.void, (mapped,)))
 
@@ -226,9 +229,18 @@ class Linearizer:
         variables = sorted([u for u in first if u.op is Ops.DEFINE_VAR], key=lambda u: u.arg.name)
         written = frozenset([u.src[0].src[0].arg.slot for u in self.order
                              if u.op is Ops.STORE and is_output(u)])
+        blocks = [u for u in self.order
+                  if u.op is Ops.RANGE and u.arg.kind is AxisType.GLOBAL]
+        items = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.LOCAL]
         threads = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.THREAD]
         return Linear(name, tuple(self.uops), tuple(params), tuple(variables), written,
-                      threads[0] if threads else None)
+                      threads[0] if threads else None,
+                      tuple([self.size(b) for b in blocks]) or (1,),
+                      tuple([int(i.src[0].arg) for i in items]) or (1,))
+
+    def size(self, r: UOp) -> UOp | int:
+        """Size of a range as an int or an expression."""
+        return r.src[0].arg if r.src[0].op is Ops.CONST else self.map(r.src[0])
 
 
 def listed_order(sink: UOp) -> list[UOp]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from aster_ml.codegen.blocks import build_blocks
 from aster_ml.codegen.cost import choose_opts
 from aster_ml.codegen.decompose import decompose
 from aster_ml.codegen.indices import lower_index_dtype, split_lanes
@@ -57,6 +58,10 @@ def lower(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) -> Line
     clock = PassClock()
     kernel = schedule_kernel(ast, target, opts)
     clock("codegen.schedule_kernel")
+    # Before indices are simplified: block and work-item numbers come in as divisions.
+    if target.has_local:
+        kernel.sink = build_blocks(kernel)
+        clock("codegen.build_blocks")
     # Splitting axes leaves sums of products in the indices.
     sink = simplify_indices(kernel.sink)
     clock("codegen.simplify_indices")

@@ -23,6 +23,7 @@ class OptOps(Enum):
     THREAD = "THREAD"  # the axis goes outermost and is shared out over threads
     LOCAL = "LOCAL"  # split off work-items of a block
     GROUP = "GROUP"  # split off work-items that reduce together
+    STAGE = "STAGE"  # loads of a reduction go through local memory, strips of the axis at a time
     PADTO = "PADTO"  # the axis grows to a multiple; what is beyond its end is masked
     SWAP = "SWAP"  # two output axes change places
 
