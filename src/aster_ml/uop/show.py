@@ -40,7 +40,7 @@ LEAVES: dict[Ops, Callable[[Any], str]] = {
 
 
 def render_expr(u: UOp) -> str:
-    """The expression in infix form; ranges as `r0`, buffers as `p0`. Cut where it grows too long."""
+    """The expression in infix form; ranges as `r0`, buffers as `p0`; cut where it grows long."""
     pieces: dict[UOp, Piece] = {}
     stack = [u]
     while stack:

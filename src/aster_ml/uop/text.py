@@ -239,7 +239,7 @@ def linear_to_text(linear: Linear) -> str:
             depth += 1
     depth = 1
     sizes = [s for s in linear.global_size if s.__class__ is UOp]
-    write_inline(*linear.params, *linear.variables, *sizes)  # type: ignore[arg-type]
+    write_inline(*linear.params, *linear.variables, *sizes)
     if linear.thread is not None and linear.thread not in listed:
         write_inline(linear.thread)
     lines.append(f"  params {refs_text(linear.params, numbers)}")
@@ -247,7 +247,7 @@ def linear_to_text(linear: Linear) -> str:
     lines.append(f"  written {tuple(sorted(linear.written))!r}")
     if linear.thread is not None:
         lines.append(f"  thread %{numbers[linear.thread]}")
-    shown = [f"%{numbers[s]}" if s.__class__ is UOp else str(s)  # type: ignore[index]
+    shown = [f"%{numbers[s]}" if s.__class__ is UOp else str(s)
              for s in linear.global_size]
     lines.append(f"  global_size ({', '.join(shown)})")
     lines.append(f"  local_size {tuple(linear.local_size)!r}")
