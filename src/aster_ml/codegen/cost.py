@@ -72,6 +72,23 @@ def times(access: Access) -> int:
     return iterations(list(access.strides))
 
 
+def owners(kernel: Kernel) -> dict[UOp, UOp]:
+    """The innermost reduction around each load that is inside of one."""
+    result: dict[UOp, UOp] = {}
+    for u in reversed(kernel.reduces):
+        for x in toposort(u.src[0]):
+            if x.op is Ops.LOAD and any(r in x.ranges for r in u.src[1:]):
+                result[x] = u
+    return result
+
+
+def nest_of(plan: Plan, access: Access, owner: UOp | None) -> list[UOp]:
+    """The loops around an access: those of its reduction, or of the outputs."""
+    if owner is None:
+        return list(plan.kernel.outputs)
+    return list(owner.ranges.union(owner.src[1:]))
+
+
 def lane_count(plan: Plan) -> int:
     """Lanes of one SIMD value for the widest dtype that the kernel computes in."""
     itemsize = max([u.dtype.itemsize for u in toposort(plan.kernel.sink)
@@ -79,21 +96,16 @@ def lane_count(plan: Plan) -> int:
     return max(plan.target.vector_bits // (8 * itemsize), 1)
 
 
-def vector_cost(axis: UOp, width: int, accesses: list[Access]) -> float:
-    """Instructions that the accesses take when `axis` is the SIMD axis."""
-    total = 0.0
-    for a in accesses:
-        stride = a.stride(axis)
-        n = times(a)
-        if axis not in a.strides:
-            total += n
-        elif stride == 1:
-            total += n / width
-        elif stride == 0:
-            total += n / width
-        else:
-            total += n * (SCATTER if a.is_store else GATHER)
-    return total
+def vector_cost(axis: UOp | None, lanes: int, access: Access, nest: list[UOp]) -> float:
+    """Instructions that an access takes in its loops when `axis` is the SIMD axis."""
+    n = iterations(nest)
+    if axis is None or axis not in nest:
+        return float(n)
+    stride = access.stride(axis)
+    if stride is None or stride not in (0, 1):
+        return n * (SCATTER if access.is_store else GATHER)
+    wide, padded = widths(axis, lanes)
+    return n / size_of(axis) * (padded / wide) * (1 if padded == size_of(axis) else MASKED)
 
 
 def widths(axis: UOp, lanes: int) -> tuple[int, int]:
@@ -133,10 +145,7 @@ def choose_vector(plan: Plan) -> None:
     lanes = lane_count(plan)
     if lanes < 2:
         return
-    owner: dict[UOp, UOp] = {}
-    for u in kernel.reduces:
-        for x in inside(plan, u):
-            owner[x] = u
+    owner = owners(kernel)
     own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
     candidates: list[UOp | None] = [None, *[
         r for r in kernel.outputs if kernel.may_reorder(r) and widths(r, lanes)[0] > 1]]
@@ -146,8 +155,7 @@ def choose_vector(plan: Plan) -> None:
         for a in plan.accesses:
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
-            total += vector_cost(by, widths(by, lanes)[0], [a]) if by is not None else times(a)
-        # A kernel that loads nothing (an arange) has its stores alone to go by.
+            total += vector_cost(by, lanes, a, nest_of(plan, a, u))
         return total
 
     axis = min(candidates, key=price)
@@ -162,16 +170,14 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     """The axis of a reduction that saves most as its SIMD axis, if any saves anything."""
     mine = inside(plan, u)
     accesses = [a for a in plan.accesses if a.node in mine]
+    wide = [r for r in u.src[1:] if widths(r, lanes)[0] > 1]
     if not accesses:
-        return max([r for r in u.src[1:] if widths(r, lanes)[0] > 1], key=size_of, default=None)
-    best, best_cost = None, float(sum(times(a) for a in accesses))
-    for r in u.src[1:]:
-        width = widths(r, lanes)[0]
-        if width > 1:
-            cost = vector_cost(r, width, accesses)
-            if cost < best_cost:
-                best, best_cost = r, cost
-    return best
+        return max(wide, key=size_of, default=None)
+
+    def price(r: UOp | None) -> float:
+        return sum(vector_cost(r, lanes, a, nest_of(plan, a, u)) for a in accesses)
+
+    return min([None, *wide], key=price)
 
 
 def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:

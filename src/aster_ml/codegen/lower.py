@@ -53,8 +53,10 @@ def schedule_kernel(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = Non
     return kernel
 
 
-def lower(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) -> Linear:
-    """The kernel as a list of nodes for this target."""
+def lower(
+    ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None
+) -> tuple[Linear, tuple[Opt, ...]]:
+    """The kernel as a list of nodes for this target, and the Opts that it was given."""
     clock = PassClock()
     kernel = schedule_kernel(ast, target, opts)
     clock("codegen.schedule_kernel")
@@ -77,7 +79,7 @@ def lower(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) -> Line
     clock("codegen.lower_index_dtype")
     linear = linearize(sink, outputs, kernel_name(kernel))
     clock("codegen.linearize")
-    return linear
+    return linear, tuple(kernel.applied)
 
 
 def kernel_name(kernel: Kernel) -> str:

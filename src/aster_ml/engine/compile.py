@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import Opt
-from aster_ml.config import CACHE, DEBUG, SPEC, stage_key
+from aster_ml.config import CACHE, DEBUG, SPEC, debug_shown, stage_key
 from aster_ml.device import Backend, Program
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.estimate import Estimates, estimate
@@ -121,11 +121,11 @@ def compile_or_load(
                 return loaded
     if SPEC:
         verify(ast, "kernel")
-    linear = lower(ast, target, opts)
+    linear, applied = lower(ast, target, opts)
     if SPEC:
         verify(linear, "linear")
     source = render(linear, target)
-    show(ast, linear, source, backend)
+    show(ast, linear, source, backend, applied)
     waiting = time.perf_counter()
     binary = backend.compile(source)
     GlobalCounters.wait_s += time.perf_counter() - waiting
@@ -159,8 +159,14 @@ def from_entry(entry: bytes, ast: UOp, backend: Backend) -> Compiled | None:
                     (1, 1, 1), None, estimate(ast), "", True, frozenset(header["written"]))
 
 
-def show(ast: UOp, linear: Linear, source: str, backend: Backend) -> None:
-    """Prints what DEBUG asks for: IR, linear program, source, assembly of one kernel."""
+def show(
+    ast: UOp, linear: Linear, source: str, backend: Backend, opts: tuple[Opt, ...]
+) -> None:
+    """Prints what DEBUG asks for: Opts, IR, linear program, source, assembly of one kernel."""
+    if not debug_shown("codegen"):
+        return
+    if DEBUG >= 3:
+        print(f"{linear.name}: {' '.join(map(repr, opts)) or 'no Opts'}")
     if DEBUG >= 5:
         print(f"--- IR of {linear.name}\n{to_text(ast)}")
     if DEBUG >= 6:

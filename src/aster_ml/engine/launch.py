@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from aster_ml.config import DEBUG, stage_key
+from aster_ml.config import DEBUG, debug_shown, stage_key
 from aster_ml.device import MEMORY, Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.engine.compile import Compiled, compile_kernel
@@ -129,6 +129,8 @@ def run_step(
 def report(compiled: Compiled, step: Step, seconds: float) -> None:
     """The line that DEBUG=2 prints for a kernel."""
     GlobalCounters.time_sum_s += seconds
+    if not debug_shown("engine"):
+        return
     e = compiled.estimates
     rate = max(seconds, 1e-9)
     print(f"*** {step.device:8s} {GlobalCounters.kernel_count:5d} "
@@ -146,7 +148,7 @@ def run_copy(step: Step, buffers: list[Buffer]) -> None:
     if step.nbytes:
         part = source.view(step.nbytes, dtypes.uint8, step.offset)
         target.ensure_allocated().view(step.nbytes, dtypes.uint8).copy_from(part)
-    if DEBUG >= 2:
+    if DEBUG >= 2 and debug_shown("engine"):
         seconds = time.perf_counter() - start
         name = f"copy {step.nbytes} bytes, {source.device} to {target.device}"
         print(f"*** {step.device:8s}       {colored(f'{name:34s}', 'yellow')} "

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from aster_ml.config import DEBUG
+from aster_ml.config import DEBUG, debug_shown
 from aster_ml.engine import storage
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.launch import run_schedule
@@ -182,9 +182,12 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
         GlobalCounters.schedule_hits += 1
     else:
         GlobalCounters.schedule_misses += 1
-    if DEBUG >= 1 and not hit:
+    if DEBUG >= 1 and not hit and debug_shown("schedule"):
         print(f"scheduled {pluralize('step', len(schedule.steps))} in "
               f"{(time.perf_counter() - start) * 1e3:.2f} ms")
+        if DEBUG >= 3:
+            for i, step in enumerate(schedule.steps):
+                print(f"  {i:3d} {step.kind:6s} {step.device} slots {step.slots}")
     return request, captured, schedule
 
 

@@ -39,6 +39,7 @@ class Reading(NamedTuple):
     """How a node is read: by the stored value `root`, at `idxs`, where `valid` holds.
 
     `nest` are the ranges of all loops around the reading; `after` the STOREs that it has to see.
+    `summed` says that a sum reads it through nothing but movement.
     """
 
     root: UOp
@@ -46,6 +47,7 @@ class Reading(NamedTuple):
     valid: UOp | None
     nest: tuple[UOp, ...]
     after: tuple[UOp, ...] = ()
+    summed: bool = False
 
 
 @dataclass
@@ -206,7 +208,8 @@ class StagePlanner:
             place = dict(zip(u.arg.axes, axes, strict=True))
             idxs = tuple([place.get(i, idx) for i, idx in enumerate(reading.idxs)])
             nest = (*self.nest_of(reading), *[a for a in axes if a.op is Ops.RANGE])
-            result = (self.add(u.src[0], reading._replace(idxs=idxs, nest=nest)),)
+            result = (self.add(u.src[0], reading._replace(
+                idxs=idxs, nest=nest, summed=u.arg.op is Ops.ADD)),)
         elif op is Ops.INDEX:
             # The indices are values read here; what they select from is read from memory.
             parts = [self.add(s, scalar_aware(s, reading)) for s in u.src[1:]]
@@ -293,12 +296,17 @@ class StagePlanner:
         stored = self.stored[first.root]
         if stored.node.op is Ops.SCATTER or stored.size > int(MAX_KERNEL_NODES.value):
             return False
+        used = self.used(first)
+        numel = estimate(prod(u.shape))
+        if len(readings) == 1 and first.summed and u.arg.op is Ops.ADD and not stored.outer:
+            # Terms of another sum: fused when few of them are computed more than once.
+            if 2 * volume(used) <= 3 * numel:
+                stored.has_reduce = True
+                return True
         for r in readings:
             if r.root is not first.root or r.idxs != first.idxs or r.valid is not None:
                 return False
         outputs = frozenset([r for r in stored.ranges if r.op is Ops.RANGE])
-        numel = estimate(prod(u.shape))
-        used = self.used(first)
         if not used <= outputs or volume(used) != numel:
             return False
         if used == outputs:
@@ -369,12 +377,13 @@ class StagePlanner:
             return UOp(op, u.dtype, tuple(src), u.arg)
         if op is Ops.PAD:
             _, valid = source_index(u, reading.idxs)
-            if valid is None or (src[0].op is Ops.LOAD and len(src[0].src) > 1):
-                return src[0]
-            return self.simple(valid).where(src[0], src[0].const_like(0))
+            return src[0] if valid is None else mask_terms(self.simple(valid), src[0])
         if op is Ops.REDUCE:
             idxs = below[0].idxs
             ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is Ops.RANGE]
+            if src[0].op is Ops.REDUCE and src[0].arg.op is u.arg.op is Ops.ADD:
+                # A sum of sums is one sum.
+                return src[0].replace(src=(src[0].src[0], *ranges, *src[0].src[1:]))
             return src[0] if not ranges else UOp(
                 Ops.REDUCE, u.dtype, (src[0], *ranges), u.arg._replace(axes=()))
         if op is Ops.SCATTER:
@@ -410,8 +419,28 @@ def is_moved(u: UOp) -> bool:
 
 
 def scalar_aware(source: UOp, reading: Reading) -> Reading:
-    """The same reading; a scalar beside a shaped value has no indices."""
-    return reading if source.shape else reading._replace(idxs=())
+    """The reading of an operand; a scalar beside a shaped value has no indices."""
+    if source.shape:
+        return reading._replace(summed=False) if reading.summed else reading
+    return reading._replace(idxs=(), summed=False)
+
+
+def mask_terms(valid: UOp, value: UOp) -> UOp:
+    """`value` where `valid` holds, else 0; of a sum, each term so.
+
+    A product with a load that is 0 there already is left as it is (as with padding by stored
+    zeros, an infinite other factor then gives NaN).
+    """
+    if value.op is Ops.REDUCE and value.arg.op is Ops.ADD:
+        return value.replace(src=(mask_terms(valid, value.src[0]), *value.src[1:]))
+    if is_gated(value) or (value.op is Ops.MUL and any(is_gated(s) for s in value.src)):
+        return value
+    return valid.where(value, value.const_like(0))
+
+
+def is_gated(u: UOp) -> bool:
+    """Whether `u` is a load that gives 0 where its gate fails."""
+    return u.op is Ops.LOAD and len(u.src) > 1
 
 
 def plan_stages(body: UOp) -> StagePlanner:
