@@ -4,167 +4,52 @@ Receives nodes of the tensor stage and returns nodes of the tensor stage. A rule
 so a gradient can be differentiated again. Nothing here knows of tensors, devices or memory.
 
 A gradient that is one number everywhere stays a CONST without axes, which stands beside any shape;
-only at the end does it take the shape of its target. Constant factors are gathered as the graph is
-built, so that the gradient of `exp` is `g * exp(x)`, and that of a mean is a number.
+only at the end does it take the shape of its target. `uop.terms` folds and gathers numbers as the
+graph is built, so that the gradient of `exp` is `g * exp(x)`, and that of a mean is a number.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from aster_ml.dtype import DType, can_lossless_cast, dtypes, sum_acc_dtype, truncate
+from aster_ml.dtype import dtypes, sum_acc_dtype
 from aster_ml.errors import GradientError, InternalError
 from aster_ml.helpers import argsort, prod
 from aster_ml.uop.graph import toposort
-from aster_ml.uop.infer import Shape, show_shape
+from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import MOVEMENT_SET, UOp
 from aster_ml.uop.ops import ELEMENTWISE, DeviceArg, Ops
+from aster_ml.uop.terms import (
+    add,
+    choose,
+    convert,
+    divide,
+    is_number,
+    is_zero,
+    multiply,
+    negate,
+    reshape,
+    scale,
+    spread,
+    total,
+    zero,
+)
 
 # The gradient of source `i` of a node, given the gradient of the node; None where none passes.
 Rule: TypeAlias = Callable[[UOp, UOp, int], UOp | None]
 
 LN2 = math.log(2)
-# Factors are gathered while their product stays far from overflow and underflow, float16 included.
-LEAST_FACTOR, GREATEST_FACTOR = 1e-4, 1e4
-
-
-# how gradients are written down: folds constants, drops what changes nothing
-
-
-def number_of(u: UOp) -> Any:
-    """The number that `u` is everywhere, or None."""
-    while u.op in SPREADS:
-        u = u.src[0]
-    return u.arg if u.op is Ops.CONST else None
-
-
-SPREADS = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.FLIP, Ops.SHRINK, Ops.DETACH})
-
-
-def is_zero(u: UOp) -> bool:
-    """Whether `u` is the constant zero."""
-    return u.op is Ops.CONST and u.arg == 0
-
-
-def constant(dtype: DType, value: Any) -> UOp:
-    """The number `value` as `dtype` holds it."""
-    return UOp.const(dtype, truncate(value, dtype))
-
-
-def convert(u: UOp, dtype: DType) -> UOp:
-    """`u` as `dtype`; there and back through a wider type is no conversion."""
-    if u.dtype is dtype:
-        return u
-    if u.op is Ops.CONST:
-        return constant(dtype, u.arg)
-    if u.op is Ops.CAST and u.src[0].dtype is dtype and can_lossless_cast(dtype, u.dtype):
-        return u.src[0]
-    return u.cast(dtype)
-
-
-def scale(u: UOp, factor: float) -> UOp:
-    """`u * factor`, gathered with a factor that `u` has already."""
-    if factor == 1 or is_zero(u):
-        return u
-    if u.op is Ops.CONST:
-        return constant(u.dtype, u.arg * factor)
-    if factor == 0:
-        return UOp.const(u.dtype, 0)
-    if u.op is Ops.MUL and u.src[1].op is Ops.CONST:
-        both = u.src[1].arg * factor
-        if LEAST_FACTOR < abs(both) < GREATEST_FACTOR:
-            # A factor and its reciprocal, each rounded, are one where the dtype cannot tell.
-            return scale(u.src[0], 1.0 if truncate(both, u.dtype) == 1 else both)
-    return negate(u) if factor == -1 else u.alu(Ops.MUL, UOp.const(u.dtype, factor))
-
-
-def negate(u: UOp) -> UOp:
-    """`-u`, the sign put into a constant factor where there is one."""
-    if u.op is Ops.NEG:
-        return u.src[0]
-    if u.op is Ops.CONST or (u.op is Ops.MUL and u.src[1].op is Ops.CONST):
-        return scale(u, -1.0)
-    return u.alu(Ops.NEG)
-
-
-def add(a: UOp, b: UOp) -> UOp:
-    """`a + b` of two gradients of one value."""
-    if is_zero(a):
-        return b
-    if is_zero(b):
-        return a
-    if a is b:
-        return scale(a, 2.0)
-    if a.op is Ops.CONST:
-        a, b = b, a
-    if a.op is Ops.CONST:
-        return constant(a.dtype, a.arg + b.arg)
-    return a.alu(Ops.SUB, b.src[0]) if b.op is Ops.NEG else a.alu(Ops.ADD, b)
-
-
-def multiply(g: UOp, x: UOp) -> UOp:
-    """`g * x`."""
-    number = number_of(x)
-    if number is not None:
-        return scale(g, number)
-    return scale(x, g.arg) if g.op is Ops.CONST else g.alu(Ops.MUL, x)
-
-
-def divide(g: UOp, x: UOp) -> UOp:
-    """`g / x`."""
-    if is_zero(g):
-        return g
-    number = number_of(x)
-    if number is None:
-        return g.alu(Ops.FDIV, x)
-    if g.op is Ops.CONST and number != 0:
-        return constant(g.dtype, g.arg / number)
-    if number != 0 and math.frexp(number)[0] in (0.5, -0.5) and math.isfinite(1 / number):
-        return scale(g, 1 / number)
-    return g.alu(Ops.FDIV, UOp.const(g.dtype, number))
-
-
-def choose(condition: UOp, x: UOp, y: UOp) -> UOp:
-    """`x` where the condition holds, else `y`."""
-    return x if x is y else condition.alu(Ops.WHERE, x, y)
-
-
-def zero(u: UOp) -> UOp:
-    """The number zero of the dtype of `u`."""
-    return UOp.const(u.dtype, 0)
-
-
-def reshape(u: UOp, shape: Shape) -> UOp:
-    """`u` with another shape; a number needs none."""
-    if u.op is Ops.CONST or u.shape == shape:
-        return u
-    if u.op is Ops.RESHAPE:
-        return reshape(u.src[0], shape)
-    return u.mop(Ops.RESHAPE, shape)
-
-
-def spread(u: UOp, shape: Shape) -> UOp:
-    """`u`, whose sizes are those of `shape` or 1, or which has no axes, with this shape."""
-    if u.shape == shape:
-        return u
-    if u.op is Ops.CONST or not u.shape:
-        u = u.mop(Ops.RESHAPE, (1,) * len(shape))
-    return u if u.shape == shape else u.mop(Ops.EXPAND, shape)
-
-
-def total(u: UOp, axes: tuple[int, ...]) -> UOp:
-    """Sum over `axes`, which stay with size 1; halves are added up in float32."""
-    wide = sum_acc_dtype(u.dtype)
-    return convert(convert(u, wide).rop(Ops.ADD, axes), u.dtype)
 
 
 # elementwise
 
 
-def of_mul(g: UOp, u: UOp, i: int) -> UOp:
-    """Of x * y: g * y, g * x."""
+def of_mul(g: UOp, u: UOp, i: int) -> UOp | None:
+    """Of x * y: g * y, g * x; of a square: 2 * g * x, once."""
+    if u.src[0] is u.src[1]:
+        return multiply(scale(g, 2.0), u.src[0]) if i == 0 else None
     return multiply(g, u.src[1 - i])
 
 
@@ -196,8 +81,8 @@ def of_max(g: UOp, u: UOp, i: int) -> UOp | None:
 def of_pow(g: UOp, u: UOp, i: int) -> UOp:
     """Of x**y: g * y * x**(y-1), g * x**y * log(x); both 0 where the limit is, at x = 0."""
     x, y = u.src
-    power = number_of(y)
-    if i == 0 and power is not None:
+    if i == 0 and is_number(y):
+        power = y.arg
         if power in (0, 1, 2):
             return scale(g if power < 2 else multiply(g, x), power)
         return scale(multiply(g, x.alu(Ops.POW, UOp.const(u.dtype, power - 1))), power)
@@ -239,7 +124,7 @@ def of_expand(g: UOp, u: UOp, i: int) -> UOp:
     axes = tuple([a for a in range(len(new)) if not (old[a] is new[a] or old[a] == new[a])])
     if not axes:
         return g
-    if g.op is Ops.CONST:
+    if is_number(g):
         count = prod([new[a] for a in axes])
         if isinstance(count, int):
             return scale(g, count)
@@ -249,12 +134,12 @@ def of_expand(g: UOp, u: UOp, i: int) -> UOp:
 
 def of_permute(g: UOp, u: UOp, i: int) -> UOp:
     """Of a PERMUTE: the inverse permutation."""
-    return g if g.op is Ops.CONST else g.mop(Ops.PERMUTE, argsort(u.arg))
+    return g if is_number(g) else g.mop(Ops.PERMUTE, argsort(u.arg))
 
 
 def of_pad(g: UOp, u: UOp, i: int) -> UOp:
     """Of a PAD: what is left without the padding."""
-    if g.op is Ops.CONST:
+    if is_number(g):
         return g
     kept = [(before, before + size) for (before, _), size in zip(u.marg, u.src[0].shape)]
     return g.mop(Ops.SHRINK, tuple(kept))
@@ -270,7 +155,7 @@ def of_shrink(g: UOp, u: UOp, i: int) -> UOp:
 
 def of_flip(g: UOp, u: UOp, i: int) -> UOp:
     """Of a FLIP: the same FLIP."""
-    return g if g.op is Ops.CONST else g.mop(Ops.FLIP, u.arg)
+    return g if is_number(g) else g.mop(Ops.FLIP, u.arg)
 
 
 # reductions and places
@@ -280,7 +165,7 @@ def of_reduce(g: UOp, u: UOp, i: int) -> UOp:
     """Of a sum: g everywhere; of a maximum: shared by those that reach it; of a product: below."""
     x, op, axes = u.src[0], u.arg.op, u.arg.axes
     if op is Ops.ADD:
-        return g if g.op is Ops.CONST else spread(g, x.shape)
+        return g if is_number(g) else spread(g, x.shape)
     if op is Ops.MAX:
         reached = x.alu(Ops.CMPEQ, spread(u, x.shape))
         count = reached.cast(sum_acc_dtype(u.dtype)).rop(Ops.ADD, axes)
@@ -333,13 +218,13 @@ def of_index(g: UOp, u: UOp, i: int) -> UOp:
 
 def of_scatter(g: UOp, u: UOp, i: int) -> UOp:
     """Of elements added up at indices: what stands there; none for the indices."""
-    return g if g.op is Ops.CONST else g.gather_at(*u.src[1:])
+    return g if is_number(g) else g.gather_at(*u.src[1:])
 
 
 def of_copy(g: UOp, u: UOp, i: int) -> UOp:
     """Of a copy: copied back."""
     device = u.src[0].device
-    return g if g.op is Ops.CONST or device in (None, u.device) else g.copy_to(device)
+    return g if is_number(g) or device in (None, u.device) else g.copy_to(device)
 
 
 def of_contiguous_backward(g: UOp, u: UOp, i: int) -> UOp:
@@ -363,7 +248,7 @@ def of_after(g: UOp, u: UOp, i: int) -> UOp | None:
     if i == 0:
         return g
     for view in reversed(written_views(u, u.src[i])):
-        g = g if g.op is Ops.CONST else UOp(view.op, g.dtype, (g, *view.src[1:]), view.arg)
+        g = g if is_number(g) else UOp(view.op, g.dtype, (g, *view.src[1:]), view.arg)
     return g
 
 
@@ -444,7 +329,7 @@ def fit(g: UOp, source: UOp, node: UOp) -> UOp:
         # A source without axes stands beside every element, so what all of them give adds up.
         g = spread(g, node.shape)
         return reshape(total(g, tuple(range(len(node.shape)))), ())
-    if g.op is Ops.CONST or g.shape == shape:
+    if is_number(g) or g.shape == shape:
         return g
     if g.shape:
         raise InternalError(f"gradient: {node!r} gives {show_shape(g.shape)} to a source of "
@@ -504,9 +389,9 @@ def compute_gradient(root: UOp, root_grad: UOp, targets: set[UOp]) -> dict[UOp, 
             what = "the root" if u is root else "a target"
             raise GradientError(f"gradient: {what} is {u.dtype.name}; only floats have gradients, "
                                 "cast it to one")
-    number = number_of(root_grad)
-    start = convert(root_grad if number is None else UOp.const(root_grad.dtype, number),
-                    root.dtype)
+    if root_grad.op is Ops.CONST:
+        root_grad = UOp.const(root_grad.dtype, root_grad.arg)
+    start = convert(root_grad, root.dtype)
     if start.shape and start.shape != root.shape:
         raise GradientError(f"gradient: that of the root is {show_shape(start.shape)}, "
                             f"the root is {show_shape(root.shape)}; the same shape is wanted")
@@ -516,7 +401,7 @@ def compute_gradient(root: UOp, root_grad: UOp, targets: set[UOp]) -> dict[UOp, 
 
 def place(g: UOp, target: UOp) -> UOp:
     """`g` with the shape of its target; a number takes the device as well."""
-    if g.op is Ops.CONST and target.device is not None:
+    if is_number(g) and target.device is not None:
         device = UOp(Ops.DEVICE, dtypes.void, (), DeviceArg(target.device))
         g = UOp(Ops.CONST, g.dtype, (device,), g.arg)
     return spread(g, target.shape)

@@ -8,7 +8,7 @@ but two index expressions. Windows, which convolution shares with pooling, are i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError, ShapeError
@@ -18,6 +18,7 @@ from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
 from aster_ml.uop.infer import show_shape
 
 Labels = tuple[Any, ...]
+C = TypeVar("C", bound="ContractMixin")
 
 
 class ContractMixin(PoolMixin):
@@ -219,7 +220,7 @@ def accumulation_dtypes(
     return result, sum_acc_dtype(result)
 
 
-def put_zeros_between(x: Any, axis: int, step: int) -> Any:
+def put_zeros_between(x: C, axis: int, step: int) -> C:
     """`step - 1` zeros between neighbours along an axis."""
     size = x.shape[axis]
     if step == 1:
@@ -272,7 +273,7 @@ def expand_labels(part: str, rank: int, formula: str) -> Labels:
     return (*before, *range(-(rank - len(letters)), 0), *after)
 
 
-def take_diagonals(x: Any, labels: Labels, formula: str) -> tuple[Any, Labels]:
+def take_diagonals(x: C, labels: Labels, formula: str) -> tuple[C, Labels]:
     """`x` with each label once; labels that occur twice take the diagonal of their axes."""
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
@@ -286,7 +287,7 @@ def take_diagonals(x: Any, labels: Labels, formula: str) -> tuple[Any, Labels]:
     return x, labels
 
 
-def diagonal_of(x: Any, i: int, j: int) -> Any:
+def diagonal_of(x: C, i: int, j: int) -> C:
     """The diagonal of two equal axes, as the last axis: a row of n + 1 holds one element of it."""
     n = x.shape[i]
     rest = [a for a in range(len(x.shape)) if a not in (i, j)]
@@ -296,7 +297,7 @@ def diagonal_of(x: Any, i: int, j: int) -> Any:
     return x.shrink([*[None] * (len(lead) + 1), (0, 1)]).reshape((*lead, n))
 
 
-def check_label_sizes(terms: list[tuple[Any, Labels]], formula: str) -> None:
+def check_label_sizes(terms: list[tuple[C, Labels]], formula: str) -> None:
     """Raises ShapeError where a label has two sizes, neither of them 1."""
     sizes: dict[Any, Any] = {}
     for x, labels in terms:
@@ -311,7 +312,7 @@ def check_label_sizes(terms: list[tuple[Any, Labels]], formula: str) -> None:
                                  f"{shown}")
 
 
-def sum_unused(x: Any, labels: Labels, needed: set[Any]) -> tuple[Any, Labels]:
+def sum_unused(x: C, labels: Labels, needed: set[Any]) -> tuple[C, Labels]:
     """`x` summed over the axes whose label nothing else needs."""
     axes = tuple([a for a, label in enumerate(labels) if label not in needed])
     if not axes:
@@ -320,8 +321,8 @@ def sum_unused(x: Any, labels: Labels, needed: set[Any]) -> tuple[Any, Labels]:
 
 
 def multiply_sum(
-    x: Any, x_labels: Labels, y: Any, y_labels: Labels, output: Labels, later: set[Any]
-) -> tuple[Any, Labels]:
+    x: C, x_labels: Labels, y: C, y_labels: Labels, output: Labels, later: set[Any]
+) -> tuple[C, Labels]:
     """The product of two operands, summed over the labels that are not needed later."""
     both = dict.fromkeys((*x_labels, *y_labels))
     first = [label for label in output if label in both]
@@ -334,7 +335,7 @@ def multiply_sum(
     return product, tuple(kept)
 
 
-def align_axes(x: Any, labels: Labels, wanted: Labels) -> Any:
+def align_axes(x: C, labels: Labels, wanted: Labels) -> C:
     """`x` with an axis for each wanted label, of size 1 where it has none."""
     x = x.permute([labels.index(label) for label in wanted if label in labels])
     sizes = iter(x.shape)

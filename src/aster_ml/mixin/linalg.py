@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import next_power2
 from aster_ml.mixin.contract import ContractMixin
 from aster_ml.uop.infer import show_shape
 
+L = TypeVar("L", bound="LinalgMixin")
+
 if TYPE_CHECKING:
+    # What a Tensor has beside this mixin.
+    from aster_ml.mixin.join import JoinMixin
+    from aster_ml.mixin.order import OrderMixin
 
-    class Base(ContractMixin):
-        """What a Tensor has beside this mixin, for the type checker."""
-
-        def cat(self, *args: Any, dim: int = 0) -> Self:
-            """Values one after the other along an axis."""
-
-        def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
-            """Values in order, and where they stood."""
-
-        def square(self) -> Self:
-            """self * self."""
+    class Base(ContractMixin, JoinMixin, OrderMixin):
+        """The type of self."""
 
 else:
     Base = ContractMixin
@@ -143,7 +139,7 @@ def matrix_sizes(x: Any, what: str) -> tuple[int, int]:
     return x.shape[-2], x.shape[-1]
 
 
-def orthogonalize_columns(a: Any, n: int) -> tuple[Any, Any]:
+def orthogonalize_columns(a: L, n: int) -> tuple[L, L]:
     """`a` [*b, n, n] times a rotation that makes its columns orthogonal, and the rotation.
 
     Columns sit in two rows of seats, and those that face each other are turned. After each round
@@ -172,7 +168,7 @@ def sweeps_needed(n: int) -> int:
     return 6 + int(math.log2(next_power2(n)))
 
 
-def turn_pairs(both: Any, half: int, n: int) -> Any:
+def turn_pairs(both: L, half: int, n: int) -> L:
     """Each column of the left half turned against its partner in the right half."""
     none = [None] * (len(both.shape) - 1)
     x, y = both.shrink([*none, (0, half)]), both.shrink([*none, (half, 2 * half)])
@@ -189,7 +185,7 @@ def turn_pairs(both: Any, half: int, n: int) -> Any:
     return (x * cosine - y * sine).cat(x * sine + y * cosine, dim=-1)
 
 
-def move_seats(both: Any, half: int) -> Any:
+def move_seats(both: L, half: int) -> L:
     """All columns but the first one seat on: right along the first row, left along the second."""
     none = [None] * (len(both.shape) - 1)
     runs = [(0, 1), (half, half + 1), (1, half - 1), (half + 1, 2 * half), (half - 1, half)]

@@ -6,11 +6,11 @@ of being looked up: that fuses with the sums beside it, and its gradient is a co
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError
-from aster_ml.mixin.neural import NeuralMixin, decaying_exp, log_one_plus, shifted_exp
+from aster_ml.mixin.neural import N, NeuralMixin, decaying_exp, log_one_plus, shifted_exp
 from aster_ml.uop.infer import show_shape
 
 Reduction = Literal["mean", "sum", "none"]
@@ -108,7 +108,7 @@ class LossMixin(NeuralMixin):
         Shapes: self [*s], Y [*s] -> []; self [*s], Y [*s], reduction="none" -> [*s].
         Source: torch.nn.functional.binary_cross_entropy.
         """
-        losses = -(Y * finite_log(self) + (1 - Y) * finite_log(1 - self))
+        losses = -(Y * finite_log(self) + Y.sub(1, True) * finite_log(self.sub(1, True)))
         return reduce_losses(losses, reduction)
 
     def binary_crossentropy_logits(
@@ -120,12 +120,12 @@ class LossMixin(NeuralMixin):
         Source: torch.nn.functional.binary_cross_entropy_with_logits.
         """
         x = self.floating()
-        _, small = decaying_exp(x)
-        rest = log_one_plus(small)
+        negative, small = decaying_exp(x)
+        rest, above = log_one_plus(small), negative.where(0, x)
         if pos_weight is None:
-            losses = x.relu() - x * Y + rest
+            losses = above - x * Y + rest
         else:
-            losses = pos_weight * Y * ((-x).relu() + rest) + (1 - Y) * (x.relu() + rest)
+            losses = pos_weight * Y * (above - x + rest) + Y.sub(1, True) * (above + rest)
         return reduce_losses(losses, reduction)
 
 
@@ -135,7 +135,7 @@ def check_smoothing(smoothing: float) -> None:
         raise ArgumentError(f"label_smoothing is {smoothing}; a number from 0 to 1 is wanted")
 
 
-def match_labels(x: Any, labels: Any, axis: int, what: str) -> tuple[Any, Any]:
+def match_labels(x: N, labels: N, axis: int, what: str) -> tuple[N, N]:
     """Where along `axis` of x the class is the one that is named, and whether it is one at all."""
     shape = x.shape
     wanted = shape[:axis] + shape[axis + 1:]
@@ -153,7 +153,7 @@ def match_labels(x: Any, labels: Any, axis: int, what: str) -> tuple[Any, Any]:
     return labels.unsqueeze(axis).eq(classes), known
 
 
-def label_losses(x: Any, hit: Any, axis: int, smoothing: float) -> Any:
+def label_losses(x: N, hit: N, axis: int, smoothing: float) -> N:
     """`-log(softmax(x))` where `hit` is, over `axis`: log(sum(exp(x))) less x itself.
 
     Taking x before the logarithm of the sum leaves the gradient with one sum less.
@@ -167,13 +167,13 @@ def label_losses(x: Any, hit: Any, axis: int, smoothing: float) -> Any:
     return total.squeeze(axis).log() - picked.sum(axis)
 
 
-def finite_log(x: Any) -> Any:
+def finite_log(x: N) -> N:
     """The logarithm, -100 where x is 0; the slope there is 0."""
     positive = x > 0
     return positive.where(positive.where(x, 1).log(), -100)
 
 
-def reduce_losses(losses: Any, reduction: str, weight: Any = None) -> Any:
+def reduce_losses(losses: N, reduction: str, weight: N | None = None) -> N:
     """The mean (weighted), the sum, or the losses themselves."""
     if reduction == "none":
         return losses

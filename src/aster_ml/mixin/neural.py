@@ -10,40 +10,23 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aster_ml.dtype import DTypeLike, dtypes, least_upper_dtype, sum_acc_dtype
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.mixin.contract import ContractMixin
 from aster_ml.uop.infer import show_shape
 
-if TYPE_CHECKING:
+N = TypeVar("N", bound="NeuralMixin")
 
-    class Base(ContractMixin):
-        """What a Tensor has beside this mixin, for the type checker."""
+if TYPE_CHECKING:
+    # What a Tensor has beside this mixin.
+    from aster_ml.mixin.random import RandomMixin
+
+    class Base(ContractMixin, RandomMixin):
+        """The type of self."""
 
         training: bool
-
-        def exp(self) -> Self:
-            """e**self."""
-
-        def log(self) -> Self:
-            """Natural logarithm."""
-
-        def abs(self) -> Self:
-            """Absolute value."""
-
-        def rsqrt(self) -> Self:
-            """1 / square root."""
-
-        def tanh(self) -> Self:
-            """Hyperbolic tangent."""
-
-        def zeros_like(self, **kwargs: Any) -> Self:
-            """Zeros."""
-
-        def rand_like(self, **kwargs: Any) -> Self:
-            """Random numbers between 0 and 1."""
 
 else:
     Base = ContractMixin
@@ -121,8 +104,8 @@ class NeuralMixin(Base):
         x = self.floating()
         if beta != 1:
             return (x * beta).softplus() * (1 / beta)
-        _, small = decaying_exp(x)
-        return x.relu() + log_one_plus(small)
+        negative, small = decaying_exp(x)
+        return negative.where(0, x) + log_one_plus(small)
 
     def logsigmoid(self) -> Self:
         """`log(sigmoid(x))`.
@@ -179,11 +162,11 @@ class NeuralMixin(Base):
         return self.elu(alpha) * gamma
 
     def leaky_relu(self, neg_slope: float = 0.01) -> Self:
-        """`x` above 0, `neg_slope * x` below.
+        """`x` above 0, `neg_slope * x` below, where 0 belongs.
 
         Shapes: self [*s] -> [*s].
         """
-        return (self < 0).where(self * neg_slope, self)
+        return (self > 0).where(self, self * neg_slope)
 
     def mish(self) -> Self:
         """`x * tanh(softplus(x))`.
@@ -321,31 +304,31 @@ class NeuralMixin(Base):
         return functools.reduce(lambda x, f: f(x), ll, self)
 
 
-def hold_between(x: Any, low: float, high: float) -> Any:
+def hold_between(x: N, low: float, high: float) -> N:
     """`x` where it lies between two numbers, else the nearer; the slope is 0 at both."""
     return (x > low).where((x < high).where(x, high), low)
 
 
-def decaying_exp(x: Any) -> tuple[Any, Any]:
+def decaying_exp(x: N) -> tuple[N, N]:
     """Where x is negative, and exp(-|x|), which is at most 1."""
     negative = x < 0
     return negative, (x * negative.where(x.ufix(1.0), -1.0)).exp()
 
 
-def log_one_plus(small: Any) -> Any:
+def log_one_plus(small: N) -> N:
     """log(1 + small) of what is not negative, with what 1 + small rounds away put back."""
     whole = small + 1
     return whole.log() + ((small - (whole - 1)) / whole).detach()
 
 
-def fall_below_zero(x: Any, rate: float) -> tuple[Any, Any]:
+def fall_below_zero(x: N, rate: float) -> tuple[N, N]:
     """Where x is positive, and exp(rate * x) - 1 where it is not (0 where it is)."""
     positive = x > 0
     below = positive.where(0, x)
     return positive, (below if rate == 1 else below * rate).exp() - 1
 
 
-def shifted_exp(x: Any, axis: Any) -> tuple[Any, Any, Any]:
+def shifted_exp(x: N, axis: Any) -> tuple[N, N, N]:
     """x less its maximum over `axis`, the exponential of that, and the sum of those.
 
     Shifting changes neither what softmax gives nor its slope, so no gradient goes through it.
@@ -355,7 +338,7 @@ def shifted_exp(x: Any, axis: Any) -> tuple[Any, Any, Any]:
     return shifted, powers, powers.sum(axis, keepdim=True)
 
 
-def share_heads(x: Any, heads: int) -> Any:
+def share_heads(x: N, heads: int) -> N:
     """Key or value with each head repeated so that there are `heads` of them."""
     have = x.shape[-3]
     if heads % have:

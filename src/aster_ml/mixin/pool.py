@@ -9,7 +9,7 @@ both without divisions that remain (but for that by the stride).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aster_ml.dtype import dtypes, least_upper_float
 from aster_ml.errors import ArgumentError, ShapeError
@@ -19,24 +19,16 @@ from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import smax
 
 Pairs = list[tuple[Any, Any]]
+P = TypeVar("P", bound="PoolMixin")
 
 if TYPE_CHECKING:
+    # What a Tensor has beside this mixin.
+    from aster_ml.mixin.create import CreateMixin
+    from aster_ml.mixin.index import IndexMixin
+    from aster_ml.mixin.math import MathMixin
 
-    class Base(Handle):
-        """What a Tensor has beside this mixin, for the type checker."""
-
-        @classmethod
-        def arange(cls, start: Any, stop: Any = None, step: Any = 1, **kwargs: Any) -> Self:
-            """Evenly spaced values."""
-
-        @classmethod
-        def full(cls, shape: Any, fill_value: Any, **kwargs: Any) -> Self:
-            """One value everywhere."""
-
-        def round(self) -> Self:
-            """To the nearest whole number, ties to even."""
-
-        def __getitem__(self, indices: Any) -> Self: ...
+    class Base(CreateMixin, IndexMixin, MathMixin):
+        """The type of self."""
 
 else:
     Base = Handle
@@ -169,19 +161,20 @@ class PoolMixin(Base):
         lead = (slice(None),) * axis
         at = self.arange(new, dtype=dtypes.int32, device=self.device)
         if mode == "nearest":
-            return self[(*lead, (at * old) // new)]
+            return self[(*lead, (at * old).idiv(new))]
         if mode == "nearest-exact":
-            return self[(*lead, ((at * 2 + 1) * old) // (2 * new))]
+            return self[(*lead, ((at * 2 + 1) * old).idiv(2 * new))]
         if align_corners:
             above, below = at * (old - 1), max(new - 1, 1)
         else:
             above, below = ((at * 2 + 1) * old - new).maximum(0), 2 * new
-        low = above // below
+        low = above.idiv(below)
         high = (low + 1).minimum(old - 1)
         part = (above - low * below).cast(self.dtype) / below
         part = part.reshape((new, *(1,) * (len(self.shape) - axis - 1)))
-        x = self[(*lead, low)]
-        return x + (self[(*lead, high)] - x) * part
+        x: Self = self[(*lead, low)]
+        more: Self = (self[(*lead, high)] - x) * part
+        return x + more
 
 
 class Pooling:
@@ -217,14 +210,14 @@ class Pooling:
             count -= 1  # it would begin in the padding after the end
         return max((count - 1) * step + reach - (size + before + after), 0)
 
-    def windows(self, x: Handle) -> Any:
+    def windows(self, x: P) -> P:
         """The windows of `x`, which is padded already."""
         return windows_of(x, self.kernel, self.stride, self.dilation, self.what)
 
 
 def windows_of(
-    x: Any, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], what: str
-) -> Any:
+    x: P, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], what: str
+) -> P:
     """Windows over the last axes, as many as `kernel` has: [*b, *s] -> [*b, *counts, *kernel].
 
     rewrite: x[*b, p] -> x[*b, o * stride + k * dilation]
@@ -263,9 +256,9 @@ def windows_of(
 
 
 def separate_windows(
-    x: Any, counts: Sequence[Any], kernel: Sequence[int], stride: Sequence[int],
+    x: P, counts: Sequence[Any], kernel: Sequence[int], stride: Sequence[int],
     gaps: Sequence[int],
-) -> Any:
+) -> P:
     """Windows that do not overlap: each axis is cut into strides, and these are cut short."""
     dims = len(kernel)
     lead, sizes = x.shape[:-dims], x.shape[-dims:]
@@ -281,8 +274,8 @@ def separate_windows(
 
 
 def take_first(
-    x: Any, lead: Sequence[Any], outer: Sequence[Any], inner: Sequence[Any], steps: Sequence[int]
-) -> Any:
+    x: P, lead: Sequence[Any], outer: Sequence[Any], inner: Sequence[Any], steps: Sequence[int]
+) -> P:
     """The first of every `step` elements: axes [outer, inner * step] -> [outer, inner]."""
     dims = len(steps)
     if all(step == 1 for step in steps):
@@ -292,7 +285,7 @@ def take_first(
     return x.reshape((*lead, *interleave(outer, inner)))
 
 
-def pad_last(x: Any, pairs: Sequence[tuple[Any, Any]], value: Any = 0) -> Any:
+def pad_last(x: P, pairs: Sequence[tuple[Any, Any]], value: Any = 0) -> P:
     """`value` around the last axes, (before, after); negative numbers cut elements off instead."""
     lead = len(x.shape) - len(pairs)
     sizes = x.shape[lead:]
@@ -337,7 +330,7 @@ def resolve_padding(padding: Any, dims: int, what: str) -> Pairs:
 
     Raises: ArgumentError for another number of values, or negative ones.
     """
-    values = [padding] * dims if isinstance(padding, int) else list(padding)
+    values: list[Any] = [padding] * dims if isinstance(padding, int) else list(padding)
     if len(values) == dims and all(isinstance(v, (tuple, list)) for v in values):
         pairs = [(before, after) for before, after in values]
     elif len(values) == dims:
