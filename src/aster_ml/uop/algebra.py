@@ -259,7 +259,9 @@ ANY_DTYPE_RULES: list[Rule] = [
     Rule("bitcast-to-itself", UPat(Ops.BITCAST, None, (X,)), lambda x: x,
          lambda u, x: u.dtype is x.dtype),
     Rule("bitcast-twice", UPat(Ops.BITCAST, None, (UPat(Ops.BITCAST, None, (X,)),)),
-         lambda u, x: UOp(Ops.BITCAST, u.dtype, (x,))),
+         lambda u, x: UOp(Ops.BITCAST, u.dtype, (x,)),
+         # Where NaN is a value in between, its payload may not survive.
+         lambda u: u.src[0].dtype.kind != "float"),
     Rule("cast-inward", UPat(Ops.CAST, INDEX, (UPat(
         (Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.WHERE), None, None,
         name="x"),)), cast_inward),

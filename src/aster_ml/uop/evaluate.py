@@ -195,6 +195,9 @@ def evaluate(op: Ops, dtype: DType, operands: tuple[Any, ...], source_dtypes: An
         value, source = operands[0], source_dtypes[0]
         if source.kind in ("int", "uint", "index") and dtype.kind == "float":
             return round_exact(Fraction(value), dtype)
+        if dtype is dtypes.index and source.kind == "float":
+            # Index has no bounds to saturate at; those of the widest integer serve.
+            return cast_value(value, source, dtypes.int64)
         return cast_value(value, source, dtype)
     if op is Ops.BITCAST:
         return bitcast_value(operands[0], source_dtypes[0], dtype)
