@@ -10,13 +10,19 @@ from typing import Literal, Self
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError
-from aster_ml.mixin.neural import N, NeuralMixin, decaying_exp, log_one_plus, shifted_exp
+from aster_ml.mixin.activations import (
+    A,
+    ActivationMixin,
+    decaying_exp,
+    log_one_plus,
+    shifted_exp,
+)
 from aster_ml.uop.infer import show_shape
 
 Reduction = Literal["mean", "sum", "none"]
 
 
-class LossMixin(NeuralMixin):
+class LossMixin(ActivationMixin):
     """Losses."""
 
     __slots__ = ()
@@ -135,7 +141,7 @@ def check_smoothing(smoothing: float) -> None:
         raise ArgumentError(f"label_smoothing is {smoothing}; a number from 0 to 1 is wanted")
 
 
-def match_labels(x: N, labels: N, axis: int, what: str) -> tuple[N, N]:
+def match_labels(x: A, labels: A, axis: int, what: str) -> tuple[A, A]:
     """Where along `axis` of x the class is the one that is named, and whether it is one at all."""
     shape = x.shape
     wanted = shape[:axis] + shape[axis + 1:]
@@ -153,7 +159,7 @@ def match_labels(x: N, labels: N, axis: int, what: str) -> tuple[N, N]:
     return labels.unsqueeze(axis).eq(classes), known
 
 
-def label_losses(x: N, hit: N, axis: int, smoothing: float) -> N:
+def label_losses(x: A, hit: A, axis: int, smoothing: float) -> A:
     """`-log(softmax(x))` where `hit` is, over `axis`: log(sum(exp(x))) less x itself.
 
     Taking x before the logarithm of the sum leaves the gradient with one sum less.
@@ -167,13 +173,13 @@ def label_losses(x: N, hit: N, axis: int, smoothing: float) -> N:
     return total.squeeze(axis).log() - picked.sum(axis)
 
 
-def finite_log(x: N) -> N:
+def finite_log(x: A) -> A:
     """The logarithm, -100 where x is 0; the slope there is 0."""
     positive = x > 0
     return positive.where(positive.where(x, 1).log(), -100)
 
 
-def reduce_losses(losses: N, reduction: str, weight: N | None = None) -> N:
+def reduce_losses(losses: A, reduction: str, weight: A | None = None) -> A:
     """The mean (weighted), the sum, or the losses themselves."""
     if reduction == "none":
         return losses
