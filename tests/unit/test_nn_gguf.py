@@ -192,7 +192,7 @@ def test_blocks_beside_the_gguf_package(kind: int) -> None:
     np.testing.assert_allclose(got.numpy(), want.reshape(-1), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("exponent", [0, 1, 2, 127, 254])
+@pytest.mark.parametrize("exponent", [0, 1, 2, 127, 252])
 def test_mxfp4_scales_to_the_ends_of_their_range(exponent: int) -> None:
     data = bytes([exponent]) + bytes(range(0x10, 0x20))
     got = ggml_data_to_tensor(Tensor(data), 32, MXFP4).numpy()

@@ -1,0 +1,1 @@
+"""Programs built on Aster: each a module to run with `python -m`."""
