@@ -66,7 +66,8 @@ class Request:
     """What one call of `realize` asks of the compiler."""
 
     def __init__(self, nodes: list[UOp]) -> None:
-        self.roots: list[UOp] = []
+        self.fresh: list[UOp] = []
+        self.assigns: list[UOp] = []
         self.results: list[tuple[UOp, UOp]] = []
         for u in nodes:
             self.add(u)
@@ -77,7 +78,7 @@ class Request:
             return
         place = strip_effects(u)
         if place is not None:
-            self.roots.extend(effects_of(u))
+            self.assigns.extend(effects_of(u))
             self.results.append((u, place))
             return
         device = u.device
@@ -91,7 +92,7 @@ class Request:
             raise_symbolic(u)
         buffer = UOp.new_buffer(device, prod(shape), u.dtype)
         view = buffer if shape == buffer.shape else buffer.mop(Ops.RESHAPE, shape)
-        self.roots.append(view.store(u))
+        self.fresh.append(view.store(u))
         self.results.append((u, view))
 
 
@@ -170,12 +171,12 @@ def pending_readers(roots: list[UOp]) -> list[UOp]:
 def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     """The schedule of what these nodes need, or None when all are memory already."""
     request = Request(nodes)
-    if not request.roots:
+    if not request.fresh and not request.assigns:
         return None
-    for late in pending_readers(request.roots):
+    for late in pending_readers([*request.fresh, *request.assigns]):
         request.add(late)
     start = time.perf_counter()
-    captured = capture(request.roots, storage.stand_in)
+    captured = capture(request.fresh, request.assigns, storage.stand_in)
     schedule, hit = plan(captured.body)
     GlobalCounters.schedule_s += time.perf_counter() - start
     if hit:

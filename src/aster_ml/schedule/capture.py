@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops, ParamArg
+from aster_ml.uop.ops import BodyArg, Ops, ParamArg
 
 
 class Captured(NamedTuple):
@@ -27,11 +28,14 @@ class Captured(NamedTuple):
     effects: list[UOp]
 
 
-def capture(roots: list[UOp], replacement: Callable[[UOp], UOp | None]) -> Captured:
-    """Closes the graph under the roots.
+def capture(
+    fresh: list[UOp], assigns: list[UOp], replacement: Callable[[UOp], UOp | None]
+) -> Captured:
+    """Closes the graph under STOREs to new memory and STOREs to memory that had a value before.
 
     `replacement` gives the buffer-backed node for a node that has been realized already.
     """
+    roots = list(dict.fromkeys([*fresh, *assigns]))
     buffers: list[UOp] = []
     values: dict[str, int] = {}
     effects: list[UOp] = []
@@ -73,4 +77,5 @@ def capture(roots: list[UOp], replacement: Callable[[UOp], UOp | None]) -> Captu
             for s in reversed(u.src):
                 if s not in new:
                     stack.append((s, False))
-    return Captured(UOp.sink(*[new[root] for root in roots]), buffers, values, effects)
+    body = UOp(Ops.SINK, dtypes.void, tuple([new[root] for root in roots]), BodyArg(len(fresh)))
+    return Captured(body, buffers, values, effects)

@@ -106,14 +106,13 @@ class StagePlanner:
 
     def find_forced(self, body: UOp) -> None:
         """Marks what has to be stored whatever it costs."""
-        assigns = {s for u in self.order if u.op is Ops.AFTER for s in u.src[1:]}
-        for store in body.src:
+        for number, store in enumerate(body.src):
             if store.op is not Ops.STORE:
                 raise InternalError(f"stages: a body holds STOREs, found {store!r}")
             # A fresh output is the memory of its value for every other reader too. Memory that
             # existed before may be overwritten again, so an assign is a reader like any other.
             value = store.src[1]
-            if store not in assigns and value.op not in READ_IN_PLACE:
+            if number < body.arg.fresh and value.op not in READ_IN_PLACE:
                 self.targets.setdefault(value, store)
         self.forced |= set(self.targets)
         for u in self.order:
@@ -307,7 +306,7 @@ class StagePlanner:
             if r.root is not first.root or r.idxs != first.idxs or r.valid is not None:
                 return False
         outputs = frozenset([r for r in stored.ranges if r.op is Ops.RANGE])
-        if not used <= outputs or volume(used) != numel:
+        if not used <= outputs or volume(used) > numel:
             return False
         if used == outputs:
             if stored.outer and stored.outer != outputs:

@@ -276,6 +276,13 @@ class StageArg(NamedTuple):
     device: str | None = None
 
 
+class BodyArg(NamedTuple):
+    """Of the SINK of a captured body: its first `fresh` STOREs fill new memory, which belongs to
+    the value alone; the others overwrite memory that has had a value before."""
+
+    fresh: int
+
+
 class DeviceArg(NamedTuple):
     """Of COPY and DEVICE."""
 

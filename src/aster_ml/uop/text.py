@@ -21,6 +21,7 @@ from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import (
     AxisType,
+    BodyArg,
     BufferArg,
     DeviceArg,
     Memory,
@@ -40,6 +41,7 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.BUFFER: BufferArg, Ops.PARAM: ParamArg, Ops.DEFINE_VAR: VarArg, Ops.RANGE: RangeArg,
     Ops.DEFINE_LOCAL: ScratchArg, Ops.DEFINE_REG: ScratchArg, Ops.DEVICE: DeviceArg,
     Ops.COPY: DeviceArg, Ops.REDUCE: ReduceArg, Ops.SCATTER: ScatterArg, Ops.STAGE: StageArg,
+    Ops.SINK: BodyArg,
 }
 FIELD_ENUMS: dict[str, Any] = {"kind": AxisType, "op": Ops, "memory": Memory}
 
