@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from aster_ml.dtype import DType, dtypes
+from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
-from aster_ml.runtime import llvm_jit
+from aster_ml.runtime import clang, llvm_jit
 from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -22,6 +23,7 @@ LOOP, REDUCE, THREAD = AxisType.LOOP, AxisType.REDUCE, AxisType.THREAD
 UPCAST, UNROLL, VECTOR = AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR
 GLOBAL, LOCAL = AxisType.GLOBAL, AxisType.LOCAL
 CPU = Target("CPU", "llvm", vector_bits=256, vector_registers=16)
+C_TARGET = Target("CPU", "c", vector_bits=256, vector_registers=16)
 
 
 class Builder:
@@ -91,7 +93,8 @@ class Builder:
 
     def reg(self, start: UOp, *lanes: UOp) -> UOp:
         """An accumulator."""
-        return self.add(UOp(Ops.DEFINE_REG, start.dtype, (start, *lanes), ScratchArg(next(self.ids))))
+        arg = ScratchArg(next(self.ids))
+        return self.add(UOp(Ops.DEFINE_REG, start.dtype, (start, *lanes), arg))
 
     def local(self, size: int, dtype: DType = dtypes.float32) -> UOp:
         """Scratch memory."""
@@ -147,3 +150,10 @@ def run_llvm(linear: Linear, arrays: list[np.ndarray], variables: tuple[int, ...
     loaded = llvm_jit.load_object(llvm_jit.compile_ir(LLVMRenderer(target).render(linear)),
                                   linear.name)
     call_address(loaded.address(linear.name), arrays, variables, lo, hi)
+
+
+def run_c(linear: Linear, arrays: list[np.ndarray], variables: tuple[int, ...] = (),
+          lo: int = 0, hi: int = 1) -> None:
+    """Renders, compiles and runs as C."""
+    library = clang.load_library(clang.compile_c(CRenderer(C_TARGET).render(linear)), linear.name)
+    call_address(library.address(linear.name), arrays, variables, lo, hi)

@@ -126,19 +126,21 @@ class AccessWriter(Language):
 
     def load_masked(self, at: Address, dtype: DType, n: int, gate: Value) -> str:
         """Contiguous elements, each under its own gate; the language may know better."""
-        return self.build([self.load(self.shift(at, i), dtype, 1, g)
+        zero = self.text(dtypes.as_const(0, dtype), dtype, 1)
+        return self.build([zero if g is False else self.load(self.shift(at, i), dtype, 1, g)
                            for i, g in enumerate(self.gate_parts(gate, n))], dtype)
 
     def store_masked(self, at: Address, dtype: DType, n: int, value: str, gate: Value) -> None:
         """Contiguous elements, each under its own gate; the language may know better."""
         for i, g in enumerate(self.gate_parts(gate, n)):
-            self.store(self.shift(at, i), dtype, 1, self.extract(value, dtype, n, i), g)
+            if g is not False:
+                self.store(self.shift(at, i), dtype, 1, self.extract(value, dtype, n, i), g)
 
-    def gate_parts(self, gate: Value, n: int) -> list[str]:
-        """A SIMD gate as scalars."""
+    def gate_parts(self, gate: Value, n: int) -> list[Value]:
+        """A SIMD gate as scalars; None for what always holds, False for what never does."""
         if gate.__class__ is str:
             return [self.extract(gate, dtypes.bool, n, i) for i in range(n)]
-        return [self.text(g, dtypes.bool, 1) for g in gate]
+        return [None if g else False for g in gate]
 
     def operands_of_access(self, c: Cell, k: int) -> tuple[Value, int, Value]:
         """Base (None when it is known), offset, and gate (None when it always holds)."""

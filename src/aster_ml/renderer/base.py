@@ -34,7 +34,8 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
 LOOPS = frozenset({AxisType.LOOP, AxisType.REDUCE, AxisType.THREAD})
-WORK_ITEMS = frozenset({AxisType.GLOBAL, AxisType.LOCAL})
+# Work-items of a block: those that share a reduction count on after the others.
+WORK_ITEMS = frozenset({AxisType.GLOBAL, AxisType.LOCAL, AxisType.GROUP})
 # What the walk has nothing to write for: read where it is used, or only a mark.
 SILENT = frozenset({Ops.CONST, Ops.INDEX, Ops.AFTER, Ops.SINK, Ops.PARAM, Ops.DEFINE_VAR})
 
@@ -97,6 +98,7 @@ class KernelWriter(AccessWriter):
             if op is Ops.BARRIER or (op in SILENT and u not in self.cells):
                 continue
             c = self.cells.get(u) or self.add_cell(u)
+            c.depth = len(open_loops)
             if op is Ops.RANGE and u.arg.kind in LOOPS:
                 open_loops.append(c)
             elif op is Ops.DEFINE_REG:
@@ -164,6 +166,7 @@ class KernelWriter(AccessWriter):
         """The cell of a source of `c`, and which of its instances each of ours reads."""
         d = self.cell(source)
         d.uses += 1
+        d.consumer = c
         width = c.width if width is None else width
         if d.width == 1 and width > 1:
             d.spread.add(width)
@@ -274,9 +277,10 @@ class KernelWriter(AccessWriter):
         if kind.is_lane:
             return
         if kind in WORK_ITEMS:
-            c.values[0] = self.work_item(c, kind, self.dims[kind])
+            level = AxisType.GLOBAL if kind is AxisType.GLOBAL else AxisType.LOCAL
+            c.values[0] = self.work_item(c, level, self.dims[level])
             self.spread_value(c, 0)
-            self.dims[kind] += 1
+            self.dims[level] += 1
             return
         if kind not in LOOPS:
             raise InternalError(f"renderer: {c.u!r} is no loop; it is lowered before the list")

@@ -28,9 +28,9 @@ class Cell:
     `inputs` are the cells of the sources, each with the instance that each of ours reads.
     """
 
-    __slots__ = ("base", "carried", "count", "dtype", "fused", "gate", "inputs", "lanes", "offsets",
-                 "op", "place", "splats", "spread", "step", "u", "uses", "value", "values",
-                 "vector", "width")  # fmt: skip
+    __slots__ = ("base", "carried", "consumer", "count", "depth", "dtype", "fused", "gate",
+                 "inputs", "lanes", "offsets", "op", "place", "splats", "spread", "step", "u",
+                 "uses", "value", "values", "vector", "width")  # fmt: skip
 
     def __init__(self, u: UOp, lanes: Lanes, vector: UOp | None) -> None:
         self.u = u
@@ -42,7 +42,10 @@ class Cell:
         self.count = instances(lanes)
         self.values: list[Value] = [None] * self.count
         self.inputs: list[Input] = []
+        # How many nodes read it, the last of them, and how many loops it stands in.
         self.uses = 0
+        self.consumer: Cell | None = None
+        self.depth = 0
         # The widths in which SIMD consumers read this scalar, and the SIMD values made for them.
         self.spread: set[int] = set()
         self.splats: dict[tuple[int, int], str] = {}

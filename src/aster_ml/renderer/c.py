@@ -1,0 +1,282 @@
+"""Readable C for a compiler on PATH: C11 with the SIMD extension that GCC and Clang share.
+
+Receives a `Linear` for a CPU target; returns one file with one function
+`void NAME(void **args, int64_t lo, int64_t hi)`: the buffers' pointers by slot, then the variables
+as 64-bit integers, and the part of the THREAD range to run.
+"""
+
+from __future__ import annotations
+
+import math
+
+from aster_ml.dtype import DType, dtypes
+from aster_ml.renderer.base import Renderer
+from aster_ml.renderer.cell import Value
+from aster_ml.renderer.cstyle import BIT_DTYPES, CStyleWriter
+from aster_ml.renderer.cstyle_rules import bare
+from aster_ml.uop.linear import Linear
+
+TYPES = {
+    dtypes.bool: "bool", dtypes.float16: "_Float16", dtypes.float32: "float",
+    dtypes.float64: "double", **{d: f"{d.name}_t" for d in dtypes.ints},
+}  # fmt: skip
+VECTORS = {
+    dtypes.float16: "f16", dtypes.float32: "f32", dtypes.float64: "f64",
+    **{d: f"i{d.bits}" for d in dtypes.sints}, **{d: f"u{d.bits}" for d in dtypes.uints},
+    dtypes.bool: "i8",
+}  # fmt: skip
+SIGNED = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
+
+
+class CRenderer(Renderer):
+    """C for the CPU."""
+
+    def render(self, linear: Linear) -> str:
+        """The C source of one kernel."""
+        return CWriter(self.target, linear).run()
+
+
+class CWriter(CStyleWriter):
+    """Writes the C of one kernel."""
+
+    def prologue(self) -> None:
+        """Names the arguments."""
+        self.head: list[str] = []
+        for slot, p in enumerate(self.linear.params):
+            kind = self.type_of(p.dtype, 1)
+            const = "" if p.arg.slot in self.linear.written else "const "
+            self.names[p] = f"buf{slot}"
+            self.head.append(f"  {const}{kind} *buf{slot} = args[{slot}];")
+        for i, v in enumerate(self.linear.variables, len(self.linear.params)):
+            kind, name = self.type_of(v.dtype, 1), v.arg.name
+            self.head.append(f"  {kind} {name} = ({kind})(intptr_t)args[{i}];")
+            self.cells[v].values[0] = name
+            self.spread_value(self.cells[v], 0)
+
+    def finish(self) -> str:
+        """Headers, types, helpers, the function."""
+        body = [*self.helpers.values()]
+        includes = ["#include <stdbool.h>", "#include <stdint.h>"]
+        if any("#math" in text for text in body):
+            includes.insert(0, "#include <math.h>")
+            body = [text for text in body if "#math" not in text]
+        parts = [*includes, "", *body, *([""] if body else []),
+                 f"void {self.linear.name}(void **args, int64_t lo, int64_t hi) {{",
+                 *self.head, *self.scratch, *self.lines, "}", ""]
+        return "\n".join(parts)
+
+    def type_of(self, dtype: DType, n: int) -> str:
+        """C's own types, and SIMD types named by element and width: `f32x8`."""
+        dtype = BIT_DTYPES.get(dtype, dtype)
+        if n == 1:
+            return TYPES[dtype]
+        name = f"{VECTORS[dtype]}x{n}"
+        if name not in self.helpers:
+            scalar = TYPES[dtypes.int8 if dtype is dtypes.bool else dtype]
+            nbytes = n * dtype.itemsize
+            self.helper(name, f"typedef {scalar} {name} __attribute__((vector_size({nbytes})));")
+        return name
+
+    def special_float(self, value: float, dtype: DType) -> str:
+        """Infinity or NaN, by the compiler's built-ins."""
+        double = dtype is dtypes.float64
+        text = '__builtin_nan("")' if double else '__builtin_nanf("")'
+        if not math.isnan(value):
+            text = "__builtin_inf()" if double else "__builtin_inff()"
+            text = f"(-{text})" if value < 0 else text
+        return f"(_Float16){text}" if dtype is dtypes.float16 else text
+
+    def scratch_line(self, name: str, dtype: DType, size: int) -> str:
+        """An array on the stack."""
+        return f"  {self.type_of(dtype, 1)} {name}[{size}] __attribute__((aligned(64)));"
+
+    # memory
+
+    def load_text(self, name: str, index: str, dtype: DType, n: int, scratch: bool) -> str:
+        """An element, or a copy of bytes that the compiler knows as one unaligned load."""
+        if n == 1:
+            return f"{name}[{index}]"
+        return f"{self.load_helper(dtype, n)}({name}{'' if index == '0' else f' + {index}'})"
+
+    def store_text(self, name: str, index: str, value: str, dtype: DType, n: int,
+                   scratch: bool) -> str:
+        """The reverse."""
+        if n == 1:
+            return f"{name}[{index}] = {value};"
+        place = name if index == "0" else f"{name} + {index}"
+        return f"{self.store_helper(dtype, n)}({place}, {value});"
+
+    def load_helper(self, dtype: DType, n: int) -> str:
+        """The function that loads a SIMD value."""
+        name = f"load_{self.short(dtype, n)}"
+        if name not in self.helpers:
+            vector = self.type_of(dtype, n)
+            result = "-v" if dtype is dtypes.bool else "v"
+            body = f"{vector} v; __builtin_memcpy(&v, p, sizeof v); return {result};"
+            params = f"const {self.type_of(dtype, 1)} *p"
+            self.helper(name, self.function(vector, name, params, body))
+        return name
+
+    def store_helper(self, dtype: DType, n: int) -> str:
+        """The function that stores a SIMD value."""
+        name = f"store_{self.short(dtype, n)}"
+        if name not in self.helpers:
+            params = f"{self.type_of(dtype, 1)} *p, {self.type_of(dtype, n)} v"
+            negate = "v = -v; " if dtype is dtypes.bool else ""
+            body = f"{negate}__builtin_memcpy(p, &v, sizeof v);"
+            self.helper(name, self.function("void", name, params, body))
+        return name
+
+    # SIMD values
+
+    def splat(self, value: str, dtype: DType, n: int) -> str:
+        """A call of a helper that names the value n times."""
+        name = f"splat_{self.short(dtype, n)}"
+        if name not in self.helpers:
+            vector = self.type_of(dtype, n)
+            one = "-x" if dtype is dtypes.bool else "x"
+            body = f"return ({vector}){{{', '.join([one] * n)}}};"
+            self.helper(name, self.function(vector, name, f"{self.type_of(dtype, 1)} x", body))
+        return f"{name}({value})"
+
+    def extract(self, value: str, dtype: DType, n: int, i: int) -> str:
+        """`v[i]`."""
+        value = value if value.isidentifier() else f"({value})"
+        return f"(bool){value}[{i}]" if dtype is dtypes.bool else f"{value}[{i}]"
+
+    def build(self, parts: list[str], dtype: DType) -> str:
+        """A compound literal."""
+        if dtype is dtypes.bool:
+            parts = [p if p == "0" else f"-{p}" for p in parts]
+        return f"({self.type_of(dtype, len(parts))}){{{', '.join(parts)}}}"
+
+    def reverse(self, value: str, dtype: DType, n: int) -> str:
+        """A helper that names the elements from the last to the first."""
+        name = f"reverse_{self.short(dtype, n)}"
+        if name not in self.helpers:
+            vector = self.type_of(dtype, n)
+            parts = ", ".join(f"v[{i}]" for i in reversed(range(n)))
+            body = f"return ({vector}){{{parts}}};"
+            self.helper(name, self.function(vector, name, f"{vector} v", body))
+        return f"{name}({value})"
+
+    def convert(self, value: str, source: DType, dtype: DType, n: int) -> str:
+        """A cast, or the built-in that casts each element."""
+        kind = self.type_of(dtype, n)
+        return f"({kind}){value}" if n == 1 else f"__builtin_convertvector({value}, {kind})"
+
+    def reinterpret(self, value: str, source: DType, dtype: DType, n: int) -> str:
+        """The bits, through a helper; of a SIMD value, a cast."""
+        before, after = self.type_of(source, n), self.type_of(dtype, n)
+        if before == after:
+            return value
+        if n > 1:
+            return f"(({after}){value})"
+        name = f"{self.short(source, 1)}_as_{self.short(dtype, 1)}"
+        body = f"{after} y; __builtin_memcpy(&y, &x, sizeof y); return y;"
+        self.helper(name, self.function(after, name, f"{before} x", body))
+        return f"{name}({value})"
+
+    def to_mask(self, value: str, source: DType, n: int) -> str:
+        """A comparison gives integers as wide as its operands."""
+        mask = self.type_of(dtypes.bool, n)
+        return value if source.itemsize == 1 else f"__builtin_convertvector({value}, {mask})"
+
+    def select(self, condition: str, yes: str, no: str, dtype: DType, n: int) -> str:
+        """Bitwise, in a helper: C has no `?:` on SIMD values."""
+        name = f"select_{self.short(dtype, n)}"
+        if name not in self.helpers:
+            vector, mask = self.type_of(dtype, n), self.type_of(dtypes.bool, n)
+            if dtype.itemsize == 1:
+                body = "return (a & c) | (b & ~c);"
+                if dtype is not dtypes.bool and dtype is not dtypes.int8:
+                    body = f"return (a & ({vector})c) | (b & ~({vector})c);"
+            else:
+                bits = self.type_of(SIGNED[dtype.itemsize], n)
+                body = (f"{bits} m = __builtin_convertvector(c, {bits});\n"
+                        f"  return ({vector})((({bits})a & m) | (({bits})b & ~m));")
+            params = f"{mask} c, {vector} a, {vector} b"
+            self.helper(name, self.function(vector, name, params, body))
+        return f"{name}({condition}, {yes}, {no})"
+
+    # arithmetic
+
+    def saturate(self, value: str, source: DType, dtype: DType, n: int) -> str:
+        """Comparisons with the limits, in a helper."""
+        if source is dtypes.float16:
+            value, source = self.convert(value, source, dtypes.float32, n), dtypes.float32
+        kind = self.type_of(dtype, 1)
+        limit = self.float_literal(float(2 ** (dtype.bits - (dtype.kind == "int"))), source)
+        high, low = (self.literal(x, dtype) for x in (dtypes.max(dtype), dtypes.min(dtype)))
+        least = f"x > -{limit}" if dtype.kind == "int" else "x > 0"
+        name = self.scalar_helper(
+            f"{self.short(source, 1)}_to_{self.short(dtype, 1)}", dtype,
+            f"{self.type_of(source, 1)} x",
+            f"return x >= {limit} ? {high} : {least} ? ({kind})x : x != x ? 0 : {low};")
+        return self.each(name, dtype, n, [value], [source])
+
+    def math_call(self, name: str, args: list[str], dtype: DType, n: int) -> str:
+        """math.h; halves by way of float."""
+        self.helper("#math", "#math")
+        if dtype is dtypes.float16:
+            wide = [self.convert(x, dtype, dtypes.float32, n) for x in args]
+            return self.convert(self.math_call(name, wide, dtypes.float32, n), dtypes.float32,
+                                dtype, n)
+        full = name + ("f" if dtype is dtypes.float32 else "")
+        return self.each(full, dtype, n, args, [dtype] * len(args))
+
+    def multiply_add(self, args: list[str], dtype: DType, n: int) -> str:
+        """The compiler contracts it where the processor can."""
+        return f"({args[0]} * {args[1]} + {args[2]})"
+
+    def maximum(self, args: list[str], dtype: DType, n: int) -> str:
+        """Equal operands differ only in the sign of zero; `and` of their bits clears it."""
+        kind, bits = self.type_of(dtype, 1), SIGNED[dtype.itemsize]
+        a, b = self.reinterpret("a", dtype, bits, 1), self.reinterpret("b", dtype, bits, 1)
+        zero = self.reinterpret(f"({self.type_of(bits, 1)})({a} & {b})", bits, dtype, 1)
+        name = self.scalar_helper(
+            f"max_{self.short(dtype, 1)}", dtype, f"{kind} a, {kind} b",
+            f"return a > b || a != a ? a : a == b ? {zero} : b;")
+        if n == 1:
+            return self.each(name, dtype, n, args, [dtype, dtype])
+        return self.vector_maximum(args, dtype, n)
+
+    def vector_maximum(self, args: list[str], dtype: DType, n: int) -> str:
+        """The same on SIMD values."""
+        name = f"max_{self.short(dtype, n)}"
+        if name not in self.helpers:
+            vector, mask = self.type_of(dtype, n), self.type_of(SIGNED[dtype.itemsize], n)
+            body = (f"{mask} first = (a > b) | (a != a), both = a == b, x = ({mask})a, "
+                    f"y = ({mask})b;\n"
+                    f"  return ({vector})((first & x) | (both & x & y) | (~first & ~both & y));")
+            self.helper(name, self.function(vector, name, f"{vector} a, {vector} b", body))
+        return f"{name}({args[0]}, {args[1]})"
+
+    def load_masked(self, at: Value, dtype: DType, n: int, gate: Value) -> str:
+        """A helper that looks at each element's condition."""
+        if gate.__class__ is not str:
+            return super().load_masked(at, dtype, n, gate)
+        name = f"load_masked_{self.short(dtype, n)}"
+        if name not in self.helpers:
+            vector, mask = self.type_of(dtype, n), self.type_of(dtypes.bool, n)
+            one = "-p[i]" if dtype is dtypes.bool else "p[i]"
+            body = (f"{vector} v = {{0}};\n"
+                    f"  for (int i = 0; i < {n}; i++) if (m[i]) v[i] = {one};\n  return v;")
+            params = f"const {self.type_of(dtype, 1)} *p, {mask} m"
+            self.helper(name, self.function(vector, name, params, body))
+        return f"{name}({self.names[at.place]} + {self.index(at)}, {gate})"
+
+    def store_masked(self, at: Value, dtype: DType, n: int, value: str, gate: Value) -> None:
+        """The same for stores."""
+        if gate.__class__ is not str:
+            super().store_masked(at, dtype, n, self.name_value(value, dtype, n), gate)
+            return
+        name = f"store_masked_{self.short(dtype, n)}"
+        if name not in self.helpers:
+            vector, mask = self.type_of(dtype, n), self.type_of(dtypes.bool, n)
+            one = "v[i] != 0" if dtype is dtypes.bool else "v[i]"
+            body = f"for (int i = 0; i < {n}; i++) if (m[i]) p[i] = {one};"
+            params = f"{self.type_of(dtype, 1)} *p, {vector} v, {mask} m"
+            self.helper(name, self.function("void", name, params, body))
+        place = f"{self.names[at.place]} + {self.index(at)}"
+        self.write(f"{name}({place}, {bare(value)}, {bare(gate)});")

@@ -1,0 +1,282 @@
+"""OpenCL C 1.2: one kernel, run by blocks of work-items.
+
+Receives a `Linear`; returns one `__kernel`. GLOBAL ranges are group numbers and LOCAL ranges local
+numbers, in the order in which they stand in the list. A buffer is two arguments, its memory and the
+byte at which it starts, because a view may start anywhere and a sub-buffer may not; then come the
+variables, as 64-bit integers. SIMD widths are 2, 4, 8 and 16. Where the device has no arithmetic of
+halves, a half is a float that is rounded whenever it is made.
+"""
+
+from __future__ import annotations
+
+import math
+
+from aster_ml.dtype import DType, dtypes
+from aster_ml.errors import InternalError
+from aster_ml.renderer.base import Renderer
+from aster_ml.renderer.cell import Cell, Value
+from aster_ml.renderer.cstyle import BIT_DTYPES, CStyleWriter
+from aster_ml.renderer.cstyle_rules import bare
+from aster_ml.renderer.lanes import size_of
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.ops import AxisType
+
+TYPES = {
+    dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",
+    dtypes.int8: "char", dtypes.int16: "short", dtypes.int32: "int", dtypes.int64: "long",
+    dtypes.uint8: "uchar", dtypes.uint16: "ushort", dtypes.uint32: "uint", dtypes.uint64: "ulong",
+}  # fmt: skip
+SIGNED = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
+WIDTHS = (2, 4, 8, 16)
+
+
+class OpenCLRenderer(Renderer):
+    """OpenCL C."""
+
+    def render(self, linear: Linear) -> str:
+        """The source of one kernel."""
+        return OpenCLWriter(self.target, linear).run()
+
+
+class OpenCLWriter(CStyleWriter):
+    """Writes the OpenCL C of one kernel."""
+
+    long_suffix = "L"
+
+    def prologue(self) -> None:
+        """Names the arguments."""
+        self.has_half = self.target.has_dtype("float16")
+        self.local_sizes: list[int] = []
+        self.arguments: list[str] = []
+        self.head: list[str] = []
+        for slot, p in enumerate(self.linear.params):
+            kind = self.memory_type(p.dtype)
+            const = "" if p.arg.slot in self.linear.written else "const "
+            self.names[p] = f"buf{slot}"
+            self.arguments += [f"__global {const}char *mem{slot}", f"long at{slot}"]
+            pointer = f"__global {const}{kind} *"
+            self.head.append(f"  {pointer}buf{slot} = ({pointer})(mem{slot} + at{slot});")
+        for v in self.linear.variables:
+            kind, name = self.type_of(v.dtype, 1), v.arg.name
+            self.arguments.append(f"long {name}_")
+            self.head.append(f"  {kind} {name} = ({kind}){name}_;")
+            self.cells[v].values[0] = name
+            self.spread_value(self.cells[v], 0)
+
+    def finish(self) -> str:
+        """Extensions, helpers, the kernel."""
+        used = {c.dtype for c in self.cells.values()}
+        extensions = [f"#pragma OPENCL EXTENSION {name} : enable" for dtype, name in
+                      ((dtypes.float64, "cl_khr_fp64"), (dtypes.float16, "cl_khr_fp16"))
+                      if dtype in used and (dtype is dtypes.float64 or self.has_half)]
+        sizes = ""
+        if self.local_sizes:
+            x, y, z = (*self.local_sizes, 1, 1, 1)[:3]
+            sizes = f"__attribute__((reqd_work_group_size({x}, {y}, {z})))\n"
+        body = [*extensions, *self.helpers.values()]
+        head = f"{sizes}__kernel void {self.linear.name}({', '.join(self.arguments)}) {{"
+        return "\n".join([*body, *([""] if body else []), head, *self.head, *self.scratch,
+                          *self.lines, "}", ""])
+
+    def work_item(self, c: Cell, kind: AxisType, dim: int) -> str:
+        """`get_group_id(0)`."""
+        if dim > 2:
+            raise InternalError(f"renderer: {c.u!r} is a fourth dimension of {kind.value} numbers")
+        if kind is AxisType.LOCAL:
+            self.local_sizes.append(size_of(c.u))
+        call = "get_group_id" if kind is AxisType.GLOBAL else "get_local_id"
+        name = f"{'g' if kind is AxisType.GLOBAL else 'l'}{c.u.arg.id}"
+        self.write(f"{self.type_of(c.dtype, 1)} {name} = {call}({dim});")
+        return name
+
+    def barrier(self) -> None:
+        """Scratch and memory that the block shares are as written from here on."""
+        self.write("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
+
+    # types
+
+    def type_of(self, dtype: DType, n: int) -> str:
+        """OpenCL's names."""
+        dtype = BIT_DTYPES.get(dtype, dtype)
+        if n > 1 and n not in WIDTHS:
+            raise InternalError(f"renderer: OpenCL has no SIMD type of {n} elements")
+        if dtype is dtypes.bool:
+            return "bool" if n == 1 else f"char{n}"
+        if dtype is dtypes.float16 and not self.has_half:
+            dtype = dtypes.float32
+        return TYPES[dtype] + ("" if n == 1 else str(n))
+
+    def memory_type(self, dtype: DType) -> str:
+        """The type of an element in memory."""
+        dtype = BIT_DTYPES.get(dtype, dtype)
+        return "uchar" if dtype is dtypes.bool else TYPES[dtype]
+
+    def special_float(self, value: float, dtype: DType) -> str:
+        """Infinity or NaN."""
+        text = "NAN" if math.isnan(value) else ("INFINITY" if value > 0 else "(-INFINITY)")
+        return text if self.type_of(dtype, 1) == "float" else f"({self.type_of(dtype, 1)}){text}"
+
+    def scratch_line(self, name: str, dtype: DType, size: int) -> str:
+        """Memory of the block where there are blocks of work-items, else of the work-item."""
+        where = "__local " if self.target.has_local else ""
+        return f"  {where}{self.memory_type(dtype)} {name}[{size}];"
+
+    # memory
+
+    def load_text(self, name: str, index: str, dtype: DType, n: int, scratch: bool) -> str:
+        """An element, or the unaligned loads of OpenCL."""
+        if dtype is dtypes.float16 and not self.has_half:
+            return (f"vload_half({index}, {name})" if n == 1
+                    else f"vload_half{n}(0, {place(name, index)})")
+        text = f"{name}[{index}]" if n == 1 else f"vload{n}(0, {place(name, index)})"
+        if dtype is not dtypes.bool:
+            return text
+        return f"({text} != 0)" if n == 1 else f"({text} != (uchar{n})(0))"
+
+    def store_text(self, name: str, index: str, value: str, dtype: DType, n: int,
+                   scratch: bool) -> str:
+        """The reverse."""
+        if dtype is dtypes.float16 and not self.has_half:
+            return (f"vstore_half_rte({value}, {index}, {name});" if n == 1
+                    else f"vstore_half{n}_rte({value}, 0, {place(name, index)});")
+        if n == 1:
+            return f"{name}[{index}] = {value};"
+        if dtype is dtypes.bool:
+            value = f"as_uchar{n}(-({value}))"
+        return f"vstore{n}({value}, 0, {place(name, index)});"
+
+    # SIMD values
+
+    def splat(self, value: str, dtype: DType, n: int) -> str:
+        """`(float4)(x)`."""
+        one = f"-{value}" if dtype is dtypes.bool else bare(value)
+        return f"({self.type_of(dtype, n)})({one})"
+
+    def extract(self, value: str, dtype: DType, n: int, i: int) -> str:
+        """`v.s0`."""
+        value = value if value.isidentifier() else f"({value})"
+        text = f"{value}.s{i:x}"
+        return f"({text} != 0)" if dtype is dtypes.bool else text
+
+    def build(self, parts: list[str], dtype: DType) -> str:
+        """`(float4)(a, b, c, d)`."""
+        if dtype is dtypes.bool:
+            parts = [p if p == "0" else f"-{p}" for p in parts]
+        return f"({self.type_of(dtype, len(parts))})({', '.join(parts)})"
+
+    def reverse(self, value: str, dtype: DType, n: int) -> str:
+        """`v.s3210`."""
+        return f"({value}).s{''.join(f'{i:x}' for i in reversed(range(n)))}"
+
+    def convert(self, value: str, source: DType, dtype: DType, n: int) -> str:
+        """The conversion that wraps integers and rounds floats to nearest."""
+        if dtype is dtypes.float16 and not self.has_half:
+            return self.round_half(value, source, n)
+        kind = self.type_of(dtype, n)
+        if n == 1:
+            return f"({kind}){value}"
+        rounding = "_rte" if dtype.kind == "float" else ""
+        return f"convert_{kind}{rounding}({bare(value)})"
+
+    def round_half(self, value: str, source: DType, n: int) -> str:
+        """A number as the float of the nearest half, by way of memory."""
+        if source is not dtypes.float64 and source is not dtypes.float32:
+            value, source = self.convert(value, source, dtypes.float32, n), dtypes.float32
+        kind = self.type_of(source, 1)
+        name = self.helper(f"half_of_{kind}", self.function(
+            "float", f"half_of_{kind}", f"{kind} x",
+            "ushort bits; vstore_half_rte(x, 0, (half *)&bits);\n"
+            "  return vload_half(0, (half *)&bits);"))
+        return self.each(name, dtypes.float32, n, [value], [source])
+
+    def reinterpret(self, value: str, source: DType, dtype: DType, n: int) -> str:
+        """`as_int4(v)`."""
+        if not self.has_half and dtypes.float16 in (source, dtype):
+            return self.reinterpret_half(value, source, dtype, n)
+        before, after = self.type_of(source, n), self.type_of(dtype, n)
+        return value if before == after else f"as_{after}({bare(value)})"
+
+    def reinterpret_half(self, value: str, source: DType, dtype: DType, n: int) -> str:
+        """The bits of a half that is a float here, and the way back."""
+        if source is dtypes.float16:
+            name = self.scalar_helper("bits_of_half", dtypes.uint16, "float x",
+                                      "ushort bits; vstore_half_rte(x, 0, (half *)&bits);\n"
+                                      "  return bits;")
+            bits = self.each(name, dtypes.uint16, n, [value], [dtypes.float32])
+            return self.reinterpret(bits, dtypes.uint16, dtype, n)
+        value = self.reinterpret(value, source, dtypes.uint16, n)
+        name = self.scalar_helper("half_of_bits", dtypes.float32, "ushort bits",
+                                  "return vload_half(0, (half *)&bits);")
+        return self.each(name, dtypes.float32, n, [value], [dtypes.uint16])
+
+    def to_mask(self, value: str, source: DType, n: int) -> str:
+        """A comparison gives integers as wide as its operands."""
+        narrow = source.itemsize == 1
+        return value if narrow else f"convert_char{n}({bare(value)})"
+
+    def select(self, condition: str, yes: str, no: str, dtype: DType, n: int) -> str:
+        """`select(no, yes, mask)`, with a mask as wide as the values."""
+        if dtype is dtypes.bool:
+            return f"select({no}, {yes}, {condition})"
+        half = dtype is dtypes.float16 and not self.has_half
+        bits = self.type_of(SIGNED[4 if half else dtype.itemsize], n)
+        mask = condition if bits == f"char{n}" else f"convert_{bits}({bare(condition)})"
+        return f"select({no}, {yes}, {mask})"
+
+    # arithmetic
+
+    def saturate(self, value: str, source: DType, dtype: DType, n: int) -> str:
+        """OpenCL's saturating conversion; what it makes of NaN is left to the device."""
+        kind, wide = self.type_of(source, 1), self.type_of(dtype, 1)
+        name = self.scalar_helper(
+            f"{self.short(source, 1)}_to_{self.short(dtype, 1)}", dtype, f"{kind} x",
+            f"return x != x ? 0 : convert_{wide}_sat_rtz(x);")
+        return self.each(name, dtype, n, [value], [source])
+
+    def math_call(self, name: str, args: list[str], dtype: DType, n: int) -> str:
+        """The built-in functions take every width."""
+        return f"{name}({', '.join(bare(x) for x in args)})"
+
+    def multiply_add(self, args: list[str], dtype: DType, n: int) -> str:
+        """The built-in of one rounding."""
+        return f"fma({', '.join(bare(x) for x in args)})"
+
+    def accumulate_product(self, reg: Cell, r: int, a: str, b: str) -> None:
+        """`acc = fma(a, b, acc);`"""
+        name = reg.values[r]
+        self.write(f"{name} = {self.multiply_add([a, b, name], reg.dtype, reg.width)};")
+
+    def maximum(self, args: list[str], dtype: DType, n: int) -> str:
+        """The built-in ignores NaN and leaves the sign of zero open."""
+        kind = self.type_of(dtype, 1)
+        name = self.scalar_helper(
+            f"max_{self.short(dtype, 1)}", dtype, f"{kind} a, {kind} b",
+            "return a > b || a != a ? a : a < b || b != b ? b : signbit(a) ? b : a;")
+        if n == 1:
+            return self.each(name, dtype, n, args, [dtype, dtype])
+        full = f"max_{self.short(dtype, n)}"
+        vector = self.type_of(dtype, n)
+        bits = self.type_of(SIGNED[4 if vector.startswith("float") else dtype.itemsize], n)
+        self.helper(full, self.function(
+            vector, full, f"{vector} a, {vector} b",
+            f"{bits} equal = a == b;\n"
+            f"  {vector} larger = select(b, a, (a > b) | (a != a));\n"
+            f"  return select(larger, as_{vector}(as_{bits}(a) & as_{bits}(b)), equal);"))
+        return f"{full}({', '.join(bare(x) for x in args)})"
+
+    def load_masked(self, at: Value, dtype: DType, n: int, gate: Value) -> str:
+        """Each element behind its own condition."""
+        if gate.__class__ is str:
+            gate = self.name_value(gate, dtypes.bool, n)
+        return super().load_masked(at, dtype, n, gate)
+
+    def store_masked(self, at: Value, dtype: DType, n: int, value: str, gate: Value) -> None:
+        """Each element behind its own condition."""
+        if gate.__class__ is str:
+            gate = self.name_value(gate, dtypes.bool, n)
+        super().store_masked(at, dtype, n, self.name_value(value, dtype, n), gate)
+
+
+def place(name: str, index: str) -> str:
+    """A pointer to an element."""
+    return name if index == "0" else f"{name} + {index}"

@@ -1,0 +1,284 @@
+"""OPENCL: kernels on any device that has an OpenCL driver, through pyopencl.
+
+Finds devices, says what they can do, builds source, keeps memory and launches. A handle is memory
+and a byte offset, because OpenCL lets a sub-buffer start only at some addresses; kernels take
+the two as two arguments (see `renderer/opencl.py`). pyopencl is imported on the first use.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import threading
+import warnings
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from aster_ml.device import Backend, PooledAllocator, Program, format_bytes
+from aster_ml.errors import CompileError, DeviceError, OutOfMemoryError
+from aster_ml.runtime import object_cache
+from aster_ml.target import INTEGERS, PLAIN_OPS, Target
+
+DOC = "OpenCL devices: graphics processors, and through PoCL the CPU"
+
+# Functions that every OpenCL device has, of an error that the specification bounds (4 ULP).
+BUILT_IN_OPS = PLAIN_OPS | {"EXP2", "LOG2", "SIN", "POW"}
+
+
+@functools.cache
+def binding() -> ModuleType:
+    """pyopencl."""
+    import pyopencl
+
+    module: ModuleType = pyopencl
+    return module
+
+
+@functools.cache
+def devices() -> tuple[Any, ...]:
+    """All devices of all platforms: graphics processors first, CPUs last."""
+    cl = binding()
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:
+        # The loader reports "no platform" as an error.
+        return ()
+    found: list[Any] = []
+    for platform in platforms:
+        try:
+            found += platform.get_devices()
+        except cl.Error:
+            continue  # a driver without a device says so by an error, too
+    rank = {cl.device_type.GPU: 0, cl.device_type.ACCELERATOR: 1}
+    return tuple(sorted(found, key=lambda d: rank.get(d.type & ~cl.device_type.DEFAULT, 2)))
+
+
+@functools.cache
+def missing() -> str | None:
+    """What OpenCL needs and is not there."""
+    if importlib.util.find_spec("pyopencl") is None:
+        return "pyopencl is not installed; pip install 'aster-ml[opencl]' brings it"
+    try:
+        found = devices()
+    except ImportError as error:
+        return f"pyopencl does not load ({error}); pip install --force-reinstall pyopencl may help"
+    if not found:
+        return ("no OpenCL platform has a device; the graphics driver brings one, and PoCL is one "
+                "on any CPU: apt-get install pocl-opencl-icd")
+    return None
+
+
+def open_backend(name: str) -> Backend:
+    """The backend of "OPENCL" or "OPENCL:1"; past the last device the numbers start again."""
+    number = int(name.partition(":")[2] or 0)
+    found = devices()
+    return OpenCLBackend(name, found[number % len(found)])
+
+
+def one_word(text: str) -> str:
+    """A driver's text without spaces and commas."""
+    return "-".join(text.replace(",", " ").replace("=", " ").split())
+
+
+def probe(device: Any) -> Target:
+    """What a device can do."""
+    cl = binding()
+    extensions = device.extensions.split()
+    dtype_names = set(INTEGERS) | {"float32"}
+    if "cl_khr_fp64" in extensions:
+        dtype_names.add("float64")
+    if "cl_khr_fp16" in extensions:
+        dtype_names.add("float16")
+    is_cpu = bool(device.type & cl.device_type.CPU)
+    # A graphics processor runs its lanes as work-items; a SIMD value is worth one wide load there.
+    bits = 32 * device.native_vector_width_float if is_cpu else 128
+    arch = one_word(f"{device.platform.name} {device.name} {device.driver_version}")
+    return Target(
+        "OPENCL", "opencl", arch=arch, vector_bits=min(max(bits, 128), 512),
+        vector_registers=32,
+        cache_bytes=(32 << 10, max(device.global_mem_cache_size, 256 << 10), 4 << 20),
+        has_local=True, has_barrier=True,
+        max_group=min(device.max_work_group_size, device.max_work_item_sizes[0]),
+        local_bytes=device.local_mem_size,
+        # No element of a buffer is beyond 32 bits where no buffer is larger.
+        index_bits=32 if device.max_mem_alloc_size <= 1 << 31 else 64,
+        native_dtypes=frozenset(dtype_names), native_ops=frozenset(BUILT_IN_OPS),
+    )  # fmt: skip
+
+
+class OpenCLHandle:
+    """Memory from byte `offset` of a memory object on."""
+
+    __slots__ = ("memory", "nbytes", "offset")
+
+    def __init__(self, memory: Any, offset: int, nbytes: int) -> None:
+        self.memory = memory
+        self.offset = offset
+        self.nbytes = nbytes
+
+
+class OpenCLAllocator(PooledAllocator):
+    """Pooled memory of one device; the pool keeps at most a quarter of it."""
+
+    def __init__(self, name: str, context: Any, queue: Any, device: Any) -> None:
+        super().__init__(name, device.global_mem_size // 4)
+        self.context = context
+        self.queue = queue
+        self.largest = device.max_mem_alloc_size
+
+    def alloc_block(self, nbytes: int) -> OpenCLHandle:
+        """A memory object of its own. Raises: MemoryError."""
+        cl = binding()
+        if nbytes > self.largest:
+            raise MemoryError(f"the device takes {format_bytes(self.largest)} in one piece")
+        try:
+            memory = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, nbytes)
+        except cl.MemoryError as error:
+            raise MemoryError(str(error)) from None
+        return OpenCLHandle(memory, 0, nbytes)
+
+    def free_block(self, handle: OpenCLHandle, nbytes: int) -> None:
+        """Releases the memory object; kernels under way keep it until they are done."""
+        handle.memory.release()
+
+    def copyin(self, handle: OpenCLHandle, source: memoryview) -> None:
+        """Host to device, after everything launched before."""
+        self.copy(handle.memory, np.frombuffer(source, np.uint8), dst_offset=handle.offset)
+
+    def copyout(self, target: memoryview, handle: OpenCLHandle) -> None:
+        """Device to host, after everything launched before."""
+        self.copy(np.frombuffer(target, np.uint8), handle.memory, src_offset=handle.offset)
+
+    def copy(self, target: Any, source: Any, **offset: int) -> None:
+        """A copy that is done when this returns. Raises: OutOfMemoryError."""
+        cl = binding()
+        try:
+            cl.enqueue_copy(self.queue, target, source, is_blocking=True, **offset)
+        except cl.MemoryError as error:
+            raise out_of_memory(self.device, error) from None
+
+    def offset(self, handle: OpenCLHandle, byte_offset: int, nbytes: int) -> OpenCLHandle:
+        """A part of the same memory."""
+        return OpenCLHandle(handle.memory, handle.offset + byte_offset, nbytes)
+
+
+def out_of_memory(name: str, error: Exception) -> OutOfMemoryError:
+    """Many drivers take memory only when it is first used, and report it there."""
+    return OutOfMemoryError(f"{name} has no room for a buffer that is used for the first time "
+                            f"({error}); smaller batches would help")
+
+
+class OpenCLProgram(Program):
+    """A kernel of a built program."""
+
+    def __init__(self, name: str, kernel: Any, backend: OpenCLBackend) -> None:
+        self.name = name
+        self.kernel = kernel
+        self.backend = backend
+        self.lock = threading.Lock()
+
+    def __call__(
+        self,
+        handles: tuple[Any, ...],
+        vars: tuple[int, ...] = (),
+        global_size: tuple[int, ...] = (1, 1, 1),
+        local_size: tuple[int, ...] | None = None,
+        wait: bool = False,
+    ) -> float | None:
+        """Puts a launch in the queue; `global_size` counts blocks."""
+        cl = binding()
+        local = tuple(local_size) if local_size is not None else (1,) * len(global_size)
+        if 0 in global_size:
+            return 0.0 if wait else None
+        args: list[Any] = []
+        for handle in handles:
+            args += [handle.memory, np.int64(handle.offset)]
+        args += [np.int64(value) for value in vars]
+        items = tuple([g * n for g, n in zip(global_size, local, strict=True)])
+        queue = self.backend.queue
+        try:
+            # Arguments belong to the kernel object, so two threads must not set them at once.
+            with self.lock:
+                self.kernel.set_args(*args)
+                event = cl.enqueue_nd_range_kernel(queue, self.kernel, items, local)
+            if not wait:
+                queue.flush()
+                return None
+            event.wait()
+        except cl.MemoryError as error:
+            raise out_of_memory(self.backend.name, error) from None
+        except cl.Error as error:
+            raise DeviceError(f"{self.backend.name}: kernel {self.name} with {global_size} blocks "
+                              f"of {local} work-items failed: {error}") from None
+        return float(event.profile.end - event.profile.start) * 1e-9
+
+
+class OpenCLBackend(Backend):
+    """One OpenCL device with a context and an in-order queue of its own."""
+
+    def __init__(self, name: str, device: Any) -> None:
+        cl = binding()
+        self.device = device
+        self.context = cl.Context([device])
+        profiling = cl.command_queue_properties.PROFILING_ENABLE
+        self.queue = cl.CommandQueue(self.context, device, properties=profiling)
+        self.probed = probe(device)
+        super().__init__(name, OpenCLAllocator(name, self.context, self.queue, device))
+
+    @property
+    def target(self) -> Target:
+        """What the device can do."""
+        return self.probed
+
+    @property
+    def options(self) -> list[str]:
+        """Division and square root as IEEE has them, where the device can."""
+        cl = binding()
+        exact = self.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+        return ["-cl-fp32-correctly-rounded-divide-sqrt"] if exact else []
+
+    def compile(self, source: str) -> bytes:
+        """OpenCL C as the driver's binary, from the disk cache where it is there.
+
+        Raises: CompileError with the driver's words.
+        """
+        options = self.options
+        digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
+        key = f"opencl {self.probed.arch} {self.device.version} {options} {digest}"
+        binary = object_cache.get(key)
+        if binary is None:
+            cl = binding()
+            program = self.build(cl.Program(self.context, source), options)
+            binary = bytes(program.get_info(cl.program_info.BINARIES)[0])
+            object_cache.put(key, binary)
+        return binary
+
+    def build(self, program: Any, options: list[str]) -> Any:
+        """Builds without pyopencl's own cache. Raises: CompileError."""
+        cl = binding()
+        try:
+            with warnings.catch_warnings():
+                # A driver that has anything to say about correct code makes pyopencl warn.
+                warnings.simplefilter("ignore", cl.CompilerWarning)
+                return program.build(options=options, devices=[self.device], cache_dir=False)
+        except cl.RuntimeError as error:
+            raise CompileError(f"{self.name}: the driver refused generated OpenCL C:\n{error}"
+                               ) from None
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """The kernel `name`, ready to launch. Raises: CompileError."""
+        cl = binding()
+        try:
+            program = cl.Program(self.context, [self.device], [binary])
+            kernel = cl.Kernel(self.build(program, []), name)
+        except (cl.LogicError, cl.RuntimeError) as error:
+            raise CompileError(f"{self.name}: kernel {name} could not be loaded: {error}") from None
+        # All scalars are 64-bit integers, and saying so lets pyopencl pack them without looking.
+        return OpenCLProgram(name, kernel, self)
+
+    def synchronize(self) -> None:
+        """Waits until the queue is empty."""
+        self.queue.finish()

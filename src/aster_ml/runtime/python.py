@@ -1,0 +1,98 @@
+"""PYTHON: the device that interprets linear programs, op by op and number by number.
+
+Slow by a factor of thousands, and the measure of all other devices. Its source language is the text
+form of a linear program; what the program means is in `interpreter`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from aster_ml.device import Backend, Program
+from aster_ml.dtype import dtypes, to_numpy_dtype
+from aster_ml.errors import CompileError, InternalError
+from aster_ml.runtime.host_memory import HostAllocator, HostHandle
+from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.target import Target
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.ops import ELEMENTWISE
+from aster_ml.uop.text import linear_from_text
+
+DOC = "interprets kernels in Python: slow, exact, and checks every access"
+
+# Nothing has to be decomposed: the interpreter has the meaning of every op on every dtype. Some
+# SIMD width is claimed so that kernels have lanes here as they have elsewhere.
+TARGET = Target(
+    "PYTHON",
+    "python",
+    vector_bits=128,
+    vector_registers=16,
+    native_dtypes=frozenset(d.name for d in dtypes.all if d is not dtypes.index),
+    native_ops=frozenset(op.name for op in ELEMENTWISE),
+)
+
+
+class PythonProgram(Program):
+    """A linear program that is run by the interpreter."""
+
+    def __init__(self, linear: Linear) -> None:
+        self.name = linear.name
+        self.linear = linear
+        self.interpreter = Interpreter(linear)
+
+    def __call__(
+        self,
+        handles: tuple[Any, ...],
+        vars: tuple[int, ...] = (),
+        global_size: tuple[int, ...] = (1, 1, 1),
+        local_size: tuple[int, ...] | None = None,
+        wait: bool = False,
+    ) -> float | None:
+        """Runs to the end. The sizes are those that the program itself names."""
+        start = time.perf_counter()
+        arrays = [self.array_of(p, h) for p, h in zip(self.linear.params, handles, strict=True)]
+        self.interpreter.run(arrays, vars)
+        return time.perf_counter() - start if wait else None
+
+    def array_of(self, param: Any, handle: HostHandle) -> Any:
+        """The memory of an argument as an array of its dtype. Raises: InternalError."""
+        dtype = param.dtype
+        count = handle.nbytes // dtype.itemsize
+        if handle.readonly and param.arg.slot in self.linear.written:
+            raise InternalError(f"{self.name}: buffer {param.arg.slot} is written and read-only")
+        if count == 0:
+            return np.empty(0, dtype=to_numpy_dtype(dtype))
+        return np.frombuffer(handle.memoryview(count * dtype.itemsize), to_numpy_dtype(dtype))
+
+
+class PythonBackend(Backend):
+    """The interpreter as a device."""
+
+    @property
+    def target(self) -> Target:
+        """The same on every machine."""
+        return TARGET
+
+    def compile(self, source: str) -> bytes:
+        """The text of a linear program is its own binary. Raises: CompileError."""
+        return source.encode()
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """The program, ready to run. Raises: CompileError when the text does not parse."""
+        program = PythonProgram(linear_from_text(binary.decode()))
+        if program.name != name:
+            raise CompileError(f"the program is named {program.name}, not {name}")
+        return program
+
+
+def missing() -> str | None:
+    """Nothing is needed, so nothing is missing."""
+    return None
+
+
+def open_backend(name: str) -> Backend:
+    """The backend of "PYTHON" or "PYTHON:1"."""
+    return PythonBackend(name, HostAllocator(name))
