@@ -2,10 +2,10 @@
 
 Receives the address of a list of kernel calls (`cpu_program` lays it out) and returns when all of
 it has run. A worker spins in native code for a moment after each list, so that the next finds it
-awake, then sleeps on a Python event. Knows nothing of buffers or of what a kernel computes.
+awake, then sleeps on a Python lock. Knows nothing of buffers or of what a kernel computes.
 
-A run never depends on a worker (see `cpu_worker`), so a lost wake-up, a thread that could not be
-started or a signal between two steps costs time and never a hang.
+A run never depends on a worker (see `cpu_worker`), so a thread that could not be started, one that
+the system has set aside or a signal between two steps costs time and never a hang.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from aster_ml.config import THREADS
 from aster_ml.errors import ArgumentError
 from aster_ml.runtime import llvm_jit
 from aster_ml.runtime.cpu_worker import (
+    COMING,
     LINE,
     MAX_THREADS,
     PARKED,
@@ -108,7 +109,9 @@ class ThreadPool:
         self.native: Native | None = None
         self.spin_limit = 0
         self.threads: list[threading.Thread] = []
-        self.events: list[threading.Event] = []
+        # A worker sleeps by acquiring its gate; whoever wakes it releases the gate. (An Event would
+        # do as well but is written in Python, and a signal in the middle of it leaves it locked.)
+        self.gates: list[threading.Lock] = []
 
     def open(self) -> Native:
         """Loads the native code and learns how long a pause takes."""
@@ -134,11 +137,16 @@ class ThreadPool:
             if len(self.threads) < threads - 1:
                 self.grow(threads - 1)
             helpers = min(threads - 1, len(self.threads))
-            view = self.state.view
-            for index in range(helpers):
-                if view[PARKED + LINE * (index + 1)]:
-                    self.events[index].set()
-            functions.run_list(self.state.address, list_address, helpers + 1)
+            state = self.state
+            try:
+                if functions.announce(state.address, helpers):
+                    for index in range(helpers):
+                        if state.view[PARKED + LINE * (index + 1)]:
+                            open_gate(self.gates[index])
+                functions.run_list(state.address, list_address, helpers + 1)
+            finally:
+                # After a signal no list is coming any more, and workers may sleep.
+                state.view[COMING] = 0
 
     def grow(self, count: int) -> None:
         """Starts workers until there are `count`, or as many as the system allows."""
@@ -148,10 +156,11 @@ class ThreadPool:
         try:
             while len(self.threads) < count:
                 number = len(self.threads) + 1
-                event = threading.Event()
+                gate = threading.Lock()
+                gate.acquire()
                 thread = threading.Thread(
                     target=work,
-                    args=(self.native, self.state, number, self.spin_limit, event),
+                    args=(self.native, self.state, number, self.spin_limit, gate),
                     name=f"aster-worker-{number}",
                     daemon=True,
                 )
@@ -160,22 +169,31 @@ class ThreadPool:
                 except RuntimeError:
                     return  # no more threads for this process; a run works with any number
                 self.threads.append(thread)
-                self.events.append(event)
+                self.gates.append(gate)
+        except BaseException:
+            # A signal in the middle of a start: whether that worker runs is not known.
+            self.retire()
+            raise
         finally:
             threading.stack_size(before)
+
+    def retire(self) -> list[threading.Thread]:
+        """Tells all workers to end, and starts from nothing; returns those that still may run."""
+        threads, gates, state = self.threads, self.gates, self.state
+        # A worker on its way out reads the old state, and keeps it alive.
+        self.threads, self.gates, self.state = [], [], Words(STATE_WORDS)
+        self.native = None
+        state.view[STOP] = 1
+        for gate in gates:
+            open_gate(gate)
+        return threads
 
     def stop(self) -> None:
         """Ends all workers. The next run starts new ones."""
         with self.lock:
-            self.state.view[STOP] = 1
-            for event in self.events:
-                event.set()
             deadline = time.monotonic() + 2.0
-            for thread in self.threads:
+            for thread in self.retire():
                 thread.join(max(0.0, deadline - time.monotonic()))
-            # A worker that is still on its way out reads the old state, and keeps it alive.
-            self.state = Words(STATE_WORDS)
-            self.threads, self.events, self.native = [], [], None
 
     def close(self) -> None:
         """Ends all workers for good; later runs have the calling thread alone."""
@@ -184,15 +202,22 @@ class ThreadPool:
             self.stop()
 
 
+def open_gate(gate: threading.Lock) -> None:
+    """Lets the worker through, now or when it comes; only ever called with the pool's lock held."""
+    if gate.locked():
+        gate.release()
+
+
 def work(
-    functions: Native, state: Words, number: int, spin_limit: int, event: threading.Event
+    functions: Native, state: Words, number: int, spin_limit: int, gate: threading.Lock
 ) -> None:
-    """A worker's life: native code while there is work, asleep while there is none."""
+    """A worker's life: native code while there is work, asleep while there is none.
+
+    A gate left open by an earlier wake-up only makes it look for work once more.
+    """
     while not functions.work(state.address, number, spin_limit):
         if functions.park(state.address, number):
-            event.wait()
-        # Native code looks for a list after this, so a wake-up that is cleared here is not lost.
-        event.clear()
+            gate.acquire()
 
 
 POOL = ThreadPool()

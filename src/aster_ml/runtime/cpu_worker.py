@@ -21,6 +21,11 @@ Who is inside a list: the epoch is odd while a list is open. A worker counts its
 epoch again and walks the list only when it has not changed. The caller closes the list (epoch even)
 and waits until nobody is inside. All four accesses are sequentially consistent, so either the
 worker sees the list closed or the caller sees the worker.
+
+Who sleeps: a worker says that it is about to, then looks whether a list is open or coming. The
+caller says that a list is coming, then looks who is asleep and wakes them from Python, then opens
+it. So no worker sleeps through a list, although between the caller's last step in Python and its
+first in native code the system may run the worker instead.
 """
 
 from __future__ import annotations
@@ -35,7 +40,9 @@ from aster_ml.runtime import llvm_jit, object_cache
 # All offsets are in words of 8 bytes; what several threads write stands 64 bytes apart.
 LINE = 8
 # The pool's state.
-EPOCH, INSIDE, CURRENT_LIST, THREAD_COUNT, STOP, YIELD, PROGRESS = 0, 8, 16, 17, 18, 19, 24
+EPOCH, INSIDE, CURRENT_LIST, THREAD_COUNT, STOP, YIELD, COMING, PROGRESS = (
+    0, 8, 16, 17, 18, 19, 20, 24,
+)  # fmt: skip
 # Per worker, a line each from here on: asleep or about to be; the epoch it has done.
 PARKED, SEEN = 32, 33
 MAX_THREADS = 256
@@ -47,8 +54,9 @@ GROUP_BEGIN, GROUP_END, GROUP_PARTS, GROUP_WORDS = 0, 1, 2, 4
 # A record. Part p's claim word is the first of line p at `claims`.
 FUNCTION, ARGUMENTS, SIZE, PARTS, CLAIMS, RECORD_WORDS = 0, 1, 2, 3, 4, 8
 
-# Pauses before a thread takes over parts of others, and between two calls to the system's yield.
-STEAL_AFTER, YIELD_MASK = 64, 1023
+# Pauses before a thread takes over parts of others (fewer while the others stay away), and between
+# two calls to the system's yield.
+STEAL_AFTER, YIELD_MASK = 64, 127
 
 PAUSE = {
     "x86_64": "llvm.x86.sse2.pause()",
@@ -220,6 +228,7 @@ entry:
   br label %head
 head:
   %g = phi i64 [ %start, %entry ], [ %g.after, %next ]
+  %patience = phi i64 [ {STEAL_AFTER}, %entry ], [ %keep, %next ]
   %more = icmp slt i64 %g, %group.count
   br i1 %more, label %body, label %done
 body:
@@ -244,19 +253,27 @@ run:
   br label %wait
 wait:
   %spins = phi i64 [ 0, %run ], [ %spins.after, %again ]
+  %keep = phi i64 [ {STEAL_AFTER}, %run ], [ %keep.after, %again ]
   %reached = load atomic i64, ptr %count acquire, align 8
   %complete = icmp sge i64 %reached, %wanted
   br i1 %complete, label %next, label %still
 still:
   %spins.after = add i64 %spins, 1
-  %due = icmp eq i64 %spins.after, {STEAL_AFTER}
+  %due = icmp eq i64 %spins.after, %patience
   br i1 %due, label %steal, label %again
 steal:
   %more.ran = call i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 0, i64 1,
                                   i64 %serial, i1 false)
   call void @add_count(ptr %count, i64 %more.ran)
+  ; Who did not come to this group is likely not to come to the next.
+  %vain = icmp eq i64 %more.ran, 0
+  %quarter = lshr i64 %patience, 2
+  %none = icmp eq i64 %quarter, 0
+  %less = select i1 %none, i64 1, i64 %quarter
+  %keep.stolen = select i1 %vain, i64 {STEAL_AFTER}, i64 %less
   br label %again
 again:
+  %keep.after = phi i64 [ %keep, %still ], [ %keep.stolen, %steal ]
   call void @wait_step(ptr %state, i64 %spins)
   br label %wait
 next:
@@ -281,6 +298,8 @@ entry:
   store i64 %threads, ptr %p.threads
   store atomic i64 0, ptr %p.progress release, align 8
   %opened = atomicrmw add ptr %state, i64 1 seq_cst
+  %p.coming = getelementptr i64, ptr %state, i64 {COMING}
+  store atomic i64 0, ptr %p.coming release, align 8
   call void @walk(ptr %state, ptr %list, i64 0)
   %closed = atomicrmw add ptr %state, i64 1 seq_cst
   br label %wait
@@ -295,6 +314,29 @@ again:
   br label %wait
 done:
   ret void
+}}
+
+; Says that a list is coming; returns how many of the workers 1 to `helpers` have to be woken.
+define i64 @aster_announce(ptr %state, i64 %helpers) {{
+entry:
+  %p.coming = getelementptr i64, ptr %state, i64 {COMING}
+  %old = atomicrmw xchg ptr %p.coming, i64 1 seq_cst
+  br label %head
+head:
+  %thread = phi i64 [ 1, %entry ], [ %after, %body ]
+  %asleep = phi i64 [ 0, %entry ], [ %sum, %body ]
+  %more = icmp sle i64 %thread, %helpers
+  br i1 %more, label %body, label %done
+body:
+  %line = mul i64 %thread, {LINE}
+  %offset = add i64 %line, {PARKED}
+  %word = getelementptr i64, ptr %state, i64 %offset
+  %parked = load atomic i64, ptr %word seq_cst, align 8
+  %sum = add i64 %asleep, %parked
+  %after = add i64 %thread, 1
+  br label %head
+done:
+  ret i64 %asleep
 }}
 
 ; A worker's side: walks lists as they come. Returns 1 when told to stop, 0 when none came for
@@ -349,14 +391,14 @@ count:
   %tired = icmp sgt i64 %spins.next, %limit
   br i1 %tired, label %end, label %idle
 idle:
-  {pause}
+  call void @wait_step(ptr %state, i64 %spins.next)
   br label %head
 end:
   %result = phi i64 [ 1, %quiet ], [ 0, %count ]
   ret i64 %result
 }}
 
-; Says that a worker is about to sleep. Returns 0 when a list came in between, so that it must not.
+; Says that a worker is about to sleep. Returns 0 when a list is open or coming, so it must not.
 define i64 @aster_park(ptr %state, i64 %thread) {{
 entry:
   %offset = mul i64 %thread, {LINE}
@@ -364,7 +406,9 @@ entry:
   %p.parked = getelementptr i64, ptr %line, i64 {PARKED}
   %p.seen = getelementptr i64, ptr %line, i64 {SEEN}
   %p.stop = getelementptr i64, ptr %state, i64 {STOP}
+  %p.coming = getelementptr i64, ptr %state, i64 {COMING}
   %old = atomicrmw xchg ptr %p.parked, i64 1 seq_cst
+  %coming = load atomic i64, ptr %p.coming seq_cst, align 8
   %epoch = load atomic i64, ptr %state seq_cst, align 8
   %stop = load atomic i64, ptr %p.stop seq_cst, align 8
   %odd = and i64 %epoch, 1
@@ -373,7 +417,9 @@ entry:
   %unseen = icmp ne i64 %epoch, %seen
   %fresh = and i1 %open, %unseen
   %stopped = icmp ne i64 %stop, 0
-  %awake = or i1 %fresh, %stopped
+  %announced = icmp ne i64 %coming, 0
+  %busy = or i1 %fresh, %announced
+  %awake = or i1 %busy, %stopped
   %sleep = xor i1 %awake, true
   %result = zext i1 %sleep to i64
   ret i64 %result
@@ -419,6 +465,7 @@ class Native(NamedTuple):
     """The native functions, as ctypes callables that let go of the interpreter's lock."""
 
     run_list: Any
+    announce: Any
     work: Any
     park: Any
     run_serial: Any
@@ -432,7 +479,7 @@ def native() -> Native:
     source = worker_ir(llvm_jit.host().machine)
     digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
     key = f"cpu_worker {llvm_jit.host().key} {digest}"
-    names = ("aster_run_list", "aster_work", "aster_park", "aster_run_serial", "aster_pause")
+    names = [f"aster_{name}" for name in Native._fields if name != "loaded"]
     binary = object_cache.get(key)
     if binary is None:
         binary = llvm_jit.compile_ir(source)
@@ -445,6 +492,7 @@ def native() -> Native:
 
     return Native(
         function("aster_run_list", None, word, word, word),
+        function("aster_announce", word, word, word),
         function("aster_work", word, word, word, word),
         function("aster_park", word, word, word),
         function("aster_run_serial", None, word, word),

@@ -1,0 +1,275 @@
+"""Threads across forks, signals and the end of the interpreter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from aster_ml.config import Context
+from aster_ml.runtime.cpu_pool import MAX_THREADS, POOL, ThreadPool, Words, processor_count
+from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph
+from aster_ml.runtime.llvm_jit import compile_ir, load_object
+from tests.unit.runtime_kernels import kernel, python_environment, run_python
+
+PREPARE = """
+import os, signal, sys, threading, time
+import numpy as np
+from aster_ml.config import THREADS
+from aster_ml.runtime.cpu_pool import POOL
+from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph
+from aster_ml.runtime.llvm_jit import compile_ir, load_object
+from tests.unit.runtime_kernels import kernel
+THREADS.value = 3
+counts = np.zeros(64, np.int64)
+graph = NativeGraph([(kernel("count"), (counts.ctypes.data,), (), 64, 3, True)] * 50)
+graph.run()
+assert set(counts) == {50} and len(POOL.threads) == 2
+"""
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals and forks as POSIX has them")
+
+
+def counting_graph(parts: int, length: int = 20) -> tuple[NativeGraph, np.ndarray]:  # type: ignore[type-arg]
+    counts = np.zeros(64, np.int64)
+    call = (kernel("count"), (counts.ctypes.data,), (), 64, parts, True)
+    return NativeGraph([call] * length), counts
+
+
+def test_workers_start_when_they_are_wanted_and_stay() -> None:
+    POOL.stop()
+    graph, counts = counting_graph(3)
+    with Context(THREADS=1):
+        graph.run()
+        assert POOL.threads == []
+    with Context(THREADS=3):
+        graph.run()
+        threads = list(POOL.threads)
+        assert [thread.name for thread in threads] == ["aster-worker-1", "aster-worker-2"]
+        assert all(thread.daemon for thread in threads)
+        graph.run()
+    assert POOL.threads == threads
+    with Context(THREADS=2):
+        graph.run()
+    assert set(counts) == {80}
+    POOL.stop()
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_workers_do_their_share() -> None:
+    """Each part spins until the other has begun, so one thread alone could not end it."""
+    meet = """
+    define void @meet(ptr %slots, i64 %lo, i64 %hi) {
+    entry:
+      %counter = load ptr, ptr %slots
+      %p1 = getelementptr i64, ptr %slots, i64 1
+      %wanted = load i64, ptr %p1
+      %mine = atomicrmw add ptr %counter, i64 1 seq_cst
+      br label %wait
+    wait:
+      %now = load atomic i64, ptr %counter seq_cst, align 8
+      %all = icmp sge i64 %now, %wanted
+      br i1 %all, label %done, label %wait
+    done:
+      ret void
+    }"""
+    program = CpuProgram("meet", load_object(compile_ir(meet), "meet"))
+    counter = np.zeros(1, np.int64)
+    with Context(THREADS=2):
+        for run in range(1, 6):
+            program.launch((counter.ctypes.data,), (2 * run,), 2, 2)
+            assert counter[0] == 2 * run
+
+
+def test_a_pool_that_is_closed_runs_alone() -> None:
+    graph, counts = counting_graph(4)
+    pool = ThreadPool()
+    pool.run(graph.list_address, 4)
+    assert len(pool.threads) == 3
+    threads = list(pool.threads)
+    pool.close()
+    assert not any(thread.is_alive() for thread in threads)
+    pool.run(graph.list_address, 4)
+    assert pool.threads == []
+    assert set(counts) == {40}
+
+
+def test_sleepers_are_woken() -> None:
+    graph, counts = counting_graph(2)
+    with Context(THREADS=2):
+        for run in range(30):
+            graph.run()
+            # Longer than a worker spins, so that it is asleep or on the way there.
+            POOL.native.pause(POOL.spin_limit + 100 * run)  # type: ignore[union-attr]
+    assert set(counts) == {600}
+
+
+def test_runs_from_many_threads() -> None:
+    results = []
+
+    def churn() -> None:
+        graph, counts = counting_graph(3)
+        for _ in range(100):
+            graph.run()
+        results.append(set(counts))
+
+    with Context(THREADS=3):
+        threads = [threading.Thread(target=churn) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == [{2000}] * 4
+
+
+def test_words_are_aligned_and_shared() -> None:
+    for count in (1, 7, 64, 1000):
+        words = Words(count)
+        assert words.address % 64 == 0
+        assert len(words.view) == count
+        words.view[count - 1] = -5
+        assert words.array.tolist().count(-5) == 1
+        assert words.at(count) == words.address + 8 * count
+
+
+def test_processor_count_is_sensible() -> None:
+    assert 1 <= processor_count() <= (os.cpu_count() or 1)
+    assert processor_count() <= MAX_THREADS or sys.platform != "linux"
+
+
+# forks
+
+
+@posix
+def test_a_forked_child_has_a_pool_of_its_own() -> None:
+    code = """
+child = os.fork()
+graph.run()
+assert set(counts) == {100} and len(POOL.threads) == 2, (set(counts), POOL.threads)
+assert all(thread.is_alive() for thread in POOL.threads)
+if child == 0:
+    grandchild = os.fork()
+    graph.run()
+    assert set(counts) == {150}
+    if grandchild:
+        assert os.waitpid(grandchild, 0)[1] == 0
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print("parent and children ran")
+"""
+    assert run_python(PREPARE + code) == "parent and children ran\n"
+
+
+@posix
+def test_forks_while_another_thread_runs_lists() -> None:
+    code = """
+stop = threading.Event()
+def churn():
+    while not stop.is_set():
+        graph.run()
+thread = threading.Thread(target=churn)
+thread.start()
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        own = np.zeros(64, np.int64)
+        kernel("count").launch((own.ctypes.data,), (), 64, 3)
+        os._exit(0 if set(own) == {1} else 1)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+thread.join()
+assert len(set(counts)) == 1 and counts[0] % 50 == 0
+print("all children ran")
+"""
+    # Python 3.12 warns of forks beside threads, which is what this test is about.
+    output = run_python(PREPARE + code, PYTHONWARNINGS="ignore::DeprecationWarning")
+    assert output == "all children ran\n"
+
+
+# signals
+
+
+@posix
+def test_control_c_in_the_middle_leaves_the_pool_usable() -> None:
+    code = """
+graph = NativeGraph([(kernel("count"), (counts.ctypes.data,), (), 64, 3, True)] * 2000)
+counts[:] = 0
+interrupted = 0
+for _ in range(20):
+    try:
+        print("running", flush=True)
+        while True:
+            graph.run()
+    except KeyboardInterrupt:
+        interrupted += 1
+        # Lists are done or not begun, never half.
+        assert len(set(counts)) == 1 and counts[0] % 2000 == 0, counts
+        counts[:] = 0
+        graph.run()
+        assert set(counts) == {2000}
+        counts[:] = 0
+print("survived", interrupted)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PREPARE + code], env=python_environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for _ in range(20):
+        line = process.stdout.readline()
+        assert line == "running\n", process.communicate()
+        process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert (output, process.returncode) == ("survived 20\n", 0), errors
+
+
+@posix
+def test_signals_at_any_step() -> None:
+    code = """
+class Alarm(Exception):
+    pass
+def ring(number, frame):
+    raise Alarm
+signal.signal(signal.SIGALRM, ring)
+program = kernel("count")
+address = counts.ctypes.data
+alarms = 0
+for step in range(400):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2e-5 + 1e-6 * (step % 97))
+        while True:
+            program.launch((address,), (), 64, 3)
+    except Alarm:
+        alarms += 1
+assert len(set(counts)) == 1, set(counts)
+before = counts[0]
+graph.run()
+assert set(counts) == {before + 50}
+assert all(thread.is_alive() for thread in POOL.threads)
+print(alarms)
+"""
+    assert run_python(PREPARE + code) == "400\n"
+
+
+# the end
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "",
+        "sys.exit(0)",
+        "time.sleep(0.05)",  # by then the workers sleep
+        "import atexit; atexit.register(graph.run)",
+        "class Late:\n    def __del__(self): graph.run()\nlate = Late()",
+        "threading.Thread(target=lambda: [graph.run() for _ in range(200)]).start()",
+        "threading.Thread(target=lambda: [graph.run() for _ in range(20000)], daemon=True).start()",
+    ],
+)
+def test_the_interpreter_ends(ending: str) -> None:
+    assert run_python(f"{PREPARE}\n{ending}\n") == ""
