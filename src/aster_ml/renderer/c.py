@@ -67,7 +67,7 @@ class CWriter(CStyleWriter):
 
     def type_of(self, dtype: DType, n: int) -> str:
         """C's own types, and SIMD types named by element and width: `f32x8`."""
-        dtype = BIT_DTYPES.get(dtype, dtype)
+        dtype = BIT_DTYPES[dtype] if self.is_bits(dtype) else dtype
         if n == 1:
             return TYPES[dtype]
         name = f"{VECTORS[dtype]}x{n}"

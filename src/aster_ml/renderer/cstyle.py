@@ -15,6 +15,7 @@ import math
 import textwrap
 
 from aster_ml.dtype import DType, bitcast_value, dtypes, round_float
+from aster_ml.errors import InternalError
 from aster_ml.renderer.base import KernelWriter
 from aster_ml.renderer.cell import Address, Cell, Value
 from aster_ml.renderer.cstyle_rules import CSTYLE_RULES, PLAIN_SUM, bare
@@ -29,9 +30,10 @@ SHORT = {
     dtypes.bfloat16: "bf16", dtypes.fp8e4m3: "e4m3", dtypes.fp8e5m2: "e5m2",
     **{d: f"i{d.bits}" for d in dtypes.sints}, **{d: f"u{d.bits}" for d in dtypes.uints},
 }  # fmt: skip
-# Types whose arithmetic and casts arrive decomposed: here they are bits.
+# Types whose arithmetic arrives decomposed where the language lacks it: there they are bits.
 BIT_DTYPES = {
-    dtypes.bfloat16: dtypes.uint16, dtypes.fp8e4m3: dtypes.uint8, dtypes.fp8e5m2: dtypes.uint8
+    dtypes.bfloat16: dtypes.uint16, dtypes.fp8e4m3: dtypes.uint8, dtypes.fp8e5m2: dtypes.uint8,
+    dtypes.float16: dtypes.uint16,
 }  # fmt: skip
 # An expression longer than this gets a name.
 LONGEST_INLINE = 60
@@ -111,9 +113,9 @@ class CStyleWriter(KernelWriter):
     def literal(self, value: int | float | bool, dtype: DType) -> str:
         """One number."""
         if dtype.kind == "float":
-            if dtype in BIT_DTYPES:
-                return self.literal(bitcast_value(value, dtype, BIT_DTYPES[dtype]),
-                                    BIT_DTYPES[dtype])
+            if self.is_bits(dtype):
+                bits = BIT_DTYPES[dtype]
+                return self.literal(bitcast_value(value, dtype, bits), bits)
             return self.float_literal(float(value), dtype)
         number = int(value)
         if dtype.kind == "bool":
@@ -257,6 +259,18 @@ class CStyleWriter(KernelWriter):
         if len(head) + len(body) < 92 and "\n" not in body:
             return f"{head} {{ {body} }}"
         return f"{head} {{\n  {body}\n}}"
+
+    def is_bits(self, dtype: DType) -> bool:
+        """Whether values of a dtype are kept as unsigned integers."""
+        return dtype in BIT_DTYPES and dtype is not dtypes.float16
+
+    def from_bits(self, value: str, source: DType, n: int) -> str:
+        """The float32 of values that are kept as bits. Raises: InternalError."""
+        raise InternalError(f"renderer: the cast of {source} is not decomposed")
+
+    def to_bits(self, value: str, source: DType, dtype: DType, n: int) -> str:
+        """The bits of the nearest value of `dtype`. Raises: InternalError."""
+        raise InternalError(f"renderer: the cast to {dtype} is not decomposed")
 
     # what the languages differ in
 

@@ -15,7 +15,6 @@ from aster_ml.renderer.cell import Rule
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-SMALL_FLOATS = frozenset({dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 UNSIGNED = {
     dtypes.int8: dtypes.uint8, dtypes.int16: dtypes.uint16, dtypes.int32: dtypes.uint32,
     dtypes.int64: dtypes.uint64,
@@ -39,6 +38,12 @@ def bare(text: str) -> str:
     return text[1:-1]
 
 
+def require_arithmetic(w: Any, dtype: DType) -> None:
+    """Raises InternalError for a dtype whose arithmetic had to be decomposed."""
+    if w.is_bits(dtype):
+        raise InternalError(f"renderer: arithmetic of {dtype} is not decomposed")
+
+
 def sources(u: UOp | None) -> tuple[UOp, ...]:
     """The sources of the node that a rule writes; a rule that asks is never part of a fold."""
     if u is None:
@@ -60,8 +65,7 @@ def arithmetic(symbol: str, bools: str = "") -> Rule:
     def rule(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
         if dtype.kind == "bool":
             return f"({x[0]} {bools} {x[1]})"
-        if dtype in SMALL_FLOATS:
-            raise InternalError(f"renderer: arithmetic of {dtype} is not decomposed")
+        require_arithmetic(w, dtype)
         if dtype.kind == "float" or (dtype.kind == "uint" and (n > 1 or dtype.bits >= 32)):
             return f"({x[0]} {symbol} {x[1]})"
         if not wraps(dtype, u):
@@ -99,8 +103,7 @@ def compare(symbol: str, masks: str) -> Rule:
 
     def rule(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
         source = sources(u)[0].dtype
-        if source in SMALL_FLOATS:
-            raise InternalError(f"renderer: a comparison of {source} is not decomposed")
+        require_arithmetic(w, source)
         if n == 1:
             return f"({x[0]} {symbol} {x[1]})"
         if source is dtypes.bool:
@@ -114,6 +117,7 @@ def write_neg(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     """NEG; of a bool, not."""
     if dtype.kind == "bool":
         return f"(!{x[0]})" if n == 1 else f"(~{x[0]})"
+    require_arithmetic(w, dtype)
     if dtype.kind == "float":
         return f"(-{x[0]})"
     if dtype.kind == "int" and not wraps(dtype, u):
@@ -125,6 +129,7 @@ def write_max(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     """MAX: +0 above -0, NaN if either is."""
     if dtype.kind == "bool":
         return f"({x[0]} | {x[1]})"
+    require_arithmetic(w, dtype)
     if dtype.kind == "float":
         return str(w.maximum(x, dtype, n))
     kind = w.type_of(dtype, 1)
@@ -140,11 +145,13 @@ def write_where(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> st
 
 def write_fdiv(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     """FDIV."""
+    require_arithmetic(w, dtype)
     return f"({x[0]} / {x[1]})"
 
 
 def write_reciprocal(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     """RECIPROCAL is a division."""
+    require_arithmetic(w, dtype)
     return f"({w.text(1.0, dtype, n)} / {x[0]})"
 
 
@@ -199,8 +206,7 @@ def call(name: str) -> Rule:
     def rule(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
         if dtype.kind != "float":
             return x[0]
-        if dtype in SMALL_FLOATS:
-            raise InternalError(f"renderer: {name} of {dtype} is not decomposed")
+        require_arithmetic(w, dtype)
         return str(w.math_call(name, x, dtype, n))
 
     return rule
@@ -208,6 +214,7 @@ def call(name: str) -> Rule:
 
 def write_mulacc(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     """MULACC."""
+    require_arithmetic(w, dtype)
     if dtype.kind == "float":
         return str(w.multiply_add(x, dtype, n))
     product = CSTYLE_RULES[Ops.MUL](w, dtype, n, x[:2], None)
@@ -230,8 +237,10 @@ def write_cast(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str
     source, value = sources(u)[0].dtype, x[0]
     if source is dtype:
         return value
-    if source in SMALL_FLOATS or dtype in SMALL_FLOATS:
-        raise InternalError(f"renderer: the cast of {source} to {dtype} is not decomposed")
+    if w.is_bits(source):
+        return cast_from_bits(w, dtype, n, value, source, u)
+    if w.is_bits(dtype):
+        return str(w.to_bits(value, source, dtype, n))
     if dtype is dtypes.bool:
         zero = w.text(dtypes.as_const(0, source), source, n)
         return f"({value} != {zero})" if n == 1 else str(
@@ -243,10 +252,21 @@ def write_cast(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str
             return str(value)
     if source is dtypes.bool and n > 1:
         # A mask is -1 where a bool is 1.
-        signed = dtype if dtype.kind != "uint" else {v: k for k, v in UNSIGNED.items()}[dtype]
-        ones = f"(-{w.convert(value, source, signed, n)})"
-        return str(ones if signed is dtype else w.reinterpret(ones, signed, dtype, n))
+        value, source = f"(-{value})", dtypes.int8
+        if dtype is source:
+            return value
     return str(w.convert(value, source, dtype, n))
+
+
+def cast_from_bits(
+    w: Any, dtype: DType, n: int, value: str, source: DType, u: UOp | None
+) -> str:
+    """The cast of a half that the language has only in memory: by way of float."""
+    value = w.from_bits(value, source, n)
+    if dtype is dtypes.float32:
+        return value
+    single = UOp.const(dtypes.float32, 0.0)
+    return write_cast(w, dtype, n, [value], UOp(Ops.CAST, dtype, (single,)))
 
 
 CSTYLE_RULES: dict[Ops, Rule] = {

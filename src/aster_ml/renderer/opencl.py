@@ -4,7 +4,7 @@ Receives a `Linear`; returns one `__kernel`. GLOBAL ranges are group numbers and
 numbers, in the order in which they stand in the list. A buffer is two arguments, its memory and the
 byte at which it starts, because a view may start anywhere and a sub-buffer may not; then come the
 variables, as 64-bit integers. SIMD widths are 2, 4, 8 and 16. Where the device has no arithmetic of
-halves, a half is a float that is rounded whenever it is made.
+halves, they are bits, as bfloat16 and fp8 are, and only casts look into them.
 """
 
 from __future__ import annotations
@@ -95,20 +95,22 @@ class OpenCLWriter(CStyleWriter):
 
     # types
 
+    def is_bits(self, dtype: DType) -> bool:
+        """Halves are, where the device has none."""
+        return dtype in BIT_DTYPES and not (dtype is dtypes.float16 and self.has_half)
+
     def type_of(self, dtype: DType, n: int) -> str:
         """OpenCL's names."""
-        dtype = BIT_DTYPES.get(dtype, dtype)
+        dtype = BIT_DTYPES[dtype] if self.is_bits(dtype) else dtype
         if n > 1 and n not in WIDTHS:
             raise InternalError(f"renderer: OpenCL has no SIMD type of {n} elements")
         if dtype is dtypes.bool:
             return "bool" if n == 1 else f"char{n}"
-        if dtype is dtypes.float16 and not self.has_half:
-            dtype = dtypes.float32
         return TYPES[dtype] + ("" if n == 1 else str(n))
 
     def memory_type(self, dtype: DType) -> str:
         """The type of an element in memory."""
-        dtype = BIT_DTYPES.get(dtype, dtype)
+        dtype = BIT_DTYPES[dtype] if self.is_bits(dtype) else dtype
         return "uchar" if dtype is dtypes.bool else TYPES[dtype]
 
     def special_float(self, value: float, dtype: DType) -> str:
@@ -125,9 +127,6 @@ class OpenCLWriter(CStyleWriter):
 
     def load_text(self, name: str, index: str, dtype: DType, n: int, scratch: bool) -> str:
         """An element, or the unaligned loads of OpenCL."""
-        if dtype is dtypes.float16 and not self.has_half:
-            return (f"vload_half({index}, {name})" if n == 1
-                    else f"vload_half{n}(0, {place(name, index)})")
         text = f"{name}[{index}]" if n == 1 else f"vload{n}(0, {place(name, index)})"
         if dtype is not dtypes.bool:
             return text
@@ -136,9 +135,6 @@ class OpenCLWriter(CStyleWriter):
     def store_text(self, name: str, index: str, value: str, dtype: DType, n: int,
                    scratch: bool) -> str:
         """The reverse."""
-        if dtype is dtypes.float16 and not self.has_half:
-            return (f"vstore_half_rte({value}, {index}, {name});" if n == 1
-                    else f"vstore_half{n}_rte({value}, 0, {place(name, index)});")
         if n == 1:
             return f"{name}[{index}] = {value};"
         if dtype is dtypes.bool:
@@ -170,44 +166,42 @@ class OpenCLWriter(CStyleWriter):
 
     def convert(self, value: str, source: DType, dtype: DType, n: int) -> str:
         """The conversion that wraps integers and rounds floats to nearest."""
-        if dtype is dtypes.float16 and not self.has_half:
-            return self.round_half(value, source, n)
         kind = self.type_of(dtype, n)
         if n == 1:
             return f"({kind}){value}"
         rounding = "_rte" if dtype.kind == "float" else ""
         return f"convert_{kind}{rounding}({bare(value)})"
 
-    def round_half(self, value: str, source: DType, n: int) -> str:
-        """A number as the float of the nearest half, by way of memory."""
-        if source is not dtypes.float64 and source is not dtypes.float32:
-            value, source = self.convert(value, source, dtypes.float32, n), dtypes.float32
-        kind = self.type_of(source, 1)
-        name = self.helper(f"half_of_{kind}", self.function(
-            "float", f"half_of_{kind}", f"{kind} x",
-            "ushort bits; vstore_half_rte(x, 0, (half *)&bits);\n"
-            "  return vload_half(0, (half *)&bits);"))
-        return self.each(name, dtypes.float32, n, [value], [source])
-
     def reinterpret(self, value: str, source: DType, dtype: DType, n: int) -> str:
         """`as_int4(v)`."""
-        if not self.has_half and dtypes.float16 in (source, dtype):
-            return self.reinterpret_half(value, source, dtype, n)
         before, after = self.type_of(source, n), self.type_of(dtype, n)
         return value if before == after else f"as_{after}({bare(value)})"
 
-    def reinterpret_half(self, value: str, source: DType, dtype: DType, n: int) -> str:
-        """The bits of a half that is a float here, and the way back."""
-        if source is dtypes.float16:
-            name = self.scalar_helper("bits_of_half", dtypes.uint16, "float x",
-                                      "ushort bits; vstore_half_rte(x, 0, (half *)&bits);\n"
-                                      "  return bits;")
-            bits = self.each(name, dtypes.uint16, n, [value], [dtypes.float32])
-            return self.reinterpret(bits, dtypes.uint16, dtype, n)
-        value = self.reinterpret(value, source, dtypes.uint16, n)
-        name = self.scalar_helper("half_of_bits", dtypes.float32, "ushort bits",
-                                  "return vload_half(0, (half *)&bits);")
-        return self.each(name, dtypes.float32, n, [value], [dtypes.uint16])
+    def from_bits(self, value: str, source: DType, n: int) -> str:
+        """Of a half, a load from where the bits are put."""
+        if source is not dtypes.float16:
+            return super().from_bits(value, source, n)
+        kind = self.type_of(dtypes.float32, n)
+        load = "vload_half(0, (half *)&x)" if n == 1 else f"vload_half{n}(0, (half *)&x)"
+        name = self.helper(f"half_to_{kind}", self.function(
+            kind, f"half_to_{kind}", f"{self.type_of(source, n)} x", f"return {load};"))
+        return f"{name}({bare(value)})"
+
+    def to_bits(self, value: str, source: DType, dtype: DType, n: int) -> str:
+        """Of a half, a store that rounds to nearest, and a look at the bits."""
+        if dtype is not dtypes.float16:
+            return super().to_bits(value, source, dtype, n)
+        if source not in (dtypes.float32, dtypes.float64):
+            if source is dtypes.bool and n > 1:
+                value, source = f"(-{value})", dtypes.int8
+            # By way of float a half is rounded twice, but what would differ is infinite in half.
+            value, source = self.convert(value, source, dtypes.float32, n), dtypes.float32
+        before, after = self.type_of(source, n), self.type_of(dtype, n)
+        store = "vstore_half_rte" if n == 1 else f"vstore_half{n}_rte"
+        name = self.helper(f"{before}_to_half", self.function(
+            after, f"{before}_to_half", f"{before} x",
+            f"{after} bits; {store}(x, 0, (half *)&bits); return bits;"))
+        return f"{name}({bare(value)})"
 
     def to_mask(self, value: str, source: DType, n: int) -> str:
         """A comparison gives integers as wide as its operands."""
@@ -218,8 +212,7 @@ class OpenCLWriter(CStyleWriter):
         """`select(no, yes, mask)`, with a mask as wide as the values."""
         if dtype is dtypes.bool:
             return f"select({no}, {yes}, {condition})"
-        half = dtype is dtypes.float16 and not self.has_half
-        bits = self.type_of(SIGNED[4 if half else dtype.itemsize], n)
+        bits = self.type_of(SIGNED[dtype.itemsize], n)
         mask = condition if bits == f"char{n}" else f"convert_{bits}({bare(condition)})"
         return f"select({no}, {yes}, {mask})"
 
@@ -256,7 +249,7 @@ class OpenCLWriter(CStyleWriter):
             return self.each(name, dtype, n, args, [dtype, dtype])
         full = f"max_{self.short(dtype, n)}"
         vector = self.type_of(dtype, n)
-        bits = self.type_of(SIGNED[4 if vector.startswith("float") else dtype.itemsize], n)
+        bits = self.type_of(SIGNED[dtype.itemsize], n)
         self.helper(full, self.function(
             vector, full, f"{vector} a, {vector} b",
             f"{bits} equal = a == b;\n"
