@@ -16,10 +16,11 @@ import functools
 import gc
 import importlib
 import os
+import sys
 import threading
 import weakref
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -28,12 +29,14 @@ import numpy as np
 from aster_ml.config import DEV
 from aster_ml.dtype import DType, to_numpy_dtype
 from aster_ml.errors import ArgumentError, DeviceError, InternalError, OutOfMemoryError
-from aster_ml.helpers import next_power2, round_up
 from aster_ml.target import Target
 
 # The kinds of device, best first. DISK and NPY hold data and run nothing.
 KINDS = ("CPU", "OPENCL", "PYTHON", "NULL", "DISK", "NPY")
 STORAGE_KINDS = frozenset({"DISK", "NPY"})
+
+# How many messages books let pile up, and how large a freed block may be to wait among them.
+INBOX_LENGTH, LARGE_BYTES = 64, 1 << 20
 
 
 def format_bytes(nbytes: int) -> str:
@@ -51,7 +54,7 @@ class Drained(abc.ABC):
 
     A finaliser can run between any two steps of any thread, also in the middle of the bookkeeping
     itself, so it must not wait for a lock. It only appends to `inbox`, which is atomic; whoever
-    holds the lock works the inbox off.
+    asks for a result, or finds the inbox long, works it off with the lock held.
     """
 
     def __init__(self) -> None:
@@ -59,9 +62,8 @@ class Drained(abc.ABC):
         self.lock = threading.Lock()
         DRAINED.add(self)
 
-    def post(self, message: Any) -> None:
-        """Hands a message in, and works the inbox off if nobody else is at it."""
-        self.inbox.append(message)
+    def settle(self) -> None:
+        """Works the inbox off, unless somebody is at it."""
         if self.lock.acquire(blocking=False):
             try:
                 self.drain()
@@ -88,40 +90,41 @@ class MemoryCounter(Drained):
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: dict[str, int] = {}
-        self.most: dict[str, int] = {}
+        self.held: defaultdict[str, int] = defaultdict(int)
+        self.most: defaultdict[str, int] = defaultdict(int)
 
     def add(self, device: str, nbytes: int) -> None:
         """Counts `nbytes` more on `device`, fewer when negative."""
-        self.post((device, nbytes))
+        self.inbox.append((device, nbytes))
+        if len(self.inbox) >= INBOX_LENGTH:
+            self.settle()
 
     def drain(self) -> None:
         """Takes in what was posted."""
         while self.inbox:
             device, nbytes = self.inbox.popleft()
             for key in (device, ""):
-                held = self.held.get(key, 0) + nbytes
-                self.held[key] = held
-                if held > self.most.get(key, 0):
-                    self.most[key] = held
+                self.held[key] += nbytes
+                if self.held[key] > self.most[key]:
+                    self.most[key] = self.held[key]
 
     def in_use(self, device: str = "") -> int:
         """Bytes held on `device` now; on all devices when none is named."""
         with self.lock:
             self.drain()
-            return self.held.get(device, 0)
+            return self.held[device]
 
     def peak(self, device: str = "") -> int:
         """The most bytes that were held at once since the last `reset_peak`."""
         with self.lock:
             self.drain()
-            return self.most.get(device, 0)
+            return self.most[device]
 
     def reset_peak(self) -> None:
         """Starts the peaks again from what is held now."""
         with self.lock:
             self.drain()
-            self.most = dict(self.held)
+            self.most = self.held.copy()
 
 
 MEMORY = MemoryCounter()
@@ -176,7 +179,8 @@ class Allocator(abc.ABC):
 
 def size_class(nbytes: int) -> int:
     """The size that a pooled block of `nbytes` has: at most a sixteenth more, at least 64."""
-    return int(round_up(max(nbytes, 1), max(64, next_power2(nbytes) >> 5)))
+    step = 64 if nbytes <= 2048 else 1 << ((nbytes - 1).bit_length() - 5)
+    return (nbytes + step - 1) & -step or 64
 
 
 class PooledAllocator(Drained, Allocator):
@@ -212,7 +216,8 @@ class PooledAllocator(Drained, Allocator):
         """
         wanted = size_class(nbytes)
         with self.lock:
-            self.drain()
+            if self.inbox:
+                self.drain()
             serials = self.classes.get(wanted)
             if serials:
                 self.pool_bytes -= wanted
@@ -237,7 +242,9 @@ class PooledAllocator(Drained, Allocator):
 
     def free(self, handle: Any, nbytes: int) -> None:
         """Puts a block back into the pool."""
-        self.post((size_class(nbytes), handle))
+        self.inbox.append((size_class(nbytes), handle))
+        if nbytes >= LARGE_BYTES or len(self.inbox) >= INBOX_LENGTH:
+            self.settle()
 
     def drain(self) -> None:
         """Takes freed blocks in, then lets the oldest go until the pool is within its limit."""
@@ -410,8 +417,9 @@ class Buffer:
             self.allocator.free(handle, self.nbytes)
             MEMORY.add(self.device, -self.nbytes)
 
-    def __del__(self) -> None:
-        if self._owns:
+    # Bound here, since at the interpreter's end the names of a module may be gone already.
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._owns and not finalizing():
             self._release()
 
     def view(self, size: int, dtype: DType, offset_bytes: int = 0) -> Buffer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import mmap
+import sys
 import threading
 from typing import Any
 
@@ -165,6 +166,20 @@ def test_memory_comes_on_demand_and_goes_with_the_buffer(used: Any) -> None:
     assert buffer.handle.address % 64 == 0
     del buffer
     assert used() == 0
+
+
+def test_a_buffer_comes_and_goes_in_few_calls() -> None:
+    Buffer("CPU", 1000, dtypes.float32).allocate()
+    count = 0
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    Buffer("CPU", 1000, dtypes.float32).allocate()
+    sys.setprofile(None)
+    assert count <= 34
 
 
 def test_explicit_allocate_and_deallocate(used: Any) -> None:
@@ -411,6 +426,7 @@ def test_blocks_are_reused_by_size_class() -> None:
     pool = FakeAllocator()
     first = pool.alloc(1000)
     pool.free(first, 1000)
+    pool.settle()
     assert pool.pool_bytes == size_class(1000)
     assert pool.alloc(1001) == first
     assert pool.pool_bytes == 0
@@ -423,11 +439,22 @@ def test_the_youngest_block_is_reused_and_the_oldest_freed() -> None:
     blocks = [pool.alloc(1024) for _ in range(5)]
     for block in blocks:
         pool.free(block, 1024)
+    pool.settle()
     assert pool.freed == blocks[:2]
     assert pool.alloc(1024) == blocks[4]
     assert pool.free_cache() == 2 * 1024
     assert pool.freed == [blocks[0], blocks[1], blocks[2], blocks[3]]
     assert pool.pool_bytes == 0
+
+
+def test_freed_blocks_are_not_left_lying() -> None:
+    pool = FakeAllocator(limit_bytes=0)
+    for _ in range(1000):
+        pool.free(pool.alloc(64), 64)
+    assert len(pool.made) - len(pool.freed) < 100
+    large = pool.alloc(1 << 20)
+    pool.free(large, 1 << 20)
+    assert large in pool.freed
 
 
 def test_out_of_memory_empties_the_pool_and_tries_again() -> None:
@@ -476,6 +503,7 @@ def test_a_finaliser_in_the_middle_of_an_allocation() -> None:
     other = pool.alloc(64)
     with pool.lock:  # as while `alloc` does its books
         pool.free(other, 64)
+        pool.settle()
         assert pool.pool_bytes == 0
     assert pool.alloc(64) == other
 
@@ -518,6 +546,7 @@ def test_memory_counter() -> None:
     assert (counter.peak("A"), counter.peak("B"), counter.peak()) == (40, 10, 50)
     with counter.lock:  # as in the middle of another change
         counter.add("A", 1)
+        counter.settle()
     assert counter.in_use("A") == 41
 
 

@@ -228,7 +228,9 @@ def test_addresses_variables_and_sizes_change_between_runs() -> None:
 
 
 def test_an_empty_graph_runs() -> None:
-    NativeGraph([]).run()
+    graph = NativeGraph([])
+    graph.run()
+    assert (graph.count, graph.parts) == (0, 1)
 
 
 def test_whole_calls_alone_never_wake_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:

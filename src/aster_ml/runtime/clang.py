@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from aster_ml.errors import CompileError, DeviceError
@@ -107,8 +108,9 @@ class LoadedLibrary:
         """Where the function `name` starts."""
         return self.addresses[name]
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    # Bound here, since at the interpreter's end the names of a module may be gone already.
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing():
             self.unload()
 
 

@@ -85,7 +85,7 @@ class CpuBackend(Backend):
     @property
     def target(self) -> Target:
         """Follows the settings CLANG and THREADS. Raises: DeviceError when CLANG=1 lacks one."""
-        arch = llvm_jit.host().key
+        arch = llvm_jit.host_key()
         if CLANG.value:
             key = clang.compiler_key(clang.require_compiler())
             return cpu_target("c", f"{arch}-{key}", thread_count())

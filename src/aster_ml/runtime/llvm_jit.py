@@ -91,6 +91,12 @@ def host() -> Host:
 
 
 @functools.cache
+def host_key() -> str:
+    """`host().key`, worked out once."""
+    return host().key
+
+
+@functools.cache
 def target_machine(codegen_level: int) -> Any:
     """LLVM's code generator for this processor."""
     machine = host()
