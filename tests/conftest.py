@@ -105,7 +105,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         files[explain_skip(reason)][report.nodeid.split("::")[0]] += 1
     terminalreporter.section("not run here, and why")
     if not files:
-        terminalreporter.write_line("nothing: every test ran")
+        terminalreporter.write_line("nothing was skipped")
     for reason, counts in sorted(files.items(), key=lambda item: -item[1].total()):
         terminalreporter.write_line(f"{counts.total():5d}  {reason}")
         for name, count in sorted(counts.items()):
