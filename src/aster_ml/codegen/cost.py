@@ -15,13 +15,15 @@ from aster_ml.helpers import ceildiv, next_power2, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, Ops
+from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
 # An element gathered or scattered on its own, against one lane of a vector access.
 GATHER = 1.5
 SCATTER = 2.0
 # A vector access whose lanes are masked.
 MASKED = 1.5
+# Results of a register tile that one loaded value may be expected to serve.
+TILE_REUSE = 6
 # Work (iterations times nodes) from which on a second thread pays for its wake-up.
 THREAD_WORK = 1 << 17
 # Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
@@ -108,6 +110,24 @@ def vector_cost(axis: UOp | None, lanes: int, access: Access, nest: list[UOp]) -
     return n / size_of(axis) * (padded / wide) * (1 if padded == size_of(axis) else MASKED)
 
 
+def reuse_of(access: Access, nest: list[UOp], axis: UOp | None) -> float:
+    """How many results a loaded value may serve in a register tile: other outputs' lanes."""
+    if access.is_store:
+        return 1.0
+    free = [r for r in nest if r.arg.kind is AxisType.LOOP and r is not axis
+            and r not in access.strides]
+    return float(min(iterations(free), TILE_REUSE))
+
+
+def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp]) -> float:
+    """Instructions that one elementwise node takes in these loops."""
+    n = iterations(nest)
+    if axis is None or axis not in nest:
+        return float(n)
+    wide, padded = widths(axis, lanes)
+    return n / size_of(axis) * (padded / wide)
+
+
 def widths(axis: UOp, lanes: int) -> tuple[int, int]:
     """Lanes to use on an axis and the size to pad it to (its own when it needs no padding)."""
     size = size_of(axis)
@@ -155,7 +175,9 @@ def choose_vector(plan: Plan) -> None:
         for a in plan.accesses:
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
-            total += vector_cost(by, lanes, a, nest_of(plan, a, u))
+            nest = nest_of(plan, a, u)
+            total += vector_cost(by, lanes, a, nest) / reuse_of(a, nest, by)
+            total += arithmetic_cost(by, lanes, nest)
         return total
 
     axis = min(candidates, key=price)
@@ -175,7 +197,9 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
         return max(wide, key=size_of, default=None)
 
     def price(r: UOp | None) -> float:
-        return sum(vector_cost(r, lanes, a, nest_of(plan, a, u)) for a in accesses)
+        nest = nest_of(plan, accesses[0], u)
+        return sum(vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r)
+                   + arithmetic_cost(r, lanes, nest) for a in accesses)
 
     return min([None, *wide], key=price)
 
