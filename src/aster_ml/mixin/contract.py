@@ -121,8 +121,8 @@ class ContractMixin(PoolMixin):
         `padding` is one number, one an axis, a pair an axis, or all numbers flat with the last
         axis first: (left, right, top, bottom).
 
-        Shapes: self [n, c, h, w], weight [o, c, kh, kw] -> [n, o, h - kh + 1, w - kw + 1];
-            self [n, c, t], weight [o, c, k] -> [n, o, t - k + 1]; kh <= h; kw <= w; k <= t.
+        Shapes: self [n, c, h + kh, w + kw], weight [o, c, kh, kw] -> [n, o, h + 1, w + 1];
+            self [n, c, t + k], weight [o, c, k] -> [n, o, t + 1].
         Dtype: `dtype`, else the least upper of both; accumulates as `dot` does.
         Raises: ShapeError when channels, groups or kernel do not fit.
         Source: torch.nn.functional.conv2d.

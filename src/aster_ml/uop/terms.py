@@ -1,13 +1,15 @@
 """Terms of a gradient, written down as a person would: numbers folded, factors and signs gathered.
 
 Receives and returns nodes of the tensor stage. A term that is one number everywhere is a CONST
-without axes, which stands beside any shape. Numbers are gathered in float64 and rounded once, where
-they are used; gathering changes a result by a rounding, never more.
+without axes, which stands beside any shape. Gathering looks into terms only, never into nodes of
+the graph that is differentiated: those stay whole, so that what is stored is read, and so that the
+result can be differentiated for each of them again.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from typing import Any
 
 from aster_ml.dtype import DType, can_lossless_cast, sum_acc_dtype, truncate
@@ -17,6 +19,8 @@ from aster_ml.uop.ops import Ops
 
 # Factors are gathered while their product stays far from overflow and underflow, float16 included.
 LEAST_FACTOR, GREATEST_FACTOR = 1e-4, 1e4
+# A factor goes below these, where there are fewer elements, or as many.
+SAME_ELEMENTS = frozenset({Ops.EXPAND, Ops.RESHAPE})
 
 
 def is_number(u: UOp) -> bool:
@@ -26,140 +30,162 @@ def is_number(u: UOp) -> bool:
     return u.op is Ops.CONST and not u.src
 
 
-def is_zero(u: UOp) -> bool:
-    """Whether `u` is the number zero."""
-    return is_number(u) and u.arg == 0
+class Term:
+    """A node that is part of a gradient; `known` are the nodes that are not looked into."""
+
+    __slots__ = ("known", "node")
+
+    def __init__(self, node: UOp, known: Container[UOp]) -> None:
+        self.node = node
+        self.known = known
+
+    def of(self, node: UOp) -> Term:
+        """Another term beside this one."""
+        return self if node is self.node else Term(node, self.known)
+
+    def number(self, value: Any) -> Term:
+        """A number as our dtype holds it."""
+        return self.of(UOp.const(self.node.dtype, truncate(value, self.node.dtype)))
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the term is one number everywhere."""
+        return is_number(self.node)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the term is the number zero."""
+        return is_number(self.node) and self.node.arg == 0
+
+    def may_open(self, op: Ops) -> bool:
+        """Whether the term is a node of this op that may be looked into."""
+        return self.node.op is op and self.node not in self.known
+
+    @property
+    def has_factor(self) -> bool:
+        """Whether the term is something times a number."""
+        return self.may_open(Ops.MUL) and is_number(self.node.src[1])
+
+    # arithmetic
+
+    def scale(self, factor: float) -> Term:
+        """The term times a number, gathered with a factor that it has already."""
+        u = self.node
+        if factor == 1 or self.is_zero:
+            return self
+        if self.is_number:
+            return self.number(u.arg * factor)
+        if factor == 0:
+            return self.number(0)
+        if u.op in SAME_ELEMENTS and u not in self.known:
+            return self.of(moved(u, self.of(u.src[0]).scale(factor).node))
+        if self.has_factor:
+            both = u.src[1].arg * factor
+            if LEAST_FACTOR < abs(both) < GREATEST_FACTOR:
+                # A factor and its reciprocal, each rounded, are one where the dtype cannot tell.
+                one = truncate(both, u.dtype) == 1
+                return self.of(u.src[0]).scale(1.0 if one else both)
+        return -self if factor == -1 else self.of(u.alu(Ops.MUL, UOp.const(u.dtype, factor)))
+
+    def __neg__(self) -> Term:
+        """The sign goes into a number where there is one."""
+        u = self.node
+        if self.may_open(Ops.NEG):
+            return self.of(u.src[0])
+        if self.is_number or self.has_factor:
+            return self.scale(-1.0)
+        if u.op in SAME_ELEMENTS and u not in self.known:
+            return self.of(moved(u, (-self.of(u.src[0])).node))
+        return self.of(u.alu(Ops.NEG))
+
+    def __add__(self, other: Term) -> Term:
+        if self.is_zero or other.is_zero:
+            return other if self.is_zero else self
+        if self.node is other.node:
+            return self.scale(2.0)
+        if self.is_number and other.is_number:
+            return self.number(self.node.arg + other.node.arg)
+        if self.is_number or self.may_open(Ops.NEG):
+            self, other = other, self
+        if other.may_open(Ops.NEG):
+            return self.of(self.node.alu(Ops.SUB, other.node.src[0]))
+        return self.of(self.node.alu(Ops.ADD, other.node))
+
+    def __mul__(self, x: UOp) -> Term:
+        if is_number(x):
+            return self.scale(x.arg)
+        if self.is_number:
+            return self.of(x).scale(self.node.arg)
+        return self.of(self.node.alu(Ops.MUL, x))
+
+    def __truediv__(self, x: UOp) -> Term:
+        if self.is_zero:
+            return self
+        if is_number(x) and x.arg != 0:
+            if self.is_number:
+                return self.number(self.node.arg / x.arg)
+            # The reciprocal of a power of two is exact; beside a factor it costs no rounding more.
+            if self.has_factor or abs(math.frexp(x.arg)[0]) == 0.5:
+                return self.scale(1 / x.arg)
+        return self.of(self.node.alu(Ops.FDIV, x))
+
+    def where(self, condition: UOp, other: Term | None = None) -> Term:
+        """The term where the condition holds, else another one (by default 0)."""
+        rest = UOp.const(self.node.dtype, 0) if other is None else other.node
+        return self if rest is self.node else self.of(condition.alu(Ops.WHERE, self.node, rest))
+
+    def unless(self, condition: UOp) -> Term:
+        """0 where the condition holds, else the term."""
+        return self.number(0).where(condition, self)
+
+    # dtype and shape
+
+    def convert(self, dtype: DType) -> Term:
+        """The term as `dtype`; there and back through a wider type is no conversion."""
+        u = self.node
+        if u.dtype is dtype:
+            return self
+        if self.is_number:
+            return self.of(UOp.const(dtype, truncate(u.arg, dtype)))
+        if self.may_open(Ops.CAST):
+            inner = u.src[0]
+            if inner.dtype is dtype and can_lossless_cast(dtype, u.dtype):
+                return self.of(inner)
+        return self.of(u.cast(dtype))
+
+    def move(self, op: Ops, arg: Any) -> Term:
+        """A movement of the elements; a number stays one."""
+        return self if self.is_number else self.of(self.node.mop(op, arg))
+
+    def reshape(self, shape: Shape) -> Term:
+        """The term with another shape; a number needs none."""
+        u = self.node
+        if self.is_number or u.shape == shape:
+            return self
+        if self.may_open(Ops.RESHAPE):
+            return self.of(u.src[0]).reshape(shape)
+        return self.of(u.mop(Ops.RESHAPE, shape))
+
+    def spread(self, shape: Shape) -> Term:
+        """The term with this shape; its own sizes are the same or 1, or it has no axes."""
+        u = self.node
+        if u.shape == shape:
+            return self
+        if not u.shape:
+            u = u.mop(Ops.RESHAPE, (1,) * len(shape))
+        return self.of(u if u.shape == shape else u.mop(Ops.EXPAND, shape))
+
+    def total(self, axes: tuple[int, ...]) -> Term:
+        """Sum over `axes`, which stay with size 1; halves are added up in float32."""
+        u = self.node
+        if self.may_open(Ops.NEG):
+            return -self.of(u.src[0]).total(axes)
+        if self.has_factor:
+            return self.of(u.src[0]).total(axes).scale(u.src[1].arg)
+        wide = self.convert(sum_acc_dtype(u.dtype)).node
+        return self.of(wide.rop(Ops.ADD, axes)).convert(u.dtype)
 
 
-def constant(dtype: DType, value: Any) -> UOp:
-    """The number `value` as `dtype` holds it."""
-    return UOp.const(dtype, truncate(value, dtype))
-
-
-def convert(u: UOp, dtype: DType) -> UOp:
-    """`u` as `dtype`; there and back through a wider type is no conversion."""
-    if u.dtype is dtype:
-        return u
-    if is_number(u):
-        return constant(dtype, u.arg)
-    if u.op is Ops.CAST and u.src[0].dtype is dtype and can_lossless_cast(dtype, u.dtype):
-        return u.src[0]
-    return u.cast(dtype)
-
-
-# A factor goes below these, where there are fewer elements, or as many.
-SAME_ELEMENTS = frozenset({Ops.EXPAND, Ops.RESHAPE})
-
-
-def on_source(u: UOp, source: UOp) -> UOp:
+def moved(u: UOp, source: UOp) -> UOp:
     """The movement `u` of another source."""
     return UOp(u.op, source.dtype, (source, *u.src[1:]), u.arg)
-
-
-def has_factor(u: UOp) -> bool:
-    """Whether `u` is something times a number."""
-    return u.op is Ops.MUL and is_number(u.src[1])
-
-
-def scale(u: UOp, factor: float) -> UOp:
-    """`u * factor`, gathered with a factor that `u` has already."""
-    if factor == 1 or is_zero(u):
-        return u
-    if is_number(u):
-        return constant(u.dtype, u.arg * factor)
-    if factor == 0:
-        return UOp.const(u.dtype, 0)
-    if u.op in SAME_ELEMENTS:
-        return on_source(u, scale(u.src[0], factor))
-    if has_factor(u):
-        both = u.src[1].arg * factor
-        if LEAST_FACTOR < abs(both) < GREATEST_FACTOR:
-            # A factor and its reciprocal, each rounded, are one where the dtype cannot tell.
-            return scale(u.src[0], 1.0 if truncate(both, u.dtype) == 1 else both)
-    return negate(u) if factor == -1 else u.alu(Ops.MUL, UOp.const(u.dtype, factor))
-
-
-def negate(u: UOp) -> UOp:
-    """`-u`, the sign put into a constant factor where there is one."""
-    if u.op is Ops.NEG:
-        return u.src[0]
-    if is_number(u) or has_factor(u):
-        return scale(u, -1.0)
-    if u.op in SAME_ELEMENTS:
-        return on_source(u, negate(u.src[0]))
-    return u.alu(Ops.NEG)
-
-
-def add(a: UOp, b: UOp) -> UOp:
-    """`a + b` of two gradients of one value."""
-    if is_zero(a):
-        return b
-    if is_zero(b):
-        return a
-    if a is b:
-        return scale(a, 2.0)
-    if is_number(a):
-        a, b = b, a
-    if is_number(a):
-        return constant(a.dtype, a.arg + b.arg)
-    if a.op is Ops.NEG:
-        a, b = b, a
-    return a.alu(Ops.SUB, b.src[0]) if b.op is Ops.NEG else a.alu(Ops.ADD, b)
-
-
-def multiply(g: UOp, x: UOp) -> UOp:
-    """`g * x`."""
-    if is_number(x):
-        return scale(g, x.arg)
-    return scale(x, g.arg) if is_number(g) else g.alu(Ops.MUL, x)
-
-
-def divide(g: UOp, x: UOp) -> UOp:
-    """`g / x`."""
-    if is_zero(g):
-        return g
-    if is_number(x) and x.arg != 0:
-        if is_number(g):
-            return constant(g.dtype, g.arg / x.arg)
-        # The reciprocal of a power of two is exact; beside a factor there is a rounding less.
-        if has_factor(g) or abs(math.frexp(x.arg)[0]) == 0.5:
-            return scale(g, 1 / x.arg)
-    return g.alu(Ops.FDIV, x)
-
-
-def choose(condition: UOp, x: UOp, y: UOp) -> UOp:
-    """`x` where the condition holds, else `y`."""
-    return x if x is y else condition.alu(Ops.WHERE, x, y)
-
-
-def zero(u: UOp) -> UOp:
-    """The number zero of the dtype of `u`."""
-    return UOp.const(u.dtype, 0)
-
-
-def reshape(u: UOp, shape: Shape) -> UOp:
-    """`u` with another shape; a number needs none."""
-    if is_number(u) or u.shape == shape:
-        return u
-    if u.op is Ops.RESHAPE:
-        return reshape(u.src[0], shape)
-    return u.mop(Ops.RESHAPE, shape)
-
-
-def spread(u: UOp, shape: Shape) -> UOp:
-    """`u`, whose sizes are those of `shape` or 1, or which has no axes, with this shape."""
-    if u.shape == shape:
-        return u
-    if is_number(u) or not u.shape:
-        u = u.mop(Ops.RESHAPE, (1,) * len(shape))
-    return u if u.shape == shape else u.mop(Ops.EXPAND, shape)
-
-
-def total(u: UOp, axes: tuple[int, ...]) -> UOp:
-    """Sum over `axes`, which stay with size 1; halves are added up in float32."""
-    if u.op is Ops.NEG:
-        return negate(total(u.src[0], axes))
-    if has_factor(u):
-        return scale(total(u.src[0], axes), u.src[1].arg)
-    wide = sum_acc_dtype(u.dtype)
-    return convert(convert(u, wide).rop(Ops.ADD, axes), u.dtype)
