@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from aster_ml.config import Context
+from aster_ml.runtime import llvm_jit
 from aster_ml.runtime.cpu_pool import MAX_THREADS, POOL, ThreadPool, Words, processor_count
 from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph
+from aster_ml.runtime.cpu_worker import worker_ir
 from aster_ml.runtime.llvm_jit import compile_ir, load_object
 from tests.unit.runtime_kernels import kernel, python_environment, run_python
 
@@ -273,3 +275,35 @@ print(alarms)
 )
 def test_the_interpreter_ends(ending: str) -> None:
     assert run_python(f"{PREPARE}\n{ending}\n") == ""
+
+
+# other processors
+
+
+@pytest.mark.parametrize(
+    "triple, pause",
+    [
+        ("x86_64-pc-windows-msvc", "pause"),
+        ("x86_64-apple-darwin23", "pause"),
+        ("aarch64-unknown-linux-gnu", "yield"),
+        ("arm64-apple-darwin23", "yield"),
+        ("powerpc64le-unknown-linux-gnu", ""),
+    ],
+)
+def test_the_worker_compiles_for_other_processors(triple: str, pause: str) -> None:
+    """No call to a helper that a JIT would have to find, and the pause where there is one."""
+    llvm = llvm_jit.binding()
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        target = llvm.Target.from_triple(triple)
+    except RuntimeError:
+        pytest.skip(f"this LLVM has no code generator for {triple}")
+    module = llvm.parse_assembly(worker_ir(triple.partition("-")[0]), llvm.create_context())
+    module.verify()
+    module.triple = triple
+    assembly = target.create_target_machine(opt=1, reloc="pic").emit_assembly(module)
+    lines = [line.split() for line in assembly.splitlines()]
+    assert pause == "" or [pause] in lines
+    assert "__atomic" not in assembly
+    assert "aster_run_list" in assembly

@@ -74,8 +74,9 @@ class HostAllocator(PooledAllocator):
     """Pooled host memory; the pool keeps at most `limit_bytes`, by default a quarter of memory."""
 
     def __init__(self, device: str, limit_bytes: int | None = None) -> None:
-        super().__init__(device, (machine_bytes() or 4 << 30) // 4 if limit_bytes is None
-                         else limit_bytes)
+        super().__init__(
+            device, (machine_bytes() or 4 << 30) // 4 if limit_bytes is None else limit_bytes
+        )
 
     def alloc_block(self, nbytes: int) -> HostHandle:
         """Fresh memory: untouched pages, so its first use pays for them."""
