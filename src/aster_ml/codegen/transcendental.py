@@ -20,7 +20,7 @@ from aster_ml.errors import InternalError
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-# (2**x - 1) / x on [-1, 1]. Greatest error 2**-26.2 of 2**x.
+# (2**x - 1) / x for x in [-1, 1]. Greatest error 2**-26.2 of 2**x.
 EXP2_FLOAT32 = (
     0.6931472420692444,
     0.24022668600082397,
@@ -46,22 +46,22 @@ EXP2_FLOAT64 = (
     2.5908294640646177e-11,
     1.3581969425278922e-12,
 )
-# log2(1 + x) / x for 1 + x in [sqrt(1/2), sqrt(2)]. Greatest relative error 2**-26.2.
+# (log2(1 + x) - x) / x for 1 + x in [sqrt(1/2), sqrt(2)]. Greatest error 2**-27.0 of log2(1 + x).
 LOG2_FLOAT32 = (
-    1.4426950216293335,
+    0.4426950514316559,
     -0.7213475108146667,
-    0.4809037744998932,
+    0.4808965027332306,
     -0.3606826066970825,
-    0.28830376267433167,
-    -0.23978900909423828,
-    0.20888276398181915,
-    -0.19332493841648102,
-    0.16334925591945648,
-    -0.07968006283044815,
+    0.28861886262893677,
+    -0.23995128273963928,
+    0.204154834151268,
+    -0.18826031684875488,
+    0.18688079714775085,
+    -0.11639837920665741,
 )
-# Greatest relative error 2**-56.0.
+# Greatest error 2**-56.0 of log2(1 + x).
 LOG2_FLOAT64 = (
-    1.4426950408889634,
+    0.4426950408889634,
     -0.7213475204444817,
     0.4808983469630101,
     -0.36067376022220204,
@@ -70,36 +70,50 @@ LOG2_FLOAT64 = (
     0.20609929188031909,
     -0.18033687795489522,
     0.16029943375470948,
-    -0.14426962898528523,
-    0.1311546296124426,
-    -0.12022073662143637,
-    0.11096214028762437,
-    -0.10311458564072905,
-    0.0964450596098634,
-    -0.0896296151323067,
-    0.08190829261786674,
-    -0.08102981292661952,
-    0.0928564194918524,
-    -0.0874667623366376,
-    0.03937606662814646,
+    -0.144269628985268,
+    0.13115462961236643,
+    -0.12022073662232674,
+    0.11096214029210444,
+    -0.1031145856262366,
+    0.09644505951295253,
+    -0.08962961517215129,
+    0.08190829351145357,
+    -0.08102981386131544,
+    0.0928564168578937,
+    -0.08746675624490177,
+    0.039376063140872074,
 )
-# (sin(r) - r) / r**3 as a polynomial in r**2, r in [-pi/2, pi/2]. Greatest error 2**-27.3 of sin(r).
+# (sin(r) - r) / r**3 in powers of r**2, for r in [-1, 1]. Greatest error 2**-31.5 of sin(r).
 SIN_FLOAT32 = (
-    -0.16666659712791443,
-    0.008333069272339344,
-    -0.00019809776858892292,
-    2.606095677037956e-06,
+    -0.1666666716337204,
+    0.008333354257047176,
+    -0.00019842384790536016,
+    2.726271304709371e-06,
 )
-# Greatest error 2**-61.6 of sin(r).
+# Greatest error 2**-62.9 of sin(r).
 SIN_FLOAT64 = (
     -0.16666666666666666,
-    0.008333333333333207,
-    -0.00019841269841212476,
-    2.755731921156841e-06,
-    -2.5052106904260732e-08,
-    1.6058940990537257e-10,
-    -7.643018961400803e-13,
-    2.7214140410335173e-15,
+    0.008333333333333106,
+    -0.00019841269841080228,
+    2.7557319148825415e-06,
+    -2.5052092418198375e-08,
+    1.605717590746354e-10,
+    -7.533630512270542e-13,
+)
+# (cos(r) - 1 + r**2 / 2) / r**4 in powers of r**2, for r in [-pi/4, pi/4]. Greatest error 2**-33.0.
+COS_FLOAT32 = (
+    0.04166664555668831,
+    -0.0013887309469282627,
+    2.4432327336398885e-05,
+)
+# Greatest error 2**-63.9.
+COS_FLOAT64 = (
+    0.041666666666666595,
+    -0.001388888888887334,
+    2.4801587288999755e-05,
+    -2.755731421614986e-07,
+    2.087570525096873e-09,
+    -1.1358740664028332e-11,
 )
 
 
@@ -123,6 +137,7 @@ class Format(NamedTuple):
     exp2: tuple[float, ...]
     log2: tuple[float, ...]
     sin: tuple[float, ...]
+    cos: tuple[float, ...]
 
     @property
     def sign(self) -> int:
@@ -138,11 +153,11 @@ class Format(NamedTuple):
 FORMATS = {
     dtypes.float32: Format(
         dtypes.uint32, dtypes.int32, 23, 127, 1.5 * 2.0**23, 2.0**-126, 0x3F3504F3, -152.0, 128.0,
-        EXP2_FLOAT32, LOG2_FLOAT32, SIN_FLOAT32,
+        EXP2_FLOAT32, LOG2_FLOAT32, SIN_FLOAT32, COS_FLOAT32,
     ),
     dtypes.float64: Format(
         dtypes.uint64, dtypes.int64, 52, 1023, 1.5 * 2.0**52, 2.0**-1022, 0x3FE6A09E667F3BCD,
-        -1077.0, 1024.0, EXP2_FLOAT64, LOG2_FLOAT64, SIN_FLOAT64,
+        -1077.0, 1024.0, EXP2_FLOAT64, LOG2_FLOAT64, SIN_FLOAT64, COS_FLOAT64,
     ),
 }  # fmt: skip
 
@@ -208,7 +223,7 @@ def exp2_of_reduced(x: UOp, low: UOp | None = None, exact: UOp | None = None) ->
 
 
 def split_exponent(x: UOp) -> tuple[UOp, UOp]:
-    """k and m - 1 with x = 2**k * m and m in [sqrt(1/2), sqrt(2)), exact for finite x > 0.
+    """k and m with x = 2**k * m and m in [sqrt(1/2), sqrt(2)), exact for finite x > 0.
 
     Both have the dtype of x. For other x they are some finite numbers.
     """
@@ -220,8 +235,7 @@ def split_exponent(x: UOp) -> tuple[UOp, UOp]:
     k = (above.bitcast(form.sint) >> form.fraction).cast(x.dtype)
     k = tiny.where(k - float(step), k)
     exponent_mask = (1 << form.uint.bits) - (1 << form.fraction)
-    m = (bits - (above & exponent_mask)).bitcast(x.dtype)
-    return k, m - 1.0
+    return k, (bits - (above & exponent_mask)).bitcast(x.dtype)
 
 
 def log2_poly(x: UOp) -> UOp:
@@ -232,8 +246,10 @@ def log2_poly(x: UOp) -> UOp:
         float32, 40 in float64.
     """
     form = format_of(x)
-    k, f = split_exponent(x)
-    result = mulacc(f, horner(f, form.log2), k)
+    k, m = split_exponent(x)
+    f = m - 1.0
+    # k + f has no error where k is 0 or next to it, and the rest is small beside it.
+    result = mulacc(f, horner(f, form.log2), k + f)
     result = (x < math.inf).where(result, x)
     special = x.eq(0.0).where(x.const_like(-math.inf), x.const_like(math.nan))
     return (x > 0.0).where(result, special)
@@ -261,13 +277,16 @@ def sin_poly(x: UOp) -> UOp:
     bits = x.bitcast(form.uint)
     magnitude_bits = bits & (form.sign - 1)
     magnitude = magnitude_bits.bitcast(x.dtype)
-    reduce = half_turns_float32 if x.dtype is dtypes.float32 else half_turns_float64
-    rest, flip = reduce(magnitude_bits)
-    small = magnitude < math.pi / 2 if x.dtype is dtypes.float64 else magnitude < 1.5707963705062866
+    reduce = quarters_float32 if x.dtype is dtypes.float32 else quarters_float64
+    quarter, rest = reduce(magnitude_bits)
+    small = magnitude < 1.0
     r = small.where(magnitude, rest)
-    flip = small.where(flip.const_like(0), flip) ^ (bits & form.sign)
+    quarter = small.where(quarter.const_like(0), quarter)
     z = r * r
-    result = mulacc(r * z, horner(z, form.sin), r)
+    sine = mulacc(r * z, horner(z, form.sin), r)
+    cosine = mulacc(z, mulacc(z, horner(z, form.cos), -0.5), 1.0)
+    result = (quarter & 1).ne(0).where(cosine, sine)
+    flip = ((quarter >> 1) << (form.uint.bits - 1)) ^ (bits & form.sign)
     result = (result.bitcast(form.uint) ^ flip).bitcast(x.dtype)
     return (magnitude_bits < form.infinity).where(result, x.const_like(math.nan))
 
@@ -302,57 +321,55 @@ def bit_window(words: list[UOp], position: UOp, levels: int, count: int) -> list
     ]
 
 
-def half_turns_float32(bits: UOp) -> tuple[UOp, UOp]:
-    """What is left of a float32 when half turns are taken from it, and the sign that they leave.
+def quarters_float32(bits: UOp) -> tuple[UOp, UOp]:
+    """How many quarter turns, modulo 4, are nearest to a float32, and what is left beside them.
 
-    `bits` are those of a finite number of at least 1. The rest is a float32 in [-pi/2, pi/2], right
-    to its last bit or so; the sign is 0 or the sign bit.
+    `bits` are those of a finite number of at least 1. The count is a uint32, the rest a float32 in
+    [-pi/4, pi/4], rounded once.
     Source: Payne, Hanek, "Radian reduction for trigonometric functions" (SIGNUM 1983).
     """
     u64 = dtypes.uint64
     position = (bits >> 23) - 127
-    significand = ((bits & 0x7FFFFF) | 0x800000)
+    significand = (bits & 0x7FFFFF) | 0x800000
     # x is significand * 2**(position - 23). Of the product with 1 / (2 pi) whole turns go, and with
-    # them all bits of 1 / (2 pi) before the window; 96 bits leave an error of 2**-72 turns.
+    # them all bits of 1 / (2 pi) before the window; 96 bits leave an error of 2**-64 turns, and no
+    # float32 lies within 2**-33 of a quarter turn.
     w0, w1, w2 = bit_window(turn_words(dtypes.uint32, 23, 7), position, 2, 3)
     wide = significand.cast(u64)
     turns = ((significand * w0).cast(u64) << 32) + wide * w1.cast(u64)
     turns = turns + ((wide * w2.cast(u64)) >> 32)
-    # As a signed number, twice the turns is what is left beside the nearest half turn.
-    rest = turns << 1
-    flip = ((turns ^ rest) >> 32).cast(dtypes.uint32) & 0x80000000
-    high = (rest >> 32).cast(dtypes.int32).cast(dtypes.float64)
-    low = (rest.cast(dtypes.uint32) >> 1).cast(dtypes.int32).cast(dtypes.float64)
+    count = ((turns >> 32).cast(dtypes.uint32) + (1 << 29)) >> 30
+    # Taken as signed, what follows the two bits of whole quarters is the distance to the nearest.
+    rest = turns << 2
     # float64 holds either word exactly, and vector units convert 32-bit integers faster than 64.
-    radians = mulacc(high, math.pi * 2.0**-32, low * (math.pi * 2.0**-63))
-    return radians.cast(dtypes.float32), flip
+    high = (rest >> 32).cast(dtypes.uint32).bitcast(dtypes.int32).cast(dtypes.float64)
+    low = (rest.cast(dtypes.uint32) >> 1).bitcast(dtypes.int32).cast(dtypes.float64)
+    radians = mulacc(high, math.pi * 2.0**-33, low * (math.pi * 2.0**-64))
+    return count, radians.cast(dtypes.float32)
 
 
-def multiply_high(x: UOp, y_high: UOp, y_low: UOp) -> UOp:
-    """The upper 64 bits of x * (y_high * 2**32 + y_low), all uint64, x below 2**53."""
+def multiply_high(x: UOp, y: UOp) -> UOp:
+    """The upper 64 bits of x * y, both uint64, x below 2**53."""
     mask = 0xFFFFFFFF
-    high, low = x >> 32, x & mask
-    middle = high * y_low + ((low * y_low) >> 32)
-    return high * y_high + (middle >> 32) + ((low * y_high + (middle & mask)) >> 32)
+    x_high, x_low, y_high, y_low = x >> 32, x & mask, y >> 32, y & mask
+    middle = x_high * y_low + ((x_low * y_low) >> 32)
+    return x_high * y_high + (middle >> 32) + ((x_low * y_high + (middle & mask)) >> 32)
 
 
-def half_turns_float64(bits: UOp) -> tuple[UOp, UOp]:
-    """What is left of a float64 when half turns are taken from it, and the sign that they leave.
+def quarters_float64(bits: UOp) -> tuple[UOp, UOp]:
+    """How many quarter turns, modulo 4, are nearest to a float64, and what is left beside them.
 
-    As `half_turns_float32`; the rest has an error of about 1 ULP.
+    As `quarters_float32`, with a uint64 and a float64; the rest has an error of about 1 ULP.
     """
     position = (bits >> 52) - 1023
     significand = (bits & ((1 << 52) - 1)) | (1 << 52)
     w0, w1, w2 = bit_window(turn_words(dtypes.uint64, 52, 19), position, 4, 3)
-    w1_high, w1_low, w2_high = w1 >> 32, w1 & 0xFFFFFFFF, w2 >> 32
-    # 128 bits of turns from 160 bits of window. A float64 may lie within 2**-62 of a half turn.
+    # 128 bits of turns: a float64 may lie within 2**-64 of a quarter turn.
     product = significand * w1
-    tail = ((significand & 0xFFFFFFFF) * w2_high >> 32) + (significand >> 32) * w2_high
-    low = product + tail
+    low = product + multiply_high(significand, w2)
     carry = (low < product).cast(dtypes.uint64)
-    high = significand * w0 + multiply_high(significand, w1_high, w1_low) + carry
-    rest = (high << 1) | (low >> 63)
-    flip = (high ^ rest) & (1 << 63)
-    fine = (low & ((1 << 63) - 1)).cast(dtypes.int64).cast(dtypes.float64)
-    coarse = rest.bitcast(dtypes.int64).cast(dtypes.float64)
-    return mulacc(coarse, math.pi * 2.0**-64, fine * (math.pi * 2.0**-127)), flip
+    high = significand * w0 + multiply_high(significand, w1) + carry
+    count = (high + (1 << 61)) >> 62
+    rest = ((high << 2) | (low >> 62)).bitcast(dtypes.int64).cast(dtypes.float64)
+    fine = (low & ((1 << 62) - 1)).bitcast(dtypes.int64).cast(dtypes.float64)
+    return count, mulacc(rest, math.pi * 2.0**-65, fine * (math.pi * 2.0**-127))
