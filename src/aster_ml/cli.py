@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from aster_ml import Device, Tensor
+from aster_ml import Device, Tensor, __version__
 from aster_ml.config import SETTINGS
 from aster_ml.device import STORAGE_KINDS, DeviceRow, format_bytes
 from aster_ml.errors import AsterError
@@ -33,12 +33,6 @@ def package_version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "absent"
-
-
-def own_version() -> str:
-    """The version of Aster, as installed."""
-    version = package_version("aster-ml")
-    return "(run from its sources, not installed)" if version == "absent" else version
 
 
 def try_device(row: DeviceRow) -> DeviceRow:
@@ -86,7 +80,7 @@ def changed_settings() -> str:
 
 def report_lines(rows: Sequence[DeviceRow], default: str) -> Iterator[str]:
     """The whole report of `aster doctor`."""
-    yield f"Aster ML {own_version()}"
+    yield f"Aster ML {__version__}"
     yield ""
     yield "devices"
     for row in rows:
@@ -154,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_doctor()
     if options.command == "demo":
         return run_demo(options.arguments)
-    print(f"aster-ml {own_version()}")
+    print(f"aster-ml {__version__}")
     return 0
 
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 import pytest
 
 from aster_ml.gradient import GRADIENT, NO_GRADIENT
+from aster_ml.renderer.cstyle_rules import CSTYLE_RULES
+from aster_ml.renderer.llvm_rules import LLVM_RULES
+from aster_ml.runtime.python import TARGET as PYTHON
 from aster_ml.target import PLAIN_DTYPES, PLAIN_OPS
+from aster_ml.uop import spec
 from aster_ml.uop.evaluate import IDENTITY, MEANING
 from aster_ml.uop.infer import SHAPE_RULES
 from aster_ml.uop.ops import (
@@ -27,6 +31,10 @@ from aster_ml.uop.ops import (
 CASTS = {Ops.CAST, Ops.BITCAST}
 # Nothing is reduced by exclusive or.
 NO_REDUCTION = {Ops.XOR}
+# No language has it: it is decomposed for every target but the interpreter.
+NO_RULE = {Ops.THREEFRY}
+# It stands only while the schedule is made, between two graphs that are verified.
+NO_SPEC = {Ops.STAGE}
 # These are no values, so they have no shape.
 NO_SHAPE = {Ops.DEVICE, Ops.STORE, Ops.END, Ops.BARRIER, Ops.SINK}
 # These come after the tensor stage, and a gradient is taken there.
@@ -53,6 +61,10 @@ def names(ops: set[Ops]) -> list[str]:
             NO_SHAPE,
             set(Ops) - set(ELEMENTWISE) - set(MOVEMENT),  # whose families have one rule each
         ),
+        ("uop.spec", {*spec.TENSOR, *spec.KERNEL, *spec.LINEAR}, NO_SPEC, set(Ops)),
+        ("renderer.llvm_rules.LLVM_RULES", set(LLVM_RULES), NO_RULE, set(ELEMENTWISE)),
+        ("renderer.cstyle_rules.CSTYLE_RULES", set(CSTYLE_RULES), NO_RULE, set(ELEMENTWISE)),
+        ("runtime.python.TARGET", {Ops[n] for n in PYTHON.native_ops}, set(), set(ELEMENTWISE)),
         ("gradient.GRADIENT and NO_GRADIENT", {*GRADIENT, *NO_GRADIENT}, LATER, set(Ops)),
     ],
 )
