@@ -1,1 +1,14 @@
-"""Aster ML: a deep-learning compiler in readable Python with tinygrad's API."""
+"""Aster ML: a deep-learning compiler with lazy tensors. The names that users import."""
+
+from __future__ import annotations
+
+from aster_ml.config import Context
+from aster_ml.device import Device
+from aster_ml.dtype import dtypes
+from aster_ml.engine.counters import GlobalCounters
+from aster_ml.jit import TinyJit
+from aster_ml.tensor import Tensor
+from aster_ml.uop.node import UOp, Variable
+
+__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "UOp", "Variable", "dtypes"]
+__version__ = "0.1.0"

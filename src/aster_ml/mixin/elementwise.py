@@ -93,7 +93,7 @@ class ElementwiseMixin:
     def logical_not(self) -> Self:
         """True where self is zero or False."""
         as_bool = self if self.dtype is dtypes.bool else self.cast(dtypes.bool)
-        return as_bool.alu(Ops.CMPNE, as_bool.const_like(True))
+        return as_bool.binop(Ops.CMPNE, True)
 
     def __add__(self, x: Any) -> Self:
         return self.binop(Ops.ADD, x)
@@ -185,8 +185,8 @@ class ElementwiseMixin:
         if self.dtype.kind not in ("int", "uint", "index"):
             raise DTypeError(f"bitwise_not: bits of {self.dtype.name} cannot be turned over; ints "
                              "and bools can")
-        return self.alu(Ops.XOR, self.const_like(-1 if self.dtype.kind != "uint"
-                                                 else dtypes.max(self.dtype)))
+        every_bit = dtypes.max(self.dtype) if self.dtype.kind == "uint" else -1
+        return self.binop(Ops.XOR, every_bit)
 
     def __invert__(self) -> Self:
         return self.bitwise_not()

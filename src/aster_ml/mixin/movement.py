@@ -254,6 +254,14 @@ class MovementMixin:
             pairs.append((start, stop))
         if all(p == (0, s) for p, s in zip(pairs, shape, strict=True)):
             return self
+        counts = [size_between(start, stop) for start, stop in pairs]
+        if any(is_symbolic(pair[0]) and not is_symbolic(count)
+               for pair, count in zip(pairs, counts, strict=True)):
+            # In two steps, first the start and then the size, the size is seen to be fixed.
+            rest = [(a, s) if is_symbolic(a) else (a, b)
+                    for (a, b), s in zip(pairs, shape, strict=True)]
+            inner = self.mop(Ops.SHRINK, tuple(rest))
+            return inner.mop(Ops.SHRINK, tuple([(0, count) for count in counts]))
         return self.mop(Ops.SHRINK, tuple(pairs))
 
     def pad_zeros(self, pairs: Sequence[tuple[Any, Any]]) -> Self:
@@ -489,6 +497,21 @@ def inferred_size(old: Sizes, known: Sequence[Any], what: str = "reshape") -> An
             f"sizes, {show_size(prod(known))} together, do not divide"
         )
     return prod(left) * (have // rest) if left else have // rest
+
+
+def size_between(start: Any, stop: Any) -> Any:
+    """stop - start; an int where one is the other and a number, even if both are symbolic."""
+    (one, low), (two, high) = offset_of(start), offset_of(stop)
+    return high - low if one is two else stop - start
+
+
+def offset_of(size: Any) -> tuple[Any, int]:
+    """A size as what is symbolic in it, or None, and a number added to that."""
+    if isinstance(size, int):
+        return None, size
+    if size.op is Ops.ADD and size.src[1].op is Ops.CONST:
+        return size.src[0], size.src[1].arg
+    return size, 0
 
 
 def size_ceildiv(size: Any, amount: int) -> Any:

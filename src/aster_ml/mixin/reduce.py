@@ -34,6 +34,7 @@ class ReduceMixin:
         # What the mixins beside this one give; UOp lists them before it.
         dtype: DType
         alu: Callable[..., Self]
+        binop: Callable[..., Self]
         bitwise_not: Callable[[], Self]
         broadcast_to: Callable[[tuple[Any, ...]], Self]
         cast: Callable[[DTypeLike], Self]
@@ -41,7 +42,6 @@ class ReduceMixin:
         resolve_axes: Callable[[Any, str], tuple[int, ...]]
         reshape: Callable[..., Self]
         sqrt: Callable[[], Self]
-        ufix: Callable[[Any], Self]
 
         @property
         def shape(self) -> tuple[Any, ...]:
@@ -139,9 +139,7 @@ class ReduceMixin:
 
     def divided(self, count: Any) -> Self:
         """Self, a float, by a count that may be symbolic."""
-        if isinstance(count, (int, float)):
-            return self.alu(Ops.FDIV, self.const_like(count))
-        return self.alu(Ops.FDIV, self.ufix(count))
+        return self.binop(Ops.FDIV, float(count) if isinstance(count, (int, float)) else count)
 
     def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
         """Mean over `axis`.

@@ -1,0 +1,375 @@
+"""Writing: assignment as a whole or by index, and the operators that work in place.
+
+Receives a tensor and the value it is to have. A tensor that is memory is written where it lies, as
+an effect that the engine orders; any other just names another node. What was built from a tensor
+before keeps the old value; tensors that the written one is a view of see the new one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Self
+
+from aster_ml.dtype import dtypes
+from aster_ml.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from aster_ml.mixin.handle import (
+    VIEWED,
+    Handle,
+    is_view,
+    live_handles,
+    number_everywhere,
+    own_memory,
+)
+from aster_ml.mixin.index import (
+    IndexMixin,
+    Parsed,
+    Picked,
+    Span,
+    cut_spans,
+    index_node,
+    is_zero,
+    parse_indices,
+)
+from aster_ml.mixin.movement import broadcast_shapes
+from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import MOVEMENT, Ops
+
+# Memory that results were realized to, and that of it which more than one tensor names: equal
+# expressions are one node and share their memory, until one of the tensors is written to.
+REALIZED: weakref.WeakSet[UOp] = weakref.WeakSet()
+SHARED: weakref.WeakSet[UOp] = weakref.WeakSet()
+
+
+def note_memory(node: UOp, memory: UOp) -> None:
+    """Records that a computed node is memory now; the second tensor to name it shares it."""
+    base = memory.base
+    if base.op is Ops.BUFFER and not is_view(node):
+        (SHARED if base in REALIZED else REALIZED).add(base)
+
+
+def buffer_below(uop: UOp) -> UOp:
+    """The memory that a view shows."""
+    while uop.op is not Ops.BUFFER:
+        uop = uop.src[0]
+    return uop
+
+
+def without_detach(uop: UOp) -> UOp:
+    """The view without marks that matter to gradients alone."""
+    chain: list[UOp] = []
+    u, marked = uop, False
+    while u.op in MOVEMENT or u.op is Ops.DETACH:
+        if u.op is Ops.DETACH:
+            marked = True
+        else:
+            chain.append(u)
+        u = u.src[0]
+    if not marked:
+        return uop
+    for view in reversed(chain):
+        u = UOp(view.op, view.dtype, (u, *view.src[1:]), view.arg)
+    return u
+
+
+def check_device(device: Any) -> str | None:
+    """A device name or None; raises for what is neither."""
+    if device is None or isinstance(device, str):
+        return device
+    if isinstance(device, (tuple, list)):
+        raise DeviceError(f"device {device!r}: one device is possible, several are not yet")
+    raise ArgumentError(f"device {device!r} is a {type(device).__name__}; a name such as 'CPU' is "
+                        "wanted")
+
+
+def move(x: Any, device: str) -> Any:
+    """`x` on the device with this canonical name."""
+    if x.device == device:
+        return x
+    if number_everywhere(x.uop):
+        value = x.full_like(x.uop.base.arg, device=device)
+        return x.from_uop(value.uop, x._requires_grad)
+    return x.derive(x.uop.copy_to(device))
+
+
+class AssignMixin(IndexMixin):
+    """Assignment."""
+
+    __slots__ = ()
+
+    def assign(self, x: Any) -> Self:
+        """Gives self the value `x`; where self is memory, writes it there. Returns self.
+
+        Raises: ShapeError, DTypeError or DeviceError where `x` differs in one of these.
+        """
+        value = self.value_to_write(x)
+        if value is self.uop:
+            return self
+        if self.device.startswith("DISK") and value.device != self.device:
+            value = value.copy_to(self.device)
+        if is_view(self.uop) and buffer_below(self.uop) not in SHARED:
+            self.write(without_detach(self.uop), value)
+        else:
+            self.uop = value
+        return self
+
+    def value_to_write(self, x: Any) -> UOp:
+        """The node of `x`, checked to fit self."""
+        if isinstance(x, (bool, int, float)):
+            return self.const_like(x).uop
+        if not isinstance(x, Handle):
+            x = self.__class__(x, device=self.device, dtype=self.dtype)  # type: ignore[call-arg]
+        if x.shape != self.shape:
+            raise ShapeError(f"assign: {show_shape(x.shape)} to {show_shape(self.shape)}; expand "
+                             "the value to the same shape")
+        if x.dtype is not self.dtype:
+            raise DTypeError(f"assign: {x.dtype.name} to {self.dtype.name}; "
+                             f".cast({self.dtype.name!r}) makes the value fit")
+        if x.device != self.device and not self.device.startswith("DISK"):
+            if number_everywhere(x.uop):
+                moved: UOp = move(x, self.device).uop
+                return moved
+            raise DeviceError(f"assign: a value on {x.device} to a tensor on {self.device}; "
+                              f".to({self.device!r}) moves it")
+        return x.uop
+
+    def write(self, view: UOp, value: UOp) -> None:
+        """Writes `value` to a view of our memory; tensors that we are a view of see it too."""
+        own = without_detach(self.uop)
+        effect = view.store(value)
+        below = set()
+        u = own
+        while u.op in MOVEMENT:
+            u = u.src[0]
+            below.add(u)
+        plain = len(below) == 1 and own.op is Ops.RESHAPE and u.op is Ops.BUFFER
+        # Nobody but us names memory that no tensor was ever made a view of.
+        if (below or own is not self.uop) and not (plain and u not in VIEWED):
+            below.add(own)
+            for handle in live_handles():
+                if handle is not self and handle.uop in below and handle.uop is not self.uop:
+                    handle.uop = handle.uop.after(effect)
+        self.uop = own.after(effect)
+
+    # by index
+
+    def __setitem__(self, indices: Any, v: Any) -> None:
+        parsed = parse_indices_to_write(self, indices)
+        if parsed is None:
+            # A mask of our leading axes and one number: nothing has to be computed first.
+            self.assign(mask_of(self, indices).where(self.ufix(v).cast(self.dtype), self))
+            return
+        value = v if isinstance(v, Handle) else value_like(self, v)
+        if value.dtype is not self.dtype:
+            value = value.cast(self.dtype)
+        if value.device != self.device:
+            raise DeviceError(f"assign: a value on {value.device} to a tensor on {self.device}; "
+                              f".to({self.device!r}) moves it")
+        if parsed.picked:
+            self.assign(scatter_picked(self, parsed, value))
+            return
+        value = fit_value(value, parsed.shape).reshape(parsed.kept_shape)
+        if any(is_zero(s) for s in parsed.kept_shape):
+            return
+        if not is_view(self.uop):
+            self.uop = overlay(self, parsed.spans, value).uop
+            return
+        if buffer_below(self.uop) in SHARED:
+            self.uop = own_memory(self.uop, self.device)
+        for spans, part in whole_windows(parsed.spans, self.shape, value):
+            own = without_detach(self.uop)
+            self.write(cut_spans(own, spans), part.uop)
+
+    # in place
+
+    def __iadd__(self, x: Any) -> Self:
+        return self.assign(self.add(x))
+
+    def __isub__(self, x: Any) -> Self:
+        return self.assign(self.sub(x))
+
+    def __imul__(self, x: Any) -> Self:
+        return self.assign(self.mul(x))
+
+    def __itruediv__(self, x: Any) -> Self:
+        return self.assign(self / x)  # type: ignore[operator]
+
+    def __ifloordiv__(self, x: Any) -> Self:
+        return self.assign(self // x)
+
+    def __imod__(self, x: Any) -> Self:
+        return self.assign(self % x)
+
+    def __ipow__(self, x: Any) -> Self:  # type: ignore[misc]
+        return self.assign(self**x)  # type: ignore[operator]
+
+    def __iand__(self, x: Any) -> Self:
+        return self.assign(self & x)
+
+    def __ior__(self, x: Any) -> Self:
+        return self.assign(self | x)
+
+    def __ixor__(self, x: Any) -> Self:
+        return self.assign(self ^ x)
+
+    def __ilshift__(self, x: Any) -> Self:
+        return self.assign(self << x)
+
+    def __irshift__(self, x: Any) -> Self:
+        return self.assign(self >> x)
+
+
+def value_like(x: Any, v: Any) -> Any:
+    """A value given as a number, list or array, with the dtype of `x`."""
+    if isinstance(v, (bool, int, float)):
+        return x.scalar(v)
+    return x.__class__(v, device=x.device, dtype=x.dtype)
+
+
+def mask_of(x: Handle, indices: Any) -> Any:
+    """A bool tensor over the leading axes of `x`, with axes of size 1 for the others."""
+    return indices.reshape((*indices.shape, *(1,) * (x.ndim - indices.ndim)))
+
+
+def parse_indices_to_write(x: Any, indices: Any) -> Parsed | None:
+    """The index; None for a single mask, which needs no indices."""
+    if isinstance(indices, Handle) and indices.dtype is dtypes.bool and indices.ndim:
+        if indices.shape != x.shape[:indices.ndim]:
+            raise ShapeError(f"index: a mask of {show_shape(indices.shape)} for axes of "
+                             f"{show_shape(x.shape[:indices.ndim])}; the same shape is wanted")
+        return None
+    return parse_indices(x, indices)
+
+
+def fit_value(value: Any, shape: tuple[Any, ...]) -> Any:
+    """A value repeated to the shape that is written; leading axes of size 1 may be too many."""
+    while value.ndim > len(shape) and value.shape[0] == 1:
+        value = value.reshape(value.shape[1:])
+    if broadcast_shapes("assign", value.shape, shape) != shape:
+        raise ShapeError(f"assign: a value of {show_shape(value.shape)} to a part of "
+                         f"{show_shape(shape)}; the value may be repeated, not the part")
+    return value.broadcast_to(shape)
+
+
+def whole_windows(
+    spans: list[Span], shape: tuple[Any, ...], value: Any
+) -> list[tuple[list[Span], Any]]:
+    """The spans and the value, split until each span's groups lie inside the axis.
+
+    Memory that does not exist cannot be written to, so no span may need padding.
+    """
+    result: list[tuple[list[Span], Any]] = [(spans, value)]
+    for axis, (span, size) in enumerate(zip(spans, shape, strict=True)):
+        start, count, step = span if span.step > 0 else Span(
+            size - 1 - span.start, span.count, -span.step)
+        if step == 1 or start + count * step <= size or start + (count - 1) * step + 1 >= (
+            count * step
+        ):
+            continue
+        first = Span(span.start, count - 1, span.step)
+        last = Span(span.start + (count - 1) * span.step, 1, 1)
+        split = []
+        for parts, part in result:
+            rest: list[Any] = [None] * len(spans)
+            for one, cut in ((first, (0, count - 1)), (last, (count - 1, count))):
+                rest[axis] = cut
+                split.append(([*parts[:axis], one, *parts[axis + 1:]], part.shrink(list(rest))))
+        result = [(parts, part) for parts, part in split if not is_zero(parts[axis].count)]
+    return result
+
+
+def overlay(x: Any, spans: list[Span], value: Any) -> Any:
+    """`x` with `value` in place of the spans, as a new value."""
+    inside = value.from_uop(UOp.const(dtypes.bool, True), False).broadcast_to(value.shape)
+    return laid_out(inside, spans, x.shape).where(laid_out(value, spans, x.shape), x)
+
+
+def laid_out(value: Any, spans: list[Span], shape: tuple[Any, ...]) -> Any:
+    """A value over the spans as one over the whole shape, zeros elsewhere."""
+    wide: list[Any] = []
+    gaps: list[tuple[Any, Any]] = []
+    joined: list[Any] = []
+    lengths: list[Any] = []
+    edges: list[tuple[Any, Any]] = []
+    for span, size in zip(spans, shape, strict=True):
+        step = abs(span.step)
+        length = (span.count - 1) * step + 1
+        start = span.start if span.step > 0 else size - 1 - span.start
+        wide += [span.count, 1]
+        gaps += [(0, 0), (0, step - 1)]
+        joined.append(span.count * step)
+        lengths.append(length)
+        edges.append((start, size - start - length))
+    value = value.reshape(tuple(wide)).pad_zeros(gaps).reshape(tuple(joined))
+    value = value.shrink([(0, length) for length in lengths]).pad_zeros(edges)
+    flips = tuple([i for i, span in enumerate(spans) if span.step < 0])
+    return value.flip(flips) if flips else value
+
+
+def scatter_picked(x: Any, parsed: Parsed, value: Any) -> Any:
+    """`x` with `value` where tensors of indices say; of equal indices the last one counts.
+
+    For each element of the indexed axes, the last index that names it is found by comparison.
+    """
+    cut = cut_spans(x, parsed.spans).reshape(parsed.shape)
+    picked = parsed.picked
+    axes = [axis for axis, _ in picked]
+    common = broadcast_shapes("index", *[p.index.shape for _, p in picked])
+    others = [i for i in range(cut.ndim) if i not in axes]
+    adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
+    before = [i for i in others if i < axes[0]] if adjacent else []
+    after = [i for i in others if i not in before]
+    shape = (*[cut.shape[i] for i in before], *common, *[cut.shape[i] for i in after])
+    value = fit_value(value, shape)
+    count = 1
+    for size in common:
+        count = count * size
+    if is_zero(count) or any(is_zero(s) for s in cut.shape):
+        return x
+    # Values with the axes of the indices first, as one; likewise the indexed axes of the target.
+    lead, rank = len(before), len(common)
+    order = [*range(lead, lead + rank), *range(lead), *range(lead + rank, len(shape))]
+    rest = tuple([cut.shape[i] for i in others])
+    rows = value.permute(tuple(order)).reshape((count, *rest))
+    target_order = [*axes, *others]
+    moved = cut.permute(tuple(target_order))
+    places = 1
+    for axis in axes:
+        places = places * cut.shape[axis]
+    flat = moved.reshape((places, *rest))
+    hit, source = last_hits(x, picked, [cut.shape[a] for a in axes], common, count, places)
+    tail = (1,) * len(rest)
+    taken = rows[source]
+    merged = hit.reshape((places, *tail)).where(taken, flat)
+    inverse = sorted(range(len(target_order)), key=target_order.__getitem__)
+    result = merged.reshape(moved.shape).permute(tuple(inverse))
+    if result.shape == x.shape and all(s.step == 1 for s in parsed.spans) and (
+        parsed.kept_shape == x.shape
+    ):
+        return result
+    return overlay(x, parsed.spans, result.reshape(parsed.kept_shape))
+
+
+def last_hits(
+    x: Any, picked: list[tuple[int, Picked]], sizes: list[Any], common: tuple[Any, ...],
+    count: Any, places: Any,
+) -> tuple[Any, Any]:
+    """For each place: whether an index names it, and the number of the last one that does."""
+    linear: UOp | None = None
+    valid: UOp | None = None
+    for (_, p), size in zip(picked, sizes, strict=True):
+        node, ok = index_node(p.index.uop, size, p.checked)
+        node = node.broadcast_to(common).cast(dtypes.int64)
+        linear = node if linear is None else linear.alu(
+            Ops.MUL, UOp.const(dtypes.int64, size)).alu(Ops.ADD, node)
+        if ok is not None:
+            ok = ok.broadcast_to(common)
+            valid = ok if valid is None else valid.alu(Ops.AND, ok)
+    place = x.from_uop(linear, False).reshape((1, count))
+    numbers = x.arange(1, count + 1, device=x.device, dtype=dtypes.int32).reshape((1, count))
+    every = x.arange(places, device=x.device, dtype=dtypes.int64).reshape((places, 1))
+    same = place.eq(every)
+    if valid is not None:
+        same = same & x.from_uop(valid, False).reshape((1, count))
+    last = same.where(numbers, 0).max(1)
+    return last > 0, (last - 1).maximum(0)

@@ -1,0 +1,272 @@
+"""New tensors: constants, ranges, memory without content.
+
+Receives shapes, numbers and where the tensor is to live; returns tensors. Constants and ranges take
+no memory; random numbers stand in `mixin.random`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any, Self
+
+import numpy as np
+
+from aster_ml.device import Buffer, Device
+from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
+from aster_ml.errors import ArgumentError, ShapeError
+from aster_ml.helpers import argfix, prod
+from aster_ml.mixin.data import number_dtype, shaped_buffer
+from aster_ml.mixin.handle import Handle, device_constant
+from aster_ml.mixin.movement import check_size, is_symbolic
+from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+
+def shape_of(what: str, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Sizes given one by one or as one tuple, checked."""
+    return tuple([check_size(what, size) for size in argfix(*shape)])
+
+
+class CreateMixin(Handle):
+    """Tensors made of nothing."""
+
+    __slots__ = ()
+
+    @classmethod
+    def empty(
+        cls,
+        *shape: Any,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Memory with no particular content.
+
+        Shapes: shape=(n, m) -> [n, m].
+        """
+        sizes = shape_of("empty", shape)
+        if not all(isinstance(s, int) for s in sizes):
+            raise ShapeError(f"empty: {show_shape(sizes)} has a symbolic size; shrink a tensor of "
+                             "the largest size")
+        element = dtypes.default_float if dtype is None else to_dtype(dtype)
+        uop = UOp.new_buffer(Device.canonicalize(device), prod(sizes), element)
+        if sizes != uop.shape:
+            uop = uop.mop(Ops.RESHAPE, sizes)
+        return cls.from_uop(uop, requires_grad)
+
+    @classmethod
+    def full(
+        cls,
+        shape: Any,
+        fill_value: Any,
+        *,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """`fill_value` everywhere; takes no memory.
+
+        Shapes: shape=(n, m), fill_value=2 -> [n, m].
+        Dtype: `dtype`, else what the number asks for.
+        """
+        sizes = shape_of("full", shape if isinstance(shape, (tuple, list)) else (shape,))
+        if isinstance(fill_value, Handle):
+            made = cls.from_uop(fill_value.uop)
+            value = made if dtype is None else made.cast(dtype)
+        elif is_symbolic(fill_value):
+            element = dtypes.default_int if dtype is None else to_dtype(dtype)
+            zero = device_constant(0, element, Device.canonicalize(device))
+            value = cls.from_uop(fill_value.cast(element).alu(Ops.ADD, zero))
+        else:
+            if isinstance(fill_value, np.generic):
+                fill_value = fill_value.item()
+            element = number_dtype(fill_value) if dtype is None else to_dtype(dtype)
+            value = cls.from_uop(
+                device_constant(fill_value, element, Device.canonicalize(device)))
+        result = value.expand(sizes)
+        result.requires_grad = requires_grad
+        return result
+
+    @classmethod
+    def zeros(cls, *shape: Any, dtype: DTypeLike | None = None, **kwargs: Any) -> Self:
+        """Zeros.
+
+        Shapes: shape=(n, m) -> [n, m].
+        """
+        return cls.full(argfix(*shape), 0.0, dtype=dtype or dtypes.default_float, **kwargs)
+
+    @classmethod
+    def ones(cls, *shape: Any, dtype: DTypeLike | None = None, **kwargs: Any) -> Self:
+        """Ones.
+
+        Shapes: shape=(n, m) -> [n, m].
+        """
+        return cls.full(argfix(*shape), 1.0, dtype=dtype or dtypes.default_float, **kwargs)
+
+    @classmethod
+    def arange(
+        cls,
+        start: Any,
+        stop: Any = None,
+        step: Any = 1,
+        *,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """start, start + step, ... below `stop` (above it for a negative step).
+
+        With one argument, 0, 1, ... below it. A symbolic `stop` gives a symbolic size.
+
+        Shapes: start=n -> [n]; start=n, stop=n + m -> [m].
+        Dtype: `dtype`, else the default float if any argument is a float, else the default int.
+        Raises: ArgumentError for a step of 0.
+        """
+        if stop is None:
+            start, stop = 0, start
+        if step == 0:
+            raise ArgumentError("arange: step is 0; a positive or negative one is wanted")
+        floating = any(isinstance(v, float) for v in (start, stop, step))
+        element = to_dtype(dtype) if dtype is not None else (
+            dtypes.default_float if floating else dtypes.default_int)
+        if any(is_symbolic(v) for v in (start, stop, step)):
+            if is_symbolic(step) or step != 1:
+                raise ArgumentError(f"arange: step {step} with a symbolic end; only 1 is possible")
+            count: Any = stop - start
+        else:
+            count = max(math.ceil((stop - start) / step), 0)
+        place = Device.canonicalize(device)
+        result = cls.from_uop(arange_node(start, step, count, element, place))
+        result.requires_grad = requires_grad
+        return result
+
+    @classmethod
+    def linspace(
+        cls,
+        start: float,
+        stop: float,
+        steps: int,
+        *,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """`steps` values from `start` to `stop`, both included, equally far apart.
+
+        Shapes: start=0, stop=1, steps=n -> [n].
+        """
+        if steps < 0:
+            raise ArgumentError(f"linspace: {steps} steps; a number that is not negative is wanted")
+        element = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if steps == 1:
+            return cls.full((1,), start, device=device, dtype=element, requires_grad=requires_grad)
+        wide = element if element is dtypes.float64 else dtypes.float32
+        index = cls.arange(steps, device=device).cast(wide)
+        values = index * ((stop - start) / max(steps - 1, 1)) + start
+        # The last one is what was asked for, not what the sum of roundings makes of it.
+        result = index.eq(steps - 1).where(stop, values).cast(element)
+        result.requires_grad = requires_grad
+        return result
+
+    @classmethod
+    def eye(
+        cls,
+        n: int,
+        m: int | None = None,
+        *,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """Ones on the diagonal, zeros elsewhere.
+
+        Shapes: n=n, m=m -> [n, m]; n=n -> [n, n].
+        """
+        columns = n if m is None else m
+        for size in (n, columns):
+            check_size("eye", size)
+        row = cls.arange(n, device=device).reshape((n, 1))
+        found = row.eq(cls.arange(columns, device=device).reshape((1, columns)))
+        result = found.cast(dtypes.default_float if dtype is None else to_dtype(dtype))
+        result.requires_grad = requires_grad
+        return result
+
+    @classmethod
+    def from_blob(
+        cls, ptr: int, shape: tuple[int, ...], *, dtype: DTypeLike | None = None,
+        device: str | None = None,
+    ) -> Self:
+        """Memory of the host at address `ptr`, used in place: the caller keeps it alive."""
+        element = dtypes.default_float if dtype is None else to_dtype(dtype)
+        sizes = shape_of("from_blob", tuple(shape))
+        count = prod(sizes)
+        if count == 0:
+            return cls.empty(sizes, dtype=element, device=device)
+        memory = (ctypes.c_uint8 * (count * element.itemsize)).from_address(ptr)
+        buffer = Buffer(Device.canonicalize(device), count, element,
+                        opaque=np.ctypeslib.as_array(memory))
+        return cls.from_uop(shaped_buffer(buffer, sizes))
+
+    # like another tensor
+
+    def full_like(self, fill_value: Any, **kwargs: Any) -> Self:
+        """`fill_value` everywhere, with the shape, dtype and device of self unless given.
+
+        Shapes: self [*s], fill_value=1 -> [*s].
+        """
+        kwargs.setdefault("dtype", self.dtype)
+        kwargs.setdefault("device", self.device)
+        return self.full(self.shape, fill_value, **kwargs)
+
+    def zeros_like(self, **kwargs: Any) -> Self:
+        """Zeros with the shape, dtype and device of self unless given.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self.full_like(0, **kwargs)
+
+    def ones_like(self, **kwargs: Any) -> Self:
+        """Ones with the shape, dtype and device of self unless given.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self.full_like(1, **kwargs)
+
+    def empty_like(self, **kwargs: Any) -> Self:
+        """Memory without content, with the shape, dtype and device of self unless given.
+
+        Shapes: self [*s] -> [*s].
+        """
+        kwargs.setdefault("dtype", self.dtype)
+        kwargs.setdefault("device", self.device)
+        return self.empty(self.shape, **kwargs)
+
+
+def arange_node(start: Any, step: Any, count: Any, dtype: DType, device: str) -> UOp:
+    """`count` values from `start`, `step` apart, as a node.
+
+    Counted in ints as far as possible; a constant in the sum says on which device it all is.
+    """
+    if isinstance(count, int) and count == 0:
+        return device_constant(0, dtype, device).mop(Ops.RESHAPE, (1,)).mop(Ops.EXPAND, (0,))
+    whole = all(isinstance(v, int) or is_symbolic(v) for v in (start, step))
+    ends = [v for v in (start, step, count) if isinstance(v, int)]
+    last = start + step * count if len(ends) == 3 else count
+    wide = dtypes.int32
+    if dtype in (dtypes.int64, dtypes.uint64) or (isinstance(last, int) and abs(last) >= 1 << 31):
+        wide = dtypes.int64
+    index = UOp.iota(count).cast(wide)
+    if whole:
+        if not (isinstance(step, int) and step == 1):
+            index = index.alu(Ops.MUL, UOp.const(wide, step))
+        first = device_constant(0 if is_symbolic(start) else start, wide, device)
+        index = index.alu(Ops.ADD, first)
+        if is_symbolic(start):
+            index = index.alu(Ops.ADD, start.cast(wide))
+        return index.cast(dtype)
+    index = index.alu(Ops.ADD, device_constant(0, wide, device))
+    real = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+    scaled = index.cast(real).alu(Ops.MUL, UOp.const(real, step))
+    return scaled.alu(Ops.ADD, UOp.const(real, start)).cast(dtype)

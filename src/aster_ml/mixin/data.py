@@ -1,0 +1,223 @@
+"""From data outside to nodes: numbers, lists, NumPy arrays, bytes, files.
+
+Receives what a user gave to `Tensor(...)`; returns the node that holds it. NumPy arrays on the CPU
+are used in place where their layout allows; lists are converted and copied. Knows nothing of
+operations on tensors.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from aster_ml.device import Buffer, Device
+from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype
+from aster_ml.engine import storage
+from aster_ml.errors import ArgumentError, DTypeError, ShapeError
+from aster_ml.mixin.handle import cast_node, device_constant
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+KIND_DTYPES = {"b": "bool", "i": "default_int", "u": "default_int", "f": "default_float"}
+
+
+def node_of(data: Any, dtype: DType | None, device: str) -> UOp:
+    """The node that holds `data`.
+
+    Raises: DTypeError, ShapeError or ArgumentError for what is no data, saying which part.
+    """
+    if isinstance(data, (bool, int, float)):
+        return device_constant(data, dtype or number_dtype(data), device)
+    if isinstance(data, (list, tuple)):
+        return copied_node(array_of_list(data, dtype), device)
+    if isinstance(data, np.ndarray):
+        return array_node(data, dtype, device)
+    if isinstance(data, np.generic):
+        return device_constant(data.item(), dtype or from_numpy_dtype(data.dtype), device)
+    if data is None:
+        return UOp.new_buffer(device, 0, dtype or dtypes.default_float)
+    if isinstance(data, UOp):
+        return node_of_node(data, dtype, device)
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return node_of_bytes(data, dtype or dtypes.uint8, device)
+    if isinstance(data, pathlib.Path):
+        return node_of_file(data, dtype or dtypes.uint8)
+    if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
+        return array_node(np.asarray(data), dtype, device)
+    raise DTypeError(
+        f"Tensor: a {type(data).__name__} ({str(data)[:40]}) is no data; a number, list, tuple, "
+        "NumPy array, bytes, memoryview, pathlib.Path or node is wanted"
+    )
+
+
+def number_dtype(value: Any) -> DType:
+    """The dtype of a Python number: the default one, or the narrowest wider int that holds it."""
+    dtype = dtypes.from_py(value)
+    if dtype is dtypes.default_int:
+        for candidate in (dtype, dtypes.int64, dtypes.uint64):
+            if dtypes.min(candidate) <= value <= dtypes.max(candidate):
+                return candidate
+        raise DTypeError(f"Tensor: {value} fits no int dtype; uint64 goes up to 2**64 - 1")
+    return dtype
+
+
+def node_of_node(uop: UOp, dtype: DType | None, device: str) -> UOp:
+    """A node as data: tensors as they are, sizes and variables as the default int."""
+    if uop.shape is None:
+        raise ArgumentError(f"Tensor: {uop!r} has no value to make a tensor of")
+    if uop.dtype is dtypes.index:
+        # A size lives nowhere; a constant in a sum says on which device the tensor is.
+        value = uop.cast(dtype or dtypes.default_int)
+        return value.alu(Ops.ADD, device_constant(0, value.dtype, device))
+    if dtype is not None and uop.dtype is not dtype:
+        raise DTypeError(f"Tensor: the node is {uop.dtype.name} and {dtype.name} is asked for; "
+                         "cast it")
+    return uop
+
+
+def node_of_bytes(data: Any, dtype: DType, device: str) -> UOp:
+    """Raw bytes read as elements of `dtype`."""
+    view = memoryview(data)
+    if isinstance(data, memoryview) and view.format not in ("B", "b", "c"):
+        return array_node(np.asarray(view), None, device)
+    if view.nbytes % dtype.itemsize:
+        raise ShapeError(f"Tensor: {view.nbytes} bytes are no whole number of {dtype.name} "
+                         f"elements of {dtype.itemsize} bytes")
+    return wrapped_node(np.frombuffer(view, dtype=to_numpy_dtype(dtype)), device)
+
+
+def node_of_file(path: pathlib.Path, dtype: DType) -> UOp:
+    """A file as memory of the DISK device; nothing is read before it is used."""
+    size = path.stat().st_size
+    if size % dtype.itemsize:
+        raise ShapeError(f"Tensor: file {path} has {size} bytes, no whole number of {dtype.name} "
+                         f"elements of {dtype.itemsize} bytes")
+    return UOp.new_buffer(f"DISK:{path}", size // dtype.itemsize, dtype)
+
+
+def array_node(array: np.ndarray[Any, Any], dtype: DType | None, device: str) -> UOp:
+    """A NumPy array, in place where its layout and the device allow."""
+    own = from_numpy_dtype(array.dtype)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.shape == ():
+        node = device_constant(array.item(), own, device)
+        return node if dtype is None else cast_node(node, dtype)
+    if dtype is None or dtype is own:
+        return wrapped_node(array, device)
+    return copied_node(converted(array, dtype), device)
+
+
+def wrapped_node(array: np.ndarray[Any, Any], device: str) -> UOp:
+    """A new buffer that is the array's memory, or a copy where that cannot be."""
+    dtype = from_numpy_dtype(array.dtype)
+    if array.size == 0 or not array.flags.c_contiguous or not array.flags.aligned:
+        return copied_node(np.ascontiguousarray(array), device)
+    if not Device[device].allocator.can_wrap(array, dtype.itemsize):
+        return copied_node(array, device)
+    return shaped_buffer(Buffer(device, array.size, dtype, opaque=array), array.shape)
+
+
+def copied_node(array: np.ndarray[Any, Any], device: str) -> UOp:
+    """A new buffer with the contiguous array's elements."""
+    dtype = from_numpy_dtype(array.dtype)
+    buffer = Buffer(device, array.size, dtype)
+    buffer.copyin(array)
+    return shaped_buffer(buffer, array.shape)
+
+
+def shaped_buffer(buffer: Buffer, shape: tuple[int, ...]) -> UOp:
+    """The node of memory that exists, with a shape."""
+    node = UOp.new_buffer(buffer.device, buffer.size, buffer.dtype)
+    storage.attach(node, buffer)
+    return node if shape == (buffer.size,) else node.mop(Ops.RESHAPE, shape)
+
+
+def converted(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    """The elements as `dtype`, as CAST makes them: ints wrap, floats saturate to ints."""
+    target = to_numpy_dtype(dtype)
+    if array.dtype.kind in "fV" and dtype.kind in ("int", "uint"):
+        wide = dtype if dtype.bits >= 32 else dtypes.int32
+        values = np.nan_to_num(np.trunc(array.astype(np.float64)), nan=0.0)
+        low, high = dtypes.min(wide), dtypes.max(wide)
+        # The greatest ints are no floats: what reaches them is put in afterwards.
+        inside = (values > float(low)) & (values < float(high))
+        ints = np.where(inside, values, 0).astype(to_numpy_dtype(wide))
+        ends = np.where(values <= float(low), low, high).astype(to_numpy_dtype(wide))
+        return np.where(inside, ints, ends).astype(target)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return array.astype(target)
+
+
+def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+    """A nested list of numbers as a contiguous array of `dtype`, or of the one its numbers ask for.
+
+    Raises: ShapeError for a ragged list, DTypeError for what is no number, saying where it is.
+    """
+    try:
+        array = np.array(data)
+    except (ValueError, OverflowError):
+        explain_list(data)
+        raise
+    kind = array.dtype.kind
+    if kind not in "biuf" and array.dtype not in NUMPY_FLOATS:
+        explain_list(data)
+        array = np.array(data, dtype=object)
+        if dtype is None:
+            raise DTypeError("Tensor: the list holds a number that fits no int dtype; uint64 goes "
+                             "up to 2**64 - 1")
+        bits = (1 << 64) - 1
+        wrapped = [int(v) & bits for v in array.reshape(-1)]
+        array = np.array(wrapped, dtype=np.uint64).reshape(array.shape)
+    if dtype is None:
+        dtype = list_dtype(array)
+    return converted(array, dtype)
+
+
+NUMPY_FLOATS = frozenset(to_numpy_dtype(d) for d in dtypes.floats)
+
+
+def list_dtype(array: np.ndarray[Any, Any]) -> DType:
+    """The dtype of a list of numbers; ints are wider than the default only where they must be."""
+    kind = array.dtype.kind
+    if array.size == 0:
+        return dtypes.default_float
+    if kind not in KIND_DTYPES:
+        return from_numpy_dtype(array.dtype)
+    dtype: DType = getattr(dtypes, KIND_DTYPES[kind])
+    if kind in "iu":
+        low, high = int(array.min()), int(array.max())
+        for candidate in (dtype, dtypes.int64, dtypes.uint64):
+            if dtypes.min(candidate) <= low and high <= dtypes.max(candidate):
+                return candidate
+    return dtype
+
+
+def explain_list(data: Any) -> None:
+    """Raises the error that says what is wrong with a nested list; returns when nothing is."""
+    shape: list[int] = []
+    level = data
+    while isinstance(level, (list, tuple)):
+        shape.append(len(level))
+        level = level[0] if level else None
+    pending: list[tuple[Any, tuple[int, ...]]] = [(data, ())]
+    while pending:
+        item, place = pending.pop()
+        where = "".join(f"[{i}]" for i in place)
+        depth = len(place)
+        if isinstance(item, (list, tuple)):
+            if depth >= len(shape):
+                raise ShapeError(f"Tensor: ragged list: element {where} is a list of {len(item)} "
+                                 f"where {'[0]' * depth} is a number")
+            if len(item) != shape[depth]:
+                raise ShapeError(f"Tensor: ragged list: {where or 'it'} has {len(item)} elements "
+                                 f"where {'[0]' * depth or 'it'} has {shape[depth]}")
+            pending += [(part, (*place, i)) for i, part in reversed(list(enumerate(item)))]
+        elif depth < len(shape) and not hasattr(item, "shape"):
+            raise ShapeError(f"Tensor: ragged list: element {where} is a {type(item).__name__} "
+                             f"where {'[0]' * depth} is a list of {shape[depth]}")
+        elif not isinstance(item, (int, float, np.generic)) and not hasattr(item, "shape"):
+            raise DTypeError(f"Tensor: element {where} of the list is {item!r}, a "
+                             f"{type(item).__name__}; numbers are wanted")

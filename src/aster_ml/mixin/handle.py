@@ -1,0 +1,455 @@
+"""Handle: a mutable name for a node, and what every operation on tensors goes through.
+
+Receives Python numbers, NumPy values, nodes and other handles as operands; promotes, broadcasts and
+builds the node. Data that comes from outside, memory and realizing do not belong here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Self
+
+import numpy as np
+
+from aster_ml.device import Device
+from aster_ml.dtype import (
+    DType,
+    DTypeLike,
+    cast_value,
+    dtypes,
+    least_upper_dtype,
+    to_dtype,
+    truncate,
+)
+from aster_ml.errors import DeviceError, DTypeError, ShapeError
+from aster_ml.mixin.elementwise import ElementwiseMixin
+from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
+from aster_ml.mixin.reduce import ReduceMixin
+from aster_ml.uop.graph import reaches
+from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import COMPARE, MOVEMENT, DeviceArg, Ops, ReduceArg
+
+# Every handle that is alive. An in-place write asks it who else still wants the old values, and
+# backward asks it whose gradients are wanted.
+LIVE: dict[weakref.ref[Any], None] = {}
+forget = LIVE.__delitem__
+
+# Flat memory that some tensor was made a view of; writing to the view is writing to that tensor.
+VIEWED: weakref.WeakSet[UOp] = weakref.WeakSet()
+
+# `requires_grad` of what was computed from something that requires a gradient: true, but no place
+# where `backward` leaves one.
+INHERITED = 2
+Flag = bool | int | None
+
+NUMBER_KINDS = frozenset({"int", "uint", "float"})
+
+
+def live_handles() -> list[Any]:
+    """Every handle that is alive now, oldest first."""
+    return [handle for ref in list(LIVE) if (handle := ref()) is not None]
+
+
+def either_flag(one: Flag, other: Flag) -> Flag:
+    """`requires_grad` of a value made of two: inherited if either is; None if either is open."""
+    if one or other:
+        return INHERITED
+    return None if one is None or other is None else False
+
+
+def device_constant(value: Any, dtype: DType, device: str) -> UOp:
+    """The scalar `value` as a tensor on `device`; it takes no memory."""
+    place = UOp(Ops.DEVICE, dtypes.void, (), DeviceArg(device))
+    return UOp(Ops.CONST, dtype, (place,), truncate(value, dtype))
+
+
+def is_stored(uop: UOp) -> bool:
+    """Whether the value lies in memory of its own, elements in row-major order."""
+    while uop.op is Ops.RESHAPE or uop.op is Ops.AFTER:
+        uop = uop.src[0]
+    return uop.op is Ops.BUFFER
+
+
+def is_view(uop: UOp) -> bool:
+    """Whether the value is memory under movement ops, so that it can be written in place."""
+    while uop.op in MOVEMENT or uop.op is Ops.AFTER or uop.op is Ops.DETACH:
+        if uop.op is Ops.PAD or uop.op is Ops.EXPAND:
+            return False
+        uop = uop.src[0]
+    return uop.op is Ops.BUFFER
+
+
+def number_everywhere(uop: UOp) -> bool:
+    """Whether the value is one constant, spread over a shape of known size."""
+    return uop.base.op is Ops.CONST and all(isinstance(size, int) for size in uop.shape)
+
+
+def is_buffer(uop: UOp) -> bool:
+    """Whether the node is memory."""
+    return uop.op is Ops.BUFFER
+
+
+class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
+    """A mutable name for a node: operations make new handles, assignment changes the node."""
+
+    __slots__ = ("__weakref__", "_requires_grad", "grad", "uop")
+    uop: UOp
+    grad: Self | None
+    _requires_grad: Flag
+    # NumPy leaves `array + tensor` to us.
+    __array_ufunc__ = None
+    __hash__ = object.__hash__
+
+    @classmethod
+    def from_uop(cls, y: UOp, requires_grad: Flag = None) -> Self:
+        """A tensor that names the node `y`."""
+        self = object.__new__(cls)
+        self.uop = y
+        self.grad = None
+        self._requires_grad = requires_grad
+        LIVE[weakref.ref(self, forget)] = None
+        return self
+
+    def derive(self, uop: UOp) -> Self:
+        """A tensor for a node made from ours alone."""
+        return self.from_uop(uop, INHERITED if self._requires_grad else self._requires_grad)
+
+    def derive_with(self, uop: UOp, *others: Handle) -> Self:
+        """A tensor for a node made from ours and those of others."""
+        flag = INHERITED if self._requires_grad else self._requires_grad
+        for other in others:
+            flag = either_flag(flag, other._requires_grad)
+        return self.from_uop(uop, flag)
+
+    # what it is
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        """Element type."""
+        return self.uop.dtype
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Sizes, outermost first; a symbolic size is a node."""
+        return self.uop.shape  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> str:
+        """Where the value lives."""
+        return self.uop.device or Device.DEFAULT
+
+    @property
+    def requires_grad(self) -> bool | None:
+        """Whether gradients are wanted; None leaves that to an optimiser.
+
+        Set on a tensor, `backward` leaves a gradient there; what is computed from it inherits it.
+        """
+        return None if self._requires_grad is None else bool(self._requires_grad)
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool | None) -> None:
+        self._requires_grad = value
+        if value and not is_view(self.uop) and not reaches(self.uop, is_buffer):
+            # Equal constants are one node; the gradients of two parameters must not meet in it.
+            self.uop = own_memory(self.uop, self.device)
+
+    def requires_grad_(self, requires_grad: bool | None = True) -> Self:
+        """Sets `requires_grad` and returns self."""
+        self.requires_grad = requires_grad
+        return self
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    def nbytes(self) -> Any:
+        """Bytes of all elements."""
+        return self.numel() * self.dtype.itemsize
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is a float."""
+        return self.dtype.kind == "float"
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of axis `dim`."""
+        return self.shape if dim is None else self.shape[self.resolve_axis(dim, "size")]
+
+    # primitives
+
+    def alu(self, op: Ops, *src: Self) -> Self:
+        """Elementwise node over values whose dtypes and shapes fit already."""
+        if not src:
+            return self.derive(UOp(op, self.uop.dtype, (self.uop,)))
+        return self.derive_with(self.uop.alu(op, *[s.uop for s in src]), *src)
+
+    def mop(self, op: Ops, arg: Any) -> Self:
+        """Movement node with a complete, checked argument."""
+        uop = self.uop
+        if uop.op is Ops.BUFFER:
+            VIEWED.add(uop)
+        return self.derive(uop.mop(op, arg))
+
+    def rop(self, op: Ops, axes: tuple[int, ...]) -> Self:
+        """REDUCE over `axes`, which stay with size 1."""
+        uop = self.uop
+        return self.derive(UOp(Ops.REDUCE, uop.dtype, (uop,), ReduceArg(op, axes)))
+
+    def cast(self, dtype: DTypeLike) -> Self:
+        """The value as another dtype.
+
+        A float becomes an int by rounding towards zero, saturated at the ends; ints wrap.
+
+        Raises: DTypeError for what is no dtype.
+        """
+        target = dtype if dtype.__class__ is DType else to_dtype(dtype)
+        uop = self.uop
+        source = uop.dtype
+        if source is target:
+            return self
+        if target is dtypes.void:
+            raise DTypeError(f"cast: {source.name} to void; an element type is wanted")
+        if uop.op is Ops.CONST and target is not dtypes.index:
+            value = cast_value(uop.arg, source, target)
+            return self.derive(UOp(Ops.CONST, target, uop.src, value))
+        return self.derive(UOp(Ops.CAST, target, (uop,)))
+
+    def bitcast(self, dtype: DTypeLike) -> Self:
+        """The bits as another dtype; between widths, the last axis grows or shrinks.
+
+        Shapes: self [*b, n], dtype="int32" -> [*b, n]; self [*b, n], dtype="uint8" -> [*b, 4 * n].
+        Raises: ShapeError when the last axis does not hold a whole number of wider elements.
+        """
+        target, uop = to_dtype(dtype), self.uop
+        source = uop.dtype
+        if source is target:
+            return self
+        if source.itemsize != target.itemsize:
+            if not self.shape:
+                raise ShapeError(f"bitcast: a scalar {source.name} has no axis to make room for "
+                                 f"{target.name}; reshape it to [1] first")
+            nbytes = self.shape[-1] * source.itemsize
+            if isinstance(nbytes, int) and nbytes % target.itemsize:
+                raise ShapeError(f"bitcast: the last axis of {show_shape(self.shape)} has {nbytes} "
+                                 f"bytes, which is no multiple of the {target.itemsize} that "
+                                 f"{target.name} takes")
+        return self.derive(UOp(Ops.BITCAST, target, (uop,)))
+
+    def const_like(self, b: Any) -> Self:
+        """`b` everywhere, with the dtype, shape and device of self."""
+        return self.full_of(self.shape, b)
+
+    def full_of(self, shape: tuple[Any, ...], value: Any) -> Self:
+        """`value` everywhere, with our dtype and device."""
+        scalar = self.from_uop(device_constant(value, self.uop.dtype, self.device), False)
+        return scalar.broadcast_to(shape)
+
+    def scalar(self, value: Any) -> Self:
+        """`value` as a constant of our dtype without axes, which may stand beside self."""
+        dtype = self.uop.dtype
+        return self.from_uop(UOp(Ops.CONST, dtype, (), truncate(value, dtype)), False)
+
+    # operands
+
+    def operand(self, x: Any, what: str) -> UOp:
+        """`x` as a node that may stand beside ours; Python numbers take our dtype if they can.
+
+        Raises: DTypeError for what is no number and no tensor.
+        """
+        if isinstance(x, Handle):
+            return x.uop
+        dtype = self.uop.dtype
+        if isinstance(x, np.generic):
+            x = x.item()
+        if isinstance(x, (int, float)):
+            if dtype.kind == "float" or (dtype.kind != "bool" and isinstance(x, int)):
+                return UOp(Ops.CONST, dtype, (), truncate(x, dtype))
+            return UOp.const(dtypes.from_py(x), x)
+        if isinstance(x, UOp):
+            return x.cast(dtype if dtype.kind in NUMBER_KINDS else dtypes.default_int)
+        if isinstance(x, np.ndarray):
+            return self.__class__(x, device=self.device).uop  # type: ignore[call-arg]
+        hint = "; wrap it in Tensor(...)" if isinstance(x, (list, tuple)) else ""
+        raise DTypeError(f"{what}: a {type(x).__name__} ({str(x)[:40]}) stands beside a tensor; a "
+                         f"number or a Tensor is wanted{hint}")
+
+    def ufix(self, x: Any) -> Self:
+        """`x` as a tensor that may stand beside self."""
+        return x if isinstance(x, self.__class__) else self.from_uop(self.operand(x, "ufix"), False)
+
+    def binop(self, op: Ops, x: Any, reverse: bool = False) -> Self:
+        """`op` of self and `x` (of `x` and self when `reverse`), promoted and broadcast."""
+        a = self.uop
+        dtype = a.dtype
+        kind = x.__class__
+        if kind is self.__class__:
+            b = x.uop
+            shape = a.shape
+            if b.dtype is dtype and b.shape == shape and a.device == b.device:
+                uop = UOp(op, dtypes.bool if op in COMPARE else dtype,
+                          (b, a) if reverse else (a, b))
+                uop._shape = shape
+                flag = self._requires_grad
+                if flag or flag is not x._requires_grad:
+                    flag = either_flag(flag, x._requires_grad)
+                return self.from_uop(uop, flag)
+        elif (kind is float and dtype.kind == "float") or (
+            kind is int and dtype.kind in NUMBER_KINDS
+        ):
+            b = UOp(Ops.CONST, dtype, (), truncate(x, dtype))
+            uop = UOp(op, dtypes.bool if op in COMPARE else dtype, (b, a) if reverse else (a, b))
+            return self.derive(uop)
+        return self.binop_promoted(op, x, reverse)
+
+    def binop_promoted(self, op: Ops, x: Any, reverse: bool) -> Self:
+        """`binop` where dtypes, shapes or kinds of operand differ."""
+        what = op.name.lower()
+        b = self.operand(x, what)
+        src = promote_all(what, (b, self.uop) if reverse else (self.uop, b))
+        uop = UOp(op, dtypes.bool if op in COMPARE else src[0].dtype, src)
+        return self.derive_with(uop, x) if isinstance(x, Handle) else self.derive(uop)
+
+    def where(self, x: Any, y: Any) -> Self:
+        """`x` where self is true, else `y`; all three broadcast.
+
+        Shapes: self bool [*b, n, m], x [*b, n, m], y [*b, n, m] -> [*b, n, m]; b broadcasts.
+        Dtype: least upper of x and y; Python numbers take the dtype of the other.
+        """
+        condition = self if self.dtype is dtypes.bool else self.cast(dtypes.bool)
+        if isinstance(x, Handle):
+            first, second = x.uop, x.operand(y, "where")
+        elif isinstance(y, Handle):
+            first, second = y.operand(x, "where"), y.uop
+        else:
+            first, second = plain_node(x), plain_node(y)
+        first, second = promote_dtypes("where", (first, second))
+        src = broadcast_all("where", (condition.uop, first, second))
+        flag: Flag = False
+        for value in (x, y):
+            if isinstance(value, Handle):
+                flag = either_flag(flag, value._requires_grad)
+        return self.from_uop(UOp(Ops.WHERE, src[1].dtype, src), flag)
+
+    def broadcasted(self, *others: Any) -> tuple[Self, ...]:
+        """Self and others at one dtype and one shape.
+
+        Shapes: self [*b, n], others=() -> [*b, n].
+        """
+        nodes = [self.uop, *[self.operand(x, "broadcasted") for x in others]]
+        shape = broadcast_shapes("broadcasted", *[u.shape for u in nodes])
+        made = promote_dtypes("broadcasted", tuple(nodes))
+        result: list[Any] = []
+        for x, u in zip((self, *others), made, strict=True):
+            value = u.broadcast_to(shape)
+            if not isinstance(x, Handle):
+                result.append(self.from_uop(value, False))
+            else:
+                result.append(x if x.uop is value else x.derive(value))
+        return tuple(result)
+
+    # comparisons that Python spells with operators
+
+    def __eq__(self, x: object) -> Self:  # type: ignore[override]
+        if x is None or isinstance(x, str):
+            return NotImplemented
+        return self.eq(x)
+
+    def __ne__(self, x: object) -> Self:  # type: ignore[override]
+        if x is None or isinstance(x, str):
+            return NotImplemented
+        return self.ne(x)
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "the truth of a Tensor is not known before it is computed; `.item()` gives the value "
+            "of one element, `.any()` and `.all()` make one of many"
+        )
+
+    # marks
+
+    def detach(self) -> Self:
+        """The same value, through which no gradient passes."""
+        return self.from_uop(UOp(Ops.DETACH, self.uop.dtype, (self.uop,)), False)
+
+    def contiguous(self) -> Self:
+        """The value stored row-major in memory of its own; self where it is so already."""
+        uop = self.uop
+        if uop.op is Ops.CONTIGUOUS or is_stored(uop):
+            return self
+        if number_everywhere(uop):
+            # Equal constants are one node, but memory is asked for to be written to: each has its
+            # own.
+            return self.derive(own_memory(uop, self.device))
+        return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,)))
+
+    def clone(self) -> Self:
+        """A copy in memory of its own.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self.derive(own_memory(self.uop, self.device))
+
+    def contiguous_backward(self) -> Self:
+        """The same value, whose gradient is stored."""
+        return self.derive(UOp(Ops.CONTIGUOUS_BACKWARD, self.uop.dtype, (self.uop,)))
+
+
+def own_memory(uop: UOp, device: str) -> UOp:
+    """The value in a new buffer of its own, which is filled when it is first needed."""
+    shape = uop.shape
+    for size in shape:
+        if not isinstance(size, int):
+            raise ShapeError(f"a value of shape {show_shape(shape)} cannot be given memory of its "
+                             "own: its size is symbolic; shrink a buffer of the largest size")
+    target = UOp.new_buffer(device, UOp.numel(uop), uop.dtype)
+    if shape != target.shape:
+        target = target.mop(Ops.RESHAPE, shape)
+    return target.after(target.store(uop))
+
+
+def plain_node(x: Any) -> UOp:
+    """A number, or the value of a size, that no tensor beside it gives a dtype."""
+    if isinstance(x, UOp):
+        return x.cast(dtypes.default_int)
+    return UOp.const(dtypes.from_py(x), x)
+
+
+def promote_dtypes(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    """The nodes at their least common dtype."""
+    first = nodes[0].dtype
+    if all(u.dtype is first for u in nodes):
+        return nodes
+    dtype = least_upper_dtype(*[u.dtype for u in nodes])
+    return tuple([cast_node(u, dtype) for u in nodes])
+
+
+def cast_node(u: UOp, dtype: DType) -> UOp:
+    """The node as `dtype`; constants become constants."""
+    if u.dtype is dtype:
+        return u
+    if u.op is Ops.CONST:
+        return UOp(Ops.CONST, dtype, u.src, cast_value(u.arg, u.dtype, dtype))
+    return UOp(Ops.CAST, dtype, (u,))
+
+
+def broadcast_all(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    """The nodes at one shape; scalar constants stay, they stand beside any shape and device."""
+    shape = broadcast_shapes(what, *[u.shape for u in nodes])
+    device: str | None = None
+    made = []
+    for u in nodes:
+        if u.op is Ops.CONST and shape:
+            made.append(UOp(Ops.CONST, u.dtype, (), u.arg) if u.src else u)
+            continue
+        found = u.device
+        if found is not None and device is not None and found != device:
+            raise DeviceError(f"{what}: one value is on {device}, the other on {found}; "
+                              f".to({device!r}) moves it")
+        device = found if device is None else device
+        made.append(u.broadcast_to(shape))
+    return tuple(made)
+
+
+def promote_all(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    """The nodes at one dtype and one shape."""
+    return broadcast_all(what, promote_dtypes(what, nodes))

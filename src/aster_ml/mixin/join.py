@@ -1,0 +1,288 @@
+"""Tensors put together and taken apart: cat, stack, split, padding with content, shifting.
+
+Receives tensors and sizes; returns tensors made of movement, and of sums of values that are zero
+where others are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from aster_ml.dtype import dtypes, least_upper_dtype
+from aster_ml.errors import ArgumentError, DeviceError, ShapeError
+from aster_ml.helpers import argfix, ceildiv
+from aster_ml.mixin.handle import Handle
+from aster_ml.mixin.index import is_zero
+from aster_ml.mixin.movement import same_sizes
+from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+MODES = ("constant", "reflect", "replicate", "circular")
+
+
+class JoinMixin(Handle):
+    """Several tensors as one, and one as several."""
+
+    __slots__ = ()
+
+    def cat(self, *args: Any, dim: int = 0) -> Self:
+        """Self and the others one after the other along `dim`.
+
+        They are added up, each with zeros where the others are, so that consumers can take them in;
+        a -0.0 comes out as 0.0.
+
+        Shapes: self [n, m] -> [n, m].
+        Raises: ShapeError where sizes on other axes differ.
+        """
+        tensors: list[Any] = [self, *argfix(*args)] if args else [self]
+        axis = self.resolve_axis(dim, "cat")
+        check_joinable(tensors, axis, "cat")
+        dtype = least_upper_dtype(*[t.dtype for t in tensors])
+        parts = [t.cast(dtype) for t in tensors if not is_zero(t.shape[axis])]
+        if not parts:
+            return self.cast(dtype)
+        total: Any = 0
+        for part in parts:
+            total = total + part.shape[axis]
+        result: Any = None
+        start: Any = 0
+        for part in parts:
+            size = part.shape[axis]
+            pairs: list[tuple[Any, Any]] = [(0, 0)] * self.ndim
+            pairs[axis] = (start, total - start - size)
+            wide = part.pad_zeros(pairs)
+            result = wide if result is None else result.alu(Ops.ADD, wide)
+            start = start + size
+        return result  # type: ignore[no-any-return]
+
+    def stack(self, *args: Any, dim: int = 0) -> Self:
+        """Self and the others along a new axis `dim`.
+
+        Shapes: self [n, m], dim=0 -> [1, n, m].
+        """
+        tensors: list[Any] = [self, *argfix(*args)] if args else [self]
+        axis = self.resolve_axis(dim, "stack", 1)
+        check_joinable(tensors, -1, "stack")
+        first, *rest = [t.unsqueeze(axis) for t in tensors]
+        return first.cat(*rest, dim=axis)  # type: ignore[no-any-return]
+
+    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+        """Parts along `dim`: of `sizes` elements each (the last may have fewer), or one a size.
+
+        Shapes: self [2 * n, m], sizes=n -> [n, m], [n, m].
+        Raises: ShapeError when the sizes do not add up to the axis.
+        """
+        axis = self.resolve_axis(dim, "split")
+        length = self.shape[axis]
+        if isinstance(sizes, int):
+            if sizes < 1:
+                raise ArgumentError(f"split: parts of {sizes}; a positive size is wanted")
+            starts = range(0, max(length, 1), sizes)
+            sizes = [min(sizes, length - start) for start in starts]
+        if sum(sizes) != length:
+            raise ShapeError(f"split: sizes {tuple(sizes)} add up to {sum(sizes)}, axis {axis} of "
+                             f"{show_shape(self.shape)} has {length}")
+        parts, start = [], 0
+        for size in sizes:
+            cut: list[Any] = [None] * self.ndim
+            cut[axis] = (start, start + size)
+            parts.append(self.shrink(cut))
+            start += size
+        return tuple(parts)
+
+    def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
+        """At most `chunks` parts of equal size along `dim`; the last may be smaller.
+
+        Shapes: self [2 * n, m], chunks=2 -> [n, m], [n, m].
+        """
+        axis = self.resolve_axis(dim, "chunk")
+        if not isinstance(chunks, int) or chunks < 1:
+            raise ArgumentError(f"chunk: {chunks!r} parts; a positive number is wanted")
+        length = self.shape[axis]
+        if length == 0:
+            return [self] * chunks
+        return list(self.split(ceildiv(length, chunks), axis))
+
+    def meshgrid(self, *args: Any, indexing: str = "ij") -> tuple[Self, ...]:
+        """Each tensor spread over the axes of all: the coordinates of a grid.
+
+        Shapes: self [n] -> [n].
+        """
+        if indexing not in ("ij", "xy"):
+            raise ArgumentError(f"meshgrid: indexing {indexing!r}; 'ij' or 'xy' would do")
+        tensors: list[Any] = [self, *argfix(*args)] if args else [self]
+        for t in tensors:
+            if t.ndim > 1:
+                raise ShapeError(f"meshgrid: {show_shape(t.shape)} has {t.ndim} axes; at most one "
+                                 "is wanted")
+        swap = indexing == "xy" and len(tensors) > 1
+        order = [1, 0, *range(2, len(tensors))] if swap else list(range(len(tensors)))
+        shape = [0] * len(tensors)
+        for t, axis in zip(tensors, order, strict=True):
+            shape[axis] = t.numel()
+        result = []
+        for t, axis in zip(tensors, order, strict=True):
+            own = tuple([shape[i] if i == axis else 1 for i in range(len(shape))])
+            result.append(t.reshape(own).broadcast_to(tuple(shape)))
+        return tuple(result)
+
+    def roll(
+        self, shifts: int | tuple[int, ...], dims: int | tuple[int, ...] | None = None
+    ) -> Self:
+        """Elements moved on by `shifts` along `dims`; what leaves the end comes in at the start.
+
+        Shapes: self [n, m], shifts=1, dims=0 -> [n, m].
+        """
+        if dims is None:
+            if isinstance(shifts, tuple) and len(shifts) != 1:
+                raise ArgumentError(f"roll: shifts {shifts} without axes; one shift is wanted")
+            return self.flatten().roll(shifts, 0).reshape(self.shape)
+        amounts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+        axes = (dims,) if isinstance(dims, int) else tuple(dims)
+        if len(amounts) != len(axes):
+            raise ArgumentError(f"roll: {len(amounts)} shifts for {len(axes)} axes; equally many "
+                                "are wanted")
+        x = self
+        for amount, dim in zip(amounts, axes, strict=True):
+            axis = x.resolve_axis(dim, "roll")
+            size = x.shape[axis] if x.shape else 1
+            if size and amount % size:
+                start = size - amount % size
+                x = wrapped(x, axis, start, start + size, 2)
+        return x
+
+    # padding
+
+    def pad(
+        self, padding: Sequence[Any], mode: str = "constant", value: float = 0.0
+    ) -> Self:
+        """Self with more (or, negative, fewer) elements around it.
+
+        `padding` is a pair (before, after) or None for each axis; or, flat, pairs from the last
+        axis on. Modes: "constant" puts `value`, "reflect" mirrors without the edge, "replicate"
+        repeats the edge, "circular" goes on at the other end.
+
+        Shapes: self [n, m], padding=((1, 2), (0, 3)) -> [n + 3, m + 3];
+            self [n, m], padding=(1, 1) -> [n, m + 2].
+        Raises: ShapeError for padding that does not fit; ArgumentError for an unknown mode.
+        """
+        if mode not in MODES:
+            raise ArgumentError(f"pad: mode {mode!r}; there are {', '.join(MODES)}")
+        pairs = padding_pairs(padding, self.shape)
+        cut = []
+        for axis, ((before, after), size) in enumerate(zip(pairs, self.shape, strict=True)):
+            start = -before if isinstance(before, int) and before < 0 else 0
+            stop = size + after if isinstance(after, int) and after < 0 else size
+            if isinstance(stop, int) and stop < start:
+                raise ShapeError(f"pad: {before} and {after} take more than the {size} elements of "
+                                 f"axis {axis} of {show_shape(self.shape)}")
+            cut.append((start, stop))
+        x = self.shrink(cut)
+        wanted = [(b if not isinstance(b, int) else max(b, 0),
+                   a if not isinstance(a, int) else max(a, 0)) for b, a in pairs]
+        if mode == "constant":
+            return pad_with(x, wanted, value)
+        for axis, pair in enumerate(wanted):
+            x = pad_axis(x, axis, pair, mode)
+        return x
+
+
+def check_joinable(tensors: list[Any], axis: int, what: str) -> None:
+    """Raises where tensors cannot stand side by side along `axis` (-1: shapes are equal)."""
+    first = tensors[0]
+    for i, t in enumerate(tensors):
+        if not isinstance(t, Handle):
+            raise ArgumentError(f"{what}: argument {i} is a {type(t).__name__}; tensors are wanted")
+        same = t.ndim == first.ndim and same_sizes(
+            [s for a, s in enumerate(t.shape) if a != axis],
+            [s for a, s in enumerate(first.shape) if a != axis],
+        )
+        if not same:
+            where = f"but for axis {axis} they have to be equal" if axis >= 0 else (
+                "equal shapes are wanted")
+            raise ShapeError(f"{what}: shapes {show_shape(first.shape)} and {show_shape(t.shape)} "
+                             f"(argument {i}); {where}")
+        if t.device != first.device:
+            raise DeviceError(f"{what}: argument {i} is on {t.device}, the first on "
+                              f"{first.device}; .to({first.device!r}) moves it")
+
+
+def wrapped(x: Any, axis: int, start: int, stop: int, times: int) -> Any:
+    """The part from `start` to `stop` of an axis repeated `times` times."""
+    counts = [1] * x.ndim
+    counts[axis] = times
+    cut: list[Any] = [None] * x.ndim
+    cut[axis] = (start, stop)
+    return x.repeat(tuple(counts)).shrink(cut)
+
+
+def padding_pairs(padding: Sequence[Any], shape: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+    """(before, after) of each axis, from pairs or from flat numbers that begin at the last axis."""
+    parts = list(padding)
+    if all(p is None or isinstance(p, (tuple, list)) for p in parts):
+        if len(parts) != len(shape):
+            raise ShapeError(f"pad: {len(parts)} pairs for the {len(shape)} axes of "
+                             f"{show_shape(shape)}")
+        pairs: list[tuple[Any, Any]] = []
+        for p in parts:
+            if p is not None and len(p) != 2:
+                raise ShapeError(f"pad: {p!r} is no pair (before, after)")
+            pairs.append((0, 0) if p is None else (p[0], p[1]))
+        return pairs
+    if any(isinstance(p, (tuple, list)) for p in parts) or len(parts) % 2:
+        raise ShapeError(f"pad: {tuple(parts)} is neither pairs nor an even count of numbers")
+    if len(parts) // 2 > len(shape):
+        raise ShapeError(f"pad: {len(parts)} numbers for {len(shape)} axes of {show_shape(shape)}; "
+                         "two for each axis are possible")
+    ends = [(parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
+    return [(0, 0)] * (len(shape) - len(ends)) + ends[::-1]
+
+
+def pad_with(x: Any, pairs: list[tuple[Any, Any]], value: float) -> Any:
+    """`x` with `value` around it."""
+    if any(is_zero(s) for s in x.shape):
+        shape = tuple([s + b + a for s, (b, a) in zip(x.shape, pairs, strict=True)])
+        return x.full_of(shape, value)
+    padded = x.pad_zeros(pairs)
+    if padded is x or value == 0:
+        return padded
+    inside = x.from_uop(UOp.const(dtypes.bool, True), False).broadcast_to(x.shape)
+    return inside.pad_zeros(pairs).where(padded, x.scalar(value))
+
+
+def pad_axis(x: Any, axis: int, pair: tuple[Any, Any], mode: str) -> Any:
+    """One axis padded with content of its own."""
+    before, after = pair
+    if is_zero(before) and is_zero(after):
+        return x
+    size = x.shape[axis]
+    if not all(isinstance(n, int) for n in (before, after, size)):
+        raise ShapeError(f"pad: mode {mode!r} with a symbolic size on axis {axis}; only 'constant' "
+                         "is possible")
+    if size == 0 or (mode == "reflect" and max(before, after) >= size):
+        raise ShapeError(f"pad: mode {mode!r} with {before} and {after} on axis {axis} of size "
+                         f"{size}, which has too few elements")
+    if mode == "circular":
+        left = ceildiv(before, size)
+        times = left + 1 + ceildiv(after, size)
+        return wrapped(x, axis, left * size - before, left * size + size + after, times)
+
+    def part(start: int, stop: int) -> Any:
+        cut: list[Any] = [None] * x.ndim
+        cut[axis] = (start, stop)
+        return x.shrink(cut)
+
+    parts = [x]
+    if mode == "reflect":
+        if before:
+            parts.insert(0, part(1, before + 1).flip(axis))
+        if after:
+            parts.append(part(size - 1 - after, size - 1).flip(axis))
+    else:
+        for count, edge, place in ((before, 0, 0), (after, size - 1, len(parts) + 1)):
+            if count:
+                shape = tuple([count if i == axis else s for i, s in enumerate(x.shape)])
+                parts.insert(place, part(edge, edge + 1).broadcast_to(shape))
+    return parts[0].cat(*parts[1:], dim=axis) if len(parts) > 1 else x

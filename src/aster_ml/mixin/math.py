@@ -1,0 +1,396 @@
+"""Arithmetic beyond the operators of every node: division, powers, rounding, comparison, sign.
+
+Receives and returns tensors; promotes as the reference does. Functions that need a polynomial or an
+exponential stand in `mixin.functions`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Self
+
+from aster_ml.dtype import dtypes
+from aster_ml.errors import ArgumentError, DTypeError
+from aster_ml.mixin.functions import FunctionMixin
+from aster_ml.mixin.handle import Handle, promote_all
+from aster_ml.uop.ops import Ops
+
+
+class MathMixin(FunctionMixin):
+    """Arithmetic of tensors."""
+
+    __slots__ = ()
+
+    def pair(self, x: Any, what: str, reverse: bool = False) -> tuple[Self, Self]:
+        """Self and `x`, in this order or reversed, at one dtype; constants may lack axes."""
+        other = self.operand(x, what)
+        a, b = promote_all(what, (other, self.uop) if reverse else (self.uop, other))
+        one = self.derive(b if reverse else a)
+        if isinstance(x, Handle):
+            two: Self = x.derive(a if reverse else b)  # type: ignore[assignment]
+        else:
+            two = self.from_uop(a if reverse else b, False)
+        return (two, one) if reverse else (one, two)
+
+    # differences and quotients
+
+    def sub(self, x: Any, reverse: bool = False) -> Self:
+        """self - x.
+
+        Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
+        Raises: DTypeError for two bools.
+        """
+        if self.dtype is dtypes.bool and self.operand(x, "sub").dtype is dtypes.bool:
+            raise DTypeError("sub: bool from bool; cast one to an int, or use ^ for exclusive or")
+        return self.binop(Ops.SUB, x, reverse)
+
+    def div(
+        self,
+        x: Any,
+        reverse: bool = False,
+        rounding_mode: Literal["trunc", "floor"] | None = None,
+    ) -> Self:
+        """self / x; of ints a float, unless rounded towards zero ("trunc") or down ("floor").
+
+        Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
+        """
+        if rounding_mode is None:
+            other = self.operand(x, "div")
+            value = self if other.dtype.kind == "float" else self.floating()
+            return value.binop(Ops.FDIV, x, reverse)
+        if rounding_mode not in ("trunc", "floor"):
+            raise ArgumentError(f"div: rounding_mode {rounding_mode!r}; 'trunc', 'floor' or None "
+                                "would do")
+        a, b = self.pair(x, "div", reverse)
+        if a.dtype is dtypes.bool:
+            a, b = a.cast(dtypes.default_int), b.cast(dtypes.default_int)
+        if a.dtype.kind == "float":
+            quotient = a.alu(Ops.FDIV, b)
+            return quotient.trunc() if rounding_mode == "trunc" else quotient.floor()
+        quotient = a.alu(Ops.IDIV, b)
+        if rounding_mode == "trunc" or a.dtype.kind == "uint":
+            return quotient
+        # Towards zero is one too high where signs differ and something is left over.
+        rest = a.alu(Ops.SUB, quotient.alu(Ops.MUL, b))
+        return (rest.ne(0) & (rest < 0).ne(b < 0)).where(quotient - 1, quotient)
+
+    def mod(self, x: Any, reverse: bool = False) -> Self:
+        """The remainder of division rounded down; it has the sign of the divisor, as in Python.
+
+        Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
+        """
+        a, b = self.pair(x, "mod", reverse)
+        if a.dtype is dtypes.bool:
+            a, b = a.cast(dtypes.default_int), b.cast(dtypes.default_int)
+        if a.dtype.kind == "float":
+            return a.alu(Ops.SUB, a.alu(Ops.FDIV, b).floor().alu(Ops.MUL, b))
+        rest = a.alu(Ops.MOD, b)
+        if a.dtype.kind == "uint":
+            return rest
+        return (rest.ne(0) & (rest < 0).ne(b < 0)).where(rest.alu(Ops.ADD, b), rest)
+
+    def __truediv__(self, x: Any) -> Self:
+        return self.div(x)
+
+    def __rtruediv__(self, x: Any) -> Self:
+        return self.div(x, True)
+
+    def __floordiv__(self, x: Any) -> Self:
+        return self.div(x, rounding_mode="floor")
+
+    def __rfloordiv__(self, x: Any) -> Self:
+        return self.div(x, True, rounding_mode="floor")
+
+    # bits
+
+    def need_bits(self, x: Any, what: str, shift: bool = False) -> None:
+        """Raises DTypeError where self or `x` has no bits to work on."""
+        for dtype in (self.dtype, self.operand(x, what).dtype):
+            if dtype.kind == "float" or (shift and dtype.kind == "bool"):
+                wanted = "ints are wanted" if shift else "ints or bools are wanted"
+                raise DTypeError(f"{what}: {dtype.name} has no bits to work on; {wanted}")
+
+    def bitwise_and(self, x: Any, reverse: bool = False) -> Self:
+        """self & x, of ints or bools."""
+        self.need_bits(x, "bitwise_and")
+        return self.binop(Ops.AND, x, reverse)
+
+    def bitwise_or(self, x: Any, reverse: bool = False) -> Self:
+        """self | x, of ints or bools."""
+        self.need_bits(x, "bitwise_or")
+        return self.binop(Ops.OR, x, reverse)
+
+    def bitwise_xor(self, x: Any, reverse: bool = False) -> Self:
+        """self ^ x, of ints or bools."""
+        self.need_bits(x, "bitwise_xor")
+        return self.binop(Ops.XOR, x, reverse)
+
+    def lshift(self, x: Any, reverse: bool = False) -> Self:
+        """self << x, of ints."""
+        return self.shift(Ops.SHL, x, reverse, "lshift")
+
+    def rshift(self, x: Any, reverse: bool = False) -> Self:
+        """self >> x, of ints; signed ones keep their sign."""
+        return self.shift(Ops.SHR, x, reverse, "rshift")
+
+    def shift(self, op: Ops, x: Any, reverse: bool, what: str) -> Self:
+        """A shift by `x` bits."""
+        self.need_bits(x, what, shift=True)
+        if isinstance(x, int) and not reverse and x < 0:
+            raise ArgumentError(f"{what}: by {x} bits; a count that is not negative is wanted")
+        return self.binop(op, x, reverse)
+
+    # powers
+
+    def pow(self, x: Any, reverse: bool = False) -> Self:
+        """self ** x (x ** self when `reverse`), with the edge cases of C's pow.
+
+        Ints stay ints and wrap.
+
+        Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
+        Raises: DTypeError for an int to a negative power.
+        """
+        if not reverse and isinstance(x, (int, float)) and not isinstance(x, bool):
+            return self.power_of_number(x)
+        base, exponent = self.pair(x, "pow", reverse)
+        if base.dtype is dtypes.bool:
+            base, exponent = base.cast(dtypes.default_int), exponent.cast(dtypes.default_int)
+        if reverse and base.dtype.kind == "float" and x == 2:
+            return self.exp2()
+        if base.dtype.kind == "float" and base.dtype.itemsize < 4:
+            wide = base.cast(dtypes.float32).alu(Ops.POW, exponent.cast(dtypes.float32))
+            return wide.cast(base.dtype)
+        return base.alu(Ops.POW, exponent)
+
+    def power_of_number(self, x: float) -> Self:
+        """self ** x for a plain number."""
+        if self.dtype is dtypes.bool and isinstance(x, int):
+            return self.cast(dtypes.default_int).power_of_number(x)
+        base = self if isinstance(x, int) else self.floating()
+        if x < 0 and base.dtype.kind != "float":
+            raise DTypeError(f"pow: {self.dtype.name} to the power {x} is no int; cast the base to "
+                             "a float")
+        if x == 0:
+            return base.const_like(1)
+        if x in (-0.5, -1, -2, -3, -4):
+            return base.power_of_number(-x).reciprocal()
+        if x == 0.5:
+            return base.sqrt()
+        if x in (1, 2, 3, 4):
+            square = base * base if x > 1 else base
+            return square if x < 3 else square * (base if x == 3 else square)
+        if base.dtype.kind == "float" and base.dtype.itemsize < 4:
+            return base.cast(dtypes.float32).binop(Ops.POW, x).cast(base.dtype)
+        return base.binop(Ops.POW, x)
+
+    def __pow__(self, x: Any) -> Self:
+        return self.pow(x)
+
+    def __rpow__(self, x: Any) -> Self:
+        return self.pow(x, True)
+
+    def square(self) -> Self:
+        """self * self.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self * self
+
+    def rsqrt(self) -> Self:
+        """1 / sqrt(self).
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self.sqrt().reciprocal()
+
+    # sign, size and order
+
+    def abs(self) -> Self:
+        """Size without sign.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self if self.dtype.kind in ("uint", "bool") else self.alu(Ops.MAX, -self)
+
+    def sign(self) -> Self:
+        """-1, 0 or 1; NaN of NaN.
+
+        Shapes: self [*s] -> [*s].
+        """
+        if self.dtype is dtypes.bool:
+            return self
+        found = (self > 0).where(self.scalar(1), self.scalar(0))
+        if self.dtype.kind != "uint":
+            found = (self < 0).where(self.scalar(-1), found)
+        return found if self.dtype.kind != "float" else self.isnan().where(math.nan, found)
+
+    def copysign(self, other: Any) -> Self:
+        """The size of self with the sign of `other`, zeros and NaN included.
+
+        Shapes: self [*b, n], other [*b, n] -> [*b, n]; b broadcasts.
+        """
+        value, sign = self.floating().broadcasted(other)
+        bits = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
+        size = value.abs()
+        negative = sign.detach().bitcast(bits[sign.dtype.itemsize]) < 0
+        return negative.where(-size, size)
+
+    def maximum(self, x: Any) -> Self:
+        """The larger of self and x; NaN if either is.
+
+        Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
+        """
+        a, b = self.pair(x, "maximum")
+        return a.alu(Ops.OR if a.dtype is dtypes.bool else Ops.MAX, b)
+
+    def minimum(self, x: Any) -> Self:
+        """The smaller of self and x; NaN if either is.
+
+        Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
+        """
+        a, b = self.pair(x, "minimum")
+        if a.dtype is dtypes.bool:
+            return a.alu(Ops.AND, b)
+        return a.reversed_order().alu(Ops.MAX, b.reversed_order()).reversed_order()
+
+    def clamp(self, min_: Any = None, max_: Any = None) -> Self:
+        """Self held between `min_` and `max_`, either of which may be left out.
+
+        Shapes: self [*s], min_=0, max_=1 -> [*s].
+        Raises: ArgumentError when both are left out.
+        """
+        if min_ is None and max_ is None:
+            raise ArgumentError("clamp: neither min_ nor max_ is given; one of them is wanted")
+        value = self if min_ is None else self.maximum(min_)
+        return value if max_ is None else value.minimum(max_)
+
+    def clip(self, min_: Any = None, max_: Any = None) -> Self:
+        """`clamp` under another name."""
+        return self.clamp(min_, max_)
+
+    def lerp(self, end: Any, weight: Any) -> Self:
+        """self + (end - self) * weight; of ints, rounded to the nearest.
+
+        Shapes: self [*b, n], end [*b, n], weight=0.5 -> [*b, n]; b broadcasts.
+        """
+        if self.dtype.kind == "float":
+            return self + (self.ufix(end) - self) * weight
+        start = self.cast(dtypes.default_float)
+        return start.lerp(end, weight).round().cast(self.dtype)
+
+    # rounding
+
+    def floor(self) -> Self:
+        """The greatest whole number that is not above self.
+
+        Shapes: self [*s] -> [*s].
+        """
+        if self.dtype.kind != "float":
+            return self
+        whole = self.trunc()
+        return (self < whole).where(whole - 1, whole)
+
+    def ceil(self) -> Self:
+        """The least whole number that is not below self.
+
+        Shapes: self [*s] -> [*s].
+        """
+        if self.dtype.kind != "float":
+            return self
+        whole = self.trunc()
+        return (self > whole).where(whole + 1, whole)
+
+    def round(self) -> Self:
+        """The nearest whole number; of two, the even one.
+
+        Shapes: self [*s] -> [*s].
+        """
+        if self.dtype.kind != "float":
+            return self
+        whole = self.trunc()
+        rest = self - whole
+        size = rest.abs()
+        odd = (whole * 0.5).trunc().ne(whole * 0.5)
+        away = (size > 0.5) | (size.eq(0.5) & odd)
+        return away.where(whole + (rest < 0).where(rest.scalar(-1), rest.scalar(1)), whole)
+
+    # questions
+
+    def isnan(self) -> Self:
+        """Where self is NaN.
+
+        Shapes: self [*s] -> [*s].
+        """
+        return self.ne(self)
+
+    def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
+        """Where self is infinite.
+
+        Shapes: self [*s] -> [*s].
+        """
+        if self.dtype.kind != "float" or not (detect_positive or detect_negative):
+            return self.const_like(0).cast(dtypes.bool)
+        value = self.abs() if detect_positive and detect_negative else self
+        return value.eq(math.inf if detect_positive else -math.inf)
+
+    def isfinite(self) -> Self:
+        """Where self is neither infinite nor NaN.
+
+        Shapes: self [*s] -> [*s].
+        """
+        if self.dtype.kind != "float":
+            return self.const_like(1).cast(dtypes.bool)
+        return self.abs() < math.inf
+
+    def isclose(
+        self, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    ) -> Self:
+        """Where self and `other` differ by at most atol + rtol * |other|, or are equal.
+
+        Shapes: self [*b, n], other [*b, n] -> [*b, n]; b broadcasts.
+        """
+        x, y = self.broadcasted(other)
+        if x.dtype is dtypes.bool:
+            return x.eq(y)
+        bound = y.abs() * rtol + atol
+        near = x.isfinite() & y.isfinite() & ((x - y).abs() <= bound)
+        close = near | x.eq(y)
+        return close | (x.isnan() & y.isnan()) if equal_nan else close
+
+
+class CastMixin(Handle):
+    """Casts by name. They stand apart because they hide the built-in names."""
+
+    __slots__ = ()
+
+    def bool(self) -> Self:
+        """Cast to bool."""
+        return self.cast(dtypes.bool)
+
+    def short(self) -> Self:
+        """Cast to int16."""
+        return self.cast(dtypes.int16)
+
+    def int(self) -> Self:
+        """Cast to int32."""
+        return self.cast(dtypes.int32)
+
+    def long(self) -> Self:
+        """Cast to int64."""
+        return self.cast(dtypes.int64)
+
+    def half(self) -> Self:
+        """Cast to float16."""
+        return self.cast(dtypes.float16)
+
+    def bfloat16(self) -> Self:
+        """Cast to bfloat16."""
+        return self.cast(dtypes.bfloat16)
+
+    def float(self) -> Self:
+        """Cast to float32."""
+        return self.cast(dtypes.float32)
+
+    def double(self) -> Self:
+        """Cast to float64."""
+        return self.cast(dtypes.float64)

@@ -1,0 +1,156 @@
+"""Cumulative sums, products, extremes and log-sum-exps along an axis.
+
+Receives tensors; returns tensors of the same shape. Each result is a reduction over a masked row,
+so a scan fuses like any reduction; long axes go in blocks, whose totals are scanned in turn.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from aster_ml.dtype import dtypes, sum_acc_dtype
+from aster_ml.errors import ShapeError
+from aster_ml.helpers import ceildiv
+from aster_ml.mixin.create import CreateMixin
+from aster_ml.mixin.index import is_zero
+from aster_ml.mixin.join import JoinMixin
+from aster_ml.mixin.math import MathMixin
+from aster_ml.mixin.reduce import identity_of
+from aster_ml.uop.ops import Ops
+
+# A scan of n elements takes n * n steps; in blocks of this size, n * BLOCK.
+BLOCK = 128
+# Rows up to here are not worth the kernels that blocks cost.
+LONGEST_ROW = 256
+
+
+class ScanMixin(JoinMixin, MathMixin, CreateMixin):
+    """What has come together so far."""
+
+    __slots__ = ()
+
+    def cumsum(self, axis: int = 0) -> Self:
+        """Sum of the elements up to each.
+
+        Shapes: self [n, m], axis=1 -> [n, m].
+        Dtype: that of `sum`.
+        """
+        wide = self.cast(sum_acc_dtype(self.dtype))
+        total = scan(wide, Ops.ADD, self.resolve_axis(axis, "cumsum"))
+        return total.cast(self.dtype) if self.dtype.kind == "float" else total
+
+    def cumprod(self, axis: int) -> Self:
+        """Product of the elements up to each.
+
+        Shapes: self [n, m], axis=1 -> [n, m].
+        """
+        return scan(self, Ops.MUL, self.resolve_axis(axis, "cumprod"))
+
+    def cummax(self, axis: int = 0) -> Self:
+        """Greatest of the elements up to each.
+
+        Shapes: self [n, m], axis=1 -> [n, m].
+        """
+        op = Ops.OR if self.dtype is dtypes.bool else Ops.MAX
+        return scan(self, op, self.resolve_axis(axis, "cummax"))
+
+    def cummin(self, axis: int = 0) -> Self:
+        """Least of the elements up to each.
+
+        Shapes: self [n, m], axis=1 -> [n, m].
+        """
+        place = self.resolve_axis(axis, "cummin")
+        if self.dtype is dtypes.bool:
+            return scan(self, Ops.AND, place)
+        return scan(self.reversed_order(), Ops.MAX, place).reversed_order()
+
+    def logcumsumexp(self, axis: int = 0) -> Self:
+        """Logarithm of the sum of exponentials of the elements up to each, without overflow.
+
+        Shapes: self [n, m], axis=1 -> [n, m].
+        """
+        place = self.resolve_axis(axis, "logcumsumexp")
+        x = self.floating()
+        if not x.shape or is_zero(x.shape[place]):
+            return x
+        if x.dtype.itemsize < 4:
+            return x.cast(dtypes.float32).logcumsumexp(place).cast(x.dtype)
+        last = x.transpose(place, -1)
+        return log_scan(last).transpose(place, -1)
+
+
+def scan(x: Any, op: Ops, axis: int) -> Any:
+    """`x` folded with `op` up to each element of the axis."""
+    if not x.shape or is_zero(x.shape[axis]) or x.shape[axis] == 1:
+        return x
+    if not isinstance(x.shape[axis], int):
+        raise ShapeError(f"cumulative {op.name.lower()}: axis {axis} has a symbolic size; a fixed "
+                         "one is wanted")
+    return scan_last(x.transpose(axis, -1), op).transpose(axis, -1)
+
+
+def scan_last(x: Any, op: Ops) -> Any:
+    """`scan` along the last axis."""
+    *lead, size = x.shape
+    if size <= LONGEST_ROW:
+        return scan_row(x, op)
+    neutral = x.scalar(identity_of(op, x.dtype))
+    rows = blocks_of(x, neutral)
+    inner = scan_row(rows, op)
+    count = rows.shape[-2]
+    totals = inner.shrink([*[None] * (len(lead) + 1), (BLOCK - 1, BLOCK)]).reshape((*lead, count))
+    before = shifted(scan_last(totals, op), neutral)
+    joined = inner.alu(op, before.unsqueeze(-1).broadcast_to(inner.shape))
+    return joined.reshape((*lead, count * BLOCK)).shrink([*[None] * len(lead), (0, size)])
+
+
+def scan_row(x: Any, op: Ops) -> Any:
+    """`scan` along the last axis, each result a reduction of the row masked after its place."""
+    *lead, size = x.shape
+    square = x.unsqueeze(-2).broadcast_to((*lead, size, size))
+    kept = up_to(x, size).where(square, x.scalar(identity_of(op, x.dtype)))
+    return kept.rop(op, (len(lead) + 1,)).reshape((*lead, size))
+
+
+def up_to(x: Any, size: int) -> Any:
+    """[size, size]: whether the column is at most the row."""
+    place = x.arange(size, device=x.device)
+    return place.reshape((1, size)) <= place.reshape((size, 1))
+
+
+def blocks_of(x: Any, neutral: Any) -> Any:
+    """The last axis as rows of BLOCK elements, the last one filled up."""
+    *lead, size = x.shape
+    count = ceildiv(size, BLOCK)
+    pairs = [*[(0, 0)] * len(lead), (0, count * BLOCK - size)]
+    filled = x.pad(pairs, value=neutral.uop.arg) if count * BLOCK > size else x
+    return filled.reshape((*lead, count, BLOCK))
+
+
+def shifted(x: Any, neutral: Any) -> Any:
+    """The last axis moved on by one, with the neutral value in front."""
+    *lead, size = x.shape
+    cut: list[Any] = [None] * len(lead)
+    front = x.shrink([*cut, (0, size - 1)])
+    return front.pad([*[(0, 0)] * len(lead), (1, 0)], value=neutral.uop.arg)
+
+
+def log_scan(x: Any) -> Any:
+    """`logcumsumexp` along the last axis: sums of exponentials relative to the maximum so far."""
+    *lead, size = x.shape
+    if size > LONGEST_ROW:
+        rows = blocks_of(x, x.scalar(float("-inf")))
+        inner = log_scan(rows)
+        count = rows.shape[-2]
+        cut = [*[None] * (len(lead) + 1), (BLOCK - 1, BLOCK)]
+        totals = inner.shrink(cut).reshape((*lead, count))
+        before = shifted(log_scan(totals), x.scalar(float("-inf")))
+        joined = inner.logaddexp(before.unsqueeze(-1))
+        return joined.reshape((*lead, count * BLOCK)).shrink([*[None] * len(lead), (0, size)])
+    most = scan_row(x, Ops.MAX).detach()
+    # Infinities have no difference to themselves.
+    base = most.isfinite().where(most, x.scalar(0))
+    shape = (*lead, size, size)
+    off = x.unsqueeze(-2).broadcast_to(shape) - base.unsqueeze(-1)
+    kept = up_to(x, size).where(off, x.scalar(float("-inf")))
+    return kept.exp().sum(-1).log() + base

@@ -1,0 +1,301 @@
+"""Tensor: what users hold. Construction, realizing, moving, reading, gradients.
+
+Receives data and other tensors; returns tensors, NumPy arrays, Python numbers. What operations mean
+stands in the mixins, each by its subject; how they run stands below `engine`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from aster_ml.device import Buffer, Device
+from aster_ml.dtype import DTypeLike, dtypes, to_dtype
+from aster_ml.engine import storage
+from aster_ml.engine.realize import live_nodes_from, realize_uops, schedule_uops
+from aster_ml.errors import DTypeError, GradientError, ShapeError
+from aster_ml.gradient import compute_gradient
+from aster_ml.mixin.assign import AssignMixin, check_device, move, note_memory
+from aster_ml.mixin.contract import ContractMixin
+from aster_ml.mixin.create import CreateMixin
+from aster_ml.mixin.data import node_of
+from aster_ml.mixin.handle import (
+    LIVE,
+    Handle,
+    forget,
+    is_stored,
+    live_handles,
+    number_everywhere,
+)
+from aster_ml.mixin.join import JoinMixin
+from aster_ml.mixin.math import CastMixin, MathMixin
+from aster_ml.mixin.neural import NeuralMixin
+from aster_ml.mixin.order import OrderMixin
+from aster_ml.mixin.random import RandomMixin
+from aster_ml.mixin.scan import ScanMixin
+from aster_ml.mixin.select import SelectMixin
+from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+
+class Tensor(
+    NeuralMixin, ContractMixin, RandomMixin, ScanMixin, OrderMixin, SelectMixin, JoinMixin,
+    AssignMixin, MathMixin, CreateMixin, CastMixin,
+):  # fmt: skip
+    """A value of some shape and dtype on a device, computed when it is needed.
+
+    `Tensor(data, device, dtype, requires_grad)` takes numbers, nested lists, NumPy arrays, bytes,
+    files (pathlib.Path) and nodes.
+    """
+
+    __slots__ = ()
+    training: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        data: Any,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool | None = None,
+    ) -> None:
+        place = Device.canonicalize(check_device(device))
+        element = None if dtype is None else to_dtype(dtype)
+        if isinstance(data, Handle):
+            moved = data if device is None else move(data, place)
+            uop = moved.uop if element is None else moved.cast(element).uop
+        else:
+            uop = node_of(data, element, place)
+            if device is not None and uop.device is not None and uop.device != place:
+                uop = uop.copy_to(place)
+        self.uop = uop
+        self.grad = None
+        self._requires_grad = None
+        LIVE[weakref.ref(self, forget)] = None
+        if requires_grad is not None:
+            self.requires_grad = requires_grad
+
+    def __repr__(self) -> str:
+        grad = ", requires_grad" if self.requires_grad else ""
+        return f"<Tensor {show_shape(self.shape)} {self.dtype.name} on {self.device}{grad}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (self.numpy(), self.device, self.dtype, self.requires_grad)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a Tensor without axes")
+        size: int = self.shape[0]
+        return size
+
+    def __iter__(self) -> Iterator[Self]:
+        if not self.shape:
+            raise TypeError("iteration over a Tensor without axes")
+        for i in range(self.shape[0]):
+            yield self[i]
+
+    # computing
+
+    def realize(self, *lst: Tensor, do_update_stats: bool = True) -> Self:
+        """Computes self and the others together; afterwards each is memory. Returns self."""
+        tensors = [self, *lst]
+        nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in tensors]
+        for tensor, node, new in zip(tensors, nodes, realize_uops(nodes), strict=True):
+            if new is not tensor.uop:
+                tensor.uop = new
+                note_memory(node, new)
+        return self
+
+    def schedule_with_vars(self, *lst: Tensor) -> tuple[list[Any], dict[str, int]]:
+        """The steps that `realize` would run, and the values of their variables."""
+        schedule, values = schedule_uops([t.uop for t in (self, *lst)])
+        return list(schedule.steps), values
+
+    def schedule(self, *lst: Tensor) -> list[Any]:
+        """The steps (kernels, copies, views) that `realize` would run."""
+        return self.schedule_with_vars(*lst)[0]
+
+    # reading
+
+    def memory(self) -> Buffer:
+        """The Buffer that holds exactly our elements, row-major; computes what has to be.
+
+        Raises: ShapeError when a size is symbolic.
+        """
+        for size in self.shape:
+            if not isinstance(size, int):
+                raise ShapeError(f"a tensor of shape {show_shape(self.shape)} cannot be read: a "
+                                 "size is symbolic; shrink it to a fixed size, or reduce over it")
+        if self.device.startswith("DISK") and not is_stored(self.uop):
+            return self.to("CPU").memory()
+        if self.requires_grad and not is_stored(self.uop):
+            # Reading a loss must not cut it off from what it was made of: backward may follow.
+            node = realize_uops([self.uop])[0]
+            if is_stored(node):
+                note_memory(self.uop, node)
+                return storage.buffer_of(node.base).ensure_allocated()
+        self.realize()
+        if is_stored(self.uop):
+            return storage.buffer_of(self.uop.base).ensure_allocated()
+        # A view of memory, or a constant: its elements are laid out apart.
+        apart = self.clone() if number_everywhere(self.uop) else self.derive(
+            UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+        apart.realize()
+        return storage.buffer_of(apart.uop.base).ensure_allocated()
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The value as a NumPy array; on the host it shares the tensor's memory.
+
+        Dtype: the same; bfloat16 and fp8 as the types of `ml_dtypes`.
+        """
+        return self.memory().numpy().reshape(self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self.numpy()
+        return np.array(array, dtype=dtype) if copy or dtype is not None else array
+
+    def data(self) -> memoryview:
+        """The value as a memoryview of the tensor's shape.
+
+        Raises: DTypeError for dtypes that memoryviews do not know (bfloat16, fp8).
+        """
+        fmt = self.dtype.fmt
+        if fmt is None:
+            raise DTypeError(f"data: memoryviews have no {self.dtype.name}; cast to float32, or "
+                             "use .numpy()")
+        view = self.memory().as_memoryview()
+        if 0 in self.shape:
+            return view.cast("B").cast(fmt)
+        return view.cast("B").cast(fmt, self.shape)  # type: ignore[call-overload, no-any-return]
+
+    def tolist(self) -> Any:
+        """The value as nested Python lists; of a tensor without axes, as a number."""
+        array = self.numpy()
+        if self.dtype.fmt is None:
+            array = array.astype(np.float32)
+        return array.tolist()
+
+    def item(self) -> Any:
+        """The value of a tensor of one element as a Python number.
+
+        Raises: ShapeError when there are more or fewer.
+        """
+        if self.numel() != 1:
+            raise ShapeError(f"item: {show_shape(self.shape)} has {self.numel()} elements; one is "
+                             "wanted, `.tolist()` gives all")
+        return self.reshape(()).tolist()
+
+    # moving
+
+    def to(self, device: str | None) -> Self:
+        """The value on another device; None is the default one."""
+        return move(self, Device.canonicalize(check_device(device)))
+
+    def to_(self, device: str | None) -> Self:
+        """Moves self to another device; returns self."""
+        self.uop = self.to(device).uop
+        return self
+
+    # gradients
+
+    def gradient(
+        self, *targets: Tensor, gradient: Tensor | None = None, materialize_grads: bool = False
+    ) -> list[Self]:
+        """The gradients of self for each of the targets, as tensors.
+
+        `gradient` is that of self itself, and is needed unless self has one element.
+
+        Raises: GradientError when self does not depend on a target; with `materialize_grads` such
+        a gradient is zeros.
+        """
+        found = self.gradients_of([graph_names(t) for t in targets], gradient)
+        result = []
+        for target, grad in zip(targets, found, strict=True):
+            if grad is None and not materialize_grads:
+                raise GradientError(f"gradient: {self!r} does not depend on {target!r}; "
+                                    "materialize_grads=True gives zeros for it")
+            result.append(self.from_uop(target.const_like(0).uop if grad is None else grad, False))
+        return result
+
+    def backward(self, gradient: Tensor | None = None) -> Self:
+        """Adds to `.grad` of every tensor below that was set to require one. Returns self.
+
+        Raises: GradientError when self has more than one element and no `gradient` is given, and
+        when nothing below requires a gradient.
+        """
+        wanted = [t for t in live_handles() if t._requires_grad is True and is_float(t)]
+        grads = self.gradients_of([graph_names(t) for t in wanted], gradient)
+        if not any(g is not None for g in grads):
+            raise GradientError(f"backward: nothing below {self!r} requires a gradient; set "
+                                "requires_grad=True on what should have one")
+        for tensor, grad in zip(wanted, grads, strict=True):
+            if grad is not None:
+                made = self.from_uop(grad, False)
+                tensor.grad = made if tensor.grad is None else tensor.grad + made
+        return self
+
+    def gradients_of(
+        self, targets: list[list[UOp]], gradient: Tensor | None
+    ) -> list[UOp | None]:
+        """The gradient for each target, which has one or several names in the graph."""
+        if gradient is None and self.numel() != 1:
+            raise GradientError(f"gradient: of {show_shape(self.shape)}, which has "
+                                f"{self.numel()} elements; reduce it to one, with .sum() or "
+                                ".mean(), or give the gradient of each")
+        if not is_float(self):
+            raise GradientError(f"gradient: of a tensor of {self.dtype.name}; only floats have one")
+        start = UOp.const(self.dtype, 1.0) if gradient is None else gradient.uop
+        if gradient is not None and gradient.shape != self.shape:
+            raise ShapeError(f"gradient: {show_shape(gradient.shape)} for a tensor of "
+                             f"{show_shape(self.shape)}; the same shape is wanted")
+        names = {name for group in targets for name in group if name.dtype.kind == "float"}
+        found = compute_gradient(self.uop, start, names)
+        result: list[UOp | None] = []
+        for group in targets:
+            total: UOp | None = None
+            for name in group:
+                part = found.get(name)
+                if part is not None:
+                    total = part if total is None else total.alu(Ops.ADD, part)
+            result.append(total)
+        return result
+
+    @classmethod
+    @contextlib.contextmanager
+    def train(cls, mode: bool = True) -> Iterator[None]:
+        """Sets `Tensor.training` for the time of a `with` block or a decorated function."""
+        before, Tensor.training = Tensor.training, mode
+        try:
+            yield
+        finally:
+            Tensor.training = before
+
+
+def rebuild(array: Any, device: str, dtype: Any, requires_grad: bool | None) -> Tensor:
+    """A tensor from what pickling wrote."""
+    return Tensor(array, device, dtype, requires_grad)
+
+
+def is_float(x: Any) -> bool:
+    """Whether a tensor can have a gradient."""
+    return bool(x.dtype is not dtypes.index and x.dtype.kind == "float")
+
+
+def graph_names(tensor: Any) -> list[UOp]:
+    """The nodes that stand for a tensor in graphs: its own, and those from before it was memory."""
+    return [tensor.uop, *storage.origins_of(tensor.uop)]
+
+
+def empty_node(tensor: Tensor) -> UOp:
+    """Memory for a tensor without elements: there is nothing to compute."""
+    if tensor.uop.base.op is Ops.BUFFER:
+        return tensor.uop
+    uop = UOp.new_buffer(tensor.device, 0, tensor.dtype)
+    return uop if tensor.shape == (0,) else uop.mop(Ops.RESHAPE, tensor.shape)
+
+
+live_nodes_from(lambda: [handle.uop for handle in live_handles()])
