@@ -38,9 +38,11 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
 
 lint: $(VENV)/.lint
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
+	@status=0; \
+	echo "ruff format --check"; $(BIN)/ruff format --check --quiet . || status=1; \
+	echo "ruff check"; $(BIN)/ruff check . || status=1; \
+	echo "mypy"; $(BIN)/mypy || status=1; \
+	exit $$status
 
 docs: $(VENV)/.demo
 	$(BIN)/python tools/make_settings_doc.py
