@@ -12,6 +12,7 @@ import struct
 from typing import Any
 
 from aster_ml.dtype import DType, dtypes, round_float, truncate
+from aster_ml.uop.conditions import less_than
 from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMPARE, AxisType, Ops, RangeArg, VarArg
@@ -194,6 +195,8 @@ class Instance:
         elif op is Ops.WHERE:
             pats = pats or (UPat(), UPat(), UPat())
             wanted = [BOOL, dtype, dtype]
+            if pats[0].ops == (Ops.CMPLT,) and dtype is INDEX:
+                return self.choice()
         elif op is Ops.CAST:
             pats = pats or (UPat(),)
             wanted = [self.source_dtype(pats)]
@@ -212,6 +215,16 @@ class Instance:
             wanted = [dtype] * len(pats)
         src = self.sources(op, pats, wanted)
         return UOp(op, dtype, src)
+
+    def choice(self) -> UOp:
+        """The smaller or larger of a sum and one of its bounds, the condition in normal form."""
+        x = self.sum()
+        y = UOp.index_const(self.rng.choice([x.vmin, x.vmax]))
+        src = [x, y]
+        self.rng.shuffle(src)
+        condition = less_than(*src)
+        self.rng.shuffle(src)
+        return UOp(Ops.WHERE, INDEX, (condition, *src))
 
     def sources(self, op: Ops, pats: tuple[UPat, ...], wanted: list[DType]) -> tuple[UOp, ...]:
         """Nodes for the sources; numerators often are multiples of what divides them."""

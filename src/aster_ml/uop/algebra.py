@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from aster_ml.dtype import can_lossless_cast, dtypes
-from aster_ml.uop.conditions import FALSE, TRUE, negate
+from aster_ml.uop.conditions import FALSE, TRUE, less_than, negate
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.infer import bounds_of_alu
-from aster_ml.uop.linear_form import form_of, number, order_of
+from aster_ml.uop.linear_form import form_of, least_value, number, order_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import BINARY, COMMUTATIVE, TERNARY, UNARY, Ops
 from aster_ml.uop.pattern import Rule, UPat
@@ -128,10 +128,15 @@ def cast_inward(u: UOp, x: UOp) -> UOp | None:
         if found is None or found[0] < dtypes.min(x.dtype) or found[1] > dtypes.max(x.dtype):
             return None
     values = x.src[1:] if x.op is Ops.WHERE else x.src
-    if not any(v.op is Ops.CAST or v.op is Ops.WHERE for v in values):
+    if not any([v.op in ARITHMETIC for v in values]):
         return None
     src = tuple([s if s.dtype is BOOL else UOp(Ops.CAST, INDEX, (s,)) for s in x.src])
     return UOp(x.op, INDEX, src)
+
+
+ARITHMETIC = frozenset({
+    Ops.CAST, Ops.WHERE, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX,
+})
 
 
 def compare_as_index(u: UOp, x: UOp, y: UOp) -> UOp | None:
@@ -159,10 +164,10 @@ def where_to_bool(c: UOp, x: UOp, y: UOp) -> UOp | None:
 
 def max_by_difference(u: UOp, x: UOp, y: UOp) -> UOp | None:
     """rewrite: max(x, y) -> x or y. when: the sign of x - y is known; else in canonical order."""
-    low, high = form_of(x).plus(form_of(y), -1).bounds()
-    if low >= 0:
+    gap = form_of(x).plus(form_of(y), -1)
+    if least_value(gap) >= 0:
         return x
-    if high <= 0:
+    if least_value(gap.scaled(-1)) >= 0:
         return y
     if y.op is not Ops.CONST and order_of(x) > order_of(y):
         return UOp(Ops.MAX, INDEX, (y, x))
@@ -173,6 +178,19 @@ def fixed_by_bounds(u: UOp) -> UOp | None:
     """rewrite: x -> n. when: n is both the least and the greatest value of x."""
     low, high = u.bounds
     return number(low) if low == high else None
+
+
+def ordered_choice(c: UOp, x: UOp, y: UOp) -> UOp | None:
+    """rewrite: the smaller of x and y -> x, or the larger -> y. when: x <= y; and the reverse."""
+    gap = form_of(x).plus(form_of(y), -1)
+    low, high = gap.bounds()
+    if low < 0 < high:
+        return None
+    if less_than(x, y) is c:
+        return x if high <= 0 else y
+    if less_than(y, x) is c:
+        return y if high <= 0 else x
+    return None
 
 
 def shift_to_arithmetic(u: UOp, x: UOp, c: UOp) -> UOp | None:
@@ -239,6 +257,8 @@ WHOLE_NUMBER_RULES: list[Rule] = [
     Rule("shift-to-arithmetic", UPat((Ops.SHL, Ops.SHR), INDEX, (X, C)), shift_to_arithmetic),
     Rule("mask-to-remainder", UPat(Ops.AND, INDEX, (X, C)), mask_to_mod),
     Rule("max-by-difference", UPat(Ops.MAX, INDEX, (X, Y)), max_by_difference),
+    Rule("ordered-choice", UPat(Ops.WHERE, INDEX, (UPat(Ops.CMPLT, name="c"), X, Y)),
+         ordered_choice),
     Rule("fixed-by-bounds", UPat((Ops.WHERE, Ops.CAST), INDEX), fixed_by_bounds),
 ]
 

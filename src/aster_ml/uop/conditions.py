@@ -51,7 +51,7 @@ def has_symbolic_size(form: Form) -> bool:
 def drop_small_rest(form: Form) -> tuple[Form, Form] | None:
     """form = g * high + rest with 0 <= rest < g, for some coefficient g > 1; None if there is none.
 
-    Then form < 0 says high < 0, and form == 0 says high == 0 and rest == 0.
+    Then form < 0 says high < 0.
     """
     for g in sorted({abs(a) for a in form.terms.values()}, reverse=True):
         if g == 1:
@@ -63,6 +63,27 @@ def drop_small_rest(form: Form) -> tuple[Form, Form] | None:
         if q == high // g and len(small) < len(form.terms):
             whole = {t: a // g for t, a in form.terms.items() if a % g == 0}
             return Form(whole, form.const // g + q), Form(small, r - q * g)
+    return None
+
+
+def split_equality(form: Form) -> tuple[Form, ...] | None:
+    """Two forms that are both 0 exactly when `form` is; none where it never is; None if neither.
+
+    rewrite: g*x + y == 0 -> x == -m and y == g*m. when: of the values of y, g*m alone is a multiple
+    of g.
+    """
+    for g in sorted({abs(a) for a in form.terms.values()}, reverse=True):
+        if g == 1:
+            break
+        small = {t: a for t, a in form.terms.items() if a % g}
+        low, high = bounds_of(small.items(), form.const)
+        if high - low >= g:
+            continue
+        m = high // g
+        if m * g < low:
+            return ()
+        whole = Form({t: a // g for t, a in form.terms.items() if a % g == 0}, m)
+        return whole, Form(small, form.const - g * m)
     return None
 
 
@@ -136,10 +157,11 @@ def equal(op: Ops, x: UOp, y: UOp) -> UOp:
         form = Form({t: a // g for t, a in form.terms.items()}, form.const // g)
     if form.terms[min(form.terms, key=order_of)] < 0:
         form = form.scaled(-1)
-    found = drop_small_rest(form)
+    found = split_equality(form)
     if found is not None:
-        parts = [UOp(op, BOOL, split_sides(part)) for part in found]
-        return UOp(both, BOOL, (parts[0], parts[1]))
+        if not found:
+            return different
+        return UOp(both, BOOL, tuple([UOp(op, BOOL, split_sides(part)) for part in found]))
     return UOp(op, BOOL, split_sides(form))
 
 

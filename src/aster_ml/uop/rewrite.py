@@ -14,11 +14,13 @@ from typing import Any
 
 from aster_ml.config import DEBUG, SPEC
 from aster_ml.errors import InternalError
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.pattern import PatternMatcher
 
-# Results of results of results ...: no sound table needs nearly as many for one node.
-GENERATION_LIMIT = 1000
+# So many results for each node of a graph, and these at least, are allowed: far more than any sound
+# table needs.
+STEPS_A_NODE, LEAST_STEPS = 200, 10_000
 
 
 def graph_rewrite(
@@ -49,11 +51,12 @@ def rewrite_all(
 def rewrite_after(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp]) -> None:
     """Fills `done` for everything below `root`: sources first, then the node, then its result."""
     table = pm.table
-    # (node, what is waited for, generation): None its sources, a node the result it became.
-    stack: list[tuple[UOp, UOp | None, int]] = [(root, None, 0)]
+    # (node, what is waited for): None its sources, a node the result it became.
+    stack: list[tuple[UOp, UOp | None]] = [(root, None)]
     waiting: set[UOp] = set()
+    steps, limit = 0, LEAST_STEPS
     while stack:
-        u, became, generation = stack.pop()
+        u, became = stack.pop()
         if became is not None:
             done[u] = done[became]
             waiting.discard(u)
@@ -63,12 +66,12 @@ def rewrite_after(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp])
         pending = [s for s in u.src if s not in done]
         if pending:
             waiting.add(u)
-            stack.append((u, None, generation))
+            stack.append((u, None))
             for s in pending:
                 # Only what is in progress above a node can be waiting: rules have made a circle.
                 if s in waiting:
                     raise not_ending(pm, s, ctx, "it becomes something that contains it")
-                stack.append((s, None, generation))
+                stack.append((s, None))
             continue
         waiting.discard(u)
         new = u
@@ -87,25 +90,29 @@ def rewrite_after(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp])
         elif result in done:
             done[u] = done[new] = done[result]
         else:
-            if generation > GENERATION_LIMIT:
-                raise not_ending(pm, new, ctx, f"{GENERATION_LIMIT} results in a row")
+            steps += 1
+            if steps > limit:
+                limit = steps_allowed(root)
+                if steps > limit:
+                    raise not_ending(pm, new, ctx, f"{steps} results")
             if result in waiting:
                 raise not_ending(pm, new, ctx, "it becomes what has become it")
             waiting.add(u)
-            stack.append((u, result, generation))
+            stack.append((u, result))
             if new is not u:
                 waiting.add(new)
-                stack.append((new, result, generation))
-            stack.append((result, None, generation + 1))
+                stack.append((new, result))
+            stack.append((result, None))
 
 
 def rewrite_first(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp]) -> None:
     """Fills `done` for everything below `root`: the node, then the sources of what it becomes."""
     table = pm.table
-    stack: list[tuple[UOp, UOp | None, bool, int]] = [(root, None, False, 0)]
+    stack: list[tuple[UOp, UOp | None, bool]] = [(root, None, False)]
     waiting: set[UOp] = set()
+    steps, limit = 0, LEAST_STEPS
     while stack:
-        u, became, entered, generation = stack.pop()
+        u, became, entered = stack.pop()
         if became is not None:
             done[u] = done[became]
             waiting.discard(u)
@@ -128,16 +135,24 @@ def rewrite_first(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp])
             if matcher is not None:
                 result = matcher(u, ctx)
         if result is not None:
-            if generation > GENERATION_LIMIT:
-                raise not_ending(pm, u, ctx, f"{GENERATION_LIMIT} results in a row")
-            stack.append((u, result, True, generation))
-            stack.append((result, None, False, generation + 1))
+            steps += 1
+            if steps > limit:
+                limit = steps_allowed(root)
+                if steps > limit:
+                    raise not_ending(pm, u, ctx, f"{steps} results")
+            stack.append((u, result, True))
+            stack.append((result, None, False))
         elif not u.src:
             done[u] = u
             waiting.discard(u)
         else:
-            stack.append((u, None, True, generation))
-            stack.extend([(s, None, False, generation) for s in u.src if s not in done])
+            stack.append((u, None, True))
+            stack.extend([(s, None, False) for s in u.src if s not in done])
+
+
+def steps_allowed(root: UOp) -> int:
+    """How many results a table may give for a graph. Asked for only once there are many."""
+    return STEPS_A_NODE * len(toposort(root))
 
 
 def not_ending(pm: PatternMatcher, u: UOp, ctx: Any, how: str) -> InternalError:

@@ -45,6 +45,8 @@ from aster_ml.uop.linear_form import (
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.pattern import PatternMatcher
+from aster_ml.uop.rewrite import LEAST_STEPS, steps_allowed
+from aster_ml.uop.show import render_expr
 from aster_ml.uop.sums import SUM_RULES, merge_terms
 
 symbolic = PatternMatcher([
@@ -85,7 +87,7 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
     # (node, what is waited for): None its sources, a Form the atoms of a sum, a dict the parts of
     # a conjunction, a node the result it became.
     stack: list[tuple[UOp, Any]] = [(root, None)]
-    limit = STEP_LIMIT
+    steps, limit = 0, LEAST_STEPS
     while stack:
         u, waits = stack.pop()
         if waits.__class__ is UOp:
@@ -146,15 +148,16 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
         elif settled or not result.src:
             done[u] = done[result] = result
         else:
-            limit -= 1
-            if limit < 0:
-                raise InternalError(f"simplify does not end; at {u!r} it makes {result!r}")
+            steps += 1
+            if steps > limit:
+                limit = steps_allowed(root)
+                if steps > limit:
+                    raise InternalError(f"simplify does not end: {render_expr(u)} becomes "
+                                        f"{render_expr(result)} after {steps} results")
             stack.append((u, result))
             stack.append((result, None))
 
 
-# Rewrites of one call: far more than any sound set of rules needs, as a net below the rules.
-STEP_LIMIT = 1_000_000
 AND_RULE, OR_RULE = [r for r in CONDITION_RULES if r.pattern.ops in ((Ops.AND,), (Ops.OR,))]
 
 
