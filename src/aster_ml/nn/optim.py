@@ -101,12 +101,13 @@ class Optimizer:
     def schedule_step(self) -> list[Tensor]:
         """The same as `step()` without realizing: all tensors that have to be realized."""
         grads = [self.gradient_of(i) for i in range(len(self.params))]
-        state = self.advance()
+        shared = self.begin_step()
         if self.fused:
             flat = self.update(
                 0,
                 Tensor.cat(*[t.detach().flatten() for t in self.params]),
                 Tensor.cat(*[g.flatten() for g in grads]),
+                shared,
             )
             values = [
                 flat[start:stop].reshape(t.shape)
@@ -114,11 +115,12 @@ class Optimizer:
             ]
         else:
             values = [
-                self.update(i, t.detach(), g) for i, (t, g) in enumerate(zip(self.params, grads))
+                self.update(i, t.detach(), g, shared)
+                for i, (t, g) in enumerate(zip(self.params, grads))
             ]
         for t, value in zip(self.params, values):
             t.assign(value.cast(t.dtype))
-        return [*state, *self.params, *self.buffers, self.lr]
+        return [*self.state(), *self.params, *self.buffers, self.lr]
 
     def gradient_of(self, i: int) -> Tensor:
         """The gradient of parameter i."""
@@ -158,13 +160,17 @@ class Optimizer:
         Tensor.realize(*zeros)
         return zeros
 
-    def advance(self) -> list[Tensor]:
-        """What changes once a step; returns all state that a step realizes."""
+    def state(self) -> list[Tensor]:
+        """The tensors that a step changes beside the parameters."""
         return []
 
-    def update(self, i: int, t: Tensor, g: Tensor) -> Tensor:
+    def begin_step(self) -> tuple[Tensor, ...]:
+        """Change what changes once a step; returns what all updates of the step share."""
+        return ()
+
+    def update(self, i: int, t: Tensor, g: Tensor, shared: tuple[Tensor, ...]) -> Tensor:
         """The new value of parameter i, which is t, along its gradient g."""
-        raise NotImplementedError(f"{type(self).__name__} has to define update(i, t, g)")
+        raise NotImplementedError(f"{type(self).__name__} has to define update(i, t, g, shared)")
 
 
 class OptimizerGroup(Optimizer):
@@ -217,11 +223,11 @@ class SGD(Optimizer):
         self.nesterov, self.classic = nesterov, classic
         self.b = self.new_state() if momentum else []
 
-    def advance(self) -> list[Tensor]:
-        """The momenta; `update` moves them."""
+    def state(self) -> list[Tensor]:
+        """The momenta."""
         return self.b
 
-    def update(self, i: int, t: Tensor, g: Tensor) -> Tensor:
+    def update(self, i: int, t: Tensor, g: Tensor, shared: tuple[Tensor, ...]) -> Tensor:
         """t - lr * (momentum of g + wd * t)."""
         if self.wd:
             g = g + t * self.wd
@@ -267,7 +273,7 @@ class LARS(SGD):
         self.ns_steps, self.pre_wd, self.tcoef = ns_steps, pre_wd, tcoef
         self.ns_coefficients = ns_coefficients or NEWTON_SCHULZ_QUINTIC
 
-    def update(self, i: int, t: Tensor, g: Tensor) -> Tensor:
+    def update(self, i: int, t: Tensor, g: Tensor, shared: tuple[Tensor, ...]) -> Tensor:
         """t - rate * momentum of g, the decay where `pre_wd` says."""
         rate = self.lr * self.trust(t, g) if self.tcoef else self.lr
         if self.wd and self.pre_wd:
@@ -364,20 +370,23 @@ class LAMB(Optimizer):
         self.m = self.new_state()
         self.v = self.new_state()
 
-    def advance(self) -> list[Tensor]:
-        """Raise the powers of b1 and b2 by one step."""
-        self.b1_t.assign(self.b1_t * self.b1)
-        self.b2_t.assign(self.b2_t * self.b2)
-        self.correction1 = (1 - self.b1_t).reciprocal()
-        self.correction2 = (1 - self.b2_t).reciprocal()
+    def state(self) -> list[Tensor]:
+        """The powers of b1 and b2 and the running averages."""
         return [self.b1_t, self.b2_t, *self.m, *self.v]
 
-    def update(self, i: int, t: Tensor, g: Tensor) -> Tensor:
+    def begin_step(self) -> tuple[Tensor, ...]:
+        """Raise the powers by one; returns the corrections of the two averages."""
+        self.b1_t.assign(self.b1_t * self.b1)
+        self.b2_t.assign(self.b2_t * self.b2)
+        return (1 - self.b1_t).reciprocal(), (1 - self.b2_t).reciprocal()
+
+    def update(self, i: int, t: Tensor, g: Tensor, shared: tuple[Tensor, ...]) -> Tensor:
         """t - rate * (m / (sqrt(v) + eps) + wd * t) with the corrected averages m and v."""
         m, v = self.m[i], self.v[i]
+        correction1, correction2 = shared
         m.assign(m + (g - m) * (1 - self.b1))
         v.assign(v + (g * g - v) * (1 - self.b2))
-        step = (m * self.correction1) / ((v * self.correction2).sqrt() + self.eps)
+        step = (m * correction1) / ((v * correction2).sqrt() + self.eps)
         if self.wd:
             step = step + t * self.wd
         if self.adam:
