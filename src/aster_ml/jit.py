@@ -21,6 +21,7 @@ from aster_ml.engine.launch import RECORDER
 from aster_ml.engine.replay import Recorder, Replay
 from aster_ml.errors import JitError
 from aster_ml.mixin import random
+from aster_ml.mixin.handle import live_handles
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
@@ -97,6 +98,19 @@ class Inputs:
         return variable
 
 
+class Drawn:
+    """Random numbers that a recorded function draws: the node that holds key and counter."""
+
+    def __init__(self, state: UOp, count: int) -> None:
+        self.state = state
+        self.count = count
+
+    def advance(self) -> None:
+        """Writes the key and counter of a new draw, as drawing anew would."""
+        device = str(self.state.device)
+        storage.buffer_of(self.state).copyin(random.draw_state(device, self.count))
+
+
 class Recording(Generic[T]):
     """What one combination of arguments runs."""
 
@@ -106,7 +120,7 @@ class Recording(Generic[T]):
         self.replay: Replay | None = None
         self.result: Any = None
         self.outputs: list[tuple[UOp, int]] = []
-        self.random: list[random.Drawn] = []
+        self.random: list[Drawn] = []
         self.last: list[weakref.ref[UOp]] = []
         self.n_inputs = 0
 
@@ -125,32 +139,32 @@ class Recording(Generic[T]):
         before = [t.uop for t in inputs.tensors]
         views = [substitute(u, places) for u in before]
         recorder = Recorder()
-        drawn: list[random.Drawn] = []
-        with random.recording(drawn):
-            RECORDER.append(recorder)
-            for t, u in zip(inputs.tensors, views, strict=True):
-                t.uop = u
-            try:
-                result = self.function(*args, **kwargs)
-                outputs = [leaf for _, leaf in leaves(result, "result")
-                           if isinstance(leaf, Tensor)]
-                if outputs:
-                    Tensor.realize(*outputs)
-                late = [t for t in inputs.tensors if not storage.is_memory_view(t.uop)]
-                if late:
-                    Tensor.realize(*late)
-            finally:
-                RECORDER.pop()
-                back = {place: base for base, place in places.items()}
-                for t, view, u in zip(inputs.tensors, views, before, strict=True):
-                    t.uop = u if t.uop is view else substitute(t.uop, back)
+        drawn: list[Drawn] = []
+        RECORDER.append(recorder)
+        random.ACTIVE_RECORDER = lambda state, count: drawn.append(Drawn(state, count))
+        for t, u in zip(inputs.tensors, views, strict=True):
+            t.uop = u
+        try:
+            result = self.function(*args, **kwargs)
+            outputs = [leaf for _, leaf in leaves(result, "result") if isinstance(leaf, Tensor)]
+            if outputs:
+                Tensor.realize(*outputs)
+            late = [t for t in inputs.tensors if not storage.is_memory_view(t.uop)]
+            if late:
+                Tensor.realize(*late)
+        finally:
+            RECORDER.pop()
+            random.ACTIVE_RECORDER = None
+            back = {place: base for base, place in places.items()}
+            for t, view, u in zip(inputs.tensors, views, before, strict=True):
+                t.uop = u if t.uop is view else substitute(t.uop, back)
         self.finish(recorder, drawn, inputs, places, result, outputs)
         for t in outputs:
             t.uop = substitute(t.uop, {place: base for base, place in places.items()})
         return result
 
     def finish(
-        self, recorder: Recorder, drawn: list[random.Drawn], inputs: Inputs,
+        self, recorder: Recorder, drawn: list[Drawn], inputs: Inputs,
         places: dict[UOp, UOp], result: Any, outputs: list[Tensor],
     ) -> None:
         """Turns what was recorded into something that replays."""
@@ -251,7 +265,7 @@ def is_fresh(base: UOp, outputs: list[Tensor]) -> bool:
     """Whether only the results name this memory."""
     mine = {id(t) for t in outputs}
     return not any(id(t) not in mine and storage.is_memory_view(t.uop)
-                   and base_buffer(t.uop) is base for t in Tensor.live())
+                   and base_buffer(t.uop) is base for t in live_handles())
 
 
 class TinyJit(Generic[T]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
+from aster_ml.schedule.copies import copy_before_views
 from aster_ml.schedule.effects import snapshot_param, snapshot_value
 from aster_ml.schedule.split import HazardError, Schedule, Splitter, order_drafts
 from aster_ml.schedule.split_reduce import split_long_reductions
@@ -39,7 +40,7 @@ def make_schedule(body: UOp) -> Schedule:
     params = sorted([u for u in toposort(body) if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
-    body = split_long_reductions(body)
+    body = split_long_reductions(copy_before_views(body))
     for _ in range(1 + 2 * len(body.src) + len(params)):
         planner = plan_stages(body)
         splitter = Splitter(planner, params)

@@ -208,7 +208,7 @@ class Splitter:
         self.emit(u, out, flat_index(ranges, sizes), UOp.const(u.dtype, 0), ranges, None,
                   frozenset())
         flat = self.planner.simple(flat_index(value.src[1:], sizes))
-        added = u.index(flat).load().alu(u.arg.op, value.src[0])
+        added = self.planner.token(u).index(flat).load().alu(u.arg.op, value.src[0])
         self.emit(u, out, flat, added, stored.ranges, target, frozenset())
         # The zeros and the additions belong together: no reader comes between.
         second, first = self.drafts.pop(), self.drafts.pop()
@@ -229,9 +229,8 @@ class Splitter:
         for node in ordered:
             if node.op is not Ops.INDEX:
                 continue
-            source, after = node.src[0], frozenset[UOp]()
-            if source.op is Ops.AFTER and source not in self.planner.stored:
-                source, after = source.src[0], all_effects(source.src[1:])
+            source, stores = self.planner.memory_behind[node.src[0]]
+            after = all_effects(stores)
             slot = self.memory(source)
             if slot == out and target is not None and target.src[0].op is not Ops.PARAM:
                 self.check_in_place(u, node, flat, after, target_after)

@@ -31,7 +31,7 @@ from aster_ml.uop.movement import (
     source_index,
 )
 from aster_ml.uop.node import UOp, to_uop
-from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, AxisType, Ops
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, AxisType, Ops, ParamArg
 from aster_ml.uop.symbolic import simplify
 
 
@@ -91,6 +91,8 @@ class StagePlanner:
         self.readings: dict[UOp, dict[Reading, None]] = {}
         self.derived: dict[tuple[UOp, Reading], tuple[Reading, ...]] = {}
         self.ids = itertools.count()
+        self.token_of: dict[tuple[UOp, tuple[UOp, ...]], UOp] = {}
+        self.memory_behind: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
         self.memo: dict[UOp, UOp] = {}
         self.targets: dict[UOp, UOp] = {}
         self.forced: set[UOp] = set()
@@ -346,7 +348,20 @@ class StagePlanner:
     def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
         """A load from a stored value or a parameter, which is to be seen as of this shape."""
         flat = self.simple(flat_index(reading.idxs, shape))
-        return source.after(*reading.after).index(flat).load(reading.valid)
+        return self.token(source, reading.after).index(flat).load(reading.valid)
+
+    def token(self, source: UOp, after: tuple[UOp, ...] = ()) -> UOp:
+        """A leaf that stands for memory, read once some STOREs have happened.
+
+        why: an expression then ends at its loads, for every walk and rewrite
+        """
+        key = (source, after)
+        found = self.token_of.get(key)
+        if found is None:
+            arg = ParamArg(len(self.memory_behind), max(estimate(prod(source.shape)), 1), "memory")
+            found = self.token_of[key] = UOp(Ops.PARAM, source.dtype, (), arg)
+            self.memory_behind[found] = key
+        return found
 
     def express(
         self, u: UOp, reading: Reading, values: dict[tuple[UOp, Reading], UOp]
