@@ -39,7 +39,7 @@ def tensor(array: Array) -> Tensor:
 def values(*items: UOp | Tensor) -> list[Array]:
     """What nodes or tensors are."""
     nodes = [item if isinstance(item, UOp) else item.uop for item in items]
-    return [np.asarray(v) for v in evaluate(nodes, CONTENT)]
+    return [np.asarray(evaluate(node, CONTENT)) for node in nodes]
 
 
 def value(item: UOp | Tensor) -> Array:
