@@ -23,6 +23,7 @@ from aster_ml.uop.ops import (
     ELEMENTWISE,
     TERNARY,
     UNARY,
+    BodyArg,
     Ops,
 )
 from aster_ml.uop.rewrite import VERIFIERS
@@ -217,7 +218,11 @@ TENSOR: Table = {
         ("the value has the shape of the target, or none", lambda u: u.src[1].shape == ()
          or equal_shapes(u.src[0].shape, u.src[1].shape)),
     ),
-    Ops.SINK: (IS_VOID, NO_ARG),
+    Ops.SINK: (
+        IS_VOID,
+        ("of a body it says how many of its stores fill new memory", lambda u: u.arg is None
+         or (type(u.arg) is BodyArg and 0 <= u.arg.fresh <= len(u.src))),
+    ),
 }
 
 KERNEL: Table = {
