@@ -134,7 +134,8 @@ def test_demo_writes_weights_and_picture_and_fails_below_the_mark(
     said = lines["held-out"].split()[2]
     assert lines["saved"].endswith(f"fresh network: {said}")
     assert "conv1.weight" in safe_load(tmp_path / "out" / "demo.safetensors")
-    assert image_module.open(tmp_path / "out" / "demo.png").size == (1280, 828)
+    with image_module.open(tmp_path / "out" / "demo.png") as picture:
+        assert picture.size == (1280, 828)
 
 
 def test_demo_succeeds_above_the_mark(
@@ -179,7 +180,8 @@ def draw(path: pathlib.Path, losses: list[float], wrong: int) -> np.ndarray:
     read = labels.copy()
     read[:wrong] = (read[:wrong] + 1) % 10
     draw_report(path, Report("title", "subtitle", losses, 10, images, labels, read))
-    return np.asarray(image_module.open(path)).astype(int)
+    with image_module.open(path) as picture:
+        return np.asarray(picture).astype(int)
 
 
 def reddish(picture: np.ndarray) -> int:

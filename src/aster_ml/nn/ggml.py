@@ -222,6 +222,8 @@ def block_format(kind: int, what: str) -> BlockFormat:
 def ggml_data_to_tensor(t: Tensor, n: int, ggml_type: int) -> Tensor:
     """The first n elements of quantised bytes; plain kinds keep their dtype, others are float32.
 
+    Bytes of a file come to the default device when they are used, since a disk computes nothing.
+
     Shapes: t [m] -> [n].
     Raises: ArgumentError when t is not bytes, too short, or n is no whole number of blocks;
     FormatError for an unknown kind.
@@ -239,6 +241,8 @@ def ggml_data_to_tensor(t: Tensor, n: int, ggml_type: int) -> Tensor:
             f"ggml: {n} elements of {row.name} take {blocks * row.nbytes} bytes, t has {t.shape[0]}"
         )
     data = t.shrink(((0, blocks * row.nbytes),))
+    if str(t.device).startswith("DISK"):
+        data = data.to(None)
     if row.elements == 1:
         return row.decode(data)
     return row.decode(data.reshape(blocks, row.nbytes)).reshape(n)
