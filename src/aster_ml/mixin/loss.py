@@ -127,11 +127,13 @@ class LossMixin(ActivationMixin):
         """
         x = self.floating()
         negative, small = decaying_exp(x)
-        rest, above = log_one_plus(small), negative.where(0, x)
+        rest = log_one_plus(small)
         if pos_weight is None:
-            losses = above - x * Y + rest
+            # The slope is (step - Y) and that of the rest, which keeps the digits of both.
+            losses = x * (negative.where(x.ufix(0), 1) - Y) + rest
         else:
-            losses = pos_weight * Y * (above - x + rest) + Y.sub(1, True) * (above + rest)
+            wrong, right = negative.where(-x, 0) + rest, negative.where(0, x) + rest
+            losses = pos_weight * Y * wrong + Y.sub(1, True) * right
         return reduce_losses(losses, reduction)
 
 
