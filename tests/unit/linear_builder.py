@@ -80,7 +80,7 @@ class Builder:
             else:
                 pending.pop()
                 self.listed.add(x)
-                if x.op not in (Ops.CONST, Ops.INDEX) and not (
+                if x.op not in (Ops.CONST, Ops.INDEX, Ops.AFTER) and not (
                     x.op is Ops.RANGE and x.arg.kind.is_lane
                 ):
                     self.uops.append(x)

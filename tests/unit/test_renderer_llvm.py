@@ -1,13 +1,58 @@
-"""LLVM IR: every hand-built program computes what NumPy computes, and reads as it should."""
+"""LLVM IR: every hand-built program computes what NumPy computes, and is printed so that code
+generation alone makes good machine code of it.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 
-from tests.unit.linear_builder import run_llvm
-from tests.unit.linear_programs import CASES, check_outputs
+from aster_ml.dtype import dtypes
+from aster_ml.errors import InternalError
+from aster_ml.renderer.llvm import LLVMRenderer
+from aster_ml.runtime import llvm_jit
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.spec import verify
+from tests.unit.linear_builder import (
+    CPU,
+    GLOBAL,
+    LOOP,
+    REDUCE,
+    UPCAST,
+    VECTOR,
+    Builder,
+    at,
+    run_llvm,
+)
+from tests.unit.linear_programs import CASES, check_outputs, f32, i32
 
 CPU_CASES = [name for name, make in CASES.items() if not make().groups]
+GOLDEN = ["elementwise", "sum_with_accumulators", "masked_tail", "scalar_gates", "gather",
+          "nested_reduces", "symbolic_size", "threads"]
+
+
+def render(b: Builder) -> str:
+    """The IR of what a builder has collected."""
+    return LLVMRenderer(CPU).render(b.build())
+
+
+def assembly(source: str) -> str:
+    """The x86 code of IR; skips on other machines."""
+    host = llvm_jit.host()
+    if host.machine != "x86_64" or not host.has("avx2") or not host.has("fma"):
+        pytest.skip("reads the assembly of an x86 processor with FMA")
+    return llvm_jit.assemble(source)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_programs_keep_the_rules_of_the_stage(name: str) -> None:
+    linear = CASES[name]().linear
+    verify(linear, "linear")
+    assert linear.uops
 
 
 @pytest.mark.parametrize("name", CPU_CASES)
@@ -17,3 +62,203 @@ def test_llvm_computes(name: str) -> None:
     for lo, hi in case.parts:
         run_llvm(case.linear, buffers, case.variables, lo, hi)
     check_outputs(buffers, case)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_ir(name: str, golden: Callable[[str, str], None]) -> None:
+    source = LLVMRenderer(CPU).render(CASES[name]().linear)
+    golden(f"sources/{name}.ll", source)
+    assert source.startswith(f"define void @{name}(ptr %args, i64 %lo, i64 %hi)")
+
+
+def test_accumulators_are_phis_and_products_are_fused() -> None:
+    source = LLVMRenderer(CPU).render(CASES["matmul_tile"]().linear)
+    assert "alloca" not in source
+    assert len(re.findall(r"= phi <8 x float>", source)) == 12
+    assert len(re.findall(r"= call <8 x float> @llvm.fmuladd", source)) == 48
+    assert "= fmul" not in source
+
+
+def test_a_register_tile_stays_in_registers() -> None:
+    code = assembly(LLVMRenderer(CPU).render(CASES["matmul_tile"]().linear))
+    assert code.count("vfmadd") == 48
+    assert "(%rsp)" not in code
+    # Each SIMD row of the right operand is loaded once, by itself or inside of an instruction.
+    assert len(re.findall(r"vmovups\s+\S*\(\S+\), %ymm", code)) <= 8
+
+
+def test_elements_are_loaded_just_before_they_are_used() -> None:
+    lines = LLVMRenderer(CPU).render(CASES["matmul_tile"]().linear).splitlines()
+    first = next(i for i, line in enumerate(lines) if "fmuladd" in line)
+    loads = [line for line in lines[:first] if " load float" in line or " load <8" in line]
+    assert len(loads) == 2
+
+
+def test_addresses_are_one_pointer_and_constant_offsets() -> None:
+    source = LLVMRenderer(CPU).render(CASES["elementwise"]().linear)
+    assert source.count("zext") == 3
+    assert source.count("i64 8\n") >= 3
+
+
+def test_gates_need_no_branch() -> None:
+    source = LLVMRenderer(CPU).render(CASES["scalar_gates"]().linear)
+    branches = [line for line in source.splitlines() if line.strip().startswith("br ")]
+    assert len(branches) == 2
+    assert "select i1" in source
+
+
+def test_gates_that_are_known_leave_nothing_behind() -> None:
+    source = LLVMRenderer(CPU).render(CASES["gates_known_for_some_lanes"]().linear)
+    # The first of six elements is outside whatever n is; the others depend on n.
+    assert source.count(" load float") == 5
+    assert source.count("store float 0x0000000000000000") == 1
+
+
+def test_a_load_behind_a_gate_touches_no_memory() -> None:
+    b = Builder("gated")
+    out, x = b.param(9), b.param(1)
+    never = b.add(b.load(at(x, 0)) < f32(0))
+    far = b.load(at(x, b.add(b.load(at(x, 0)).cast(dtypes.int32) + i32(1 << 30))), never)
+    v = b.axis(8, VECTOR)
+    wide = b.load(at(x, 1 << 30, v), never)
+    b.store(at(out, 0), far)
+    b.store(at(out, 1, v), wide)
+    b.store(at(out, b.add(b.load(at(x, 0)).cast(dtypes.int32) + i32(1 << 30))), f32(3), never)
+    found = np.ones(9, np.float32)
+    run_llvm(b.build(), [found, np.full(1, 5, np.float32)])
+    np.testing.assert_array_equal(found, np.zeros(9))
+
+
+def test_a_loop_of_one_is_no_loop() -> None:
+    b = Builder("once")
+    out = b.param(4)
+    r = b.axis(1, LOOP)
+    b.store(at(out, b.add(r * i32(4) + i32(3))), f32(1))
+    b.end(r)
+    source = render(b)
+    assert "phi" not in source
+    found = np.zeros(4, np.float32)
+    run_llvm(b.build(), [found])
+    np.testing.assert_array_equal(found, [0, 0, 0, 1])
+
+
+def test_scalars_are_spread_where_they_are_computed() -> None:
+    b = Builder("spread")
+    out, x = b.param(64), b.param(1)
+    scale = b.load(at(x, 0))
+    r, v = b.axis(8, LOOP), b.axis(8, VECTOR)
+    b.store(at(out, b.add(r * i32(8)), v), b.add(scale * v.cast(dtypes.float32)))
+    b.end(r)
+    source = render(b)
+    assert source.index("shufflevector") < source.index("loop")
+    assert source.count("shufflevector") == 1
+
+
+def two_simd_lanes(b: Builder) -> None:
+    """One value that would need two SIMD lanes."""
+    x = b.param(16)
+    v, w = b.axis(4, VECTOR), b.axis(4, VECTOR)
+    b.load(at(x, 0, v * i32(4) + w))
+
+
+def group_number(b: Builder) -> None:
+    """A range of blocks, which a CPU has not."""
+    b.axis(4, GLOBAL)
+
+
+def bfloat16_sum(b: Builder) -> None:
+    """Arithmetic of bfloat16 that nobody decomposed."""
+    out, x = (b.param(1, dtypes.bfloat16) for _ in range(2))
+    b.store(at(out, 0), b.add(b.load(at(x, 0)).cast(dtypes.float32)).cast(dtypes.bfloat16))
+
+
+def random_bits(b: Builder) -> None:
+    """THREEFRY, which every renderer wants decomposed."""
+    b.add(UOp.const(dtypes.uint64, 1).alu(Ops.THREEFRY, UOp.const(dtypes.uint64, 2)))
+    x = b.load(at(b.param(1, dtypes.uint64), 0))
+    b.add(x.alu(Ops.THREEFRY, x))
+
+
+def lane_in_a_product(b: Builder) -> None:
+    """An offset that is no sum of lanes times constants."""
+    x, r = b.param(64), b.axis(4, UPCAST)
+    b.load(at(x, 0, r * r))
+
+
+def loops_that_cross(b: Builder) -> None:
+    """The outer loop ends first."""
+    outer, inner = b.axis(4, LOOP), b.axis(4, LOOP)
+    b.end(outer, inner)
+
+
+def lost_lanes(b: Builder) -> None:
+    """A value with lanes is folded into an accumulator without them."""
+    x, j = b.param(4), b.axis(4, UPCAST)
+    b.accumulate(b.reg(f32(0)), b.load(at(x, 0, j)))
+
+
+def not_listed(b: Builder) -> None:
+    """A value that stands nowhere."""
+    x = b.param(4)
+    b.uops.append(at(x, 0).store(at(x, 1).load()))
+
+
+def wrong_place(b: Builder) -> None:
+    """A node of another stage."""
+    b.uops.append(UOp.param(0, 4, dtypes.float32).alu(Ops.NEG).rop(Ops.ADD, (0,)))
+
+
+@pytest.mark.parametrize("broken, message", [
+    (two_simd_lanes, "two SIMD lanes"),
+    (group_number, "on a target without work-groups"),
+    (bfloat16_sum, "the cast of dtypes.bfloat16 to dtypes.float32 is not decomposed"),
+    (random_bits, "Ops.THREEFRY is not decomposed"),
+    (lane_in_a_product, "a sum of lanes times constants"),
+    (loops_that_cross, "not the innermost loop"),
+    (lost_lanes, "read without its lanes"),
+    (not_listed, "used before it stands in the list"),
+    (wrong_place, "before it stands in the list"),
+])  # fmt: skip
+def test_broken_programs_are_refused(broken: Callable[[Builder], None], message: str) -> None:
+    b = Builder("broken")
+    broken(b)
+    with pytest.raises(InternalError, match=message):
+        render(b)
+
+
+def test_many_instances_cost_few_python_calls() -> None:
+    import sys
+
+    linear = CASES["matmul_tile"]().linear
+    calls = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        LLVMRenderer(CPU).render(linear)
+    finally:
+        sys.setprofile(None)
+    # 48 products, 32 loads, 12 stores: about eight calls for each line that is written.
+    assert calls < 3000, calls
+
+
+def test_loops_carry_only_what_they_change() -> None:
+    b = Builder("two_sums")
+    out, x = b.param(2), b.param(8)
+    one, two = b.reg(f32(0)), b.reg(f32(1))
+    r = b.axis(8, REDUCE)
+    b.accumulate(one, b.load(at(x, r)))
+    b.end(r)
+    s = b.axis(4, REDUCE)
+    b.accumulate(two, b.load(at(x, s)))
+    b.end(s)
+    b.store(at(out, 0), one)
+    b.store(at(out, 1), two)
+    assert len(re.findall(r"phi float", render(b))) == 2
+    data = np.arange(8, dtype=np.float32)
+    found = np.zeros(2, np.float32)
+    run_llvm(b.build(), [found, data])
+    np.testing.assert_array_equal(found, [28, 7])

@@ -1,8 +1,8 @@
 """Readable C for a compiler on PATH: C11 with the SIMD extension that GCC and Clang share.
 
 Receives a `Linear` for a CPU target; returns one file with one function
-`void NAME(void **args, int64_t lo, int64_t hi)`: the buffers' pointers by slot, then the variables
-as 64-bit integers, and the part of the THREAD range to run.
+`void NAME(uint64_t *args, int64_t lo, int64_t hi)`: the buffers' pointers by slot, then the
+variables as 64-bit integers, and the part of the THREAD range to run.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class CWriter(CStyleWriter):
             kind = self.type_of(p.dtype, 1)
             const = "" if p.arg.slot in self.linear.written else "const "
             self.names[p] = f"buf{slot}"
-            self.head.append(f"  {const}{kind} *buf{slot} = args[{slot}];")
+            self.head.append(f"  {const}{kind} *buf{slot} = ({const}{kind} *)args[{slot}];")
         for i, v in enumerate(self.linear.variables, len(self.linear.params)):
-            kind, name = self.type_of(v.dtype, 1), v.arg.name
-            self.head.append(f"  {kind} {name} = ({kind})(intptr_t)args[{i}];")
+            kind, name = self.type_of(v.dtype, 1), self.name_variable(v)
+            self.head.append(f"  {kind} {name} = ({kind})args[{i}];")
             self.cells[v].values[0] = name
             self.spread_value(self.cells[v], 0)
 
@@ -61,7 +61,7 @@ class CWriter(CStyleWriter):
             includes.insert(0, "#include <math.h>")
             body = [text for text in body if "#math" not in text]
         parts = [*includes, "", *body, *([""] if body else []),
-                 f"void {self.linear.name}(void **args, int64_t lo, int64_t hi) {{",
+                 f"void {self.linear.name}(uint64_t *args, int64_t lo, int64_t hi) {{",
                  *self.head, *self.scratch, *self.lines, "}", ""]
         return "\n".join(parts)
 

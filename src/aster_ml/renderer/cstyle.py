@@ -75,6 +75,15 @@ class CStyleWriter(KernelWriter):
         self.helpers.setdefault(name, text)
         return name
 
+    def name_variable(self, v: UOp) -> str:
+        """A name that a person knows again and no keyword or other name can be."""
+        known = "".join([x if x.isascii() and x.isalnum() else "_" for x in v.arg.name])
+        name = f"var_{known}"
+        while name in self.names.values():
+            name += "_"
+        self.names[v] = name
+        return name
+
     def define(self, prefix: str, value: str, dtype: DType, n: int) -> str:
         """A line that names a value; the name."""
         name = f"{prefix}{self.count}"

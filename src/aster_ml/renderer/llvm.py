@@ -76,10 +76,10 @@ class LLVMWriter(KernelWriter):
         head = [f"define void @{name}(ptr %args, i64 %lo, i64 %hi) nounwind {{", "entry:"]
         if self.zero_bytes:
             zeros = f"[{self.zero_bytes} x i8]"
-            head.append(f"  %zeros = alloca {zeros}, align 64")
-            head.append(f"  store {zeros} zeroinitializer, ptr %zeros, align 64")
+            head.append(f"  %zeros = alloca {zeros}, align 16")
+            head.append(f"  store {zeros} zeroinitializer, ptr %zeros, align 16")
         if self.trash_bytes:
-            head.append(f"  %trash = alloca [{self.trash_bytes} x i8], align 64")
+            head.append(f"  %trash = alloca [{self.trash_bytes} x i8], align 16")
         tail = ["  ret void", "}", *self.declarations, ""]
         return "\n".join([*head, *self.entry, *self.lines, *tail])
 

@@ -57,9 +57,9 @@ class OpenCLWriter(CStyleWriter):
             pointer = f"__global {const}{kind} *"
             self.head.append(f"  {pointer}buf{slot} = ({pointer})(mem{slot} + at{slot});")
         for v in self.linear.variables:
-            kind, name = self.type_of(v.dtype, 1), v.arg.name
-            self.arguments.append(f"long {name}_")
-            self.head.append(f"  {kind} {name} = ({kind}){name}_;")
+            kind, name = self.type_of(v.dtype, 1), self.name_variable(v)
+            self.arguments.append(f"long wide_{name}")
+            self.head.append(f"  {kind} {name} = ({kind})wide_{name};")
             self.cells[v].values[0] = name
             self.spread_value(self.cells[v], 0)
 
@@ -90,8 +90,8 @@ class OpenCLWriter(CStyleWriter):
         return name
 
     def barrier(self) -> None:
-        """Scratch and memory that the block shares are as written from here on."""
-        self.write("barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);")
+        """What the block shares is as written from here on."""
+        self.write("barrier(CLK_LOCAL_MEM_FENCE);")
 
     # types
 
