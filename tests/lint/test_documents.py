@@ -1,0 +1,82 @@
+"""What the documents say is there is there: their code runs, their links lead somewhere, and the
+settings, devices, commands and folders they name exist.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aster_ml.config import SETTINGS
+from aster_ml.device import KINDS
+from tests.lint.sources import PACKAGE, ROOT
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = ROOT / "README.md"
+
+
+def python_blocks(path: Path) -> list[str]:
+    """The Python code of a document, block by block; `>>>` sessions are no such blocks."""
+    found = re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.S | re.M)
+    return [block for block in found if ">>>" not in block]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_code_runs(path: Path) -> None:
+    for block in python_blocks(path):
+        command = [sys.executable, "-c", f"import sys; sys.path.insert(0, 'src')\n{block}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{path.name}:\n{block}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    dead = [target for target in targets if not (path.parent / target).exists()]
+    assert not dead, f"{path.name} links to {dead}"
+
+
+def test_readme_shows_code_and_both_commands() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert python_blocks(README)
+    first_screen = text[: text.index("```python")]
+    assert "make demo" in first_screen
+    assert "make test" in first_screen
+
+
+def test_settings_exist_where_documents_set_them() -> None:
+    # In the Makefile and on command lines these are variables of make and of the benchmarks.
+    others = {"PYTHON", "BIN", "TESTS", "TEST_EXTRAS", "BENCH_QUICK", "CI"}
+    for path in DOCUMENTS:
+        named = set(re.findall(r"\b([A-Z][A-Z_]{2,})=", path.read_text(encoding="utf-8")))
+        unknown = named - SETTINGS.keys() - others
+        assert not unknown, f"{path.name} sets {sorted(unknown)}, which are no settings"
+
+
+def test_devices_of_the_readme_are_the_devices() -> None:
+    text = README.read_text(encoding="utf-8")
+    section = text[text.index("## Devices") : text.index("## Settings")]
+    named = set(re.findall(r"^\| `([A-Z]+)[`:]|`(NPY)`", section, re.M))
+    assert {name for pair in named for name in pair if name} == set(KINDS)
+
+
+def test_makefile_targets_of_documents_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        named = set(re.findall(r"(?:^|`)make (?:[A-Z_]+=\S+ )*([a-z]+)\b", text, re.M))
+        assert named <= targets, f"{path.name} calls {sorted(named - targets)}"
+
+
+def test_files_of_the_layout_exist() -> None:
+    text = README.read_text(encoding="utf-8")
+    layout = text[text.index("## Layout") : text.index("## Status")]
+    names = re.findall(r"\b([\w/]+(?:\.py|\.toml|/))", layout)
+    inside = [name for name in names if name not in ("src/aster_ml/", "tests/", "benchmarks/")]
+    missing = [name for name in inside if not (PACKAGE / name).exists()]
+    assert len(inside) >= 10
+    assert not missing, f"the layout of README.md names {missing}"
