@@ -286,7 +286,10 @@ KERNEL: Table = {
 def fail(stage: str, u: UOp, rule: str) -> InternalError:
     """The error for a broken rule: the node as text over what its sources are."""
     numbers = {s: i for i, s in enumerate(dict.fromkeys(u.src))}
-    text = node_text(u, len(numbers), numbers)
+    try:
+        text = node_text(u, len(numbers), numbers)
+    except InternalError:
+        text = f"%{len(numbers)} = {u!r}"  # an argument that has no written form
     over = ", ".join([f"%{i} is {s!r}" for s, i in numbers.items()])
     return InternalError(f"{stage} stage: {text}{' where ' + over if over else ''}: {rule}")
 
