@@ -9,6 +9,8 @@ import pytest
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, ShapeError
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.ops import MOVEMENT, Ops
 from tests.unit.numerics import check_torch, tensor, value, values
 
 
@@ -138,7 +140,7 @@ def test_unpool_refuses_other_indices() -> None:
 
 # resizing
 
-SIZES = [(8, 12), (3, 5), (5, 9), (1, 1)]
+SIZES = [(8, 12), (3, 5), (5, 9), (1, 1), (15, 14), (2, 21)]
 
 
 @pytest.mark.torch
@@ -170,6 +172,14 @@ def test_interpolate_other_numbers_of_axes(sizes: tuple[int, ...]) -> None:
     check_torch(lambda x: x.interpolate(sizes),
                 lambda x: torch.nn.functional.interpolate(x, sizes, mode=theirs),
                 random(2, 3, *(7, 4, 5)[:len(sizes)]))
+
+
+def test_whole_factors_are_movement() -> None:
+    x = tensor(np.zeros((1, 6, 4)))
+    for size in ((12, 12), (2, 2), (3, 1)):
+        for mode in ("nearest", "nearest-exact"):
+            assert {u.op for u in toposort(x.interpolate(size, mode).uop)} - MOVEMENT == {
+                Ops.BUFFER}
 
 
 def test_interpolate_ints_rounds() -> None:
