@@ -40,7 +40,7 @@ bench: $(VENV)/.bench
 lint: $(VENV)/.lint
 	@status=0; \
 	echo "ruff format --check"; $(BIN)/ruff format --check --quiet . || status=1; \
-	echo "ruff check"; $(BIN)/ruff check . || status=1; \
+	echo "ruff check"; $(BIN)/ruff check --output-format concise . || status=1; \
 	echo "mypy"; $(BIN)/mypy || status=1; \
 	exit $$status
 
