@@ -1,9 +1,9 @@
 """Fits the polynomials of `aster_ml.codegen` and prints their coefficients, or checks those there.
 
-`python tools/fit_polynomials.py` prints every table with the error that it has in exact arithmetic;
-`--check` compares them with the sources instead and says which differ. Remez exchange over
-`decimal` numbers of 50 digits. Coefficients are rounded to the format in which they will be used one
-after the other, the most significant first, and the rest is fitted anew around each rounded one.
+`python tools/fit_polynomials.py` prints every table with the error that it has in exact
+arithmetic; `--check` compares them with the sources instead and says which differ. The method is
+Remez exchange over `decimal` numbers of 50 digits. Coefficients are rounded to the format of their
+use one after the other, the most significant first, and the rest is fitted anew around each.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def fit(job: Fit) -> tuple[list[float], Decimal]:
 
 def show(job: Fit, coefficients: list[float], error: Decimal) -> str:
     """The table as Python source."""
-    bits = float((error.ln() / LN2))
+    bits = float(error.ln() / LN2)
     body = "".join(f"    {c!r},\n" for c in coefficients)
     name = job.where.partition(".")[2]
     return f"# Greatest weighted error 2**{bits:.1f}.\n{name} = (\n{body})"

@@ -95,7 +95,10 @@ def log2_in_two(x: UOp) -> tuple[UOp, UOp]:
 
 
 def exp2_of_product(y: UOp, high: UOp, low: UOp, special: UOp | None = None) -> UOp:
-    """2**(y * (high + low)), `high` being short; `special`, where it is not 0, stands for the sum."""
+    """2**(y * (high + low)), `high` being short.
+
+    Where `special` is not 0, it stands for high + low.
+    """
     y = clamp(y, -LARGEST_EXPONENT[y.dtype], LARGEST_EXPONENT[y.dtype])
     y_high = shorten(y)
     exact = y_high * high

@@ -120,9 +120,9 @@ COS_FLOAT64 = (
 class Format(NamedTuple):
     """What the algorithms need to know of a binary float type.
 
-    `fraction` counts the stored bits of the significand. Added to a number of moderate size, `magic`
-    rounds it to an integer, which then stands in the low bits of the sum. `root_half` are the bits
-    of sqrt(1/2). Results of exp2 are 0 at `exp2_low` and infinite at `exp2_high`.
+    `fraction` counts the stored bits of the significand. Added to a number of moderate size,
+    `magic` rounds it to an integer, which then stands in the low bits of the sum. `root_half` are
+    the bits of sqrt(1/2). Results of exp2 are 0 at `exp2_low` and infinite at `exp2_high`.
     """
 
     uint: DType
@@ -168,7 +168,9 @@ def format_of(x: UOp) -> Format:
     Raises: InternalError for another dtype.
     """
     if x.dtype not in FORMATS:
-        raise InternalError(f"transcendental: {x!r} is {x.dtype.name}; float32 or float64 is wanted")
+        raise InternalError(
+            f"transcendental: {x!r} is {x.dtype.name}; float32 or float64 is wanted"
+        )
     return FORMATS[x.dtype]
 
 
@@ -195,8 +197,8 @@ def exp2_poly(x: UOp) -> UOp:
     """2**x.
 
     Dtype: that of x, float32 or float64.
-    Error: at most 1 ULP over all float32, 1 ULP over float64; results below the least normal
-        number are rounded as well as others. 16 operations in float32, 22 in float64.
+    Error: at most 1.2 ULP, 1.7 ULP where nothing is fused; over all numbers, results below the
+        least normal one included. 18 operations in float32, 24 in float64.
     """
     form = format_of(x)
     return exp2_of_reduced(clamp(x, form.exp2_low, form.exp2_high))
@@ -242,8 +244,8 @@ def log2_poly(x: UOp) -> UOp:
     """Logarithm of x to base 2; -inf at both zeros, NaN below.
 
     Dtype: that of x, float32 or float64.
-    Error: at most 1.5 ULP over all float32, 1.5 ULP over float64, near 1 too. 29 operations in
-        float32, 40 in float64.
+    Error: at most 1.1 ULP, 1.4 ULP where nothing is fused; over all numbers, near 1 and below the
+        least normal one too. 28 operations in float32, 39 in float64.
     """
     form = format_of(x)
     k, m = split_exponent(x)
@@ -270,8 +272,8 @@ def sin_poly(x: UOp) -> UOp:
     """sin(x), x in radians, of any finite size; NaN for infinities.
 
     Dtype: that of x, float32 or float64.
-    Error: at most 1.5 ULP over all float32, 3 ULP over float64. About 75 operations in float32, 120
-        in float64, most of them to take whole turns from x exactly.
+    Error: at most 1.5 ULP in float32, 3 ULP in float64, over all numbers. About 80 operations in
+        float32, 130 in float64, most of them to take whole turns from x exactly.
     """
     form = format_of(x)
     bits = x.bitcast(form.uint)
@@ -292,7 +294,7 @@ def sin_poly(x: UOp) -> UOp:
 
 
 def turn_words(dtype: DType, leading: int, count: int) -> list[UOp]:
-    """The first words of 1 / (2 pi) after `leading` zero bits, as constants of an unsigned dtype."""
+    """The first words of 1 / (2 pi) after `leading` zero bits, as unsigned constants."""
     width = dtype.bits
     total = INVERSE_TURN >> (INVERSE_TURN_BITS + leading - width * count)
     return [
