@@ -50,6 +50,7 @@ def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]
     """For each node: cost of computing an element from what is stored or reduced, and its loads.
 
     `order` lists sources first. Shared parts are counted once a reader, which is an upper bound.
+    What is repeated by an EXPAND counts as one load: it is cheaper stored below the EXPAND.
     """
     costs: dict[UOp, tuple[int, int]] = {}
     for u in order:
@@ -60,5 +61,7 @@ def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]
         for s in u.src:
             c, n = costs.get(s, (0, 0))
             compute, loads = compute + c, loads + n
+        if u.op is Ops.EXPAND and compute and u.shape != u.src[0].shape:
+            compute, loads = 0, 1
         costs[u] = (min(compute, MAX_COST), min(loads, MAX_COST))
     return costs

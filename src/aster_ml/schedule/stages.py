@@ -348,7 +348,10 @@ class StagePlanner:
     def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
         """A load from a stored value or a parameter, which is to be seen as of this shape."""
         flat = self.simple(flat_index(reading.idxs, shape))
-        return self.token(source, reading.after).index(flat).load(reading.valid)
+        token = self.token(source, reading.after)
+        # A place that is always inside needs no gate: padding masks its value where it matters.
+        inside = flat.vmin >= 0 and flat.vmax < token.arg.size
+        return token.index(flat).load(None if inside else reading.valid)
 
     def token(self, source: UOp, after: tuple[UOp, ...] = ()) -> UOp:
         """A leaf that stands for memory, read once some STOREs have happened.
