@@ -127,7 +127,8 @@ def test_numpy_dtypes_there_and_back() -> None:
 @pytest.mark.parametrize(
     "value, expected",
     [(1, "int32"), (True, "bool"), (1.0, "float32"), ([1, 2.0], "float32"),
-     ([[True], [1]], "int32"), ([], "float32"), (np.int64(3), "int32"), (np.float64(3), "float32"), (np.bool_(1), "bool")],
+     ([[True], [1]], "int32"), ([], "float32"), (np.int64(3), "int32"), (np.float64(3), "float32"),
+     (np.bool_(1), "bool")],
 )
 def test_dtypes_of_python_values(value: Any, expected: str) -> None:
     assert dtypes.from_py(value) is to_dtype(expected)
