@@ -117,16 +117,19 @@ def of_expand(g: Term, u: UOp, i: int) -> Term:
 
 def of_pad(g: Term, u: UOp, i: int) -> Term:
     """Of a PAD: what is left without the padding."""
-    kept = [(before, before + size) for (before, _), size in zip(u.marg, u.src[0].shape)]
-    return g.move(Ops.SHRINK, tuple(kept))
+    shape = u.src[0].shape
+    kept = [(before, before + size) for (before, _), size in zip(u.marg, shape)]
+    return g.move(Ops.SHRINK, tuple(kept)).reshape(shape)
 
 
 def of_shrink(g: Term, u: UOp, i: int) -> Term:
     """Of a SHRINK: zeros where elements were cut off."""
     if g.is_zero:
         return g
-    cut = [(start, size - stop) for (start, stop), size in zip(u.marg, u.src[0].shape)]
-    return g.of(g.spread(u.shape).node.mop(Ops.PAD, tuple(cut)))
+    shape = u.src[0].shape
+    cut = [(start, size - stop) for (start, stop), size in zip(u.marg, shape)]
+    # Symbolic sizes may add up to that of the source without being written like it.
+    return g.of(g.spread(u.shape).node.mop(Ops.PAD, tuple(cut))).reshape(shape)
 
 
 # reductions and places

@@ -191,3 +191,16 @@ def test_windows_take_few_nodes() -> None:
     apart = windows_of(x, (3, 3), (3, 3), (1, 1), "test").uop
     moves = [sum(u.op in MOVEMENT for u in toposort(u)) for u in (sliding, apart)]
     assert moves <= [10, 3]
+
+
+@pytest.mark.parametrize("config", [{}, {"padding": 1, "dilation": 2}, {"stride": 2, "padding": 2}],
+                         ids=str)
+def test_symbolic_length(config: dict[str, Any]) -> None:
+    x, w = random(2, 3, 12), random(4, 3, 3)
+    length = UOp.variable("length", 5, 12).bind(9)
+    part = tensor(x).shrink((None, None, (0, length)))
+    have = part.conv2d(tensor(w), **config)
+    want = tensor(x[:, :, :9]).conv2d(tensor(w), **config)
+    np.testing.assert_allclose(value(have), value(want))
+    np.testing.assert_allclose(value(part.max_pool2d((2,))), value(
+        tensor(x[:, :, :9]).max_pool2d((2,))))

@@ -239,3 +239,14 @@ def test_batchnorm_adds_three_sums() -> None:
     added = added_nodes([y.uop, g], list(found.values()))
     assert added.count("REDUCE") == 3
     assert math.isfinite(value(found[x.uop]).sum())
+
+
+def test_gradient_through_a_symbolic_size() -> None:
+    x, n = leaf(np.ones((6, 4))), UOp.variable("n", 1, 6).bind(4)
+    part = x.shrink(((0, n), (0, 4)))
+    found = compute_gradient((part * part).sum(), ONE, {x})[x]
+    assert found.shape == (6, 4)
+    np.testing.assert_array_equal(value(found), np.repeat([2.0, 0], [4, 2])[:, None] * np.ones(4))
+    padded = part.pad_zeros(((0, 6 - n), (1, 1)))
+    found = compute_gradient((padded * number(3)).sum(0), ONE, {x})[x]
+    np.testing.assert_array_equal(value(found), np.repeat([3.0, 0], [4, 2])[:, None] * np.ones(4))

@@ -19,10 +19,9 @@ L = TypeVar("L", bound="LinalgMixin")
 
 if TYPE_CHECKING:
     # What a Tensor has beside this mixin.
-    from aster_ml.mixin.join import JoinMixin
     from aster_ml.mixin.order import OrderMixin
 
-    class Base(ContractMixin, JoinMixin, OrderMixin):
+    class Base(ContractMixin, OrderMixin):
         """The type of self."""
 
 else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aster_ml.dtype import dtypes, least_upper_float
 from aster_ml.errors import ArgumentError, ShapeError
-from aster_ml.helpers import ceildiv, make_tuple, prod
+from aster_ml.helpers import all_int, ceildiv, make_tuple, prod
 from aster_ml.mixin.handle import Handle
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import smax
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aster_ml.mixin.index import IndexMixin
     from aster_ml.mixin.math import MathMixin
 
-    class Base(CreateMixin, IndexMixin, MathMixin):
+    class Base(IndexMixin, MathMixin, CreateMixin):
         """The type of self."""
 
 else:
@@ -238,14 +238,19 @@ def windows_of(
     all_of_lead = [None] * len(lead)
     # A window of one element has no next one to be distant from.
     gaps = [d if k > 1 else 0 for k, d in zip(kernel, dilation)]
+    if all(k == s == 1 for k, s in zip(kernel, stride)):
+        return x.reshape((*x.shape, *kernel))
     counts = [(i - d * (k - 1) - 1) // s + 1 for i, k, s, d in zip(sizes, kernel, stride, gaps)]
     spans = [o * s for o, s in zip(counts, stride)]
-    if all(s >= k * d for k, s, d in zip(kernel, stride, gaps)):
+    if all_int(sizes) and all(s >= k * d for k, s, d in zip(kernel, stride, gaps)):
         return separate_windows(x, counts, kernel, stride, gaps)
-    rows = [smax(i, n) + k * d for i, n, k, d in zip(sizes, spans, kernel, gaps)]
+    # Of a symbolic size only a bound is known for how far the last stride goes beyond the end.
+    room = [k * d + (max(n - i, 0) if isinstance(i, int) else s - 1)
+            for i, n, k, s, d in zip(sizes, spans, kernel, stride, gaps)]
+    rows = [i + more for i, more in zip(sizes, room)]
     short = [r - d for r, d in zip(rows, gaps)]
     first = [(k - 1) * d for k, d in zip(kernel, gaps)]
-    x = pad_last(x, [(0, r - i) for r, i in zip(rows, sizes)])
+    x = pad_last(x, [(0, more) for more in room])
     x = x.reshape((*lead, *interleave([1] * dims, rows)))
     x = x.expand((*lead, *interleave(kernel, rows)))
     x = x.reshape((*lead, *[k * r for k, r in zip(kernel, rows)]))
