@@ -124,7 +124,8 @@ class Interpreter:
         self.numbers: dict[UOp, int] = {}
         self.lanes: dict[UOp, tuple[UOp, ...]] = {}
         self.start_values: Values = []
-        self.steps: list[Step | LoopStart | LoopEnd | type[Barrier]] = []
+        # Functions, and the objects that steer between them.
+        self.steps: list[Any] = []
         # Arithmetic on variables alone, such as sizes: some of it is needed before the rest.
         self.size_steps: dict[UOp, Step] = {}
         self.scratch: list[UOp] = []
@@ -146,7 +147,7 @@ class Interpreter:
             if len(array) < p.arg.size:
                 raise InternalError(f"{self.linear.name}: buffer {p.arg.slot} has {len(array)} "
                                     f"elements, the kernel wants {p.arg.size}")
-        # Memory is often longer than the buffer; what is past its end is out of bounds all the same.
+        # Memory is often longer than the buffer; what is past the end is out of bounds all the same.
         arrays = [a[:p.arg.size] for p, a in zip(self.linear.params, arrays, strict=True)]
         values = list(self.start_values)
         for v, value in zip(self.linear.variables, variables, strict=True):
@@ -179,18 +180,18 @@ class Interpreter:
         place, steps, values = 0, self.steps, item.values
         while place < len(steps):
             step = steps[place]
-            if isinstance(step, LoopStart):
+            kind = step.__class__
+            if kind is LoopStart:
                 low, high = item.part if step.thread else (0, values[step.size][0])
                 values[step.number] = [low]
                 place = place + 1 if low < high else step.end + 1
-            elif isinstance(step, LoopEnd):
+            elif kind is LoopEnd:
                 start = steps[step.start]
-                assert isinstance(start, LoopStart)
                 following = values[start.number][0] + 1
                 high = item.part[1] if start.thread else values[start.size][0]
                 values[start.number] = [following]
                 place = step.start + 1 if following < high else place + 1
-            elif isinstance(step, type):
+            elif kind is Barrier:
                 yield
                 place += 1
             else:
@@ -254,7 +255,7 @@ class Interpreter:
                                         "the innermost loop")
                 self.close_loop(open_loops)
         elif op is Ops.BARRIER:
-            self.steps.append(Barrier)
+            self.steps.append(Barrier())
         elif op is Ops.DEFINE_LOCAL:
             self.scratch.append(u)
         elif op in ELEMENTWISE:
@@ -283,9 +284,7 @@ class Interpreter:
     def close_loop(self, open_loops: list[int]) -> None:
         """The innermost loop ends."""
         start = open_loops.pop()
-        loop = self.steps[start]
-        assert isinstance(loop, LoopStart)
-        loop.end = len(self.steps)
+        self.steps[start].end = len(self.steps)
         self.steps.append(LoopEnd(start))
 
     def compile_alu(self, u: UOp) -> Step:
@@ -296,6 +295,13 @@ class Interpreter:
         rows = list(zip(*[m for _, m in readers], strict=True))
         sources = [n for n, _ in readers]
         op, dtype, dts = u.op, u.dtype, tuple([s.dtype for s in u.src])
+
+        def step_once(item: Item) -> None:
+            values = item.values
+            values[number] = [evaluate(op, dtype, tuple([values[n][0] for n in sources]), dts)]
+
+        if len(rows) == 1:
+            return step_once
 
         def step(item: Item) -> None:
             found = [item.values[n] for n in sources]
