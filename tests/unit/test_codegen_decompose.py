@@ -138,6 +138,16 @@ def test_native_functions_stay() -> None:
         assert not ops & {Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW}
 
 
+def test_exp_is_no_product_under_exp2() -> None:
+    x = leaf(1, dtypes.float32)
+    values = np.linspace(-80, 80, 10_001).astype(np.float32)
+    exact = np.exp(values.astype(np.float64))
+    for value in ((x * (1 / math.log(2))).exp2(), (x.const_like(1 / math.log(2)) * x).exp2()):
+        np.testing.assert_allclose(run(value, values), exact, rtol=2e-7)
+    kernel = kernel_of((x * (1 / math.log(2))).exp2())
+    assert decompose(kernel, OPENCL) is kernel
+
+
 def test_powers_that_are_products_are_so_everywhere() -> None:
     x = leaf(1, dtypes.float32)
     cube = kernel_of(x.alu(Ops.POW, x.const_like(3.0)))

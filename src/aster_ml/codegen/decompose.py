@@ -24,7 +24,12 @@ from aster_ml.codegen.float_emulation import (
 )
 from aster_ml.codegen.power import pow_constant, pow_float, pow_int
 from aster_ml.codegen.threefry import low_word, threefry
-from aster_ml.codegen.transcendental import exp2_poly, log2_poly, sin_poly
+from aster_ml.codegen.transcendental import (
+    exp2_of_scaled,
+    exp2_poly,
+    log2_poly,
+    sin_poly,
+)
 from aster_ml.dtype import DType, dtypes, round_float
 from aster_ml.errors import CompileError
 from aster_ml.target import Target
@@ -137,6 +142,16 @@ class Decomposition:
             for dtype in (dtypes.uint64, dtypes.float64):
                 self.need(dtype, "taking whole turns from the argument of sin")
         return polynomial(x)
+
+    def exp2(self, x: UOp) -> UOp:
+        """EXP2; of a value times a constant, such as exp, without rounding the product."""
+        if not self.target.has_op("EXP2") and x.op is Ops.MUL and x.dtype not in NARROW:
+            for value, factor in (x.src, x.src[::-1]):
+                if factor.op is Ops.CONST:
+                    found = exp2_of_scaled(value, factor.arg)
+                    if found is not None:
+                        return found
+        return self.function(exp2_poly, Ops.EXP2, x)
 
     def power(self, x: UOp, y: UOp) -> UOp:
         """POW."""
@@ -279,7 +294,7 @@ def split_mulacc(sink: UOp) -> UOp:
 
 Replacement = Callable[[Decomposition, DType, tuple[UOp, ...]], UOp]
 REPLACEMENTS: dict[Ops, Replacement] = {
-    Ops.EXP2: lambda d, dtype, s: d.function(exp2_poly, Ops.EXP2, s[0]),
+    Ops.EXP2: lambda d, dtype, s: d.exp2(s[0]),
     Ops.LOG2: lambda d, dtype, s: d.function(log2_poly, Ops.LOG2, s[0]),
     Ops.SIN: lambda d, dtype, s: d.function(sin_poly, Ops.SIN, s[0]),
     Ops.POW: lambda d, dtype, s: d.power(s[0], s[1]),
