@@ -148,18 +148,18 @@ class Tensor(
         return storage.buffer_of(apart.uop.base).ensure_allocated()
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The value as a NumPy array; on the host it shares the tensor's memory.
+        """The value as a NumPy array, a copy that later writes do not change.
 
         Dtype: the same; bfloat16 and fp8 as the types of `ml_dtypes`.
         """
-        return self.memory().numpy().reshape(self.shape)
+        return self.memory().numpy(copy=True).reshape(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()
-        return np.array(array, dtype=dtype) if copy or dtype is not None else array
+        return array if dtype is None else array.astype(dtype, copy=False)
 
     def data(self) -> memoryview:
-        """The value as a memoryview of the tensor's shape.
+        """The value as a memoryview of the tensor's shape; on the host it is the memory itself.
 
         Raises: DTypeError for dtypes that memoryviews do not know (bfloat16, fp8).
         """
@@ -174,7 +174,7 @@ class Tensor(
 
     def tolist(self) -> Any:
         """The value as nested Python lists; of a tensor without axes, as a number."""
-        array = self.numpy()
+        array = self.memory().numpy().reshape(self.shape)
         if self.dtype.fmt is None:
             array = array.astype(np.float32)
         return array.tolist()

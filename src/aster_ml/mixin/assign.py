@@ -10,7 +10,9 @@ from __future__ import annotations
 import weakref
 from typing import Any, Self
 
+from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
+from aster_ml.engine import storage
 from aster_ml.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from aster_ml.mixin.handle import (
     VIEWED,
@@ -53,6 +55,29 @@ def buffer_below(uop: UOp) -> UOp:
     while uop.op is not Ops.BUFFER:
         uop = uop.src[0]
     return uop
+
+
+def is_shared(handle: Handle) -> bool:
+    """Whether other tensors, equal to `handle` when it became memory, name the same memory."""
+    u = handle.uop
+    origins: list[UOp] = []
+    while u.op is not Ops.BUFFER:
+        origins += storage.origins_of(u)
+        u = u.src[0]
+    if u in SHARED:
+        return True
+    origins += storage.origins_of(u)
+    # An effect that has run leaves the memory it wrote to; that is no other value.
+    named = {node for node in origins if node.op is not Ops.AFTER}
+    return bool(named) and any(
+        other.uop in named for other in live_handles() if other is not handle)
+
+
+def take_private_copy(node: UOp) -> None:
+    """Gives a BUFFER node memory of its own where it has that of others (an array, bytes)."""
+    buffer = storage.buffer_of(node)
+    if buffer.opaque is not None:
+        storage.attach(node, Buffer(buffer.device, buffer.size, buffer.dtype).copy_from(buffer))
 
 
 def without_detach(uop: UOp) -> UOp:
@@ -107,7 +132,7 @@ class AssignMixin(IndexMixin):
             return self
         if self.device.startswith("DISK") and value.device != self.device:
             value = value.copy_to(self.device)
-        if is_view(self.uop) and buffer_below(self.uop) not in SHARED:
+        if is_view(self.uop) and not is_shared(self):
             self.write(without_detach(self.uop), value)
         else:
             self.uop = value
@@ -136,6 +161,7 @@ class AssignMixin(IndexMixin):
     def write(self, view: UOp, value: UOp) -> None:
         """Writes `value` to a view of our memory; tensors that we are a view of see it too."""
         own = without_detach(self.uop)
+        take_private_copy(buffer_below(own))
         effect = view.store(value)
         below = set()
         u = own
@@ -150,6 +176,17 @@ class AssignMixin(IndexMixin):
                 if handle is not self and handle.uop in below and handle.uop is not self.uop:
                     handle.uop = handle.uop.after(effect)
         self.uop = own.after(effect)
+
+    def replace(self, x: Self, allow_shape_mismatch: bool = False) -> Self:
+        """Makes self a name for the value of `x`; memory is left as it is. Returns self.
+
+        Raises: ShapeError where shapes differ, unless that is allowed.
+        """
+        if self.shape != x.shape and not allow_shape_mismatch:
+            raise ShapeError(f"replace: {show_shape(x.shape)} for {show_shape(self.shape)}; the "
+                             "same shape is wanted")
+        self.uop = x.uop
+        return self
 
     # by index
 
@@ -174,7 +211,7 @@ class AssignMixin(IndexMixin):
         if not is_view(self.uop):
             self.uop = overlay(self, parsed.spans, value).uop
             return
-        if buffer_below(self.uop) in SHARED:
+        if is_shared(self):
             self.uop = own_memory(self.uop, self.device)
         for spans, part in whole_windows(parsed.spans, self.shape, value):
             own = without_detach(self.uop)
@@ -222,7 +259,7 @@ class AssignMixin(IndexMixin):
 def value_like(x: Any, v: Any) -> Any:
     """A value given as a number, list or array, with the dtype of `x`."""
     if isinstance(v, (bool, int, float)):
-        return x.scalar(v)
+        return x.full_of((), v)
     return x.__class__(v, device=x.device, dtype=x.dtype)
 
 

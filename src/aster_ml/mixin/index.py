@@ -14,11 +14,12 @@ import numpy as np
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, DeviceError, IndexRangeError, ShapeError
-from aster_ml.mixin.handle import Handle
-from aster_ml.mixin.movement import broadcast_shapes, is_symbolic, size_between
+from aster_ml.mixin.handle import Handle, number_everywhere
+from aster_ml.mixin.movement import broadcast_shapes, is_symbolic
+from aster_ml.mixin.sizes import size_between
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp, index_alu, to_uop
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import MOVEMENT, Ops
 
 
 class Span(NamedTuple):
@@ -335,7 +336,10 @@ def gather_nodes(
         if source.device != x.device:
             raise DeviceError(f"index: the indices are on {source.device}, the tensor on "
                               f"{x.device}; .to({x.device!r}) moves them")
-    found = x.derive(x.uop.gather_at(*nodes))
+    if number_everywhere(x.uop):
+        found = x.full_of(shape, x.uop.base.arg)
+    else:
+        found = x.derive(x.uop.gather_at(*nodes))
     if valid is None:
         return found
     return x.derive(UOp(Ops.WHERE, x.dtype, (valid, found.uop, UOp.const(x.dtype, 0))))
@@ -354,12 +358,22 @@ def spread_node(node: UOp, shape: tuple[Any, ...]) -> UOp:
     return node.broadcast_to(shape) if shape else node.reshape(())
 
 
+def value_bounds(u: UOp) -> tuple[int, int]:
+    """Bounds of an integer node, seen through movement."""
+    padded = False
+    while u.op in MOVEMENT:
+        padded = padded or u.op is Ops.PAD
+        u = u.src[0]
+    low, high = u.bounds
+    return (min(low, 0), max(high, 0)) if padded else (low, high)
+
+
 def index_node(index: UOp, size: Any, checked: bool = False) -> tuple[UOp, UOp | None]:
     """User's ints as indices of an axis: negative ones count from the end.
 
     Returns the index, held inside the axis, and where it was inside, or None if it always is.
     """
-    low, high = index.bounds
+    low, high = value_bounds(index)
     node = index if index.dtype is dtypes.index else UOp(Ops.CAST, dtypes.index, (index,))
     shape = index.shape
     if checked:

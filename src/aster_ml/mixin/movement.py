@@ -12,6 +12,7 @@ from typing import Any, Self
 from aster_ml.errors import ArgumentError, IndexRangeError, ShapeError
 from aster_ml.helpers import argfix, ceildiv, prod
 from aster_ml.mixin.formula import rearrange
+from aster_ml.mixin.sizes import inferred_size, same_count, size_between, size_ceildiv
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.ops import Ops
 
@@ -255,9 +256,9 @@ class MovementMixin:
         if all(p == (0, s) for p, s in zip(pairs, shape, strict=True)):
             return self
         counts = [size_between(start, stop) for start, stop in pairs]
-        if any(is_symbolic(pair[0]) and not is_symbolic(count)
-               for pair, count in zip(pairs, counts, strict=True)):
-            # In two steps, first the start and then the size, the size is seen to be fixed.
+        if any(is_symbolic(start) and stop - start is not count
+               for (start, stop), count in zip(pairs, counts, strict=True)):
+            # In two steps, first the start and then the size, the size is seen in simplest form.
             rest = [(a, s) if is_symbolic(a) else (a, b)
                     for (a, b), s in zip(pairs, shape, strict=True)]
             inner = self.mop(Ops.SHRINK, tuple(rest))
@@ -459,61 +460,3 @@ def axis_number(axis: Any, what: str) -> int:
     if isinstance(axis, bool) or not hasattr(axis, "__index__"):
         raise ArgumentError(f"{what}: axis {axis!r} is a {type(axis).__name__}; an int is wanted")
     return int(axis.__index__())
-
-
-def factors(shape: Sequence[Any]) -> tuple[int, list[Any]]:
-    """The product of sizes as a number and the symbolic factors beside it."""
-    number, symbolic, pending = 1, [], list(shape)
-    while pending:
-        size = pending.pop()
-        if isinstance(size, int):
-            number *= size
-        elif size.op is Ops.CONST:
-            number *= size.arg
-        elif size.op is Ops.MUL:
-            pending.extend(size.src)
-        else:
-            symbolic.append(size)
-    return number, symbolic
-
-
-def same_count(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two shapes hold equally many elements."""
-    (n, a), (m, b) = factors(one), factors(other)
-    return n == m and (n == 0 or sorted(map(id, a)) == sorted(map(id, b)))
-
-
-def inferred_size(old: Sizes, known: Sequence[Any], what: str = "reshape") -> Any:
-    """The size that stands for -1."""
-    (have, left), (rest, taken) = factors(old), factors(known)
-    fits = rest != 0 and have % rest == 0
-    for size in taken:
-        fits = fits and size in left
-        if fits:
-            left.remove(size)
-    if not fits:
-        raise ShapeError(
-            f"{what}: {show_shape(old)} has {show_size(prod(old))} elements, which the known "
-            f"sizes, {show_size(prod(known))} together, do not divide"
-        )
-    return prod(left) * (have // rest) if left else have // rest
-
-
-def size_between(start: Any, stop: Any) -> Any:
-    """stop - start; an int where one is the other and a number, even if both are symbolic."""
-    (one, low), (two, high) = offset_of(start), offset_of(stop)
-    return high - low if one is two else stop - start
-
-
-def offset_of(size: Any) -> tuple[Any, int]:
-    """A size as what is symbolic in it, or None, and a number added to that."""
-    if isinstance(size, int):
-        return None, size
-    if size.op is Ops.ADD and size.src[1].op is Ops.CONST:
-        return size.src[0], size.src[1].arg
-    return size, 0
-
-
-def size_ceildiv(size: Any, amount: int) -> Any:
-    """A size divided by an int, rounded up."""
-    return ceildiv(size, amount) if isinstance(size, int) else (size + (amount - 1)) // amount

@@ -225,7 +225,7 @@ def check_index(x: Any, dim: int, index: Any, what: str) -> int:
 def source_of(x: Any, index: Any, src: Any, what: str) -> Any:
     """The values to scatter, of the shape of the index."""
     if not isinstance(src, Handle):
-        return x.scalar(src).reshape((1,) * index.ndim).broadcast_to(index.shape)
+        return x.full_of(index.shape, src)
     if src.dtype is not x.dtype:
         raise DTypeError(f"{what}: values are {src.dtype.name}, the tensor is {x.dtype.name}; "
                          f".cast({x.dtype.name!r}) makes them fit")
