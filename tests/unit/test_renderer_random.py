@@ -1,7 +1,7 @@
 """Random linear programs: what the renderers make of them does what the interpreter does.
 
-Each has some loops, written-out lanes, a SIMD lane and a reduction, with loads of any stride, gates,
-gathers and a small expression; the seed of a program that fails is in the test's name.
+Each has some loops, written-out lanes, a SIMD lane and a reduction, with loads of any stride,
+gates, gathers and a small expression; the seed of one that fails is in the test's name.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Interpreter:
             if len(array) < p.arg.size:
                 raise InternalError(f"{self.linear.name}: buffer {p.arg.slot} has {len(array)} "
                                     f"elements, the kernel wants {p.arg.size}")
-        # Memory is often longer than the buffer; what is past the end is out of bounds all the same.
+        # Memory is often longer than the buffer; what is past its end is still out of bounds.
         arrays = [a[:p.arg.size] for p, a in zip(self.linear.params, arrays, strict=True)]
         values = list(self.start_values)
         for v, value in zip(self.linear.variables, variables, strict=True):
