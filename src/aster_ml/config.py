@@ -103,12 +103,11 @@ DEBUG_FILTER = Setting("DEBUG_FILTER", "", "Comma-separated parts of Aster (sche
                        "engine, jit) whose DEBUG output is shown; empty shows all.")
 DEV = Setting("DEV", "", "Default device: CPU, PYTHON, NULL, OPENCL; empty means CPU.")
 JIT = Setting("JIT", 1, "0 makes TinyJit call the function each time; 1 records and replays.")
-BEAM = Setting("BEAM", 0, "Width of the search around the default schedule; 0 for none.",
-               ("codegen",))
 NOOPT = Setting("NOOPT", 0, "1 leaves every kernel as plain loops.", ("codegen",))
 CLANG = Setting("CLANG", 0, "1 renders C and compiles it with cc instead of LLVM in the process.",
                 ("codegen",))
-SPEC = Setting("SPEC", 0, "1 verifies every stage against its specification; 2 every pass.")
+SPEC = Setting("SPEC", 0, "1 verifies every stage against its specification, and that accesses "
+               "stay inside their buffers; 2 every pass of codegen too.")
 THREADS = Setting("THREADS", 0, "Threads of the CPU device; 0 means one a core.", ("codegen",))
 CACHEDIR = Setting("CACHEDIR", "", "Folder of the disk cache; empty means the platform's own.")
 CACHE = Setting("CACHE", 1, "0 neither reads nor writes the disk cache.")
@@ -122,7 +121,9 @@ GRAPH_LIMIT = Setting("GRAPH_LIMIT", 200000, "Unrealized nodes of one tensor pas
                       "GRAPH_GUARD acts.")
 GRAPH_GUARD = Setting("GRAPH_GUARD", 1, "What happens past GRAPH_LIMIT: 0 nothing, 1 a warning "
                       "that names the line, 2 the graph is realized.")
-CHECK_OOB = Setting("CHECK_OOB", 0, "1 proves every load and store inside its buffer when a "
-                    "kernel is scheduled.")
-DETERMINISTIC = Setting("DETERMINISTIC", 0, "1 makes results independent of the thread count.",
-                        ("schedule", "codegen"))
+
+
+def debug_shown(part: str) -> bool:
+    """Whether DEBUG output of this part of Aster (schedule, codegen, engine, jit) is wanted."""
+    wanted = str(DEBUG_FILTER.value)
+    return not wanted or part in wanted.split(",")

@@ -56,7 +56,8 @@ def stage_loads(kernel: Kernel, strip_id: int) -> None:
     items = ranges_of_kind(kernel, AxisType.LOCAL)
     n_items = prod([size(r) for r in items])
     tile_kinds = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
-    changes: dict[UOp, UOp] = {}
+    fills: list[UOp] = []
+    reads: list[tuple[UOp, UOp, UOp]] = []
     for number, u in enumerate(x for x in toposort(kernel.sink)
                                if x.op is Ops.LOAD and strip in x.ranges):
         axes = sorted([r for r in u.ranges if r.arg.kind in tile_kinds], key=lambda r: r.arg.id)
@@ -73,10 +74,11 @@ def stage_loads(kernel: Kernel, strip_id: int) -> None:
             last = i == len(axes) - 1
             place[r] = rest if last else index_alu(Ops.MOD, rest, r.src[0])
             rest = index_alu(Ops.IDIV, rest, r.src[0])
-        filled = local.index(element).store(substitute(u, place))
-        barrier = UOp(Ops.BARRIER, dtypes.void, (filled,))
-        changes[u] = local.after(barrier).index(position(axes)).load()
-    kernel.sink = substitute(kernel.sink, changes)
+        fills.append(local.index(element).store(substitute(u, place)))
+        reads.append((u, local, position(axes)))
+    barrier = UOp(Ops.BARRIER, dtypes.void, tuple(fills))
+    kernel.sink = substitute(kernel.sink, {
+        u: local.after(barrier).index(at).load() for u, local, at in reads})
 
 
 def reduce_in_groups(kernel: Kernel) -> None:

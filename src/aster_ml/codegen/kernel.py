@@ -206,7 +206,8 @@ class Kernel:
                 continue
             if u.op in (Ops.END, Ops.REDUCE):
                 closed = [p for r in u.src[1:] for p in parts.get(r, (new.get(r, r),))]
-                new[u] = UOp(u.op, u.dtype, (new[u.src[0]], *closed), u.arg)
+                new[u] = UOp(u.op, u.dtype, (new[u.src[0]], *closed), u.arg) if closed else (
+                    new[u.src[0]])
             else:
                 src = tuple([new[s] for s in u.src])
                 new[u] = u if src == u.src else rebuild(u, src)

@@ -14,28 +14,31 @@ from aster_ml.codegen.indices import lower_index_dtype, split_lanes
 from aster_ml.codegen.kernel import Kernel, merge_axes, simplify_indices
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import Opt
-from aster_ml.config import NOOPT
+from aster_ml.config import NOOPT, SPEC
 from aster_ml.dtype import dtypes
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.spec import verify
 
 # Seconds spent in each pass since the process began.
 PASS_TIMES: dict[str, float] = {}
 
 
 class PassClock:
-    """Adds the time between calls to the named pass."""
+    """Adds the time between calls to the named pass; with SPEC=2 verifies what the pass made."""
 
     def __init__(self) -> None:
         self.last = time.perf_counter()
 
-    def __call__(self, name: str) -> None:
+    def __call__(self, name: str, sink: UOp | None = None) -> None:
         now = time.perf_counter()
         PASS_TIMES[name] = PASS_TIMES.get(name, 0.0) + now - self.last
-        self.last = now
+        if SPEC >= 2 and sink is not None:
+            verify(sink, "kernel")
+        self.last = time.perf_counter()
 
 
 def schedule_kernel(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) -> Kernel:
@@ -59,17 +62,17 @@ def lower(
     """The kernel as a list of nodes for this target, and the Opts that it was given."""
     clock = PassClock()
     kernel = schedule_kernel(ast, target, opts)
-    clock("codegen.schedule_kernel")
+    clock("codegen.schedule_kernel", kernel.sink)
     # Before indices are simplified: block and work-item numbers come in as divisions.
     if target.has_local:
         kernel.sink = build_blocks(kernel)
-        clock("codegen.build_blocks")
+        clock("codegen.build_blocks", kernel.sink)
     # Splitting axes leaves sums of products in the indices.
     sink = simplify_indices(kernel.sink)
-    clock("codegen.simplify_indices")
+    clock("codegen.simplify_indices", sink)
     # Before lanes are set apart: a decomposition may add integer arithmetic of its own.
     sink = decompose(sink, target)
-    clock("codegen.decompose")
+    clock("codegen.decompose", sink)
     sink = split_lanes(sink)
     clock("codegen.split_lanes")
     # Last of the rewrites: bounds and floor division end here.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from aster_ml.config import SPEC
 from aster_ml.dtype import DType
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
@@ -19,6 +20,7 @@ from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp, need
 from aster_ml.uop.ops import MOVEMENT, AxisType, Memory, Ops, ParamArg, RangeArg, StageArg
+from aster_ml.uop.show import render_expr
 
 
 class Slot(NamedTuple):
@@ -245,6 +247,8 @@ class Splitter:
         flat, value = substitute_all([flat, value], changes)
         out_param = UOp(Ops.PARAM, value.dtype, (), ParamArg(0, self.slots[out].size))
         order = [r for r in ranges if r.op is Ops.RANGE]
+        if SPEC:
+            check_bounds(out_param.index(flat), value)
         store = out_param.index(flat).store(value).end(*order)
         ast = canonical(UOp.sink(store), order)
         step = Step("kernel", tuple(slots), ast, self.slots[out].device)
@@ -256,6 +260,19 @@ class Splitter:
         """An assign may read its own target only at the element that it writes."""
         if read.src[1] is not flat and after == target_after:
             raise HazardError(value=u.src[1] if u.op is Ops.STORE else u)
+
+
+def check_bounds(target: UOp, value: UOp) -> None:
+    """Raises InternalError unless interval arithmetic shows every access inside its buffer.
+
+    Where a gate decides, only the renderers' rule that a failing gate touches nothing helps.
+    """
+    ungated = [u.src[0] for u in toposort(value) if u.op is Ops.LOAD and len(u.src) == 1]
+    for at in [target, *ungated]:
+        low, high = at.src[1].bounds
+        if low < 0 or high >= at.src[0].arg.size:
+            raise InternalError(f"split: an index runs from {low} to {high} in a buffer of "
+                                f"{at.src[0].arg.size} elements: {render_expr(at.src[1])}")
 
 
 def base_param(u: UOp) -> UOp:

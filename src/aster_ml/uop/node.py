@@ -57,8 +57,9 @@ def unnamed(u: UOp) -> frozenset[UOp]:
     if op in CLOSES_RANGES and len(src) > 1:
         inner = src[0].ranges.union(*[s.ranges for s in src[1:]])
         return inner.difference([r for r in src[1:] if r.op is Ops.RANGE])
-    if op is Ops.AFTER:
-        return src[0].ranges
+    if op is Ops.BARRIER:
+        # What lanes did before it is done: whatever comes after depends on the loops alone.
+        return frozenset([r for s in src for r in s.ranges if not r.arg.kind.is_lane])
     if not src:
         return NO_RANGES
     first = src[0].ranges
