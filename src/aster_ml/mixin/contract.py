@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import make_tuple
+from aster_ml.mixin.handle import cast_node
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
 from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 
 Labels = tuple[Any, ...]
 C = TypeVar("C", bound="ContractMixin")
@@ -35,26 +38,27 @@ class ContractMixin(PoolMixin):
         Raises: ShapeError when the two k differ, or a side has no axes.
         Source: Python array API 2023.12, matmul.
         """
-        x = self
-        if not x.shape or not w.shape:
-            raise ShapeError(f"matmul: each side needs an axis, in {show_shape(x.shape)} @ "
-                             f"{show_shape(w.shape)}; * multiplies by a scalar")
-        k, k_w = x.shape[-1], w.shape[-1 if len(w.shape) == 1 else -2]
+        x, xs, ws = self, self.shape, w.shape
+        if not xs or not ws:
+            raise ShapeError(f"matmul: each side needs an axis, in {show_shape(xs)} @ "
+                             f"{show_shape(ws)}; * multiplies by a scalar")
+        k, k_w = xs[-1], ws[-1 if len(ws) == 1 else -2]
         if not (k is k_w or k == k_w):
             raise ShapeError(f"matmul: k differs, {show_shape((k,))[1:-1]} against "
-                             f"{show_shape((k_w,))[1:-1]}, in {show_shape(x.shape)} @ "
-                             f"{show_shape(w.shape)}")
+                             f"{show_shape((k_w,))[1:-1]}, in {show_shape(xs)} @ {show_shape(ws)}")
         result, wide = accumulation_dtypes((x.dtype, w.dtype), dtype)
-        broadcast_shapes("matmul", x.shape[:-2], w.shape[:-2])
-        x, w = x.cast(wide), w.cast(wide)
-        if len(w.shape) > 1:
-            w = w.transpose(-2, -1)
-            if len(x.shape) > 1:
-                # [*b, n, 1, k] and [*b, 1, m, k].
-                x, w = x.unsqueeze(-2), w.unsqueeze(-3)
-            else:
-                x = x.unsqueeze(0)
-        return (x * w).sum(-1, dtype=wide).cast(result)
+        batch = broadcast_shapes("matmul", xs[:-2], ws[:-2]) if len(xs) > 2 or len(ws) > 2 else ()
+        left, right = cast_node(x.uop, wide), cast_node(w.uop, wide)
+        rows, columns = xs[-2:-1], ws[-1:] if len(ws) > 1 else ()
+        if columns:
+            last = len(ws) - 1
+            right = right.mop(Ops.PERMUTE, (*range(last - 1), last, last - 1))
+        # [*b, n, 1, k] and [*b, 1, m, k], spread over [*b, n, m, k].
+        spread = (*batch, *rows, *columns, k)
+        left = left.reshape((*xs[:-1], *(1,) * len(columns), k)).broadcast_to(spread)
+        right = right.reshape((*ws[:-2], *(1,) * len(rows), *columns, k)).broadcast_to(spread)
+        product = x.derive_with(UOp(Ops.MUL, wide, (left, right)), w)
+        return product.sum(-1, dtype=wide).cast(result)
 
     def matmul(self, x: Self, reverse: bool = False, dtype: DTypeLike | None = None) -> Self:
         """`self.dot(x)`; with `reverse` `x.dot(self)`.
