@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from aster_ml.dtype import dtypes
-from aster_ml.errors import ArgumentError, ShapeError
+from aster_ml.errors import ArgumentError, DeviceError, ShapeError
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import Ops
-from tests.unit.numerics import check_torch, tensor, value
+from tests.unit.numerics import check_torch, leaf, tensor, value
 
 
 def random(*shape: int, seed: int = 0) -> Any:
@@ -86,6 +86,12 @@ def test_dtype_is_that_of_accumulation_and_result() -> None:
 def test_matmul_refuses(left: Any, right: Any, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         tensor(np.zeros(left)).dot(tensor(np.zeros(right)))
+
+
+def test_matmul_of_two_devices_is_refused() -> None:
+    a, b = Tensor.from_uop(leaf(np.ones((2, 2)))), Tensor.from_uop(leaf(np.ones((2, 2)), "CPU:1"))
+    with pytest.raises(DeviceError, match="matmul: one value is on CPU, the other on CPU:1"):
+        a.dot(b)
 
 
 @pytest.mark.torch

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import make_tuple
-from aster_ml.mixin.handle import cast_node
+from aster_ml.mixin.handle import broadcast_all, cast_node
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
 from aster_ml.uop.infer import show_shape
@@ -47,18 +47,18 @@ class ContractMixin(PoolMixin):
             raise ShapeError(f"matmul: k differs, {show_shape((k,))[1:-1]} against "
                              f"{show_shape((k_w,))[1:-1]}, in {show_shape(xs)} @ {show_shape(ws)}")
         result, wide = accumulation_dtypes((x.dtype, w.dtype), dtype)
-        batch = broadcast_shapes("matmul", xs[:-2], ws[:-2]) if len(xs) > 2 or len(ws) > 2 else ()
+        if len(xs) > 2 and len(ws) > 2:
+            broadcast_shapes("matmul", xs[:-2], ws[:-2])
         left, right = cast_node(x.uop, wide), cast_node(w.uop, wide)
         rows, columns = xs[-2:-1], ws[-1:] if len(ws) > 1 else ()
         if columns:
             last = len(ws) - 1
             right = right.mop(Ops.PERMUTE, (*range(last - 1), last, last - 1))
         # [*b, n, 1, k] and [*b, 1, m, k], spread over [*b, n, m, k].
-        spread = (*batch, *rows, *columns, k)
-        left = left.reshape((*xs[:-1], *(1,) * len(columns), k)).broadcast_to(spread)
-        right = right.reshape((*ws[:-2], *(1,) * len(rows), *columns, k)).broadcast_to(spread)
-        product = x.derive_with(UOp(Ops.MUL, wide, (left, right)), w)
-        return product.sum(-1, dtype=wide).cast(result)
+        left = left.reshape((*xs[:-1], *(1,) * len(columns), k))
+        right = right.reshape((*ws[:-2], *(1,) * len(rows), *columns, k))
+        product = UOp(Ops.MUL, wide, broadcast_all("matmul", (left, right)))
+        return x.derive_with(product, w).sum(-1, dtype=wide).cast(result)
 
     def matmul(self, x: Self, reverse: bool = False, dtype: DTypeLike | None = None) -> Self:
         """`self.dot(x)`; with `reverse` `x.dot(self)`.
