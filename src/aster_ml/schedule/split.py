@@ -234,7 +234,7 @@ class Splitter:
             source, stores = self.planner.memory_behind[node.src[0]]
             after = all_effects(stores)
             slot = self.memory(source)
-            if slot == out and target is not None and target.src[0].op is not Ops.PARAM:
+            if slot == out and target is not None:
                 self.check_in_place(u, node, flat, after, target_after)
             reads[slot, after] = None
             if slot not in number:
