@@ -106,7 +106,9 @@ def test_bfloat16_of_the_package_is_read(tmp_path: pathlib.Path) -> None:
     package.save_file({"x": torch.tensor([1.5, -2.0, 3e38], dtype=torch.bfloat16)}, path)
     back = safe_load(path)["x"]
     assert back.dtype == dtypes.bfloat16
-    np.testing.assert_array_equal(back.to("CPU").float().numpy(), np.array([1.5, -2.0, 3e38], "bfloat16"))
+    np.testing.assert_array_equal(
+        back.to("CPU").float().numpy(), np.array([1.5, -2.0, 3e38], "bfloat16")
+    )
 
 
 def test_tensors_are_views_of_the_file(tmp_path: pathlib.Path) -> None:
