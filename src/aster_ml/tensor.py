@@ -84,7 +84,7 @@ class Tensor(
         return f"<Tensor {show_shape(self.shape)} {self.dtype.name} on {self.device}{grad}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (self.numpy(), self.device, self.dtype, self.requires_grad)
+        return rebuild, (self.numpy(), self.device, self.dtype.name, self.requires_grad)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -275,7 +275,7 @@ class Tensor(
             Tensor.training = before
 
 
-def rebuild(array: Any, device: str, dtype: Any, requires_grad: bool | None) -> Tensor:
+def rebuild(array: Any, device: str, dtype: str, requires_grad: bool | None) -> Tensor:
     """A tensor from what pickling wrote."""
     return Tensor(array, device, dtype, requires_grad)
 

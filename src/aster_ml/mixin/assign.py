@@ -14,6 +14,7 @@ from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
 from aster_ml.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from aster_ml.helpers import prod
 from aster_ml.mixin.handle import (
     VIEWED,
     Handle,
@@ -55,6 +56,40 @@ def buffer_below(uop: UOp) -> UOp:
     while uop.op is not Ops.BUFFER:
         uop = uop.src[0]
     return uop
+
+
+def write_file(target: Handle, value: Any) -> None:
+    """Writes a value to the part of a file that `target` shows, at once.
+
+    Raises: DeviceError where that part is not one row of bytes.
+    """
+    place = file_range(target.uop)
+    if place is None:
+        raise DeviceError(f"assign: {show_shape(target.shape)} is not one row of bytes of "
+                          f"{target.device}; only a contiguous part can be written")
+    node, start = place
+    size = prod(target.shape)
+    part = storage.buffer_of(node).view(size, target.dtype, start)
+    part.copyin(value.memory().as_memoryview())
+
+
+def file_range(uop: UOp) -> tuple[UOp, int] | None:
+    """The memory that a view shows a contiguous part of, and where the part begins in bytes."""
+    start = 0
+    while uop.op is not Ops.BUFFER:
+        source = uop.src[0]
+        if uop.op is Ops.SHRINK:
+            step, whole = uop.dtype.itemsize, True
+            for (low, high), size in reversed(list(zip(uop.marg, source.shape, strict=True))):
+                if not whole and high - low != 1:
+                    return None
+                whole = whole and high - low == size
+                start += low * step
+                step *= size
+        elif uop.op not in (Ops.RESHAPE, Ops.BITCAST):
+            return None
+        uop = source
+    return uop, start
 
 
 def is_shared(handle: Handle) -> bool:
@@ -130,9 +165,9 @@ class AssignMixin(IndexMixin):
         value = self.value_to_write(x)
         if value is self.uop:
             return self
-        if self.device.startswith("DISK") and value.device != self.device:
-            value = value.copy_to(self.device)
-        if is_view(self.uop) and not is_shared(self):
+        if self.device.startswith("DISK"):
+            write_file(self, self.from_uop(value, False))
+        elif is_view(self.uop) and not is_shared(self):
             self.write(without_detach(self.uop), value)
         else:
             self.uop = value

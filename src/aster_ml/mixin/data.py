@@ -28,14 +28,14 @@ def node_of(data: Any, dtype: DType | None, device: str) -> UOp:
 
     Raises: DTypeError, ShapeError or ArgumentError for what is no data, saying which part.
     """
+    if isinstance(data, np.generic):
+        return device_constant(data.item(), dtype or from_numpy_dtype(data.dtype), device)
     if isinstance(data, (bool, int, float)):
         return device_constant(data, dtype or number_dtype(data), device)
     if isinstance(data, (list, tuple)):
         return copied_node(array_of_list(data, dtype), device)
     if isinstance(data, np.ndarray):
         return array_node(data, dtype, device)
-    if isinstance(data, np.generic):
-        return device_constant(data.item(), dtype or from_numpy_dtype(data.dtype), device)
     if data is None:
         return UOp.new_buffer(device, 0, dtype or dtypes.default_float)
     if isinstance(data, UOp):
