@@ -14,6 +14,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.linear_form import form_of
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
 from aster_ml.uop.symbolic import affine, simplify
@@ -94,16 +95,11 @@ class Kernel:
     def may_reorder(self, axis: UOp) -> bool:
         """Whether iterations of an output axis can run in any order, or at once.
 
-        They cannot where a store's place does not tell them apart (additions at data-dependent
-        places).
+        They cannot where a store adds to what it finds, unless different iterations are seen to
+        store at different places.
         """
-        for store in self.stores:
-            index = store.src[0].src[1]
-            if any(u.op is Ops.LOAD for u in toposort(index)):
-                base, strides = affine(index, {axis})
-                if not strides.get(axis) or axis in base.ranges:
-                    return False
-        return True
+        return all(not reads_its_place(store) or tells_apart(store.src[0].src[1], axis)
+                   for store in self.stores)
 
     # changing it
 
@@ -219,6 +215,31 @@ class Kernel:
         self.outputs = [new if r is axis else r for r in self.outputs]
         self.rewrite({axis: new})
         return new
+
+
+def reads_its_place(store: UOp) -> bool:
+    """Whether the stored value is made from what lies in the same buffer."""
+    buffer = store.src[0].src[0]
+    return any(u.op is Ops.LOAD and u.src[0].src[0] is buffer for u in toposort(store.src[1]))
+
+
+def tells_apart(index: UOp, axis: UOp) -> bool:
+    """Whether two values of `axis` never give the same index, whatever the other axes are.
+
+    With stride s and size n: what is smaller than s in the rest of the index stays within a span
+    of s, and what is larger comes in multiples of s * n.
+    """
+    base, strides = affine(index, {axis})
+    stride = abs(strides.get(axis) or 0)
+    if not stride or axis in base.ranges:
+        return False
+    low = high = 0
+    for term, factor in form_of(base).terms.items():
+        if factor % (stride * size_of(axis)) == 0:
+            continue
+        ends = (term.vmin * factor, term.vmax * factor)
+        low, high = low + min(ends), high + max(ends)
+    return bool(high - low < stride)
 
 
 def rebuild(u: UOp, src: tuple[UOp, ...]) -> UOp:

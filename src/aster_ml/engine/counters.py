@@ -6,8 +6,10 @@ scheduling, compiling, waiting for compilers and kernels.
 
 from __future__ import annotations
 
+import atexit
 from typing import ClassVar
 
+from aster_ml.config import DEBUG
 from aster_ml.device import MEMORY
 
 
@@ -46,3 +48,18 @@ class GlobalCounters(metaclass=CounterMeta):
         GlobalCounters.compile_s = GlobalCounters.wait_s = 0.0
         GlobalCounters.schedule_hits = GlobalCounters.schedule_misses = 0
         GlobalCounters.compiled_kernels = 0
+
+
+def print_totals() -> None:
+    """The closing lines of DEBUG=1."""
+    c = GlobalCounters
+    if not DEBUG or not c.kernel_count:
+        return
+    timed = f", {c.time_sum_s * 1e3:.1f} ms in kernels" if c.time_sum_s else ""
+    print(f"{c.kernel_count} kernels ({c.compiled_kernels} compiled), {c.global_ops / 1e9:.3f} "
+          f"billion operations, {c.global_mem / 1e9:.3f} GB moved; {c.schedule_s * 1e3:.1f} ms "
+          f"scheduling, {c.compile_s * 1e3:.1f} ms compiling (of it {c.wait_s * 1e3:.1f} ms in the "
+          f"backend's compiler){timed}; peak memory {MEMORY.peak() / 1e6:.1f} MB")
+
+
+atexit.register(print_totals)

@@ -16,7 +16,7 @@ OP_COST: dict[Ops, int] = {
     Ops.INDEX: 6,
 }
 # One more store and load of an element, when that element stays in some cache.
-STORE_AND_LOAD = 6
+STORE_AND_LOAD = 8
 # Computing twice inside one kernel saves a launch and a round trip besides.
 SAME_KERNEL_BONUS = 10
 # A load of one more buffer for each repeated computation.

@@ -324,6 +324,8 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
     def mop(self, op: Ops, arg: Any) -> UOp:
         """Movement node; sizes that are no ints become sources, None in their place."""
         symbolic: list[UOp] = []
+        if op is Ops.PERMUTE or op is Ops.FLIP or all_plain(arg):
+            return UOp(op, self.dtype, (self,), arg)
         if op in (Ops.RESHAPE, Ops.EXPAND):
             arg = tuple([split_size(s, symbolic) for s in arg])
         elif op in (Ops.PAD, Ops.SHRINK):
@@ -401,6 +403,15 @@ def to_uop(size: sint) -> UOp:
 def to_sint(u: sint) -> sint:
     """A constant index node as an int; anything else as it is."""
     return u.arg if u.__class__ is UOp and u.op is Ops.CONST else u  # type: ignore
+
+
+def all_plain(arg: tuple[Any, ...]) -> bool:
+    """Whether sizes (or pairs of them) are plain ints, in plain tuples."""
+    for a in arg:
+        if a.__class__ is not int and not (
+                a.__class__ is tuple and a[0].__class__ is int and a[1].__class__ is int):
+            return False
+    return arg.__class__ is tuple
 
 
 def split_size(size: sint, symbolic: list[UOp]) -> int | None:
