@@ -245,8 +245,10 @@ def torch_load(t: Tensor) -> dict[str, Tensor]:
     """
     nbytes = byte_count(t, "torch checkpoint")
     if nbytes >= 4 and read_bytes(t, 0, 4) == b"PK\x03\x04":
-        return load_zip_checkpoint(t)
-    return load_plain_checkpoint(t, nbytes)
+        value: dict[str, Tensor] = load_zip_checkpoint(t)
+    else:
+        value = load_plain_checkpoint(t, nbytes)
+    return value
 
 
 def unpickle(unpickler: pickle.Unpickler, what: str) -> Any:

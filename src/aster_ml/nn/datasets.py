@@ -163,7 +163,7 @@ def read_cifar_batch(tar: tarfile.TarFile, name: str) -> Bytes:
     except KeyError:
         file = None
     if file is None:
-        raise FormatError(f"{tar.name}: {name} is not in it")
+        raise FormatError(f"{CIFAR.name}: {name} is not in it")
     data = file.read()
     if not data or len(data) % CIFAR_RECORD_NBYTES:
         raise FormatError(

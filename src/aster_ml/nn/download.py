@@ -6,6 +6,7 @@ cache only once its checksum is right. Nothing here knows what is in a file.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import http.client
 import pathlib
@@ -87,7 +88,7 @@ def download(file: RemoteFile, path: pathlib.Path) -> list[str]:
     for address in file.addresses:
         try:
             with urllib.request.urlopen(address, timeout=TIMEOUT_S) as response:
-                write_atomically(path, lambda out, r=response: copy_checked(r, out, file))
+                write_atomically(path, functools.partial(copy_checked, file, response))
             return []
         except (OSError, http.client.HTTPException, ChecksumError) as error:
             problems.append(f"  {address}: {error}")
@@ -98,7 +99,7 @@ class ChecksumError(ValueError):
     """An address gave other bytes than the file has."""
 
 
-def copy_checked(response: Any, out: Any, file: RemoteFile) -> None:
+def copy_checked(file: RemoteFile, response: Any, out: Any) -> None:
     """Copy a response with a progress bar; other bytes than wanted are a ChecksumError."""
     checksum = hashlib.md5(usedforsecurity=False)
     length = response.headers.get("Content-Length", "")

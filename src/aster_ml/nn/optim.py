@@ -75,9 +75,9 @@ class Optimizer:
         self.lr = Tensor([lr], dtype=dtype, device=self.device, requires_grad=False).realize()
 
     @property
-    def device(self) -> str | tuple[str, ...]:
-        """Where the parameters are."""
-        device: str | tuple[str, ...] = self.params[0].device
+    def device(self) -> str:
+        """Where the first parameter is, and with it the learning rate."""
+        device: str = self.params[0].device
         return device
 
     def zero_grad(self) -> None:

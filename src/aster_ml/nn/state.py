@@ -149,7 +149,7 @@ def load_state_dict(
             bar.set_postfix_str(name, refresh=False)
             if value.shape != t.shape:
                 value = value.reshape(t.shape)
-            t.replace(value.shard_like(t) if isinstance(t.device, tuple) else value.to(t.device))
+            t.replace(value.to(t.device))
             if realize:
                 t.realize()
             if consume:
