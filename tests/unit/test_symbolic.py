@@ -9,6 +9,7 @@ import pytest
 
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, prod
+from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear_form import form_of, is_below, least_value, node_of
 from aster_ml.uop.movement import flat_index, source_index
@@ -393,3 +394,33 @@ def test_forms_prove_bounds_of_symbolic_sums() -> None:
     assert not is_below(size, flat)
     assert least_value(size.plus(flat, -1)) >= 0
     assert node_of(form_of(R3 + R1 * 4)) is simplify(R1 * 4 + R3)
+
+
+def test_sums_that_share_sums_take_no_time_for_every_way() -> None:
+    u = R0
+    for _ in range(200):
+        u = UOp(Ops.ADD, dtypes.index, (u, UOp(Ops.MUL, dtypes.index, (u, UOp.index_const(2)))))
+    assert simplify(u) is R0 * 3**200
+
+
+def test_products_that_grow_too_large_stay_products() -> None:
+    u = R0 + R1 + R2 + 1
+    for _ in range(300):
+        u = UOp(Ops.MUL, dtypes.index, (u, R0 + R3 + R4 + 2)) + R1
+    s = simplify(u)
+    assert simplify(s) is s
+    values = {r: i for i, r in enumerate(R)}
+    assert evaluate_expr(s, values) == evaluate_expr(u, values)
+
+
+def test_a_long_sum_is_put_in_order_once() -> None:
+    ranges = [UOp.range(3, i) for i in range(3000)]
+    u = ranges[0]
+    for r in reversed(ranges[1:]):
+        u = UOp(Ops.ADD, dtypes.index, (u, r))
+    terms = []
+    s = simplify(u)
+    while s.op is Ops.ADD:
+        terms.append(s.src[1])
+        s = s.src[0]
+    assert [s, *reversed(terms)] == ranges

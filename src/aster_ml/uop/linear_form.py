@@ -132,14 +132,12 @@ def product_of(atoms: list[UOp]) -> UOp:
     return result
 
 
-def multiply(x: Form, y: Form) -> Form | None:
-    """The product, multiplied out; None when that gives too many terms."""
+def multiply(x: Form, y: Form) -> Form:
+    """The product, multiplied out."""
     if not x.terms:
         return y.scaled(x.const)
     if not y.terms:
         return x.scaled(y.const)
-    if x.size() * y.size() > EXPAND_LIMIT:
-        return None
     result = y.scaled(x.const).plus(Form(x.terms, 0), y.const)
     terms = result.terms
     for s, a in x.terms.items():
@@ -154,16 +152,36 @@ def multiply(x: Form, y: Form) -> Form | None:
 
 
 def form_of(u: UOp) -> Form:
-    """The form of an index node; what is no sum or product is an atom."""
+    """The form of an index node; what is no sum or product is an atom.
+
+    A product with a sum in it is multiplied out when it is `u` itself. Inside of a sum it is an
+    atom: a sum that is simplified holds none that could be multiplied out.
+    """
+    form = form_within(u, None)
+    assert form is not None
+    return form
+
+
+def form_within(u: UOp, limit: int | None) -> Form | None:
+    """`form_of`, or None once more than `limit` nodes have been met on the way.
+
+    Sums that share sums have more ways than nodes, so what is not simplified yet needs a limit.
+    """
     op = u.op
     if op is Ops.CONST:
         return Form({}, u.arg)
     if op not in SUMS:
         return Form({u: 1}, 0)
+    if op is Ops.MUL and u.src[0].op is not Ops.CONST and u.src[1].op is not Ops.CONST:
+        return form_of_product(u, limit)
     terms: dict[UOp, int] = {}
     const = 0
     stack = [(u, 1)]
+    left = -1 if limit is None else limit
     while stack:
+        if left == 0:
+            return None
+        left -= 1
         x, k = stack.pop()
         op = x.op
         if op is Ops.ADD:
@@ -179,10 +197,12 @@ def form_of(u: UOp) -> Form:
             elif a.op is Ops.CONST:
                 stack.append((b, k * a.arg))
             else:
-                product = multiply_nodes(x, a, b)
-                const += k * product.const
-                for t, c in product.terms.items():
-                    terms[t] = terms.get(t, 0) + k * c
+                atoms, c = split_factors(x)
+                if not atoms:
+                    const += k * c
+                    continue
+                t = product_of(atoms)
+                terms[t] = terms.get(t, 0) + k * c
         elif op is Ops.SUB:
             a, b = x.src
             stack.append((b, -k))
@@ -199,20 +219,46 @@ def form_of(u: UOp) -> Form:
 SUMS = frozenset({Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL})
 
 
-def multiply_nodes(product: UOp, x: UOp, y: UOp) -> Form:
-    """The form of a product of two nodes that are no constants."""
-    if x.op not in SUMS and y.op not in SUMS:
-        return Form({product_of([x, y]): 1}, 0)
-    # A monomial that is in order already stays the node it is.
-    if y.op not in SUMS and x.op is Ops.MUL and x.src[1].op is not Ops.CONST:
-        factors = factors_of(x)
-        if not any(f.op in SUMS or f.op is Ops.CONST for f in factors):
-            return Form({product_of([*factors, y]): 1}, 0)
-    a, b = form_of(x), form_of(y)
-    found = multiply(a, b)
-    if found is not None:
-        return found
-    return Form({UOp(Ops.MUL, INDEX, (node_of(a), node_of(b))): 1}, 0)
+def split_factors(product: UOp) -> tuple[list[UOp], int]:
+    """The factors of a product that are no constants, and the product of those that are."""
+    atoms, c = [], 1
+    for f in factors_of(product):
+        if f.op is Ops.CONST:
+            c *= f.arg
+        else:
+            atoms.append(f)
+    return atoms, c
+
+
+def form_of_product(product: UOp, limit: int | None) -> Form | None:
+    """The form of a product of nodes that are no constants, multiplied out."""
+    atoms, c = split_factors(product)
+    forms = [form_within(f, limit) for f in atoms]
+    known = [f for f in forms if f is not None]
+    return product_form(known, c) if len(known) == len(forms) else None
+
+
+def product_form(forms: list[Form], c: int) -> Form:
+    """c * all of the forms: multiplied out, or, with too many terms, one monomial of sums.
+
+    All or nothing, so that it makes no difference in which order a product was built.
+    """
+    result = Form({}, c)
+    sums: list[Form] = []
+    terms = 1
+    for form in forms:
+        if form.size() > 1:
+            sums.append(form)
+            terms *= form.size()
+        else:
+            result = multiply(result, form)
+    if terms > EXPAND_LIMIT and result.size():
+        (t, a), = result.terms.items() or [(None, result.const)]
+        atoms = ([] if t is None else factors_of(t)) + [node_of(form) for form in sums]
+        return Form({product_of(atoms): a}, 0)
+    for form in sums:
+        result = multiply(result, form)
+    return result
 
 
 def node_of(form: Form) -> UOp:
@@ -272,10 +318,7 @@ def replace_inner_range(form: Form) -> Form | None:
                 break
             if a < 0:
                 beside = Form({product_of(factors): 1}, 0) if factors else Form({}, 1)
-                product = multiply(last, beside)
-                if product is None:
-                    break
-                result = result.plus(product, a)
+                result = result.plus(multiply(last, beside), a)
         else:
             return result
     return None

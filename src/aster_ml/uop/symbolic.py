@@ -38,9 +38,10 @@ from aster_ml.uop.linear_form import (
     Form,
     factors_of,
     form_of,
-    multiply,
+    form_within,
     node_of,
     number,
+    product_form,
 )
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -73,6 +74,8 @@ def simplify_all(uops: Iterable[UOp]) -> list[UOp]:
 
 
 SUM_OPS = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})
+# A sum with more ways to its summands is not taken at once; where one is found, more may follow.
+LONG_WALK, SHORT_WALK = 10_000, 200
 JOIN_OPS = frozenset({Ops.AND, Ops.OR})
 SUM_RULE = SUM_RULES[0]
 
@@ -88,6 +91,7 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
     # a conjunction, a node the result it became.
     stack: list[tuple[UOp, Any]] = [(root, None)]
     steps, limit = 0, LEAST_STEPS
+    walk = LONG_WALK
     while stack:
         u, waits = stack.pop()
         if waits.__class__ is UOp:
@@ -102,7 +106,16 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
         result: UOp | None
         if u.dtype is INDEX and op in SUM_OPS:
             if waits is None:
-                waits = form_of(u)
+                waits = form_within(u, walk)
+                if waits is None:
+                    # Too many ways: its sources first, so that there are fewer; and theirs.
+                    walk = SHORT_WALK
+                    pending = [s for s in src if s not in done]
+                    if pending:
+                        stack.append((u, None))
+                        stack.extend([(s, None) for s in pending])
+                        continue
+                    waits = form_of(UOp(op, INDEX, tuple([done[s] for s in src])))
                 pending = [f for t in waits.terms for f in atoms_of(t) if f not in done]
                 if pending:
                     stack.append((u, waits))
@@ -168,18 +181,11 @@ def atoms_of(monomial: UOp) -> list[UOp]:
 
 def renewed(form: Form, done: dict[UOp, UOp]) -> Form:
     """The form with what its atoms have become."""
-    if all([done[f] is f for t in form.terms for f in atoms_of(t)]):
+    if all([done[f] is f and f.op not in SUM_OPS for t in form.terms for f in atoms_of(t)]):
         return form
     result = Form({}, form.const)
     for t, a in form.terms.items():
-        atoms = atoms_of(t)
-        new = form_of(done[atoms[0]])
-        for f in atoms[1:]:
-            product = multiply(new, form_of(done[f]))
-            if product is None:
-                product = Form({UOp(Ops.MUL, INDEX, (node_of(new), done[f])): 1}, 0)
-            new = product
-        result = result.plus(new, a)
+        result = result.plus(product_form([form_of(done[f]) for f in atoms_of(t)], a))
     return result
 
 
