@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aster_ml.config import DEBUG, DEV
+from aster_ml.config import DEV
 from aster_ml.dtype import DType, to_numpy_dtype
 from aster_ml.errors import ArgumentError, DeviceError, InternalError, OutOfMemoryError
 from aster_ml.target import Target
@@ -692,8 +692,6 @@ class DeviceRegistry:
             if isinstance(module, str):
                 raise InternalError(module)
             backend: Backend = module.open_backend(name)
-            if DEBUG >= 1 and kind != "DISK":
-                print(f"opened device {name}: {module.DOC}")
             # There is one DISK device for each file, and a program may read any number of files.
             if kind != "DISK":
                 self.opened[name] = backend

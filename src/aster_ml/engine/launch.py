@@ -54,6 +54,8 @@ def bind(schedule: Schedule) -> Bound:
     key = stage_key("codegen")
     bound = entry[1].get(key)
     if bound is None:
+        if DEBUG >= 1:
+            show_devices(schedule)
         compiled = [compile_kernel(step.ast, Device[step.device]) if step.ast is not None else None
                     for step in schedule.steps]
         memory = plan_memory(schedule)
@@ -61,6 +63,19 @@ def bind(schedule: Schedule) -> Bound:
         bound.temporaries = sorted({s for step in schedule.steps for s in step.slots
                                     if s >= schedule.n_args})
     return bound
+
+
+def show_devices(schedule: Schedule) -> None:
+    """Names each device when it is first used."""
+    for name in dict.fromkeys([step.device for step in schedule.steps]):
+        if name not in SHOWN and debug_shown("engine"):
+            SHOWN.add(name)
+            target = Device[name].target
+            print(f"device {name}: {target.language}, {target.arch}, "
+                  f"{target.vector_bits}-bit vectors, threads {target.threads}")
+
+
+SHOWN: set[str] = set()
 
 
 def allocate_temporaries(bound: Bound) -> dict[int, Buffer]:

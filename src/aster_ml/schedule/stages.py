@@ -138,8 +138,10 @@ class StagePlanner:
 
     def new_ranges(self, shape: tuple[int | UOp, ...], kind: AxisType) -> tuple[UOp, ...]:
         """Fresh ranges over a shape; axes of size 1 need none."""
+        # Sizes in simplest form: simplifying an index must not make another range of one.
         return tuple([ZERO if isinstance(s, int) and s == 1
-                      else UOp.range(s, next(self.ids), kind) for s in shape])
+                      else UOp.range(s if isinstance(s, int) else self.simple(s),
+                                     next(self.ids), kind) for s in shape])
 
     def go_down(self) -> None:
         """Consumers first: how is each node read, and is it stored?"""
