@@ -44,8 +44,8 @@ from aster_ml.uop.ops import Ops
 
 
 class Tensor(
-    NeuralMixin, ContractMixin, RandomMixin, ScanMixin, OrderMixin, SelectMixin, JoinMixin,
-    AssignMixin, MathMixin, CreateMixin, CastMixin,
+    AssignMixin, NeuralMixin, ContractMixin, RandomMixin, ScanMixin, OrderMixin, SelectMixin,
+    JoinMixin, MathMixin, CreateMixin, CastMixin,
 ):  # fmt: skip
     """A value of some shape and dtype on a device, computed when it is needed.
 
@@ -54,7 +54,7 @@ class Tensor(
     """
 
     __slots__ = ()
-    training: ClassVar[bool] = False
+    training: ClassVar[bool] = False  # type: ignore[misc]
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Tensor(
 
     def realize(self, *lst: Tensor, do_update_stats: bool = True) -> Self:
         """Computes self and the others together; afterwards each is memory. Returns self."""
-        tensors = [self, *lst]
+        tensors: list[Tensor] = [self, *lst]
         nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in tensors]
         for tensor, node, new in zip(tensors, nodes, realize_uops(nodes), strict=True):
             if new is not tensor.uop:
@@ -159,7 +159,7 @@ class Tensor(
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def data(self) -> memoryview:
-        """The value as a memoryview of the tensor's shape; on the host it is the memory itself.
+        """The value as a memoryview of the tensor's shape, a copy that later writes do not change.
 
         Raises: DTypeError for dtypes that memoryviews do not know (bfloat16, fp8).
         """
@@ -167,10 +167,10 @@ class Tensor(
         if fmt is None:
             raise DTypeError(f"data: memoryviews have no {self.dtype.name}; cast to float32, or "
                              "use .numpy()")
-        view = self.memory().as_memoryview()
-        if 0 in self.shape:
-            return view.cast("B").cast(fmt)
-        return view.cast("B").cast(fmt, self.shape)  # type: ignore[call-overload, no-any-return]
+        view: Any = self.memory().as_memoryview(copy=True)
+        # No memoryview has a shape with a size of 0.
+        found: memoryview = view.cast(fmt) if 0 in self.shape else view.cast(fmt, self.shape)
+        return found
 
     def tolist(self) -> Any:
         """The value as nested Python lists; of a tensor without axes, as a number."""
@@ -193,7 +193,8 @@ class Tensor(
 
     def to(self, device: str | None) -> Self:
         """The value on another device; None is the default one."""
-        return move(self, Device.canonicalize(check_device(device)))
+        moved: Self = move(self, Device.canonicalize(check_device(device)))
+        return moved
 
     def to_(self, device: str | None) -> Self:
         """Moves self to another device; returns self."""

@@ -8,7 +8,7 @@ before keeps the old value; tensors that the written one is a view of see the ne
 from __future__ import annotations
 
 import weakref
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
@@ -187,11 +187,10 @@ class AssignMixin(IndexMixin):
                              f".cast({self.dtype.name!r}) makes the value fit")
         if x.device != self.device and not self.device.startswith("DISK"):
             if number_everywhere(x.uop):
-                moved: UOp = move(x, self.device).uop
-                return moved
+                return cast(UOp, move(x, self.device).uop)
             raise DeviceError(f"assign: a value on {x.device} to a tensor on {self.device}; "
                               f".to({self.device!r}) moves it")
-        return x.uop
+        return cast(UOp, x.uop)
 
     def write(self, view: UOp, value: UOp) -> None:
         """Writes `value` to a view of our memory; tensors that we are a view of see it too."""
@@ -264,7 +263,7 @@ class AssignMixin(IndexMixin):
         return self.assign(self.mul(x))
 
     def __itruediv__(self, x: Any) -> Self:
-        return self.assign(self / x)  # type: ignore[operator]
+        return self.assign(self / x)
 
     def __ifloordiv__(self, x: Any) -> Self:
         return self.assign(self // x)
@@ -272,8 +271,8 @@ class AssignMixin(IndexMixin):
     def __imod__(self, x: Any) -> Self:
         return self.assign(self % x)
 
-    def __ipow__(self, x: Any) -> Self:  # type: ignore[misc]
-        return self.assign(self**x)  # type: ignore[operator]
+    def __ipow__(self, x: Any) -> Self:
+        return self.assign(self**x)
 
     def __iand__(self, x: Any) -> Self:
         return self.assign(self & x)

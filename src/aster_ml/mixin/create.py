@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -24,7 +25,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 
-def shape_of(what: str, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+def shape_of(what: str, shape: Sequence[Any]) -> tuple[Any, ...]:
     """Sizes given one by one or as one tuple, checked."""
     return tuple([check_size(what, size) for size in argfix(*shape)])
 

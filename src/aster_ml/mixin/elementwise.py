@@ -54,6 +54,10 @@ class ElementwiseMixin:
         """self * x."""
         return self.binop(Ops.MUL, x, reverse)
 
+    def div(self, x: Any, reverse: bool = False) -> Self:
+        """self / x of floats."""
+        return self.binop(Ops.FDIV, x, reverse)
+
     def idiv(self, x: Any, reverse: bool = False) -> Self:
         """self / x on integers, rounded towards zero."""
         return self.binop(Ops.IDIV, x, reverse)
@@ -113,6 +117,12 @@ class ElementwiseMixin:
     def __rmul__(self, x: Any) -> Self:
         return self.binop(Ops.MUL, x, True)
 
+    def __truediv__(self, x: Any) -> Self:
+        return self.div(x)
+
+    def __rtruediv__(self, x: Any) -> Self:
+        return self.div(x, True)
+
     def __floordiv__(self, x: Any) -> Self:
         return self.idiv(x)
 
@@ -165,10 +175,10 @@ class ElementwiseMixin:
         return self.binop(Ops.CMPLT, x, True)
 
     def __ge__(self, x: Any) -> Self:
-        return (self < x).logical_not()
+        return self.binop(Ops.CMPLT, x).logical_not()
 
     def __le__(self, x: Any) -> Self:
-        return (self > x).logical_not()
+        return self.binop(Ops.CMPLT, x, True).logical_not()
 
     def ne(self, x: Any) -> Self:
         """self != x, a bool."""

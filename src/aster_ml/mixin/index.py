@@ -8,18 +8,21 @@ Plain ints select before tensors of indices do, as in PyTorch: `x[0, :, i]` is `
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, DeviceError, IndexRangeError, ShapeError
 from aster_ml.mixin.handle import Handle, number_everywhere
-from aster_ml.mixin.movement import broadcast_shapes, is_symbolic
+from aster_ml.mixin.movement import MovementMixin, broadcast_shapes, is_symbolic
 from aster_ml.mixin.sizes import size_between
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import MOVEMENT, Ops
+
+H = TypeVar("H", bound=Handle)
+M = TypeVar("M", bound=MovementMixin)
 
 
 class Span(NamedTuple):
@@ -244,7 +247,7 @@ def mask_picks(x: Handle, mask: Handle, axis: int) -> list[Entry]:
 # cutting by movement
 
 
-def cut_spans(x: Any, spans: list[Span]) -> Any:
+def cut_spans(x: M, spans: list[Span]) -> M:
     """The elements of all spans, by movement; every axis of `x` stays."""
     shape = x.shape
     flips = [i for i, span in enumerate(spans) if span.step < 0]
@@ -298,7 +301,7 @@ def stride_window(span: Span, size: Any) -> tuple[tuple[Any, Any], int]:
 # picking by tensors
 
 
-def pick(x: Any, picked: list[tuple[int, Picked]]) -> Any:
+def pick(x: H, picked: list[tuple[int, Picked]]) -> H:
     """The elements of `x` at the indices that some axes have; 0 for indices outside."""
     axes = [axis for axis, _ in picked]
     common = broadcast_shapes("index", *[p.index.shape for _, p in picked])
@@ -327,8 +330,8 @@ def pick(x: Any, picked: list[tuple[int, Picked]]) -> Any:
 
 
 def gather_nodes(
-    x: Any, nodes: list[UOp], valid: UOp | None, shape: tuple[Any, ...], sources: list[Any]
-) -> Any:
+    x: H, nodes: list[UOp], valid: UOp | None, shape: tuple[Any, ...], sources: list[Any]
+) -> H:
     """INDEX of `x` at one index node an axis; 0 where `valid` does not hold."""
     if any(is_zero(s) for s in shape) or any(is_zero(s) for s in x.shape):
         return x.full_of(shape, 0)

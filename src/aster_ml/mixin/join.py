@@ -7,7 +7,7 @@ where others are not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from aster_ml.dtype import dtypes, least_upper_dtype
 from aster_ml.errors import ArgumentError, DeviceError, ShapeError
@@ -18,6 +18,8 @@ from aster_ml.mixin.movement import same_sizes
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+
+H = TypeVar("H", bound="JoinMixin")
 
 MODES = ("constant", "reflect", "replicate", "circular")
 
@@ -41,12 +43,10 @@ class JoinMixin(Handle):
         check_joinable(tensors, axis, "cat")
         dtype = least_upper_dtype(*[t.dtype for t in tensors])
         parts = [t.cast(dtype) for t in tensors if not is_zero(t.shape[axis])]
-        if not parts:
-            return self.cast(dtype)
         total: Any = 0
         for part in parts:
             total = total + part.shape[axis]
-        result: Any = None
+        result: Self | None = None
         start: Any = 0
         for part in parts:
             size = part.shape[axis]
@@ -55,7 +55,7 @@ class JoinMixin(Handle):
             wide = part.pad_zeros(pairs)
             result = wide if result is None else result.alu(Ops.ADD, wide)
             start = start + size
-        return result  # type: ignore[no-any-return]
+        return self.cast(dtype) if result is None else result
 
     def stack(self, *args: Any, dim: int = 0) -> Self:
         """Self and the others along a new axis `dim`.
@@ -209,7 +209,7 @@ def check_joinable(tensors: list[Any], axis: int, what: str) -> None:
                               f"{first.device}; .to({first.device!r}) moves it")
 
 
-def wrapped(x: Any, axis: int, start: int, stop: int, times: int) -> Any:
+def wrapped(x: H, axis: int, start: int, stop: int, times: int) -> H:
     """The part from `start` to `stop` of an axis repeated `times` times."""
     counts = [1] * x.ndim
     counts[axis] = times
@@ -240,7 +240,7 @@ def padding_pairs(padding: Sequence[Any], shape: tuple[Any, ...]) -> list[tuple[
     return [(0, 0)] * (len(shape) - len(ends)) + ends[::-1]
 
 
-def pad_with(x: Any, pairs: list[tuple[Any, Any]], value: float) -> Any:
+def pad_with(x: H, pairs: list[tuple[Any, Any]], value: float) -> H:
     """`x` with `value` around it."""
     if any(is_zero(s) for s in x.shape):
         shape = tuple([s + b + a for s, (b, a) in zip(x.shape, pairs, strict=True)])
@@ -252,7 +252,7 @@ def pad_with(x: Any, pairs: list[tuple[Any, Any]], value: float) -> Any:
     return inside.pad_zeros(pairs).where(padded, x.scalar(value))
 
 
-def pad_axis(x: Any, axis: int, pair: tuple[Any, Any], mode: str) -> Any:
+def pad_axis(x: H, axis: int, pair: tuple[Any, Any], mode: str) -> H:
     """One axis padded with content of its own."""
     before, after = pair
     if is_zero(before) and is_zero(after):
@@ -269,7 +269,7 @@ def pad_axis(x: Any, axis: int, pair: tuple[Any, Any], mode: str) -> Any:
         times = left + 1 + ceildiv(after, size)
         return wrapped(x, axis, left * size - before, left * size + size + after, times)
 
-    def part(start: int, stop: int) -> Any:
+    def part(start: int, stop: int) -> H:
         cut: list[Any] = [None] * x.ndim
         cut[axis] = (start, stop)
         return x.shrink(cut)

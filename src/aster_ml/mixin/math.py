@@ -89,12 +89,6 @@ class MathMixin(FunctionMixin):
             return rest
         return (rest.ne(0) & (rest < 0).ne(b < 0)).where(rest.alu(Ops.ADD, b), rest)
 
-    def __truediv__(self, x: Any) -> Self:
-        return self.div(x)
-
-    def __rtruediv__(self, x: Any) -> Self:
-        return self.div(x, True)
-
     def __floordiv__(self, x: Any) -> Self:
         return self.div(x, rounding_mode="floor")
 
@@ -274,7 +268,7 @@ class MathMixin(FunctionMixin):
         Shapes: self [*b, n], end [*b, n], weight=0.5 -> [*b, n]; b broadcasts.
         """
         if self.dtype.kind == "float":
-            return self + (self.ufix(end) - self) * weight
+            return self.add(self.sub(end, True).mul(weight))
         start = self.cast(dtypes.default_float)
         return start.lerp(end, weight).round().cast(self.dtype)
 

@@ -126,7 +126,7 @@ class MovementMixin:
         if axis is None:
             return tuple(range(len(self.shape)))
         if isinstance(axis, int):
-            found = (self.resolve_axis(axis, what),)
+            found: tuple[int, ...] = (self.resolve_axis(axis, what),)
         else:
             found = tuple([self.resolve_axis(a, what) for a in axis])
             if len(set(found)) != len(found):

@@ -6,7 +6,7 @@ for each element, how many stand before it; long ones by a bitonic network.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, ShapeError
@@ -15,6 +15,8 @@ from aster_ml.mixin.index import axis_iota, gather_nodes, is_zero
 from aster_ml.mixin.join import JoinMixin
 from aster_ml.mixin.math import MathMixin
 from aster_ml.uop.infer import show_shape
+
+S = TypeVar("S", bound="OrderMixin")
 
 # Counting takes n * n steps in a few kernels, the network n * log(n)**2 in many.
 LONGEST_COUNTED = 2048
@@ -48,10 +50,10 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
             best = best | self.isnan()
         # Counted down from the end, the greatest number is that of the first place.
         numbers = self.arange(size, 0, -1, device=self.device) if isinstance(size, int) else (
-            size - self.arange(size, device=self.device))
+            self.arange(size, device=self.device).sub(size, True))
         numbers = numbers.reshape((size, *(1,) * (self.ndim - along - 1)))
         first = best.where(numbers, numbers.scalar(0)).max(along, keepdim)
-        return (size - first).cast(dtypes.default_int)
+        return first.sub(size, True).cast(dtypes.default_int)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """Place of the least value along `axis`, of the flattened value when None.
@@ -77,7 +79,7 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
         size = self.shape[axis]
         if not isinstance(size, int):
             raise ShapeError(f"sort: axis {axis} has a symbolic size; a fixed one is wanted")
-        last: Any = self.transpose(axis, -1)
+        last = self.transpose(axis, -1)
         if size <= LONGEST_COUNTED:
             places = counted_places(last, descending)
         else:
@@ -114,21 +116,21 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
         return values.shrink(cut), places.shrink(cut)
 
 
-def gather_last(x: Any, places: Any) -> Any:
+def gather_last(x: S, places: S) -> S:
     """The elements of the last axis at places known to be inside it."""
     shape = places.shape
     nodes = [axis_iota(size, i, shape) for i, size in enumerate(shape[:-1])]
     return gather_nodes(x, [*nodes, places.uop.cast(dtypes.index)], None, shape, [places])
 
 
-def sort_key(x: Any, descending: bool) -> Any:
+def sort_key(x: S, descending: bool) -> S:
     """A value whose ascending order, compared by <, is the one wanted; NaN aside."""
     if not descending:
         return x.cast(dtypes.int32) if x.dtype is dtypes.bool else x
     return x.logical_not().cast(dtypes.int32) if x.dtype is dtypes.bool else x.reversed_order()
 
 
-def counted_places(x: Any, descending: bool) -> Any:
+def counted_places(x: S, descending: bool) -> S:
     """Places of the last axis in order: each element's rank is counted, then ranks are inverted."""
     size = x.shape[-1]
     key = sort_key(x, descending)
@@ -147,7 +149,7 @@ def counted_places(x: Any, descending: bool) -> Any:
     return hit.where(place.reshape((1, size)), place.scalar(0)).sum(-1)
 
 
-def network_places(x: Any, descending: bool) -> Any:
+def network_places(x: S, descending: bool) -> S:
     """Places of the last axis in order, by a bitonic network over (key, place) pairs.
 
     Every step has the same form: neighbours at a power of two are compared and exchanged.
@@ -166,7 +168,7 @@ def network_places(x: Any, descending: bool) -> Any:
         group = group + nan.cast(dtypes.int32).pad(pairs) * sign
         key = nan.where(key.scalar(0), key)
     key = key.pad(pairs)
-    parts = [group.contiguous(), key.contiguous(), place.contiguous()]
+    parts: list[S] = [group.contiguous(), key.contiguous(), place.contiguous()]
     block = 2
     while block <= width:
         step = block // 2
@@ -177,7 +179,7 @@ def network_places(x: Any, descending: bool) -> Any:
     return parts[2].shrink([*[None] * len(lead), (0, size)])
 
 
-def exchange(parts: list[Any], lead: list[Any], width: int, block: int, step: int) -> list[Any]:
+def exchange(parts: list[S], lead: list[Any], width: int, block: int, step: int) -> list[S]:
     """One step of the network: elements `step` apart are put in order, block by block reversed."""
     rank = len(lead)
     split = (*lead, width // (2 * step), 2, step)

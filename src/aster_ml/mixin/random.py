@@ -14,7 +14,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
+H = TypeVar("H", bound=Handle)
 WORD = (1 << 32) - 1
 # What a recorded call of a jitted function drew: (the buffer of key and counter, how many words).
 # A replay moves the counter on.
@@ -412,8 +413,8 @@ def drawing(
 
 
 def stored(
-    cls: Any, uop: UOp, sizes: tuple[int, ...], contiguous: bool, requires_grad: bool | None
-) -> Any:
+    cls: type[H], uop: UOp, sizes: tuple[int, ...], contiguous: bool, requires_grad: bool | None
+) -> H:
     """A drawn row as a tensor of these sizes; stored, unless its one consumer computes it."""
     if sizes != uop.shape:
         uop = uop.mop(Ops.RESHAPE, sizes)
@@ -422,8 +423,8 @@ def stored(
     return cls.from_uop(uop, requires_grad)
 
 
-def kept(value: Any, requires_grad: bool | None) -> Any:
+def kept(value: H, requires_grad: bool | None) -> H:
     """What was computed from drawn numbers, stored, with no gradient towards them."""
-    made: Handle = value.contiguous()
+    made = value.contiguous()
     made._requires_grad = requires_grad
     return made

@@ -6,7 +6,7 @@ so a scan fuses like any reduction; long axes go in blocks, whose totals are sca
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from aster_ml.dtype import dtypes, sum_acc_dtype
 from aster_ml.errors import ShapeError
@@ -17,6 +17,8 @@ from aster_ml.mixin.join import JoinMixin
 from aster_ml.mixin.math import MathMixin
 from aster_ml.mixin.reduce import identity_of
 from aster_ml.uop.ops import Ops
+
+S = TypeVar("S", bound="ScanMixin")
 
 # A scan of n elements takes n * n steps; in blocks of this size, n * BLOCK.
 BLOCK = 128
@@ -79,7 +81,7 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
         return log_scan(last).transpose(place, -1)
 
 
-def scan(x: Any, op: Ops, axis: int) -> Any:
+def scan(x: S, op: Ops, axis: int) -> S:
     """`x` folded with `op` up to each element of the axis."""
     if not x.shape or is_zero(x.shape[axis]) or x.shape[axis] == 1:
         return x
@@ -89,7 +91,7 @@ def scan(x: Any, op: Ops, axis: int) -> Any:
     return scan_last(x.transpose(axis, -1), op).transpose(axis, -1)
 
 
-def scan_last(x: Any, op: Ops) -> Any:
+def scan_last(x: S, op: Ops) -> S:
     """`scan` along the last axis."""
     *lead, size = x.shape
     if size <= LONGEST_ROW:
@@ -104,7 +106,7 @@ def scan_last(x: Any, op: Ops) -> Any:
     return joined.reshape((*lead, count * BLOCK)).shrink([*[None] * len(lead), (0, size)])
 
 
-def scan_row(x: Any, op: Ops) -> Any:
+def scan_row(x: S, op: Ops) -> S:
     """`scan` along the last axis, each result a reduction of the row masked after its place."""
     *lead, size = x.shape
     square = x.unsqueeze(-2).broadcast_to((*lead, size, size))
@@ -112,13 +114,13 @@ def scan_row(x: Any, op: Ops) -> Any:
     return kept.rop(op, (len(lead) + 1,)).reshape((*lead, size))
 
 
-def up_to(x: Any, size: int) -> Any:
+def up_to(x: S, size: int) -> S:
     """[size, size]: whether the column is at most the row."""
     place = x.arange(size, device=x.device)
     return place.reshape((1, size)) <= place.reshape((size, 1))
 
 
-def blocks_of(x: Any, neutral: Any) -> Any:
+def blocks_of(x: S, neutral: S) -> S:
     """The last axis as rows of BLOCK elements, the last one filled up."""
     *lead, size = x.shape
     count = ceildiv(size, BLOCK)
@@ -127,7 +129,7 @@ def blocks_of(x: Any, neutral: Any) -> Any:
     return filled.reshape((*lead, count, BLOCK))
 
 
-def shifted(x: Any, neutral: Any) -> Any:
+def shifted(x: S, neutral: S) -> S:
     """The last axis moved on by one, with the neutral value in front."""
     *lead, size = x.shape
     cut: list[Any] = [None] * len(lead)
@@ -135,7 +137,7 @@ def shifted(x: Any, neutral: Any) -> Any:
     return front.pad([*[(0, 0)] * len(lead), (1, 0)], value=neutral.uop.arg)
 
 
-def log_scan(x: Any) -> Any:
+def log_scan(x: S) -> S:
     """`logcumsumexp` along the last axis: sums of exponentials relative to the maximum so far."""
     *lead, size = x.shape
     if size > LONGEST_ROW:

@@ -6,7 +6,7 @@ Receives tensors of ints or bools beside the values; returns tensors. Square bra
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar, cast
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+
+S = TypeVar("S", bound="SelectMixin")
 
 
 class SelectMixin(MathMixin, CreateMixin):
@@ -40,7 +42,7 @@ class SelectMixin(MathMixin, CreateMixin):
         shape = index.shape
         node, valid = index_node(index.uop, self.shape[axis])
         nodes = [node if i == axis else axis_iota(shape[i], i, shape) for i in range(self.ndim)]
-        return gather_nodes(self, nodes, valid, shape, [index])  # type: ignore[no-any-return]
+        return gather_nodes(self, nodes, valid, shape, [index])
 
     def scatter(
         self, dim: int, index: Self, src: Any,
@@ -57,11 +59,11 @@ class SelectMixin(MathMixin, CreateMixin):
         axis = check_index(self, dim, index, "scatter")
         value = source_of(self, index, src, "scatter")
         if reduce == "add":
-            return self + scattered_sum(self, axis, index, value)
+            return self.add(scattered_sum(self, axis, index, value))
         same = named_places(self, axis, index)
         if reduce == "multiply":
             met = same.where(value.unsqueeze(axis), value.scalar(1)).prod(axis + 1)
-            return self * padded_like(met, self, 1)
+            return self.mul(padded_like(met, self, 1))
         numbers = self.arange(1, index.shape[axis] + 1, device=self.device, dtype=dtypes.int32)
         numbers = numbers.reshape((*(1,) * (axis + 1), -1, *(1,) * (self.ndim - axis - 1)))
         last = same.where(numbers, 0).max(axis + 1)
@@ -88,7 +90,7 @@ class SelectMixin(MathMixin, CreateMixin):
         same = named_places(self, axis, index)
         count = padded_like(same.cast(dtypes.int32).sum(axis + 1), self)
         wide = value.unsqueeze(axis)
-        start: Any = self
+        start = self
         if not include_self:
             neutral = {"sum": 0, "mean": 0, "prod": 1, "amax": dtypes.min(self.dtype),
                        "amin": dtypes.max(self.dtype)}[reduce]
@@ -96,7 +98,7 @@ class SelectMixin(MathMixin, CreateMixin):
         if reduce in ("sum", "mean"):
             total = start + scattered_sum(self, axis, index, value)
             if reduce == "sum":
-                return total  # type: ignore[no-any-return]
+                return total
             parts = (count + 1 if include_self else count).maximum(1)
             return total.div(parts, rounding_mode=None if self.is_floating_point() else "floor")
         if reduce == "prod":
@@ -104,10 +106,10 @@ class SelectMixin(MathMixin, CreateMixin):
         if reduce == "amax":
             least = dtypes.min(self.dtype)
             met = padded_like(same.where(wide, self.scalar(least)).max(axis + 1), self, least)
-            return start.maximum(met)  # type: ignore[no-any-return]
+            return start.maximum(met)
         greatest = dtypes.max(self.dtype)
         met = padded_like(same.where(wide, self.scalar(greatest)).min(axis + 1), self, greatest)
-        return start.minimum(met)  # type: ignore[no-any-return]
+        return start.minimum(met)
 
     def masked_fill(self, mask: Self, value: Any) -> Self:
         """`value` where `mask` holds, self elsewhere.
@@ -222,7 +224,7 @@ def check_index(x: Any, dim: int, index: Any, what: str) -> int:
     return axis
 
 
-def source_of(x: Any, index: Any, src: Any, what: str) -> Any:
+def source_of(x: S, index: S, src: Any, what: str) -> S:
     """The values to scatter, of the shape of the index."""
     if not isinstance(src, Handle):
         return x.full_of(index.shape, src)
@@ -235,10 +237,10 @@ def source_of(x: Any, index: Any, src: Any, what: str) -> Any:
     ):
         raise ShapeError(f"{what}: values of {show_shape(src.shape)} for an index of "
                          f"{show_shape(index.shape)}; at least one value an index is wanted")
-    return src.shrink([(0, size) for size in index.shape])
+    return cast(S, src.shrink([(0, size) for size in index.shape]))
 
 
-def named_places(x: Any, axis: int, index: Any) -> Any:
+def named_places(x: S, axis: int, index: S) -> S:
     """[.., n, k, ..]: whether index k of the axis names place n; other axes as in the index."""
     size, rank = x.shape[axis], x.ndim
     node, valid = index_node(index.uop, size)
@@ -250,7 +252,7 @@ def named_places(x: Any, axis: int, index: Any) -> Any:
     return same & x.from_uop(valid.broadcast_to(index.shape), False).unsqueeze(axis)
 
 
-def scattered_sum(x: Any, axis: int, index: Any, value: Any) -> Any:
+def scattered_sum(x: S, axis: int, index: S, value: S) -> S:
     """Zeros like `x` with the values added where the index says."""
     shape = index.shape
     if any(is_zero(s) for s in shape):
@@ -264,7 +266,7 @@ def scattered_sum(x: Any, axis: int, index: Any, value: Any) -> Any:
     return value.derive(value.uop.scatter_at(x.shape, *nodes))
 
 
-def padded_like(value: Any, x: Any, fill: Any = 0) -> Any:
+def padded_like(value: S, x: S, fill: Any = 0) -> S:
     """A value that may be smaller than `x` on some axes, with `fill` after its end."""
     pairs = [(0, own - size) for own, size in zip(x.shape, value.shape, strict=True)]
     if all(isinstance(after, int) and after == 0 for _, after in pairs):
