@@ -189,6 +189,12 @@ class Tensor(
                              "wanted, `.tolist()` gives all")
         return self.reshape(()).tolist()
 
+    def allclose(
+        self, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    ) -> bool:
+        """Whether `isclose` holds for every element; computes it."""
+        return bool(self.isclose(other, rtol, atol, equal_nan).all().item())
+
     # moving
 
     def to(self, device: str | None) -> Self:

@@ -14,9 +14,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aster_ml import Tensor, Variable, dtypes
+from aster_ml import Context, Tensor, Variable, dtypes
 from aster_ml.engine import storage
+from aster_ml.engine.guard import GUARD, GraphWarning
 from aster_ml.mixin.handle import LIVE
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import Ops
 from tests.unit.tensor_checks import check_tensor
 
@@ -324,3 +326,21 @@ def test_long_chain() -> None:
     assert y.shape == (1,)
     del y
     assert x.tolist() == [1]
+
+
+def test_a_graph_that_keeps_growing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grow() -> Tensor:
+        # Whatever ran before, the guard looks from here on.
+        monkeypatch.setattr(GUARD, "look_at", 0)
+        x = Tensor([1.0])
+        for _ in range(300):
+            x = x + 1
+        return x
+
+    with Context(GRAPH_LIMIT=100, GRAPH_GUARD=1):
+        with pytest.warns(GraphWarning, match=r"test_tensor_data.py:\d+: the graph under this"):
+            grow()
+    with Context(GRAPH_LIMIT=100, GRAPH_GUARD=2):
+        x = grow()
+        assert sum(u.op is Ops.ADD for u in toposort(x.uop)) < 200
+        assert x.tolist() == [301]

@@ -166,6 +166,9 @@ def test_isclose() -> None:
     check_tensor(a.isclose(b), [True, False, True, False])
     check_tensor(a.isclose(b, equal_nan=True), [True, False, True, True])
     check_tensor(a.isclose(b, rtol=0.1), [True, True, True, False])
+    assert a[:3].allclose(b[:3], rtol=0.1)
+    assert not a.allclose(b, rtol=0.1)
+    assert a.allclose(b, rtol=0.1, equal_nan=True)
 
 
 PROMOTIONS = [

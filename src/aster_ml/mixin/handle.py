@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from aster_ml.config import GRAPH_LIMIT
 from aster_ml.device import Device
 from aster_ml.dtype import (
     DType,
@@ -21,13 +22,14 @@ from aster_ml.dtype import (
     to_dtype,
     truncate,
 )
+from aster_ml.engine.guard import graph_is_too_large
 from aster_ml.errors import DeviceError, DTypeError, ShapeError
 from aster_ml.mixin.elementwise import ElementwiseMixin
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.uop.graph import reaches
 from aster_ml.uop.infer import show_shape
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import NODES, UOp
 from aster_ml.uop.ops import COMPARE, MOVEMENT, DeviceArg, Ops, ReduceArg
 
 # Every handle that is alive. An in-place write asks it who else still wants the old values, and
@@ -109,6 +111,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         self.grad = None
         self._requires_grad = requires_grad
         LIVE[weakref.ref(self, forget)] = None
+        if len(NODES) > GRAPH_LIMIT.value and graph_is_too_large(y):
+            self.realize()  # type: ignore[attr-defined]
         return self
 
     def derive(self, uop: UOp) -> Self:
