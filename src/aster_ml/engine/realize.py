@@ -18,7 +18,7 @@ from aster_ml.helpers import pluralize, prod
 from aster_ml.schedule.capture import Captured, capture
 from aster_ml.schedule.plan import plan
 from aster_ml.schedule.split import Schedule
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 
@@ -69,6 +69,7 @@ class Request:
         self.fresh: list[UOp] = []
         self.assigns: list[UOp] = []
         self.results: list[tuple[UOp, UOp]] = []
+        self.overwritten: list[tuple[UOp, UOp]] = []
         for u in nodes:
             self.add(u)
 
@@ -79,7 +80,7 @@ class Request:
         place = strip_effects(u)
         if place is not None:
             self.assigns.extend(effects_of(u))
-            self.results.append((u, place))
+            self.overwritten.append((u, place))
             return
         device = u.device
         if device is None:
@@ -136,6 +137,26 @@ def effects_of(u: UOp) -> list[UOp]:
     return result
 
 
+class Renewed:
+    """New names for memory that has been overwritten.
+
+    why: a node means one value for good. An expression over the old name may have been computed and
+    be found again; one over the new name is another node.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[UOp, UOp] = {}
+
+    def view(self, u: UOp) -> UOp:
+        """The view under the new name of its memory."""
+        base = u.base
+        name = self.names.get(base)
+        if name is None:
+            name = self.names[base] = UOp.new_buffer(base.arg.device, base.arg.size, base.dtype)
+            storage.attach(name, storage.buffer_of(base))
+        return substitute(u, {base: name})
+
+
 def pending_readers(roots: list[UOp]) -> list[UOp]:
     """Live nodes that still want the old content of memory that these roots overwrite."""
     if not LIVE_NODES:
@@ -149,8 +170,7 @@ def pending_readers(roots: list[UOp]) -> list[UOp]:
         place = s.src[0]
         while place.op is not Ops.BUFFER:
             place = place.src[0]
-        if place in storage.BUFFERS:
-            overwritten.add(place)
+        overwritten.add(id(storage.buffer_of(place).base))
     if not overwritten:
         return []
     result: list[UOp] = []
@@ -162,7 +182,8 @@ def pending_readers(roots: list[UOp]) -> list[UOp]:
         ) and storage.stand_in(u) is None)
         for u in below:
             found = storage.stand_in(u)
-            if (u if found is None else found).base in overwritten:
+            base = u.base if found is None else found.base
+            if base.op is Ops.BUFFER and id(storage.buffer_of(base).base) in overwritten:
                 result.append(live)
                 break
     return result
@@ -176,7 +197,8 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     for late in pending_readers([*request.fresh, *request.assigns]):
         request.add(late)
     start = time.perf_counter()
-    captured = capture(request.fresh, request.assigns, storage.stand_in)
+    captured = capture(request.fresh, request.assigns, storage.stand_in,
+                       lambda b: id(storage.buffer_of(b)))
     schedule, hit = plan(captured.body)
     GlobalCounters.schedule_s += time.perf_counter() - start
     if hit:
@@ -201,10 +223,13 @@ def realize_uops(nodes: list[UOp]) -> list[UOp]:
     if prepared is not None:
         request, captured, schedule = prepared
         run_schedule(schedule, [storage.buffer_of(b) for b in captured.buffers], captured.values)
+        renewed = Renewed()
         for after in captured.effects:
             place = strip_effects(after)
             if place is not None:
-                storage.set_stand_in(after, place)
+                storage.set_stand_in(after, renewed.view(place))
+        for u, place in request.overwritten:
+            storage.set_stand_in(u, renewed.view(place))
         for u, memory in request.results:
             storage.set_stand_in(u, memory)
     return [memory_of(u) for u in nodes]

@@ -19,8 +19,20 @@ STAND_INS: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()
 ORIGINS: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
 
 
+class Exchanges:
+    """How often a BUFFER node was given other memory than it had: recordings look again then."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+EXCHANGES = Exchanges()
+
+
 def attach(node: UOp, buffer: Buffer) -> None:
     """Gives a BUFFER node its memory."""
+    if node in BUFFERS:
+        EXCHANGES.count += 1
     BUFFERS[node] = buffer
 
 

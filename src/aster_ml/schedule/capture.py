@@ -29,16 +29,19 @@ class Captured(NamedTuple):
 
 
 def capture(
-    fresh: list[UOp], assigns: list[UOp], replacement: Callable[[UOp], UOp | None]
+    fresh: list[UOp], assigns: list[UOp], replacement: Callable[[UOp], UOp | None],
+    identity: Callable[[UOp], object] = lambda buffer: buffer,
 ) -> Captured:
     """Closes the graph under STOREs to new memory and STOREs to memory that had a value before.
 
-    `replacement` gives the buffer-backed node for a node that has been realized already.
+    `replacement` gives the buffer-backed node for a node that has been realized already;
+    `identity` tells BUFFERs of different memory apart.
     """
     roots = list(dict.fromkeys([*fresh, *assigns]))
     buffers: list[UOp] = []
     values: dict[str, int] = {}
     effects: list[UOp] = []
+    params: dict[object, UOp] = {}
     new: dict[UOp, UOp] = {}
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -47,9 +50,13 @@ def capture(
             continue
         op = u.op
         if op is Ops.BUFFER:
-            arg = u.arg
-            new[u] = UOp(Ops.PARAM, u.dtype, (), ParamArg(len(buffers), arg.size, arg.device))
-            buffers.append(u)
+            memory = identity(u)
+            param = params.get(memory)
+            if param is None:
+                arg = ParamArg(len(buffers), u.arg.size, u.arg.device)
+                param = params[memory] = UOp(Ops.PARAM, u.dtype, (), arg)
+                buffers.append(u)
+            new[u] = param
         elif op is Ops.BIND:
             variable, value = u.src[0], u.src[1].arg
             name = variable.arg.name
