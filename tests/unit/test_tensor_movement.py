@@ -183,6 +183,11 @@ def bound(name: str, value: int, least: int = 1, most: int = 10) -> UOp:
     return Variable(name, least, most).bind(value)
 
 
+def rows(n: UOp) -> Tensor:
+    """The first rows of eight."""
+    return Tensor.arange(24).reshape(8, 3)[:n].float()
+
+
 SYMBOLIC = [
     ("slice and sum", lambda n: Tensor.arange(10)[:n].sum(), 3),
     ("int index", lambda n: Tensor.arange(10)[n], 3),
@@ -197,6 +202,15 @@ SYMBOLIC = [
     ("there and back", lambda n: Tensor.arange(40).reshape(10, 4)[:n].reshape(-1).reshape(-1, 2)
      .max(0), [10, 11]),
     ("full", lambda n: Tensor.full((n, 2), 2.0).sum(), 12),
+    ("cat", lambda n: rows(n).cat(rows(n), rows(n), dim=0).sum(0), [27, 36, 45]),
+    ("pad_to", lambda n: rows(n).pad_to(4, 3), [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 0, 0]]),
+    ("pad", lambda n: rows(n).pad(((n, 1), None)).sum(0), [9, 12, 15]),
+    ("var", lambda n: rows(n).var(0), [9, 9, 9]),
+    ("argmax", lambda n: rows(n).argmax(0), [2, 2, 2]),
+    ("expand", lambda n: rows(n).expand(2, n, 3).sum((0, 1)), [18, 24, 30]),
+    ("beside an arange", lambda n: (rows(n) * Tensor.arange(n).reshape(n, 1)).sum(), 54),
+    ("product", lambda n: rows(n).T @ rows(n), np.arange(9).reshape(3, 3).T @ np.arange(9)
+     .reshape(3, 3)),
     ("max of masked", lambda n: (Tensor.arange(5) < n).where(1, 0).sum(), 3),
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ from aster_ml.helpers import argfix, ceildiv
 from aster_ml.mixin.handle import Handle
 from aster_ml.mixin.index import is_zero
 from aster_ml.mixin.movement import same_sizes
+from aster_ml.mixin.sizes import size_between, size_sum
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -43,18 +44,17 @@ class JoinMixin(Handle):
         check_joinable(tensors, axis, "cat")
         dtype = least_upper_dtype(*[t.dtype for t in tensors])
         parts = [t.cast(dtype) for t in tensors if not is_zero(t.shape[axis])]
-        total: Any = 0
-        for part in parts:
-            total = total + part.shape[axis]
+        total = size_sum(*[part.shape[axis] for part in parts])
+        shape = (*self.shape[:axis], total, *self.shape[axis + 1:])
         result: Self | None = None
         start: Any = 0
         for part in parts:
-            size = part.shape[axis]
+            stop = size_sum(start, part.shape[axis])
             pairs: list[tuple[Any, Any]] = [(0, 0)] * self.ndim
-            pairs[axis] = (start, total - start - size)
-            wide = part.pad_zeros(pairs)
+            pairs[axis] = (start, size_between(stop, total))
+            wide = part.pad_zeros(pairs).broadcast_to(shape)
             result = wide if result is None else result.alu(Ops.ADD, wide)
-            start = start + size
+            start = stop
         return self.cast(dtype) if result is None else result
 
     def stack(self, *args: Any, dim: int = 0) -> Self:

@@ -6,13 +6,20 @@ elements under other indices. Nothing here computes a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 from aster_ml.errors import ArgumentError, IndexRangeError, ShapeError
 from aster_ml.helpers import argfix, ceildiv, prod
 from aster_ml.mixin.formula import rearrange
-from aster_ml.mixin.sizes import inferred_size, same_count, size_between, size_ceildiv
+from aster_ml.mixin.sizes import (
+    inferred_size,
+    same_count,
+    same_size,
+    size_between,
+    size_ceildiv,
+    size_sum,
+)
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.ops import Ops
 
@@ -33,13 +40,13 @@ def broadcast_shapes(what: str, *shapes: Sizes) -> Sizes:
                 other = shape[axis]
                 if other is size or other == size or other == 1:
                     continue
-                if size != 1:
+                if size != 1 and not same_size(size, other):
                     shown = " and ".join(show_shape(s) for s in shapes)
                     raise ShapeError(
                         f"{what}: shapes {shown} do not broadcast: on axis {axis} sizes are "
                         f"{show_size(size)} and {show_size(other)}; equal sizes or 1 would do"
                     )
-                size = other
+                size = other if size == 1 else size
         result.append(size)
     return tuple(result)
 
@@ -73,9 +80,9 @@ def is_symbolic(size: Any) -> bool:
     return hasattr(size, "op") and hasattr(size, "src")
 
 
-def same_sizes(one: Iterable[Any], other: Iterable[Any]) -> bool:
-    """Whether two shapes are equal; symbolic sizes by identity."""
-    return tuple(one) == tuple(other)
+def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two shapes are equal for all values of their variables."""
+    return len(one) == len(other) and all(map(same_size, one, other))
 
 
 class MovementMixin:
@@ -195,7 +202,7 @@ class MovementMixin:
                 want[i] = have
                 continue
             want[i] = check_size("expand", size)
-            if have != 1 and have != want[i]:
+            if have != 1 and not same_size(have, want[i]):
                 raise ShapeError(
                     f"expand: axis {i} of {show_shape(full)} has size {show_size(have)}, which "
                     f"does not repeat to {show_size(want[i])} in {show_shape(tuple(want))}"
@@ -208,6 +215,10 @@ class MovementMixin:
         if old == shape:
             return self
         full = (1,) * (len(shape) - len(old)) + old
+        if not all([have.__class__ is int for have in old]):
+            # A symbolic size that is written in another way takes the way that `shape` has it.
+            full = tuple([want if have != 1 and same_size(have, want) else have
+                          for have, want in zip(full, shape, strict=True)])
         value = self if full == old else self.mop(Ops.RESHAPE, full)
         return value if full == shape else value.mop(Ops.EXPAND, shape)
 
@@ -269,7 +280,11 @@ class MovementMixin:
         """Zeros around each axis, (before, after), neither of them negative."""
         if all(isinstance(b, int) and isinstance(a, int) and b == a == 0 for b, a in pairs):
             return self
-        return self.mop(Ops.PAD, tuple(pairs))
+        padded = self.mop(Ops.PAD, tuple(pairs))
+        if all(isinstance(s, int) for s in padded.shape):
+            return padded
+        sizes = zip(self.shape, pairs, strict=True)
+        return padded.broadcast_to(tuple([size_sum(b, s, a) for s, (b, a) in sizes]))
 
     # what is composed of them
 

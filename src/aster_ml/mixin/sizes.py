@@ -26,7 +26,11 @@ def factors(shape: Sequence[Any]) -> tuple[int, list[Any]]:
         elif size.op is Ops.MUL:
             pending.extend(size.src)
         else:
-            symbolic.append(size)
+            simple = size_sum(size) if size.op is Ops.ADD else size
+            if simple is size:
+                symbolic.append(size)
+            else:
+                pending.append(simple)
     return number, symbolic
 
 
@@ -59,11 +63,37 @@ def size_between(start: Any, stop: Any) -> Any:
     others, offset = linear_terms(start)
     for term, count in others.items():
         terms[term] = terms.get(term, 0) - count
+    return sum_of(terms, number - offset)
+
+
+def size_sum(*sizes: Any) -> Any:
+    """The sum of sizes in simplest form."""
+    terms: dict[Any, int] = {}
+    number = 0
+    for size in sizes:
+        more, offset = linear_terms(size)
+        number += offset
+        for term, count in more.items():
+            terms[term] = terms.get(term, 0) + count
+    return sum_of(terms, number)
+
+
+def sum_of(terms: dict[Any, int], number: int) -> Any:
+    """Terms and a number as one size; equal sums are the same node, whatever made them."""
     result: Any = 0
-    for term, count in terms.items():
-        if count:
-            result = term * count + result
-    return result + (number - offset)
+    for term in sorted([t for t, count in terms.items() if count], key=lambda t: t.digest):
+        result = term * terms[term] + result
+    return result + number
+
+
+def same_size(one: Any, other: Any) -> bool:
+    """Whether two sizes are equal for all values of their variables."""
+    if one is other or one == other:
+        return True
+    if isinstance(one, int) and isinstance(other, int):
+        return False
+    between = size_between(one, other)
+    return isinstance(between, int) and between == 0
 
 
 def linear_terms(size: Any) -> tuple[dict[Any, int], int]:
