@@ -21,7 +21,6 @@ from aster_ml.engine.launch import RECORDER
 from aster_ml.engine.replay import Recorder, Replay
 from aster_ml.errors import JitError
 from aster_ml.mixin import random
-from aster_ml.mixin.handle import live_handles
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
@@ -50,6 +49,11 @@ def base_buffer(u: UOp) -> UOp:
     while u.op is not Ops.BUFFER:
         u = u.src[0]
     return u
+
+
+def memory_id(u: UOp) -> int:
+    """Which memory a view shows, whatever its name."""
+    return id(storage.buffer_of(u).base)
 
 
 class Inputs:
@@ -122,6 +126,7 @@ class Recording(Generic[T]):
         self.outputs: list[tuple[UOp, int]] = []
         self.random: list[Drawn] = []
         self.last: list[weakref.ref[UOp]] = []
+        self.overwritten: list[Buffer] = []
         self.n_inputs = 0
 
     def capture(self, inputs: Inputs, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
@@ -139,6 +144,8 @@ class Recording(Generic[T]):
         before = [t.uop for t in inputs.tensors]
         views = [substitute(u, places) for u in before]
         recorder = Recorder()
+        # Kept alive while recording, so that no new memory is taken for one of them.
+        known = list(storage.BUFFERS.values())
         drawn: list[Drawn] = []
         RECORDER.append(recorder)
         random.ACTIVE_RECORDER = lambda state, count: drawn.append(Drawn(state, count))
@@ -158,14 +165,14 @@ class Recording(Generic[T]):
             back = {place: base for base, place in places.items()}
             for t, view, u in zip(inputs.tensors, views, before, strict=True):
                 t.uop = u if t.uop is view else substitute(t.uop, back)
-        self.finish(recorder, drawn, inputs, places, result, outputs)
+        self.finish(recorder, drawn, inputs, places, result, outputs, known)
         for t in outputs:
             t.uop = substitute(t.uop, {place: base for base, place in places.items()})
         return result
 
     def finish(
         self, recorder: Recorder, drawn: list[Drawn], inputs: Inputs,
-        places: dict[UOp, UOp], result: Any, outputs: list[Tensor],
+        places: dict[UOp, UOp], result: Any, outputs: list[Tensor], known: list[Buffer],
     ) -> None:
         """Turns what was recorded into something that replays."""
         if not recorder.items:
@@ -179,20 +186,17 @@ class Recording(Generic[T]):
         exchanged = [storage.buffer_of(places[b]) for b in inputs.bases]
         self.n_inputs = len(exchanged)
         fresh: list[UOp] = []
-        written = {id(item.buffers[s].base) for item in recorder.items for s in (
-            item.compiled.written if item.compiled is not None else (0,))}
+        seen = {id(b.base) for b in known}
         for t in outputs:
-            if not storage.is_memory_view(t.uop):
-                continue
-            base = base_buffer(t.uop)
-            if base in places.values() or base in fresh:
-                continue
-            # Memory that something else names too is state, which stays where it is.
-            if id(storage.buffer_of(base).base) in written and is_fresh(base, outputs):
-                fresh.append(base)
+            # Memory that was there before is an input's, or state, which stays where it is.
+            if storage.is_memory_view(t.uop) and memory_id(t.uop) not in seen:
+                seen.add(memory_id(t.uop))
+                fresh.append(base_buffer(t.uop))
         self.replay = Replay(recorder.items, exchanged + [storage.buffer_of(b) for b in fresh])
         self.result = rebuild(result, lambda t: self.template(t, places, fresh))
         self.random = drawn
+        self.overwritten = [b for b in recorder.overwritten if id(b.base) not in {
+            id(storage.buffer_of(f).base) for f in fresh}]
         self.fresh = [(b.arg.device, b.arg.size, b.dtype) for b in fresh]
         self.last = [weakref.ref(b) for b in fresh]
 
@@ -201,10 +205,11 @@ class Recording(Generic[T]):
         if not storage.is_memory_view(t.uop):
             return t
         base = base_buffer(t.uop)
-        order = [*places.values(), *fresh]
-        if base not in order:
+        # Memory that was overwritten has another name by now.
+        order = [memory_id(u) for u in (*places.values(), *fresh)]
+        if memory_id(base) not in order:
             return t
-        slot = order.index(base)
+        slot = order.index(memory_id(base))
         form = UOp(Ops.PARAM, base.dtype, (), ParamArg(slot, base.arg.size, base.arg.device))
         return Template(substitute(t.uop, {base: form}), form, slot, t.requires_grad)
 
@@ -229,6 +234,7 @@ class Recording(Generic[T]):
         for draw in self.random:
             draw.advance()
         replay.run(inputs.values)
+        storage.note_overwritten([replay.memory_now(b) for b in self.overwritten])
         return rebuild(self.result, lambda t: t.fill(bases) if isinstance(t, Template) else t)
 
 
@@ -259,13 +265,6 @@ def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {k: rebuild(v, change) for k, v in value.items()}
     return value
-
-
-def is_fresh(base: UOp, outputs: list[Tensor]) -> bool:
-    """Whether only the results name this memory."""
-    mine = {id(t) for t in outputs}
-    return not any(id(t) not in mine and storage.is_memory_view(t.uop)
-                   and base_buffer(t.uop) is base for t in live_handles())
 
 
 class TinyJit(Generic[T]):

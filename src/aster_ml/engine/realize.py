@@ -12,13 +12,13 @@ from typing import Any
 from aster_ml.config import DEBUG, debug_shown
 from aster_ml.engine import storage
 from aster_ml.engine.counters import GlobalCounters
-from aster_ml.engine.launch import run_schedule
+from aster_ml.engine.launch import RECORDER, run_schedule
 from aster_ml.errors import DeviceError, ShapeError
 from aster_ml.helpers import pluralize, prod
 from aster_ml.schedule.capture import Captured, capture
 from aster_ml.schedule.plan import plan
 from aster_ml.schedule.split import Schedule
-from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 
@@ -69,7 +69,7 @@ class Request:
         self.fresh: list[UOp] = []
         self.assigns: list[UOp] = []
         self.results: list[tuple[UOp, UOp]] = []
-        self.overwritten: list[tuple[UOp, UOp]] = []
+        self.overwritten: set[UOp] = set()
         for u in nodes:
             self.add(u)
 
@@ -80,7 +80,7 @@ class Request:
         place = strip_effects(u)
         if place is not None:
             self.assigns.extend(effects_of(u))
-            self.overwritten.append((u, place))
+            self.results.append((u, place))
             return
         device = u.device
         if device is None:
@@ -137,56 +137,33 @@ def effects_of(u: UOp) -> list[UOp]:
     return result
 
 
-class Renewed:
-    """New names for memory that has been overwritten.
-
-    why: a node means one value for good. An expression over the old name may have been computed and
-    be found again; one over the new name is another node.
-    """
-
-    def __init__(self) -> None:
-        self.names: dict[UOp, UOp] = {}
-
-    def view(self, u: UOp) -> UOp:
-        """The view under the new name of its memory."""
-        base = u.base
-        name = self.names.get(base)
-        if name is None:
-            name = self.names[base] = UOp.new_buffer(base.arg.device, base.arg.size, base.dtype)
-            storage.attach(name, storage.buffer_of(base))
-        return substitute(u, {base: name})
-
-
-def pending_readers(roots: list[UOp]) -> list[UOp]:
-    """Live nodes that still want the old content of memory that these roots overwrite."""
-    if not LIVE_NODES:
-        return []
+def overwritten_by(roots: list[UOp]) -> tuple[set[UOp], set[UOp]]:
+    """The STOREs that computing these roots runs, and the memory in use that they overwrite."""
     order = toposort(*roots, enter=lambda u: storage.stand_in(u) is None)
     stores = {s for u in order if u.op is Ops.AFTER and storage.stand_in(u) is None
               for s in u.src[1:]}
     stores |= {u for u in order if u.op is Ops.STORE and u in roots}
-    overwritten = set()
-    for s in stores:
-        place = s.src[0]
-        while place.op is not Ops.BUFFER:
-            place = place.src[0]
-        overwritten.add(id(storage.buffer_of(place).base))
-    if not overwritten:
+    return stores, {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
+
+
+def pending_readers(stores: set[UOp], overwritten: set[UOp], order: Iterable[UOp]) -> list[UOp]:
+    """Live nodes, none of the order, that want what memory held before these STOREs."""
+    if not LIVE_NODES or not overwritten:
         return []
-    result: list[UOp] = []
-    for live in LIVE_NODES[0]():
-        if live in order or settle(live) is not None:
-            continue
-        below = toposort(live, enter=lambda u: not (
-            u.op is Ops.AFTER and any(s in stores for s in u.src[1:])
-        ) and storage.stand_in(u) is None)
-        for u in below:
-            found = storage.stand_in(u)
-            base = u.base if found is None else found.base
-            if base.op is Ops.BUFFER and id(storage.buffer_of(base).base) in overwritten:
-                result.append(live)
-                break
-    return result
+    known = set(order)
+    lazy = [u for u in dict.fromkeys(LIVE_NODES[0]()) if u not in known and settle(u) is None]
+    # Whether a node's value needs the old content: worked out once for all, sources first.
+    needs: dict[UOp, bool] = {}
+    for u in toposort(*lazy, enter=lambda u: storage.stand_in(u) is None and not (
+            u.op is Ops.AFTER and not stores.isdisjoint(u.src))):
+        found = storage.stand_in(u)
+        if found is not None:
+            needs[u] = found.base in overwritten
+        elif u.op is Ops.AFTER and not stores.isdisjoint(u.src):
+            needs[u] = False
+        else:
+            needs[u] = u in overwritten or any([needs[s] for s in u.src])
+    return [u for u in lazy if needs[u]]
 
 
 def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
@@ -194,11 +171,13 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     request = Request(nodes)
     if not request.fresh and not request.assigns:
         return None
-    for late in pending_readers([*request.fresh, *request.assigns]):
-        request.add(late)
+    roots = [*request.fresh, *request.assigns]
+    stores, request.overwritten = overwritten_by(roots)
+    if request.overwritten:
+        for late in pending_readers(stores, request.overwritten, toposort(*nodes)):
+            request.add(late)
     start = time.perf_counter()
-    captured = capture(request.fresh, request.assigns, storage.stand_in,
-                       lambda b: id(storage.buffer_of(b)))
+    captured = capture(request.fresh, request.assigns, storage.stand_in)
     schedule, hit = plan(captured.body)
     GlobalCounters.schedule_s += time.perf_counter() - start
     if hit:
@@ -222,17 +201,47 @@ def realize_uops(nodes: list[UOp]) -> list[UOp]:
     prepared = prepare(nodes)
     if prepared is not None:
         request, captured, schedule = prepared
-        run_schedule(schedule, [storage.buffer_of(b) for b in captured.buffers], captured.values)
-        renewed = Renewed()
+        memories = [storage.buffer_of(b) for b in captured.buffers]
+        run_schedule(schedule, memories, captured.values)
         for after in captured.effects:
             place = strip_effects(after)
             if place is not None:
-                storage.set_stand_in(after, renewed.view(place))
-        for u, place in request.overwritten:
-            storage.set_stand_in(u, renewed.view(place))
+                storage.set_stand_in(after, place, memories)
         for u, memory in request.results:
-            storage.set_stand_in(u, memory)
+            storage.set_stand_in(u, memory, memories)
+        storage.note_overwritten([memories[i] for i in schedule.overwritten])
     return [memory_of(u) for u in nodes]
+
+
+def realize_outside(nodes: list[UOp]) -> None:
+    """While a function is observed: computes what tensors from before it started need, apart.
+
+    Their values are fixed, so a recording has to read them and must not make them anew; and effects
+    that were pending before must run once, not with every replay.
+    """
+    observers = list(RECORDER)
+    outside = observers[-1].outside
+    stores, overwritten = overwritten_by(nodes)
+    roots = [*nodes, *pending_readers(stores, overwritten, ())]
+    order = toposort(*roots, enter=lambda u: storage.stand_in(u) is None and u not in outside)
+    wanted = [u for u in order if u in outside and storage.stand_in(u) is None
+              and all(isinstance(size, int) for size in u.shape)]
+    if not wanted:
+        return
+    RECORDER.clear()
+    try:
+        memory = realize_uops(wanted)
+    finally:
+        RECORDER.extend(observers)
+    for observer in observers:
+        observer.note_outside(memory)
+
+
+def realize_readers(buffers: set[UOp]) -> None:
+    """Computes what still wants the content of this memory, before somebody overwrites it."""
+    readers = pending_readers(set(), buffers, ())
+    if readers:
+        realize_uops(readers)
 
 
 def memory_of(u: UOp) -> UOp:

@@ -43,9 +43,12 @@ class Recorder:
 
     def __init__(self) -> None:
         self.items: list[Recorded] = []
+        # Memory that had a value before the recording and was overwritten in it.
+        self.overwritten: list[Buffer] = []
 
     def __call__(self, bound: Bound, table: dict[int, Buffer], values: dict[str, int]) -> None:
         """Notes one schedule."""
+        self.overwritten.extend([table[i] for i in bound.schedule.overwritten])
         for step, compiled in zip(bound.schedule.steps, bound.compiled, strict=True):
             if step.kind != "view":
                 buffers = [table[s] for s in step.slots]
@@ -160,6 +163,11 @@ class Replay:
                 assert base.allocator is not None
                 handle = base.allocator.offset(base.handle, buffer.offset + start, nbytes)
             graph.set_handle(call, slot, handle)
+
+    def memory_now(self, b: Buffer) -> Buffer:
+        """The buffer whose memory stands in the place of that of a recorded one."""
+        number = self.number.get(id(b.base))
+        return b if number is None else self.current[number]
 
     def run(self, values: dict[str, int]) -> None:
         """Runs everything, with these values of the variables."""

@@ -8,6 +8,7 @@ does.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 
 from aster_ml.device import Buffer
 from aster_ml.uop.node import UOp
@@ -17,6 +18,10 @@ BUFFERS: weakref.WeakKeyDictionary[UOp, Buffer] = weakref.WeakKeyDictionary()
 STAND_INS: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()
 # For each stand-in the nodes that it stands for, for gradients of graphs built before.
 ORIGINS: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
+
+
+# For each memory, the nodes with a stand-in that were computed from it.
+READERS: weakref.WeakKeyDictionary[Buffer, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
 
 
 class Exchanges:
@@ -51,11 +56,19 @@ def stand_in(u: UOp) -> UOp | None:
     return STAND_INS.get(u)
 
 
-def set_stand_in(u: UOp, memory: UOp) -> None:
-    """From now on `memory` (a view of a BUFFER) is read wherever `u` stands."""
+def set_stand_in(u: UOp, memory: UOp, made_from: Iterable[Buffer] = ()) -> None:
+    """From now on `memory` (a view of a BUFFER) is read wherever `u` stands.
+
+    `made_from` is the memory that the value was computed from (or more than that).
+    """
     if u is memory:
         return
     STAND_INS[u] = memory
+    for b in made_from:
+        readers = READERS.get(b.base)
+        if readers is None:
+            readers = READERS[b.base] = weakref.WeakSet()
+        readers.add(u)
     origins = ORIGINS.get(memory)
     if origins is None:
         origins = ORIGINS[memory] = weakref.WeakSet()
@@ -65,6 +78,18 @@ def set_stand_in(u: UOp, memory: UOp) -> None:
 def origins_of(memory: UOp) -> list[UOp]:
     """The nodes, still alive, that `memory` stands in for."""
     return list(ORIGINS.get(memory, ()))
+
+
+def note_overwritten(memories: Iterable[Buffer]) -> None:
+    """This memory holds new values.
+
+    Who has a node that was computed from the old ones keeps its stand-in; but the same expression,
+    built again, is another node from now on, with no stand-in.
+    """
+    for b in memories:
+        readers = READERS.pop(b.base, None)
+        for u in readers or ():
+            u.forget()
 
 
 def is_memory_view(u: UOp) -> bool:

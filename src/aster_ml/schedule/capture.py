@@ -29,19 +29,16 @@ class Captured(NamedTuple):
 
 
 def capture(
-    fresh: list[UOp], assigns: list[UOp], replacement: Callable[[UOp], UOp | None],
-    identity: Callable[[UOp], object] = lambda buffer: buffer,
+    fresh: list[UOp], assigns: list[UOp], replacement: Callable[[UOp], UOp | None]
 ) -> Captured:
     """Closes the graph under STOREs to new memory and STOREs to memory that had a value before.
 
-    `replacement` gives the buffer-backed node for a node that has been realized already;
-    `identity` tells BUFFERs of different memory apart.
+    `replacement` gives the buffer-backed node for a node that has been realized already.
     """
     roots = list(dict.fromkeys([*fresh, *assigns]))
     buffers: list[UOp] = []
     values: dict[str, int] = {}
     effects: list[UOp] = []
-    params: dict[object, UOp] = {}
     new: dict[UOp, UOp] = {}
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -50,13 +47,9 @@ def capture(
             continue
         op = u.op
         if op is Ops.BUFFER:
-            memory = identity(u)
-            param = params.get(memory)
-            if param is None:
-                arg = ParamArg(len(buffers), u.arg.size, u.arg.device)
-                param = params[memory] = UOp(Ops.PARAM, u.dtype, (), arg)
-                buffers.append(u)
-            new[u] = param
+            arg = ParamArg(len(buffers), u.arg.size, u.arg.device)
+            new[u] = UOp(Ops.PARAM, u.dtype, (), arg)
+            buffers.append(u)
         elif op is Ops.BIND:
             variable, value = u.src[0], u.src[1].arg
             name = variable.arg.name

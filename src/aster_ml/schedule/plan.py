@@ -35,6 +35,14 @@ def plan(body: UOp) -> tuple[Schedule, bool]:
     return schedule, False
 
 
+def memory_of(store: UOp) -> int:
+    """The argument that a STORE of a body writes to."""
+    place = store.src[0]
+    while place.op is not Ops.PARAM:
+        place = place.src[0]
+    return int(place.arg.slot)
+
+
 def make_schedule(body: UOp) -> Schedule:
     """Plans a body from scratch."""
     params = sorted([u for u in toposort(body) if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
@@ -54,5 +62,7 @@ def make_schedule(body: UOp) -> Schedule:
                 body = snapshot_param(body, hazard.param)
             continue
         written = frozenset([d.writes for d in drafts if d.writes < len(params)])
-        return Schedule([d.step for d in drafts], splitter.slots, len(params), written)
+        new = {memory_of(store) for store in body.src[: body.arg.fresh]}
+        return Schedule([d.step for d in drafts], splitter.slots, len(params), written,
+                        written - new)
     raise InternalError("plan: effects collide however often values are stored beforehand")

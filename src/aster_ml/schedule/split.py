@@ -55,6 +55,8 @@ class Schedule:
     slots: list[Slot]
     n_args: int
     written: frozenset[int] = frozenset()
+    # Those of the written arguments that had a value before.
+    overwritten: frozenset[int] = frozenset()
 
 
 @dataclass

@@ -111,6 +111,15 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
         if ref is not None and ref() in (None, self):
             del NODES[self._key]
 
+    def forget(self) -> None:
+        """From now on the same expression is another node; this one stays what it was.
+
+        why: memory below it has changed, so its value is that of a time that is past
+        """
+        ref = NODES.get(self._key)
+        if ref is not None and ref() is self:
+            del NODES[self._key]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return UOp, (self.op, self.dtype, self.src, self.arg)
 
