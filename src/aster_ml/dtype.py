@@ -44,7 +44,7 @@ class DType:
         return f"dtypes.{self.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DType.registry.__getitem__, (self.name,)
+        return to_dtype, (self.name,)
 
     def __lt__(self, other: DType) -> bool:
         return (self.priority, self.itemsize, self.name) < (
@@ -328,7 +328,7 @@ def from_numpy_dtype(dtype: Any) -> DType:
     """
     found = FROM_NUMPY.get(np.dtype(dtype).newbyteorder("="))
     if found is None:
-        raise DTypeError(f"NumPy dtype {dtype} has no equal here; cast it to one of "
+        raise DTypeError(f"NumPy dtype {np.dtype(dtype)} has no equal here; cast it to one of "
                          f"{', '.join(str(d) for d in FROM_NUMPY)}")
     return found
 
@@ -348,7 +348,22 @@ def round_float(value: float, dtype: DType) -> float:
         except OverflowError:
             return math.copysign(math.inf, value)
     with np.errstate(over="ignore"):
-        return float(np.float64(value).astype(NUMPY_TYPES[dtype]))
+        return float(np.float32(odd_float32(value)).astype(NUMPY_TYPES[dtype]))
+
+
+def odd_float32(value: float) -> float:
+    """`value` as a float32, an inexact one as the neighbour whose last bit is 1.
+
+    why: rounding that again to fewer bits gives what one rounding would
+    """
+    near = round_float(value, dtypes.float32)
+    if near == value or math.isinf(near):
+        return near
+    bits: int = struct.unpack("<I", struct.pack("<f", near))[0]
+    if bits & 1 == 0:
+        bits += 1 if abs(near) < abs(value) else -1
+    odd: float = struct.unpack("<f", struct.pack("<I", bits))[0]
+    return odd
 
 
 def truncate(value: Any, dtype: DType) -> Any:

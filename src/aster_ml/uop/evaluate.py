@@ -149,6 +149,8 @@ def threefry(counter: int, key: int) -> int:
 def multiply_add(dtype: DType, x: Any, y: Any, z: Any) -> Any:
     """x * y + z, rounded once."""
     plain = x * y + z
+    if dtype.kind == "float" and math.isinf(z) and math.isfinite(x) and math.isfinite(y):
+        return z  # whatever the product: it overflows only where rounding is not wanted
     if dtype.kind != "float" or not all(map(math.isfinite, (x, y, z))):
         return plain
     exact = Fraction(x) * Fraction(y) + Fraction(z)
