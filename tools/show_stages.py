@@ -11,16 +11,15 @@ import re
 import sys
 from pathlib import Path
 
-from aster_ml.codegen.kernel import merge_axes
-from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.cost import choose_opts
+from aster_ml.codegen.kernel import Kernel, merge_axes
 from aster_ml.codegen.lower import lower
+from aster_ml.dtype import dtypes
 from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.schedule.capture import capture
 from aster_ml.schedule.plan import plan
 from aster_ml.target import Target
-from aster_ml.dtype import dtypes
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.text import linear_to_text, to_text

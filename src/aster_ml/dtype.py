@@ -68,12 +68,14 @@ class DType:
     @property
     def min(self) -> ConstType:
         """Least value (minus infinity for floats)."""
-        return dtypes.min(self)
+        least: ConstType = dtypes.min(self)
+        return least
 
     @property
     def max(self) -> ConstType:
         """Greatest value (infinity for floats)."""
-        return dtypes.max(self)
+        greatest: ConstType = dtypes.max(self)
+        return greatest
 
 
 DTypeLike: TypeAlias = "str | DType"
@@ -342,9 +344,10 @@ def round_float(value: float, dtype: DType) -> float:
         if dtype is dtypes.fp8e4m3 and abs(value) == math.inf:
             return math.nan
         return value
-    if dtype is dtypes.float32 or dtype is dtypes.float16:
+    if dtype.fmt is not None:
         try:
-            return float(struct.unpack(dtype.fmt, struct.pack(dtype.fmt, value))[0])
+            rounded: float = struct.unpack(dtype.fmt, struct.pack(dtype.fmt, value))[0]
+            return rounded
         except OverflowError:
             return math.copysign(math.inf, value)
     with np.errstate(over="ignore"):

@@ -298,7 +298,7 @@ def order_loops(plan: Plan) -> None:
 
     def traffic(order: tuple[UOp, ...]) -> float:
         def touched(a: Access, depth: int) -> float:
-            skipped = {r for r in order[:depth]}
+            skipped = set(order[:depth])
             n = iterations([r for r in a.strides if r not in skipped])
             return float(n * a.buffer.dtype.itemsize)
 
@@ -324,8 +324,10 @@ def order_loops(plan: Plan) -> None:
 
 
 def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
-    """Lanes along an axis in which gathered elements lie side by side, so that each cache line is
-    used whole while it is there."""
+    """Lanes along an axis in which gathered elements lie side by side.
+
+    why: each cache line is then used whole while it is there
+    """
     kernel = plan.kernel
     vector = [r for r in kernel.outputs if r.arg.kind.name == "VECTOR"]
     if not vector:
@@ -396,7 +398,7 @@ def choose_threads(plan: Plan) -> None:
     if target.threads < 2 or not loops:
         return
     work = (iterations(kernel.outputs)
-            * max([iterations([r for r in u.src[1:]]) for u in kernel.reduces], default=1)
+            * max([iterations(list(u.src[1:])) for u in kernel.reduces], default=1)
             * max(plan.nodes, 1))
     if work < THREAD_WORK * lane_discount(kernel):
         return
@@ -408,7 +410,7 @@ def choose_threads(plan: Plan) -> None:
     # Evenly divisible axes first, then long ones; the given order decides between equals.
     def badness(r: UOp) -> float:
         size = size_of(r)
-        return ceildiv(size, target.threads) * target.threads / size
+        return float(ceildiv(size, target.threads) * target.threads / size)
 
     axis = min(fitting, key=lambda r: (round(badness(r), 1), loops.index(r)))
     kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, axis)))

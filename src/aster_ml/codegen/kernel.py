@@ -293,8 +293,7 @@ def merge_axes(kernel: Kernel) -> None:
                 i += 1
                 continue
             b = r1.src[0].arg
-            if not all(a.stride(r0) is not None and a.stride(r1) is not None
-                       and a.stride(r0) == a.stride(r1) * b for a in accesses):  # type: ignore
+            if not all(walks_as_one(a, r0, r1, b) for a in accesses):
                 i += 1
                 continue
             merged = kernel.new_range(r0.src[0].arg * b, r0.arg.kind)
@@ -306,6 +305,12 @@ def merge_axes(kernel: Kernel) -> None:
             closed_by[merged] = 1
             group[i:i + 2] = [merged]
     kernel.sink = simplify_indices(kernel.sink)
+
+
+def walks_as_one(access: Access, outer: UOp, inner: UOp, inner_size: int) -> bool:
+    """Whether an access goes on over the end of `inner` as it goes along it."""
+    far, near = access.stride(outer), access.stride(inner)
+    return far is not None and near is not None and far == near * inner_size
 
 
 def stray_ranges(sink: UOp) -> set[UOp]:

@@ -27,9 +27,9 @@ class Scope:
 
     def __init__(self, loop: UOp | None, parent: Scope | None, reduce: UOp | None = None) -> None:
         self.loop = loop
-        self.parent = parent
+        self.parent: Scope | None = parent
         self.reduce = reduce
-        self.depth = 0 if parent is None else parent.depth + 1
+        self.depth: int = 0 if parent is None else parent.depth + 1
         self.items: list[object] = []
         # For each item, the items of the same scope that it waits for.
         self.after: dict[object, dict[object, None]] = {}

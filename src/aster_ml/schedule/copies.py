@@ -1,8 +1,8 @@
 """Copies from devices that hold data and compute nothing.
 
-    rewrite: COPY(view of x) -> view of COPY(x), x an unbroken run of memory
-    when: the source's device runs no kernels, and the view is no run itself
-    why: laying the view out would take a kernel there; here it costs nothing
+rewrite: COPY(view of x) -> view of COPY(x), x an unbroken run of memory
+when: the source's device runs no kernels, and the view is no run itself
+why: laying the view out would take a kernel there; here it costs nothing
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from aster_ml.config import SPEC
 from aster_ml.dtype import DType
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
-from aster_ml.schedule.stages import Stored, StagePlanner, estimate
+from aster_ml.schedule.stages import StagePlanner, Stored, estimate
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp, need

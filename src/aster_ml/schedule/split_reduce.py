@@ -1,8 +1,8 @@
 """Long reductions with few results, in two steps, so that every thread has a part.
 
-    rewrite: REDUCE(x, axes) -> REDUCE(CONTIGUOUS(REDUCE(x', axes')), axes'')
-    when: the result has fewer elements than MIN_ROWS and the reduced axes hold at least MIN_LENGTH
-    why: a kernel is shared out over its outputs only
+rewrite: REDUCE(x, axes) -> REDUCE(CONTIGUOUS(REDUCE(x', axes')), axes'')
+when: the result has fewer elements than MIN_ROWS and the reduced axes hold at least MIN_LENGTH
+why: a kernel is shared out over its outputs only
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from aster_ml.uop.movement import (
     slice_of_base,
     source_index,
 )
-from aster_ml.uop.node import UOp, to_uop
+from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, AxisType, Ops, ParamArg
 from aster_ml.uop.symbolic import simplify
 
@@ -204,7 +204,8 @@ class StagePlanner:
                     valid = None
             else:
                 valid = reading.valid
-            result = (self.add(u.src[0], reading._replace(idxs=idxs, valid=valid)),)
+            result: tuple[Reading, ...] = (
+                self.add(u.src[0], reading._replace(idxs=idxs, valid=valid)),)
         elif op is Ops.REDUCE:
             axes = self.new_ranges(
                 tuple([u.src[0].shape[a] for a in u.arg.axes]), AxisType.REDUCE)

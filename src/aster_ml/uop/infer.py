@@ -107,8 +107,9 @@ def shape_of_reduce(u: UOp) -> Shape:
 def shape_of_index(u: UOp) -> Shape:
     """All indices share one shape, which is that of the result; scalars count as that shape."""
     for i in u.src[1:]:
-        if i.shape:
-            return i.shape
+        shape: Shape = i.shape
+        if shape:
+            return shape
     return ()
 
 
@@ -139,10 +140,10 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
 
 def infer_device(u: UOp) -> str | None:
     """The device that a tensor-stage value lives on; None for what lives anywhere."""
-    if u.op in (Ops.BUFFER, Ops.COPY, Ops.DEVICE, Ops.PARAM):
-        return u.arg.device
-    if u.op is Ops.STAGE and u.arg.device is not None:
-        return u.arg.device
+    if u.op in (Ops.BUFFER, Ops.COPY, Ops.DEVICE, Ops.PARAM, Ops.STAGE):
+        own: str | None = u.arg.device
+        if own is not None or not u.src:
+            return own
     for s in u.src:
         device = s.device
         if device is not None:

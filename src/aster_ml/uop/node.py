@@ -81,6 +81,12 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
     dtype: DType
     src: tuple[UOp, ...]
     arg: Any
+    _key: Any
+    _shape: Any
+    _device: Any
+    _bounds: Any
+    _ranges: Any
+    _digest: Any
 
     def __new__(
         cls, op: Ops, dtype: DType = dtypes.void, src: tuple[UOp, ...] = (), arg: Any = None
@@ -149,14 +155,16 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
         """Where a tensor-stage value lives; None for what lives anywhere (constants)."""
         if self._device is UNSET:
             infer_iteratively(self, "_device", infer_device)
-        return self._device  # type: ignore[no-any-return]
+        device: str | None = self._device
+        return device
 
     @property
     def bounds(self) -> tuple[Any, Any]:
         """Least and greatest value, inclusive."""
         if self._bounds is UNSET:
             infer_iteratively(self, "_bounds", infer_bounds)
-        return self._bounds  # type: ignore[no-any-return]
+        bounds: tuple[Any, Any] = self._bounds
+        return bounds
 
     @property
     def vmin(self) -> Any:
@@ -173,14 +181,16 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
         """The ranges that the value changes with and that it does not close itself."""
         if self._ranges is UNSET:
             infer_iteratively(self, "_ranges", unnamed)
-        return self._ranges  # type: ignore[no-any-return]
+        ranges: frozenset[UOp] = self._ranges
+        return ranges
 
     @property
     def digest(self) -> bytes:
         """A hash of the whole expression that is the same in every process."""
         if self._digest is UNSET:
             infer_iteratively(self, "_digest", compute_digest)
-        return self._digest  # type: ignore[no-any-return]
+        digest: bytes = self._digest
+        return digest
 
     @property
     def key(self) -> str:
@@ -493,7 +503,8 @@ def resolve(x: Any, default: bool = True) -> bool:
 
 def smax(*values: Any) -> sint:
     """The largest of ints and index nodes."""
-    values = values[0] if len(values) == 1 and isinstance(values[0], (tuple, list)) else values
+    if len(values) == 1 and isinstance(values[0], (tuple, list)):
+        values = tuple(values[0])
     if all(isinstance(v, int) for v in values):
         return max(values)  # type: ignore[no-any-return]
     result = to_uop(values[0])
@@ -504,7 +515,8 @@ def smax(*values: Any) -> sint:
 
 def smin(*values: Any) -> sint:
     """The smallest of ints and index nodes."""
-    values = values[0] if len(values) == 1 and isinstance(values[0], (tuple, list)) else values
+    if len(values) == 1 and isinstance(values[0], (tuple, list)):
+        values = tuple(values[0])
     if all(isinstance(v, int) for v in values):
         return min(values)  # type: ignore[no-any-return]
     result = to_uop(values[0])
