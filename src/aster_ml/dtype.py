@@ -1,4 +1,4 @@
-"""DType and the namespace `dtypes`: which element types exist, how they promote, what they can hold.
+"""DType and the namespace `dtypes`: which element types exist, how they promote, what they hold.
 
 Receives and returns plain Python values and dtypes. Knows nothing of nodes, tensors or devices.
 The promotion lattice is that of JAX (docs.jax.dev, "Type promotion semantics").

@@ -8,8 +8,8 @@ Reading rules of the list (the specification of the linear stage):
   a loop that runs from `lo` to `hi`, the part that the caller gives this thread. GLOBAL and LOCAL
   ranges are the number of the block and of the work-item: values without a loop.
 - Lane ranges (UPCAST, UNROLL, VECTOR) are not loops. A value that depends on lanes has one instance
-  for each combination of them; at most one of them is VECTOR, and its instances make one SIMD value.
-- `INDEX(buffer, base, offset)` counts elements. `offset` is a sum of lanes times constants, so it is
+  for each combination of them; at most one is VECTOR, and its instances make one SIMD value.
+- `INDEX(buffer, base, offset)` counts elements. `offset` is a sum of lanes times constants: it is
   a plain number for each instance; lanes whose stride is not constant stand in `base`.
 - `LOAD(index, gate?)` is 0 where the gate fails and then touches no memory. `STORE(index, value,
   gate?)` writes only where the gate holds.

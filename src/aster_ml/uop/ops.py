@@ -161,18 +161,19 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.MULACC: OpInfo(Group.TERNARY, "src[0] * src[1] + src[2], rounded once where possible."),
     Ops.REDUCE: OpInfo(Group.REDUCE, "Tensor stage: axes of arg folded to size 1. Kernel stage: "
                        "src[0] folded over the ranges src[1:]."),
-    Ops.SCATTER: OpInfo(Group.REDUCE, "Zeros of arg.shape into which src[0] is added at the indices "
-                        "src[1:], one an axis of the result; the reverse of INDEX."),
+    Ops.SCATTER: OpInfo(Group.REDUCE, "Zeros of arg.shape into which src[0] is added at the "
+                        "indices src[1:], one an axis of the result; the reverse of INDEX."),
     Ops.STAGE: OpInfo(Group.MEMORY, "src[0] stored over the ranges src[1:] (StageArg)."),
-    Ops.INDEX: OpInfo(Group.MEMORY, "The element of src[0] at src[1:], one index an axis. Linear stage: "
-                    "src[1] counts elements, src[2] adds what the lanes add."),
+    Ops.INDEX: OpInfo(Group.MEMORY, "The element of src[0] at src[1:], one index an axis. Linear "
+                    "stage: src[1] counts elements, src[2] adds what the lanes add."),
     Ops.LOAD: OpInfo(Group.MEMORY, "The value at the INDEX src[0]; 0 where the bool src[1] fails."),
     Ops.STORE: OpInfo(Group.MEMORY, "Writes src[1] to src[0] where the bool src[2] holds."),
     Ops.ACCUMULATE: OpInfo(Group.MEMORY, "Folds src[1] into the DEFINE_REG src[0], lane after lane "
                            "of src[2:] (arg: the op)."),
-    Ops.END: OpInfo(Group.CONTROL, "src[0], done for every value of the ranges src[1:]. Linear stage: the "
-                  "loop over src[0], a RANGE, ends here."),
-    Ops.BARRIER: OpInfo(Group.CONTROL, "All work-items of a block have done src before any goes on."),
+    Ops.END: OpInfo(Group.CONTROL, "src[0], done for every value of the ranges src[1:]. Linear "
+                  "stage: the loop over src[0], a RANGE, ends here."),
+    Ops.BARRIER: OpInfo(Group.CONTROL, "All work-items of a block have done src before any "
+                         "goes on."),
     Ops.SINK: OpInfo(Group.CONTROL, "The root: everything that has to happen."),
 }
 
@@ -277,8 +278,11 @@ class StageArg(NamedTuple):
 
 
 class BodyArg(NamedTuple):
-    """Of the SINK of a captured body: its first `fresh` STOREs fill new memory, which belongs to
-    the value alone; the others overwrite memory that has had a value before."""
+    """Of the SINK of a captured body.
+
+    Its first `fresh` STOREs fill new memory, which belongs to the value alone; the others overwrite
+    memory that has had a value before.
+    """
 
     fresh: int
 
