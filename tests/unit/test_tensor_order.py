@@ -119,6 +119,25 @@ def test_sort(limit: int, descending: bool, monkeypatch: pytest.MonkeyPatch) -> 
     check_tensor(values, want, rtol=0, atol=0)
 
 
+WIDTHS = ["float64", "float16", "int8", "int32", "int64", "uint8", "uint64"]
+
+
+@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize("descending", [False, True])
+def test_network_orders_every_dtype(
+    dtype: str, descending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order, "LONGEST_COUNTED", 1)
+    x = np.trunc(np.random.default_rng(2).normal(size=(2, 7)) * 60)
+    x = (np.abs(x) if dtype.startswith("u") else x).astype(dtype)
+    if dtype.startswith("float"):
+        x[0, :4] = [0.0, -0.0, -np.inf, np.nan]
+    values, places = Tensor(x).sort(-1, descending)
+    want, at = sorted_as_numpy(x.astype(np.float64), descending)
+    check_tensor(places, at)
+    check_tensor(values, want, rtol=0, atol=0)
+
+
 def test_sort_along_axes_and_dtypes() -> None:
     check_tensor(Tensor(A).sort(0)[0], np.sort(A, 0))
     check_tensor(Tensor(A).argsort(1), np.argsort(A, 1))

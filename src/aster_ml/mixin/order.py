@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from typing import Any, Self, TypeVar
 
+import numpy as np
+
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.mixin.create import CreateMixin
+from aster_ml.mixin.data import copied_node
 from aster_ml.mixin.index import axis_iota, gather_nodes, is_zero
 from aster_ml.mixin.join import JoinMixin
 from aster_ml.mixin.math import MathMixin
 from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
 
 S = TypeVar("S", bound="OrderMixin")
 
@@ -150,56 +154,90 @@ def counted_places(x: S, descending: bool) -> S:
 
 
 def network_places(x: S, descending: bool) -> S:
-    """Places of the last axis in order, by a bitonic network over (key, place) pairs.
+    """Places of the last axis in order, by a bitonic network.
 
-    Every step has the same form: neighbours at a power of two are compared and exchanged.
+    What is exchanged are whole numbers whose order is the one wanted: the key above, the place
+    below, in one word where both fit. The distances of a step are data, so that one kernel serves
+    every step of every network.
     """
     *lead, size = x.shape
     width = 1 << (size - 1).bit_length()
-    key = sort_key(x, descending)
-    nan = key.isnan() if key.dtype.kind == "float" else None
-    place = x.arange(width, device=x.device).broadcast_to((*lead, width))
+    key = ordered_bits(x)
+    if descending:
+        key = key.bitwise_not()
     pairs = [*[(0, 0)] * len(lead), (0, width - size)]
-    # Classes order what comparison cannot: NaN, and what was only added to fill up the row.
-    group = x.arange(width, device=x.device).cast(dtypes.int32) >= size
-    group = (group.cast(dtypes.int32) * 2).broadcast_to((*lead, width))
-    if nan is not None:
-        sign = -1 if descending else 1
-        group = group + nan.cast(dtypes.int32).pad(pairs) * sign
-        key = nan.where(key.scalar(0), key)
+    place = x.arange(width, device=x.device, dtype=dtypes.uint64)
+    # What fills up the row comes after everything: its places are the greatest.
+    beyond = place >= size
     key = key.pad(pairs)
-    parts: list[S] = [group.contiguous(), key.contiguous(), place.contiguous()]
+    key = beyond.where(key.scalar(dtypes.max(key.dtype)), key)
+    place = place.broadcast_to(key.shape)
+    parts: list[S]
+    if key.dtype is dtypes.uint32:
+        parts = [((key.cast(dtypes.uint64) << 32) | place).contiguous()]
+    else:
+        parts = [key.contiguous(), place.contiguous()]
+    for step, block in network_steps(width):
+        parts = exchange(parts, step_node(x, step), step_node(x, block))
+    places = parts[-1].bitwise_and(0xFFFFFFFF).cast(dtypes.int32)
+    return places.shrink([*[None] * len(lead), (0, size)])
+
+
+def ordered_bits(x: S) -> S:
+    """Unsigned ints of 32 or 64 bits in the order of `x`; NaN is above all, the zeros are equal."""
+    if x.dtype.kind in ("uint", "bool"):
+        return x.cast(dtypes.uint64 if x.dtype is dtypes.uint64 else dtypes.uint32)
+    wide = x.dtype.itemsize == 8
+    unsigned, bits = (dtypes.uint64, 64) if wide else (dtypes.uint32, 32)
+    sign = 1 << (bits - 1)
+    if x.dtype.kind == "int":
+        return x.cast(dtypes.int64 if wide else dtypes.int32).bitcast(unsigned) ^ sign
+    value = x.detach() if wide else x.detach().cast(dtypes.float32)
+    raw = value.eq(0).where(value.scalar(0), value).bitcast(unsigned)
+    # Negative floats grow downwards: all their bits are turned over, of others the sign alone.
+    turned = (raw >> (bits - 1)).ne(0).where(raw.bitwise_not(), raw ^ sign)
+    return value.isnan().where(turned.scalar(dtypes.max(unsigned)), turned)
+
+
+def network_steps(width: int) -> list[tuple[int, int]]:
+    """For each step of the network how far apart it compares, and the size of sorted blocks."""
+    result = []
     block = 2
     while block <= width:
         step = block // 2
-        while step >= 1:
-            parts = exchange(parts, lead, width, block, step)
+        while step:
+            result.append((step, block))
             step //= 2
         block *= 2
-    return parts[2].shrink([*[None] * len(lead), (0, size)])
-
-
-def exchange(parts: list[S], lead: list[Any], width: int, block: int, step: int) -> list[S]:
-    """One step of the network: elements `step` apart are put in order, block by block reversed."""
-    rank = len(lead)
-    split = (*lead, width // (2 * step), 2, step)
-    low, high = [], []
-    for part in parts:
-        halves = part.reshape(split)
-        cut: list[Any] = [None] * (rank + 3)
-        cut[rank + 1] = (0, 1)
-        low.append(halves.shrink(cut))
-        cut[rank + 1] = (1, 2)
-        high.append(halves.shrink(cut))
-    (g0, k0, p0), (g1, k1, p1) = low, high
-    same_group = g0.eq(g1)
-    after = (g1 < g0) | (same_group & ((k1 < k0) | (k1.eq(k0) & (p1 < p0))))
-    pair = parts[0].arange(width // (2 * step), device=parts[0].device)
-    down = ((pair * (2 * step)) // block % 2).ne(0).reshape((width // (2 * step), 1, 1))
-    swap = after.ne(down)
-    result = []
-    for a, b in zip(low, high, strict=True):
-        first, second = swap.where(b, a), swap.where(a, b)
-        joined = first.cat(second, dim=rank + 1).reshape((*lead, width))
-        result.append(joined.contiguous())
     return result
+
+
+# One int on a device, by its value: the distances that networks are made of.
+STEP_NODES: dict[tuple[str, int], UOp] = {}
+
+
+def step_node(x: S, value: int) -> S:
+    """An int as data on the device of `x`."""
+    found = STEP_NODES.get((x.device, value))
+    if found is None:
+        array = np.array([value], dtype=np.int32)
+        found = STEP_NODES[x.device, value] = copied_node(array, x.device)
+    return x.from_uop(found, False)
+
+
+def exchange(parts: list[S], step: S, block: S) -> list[S]:
+    """One step: elements `step` apart are put in order, downwards in every second block."""
+    shape = parts[0].shape
+    width = shape[-1]
+    place = parts[0].arange(width, device=parts[0].device)
+    other = (place ^ step) & (width - 1)
+    at = other.uop.cast(dtypes.index).broadcast_to(shape)
+    nodes = [*[axis_iota(size, i, shape) for i, size in enumerate(shape[:-1])], at]
+    partners = [gather_nodes(part, nodes, None, shape, []) for part in parts]
+    before = parts[-1] < partners[-1]
+    for part, partner in zip(parts[-2::-1], partners[-2::-1], strict=True):
+        before = (part < partner) | (part.eq(partner) & before)
+    wants_first = (place & step).eq(0).eq((place & block).eq(0))
+    keep = before.eq(wants_first)
+    return [keep.where(part, partner).contiguous()
+            for part, partner in zip(parts, partners, strict=True)]
