@@ -69,16 +69,17 @@ class Linearizer:
 
     def place(self) -> None:
         """Gives each node its scope; loops of reductions get theirs as they are met."""
-        # Reductions from the outside in: an inner one may run inside the loops of an outer one.
+        # From the outside in: the loops of one may run inside those of another.
         for u in reversed(self.order):
-            if u.op is Ops.REDUCE:
+            if u.op is Ops.REDUCE or (u.op is Ops.END and not is_output(u.src[0])):
                 loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
                 if not loops:
                     continue
                 scope = self.scope_for(u)
                 for r in loops:
                     scope = self.scope_of_loop[r] = Scope(r, scope, u)
-                self.loop_of_reduce[u] = scope
+                if u.op is Ops.REDUCE:
+                    self.loop_of_reduce[u] = scope
         for u in self.order:
             if u.op in INLINE or u.op in FIRST or u.op is Ops.RANGE:
                 continue
@@ -114,6 +115,8 @@ class Linearizer:
         """`s` when it is listed, else the listed nodes below it."""
         if s.op is Ops.INDEX:
             return [x for y in s.src[:2] for x in self.inline_sources(y)]
+        if s.op is Ops.END:
+            return self.inline_sources(s.src[0])
         if s.op in INLINE or s.op in FIRST or s.op is Ops.RANGE:
             return []
         return [s]
@@ -169,7 +172,7 @@ class Linearizer:
         """Lists a loop; the accumulator of a reduction starts before its first loop."""
         u, r = scope.reduce, scope.loop
         assert r is not None and scope.parent is not None
-        if u is not None and scope.parent.reduce is not u:
+        if u is not None and u.op is Ops.REDUCE and scope.parent.reduce is not u:
             lanes = sorted([x for x in u.src[0].ranges if x.arg.kind.is_lane and not (
                 x in u.src[1:] and x.arg.kind is AxisType.UNROLL)], key=lambda x: x.arg.id)
             start = UOp.const(u.dtype, identity(u.arg.op, u.dtype))

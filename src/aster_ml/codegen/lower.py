@@ -14,6 +14,7 @@ from aster_ml.codegen.indices import lower_index_dtype, split_lanes
 from aster_ml.codegen.kernel import Kernel, merge_axes, simplify_indices
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import Opt
+from aster_ml.codegen.panels import pack_panels
 from aster_ml.config import NOOPT, SPEC
 from aster_ml.dtype import dtypes
 from aster_ml.target import Target
@@ -67,6 +68,10 @@ def lower(
     if target.has_local:
         kernel.sink = build_blocks(kernel)
         clock("codegen.build_blocks", kernel.sink)
+    elif target.language in ("llvm", "c") and not NOOPT:
+        # After the loop order is final: it says how often a panel is used.
+        pack_panels(kernel, target)
+        clock("codegen.pack_panels", kernel.sink)
     # Splitting axes leaves sums of products in the indices.
     sink = simplify_indices(kernel.sink)
     clock("codegen.simplify_indices", sink)
