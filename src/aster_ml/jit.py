@@ -1,222 +1,301 @@
 """TinyJit: record what a function runs, and replay it without running the function.
 
-The first call runs the function as it is. The second runs it again and records every kernel; from
+The first call runs the function as it is; the second runs it again and records every kernel; from
 the third on the recording is replayed on the new inputs. A recording is only replayed for calls
-that it fits: same structure of arguments, shapes, dtypes, devices and views, same plain values
-(also those that the function reads from its closure, its globals and its object). Another
-combination is recorded apart. What no recording can honour raises JitError.
+that it fits: same structure of arguments, shapes, dtypes, devices and views, same plain values, and
+nothing exchanged of what the function reads besides (closure, globals, attributes). Another
+combination is recorded apart. Two runs have to do the same before one of them is kept, so numbers
+that nobody can watch (from `random`, say) do not get frozen. What no recording can honour raises
+JitError.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from aster_ml.config import JIT
+from aster_ml.config import DEV, JIT
 from aster_ml.device import Buffer
+from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
-from aster_ml.engine.launch import RECORDER
-from aster_ml.engine.replay import Recorder, Replay
-from aster_ml.errors import JitError
+from aster_ml.engine.launch import RECORDER, is_recording
+from aster_ml.engine.realize import realize_readers, settle, strip_effects
+from aster_ml.engine.replay import Alias, LostBuffer, Recorder, Replay
+from aster_ml.engine.watch import Watch
+from aster_ml.errors import DeviceError, JitError
+from aster_ml.jit_values import (
+    Inputs,
+    InputTemplate,
+    Template,
+    base_buffer,
+    check_result,
+    leaves,
+    rebuild,
+)
 from aster_ml.mixin import random
+from aster_ml.mixin.handle import LIVE, own_memory
 from aster_ml.tensor import Tensor
-from aster_ml.uop.graph import substitute
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, ParamArg
 
 T = TypeVar("T")
-# More combinations than this mean that some argument changes with every call.
+# More recordings than this mean that some argument changes with every call.
 MAX_RECORDINGS = 64
-PLAIN = (int, float, bool, str, bytes, type(None))
+# So often in a row may the function do something else, or a recording be outdated when it is made.
+MAX_UNEQUAL_RUNS, MAX_OUTDATED = 4, 16
 
 
-def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every leaf of nested lists, tuples and dicts, with where it stands."""
-    if isinstance(value, (list, tuple)):
-        for i, v in enumerate(value):
-            yield from leaves(v, f"{path}[{i}]")
-    elif isinstance(value, dict):
-        for k, v in value.items():
-            yield from leaves(v, f"{path}[{k!r}]")
-    else:
-        yield path, value
+class Run:
+    """One run of the function, observed: what it ran, what it left behind.
+
+    With `records` the inputs are names of their own for the same memory, so that a use of that
+    memory by any other way (a weight, say) is told from a use of the input.
+    """
+
+    def __init__(self, inputs: Inputs, records: bool) -> None:
+        self.inputs = inputs
+        self.records = records
+        # Tensors that exist, and what they name.
+        self.before = {ref: handle.uop for ref in list(LIVE) if (handle := ref()) is not None}
+        outside = {u for u in self.before.values() if settle(u) is None}
+        self.places: dict[UOp, UOp] = {}
+        self.bases = [base_buffer(t.uop) for t in inputs.tensors]
+        if records:
+            for base in inputs.bases:
+                place = UOp.new_buffer(base.arg.device, base.arg.size, base.dtype)
+                storage.attach(place, Alias(storage.buffer_of(base)))
+                self.places[base] = place
+        self.recorder = Recorder([self.places.get(b, b) for b in inputs.bases], outside, records)
+        self.draws: list[tuple[UOp, int]] = []
+        self.outputs: list[Tensor] = []
+
+    def note_draw(self, state: UOp, count: int) -> None:
+        """Random numbers that the function draws: the node that holds key and counter."""
+        self.recorder.drawn[base_buffer(state)] = len(self.draws)
+        self.draws.append((state, count))
+
+    def call(self, function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        """Runs the function, then computes its results and the effects that it left pending."""
+        tensors = self.inputs.tensors
+        before = [t.uop for t in tensors]
+        views = [substitute(u, self.places) for u in before] if self.records else before
+        outer, stream = random.ACTIVE_RECORDER, random.STREAMS
+
+        def note_draw(state: UOp, count: int) -> None:
+            self.note_draw(state, count)
+            if outer is not None:
+                outer(state, count)
+
+        start = stream.seed, dict(stream.counters)
+        for t, u in zip(tensors, views):
+            t.uop = u
+        random.ACTIVE_RECORDER = note_draw
+        RECORDER.append(self.recorder)
+        try:
+            result = function(*args, **kwargs)
+            self.outputs = list({id(leaf): leaf for _, leaf in leaves(result)
+                                 if isinstance(leaf, Tensor)}.values())
+            late = [t for t in tensors if settle(t.uop) is None]
+            late += [t for t, _ in self.changed() if strip_effects(t.uop) is not None]
+            if self.outputs or late:
+                Tensor.realize(*self.outputs, *late)
+        except BaseException:
+            # What the function has made so far goes on under the names that the caller knows.
+            self.restore([t for ref in list(LIVE) if (t := ref()) is not None])
+            raise
+        finally:
+            RECORDER.remove(self.recorder)
+            random.ACTIVE_RECORDER = outer
+            for t, view, u in zip(tensors, views, before):
+                t.uop = u if t.uop is view else t.uop
+        self.restore([*tensors, *self.outputs])
+        if self.records:
+            for state, count in self.draws:
+                start[1][str(state.device)] = start[1].get(str(state.device), 0) + count
+            if start != (stream.seed, stream.counters):
+                raise JitError("the random seed is set inside of a jitted function: replays go on "
+                               "with new numbers; call Tensor.manual_seed outside")
+        return result
+
+    def restore(self, tensors: list[Tensor]) -> None:
+        """Gives what names the inputs' memory by its name in the recording its own name again."""
+        back = {place: base for base, place in self.places.items()}
+        for t in tensors if back else ():
+            t.uop = substitute(t.uop, back)
+
+    def changed(self) -> list[tuple[Tensor, UOp]]:
+        """Tensors from before, no inputs, that name something else now, and what they named."""
+        mine = {id(t) for t in self.inputs.tensors}
+        return [(t, u) for ref, u in self.before.items()
+                if (t := ref()) is not None and t.uop is not u and id(t) not in mine]
+
+    def give_memory(self) -> None:
+        """After a plain run: what was given another value is memory from now on.
+
+        why: the next run then writes it in place, which a recording can repeat
+        """
+        for t, _ in self.changed():
+            if strip_effects(t.uop) is None and all(isinstance(s, int) for s in t.shape):
+                t.uop = own_memory(t.uop, t.device)
+                t.realize()
+
+    def check_replaced(self) -> None:
+        """Raises JitError where a tensor from before was given another value in no way to repeat.
+
+        A tensor that is gone, though the recording reads it, was replaced by another.
+        """
+        for t, base in zip(self.inputs.tensors, self.bases):
+            place = strip_effects(t.uop)
+            if place is None or place.base is not base:
+                raise JitError(f"a jitted function replaces its argument {t!r} by another value; "
+                               "use assign, or return the value")
+        for t, old in self.changed():
+            place = strip_effects(t.uop)
+            was = strip_effects(old)
+            if place is None or (was is not place and settle(old) is not place):
+                raise JitError(f"a jitted function replaces {t!r}, which existed before, by "
+                               "another value; give it memory before: "
+                               "t.replace(t.contiguous().realize()), and use assign")
+        touched = {*self.recorder.states, *self.recorder.written}
+        named = {t.uop.base for ref in list(LIVE) if (t := ref()) is not None}
+        for ref, old in self.before.items():
+            if ref() is None:
+                place = strip_effects(old)
+                if place is not None and place.base in touched and place.base not in named:
+                    raise JitError(
+                        f"a jitted function uses a tensor of {show_shape(old.shape)} from before "
+                        "the call and puts another in its place, so a replay would read the old "
+                        "one; write it in place with assign")
+
+    def lose_escaped(self) -> None:
+        """Tensors made in the run that outlive it and are no results read no stale memory."""
+        results = {id(t) for t in self.outputs}
+        lost = {*self.places.values(), *self.recorder.made, *self.recorder.written}
+        for ref in list(LIVE):
+            t = ref()
+            if t is None or ref in self.before or id(t) in results:
+                continue
+            settled = settle(t.uop)
+            if settled is not None and settled.base not in self.recorder.made:
+                continue
+            order = toposort(t.uop, enter=lambda u: storage.stand_in(u) is None)
+            if any((storage.stand_in(u) or u).base in lost for u in order):
+                t.uop = lost_node(t)
 
 
-def base_buffer(u: UOp) -> UOp:
-    """The BUFFER that a view shows."""
-    while u.op is not Ops.BUFFER:
-        u = u.src[0]
-    return u
+def lost_node(t: Tensor) -> UOp:
+    """A node of a tensor's shape whose memory nobody may read."""
+    base = UOp.new_buffer(t.device, 1, t.dtype)
+    storage.attach(base, LostBuffer(t.device, 1, t.dtype))
+    if not t.shape:
+        return base.mop(Ops.RESHAPE, ())
+    return base.mop(Ops.RESHAPE, (1,) * t.ndim).mop(Ops.EXPAND, t.shape)
 
 
-def memory_id(u: UOp) -> int:
-    """Which memory a view shows, whatever its name."""
-    return id(storage.buffer_of(u).base)
+class State:
+    """A tensor from before that a recording reads or writes, and what it has to name for that."""
 
+    __slots__ = ("buffer", "place", "ref", "uop")
 
-class Inputs:
-    """The arguments of one call, taken apart."""
+    def __init__(self, ref: weakref.ref[Any], uop: UOp, place: UOp) -> None:
+        self.ref = ref
+        self.uop = uop
+        self.place = place
+        self.buffer = storage.buffer_of(place.base)
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.tensors: list[Tensor] = []
-        self.values: dict[str, int] = {}
-        key: list[Any] = []
-        for path, leaf in leaves((args, kwargs), "argument "):
-            if isinstance(leaf, Tensor):
-                key.append((path, "tensor"))
-                self.tensors.append(leaf)
-            elif isinstance(leaf, UOp):
-                key.append((path, self.add_variable(path, leaf)))
-            elif isinstance(leaf, PLAIN):
-                key.append((path, type(leaf), leaf))
-            else:
-                key.append((path, id(leaf)))
-        lazy = [t for t in self.tensors if not storage.is_memory_view(t.uop)]
-        if lazy:
-            Tensor.realize(*lazy)
-        self.bases: list[UOp] = []
-        for t in self.tensors:
-            if not storage.is_memory_view(t.uop):
-                raise JitError(f"a jitted function was given {t!r}, which is a constant without "
-                               "memory; pass x.contiguous().realize() instead")
-            base = base_buffer(t.uop)
-            if base not in self.bases:
-                self.bases.append(base)
-            slot = self.bases.index(base)
-            form = UOp(Ops.PARAM, base.dtype, (), ParamArg(slot, base.arg.size, base.arg.device))
-            key.append(substitute(t.uop, {base: form}))
-        self.key = tuple(key)
-
-    def add_variable(self, path: str, u: UOp) -> UOp:
-        """Notes a bound variable; the key has the variable, not its value."""
-        if u.op is not Ops.BIND:
-            raise JitError(f"{path} is {u!r}; a jitted function takes bound variables: "
-                           "Variable(name, low, high).bind(value)")
-        variable, value = u.unbind()
-        name = variable.arg.name
-        if self.values.setdefault(name, value) != value:
-            raise JitError(f"{path} binds {name} to {value}, another argument binds it to "
-                           f"{self.values[name]}")
-        return variable
-
-
-class Drawn:
-    """Random numbers that a recorded function draws: the node that holds key and counter."""
-
-    def __init__(self, state: UOp, count: int) -> None:
-        self.state = state
-        self.count = count
-
-    def advance(self) -> None:
-        """Writes the key and counter of a new draw, as drawing anew would."""
-        device = str(self.state.device)
-        storage.buffer_of(self.state).copyin(random.draw_state(device, self.count))
+    def renew(self, t: Tensor) -> bool:
+        """Whether it still names that memory; effects pending on it are run."""
+        if strip_effects(t.uop) is not self.place:
+            return False
+        if settle(t.uop) is None:
+            t.realize()
+        self.uop = t.uop
+        return storage.buffer_of(self.place.base) is self.buffer
 
 
 class Recording(Generic[T]):
-    """What one combination of arguments runs."""
+    """A run that can be replayed, and the conditions under which it may."""
 
-    def __init__(self, function: Callable[..., T]) -> None:
-        self.function = function
-        self.calls = 0
-        self.replay: Replay | None = None
-        self.result: Any = None
-        self.outputs: list[tuple[UOp, int]] = []
-        self.random: list[Drawn] = []
-        self.last: list[weakref.ref[UOp]] = []
-        self.overwritten: list[Buffer] = []
-        self.n_inputs = 0
-
-    def capture(self, inputs: Inputs, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        """Runs the function and records it.
-
-        While it runs, inputs are names of their own for the same memory, so that a use of that
-        memory by any other way (a weight, say) is told from a use of the input.
-        """
-        places: dict[UOp, UOp] = {}
-        for base in inputs.bases:
-            place = UOp.new_buffer(base.arg.device, base.arg.size, base.dtype)
-            memory = storage.buffer_of(base).ensure_allocated()
-            storage.attach(place, memory.view(memory.size, memory.dtype))
-            places[base] = place
-        before = [t.uop for t in inputs.tensors]
-        views = [substitute(u, places) for u in before]
-        recorder = Recorder()
-        # Kept alive while recording, so that no new memory is taken for one of them.
-        known = list(storage.BUFFERS.values())
-        drawn: list[Drawn] = []
-        RECORDER.append(recorder)
-        random.ACTIVE_RECORDER = lambda state, count: drawn.append(Drawn(state, count))
-        for t, u in zip(inputs.tensors, views, strict=True):
-            t.uop = u
-        try:
-            result = self.function(*args, **kwargs)
-            outputs = [leaf for _, leaf in leaves(result, "result") if isinstance(leaf, Tensor)]
-            if outputs:
-                Tensor.realize(*outputs)
-            late = [t for t in inputs.tensors if not storage.is_memory_view(t.uop)]
-            if late:
-                Tensor.realize(*late)
-        finally:
-            RECORDER.pop()
-            random.ACTIVE_RECORDER = None
-            back = {place: base for base, place in places.items()}
-            for t, view, u in zip(inputs.tensors, views, before, strict=True):
-                t.uop = u if t.uop is view else substitute(t.uop, back)
-        self.finish(recorder, drawn, inputs, places, result, outputs, known)
-        for t in outputs:
-            t.uop = substitute(t.uop, {place: base for base, place in places.items()})
-        return result
-
-    def finish(
-        self, recorder: Recorder, drawn: list[Drawn], inputs: Inputs,
-        places: dict[UOp, UOp], result: Any, outputs: list[Tensor], known: list[Buffer],
-    ) -> None:
-        """Turns what was recorded into something that replays."""
-        if not recorder.items:
-            raise JitError("a jitted function ran no kernel: its result does not depend on "
-                           "computation, so there is nothing to record")
-        for item in recorder.items:
-            for name in item.values:
-                if name not in inputs.values:
-                    raise JitError(f"variable {name} is bound inside the jitted function, so its "
-                                   "value would be frozen; pass the bound variable as an argument")
-        exchanged = [storage.buffer_of(places[b]) for b in inputs.bases]
-        self.n_inputs = len(exchanged)
-        fresh: list[UOp] = []
-        seen = {id(b.base) for b in known}
-        for t in outputs:
-            # Memory that was there before is an input's, or state, which stays where it is.
-            if storage.is_memory_view(t.uop) and memory_id(t.uop) not in seen:
-                seen.add(memory_id(t.uop))
-                fresh.append(base_buffer(t.uop))
-        self.replay = Replay(recorder.items, exchanged + [storage.buffer_of(b) for b in fresh])
-        self.result = rebuild(result, lambda t: self.template(t, places, fresh))
-        self.random = drawn
-        self.overwritten = [b for b in recorder.overwritten if id(b.base) not in {
-            id(storage.buffer_of(f).base) for f in fresh}]
+    def __init__(self, run: Run, result: T, watch: Watch) -> None:
+        recorder, inputs = run.recorder, run.inputs
+        self.watch = watch
+        self.draws = [(storage.buffer_of(state), str(state.device), count)
+                      for state, count in run.draws]
+        # Memory from before: who names it and how, under which it may be replayed.
+        self.states = [State(ref, t.uop, place) for ref in list(LIVE)
+                       if (t := ref()) is not None and (place := strip_effects(t.uop)) is not None
+                       and place.base in recorder.states]
+        self.exchanges = storage.EXCHANGES.count
+        self.state_ids = {id(b.base) for b in recorder.states.values()}
+        self.written_ids = {id(b.base) for u, b in recorder.states.items()
+                            if u in recorder.written}
+        self.written_inputs = {i for u, i in recorder.inputs.items() if u in recorder.written}
+        self.written_states = weakref.WeakSet([u for u in recorder.states if u in recorder.written])
+        self.check_inputs(inputs)
+        # Results with memory of their own: each replay has a place for them.
+        places = list(run.places.values())
+        fresh = list(dict.fromkeys([
+            base for t in run.outputs if storage.is_memory_view(t.uop)
+            and (base := base_buffer(t.uop)) in {*recorder.made, *recorder.content}]))
+        self.n_inputs = len(places)
         self.fresh = [(b.arg.device, b.arg.size, b.dtype) for b in fresh]
         self.last = [weakref.ref(b) for b in fresh]
+        order = [*inputs.bases, *fresh]
+        params = {b: UOp(Ops.PARAM, b.dtype, (), ParamArg(i, b.arg.size, b.arg.device))
+                  for i, b in enumerate(order)}
+        self.result = self.take_result(result, inputs, run, params)
+        buffers = [storage.buffer_of(u) for u in (*places, *fresh)]
+        # Content that the function brings in and then changes, or returns, is brought in anew.
+        self.content = [(buffers.index(b) if b in buffers else b, data)
+                        for u, data in recorder.content.items()
+                        if u in recorder.written or u in fresh
+                        for b in (storage.buffer_of(u),)]
+        self.replay = Replay(recorder.items, buffers, self.n_inputs)
 
-    def template(self, t: Tensor, places: dict[UOp, UOp], fresh: list[UOp]) -> Any:
-        """A result tensor as a function of inputs and fresh outputs: a view over a PARAM."""
-        if not storage.is_memory_view(t.uop):
-            return t
-        base = base_buffer(t.uop)
-        # Memory that was overwritten has another name by now.
-        order = [memory_id(u) for u in (*places.values(), *fresh)]
-        if memory_id(base) not in order:
-            return t
-        slot = order.index(memory_id(base))
-        form = UOp(Ops.PARAM, base.dtype, (), ParamArg(slot, base.arg.size, base.arg.device))
-        return Template(substitute(t.uop, {base: form}), form, slot, t.requires_grad)
+    def take_result(self, result: Any, inputs: Inputs, run: Run, params: dict[UOp, UOp]) -> Any:
+        """The result with templates in place of tensors; those from before stay themselves."""
+        made: dict[int, Any] = {id(t): InputTemplate(i) for i, t in enumerate(inputs.tensors)}
+        known = {id(t) for ref in run.before if (t := ref()) is not None}
+
+        def change(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or (id(leaf) in known and id(leaf) not in made):
+                return leaf
+            return made.setdefault(id(leaf), Template(leaf, params))
+
+        return rebuild(result, change)
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """Raises JitError where an argument is memory that the function also gets at by itself."""
+        for i, base in enumerate(inputs.bases):
+            memory = id(storage.buffer_of(base).base)
+            if memory in self.written_ids or (
+                    i in self.written_inputs and memory in self.state_ids):
+                t = next(t for t in inputs.tensors if t.uop.base is base)
+                raise JitError(f"{t!r} is an argument of a jitted function, which also uses it by "
+                               "another way and writes to it; pass it in one way only")
+
+    def fits(self) -> str | None:
+        """None when this recording may be replayed, else what stands against it."""
+        broken = self.watch.broken()
+        if broken is not None:
+            return broken.where
+        exchanged = self.exchanges != storage.EXCHANGES.count
+        for state in self.states:
+            t = state.ref()
+            if t is not None and (exchanged or t.uop is not state.uop) and not state.renew(t):
+                return repr(t)
+        self.exchanges = storage.EXCHANGES.count
+        return None
 
     def run(self, inputs: Inputs) -> T:
         """Replays on these inputs."""
         replay = self.replay
-        assert replay is not None
+        if self.written_ids or self.written_inputs:
+            self.prepare_writes(inputs)
         bases = list(inputs.bases)
         for i, base in enumerate(inputs.bases):
             replay.set_input(i, storage.buffer_of(base).ensure_allocated())
@@ -224,56 +303,78 @@ class Recording(Generic[T]):
             # The output of the last call is written again only when nobody has it any more.
             base = UOp.new_buffer(device, size, dtype)
             number = self.n_inputs + k
-            if self.last[k]() is None and not replay.current[number].is_exported():
-                storage.attach(base, replay.current[number])
+            if self.last[k]() is None and not replay.input(number).is_exported():
+                storage.attach(base, replay.input(number))
             else:
                 storage.attach(base, Buffer(device, size, dtype).allocate())
                 replay.set_input(number, storage.buffer_of(base))
             self.last[k] = weakref.ref(base)
             bases.append(base)
-        for draw in self.random:
-            draw.advance()
+        for where, data in self.content:
+            (replay.input(where) if isinstance(where, int) else where).copyin(data)
+        for buffer, device, count in self.draws:
+            buffer.copyin(random.draw_state(device, count))
         replay.run(inputs.values)
-        storage.note_overwritten([replay.memory_now(b) for b in self.overwritten])
-        return rebuild(self.result, lambda t: t.fill(bases) if isinstance(t, Template) else t)
+        if self.written_ids or self.written_inputs:
+            storage.note_overwritten([storage.buffer_of(u) for u in self.written_now(inputs)])
+        filled: dict[int, Any] = {}
+
+        def fill(leaf: Any) -> Any:
+            if isinstance(leaf, InputTemplate):
+                return inputs.tensors[leaf.number]
+            if not isinstance(leaf, Template):
+                return leaf
+            if id(leaf) not in filled:
+                filled[id(leaf)] = leaf.fill(bases, inputs.values)
+            return filled[id(leaf)]
+
+        return rebuild(self.result, fill)  # type: ignore[no-any-return]
+
+    def written_now(self, inputs: Inputs) -> set[UOp]:
+        """The BUFFERs that a replay on these inputs writes to, results aside."""
+        return {*self.written_states, *[inputs.bases[i] for i in self.written_inputs]}
+
+    def prepare_writes(self, inputs: Inputs) -> None:
+        """Before memory is overwritten: checks that it may be, computes what wants its content."""
+        self.check_inputs(inputs)
+        for i in self.written_inputs:
+            buffer = storage.buffer_of(inputs.bases[i]).ensure_allocated()
+            if buffer.is_readonly():
+                raise DeviceError(f"a jitted function writes to its argument, and {buffer!r} is "
+                                  "read-only; pass a copy (clone)")
+        realize_readers(self.written_now(inputs))
 
 
-class Template:
-    """A tensor of the result, with the place of its memory left open."""
+class Entry(Generic[T]):
+    """All that is known for one combination of arguments."""
 
-    def __init__(self, form: UOp, param: UOp, slot: int, requires_grad: bool | None) -> None:
-        self.form = form
-        self.param = param
-        self.slot = slot
-        self.requires_grad = requires_grad
+    def __init__(self) -> None:
+        self.recordings: list[Recording[T]] = []
+        self.last_log: list[tuple[Any, ...]] | None = None
+        self.unequal = 0
+        self.outdated = 0
+        self.reason = ""
 
-    def fill(self, bases: list[UOp]) -> Tensor:
-        """The tensor over one of these buffers."""
-        t = Tensor.from_uop(substitute(self.form, {self.param: bases[self.slot]}))
-        t.requires_grad = self.requires_grad
-        return t
-
-
-def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same nest of lists, tuples and dicts with tensors (or templates) changed."""
-    if isinstance(value, (Tensor, Template)):
-        return change(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[rebuild(v, change) for v in value])
-    if isinstance(value, (list, tuple)):
-        return type(value)([rebuild(v, change) for v in value])
-    if isinstance(value, dict):
-        return {k: rebuild(v, change) for k, v in value.items()}
-    return value
+    def fitting(self) -> Recording[T] | None:
+        """A recording that may be replayed; one that never may again is dropped."""
+        for recording in self.recordings:
+            reason = recording.fits()
+            if reason is None:
+                self.outdated = 0
+                return recording
+            self.reason = reason
+        return None
 
 
 class TinyJit(Generic[T]):
     """Records a function at its second call and replays it from the third on.
 
-    As a decorator on a method it keeps the recordings of each object apart.
+    As a decorator on a method it keeps the recordings of each object apart. Beside tensors the
+    arguments may be plain values (each one is a recording of its own) and bound variables.
 
     Raises: JitError where a replay could not do what the function does: an input without memory, a
-    value read (`item`, `numpy`) while recording, a variable bound inside, nothing to record.
+    value read (`item`, `numpy`) while recording, a variable bound inside, a tensor replaced instead
+    of assigned, Python numbers that change with every call, nothing to record.
     """
 
     def __init__(self, function: Callable[..., T], prune: bool = False, optimize: bool = False
@@ -281,64 +382,143 @@ class TinyJit(Generic[T]):
         if not callable(function):
             raise JitError(f"TinyJit wants a function, given {function!r}")
         self.function = function
-        self.recordings: dict[Any, Recording[T]] = {}
-        self.watched = watched_values(function)
-        self.of_object: weakref.WeakKeyDictionary[Any, TinyJit[T]] = weakref.WeakKeyDictionary()
+        self.entries: dict[Any, Entry[T]] = {}
+        self.calls = 0
+        self.latest: Recording[T] | None = None
+        self.of_object: dict[int, tuple[weakref.ref[Any], TinyJit[T]]] = {}
         functools.update_wrapper(self, function)
 
     def __get__(self, instance: Any, owner: Any = None) -> TinyJit[T]:
-        """The jit of this object's method."""
+        """The jit of this object's method; it lives as long as the object."""
         if instance is None:
             return self
-        found = self.of_object.get(instance)
-        if found is None:
-            method = self.function.__get__(instance, owner)  # type: ignore[attr-defined]
-            found = self.of_object[instance] = TinyJit(WeakMethod(method))  # type: ignore
-            found.watched = watched_values(method)
-        return found
+        number = id(instance)
+        found = self.of_object.get(number)
+        if found is not None and found[0]() is instance:
+            return found[1]
+        try:
+            ref = weakref.ref(instance, lambda _: self.of_object.pop(number, None))
+        except TypeError:
+            raise JitError(f"a method of {type(instance).__name__} cannot be jitted: its objects "
+                           "take no weak references; add '__weakref__' to its __slots__") from None
+        method = self.function.__get__(instance, owner)  # type: ignore[attr-defined]
+        jit: TinyJit[T] = TinyJit(WeakMethod(method))
+        self.of_object[number] = ref, jit
+        return jit
 
     def reset(self) -> None:
         """Forgets every recording."""
-        self.recordings.clear()
+        self.entries.clear()
+        self.latest = None
+        self.calls = 0
 
     @property
     def captured(self) -> Replay | None:
         """The latest recording, if there is one."""
-        made = [r.replay for r in self.recordings.values() if r.replay is not None]
-        return made[-1] if made else None
+        return None if self.latest is None else self.latest.replay
 
     @property
     def cnt(self) -> int:
         """How often the function was called, over all combinations of arguments."""
-        return sum(r.calls for r in self.recordings.values())
+        return self.calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> T:
         """Runs, records or replays. While an outer jit records, it runs."""
-        if not JIT or RECORDER:
+        if not JIT or is_recording():
             return self.function(*args, **kwargs)
         inputs = Inputs(args, kwargs)
-        key = (inputs.key, Tensor.training, tuple([read() for read in self.watched]))
-        recording = self.recordings.get(key)
+        entry = self.entry_for(inputs)
+        self.calls += 1
+        recording = entry.fitting()
         if recording is None:
-            if len(self.recordings) >= MAX_RECORDINGS:
-                raise JitError(f"{MAX_RECORDINGS} different combinations of arguments: some plain "
-                               "value changes with every call; pass it as a Tensor or a bound "
-                               f"Variable (last: {[k for k in inputs.key if len(k) == 3]})")
-            recording = self.recordings[key] = Recording(self.function)
-        recording.calls += 1
-        if recording.calls == 1:
-            return self.run_plain(args, kwargs)
-        if recording.calls == 2 or recording.replay is None:
-            return recording.capture(inputs, args, kwargs)
+            if entry.last_log is None:
+                return self.run_plain(entry, inputs, args, kwargs)
+            if inputs.take_own_memory():
+                inputs = Inputs(args, kwargs)
+                entry = self.entry_for(inputs)
+            return self.record(entry, inputs, args, kwargs)
+        if recording.written_inputs and inputs.take_own_memory(recording.written_inputs):
+            return self(*args, **kwargs)
         return recording.run(inputs)
 
-    def run_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    def entry_for(self, inputs: Inputs) -> Entry[T]:
+        """What is known for a combination of arguments and of settings that change results."""
+        key = (inputs.key, Tensor.training, dtypes.default_float, dtypes.default_int, DEV.value)
+        entry = self.entries.get(key)
+        if entry is None:
+            if len(self.entries) >= MAX_RECORDINGS:
+                raise JitError(f"{MAX_RECORDINGS} different combinations of arguments: some plain "
+                               "value or size changes with every call; pass a number as a Tensor, "
+                               f"a size as a bound Variable (last: {inputs.key})")
+            entry = self.entries[key] = Entry()
+        return entry
+
+    def run_plain(
+        self, entry: Entry[T], inputs: Inputs, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
         """The function as it is, its results realized as a replay's are."""
-        result = self.function(*args, **kwargs)
-        outputs = [leaf for _, leaf in leaves(result, "result") if isinstance(leaf, Tensor)]
-        if outputs:
-            Tensor.realize(*outputs)
+        run = Run(inputs, records=False)
+        result = run.call(self.function, args, kwargs)
+        run.give_memory()
+        entry.last_log = run.recorder.log
         return result
+
+    def record(
+        self, entry: Entry[T], inputs: Inputs, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
+        """Runs the function, and keeps what it ran when it was the same as in the run before."""
+        entry.outdated += 1
+        if entry.outdated > MAX_OUTDATED:
+            raise JitError(f"a jitted function was recorded {MAX_OUTDATED} times in a row, because "
+                           f"what it reads is another with every call: {entry.reason}; write "
+                           "tensors in place with assign, pass the others as arguments")
+        roots = [(self.function, "function"), *[(x, "argument") for x in inputs.objects]]
+        if isinstance(self.function, WeakMethod):
+            roots.append((self.function.ref(), "self"))
+        watch = Watch(roots, lambda x: isinstance(x, Tensor))
+        run = Run(inputs, records=True)
+        result = run.call(self.function, args, kwargs)
+        check_result(result, inputs)
+        run.check_replaced()
+        run.lose_escaped()
+        self.check_watched(watch)
+        if not run.recorder.items:
+            raise JitError("a jitted function ran no kernel: its result does not depend on "
+                           "computation, so there is nothing to record")
+        self.check_variables(run)
+        before, entry.last_log = entry.last_log, run.recorder.log
+        if before is not None and not run.recorder.equals(before):
+            entry.unequal += 1
+            if entry.unequal >= MAX_UNEQUAL_RUNS:
+                raise JitError(f"a jitted function did something else in each of {entry.unequal} "
+                               "calls with equal arguments: it uses numbers that change with every "
+                               "call (random, time, a counter); pass them as tensors")
+            return result
+        entry.unequal = 0
+        recording = Recording(run, result, watch)
+        entry.recordings = [r for r in entry.recordings if r.watch.broken() is not None]
+        entry.recordings = [recording, *entry.recordings[: MAX_RECORDINGS - 1]]
+        self.latest = recording
+        return result
+
+    def check_watched(self, watch: Watch) -> None:
+        """Raises JitError where the function itself changes what it reads, or leaves tensors."""
+        read, stored = watch.changed_while_running()
+        for condition in read:
+            raise JitError(f"{condition.where} changes inside of a jitted function, which a replay "
+                           "would not do; keep it in a tensor and use assign, or change it outside")
+        for condition in stored:
+            if any(isinstance(leaf, Tensor) for _, leaf in leaves(condition.read())):
+                raise JitError(f"{condition.where} is set to a tensor inside of a jitted function, "
+                               "which a replay would not do; return the tensor instead")
+
+    def check_variables(self, run: Run) -> None:
+        """Raises JitError for variables that are no arguments."""
+        for item in run.recorder.items:
+            for name in item.values:
+                if name not in run.inputs.values:
+                    raise JitError(f"variable {name} is bound inside the jitted function, so its "
+                                   "value would be frozen; pass the bound variable as an argument")
 
 
 class WeakMethod:
@@ -353,39 +533,3 @@ class WeakMethod:
         if method is None:
             raise JitError("the object of this jitted method is gone")
         return method(*args, **kwargs)
-
-
-def watched_values(function: Any) -> list[Callable[[], Any]]:
-    """Readers of the plain values that a function takes from closure, globals and object.
-
-    A recording would freeze them; so they are part of what a call has to match.
-    """
-    code = getattr(function, "__code__", None) or getattr(
-        getattr(function, "__func__", None), "__code__", None)
-    if code is None:
-        return []
-    plain = getattr(function, "__func__", function)
-    readers: list[Callable[[], Any]] = []
-    for cell in plain.__closure__ or ():
-        readers.append(functools.partial(plain_or_none, lambda c=cell: c.cell_contents))
-    for name in code.co_names:
-        if isinstance(plain.__globals__.get(name), PLAIN) and name in plain.__globals__:
-            readers.append(functools.partial(
-                plain_or_none, lambda n=name: plain.__globals__.get(n)))
-    owner = getattr(function, "__self__", None)
-    if owner is not None:
-        ref = weakref.ref(owner)
-        for name in code.co_names:
-            if isinstance(getattr(owner, "__dict__", {}).get(name), PLAIN):
-                readers.append(functools.partial(
-                    plain_or_none, lambda n=name: getattr(ref(), n, None)))
-    return readers
-
-
-def plain_or_none(read: Callable[[], Any]) -> Any:
-    """A plain value with its type, or None for what is not plain (or not set yet)."""
-    try:
-        value = read()
-    except ValueError:
-        return None
-    return (type(value), value) if isinstance(value, PLAIN) else None

@@ -16,8 +16,9 @@ import numpy as np
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DTypeLike, dtypes, to_dtype
 from aster_ml.engine import storage
+from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import live_nodes_from, realize_uops, schedule_uops
-from aster_ml.errors import DTypeError, GradientError, ShapeError
+from aster_ml.errors import DTypeError, GradientError, JitError, ShapeError
 from aster_ml.gradient import compute_gradient
 from aster_ml.mixin.assign import AssignMixin, check_device, move, note_memory
 from aster_ml.mixin.contract import ContractMixin
@@ -38,6 +39,7 @@ from aster_ml.mixin.order import OrderMixin
 from aster_ml.mixin.random import RandomMixin
 from aster_ml.mixin.scan import ScanMixin
 from aster_ml.mixin.select import SelectMixin
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -130,6 +132,10 @@ class Tensor(
             if not isinstance(size, int):
                 raise ShapeError(f"a tensor of shape {show_shape(self.shape)} cannot be read: a "
                                  "size is symbolic; shrink it to a fixed size, or reduce over it")
+        if is_recording():
+            raise JitError("a value is read (item, tolist, numpy, data) while TinyJit records: a "
+                           "replay could not follow it; return the tensor and read it after the "
+                           "call, or decide on tensors with where()")
         if self.device.startswith("DISK") and not is_stored(self.uop):
             return self.to("CPU").memory()
         if self.requires_grad and not is_stored(self.uop):
@@ -260,6 +266,7 @@ class Tensor(
             raise ShapeError(f"gradient: {show_shape(gradient.shape)} for a tensor of "
                              f"{show_shape(self.shape)}; the same shape is wanted")
         names = {name for group in targets for name in group if name.dtype.kind == "float"}
+        check_graph(self.uop, names)
         found = compute_gradient(self.uop, start, names)
         result: list[UOp | None] = []
         for group in targets:
@@ -290,6 +297,17 @@ def rebuild(array: Any, device: str, dtype: str, requires_grad: bool | None) -> 
 def is_float(x: Any) -> bool:
     """Whether a tensor can have a gradient."""
     return bool(x.dtype is not dtypes.index and x.dtype.kind == "float")
+
+
+def check_graph(root: UOp, names: set[UOp]) -> None:
+    """Raises GradientError where a gradient would have to pass through a replayed function."""
+    if not storage.NO_GRADIENT:
+        return
+    for u in toposort(root, enter=lambda u: u not in names and u.op is not Ops.DETACH):
+        if u in storage.NO_GRADIENT and u not in names:
+            raise GradientError(
+                "gradient: it would pass through the result of a replayed jitted function, which "
+                "has no graph; compute the gradient inside of that function, or detach the result")
 
 
 def graph_names(tensor: Any) -> list[UOp]:

@@ -7,9 +7,9 @@ kernels and the places of temporaries. What is left for a run is addresses.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 from aster_ml.config import DEBUG, debug_shown, stage_key
 from aster_ml.device import MEMORY, Buffer, Device
@@ -170,14 +170,40 @@ def run_copy(step: Step, buffers: list[Buffer]) -> None:
               f"tm {seconds * 1e6:10.2f} us")
 
 
-# Called with (bound, buffers by slot, values) before a schedule runs, while a function is recorded.
-RECORDER: list[Callable[[Bound, dict[int, Buffer], dict[str, int]], Any]] = []
+class Observer(Protocol):
+    """Is told of every schedule that runs while it stands in RECORDER."""
+
+    # Whether what runs is recorded, so that no value may be looked at.
+    records: bool
+    # Nodes of tensors from before it started; what they need is computed apart from the rest.
+    outside: set[UOp]
+
+    def note(
+        self, bound: Bound, table: dict[int, Buffer], nodes: Sequence[UOp], filled: Sequence[bool],
+        values: dict[str, int],
+    ) -> None:
+        """A schedule before it runs, its BUFFER nodes and which of them had content before."""
+
+    def note_outside(self, memory: Iterable[UOp]) -> None:
+        """Memory with values of tensors from before."""
 
 
-def run_schedule(schedule: Schedule, arguments: list[Buffer], values: dict[str, int]) -> None:
-    """Runs every step in order."""
+RECORDER: list[Observer] = []
+
+
+def is_recording() -> bool:
+    """Whether a jitted function is being recorded."""
+    return bool(RECORDER) and RECORDER[-1].records
+
+
+def run_schedule(
+    schedule: Schedule, arguments: list[Buffer], values: dict[str, int],
+    nodes: Sequence[UOp] = (),
+) -> None:
+    """Runs every step in order. `nodes` are those of the arguments, for recordings."""
     bound = bind(schedule)
     table: dict[int, Buffer] = allocate_temporaries(bound)
+    filled = [b.is_allocated() for b in arguments] if RECORDER else ()
     for i, b in enumerate(arguments):
         b.ensure_allocated()
         if i in schedule.written and b.is_readonly():
@@ -188,7 +214,7 @@ def run_schedule(schedule: Schedule, arguments: list[Buffer], values: dict[str, 
         if step.kind == "view":
             slot = schedule.slots[step.slots[0]]
             table[step.slots[0]] = table[step.slots[1]].view(slot.size, slot.dtype, step.offset)
-    if RECORDER:
-        RECORDER[-1](bound, table, values)
+    for observer in RECORDER:
+        observer.note(bound, table, nodes, filled, values)
     for step, compiled in zip(schedule.steps, bound.compiled, strict=True):
         run_step(step, compiled, [table[s] for s in step.slots], values)

@@ -137,6 +137,13 @@ def effects_of(u: UOp) -> list[UOp]:
     return result
 
 
+def base_buffer(u: UOp) -> UOp:
+    """The BUFFER below views and effects."""
+    while u.op is not Ops.BUFFER:
+        u = u.src[0]
+    return u
+
+
 def overwritten_by(roots: list[UOp]) -> tuple[set[UOp], set[UOp]]:
     """The STOREs that computing these roots runs, and the memory in use that they overwrite."""
     order = toposort(*roots, enter=lambda u: storage.stand_in(u) is None)
@@ -198,11 +205,13 @@ def realize_uops(nodes: list[UOp]) -> list[UOp]:
 
     Constants and views of memory come back as they are: there is nothing to compute.
     """
+    if RECORDER and RECORDER[-1].outside:
+        realize_outside(nodes)
     prepared = prepare(nodes)
     if prepared is not None:
         request, captured, schedule = prepared
         memories = [storage.buffer_of(b) for b in captured.buffers]
-        run_schedule(schedule, memories, captured.values)
+        run_schedule(schedule, memories, captured.values, captured.buffers)
         for after in captured.effects:
             place = strip_effects(after)
             if place is not None:

@@ -6,15 +6,23 @@ or functions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import weakref
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from aster_ml.config import DEBUG
+from aster_ml.config import DEBUG, debug_shown
 from aster_ml.device import Buffer, Call, Device, Graph
+from aster_ml.engine import storage
 from aster_ml.engine.compile import Compiled
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.launch import Bound, run_step, size_now, variables_now
+from aster_ml.errors import InternalError, JitError
+from aster_ml.helpers import pluralize
 from aster_ml.schedule.split import Step
+from aster_ml.uop.node import BUFFER_IDS, UOp
+from aster_ml.uop.ops import Ops
 
 
 @dataclass
@@ -23,7 +31,7 @@ class Recorded:
 
     step: Step
     compiled: Compiled | None
-    buffers: list[Buffer]
+    buffers: list[Any]
     values: dict[str, int]
 
 
@@ -38,21 +46,113 @@ class Segment:
     sizes: list[tuple[int, Compiled]] = field(default_factory=list)
 
 
+class Place:
+    """A part of an input, whatever buffer that is."""
+
+    def __init__(self, number: int, recorded: Buffer) -> None:
+        self.number = number
+        self.size, self.dtype, self.start = recorded.size, recorded.dtype, recorded.offset
+
+    def show(self, b: Buffer) -> Buffer:
+        """The same part of this buffer."""
+        if not self.start and self.size == b.size and self.dtype is b.dtype:
+            return b
+        return b.view(self.size, self.dtype, self.start)
+
+
+class Alias(Buffer):
+    """The memory of another buffer under an identity of its own; keeps the other alive."""
+
+    __slots__ = ("original",)
+
+    def __init__(self, original: Buffer) -> None:
+        super().__init__(original.device, original.size, original.dtype)
+        self.original = original
+        self._handle = original.ensure_allocated().handle
+        self.allocator = original.base.allocator
+
+
+class LostBuffer(Buffer):
+    """Memory of a value that only a recorded run had: whoever reads it is told so."""
+
+    __slots__ = ()
+
+    def ensure_allocated(self) -> Buffer:
+        """Raises: JitError, always."""
+        raise JitError("this tensor was made inside of a jitted function and is none of its "
+                       "results, so replays do not compute it: return it from the function")
+
+
 class Recorder:
-    """Collects the steps of every schedule that runs while it is active."""
+    """Notes every schedule that runs while it stands in `launch.RECORDER`.
 
-    def __init__(self) -> None:
+    `log` says what ran in terms that are equal for two runs that do the same: schedules, and for
+    each argument whether it is an input, memory from before (and which), made in the run, or data
+    brought in from outside (and which).
+    """
+
+    def __init__(self, inputs: Sequence[UOp], outside: set[UOp], records: bool) -> None:
+        self.inputs = {u: i for i, u in enumerate(inputs)}
+        self.outside = outside
+        self.records = records
+        self.first_id = next(BUFFER_IDS)
         self.items: list[Recorded] = []
-        # Memory that had a value before the recording and was overwritten in it.
-        self.overwritten: list[Buffer] = []
+        self.log: list[tuple[Any, ...]] = []
+        # Memory from before the run that it touches, and what of it (and of inputs) it writes.
+        self.states: dict[UOp, Buffer] = {}
+        self.written: dict[UOp, None] = {}
+        self.made: dict[UOp, int] = {}
+        # Buffers that come with content: that content, and which of them the run writes later.
+        self.content: dict[UOp, bytes] = {}
+        self.drawn: dict[UOp, int] = {}
 
-    def __call__(self, bound: Bound, table: dict[int, Buffer], values: dict[str, int]) -> None:
-        """Notes one schedule."""
-        self.overwritten.extend([table[i] for i in bound.schedule.overwritten])
+    def note_outside(self, memory: Iterable[UOp]) -> None:
+        """Memory with values of tensors from before the run."""
+        for u in memory:
+            if u.base.op is Ops.BUFFER:
+                self.states[u.base] = storage.buffer_of(u)
+
+    def note(
+        self, bound: Bound, table: dict[int, Buffer], nodes: Sequence[UOp], filled: Sequence[bool],
+        values: dict[str, int],
+    ) -> None:
+        """One schedule, before it runs."""
+        names = [self.name(u, table[i], filled[i], i in bound.schedule.written)
+                 for i, u in enumerate(nodes)]
+        self.log.append((bound.schedule, *names, *values))
+        if not self.records:
+            return
         for step, compiled in zip(bound.schedule.steps, bound.compiled, strict=True):
             if step.kind != "view":
                 buffers = [table[s] for s in step.slots]
                 self.items.append(Recorded(step, compiled, buffers, dict(values)))
+
+    def name(self, u: UOp, buffer: Buffer, filled: bool, written: bool) -> tuple[str, Any]:
+        """What an argument is in this run."""
+        if u in self.inputs or u in self.states or u.arg.id < self.first_id:
+            if written:
+                self.written[u] = None
+            if u in self.inputs:
+                return "input", self.inputs[u]
+            self.states[u] = buffer
+            return "state", u.arg.id
+        if u in self.made:
+            return "made", self.made[u]
+        if u in self.drawn:
+            return "drawn", self.drawn[u]
+        if not filled:
+            self.made[u] = len(self.made)
+            return "made", self.made[u]
+        if u not in self.content:
+            self.content[u] = bytes(buffer.as_memoryview(copy=True))
+        if written:
+            self.written[u] = None
+        return "content", hashlib.blake2b(self.content[u]).digest()
+
+    def equals(self, other: list[tuple[Any, ...]]) -> bool:
+        """Whether another run did the same."""
+        return len(self.log) == len(other) and all(
+            a[0] is b[0] and a[1:] == b[1:] for a, b in zip(self.log, other))
 
 
 def span(b: Buffer) -> tuple[int, int, int]:
@@ -90,23 +190,40 @@ def barriers(items: Sequence[Recorded]) -> list[bool]:
 class Replay:
     """A recording, ready to run again with other memory in some places.
 
-    `inputs` are the buffers that may be exchanged; everything else stays as recorded.
+    `inputs` are the buffers that may be exchanged; everything else stays as recorded. The first
+    `borrowed` of them belong to callers: they are held no longer than a run takes.
     """
 
-    def __init__(self, items: list[Recorded], inputs: Sequence[Buffer]) -> None:
+    def __init__(self, items: list[Recorded], inputs: Sequence[Buffer], borrowed: int = 0) -> None:
         self.items = items
-        self.inputs = list(inputs)
         self.parts: list[Segment | Recorded] = []
         # For each input: where it stands, as (graph, call, slot, byte offset in it, bytes).
         self.uses: list[list[tuple[Graph, int, int, int, int]]] = [[] for _ in inputs]
-        self.number = {id(b.base): i for i, b in enumerate(self.inputs)}
-        self.current = list(inputs)
+        self.number = {id(b.base): i for i, b in enumerate(inputs)}
+        self.current: list[Buffer | weakref.ref[Buffer]] = [
+            weakref.ref(b) if i < borrowed else b for i, b in enumerate(inputs)]
+        self.borrowed = borrowed
         self.build()
         native = [c for p in self.parts if isinstance(p, Segment)
                   for i in p.items if (c := i.compiled) is not None]
         self.ops = sum(c.estimates.ops for c in native)
         self.mem = sum(c.estimates.mem for c in native)
         self.kernels = len(native)
+        for item in items:
+            # What was recorded on a caller's memory is a place for others' from now on.
+            item.buffers = [Place(i, b) if (i := self.number.get(id(b.base))) is not None else b
+                            for b in item.buffers]
+        # Other memory may have these addresses later.
+        self.number = {}
+        if DEBUG >= 1 and debug_shown("jit"):
+            graphs = sum(isinstance(p, Segment) for p in self.parts)
+            print(f"jit: recorded {pluralize('step', len(items))}, {self.kernels} of them in "
+                  f"{pluralize('native graph', graphs)}")
+
+    @property
+    def jit_cache(self) -> list[Recorded]:
+        """The recorded kernels and copies."""
+        return self.items
 
     def build(self) -> None:
         """Groups kernels into native graphs where the device has them."""
@@ -147,15 +264,20 @@ class Replay:
             for slot, b in enumerate(item.buffers):
                 number = self.number.get(id(b.base))
                 if number is not None:
-                    start = b.offset - self.inputs[number].offset
-                    self.uses[number].append((graph, i, slot, start, b.nbytes))
+                    self.uses[number].append((graph, i, slot, b.offset, b.nbytes))
         self.parts.append(segment)
 
     def set_input(self, number: int, buffer: Buffer) -> None:
         """Exchanges one input."""
-        if self.current[number] is buffer:
+        current = self.current[number]
+        if number < self.borrowed:
+            if current() is buffer:  # type: ignore[operator]
+                return
+            self.current[number] = weakref.ref(buffer)
+        elif current is buffer:
             return
-        self.current[number] = buffer
+        else:
+            self.current[number] = buffer
         for graph, call, slot, start, nbytes in self.uses[number]:
             handle = buffer.handle
             if start or nbytes != buffer.nbytes:
@@ -164,10 +286,17 @@ class Replay:
                 handle = base.allocator.offset(base.handle, buffer.offset + start, nbytes)
             graph.set_handle(call, slot, handle)
 
-    def memory_now(self, b: Buffer) -> Buffer:
-        """The buffer whose memory stands in the place of that of a recorded one."""
-        number = self.number.get(id(b.base))
-        return b if number is None else self.current[number]
+    def input(self, number: int) -> Buffer:
+        """What stands in the place of an input now."""
+        current = self.current[number]
+        found = current() if isinstance(current, weakref.ref) else current
+        if found is None:
+            raise InternalError(f"replay: input {number} is gone")
+        return found
+
+    def now(self, b: Buffer | Place) -> Buffer:
+        """What stands in the place of a recorded buffer now."""
+        return b if isinstance(b, Buffer) else b.show(self.input(b.number))
 
     def run(self, values: dict[str, int]) -> None:
         """Runs everything, with these values of the variables."""
@@ -185,13 +314,3 @@ class Replay:
         GlobalCounters.kernel_count += self.kernels
         GlobalCounters.global_ops += self.ops
         GlobalCounters.global_mem += self.mem
-
-    def now(self, b: Buffer) -> Buffer:
-        """What stands in the place of a recorded buffer now."""
-        number = self.number.get(id(b.base))
-        if number is None or self.current[number] is self.inputs[number]:
-            return b
-        current = self.current[number]
-        start = b.offset - self.inputs[number].offset
-        return current.view(b.size, b.dtype, start) if (
-            start or b.nbytes != current.nbytes or b.dtype is not current.dtype) else current

@@ -23,6 +23,9 @@ ORIGINS: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyD
 # For each memory, the nodes with a stand-in that were computed from it.
 READERS: weakref.WeakKeyDictionary[Buffer, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
 
+# Memory with results whose graph was never built, though it leads to tensors that want gradients.
+NO_GRADIENT: weakref.WeakSet[UOp] = weakref.WeakSet()
+
 
 class Exchanges:
     """How often a BUFFER node was given other memory than it had: recordings look again then."""

@@ -1,0 +1,352 @@
+"""What a function reads besides its arguments: numbers, objects, lists that a program may change.
+
+Receives a function; returns conditions that hold as long as nothing it reads has been exchanged. A
+recording of the function is right only while they hold. The function is not run: its code and that
+of all it may call is searched for the names it reads, and these are looked up in its globals, its
+closure, and the objects and containers found on the way. What a name of a local variable leads to
+comes in through the arguments. Knows nothing of tensors but that some classes are not looked into.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+import types
+import weakref
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+PLAIN = (int, float, complex, bool, str, bytes, type(None))
+ABSENT: Any = object()
+# Packages whose code reads nothing that a program changes; below `nn` lie parts of its models.
+OTHERS = frozenset({"aster_ml", "numpy", "tqdm", "ml_dtypes", "torch", *sys.stdlib_module_names})
+OWN_MODELS = "aster_ml.nn"
+CALLED_BY_SYNTAX = frozenset({"__call__", "__getitem__", "__iter__", "__len__", "__enter__"})
+# Of larger and deeper containers only the identity is watched, of larger arrays samples.
+MAX_ELEMENTS, MAX_DEPTH = 1000, 4
+MAX_ARRAY_NBYTES = 1 << 20
+
+
+class Names(NamedTuple):
+    """Names that code reads, sets, and only counts up: `x.count += 1` uses no number."""
+
+    read: frozenset[str]
+    stored: frozenset[str]
+    counted: frozenset[str]
+
+
+@functools.lru_cache(maxsize=4096)
+def names_of(code: types.CodeType) -> Names:
+    """Names that code and the functions defined in it use, local variables aside."""
+    read: set[str] = set()
+    stored: set[str] = set()
+    counted: set[str] = set()
+    steps = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "NOP")]
+    for at, step in enumerate(steps):
+        name, op = step.argval, step.opname
+        if not isinstance(name, str) or "_FAST" in op:
+            continue
+        if op.startswith("STORE_"):
+            stored.add(name)
+        elif op.startswith(("LOAD_", "IMPORT_")) and "CONST" not in op and "CLOSURE" not in op:
+            (counted if counts_up(steps[at + 1: at + 6], name) else read).add(name)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = names_of(constant)
+            read |= inner.read
+            stored |= inner.stored
+            counted |= inner.counted
+    return Names(frozenset(read), frozenset(stored), frozenset(counted - read))
+
+
+def counts_up(steps: list[dis.Instruction], name: str) -> bool:
+    """Whether what was loaded goes back under the same name, changed by a constant."""
+    for step in steps:
+        if step.opname.startswith("STORE_") and step.argval == name:
+            return True
+        if step.opname not in ("COPY", "SWAP", "BINARY_OP", "LOAD_SMALL_INT", "LOAD_CONST"):
+            return False
+    return False
+
+
+def is_foreign(module: str | None) -> bool:
+    """Whether code or a class of this module is not searched."""
+    if module is None:
+        return True
+    if module == OWN_MODELS or module.startswith(OWN_MODELS + "."):
+        return False
+    return module.partition(".")[0] in OTHERS
+
+
+class Signature:
+    """A value as it was, by what makes it the same: content of plain ones, identity of others."""
+
+    __slots__ = ("kind", "parts", "value")
+
+    def __init__(self, value: Any, depth: int = 0) -> None:
+        self.parts: list[Signature] | None = None
+        self.kind: Any
+        self.value: Any
+        small = depth < MAX_DEPTH and hasattr(value, "__len__") and isinstance(
+            value, (list, tuple, dict)) and len(value) <= MAX_ELEMENTS
+        if isinstance(value, PLAIN):
+            self.kind, self.value = value.__class__, value
+        elif small and isinstance(value, dict):
+            self.kind, self.value = value.__class__, list(value)
+            self.parts = [Signature(v, depth + 1) for v in value.values()]
+        elif small:
+            self.kind, self.value = value.__class__, len(value)
+            self.parts = [Signature(v, depth + 1) for v in value]
+        elif isinstance(value, np.ndarray):
+            self.kind, self.value = np.ndarray, array_digest(value)
+        else:
+            try:
+                self.kind, self.value = weakref.ref, weakref.ref(value)
+            except TypeError:
+                self.kind, self.value = object, value
+
+    def fits(self, now: Any) -> bool:
+        """Whether `now` is that value still."""
+        kind, value = self.kind, self.value
+        if kind is weakref.ref:
+            return value() is now
+        if now is value:
+            return self.parts is None
+        if now.__class__ is not kind:
+            return False
+        if self.parts is not None:
+            if isinstance(now, dict):
+                return list(now) == value and all(
+                    p.fits(v) for p, v in zip(self.parts, now.values()))
+            return len(now) == value and all(p.fits(v) for p, v in zip(self.parts, now))
+        if kind is np.ndarray:
+            return bool(array_digest(now) == value)
+        return kind is not object and bool(now == value)
+
+
+def array_digest(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    """What tells one content of an array from another."""
+    flat = array.reshape(-1)
+    if array.nbytes > MAX_ARRAY_NBYTES:
+        flat = flat[:: max(array.size // 1024, 1)]
+    if array.dtype.hasobject:
+        return array.shape, array.dtype, id(array)
+    return array.shape, array.dtype, zlib.crc32(np.ascontiguousarray(flat).view(np.uint8))
+
+
+class Condition:
+    """A place that has to hold what it held: `read` looks, `where` is how an error calls it."""
+
+    __slots__ = ("read", "signature", "where")
+
+    def __init__(self, where: str, read: Callable[[], Any]) -> None:
+        self.where = where
+        self.read = read
+        self.signature = Signature(read())
+
+    def holds(self) -> bool:
+        """Whether it does."""
+        return self.signature.fits(self.read())
+
+
+class Collector:
+    """Walks from a function to everything that it may read."""
+
+    def __init__(self, is_leaf: Callable[[Any], bool]) -> None:
+        self.is_leaf = is_leaf
+        self.read: set[str] = set()
+        self.stored: set[str] = set()
+        self.counted: set[str] = set()
+        self.seen: dict[int, Any] = {}
+        self.functions: list[types.FunctionType] = []
+        self.objects: list[tuple[Any, str]] = []
+        self.conditions: dict[tuple[int, str], Condition] = {}
+        self.settable: dict[tuple[int, str], Condition] = {}
+
+    def run(self, roots: Iterable[tuple[Any, str]]) -> None:
+        """Searches until no name leads to anything new."""
+        for value, where in roots:
+            self.explore(value, where)
+        size = -1
+        while size != len(self.seen) + len(self.conditions) + len(self.read) + len(self.settable):
+            size = len(self.seen) + len(self.conditions) + len(self.read) + len(self.settable)
+            for function in list(self.functions):
+                self.look_into_globals(function)
+            for value, where in list(self.objects):
+                self.look_into_object(value, where)
+
+    def explore(self, value: Any, where: str) -> None:
+        """One value: notes what may lead further."""
+        if isinstance(value, PLAIN) or self.is_leaf(value) or id(value) in self.seen:
+            return
+        self.seen[id(value)] = value
+        if isinstance(value, types.FunctionType):
+            self.add_function(value)
+        elif isinstance(value, types.MethodType):
+            self.explore(value.__self__, where)
+            self.explore(value.__func__, where)
+        elif isinstance(value, functools.partial):
+            for i, part in enumerate((value.func, *value.args, *value.keywords.values())):
+                self.explore(part, f"{where}({i})")
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            if len(value) <= MAX_ELEMENTS:
+                for i, part in enumerate(value):
+                    self.explore(part, f"{where}[{i}]")
+        elif isinstance(value, dict):
+            if len(value) <= MAX_ELEMENTS:
+                for key, part in value.items():
+                    self.explore(part, f"{where}[{key!r}]")
+        elif isinstance(value, types.ModuleType):
+            if not is_foreign(value.__name__):
+                self.objects.append((value, value.__name__))
+        elif isinstance(value, type):
+            if not is_foreign(value.__module__):
+                self.objects.append((value, value.__name__))
+        else:
+            wrapped = getattr(value, "__wrapped__", None)
+            if wrapped is not None:
+                self.explore(wrapped, where)
+            if not is_foreign(type(value).__module__):
+                self.objects.append((value, where))
+
+    def add_function(self, function: types.FunctionType) -> None:
+        """A function's code, closure and defaults."""
+        if is_foreign(function.__module__):
+            return
+        self.functions.append(function)
+        names = names_of(function.__code__)
+        self.read |= names.read
+        self.stored |= names.stored
+        self.counted |= names.counted
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            read = functools.partial(cell_value, cell)
+            self.watch(id(cell), name, name, read, names.read)
+        for i, default in enumerate(function.__defaults__ or ()):
+            self.explore(default, f"{function.__name__}'s default {i}")
+        for name, default in (function.__kwdefaults__ or {}).items():
+            self.explore(default, f"{function.__name__}'s default of {name}")
+
+    def look_into_globals(self, function: types.FunctionType) -> None:
+        """Globals that a function's code names."""
+        names, table = names_of(function.__code__), function.__globals__
+        for name in names.read | names.stored:
+            if name in table:
+                read = functools.partial(table.get, name, ABSENT)
+                self.watch(id(table), name, name, read, names.read)
+            elif name in sys.modules and name in names.read:
+                self.explore(sys.modules[name], name)
+
+    def look_into_object(self, value: Any, where: str) -> None:
+        """Attributes that any of the code names, and the methods it may call."""
+        cls = value if isinstance(value, type) else type(value)
+        if not isinstance(value, type):
+            table = getattr(value, "__dict__", {})
+            slots = [n for c in cls.__mro__ for n in slot_names(c)]
+            for name in [n for n in (*table, *slots) if n in self.read or n in self.stored]:
+                if (id(value), name) not in self.conditions:
+                    read = attribute_reader(value, name)
+                    self.watch(id(value), name, f"{where}.{name}", read, self.read)
+        if isinstance(value, types.ModuleType):
+            return
+        for owner in cls.__mro__:
+            if is_foreign(owner.__module__):
+                continue
+            for name, member in list(vars(owner).items()):
+                if name not in self.read and name not in CALLED_BY_SYNTAX:
+                    continue
+                for function in functions_in(member):
+                    self.explore(function, f"{owner.__name__}.{name}")
+                if isinstance(member, (*PLAIN, list, tuple, dict)) and not name.startswith("__"):
+                    read = attribute_reader(owner, name)
+                    self.watch(id(owner), name, f"{owner.__name__}.{name}", read, self.read)
+
+    def watch(
+        self, owner: int, name: str, where: str, read: Callable[[], Any],
+        names: Iterable[str],
+    ) -> None:
+        """A place that is read (its value has to stay), which `names` says, or only set."""
+        is_read = name in names or (
+            name in self.counted and not isinstance(read(), PLAIN))
+        table = self.conditions if is_read else self.settable
+        if (owner, name) not in table:
+            table[owner, name] = Condition(where, read)
+            if is_read:
+                self.explore(read(), where)
+
+
+def functions_in(member: Any) -> Iterator[Any]:
+    """The functions behind a member of a class."""
+    if isinstance(member, property):
+        yield from (f for f in (member.fget, member.fset) if f is not None)
+    elif isinstance(member, (staticmethod, classmethod)):
+        yield member.__func__
+    elif isinstance(member, (types.FunctionType, functools.partial)):
+        yield member
+    elif hasattr(member, "__wrapped__"):
+        yield member.__wrapped__
+    elif isinstance(member, functools.cached_property):
+        yield member.func
+
+
+def slot_names(cls: type) -> tuple[str, ...]:
+    """The `__slots__` of a class."""
+    slots = cls.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def cell_value(cell: types.CellType) -> Any:
+    """What a closure's variable holds, if anything yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return ABSENT
+
+
+def attribute_reader(owner: Any, name: str) -> Callable[[], Any]:
+    """Reads an attribute without keeping its object alive."""
+    try:
+        ref = weakref.ref(owner)
+    except TypeError:
+        return lambda: getattr(owner, name, ABSENT)
+    if name in getattr(owner, "__dict__", ()):
+        def read() -> Any:
+            living = ref()
+            return ABSENT if living is None else living.__dict__.get(name, ABSENT)
+        return read
+    return lambda: getattr(ref(), name, ABSENT)
+
+
+class Watch:
+    """The conditions under which a function reads what it read."""
+
+    def __init__(
+        self, roots: Iterable[tuple[Any, str]], is_leaf: Callable[[Any], bool]
+    ) -> None:
+        collector = Collector(is_leaf)
+        collector.run(roots)
+        self.conditions = list(collector.conditions.values())
+        self.settable = [c for key, c in collector.settable.items()
+                         if key not in collector.conditions]
+
+    def broken(self) -> Condition | None:
+        """The first condition that does not hold."""
+        for condition in self.conditions:
+            if not condition.signature.fits(condition.read()):
+                return condition
+        return None
+
+    def changed_while_running(self) -> tuple[list[Condition], list[Condition]]:
+        """After a run: places read, and places only set, that hold something else than before.
+
+        Containers that the run has changed are not watched from then on: what they hold now differs
+        with every call, whatever is done with it.
+        """
+        changed = [c for c in self.conditions if not c.holds()]
+        grown = [c for c in changed if c.signature.parts is not None]
+        self.conditions = [c for c in self.conditions if c not in grown]
+        return ([c for c in changed if c not in grown],
+                [c for c in self.settable if not c.holds()])
