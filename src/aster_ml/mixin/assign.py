@@ -442,5 +442,6 @@ def last_hits(
     same = place.eq(every)
     if valid is not None:
         same = same & x.from_uop(valid, False).reshape((1, count))
-    last = same.where(numbers, 0).max(1)
+    # Stored: it is read once for every element that stands behind a place.
+    last = same.where(numbers, 0).max(1).contiguous()
     return last > 0, (last - 1).maximum(0)

@@ -66,7 +66,7 @@ class SelectMixin(MathMixin, CreateMixin):
             return self.mul(padded_like(met, self, 1))
         numbers = self.arange(1, index.shape[axis] + 1, device=self.device, dtype=dtypes.int32)
         numbers = numbers.reshape((*(1,) * (axis + 1), -1, *(1,) * (self.ndim - axis - 1)))
-        last = same.where(numbers, 0).max(axis + 1)
+        last = same.where(numbers, 0).max(axis + 1).contiguous()
         taken = value.gather(axis, (last - 1).maximum(0))
         # On other axes the index may be smaller than self: nothing is written past its end.
         return padded_like(last, self).ne(0).where(padded_like(taken, self), self)
