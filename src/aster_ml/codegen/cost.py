@@ -20,6 +20,8 @@ from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 # An element gathered or scattered on its own, against one lane of a vector access.
 GATHER = 1.5
 SCATTER = 2.0
+# Elements two apart: two contiguous loads and a shuffle.
+EVERY_SECOND = 3.0
 # A vector access whose lanes are masked.
 MASKED = 1.5
 # Results of a register tile that one loaded value may be expected to serve.
@@ -104,9 +106,11 @@ def vector_cost(axis: UOp | None, lanes: int, access: Access, nest: list[UOp]) -
     if axis is None or axis not in nest:
         return float(n)
     stride = access.stride(axis)
+    wide, padded = widths(axis, lanes)
+    if stride == 2 and not access.is_store and padded == size_of(axis):
+        return EVERY_SECOND * n / wide
     if stride is None or stride not in (0, 1):
         return n * (SCATTER if access.is_store else GATHER)
-    wide, padded = widths(axis, lanes)
     return n / size_of(axis) * (padded / wide) * (1 if padded == size_of(axis) else MASKED)
 
 

@@ -77,6 +77,10 @@ class AccessWriter(Language):
             return self.reverse(found, dtype, n) if c.step == -1 else found
         if c.step == 1:
             return self.load_masked(self.address(c, base, offset), dtype, n, gate)
+        if c.step == 2 and n > 2 and not self.gates_elements(c, gate):
+            found = self.load_every_second(c, base, offset, gate)
+            if found is not None:
+                return found
         parts = []
         for i in range(n):
             part_gate = self.element(c.gate, gate, i)
@@ -86,6 +90,16 @@ class AccessWriter(Language):
             address = self.element_address(c, base, offset, i)
             parts.append(self.load(address, dtype, 1, None if part_gate is True else part_gate))
         return self.build(parts, dtype)
+
+    def load_every_second(self, c: Cell, base: Value, offset: int, gate: Value) -> str | None:
+        """Elements two apart, out of two contiguous loads that end where the last element does."""
+        n = c.width
+        order = [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)]
+        if not self.can_select:
+            return None
+        low = self.load(self.address(c, base, offset), c.dtype, n, gate)
+        high = self.load(self.address(c, base, offset + n - 1), c.dtype, n, gate)
+        return self.select(low, high, c.dtype, order)
 
     def write_stores(self, c: Cell) -> None:
         """STORE: every instance in order."""

@@ -224,6 +224,15 @@ class LLVMWriter(KernelWriter):
         order = ", ".join(f"i32 {i}" for i in reversed(range(n)))
         return self.emit(f"shufflevector {vector} {value}, {vector} poison, <{n} x i32> <{order}>")
 
+    can_select = True
+
+    def select(self, low: str, high: str, dtype: DType, order: list[int]) -> str:
+        """A shuffle of two values."""
+        n = len(order)
+        vector = llvm_type(dtype, n)
+        mask = ", ".join(f"i32 {i}" for i in order)
+        return self.emit(f"shufflevector {vector} {low}, {vector} {high}, <{n} x i32> <{mask}>")
+
     def horizontal(self, op: Ops, value: str, dtype: DType, n: int) -> str:
         """LLVM's reductions; sums and products may take any order."""
         names = HORIZONTAL[op]
