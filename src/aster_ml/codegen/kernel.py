@@ -17,7 +17,7 @@ from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.linear_form import form_of
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
-from aster_ml.uop.symbolic import affine, simplify
+from aster_ml.uop.symbolic import affine, simplify_around
 
 
 @dataclass(frozen=True)
@@ -331,13 +331,17 @@ def stray_ranges(sink: UOp) -> set[UOp]:
 
 def simplify_indices(sink: UOp) -> UOp:
     """The kernel with every index and gate in simplest form."""
-    changes: dict[UOp, UOp] = {}
+    new: dict[UOp, UOp] = {}
     for u in toposort(sink):
+        src = tuple([new[s] for s in u.src])
         if u.op is Ops.INDEX:
-            at = simplify(u.src[1])
-            if at is not u.src[1]:
-                changes[u.src[1]] = at
-    return substitute(sink, changes) if changes else sink
+            src = (src[0], simplify_around(src[1]))
+        elif u.op is Ops.LOAD and len(src) > 1:
+            src = (src[0], simplify_around(src[1]))
+        elif u.op is Ops.STORE and len(src) > 2:
+            src = (*src[:2], simplify_around(src[2]))
+        new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+    return new[sink]
 
 
 def size_of(r: UOp) -> int:

@@ -32,7 +32,7 @@ from aster_ml.uop.movement import (
 )
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, AxisType, Ops, ParamArg
-from aster_ml.uop.symbolic import simplify
+from aster_ml.uop.symbolic import simplify_around
 
 
 class Reading(NamedTuple):
@@ -100,10 +100,10 @@ class StagePlanner:
         self.costs = cost.fused_costs(self.order, self.forced)
 
     def simple(self, u: UOp) -> UOp:
-        """`simplify`, remembered for this body."""
+        """`simplify_around`, remembered for this body."""
         found = self.memo.get(u)
         if found is None:
-            found = self.memo[u] = u if not u.src else simplify(u)
+            found = self.memo[u] = u if not u.src else simplify_around(u)
         return found
 
     def find_forced(self, body: UOp) -> None:

@@ -44,7 +44,7 @@ from aster_ml.uop.linear_form import (
     product_form,
 )
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import Ops, VarArg
 from aster_ml.uop.pattern import PatternMatcher
 from aster_ml.uop.rewrite import LEAST_STEPS, steps_allowed
 from aster_ml.uop.show import render_expr
@@ -61,6 +61,22 @@ def simplify(u: UOp) -> UOp:
     done: dict[UOp, UOp] = {}
     simplify_into(u, done)
     return done[u]
+
+
+def simplify_around(u: UOp) -> UOp:
+    """`simplify`, but loads and reductions below stay the nodes they are.
+
+    why: another reader may have the same reduction, and both have to stay one
+    """
+    inner = [x for x in toposort(u, enter=lambda n: n.op not in OPAQUE) if x.op in OPAQUE]
+    if not inner:
+        return simplify(u)
+    names = {x: UOp(Ops.DEFINE_VAR, x.dtype, (), VarArg(f"inner {i}", *x.bounds))
+             for i, x in enumerate(inner)}
+    return substitute(simplify(substitute(u, names)), {v: x for x, v in names.items()})
+
+
+OPAQUE = frozenset({Ops.LOAD, Ops.REDUCE, Ops.PARAM})
 
 
 def simplify_all(uops: Iterable[UOp]) -> list[UOp]:
