@@ -125,8 +125,8 @@ def run_step(
     handles = tuple([b.handle for b in buffers])
     args = variables_now(compiled, values)
     if compiled.local_size is None:
-        n = compiled.n if compiled.static else size_now(compiled.n, values)
-        sizes: tuple[int, ...] = (n,)  # type: ignore[arg-type]
+        n = compiled.n
+        sizes: tuple[int, ...] = (n if isinstance(n, int) else size_now(n, values),)
         local: tuple[int, ...] | None = (compiled.parts,)
     else:
         sizes = tuple([size_now(s, values) for s in compiled.global_size])

@@ -292,7 +292,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             if b.dtype is dtype and b.shape == shape and a.device == b.device:
                 uop = UOp(op, dtypes.bool if op in COMPARE else dtype,
                           (b, a) if reverse else (a, b))
-                uop._shape = shape  # type: ignore[attr-defined]
+                uop._shape = shape
                 flag = self._requires_grad
                 if flag or flag is not x._requires_grad:
                     flag = either_flag(flag, x._requires_grad)

@@ -78,9 +78,9 @@ class AccessWriter(Language):
         if c.step == 1:
             return self.load_masked(self.address(c, base, offset), dtype, n, gate)
         if c.step == 2 and n > 2 and not self.gates_elements(c, gate):
-            found = self.load_every_second(c, base, offset, gate)
-            if found is not None:
-                return found
+            found_apart = self.load_every_second(c, base, offset, gate)
+            if found_apart is not None:
+                return found_apart
         parts = []
         for i in range(n):
             part_gate = self.element(c.gate, gate, i)
@@ -95,11 +95,11 @@ class AccessWriter(Language):
         """Elements two apart, out of two contiguous loads that end where the last element does."""
         n = c.width
         order = [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)]
-        if not self.can_select:
+        if not self.can_shuffle:
             return None
         low = self.load(self.address(c, base, offset), c.dtype, n, gate)
         high = self.load(self.address(c, base, offset + n - 1), c.dtype, n, gate)
-        return self.select(low, high, c.dtype, order)
+        return self.shuffle(low, high, c.dtype, order)
 
     def write_stores(self, c: Cell) -> None:
         """STORE: every instance in order."""

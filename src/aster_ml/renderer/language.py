@@ -79,10 +79,10 @@ class Language(abc.ABC):
     def reverse(self, value: str, dtype: DType, n: int) -> str:
         """The elements in reverse order."""
 
-    # Whether `select` is there.
-    can_select = False
+    # Whether `shuffle` is there.
+    can_shuffle = False
 
-    def select(self, low: str, high: str, dtype: DType, order: list[int]) -> str:
+    def shuffle(self, low: str, high: str, dtype: DType, order: list[int]) -> str:
         """The elements `order` of two SIMD values side by side."""
         raise InternalError(f"renderer: {type(self).__name__} has no shuffle of two values")
 

@@ -224,9 +224,9 @@ class LLVMWriter(KernelWriter):
         order = ", ".join(f"i32 {i}" for i in reversed(range(n)))
         return self.emit(f"shufflevector {vector} {value}, {vector} poison, <{n} x i32> <{order}>")
 
-    can_select = True
+    can_shuffle = True
 
-    def select(self, low: str, high: str, dtype: DType, order: list[int]) -> str:
+    def shuffle(self, low: str, high: str, dtype: DType, order: list[int]) -> str:
         """A shuffle of two values."""
         n = len(order)
         vector = llvm_type(dtype, n)

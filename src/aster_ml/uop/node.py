@@ -421,7 +421,7 @@ def to_uop(size: sint) -> UOp:
 
 def to_sint(u: sint) -> sint:
     """A constant index node as an int; anything else as it is."""
-    return u.arg if u.__class__ is UOp and u.op is Ops.CONST else u  # type: ignore
+    return u.arg if u.__class__ is UOp and u.op is Ops.CONST else u
 
 
 def all_plain(arg: tuple[Any, ...]) -> bool:
@@ -437,7 +437,7 @@ def split_size(size: sint, symbolic: list[UOp]) -> int | None:
     """The int itself, or None with the node added to `symbolic`."""
     size = to_sint(size)
     if size.__class__ is UOp:
-        symbolic.append(size)  # type: ignore
+        symbolic.append(size)
         return None
     return int(size)  # type: ignore
 
