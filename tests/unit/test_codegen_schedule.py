@@ -1,0 +1,145 @@
+"""Opts as data; what the default schedule gives to typical kernels; applied Opts keep the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aster_ml import Context, Tensor
+from aster_ml.codegen.lower import lower, schedule_kernel
+from aster_ml.codegen.opts import Opt, OptOps, parse_opts
+from aster_ml.device import Device
+from aster_ml.engine import storage
+from aster_ml.engine.compile import compile_kernel
+from aster_ml.engine.realize import schedule_uops
+from aster_ml.errors import ArgumentError, InternalError
+from aster_ml.target import Target
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+CPU = Target("CPU", "llvm", vector_bits=256, vector_registers=16, threads=2,
+             cache_bytes=(32 << 10, 1 << 20, 16 << 20))
+GPU = Target("OPENCL", "opencl", has_local=True, has_barrier=True, max_group=256,
+             local_bytes=32 << 10, index_bits=32)
+
+
+def kernel_of(t: Tensor) -> UOp:
+    """The AST of the one kernel that computes `t`."""
+    schedule, _ = schedule_uops([t.contiguous().uop])
+    asts = [s.ast for s in schedule.steps if s.ast is not None]
+    assert len(asts) == 1
+    return asts[0]
+
+
+def memory(*shape: int) -> Tensor:
+    return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32)).realize()
+
+
+def opts_of(t: Tensor, target: Target = CPU) -> str:
+    return " ".join(map(repr, schedule_kernel(kernel_of(t), target).applied))
+
+
+def ops_of(t: Tensor, target: Target = CPU) -> list[Ops]:
+    return [u.op for u in lower(kernel_of(t), target)[0].uops]
+
+
+def test_opts_print_and_parse() -> None:
+    opts = (Opt(OptOps.VECTOR, 1, 8), Opt(OptOps.THREAD, 0))
+    assert parse_opts(" ".join(map(repr, opts))) == opts
+    with pytest.raises(ArgumentError, match=r"'VECTOR\(1\)' is no Opt.*VECTOR\(1,8\)"):
+        parse_opts("VECTOR(1)")
+
+
+def test_elementwise_axes_merge_and_vectorise() -> None:
+    assert opts_of(memory(32, 64) + memory(32, 64)) == "VECTOR(0,8) UPCAST(0,4)"
+
+
+def test_rows_of_a_sum_vectorise_along_the_row() -> None:
+    found = opts_of(memory(64, 256).sum(1))
+    assert found.startswith("VECTOR(1,8) UPCAST(1,8)")
+
+
+def test_columns_of_a_sum_vectorise_across_columns() -> None:
+    found = opts_of(memory(256, 64).sum(0))
+    assert found.startswith("VECTOR(0,8)") and "UPCAST(0," in found
+
+
+def test_a_product_gets_a_register_tile() -> None:
+    found = opts_of(memory(64, 64) @ memory(64, 64))
+    assert "VECTOR(1,8)" in found and "UPCAST(0," in found and "UPCAST(1," in found
+
+
+def test_small_work_takes_no_threads_and_large_work_does() -> None:
+    assert "THREAD" not in opts_of(memory(16, 16) @ memory(16, 16))
+    assert "THREAD" in opts_of(memory(256, 256) @ memory(256, 256))
+
+
+def test_a_far_strided_operand_is_packed_once_a_panel() -> None:
+    ops = ops_of(memory(512, 512) @ memory(512, 512))
+    assert ops.count(Ops.DEFINE_LOCAL) == 1
+    assert Ops.DEFINE_LOCAL not in ops_of(memory(64, 64) @ memory(64, 64))
+
+
+def test_work_groups_stage_a_product_and_share_a_reduction() -> None:
+    product = ops_of(memory(64, 64) @ memory(64, 64), GPU)
+    assert product.count(Ops.DEFINE_LOCAL) == 2 and product.count(Ops.BARRIER) == 2
+    total = ops_of(memory(8, 2048).sum(1), GPU)
+    assert total.count(Ops.DEFINE_LOCAL) == 1 and total.count(Ops.BARRIER) == 1
+
+
+def test_additions_in_place_run_side_by_side_only_where_places_differ() -> None:
+    table = memory(10, 64).requires_grad_()
+    index = Tensor([1, 2, 1, 1, 0]).realize()
+    schedule, _ = schedule_uops([table[index].sum().gradient(table)[0].contiguous().uop])
+    adding = [s.ast for s in schedule.steps if s.ast is not None][1]
+    kernel = schedule_kernel(adding, CPU)
+    assert any(o.op is OptOps.VECTOR for o in kernel.applied)
+    rows = [r for r in kernel.outputs if r.src[0].arg == 5]
+    assert len(rows) == 1 and not kernel.may_reorder(rows[0])
+
+
+@pytest.mark.parametrize("shape", [(300, 513, 260), (512, 640, 512), (257, 1024, 96)])
+def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
+    n, k, m = shape
+    a, b = memory(n, k), memory(k, m)
+    want = a.numpy().astype(np.float64) @ b.numpy()
+    np.testing.assert_allclose((a @ b).numpy(), want, atol=2e-4)
+
+
+@pytest.mark.parametrize("text", [
+    "", "VECTOR(1,4)", "UPCAST(0,2) VECTOR(1,8)", "VECTOR(2,16) UPCAST(0,3)", "UNROLL(2,4)",
+    "UPCAST(2,4) UPCAST(0,6)", "THREAD(0,0) VECTOR(1,8)", "PADTO(0,8) UPCAST(0,8) VECTOR(1,8)",
+    "SWAP(0,1) VECTOR(0,8)", "PADTO(2,36) VECTOR(2,4)", "PADTO(1,32) VECTOR(1,16) UNROLL(2,8)",
+])
+def test_any_schedule_gives_the_same_product(text: str) -> None:
+    a, b = memory(12, 32), memory(32, 24)
+    ast = kernel_of(a @ b)
+    compiled = compile_kernel(ast, Device["CPU"], parse_opts(text))
+    out = Tensor.zeros(12, 24).contiguous().realize()
+    tensors: list[Any] = [out, a, b]
+    handles = tuple([t.uop.base for t in tensors])
+    from_storage = tuple([buffer(u) for u in handles])
+    n = compiled.n
+    assert isinstance(n, int)
+    compiled.program(from_storage, (), (n,), (compiled.parts,))
+    np.testing.assert_allclose(out.numpy(), a.numpy() @ b.numpy(), atol=1e-5)
+
+
+def buffer(u: UOp) -> Any:
+    """The device's handle on a BUFFER."""
+    return storage.buffer_of(u).ensure_allocated().handle
+
+
+def test_an_opt_that_does_not_fit_is_refused() -> None:
+    ast = kernel_of(memory(12, 32) @ memory(32, 24))
+    with pytest.raises(InternalError, match="5 does not divide"):
+        schedule_kernel(ast, CPU, parse_opts("UPCAST(0,5)"))
+    with pytest.raises(InternalError, match="has 3 axes"):
+        schedule_kernel(ast, CPU, parse_opts("VECTOR(7,4)"))
+
+
+def test_noopt_leaves_plain_loops() -> None:
+    with Context(NOOPT=1):
+        assert schedule_kernel(kernel_of(memory(8, 8) + 1), CPU).applied == []
