@@ -20,11 +20,12 @@ from aster_ml.config import DEV, JIT
 from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
-from aster_ml.engine.launch import RECORDER, is_recording
+from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import realize_readers, settle, strip_effects
-from aster_ml.engine.replay import Alias, LostBuffer, Recorder, Replay
+from aster_ml.engine.replay import Replay
 from aster_ml.engine.watch import Watch
 from aster_ml.errors import DeviceError, JitError
+from aster_ml.jit_run import Run
 from aster_ml.jit_values import (
     Inputs,
     InputTemplate,
@@ -35,10 +36,8 @@ from aster_ml.jit_values import (
     rebuild,
 )
 from aster_ml.mixin import random
-from aster_ml.mixin.handle import LIVE, own_memory
+from aster_ml.mixin.handle import LIVE
 from aster_ml.tensor import Tensor
-from aster_ml.uop.graph import substitute, toposort
-from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, ParamArg
 
@@ -47,153 +46,6 @@ T = TypeVar("T")
 MAX_RECORDINGS = 64
 # So often in a row may the function do something else, or a recording be outdated when it is made.
 MAX_UNEQUAL_RUNS, MAX_OUTDATED = 4, 16
-
-
-class Run:
-    """One run of the function, observed: what it ran, what it left behind.
-
-    With `records` the inputs are names of their own for the same memory, so that a use of that
-    memory by any other way (a weight, say) is told from a use of the input.
-    """
-
-    def __init__(self, inputs: Inputs, records: bool) -> None:
-        self.inputs = inputs
-        self.records = records
-        # Tensors that exist, and what they name.
-        self.before = {ref: handle.uop for ref in list(LIVE) if (handle := ref()) is not None}
-        outside = {u for u in self.before.values() if settle(u) is None}
-        self.places: dict[UOp, UOp] = {}
-        self.bases = [base_buffer(t.uop) for t in inputs.tensors]
-        if records:
-            for base in inputs.bases:
-                place = UOp.new_buffer(base.arg.device, base.arg.size, base.dtype)
-                storage.attach(place, Alias(storage.buffer_of(base)))
-                self.places[base] = place
-        self.recorder = Recorder([self.places.get(b, b) for b in inputs.bases], outside, records)
-        self.draws: list[tuple[UOp, int]] = []
-        self.outputs: list[Tensor] = []
-
-    def note_draw(self, state: UOp, count: int) -> None:
-        """Random numbers that the function draws: the node that holds key and counter."""
-        self.recorder.drawn[base_buffer(state)] = len(self.draws)
-        self.draws.append((state, count))
-
-    def call(self, function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        """Runs the function, then computes its results and the effects that it left pending."""
-        tensors = self.inputs.tensors
-        before = [t.uop for t in tensors]
-        views = [substitute(u, self.places) for u in before] if self.records else before
-        outer, stream = random.ACTIVE_RECORDER, random.STREAMS
-
-        def note_draw(state: UOp, count: int) -> None:
-            self.note_draw(state, count)
-            if outer is not None:
-                outer(state, count)
-
-        start = stream.seed, dict(stream.counters)
-        for t, u in zip(tensors, views):
-            t.uop = u
-        random.ACTIVE_RECORDER = note_draw
-        RECORDER.append(self.recorder)
-        try:
-            result = function(*args, **kwargs)
-            self.outputs = list({id(leaf): leaf for _, leaf in leaves(result)
-                                 if isinstance(leaf, Tensor)}.values())
-            late = [t for t in tensors if settle(t.uop) is None]
-            late += [t for t, _ in self.changed() if strip_effects(t.uop) is not None]
-            if self.outputs or late:
-                Tensor.realize(*self.outputs, *late)
-        except BaseException:
-            # What the function has made so far goes on under the names that the caller knows.
-            self.restore([t for ref in list(LIVE) if (t := ref()) is not None])
-            raise
-        finally:
-            RECORDER.remove(self.recorder)
-            random.ACTIVE_RECORDER = outer
-            for t, view, u in zip(tensors, views, before):
-                t.uop = u if t.uop is view else t.uop
-        self.restore([*tensors, *self.outputs])
-        if self.records:
-            for state, count in self.draws:
-                start[1][str(state.device)] = start[1].get(str(state.device), 0) + count
-            if start != (stream.seed, stream.counters):
-                raise JitError("the random seed is set inside of a jitted function: replays go on "
-                               "with new numbers; call Tensor.manual_seed outside")
-        return result
-
-    def restore(self, tensors: list[Tensor]) -> None:
-        """Gives what names the inputs' memory by its name in the recording its own name again."""
-        back = {place: base for base, place in self.places.items()}
-        for t in tensors if back else ():
-            t.uop = substitute(t.uop, back)
-
-    def changed(self) -> list[tuple[Tensor, UOp]]:
-        """Tensors from before, no inputs, that name something else now, and what they named."""
-        mine = {id(t) for t in self.inputs.tensors}
-        return [(t, u) for ref, u in self.before.items()
-                if (t := ref()) is not None and t.uop is not u and id(t) not in mine]
-
-    def give_memory(self) -> None:
-        """After a plain run: what was given another value is memory from now on.
-
-        why: the next run then writes it in place, which a recording can repeat
-        """
-        for t, _ in self.changed():
-            if strip_effects(t.uop) is None and all(isinstance(s, int) for s in t.shape):
-                t.uop = own_memory(t.uop, t.device)
-                t.realize()
-
-    def check_replaced(self) -> None:
-        """Raises JitError where a tensor from before was given another value in no way to repeat.
-
-        A tensor that is gone, though the recording reads it, was replaced by another.
-        """
-        for t, base in zip(self.inputs.tensors, self.bases):
-            place = strip_effects(t.uop)
-            if place is None or place.base is not base:
-                raise JitError(f"a jitted function replaces its argument {t!r} by another value; "
-                               "use assign, or return the value")
-        for t, old in self.changed():
-            place = strip_effects(t.uop)
-            was = strip_effects(old)
-            if place is None or (was is not place and settle(old) is not place):
-                raise JitError(f"a jitted function replaces {t!r}, which existed before, by "
-                               "another value; give it memory before: "
-                               "t.replace(t.contiguous().realize()), and use assign")
-        touched = {*self.recorder.states, *self.recorder.written}
-        named = {t.uop.base for ref in list(LIVE) if (t := ref()) is not None}
-        for ref, old in self.before.items():
-            if ref() is None:
-                place = strip_effects(old)
-                if place is not None and place.base in touched and place.base not in named:
-                    raise JitError(
-                        f"a jitted function uses a tensor of {show_shape(old.shape)} from before "
-                        "the call and puts another in its place, so a replay would read the old "
-                        "one; write it in place with assign")
-
-    def lose_escaped(self) -> None:
-        """Tensors made in the run that outlive it and are no results read no stale memory."""
-        results = {id(t) for t in self.outputs}
-        lost = {*self.places.values(), *self.recorder.made, *self.recorder.written}
-        for ref in list(LIVE):
-            t = ref()
-            if t is None or ref in self.before or id(t) in results:
-                continue
-            settled = settle(t.uop)
-            if settled is not None and settled.base not in self.recorder.made:
-                continue
-            order = toposort(t.uop, enter=lambda u: storage.stand_in(u) is None)
-            if any((storage.stand_in(u) or u).base in lost for u in order):
-                t.uop = lost_node(t)
-
-
-def lost_node(t: Tensor) -> UOp:
-    """A node of a tensor's shape whose memory nobody may read."""
-    base = UOp.new_buffer(t.device, 1, t.dtype)
-    storage.attach(base, LostBuffer(t.device, 1, t.dtype))
-    if not t.shape:
-        return base.mop(Ops.RESHAPE, ())
-    return base.mop(Ops.RESHAPE, (1,) * t.ndim).mop(Ops.EXPAND, t.shape)
 
 
 class State:
@@ -244,6 +96,7 @@ class Recording(Generic[T]):
         self.n_inputs = len(places)
         self.fresh = [(b.arg.device, b.arg.size, b.dtype) for b in fresh]
         self.last = [weakref.ref(b) for b in fresh]
+        self.wants_gradient = [b in storage.NO_GRADIENT for b in fresh]
         order = [*inputs.bases, *fresh]
         params = {b: UOp(Ops.PARAM, b.dtype, (), ParamArg(i, b.arg.size, b.arg.device))
                   for i, b in enumerate(order)}
@@ -285,11 +138,16 @@ class Recording(Generic[T]):
             return broken.where
         exchanged = self.exchanges != storage.EXCHANGES.count
         for state in self.states:
-            t = state.ref()
+            t: Any = state.ref()
             if t is not None and (exchanged or t.uop is not state.uop) and not state.renew(t):
                 return repr(t)
         self.exchanges = storage.EXCHANGES.count
         return None
+
+    def may_fit_again(self) -> bool:
+        """Whether all memory that it uses has its names still; weights that are gone stay so."""
+        return all((t := state.ref()) is not None and strip_effects(t.uop) is state.place
+                   for state in self.states)
 
     def run(self, inputs: Inputs) -> T:
         """Replays on these inputs."""
@@ -310,6 +168,8 @@ class Recording(Generic[T]):
                 replay.set_input(number, storage.buffer_of(base))
             self.last[k] = weakref.ref(base)
             bases.append(base)
+            if self.wants_gradient[k]:
+                storage.NO_GRADIENT.add(base)
         for where, data in self.content:
             (replay.input(where) if isinstance(where, int) else where).copyin(data)
         for buffer, device, count in self.draws:
@@ -351,6 +211,7 @@ class Entry(Generic[T]):
     def __init__(self) -> None:
         self.recordings: list[Recording[T]] = []
         self.last_log: list[tuple[Any, ...]] | None = None
+        self.last_watch: Watch | None = None
         self.unequal = 0
         self.outdated = 0
         self.reason = ""
@@ -401,7 +262,7 @@ class TinyJit(Generic[T]):
         except TypeError:
             raise JitError(f"a method of {type(instance).__name__} cannot be jitted: its objects "
                            "take no weak references; add '__weakref__' to its __slots__") from None
-        method = self.function.__get__(instance, owner)  # type: ignore[attr-defined]
+        method = self.function.__get__(instance, owner)
         jit: TinyJit[T] = TinyJit(WeakMethod(method))
         self.of_object[number] = ref, jit
         return jit
@@ -467,15 +328,22 @@ class TinyJit(Generic[T]):
         self, entry: Entry[T], inputs: Inputs, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> T:
         """Runs the function, and keeps what it ran when it was the same as in the run before."""
+        watch = self.watch(inputs)
         entry.outdated += 1
+        broken = None if entry.last_watch is None else entry.last_watch.broken()
+        if broken is not None:
+            entry.reason = broken.where
+        entry.last_watch = watch
+        # Both uses would be one in the recording; another call may tell them apart.
+        shared = watch.place_of(inputs.tensors)
+        if shared is not None:
+            entry.reason = f"{shared}, which is an argument too"
         if entry.outdated > MAX_OUTDATED:
             raise JitError(f"a jitted function was recorded {MAX_OUTDATED} times in a row, because "
                            f"what it reads is another with every call: {entry.reason}; write "
                            "tensors in place with assign, pass the others as arguments")
-        roots = [(self.function, "function"), *[(x, "argument") for x in inputs.objects]]
-        if isinstance(self.function, WeakMethod):
-            roots.append((self.function.ref(), "self"))
-        watch = Watch(roots, lambda x: isinstance(x, Tensor))
+        if shared is not None:
+            return self.run_plain(entry, inputs, args, kwargs)
         run = Run(inputs, records=True)
         result = run.call(self.function, args, kwargs)
         check_result(result, inputs)
@@ -488,7 +356,7 @@ class TinyJit(Generic[T]):
         self.check_variables(run)
         before, entry.last_log = entry.last_log, run.recorder.log
         if before is not None and not run.recorder.equals(before):
-            entry.unequal += 1
+            entry.unequal += broken is None
             if entry.unequal >= MAX_UNEQUAL_RUNS:
                 raise JitError(f"a jitted function did something else in each of {entry.unequal} "
                                "calls with equal arguments: it uses numbers that change with every "
@@ -496,10 +364,17 @@ class TinyJit(Generic[T]):
             return result
         entry.unequal = 0
         recording = Recording(run, result, watch)
-        entry.recordings = [r for r in entry.recordings if r.watch.broken() is not None]
-        entry.recordings = [recording, *entry.recordings[: MAX_RECORDINGS - 1]]
+        others = [r for r in entry.recordings if r.may_fit_again()]
+        entry.recordings = [recording, *others[: MAX_RECORDINGS - 1]]
         self.latest = recording
         return result
+
+    def watch(self, inputs: Inputs) -> Watch:
+        """What the function reads besides its arguments."""
+        roots = [(self.function, "function"), *[(x, "argument") for x in inputs.objects]]
+        if isinstance(self.function, WeakMethod):
+            roots.append((self.function.ref(), "self"))
+        return Watch(roots, lambda x: isinstance(x, Tensor))
 
     def check_watched(self, watch: Watch) -> None:
         """Raises JitError where the function itself changes what it reads, or leaves tensors."""

@@ -212,15 +212,10 @@ class Template:
         self.uop = substitute(t.uop, changes) if changes else t.uop
 
     def fill(self, bases: list[UOp], values: dict[str, int]) -> Tensor:
-        """The tensor over the memory of another call.
-
-        The graph behind it was not built, so no gradient passes through it.
-        """
+        """The tensor over the memory of another call."""
         changes = {v: v.bind(values[name]) for name, v in self.variables.items()}
         if self.param is not None:
-            base = changes[self.param] = bases[self.param.arg.slot]
-            if self.requires_grad:
-                storage.NO_GRADIENT.add(base)
+            changes[self.param] = bases[self.param.arg.slot]
         return Tensor.from_uop(substitute(self.uop, changes) if changes else self.uop,
                                self.requires_grad and 2)
 

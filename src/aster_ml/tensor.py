@@ -300,14 +300,14 @@ def is_float(x: Any) -> bool:
 
 
 def check_graph(root: UOp, names: set[UOp]) -> None:
-    """Raises GradientError where a gradient would have to pass through a replayed function."""
+    """Raises GradientError where a gradient would have to pass through a jitted function."""
     if not storage.NO_GRADIENT:
         return
     for u in toposort(root, enter=lambda u: u not in names and u.op is not Ops.DETACH):
         if u in storage.NO_GRADIENT and u not in names:
             raise GradientError(
-                "gradient: it would pass through the result of a replayed jitted function, which "
-                "has no graph; compute the gradient inside of that function, or detach the result")
+                "gradient: it would pass through the result of a jitted function, which has no "
+                "graph; compute the gradient inside of that function, or detach the result")
 
 
 def graph_names(tensor: Any) -> list[UOp]:

@@ -109,6 +109,12 @@ class Signature:
             except TypeError:
                 self.kind, self.value = object, value
 
+    def holds_one_of(self, ids: set[int]) -> bool:
+        """Whether it is, or has in it, one of the objects with these ids (all alive)."""
+        if self.kind is weakref.ref:
+            return id(self.value()) in ids
+        return any(p.holds_one_of(ids) for p in self.parts or ())
+
     def fits(self, now: Any) -> bool:
         """Whether `now` is that value still."""
         kind, value = self.kind, self.value
@@ -135,7 +141,7 @@ def array_digest(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
         flat = flat[:: max(array.size // 1024, 1)]
     if array.dtype.hasobject:
         return array.shape, array.dtype, id(array)
-    return array.shape, array.dtype, zlib.crc32(np.ascontiguousarray(flat).view(np.uint8))
+    return array.shape, array.dtype, zlib.crc32(np.ascontiguousarray(flat).tobytes())
 
 
 class Condition:
@@ -337,6 +343,14 @@ class Watch:
         for condition in self.conditions:
             if not condition.signature.fits(condition.read()):
                 return condition
+        return None
+
+    def place_of(self, objects: Iterable[Any]) -> str | None:
+        """Where the function gets at one of these objects by itself, if it does."""
+        ids = {id(x) for x in objects}
+        for condition in self.conditions:
+            if condition.signature.holds_one_of(ids):
+                return condition.where
         return None
 
     def changed_while_running(self) -> tuple[list[Condition], list[Condition]]:

@@ -1,0 +1,184 @@
+"""One run of a jitted function, observed: what it computes, changes and leaves behind.
+
+Receives a function and its arguments, taken apart; returns the function's result, computed, and
+knows afterwards what ran on which memory. Raises where the function does what no replay repeats.
+Keeps nothing from call to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from aster_ml.engine import storage
+from aster_ml.engine.launch import RECORDER
+from aster_ml.engine.realize import realize_readers, settle, strip_effects
+from aster_ml.engine.replay import Alias, LostBuffer, Recorder
+from aster_ml.errors import JitError
+from aster_ml.jit_values import Inputs, base_buffer, leaves
+from aster_ml.mixin import random
+from aster_ml.mixin.handle import LIVE, live_handles, own_memory
+from aster_ml.tensor import Tensor
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+T = TypeVar("T")
+
+
+class Run:
+    """One run of the function, observed: what it ran, what it left behind.
+
+    With `records` the inputs are names of their own for the same memory, so that a use of that
+    memory by any other way (a weight, say) is told from a use of the input.
+    """
+
+    def __init__(self, inputs: Inputs, records: bool) -> None:
+        self.inputs = inputs
+        self.records = records
+        # Tensors that exist, and what they name.
+        self.before = {ref: handle.uop for ref in list(LIVE) if (handle := ref()) is not None}
+        outside = {u for u in self.before.values() if settle(u) is None}
+        self.places: dict[UOp, UOp] = {}
+        self.bases = [base_buffer(t.uop) for t in inputs.tensors]
+        if records:
+            # Inputs get other names, so who wants their content has to get it before.
+            realize_readers(set(inputs.bases))
+            for base in inputs.bases:
+                place = UOp.new_buffer(base.arg.device, base.arg.size, base.dtype)
+                storage.attach(place, Alias(storage.buffer_of(base)))
+                self.places[base] = place
+        self.recorder = Recorder([self.places.get(b, b) for b in inputs.bases], outside, records)
+        self.draws: list[tuple[UOp, int]] = []
+        self.outputs: list[Tensor] = []
+
+    def note_draw(self, state: UOp, count: int) -> None:
+        """Random numbers that the function draws: the node that holds key and counter."""
+        self.recorder.drawn[base_buffer(state)] = len(self.draws)
+        self.draws.append((state, count))
+
+    def call(self, function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        """Runs the function, then computes its results and the effects that it left pending."""
+        tensors = self.inputs.tensors
+        before = [t.uop for t in tensors]
+        views = [substitute(u, self.places) for u in before] if self.records else before
+        outer, stream = random.ACTIVE_RECORDER, random.STREAMS
+
+        def note_draw(state: UOp, count: int) -> None:
+            self.note_draw(state, count)
+            if outer is not None:
+                outer(state, count)
+
+        start = stream.seed, dict(stream.counters)
+        for t, u in zip(tensors, views):
+            t.uop = u
+        random.ACTIVE_RECORDER = note_draw
+        RECORDER.append(self.recorder)
+        try:
+            result = function(*args, **kwargs)
+            self.outputs = list({id(leaf): leaf for _, leaf in leaves(result)
+                                 if isinstance(leaf, Tensor)}.values())
+            late = [t for t in tensors if settle(t.uop) is None]
+            late += [t for t, _ in self.changed() if strip_effects(t.uop) is not None]
+            if self.outputs or late:
+                Tensor.realize(*self.outputs, *late)
+            for t in self.outputs:
+                place = settle(t.uop)
+                if place is not None and place.base.op is Ops.BUFFER:
+                    self.recorder.note_result(place.base)
+                    # Results are memory without a graph: no gradient may end there unnoticed.
+                    if t._requires_grad and place.base in self.recorder.made:
+                        storage.NO_GRADIENT.add(place.base)
+        except BaseException:
+            # What the function has made so far goes on under the names that the caller knows.
+            self.restore(live_handles())
+            raise
+        finally:
+            RECORDER.remove(self.recorder)
+            random.ACTIVE_RECORDER = outer
+            for t, view, u in zip(tensors, views, before):
+                t.uop = u if t.uop is view else t.uop
+        self.restore([*tensors, *self.outputs])
+        if self.records:
+            for state, count in self.draws:
+                start[1][str(state.device)] = start[1].get(str(state.device), 0) + count
+            if start != (stream.seed, stream.counters):
+                raise JitError("the random seed is set inside of a jitted function: replays go on "
+                               "with new numbers; call Tensor.manual_seed outside")
+        return result
+
+    def restore(self, tensors: list[Tensor]) -> None:
+        """Gives what names the inputs' memory by its name in the recording its own name again."""
+        back = {place: base for base, place in self.places.items()}
+        for t in tensors if back else ():
+            t.uop = substitute(t.uop, back)
+
+    def changed(self) -> list[tuple[Tensor, UOp]]:
+        """Tensors from before, no inputs, that name something else now, and what they named."""
+        mine = {id(t) for t in self.inputs.tensors}
+        return [(t, u) for ref, u in self.before.items()
+                if (t := ref()) is not None and t.uop is not u and id(t) not in mine]
+
+    def give_memory(self) -> None:
+        """After a plain run: what was given another value is memory from now on.
+
+        why: the next run then writes it in place, which a recording can repeat
+        """
+        for t, _ in self.changed():
+            if strip_effects(t.uop) is None and all(isinstance(s, int) for s in t.shape):
+                t.uop = own_memory(t.uop, t.device)
+                t.realize()
+
+    def check_replaced(self) -> None:
+        """Raises JitError where a tensor from before was given another value in no way to repeat.
+
+        A tensor that is gone, though the recording reads it, was replaced by another.
+        """
+        for t, base in zip(self.inputs.tensors, self.bases):
+            place = strip_effects(t.uop)
+            if place is None or place.base is not base:
+                raise JitError(f"a jitted function replaces its argument {t!r} by another value; "
+                               "use assign, or return the value")
+        for t, old in self.changed():
+            place = strip_effects(t.uop)
+            was = strip_effects(old)
+            if place is None or (was is not place and settle(old) is not place):
+                raise JitError(f"a jitted function replaces {t!r}, which existed before, by "
+                               "another value; give it memory before: "
+                               "t.replace(t.contiguous().realize()), and use assign")
+        touched = {*self.recorder.states, *self.recorder.written}
+        named = {t.uop.base for t in live_handles()}
+        for ref, old in self.before.items():
+            if ref() is None:
+                place = strip_effects(old)
+                if place is not None and place.base in touched and place.base not in named:
+                    raise JitError(
+                        f"a jitted function uses a tensor of {show_shape(old.shape)} from before "
+                        "the call and puts another in its place, so a replay would read the old "
+                        "one; write it in place with assign")
+
+    def lose_escaped(self) -> None:
+        """Tensors made in the run that outlive it and are no results read no stale memory."""
+        results = {id(t) for t in self.outputs}
+        own = {*self.places.values(), *self.recorder.made}
+        lost = {*own, *self.recorder.written}
+        for ref in list(LIVE):
+            t: Any = ref()
+            if t is None or ref in self.before or id(t) in results:
+                continue
+            settled = settle(t.uop)
+            if settled is not None and settled.base not in own:
+                continue
+            order = toposort(t.uop, enter=lambda u: storage.stand_in(u) is None)
+            if any((storage.stand_in(u) or u).base in lost for u in order):
+                t.uop = lost_node(t)
+
+
+def lost_node(t: Tensor) -> UOp:
+    """A node of a tensor's shape whose memory nobody may read."""
+    base = UOp.new_buffer(t.device, 1, t.dtype)
+    storage.attach(base, LostBuffer(t.device, 1, t.dtype))
+    if not t.shape:
+        return base.mop(Ops.RESHAPE, ())
+    return base.mop(Ops.RESHAPE, (1,) * t.ndim).mop(Ops.EXPAND, t.shape)
