@@ -59,6 +59,8 @@ RENDERERS: dict[str, type[Renderer]] = {
     "llvm": LLVMRenderer, "c": CRenderer, "opencl": OpenCLRenderer,
 }
 MEMORY_CACHE: dict[tuple[object, ...], Compiled] = {}
+# Past so many kernels the oldest half goes; what schedules in use need lives on with them.
+MAX_KERNELS = 20_000
 
 
 @functools.cache
@@ -100,6 +102,9 @@ def compile_kernel(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = No
     if found is not None:
         return found
     start = time.perf_counter()
+    if len(MEMORY_CACHE) >= MAX_KERNELS:
+        for old in list(MEMORY_CACHE)[: MAX_KERNELS // 2]:
+            del MEMORY_CACHE[old]
     found = MEMORY_CACHE[key] = compile_or_load(ast, backend, target, opts)
     GlobalCounters.compile_s += time.perf_counter() - start
     return found

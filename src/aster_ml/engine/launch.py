@@ -40,26 +40,17 @@ class Bound:
     temporaries: list[int] = field(default_factory=list)
 
 
-BOUND: dict[int, tuple[Schedule, dict[tuple[object, ...], Bound]]] = {}
-BOUND_LIMIT = 4096
-
-
 def bind(schedule: Schedule) -> Bound:
     """The schedule with everything compiled, under the settings of now."""
-    entry = BOUND.get(id(schedule))
-    if entry is None or entry[0] is not schedule:
-        if len(BOUND) >= BOUND_LIMIT:
-            BOUND.clear()
-        entry = BOUND[id(schedule)] = (schedule, {})
     key = stage_key("codegen")
-    bound = entry[1].get(key)
+    bound: Bound | None = schedule.bound.get(key)
     if bound is None:
         if DEBUG >= 1:
             show_devices(schedule)
         compiled = [compile_kernel(step.ast, Device[step.device]) if step.ast is not None else None
                     for step in schedule.steps]
         memory = plan_memory(schedule)
-        bound = entry[1][key] = Bound(schedule, compiled, memory)
+        bound = schedule.bound[key] = Bound(schedule, compiled, memory)
         bound.temporaries = sorted({s for step in schedule.steps for s in step.slots
                                     if s >= schedule.n_args})
     return bound

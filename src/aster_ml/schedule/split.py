@@ -9,7 +9,7 @@ object wherever they come from.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aster_ml.config import SPEC
 from aster_ml.dtype import DType
@@ -47,9 +47,12 @@ class Step:
     nbytes: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Schedule:
-    """Steps in order; `slots` lists the arguments first, then temporaries."""
+    """Steps in order; `slots` lists the arguments first, then temporaries.
+
+    `bound` is for whoever runs it: what follows from the steps under some settings.
+    """
 
     steps: list[Step]
     slots: list[Slot]
@@ -57,6 +60,7 @@ class Schedule:
     written: frozenset[int] = frozenset()
     # Those of the written arguments that had a value before.
     overwritten: frozenset[int] = frozenset()
+    bound: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass
