@@ -11,7 +11,7 @@ from tests.lint.sources import Module, package_modules, place, python_files
 
 # Where text goes to the user on purpose: commands, DEBUG output (the engine has every stage in its
 # hands), and what loading weights was asked to say. Everything else returns values or raises.
-MAY_PRINT = ("cli", "apps.", "engine.", "nn.state")
+MAY_PRINT = ("cli", "apps.", "compat.", "engine.", "nn.state")
 # Where Python is generated: rule tables compile to one matcher.
 MAY_EXEC = ("uop.pattern",)
 

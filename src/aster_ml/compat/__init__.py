@@ -1,0 +1,1 @@
+"""Names that programs of this family of frameworks import from elsewhere than Aster has them."""

@@ -1,0 +1,218 @@
+"""Names that the reference's tests import and Aster has no such thing for: adapters, not answers.
+
+Each stands between a test and the part of Aster that does the work. What Aster does not have at all
+is an `Absent`: it can be imported, so that the other tests of a file run, and it raises when used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import aster_ml
+from aster_ml import config
+from aster_ml.device import Backend
+from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype, truncate
+
+
+class NotProvidedError(NotImplementedError):
+    """A test used a name that Aster does not have."""
+
+
+class AbsentMeta(type):
+    """A class without instances: `isinstance` is False, and any other use raises."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise NotProvidedError(f"{cls.__qualname__} is not provided by Aster")
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotProvidedError(f"{cls.__qualname__}.{name} is not provided by Aster")
+
+    def __iter__(cls) -> Iterator[Any]:
+        raise NotProvidedError(f"{cls.__qualname__} is not provided by Aster")
+
+
+def absent(qualname: str) -> AbsentMeta:
+    """The placeholder for one name."""
+    made = AbsentMeta(qualname.rsplit(".", 1)[-1], (), {"__module__": "absent"})
+    made.__qualname__ = qualname
+    return made
+
+
+# Settings of the reference under another name here.
+RENAMED_SETTINGS = {"SPLIT_REDUCEOP": "SPLIT_REDUCE"}
+# Settings of the reference that steer or watch its own insides; results do not depend on them.
+WITHOUT_COUNTERPART = frozenset({
+    "ALL2ALL", "BEAM", "CAPTURING", "DEVECTORIZE", "IGNORE_BEAM_CACHE", "IGNORE_OOB", "IMAGE",
+    "LRU", "PCONTIG", "PROFILE", "QUANTIZE", "RING", "TC", "TRACEMETA", "TRACK_MATCH_STATS",
+    "TRANSCENDENTAL", "VIZ", "WINO",
+})  # fmt: skip
+
+
+class Context(contextlib.ContextDecorator):
+    """`aster_ml.Context` under the reference's names of settings."""
+
+    def __init__(self, **values: int | str) -> None:
+        self.values = {
+            RENAMED_SETTINGS.get(name, name): value
+            for name, value in values.items()
+            if name in config.SETTINGS or name not in WITHOUT_COUNTERPART
+        }
+        self.open: list[Any] = []
+
+    def __enter__(self) -> None:
+        context = config.Context(**self.values)
+        context.__enter__()
+        self.open.append(context)
+
+    def __exit__(self, *error: Any) -> Any:
+        return self.open.pop().__exit__(*error)
+
+
+class RendererView:
+    """What the tests ask of a device's renderer, read off its Target."""
+
+    def __init__(self, backend: Backend) -> None:
+        target = backend.target
+        self.device = backend.name
+        self.has_local = target.has_local
+        self.has_shared = target.has_barrier
+        self.supports_float4 = target.vector_bits >= 128
+        self.has_threads = target.threads > 1
+        self.tensor_cores: list[Any] = []
+        self.shared_max = target.local_bytes
+        self.suffix = ""
+
+
+class DeviceView:
+    """A `Backend` with the reference's attributes beside its own."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.renderer = RendererView(backend)
+        # Recordings run as one native graph inside the runtime; there is none to hand out.
+        self.graph = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+
+class DeviceRegistryView:
+    """`aster_ml.Device`, opening `DeviceView`s."""
+
+    def __getitem__(self, name: str) -> DeviceView:
+        return DeviceView(aster_ml.Device[name])
+
+    @property
+    def DEFAULT(self) -> str:
+        """The name of the default device."""
+        return aster_ml.Device.DEFAULT
+
+    @DEFAULT.setter
+    def DEFAULT(self, name: str) -> None:
+        aster_ml.Device.DEFAULT = name
+
+    @property
+    def default(self) -> DeviceView:
+        """The default device."""
+        return self[self.DEFAULT]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(aster_ml.Device, name)
+
+
+Device = DeviceRegistryView()
+
+
+def is_dtype_supported(dtype: DType, device: str | None = None) -> bool:
+    """Every dtype with a width is computed everywhere: narrow floats are emulated where need be."""
+    return dtype in (*dtypes.floats, *dtypes.ints, dtypes.bool)
+
+
+def _to_np_dtype(dtype: DType) -> Any:
+    """NumPy's own type for a dtype; None where NumPy has none."""
+    if dtype in (dtypes.void, dtypes.index, dtypes.bfloat16, *dtypes.fp8s):
+        return None
+    return to_numpy_dtype(dtype).type
+
+
+def _from_np_dtype(dtype: Any) -> DType:
+    return from_numpy_dtype(dtype)
+
+
+def _torch_names() -> dict[str, DType]:
+    """PyTorch's names of dtypes."""
+    return {
+        "uint8": dtypes.uint8,
+        "bool": dtypes.bool,
+        "float8_e4m3fn": dtypes.fp8e4m3,
+        "float8_e5m2": dtypes.fp8e5m2,
+        **{
+            d.name: d
+            for d in (
+                *dtypes.sints,
+                *dtypes.uints,
+                dtypes.float16,
+                dtypes.bfloat16,
+                dtypes.float32,
+                dtypes.float64,
+            )
+        },
+    }
+
+
+def _to_torch_dtype(dtype: DType) -> Any:
+    """PyTorch's dtype; None where it has none."""
+    import torch
+
+    return next((getattr(torch, n) for n, d in _torch_names().items() if d == dtype), None)
+
+
+def _from_torch_dtype(dtype: Any) -> DType:
+    """Aster's dtype for one of PyTorch's."""
+    return _torch_names()[str(dtype).removeprefix("torch.")]
+
+
+def float_to_fp8(value: float, dtype: DType) -> int:
+    """The byte of the fp8 number next to `value`, saturating as the reference's function does."""
+    kind = to_numpy_dtype(dtype)
+    import numpy as np
+
+    limit = float({dtypes.fp8e4m3: 448.0, dtypes.fp8e5m2: 57344.0}[dtype])
+    finite = min(max(value, -limit), limit) if value == value else value
+    return int(np.array(finite, dtype=kind).view("uint8"))
+
+
+def fp8_to_float(byte: int, dtype: DType) -> float:
+    """The number that a byte means in an fp8 dtype."""
+    import numpy as np
+
+    return float(np.array(byte, dtype="uint8").view(to_numpy_dtype(dtype)))
+
+
+class Truncations(dict[DType, Any]):
+    """`truncate[dtype](x)` for each dtype."""
+
+    def __missing__(self, dtype: DType) -> Any:
+        return lambda value: truncate(value, dtype)
+
+
+truncate_table = Truncations()
+
+
+def values_of(name: str) -> dict[str, Any]:
+    """Reads the constants that stand for features this machine does not have."""
+    return {
+        "IMAGE": 0,
+        "CPU_LLVM": 1,
+        "CPU_LVP": 0,
+        "AMD_LLVM": 0,
+        "EMULATE": "",
+        "PCONTIG": 0,
+        "TC_SELECT": -1,
+        "TC_OPT": 0,
+        "SPLIT_REDUCEOP": config.SPLIT_REDUCE,
+    }[name]
