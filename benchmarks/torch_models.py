@@ -1,0 +1,94 @@
+"""The networks of `models` in PyTorch, with the same names of parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and the way around them."""
+
+    def __init__(self, c_in: int, c_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(c_in, c_out, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(c_out)
+        self.conv2 = nn.Conv2d(c_out, c_out, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(c_out)
+        self.downsample = nn.Sequential()
+        if stride != 1 or c_in != c_out:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(c_in, c_out, 1, stride=stride, bias=False), nn.BatchNorm2d(c_out)
+            )
+
+    def forward(self, x: Any) -> Any:
+        """[b, c_in, h, w] -> [b, c_out, h / stride, w / stride]."""
+        out = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        return (out + self.downsample(x)).relu()
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 as He et al. (2015) have it, for 1,000 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.layer1 = nn.Sequential(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1))
+        self.layer2 = nn.Sequential(BasicBlock(64, 128, 2), BasicBlock(128, 128, 1))
+        self.layer3 = nn.Sequential(BasicBlock(128, 256, 2), BasicBlock(256, 256, 1))
+        self.layer4 = nn.Sequential(BasicBlock(256, 512, 2), BasicBlock(512, 512, 1))
+        self.fc = nn.Linear(512, 1000)
+
+    def forward(self, x: Any) -> Any:
+        """[b, 3, h, w] -> [b, 1000]."""
+        x = self.pool(self.bn1(self.conv1(x)).relu())
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+class Perceptron(nn.Module):
+    """784-512-512-10 with ReLU between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l1 = nn.Linear(784, 512)
+        self.l2 = nn.Linear(512, 512)
+        self.l3 = nn.Linear(512, 10)
+
+    def forward(self, x: Any) -> Any:
+        """[b, 784] -> [b, 10]."""
+        return self.l3(self.l2(self.l1(x).relu()).relu())
+
+
+class DigitNet(nn.Module):
+    """5x5x32, 5x5x32, norm, pool, 3x3x64, 3x3x64, norm, pool, 10: a network for 28x28 digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 32, 5)
+        self.conv2 = nn.Conv2d(32, 32, 5)
+        self.bn1 = nn.BatchNorm2d(32)
+        self.conv3 = nn.Conv2d(32, 64, 3)
+        self.conv4 = nn.Conv2d(64, 64, 3)
+        self.bn2 = nn.BatchNorm2d(64)
+        self.pool = nn.MaxPool2d(2)
+        self.fc = nn.Linear(576, 10)
+
+    def forward(self, x: Any) -> Any:
+        """[b, 1, 28, 28] -> [b, 10]."""
+        x = self.conv2(self.conv1(x).relu()).relu()
+        x = self.pool(self.bn1(x))
+        x = self.conv4(self.conv3(x).relu()).relu()
+        x = self.pool(self.bn2(x))
+        return self.fc(x.flatten(1))
+
+
+def load_parameters(network: nn.Module, values: Any) -> None:
+    """Gives every parameter and buffer the array of `values(name, shape)`."""
+    with torch.no_grad():
+        for name, tensor in network.state_dict().items():
+            tensor.copy_(torch.from_numpy(values(name, tuple(tensor.shape))))

@@ -1,0 +1,258 @@
+"""The benchmarks: the quick form measures every row; figures, ratios and pages are what they say.
+
+Seconds are nobody's business here; counts are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report
+from benchmarks.__main__ import find_pythons, make_parser
+from benchmarks.calls import count_calls, stack_at
+from benchmarks.draws import draw_input, draw_parameter, summary
+from benchmarks.measure import QUICK, Group, Session, group_rows
+from benchmarks.peers import ROOT, Peer, PeerError
+from benchmarks.results import Figures, Result, compare_checks
+from benchmarks.row import COUNTS, Row, Wanted
+from benchmarks.rows import ROWS
+from benchmarks.worker import time_calls
+
+TIME = Row("a time", "subject", "case", "ms", Wanted(2.0))
+RATE = Row("a rate", "subject", "case", "GB/s", Wanted(1.0, of_ratio=True), work=2e9)
+
+
+@pytest.fixture(scope="module")
+def quick_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the quick form printed and wrote, Aster alone."""
+    folder = tmp_path_factory.mktemp("bench")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--no-peers", "--out", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "BENCH_QUICK": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    page = (folder / "performance.md").read_text(encoding="utf-8")
+    return {"printed": done.stdout, "data": data, "page": page}
+
+
+@pytest.mark.slow
+def test_quick_form_has_every_row(quick_run: dict[str, Any]) -> None:
+    lines = quick_run["printed"].splitlines()
+    measured = {row["name"]: row for row in quick_run["data"]["rows"]}
+    for row in ROWS:
+        title = row.title(quick=True)
+        assert any(line.startswith(f"{title}  ") for line in lines), title
+        assert f"| {title} |" in quick_run["page"]
+        assert measured[title]["libraries"]["aster"]["samples"] >= 1
+    threads = [r["threads"] for r in quick_run["data"]["rows"] if r["name"].startswith("replay")]
+    assert threads[0] == 1
+
+
+@pytest.mark.slow
+def test_replay_runs_every_kernel_of_the_chain(quick_run: dict[str, Any]) -> None:
+    replays = [r for r in quick_run["data"]["rows"] if r["name"].startswith("replay of 100")]
+    assert replays
+    for row in replays:
+        assert row["libraries"]["aster"]["facts"] == {"kernels": 100}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("title", [r.title(quick=True) for r in ROWS if r.unit in COUNTS])
+def test_counts_stay_below_their_limits(quick_run: dict[str, Any], title: str) -> None:
+    [row] = [r for r in quick_run["data"]["rows"] if r["name"] == title]
+    assert row["met"], f"{title}: {row['libraries']['aster']['best']}, wanted {row['wanted']}"
+
+
+def test_row_names_are_unique() -> None:
+    for quick in (False, True):
+        titles = [row.title(quick) for row in ROWS]
+        assert len(set(titles)) == len(titles)
+
+
+@pytest.mark.parametrize(
+    "row,raw,value",
+    [
+        (TIME, 0.25, 250.0),
+        (RATE, 0.5, 4.0),
+        (Row("each of ten", "subject", "case", "us", work=10), 1e-3, 100.0),
+        (Row("samples", "subject", "case", "samples/s", work=32), 0.5, 64.0),
+        (Row("count", "subject", "case", "calls"), 17.0, 17.0),
+    ],
+)
+def test_value_is_in_the_unit_of_the_row(row: Row, raw: float, value: float) -> None:
+    assert row.value(raw) == pytest.approx(value)
+
+
+def result_of(row: Row, **values: list[float]) -> Result:
+    """A result with these values of each library."""
+    figures = {n: Figures(v, less_is_better=row.less_is_better) for n, v in values.items()}
+    return Result(row, row.title(False), 2, figures)
+
+
+def test_ratio_is_against_the_best_peer() -> None:
+    time = result_of(TIME, aster=[1.0, 2.0, 3.0], torch=[4.0, 6.0, 8.0], numpy=[9.0])
+    assert time.ratio(lambda f: f.best) == pytest.approx(4.0)
+    assert time.ratio(lambda f: f.median) == pytest.approx(3.0)
+    rate = result_of(RATE, aster=[10.0, 8.0], torch=[20.0, 4.0], numpy=[5.0])
+    assert rate.ratio(lambda f: f.best) == pytest.approx(0.5)
+    assert rate.ratio(lambda f: f.median) == pytest.approx(9 / 12)
+
+
+def test_ratio_leaves_out_what_is_not_to_compare() -> None:
+    aside = Row("aside", "subject", "case", "s", aside=("numpy",))
+    assert result_of(aside, aster=[2.0], numpy=[1.0]).ratio(lambda f: f.best) is None
+    assert result_of(aside, aster=[2.0], numpy=[1.0], torch=[4.0]).ratio(lambda f: f.best) == 2
+    alone = Row("part", "subject", "case", "s", compare=False)
+    assert result_of(alone, aster=[2.0], torch=[1.0]).ratio(lambda f: f.best) is None
+
+
+def test_wanted_is_judged_by_the_median() -> None:
+    assert result_of(TIME, aster=[1.0, 1.9, 9.0]).met is True
+    assert result_of(TIME, aster=[1.0, 2.1, 9.0]).met is False
+    assert result_of(RATE, aster=[3.0], torch=[2.0]).met is True
+    assert result_of(RATE, aster=[3.0], torch=[4.0]).met is False
+    assert result_of(RATE, aster=[3.0]).met is None
+    failed = Result(TIME, "a time", 2, {"aster": Figures(error="KeyError: x")})
+    assert failed.met is False
+
+
+def test_other_results_get_no_time() -> None:
+    errors: dict[str, str] = {}
+    compare_checks({"aster": [1.0], "torch": [1.0005], "numpy": [1.01]}, errors)
+    assert errors == {"numpy": "the result differs: [1.01], aster [1]"}
+    errors = {}
+    compare_checks({"aster": [1.0], "torch": [2.0], "numpy": [2.0]}, errors)
+    assert errors == {"aster": "the result differs: [1], torch [2]"}
+
+
+def test_summary_tells_results_apart() -> None:
+    a = draw_input("a", (40, 50))
+    assert summary(a) == summary(draw_input("a", (40, 50)))
+    assert summary(a) != summary(a.T)
+    assert summary(a) != summary(draw_input("b", (40, 50)))
+    assert draw_parameter("bn1.running_var", (3,)).tolist() == [1.0, 1.0, 1.0]
+    assert draw_parameter("bn1.num_batches_tracked", ()).dtype.kind == "i"
+
+
+def test_calls_are_counted() -> None:
+    def inner() -> int:
+        return abs(-1)
+
+    def outer() -> int:
+        return inner() + inner()
+
+    assert count_calls(outer) == 3
+    stack = stack_at(outer, ".inner")
+    assert [name.rsplit(".", 1)[-1] for name in stack] == ["inner", "outer"]
+    with pytest.raises(LookupError, match=r"nothing named \.other was called"):
+        stack_at(outer, ".other")
+
+
+def test_samples_are_means_of_enough_calls() -> None:
+    calls = 0
+
+    def run() -> None:
+        nonlocal calls
+        calls += 1
+
+    samples = time_calls(run, budget_s=0.0, smallest_s=1e-4)
+    assert len(samples) == 1
+    assert calls > 1
+    assert 0 < samples[0] < 1e-4
+
+
+def test_worker_answers_outlive_an_error(tmp_path: Path) -> None:
+    with Peer("numpy", sys.executable, 1, tmp_path / "cache", 60) as peer:
+        with pytest.raises(PeerError, match="KeyError: 'no such kernel'"):
+            peer.ask("open", case="kernel", params={"kernel": "no such kernel"})
+        with pytest.raises(PeerError, match="numpy has no such operation"):
+            peer.ask("open", case="kernel", params={"kernel": "conv 3x3, 8x64x56x56 -> 64"})
+        peer.ask("open", case="small eager", params={})
+        assert len(peer.ask("check")["check"]) == 3
+        assert peer.ask("time", budget_s=0.0, smallest_s=1e-5)["samples"]
+        peer.timeout_s = 0.2
+        with pytest.raises(PeerError, match="no answer in 0 s"):
+            peer.ask("time", budget_s=30.0, smallest_s=1e-5)
+
+
+def test_peers_take_turns_with_aster_and_agree(tmp_path: Path) -> None:
+    [row] = [r for r in ROWS if r.case == "small eager"]
+    pythons = {"aster": sys.executable, "numpy": sys.executable, "jax": str(tmp_path / "absent")}
+    with Session(pythons, QUICK, tmp_path) as session:
+        session.look_around()
+        assert list(session.left_out) == ["jax"]
+        [result] = session.run(Group((row,), 1))
+    assert {name: f.error for name, f in result.figures.items()} == {"aster": "", "numpy": ""}
+    assert result.ratio(lambda f: f.best) is not None
+
+
+def test_threads_of_rows() -> None:
+    replay = [r for r in ROWS if r.one_thread_too]
+    assert [g.threads for g in group_rows(replay, [1, 2], quick=True)] == [1, 2]
+    counted = [r for r in ROWS if r.case == "calls"]
+    [group] = group_rows(counted, [1, 2], quick=True)
+    assert (len(group.rows), group.threads) == (4, 2)
+
+
+def test_command_line_names_its_peers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCH_PEERS", f"tinygrad={sys.executable}")
+    options = make_parser().parse_args(["--peer", "jax"])
+    pythons = find_pythons(options)
+    assert list(pythons)[0] == "aster"
+    assert {"torch", "numpy", "tinygrad", "jax"} < set(pythons)
+    assert find_pythons(make_parser().parse_args(["--no-peers"])) == {"aster": sys.executable}
+    for wrong, message in (
+        ("caffe=/bin/x", "no peer is named 'caffe'"),
+        ("jax=/nowhere/python", "/nowhere/python is no program"),
+    ):
+        with pytest.raises(SystemExit):
+            make_parser().parse_args(["--peer", wrong])
+        assert message in capsys.readouterr().err
+
+
+def test_cells_say_why_there_is_no_figure() -> None:
+    told = {
+        "no answer in 300 s": "too slow",
+        "the process ended with -11": "died",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'clang'": "no clang",
+        "RecursionError: maximum recursion depth exceeded": "RecursionError",
+        "NotImplementedError: numpy has no such operation": "-",
+    }
+    for error, words in told.items():
+        assert report.cell(Figures(error=error)) == words
+    assert report.cell(None) == "-"
+    assert report.cell(Figures([1234.5, 1300.25])) == "1,234 / 1,267"
+
+
+def test_page_shows_what_is_known_of_rows_behind() -> None:
+    results = [result_of(RATE, aster=[1.0], torch=[2.0]), result_of(TIME, aster=[1.0], torch=[2.0])]
+    about = {
+        "date": "2026-01-01",
+        "machine": dict.fromkeys(
+            ("processor", "cores", "vectors", "caches", "memory", "system", "python", "load"), "m"
+        ),
+        "versions": {"aster": "1"},
+        "left_out": {"jax": "ModuleNotFoundError: No module named 'jax'"},
+    }
+    notes = {"a rate": {"reason": "half the width", "tried": "the other half"}}
+    page = report.performance_page(results, about, QUICK, notes)
+    assert "| a rate | 2 | 0.50 | half the width | the other half |" in page
+    assert "| a time | 2 | ms | 1 | 2 | 2.00 / 2.00 | <= 2, yes |" in page
+    assert "jax is left out: ModuleNotFoundError" in page
+    assert "quick form" in page
+    known = {row.title(False) for row in ROWS}
+    assert set(report.read_notes(ROOT / "benchmarks" / "notes.toml")) <= known
