@@ -222,7 +222,7 @@ class Session(AbstractContextManager["Session"]):
         self.cold_and_warm(group, first, raw, errors)
 
     def process(self, group: Group, raw: Any, facts: Any, errors: Any) -> None:
-        """Whole processes. One run before the first lets Python write its own caches."""
+        """Whole processes. `look_around` has let Python write its own caches of every library."""
 
         def whole(name: str, cache: Path) -> float:
             environment = make_environment(name, group.threads, cache)
@@ -230,11 +230,6 @@ class Session(AbstractContextManager["Session"]):
                 name, self.pythons[name], environment, cache, self.form.timeout_s
             )
 
-        for name in self.libraries(group.rows[0]):
-            try:
-                whole(name, self.fresh_folder())
-            except (RuntimeError, subprocess.TimeoutExpired) as error:
-                errors[name] = str(error)
         self.cold_and_warm(group, whole, raw, errors)
 
     def cold_and_warm(
