@@ -6,6 +6,7 @@ Two temporaries that are alive at the same step never overlap; `check_plan` says
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 
 from aster_ml.errors import InternalError
@@ -41,31 +42,84 @@ def lifetimes_of(schedule: Schedule) -> dict[int, tuple[int, int]]:
     return result
 
 
+class Arena:
+    """Memory handed out and taken back in the order of the steps; neighbours that are free join."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        # Free parts as (offset, size), by offset and by size.
+        self.by_offset: list[tuple[int, int]] = []
+        self.by_size: list[tuple[int, int]] = []
+
+    def take(self, nbytes: int) -> int:
+        """The offset of a part: the smallest free one that fits, else more memory at the end."""
+        i = bisect.bisect_left(self.by_size, (nbytes, -1))
+        if i < len(self.by_size):
+            size, offset = self.by_size[i]
+            self.forget(offset, size)
+            if size > nbytes:
+                self.note(offset + nbytes, size - nbytes)
+            return offset
+        offset = self.nbytes
+        if self.by_offset and sum(self.by_offset[-1]) == self.nbytes:
+            offset, size = self.by_offset[-1]
+            self.forget(offset, size)
+        self.nbytes = offset + nbytes
+        return offset
+
+    def give(self, offset: int, nbytes: int) -> None:
+        """A part is free again."""
+        i = bisect.bisect_left(self.by_offset, (offset, 0))
+        if i < len(self.by_offset) and self.by_offset[i][0] == offset + nbytes:
+            size = self.by_offset[i][1]
+            self.forget(offset + nbytes, size)
+            nbytes += size
+        if i > 0 and sum(self.by_offset[i - 1]) == offset:
+            before, size = self.by_offset[i - 1]
+            self.forget(before, size)
+            offset, nbytes = before, nbytes + size
+        self.note(offset, nbytes)
+
+    def note(self, offset: int, size: int) -> None:
+        """Adds a free part."""
+        bisect.insort(self.by_offset, (offset, size))
+        bisect.insort(self.by_size, (size, offset))
+
+    def forget(self, offset: int, size: int) -> None:
+        """Removes a free part."""
+        del self.by_offset[bisect.bisect_left(self.by_offset, (offset, size))]
+        del self.by_size[bisect.bisect_left(self.by_size, (size, offset))]
+
+
 def plan_memory(schedule: Schedule) -> MemoryPlan:
-    """Places temporaries, largest first, each at the lowest offset that is free while it lives."""
+    """A place for each temporary.
+
+    Goes through the steps: a temporary takes a free part when it begins, and gives it back after
+    its last step.
+    """
     lifetimes = lifetimes_of(schedule)
     place: dict[int, tuple[str, int]] = {}
-    arena_nbytes: dict[str, int] = {}
-    by_device: dict[str, list[int]] = {}
+    arenas: dict[str, Arena] = {}
+    begins: dict[int, list[int]] = {}
+    ends: dict[int, list[int]] = {}
+    for slot, (start, stop) in lifetimes.items():
+        begins.setdefault(start, []).append(slot)
+        ends.setdefault(stop, []).append(slot)
 
     def nbytes(slot: int) -> int:
         s = schedule.slots[slot]
         return int(round_up(max(s.size * s.dtype.itemsize, 1), ALIGNMENT))
 
-    for slot in sorted(lifetimes, key=lambda s: (-nbytes(s), s)):
-        device = schedule.slots[slot].device
-        start, stop = lifetimes[slot]
-        taken = sorted((place[o][1], place[o][1] + nbytes(o)) for o in by_device.get(device, ())
-                       if lifetimes[o][0] <= stop and start <= lifetimes[o][1])
-        offset = 0
-        for low, high in taken:
-            if offset + nbytes(slot) <= low:
-                break
-            offset = max(offset, high)
-        place[slot] = (device, offset)
-        by_device.setdefault(device, []).append(slot)
-        arena_nbytes[device] = max(arena_nbytes.get(device, 0), offset + nbytes(slot))
-    return MemoryPlan(place, arena_nbytes, lifetimes)
+    for i in range(len(schedule.steps)):
+        # The largest first: small ones fit into what is left.
+        for slot in sorted(begins.get(i, ()), key=lambda s: (-nbytes(s), s)):
+            device = schedule.slots[slot].device
+            arena = arenas.setdefault(device, Arena())
+            place[slot] = (device, arena.take(nbytes(slot)))
+        for slot in ends.get(i, ()):
+            device, offset = place[slot]
+            arenas[device].give(offset, nbytes(slot))
+    return MemoryPlan(place, {d: arena.nbytes for d, arena in arenas.items()}, lifetimes)
 
 
 def check_plan(schedule: Schedule, plan: MemoryPlan) -> None:
