@@ -151,7 +151,7 @@ def solve(matrix: list[list[Decimal]], right: list[Decimal]) -> list[Decimal]:
         pivot = max(range(column, n), key=lambda r: abs(rows[r][column]))
         rows[column], rows[pivot] = rows[pivot], rows[column]
         top = rows[column]
-        for row in rows[column + 1:]:
+        for row in rows[column + 1 :]:
             factor = row[column] / top[column]
             if factor:
                 for j in range(column, n + 1):
@@ -189,9 +189,7 @@ def remez(
     n = count - start
     # Divided by x**start the free part is a polynomial again, for which extrema alternate; the sign
     # of the weight keeps count of the sign of x**start. At 0 nothing is left to choose.
-    rest = [
-        (x, (t - polynomial(fixed, x)) / x**start, w / x**start) for x, t, w in samples if x
-    ]
+    rest = [(x, (t - polynomial(fixed, x)) / x**start, w / x**start) for x, t, w in samples if x]
     chosen = [round(i * (len(rest) - 1) / n) for i in range(n + 1)]
     free: list[Decimal] = []
     for _ in range(30):

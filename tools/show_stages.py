@@ -51,8 +51,9 @@ def stages() -> dict[str, str]:
     merge_axes(kernel)
     choose_opts(kernel, TARGET)
     linear, opts = lower(ast, TARGET)
-    steps = "\n".join(f"{i}: {s.kind} on {s.device}, slots {s.slots}"
-                      for i, s in enumerate(schedule.steps))
+    steps = "\n".join(
+        f"{i}: {s.kind} on {s.device}, slots {s.slots}" for i, s in enumerate(schedule.steps)
+    )
     return {
         "body": to_text(captured.body),
         "schedule": steps,

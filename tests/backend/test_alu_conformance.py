@@ -28,27 +28,109 @@ from tests.unit.linear_builder import LOOP, VECTOR, Builder, at, run_c, run_llvm
 NO_COMPILER = clang.find_compiler() is None
 DEVICES = [
     pytest.param("LLVM"),
-    pytest.param("C", marks=[pytest.mark.cc, pytest.mark.skipif(
-        NO_COMPILER, reason="no C compiler on PATH")]),
-    pytest.param("OPENCL", marks=[pytest.mark.opencl, pytest.mark.skipif(
-        missing("OPENCL") is not None, reason=f"OpenCL: {missing('OPENCL')}")]),
+    pytest.param(
+        "C", marks=[pytest.mark.cc, pytest.mark.skipif(NO_COMPILER, reason="no C compiler on PATH")]
+    ),
+    pytest.param(
+        "OPENCL",
+        marks=[
+            pytest.mark.opencl,
+            pytest.mark.skipif(
+                missing("OPENCL") is not None, reason=f"OpenCL: {missing('OPENCL')}"
+            ),
+        ],
+    ),
     pytest.param("PYTHON"),
 ]
 WIDTHS = [1, 4]
 
-INT_OPS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ,
-           Ops.XOR, Ops.OR, Ops.AND, Ops.SHL, Ops.SHR, Ops.NEG, Ops.MULACC, Ops.WHERE)
-BOOL_OPS = (Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ, Ops.XOR, Ops.OR, Ops.AND,
-            Ops.NEG, Ops.WHERE)
-FLOAT_OPS = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.MAX, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ,
-             Ops.NEG, Ops.SQRT, Ops.RECIPROCAL, Ops.TRUNC, Ops.MULACC, Ops.WHERE)
+INT_OPS = (
+    Ops.ADD,
+    Ops.SUB,
+    Ops.MUL,
+    Ops.IDIV,
+    Ops.MOD,
+    Ops.MAX,
+    Ops.CMPLT,
+    Ops.CMPNE,
+    Ops.CMPEQ,
+    Ops.XOR,
+    Ops.OR,
+    Ops.AND,
+    Ops.SHL,
+    Ops.SHR,
+    Ops.NEG,
+    Ops.MULACC,
+    Ops.WHERE,
+)
+BOOL_OPS = (
+    Ops.ADD,
+    Ops.MUL,
+    Ops.MAX,
+    Ops.CMPLT,
+    Ops.CMPNE,
+    Ops.CMPEQ,
+    Ops.XOR,
+    Ops.OR,
+    Ops.AND,
+    Ops.NEG,
+    Ops.WHERE,
+)
+FLOAT_OPS = (
+    Ops.ADD,
+    Ops.SUB,
+    Ops.MUL,
+    Ops.FDIV,
+    Ops.MAX,
+    Ops.CMPLT,
+    Ops.CMPNE,
+    Ops.CMPEQ,
+    Ops.NEG,
+    Ops.SQRT,
+    Ops.RECIPROCAL,
+    Ops.TRUNC,
+    Ops.MULACC,
+    Ops.WHERE,
+)
 LIBRARY_OPS = (Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW)
 BIT_DTYPES = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
 VALUE_DTYPES = (dtypes.bool, *dtypes.ints, dtypes.float16, dtypes.float32, dtypes.float64)
-FLOAT_EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, -2.5, 3.0, 127.5, -128.5, 255.5, 65504.0, 65519.9,
-               65520.0, 6e-8, -6e-8, 1e-40, 1e-310, 2147483520.0, 2147483648.0, -2147483648.0,
-               -2147483904.0, 4294967296.0, 9.2e18, 9223372036854775808.0, -9.3e18, 1.9e19, 1e38,
-               1e300, float("inf"), float("-inf"), float("nan"), 1 + 2**-11, 1 + 2**-11 + 2**-30]
+FLOAT_EDGES = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    1.5,
+    -2.5,
+    3.0,
+    127.5,
+    -128.5,
+    255.5,
+    65504.0,
+    65519.9,
+    65520.0,
+    6e-8,
+    -6e-8,
+    1e-40,
+    1e-310,
+    2147483520.0,
+    2147483648.0,
+    -2147483648.0,
+    -2147483904.0,
+    4294967296.0,
+    9.2e18,
+    9223372036854775808.0,
+    -9.3e18,
+    1.9e19,
+    1e38,
+    1e300,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    1 + 2**-11,
+    1 + 2**-11 + 2**-30,
+]
 
 
 @functools.cache
@@ -61,8 +143,23 @@ def edge_values(dtype: DType) -> tuple[Any, ...]:
             raw = np.array(FLOAT_EDGES).astype(to_numpy_dtype(dtype)).astype(float)
             return tuple(float(x) for x in raw)
     low, high = int(dtypes.min(dtype)), int(dtypes.max(dtype))
-    found = {0, 1, 2, 3, 7, 31, dtype.bits - 1, dtype.bits, high, high - 1, low, low + 1, high // 2,
-             100, *(x for x in (-1, -2, -7, -100) if x >= low)}
+    found = {
+        0,
+        1,
+        2,
+        3,
+        7,
+        31,
+        dtype.bits - 1,
+        dtype.bits,
+        high,
+        high - 1,
+        low,
+        low + 1,
+        high // 2,
+        100,
+        *(x for x in (-1, -2, -7, -100) if x >= low),
+    }
     return tuple(sorted(found))
 
 
@@ -72,18 +169,27 @@ def operands(dtype: DType, count: int = 256) -> tuple[tuple[Any, ...], ...]:
     edges = edge_values(dtype)
     rng = np.random.default_rng(7)
     pairs = list(itertools.product(edges, edges))
-    order = rng.permutation(len(pairs))[:count * 3 // 4]
+    order = rng.permutation(len(pairs))[: count * 3 // 4]
     rows = [[pairs[i][0] for i in order], [pairs[i][1] for i in order]]
     while len(rows[0]) < count:
         for row in rows:
             if dtype.kind == "float":
-                value = float(np.array(rng.normal() * 10.0 ** rng.integers(-3, 4)).astype(
-                    to_numpy_dtype(dtype)))
+                value = float(
+                    np.array(rng.normal() * 10.0 ** rng.integers(-3, 4)).astype(
+                        to_numpy_dtype(dtype)
+                    )
+                )
             elif dtype.kind == "bool":
                 value = bool(rng.integers(2))
             else:
-                value = int(rng.integers(dtypes.min(dtype), dtypes.max(dtype), endpoint=True,
-                                         dtype=to_numpy_dtype(dtype)))
+                value = int(
+                    rng.integers(
+                        dtypes.min(dtype),
+                        dtypes.max(dtype),
+                        endpoint=True,
+                        dtype=to_numpy_dtype(dtype),
+                    )
+                )
             row.append(value)
     # Finite, where an addend is: infinity less a product that overflows depends on the rounding.
     addends = [x for x in edges if dtype.kind != "float" or abs(x) != float("inf")]
@@ -99,9 +205,7 @@ def as_array(values: Any, dtype: DType) -> np.ndarray:
 Expression = Callable[..., UOp]
 
 
-def build(
-    expressions: list[Expression], inputs: list[DType], count: int, width: int
-) -> Linear:
+def build(expressions: list[Expression], inputs: list[DType], count: int, width: int) -> Linear:
     """out_k[i] = expression_k(in_0[i], in_1[i], ...)."""
     b = Builder("alu")
     sources = [b.param(count, d) for d in inputs]
@@ -133,24 +237,30 @@ def run(device: str, linear: Linear, buffers: list[np.ndarray]) -> list[np.ndarr
         Interpreter(linear).run(found)
     else:
         backend = Device["OPENCL"]
-        program = backend.load(linear.name, backend.compile(
-            OpenCLRenderer(backend.target).render(linear)))
-        memory = [Buffer("OPENCL", x.size, p.dtype).copyin(x)
-                  for x, p in zip(found, linear.params, strict=True)]
+        program = backend.load(
+            linear.name, backend.compile(OpenCLRenderer(backend.target).render(linear))
+        )
+        memory = [
+            Buffer("OPENCL", x.size, p.dtype).copyin(x)
+            for x, p in zip(found, linear.params, strict=True)
+        ]
         program(tuple(m.handle for m in memory))
         found = [m.numpy() for m in memory]
     return found
 
 
 def compute(
-    device: str, expressions: list[Expression], rows: list[tuple[Any, ...]], inputs: list[DType],
+    device: str,
+    expressions: list[Expression],
+    rows: list[tuple[Any, ...]],
+    inputs: list[DType],
     width: int,
 ) -> list[np.ndarray]:
     """The value of each expression on the rows."""
     linear = build(expressions, inputs, len(rows[0]), width)
     buffers = [as_array(row, d) for row, d in zip(rows, inputs, strict=True)]
-    buffers += [np.zeros(len(rows[0]), to_numpy_dtype(p.dtype)) for p in linear.params[len(rows):]]
-    return run(device, linear, buffers)[len(rows):]
+    buffers += [np.zeros(len(rows[0]), to_numpy_dtype(p.dtype)) for p in linear.params[len(rows) :]]
+    return run(device, linear, buffers)[len(rows) :]
 
 
 def check_bits(found: np.ndarray, want: np.ndarray, what: str, rows: Any) -> None:
@@ -160,8 +270,10 @@ def check_bits(found: np.ndarray, want: np.ndarray, what: str, rows: Any) -> Non
     if both is not None:
         same |= np.isnan(both).all(0)
     wrong = np.flatnonzero(~same)
-    lines = [f"{what}({', '.join(repr(r[i]) for r in rows)}) = {found[i]!r}, want {want[i]!r}"
-             for i in wrong[:5]]
+    lines = [
+        f"{what}({', '.join(repr(r[i]) for r in rows)}) = {found[i]!r}, want {want[i]!r}"
+        for i in wrong[:5]
+    ]
     assert not len(wrong), f"{len(wrong)} of {len(want)}:\n" + "\n".join(lines)
 
 
@@ -199,9 +311,18 @@ def test_ops(device: str, dtype: DType, width: int) -> None:
     for op, found, want in zip(ops, compute(device, calls, rows, [dtype] * 3, width), wants):
         if op is Ops.MULACC and dtype.kind == "float":
             # Rounded once where the processor can, else twice.
-            twice = as_array([evaluate(Ops.ADD, dtype, (evaluate(
-                Ops.MUL, dtype, (x, y), [dtype] * 2), z), [dtype] * 2) for x, y, z in zip(*rows)],
-                dtype)
+            twice = as_array(
+                [
+                    evaluate(
+                        Ops.ADD,
+                        dtype,
+                        (evaluate(Ops.MUL, dtype, (x, y), [dtype] * 2), z),
+                        [dtype] * 2,
+                    )
+                    for x, y, z in zip(*rows)
+                ],
+                dtype,
+            )
             want = np.where(found == twice, found, want)
         check_bits(found, want, f"{op.name} {dtype.name}", rows)
 
@@ -242,10 +363,18 @@ def test_small_floats_are_moved_and_chosen(device: str, dtype: DType, width: int
         lambda c, x, y: c.where(x, UOp.const(dtype, 1.5)),
     ]
     found = compute(device, calls, [flags, *rows], [dtypes.bool, dtype, dtype], width)
-    check_bits(found[0], as_array([x if c else y for c, x, y in zip(flags, *rows)], dtype),
-               f"where {dtype.name}", [flags, *rows])
-    check_bits(found[1], as_array([x if c else 1.5 for c, x in zip(flags, rows[0])], dtype),
-               f"where {dtype.name} 1.5", [flags, *rows])
+    check_bits(
+        found[0],
+        as_array([x if c else y for c, x, y in zip(flags, *rows)], dtype),
+        f"where {dtype.name}",
+        [flags, *rows],
+    )
+    check_bits(
+        found[1],
+        as_array([x if c else 1.5 for c, x in zip(flags, rows[0])], dtype),
+        f"where {dtype.name} 1.5",
+        [flags, *rows],
+    )
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -273,8 +402,9 @@ def test_division_by_constants(device: str, dtype: DType, width: int) -> None:
     rows = [operands(dtype)[0]]
     divisors = [1, 2, 3, 7, 100] + ([-1, -3] if dtype.kind == "int" else [])
     for op in (Ops.IDIV, Ops.MOD):
-        calls: list[Expression] = [lambda x, op=op, n=n: x.alu(op, UOp.const(dtype, n))
-                                   for n in divisors]
+        calls: list[Expression] = [
+            lambda x, op=op, n=n: x.alu(op, UOp.const(dtype, n)) for n in divisors
+        ]
         for n, got in zip(divisors, compute(device, calls, rows, [dtype], width)):
             again = [rows[0], (n,) * len(rows[0])]
             want = expected(op, dtype, again, [dtype] * 2)
@@ -291,17 +421,19 @@ def test_library_functions(device: str, dtype: DType, width: int) -> None:
     x = [*rng.uniform(-20, 20, 60), 0.0, float("inf"), float("-inf"), float("nan")]
     y = [*rng.uniform(-3, 3, 60), 0.0, 1.0, 2.0, 3.0]
     rows = [tuple(as_array(v, dtype).astype(float).tolist()) for v in (x, y)]
-    calls: list[Expression] = [lambda x, y, op=op: x.alu(op, *([y] if op is Ops.POW else []))
-                               for op in LIBRARY_OPS]
+    calls: list[Expression] = [
+        lambda x, y, op=op: x.alu(op, *([y] if op is Ops.POW else [])) for op in LIBRARY_OPS
+    ]
     # What OpenCL promises is 16 units in the last place for pow, 4 for the others.
     rtol = 16 * float(np.finfo(to_numpy_dtype(dtype)).eps)
     for op, found in zip(LIBRARY_OPS, compute(device, calls, rows, [dtype] * 2, width)):
-        want = expected(op, dtype, rows[:2 if op is Ops.POW else 1], [dtype] * 2)
+        want = expected(op, dtype, rows[: 2 if op is Ops.POW else 1], [dtype] * 2)
         np.testing.assert_allclose(found, want, rtol=rtol, atol=rtol, err_msg=op.name)
 
 
-@pytest.mark.parametrize("dtype", (dtypes.int8, dtypes.int32, dtypes.uint64, dtypes.float32,
-                                   dtypes.float64, dtypes.bool))
+@pytest.mark.parametrize(
+    "dtype", (dtypes.int8, dtypes.int32, dtypes.uint64, dtypes.float32, dtypes.float64, dtypes.bool)
+)
 @pytest.mark.parametrize("device", DEVICES)
 def test_constants_are_written_exactly(device: str, dtype: DType) -> None:
     if not supports(device, dtype):
@@ -309,7 +441,8 @@ def test_constants_are_written_exactly(device: str, dtype: DType) -> None:
     edges = edge_values(dtype)
     more = [0.1, 1 / 3, 1e-45, 3.4028234663852886e38] if dtype.kind == "float" else []
     values = (*edges, *more)
-    calls: list[Expression] = [lambda c, n=n: c.where(UOp.const(dtype, n), UOp.const(dtype, 0))
-                               for n in values]
+    calls: list[Expression] = [
+        lambda c, n=n: c.where(UOp.const(dtype, n), UOp.const(dtype, 0)) for n in values
+    ]
     found = compute(device, calls, [(True,) * 4], [dtypes.bool], 4)
     check_bits(np.array([f[0] for f in found]), as_array(values, dtype), dtype.name, [values])

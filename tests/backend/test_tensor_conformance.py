@@ -29,7 +29,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
     if name == "OPENCL" and "OPENCL" not in Device.get_available_devices():
         pytest.skip(next(row.note for row in Device.describe() if row.name == "OPENCL"))
     settings: Any = {
-        "CPU-C": Context(CLANG=1), "CPU-1-thread": Context(THREADS=1),
+        "CPU-C": Context(CLANG=1),
+        "CPU-1-thread": Context(THREADS=1),
         "CPU-no-opts": Context(NOOPT=1),
     }.get(name, nullcontext())
     with settings:
@@ -64,8 +65,12 @@ def layernorm(x: Any) -> Any:
 CASES = [
     Case("chain", ((33, 7), (33, 7)), lambda a, b: (a * b + a) * 0.5 - b),
     Case("broadcast", ((5, 1, 6), (4, 1)), lambda a, b: a + b * a),
-    Case("compare", ((9, 9), (9, 9)), lambda a, b: (a < b).where(a, b),
-         lambda a, b: np.where(a < b, a, b)),
+    Case(
+        "compare",
+        ((9, 9), (9, 9)),
+        lambda a, b: (a < b).where(a, b),
+        lambda a, b: np.where(a < b, a, b),
+    ),
     Case("exp", ((50,),), lambda a: (a * 3).exp(), lambda a: np.exp(a * 3)),
     Case("log", ((50,),), lambda a: (a * a + 0.1).log(), lambda a: np.log(a * a + 0.1)),
     Case("sin", ((50,),), lambda a: (a * 20).sin(), lambda a: np.sin(a * 20), 4e-6),
@@ -85,26 +90,56 @@ CASES = [
     Case("matmul, batched", ((3, 8, 5), (3, 5, 6)), lambda a, b: a @ b, None, 1e-5),
     Case("matmul, transposed", ((16, 24), (16, 24)), lambda a, b: a @ b.T, None, 1e-5),
     Case("vector x matrix", ((24,), (24, 40)), lambda a, b: a @ b, None, 1e-5),
-    Case("linear and relu", ((8, 16), (16, 12), (12,)),
-         lambda a, b, c: (a @ b + c).relu(), lambda a, b, c: np.maximum(a @ b + c, 0), 1e-5),
+    Case(
+        "linear and relu",
+        ((8, 16), (16, 12), (12,)),
+        lambda a, b, c: (a @ b + c).relu(),
+        lambda a, b, c: np.maximum(a @ b + c, 0),
+        1e-5,
+    ),
     Case("transpose", ((31, 18),), lambda a: a.T.contiguous(), lambda a: a.T),
-    Case("permute and reshape", ((4, 6, 5),),
-         lambda a: a.permute(2, 0, 1).reshape(10, 12) * 2,
-         lambda a: a.transpose(2, 0, 1).reshape(10, 12) * 2),
-    Case("pad", ((5, 6),), lambda a: a.pad(((1, 2), (0, 3))) + 1,
-         lambda a: np.pad(a, ((1, 2), (0, 3))) + 1),
+    Case(
+        "permute and reshape",
+        ((4, 6, 5),),
+        lambda a: a.permute(2, 0, 1).reshape(10, 12) * 2,
+        lambda a: a.transpose(2, 0, 1).reshape(10, 12) * 2,
+    ),
+    Case(
+        "pad",
+        ((5, 6),),
+        lambda a: a.pad(((1, 2), (0, 3))) + 1,
+        lambda a: np.pad(a, ((1, 2), (0, 3))) + 1,
+    ),
     Case("flip and shrink", ((9, 8),), lambda a: a.flip(0)[2:7], lambda a: a[::-1][2:7]),
-    Case("concatenate", ((3, 4), (2, 4)), lambda a, b: a.cat(b, dim=0),
-         lambda a, b: np.concatenate([a, b])),
+    Case(
+        "concatenate",
+        ((3, 4), (2, 4)),
+        lambda a, b: a.cat(b, dim=0),
+        lambda a, b: np.concatenate([a, b]),
+    ),
     Case("cumulative sum", ((3, 40),), lambda a: a.cumsum(1), lambda a: a.cumsum(1), 1e-5),
     Case("sort", ((3, 13),), lambda a: a.sort(1)[0], lambda a: np.sort(a, 1)),
     Case("argmax", ((6, 11),), lambda a: a.argmax(1)),
-    Case("conv", ((2, 3, 9, 9), (4, 3, 3, 3)), lambda x, w: x.conv2d(w, padding=1),
-         lambda x, w: conv(x, w, 1, 1), 1e-5),
-    Case("conv, strided", ((1, 4, 11, 11), (6, 4, 3, 3)),
-         lambda x, w: x.conv2d(w, stride=2, padding=1), lambda x, w: conv(x, w, 2, 1), 1e-5),
-    Case("pooling", ((2, 3, 8, 8),), lambda a: a.max_pool2d(),
-         lambda a: a.reshape(2, 3, 4, 2, 4, 2).max((3, 5))),
+    Case(
+        "conv",
+        ((2, 3, 9, 9), (4, 3, 3, 3)),
+        lambda x, w: x.conv2d(w, padding=1),
+        lambda x, w: conv(x, w, 1, 1),
+        1e-5,
+    ),
+    Case(
+        "conv, strided",
+        ((1, 4, 11, 11), (6, 4, 3, 3)),
+        lambda x, w: x.conv2d(w, stride=2, padding=1),
+        lambda x, w: conv(x, w, 2, 1),
+        1e-5,
+    ),
+    Case(
+        "pooling",
+        ((2, 3, 8, 8),),
+        lambda a: a.max_pool2d(),
+        lambda a: a.reshape(2, 3, 4, 2, 4, 2).max((3, 5)),
+    ),
 ]
 
 
@@ -186,7 +221,9 @@ def test_random_numbers_are_the_same_as_on_the_interpreter(device: str) -> None:
     with Context(NOOPT=1):
         again = Tensor.rand(3, 5, device=device).numpy()
     np.testing.assert_array_equal(found, again)
-    assert (found >= 0).all() and (found < 1).all() and len(np.unique(found)) == 15
+    assert (found >= 0).all()
+    assert (found < 1).all()
+    assert len(np.unique(found)) == 15
 
 
 def test_jit_with_new_inputs_and_variables(device: str) -> None:

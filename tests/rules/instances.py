@@ -20,9 +20,21 @@ from aster_ml.uop.pattern import ANY, UPat
 
 INDEX, BOOL = dtypes.index, dtypes.bool
 VALUE_DTYPES = (
-    BOOL, dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint16, dtypes.int32, dtypes.uint32,
-    dtypes.int64, dtypes.uint64, dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64,
-    dtypes.fp8e4m3, dtypes.fp8e5m2,
+    BOOL,
+    dtypes.int8,
+    dtypes.uint8,
+    dtypes.int16,
+    dtypes.uint16,
+    dtypes.int32,
+    dtypes.uint32,
+    dtypes.int64,
+    dtypes.uint64,
+    dtypes.float16,
+    dtypes.bfloat16,
+    dtypes.float32,
+    dtypes.float64,
+    dtypes.fp8e4m3,
+    dtypes.fp8e5m2,
 )
 DIVISORS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24)
 FACTORS = (1, 1, 1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, -1, -2, -3, -4, -12)
@@ -37,8 +49,25 @@ def random_value(rng: random.Random, dtype: DType) -> Any:
     if dtype is BOOL:
         return rng.random() < 0.5
     if dtype.kind == "float":
-        edges = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 5e-324, 1e-45, 6e-8, 448.0,
-                 65504.0, 3.4e38, 1.7e308, 0.5, 2.0, 3.0]
+        edges = [
+            0.0,
+            -0.0,
+            1.0,
+            -1.0,
+            math.inf,
+            -math.inf,
+            math.nan,
+            5e-324,
+            1e-45,
+            6e-8,
+            448.0,
+            65504.0,
+            3.4e38,
+            1.7e308,
+            0.5,
+            2.0,
+            3.0,
+        ]
         value = rng.choice(edges) if rng.random() < 0.6 else rng.uniform(-100, 100)
         return round_float(value, dtype)
     low, high = int(dtype.min), int(dtype.max)
@@ -156,8 +185,7 @@ class Instance:
             if p.name in self.bound:
                 return self.bound[p.name].dtype
         options = [set(p.dtypes) for p in pats if p.dtypes is not None]
-        allowed = sorted(set.intersection(*options)) if options else [
-            INDEX, INDEX, *VALUE_DTYPES]
+        allowed = sorted(set.intersection(*options)) if options else [INDEX, INDEX, *VALUE_DTYPES]
         return self.rng.choice([d for d in allowed if d is not dtypes.void])
 
     def node(self, pat: UPat, dtype: DType | None) -> UOp:
@@ -253,8 +281,11 @@ class Instance:
             return UOp.const(dtype, pat.arg)
         if dtype is INDEX:
             k = self.rng.random()
-            return UOp.index_const(self.rng.choice(DIVISORS) if k < 0.8 else
-                                   self.rng.choice([-1, -2, -4, -7, 0, 15, 31]))
+            return UOp.index_const(
+                self.rng.choice(DIVISORS)
+                if k < 0.8
+                else self.rng.choice([-1, -2, -4, -7, 0, 15, 31])
+            )
         return UOp.const(dtype, random_value(self.rng, dtype))
 
     def need_dtype(self, op: Ops, dtype: DType) -> None:
@@ -280,7 +311,8 @@ class Instance:
         for u in self.leaves:
             if u.op is Ops.DEFINE_VAR:
                 values[u] = self.rng.choice(
-                    [u.arg.min, u.arg.max, self.rng.randint(u.arg.min, u.arg.max)])
+                    [u.arg.min, u.arg.max, self.rng.randint(u.arg.min, u.arg.max)]
+                )
             elif u.op is Ops.LOAD:
                 values[u] = random_value(self.rng, u.dtype)
         for u in self.leaves:

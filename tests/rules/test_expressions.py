@@ -26,7 +26,13 @@ from tests.rules.instances import DIVISORS, Instance
 
 INDEX, BOOL = dtypes.index, dtypes.bool
 ARITHMETIC = (
-    *[Ops.ADD] * 4, *[Ops.MUL] * 3, *[Ops.IDIV] * 3, *[Ops.MOD] * 3, Ops.SUB, Ops.MAX, Ops.WHERE,
+    *[Ops.ADD] * 4,
+    *[Ops.MUL] * 3,
+    *[Ops.IDIV] * 3,
+    *[Ops.MOD] * 3,
+    Ops.SUB,
+    Ops.MAX,
+    Ops.WHERE,
 )
 COUNT = 4000
 
@@ -140,7 +146,8 @@ def test_given_a_condition_the_value_is_kept_where_it_holds() -> None:
                 held += 1
                 assert evaluate_expr(u, values) == evaluate_expr(s, values), (
                     f"{render_expr(u)} given {render_expr(valid)} became {render_expr(s)}: "
-                    f"{shown(values)}")
+                    f"{shown(values)}"
+                )
     assert held > COUNT
 
 
@@ -176,9 +183,14 @@ def to_z3(u: UOp, z3: Any) -> tuple[Any, list[Any]]:
     known: dict[UOp, Any] = {}
     facts: list[Any] = []
     binary = {
-        Ops.ADD: lambda x, y: x + y, Ops.SUB: lambda x, y: x - y, Ops.MUL: lambda x, y: x * y,
-        Ops.MAX: lambda x, y: z3.If(x >= y, x, y), Ops.CMPLT: lambda x, y: x < y,
-        Ops.CMPNE: lambda x, y: x != y, Ops.CMPEQ: lambda x, y: x == y, Ops.AND: z3.And,
+        Ops.ADD: lambda x, y: x + y,
+        Ops.SUB: lambda x, y: x - y,
+        Ops.MUL: lambda x, y: x * y,
+        Ops.MAX: lambda x, y: z3.If(x >= y, x, y),
+        Ops.CMPLT: lambda x, y: x < y,
+        Ops.CMPNE: lambda x, y: x != y,
+        Ops.CMPEQ: lambda x, y: x == y,
+        Ops.AND: z3.And,
         Ops.OR: z3.Or,
     }
     for x in toposort(u):

@@ -42,7 +42,8 @@ def fired_instances(rule: Rule, wanted: int) -> int:
             expected, given = evaluate_expr(before, values), evaluate_expr(after, values)
             assert same_value(expected, given), (
                 f"{rule.name}: {render_expr(before)} is {expected!r}, as {render_expr(after)} it "
-                f"is {given!r}, with { {render_expr(u): v for u, v in values.items()} }")
+                f"is {given!r}, with { {render_expr(u): v for u, v in values.items()} }"
+            )
         if found == wanted:
             break
     return found

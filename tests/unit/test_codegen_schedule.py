@@ -63,12 +63,15 @@ def test_rows_of_a_sum_vectorise_along_the_row() -> None:
 
 def test_columns_of_a_sum_vectorise_across_columns() -> None:
     found = opts_of(memory(256, 64).sum(0))
-    assert found.startswith("VECTOR(0,8)") and "UPCAST(0," in found
+    assert found.startswith("VECTOR(0,8)")
+    assert "UPCAST(0," in found
 
 
 def test_a_product_gets_a_register_tile() -> None:
     found = opts_of(memory(64, 64) @ memory(64, 64))
-    assert "VECTOR(1,8)" in found and "UPCAST(0," in found and "UPCAST(1," in found
+    assert "VECTOR(1,8)" in found
+    assert "UPCAST(0," in found
+    assert "UPCAST(1," in found
 
 
 def test_small_work_takes_no_threads_and_large_work_does() -> None:
@@ -84,9 +87,11 @@ def test_a_far_strided_operand_is_packed_once_a_panel() -> None:
 
 def test_work_groups_stage_a_product_and_share_a_reduction() -> None:
     product = ops_of(memory(64, 64) @ memory(64, 64), GPU)
-    assert product.count(Ops.DEFINE_LOCAL) == 2 and product.count(Ops.BARRIER) == 2
+    assert product.count(Ops.DEFINE_LOCAL) == 2
+    assert product.count(Ops.BARRIER) == 2
     total = ops_of(memory(8, 2048).sum(1), GPU)
-    assert total.count(Ops.DEFINE_LOCAL) == 1 and total.count(Ops.BARRIER) == 1
+    assert total.count(Ops.DEFINE_LOCAL) == 1
+    assert total.count(Ops.BARRIER) == 1
 
 
 def test_additions_in_place_run_side_by_side_only_where_places_differ() -> None:
@@ -97,7 +102,8 @@ def test_additions_in_place_run_side_by_side_only_where_places_differ() -> None:
     kernel = schedule_kernel(adding, CPU)
     assert any(o.op is OptOps.VECTOR for o in kernel.applied)
     rows = [r for r in kernel.outputs if r.src[0].arg == 5]
-    assert len(rows) == 1 and not kernel.may_reorder(rows[0])
+    assert len(rows) == 1
+    assert not kernel.may_reorder(rows[0])
 
 
 @pytest.mark.parametrize("shape", [(300, 513, 260), (512, 640, 512), (257, 1024, 96)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from fractions import Fraction
 
@@ -27,7 +28,7 @@ def finite_values(name: str) -> list[float]:
 def test_a_middle_plus_a_little_rounds_up(name: str) -> None:
     dtype = dtypes.fields()[name]
     values = finite_values(name)
-    pairs = list(zip(values, values[1:], strict=False))
+    pairs = list(itertools.pairwise(values))
     for low, high in pairs[:: max(1, len(pairs) // 400)]:
         middle = float((Fraction(low) + Fraction(high)) / 2)
         for nudged, want in ((np.nextafter(middle, np.inf), high),

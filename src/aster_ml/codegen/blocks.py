@@ -32,8 +32,10 @@ def build_blocks(kernel: Kernel) -> UOp:
 
 def ranges_of_kind(kernel: Kernel, *kinds: AxisType) -> list[UOp]:
     """The axes of these kinds, by id."""
-    return sorted([r for r in toposort(kernel.sink) if r.op is Ops.RANGE and r.arg.kind in kinds],
-                  key=lambda r: r.arg.id)
+    return sorted(
+        [r for r in toposort(kernel.sink) if r.op is Ops.RANGE and r.arg.kind in kinds],
+        key=lambda r: r.arg.id,
+    )
 
 
 def position(axes: list[UOp], at: dict[UOp, UOp] | None = None) -> UOp:
@@ -58,16 +60,18 @@ def stage_loads(kernel: Kernel, strip_id: int) -> None:
     tile_kinds = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
     fills: list[UOp] = []
     reads: list[tuple[UOp, UOp, UOp]] = []
-    for number, u in enumerate(x for x in toposort(kernel.sink)
-                               if x.op is Ops.LOAD and strip in x.ranges):
+    for number, u in enumerate(
+        x for x in toposort(kernel.sink) if x.op is Ops.LOAD and strip in x.ranges
+    ):
         axes = sorted([r for r in u.ranges if r.arg.kind in tile_kinds], key=lambda r: r.arg.id)
         count = prod([size(r) for r in axes])
         local = UOp(Ops.DEFINE_LOCAL, u.dtype, (), ScratchArg(number, count))
         if count % n_items:
             raise InternalError(f"blocks: {n_items} work-items cannot share {count} elements")
         turn = kernel.new_range(count // n_items, AxisType.UPCAST)
-        element = index_alu(Ops.ADD, index_alu(Ops.MUL, turn, UOp.index_const(n_items)),
-                            position(items))
+        element = index_alu(
+            Ops.ADD, index_alu(Ops.MUL, turn, UOp.index_const(n_items)), position(items)
+        )
         place: dict[UOp, UOp] = {}
         rest = element
         for i, r in enumerate(reversed(axes)):
@@ -77,8 +81,9 @@ def stage_loads(kernel: Kernel, strip_id: int) -> None:
         fills.append(local.index(element).store(substitute(u, place)))
         reads.append((u, local, position(axes)))
     barrier = UOp(Ops.BARRIER, dtypes.void, tuple(fills))
-    kernel.sink = substitute(kernel.sink, {
-        u: local.after(barrier).index(at).load() for u, local, at in reads})
+    kernel.sink = substitute(
+        kernel.sink, {u: local.after(barrier).index(at).load() for u, local, at in reads}
+    )
 
 
 def reduce_in_groups(kernel: Kernel) -> None:
@@ -109,10 +114,20 @@ def reduce_in_groups(kernel: Kernel) -> None:
         value = substitute(u.src[0], {**changes, g: item})
         rest = tuple([r for r in u.src[1:] if r is not g])
         part = UOp(Ops.REDUCE, u.dtype, (value, *rest), u.arg) if rest else value
-        axes = sorted([r for r in part.ranges if r is not item and (
-            r.arg.kind is AxisType.LOCAL or r.arg.kind.is_lane)], key=lambda r: r.arg.id)
-        local = UOp(Ops.DEFINE_LOCAL, u.dtype, (), ScratchArg(
-            scratch, prod([size(r) for r in axes]) * size(g)))
+        axes = sorted(
+            [
+                r
+                for r in part.ranges
+                if r is not item and (r.arg.kind is AxisType.LOCAL or r.arg.kind.is_lane)
+            ],
+            key=lambda r: r.arg.id,
+        )
+        local = UOp(
+            Ops.DEFINE_LOCAL,
+            u.dtype,
+            (),
+            ScratchArg(scratch, prod([size(r) for r in axes]) * size(g)),
+        )
         scratch += 1
         filled = local.index(position([*axes, item])).store(part)
         barrier = UOp(Ops.BARRIER, dtypes.void, (filled,))

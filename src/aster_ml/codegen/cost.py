@@ -95,8 +95,14 @@ def nest_of(plan: Plan, access: Access, owner: UOp | None) -> list[UOp]:
 
 def lane_count(plan: Plan) -> int:
     """Lanes of one SIMD value for the widest dtype that the kernel computes in."""
-    itemsize = max([u.dtype.itemsize for u in toposort(plan.kernel.sink)
-                    if u.dtype.itemsize and u.dtype.kind in ("float", "int", "uint")], default=4)
+    itemsize = max(
+        [
+            u.dtype.itemsize
+            for u in toposort(plan.kernel.sink)
+            if u.dtype.itemsize and u.dtype.kind in ("float", "int", "uint")
+        ],
+        default=4,
+    )
     return max(plan.target.vector_bits // (8 * itemsize), 1)
 
 
@@ -118,8 +124,9 @@ def reuse_of(access: Access, nest: list[UOp], axis: UOp | None) -> float:
     """How many results a loaded value may serve in a register tile: other outputs' lanes."""
     if access.is_store:
         return 1.0
-    free = [r for r in nest if r.arg.kind is AxisType.LOOP and r is not axis
-            and r not in access.strides]
+    free = [
+        r for r in nest if r.arg.kind is AxisType.LOOP and r is not axis and r not in access.strides
+    ]
     return float(min(iterations(free), TILE_REUSE))
 
 
@@ -155,8 +162,11 @@ def axis_number(kernel: Kernel, axis: UOp) -> int:
 
 def inside(plan: Plan, reduce: UOp) -> set[UOp]:
     """Accesses that happen in the loops of a reduction."""
-    return {u for u in toposort(reduce.src[0]) if u.op is Ops.LOAD
-            and any(r in u.ranges for r in reduce.src[1:])}
+    return {
+        u
+        for u in toposort(reduce.src[0])
+        if u.op is Ops.LOAD and any(r in u.ranges for r in reduce.src[1:])
+    }
 
 
 def choose_vector(plan: Plan) -> None:
@@ -171,8 +181,10 @@ def choose_vector(plan: Plan) -> None:
         return
     owner = owners(kernel)
     own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
-    candidates: list[UOp | None] = [None, *[
-        r for r in kernel.outputs if kernel.may_reorder(r) and widths(r, lanes)[0] > 1]]
+    candidates: list[UOp | None] = [
+        None,
+        *[r for r in kernel.outputs if kernel.may_reorder(r) and widths(r, lanes)[0] > 1],
+    ]
 
     def price(axis: UOp | None) -> float:
         total = 0.0
@@ -202,8 +214,10 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
 
     def price(r: UOp | None) -> float:
         nest = nest_of(plan, accesses[0], u)
-        return sum(vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r)
-                   + arithmetic_cost(r, lanes, nest) for a in accesses)
+        return sum(
+            vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r) + arithmetic_cost(r, lanes, nest)
+            for a in accesses
+        )
 
     return min([None, *wide], key=price)
 
@@ -234,10 +248,12 @@ def choose_tile(plan: Plan) -> None:
     """
     kernel = plan.kernel
     outer = hoist_axes(kernel)
-    outputs = [r for r in kernel.outputs
-               if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    main = [u for u in kernel.reduces
-            if any(not r.arg.kind.is_lane for r in u.src[1:]) and set(outputs) <= u.ranges]
+    outputs = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
+    main = [
+        u
+        for u in kernel.reduces
+        if any(not r.arg.kind.is_lane for r in u.src[1:]) and set(outputs) <= u.ranges
+    ]
     if not main:
         if outputs and not kernel.reduces:
             if not tile_transposed(plan, outputs):
@@ -254,14 +270,16 @@ def choose_tile(plan: Plan) -> None:
     for r in outputs:
         if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
             size = size_of(r) if r.src[0].op is Ops.CONST else 1
-            candidates.append((r, [d for d in (1, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16)
-                                   if size % d == 0]))
+            candidates.append(
+                (r, [d for d in (1, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16) if size % d == 0])
+            )
     if not candidates:
         return
     candidates.sort(key=lambda c: -sum(times(a) for a in loads if c[0] not in a.strides))
     best_cost, best_tile = None, None
-    vector = [r for r in kernel.outputs + [x for u in main for x in u.src[1:]]
-              if r.arg.kind.is_lane]
+    vector = [
+        r for r in kernel.outputs + [x for u in main for x in u.src[1:]] if r.arg.kind.is_lane
+    ]
     for sizes in itertools.product(*[c[1] for c in candidates[:2]]):
         tile = dict(zip([c[0] for c in candidates[:2]], sizes, strict=True))
         results = prod(sizes)
@@ -376,8 +394,13 @@ def choose_partials(plan: Plan) -> None:
     for u in list(kernel.reduces):
         if u not in kernel.reduces:
             continue
-        lanes = prod([size_of(r) for r in u.src[0].ranges
-                      if r.arg.kind.is_lane and r.arg.kind.name == "UPCAST"])
+        lanes = prod(
+            [
+                size_of(r)
+                for r in u.src[0].ranges
+                if r.arg.kind.is_lane and r.arg.kind.name == "UPCAST"
+            ]
+        )
         loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
         nodes = sum(1 for x in toposort(u.src[0]) if x.op in ELEMENTWISE or x.op is Ops.LOAD)
         if lanes >= 4 or not loops or nodes > 40:
@@ -401,16 +424,22 @@ def choose_threads(plan: Plan) -> None:
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     if target.threads < 2 or not loops:
         return
-    work = (iterations(kernel.outputs)
-            * max([iterations(list(u.src[1:])) for u in kernel.reduces], default=1)
-            * max(plan.nodes, 1))
+    work = (
+        iterations(kernel.outputs)
+        * max([iterations(list(u.src[1:])) for u in kernel.reduces], default=1)
+        * max(plan.nodes, 1)
+    )
     if work < THREAD_WORK * lane_discount(kernel):
         return
     outer = hoist_axes(kernel)
-    fitting = [r for r in loops if kernel.may_reorder(r) and (not outer or r in outer)
-               and size_of(r) >= target.threads]
+    fitting = [
+        r
+        for r in loops
+        if kernel.may_reorder(r) and (not outer or r in outer) and size_of(r) >= target.threads
+    ]
     if not fitting:
         return
+
     # Evenly divisible axes first, then long ones; the given order decides between equals.
     def badness(r: UOp) -> float:
         size = size_of(r)
@@ -422,8 +451,14 @@ def choose_threads(plan: Plan) -> None:
 
 def lane_discount(kernel: Kernel) -> int:
     """SIMD lanes make work quicker, so that more of it is needed to pay for a thread."""
-    return max([size_of(r) for r in toposort(kernel.sink)
-                if r.op is Ops.RANGE and r.arg.kind.name == "VECTOR"], default=1)
+    return max(
+        [
+            size_of(r)
+            for r in toposort(kernel.sink)
+            if r.op is Ops.RANGE and r.arg.kind.name == "VECTOR"
+        ],
+        default=1,
+    )
 
 
 # work-groups
@@ -458,14 +493,22 @@ def largest_divisor(r: UOp, limit: int) -> int:
     """The largest power of two up to `limit` that divides a constant size, else 1."""
     if r.src[0].op is not Ops.CONST:
         return 1
-    return max([n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)
-                if n <= limit and size_of(r) % n == 0], default=1)
+    return max(
+        [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= limit and size_of(r) % n == 0],
+        default=1,
+    )
 
 
 def work_items(kernel: Kernel) -> int:
     """Work-items of a block so far."""
-    return prod([size_of(r) for r in toposort(kernel.sink) if r.op is Ops.RANGE  # type: ignore
-                 and r.arg.kind.name in ("LOCAL", "GROUP")])
+    return prod(
+        [
+            size_of(r)
+            for r in toposort(kernel.sink)
+            if r.op is Ops.RANGE  # type: ignore
+            and r.arg.kind.name in ("LOCAL", "GROUP")
+        ]
+    )
 
 
 def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
@@ -477,8 +520,11 @@ def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
     mine = inside(plan, main[0])
     loads = [a for a in plan.accesses if a.node in mine]
     depth = max(main[0].src[1:], key=size_of)
-    reused = [r for r in outputs if any(r not in a.strides for a in loads)
-              and any(r in a.strides for a in loads)]
+    reused = [
+        r
+        for r in outputs
+        if any(r not in a.strides for a in loads) and any(r in a.strides for a in loads)
+    ]
     if len(reused) < 2 or largest_divisor(depth, STRIP) < STRIP:
         return False
     pair = sorted(reused, key=size_of)[-2:]

@@ -78,9 +78,7 @@ def encode_constant(value: float, dtype: DType) -> UOp:
         return UOp.const(dtype, round_float(value, dtype))
     if value != value:
         return UOp.const(form.storage, form.nan)
-    return UOp.const(
-        form.storage, bitcast_value(round_float(value, dtype), dtype, form.storage)
-    )
+    return UOp.const(form.storage, bitcast_value(round_float(value, dtype), dtype, form.storage))
 
 
 def round_to(value: UOp, dtype: DType) -> UOp:

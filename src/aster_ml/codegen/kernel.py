@@ -13,7 +13,7 @@ from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import ceildiv
-from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear_form import form_of
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
@@ -98,8 +98,10 @@ class Kernel:
         They cannot where a store adds to what it finds, unless different iterations are seen to
         store at different places.
         """
-        return all(not reads_its_place(store) or tells_apart(store.src[0].src[1], axis)
-                   for store in self.stores)
+        return all(
+            not reads_its_place(store) or tells_apart(store.src[0].src[1], axis)
+            for store in self.stores
+        )
 
     # changing it
 
@@ -163,8 +165,12 @@ class Kernel:
         size = axis.src[0]
         if size.op is not Ops.CONST:
             raise InternalError(f"pad: the size {size!r} is symbolic")
-        new = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(ceildiv(size.arg, multiple) * multiple),),
-                  axis.arg)
+        new = UOp(
+            Ops.RANGE,
+            axis.dtype,
+            (UOp.index_const(ceildiv(size.arg, multiple) * multiple),),
+            axis.arg,
+        )
         if new is axis:
             return
         inside = new < size
@@ -192,8 +198,9 @@ class Kernel:
         """The conjunction."""
         return a if b is None else b.alu(Ops.AND, a)
 
-    def rewrite(self, changes: dict[UOp, UOp], parts: dict[UOp, tuple[UOp, ...]] | None = None
-                ) -> None:
+    def rewrite(
+        self, changes: dict[UOp, UOp], parts: dict[UOp, tuple[UOp, ...]] | None = None
+    ) -> None:
         """Substitutes axes; where an axis is closed (END, REDUCE), its parts are."""
         new: dict[UOp, UOp] = dict(changes)
         parts = parts or {}
@@ -202,8 +209,11 @@ class Kernel:
                 continue
             if u.op in (Ops.END, Ops.REDUCE):
                 closed = [p for r in u.src[1:] for p in parts.get(r, (new.get(r, r),))]
-                new[u] = UOp(u.op, u.dtype, (new[u.src[0]], *closed), u.arg) if closed else (
-                    new[u.src[0]])
+                new[u] = (
+                    UOp(u.op, u.dtype, (new[u.src[0]], *closed), u.arg)
+                    if closed
+                    else (new[u.src[0]])
+                )
             else:
                 src = tuple([new[s] for s in u.src])
                 new[u] = u if src == u.src else rebuild(u, src)
@@ -261,8 +271,14 @@ LANE_KIND = {
 
 def identity(op: Ops, dtype: Any) -> Any:
     """What changes nothing when folded in."""
-    return {Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtypes.min(dtype), Ops.OR: 0,
-            Ops.AND: dtypes.max(dtype), Ops.XOR: 0}[op]
+    return {
+        Ops.ADD: 0,
+        Ops.MUL: 1,
+        Ops.MAX: dtypes.min(dtype),
+        Ops.OR: 0,
+        Ops.AND: dtypes.max(dtype),
+        Ops.XOR: 0,
+    }[op]
 
 
 def merge_axes(kernel: Kernel) -> None:
@@ -288,8 +304,14 @@ def merge_axes(kernel: Kernel) -> None:
         i = 0
         while i + 1 < len(group):
             r0, r1 = group[i], group[i + 1]
-            if (r0 in elsewhere or r1 in elsewhere or closed_by[r0] > 1 or closed_by[r1] > 1
-                    or r0.src[0].op is not Ops.CONST or r1.src[0].op is not Ops.CONST):
+            if (
+                r0 in elsewhere
+                or r1 in elsewhere
+                or closed_by[r0] > 1
+                or closed_by[r1] > 1
+                or r0.src[0].op is not Ops.CONST
+                or r1.src[0].op is not Ops.CONST
+            ):
                 i += 1
                 continue
             b = r1.src[0].arg
@@ -303,7 +325,7 @@ def merge_axes(kernel: Kernel) -> None:
             kernel.rewrite({r0: UOp.index_const(0), r1: merged}, {r0: (), r1: (merged,)})
             accesses = kernel.accesses()
             closed_by[merged] = 1
-            group[i:i + 2] = [merged]
+            group[i : i + 2] = [merged]
     kernel.sink = simplify_indices(kernel.sink)
 
 

@@ -146,8 +146,10 @@ class Linearizer:
                 waiting = [x for x in scope.after.get(top, ()) if x not in done]
                 if waiting:
                     if top in entered:
-                        raise InternalError("linearize: items of a loop wait for one another: "
-                                            f"{top!r} for {waiting!r}")
+                        raise InternalError(
+                            "linearize: items of a loop wait for one another: "
+                            f"{top!r} for {waiting!r}"
+                        )
                     entered.add(top)
                     stack.extend(reversed(waiting))
                     continue
@@ -163,8 +165,9 @@ class Linearizer:
         elif isinstance(item, tuple) and item[0] == "accumulate":
             u = item[1]
             unrolled = [self.map(r) for r in u.src[1:] if r.arg.kind is AxisType.UNROLL]
-            self.uops.append(UOp(Ops.ACCUMULATE, u.dtype,
-                                 (self.reg[u], self.map(u.src[0]), *unrolled), u.arg.op))
+            self.uops.append(
+                UOp(Ops.ACCUMULATE, u.dtype, (self.reg[u], self.map(u.src[0]), *unrolled), u.arg.op)
+            )
 
     reg: dict[UOp, UOp]
 
@@ -173,8 +176,14 @@ class Linearizer:
         u, r = scope.reduce, scope.loop
         assert r is not None and scope.parent is not None
         if u is not None and u.op is Ops.REDUCE and scope.parent.reduce is not u:
-            lanes = sorted([x for x in u.src[0].ranges if x.arg.kind.is_lane and not (
-                x in u.src[1:] and x.arg.kind is AxisType.UNROLL)], key=lambda x: x.arg.id)
+            lanes = sorted(
+                [
+                    x
+                    for x in u.src[0].ranges
+                    if x.arg.kind.is_lane and not (x in u.src[1:] and x.arg.kind is AxisType.UNROLL)
+                ],
+                key=lambda x: x.arg.id,
+            )
             start = UOp.const(u.dtype, identity(u.arg.op, u.dtype))
             self.reg[u] = UOp(Ops.DEFINE_REG, u.dtype, (start, *lanes), ScratchArg(self.regs))
             self.regs += 1
@@ -190,8 +199,9 @@ class Linearizer:
     def emit_node(self, u: UOp) -> None:
         """Lists a node over what its sources have become."""
         if u.op is Ops.REDUCE and u in self.loop_of_reduce:
-            lanes = [r for r in u.src[1:]
-                     if r.arg.kind.is_lane and r.arg.kind is not AxisType.UNROLL]
+            lanes = [
+                r for r in u.src[1:] if r.arg.kind.is_lane and r.arg.kind is not AxisType.UNROLL
+            ]
             if not lanes:
                 self.new[u] = self.reg[u]
                 return
@@ -225,21 +235,28 @@ class Linearizer:
         self.place()
         first = [u for u in self.order if u.op in FIRST]
         self.uops.extend(first)
-        self.uops.extend([u for u in self.order
-                          if u.op is Ops.RANGE and u.arg.kind in WITHOUT_LOOP])
+        self.uops.extend(
+            [u for u in self.order if u.op is Ops.RANGE and u.arg.kind in WITHOUT_LOOP]
+        )
         self.emit_scope(self.root)
         params = sorted([u for u in first if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
         variables = sorted([u for u in first if u.op is Ops.DEFINE_VAR], key=lambda u: u.arg.name)
-        written = frozenset([u.src[0].src[0].arg.slot for u in self.order
-                             if u.op is Ops.STORE and is_output(u)])
-        blocks = [u for u in self.order
-                  if u.op is Ops.RANGE and u.arg.kind is AxisType.GLOBAL]
+        written = frozenset(
+            [u.src[0].src[0].arg.slot for u in self.order if u.op is Ops.STORE and is_output(u)]
+        )
+        blocks = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.GLOBAL]
         items = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.LOCAL]
         threads = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.THREAD]
-        return Linear(name, tuple(self.uops), tuple(params), tuple(variables), written,
-                      threads[0] if threads else None,
-                      tuple([self.size(b) for b in blocks]) or (1,),
-                      tuple([int(i.src[0].arg) for i in items]) or (1,))
+        return Linear(
+            name,
+            tuple(self.uops),
+            tuple(params),
+            tuple(variables),
+            written,
+            threads[0] if threads else None,
+            tuple([self.size(b) for b in blocks]) or (1,),
+            tuple([int(i.src[0].arg) for i in items]) or (1,),
+        )
 
     def size(self, r: UOp) -> UOp | int:
         """Size of a range as an int or an expression."""

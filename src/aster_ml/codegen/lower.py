@@ -92,6 +92,8 @@ def lower(
 
 def kernel_name(kernel: Kernel) -> str:
     """`r_64_32_16` for a reduction, `E_1024` without one: sizes of the axes, outermost first."""
-    sizes = [str(r.src[0].arg) if r.src[0].op is Ops.CONST else "n"
-             for r in kernel.outputs + [a for u in kernel.reduces for a in u.src[1:]]]
+    sizes = [
+        str(r.src[0].arg) if r.src[0].op is Ops.CONST else "n"
+        for r in kernel.outputs + [a for u in kernel.reduces for a in u.src[1:]]
+    ]
     return "_".join(["r" if kernel.reduces else "E", *sizes[:8]])

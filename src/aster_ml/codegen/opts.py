@@ -48,7 +48,9 @@ def parse_opts(text: str) -> tuple[Opt, ...]:
     for word in text.split():
         match = re.fullmatch(r"([A-Z]+)\((\d+),(\d+)\)", word)
         if match is None or match[1] not in OptOps.__members__:
-            raise ArgumentError(f"{word!r} is no Opt; one looks like VECTOR(1,8), with one of "
-                                f"{', '.join(OptOps.__members__)}")
+            raise ArgumentError(
+                f"{word!r} is no Opt; one looks like VECTOR(1,8), with one of "
+                f"{', '.join(OptOps.__members__)}"
+            )
         result.append(Opt(OptOps[match[1]], int(match[2]), int(match[3])))
     return tuple(result)

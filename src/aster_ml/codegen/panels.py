@@ -69,15 +69,21 @@ def is_worth_packing(a: Access, loops: list[UOp], reduced: list[UOp], target: Ta
     reuse = prod([size_of(r) for r in loops[inside:]])
     nbytes = prod([size_of(r) for r in axes]) * itemsize
     limit = min(MAX_PANEL_NBYTES, target.cache_bytes[1] * 5 // 8)
-    return (len(vector) == 1 and a.strides[vector[0]] == 1 and far >= FAR_NBYTES
-            and reuse >= MIN_REUSE and nbytes <= limit)
+    return (
+        len(vector) == 1
+        and a.strides[vector[0]] == 1
+        and far >= FAR_NBYTES
+        and reuse >= MIN_REUSE
+        and nbytes <= limit
+    )
 
 
 def packed_load(kernel: Kernel, a: Access, reduced: list[UOp], number: int) -> UOp:
     """The load through a panel that is filled beforehand."""
     axes = panel_axes(a, reduced)
-    local = UOp(Ops.DEFINE_LOCAL, a.buffer.dtype, (), ScratchArg(
-        number, prod([size_of(r) for r in axes])))
+    local = UOp(
+        Ops.DEFINE_LOCAL, a.buffer.dtype, (), ScratchArg(number, prod([size_of(r) for r in axes]))
+    )
 
     def at(place: dict[UOp, UOp]) -> UOp:
         total = UOp.index_const(0)

@@ -358,9 +358,7 @@ def bit_window(words: list[UOp], position: UOp, levels: int, count: int) -> list
     shift = position & (width - 1)
     # The last bit of a right shift is apart from the rest, so that no shift is by a whole word.
     opposite = shift.const_like(width - 1) - shift
-    return [
-        (words[i] << shift) | ((words[i + 1] >> 1) >> opposite) for i in range(count)
-    ]
+    return [(words[i] << shift) | ((words[i + 1] >> 1) >> opposite) for i in range(count)]
 
 
 def quarters_float32(bits: UOp) -> tuple[UOp, UOp]:

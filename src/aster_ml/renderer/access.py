@@ -135,14 +135,24 @@ class AccessWriter(Language):
                 continue
             part = self.element(c.value, value, i)
             text = part if part.__class__ is str else self.text(part, source.dtype, 1)
-            self.store(self.element_address(c, base, offset, i), source.dtype, 1, text,
-                       None if part_gate is True else part_gate)
+            self.store(
+                self.element_address(c, base, offset, i),
+                source.dtype,
+                1,
+                text,
+                None if part_gate is True else part_gate,
+            )
 
     def load_masked(self, at: Address, dtype: DType, n: int, gate: Value) -> str:
         """Contiguous elements, each under its own gate; the language may know better."""
         zero = self.text(dtypes.as_const(0, dtype), dtype, 1)
-        return self.build([zero if g is False else self.load(self.shift(at, i), dtype, 1, g)
-                           for i, g in enumerate(self.gate_parts(gate, n))], dtype)
+        return self.build(
+            [
+                zero if g is False else self.load(self.shift(at, i), dtype, 1, g)
+                for i, g in enumerate(self.gate_parts(gate, n))
+            ],
+            dtype,
+        )
 
     def store_masked(self, at: Address, dtype: DType, n: int, value: str, gate: Value) -> None:
         """Contiguous elements, each under its own gate; the language may know better."""

@@ -106,13 +106,18 @@ class KernelWriter(AccessWriter):
             elif op is Ops.ACCUMULATE:
                 folds.append(c)
                 reg = c.inputs[0][0]
-                for loop in open_loops[depths[reg]:]:
+                for loop in open_loops[depths[reg] :]:
                     loop.carried[reg] = None
         for c in folds:
             product = c.inputs[1][0]
-            if (fold_op(c.u) is Ops.ADD and product.op is Ops.MUL and product.uses == 1
-                    and product.dtype.kind == "float" and product.vector is c.inputs[0][0].vector
-                    and all(d.op is not Ops.DEFINE_REG for d, _ in product.inputs)):
+            if (
+                fold_op(c.u) is Ops.ADD
+                and product.op is Ops.MUL
+                and product.uses == 1
+                and product.dtype.kind == "float"
+                and product.vector is c.inputs[0][0].vector
+                and all(d.op is not Ops.DEFINE_REG for d, _ in product.inputs)
+            ):
                 product.fused = True
 
     def cell(self, u: UOp) -> Cell:
@@ -157,7 +162,7 @@ class KernelWriter(AccessWriter):
             folded, _ = split_lanes(u.src[1:])
             c.lanes = (*c.lanes, *folded)
             c.inputs = [self.read(c, u.src[0])]
-            c.lanes = c.lanes[:len(c.lanes) - len(folded)]
+            c.lanes = c.lanes[: len(c.lanes) - len(folded)]
         elif op in ELEMENTWISE:
             c.inputs = [self.read(c, s) for s in u.src]
         return c
@@ -198,8 +203,11 @@ class KernelWriter(AccessWriter):
                 if d.op is Ops.REDUCE:
                     lacking = []
                 else:
-                    lacking = [(s, j) for s, m in d.inputs
-                               if s.values[j := i if m is None else m[i]] is None]
+                    lacking = [
+                        (s, j)
+                        for s, m in d.inputs
+                        if s.values[j := i if m is None else m[i]] is None
+                    ]
                 if lacking:
                     stack.extend(reversed(lacking))
                 else:
@@ -244,12 +252,15 @@ class KernelWriter(AccessWriter):
             found = fold(c, values) if known == len(values) else simplify(c, values)
             if found is not None:
                 return found
-            values = [v if v.__class__ is str else self.text(v, s.dtype, n)
-                      for v, s in zip(values, src, strict=True)]
+            values = [
+                v if v.__class__ is str else self.text(v, s.dtype, n)
+                for v, s in zip(values, src, strict=True)
+            ]
         rule = self.rules.get(c.op)
         if rule is None:
-            raise InternalError(f"renderer: {c.op} is not decomposed, and {type(self).__name__} "
-                                "has no rule for it")
+            raise InternalError(
+                f"renderer: {c.op} is not decomposed, and {type(self).__name__} has no rule for it"
+            )
         return self.keep(c, rule(self, c.dtype, n, values, c.u))
 
     def widen(self, d: Cell, j: int, n: int) -> str:
@@ -367,10 +378,13 @@ class KernelWriter(AccessWriter):
         """Values folded by halves."""
         while len(values) > 1:
             half = (len(values) + 1) // 2
-            pairs = [self.name_value(self.rules[op](self, dtype, n, [values[i], values[i + half]],
-                                                    None), dtype, n)
-                     for i in range(len(values) - half)]
-            values = pairs + values[len(pairs):half]
+            pairs = [
+                self.name_value(
+                    self.rules[op](self, dtype, n, [values[i], values[i + half]], None), dtype, n
+                )
+                for i in range(len(values) - half)
+            ]
+            values = pairs + values[len(pairs) : half]
         return values[0]
 
     def write_barrier(self) -> None:

@@ -60,9 +60,18 @@ class CWriter(CStyleWriter):
         if any("#math" in text for text in body):
             includes.insert(0, "#include <math.h>")
             body = [text for text in body if "#math" not in text]
-        parts = [*includes, "", *body, *([""] if body else []),
-                 f"void {self.linear.name}(uint64_t *args, int64_t lo, int64_t hi) {{",
-                 *self.head, *self.scratch, *self.lines, "}", ""]
+        parts = [
+            *includes,
+            "",
+            *body,
+            *([""] if body else []),
+            f"void {self.linear.name}(uint64_t *args, int64_t lo, int64_t hi) {{",
+            *self.head,
+            *self.scratch,
+            *self.lines,
+            "}",
+            "",
+        ]
         return "\n".join(parts)
 
     def type_of(self, dtype: DType, n: int) -> str:
@@ -98,8 +107,9 @@ class CWriter(CStyleWriter):
             return f"{name}[{index}]"
         return f"{self.load_helper(dtype, n)}({name}{'' if index == '0' else f' + {index}'})"
 
-    def store_text(self, name: str, index: str, value: str, dtype: DType, n: int,
-                   scratch: bool) -> str:
+    def store_text(
+        self, name: str, index: str, value: str, dtype: DType, n: int, scratch: bool
+    ) -> str:
         """The reverse."""
         if n == 1:
             return f"{name}[{index}] = {value};"
@@ -193,8 +203,10 @@ class CWriter(CStyleWriter):
                     body = f"return (a & ({vector})c) | (b & ~({vector})c);"
             else:
                 bits = self.type_of(SIGNED[dtype.itemsize], n)
-                body = (f"{bits} m = __builtin_convertvector(c, {bits});\n"
-                        f"  return ({vector})((({bits})a & m) | (({bits})b & ~m));")
+                body = (
+                    f"{bits} m = __builtin_convertvector(c, {bits});\n"
+                    f"  return ({vector})((({bits})a & m) | (({bits})b & ~m));"
+                )
             params = f"{mask} c, {vector} a, {vector} b"
             self.helper(name, self.function(vector, name, params, body))
         return f"{name}({condition}, {yes}, {no})"
@@ -210,9 +222,11 @@ class CWriter(CStyleWriter):
         high, low = (self.literal(x, dtype) for x in (dtypes.max(dtype), dtypes.min(dtype)))
         least = f"x > -{limit}" if dtype.kind == "int" else "x > 0"
         name = self.scalar_helper(
-            f"{self.short(source, 1)}_to_{self.short(dtype, 1)}", dtype,
+            f"{self.short(source, 1)}_to_{self.short(dtype, 1)}",
+            dtype,
             f"{self.type_of(source, 1)} x",
-            f"return x >= {limit} ? {high} : {least} ? ({kind})x : x != x ? 0 : {low};")
+            f"return x >= {limit} ? {high} : {least} ? ({kind})x : x != x ? 0 : {low};",
+        )
         return self.each(name, dtype, n, [value], [source])
 
     def math_call(self, name: str, args: list[str], dtype: DType, n: int) -> str:
@@ -220,8 +234,9 @@ class CWriter(CStyleWriter):
         self.helper("#math", "#math")
         if dtype is dtypes.float16:
             wide = [self.convert(x, dtype, dtypes.float32, n) for x in args]
-            return self.convert(self.math_call(name, wide, dtypes.float32, n), dtypes.float32,
-                                dtype, n)
+            return self.convert(
+                self.math_call(name, wide, dtypes.float32, n), dtypes.float32, dtype, n
+            )
         full = name + ("f" if dtype is dtypes.float32 else "")
         return self.each(full, dtype, n, args, [dtype] * len(args))
 
@@ -235,8 +250,11 @@ class CWriter(CStyleWriter):
         a, b = self.reinterpret("a", dtype, bits, 1), self.reinterpret("b", dtype, bits, 1)
         zero = self.reinterpret(f"({self.type_of(bits, 1)})({a} & {b})", bits, dtype, 1)
         name = self.scalar_helper(
-            f"max_{self.short(dtype, 1)}", dtype, f"{kind} a, {kind} b",
-            f"return a > b || a != a ? a : a == b ? {zero} : b;")
+            f"max_{self.short(dtype, 1)}",
+            dtype,
+            f"{kind} a, {kind} b",
+            f"return a > b || a != a ? a : a == b ? {zero} : b;",
+        )
         if n == 1:
             return self.each(name, dtype, n, args, [dtype, dtype])
         return self.vector_maximum(args, dtype, n)
@@ -246,9 +264,11 @@ class CWriter(CStyleWriter):
         name = f"max_{self.short(dtype, n)}"
         if name not in self.helpers:
             vector, mask = self.type_of(dtype, n), self.type_of(SIGNED[dtype.itemsize], n)
-            body = (f"{mask} first = (a > b) | (a != a), both = a == b, x = ({mask})a, "
-                    f"y = ({mask})b;\n"
-                    f"  return ({vector})((first & x) | (both & x & y) | (~first & ~both & y));")
+            body = (
+                f"{mask} first = (a > b) | (a != a), both = a == b, x = ({mask})a, "
+                f"y = ({mask})b;\n"
+                f"  return ({vector})((first & x) | (both & x & y) | (~first & ~both & y));"
+            )
             self.helper(name, self.function(vector, name, f"{vector} a, {vector} b", body))
         return f"{name}({args[0]}, {args[1]})"
 
@@ -260,8 +280,10 @@ class CWriter(CStyleWriter):
         if name not in self.helpers:
             vector, mask = self.type_of(dtype, n), self.type_of(dtypes.bool, n)
             one = "-p[i]" if dtype is dtypes.bool else "p[i]"
-            body = (f"{vector} v = {{0}};\n"
-                    f"  for (int i = 0; i < {n}; i++) if (m[i]) v[i] = {one};\n  return v;")
+            body = (
+                f"{vector} v = {{0}};\n"
+                f"  for (int i = 0; i < {n}; i++) if (m[i]) v[i] = {one};\n  return v;"
+            )
             params = f"const {self.type_of(dtype, 1)} *p, {mask} m"
             self.helper(name, self.function(vector, name, params, body))
         return f"{name}({self.names[at.place]} + {self.index(at)}, {gate})"

@@ -66,9 +66,14 @@ class CStyleWriter(KernelWriter):
         if len(indent) + len(text) <= 100:
             self.lines.append(indent + text)
         else:
-            self.lines += textwrap.wrap(text, 100, initial_indent=indent,
-                                        subsequent_indent=indent + "    ",
-                                        break_long_words=False, break_on_hyphens=False)
+            self.lines += textwrap.wrap(
+                text,
+                100,
+                initial_indent=indent,
+                subsequent_indent=indent + "    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
 
     def helper(self, name: str, text: str) -> str:
         """A function or type that stands before the kernel; its name."""
@@ -94,10 +99,17 @@ class CStyleWriter(KernelWriter):
     def keep(self, c: Cell, value: str) -> str:
         """A name, unless the value is short and read once, by the instance beside it."""
         d = c.consumer
-        if (c.op in ELEMENTWISE and c.uses == 1 and d is not None and d.lanes == c.lanes
-                and d.depth == c.depth and len(value) <= LONGEST_INLINE and not c.spread
-                and (d.op in ELEMENTWISE or c.width == d.width == 1)
-                and all(s.op is not Ops.DEFINE_REG for s, _ in c.inputs)):
+        if (
+            c.op in ELEMENTWISE
+            and c.uses == 1
+            and d is not None
+            and d.lanes == c.lanes
+            and d.depth == c.depth
+            and len(value) <= LONGEST_INLINE
+            and not c.spread
+            and (d.op in ELEMENTWISE or c.width == d.width == 1)
+            and all(s.op is not Ops.DEFINE_REG for s, _ in c.inputs)
+        ):
             return value
         if value.isidentifier() and all(s.op is not Ops.DEFINE_REG for s, _ in c.inputs):
             return value
@@ -210,16 +222,23 @@ class CStyleWriter(KernelWriter):
 
     def load(self, at: Address, dtype: DType, n: int, gate: str | None) -> str:
         """An element or a SIMD value; the gate is a condition in front of it."""
-        text = self.load_text(self.names[at.place], self.index(at), dtype, n,
-                              at.place.op is Ops.DEFINE_LOCAL)
+        text = self.load_text(
+            self.names[at.place], self.index(at), dtype, n, at.place.op is Ops.DEFINE_LOCAL
+        )
         if gate is None:
             return text
         return f"({gate} ? {text} : {self.text(dtypes.as_const(0, dtype), dtype, n)})"
 
     def store(self, at: Address, dtype: DType, n: int, value: str, gate: str | None) -> None:
         """A statement, behind an if where there is a gate."""
-        text = self.store_text(self.names[at.place], self.index(at), bare(value), dtype, n,
-                               at.place.op is Ops.DEFINE_LOCAL)
+        text = self.store_text(
+            self.names[at.place],
+            self.index(at),
+            bare(value),
+            dtype,
+            n,
+            at.place.op is Ops.DEFINE_LOCAL,
+        )
         self.write(text if gate is None else f"if ({bare(gate)}) {text}")
 
     # helpers of both languages
@@ -234,11 +253,12 @@ class CStyleWriter(KernelWriter):
             return f"{name}({', '.join(bare(a) for a in args)})"
         full = f"{name}_x{n}"
         if full not in self.helpers:
-            letters = "abc"[:len(args)]
+            letters = "abc"[: len(args)]
             pairs = list(zip(kinds, letters, strict=True))
             params = ", ".join(f"{self.type_of(d, n)} {x}" for d, x in pairs)
-            calls = [f"{name}({', '.join(self.extract(x, d, n, i) for d, x in pairs)})"
-                     for i in range(n)]
+            calls = [
+                f"{name}({', '.join(self.extract(x, d, n, i) for d, x in pairs)})" for i in range(n)
+            ]
             body = f"return {self.build(calls, dtype)};"
             self.helper(full, self.function(self.type_of(dtype, n), full, params, body))
         return f"{full}({', '.join(bare(a) for a in args)})"
@@ -254,9 +274,11 @@ class CStyleWriter(KernelWriter):
             parts = [self.extract("v", dtype, n, i) for i in range(n)]
             while len(parts) > 1:
                 half = (len(parts) + 1) // 2
-                pairs = [self.rules[op](self, dtype, 1, [parts[i], parts[i + half]], None)
-                         for i in range(len(parts) - half)]
-                parts = pairs + parts[len(pairs):half]
+                pairs = [
+                    self.rules[op](self, dtype, 1, [parts[i], parts[i + half]], None)
+                    for i in range(len(parts) - half)
+                ]
+                parts = pairs + parts[len(pairs) : half]
             params = f"{self.type_of(dtype, n)} v"
             body = f"return {bare(parts[0])};"
             self.helper(name, self.function(self.type_of(dtype, 1), name, params, body))
@@ -300,8 +322,9 @@ class CStyleWriter(KernelWriter):
         """The expression that reads memory."""
 
     @abc.abstractmethod
-    def store_text(self, name: str, index: str, value: str, dtype: DType, n: int,
-                   scratch: bool) -> str:
+    def store_text(
+        self, name: str, index: str, value: str, dtype: DType, n: int, scratch: bool
+    ) -> str:
         """The statement that writes memory."""
 
     @abc.abstractmethod

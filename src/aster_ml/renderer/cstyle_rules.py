@@ -133,8 +133,9 @@ def write_max(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     if dtype.kind == "float":
         return str(w.maximum(x, dtype, n))
     kind = w.type_of(dtype, 1)
-    name = w.scalar_helper(f"max_{w.short(dtype, 1)}", dtype, f"{kind} a, {kind} b",
-                           "return a < b ? b : a;")
+    name = w.scalar_helper(
+        f"max_{w.short(dtype, 1)}", dtype, f"{kind} a, {kind} b", "return a < b ? b : a;"
+    )
     return str(w.each(name, dtype, n, x, [dtype, dtype]))
 
 
@@ -169,8 +170,12 @@ def division(symbol: str) -> Rule:
         cases = f"b == 0 ? {zero} : "
         if dtype.kind == "int":
             cases += f"b == -1 ? {minus} : "
-        name = w.scalar_helper(f"{'div' if symbol == '/' else 'mod'}_{w.short(dtype, 1)}", dtype,
-                               f"{kind} a, {kind} b", f"return {cases}a {symbol} b;")
+        name = w.scalar_helper(
+            f"{'div' if symbol == '/' else 'mod'}_{w.short(dtype, 1)}",
+            dtype,
+            f"{kind} a, {kind} b",
+            f"return {cases}a {symbol} b;",
+        )
         return str(w.each(name, dtype, n, x, [dtype, dtype]))
 
     return rule
@@ -193,8 +198,10 @@ def shift(symbol: str) -> Rule:
         inside = f"b < {dtype.bits}" + ("" if count.dtype.kind == "uint" else " && b >= 0")
         name = w.scalar_helper(
             f"{'shl' if symbol == '<<' else 'shr'}_{w.short(dtype, 1)}_{w.short(count.dtype, 1)}",
-            dtype, f"{kind} a, {w.type_of(count.dtype, 1)} b",
-            f"return {inside} ? ({kind})({cast}a {symbol} b) : {f'({over})'};")
+            dtype,
+            f"{kind} a, {w.type_of(count.dtype, 1)} b",
+            f"return {inside} ? ({kind})({cast}a {symbol} b) : {f'({over})'};",
+        )
         return str(w.each(name, dtype, n, x, [dtype, count.dtype]))
 
     return rule
@@ -243,8 +250,9 @@ def write_cast(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str
         return str(w.to_bits(value, source, dtype, n))
     if dtype is dtypes.bool:
         zero = w.text(dtypes.as_const(0, source), source, n)
-        return f"({value} != {zero})" if n == 1 else str(
-            w.to_mask(f"({value} != {zero})", source, n))
+        return (
+            f"({value} != {zero})" if n == 1 else str(w.to_mask(f"({value} != {zero})", source, n))
+        )
     if source.kind == "float" and dtype.kind != "float":
         wide = dtype if dtype.bits >= 32 else dtypes.int32
         value, source = w.saturate(value, source, wide, n), wide
@@ -258,9 +266,7 @@ def write_cast(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str
     return str(w.convert(value, source, dtype, n))
 
 
-def cast_from_bits(
-    w: Any, dtype: DType, n: int, value: str, source: DType, u: UOp | None
-) -> str:
+def cast_from_bits(w: Any, dtype: DType, n: int, value: str, source: DType, u: UOp | None) -> str:
     """The cast of a half that the language has only in memory: by way of float."""
     value = w.from_bits(value, source, n)
     if dtype is dtypes.float32:

@@ -160,8 +160,10 @@ class LLVMWriter(KernelWriter):
         self.lines.append(f"  br i1 {test}, label %{loop.label}, label %{loop.exit}")
         self.lines.append(f"{loop.exit}:")
         line = loop.line
-        self.lines[line] = (f"  {loop.counter} = phi {kind} [ {loop.start}, %{loop.entry} ], "
-                            f"[ {following}, %{latch} ]")
+        self.lines[line] = (
+            f"  {loop.counter} = phi {kind} [ {loop.start}, %{loop.entry} ], "
+            f"[ {following}, %{latch} ]"
+        )
         for reg, names in loop.phis.items():
             vector = llvm_type(reg.dtype, reg.width)
             after = list(reg.values)
@@ -203,8 +205,9 @@ class LLVMWriter(KernelWriter):
         """The scalar goes into element 0 and from there into all."""
         kind, vector = llvm_type(dtype, 1), llvm_type(dtype, n)
         first = self.emit(f"insertelement {vector} poison, {kind} {value}, i64 0")
-        return self.emit(f"shufflevector {vector} {first}, {vector} poison, "
-                         f"<{n} x i32> zeroinitializer")
+        return self.emit(
+            f"shufflevector {vector} {first}, {vector} poison, <{n} x i32> zeroinitializer"
+        )
 
     def extract(self, value: str, dtype: DType, n: int, i: int) -> str:
         """One element."""
@@ -259,7 +262,8 @@ class LLVMWriter(KernelWriter):
                     break
             else:
                 found = self.pointers[-1][key] = self.emit(
-                    f"getelementptr {kind}, ptr {found}, {self.wide_index(at.base, at.base_node)}")
+                    f"getelementptr {kind}, ptr {found}, {self.wide_index(at.base, at.base_node)}"
+                )
         if at.offset == 0:
             return found
         return self.emit(f"getelementptr {kind}, ptr {found}, i64 {at.offset}")
@@ -270,8 +274,9 @@ class LLVMWriter(KernelWriter):
         if dtype.itemsize == 8:
             return f"i64 {base}"
         unsigned = dtype.kind == "uint" or node.vmin >= 0
-        return "i64 " + self.emit(f"{'zext' if unsigned else 'sext'} {llvm_type(dtype, 1)} {base} "
-                                  "to i64")
+        return "i64 " + self.emit(
+            f"{'zext' if unsigned else 'sext'} {llvm_type(dtype, 1)} {base} to i64"
+        )
 
     def load(self, at: Address, dtype: DType, n: int, gate: str | None) -> str:
         """Where the gate fails, zeros of our own are read instead, so no branch is needed."""
@@ -290,16 +295,21 @@ class LLVMWriter(KernelWriter):
         if gate is not None:
             self.trash_bytes = max(self.trash_bytes, n * dtype.itemsize)
             pointer = self.emit(f"select i1 {gate}, ptr {pointer}, ptr %trash")
-        self.lines.append(f"  store {memory_type(dtype, n)} {value}, ptr {pointer}, "
-                          f"align {dtype.itemsize}")
+        self.lines.append(
+            f"  store {memory_type(dtype, n)} {value}, ptr {pointer}, align {dtype.itemsize}"
+        )
 
     def load_masked(self, at: Address, dtype: DType, n: int, gate: Value) -> str:
         """LLVM's masked load, which touches no memory where the gate fails."""
         mask, kind = self.text(gate, dtypes.bool, n), memory_type(dtype, n)
         name = f"llvm.masked.load.{mangle(dtype, n, memory=True)}.p0"
-        found = self.call(kind, name, f"ptr {self.pointer(at)}, i32 {dtype.itemsize}, "
-                          f"<{n} x i1> {mask}, {kind} zeroinitializer",
-                          f"ptr, i32, <{n} x i1>, {kind}")
+        found = self.call(
+            kind,
+            name,
+            f"ptr {self.pointer(at)}, i32 {dtype.itemsize}, "
+            f"<{n} x i1> {mask}, {kind} zeroinitializer",
+            f"ptr, i32, <{n} x i1>, {kind}",
+        )
         return self.from_memory(found, dtype, n)
 
     def store_masked(self, at: Address, dtype: DType, n: int, value: str, gate: Value) -> None:
@@ -308,8 +318,10 @@ class LLVMWriter(KernelWriter):
         name = f"llvm.masked.store.{mangle(dtype, n, memory=True)}.p0"
         self.declarations[f"declare void @{name}({kind}, ptr, i32, <{n} x i1>)"] = None
         value = self.to_memory(value, dtype, n)
-        self.lines.append(f"  call void @{name}({kind} {value}, ptr {self.pointer(at)}, "
-                          f"i32 {dtype.itemsize}, <{n} x i1> {mask})")
+        self.lines.append(
+            f"  call void @{name}({kind} {value}, ptr {self.pointer(at)}, "
+            f"i32 {dtype.itemsize}, <{n} x i1> {mask})"
+        )
 
     def from_memory(self, value: str, dtype: DType, n: int) -> str:
         """A bool is a byte in memory and a bit in a value."""

@@ -142,8 +142,9 @@ def library_call(name: str) -> Rule:
         kind = llvm_type(dtype, 1)
         parts = [x] if n == 1 else [[w.extract(v, dtype, n, i) for v in x] for i in range(n)]
         kinds = ", ".join([kind] * len(x))
-        found = [w.call(kind, function, ", ".join(f"{kind} {v}" for v in part), kinds)
-                 for part in parts]
+        found = [
+            w.call(kind, function, ", ".join(f"{kind} {v}" for v in part), kinds) for part in parts
+        ]
         return str(found[0] if n == 1 else w.build(found, dtype))
 
     return rule
@@ -228,8 +229,11 @@ def write_shift(left: bool) -> Rule:
         kind, count_kind = llvm_type(dtype, n), llvm_type(count.dtype, n)
         low, high = count.bounds
         inside = 0 <= low and high < dtype.bits
-        over = "" if inside else w.emit(
-            f"icmp uge {count_kind} {x[1]}, {literal(dtype.bits, count.dtype, n)}")
+        over = (
+            ""
+            if inside
+            else w.emit(f"icmp uge {count_kind} {x[1]}, {literal(dtype.bits, count.dtype, n)}")
+        )
         amount = x[1]
         if count.dtype.bits != dtype.bits:
             step = "trunc" if count.dtype.bits > dtype.bits else "zext"

@@ -66,17 +66,20 @@ class OpenCLWriter(CStyleWriter):
     def finish(self) -> str:
         """Extensions, helpers, the kernel."""
         used = {c.dtype for c in self.cells.values()}
-        extensions = [f"#pragma OPENCL EXTENSION {name} : enable" for dtype, name in
-                      ((dtypes.float64, "cl_khr_fp64"), (dtypes.float16, "cl_khr_fp16"))
-                      if dtype in used and (dtype is dtypes.float64 or self.has_half)]
+        extensions = [
+            f"#pragma OPENCL EXTENSION {name} : enable"
+            for dtype, name in ((dtypes.float64, "cl_khr_fp64"), (dtypes.float16, "cl_khr_fp16"))
+            if dtype in used and (dtype is dtypes.float64 or self.has_half)
+        ]
         sizes = ""
         if self.local_sizes:
             x, y, z = (*self.local_sizes, 1, 1, 1)[:3]
             sizes = f"__attribute__((reqd_work_group_size({x}, {y}, {z})))\n"
         body = [*extensions, *self.helpers.values()]
         head = f"{sizes}__kernel void {self.linear.name}({', '.join(self.arguments)}) {{"
-        return "\n".join([*body, *([""] if body else []), head, *self.head, *self.scratch,
-                          *self.lines, "}", ""])
+        return "\n".join(
+            [*body, *([""] if body else []), head, *self.head, *self.scratch, *self.lines, "}", ""]
+        )
 
     def work_item(self, c: Cell, kind: AxisType, dim: int) -> str:
         """`get_group_id(0)`."""
@@ -132,8 +135,9 @@ class OpenCLWriter(CStyleWriter):
             return text
         return f"({text} != 0)" if n == 1 else f"({text} != (uchar{n})(0))"
 
-    def store_text(self, name: str, index: str, value: str, dtype: DType, n: int,
-                   scratch: bool) -> str:
+    def store_text(
+        self, name: str, index: str, value: str, dtype: DType, n: int, scratch: bool
+    ) -> str:
         """The reverse."""
         if n == 1:
             return f"{name}[{index}] = {value};"
@@ -183,8 +187,12 @@ class OpenCLWriter(CStyleWriter):
             return super().from_bits(value, source, n)
         kind = self.type_of(dtypes.float32, n)
         load = "vload_half(0, (half *)&x)" if n == 1 else f"vload_half{n}(0, (half *)&x)"
-        name = self.helper(f"half_to_{kind}", self.function(
-            kind, f"half_to_{kind}", f"{self.type_of(source, n)} x", f"return {load};"))
+        name = self.helper(
+            f"half_to_{kind}",
+            self.function(
+                kind, f"half_to_{kind}", f"{self.type_of(source, n)} x", f"return {load};"
+            ),
+        )
         return f"{name}({bare(value)})"
 
     def to_bits(self, value: str, source: DType, dtype: DType, n: int) -> str:
@@ -198,9 +206,15 @@ class OpenCLWriter(CStyleWriter):
             value, source = self.convert(value, source, dtypes.float32, n), dtypes.float32
         before, after = self.type_of(source, n), self.type_of(dtype, n)
         store = "vstore_half_rte" if n == 1 else f"vstore_half{n}_rte"
-        name = self.helper(f"{before}_to_half", self.function(
-            after, f"{before}_to_half", f"{before} x",
-            f"{after} bits; {store}(x, 0, (half *)&bits); return bits;"))
+        name = self.helper(
+            f"{before}_to_half",
+            self.function(
+                after,
+                f"{before}_to_half",
+                f"{before} x",
+                f"{after} bits; {store}(x, 0, (half *)&bits); return bits;",
+            ),
+        )
         return f"{name}({bare(value)})"
 
     def to_mask(self, value: str, source: DType, n: int) -> str:
@@ -222,8 +236,11 @@ class OpenCLWriter(CStyleWriter):
         """OpenCL's saturating conversion; what it makes of NaN is left to the device."""
         kind, wide = self.type_of(source, 1), self.type_of(dtype, 1)
         name = self.scalar_helper(
-            f"{self.short(source, 1)}_to_{self.short(dtype, 1)}", dtype, f"{kind} x",
-            f"return x != x ? 0 : convert_{wide}_sat_rtz(x);")
+            f"{self.short(source, 1)}_to_{self.short(dtype, 1)}",
+            dtype,
+            f"{kind} x",
+            f"return x != x ? 0 : convert_{wide}_sat_rtz(x);",
+        )
         return self.each(name, dtype, n, [value], [source])
 
     def math_call(self, name: str, args: list[str], dtype: DType, n: int) -> str:
@@ -243,18 +260,27 @@ class OpenCLWriter(CStyleWriter):
         """The built-in ignores NaN and leaves the sign of zero open."""
         kind = self.type_of(dtype, 1)
         name = self.scalar_helper(
-            f"max_{self.short(dtype, 1)}", dtype, f"{kind} a, {kind} b",
-            "return a > b || a != a ? a : a < b || b != b ? b : signbit(a) ? b : a;")
+            f"max_{self.short(dtype, 1)}",
+            dtype,
+            f"{kind} a, {kind} b",
+            "return a > b || a != a ? a : a < b || b != b ? b : signbit(a) ? b : a;",
+        )
         if n == 1:
             return self.each(name, dtype, n, args, [dtype, dtype])
         full = f"max_{self.short(dtype, n)}"
         vector = self.type_of(dtype, n)
         bits = self.type_of(SIGNED[dtype.itemsize], n)
-        self.helper(full, self.function(
-            vector, full, f"{vector} a, {vector} b",
-            f"{bits} equal = a == b;\n"
-            f"  {vector} larger = select(b, a, (a > b) | (a != a));\n"
-            f"  return select(larger, as_{vector}(as_{bits}(a) & as_{bits}(b)), equal);"))
+        self.helper(
+            full,
+            self.function(
+                vector,
+                full,
+                f"{vector} a, {vector} b",
+                f"{bits} equal = a == b;\n"
+                f"  {vector} larger = select(b, a, (a > b) | (a != a));\n"
+                f"  return select(larger, as_{vector}(as_{bits}(a) & as_{bits}(b)), equal);",
+            ),
+        )
         return f"{full}({', '.join(bare(x) for x in args)})"
 
     def load_masked(self, at: Value, dtype: DType, n: int, gate: Value) -> str:

@@ -35,8 +35,9 @@ class Item:
 
     __slots__ = ("arrays", "part", "scratch", "values")
 
-    def __init__(self, values: Values, arrays: Sequence[Any], scratch: dict[UOp, Any],
-                 part: tuple[int, int]) -> None:
+    def __init__(
+        self, values: Values, arrays: Sequence[Any], scratch: dict[UOp, Any], part: tuple[int, int]
+    ) -> None:
         self.values = values
         self.arrays = arrays
         self.scratch = scratch
@@ -140,20 +141,26 @@ class Interpreter:
         while open_loops:
             self.close_loop(open_loops)
 
-    def run(self, arrays: Sequence[Any], variables: Sequence[int] = (),
-            part: tuple[int, int] | None = None) -> None:
+    def run(
+        self,
+        arrays: Sequence[Any],
+        variables: Sequence[int] = (),
+        part: tuple[int, int] | None = None,
+    ) -> None:
         """Runs the kernel: `arrays` by slot, values of variables, the part of the THREAD range."""
         for p, array in zip(self.linear.params, arrays, strict=True):
             if len(array) < p.arg.size:
-                raise InternalError(f"{self.linear.name}: buffer {p.arg.slot} has {len(array)} "
-                                    f"elements, the kernel wants {p.arg.size}")
+                raise InternalError(
+                    f"{self.linear.name}: buffer {p.arg.slot} has {len(array)} "
+                    f"elements, the kernel wants {p.arg.size}"
+                )
         # Memory is often longer than the buffer; what is past its end is still out of bounds.
-        arrays = [a[:p.arg.size] for p, a in zip(self.linear.params, arrays, strict=True)]
+        arrays = [a[: p.arg.size] for p, a in zip(self.linear.params, arrays, strict=True)]
         values = list(self.start_values)
         for v, value in zip(self.linear.variables, variables, strict=True):
             values[self.numbers[v]] = [int(value)]
         sizes = [self.size_now(r, values) for r in (*self.blocks, *self.items)]
-        outer, inner = sizes[:len(self.blocks)], sizes[len(self.blocks):]
+        outer, inner = sizes[: len(self.blocks)], sizes[len(self.blocks) :]
         for block in itertools.product(*[range(n) for n in outer]):
             scratch = {u: new_scratch(u) for u in self.scratch}
             runs = []
@@ -171,8 +178,10 @@ class Interpreter:
         while runs:
             waiting = [run for run in runs if next(run, run) is None]
             if waiting and len(waiting) != len(runs):
-                raise InternalError(f"{self.linear.name}: {len(waiting)} of {len(runs)} work-items "
-                                    "of a block wait at a barrier that the others never reach")
+                raise InternalError(
+                    f"{self.linear.name}: {len(waiting)} of {len(runs)} work-items "
+                    "of a block wait at a barrier that the others never reach"
+                )
             runs = waiting
 
     def run_item(self, item: Item) -> Generator[None]:
@@ -251,8 +260,9 @@ class Interpreter:
             if u.src[0].arg.kind in LOOPS:
                 start = self.steps[open_loops[-1]] if open_loops else None
                 if not isinstance(start, LoopStart) or start.number != self.numbers[u.src[0]]:
-                    raise InternalError(f"{self.linear.name}: END of {u.src[0]!r}, which is not "
-                                        "the innermost loop")
+                    raise InternalError(
+                        f"{self.linear.name}: END of {u.src[0]!r}, which is not the innermost loop"
+                    )
                 self.close_loop(open_loops)
         elif op is Ops.BARRIER:
             self.steps.append(Barrier())
@@ -346,8 +356,10 @@ class Interpreter:
                 found = [read_element(array, dtype, where, i) for i in elements]
             else:
                 holds = item.values[gate]
-                found = [read_element(array, dtype, where, i) if holds[row] else zero
-                         for i, row in zip(elements, gate_rows, strict=True)]
+                found = [
+                    read_element(array, dtype, where, i) if holds[row] else zero
+                    for i, row in zip(elements, gate_rows, strict=True)
+                ]
             item.values[number] = found
 
         return step
@@ -402,7 +414,7 @@ class Interpreter:
         lanes = (*self.lanes[u], *u.src[1:])
         value, rows = self.reader(lanes, u.src[0])
         share = len(rows) // len(positions(self.lanes[u]))
-        groups = [rows[i:i + share] for i in range(0, len(rows), share)]
+        groups = [rows[i : i + share] for i in range(0, len(rows), share)]
         op, dtype = fold_op(u), u.dtype
 
         def step(item: Item) -> None:

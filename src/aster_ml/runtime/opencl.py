@@ -66,8 +66,10 @@ def missing() -> str | None:
     except ImportError as error:
         return f"pyopencl does not load ({error}); pip install --force-reinstall pyopencl may help"
     if not found:
-        return ("no OpenCL platform has a device; the graphics driver brings one, and PoCL is one "
-                "on any CPU: apt-get install pocl-opencl-icd")
+        return (
+            "no OpenCL platform has a device; the graphics driver brings one, and PoCL is one "
+            "on any CPU: apt-get install pocl-opencl-icd"
+        )
     return None
 
 
@@ -167,8 +169,10 @@ class OpenCLAllocator(PooledAllocator):
 
 def out_of_memory(name: str, error: Exception) -> OutOfMemoryError:
     """Many drivers take memory only when it is first used, and report it there."""
-    return OutOfMemoryError(f"{name} has no room for a buffer that is used for the first time "
-                            f"({error}); smaller batches would help")
+    return OutOfMemoryError(
+        f"{name} has no room for a buffer that is used for the first time "
+        f"({error}); smaller batches would help"
+    )
 
 
 class OpenCLProgram(Program):
@@ -211,8 +215,10 @@ class OpenCLProgram(Program):
         except cl.MemoryError as error:
             raise out_of_memory(self.backend.name, error) from None
         except cl.Error as error:
-            raise DeviceError(f"{self.backend.name}: kernel {self.name} with {global_size} blocks "
-                              f"of {local} work-items failed: {error}") from None
+            raise DeviceError(
+                f"{self.backend.name}: kernel {self.name} with {global_size} blocks "
+                f"of {local} work-items failed: {error}"
+            ) from None
         return float(event.profile.end - event.profile.start) * 1e-9
 
 
@@ -265,8 +271,9 @@ class OpenCLBackend(Backend):
                 warnings.simplefilter("ignore", cl.CompilerWarning)
                 return program.build(options=options, devices=[self.device], cache_dir=False)
         except cl.RuntimeError as error:
-            raise CompileError(f"{self.name}: the driver refused generated OpenCL C:\n{error}"
-                               ) from None
+            raise CompileError(
+                f"{self.name}: the driver refused generated OpenCL C:\n{error}"
+            ) from None
 
     def load(self, name: str, binary: bytes) -> Program:
         """The kernel `name`, ready to launch. Raises: CompileError."""

@@ -54,8 +54,10 @@ def capture(
             variable, value = u.src[0], u.src[1].arg
             name = variable.arg.name
             if values.setdefault(name, value) != value:
-                raise ArgumentError(f"variable {name} is bound to {values[name]} and to {value} in "
-                                    "one graph; one value at a time is possible")
+                raise ArgumentError(
+                    f"variable {name} is bound to {values[name]} and to {value} in "
+                    "one graph; one value at a time is possible"
+                )
             new[u] = variable
         elif not u.src:
             new[u] = u

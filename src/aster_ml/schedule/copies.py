@@ -39,5 +39,9 @@ def copy_before_views(body: UOp) -> UOp:
 
 def is_odd_copy(u: UOp) -> bool:
     """Whether `u` copies a broken-up view from a device that cannot lay it out."""
-    return (u.op is Ops.COPY and u.src[0].op in LAID_OUT
-            and str(u.src[0].device).startswith(DATA_ONLY) and slice_of_base(u.src[0]) is None)
+    return (
+        u.op is Ops.COPY
+        and u.src[0].op in LAID_OUT
+        and str(u.src[0].device).startswith(DATA_ONLY)
+        and slice_of_base(u.src[0]) is None
+    )

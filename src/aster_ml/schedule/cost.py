@@ -11,8 +11,18 @@ from aster_ml.uop.ops import Ops
 
 # Instructions an element where an op takes more than one: polynomials, divisions, the cipher.
 OP_COST: dict[Ops, int] = {
-    Ops.EXP2: 10, Ops.LOG2: 14, Ops.SIN: 24, Ops.POW: 30, Ops.SQRT: 5, Ops.RECIPROCAL: 4,
-    Ops.FDIV: 4, Ops.IDIV: 8, Ops.MOD: 8, Ops.THREEFRY: 100, Ops.CAST: 1, Ops.PAD: 1,
+    Ops.EXP2: 10,
+    Ops.LOG2: 14,
+    Ops.SIN: 24,
+    Ops.POW: 30,
+    Ops.SQRT: 5,
+    Ops.RECIPROCAL: 4,
+    Ops.FDIV: 4,
+    Ops.IDIV: 8,
+    Ops.MOD: 8,
+    Ops.THREEFRY: 100,
+    Ops.CAST: 1,
+    Ops.PAD: 1,
     Ops.INDEX: 6,
 }
 # One more store and load of an element, when that element stays in some cache.
@@ -38,11 +48,29 @@ def own_cost(u: UOp) -> int:
     return OP_COST.get(u.op, 1)
 
 
-FREE = frozenset({
-    Ops.CONST, Ops.PARAM, Ops.BUFFER, Ops.DEFINE_VAR, Ops.IOTA, Ops.DEVICE, Ops.RESHAPE,
-    Ops.EXPAND, Ops.PERMUTE, Ops.SHRINK, Ops.FLIP, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD, Ops.AFTER,
-    Ops.REDUCE, Ops.SCATTER, Ops.CONTIGUOUS, Ops.COPY, Ops.BIND,
-})
+FREE = frozenset(
+    {
+        Ops.CONST,
+        Ops.PARAM,
+        Ops.BUFFER,
+        Ops.DEFINE_VAR,
+        Ops.IOTA,
+        Ops.DEVICE,
+        Ops.RESHAPE,
+        Ops.EXPAND,
+        Ops.PERMUTE,
+        Ops.SHRINK,
+        Ops.FLIP,
+        Ops.DETACH,
+        Ops.CONTIGUOUS_BACKWARD,
+        Ops.AFTER,
+        Ops.REDUCE,
+        Ops.SCATTER,
+        Ops.CONTIGUOUS,
+        Ops.COPY,
+        Ops.BIND,
+    }
+)
 MAX_COST = 1 << 20
 
 

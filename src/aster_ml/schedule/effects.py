@@ -19,8 +19,9 @@ def snapshot_value(body: UOp, value: UOp) -> UOp:
         if u.op is Ops.STORE and u.src[1] is value:
             if value.op is Ops.CONTIGUOUS:
                 raise InternalError(f"effects: {value!r} collides although it is stored apart")
-            changes[u] = u.replace(src=(u.src[0], UOp(Ops.CONTIGUOUS, value.dtype, (value,)),
-                                        *u.src[2:]))
+            changes[u] = u.replace(
+                src=(u.src[0], UOp(Ops.CONTIGUOUS, value.dtype, (value,)), *u.src[2:])
+            )
     return substitute_all([body], changes)[0]
 
 

@@ -102,6 +102,7 @@ def make_schedule(body: UOp) -> Schedule:
             continue
         written = frozenset([d.writes for d in drafts if d.writes < len(params)])
         new = {memory_of(store) for store in body.src[: body.arg.fresh]}
-        return Schedule([d.step for d in drafts], splitter.slots, len(params), written,
-                        written - new)
+        return Schedule(
+            [d.step for d in drafts], splitter.slots, len(params), written, written - new
+        )
     raise InternalError("plan: effects collide however often values are stored beforehand")

@@ -147,9 +147,21 @@ class Splitter:
         offset, after = 0, frozenset[UOp]()
         while u not in self.planner.stored and u.op is not Ops.PARAM:
             if u.op is Ops.SHRINK:
-                run = slice_of_base(UOp(Ops.SHRINK, u.dtype, (UOp(
-                    Ops.RESHAPE, u.dtype, (UOp.param(0, prod(u.src[0].shape), u.dtype),),
-                    tuple(u.src[0].shape)),), u.arg))
+                run = slice_of_base(
+                    UOp(
+                        Ops.SHRINK,
+                        u.dtype,
+                        (
+                            UOp(
+                                Ops.RESHAPE,
+                                u.dtype,
+                                (UOp.param(0, prod(u.src[0].shape), u.dtype),),
+                                tuple(u.src[0].shape),
+                            ),
+                        ),
+                        u.arg,
+                    )
+                )
                 need(run is not None, f"split: {u!r} is no run of its source")
                 offset += run[1] * u.dtype.itemsize  # type: ignore[index]
             elif u.op is Ops.AFTER:
@@ -163,9 +175,14 @@ class Splitter:
         slot, offset, after = self.source_memory(u.src[0])
         out = self.memory(u)
         nbytes = max(estimate(prod(u.shape)), 0) * u.dtype.itemsize
-        self.drafts.append(Draft(
-            Step("copy", (out, slot), None, str(u.device), offset, nbytes),
-            [(slot, after)], out, stored.target))
+        self.drafts.append(
+            Draft(
+                Step("copy", (out, slot), None, str(u.device), offset, nbytes),
+                [(slot, after)],
+                out,
+                stored.target,
+            )
+        )
 
     def draft_view(self, stored: Stored) -> None:
         """A BITCAST to another width: the same bytes."""
@@ -213,8 +230,9 @@ class Splitter:
         out = self.memory(u)
         sizes = u.arg.shape
         ranges = tuple([UOp.range(s, i) for i, s in enumerate(sizes)])
-        self.emit(u, out, flat_index(ranges, sizes), UOp.const(u.dtype, 0), ranges, None,
-                  frozenset())
+        self.emit(
+            u, out, flat_index(ranges, sizes), UOp.const(u.dtype, 0), ranges, None, frozenset()
+        )
         flat = self.planner.simple(flat_index(value.src[1:], sizes))
         added = self.planner.token(u).index(flat).load().alu(u.arg.op, value.src[0])
         self.emit(u, out, flat, added, stored.ranges, target, frozenset())
@@ -224,8 +242,14 @@ class Splitter:
         self.drafts.extend([first, second])
 
     def emit(
-        self, u: UOp, out: int, flat: UOp, value: UOp, ranges: tuple[UOp, ...],
-        target: UOp | None, target_after: frozenset[UOp],
+        self,
+        u: UOp,
+        out: int,
+        flat: UOp,
+        value: UOp,
+        ranges: tuple[UOp, ...],
+        target: UOp | None,
+        target_after: frozenset[UOp],
     ) -> None:
         """Closes one kernel: numbers its buffers and ranges, notes what it reads."""
         slots = [out]
@@ -248,8 +272,7 @@ class Splitter:
                 slots.append(slot)
                 dtypes_.append(source.dtype)
             size = self.slots[slot].size
-            changes[node.src[0]] = UOp(
-                Ops.PARAM, source.dtype, (), ParamArg(number[slot], size))
+            changes[node.src[0]] = UOp(Ops.PARAM, source.dtype, (), ParamArg(number[slot], size))
         flat, value = substitute_all([flat, value], changes)
         out_param = UOp(Ops.PARAM, value.dtype, (), ParamArg(0, self.slots[out].size))
         order = [r for r in ranges if r.op is Ops.RANGE]
@@ -277,8 +300,10 @@ def check_bounds(target: UOp, value: UOp) -> None:
     for at in [target, *ungated]:
         low, high = at.src[1].bounds
         if low < 0 or high >= at.src[0].arg.size:
-            raise InternalError(f"split: an index runs from {low} to {high} in a buffer of "
-                                f"{at.src[0].arg.size} elements: {render_expr(at.src[1])}")
+            raise InternalError(
+                f"split: an index runs from {low} to {high} in a buffer of "
+                f"{at.src[0].arg.size} elements: {render_expr(at.src[1])}"
+            )
 
 
 def base_param(u: UOp) -> UOp:
@@ -321,8 +346,11 @@ def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) 
                 else:
                     before[w].add(i)
         for w in writers.get(d.writes, ()):
-            if w != i and (drafts[w].store in d.target_after or (w < i and d.store is None) or (
-                    w < i and drafts[w].store is None)):
+            if w != i and (
+                drafts[w].store in d.target_after
+                or (w < i and d.store is None)
+                or (w < i and drafts[w].store is None)
+            ):
                 before[i].add(w)
     result: list[Draft] = []
     state = [0] * len(drafts)
@@ -356,8 +384,7 @@ def cycle_param(drafts: list[Draft], stack: list[int], params: list[UOp]) -> UOp
     for i in reversed(stack):
         d = drafts[i]
         for slot, _ in d.reads:
-            if slot < len(params) and any(
-                    o.writes == slot and o.store is not None for o in drafts):
+            if slot < len(params) and any(o.writes == slot and o.store is not None for o in drafts):
                 return params[slot]
     raise InternalError("split: steps wait for one another and no argument explains it")
 

@@ -46,7 +46,7 @@ def split_one(u: UOp) -> UOp:
     if parts < 8:
         return u
     inner = shape[axis] // parts
-    split_shape = (*shape[:axis], parts, inner, *shape[axis + 1:])
+    split_shape = (*shape[:axis], parts, inner, *shape[axis + 1 :])
     axes = tuple(sorted([a if a < axis else a + 1 for a in u.arg.axes if a != axis] + [axis + 1]))
     partial = x.mop(Ops.RESHAPE, split_shape).rop(u.arg.op, axes)
     stored = UOp(Ops.CONTIGUOUS, u.dtype, (partial,))

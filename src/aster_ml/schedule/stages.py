@@ -139,9 +139,14 @@ class StagePlanner:
     def new_ranges(self, shape: tuple[int | UOp, ...], kind: AxisType) -> tuple[UOp, ...]:
         """Fresh ranges over a shape; axes of size 1 need none."""
         # Sizes in simplest form: simplifying an index must not make another range of one.
-        return tuple([ZERO if isinstance(s, int) and s == 1
-                      else UOp.range(s if isinstance(s, int) else self.simple(s),
-                                     next(self.ids), kind) for s in shape])
+        return tuple(
+            [
+                ZERO
+                if isinstance(s, int) and s == 1
+                else UOp.range(s if isinstance(s, int) else self.simple(s), next(self.ids), kind)
+                for s in shape
+            ]
+        )
 
     def go_down(self) -> None:
         """Consumers first: how is each node read, and is it stored?"""
@@ -182,8 +187,7 @@ class StagePlanner:
         if u.op is Ops.STORE:
             self.derived[u, reading] = (self.add(value, reading),)
         elif u.op is Ops.SCATTER:
-            self.derived[u, reading] = tuple([self.add(s, scalar_aware(s, reading))
-                                              for s in u.src])
+            self.derived[u, reading] = tuple([self.add(s, scalar_aware(s, reading)) for s in u.src])
         else:
             self.pass_on(u, reading)
 
@@ -205,15 +209,18 @@ class StagePlanner:
             else:
                 valid = reading.valid
             result: tuple[Reading, ...] = (
-                self.add(u.src[0], reading._replace(idxs=idxs, valid=valid)),)
+                self.add(u.src[0], reading._replace(idxs=idxs, valid=valid)),
+            )
         elif op is Ops.REDUCE:
-            axes = self.new_ranges(
-                tuple([u.src[0].shape[a] for a in u.arg.axes]), AxisType.REDUCE)
+            axes = self.new_ranges(tuple([u.src[0].shape[a] for a in u.arg.axes]), AxisType.REDUCE)
             place = dict(zip(u.arg.axes, axes, strict=True))
             idxs = tuple([place.get(i, idx) for i, idx in enumerate(reading.idxs)])
             nest = (*self.nest_of(reading), *[a for a in axes if a.op is Ops.RANGE])
-            result = (self.add(u.src[0], reading._replace(
-                idxs=idxs, nest=nest, summed=u.arg.op is Ops.ADD)),)
+            result = (
+                self.add(
+                    u.src[0], reading._replace(idxs=idxs, nest=nest, summed=u.arg.op is Ops.ADD)
+                ),
+            )
         elif op is Ops.INDEX:
             # The indices are values read here; what they select from is read from memory.
             parts = [self.add(s, scalar_aware(s, reading)) for s in u.src[1:]]
@@ -253,8 +260,10 @@ class StagePlanner:
         numel = max(estimate(prod(u.shape)), 1)
         repeats = sum(self.times(r) for r in readings) - numel
         spared = repeats * (compute + cost.EXTRA_LOAD * max(loads - 1, 0))
-        price = numel * (cost.STORE_AND_LOAD + (
-            cost.SAME_KERNEL_BONUS if len(roots) == 1 else 0)) + cost.LAUNCH
+        price = (
+            numel * (cost.STORE_AND_LOAD + (cost.SAME_KERNEL_BONUS if len(roots) == 1 else 0))
+            + cost.LAUNCH
+        )
         work = max(volume(r.nest) for r in readings)
         return spared > price and spared * 10 > work and self.worth_storing(u)
 
@@ -287,8 +296,12 @@ class StagePlanner:
 
     def divides(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether the source indices of a RESHAPE hold divisions."""
-        return any(x.op in (Ops.IDIV, Ops.MOD) for r in readings
-                   for i in source_index(u, r.idxs)[0] for x in toposort(self.simple(i)))
+        return any(
+            x.op in (Ops.IDIV, Ops.MOD)
+            for r in readings
+            for i in source_index(u, r.idxs)[0]
+            for x in toposort(self.simple(i))
+        )
 
     def may_fuse_reduce(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether a reduction can be computed inside the one kernel that reads it.
@@ -369,9 +382,7 @@ class StagePlanner:
             self.memory_behind[found] = key
         return found
 
-    def express(
-        self, u: UOp, reading: Reading, values: dict[tuple[UOp, Reading], UOp]
-    ) -> UOp:
+    def express(self, u: UOp, reading: Reading, values: dict[tuple[UOp, Reading], UOp]) -> UOp:
         """The value of `u` at a reading, from those of its sources."""
         op = u.op
         if op is Ops.CONST:
@@ -384,16 +395,17 @@ class StagePlanner:
         if op is Ops.INDEX:
             idxs = tuple([values[s, r] for s, r in zip(u.src[1:], below[1:], strict=True)])
             memory, after = self.memory_of(u.src[0])
-            return self.read_memory(memory, u.src[0].shape, reading._replace(
-                idxs=idxs, after=(*reading.after, *after)))
+            return self.read_memory(
+                memory, u.src[0].shape, reading._replace(idxs=idxs, after=(*reading.after, *after))
+            )
         if op is Ops.STORE:
             return values[u.src[1], below[0]]
         src = [values[s, r] for s, r in zip(u.src, below, strict=False)]
         if op in ELEMENTWISE:
-            if u.dtype is dtypes.index or (u.dtype is dtypes.bool
-                                           and src[0].dtype is dtypes.index):
-                return self.simple(src[0].alu(op, *src[1:]) if op is not Ops.CAST
-                                   else src[0].cast(u.dtype))
+            if u.dtype is dtypes.index or (u.dtype is dtypes.bool and src[0].dtype is dtypes.index):
+                return self.simple(
+                    src[0].alu(op, *src[1:]) if op is not Ops.CAST else src[0].cast(u.dtype)
+                )
             return UOp(op, u.dtype, tuple(src), u.arg)
         if op is Ops.PAD:
             _, valid = source_index(u, reading.idxs)
@@ -404,8 +416,11 @@ class StagePlanner:
             if src[0].op is Ops.REDUCE and src[0].arg.op is u.arg.op is Ops.ADD:
                 # A sum of sums is one sum.
                 return src[0].replace(src=(src[0].src[0], *ranges, *src[0].src[1:]))
-            return src[0] if not ranges else UOp(
-                Ops.REDUCE, u.dtype, (src[0], *ranges), u.arg._replace(axes=()))
+            return (
+                src[0]
+                if not ranges
+                else UOp(Ops.REDUCE, u.dtype, (src[0], *ranges), u.arg._replace(axes=()))
+            )
         if op is Ops.SCATTER:
             return UOp(Ops.SCATTER, u.dtype, tuple(src), u.arg)
         return src[0]

@@ -134,9 +134,18 @@ def cast_inward(u: UOp, x: UOp) -> UOp | None:
     return UOp(x.op, INDEX, src)
 
 
-ARITHMETIC = frozenset({
-    Ops.CAST, Ops.WHERE, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX,
-})
+ARITHMETIC = frozenset(
+    {
+        Ops.CAST,
+        Ops.WHERE,
+        Ops.ADD,
+        Ops.SUB,
+        Ops.MUL,
+        Ops.IDIV,
+        Ops.MOD,
+        Ops.MAX,
+    }
+)
 
 
 def compare_as_index(u: UOp, x: UOp, y: UOp) -> UOp | None:
@@ -203,8 +212,11 @@ def shift_to_arithmetic(u: UOp, x: UOp, c: UOp) -> UOp | None:
 
 def mask_to_mod(x: UOp, c: UOp) -> UOp | None:
     """rewrite: x & (2**k - 1) -> x % 2**k."""
-    return UOp(Ops.MOD, INDEX, (x, number(c.arg + 1))) if c.arg > 0 and not (
-        c.arg & (c.arg + 1)) else None
+    return (
+        UOp(Ops.MOD, INDEX, (x, number(c.arg + 1)))
+        if c.arg > 0 and not (c.arg & (c.arg + 1))
+        else None
+    )
 
 
 X, Y, Z = UPat.var("x"), UPat.var("y"), UPat.var("z")
@@ -224,14 +236,24 @@ CONSTANT_RULES: list[Rule] = [
     Rule("fold-binary", UPat(BINARY, None, (C, D)), fold),
     Rule("fold-ternary", UPat(TERNARY, None, (UPat.cvar(), C, D)), fold),
     Rule("constant-right", UPat(COMMUTATIVE, None, (C, X)), constant_right),
-    Rule("fold-nested", UPat((Ops.ADD, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.MAX), WHOLE, (
-        UPat((Ops.ADD, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.MAX), None, (X, C)), D)),
-        fold_nested, same_op_inside),
+    Rule(
+        "fold-nested",
+        UPat(
+            (Ops.ADD, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.MAX),
+            WHOLE,
+            (UPat((Ops.ADD, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.MAX), None, (X, C)), D),
+        ),
+        fold_nested,
+        same_op_inside,
+    ),
 ]
 
 WHOLE_NUMBER_RULES: list[Rule] = [
-    Rule("compare-by-bounds", UPat((Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ), BOOL, (WX, Y)),
-         decided_by_bounds),
+    Rule(
+        "compare-by-bounds",
+        UPat((Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ), BOOL, (WX, Y)),
+        decided_by_bounds,
+    ),
     Rule("add-zero", IX + 0, lambda x: x),
     Rule("subtract-zero", IX - 0, lambda x: x),
     Rule("subtract-itself", IX - X, lambda u: like(u, 0)),
@@ -252,13 +274,21 @@ WHOLE_NUMBER_RULES: list[Rule] = [
     Rule("not-less-than-itself", X < X, lambda: FALSE),
     Rule("equals-itself", WX.eq(X), lambda: TRUE),
     Rule("differs-from-itself", WX.ne(X), lambda: FALSE),
-    Rule("compare-as-index", UPat((Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE), BOOL, (
-        UPat(Ops.CAST, INTS, (UPat.var("x", INDEX),)), UPat.cvar("y"))), compare_as_index),
+    Rule(
+        "compare-as-index",
+        UPat(
+            (Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE),
+            BOOL,
+            (UPat(Ops.CAST, INTS, (UPat.var("x", INDEX),)), UPat.cvar("y")),
+        ),
+        compare_as_index,
+    ),
     Rule("shift-to-arithmetic", UPat((Ops.SHL, Ops.SHR), INDEX, (X, C)), shift_to_arithmetic),
     Rule("mask-to-remainder", UPat(Ops.AND, INDEX, (X, C)), mask_to_mod),
     Rule("max-by-difference", UPat(Ops.MAX, INDEX, (X, Y)), max_by_difference),
-    Rule("ordered-choice", UPat(Ops.WHERE, INDEX, (UPat(Ops.CMPLT, name="c"), X, Y)),
-         ordered_choice),
+    Rule(
+        "ordered-choice", UPat(Ops.WHERE, INDEX, (UPat(Ops.CMPLT, name="c"), X, Y)), ordered_choice
+    ),
     Rule("fixed-by-bounds", UPat((Ops.WHERE, Ops.CAST), INDEX), fixed_by_bounds),
 ]
 
@@ -276,30 +306,68 @@ ANY_DTYPE_RULES: list[Rule] = [
     Rule("negate-twice", UPat(Ops.NEG, None, (UPat(Ops.NEG, None, (X,)),)), lambda x: x),
     Rule("cast-to-itself", X.cast(), lambda x: x, lambda u, x: u.dtype is x.dtype),
     Rule("cast-twice", X.cast().cast(), cast_twice),
-    Rule("bitcast-to-itself", UPat(Ops.BITCAST, None, (X,)), lambda x: x,
-         lambda u, x: u.dtype is x.dtype),
-    Rule("bitcast-twice", UPat(Ops.BITCAST, None, (UPat(Ops.BITCAST, None, (X,)),)),
-         lambda u, x: UOp(Ops.BITCAST, u.dtype, (x,)),
-         # Where NaN is a value in between, its payload may not survive.
-         lambda u: u.src[0].dtype.kind != "float"),
-    Rule("cast-inward", UPat(Ops.CAST, INDEX, (UPat(
-        (Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.WHERE), None, None,
-        name="x"),)), cast_inward),
+    Rule(
+        "bitcast-to-itself",
+        UPat(Ops.BITCAST, None, (X,)),
+        lambda x: x,
+        lambda u, x: u.dtype is x.dtype,
+    ),
+    Rule(
+        "bitcast-twice",
+        UPat(Ops.BITCAST, None, (UPat(Ops.BITCAST, None, (X,)),)),
+        lambda u, x: UOp(Ops.BITCAST, u.dtype, (x,)),
+        # Where NaN is a value in between, its payload may not survive.
+        lambda u: u.src[0].dtype.kind != "float",
+    ),
+    Rule(
+        "cast-inward",
+        UPat(
+            Ops.CAST,
+            INDEX,
+            (
+                UPat(
+                    (Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.WHERE),
+                    None,
+                    None,
+                    name="x",
+                ),
+            ),
+        ),
+        cast_inward,
+    ),
     Rule("where-constant", UPat.cvar("c").where(X, Y), lambda c, x, y: x if c.arg else y),
     Rule("where-same", COND.where(X, X), lambda x: x),
-    Rule("where-not", COND.logical_not().where(X, Y), lambda b, x, y: UOp(
-        Ops.WHERE, x.dtype, (b, y, x))),
-    Rule("where-different", UPat(Ops.CMPNE, BOOL, (Z, UPat.var("w"))).where(X, Y),
-         lambda x, y, z, w: UOp(Ops.WHERE, x.dtype, (UOp(Ops.CMPEQ, BOOL, (z, w)), y, x)),
-         lambda z: z.dtype is not BOOL),
-    Rule("where-inner-true", COND.where(COND.where(X, Y), Z), lambda b, x, z: UOp(
-        Ops.WHERE, x.dtype, (b, x, z))),
-    Rule("where-inner-false", COND.where(X, COND.where(Y, Z)), lambda b, x, z: UOp(
-        Ops.WHERE, x.dtype, (b, x, z))),
-    Rule("where-and", COND.where(UPat.var("e", BOOL).where(X, Y), Y), lambda b, e, x, y: UOp(
-        Ops.WHERE, x.dtype, (UOp(Ops.AND, BOOL, (b, e)), x, y))),
-    Rule("where-or", COND.where(X, UPat.var("e", BOOL).where(X, Y)), lambda b, e, x, y: UOp(
-        Ops.WHERE, x.dtype, (UOp(Ops.OR, BOOL, (b, e)), x, y))),
+    Rule(
+        "where-not",
+        COND.logical_not().where(X, Y),
+        lambda b, x, y: UOp(Ops.WHERE, x.dtype, (b, y, x)),
+    ),
+    Rule(
+        "where-different",
+        UPat(Ops.CMPNE, BOOL, (Z, UPat.var("w"))).where(X, Y),
+        lambda x, y, z, w: UOp(Ops.WHERE, x.dtype, (UOp(Ops.CMPEQ, BOOL, (z, w)), y, x)),
+        lambda z: z.dtype is not BOOL,
+    ),
+    Rule(
+        "where-inner-true",
+        COND.where(COND.where(X, Y), Z),
+        lambda b, x, z: UOp(Ops.WHERE, x.dtype, (b, x, z)),
+    ),
+    Rule(
+        "where-inner-false",
+        COND.where(X, COND.where(Y, Z)),
+        lambda b, x, z: UOp(Ops.WHERE, x.dtype, (b, x, z)),
+    ),
+    Rule(
+        "where-and",
+        COND.where(UPat.var("e", BOOL).where(X, Y), Y),
+        lambda b, e, x, y: UOp(Ops.WHERE, x.dtype, (UOp(Ops.AND, BOOL, (b, e)), x, y)),
+    ),
+    Rule(
+        "where-or",
+        COND.where(X, UPat.var("e", BOOL).where(X, Y)),
+        lambda b, e, x, y: UOp(Ops.WHERE, x.dtype, (UOp(Ops.OR, BOOL, (b, e)), x, y)),
+    ),
 ]
 
 BOOL_RULES: list[Rule] = [
@@ -308,20 +376,34 @@ BOOL_RULES: list[Rule] = [
     Rule("differs-from-false", COND.ne(False), lambda b: b),
     Rule("equals-true", COND.eq(True), lambda b: b),
     Rule("equals-false", COND.eq(False), lambda b: negate(b)),
-    Rule("bool-add", UPat((Ops.ADD, Ops.MAX), BOOL, (X, Y)), lambda x, y: UOp(
-        Ops.OR, BOOL, (x, y))),
+    Rule(
+        "bool-add", UPat((Ops.ADD, Ops.MAX), BOOL, (X, Y)), lambda x, y: UOp(Ops.OR, BOOL, (x, y))
+    ),
     Rule("bool-multiply", UPat(Ops.MUL, BOOL, (X, Y)), lambda x, y: UOp(Ops.AND, BOOL, (x, y))),
-    Rule("bool-less-than", UPat(Ops.CMPLT, BOOL, (UPat.var("x", BOOL), Y)), lambda x, y: UOp(
-        Ops.AND, BOOL, (negate(x), y))),
+    Rule(
+        "bool-less-than",
+        UPat(Ops.CMPLT, BOOL, (UPat.var("x", BOOL), Y)),
+        lambda x, y: UOp(Ops.AND, BOOL, (negate(x), y)),
+    ),
     Rule("bool-xor", UPat(Ops.XOR, BOOL, (X, Y)), lambda x, y: UOp(Ops.CMPNE, BOOL, (x, y))),
-    Rule("cast-to-bool-compare", X.cast((BOOL,)), lambda x: UOp(
-        Ops.CMPNE, BOOL, (x, UOp.const(x.dtype, 0))), lambda x: x.dtype is INDEX),
+    Rule(
+        "cast-to-bool-compare",
+        X.cast((BOOL,)),
+        lambda x: UOp(Ops.CMPNE, BOOL, (x, UOp.const(x.dtype, 0))),
+        lambda x: x.dtype is INDEX,
+    ),
 ]
 
 GATE_RULES: list[Rule] = [
-    Rule("load-gate-true", UPat(Ops.LOAD, None, (X, UPat.const(True))), lambda u, x: UOp(
-        Ops.LOAD, u.dtype, (x,))),
+    Rule(
+        "load-gate-true",
+        UPat(Ops.LOAD, None, (X, UPat.const(True))),
+        lambda u, x: UOp(Ops.LOAD, u.dtype, (x,)),
+    ),
     Rule("load-gate-false", UPat(Ops.LOAD, None, (X, UPat.const(False))), lambda u: like(u, 0)),
-    Rule("store-gate-true", UPat(Ops.STORE, None, (X, Y, UPat.const(True))), lambda u, x, y: UOp(
-        Ops.STORE, u.dtype, (x, y))),
+    Rule(
+        "store-gate-true",
+        UPat(Ops.STORE, None, (X, Y, UPat.const(True))),
+        lambda u, x, y: UOp(Ops.STORE, u.dtype, (x, y)),
+    ),
 ]

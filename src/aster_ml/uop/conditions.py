@@ -44,8 +44,11 @@ def negate(u: UOp) -> UOp:
 
 def has_symbolic_size(form: Form) -> bool:
     """Whether a range of symbolic size is among the factors."""
-    return any(f.op is Ops.RANGE and f.src[0].op is not Ops.CONST
-               for t in form.terms for f in factors_of(t))
+    return any(
+        f.op is Ops.RANGE and f.src[0].op is not Ops.CONST
+        for t in form.terms
+        for f in factors_of(t)
+    )
 
 
 def drop_small_rest(form: Form) -> tuple[Form, Form] | None:
@@ -254,7 +257,8 @@ def join_all(parts: dict[UOp, None]) -> UOp:
             lows = [v for v in (before.low, found.low) if v is not None]
             highs = [v for v in (before.high, found.high) if v is not None]
             intervals[found.term] = Interval(
-                found.term, max(lows, default=None), min(highs, default=None))
+                found.term, max(lows, default=None), min(highs, default=None)
+            )
         # What another part already says adds nothing to it.
         elif part.op is not Ops.OR or not any(p in parts for p in parts_of(part, Ops.OR)):
             kept.append(part)
@@ -308,14 +312,28 @@ A, B = UPat.var("a", BOOL), UPat.var("b", BOOL)
 
 CONDITION_RULES: list[Rule] = [
     Rule("less-than-normal-form", X < Y, less_than),
-    Rule("equal-normal-form", UPat((Ops.CMPEQ, Ops.CMPNE), BOOL, (X, Y)),
-         lambda u, x, y: equal(u.op, x, y)),
-    Rule("not-less-than", (X < Y).logical_not(),
-         lambda x, y: UOp(Ops.CMPLT, BOOL, (y, UOp(Ops.ADD, INDEX, (x, number(1)))))),
-    Rule("not-equal", UPat.var("x").eq(UPat.var("y")).logical_not(),
-         lambda x, y: UOp(Ops.CMPNE, BOOL, (x, y)), lambda x: x.dtype is not BOOL),
-    Rule("not-not-equal", UPat.var("x").ne(UPat.var("y")).logical_not(),
-         lambda x, y: UOp(Ops.CMPEQ, BOOL, (x, y)), lambda x: x.dtype is not BOOL),
+    Rule(
+        "equal-normal-form",
+        UPat((Ops.CMPEQ, Ops.CMPNE), BOOL, (X, Y)),
+        lambda u, x, y: equal(u.op, x, y),
+    ),
+    Rule(
+        "not-less-than",
+        (X < Y).logical_not(),
+        lambda x, y: UOp(Ops.CMPLT, BOOL, (y, UOp(Ops.ADD, INDEX, (x, number(1))))),
+    ),
+    Rule(
+        "not-equal",
+        UPat.var("x").eq(UPat.var("y")).logical_not(),
+        lambda x, y: UOp(Ops.CMPNE, BOOL, (x, y)),
+        lambda x: x.dtype is not BOOL,
+    ),
+    Rule(
+        "not-not-equal",
+        UPat.var("x").ne(UPat.var("y")).logical_not(),
+        lambda x, y: UOp(Ops.CMPEQ, BOOL, (x, y)),
+        lambda x: x.dtype is not BOOL,
+    ),
     Rule("conjunction-normal-form", UPat(Ops.AND, BOOL), conjunction),
     Rule("disjunction-normal-form", UPat(Ops.OR, BOOL), disjunction),
 ]

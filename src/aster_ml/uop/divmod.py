@@ -166,7 +166,7 @@ def div_of_div(c: UOp, info: Info) -> UOp | None:
     form = info[0]
     if len(form.terms) != 1:
         return None
-    (t, a), = form.terms.items()
+    ((t, a),) = form.terms.items()
     if a != 1 or t.op is not Ops.IDIV or t.src[1].op is not Ops.CONST or t.src[1].arg <= 0:
         return None
     inner = t.src[1].arg
@@ -190,7 +190,7 @@ def div_of_mod(c: UOp, info: Info) -> UOp | None:
     form, d = info[0], c.arg
     if len(form.terms) != 1 or form.const:
         return None
-    (t, a), = form.terms.items()
+    ((t, a),) = form.terms.items()
     if a != 1 or t.op is not Ops.MOD or t.src[1].op is not Ops.CONST:
         return None
     m = t.src[1].arg
@@ -243,11 +243,10 @@ def split_by(x: Form, d: Form) -> tuple[Form, Form]:
             else:
                 break
         else:
-            part = Form({product_of(factors): a // lead_a}, 0) if factors else Form(
-                {}, a // lead_a)
+            part = Form({product_of(factors): a // lead_a}, 0) if factors else Form({}, a // lead_a)
             smaller = rest
             for s, b in d.terms.items():
-                for p, e in (part.terms.items() or [(None, part.const)]):
+                for p, e in part.terms.items() or [(None, part.const)]:
                     monomial = s if p is None else product_of(factors_of(p) + factors_of(s))
                     smaller = smaller.plus(Form({monomial: 1}, 0), -b * e)
             smaller = smaller.plus(part, -d.const)

@@ -95,8 +95,11 @@ def power(dtype: DType, x: Any, y: Any) -> Any:
     if dtype.kind != "float":
         if y >= 0:
             # Only the low bits of a wrapping result are kept, so huge powers stay cheap.
-            return x**y if dtype is dtypes.index or dtype is dtypes.bool else pow(
-                x, y, 1 << dtype.bits)
+            return (
+                x**y
+                if dtype is dtypes.index or dtype is dtypes.bool
+                else pow(x, y, 1 << dtype.bits)
+            )
         return {1: 1, -1: -1 if y % 2 else 1}.get(x, 0)
     try:
         return math.pow(x, y)

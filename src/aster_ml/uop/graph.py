@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable
 from aster_ml.uop.node import UOp
 
 
-def toposort(
-    *roots: UOp, enter: Callable[[UOp], bool] | None = None
-) -> dict[UOp, None]:
+def toposort(*roots: UOp, enter: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
     """Every node below the roots (and they), sources first.
 
     `enter` says whether to go below a node; the node itself is listed either way.

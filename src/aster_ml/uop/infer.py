@@ -54,8 +54,9 @@ def merged_arg(u: UOp) -> Any:
     rest = iter(u.src[1:])
     if u.op in (Ops.RESHAPE, Ops.EXPAND):
         return tuple([next(rest) if a is None else a for a in u.arg])
-    return tuple([(next(rest) if a is None else a, next(rest) if b is None else b)
-                  for a, b in u.arg])
+    return tuple(
+        [(next(rest) if a is None else a, next(rest) if b is None else b) for a, b in u.arg]
+    )
 
 
 def movement_shape(u: UOp) -> Shape:
@@ -88,8 +89,10 @@ def infer_shape(u: UOp) -> Shape | None:
             shape = s.shape
             if shape:
                 if best and shape != best:
-                    raise ShapeError(f"{op.name.lower()}: shapes {show_shape(best)} and "
-                                     f"{show_shape(shape)} differ; broadcast them first")
+                    raise ShapeError(
+                        f"{op.name.lower()}: shapes {show_shape(best)} and "
+                        f"{show_shape(shape)} differ; broadcast them first"
+                    )
                 best = shape
         return best
     if op in MOVEMENT:
@@ -130,8 +133,9 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
     Ops.AFTER: lambda u: u.src[0].shape,
     Ops.REDUCE: shape_of_reduce,
     Ops.SCATTER: lambda u: u.arg.shape,
-    Ops.STAGE: lambda u: tuple([r.src[0].arg if r.src[0].op is Ops.CONST else r.src[0]
-                                for r in u.src[1:]]),
+    Ops.STAGE: lambda u: tuple(
+        [r.src[0].arg if r.src[0].op is Ops.CONST else r.src[0] for r in u.src[1:]]
+    ),
     Ops.INDEX: shape_of_index,
     Ops.LOAD: lambda u: (),
     Ops.ACCUMULATE: lambda u: (),
@@ -189,8 +193,10 @@ def bounds_of_alu(u: UOp) -> tuple[Any, Any] | None:
         return bounds_of_floor(op, a0, a1, b0, b1) if b0 > 0 or b1 < 0 else None
     if op is Ops.IDIV and (b0 > 0 or b1 < 0):
         ends = (cdiv(a0, b0), cdiv(a0, b1), cdiv(a1, b0), cdiv(a1, b1))
-        return (min(*ends, 0) if a0 <= 0 <= a1 else min(ends),
-                max(*ends, 0) if a0 <= 0 <= a1 else max(ends))
+        return (
+            min(*ends, 0) if a0 <= 0 <= a1 else min(ends),
+            max(*ends, 0) if a0 <= 0 <= a1 else max(ends),
+        )
     if op is Ops.MOD and b0 > 0:
         if b0 == b1 and cdiv(a0, b0) == cdiv(a1, b0) and (a0 >= 0) == (a1 >= 0):
             return cmod(a0, b0), cmod(a1, b0)
@@ -272,5 +278,7 @@ def infer_bounds(u: UOp) -> tuple[Any, Any]:
 def check_reshape(old: Shape, new: Shape) -> None:
     """Raises ShapeError unless both shapes hold the same number of elements."""
     if prod(old) != prod(new):
-        raise ShapeError(f"reshape: {show_shape(old)} has {prod(old)} elements, "
-                         f"{show_shape(new)} has {prod(new)}")
+        raise ShapeError(
+            f"reshape: {show_shape(old)} has {prod(old)} elements, "
+            f"{show_shape(new)} has {prod(new)}"
+        )

@@ -253,7 +253,7 @@ def product_form(forms: list[Form], c: int) -> Form:
         else:
             result = multiply(result, form)
     if terms > EXPAND_LIMIT and result.size():
-        (t, a), = result.terms.items() or [(None, result.const)]
+        ((t, a),) = result.terms.items() or [(None, result.const)]
         atoms = ([] if t is None else factors_of(t)) + [node_of(form) for form in sums]
         return Form({product_of(atoms): a}, 0)
     for form in sums:
@@ -301,8 +301,14 @@ def replace_inner_range(form: Form) -> Form | None:
     A range stands at its last value where that makes the sum smaller, else at 0. Only ranges that
     occur as plain factors beside what is never negative are replaced.
     """
-    for target in sort_atoms({f for t in form.terms for f in factors_of(t)
-                              if f.op is Ops.RANGE and f.src[0].op is not Ops.CONST}):
+    for target in sort_atoms(
+        {
+            f
+            for t in form.terms
+            for f in factors_of(t)
+            if f.op is Ops.RANGE and f.src[0].op is not Ops.CONST
+        }
+    ):
         last = form_of(target.src[0])
         last = Form(last.terms, last.const - 1)
         result = Form({}, form.const)

@@ -80,17 +80,29 @@ def source_index(u: UOp, idxs: Indices) -> tuple[Indices, UOp | None]:
     if op is Ops.RESHAPE:
         return reshape_index(source.shape, u.shape, idxs), None
     if op is Ops.EXPAND:
-        return tuple([ZERO if isinstance(s, int) and s == 1 else i
-                      for s, i in zip(source.shape, idxs, strict=True)]), None
+        return tuple(
+            [
+                ZERO if isinstance(s, int) and s == 1 else i
+                for s, i in zip(source.shape, idxs, strict=True)
+            ]
+        ), None
     if op is Ops.PERMUTE:
         place = sorted(range(len(u.arg)), key=u.arg.__getitem__)
         return tuple([idxs[p] for p in place]), None
     if op is Ops.FLIP:
-        return tuple([index_alu(Ops.SUB, to_uop(s - 1), i) if axis in u.arg else i
-                      for axis, (s, i) in enumerate(zip(source.shape, idxs, strict=True))]), None
+        return tuple(
+            [
+                index_alu(Ops.SUB, to_uop(s - 1), i) if axis in u.arg else i
+                for axis, (s, i) in enumerate(zip(source.shape, idxs, strict=True))
+            ]
+        ), None
     if op is Ops.SHRINK:
-        return tuple([index_alu(Ops.ADD, i, to_uop(start))
-                      for (start, _), i in zip(u.marg, idxs, strict=True)]), None
+        return tuple(
+            [
+                index_alu(Ops.ADD, i, to_uop(start))
+                for (start, _), i in zip(u.marg, idxs, strict=True)
+            ]
+        ), None
     result: list[UOp] = []
     valid: UOp | None = None
     for (before, after), size, i in zip(u.marg, source.shape, idxs, strict=True):

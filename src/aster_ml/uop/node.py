@@ -75,8 +75,19 @@ NO_RANGES: frozenset[Any] = frozenset()
 class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
     """A node of the graph: an op, the dtype of its value, its sources and a small argument."""
 
-    __slots__ = ("__weakref__", "_bounds", "_device", "_digest", "_key", "_ranges", "_shape",
-                 "arg", "dtype", "op", "src")
+    __slots__ = (
+        "__weakref__",
+        "_bounds",
+        "_device",
+        "_digest",
+        "_key",
+        "_ranges",
+        "_shape",
+        "arg",
+        "dtype",
+        "op",
+        "src",
+    )
     op: Ops
     dtype: DType
     src: tuple[UOp, ...]
@@ -138,8 +149,10 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
         low, high = self.bounds
         if low == high:
             return bool(low)
-        raise ArgumentError(f"{self!r} may be true or false (it lies between {low} and {high}); "
-                            "use `resolve` with a default, or bind the variable")
+        raise ArgumentError(
+            f"{self!r} may be true or false (it lies between {low} and {high}); "
+            "use `resolve` with a default, or bind the variable"
+        )
 
     # inferred
 
@@ -214,8 +227,12 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     def replace(self, **changes: Any) -> UOp:
         """The same node with some of op, dtype, src, arg changed."""
-        return UOp(changes.get("op", self.op), changes.get("dtype", self.dtype),
-                   changes.get("src", self.src), changes.get("arg", self.arg))
+        return UOp(
+            changes.get("op", self.op),
+            changes.get("dtype", self.dtype),
+            changes.get("src", self.src),
+            changes.get("arg", self.arg),
+        )
 
     @staticmethod
     def const(dtype: DType, value: Any) -> UOp:
@@ -231,11 +248,13 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
     def variable(name: str, min_value: int, max_value: int, dtype: DType = dtypes.index) -> UOp:
         """A named integer with inclusive bounds, to be bound to a number before it is used."""
         if not isinstance(min_value, int) or not isinstance(max_value, int):
-            raise ArgumentError(f"Variable {name}: bounds are ints, given {min_value!r} and "
-                                f"{max_value!r}")
+            raise ArgumentError(
+                f"Variable {name}: bounds are ints, given {min_value!r} and {max_value!r}"
+            )
         if min_value > max_value:
-            raise ArgumentError(f"Variable {name}: the least value {min_value} is above the "
-                                f"greatest, {max_value}")
+            raise ArgumentError(
+                f"Variable {name}: the least value {min_value} is above the greatest, {max_value}"
+            )
         return UOp(Ops.DEFINE_VAR, dtype, (), VarArg(name, min_value, max_value))
 
     def bind(self, value: int) -> UOp:
@@ -243,8 +262,9 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
         if self.op is not Ops.DEFINE_VAR:
             raise ArgumentError(f"bind: only a Variable takes a value, this is {self!r}")
         if not self.arg.min <= value <= self.arg.max:
-            raise ArgumentError(f"bind: {self.arg.name} takes {self.arg.min} to {self.arg.max}, "
-                                f"given {value}")
+            raise ArgumentError(
+                f"bind: {self.arg.name} takes {self.arg.min} to {self.arg.max}, given {value}"
+            )
         return UOp(Ops.BIND, self.dtype, (self, UOp.const(self.dtype, value)))
 
     def unbind(self) -> tuple[UOp, int]:
@@ -386,9 +406,7 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
         raise TypeError(f"{self!r} is a node, not a sequence")
 
 
-MOVEMENT_SET = frozenset(
-    {Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.SHRINK, Ops.FLIP}
-)
+MOVEMENT_SET = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.SHRINK, Ops.FLIP})
 Variable = UOp.variable
 
 
@@ -428,7 +446,8 @@ def all_plain(arg: tuple[Any, ...]) -> bool:
     """Whether sizes (or pairs of them) are plain ints, in plain tuples."""
     for a in arg:
         if a.__class__ is not int and not (
-                a.__class__ is tuple and a[0].__class__ is int and a[1].__class__ is int):
+            a.__class__ is tuple and a[0].__class__ is int and a[1].__class__ is int
+        ):
             return False
     return arg.__class__ is tuple
 

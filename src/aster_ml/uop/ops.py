@@ -159,21 +159,36 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.THREEFRY: OpInfo(Group.BINARY, "Threefry-2x32-20: uint64 counter x under uint64 key y."),
     Ops.WHERE: OpInfo(Group.TERNARY, "src[1] where the bool src[0] holds, else src[2]."),
     Ops.MULACC: OpInfo(Group.TERNARY, "src[0] * src[1] + src[2], rounded once where possible."),
-    Ops.REDUCE: OpInfo(Group.REDUCE, "Tensor stage: axes of arg folded to size 1. Kernel stage: "
-                       "src[0] folded over the ranges src[1:]."),
-    Ops.SCATTER: OpInfo(Group.REDUCE, "Zeros of arg.shape into which src[0] is added at the "
-                        "indices src[1:], one an axis of the result; the reverse of INDEX."),
+    Ops.REDUCE: OpInfo(
+        Group.REDUCE,
+        "Tensor stage: axes of arg folded to size 1. Kernel stage: "
+        "src[0] folded over the ranges src[1:].",
+    ),
+    Ops.SCATTER: OpInfo(
+        Group.REDUCE,
+        "Zeros of arg.shape into which src[0] is added at the "
+        "indices src[1:], one an axis of the result; the reverse of INDEX.",
+    ),
     Ops.STAGE: OpInfo(Group.MEMORY, "src[0] stored over the ranges src[1:] (StageArg)."),
-    Ops.INDEX: OpInfo(Group.MEMORY, "The element of src[0] at src[1:], one index an axis. Linear "
-                    "stage: src[1] counts elements, src[2] adds what the lanes add."),
+    Ops.INDEX: OpInfo(
+        Group.MEMORY,
+        "The element of src[0] at src[1:], one index an axis. Linear "
+        "stage: src[1] counts elements, src[2] adds what the lanes add.",
+    ),
     Ops.LOAD: OpInfo(Group.MEMORY, "The value at the INDEX src[0]; 0 where the bool src[1] fails."),
     Ops.STORE: OpInfo(Group.MEMORY, "Writes src[1] to src[0] where the bool src[2] holds."),
-    Ops.ACCUMULATE: OpInfo(Group.MEMORY, "Folds src[1] into the DEFINE_REG src[0], lane after lane "
-                           "of src[2:] (arg: the op)."),
-    Ops.END: OpInfo(Group.CONTROL, "src[0], done for every value of the ranges src[1:]. Linear "
-                  "stage: the loop over src[0], a RANGE, ends here."),
-    Ops.BARRIER: OpInfo(Group.CONTROL, "All work-items of a block have done src before any "
-                         "goes on."),
+    Ops.ACCUMULATE: OpInfo(
+        Group.MEMORY,
+        "Folds src[1] into the DEFINE_REG src[0], lane after lane of src[2:] (arg: the op).",
+    ),
+    Ops.END: OpInfo(
+        Group.CONTROL,
+        "src[0], done for every value of the ranges src[1:]. Linear "
+        "stage: the loop over src[0], a RANGE, ends here.",
+    ),
+    Ops.BARRIER: OpInfo(
+        Group.CONTROL, "All work-items of a block have done src before any goes on."
+    ),
     Ops.SINK: OpInfo(Group.CONTROL, "The root: everything that has to happen."),
 }
 
@@ -189,9 +204,7 @@ TERNARY = of_group(Group.TERNARY)
 ELEMENTWISE = UNARY | BINARY | TERNARY
 MOVEMENT = of_group(Group.MOVEMENT)
 COMPARE = frozenset({Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ})
-COMMUTATIVE = frozenset(
-    {Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.CMPEQ, Ops.XOR, Ops.OR, Ops.AND}
-)
+COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.CMPEQ, Ops.XOR, Ops.OR, Ops.AND})
 ASSOCIATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.XOR, Ops.OR, Ops.AND})
 
 

@@ -71,13 +71,27 @@ class UPat:
 
     def named(self, name: str) -> UPat:
         """The same pattern under a name."""
-        return UPat(self.ops, self.dtypes, self.src, self.arg, name,
-                    any_order=self.any_order, prefix=self.prefix)
+        return UPat(
+            self.ops,
+            self.dtypes,
+            self.src,
+            self.arg,
+            name,
+            any_order=self.any_order,
+            prefix=self.prefix,
+        )
 
     def of(self, *dtypes: DType) -> UPat:
         """The same pattern for nodes of these dtypes alone."""
-        return UPat(self.ops, dtypes, self.src, self.arg, self.name,
-                    any_order=self.any_order, prefix=self.prefix)
+        return UPat(
+            self.ops,
+            dtypes,
+            self.src,
+            self.arg,
+            self.name,
+            any_order=self.any_order,
+            prefix=self.prefix,
+        )
 
     def alu(self, op: Ops, *others: Any) -> UPat:
         """The elementwise op over self and the others; commutative ops match in any order."""
@@ -93,8 +107,10 @@ class UPat:
             parts.append(f"arg={self.arg!r}")
         if self.src is not None:
             inner = ", ".join(map(repr, self.src))
-            parts.append(f"({inner}{', ...' if self.prefix else ''})"
-                         f"{' in any order' if self.any_order else ''}")
+            parts.append(
+                f"({inner}{', ...' if self.prefix else ''})"
+                f"{' in any order' if self.any_order else ''}"
+            )
         return f"UPat({' '.join([ops, *parts])})"
 
     def __add__(self, x: Any) -> UPat:
@@ -334,7 +350,7 @@ def match_steps(pat: UPat, var: str, space: Namespace, bound: dict[str, str]) ->
 
 def parameters_of(fn: Callable[..., Any]) -> tuple[str, ...]:
     """Names of the positional parameters."""
-    return fn.__code__.co_varnames[:fn.__code__.co_argcount]
+    return fn.__code__.co_varnames[: fn.__code__.co_argcount]
 
 
 def call_text(fn: Callable[..., Any], bound: dict[str, str], space: Namespace) -> str:
@@ -363,10 +379,12 @@ def write_steps(
     while position < len(rows):
         steps, call, rule = rows[position]
         if len(steps) == depth:
-            lines += [f"{indent}r = {call}",
-                      f"{indent}if r is not None and r is not u:",
-                      f"{indent}    {rule}.fired += 1",
-                      f"{indent}    return r"]
+            lines += [
+                f"{indent}r = {call}",
+                f"{indent}if r is not None and r is not u:",
+                f"{indent}    {rule}.fired += 1",
+                f"{indent}    return r",
+            ]
             position += 1
             continue
         step = steps[depth]

@@ -23,9 +23,7 @@ from aster_ml.uop.pattern import PatternMatcher
 STEPS_A_NODE, LEAST_STEPS = 200, 10_000
 
 
-def graph_rewrite(
-    root: UOp, pm: PatternMatcher, ctx: Any = None, bottom_up: bool = False
-) -> UOp:
+def graph_rewrite(root: UOp, pm: PatternMatcher, ctx: Any = None, bottom_up: bool = False) -> UOp:
     """`root` with the rules applied everywhere until none applies any more.
 
     A rule sees a node after its sources have been rewritten. With `bottom_up` it sees the node

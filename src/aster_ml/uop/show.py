@@ -17,10 +17,20 @@ if TYPE_CHECKING:
 
 # Op -> sign and how tightly it binds.
 INFIX: dict[Ops, tuple[str, int]] = {
-    Ops.OR: (" | ", 1), Ops.AND: (" & ", 2), Ops.CMPLT: (" < ", 4), Ops.CMPNE: (" != ", 4),
-    Ops.CMPEQ: (" == ", 4), Ops.XOR: (" ^ ", 5), Ops.SHL: ("<<", 6), Ops.SHR: (">>", 6),
-    Ops.ADD: ("+", 7), Ops.SUB: ("-", 7), Ops.MUL: ("*", 8), Ops.IDIV: ("//", 8),
-    Ops.MOD: ("%", 8), Ops.FDIV: ("/", 8),
+    Ops.OR: (" | ", 1),
+    Ops.AND: (" & ", 2),
+    Ops.CMPLT: (" < ", 4),
+    Ops.CMPNE: (" != ", 4),
+    Ops.CMPEQ: (" == ", 4),
+    Ops.XOR: (" ^ ", 5),
+    Ops.SHL: ("<<", 6),
+    Ops.SHR: (">>", 6),
+    Ops.ADD: ("+", 7),
+    Ops.SUB: ("-", 7),
+    Ops.MUL: ("*", 8),
+    Ops.IDIV: ("//", 8),
+    Ops.MOD: ("%", 8),
+    Ops.FDIV: ("/", 8),
 }
 NOT, PREFIX, ATOM = 3, 9, 10
 # Where a right operand that binds equally tightly needs no brackets.

@@ -114,8 +114,10 @@ SCALAR: Row = ("it is a scalar", lambda u: u.shape == ())
 
 CONST_ROWS: tuple[Row, ...] = (
     ("its value is a Python number of its dtype", is_const_arg),
-    ("its only source may be a DEVICE", lambda u: all([s.op is Ops.DEVICE for s in u.src])
-     and len(u.src) <= 1),
+    (
+        "its only source may be a DEVICE",
+        lambda u: all([s.op is Ops.DEVICE for s in u.src]) and len(u.src) <= 1,
+    ),
 )
 ALU_ROWS: tuple[Row, ...] = (
     ("it has as many sources as its op takes", lambda u: len(u.src) == ARITY[u.op]),
@@ -124,12 +126,14 @@ ALU_ROWS: tuple[Row, ...] = (
     ("the dtypes of its sources go together and give its own", sources_mix),
 )
 VARIABLE_ROWS: tuple[Row, ...] = (
-    LEAF, ARG_TYPE,
+    LEAF,
+    ARG_TYPE,
     ("its dtype is an integer type", lambda u: dtypes.is_int(u.dtype)),
     ("its least value is not above its greatest", lambda u: u.arg.min <= u.arg.max),
 )
 PARAM_ROWS: tuple[Row, ...] = (
-    LEAF, ARG_TYPE,
+    LEAF,
+    ARG_TYPE,
     ("its slot and size are not negative", lambda u: u.arg.slot >= 0 and u.arg.size >= 0),
 )
 
@@ -142,10 +146,14 @@ TENSOR: Table = {
     Ops.PARAM: PARAM_ROWS,
     Ops.DEFINE_VAR: VARIABLE_ROWS,
     Ops.BIND: (
-        ("it binds a DEFINE_VAR to a CONST", lambda u: [s.op for s in u.src]
-         == [Ops.DEFINE_VAR, Ops.CONST]),
-        ("the value lies within the bounds of the variable", lambda u: u.src[0].arg.min
-         <= u.src[1].arg <= u.src[0].arg.max),
+        (
+            "it binds a DEFINE_VAR to a CONST",
+            lambda u: [s.op for s in u.src] == [Ops.DEFINE_VAR, Ops.CONST],
+        ),
+        (
+            "the value lies within the bounds of the variable",
+            lambda u: u.src[0].arg.min <= u.src[1].arg <= u.src[0].arg.max,
+        ),
         SAME_DTYPE,
     ),
     Ops.DEVICE: (LEAF, ARG_TYPE),
@@ -156,58 +164,92 @@ TENSOR: Table = {
     Ops.COPY: (ONE_SOURCE, SAME_DTYPE, ARG_TYPE),
     Ops.AFTER: (
         SAME_DTYPE,
-        ("what it waits for are effects", lambda u: all([s.dtype is VOID or s.op is Ops.AFTER
-                                                         for s in u.src[1:]])),
+        (
+            "what it waits for are effects",
+            lambda u: all([s.dtype is VOID or s.op is Ops.AFTER for s in u.src[1:]]),
+        ),
     ),
     Ops.RESHAPE: (
         SAME_DTYPE,
-        ("it keeps the number of elements", lambda u: equal_sizes(
-            product(u.src[0].shape), product(u.shape))),
+        (
+            "it keeps the number of elements",
+            lambda u: equal_sizes(product(u.src[0].shape), product(u.shape)),
+        ),
     ),
     Ops.EXPAND: (
         SAME_DTYPE,
         ("it has a size for each axis", keeps_axes),
-        ("it changes axes of size 1 alone", lambda u: all([
-            equal_sizes(a, b) or (isinstance(a, int) and a == 1)
-            for a, b in zip(u.src[0].shape, u.shape)])),
+        (
+            "it changes axes of size 1 alone",
+            lambda u: all(
+                [
+                    equal_sizes(a, b) or (isinstance(a, int) and a == 1)
+                    for a, b in zip(u.src[0].shape, u.shape)
+                ]
+            ),
+        ),
     ),
     Ops.PERMUTE: (
-        SAME_DTYPE, ONE_SOURCE,
+        SAME_DTYPE,
+        ONE_SOURCE,
         ("it names every axis once", lambda u: sorted(u.arg) == list(range(len(u.src[0].shape)))),
     ),
     Ops.PAD: (
         SAME_DTYPE,
         ("it has a pair for each axis", keeps_axes),
-        ("it adds no negative number of elements", lambda u: all([
-            at_least(n, 0) for pair in u.marg for n in pair])),
+        (
+            "it adds no negative number of elements",
+            lambda u: all([at_least(n, 0) for pair in u.marg for n in pair]),
+        ),
     ),
     Ops.SHRINK: (
         SAME_DTYPE,
         ("it has a pair for each axis", keeps_axes),
-        ("0 <= start <= stop <= size on every axis", lambda u: all([
-            at_least(a, 0) and at_least(b, a) and at_least(s, b)
-            for (a, b), s in zip(u.marg, u.src[0].shape)])),
+        (
+            "0 <= start <= stop <= size on every axis",
+            lambda u: all(
+                [
+                    at_least(a, 0) and at_least(b, a) and at_least(s, b)
+                    for (a, b), s in zip(u.marg, u.src[0].shape)
+                ]
+            ),
+        ),
     ),
     Ops.FLIP: (
-        SAME_DTYPE, ONE_SOURCE,
-        ("it names axes that there are, each once", lambda u: len(set(u.arg)) == len(u.arg)
-         and all([0 <= a < len(u.src[0].shape) for a in u.arg])),
+        SAME_DTYPE,
+        ONE_SOURCE,
+        (
+            "it names axes that there are, each once",
+            lambda u: (
+                len(set(u.arg)) == len(u.arg) and all([0 <= a < len(u.src[0].shape) for a in u.arg])
+            ),
+        ),
     ),
     Ops.REDUCE: (
-        SAME_DTYPE, ONE_SOURCE, ARG_TYPE,
+        SAME_DTYPE,
+        ONE_SOURCE,
+        ARG_TYPE,
         ("its op is associative", lambda u: u.arg.op in ASSOCIATIVE),
-        ("it names axes that there are, each once", lambda u: len(set(u.arg.axes))
-         == len(u.arg.axes) > 0 and all([0 <= a < len(u.src[0].shape) for a in u.arg.axes])),
+        (
+            "it names axes that there are, each once",
+            lambda u: (
+                len(set(u.arg.axes)) == len(u.arg.axes) > 0
+                and all([0 <= a < len(u.src[0].shape) for a in u.arg.axes])
+            ),
+        ),
     ),
     Ops.INDEX: (
         SAME_DTYPE,
         ("it has one index an axis", lambda u: len(u.src) == 1 + len(u.src[0].shape)),
         ("its indices are of dtype index", lambda u: all([i.dtype is INDEX for i in u.src[1:]])),
-        ("its indices share one shape", lambda u: all([
-            not i.shape or same_shape(i.shape, u.shape) for i in u.src[1:]])),
+        (
+            "its indices share one shape",
+            lambda u: all([not i.shape or same_shape(i.shape, u.shape) for i in u.src[1:]]),
+        ),
     ),
     Ops.SCATTER: (
-        SAME_DTYPE, ARG_TYPE,
+        SAME_DTYPE,
+        ARG_TYPE,
         ("it has one index an axis of its result", lambda u: len(u.src) == 1 + len(u.arg.shape)),
         ("its indices are of dtype index", lambda u: all([i.dtype is INDEX for i in u.src[1:]])),
     ),
@@ -215,13 +257,17 @@ TENSOR: Table = {
         IS_VOID,
         ("it has a target and a value", lambda u: len(u.src) == 2),
         ("the value has the dtype of the target", lambda u: u.src[0].dtype is u.src[1].dtype),
-        ("the value has the shape of the target, or none", lambda u: u.src[1].shape == ()
-         or equal_shapes(u.src[0].shape, u.src[1].shape)),
+        (
+            "the value has the shape of the target, or none",
+            lambda u: u.src[1].shape == () or equal_shapes(u.src[0].shape, u.src[1].shape),
+        ),
     ),
     Ops.SINK: (
         IS_VOID,
-        ("of a body it says how many of its stores fill new memory", lambda u: u.arg is None
-         or (type(u.arg) is BodyArg and 0 <= u.arg.fresh <= len(u.src))),
+        (
+            "of a body it says how many of its stores fill new memory",
+            lambda u: u.arg is None or (type(u.arg) is BodyArg and 0 <= u.arg.fresh <= len(u.src)),
+        ),
     ),
 }
 
@@ -232,53 +278,77 @@ KERNEL: Table = {
     Ops.DEFINE_VAR: VARIABLE_ROWS,
     Ops.DEFINE_LOCAL: (LEAF, ARG_TYPE, ("it has room for one element", lambda u: u.arg.size > 0)),
     Ops.RANGE: (
-        ONE_SOURCE, ARG_TYPE, OF_INDEX,
+        ONE_SOURCE,
+        ARG_TYPE,
+        OF_INDEX,
         ("its size is an index", lambda u: u.src[0].dtype is INDEX),
         ("its size may be above 0", lambda u: u.src[0].vmax > 0),
     ),
     Ops.INDEX: (
         SAME_DTYPE,
         ("it indexes a PARAM or a DEFINE_LOCAL", lambda u: has_memory(u.src[0])),
-        ("it has one flat index, of dtype index", lambda u: len(u.src) == 2
-         and u.src[1].dtype is INDEX and u.src[1].shape == ()),
+        (
+            "it has one flat index, of dtype index",
+            lambda u: len(u.src) == 2 and u.src[1].dtype is INDEX and u.src[1].shape == (),
+        ),
     ),
     Ops.LOAD: (
-        SAME_DTYPE, NO_ARG,
+        SAME_DTYPE,
+        NO_ARG,
         ("it reads an INDEX", lambda u: u.src[0].op is Ops.INDEX),
-        ("its gate, if any, is a bool", lambda u: len(u.src) <= 2
-         and all([g.dtype is BOOL for g in u.src[1:]])),
+        (
+            "its gate, if any, is a bool",
+            lambda u: len(u.src) <= 2 and all([g.dtype is BOOL for g in u.src[1:]]),
+        ),
     ),
     Ops.STORE: (
-        IS_VOID, NO_ARG,
+        IS_VOID,
+        NO_ARG,
         ("it writes to an INDEX", lambda u: u.src[0].op is Ops.INDEX),
-        ("the value has the dtype of what it writes to", lambda u: u.src[1].dtype
-         is u.src[0].dtype),
+        (
+            "the value has the dtype of what it writes to",
+            lambda u: u.src[1].dtype is u.src[0].dtype,
+        ),
         ("the value is a scalar", lambda u: u.src[1].shape == ()),
-        ("its gate, if any, is a bool", lambda u: len(u.src) in (2, 3)
-         and all([g.dtype is BOOL for g in u.src[2:]])),
+        (
+            "its gate, if any, is a bool",
+            lambda u: len(u.src) in (2, 3) and all([g.dtype is BOOL for g in u.src[2:]]),
+        ),
     ),
     Ops.REDUCE: (
-        SAME_DTYPE, ARG_TYPE,
-        ("its op is associative and it names no axes", lambda u: u.arg.op in ASSOCIATIVE
-         and not u.arg.axes),
+        SAME_DTYPE,
+        ARG_TYPE,
+        (
+            "its op is associative and it names no axes",
+            lambda u: u.arg.op in ASSOCIATIVE and not u.arg.axes,
+        ),
         ("it folds over ranges, each once", lambda u: len(u.src) > 1 and are_ranges(u.src[1:])),
         ("its value is a scalar", lambda u: u.src[0].shape == ()),
     ),
     Ops.END: (
-        IS_VOID, NO_ARG,
+        IS_VOID,
+        NO_ARG,
         ("it ends a STORE", lambda u: u.src[0].op is Ops.STORE),
         ("it closes ranges, each once", lambda u: len(u.src) > 1 and are_ranges(u.src[1:])),
     ),
     Ops.AFTER: (
         SAME_DTYPE,
-        ("it is memory after barriers or stores", lambda u: has_memory(u.src[0]) and all([
-            s.op in (Ops.BARRIER, Ops.STORE, Ops.END) for s in u.src[1:]])),
+        (
+            "it is memory after barriers or stores",
+            lambda u: (
+                has_memory(u.src[0])
+                and all([s.op in (Ops.BARRIER, Ops.STORE, Ops.END) for s in u.src[1:]])
+            ),
+        ),
     ),
     Ops.BARRIER: (IS_VOID,),
     Ops.SINK: (
-        IS_VOID, NO_ARG,
-        ("it holds stores and their ends", lambda u: u.src and all([
-            s.op in (Ops.STORE, Ops.END) for s in u.src])),
+        IS_VOID,
+        NO_ARG,
+        (
+            "it holds stores and their ends",
+            lambda u: u.src and all([s.op in (Ops.STORE, Ops.END) for s in u.src]),
+        ),
     ),
 }
 
@@ -345,8 +415,17 @@ def verify_kernel(roots: Any) -> None:
 UNCLOSED = frozenset({"GLOBAL", "LOCAL", "GROUP"})
 
 LISTED = ELEMENTWISE | {
-    Ops.PARAM, Ops.DEFINE_VAR, Ops.DEFINE_LOCAL, Ops.RANGE, Ops.END, Ops.LOAD, Ops.STORE,
-    Ops.DEFINE_REG, Ops.ACCUMULATE, Ops.REDUCE, Ops.BARRIER,
+    Ops.PARAM,
+    Ops.DEFINE_VAR,
+    Ops.DEFINE_LOCAL,
+    Ops.RANGE,
+    Ops.END,
+    Ops.LOAD,
+    Ops.STORE,
+    Ops.DEFINE_REG,
+    Ops.ACCUMULATE,
+    Ops.REDUCE,
+    Ops.BARRIER,
 }
 LINEAR: Table = {
     **dict.fromkeys(ELEMENTWISE, (*ALU_ROWS,)),
@@ -354,35 +433,56 @@ LINEAR: Table = {
     Ops.PARAM: PARAM_ROWS,
     Ops.DEFINE_VAR: VARIABLE_ROWS,
     Ops.DEFINE_LOCAL: KERNEL[Ops.DEFINE_LOCAL],
-    Ops.RANGE: (ONE_SOURCE, ARG_TYPE, (
-        "its size has its own dtype", lambda u: u.src[0].dtype is u.dtype)),
+    Ops.RANGE: (
+        ONE_SOURCE,
+        ARG_TYPE,
+        ("its size has its own dtype", lambda u: u.src[0].dtype is u.dtype),
+    ),
     Ops.INDEX: (
         SAME_DTYPE,
         ("it indexes a PARAM or a DEFINE_LOCAL", lambda u: has_memory(u.src[0])),
-        ("it has a base and an offset, both integers", lambda u: len(u.src) == 3
-         and all([i.dtype.kind in ("int", "uint") for i in u.src[1:]])),
+        (
+            "it has a base and an offset, both integers",
+            lambda u: len(u.src) == 3 and all([i.dtype.kind in ("int", "uint") for i in u.src[1:]]),
+        ),
     ),
     Ops.LOAD: KERNEL[Ops.LOAD],
     Ops.STORE: KERNEL[Ops.STORE],
     Ops.DEFINE_REG: (
-        SAME_DTYPE, ARG_TYPE,
-        ("behind its start stand lanes", lambda u: are_ranges(u.src[1:])
-         and all([r.arg.kind.is_lane for r in u.src[1:]])),
+        SAME_DTYPE,
+        ARG_TYPE,
+        (
+            "behind its start stand lanes",
+            lambda u: are_ranges(u.src[1:]) and all([r.arg.kind.is_lane for r in u.src[1:]]),
+        ),
     ),
     Ops.ACCUMULATE: (
-        ("it folds into a DEFINE_REG by an associative op", lambda u: u.src[0].op is Ops.DEFINE_REG
-         and u.arg in ASSOCIATIVE),
+        (
+            "it folds into a DEFINE_REG by an associative op",
+            lambda u: u.src[0].op is Ops.DEFINE_REG and u.arg in ASSOCIATIVE,
+        ),
         ("value and accumulator have one dtype", lambda u: u.src[0].dtype is u.src[1].dtype),
-        ("behind its value stand lanes", lambda u: are_ranges(u.src[2:])
-         and all([r.arg.kind.is_lane for r in u.src[2:]])),
+        (
+            "behind its value stand lanes",
+            lambda u: are_ranges(u.src[2:]) and all([r.arg.kind.is_lane for r in u.src[2:]]),
+        ),
     ),
     Ops.REDUCE: (
-        SAME_DTYPE, ARG_TYPE,
-        ("it folds lanes", lambda u: len(u.src) > 1 and are_ranges(u.src[1:])
-         and all([r.arg.kind.is_lane for r in u.src[1:]])),
+        SAME_DTYPE,
+        ARG_TYPE,
+        (
+            "it folds lanes",
+            lambda u: (
+                len(u.src) > 1
+                and are_ranges(u.src[1:])
+                and all([r.arg.kind.is_lane for r in u.src[1:]])
+            ),
+        ),
     ),
-    Ops.END: (IS_VOID, ("it ends one RANGE", lambda u: len(u.src) == 1
-                        and u.src[0].op is Ops.RANGE)),
+    Ops.END: (
+        IS_VOID,
+        ("it ends one RANGE", lambda u: len(u.src) == 1 and u.src[0].op is Ops.RANGE),
+    ),
     Ops.AFTER: (SAME_DTYPE,),
     Ops.BARRIER: (IS_VOID,),
 }
@@ -400,8 +500,12 @@ def is_inline(u: UOp) -> bool:
 
 def offset_is_of_lanes(u: UOp) -> bool:
     """Whether an offset is made of lanes and constants alone."""
-    return all([x.op is Ops.CONST or is_lane(x) or x.op in (Ops.ADD, Ops.MUL, Ops.CAST)
-                for x in toposort(u)])
+    return all(
+        [
+            x.op is Ops.CONST or is_lane(x) or x.op in (Ops.ADD, Ops.MUL, Ops.CAST)
+            for x in toposort(u)
+        ]
+    )
 
 
 class Scope:
@@ -469,8 +573,10 @@ def verify_linear(linear: Linear) -> None:
     if scope.loops:
         raise fail("linear", scope.loops[-1], "every loop has its END")
     if written != set(linear.written):
-        raise InternalError(f"linear stage: {linear.name} says that it writes slots "
-                            f"{sorted(linear.written)}, and stores to {sorted(written)}")
+        raise InternalError(
+            f"linear stage: {linear.name} says that it writes slots "
+            f"{sorted(linear.written)}, and stores to {sorted(written)}"
+        )
     slots = [p.arg.slot for p in linear.params]
     if slots != sorted(set(slots)):
         raise InternalError(f"linear stage: {linear.name} has params of slots {slots}")
@@ -490,5 +596,6 @@ def verify(value: Any, stage: str) -> None:
     check((value,) if value.__class__ is UOp else tuple(value))
 
 
-VERIFIERS.update({stage: functools.partial(verify, stage=stage)
-                  for stage in ("tensor", "kernel", "linear")})
+VERIFIERS.update(
+    {stage: functools.partial(verify, stage=stage) for stage in ("tensor", "kernel", "linear")}
+)

@@ -140,8 +140,9 @@ def merge_terms(form: Form) -> Form:
         low, high = t.bounds
         if low == high:
             fixed = {t: a * t.bounds[0] for t, a in terms.items() if t.bounds[0] == t.bounds[1]}
-            form = Form({t: a for t, a in terms.items() if t not in fixed},
-                        form.const + sum(fixed.values()))
+            form = Form(
+                {t: a for t, a in terms.items() if t not in fixed}, form.const + sum(fixed.values())
+            )
             break
     while len(form.terms) > 1:
         merged = merge_divisions(form)

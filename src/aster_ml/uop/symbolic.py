@@ -50,10 +50,19 @@ from aster_ml.uop.rewrite import LEAST_STEPS, steps_allowed
 from aster_ml.uop.show import render_expr
 from aster_ml.uop.sums import SUM_RULES, merge_terms
 
-symbolic = PatternMatcher([
-    *CONSTANT_RULES, *SUM_RULES, *DIVMOD_RULES, *WHOLE_NUMBER_RULES, *FLOAT_RULES,
-    *ANY_DTYPE_RULES, *BOOL_RULES, *CONDITION_RULES, *GATE_RULES,
-])
+symbolic = PatternMatcher(
+    [
+        *CONSTANT_RULES,
+        *SUM_RULES,
+        *DIVMOD_RULES,
+        *WHOLE_NUMBER_RULES,
+        *FLOAT_RULES,
+        *ANY_DTYPE_RULES,
+        *BOOL_RULES,
+        *CONDITION_RULES,
+        *GATE_RULES,
+    ]
+)
 
 
 def simplify(u: UOp) -> UOp:
@@ -71,8 +80,10 @@ def simplify_around(u: UOp) -> UOp:
     inner = [x for x in toposort(u, enter=lambda n: n.op not in OPAQUE) if x.op in OPAQUE]
     if not inner:
         return simplify(u)
-    names = {x: UOp(Ops.DEFINE_VAR, x.dtype, (), VarArg(f"inner {i}", *x.bounds))
-             for i, x in enumerate(inner)}
+    names = {
+        x: UOp(Ops.DEFINE_VAR, x.dtype, (), VarArg(f"inner {i}", *x.bounds))
+        for i, x in enumerate(inner)
+    }
     return substitute(simplify(substitute(u, names)), {v: x for x, v in names.items()})
 
 
@@ -181,8 +192,10 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
             if steps > limit:
                 limit = steps_allowed(root)
                 if steps > limit:
-                    raise InternalError(f"simplify does not end: {render_expr(u)} becomes "
-                                        f"{render_expr(result)} after {steps} results")
+                    raise InternalError(
+                        f"simplify does not end: {render_expr(u)} becomes "
+                        f"{render_expr(result)} after {steps} results"
+                    )
             stack.append((u, result))
             stack.append((result, None))
 
@@ -216,8 +229,9 @@ def affine(u: UOp, lanes: Collection[UOp]) -> tuple[UOp, dict[UOp, int]]:
     """
     u, *simple = simplify_all([u, *lanes])
     form = form_of(u)
-    strides = {lane: stride for lane, s in zip(lanes, simple)
-               if (stride := stride_in(form, s)) is not None}
+    strides = {
+        lane: stride for lane, s in zip(lanes, simple) if (stride := stride_in(form, s)) is not None
+    }
     # A lane whose size is an expression may be another node once that is simplified.
     gone = {s for lane, s in zip(lanes, simple) if lane in strides}
     base = {t: a for t, a in form.terms.items() if t not in gone}
@@ -332,9 +346,18 @@ def below_choices(u: UOp) -> set[UOp]:
     return set(toposort(*[s for x in toposort(u) if x.op in CHOICES for s in x.src]))
 
 
-CHOICES = frozenset({
-    Ops.IDIV, Ops.MOD, Ops.MAX, Ops.WHERE, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ, Ops.CAST,
-})
+CHOICES = frozenset(
+    {
+        Ops.IDIV,
+        Ops.MOD,
+        Ops.MAX,
+        Ops.WHERE,
+        Ops.CMPLT,
+        Ops.CMPNE,
+        Ops.CMPEQ,
+        Ops.CAST,
+    }
+)
 
 
 def bounds_given(u: UOp, valid: UOp) -> tuple[int, int]:

@@ -38,9 +38,17 @@ from aster_ml.uop.show import render_expr
 
 # Op -> the named tuple that its argument is, where it is one.
 ARG_TYPES: dict[Ops, Any] = {
-    Ops.BUFFER: BufferArg, Ops.PARAM: ParamArg, Ops.DEFINE_VAR: VarArg, Ops.RANGE: RangeArg,
-    Ops.DEFINE_LOCAL: ScratchArg, Ops.DEFINE_REG: ScratchArg, Ops.DEVICE: DeviceArg,
-    Ops.COPY: DeviceArg, Ops.REDUCE: ReduceArg, Ops.SCATTER: ScatterArg, Ops.STAGE: StageArg,
+    Ops.BUFFER: BufferArg,
+    Ops.PARAM: ParamArg,
+    Ops.DEFINE_VAR: VarArg,
+    Ops.RANGE: RangeArg,
+    Ops.DEFINE_LOCAL: ScratchArg,
+    Ops.DEFINE_REG: ScratchArg,
+    Ops.DEVICE: DeviceArg,
+    Ops.COPY: DeviceArg,
+    Ops.REDUCE: ReduceArg,
+    Ops.SCATTER: ScatterArg,
+    Ops.STAGE: StageArg,
     Ops.SINK: BodyArg,
 }
 FIELD_ENUMS: dict[str, Any] = {"kind": AxisType, "op": Ops, "memory": Memory}
@@ -83,8 +91,13 @@ def arg_text(u: UOp) -> str:
     if u.arg.__class__ is not kind:
         raise InternalError(f"text: the argument of {u!r} is no {kind.__name__}")
     defaults = kind._field_defaults
-    return " ".join([f"{f}={value_text(v, u)}" for f, v in zip(kind._fields, u.arg)
-                     if f not in defaults or v != defaults[f]])
+    return " ".join(
+        [
+            f"{f}={value_text(v, u)}"
+            for f, v in zip(kind._fields, u.arg)
+            if f not in defaults or v != defaults[f]
+        ]
+    )
 
 
 def node_text(u: UOp, number: int, numbers: dict[UOp, int]) -> str:
@@ -249,16 +262,21 @@ def linear_to_text(linear: Linear) -> str:
     lines.append(f"  written {tuple(sorted(linear.written))!r}")
     if linear.thread is not None:
         lines.append(f"  thread %{numbers[linear.thread]}")
-    shown = [f"%{numbers[s]}" if s.__class__ is UOp else str(s)
-             for s in linear.global_size]
+    shown = [f"%{numbers[s]}" if s.__class__ is UOp else str(s) for s in linear.global_size]
     lines.append(f"  global_size ({', '.join(shown)})")
     lines.append(f"  local_size {tuple(linear.local_size)!r}")
     return "\n".join(lines) + "\n"
 
 
-UNLOOPED = frozenset({
-    AxisType.GLOBAL, AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR,
-})
+UNLOOPED = frozenset(
+    {
+        AxisType.GLOBAL,
+        AxisType.LOCAL,
+        AxisType.UPCAST,
+        AxisType.UNROLL,
+        AxisType.VECTOR,
+    }
+)
 
 
 def linear_from_text(text: str) -> Linear:
@@ -283,11 +301,14 @@ def linear_from_text(text: str) -> Linear:
         elif word in ("params", "variables"):
             fields[word] = tuple(read_refs(rest, nodes, line_number))
         elif word == "thread":
-            fields[word], = read_refs(rest, nodes, line_number)
+            (fields[word],) = read_refs(rest, nodes, line_number)
         elif word == "global_size":
-            fields[word] = tuple([
-                read_refs(part, nodes, line_number)[0] if part.startswith("%") else int(part)
-                for part in rest.strip("()").replace(",", " ").split()])
+            fields[word] = tuple(
+                [
+                    read_refs(part, nodes, line_number)[0] if part.startswith("%") else int(part)
+                    for part in rest.strip("()").replace(",", " ").split()
+                ]
+            )
         elif word == "local_size":
             fields[word] = ast.literal_eval(rest)
         elif word == "written":
