@@ -12,7 +12,7 @@ from aster_ml.errors import DeviceError, JitError
 from tests.unit.jit_helpers import vector
 
 
-def fails_at_second_call(function, *args: Any, match: str) -> None:
+def assert_fails_at_second_call(function, *args: Any, match: str) -> None:
     jitted = TinyJit(function)
     jitted(*args)
     for _ in range(2):
@@ -30,7 +30,7 @@ def test_a_value_read_inside(read) -> None:
     def function(x: Tensor) -> Tensor:
         return x + 1 if read(x) is not None else x
 
-    fails_at_second_call(function, vector(1), match=r"value is read.*while TinyJit records.*where")
+    assert_fails_at_second_call(function, vector(1), match=r"value is read.*while TinyJit records.*where")
 
 
 def test_a_branch_on_data() -> None:
@@ -77,14 +77,14 @@ def test_two_values_of_one_variable() -> None:
 
 def test_a_variable_bound_inside() -> None:
     n = Variable("n", 1, 2)
-    fails_at_second_call(lambda x: x[: n.bind(1)].sum() * 1, vector(1, 2),
+    assert_fails_at_second_call(lambda x: x[: n.bind(1)].sum() * 1, vector(1, 2),
                          match="variable n is bound inside.*pass the bound variable")
 
 
 def test_nothing_to_record() -> None:
-    fails_at_second_call(lambda x: x, vector(1), match="ran no kernel")
-    fails_at_second_call(lambda x: None, vector(1), match="ran no kernel")
-    fails_at_second_call(lambda x: x[1:].reshape(1, 1), vector(1, 2), match="ran no kernel")
+    assert_fails_at_second_call(lambda x: x, vector(1), match="ran no kernel")
+    assert_fails_at_second_call(lambda x: None, vector(1), match="ran no kernel")
+    assert_fails_at_second_call(lambda x: x[1:].reshape(1, 1), vector(1, 2), match="ran no kernel")
 
 
 def test_a_plain_value_that_changes_with_every_call() -> None:
