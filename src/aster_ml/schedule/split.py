@@ -86,20 +86,34 @@ class HazardError(Exception):
         self.param = param
 
 
-def all_effects(stores: tuple[UOp, ...]) -> frozenset[UOp]:
-    """The STOREs, and those that their targets have to see."""
-    result: set[UOp] = set()
-    stack = list(stores)
-    while stack:
-        s = stack.pop()
-        if s not in result:
-            result.add(s)
-            u = s.src[0]
-            while u.op is not Ops.PARAM:
-                if u.op is Ops.AFTER:
-                    stack.extend(u.src[1:])
-                u = u.src[0]
-    return frozenset(result)
+class Effects:
+    """For STOREs, all that have happened once they have: they, and what their targets have to see."""
+
+    def __init__(self) -> None:
+        self.known: dict[UOp, frozenset[UOp]] = {}
+
+    def of(self, stores: tuple[UOp, ...]) -> frozenset[UOp]:
+        """The STOREs and all before them."""
+        found = [self.below(s) for s in stores]
+        return found[0].union(*found[1:]) if found else frozenset()
+
+    def below(self, root: UOp) -> frozenset[UOp]:
+        """The STOREs at and below a STORE, a target or an AFTER, along the memory alone."""
+        stack = [root]
+        while stack:
+            u = stack[-1]
+            sources = u.src if u.op is Ops.AFTER else u.src[:1]
+            missing = [s for s in sources if s not in self.known]
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            parts = [self.known[s] for s in sources]
+            seen = max(parts, key=len, default=frozenset[UOp]())
+            if len(parts) > 1:
+                seen = seen.union(*parts)
+            self.known[u] = seen.union((u,)) if u.op is Ops.STORE else seen
+        return self.known[root]
 
 
 class Splitter:
@@ -111,6 +125,7 @@ class Splitter:
         self.n_args = len(params)
         self.slot_of: dict[UOp, int] = {p: i for i, p in enumerate(params)}
         self.drafts: list[Draft] = []
+        self.effects = Effects()
         self.base_of: dict[int, int] = {}
 
     def memory(self, u: UOp) -> int:
@@ -165,7 +180,7 @@ class Splitter:
                 need(run is not None, f"split: {u!r} is no run of its source")
                 offset += run[1] * u.dtype.itemsize  # type: ignore[index]
             elif u.op is Ops.AFTER:
-                after |= all_effects(u.src[1:])
+                after |= self.effects.of(u.src[1:])
             u = u.src[0]
         return self.memory(u), offset, after
 
@@ -215,7 +230,7 @@ class Splitter:
                     idxs, valid = source_index(at, idxs)
                     need(valid is None, "split: a STORE into a padded view")
                 elif at.op is Ops.AFTER:
-                    after |= all_effects(at.src[1:])
+                    after |= self.effects.of(at.src[1:])
                 at = at.src[0]
             flat, out = self.planner.simple(flat_index(idxs, at.shape)), self.memory(at)
             self.slot_of[u] = out
@@ -262,7 +277,7 @@ class Splitter:
             if node.op is not Ops.INDEX:
                 continue
             source, stores = self.planner.memory_behind[node.src[0]]
-            after = all_effects(stores)
+            after = self.effects.of(stores)
             slot = self.memory(source)
             if slot == out and target is not None:
                 self.check_in_place(u, node, flat, after, target_after)
