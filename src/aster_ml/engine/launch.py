@@ -47,8 +47,10 @@ def bind(schedule: Schedule) -> Bound:
     if bound is None:
         if DEBUG >= 1:
             show_devices(schedule)
-        compiled = [compile_kernel(step.ast, Device[step.device]) if step.ast is not None else None
-                    for step in schedule.steps]
+        compiled: list[Compiled | None] = []
+        for step in schedule.steps:
+            compiled.append(None if step.ast is None
+                            else compile_kernel(step.ast, Device[step.device]))
         memory = plan_memory(schedule)
         bound = schedule.bound[key] = Bound(schedule, compiled, memory)
         bound.temporaries = sorted({s for step in schedule.steps for s in step.slots

@@ -69,7 +69,6 @@ class Request:
         self.fresh: list[UOp] = []
         self.assigns: list[UOp] = []
         self.results: list[tuple[UOp, UOp]] = []
-        self.overwritten: set[UOp] = set()
         for u in nodes:
             self.add(u)
 
@@ -178,13 +177,17 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     request = Request(nodes)
     if not request.fresh and not request.assigns:
         return None
-    roots = [*request.fresh, *request.assigns]
-    stores, request.overwritten = overwritten_by(roots)
-    if request.overwritten:
-        for late in pending_readers(stores, request.overwritten, toposort(*nodes)):
-            request.add(late)
     start = time.perf_counter()
     captured = capture(request.fresh, request.assigns, storage.stand_in)
+    stores = {*request.assigns, *[s for after in captured.effects for s in after.src[1:]]}
+    if stores:
+        overwritten = {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
+        known = toposort(*nodes, enter=lambda u: storage.stand_in(u) is None)
+        late = pending_readers(stores, overwritten, known)
+        if late:
+            for u in late:
+                request.add(u)
+            captured = capture(request.fresh, request.assigns, storage.stand_in)
     schedule, hit = plan(captured.body)
     GlobalCounters.schedule_s += time.perf_counter() - start
     if hit:
