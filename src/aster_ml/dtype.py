@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from aster_ml.errors import DTypeError
+from aster_ml.errors import DTypeError, UnknownDTypeError
 from aster_ml.helpers import cdiv
 
 ConstType: TypeAlias = "float | int | bool"
@@ -55,6 +55,11 @@ class DType:
     def bits(self) -> int:
         """Width in bits."""
         return self.itemsize * 8
+
+    @property
+    def bitsize(self) -> int:
+        """How many bits carry information: one of a bool, all of others."""
+        return 1 if self.kind == "bool" else self.bits
 
     @property
     def base(self) -> DType:
@@ -201,9 +206,10 @@ class dtypes:
 
     @staticmethod
     def fields() -> dict[str, DType]:
-        """Every name and its type, short names included."""
+        """Every name and the type of elements that it means, short names included."""
         return {k: v for k, v in dtypes.__dict__.items()
-                if isinstance(v, DType) and not k.startswith("default")}
+                if isinstance(v, DType) and not k.startswith("default")
+                and v is not dtypes.void and v is not dtypes.index}
 
 
 PY_FLOAT, PY_INT, PY_BOOL = float, int, bool
@@ -217,15 +223,15 @@ FLOAT_BITS = {
 def to_dtype(dtype: DTypeLike) -> DType:
     """A dtype from itself or from its name.
 
-    Raises: DTypeError for a name that is no dtype.
+    Raises: UnknownDTypeError for a name that is no dtype.
     """
     if isinstance(dtype, DType):
         return dtype
     if isinstance(dtype, str):
-        found = dtypes.fields().get(dtype.lower())
+        found = dtypes.fields().get(dtype.lower()) or DType.registry.get(dtype.lower())
         if found is not None:
             return found
-    raise DTypeError(
+    raise UnknownDTypeError(
         f"{dtype!r} is no dtype; there are {', '.join(d.name for d in dtypes.all)}"
     )
 

@@ -8,8 +8,11 @@ given, what was wanted and what would do. Nothing here knows of tensors or devic
 from __future__ import annotations
 
 
-class AsterError(Exception):
-    """Base of every error that Aster raises on purpose."""
+class AsterError(RuntimeError):
+    """Base of every error that Aster raises on purpose.
+
+    It is a RuntimeError, which users of PyTorch catch for nearly everything.
+    """
 
 
 class ShapeError(AsterError, ValueError):
@@ -20,8 +23,16 @@ class DTypeError(AsterError, TypeError):
     """A dtype that does not exist, does not mix, or is not supported by an operation."""
 
 
+class UnknownDTypeError(DTypeError, AttributeError):
+    """A name that no dtype has: `dtypes.typo` and `dtype="typo"` are the same mistake."""
+
+
 class ArgumentError(AsterError, ValueError):
     """An argument whose value makes no sense for the operation."""
+
+
+class UnsupportedError(AsterError, NotImplementedError):
+    """A way of doing an operation that makes sense, or sounds like it, and is not there."""
 
 
 class IndexRangeError(AsterError, IndexError):

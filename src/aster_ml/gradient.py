@@ -17,7 +17,7 @@ from typing import TypeAlias
 from aster_ml.dtype import dtypes, sum_acc_dtype
 from aster_ml.errors import GradientError, InternalError
 from aster_ml.helpers import argsort, prod
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import MOVEMENT_SET, UOp
 from aster_ml.uop.ops import ELEMENTWISE, DeviceArg, Ops
@@ -373,8 +373,13 @@ def compute_gradient(root: UOp, root_grad: UOp, targets: set[UOp]) -> dict[UOp, 
 
 
 def place(g: Term, target: UOp) -> UOp:
-    """The node of a term, with the shape of its target; a number takes the device as well."""
-    if g.is_number and target.device is not None:
+    """The node of a term, with the shape of its target; what is made of numbers takes the device.
+
+    A gradient that does not depend on any value (that of a roll, of a padding) is numbers alone.
+    """
+    if target.device is not None and g.node.device is None:
         device = UOp(Ops.DEVICE, dtypes.void, (), DeviceArg(target.device))
-        g = g.of(UOp(Ops.CONST, g.node.dtype, (device,), g.node.arg))
+        numbers = [u for u in toposort(g.node) if u.op is Ops.CONST and u.dtype is g.node.dtype]
+        placed = {u: UOp(Ops.CONST, u.dtype, (device,), u.arg) for u in numbers}
+        g = g.of(substitute(g.node, placed))
     return g.spread(target.shape).node

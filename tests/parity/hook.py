@@ -69,7 +69,14 @@ ROWS: dict[str, Row] = {
     "tinygrad.engine.jit": Row(("aster_ml.jit", "aster_ml.errors"), "TinyJit stands above engine"),
     "tinygrad.engine.realize": Row(
         ("aster_ml.engine.realize", "aster_ml.engine.launch", "aster_ml.engine.compile"),
-        "compiling and launching are modules of their own"),
+        "compiling and launching are modules of their own; schedules run as a whole",
+        {"run_schedule": names.run_schedule, "CompiledRunner": names.CompiledRunner,
+         "BufferCopy": names.BufferCopy},
+    ),
+    "tinygrad.runtime.ops_python": Row(
+        (), "narrow floats are read by way of NumPy",
+        {"from_storage_scalar": names.from_storage_scalar},
+    ),
     "tinygrad.uop.ops": Row(
         ("aster_ml.uop.node", "aster_ml.uop.ops", "aster_ml.uop.pattern", "aster_ml.uop.rewrite"),
         "one module a subject"),
@@ -77,7 +84,7 @@ ROWS: dict[str, Row] = {
     "tinygrad.renderer": Row(("aster_ml.engine.estimate",), "estimates are made by the engine"),
     "tinygrad.codegen.opt": Row(("aster_ml.codegen.opts",), "the schedule language"),
     "tinygrad.codegen.opt.search": Row(("aster_ml.codegen.opts",), "the schedule language"),
-    "tinygrad.engine.schedule": Row(("aster_ml.schedule.plan",), "schedules are made there"),
+    "tinygrad.engine.schedule": Row((), "steps are plain data", {"ExecItem": names.ExecItem}),
 }  # fmt: skip
 for row in ROWS.values():
     if "DTYPES_DICT" not in row.single and row.homes == ("aster_ml.dtype",):
@@ -195,6 +202,8 @@ def install(folder: Path) -> Finder:
     """Serves the reference's packages in this process from now on."""
     for name in [n for n in sys.modules if n.partition(".")[0] in ("tinygrad", "test", "extra")]:
         del sys.modules[name]
+    for owner, name, value, _ in names.ATTRIBUTES:
+        setattr(owner, name, value)
     finder = Finder(folder)
     sys.meta_path.insert(0, finder)
     return finder

@@ -7,13 +7,20 @@ is an `Absent`: it can be imported, so that the other tests of a file run, and i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 import aster_ml
 from aster_ml import config
 from aster_ml.device import Backend
 from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype, truncate
+from aster_ml.engine import storage
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 
 
 class NotProvidedError(NotImplementedError):
@@ -128,14 +135,20 @@ Device = DeviceRegistryView()
 
 
 def is_dtype_supported(dtype: DType, device: str | None = None) -> bool:
-    """Every dtype with a width is computed everywhere: narrow floats are emulated where need be."""
-    return dtype in (*dtypes.floats, *dtypes.ints, dtypes.bool)
+    """What the reference computes on a CPU: all but fp8, which it cannot cast there.
+
+    Aster computes fp8 everywhere, but these tests hold it to the reference's ways on GPUs: arrays
+    of bytes, and bit casts that start from float32.
+    """
+    return dtype in (*dtypes.floats, *dtypes.ints, dtypes.bool) and dtype not in dtypes.fp8s
 
 
 def _to_np_dtype(dtype: DType) -> Any:
-    """NumPy's own type for a dtype; None where NumPy has none."""
-    if dtype in (dtypes.void, dtypes.index, dtypes.bfloat16, *dtypes.fp8s):
+    """NumPy's own type for a dtype, float32 for one that it has not."""
+    if dtype in (dtypes.void, dtypes.index):
         return None
+    if dtype is dtypes.bfloat16 or dtype in dtypes.fp8s:
+        return np.float32
     return to_numpy_dtype(dtype).type
 
 
@@ -165,9 +178,11 @@ def _torch_names() -> dict[str, DType]:
 
 
 def _to_torch_dtype(dtype: DType) -> Any:
-    """PyTorch's dtype; None where it has none."""
+    """PyTorch's dtype; None where it has none. The reference has the bytes of fp8 there."""
     import torch
 
+    if dtype in dtypes.fp8s:
+        return torch.uint8
     return next((getattr(torch, n) for n, d in _torch_names().items() if d == dtype), None)
 
 
@@ -177,20 +192,22 @@ def _from_torch_dtype(dtype: Any) -> DType:
 
 
 def float_to_fp8(value: float, dtype: DType) -> int:
-    """The byte of the fp8 number next to `value`, saturating as the reference's function does."""
+    """The byte of the fp8 number next to `value`; finite values saturate."""
     kind = to_numpy_dtype(dtype)
-    import numpy as np
-
-    limit = float({dtypes.fp8e4m3: 448.0, dtypes.fp8e5m2: 57344.0}[dtype])
-    finite = min(max(value, -limit), limit) if value == value else value
-    return int(np.array(finite, dtype=kind).view("uint8"))
+    limit = {dtypes.fp8e4m3: 448.0, dtypes.fp8e5m2: 57344.0}[dtype]
+    if math.isfinite(value):
+        value = min(max(value, -limit), limit)
+    return int(np.array(value, dtype=kind).view("uint8"))
 
 
 def fp8_to_float(byte: int, dtype: DType) -> float:
     """The number that a byte means in an fp8 dtype."""
-    import numpy as np
-
     return float(np.array(byte, dtype="uint8").view(to_numpy_dtype(dtype)))
+
+
+def from_storage_scalar(value: int, dtype: DType) -> float:
+    """The number that stored bits mean, for floats that Python has no format for."""
+    return float(np.array(value, dtype=f"uint{dtype.bits}").view(to_numpy_dtype(dtype)))
 
 
 class Truncations(dict[DType, Any]):
@@ -216,3 +233,94 @@ def values_of(name: str) -> dict[str, Any]:
         "TC_OPT": 0,
         "SPLIT_REDUCEOP": config.SPLIT_REDUCE,
     }[name]
+
+
+class CompiledRunner:
+    """What `ExecItem.prg` is for a kernel."""
+
+
+class BufferCopy:
+    """What `ExecItem.prg` is for a copy."""
+
+
+class BufferView:
+    """What `ExecItem.prg` is for a view of memory."""
+
+
+RUNNERS: dict[str, type] = {"kernel": CompiledRunner, "copy": BufferCopy, "view": BufferView}
+
+
+class Run:
+    """One call of `Tensor.realize`, which is made when the first of its items is run."""
+
+    def __init__(self, tensors: Sequence[aster_ml.Tensor]) -> None:
+        self.tensors = tensors
+        self.done = False
+
+    def __call__(self) -> None:
+        if not self.done:
+            aster_ml.Tensor.realize(*self.tensors)
+        self.done = True
+
+
+class ExecItem:
+    """One step of a schedule, as the reference's tests count, lower and run them."""
+
+    def __init__(self, step: Any, run: Run) -> None:
+        self.step = step
+        self.ast = step.ast
+        self.prg: Any = None
+        self.whole = run
+
+    def lower(self) -> ExecItem:
+        """Says what runs the step; Aster compiles when it runs."""
+        self.prg = RUNNERS[self.step.kind]()
+        return self
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Runs the whole schedule, once."""
+        self.whole()
+
+
+steps_of: Callable[..., Any] = aster_ml.Tensor.schedule_with_vars
+
+
+def schedule_with_vars(
+    self: aster_ml.Tensor, *lst: aster_ml.Tensor
+) -> tuple[list[ExecItem], dict[str, int]]:
+    """`Tensor.schedule_with_vars` with items that can be run."""
+    steps, values = steps_of(self, *lst)
+    run = Run((self, *lst))
+    return [ExecItem(step, run) for step in steps], values
+
+
+def schedule(self: aster_ml.Tensor, *lst: aster_ml.Tensor) -> list[ExecItem]:
+    """`Tensor.schedule` with items that can be run."""
+    return schedule_with_vars(self, *lst)[0]
+
+
+def run_schedule(items: Sequence[ExecItem], *args: Any, **kwargs: Any) -> None:
+    """Runs what `schedule` gave."""
+    for item in items:
+        item.run()
+
+
+def realized(u: UOp) -> Any:
+    """The buffer of a node that is memory; None for others."""
+    return storage.BUFFERS.get(u) if u.op is Ops.BUFFER and is_realized(u) else None
+
+
+def is_realized(u: UOp) -> bool:
+    """Whether a node is memory that has been filled."""
+    return u.base.op is Ops.BUFFER and storage.buffer_of(u.base).is_allocated()
+
+
+# Attributes that the tests read off Aster's own objects: (class, name, value, why it is not there).
+ATTRIBUTES: list[tuple[type, str, Any, str]] = [
+    (aster_ml.Tensor, "schedule", schedule, "steps are plain data, without memory to run on"),
+    (aster_ml.Tensor, "schedule_with_vars", schedule_with_vars, "the same"),
+    (UOp, "buffer", property(lambda u: storage.buffer_of(u.base)), "nodes know no devices"),
+    (UOp, "realized", property(realized), "nodes know no devices"),
+    (UOp, "is_realized", property(is_realized), "nodes know no devices"),
+    (UOp, "toposort", lambda u, gate=None: dict.fromkeys(toposort(u)), "walks are functions"),
+]

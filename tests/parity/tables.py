@@ -85,6 +85,7 @@ def update_must_pass(outcomes: Outcomes, baseline: set[str]) -> None:
 def table(outcomes: Outcomes, baseline: set[str], differs: Mapping[str, str]) -> str:
     """One Markdown row a file, and a last one with the sums.
 
+    A test that the reference is known to fail counts as passed where Aster gets it right.
     "of those" counts, of what the reference passes, what Aster passes; "differs" what it answers
     differently on purpose.
     """
@@ -95,7 +96,7 @@ def table(outcomes: Outcomes, baseline: set[str], differs: Mapping[str, str]) ->
         wanted = {i for i in baseline if i.startswith(f"{file}::")}
         passed = {f"{file}::{n}" for n, o in tests.items() if o == "passed"}
         counts = [
-            len(passed),
+            sum(o in ("passed", "xpassed") for o in tests.values()),
             sum(o == "failed" for o in tests.values()),
             sum(o in ("skipped", "xfailed") for o in tests.values()),
             len(wanted),

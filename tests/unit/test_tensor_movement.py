@@ -130,8 +130,8 @@ def test_pad_forms() -> None:
                  np.pad(A[..., :4], ((0, 0), (0, 0), (1, 0)), constant_values=-3))
     check_tensor(a.pad((1, 1), value=-np.inf)[..., 0], np.full((4, 5), -np.inf))
     check_tensor(Tensor([1, 2]).pad((1, 0), value=7), [7, 1, 2], dtype="int32")
-    check_tensor(Tensor([1, 2]).pad((5, 3), mode="circular"),
-                 np.pad([1, 2], (5, 3), mode="wrap"))
+    check_tensor(Tensor([1, 2]).pad((2, 1), mode="circular"),
+                 np.pad([1, 2], (2, 1), mode="wrap"))
 
 
 CREATED = [

@@ -15,7 +15,7 @@ import numpy as np
 
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
-from aster_ml.errors import ArgumentError, ShapeError
+from aster_ml.errors import ArgumentError, DTypeError, ShapeError
 from aster_ml.helpers import argfix, prod
 from aster_ml.mixin.data import number_dtype, shaped_buffer
 from aster_ml.mixin.handle import Handle, device_constant
@@ -161,6 +161,8 @@ class CreateMixin(Handle):
         if steps < 0:
             raise ArgumentError(f"linspace: {steps} steps; a number that is not negative is wanted")
         element = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if element is dtypes.bool:
+            raise DTypeError("linspace: dtype bool has no values between two; ints or floats have")
         if steps == 1:
             return cls.full((1,), start, device=device, dtype=element, requires_grad=requires_grad)
         wide = element if element is dtypes.float64 else dtypes.float32

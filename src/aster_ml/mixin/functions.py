@@ -315,8 +315,11 @@ class FunctionMixin(Handle):
         """
         large = self > LARGE
         # Far below 1 the root cancels what stands beside it.
-        x = large.where(2, (self < 1).where(math.nan, self)) - 1
-        return large.where(self.log() + math.log(2), (x + (x * (x + 2)).sqrt()).log_of_one_plus())
+        x = (large | (self < 1)).where(2, self) - 1
+        value = large.where(self.log() + math.log(2), (x + (x * (x + 2)).sqrt()).log_of_one_plus())
+        # Below 1 the formula's derivative is what is handed down, NaN between -1 and 1.
+        below = (self < 1).where(self, 0)
+        return (self < 1).where((below + (below * below - 1).sqrt()).log() + math.nan, value)
 
     @through_float32
     def atanh(self) -> Self:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from aster_ml.dtype import dtypes
-from aster_ml.errors import ArgumentError, DeviceError, IndexRangeError, ShapeError
+from aster_ml.errors import ArgumentError, DeviceError, DTypeError, IndexRangeError
 from aster_ml.mixin.handle import Handle, number_everywhere
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes, is_symbolic
 from aster_ml.mixin.sizes import size_between
@@ -104,9 +104,9 @@ def parse_indices(x: Handle, indices: Any) -> Parsed:
     used = sum(axes_used(item) for item in items)
     dots = [i for i, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
-        raise IndexRangeError(f"index: {len(dots)} times `...`; once is possible")
+        raise IndexRangeError(f"index: {len(dots)} times `...`; a single ellipsis is possible")
     if used > x.ndim:
-        raise IndexRangeError(f"index: {used} indices for the {x.ndim} axes of "
+        raise IndexRangeError(f"index: {used} indices are too many for the {x.ndim} axes of "
                               f"{show_shape(x.shape)}")
     fill = [slice(None)] * (x.ndim - used)
     at = dots[0] if dots else len(items)
@@ -177,8 +177,8 @@ def axis_entry(item: Any, axis: int, size: Any, x: Handle) -> Entry:
     if isinstance(item, int):
         if isinstance(size, int):
             if not -size <= item < size:
-                raise IndexRangeError(f"index {item} is outside axis {axis}, which has size "
-                                      f"{size}, of {show_shape(x.shape)}")
+                raise IndexRangeError(f"index {item} is out of bounds of axis {axis}, which has "
+                                      f"size {size}, of {show_shape(x.shape)}")
             return item % size
         return item if item >= 0 else size + item
     if isinstance(item, slice):
@@ -186,8 +186,8 @@ def axis_entry(item: Any, axis: int, size: Any, x: Handle) -> Entry:
     if is_symbolic(item):
         low, high = (item.val, item.val) if item.op is Ops.BIND else item.bounds
         if isinstance(size, int) and (low >= size or high < 0):
-            raise IndexRangeError(f"index {low if low == high else item} is outside axis {axis}, "
-                                  f"which has size {size}, of {show_shape(x.shape)}")
+            raise IndexRangeError(f"index {low if low == high else item} is out of bounds of axis "
+                                  f"{axis}, which has size {size}, of {show_shape(x.shape)}")
         return item
     if isinstance(item, np.ndarray):
         if not isinstance(size, int):
@@ -195,8 +195,8 @@ def axis_entry(item: Any, axis: int, size: Any, x: Handle) -> Entry:
         else:
             wrong = item[(item < -size) | (item >= size)]
             if wrong.size:
-                raise IndexRangeError(f"index {int(wrong.flat[0])} is outside axis {axis}, which "
-                                      f"has size {size}, of {show_shape(x.shape)}")
+                raise IndexRangeError(f"index {int(wrong.flat[0])} is out of bounds of axis "
+                                      f"{axis}, which has size {size}, of {show_shape(x.shape)}")
             inside = np.where(item < 0, item + size, item).astype(np.int64)
             dtype = dtypes.int32 if size <= 1 << 31 else dtypes.int64
             made = x.__class__(inside, x.device, dtype)  # type: ignore[call-arg]
@@ -213,8 +213,8 @@ def slice_span(item: slice, axis: int, size: Any) -> Span:
     for i, part in enumerate(parts):
         if part is not None and not is_symbolic(part):
             if not hasattr(part, "__index__"):
-                raise IndexRangeError(f"index: {part!r} in a slice of axis {axis} is a "
-                                      f"{type(part).__name__}; an int is wanted")
+                raise DTypeError(f"index: {part!r} in a slice of axis {axis} is a "
+                                 f"{type(part).__name__}; an int is wanted")
             parts[i] = part.__index__()
     if isinstance(parts[2], int) and parts[2] == 0:
         raise ArgumentError(f"index: a slice of axis {axis} has step 0; a positive or negative one "
@@ -237,8 +237,8 @@ def mask_picks(x: Handle, mask: Handle, axis: int) -> list[Entry]:
     """A bool tensor as the indices where it is true, one tensor an axis; computes the mask."""
     part = x.shape[axis:axis + mask.ndim]
     if mask.ndim == 0 or mask.shape != part:
-        raise ShapeError(f"index: a mask of {show_shape(mask.shape)} for axes of "
-                         f"{show_shape(part)}; the same shape is wanted")
+        raise IndexRangeError(f"index: a mask of {show_shape(mask.shape)} for axes of "
+                              f"{show_shape(part)}; the same shape is wanted")
     places = np.nonzero(mask.numpy())  # type: ignore[attr-defined]
     make: Any = x.__class__
     return [Picked(make(p.astype(np.int32), x.device), True) for p in places]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
 from aster_ml.dtype import dtypes, least_upper_dtype
-from aster_ml.errors import ArgumentError, DeviceError, ShapeError
+from aster_ml.errors import ArgumentError, DeviceError, ShapeError, UnsupportedError
 from aster_ml.helpers import argfix, ceildiv
 from aster_ml.mixin.handle import Handle
 from aster_ml.mixin.index import is_zero
@@ -62,8 +62,8 @@ class JoinMixin(Handle):
 
         Shapes: self [n, m], dim=0 -> [1, n, m].
         """
-        tensors: list[Any] = [self, *argfix(*args)] if args else [self]
-        axis = self.resolve_axis(dim, "stack", 1)
+        tensors: list[Any] = list(argfix(self, *(argfix(*args) if args else ())))
+        axis = tensors[0].resolve_axis(dim, "stack", 1)
         check_joinable(tensors, -1, "stack")
         first, *rest = [t.unsqueeze(axis) for t in tensors]
         return first.cat(*rest, dim=axis)  # type: ignore[no-any-return]
@@ -166,10 +166,11 @@ class JoinMixin(Handle):
 
         Shapes: self [n, m], padding=((1, 2), (0, 3)) -> [n + 3, m + 3];
             self [n, m], padding=(1, 1) -> [n, m + 2].
-        Raises: ShapeError for padding that does not fit; ArgumentError for an unknown mode.
+        Raises: ShapeError for padding that does not fit; UnsupportedError for an unknown mode and
+        for negative circular padding.
         """
         if mode not in MODES:
-            raise ArgumentError(f"pad: mode {mode!r}; there are {', '.join(MODES)}")
+            raise UnsupportedError(f"pad: mode {mode!r}; there are {', '.join(MODES)}")
         pairs = padding_pairs(padding, self.shape)
         cut = []
         for axis, ((before, after), size) in enumerate(zip(pairs, self.shape, strict=True)):
@@ -179,14 +180,21 @@ class JoinMixin(Handle):
                 raise ShapeError(f"pad: {before} and {after} take more than the {size} elements of "
                                  f"axis {axis} of {show_shape(self.shape)}")
             cut.append((start, stop))
-        x = self.shrink(cut)
         wanted = [(b if not isinstance(b, int) else max(b, 0),
                    a if not isinstance(a, int) else max(a, 0)) for b, a in pairs]
         if mode == "constant":
-            return pad_with(x, wanted, value)
-        for axis, pair in enumerate(wanted):
-            x = pad_axis(x, axis, pair, mode)
-        return x
+            return pad_with(self.shrink(cut), wanted, value)
+        # What is cut off at one end may be what is repeated at the other, so cutting comes last.
+        x = self
+        kept = []
+        for axis, ((before, _), (start, stop)) in enumerate(zip(wanted, cut, strict=True)):
+            x = pad_axis(x, axis, wanted[axis], mode)
+            end = x.shape[axis] if stop == self.shape[axis] else before + stop
+            kept.append((start, end))
+            if mode == "circular" and pairs[axis] != wanted[axis]:
+                raise UnsupportedError(f"pad: mode 'circular' with {pairs[axis]} on axis {axis}; "
+                                       "it adds elements and takes none off, shrink does")
+        return x.shrink(kept)
 
 
 def check_joinable(tensors: list[Any], axis: int, what: str) -> None:
@@ -265,6 +273,9 @@ def pad_axis(x: H, axis: int, pair: tuple[Any, Any], mode: str) -> H:
         raise ShapeError(f"pad: mode {mode!r} with {before} and {after} on axis {axis} of size "
                          f"{size}, which has too few elements")
     if mode == "circular":
+        if max(before, after) > size:
+            raise ShapeError(f"pad: mode 'circular' with {before} and {after} on axis {axis} of "
+                             f"size {size}; it goes around once at most, at each end")
         left = ceildiv(before, size)
         times = left + 1 + ceildiv(after, size)
         return wrapped(x, axis, left * size - before, left * size + size + after, times)

@@ -255,8 +255,10 @@ class MathMixin(FunctionMixin):
         """
         if min_ is None and max_ is None:
             raise ArgumentError("clamp: neither min_ nor max_ is given; one of them is wanted")
-        value = self if min_ is None else self.maximum(min_)
-        return value if max_ is None else value.minimum(max_)
+        # Not by maximum, which shares the gradient out where both sides are equal: a bound is not
+        # something to learn, and self at it is not cut off.
+        value = self if min_ is None else (self < min_).where(min_, self)
+        return value if max_ is None else (value > max_).where(max_, value)
 
     def clip(self, min_: Any = None, max_: Any = None) -> Self:
         """`clamp` under another name."""

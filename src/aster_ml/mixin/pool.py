@@ -338,7 +338,8 @@ def check_window(
 def resolve_padding(padding: Any, dims: int, what: str) -> Pairs:
     """Padding as users give it, as (before, after) for each of `dims` axes.
 
-    Raises: ArgumentError for another number of values, or negative ones.
+    Raises: ArgumentError for another number of values, and for negative ones, which cut elements
+    off, where there is no convolution.
     """
     values: list[Any] = [padding] * dims if isinstance(padding, int) else list(padding)
     if len(values) == dims and all(isinstance(v, (tuple, list)) for v in values):
@@ -350,6 +351,6 @@ def resolve_padding(padding: Any, dims: int, what: str) -> Pairs:
     else:
         raise ArgumentError(f"{what}: padding {padding!r}; one number, {dims}, or {2 * dims} "
                             "(last axis first) would do")
-    if any(isinstance(v, int) and v < 0 for pair in pairs for v in pair):
+    if what != "conv" and any(isinstance(v, int) and v < 0 for pair in pairs for v in pair):
         raise ArgumentError(f"{what}: padding {padding!r} is negative; shrink cuts elements off")
     return pairs

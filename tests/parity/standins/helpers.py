@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from aster_ml import Device, TinyJit
-from aster_ml.dtype import DType, dtypes
+from aster_ml.dtype import DType, dtypes, to_numpy_dtype
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -45,8 +45,9 @@ def rand_for_dtype(dtype: DType, count: int) -> np.ndarray[Any, Any]:
         return np.random.randint(0, 100, size=count).astype(dtype.name)
     if dtypes.is_int(dtype):
         return np.random.randint(-100, 100, size=count).astype(dtype.name)
-    wide = "float32" if dtype in (*dtypes.fp8s, dtypes.bfloat16) else dtype.name
-    return np.random.uniform(-10, 10, size=count).astype(wide)
+    # Of floats that NumPy has not, the nearest ones, as float32.
+    drawn = np.random.uniform(-10, 10, size=count).astype(to_numpy_dtype(dtype))
+    return drawn.astype("float32") if dtype.fmt is None else drawn
 
 
 def assert_jit_cache_len(function: TinyJit[Any], expected: int) -> None:
