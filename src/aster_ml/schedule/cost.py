@@ -40,6 +40,9 @@ MIN_ROWS = 16
 # More than this many different readings of one value are not written out.
 MAX_READINGS = 4
 
+# Indices longer than this many operations, written out, are ended by storing what they index.
+MAX_INDEX_NODES = 400
+
 
 def own_cost(u: UOp) -> int:
     """Cost of this node alone."""

@@ -96,6 +96,7 @@ class StagePlanner:
         self.memo: dict[UOp, UOp] = {}
         self.targets: dict[UOp, UOp] = {}
         self.forced: set[UOp] = set()
+        self.index_sizes: dict[UOp, int] = {}
         self.find_forced(body)
         self.costs = cost.fused_costs(self.order, self.forced)
 
@@ -244,6 +245,8 @@ class StagePlanner:
             return False
         if any(r.idxs is DATA_DEPENDENT for r in readings):
             return False
+        if u.op in (Ops.RESHAPE, Ops.PAD) and any(self.has_large_index(r) for r in readings):
+            return True
         roots = {r.root for r in readings}
         if len(readings) > cost.MAX_READINGS * len(roots):
             return self.worth_storing(u)
@@ -266,6 +269,23 @@ class StagePlanner:
         )
         work = max(volume(r.nest) for r in readings)
         return spared > price and spared * 10 > work and self.worth_storing(u)
+
+    def has_large_index(self, reading: Reading) -> bool:
+        """Whether the indices of a reading, written out, have grown past what a kernel should hold.
+
+        why: views of views of views, each dividing what the last one multiplied, grow without end
+        """
+        parts = reading.idxs if reading.valid is None else (*reading.idxs, reading.valid)
+        stack = [i for i in parts if i not in self.index_sizes]
+        while stack:
+            u = stack[-1]
+            missing = [s for s in u.src if s not in self.index_sizes]
+            if missing:
+                stack.extend(missing)
+                continue
+            self.index_sizes[u] = 1 + sum([self.index_sizes[s] for s in u.src])
+            stack.pop()
+        return sum([self.index_sizes[i] for i in parts]) > cost.MAX_INDEX_NODES
 
     def worth_storing(self, u: UOp) -> bool:
         """Constants, however large, are cheaper to make than to load."""
