@@ -1,0 +1,134 @@
+"""Budgets in Python calls and frames, which a noisy machine can hold."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from aster_ml import Context, Tensor, TinyJit, nn
+from tests.unit.jit_helpers import vector
+
+
+def python_calls(function: Callable[[], Any]) -> int:
+    """How many Python functions are entered (the given one aside)."""
+    count = 0
+
+    def count_call(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count_call)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return count - 1
+
+
+def frames_at(name: str, function: Callable[[], Any]) -> int:
+    """The most frames, from `Tensor.realize` on, when a function with this name is entered."""
+    deepest = 0
+
+    def look(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal deepest
+        if event != "call" or not frame.f_code.co_qualname.endswith(name):
+            return
+        stack = []
+        at: FrameType | None = frame
+        while at is not None:
+            stack.append(at.f_code.co_qualname)
+            at = at.f_back
+        if "Tensor.realize" in stack:
+            deepest = max(deepest, stack.index("Tensor.realize") + 1)
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return deepest
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    return (x @ y + 2).relu()
+
+
+@pytest.fixture
+def operands() -> tuple[Tensor, Tensor]:
+    return Tensor.ones(64, 64).contiguous().realize(), Tensor.ones(64, 64).contiguous().realize()
+
+
+def test_building_a_sum() -> None:
+    a, b = vector(1, 2), vector(3, 4)
+    assert 0 < python_calls(lambda: a + b) <= 40
+
+
+def test_realizing_a_small_graph_again(operands) -> None:
+    for _ in range(3):
+        product(*operands).realize()
+    y = product(*operands)
+    assert 0 < python_calls(y.realize) <= 300
+
+
+def test_realizing_does_not_cost_more_when_many_tensors_are_alive(operands) -> None:
+    for _ in range(3):
+        product(*operands).realize()
+    y = product(*operands)
+    few = python_calls(y.realize)
+    held = [product(*operands) for _ in range(200)]
+    held += [Tensor([float(i)]).realize() for i in range(200)]
+    y = product(*operands)
+    assert python_calls(y.realize) <= few + 5
+    assert len(held) == 400
+
+
+def test_a_replay() -> None:
+    jitted = TinyJit(lambda x: x + 1)
+    x = vector(1)
+    for _ in range(4):
+        jitted(x)
+    assert 0 < python_calls(lambda: jitted(x)) <= 100
+
+
+def test_a_replay_costs_no_more_for_more_kernels() -> None:
+    def chain(length: int) -> Callable[[Tensor], Tensor]:
+        def function(x: Tensor) -> Tensor:
+            for _ in range(length):
+                x = (x + 1).realize()
+            return x
+
+        return function
+
+    x, counts = vector(1), []
+    for length in (2, 40):
+        jitted = TinyJit(chain(length))
+        for _ in range(4):
+            jitted(x)
+        counts.append(python_calls(lambda jitted=jitted: jitted(x)))
+    assert counts[0] == counts[1]
+
+
+def test_frames_at_launch(operands) -> None:
+    product(*operands).realize()
+    y = product(*operands)
+    assert 1 < frames_at("Program.__call__", y.realize) <= 5
+
+
+def test_frames_at_render(operands) -> None:
+    y = product(*operands) * 3 - 1
+    with Context(CACHE=0):
+        assert 1 < frames_at("Renderer.render", y.realize) <= 8
+
+
+def test_warm_calls_of_a_layer_stay_proportional() -> None:
+    model = nn.Linear(8, 8)
+    x = Tensor.ones(4, 8).contiguous().realize()
+    for _ in range(3):
+        model(x).realize()
+    assert 0 < python_calls(lambda: model(x).realize()) <= 1000
