@@ -17,6 +17,7 @@ TESTS = tests
 # Extras that `make test` installs; `test,opencl,parity` adds OpenCL and the PyTorch comparisons.
 TEST_EXTRAS = test
 PYTEST_ARGS =
+PARITY_ARGS =
 # Extras for `make bench`; `bench` brings PyTorch as a peer. BENCH_ARGS='--help' lists what there is.
 BENCH_EXTRAS = demo
 BENCH_ARGS =
@@ -27,6 +28,7 @@ help:
 	@echo "make demo    train a network on real digits, show what it reads (demo.png)"
 	@echo "make test    run the tests with $(WORKERS) workers"
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
+	@echo "make parity  run the reference's own test files on Aster; PARITY_ARGS='--tests test_ops*'"
 	@echo "make lint    check format, lint and types"
 	@echo "make docs    generate docs/settings.md"
 	@echo "make clean   remove the virtual environment and all that was generated"
@@ -39,6 +41,9 @@ test: $(VENV)/.test-$(TEST_EXTRAS)
 
 bench: $(VENV)/.bench-$(BENCH_EXTRAS)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+parity: $(VENV)/.parity
+	$(BIN)/python -m tests.parity.run -n $(WORKERS) $(PARITY_ARGS)
 
 lint: $(VENV)/.lint
 	@status=0; \
@@ -71,6 +76,10 @@ $(VENV)/.test-$(TEST_EXTRAS): $(VENV)/.made pyproject.toml
 	$(PIP) --no-deps $(DIGITS)
 	touch $@
 
+$(VENV)/.parity: $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[test,parity]'
+	touch $@
+
 $(VENV)/.bench-$(BENCH_EXTRAS): $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[$(BENCH_EXTRAS)]'
 	touch $@
@@ -79,4 +88,4 @@ $(VENV)/.lint: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[lint]'
 	touch $@
 
-.PHONY: help demo test bench lint docs clean
+.PHONY: help demo test bench parity lint docs clean

@@ -94,6 +94,13 @@ def read_lines(path: Path) -> list[list[Any]]:
     return [json.loads(line) for line in lines if line.endswith("]")]
 
 
+def child_environment(device: str) -> dict[str, str]:
+    """The environment of a child: this repository first on the path, slow tests on."""
+    paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
+    chosen = {"DEV": device} if device else {}
+    return {**os.environ, "RUN_SLOW": "1", "PYTHONPATH": paths, **chosen}
+
+
 def run_shard(
     reference: Path, file: str, shard: int, shards: int, device: str, folder: Path
 ) -> dict[str, Result]:
@@ -101,10 +108,7 @@ def run_shard(
     results = folder / f"{Path(file).stem}-{shard}.jsonl"
     work = folder / f"{Path(file).stem}-{shard}"
     work.mkdir()
-    paths = [str(REPOSITORY / "src"), str(REPOSITORY)]
-    environment = {**os.environ, "RUN_SLOW": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    if device:
-        environment["DEV"] = device
+    environment = child_environment(device)
     found: dict[str, Result] = {}
     for _ in range(MAX_CRASHES):
         done = subprocess.run(
