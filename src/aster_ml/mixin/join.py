@@ -101,6 +101,9 @@ class JoinMixin(Handle):
         if not isinstance(chunks, int) or chunks < 1:
             raise ArgumentError(f"chunk: {chunks!r} parts; a positive number is wanted")
         length = self.shape[axis]
+        if not isinstance(length, int):
+            raise ShapeError(f"chunk: axis {axis} of {show_shape(self.shape)} has a symbolic size; "
+                             "shrink it to a fixed one")
         if length == 0:
             return [self] * chunks
         return list(self.split(ceildiv(length, chunks), axis))

@@ -219,12 +219,12 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         """Equally likely ints from `low` to below `high`.
 
         Shapes: shape=(n, m) -> [n, m].
-        Raises: ArgumentError unless low < high; DTypeError unless the dtype is an int.
+        Raises: ArgumentError unless low < high; DTypeError unless they and the dtype are ints.
         """
         for bound in (low, high):
             if not isinstance(bound, (int, np.integer)):
-                raise ArgumentError(f"randint: the bound {bound!r} is a {type(bound).__name__}; "
-                                    "ints are wanted")
+                raise DTypeError(f"randint: the bound {bound!r} is a {type(bound).__name__}; "
+                                 "ints are wanted")
         if low >= high or high - low > 1 << 32:
             raise ArgumentError(f"randint: from {low} to below {high}; there has to be an int "
                                 "between, and at most 2**32")
