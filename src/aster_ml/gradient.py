@@ -17,7 +17,7 @@ from typing import TypeAlias
 from aster_ml.dtype import dtypes, sum_acc_dtype
 from aster_ml.errors import GradientError, InternalError
 from aster_ml.helpers import argsort, prod
-from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import MOVEMENT_SET, UOp
 from aster_ml.uop.ops import ELEMENTWISE, DeviceArg, Ops
@@ -369,17 +369,20 @@ def compute_gradient(root: UOp, root_grad: UOp, targets: set[UOp]) -> dict[UOp, 
     if root_grad.op is Ops.CONST:
         root_grad = UOp.const(root_grad.dtype, root_grad.arg)
     found = propagate(order, Term(root_grad, known).convert(root.dtype), targets)
-    return {u: place(g, u) for u, g in found.items()}
+    return place({u: g.spread(u.shape).node for u, g in found.items()}, root.device)
 
 
-def place(g: Term, target: UOp) -> UOp:
-    """The node of a term, with the shape of its target; what is made of numbers takes the device.
+def place(grads: dict[UOp, UOp], device: str | None) -> dict[UOp, UOp]:
+    """The gradients, with a device for what is made of numbers alone and may have to be stored.
 
-    A gradient that does not depend on any value (that of a roll, of a padding) is numbers alone.
+    The gradient of a roll, of a padding, of a sum of sums does not depend on any value.
     """
-    if target.device is not None and g.node.device is None:
-        device = UOp(Ops.DEVICE, dtypes.void, (), DeviceArg(target.device))
-        numbers = [u for u in toposort(g.node) if u.op is Ops.CONST and u.dtype is g.node.dtype]
-        placed = {u: UOp(Ops.CONST, u.dtype, (device,), u.arg) for u in numbers}
-        g = g.of(substitute(g.node, placed))
-    return g.spread(target.shape).node
+    order = toposort(*grads.values())
+    alone = [u for u in order if u.op is Ops.REDUCE and u.device is None]
+    alone += [g for g in grads.values() if g.device is None]
+    if not alone or device is None:
+        return grads
+    where = UOp(Ops.DEVICE, dtypes.void, (), DeviceArg(device))
+    placed = {u: UOp(Ops.CONST, u.dtype, (where,), u.arg) for u in toposort(*alone)
+              if u.op is Ops.CONST and not u.src and u.dtype.kind == "float"}
+    return dict(zip(grads, substitute_all(grads.values(), placed), strict=True))
