@@ -105,10 +105,14 @@ def main(argv: list[str]) -> int:
     os.environ.setdefault("RUN_SLOW", "1")
     sys.dont_write_bytecode = True
 
+    import hypothesis
     import pytest
 
     from tests.parity import hook
 
+    # The same examples in every run, so that what has to pass does not depend on luck.
+    hypothesis.settings.register_profile("parity", derandomize=True, database=None)
+    hypothesis.settings.load_profile("parity")
     hook.install(folder)
     return int(
         pytest.main(

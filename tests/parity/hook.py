@@ -60,7 +60,7 @@ ROWS: dict[str, Row] = {
         {"_to_np_dtype": names._to_np_dtype, "_from_np_dtype": names._from_np_dtype,
          "_to_torch_dtype": names._to_torch_dtype, "_from_torch_dtype": names._from_torch_dtype,
          "float_to_fp8": names.float_to_fp8, "fp8_to_float": names.fp8_to_float,
-         "truncate": names.truncate_table},
+         "truncate": names.truncate_table, "DTypeLike": str | names.DType},
     ),
     "tinygrad.device": Row(
         ("aster_ml.device",), "support of a dtype is no question where narrow floats are emulated",
@@ -79,7 +79,9 @@ ROWS: dict[str, Row] = {
     ),
     "tinygrad.uop.ops": Row(
         ("aster_ml.uop.node", "aster_ml.uop.ops", "aster_ml.uop.pattern", "aster_ml.uop.rewrite"),
-        "one module a subject"),
+        "one module a subject; passes are traced by their runner",
+        {"track_rewrites": names.track_rewrites},
+    ),
     "tinygrad.uop.symbolic": Row(("aster_ml.uop.symbolic",)),
     "tinygrad.renderer": Row(("aster_ml.engine.estimate",), "estimates are made by the engine"),
     "tinygrad.codegen.opt": Row(("aster_ml.codegen.opts",), "the schedule language"),
