@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from aster_ml.engine import storage
 from aster_ml.engine.launch import RECORDER
 from aster_ml.engine.realize import realize_readers, settle, strip_effects
-from aster_ml.engine.replay import Alias, LostBuffer, Recorder
+from aster_ml.engine.replay import Alias, Recorder
 from aster_ml.errors import JitError
 from aster_ml.jit_values import Inputs, base_buffer, leaves
 from aster_ml.mixin import random
@@ -171,14 +171,8 @@ class Run:
             if settled is not None and settled.base not in own:
                 continue
             order = toposort(t.uop, enter=lambda u: storage.stand_in(u) is None)
-            if any((storage.stand_in(u) or u).base in lost for u in order):
-                t.uop = lost_node(t)
-
-
-def lost_node(t: Tensor) -> UOp:
-    """A node of a tensor's shape whose memory nobody may read."""
-    base = UOp.new_buffer(t.device, 1, t.dtype)
-    storage.attach(base, LostBuffer(t.device, 1, t.dtype))
-    if not t.shape:
-        return base.mop(Ops.RESHAPE, ())
-    return base.mop(Ops.RESHAPE, (1,) * t.ndim).mop(Ops.EXPAND, t.shape)
+            memory = [u if (found := storage.stand_in(u)) is None else found for u in order]
+            if any(u.base in lost for u in memory):
+                t.uop = storage.lost_node(t.uop, JitError(
+                    "this tensor was made inside of a jitted function and is none of its results, "
+                    "so replays do not compute it: return it from the function"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aster_ml import Tensor
+from aster_ml import Tensor, Variable
 from aster_ml.errors import DTypeError, ShapeError
 
 
@@ -116,3 +116,103 @@ def test_wrong_shape_and_dtype_are_named() -> None:
         a.assign(Tensor([1.0, 2.0, 3.0]))
     with pytest.raises(DTypeError, match="int32"):
         a.assign(Tensor([1, 2, 3, 4]))
+
+
+def test_a_node_means_one_value_for_good() -> None:
+    x = vector()
+    y = x + 1
+    z = y * 2
+    y.realize()
+    x.assign(x * 10).realize()
+    assert (x + 1).tolist() == [11, 21, 31, 41]
+    assert z.tolist() == [4, 6, 8, 10]
+    assert y.tolist() == [2, 3, 4, 5]
+
+
+def test_a_value_whose_memory_was_written_is_computed_anew() -> None:
+    x = vector()
+    x.requires_grad = True
+    y = x + 1
+    loss = (y * 2).sum()
+    assert loss.item() == 28
+    y.realize()
+    y.assign(y * 0).realize()
+    assert (x + 1).tolist() == [2, 3, 4, 5]
+
+
+def test_a_version_between_two_updates_is_kept() -> None:
+    x = vector()
+    x += 1
+    between = x + 0
+    x += 1
+    last = x + 0
+    last.realize()
+    assert between.tolist() == [2, 3, 4, 5]
+    assert x.tolist() == [3, 4, 5, 6]
+
+
+def test_a_gradient_keeps_its_value_past_the_update() -> None:
+    w = vector()
+    w.requires_grad = True
+    (w * w).sum().backward()
+    w.assign(w - w.grad * 0.5)
+    w.realize()
+    assert w.tolist() == [0, 0, 0, 0]
+    assert w.grad.tolist() == [2, 4, 6, 8]
+
+
+def test_several_versions_in_one_expression() -> None:
+    x = vector()
+    versions = []
+    for _ in range(4):
+        versions.append(x.flip(0) * 1)
+        x.assign(x * 2 + x.flip(0))
+    total = versions[0] + versions[1] * 10 + versions[2] * 100 + versions[3] * 1000 + x
+    want, a = np.zeros(4), np.array([1.0, 2, 3, 4])
+    for i in range(4):
+        want += a[::-1] * 10**i
+        a = a * 2 + a[::-1]
+    np.testing.assert_array_equal(total.numpy(), want + a)
+
+
+def test_parts_of_a_strided_view_are_written_between_reads() -> None:
+    x = Tensor(np.arange(12, dtype=np.float32).reshape(3, 4)).realize()
+    a = np.arange(12, dtype=np.float32).reshape(3, 4)
+    turned = x.T
+    before = turned * 1
+    turned[1:3] = turned[0:2] * 2
+    a.T[1:3] = a.T[0:2].copy() * 2
+    gathered = x[Tensor([2, 0])]
+    x.assign(x + before.T)
+    np.testing.assert_array_equal(gathered.numpy(), a[[2, 0]])
+    np.testing.assert_array_equal(x.numpy(), a + np.arange(12).reshape(3, 4))
+
+
+def test_copies_of_versions_to_another_device() -> None:
+    x = vector()
+    first = x.to("CPU:1")
+    x += 1
+    second = x.to("CPU:1")
+    x += 1
+    x.realize()
+    assert (first + second).tolist() == [3, 5, 7, 9]
+
+
+def test_bits_of_another_width_are_those_of_their_time() -> None:
+    x = Tensor([1, 2, 3], dtype="int32").realize()
+    before = x.bitcast("int8")
+    lows = before.reshape(3, 4)[:, 0] + 0
+    x.assign(x * 5)
+    x.realize()
+    assert lows.tolist() == [1, 2, 3]
+    assert x.tolist() == [5, 10, 15]
+
+
+def test_a_lazy_value_of_symbolic_size_cannot_be_kept() -> None:
+    x = vector()
+    n = Variable("n", 1, 4).bind(2)
+    lazy = x[:n] * 2
+    x.assign(x + 1).realize()
+    with pytest.raises(ShapeError, match=r"overwritten since.*symbolic"):
+        lazy.sum().item()
+    assert (x[:n] * 2).sum().item() == 10

@@ -16,9 +16,11 @@ from aster_ml.engine.launch import RECORDER, run_schedule
 from aster_ml.errors import DeviceError, ShapeError
 from aster_ml.helpers import pluralize, prod
 from aster_ml.schedule.capture import Captured, capture
+from aster_ml.schedule.effects import Effects
 from aster_ml.schedule.plan import plan
 from aster_ml.schedule.split import Schedule
 from aster_ml.uop.graph import toposort
+from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 
@@ -152,13 +154,17 @@ def overwritten_by(roots: list[UOp]) -> tuple[set[UOp], set[UOp]]:
     return stores, {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
 
 
-def pending_readers(stores: set[UOp], overwritten: set[UOp], order: Iterable[UOp]) -> list[UOp]:
-    """Live nodes, none of the order, that want what memory held before these STOREs."""
+def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp]) -> list[UOp]:
+    """Live nodes, none of the known ones, that want what memory held before one of these STOREs."""
     if not LIVE_NODES or not overwritten:
         return []
-    known = set(order)
-    lazy = [u for u in dict.fromkeys(LIVE_NODES[0]()) if u not in known and settle(u) is None]
-    # Whether a node's value needs the old content: worked out once for all, sources first.
+    asked = set(known)
+    lazy = [u for u in dict.fromkeys(LIVE_NODES[0]()) if u not in asked and settle(u) is None]
+    of_memory: dict[UOp, set[UOp]] = {}
+    for s in stores:
+        of_memory.setdefault(base_buffer(s), set()).add(s)
+    effects = Effects()
+    # Whether a node's value needs content that goes: worked out once for all, sources first.
     needs: dict[UOp, bool] = {}
     for u in toposort(*lazy, enter=lambda u: storage.stand_in(u) is None and not (
             u.op is Ops.AFTER and not stores.isdisjoint(u.src))):
@@ -166,7 +172,8 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], order: Iterable[UOp
         if found is not None:
             needs[u] = found.base in overwritten
         elif u.op is Ops.AFTER and not stores.isdisjoint(u.src):
-            needs[u] = False
+            # What it shows is there after some of the STOREs; do others come behind?
+            needs[u] = not of_memory[base_buffer(u)] <= effects.below(u)
         else:
             needs[u] = u in overwritten or any([needs[s] for s in u.src])
     return [u for u in lazy if needs[u]]
@@ -179,15 +186,25 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
         return None
     start = time.perf_counter()
     captured = capture(request.fresh, request.assigns, storage.stand_in)
-    stores = {*request.assigns, *[s for after in captured.effects for s in after.src[1:]]}
-    if stores:
+    asked = list(nodes)
+    while True:
+        stores = {*request.assigns, *[s for after in captured.effects for s in after.src[1:]]}
         overwritten = {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
-        known = toposort(*nodes, enter=lambda u: storage.stand_in(u) is None)
-        late = pending_readers(stores, overwritten, known)
-        if late:
-            for u in late:
+        late = pending_readers(stores, overwritten, asked)
+        if not late:
+            break
+        for u in late:
+            if all(isinstance(size, int) for size in u.shape):
                 request.add(u)
-            captured = capture(request.fresh, request.assigns, storage.stand_in)
+            else:
+                storage.set_stand_in(u, storage.lost_node(u, ShapeError(
+                    f"this value of shape {show_shape(u.shape)} was made of memory that has been "
+                    "overwritten since, and could not be kept because its size is symbolic; use it "
+                    "before the assign, or shrink it to a fixed size")))
+                u.forget()
+        # They may have effects of their own, which others wait for.
+        asked += late
+        captured = capture(request.fresh, request.assigns, storage.stand_in)
     schedule, hit = plan(captured.body)
     GlobalCounters.schedule_s += time.perf_counter() - start
     if hit:

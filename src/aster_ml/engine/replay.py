@@ -18,7 +18,7 @@ from aster_ml.engine import storage
 from aster_ml.engine.compile import Compiled
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.launch import Bound, run_step, size_now, variables_now
-from aster_ml.errors import InternalError, JitError
+from aster_ml.errors import InternalError
 from aster_ml.helpers import pluralize
 from aster_ml.schedule.split import Step
 from aster_ml.uop.node import BUFFER_IDS, UOp
@@ -70,17 +70,6 @@ class Alias(Buffer):
         self.original = original
         self._handle = original.ensure_allocated().handle
         self.allocator = original.base.allocator
-
-
-class LostBuffer(Buffer):
-    """Memory of a value that only a recorded run had: whoever reads it is told so."""
-
-    __slots__ = ()
-
-    def ensure_allocated(self) -> Buffer:
-        """Raises: JitError, always."""
-        raise JitError("this tensor was made inside of a jitted function and is none of its "
-                       "results, so replays do not compute it: return it from the function")
 
 
 class Recorder:

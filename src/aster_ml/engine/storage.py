@@ -100,3 +100,26 @@ def is_memory_view(u: UOp) -> bool:
     while u.op in MOVEMENT:
         u = u.src[0]
     return u.op is Ops.BUFFER
+
+
+class LostBuffer(Buffer):
+    """Memory of a value that is gone: whoever reads it is told why."""
+
+    __slots__ = ("error",)
+    error: Exception
+
+    def ensure_allocated(self) -> Buffer:
+        """Raises: the error that says where the value went."""
+        raise self.error
+
+
+def lost_node(u: UOp, error: Exception) -> UOp:
+    """A node of the shape of `u` whose memory raises an error when it is read."""
+    device = u.device or "CPU"
+    base = UOp.new_buffer(device, 1, u.dtype)
+    buffer = LostBuffer(device, 1, u.dtype)
+    buffer.error = error
+    attach(base, buffer)
+    shape = u.shape
+    ones = base.mop(Ops.RESHAPE, (1,) * len(shape))
+    return ones.mop(Ops.EXPAND, shape) if shape else ones

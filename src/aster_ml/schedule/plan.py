@@ -9,7 +9,7 @@ from __future__ import annotations
 from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
 from aster_ml.schedule.copies import copy_before_views
-from aster_ml.schedule.effects import snapshot_param, snapshot_value
+from aster_ml.schedule.effects import snapshot_value, snapshot_version
 from aster_ml.schedule.split import HazardError, Schedule, Splitter, order_drafts
 from aster_ml.schedule.split_reduce import split_long_reductions
 from aster_ml.schedule.stages import plan_stages
@@ -88,7 +88,8 @@ def make_schedule(body: UOp) -> Schedule:
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
     body = split_long_reductions(copy_before_views(body))
-    for _ in range(1 + 2 * len(body.src) + len(params)):
+    memory_ops = [u for u in toposort(body) if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
+    for _ in range(1 + 2 * len(memory_ops)):
         planner = plan_stages(body)
         splitter = Splitter(planner, params)
         try:
@@ -97,8 +98,8 @@ def make_schedule(body: UOp) -> Schedule:
             if hazard.value is not None:
                 body = snapshot_value(body, hazard.value)
             else:
-                assert hazard.param is not None
-                body = snapshot_param(body, hazard.param)
+                assert hazard.version is not None
+                body = snapshot_version(body, hazard.version)
             continue
         written = frozenset([d.writes for d in drafts if d.writes < len(params)])
         new = {memory_of(store) for store in body.src[: body.arg.fresh]}

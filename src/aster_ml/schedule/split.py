@@ -15,6 +15,7 @@ from aster_ml.config import SPEC
 from aster_ml.dtype import DType
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
+from aster_ml.schedule.effects import Effects, Version, base_param
 from aster_ml.schedule.stages import StagePlanner, Stored, estimate
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
@@ -63,12 +64,16 @@ class Schedule:
     bound: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False)
 
 
+# A slot, and the STOREs that have to have happened.
+Read = tuple[int, frozenset[UOp]]
+
+
 @dataclass
 class Draft:
     """A step before it is ordered: what it reads, and behind which STOREs."""
 
     step: Step
-    reads: list[tuple[int, frozenset[UOp]]] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
     writes: int = -1
     store: UOp | None = None
     target_after: frozenset[UOp] = frozenset()
@@ -77,43 +82,13 @@ class Draft:
 class HazardError(Exception):
     """A kernel would read memory that it or an earlier one has overwritten.
 
-    `value` is the node to store beforehand, or `param` the argument to copy beforehand.
+    `value` is the node to store beforehand, or `version` the content to copy while it is there.
     """
 
-    def __init__(self, value: UOp | None = None, param: UOp | None = None) -> None:
+    def __init__(self, value: UOp | None = None, version: Version | None = None) -> None:
         super().__init__("hazard")
         self.value = value
-        self.param = param
-
-
-class Effects:
-    """For STOREs, all that have happened once they have: they, and what their targets have to see."""
-
-    def __init__(self) -> None:
-        self.known: dict[UOp, frozenset[UOp]] = {}
-
-    def of(self, stores: tuple[UOp, ...]) -> frozenset[UOp]:
-        """The STOREs and all before them."""
-        found = [self.below(s) for s in stores]
-        return found[0].union(*found[1:]) if found else frozenset()
-
-    def below(self, root: UOp) -> frozenset[UOp]:
-        """The STOREs at and below a STORE, a target or an AFTER, along the memory alone."""
-        stack = [root]
-        while stack:
-            u = stack[-1]
-            sources = u.src if u.op is Ops.AFTER else u.src[:1]
-            missing = [s for s in sources if s not in self.known]
-            if missing:
-                stack.extend(missing)
-                continue
-            stack.pop()
-            parts = [self.known[s] for s in sources]
-            seen = max(parts, key=len, default=frozenset[UOp]())
-            if len(parts) > 1:
-                seen = seen.union(*parts)
-            self.known[u] = seen.union((u,)) if u.op is Ops.STORE else seen
-        return self.known[root]
+        self.version = version
 
 
 class Splitter:
@@ -126,7 +101,8 @@ class Splitter:
         self.slot_of: dict[UOp, int] = {p: i for i, p in enumerate(params)}
         self.drafts: list[Draft] = []
         self.effects = Effects()
-        self.base_of: dict[int, int] = {}
+        # Slots that show the memory of others, as of some version.
+        self.shown: dict[int, list[Read]] = {}
 
     def memory(self, u: UOp) -> int:
         """The slot of a parameter or stored value; temporaries get theirs when first asked."""
@@ -160,7 +136,7 @@ class Splitter:
     def source_memory(self, u: UOp) -> tuple[int, int, frozenset[UOp]]:
         """Slot, byte offset and effects of an unbroken run of memory."""
         offset, after = 0, frozenset[UOp]()
-        while u not in self.planner.stored and u.op is not Ops.PARAM:
+        while u.op is not Ops.PARAM and (after or u not in self.planner.stored):
             if u.op is Ops.SHRINK:
                 run = slice_of_base(
                     UOp(
@@ -193,11 +169,15 @@ class Splitter:
         self.drafts.append(
             Draft(
                 Step("copy", (out, slot), None, str(u.device), offset, nbytes),
-                [(slot, after)],
+                self.reads_of(slot, after),
                 out,
                 stored.target,
             )
         )
+
+    def reads_of(self, slot: int, after: frozenset[UOp]) -> list[Read]:
+        """What reading a slot reads: it, and the memory that it only shows."""
+        return [(slot, after), *self.shown.get(slot, ())]
 
     def draft_view(self, stored: Stored) -> None:
         """A BITCAST to another width: the same bytes."""
@@ -210,8 +190,8 @@ class Splitter:
         else:
             out = self.memory(u)
             step = Step("view", (out, slot), None, str(u.device), offset)
-            self.base_of[out] = slot
-        self.drafts.append(Draft(step, [(slot, after)], out, stored.target))
+            self.shown[out] = self.reads_of(slot, after)
+        self.drafts.append(Draft(step, self.reads_of(slot, after), out, stored.target))
 
     def draft_kernel(self, stored: Stored) -> None:
         """A kernel that stores one value."""
@@ -270,7 +250,7 @@ class Splitter:
         slots = [out]
         dtypes_ = [value.dtype]
         number: dict[int, int] = {out: 0}
-        reads: dict[tuple[int, frozenset[UOp]], None] = {}
+        reads: dict[Read, None] = {}
         changes: dict[UOp, UOp] = {}
         ordered = toposort(flat, value)
         for node in ordered:
@@ -281,7 +261,7 @@ class Splitter:
             slot = self.memory(source)
             if slot == out and target is not None:
                 self.check_in_place(u, node, flat, after, target_after)
-            reads[slot, after] = None
+            reads.update(dict.fromkeys(self.reads_of(slot, after)))
             if slot not in number:
                 number[slot] = len(slots)
                 slots.append(slot)
@@ -319,13 +299,6 @@ def check_bounds(target: UOp, value: UOp) -> None:
                 f"split: an index runs from {low} to {high} in a buffer of "
                 f"{at.src[0].arg.size} elements: {render_expr(at.src[1])}"
             )
-
-
-def base_param(u: UOp) -> UOp:
-    """The PARAM behind a store's target."""
-    while u.op is not Ops.PARAM:
-        u = u.src[0]
-    return u
 
 
 def canonical(sink: UOp, outputs: list[UOp]) -> UOp:
@@ -384,7 +357,8 @@ def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) 
                 continue
             for b in waiting:
                 if state[b] == 1:
-                    raise HazardError(param=cycle_param(drafts, stack, params))
+                    path = [x for x in stack[stack.index(b):] if state[x] == 1]
+                    raise HazardError(version=cycle_version(drafts, path, params))
             stack.extend(waiting)
     return result
 
@@ -394,13 +368,18 @@ def is_fresh(store: UOp, planner: StagePlanner) -> bool:
     return planner.targets.get(store.src[1]) is store
 
 
-def cycle_param(drafts: list[Draft], stack: list[int], params: list[UOp]) -> UOp:
-    """An argument that is read old and new within a cycle of steps."""
-    for i in reversed(stack):
-        d = drafts[i]
-        for slot, _ in d.reads:
-            if slot < len(params) and any(o.writes == slot and o.store is not None for o in drafts):
-                return params[slot]
+def cycle_version(drafts: list[Draft], path: list[int], params: list[UOp]) -> Version:
+    """In a circle of steps, each waiting for the next: old content that one of them reads.
+
+    Where a step waits for another because that one reads what it overwrites, a copy made in time
+    ends the waiting.
+    """
+    for waiting, reader in zip(path, [*path[1:], path[0]], strict=True):
+        store, slot = drafts[waiting].store, drafts[waiting].writes
+        for read, after in drafts[reader].reads:
+            if read == slot < len(params) and store is not None and store not in after:
+                if drafts[reader].step.kind != "copy":
+                    return Version(params[slot], after)
     raise InternalError("split: steps wait for one another and no argument explains it")
 
 

@@ -21,6 +21,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
+from aster_ml.schedule.effects import Effects
 from aster_ml.uop.graph import consumers, toposort
 from aster_ml.uop.movement import (
     Indices,
@@ -30,7 +31,7 @@ from aster_ml.uop.movement import (
     slice_of_base,
     source_index,
 )
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import UOp, need
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, AxisType, Ops, ParamArg
 from aster_ml.uop.symbolic import simplify_around
 
@@ -97,6 +98,8 @@ class StagePlanner:
         self.targets: dict[UOp, UOp] = {}
         self.forced: set[UOp] = set()
         self.index_sizes: dict[UOp, int] = {}
+        self.effects = Effects()
+        self.place_of: dict[tuple[UOp, Reading], UOp] = {}
         self.find_forced(body)
         self.costs = cost.fused_costs(self.order, self.forced)
 
@@ -121,7 +124,7 @@ class StagePlanner:
         for u in self.order:
             if u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u)):
                 self.forced.add(u)
-                if slice_of_base(u.src[0]) is None:
+                if slice_of_base(without_effects(u.src[0])) is None:
                     self.forced.add(u.src[0])
             elif u.op is Ops.SCATTER:
                 self.forced.add(u)
@@ -230,10 +233,31 @@ class StagePlanner:
             self.add(u.src[0], reading._replace(idxs=DATA_DEPENDENT))
             result = (reading, *parts)
         elif op is Ops.AFTER:
-            result = (self.add(u.src[0], reading._replace(after=(*reading.after, *u.src[1:]))),)
+            memory, below = self.read_place(u, reading)
+            self.place_of[u, reading] = memory
+            result = (self.add(memory, below),)
         else:
             result = tuple([self.add(s, scalar_aware(s, reading)) for s in u.src])
         self.derived[u, reading] = result
+
+    def read_place(self, u: UOp, reading: Reading) -> tuple[UOp, Reading]:
+        """The memory that an AFTER stands for, and how it is read.
+
+        Goes down to the memory at once: what a view in between had been stored as before the
+        effects is another value.
+        """
+        after = list(reading.after)
+        idxs = reading.idxs
+        while u.op is not Ops.PARAM:
+            if u.op is Ops.AFTER:
+                seen = self.effects.of(tuple(after))
+                after.extend([s for s in u.src[1:] if s not in seen])
+            elif u.op in MOVEMENT and idxs is not DATA_DEPENDENT:
+                idxs, valid = source_index(u, idxs)
+                need(valid is None, f"stages: {u!r} is no place to write to")
+                idxs = tuple([self.simple(i) for i in idxs])
+            u = u.src[0]
+        return u, reading._replace(idxs=idxs, after=tuple(after))
 
     def decide(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether to store `u`, read so, rather than compute it at each reading."""
@@ -243,7 +267,7 @@ class StagePlanner:
             return False
         if u.dtype is dtypes.index or (u.op is Ops.CAST and u.src[0].dtype is dtypes.index):
             return False
-        if any(r.idxs is DATA_DEPENDENT for r in readings):
+        if u.device is None or any(r.idxs is DATA_DEPENDENT for r in readings):
             return False
         if u.op in (Ops.RESHAPE, Ops.PAD) and any(self.has_large_index(r) for r in readings):
             return True
@@ -412,6 +436,8 @@ class StagePlanner:
         if op is Ops.IOTA:
             return reading.idxs[0]
         below = self.derived[u, reading]
+        if op is Ops.AFTER:
+            return values[self.place_of[u, reading], below[0]]
         if op is Ops.INDEX:
             idxs = tuple([values[s, r] for s, r in zip(u.src[1:], below[1:], strict=True)])
             memory, after = self.memory_of(u.src[0])
@@ -448,7 +474,8 @@ class StagePlanner:
     def memory_of(self, u: UOp) -> tuple[UOp, tuple[UOp, ...]]:
         """The memory behind row-major views, and the STOREs that it has to be read after."""
         after: tuple[UOp, ...] = ()
-        while u not in self.stored and u.op is not Ops.PARAM:
+        # Below an effect it is the memory that counts, whatever a view of it was stored as before.
+        while u.op is not Ops.PARAM and (after or u not in self.stored):
             after += u.src[1:] if u.op is Ops.AFTER else ()
             u = u.src[0]
         return u, after
@@ -466,6 +493,21 @@ READ_IN_PLACE = frozenset({Ops.PARAM, Ops.CONST, Ops.AFTER, *MOVEMENT, Ops.DETAC
 def changes_width(u: UOp) -> bool:
     """Whether a BITCAST changes the number of elements."""
     return u.dtype.itemsize != u.src[0].dtype.itemsize
+
+
+def without_effects(u: UOp) -> UOp:
+    """A view of memory without the effects that it has to see; anything else as it is."""
+    views: list[UOp] = []
+    x = u
+    while x.op in MOVEMENT or x.op is Ops.AFTER:
+        if x.op is not Ops.AFTER:
+            views.append(x)
+        x = x.src[0]
+    if x.op is not Ops.PARAM:
+        return u
+    for v in reversed(views):
+        x = v.replace(src=(x, *v.src[1:]))
+    return x
 
 
 def is_moved(u: UOp) -> bool:
