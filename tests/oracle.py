@@ -189,8 +189,10 @@ def power(u: UOp, x: Array, y: Array) -> Array:
         return np.power(np.asarray(x, np.float64), np.asarray(y, np.float64))
     spread = np.broadcast_arrays(x, y)
     bits = (1 << u.dtype.bits) - 1
-    found = [pow(int(a), int(b), bits + 1) if b >= 0 else int(float(a) ** int(b)) if a else 0
-             for a, b in zip(spread[0].reshape(-1), spread[1].reshape(-1))]
+    found = [
+        pow(int(a), int(b), bits + 1) if b >= 0 else int(float(a) ** int(b)) if a else 0
+        for a, b in zip(spread[0].reshape(-1), spread[1].reshape(-1))
+    ]
     return np.array([v & bits for v in found], dtype=np.uint64).reshape(spread[0].shape)
 
 
@@ -227,8 +229,13 @@ def threefry(u: UOp, counter: Array, key: Array) -> Array:
 
 def reduced(u: UOp, x: Array) -> Array:
     """REDUCE: axes folded, size 1 left."""
-    function: Any = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum,
-                     Ops.OR: np.bitwise_or, Ops.AND: np.bitwise_and}[u.arg.op]
+    function: Any = {
+        Ops.ADD: np.add,
+        Ops.MUL: np.multiply,
+        Ops.MAX: np.maximum,
+        Ops.OR: np.bitwise_or,
+        Ops.AND: np.bitwise_and,
+    }[u.arg.op]
     if x.dtype == np.bool_ and u.arg.op in (Ops.ADD, Ops.MUL):
         function = np.logical_or if u.arg.op is Ops.ADD else np.logical_and
     if x.dtype.kind == "V" or x.dtype == np.float16:

@@ -97,30 +97,60 @@ def stage_key(stage: str) -> tuple[Any, ...]:
 
 STAGE_SETTINGS: dict[str, tuple[Setting, ...]] = {}
 
-DEBUG = Setting("DEBUG", 0, "1 devices and totals, 2 kernels with times, 3 schedule and Opts, "
-                "4 source, 5 IR, 6 linear program, 7 assembly.")
-DEBUG_FILTER = Setting("DEBUG_FILTER", "", "Comma-separated parts of Aster (schedule, codegen, "
-                       "engine, jit) whose DEBUG output is shown; empty shows all.")
+DEBUG = Setting(
+    "DEBUG",
+    0,
+    "1 devices and totals, 2 kernels with times, 3 schedule and Opts, "
+    "4 source, 5 IR, 6 linear program, 7 assembly.",
+)
+DEBUG_FILTER = Setting(
+    "DEBUG_FILTER",
+    "",
+    "Comma-separated parts of Aster (schedule, codegen, "
+    "engine, jit) whose DEBUG output is shown; empty shows all.",
+)
 DEV = Setting("DEV", "", "Default device: CPU, PYTHON, NULL, OPENCL; empty means CPU.")
 JIT = Setting("JIT", 1, "0 makes TinyJit call the function each time; 1 records and replays.")
 NOOPT = Setting("NOOPT", 0, "1 leaves every kernel as plain loops.", ("codegen",))
-CLANG = Setting("CLANG", 0, "1 renders C and compiles it with cc instead of LLVM in the process.",
-                ("codegen",))
-SPEC = Setting("SPEC", 0, "1 verifies every stage against its specification, and that accesses "
-               "stay inside their buffers; 2 every pass of codegen too.")
+CLANG = Setting(
+    "CLANG", 0, "1 renders C and compiles it with cc instead of LLVM in the process.", ("codegen",)
+)
+SPEC = Setting(
+    "SPEC",
+    0,
+    "1 verifies every stage against its specification, and that accesses "
+    "stay inside their buffers; 2 every pass of codegen too.",
+)
 THREADS = Setting("THREADS", 0, "Threads of the CPU device; 0 means one a core.", ("codegen",))
 CACHEDIR = Setting("CACHEDIR", "", "Folder of the disk cache; empty means the platform's own.")
 CACHE = Setting("CACHE", 1, "0 neither reads nor writes the disk cache.")
-SPLIT_REDUCE = Setting("SPLIT_REDUCE", 1, "1 splits a long reduction with few results in two "
-                       "kernels, so that all threads share it.", ("schedule",))
-FUSE = Setting("FUSE", 1, "0 stores every reduction and every shared value; 1 lets the cost "
-               "decide.", ("schedule",))
-MAX_KERNEL_NODES = Setting("MAX_KERNEL_NODES", 400, "A fused value larger than this many nodes is "
-                           "stored, so that kernels stay small.", ("schedule",))
-GRAPH_LIMIT = Setting("GRAPH_LIMIT", 200000, "Unrealized nodes of one tensor past which "
-                      "GRAPH_GUARD acts.")
-GRAPH_GUARD = Setting("GRAPH_GUARD", 1, "What happens past GRAPH_LIMIT: 0 nothing, 1 a warning "
-                      "that names the line, 2 the graph is realized.")
+SPLIT_REDUCE = Setting(
+    "SPLIT_REDUCE",
+    1,
+    "1 splits a long reduction with few results in two kernels, so that all threads share it.",
+    ("schedule",),
+)
+FUSE = Setting(
+    "FUSE",
+    1,
+    "0 stores every reduction and every shared value; 1 lets the cost decide.",
+    ("schedule",),
+)
+MAX_KERNEL_NODES = Setting(
+    "MAX_KERNEL_NODES",
+    400,
+    "A fused value larger than this many nodes is stored, so that kernels stay small.",
+    ("schedule",),
+)
+GRAPH_LIMIT = Setting(
+    "GRAPH_LIMIT", 200000, "Unrealized nodes of one tensor past which GRAPH_GUARD acts."
+)
+GRAPH_GUARD = Setting(
+    "GRAPH_GUARD",
+    1,
+    "What happens past GRAPH_LIMIT: 0 nothing, 1 a warning "
+    "that names the line, 2 the graph is realized.",
+)
 
 
 def debug_shown(part: str) -> bool:

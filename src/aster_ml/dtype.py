@@ -30,9 +30,7 @@ class DType:
     __slots__ = ("fmt", "itemsize", "kind", "name", "priority")
     registry: ClassVar[dict[str, DType]] = {}
 
-    def __init__(
-        self, priority: int, itemsize: int, name: str, fmt: str | None, kind: str
-    ) -> None:
+    def __init__(self, priority: int, itemsize: int, name: str, fmt: str | None, kind: str) -> None:
         self.priority = priority
         self.itemsize = itemsize
         self.name = name
@@ -48,7 +46,9 @@ class DType:
 
     def __lt__(self, other: DType) -> bool:
         return (self.priority, self.itemsize, self.name) < (
-            other.priority, other.itemsize, other.name
+            other.priority,
+            other.itemsize,
+            other.name,
         )
 
     @property
@@ -172,8 +172,11 @@ class dtypes:
         if isinstance(value, tuple):
             return tuple(dtypes.as_const(v, dtype) for v in value)
         kind = dtype.kind
-        return PY_FLOAT(value) if kind == "float" else (
-            PY_BOOL(value) if kind == "bool" else PY_INT(value))
+        return (
+            PY_FLOAT(value)
+            if kind == "float"
+            else (PY_BOOL(value) if kind == "bool" else PY_INT(value))
+        )
 
     @staticmethod
     @functools.cache
@@ -207,16 +210,25 @@ class dtypes:
     @staticmethod
     def fields() -> dict[str, DType]:
         """Every name and the type of elements that it means, short names included."""
-        return {k: v for k, v in dtypes.__dict__.items()
-                if isinstance(v, DType) and not k.startswith("default")
-                and v is not dtypes.void and v is not dtypes.index}
+        return {
+            k: v
+            for k, v in dtypes.__dict__.items()
+            if isinstance(v, DType)
+            and not k.startswith("default")
+            and v is not dtypes.void
+            and v is not dtypes.index
+        }
 
 
 PY_FLOAT, PY_INT, PY_BOOL = float, int, bool
 
 FLOAT_BITS = {
-    dtypes.fp8e4m3: (4, 3), dtypes.fp8e5m2: (5, 2), dtypes.float16: (5, 10),
-    dtypes.bfloat16: (8, 7), dtypes.float32: (8, 23), dtypes.float64: (11, 52),
+    dtypes.fp8e4m3: (4, 3),
+    dtypes.fp8e5m2: (5, 2),
+    dtypes.float16: (5, 10),
+    dtypes.bfloat16: (8, 7),
+    dtypes.float32: (8, 23),
+    dtypes.float64: (11, 52),
 }
 
 
@@ -336,8 +348,10 @@ def from_numpy_dtype(dtype: Any) -> DType:
     """
     found = FROM_NUMPY.get(np.dtype(dtype).newbyteorder("="))
     if found is None:
-        raise DTypeError(f"NumPy dtype {np.dtype(dtype)} has no equal here; cast it to one of "
-                         f"{', '.join(str(d) for d in FROM_NUMPY)}")
+        raise DTypeError(
+            f"NumPy dtype {np.dtype(dtype)} has no equal here; cast it to one of "
+            f"{', '.join(str(d) for d in FROM_NUMPY)}"
+        )
     return found
 
 

@@ -96,8 +96,10 @@ def of_mulacc(g: Term, u: UOp, i: int) -> Term:
 
 def of_bitcast(g: Term, u: UOp, i: int) -> Term:
     """Of the bits read as another type: bits have no slope."""
-    raise GradientError(f"gradient: bitcast from {u.src[0].dtype.name} to {u.dtype.name} has none; "
-                        "detach its source, or cast instead")
+    raise GradientError(
+        f"gradient: bitcast from {u.src[0].dtype.name} to {u.dtype.name} has none; "
+        "detach its source, or cast instead"
+    )
 
 
 # movement: the same movement backwards
@@ -160,8 +162,10 @@ def product_tree(x: UOp, axes: tuple[int, ...]) -> UOp:
     for axis in axes:
         size = x.shape[axis]
         if not isinstance(size, int):
-            raise GradientError(f"gradient: the product over axis {axis} of "
-                                f"{show_shape(x.shape)} has none, as the size is symbolic")
+            raise GradientError(
+                f"gradient: the product over axis {axis} of "
+                f"{show_shape(x.shape)} has none, as the size is symbolic"
+            )
         odd: list[UOp] = []
         while size > 1:
             half = size // 2
@@ -184,8 +188,9 @@ def of_index(g: Term, u: UOp, i: int) -> Term:
     """Of elements taken at indices: added up where they were taken; none for the indices."""
     shape = u.src[0].shape
     if not all(isinstance(size, int) for size in shape):
-        raise GradientError(f"gradient: indexing {show_shape(shape)} has none, as a size is "
-                            "symbolic")
+        raise GradientError(
+            f"gradient: indexing {show_shape(shape)} has none, as a size is symbolic"
+        )
     wide = g.spread(u.shape).convert(sum_acc_dtype(u.dtype)).node
     return g.of(wide.scatter_at(shape, *u.src[1:])).convert(u.dtype)
 
@@ -210,7 +215,7 @@ def of_after(g: Term, u: UOp, i: int) -> Term | None:
     """Of memory after it was written to: to each write what it wrote that still stands, to the
     old content what no write reached.
     """
-    for effect in reversed(u.src[i + 1:]):
+    for effect in reversed(u.src[i + 1 :]):
         views = written_views(u, effect)
         if not any(view.op is Ops.SHRINK for view in views):
             return None
@@ -233,8 +238,10 @@ def written_views(after: UOp, effect: UOp) -> list[UOp]:
     place = effect.src[0]
     while place is not after.src[0]:
         if place.op not in MOVEMENT_SET:
-            raise GradientError("gradient: a write through another view of the same memory has "
-                                "none; assign to the tensor itself, or detach the value")
+            raise GradientError(
+                "gradient: a write through another view of the same memory has "
+                "none; assign to the tensor itself, or detach the value"
+            )
         views.append(place)
         place = place.src[0]
     return views
@@ -277,11 +284,29 @@ GRADIENT: dict[Ops, Rule] = {
 # Ops that no gradient passes: leaves, marks that stop it, and what only integers and bools have.
 # Comparisons and integers end the walk by their dtype. Every op that is neither here nor above is
 # of a later stage and an error on the way.
-NO_GRADIENT = frozenset({
-    Ops.CONST, Ops.BUFFER, Ops.PARAM, Ops.DEFINE_VAR, Ops.IOTA, Ops.BIND, Ops.DEVICE, Ops.DETACH,
-    Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ, Ops.XOR, Ops.OR, Ops.AND, Ops.SHL, Ops.SHR, Ops.THREEFRY,
-    Ops.IDIV, Ops.MOD,
-})
+NO_GRADIENT = frozenset(
+    {
+        Ops.CONST,
+        Ops.BUFFER,
+        Ops.PARAM,
+        Ops.DEFINE_VAR,
+        Ops.IOTA,
+        Ops.BIND,
+        Ops.DEVICE,
+        Ops.DETACH,
+        Ops.CMPLT,
+        Ops.CMPNE,
+        Ops.CMPEQ,
+        Ops.XOR,
+        Ops.OR,
+        Ops.AND,
+        Ops.SHL,
+        Ops.SHR,
+        Ops.THREEFRY,
+        Ops.IDIV,
+        Ops.MOD,
+    }
+)
 
 
 # the walk
@@ -304,8 +329,10 @@ def fit(g: Term, source: UOp, node: UOp) -> Term:
     if g.is_number or g.node.shape == shape:
         return g
     if g.node.shape:
-        raise InternalError(f"gradient: {node!r} gives {show_shape(g.node.shape)} to a source of "
-                            f"{show_shape(shape)}")
+        raise InternalError(
+            f"gradient: {node!r} gives {show_shape(g.node.shape)} to a source of "
+            f"{show_shape(shape)}"
+        )
     return g.spread(shape)
 
 
@@ -335,9 +362,11 @@ def propagate(order: Iterable[UOp], root_grad: Term, targets: set[UOp]) -> dict[
             if source not in path:
                 continue
             if rule is None:
-                raise GradientError(f"gradient: {u.op.name}, of {u.dtype.name} "
-                                    f"{show_shape(u.shape or ())}, has none; detach what goes "
-                                    "into it where it should count as a constant")
+                raise GradientError(
+                    f"gradient: {u.op.name}, of {u.dtype.name} "
+                    f"{show_shape(u.shape or ())}, has none; detach what goes "
+                    "into it where it should count as a constant"
+                )
             part = rule(g, u, i)
             if part is not None:
                 part = fit(part, source, u)
@@ -359,11 +388,14 @@ def compute_gradient(root: UOp, root_grad: UOp, targets: set[UOp]) -> dict[UOp, 
     for u in (root, *targets):
         if u.dtype.kind != "float":
             what = "the root" if u is root else "a target"
-            raise GradientError(f"gradient: {what} is {u.dtype.name}; only floats have gradients, "
-                                "cast it to one")
+            raise GradientError(
+                f"gradient: {what} is {u.dtype.name}; only floats have gradients, cast it to one"
+            )
     if root_grad.shape and root_grad.shape != root.shape:
-        raise GradientError(f"gradient: that of the root is {show_shape(root_grad.shape)}, "
-                            f"the root is {show_shape(root.shape)}; the same shape is wanted")
+        raise GradientError(
+            f"gradient: that of the root is {show_shape(root_grad.shape)}, "
+            f"the root is {show_shape(root.shape)}; the same shape is wanted"
+        )
     order = toposort(root, enter=passes_gradient)
     known = {**order, root_grad: None}
     if root_grad.op is Ops.CONST:
@@ -383,6 +415,9 @@ def place(grads: dict[UOp, UOp], device: str | None) -> dict[UOp, UOp]:
     if not alone or device is None:
         return grads
     where = UOp(Ops.DEVICE, dtypes.void, (), DeviceArg(device))
-    placed = {u: UOp(Ops.CONST, u.dtype, (where,), u.arg) for u in toposort(*alone)
-              if u.op is Ops.CONST and not u.src and u.dtype.kind == "float"}
+    placed = {
+        u: UOp(Ops.CONST, u.dtype, (where,), u.arg)
+        for u in toposort(*alone)
+        if u.op is Ops.CONST and not u.src and u.dtype.kind == "float"
+    }
     return dict(zip(grads, substitute_all(grads.values(), placed), strict=True))

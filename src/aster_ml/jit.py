@@ -75,38 +75,53 @@ class Recording(Generic[T]):
     def __init__(self, run: Run, result: T, watch: Watch) -> None:
         recorder, inputs = run.recorder, run.inputs
         self.watch = watch
-        self.draws = [(storage.buffer_of(state), str(state.device), count)
-                      for state, count in run.draws]
+        self.draws = [
+            (storage.buffer_of(state), str(state.device), count) for state, count in run.draws
+        ]
         # Memory from before: who names it and how, under which it may be replayed.
-        self.states = [State(ref, t.uop, place) for ref in list(LIVE)
-                       if (t := ref()) is not None and (place := strip_effects(t.uop)) is not None
-                       and place.base in recorder.states]
+        self.states = [
+            State(ref, t.uop, place)
+            for ref in list(LIVE)
+            if (t := ref()) is not None
+            and (place := strip_effects(t.uop)) is not None
+            and place.base in recorder.states
+        ]
         self.exchanges = storage.EXCHANGES.count
         self.state_ids = {id(b.base) for b in recorder.states.values()}
-        self.written_ids = {id(b.base) for u, b in recorder.states.items()
-                            if u in recorder.written}
+        self.written_ids = {id(b.base) for u, b in recorder.states.items() if u in recorder.written}
         self.written_inputs = {i for u, i in recorder.inputs.items() if u in recorder.written}
         self.written_states = weakref.WeakSet([u for u in recorder.states if u in recorder.written])
         self.check_inputs(inputs)
         # Results with memory of their own: each replay has a place for them.
         places = list(run.places.values())
-        fresh = list(dict.fromkeys([
-            base for t in run.outputs if storage.is_memory_view(t.uop)
-            and (base := base_buffer(t.uop)) in {*recorder.made, *recorder.content}]))
+        fresh = list(
+            dict.fromkeys(
+                [
+                    base
+                    for t in run.outputs
+                    if storage.is_memory_view(t.uop)
+                    and (base := base_buffer(t.uop)) in {*recorder.made, *recorder.content}
+                ]
+            )
+        )
         self.n_inputs = len(places)
         self.fresh = [(b.arg.device, b.arg.size, b.dtype) for b in fresh]
         self.last = [weakref.ref(b) for b in fresh]
         self.wants_gradient = [b in storage.NO_GRADIENT for b in fresh]
         order = [*inputs.bases, *fresh]
-        params = {b: UOp(Ops.PARAM, b.dtype, (), ParamArg(i, b.arg.size, b.arg.device))
-                  for i, b in enumerate(order)}
+        params = {
+            b: UOp(Ops.PARAM, b.dtype, (), ParamArg(i, b.arg.size, b.arg.device))
+            for i, b in enumerate(order)
+        }
         self.result = self.take_result(result, inputs, run, params)
         buffers = [storage.buffer_of(u) for u in (*places, *fresh)]
         # Content that the function brings in and then changes, or returns, is brought in anew.
-        self.content = [(buffers.index(b) if b in buffers else b, data)
-                        for u, data in recorder.content.items()
-                        if u in recorder.written or u in fresh
-                        for b in (storage.buffer_of(u),)]
+        self.content = [
+            (buffers.index(b) if b in buffers else b, data)
+            for u, data in recorder.content.items()
+            if u in recorder.written or u in fresh
+            for b in (storage.buffer_of(u),)
+        ]
         self.replay = Replay(recorder.items, buffers, self.n_inputs)
 
     def take_result(self, result: Any, inputs: Inputs, run: Run, params: dict[UOp, UOp]) -> Any:
@@ -126,10 +141,13 @@ class Recording(Generic[T]):
         for i, base in enumerate(inputs.bases):
             memory = id(storage.buffer_of(base).base)
             if memory in self.written_ids or (
-                    i in self.written_inputs and memory in self.state_ids):
+                i in self.written_inputs and memory in self.state_ids
+            ):
                 t = next(t for t in inputs.tensors if t.uop.base is base)
-                raise JitError(f"{t!r} is an argument of a jitted function, which also uses it by "
-                               "another way and writes to it; pass it in one way only")
+                raise JitError(
+                    f"{t!r} is an argument of a jitted function, which also uses it by "
+                    "another way and writes to it; pass it in one way only"
+                )
 
     def fits(self) -> str | None:
         """None when this recording may be replayed, else what stands against it."""
@@ -146,8 +164,10 @@ class Recording(Generic[T]):
 
     def may_fit_again(self) -> bool:
         """Whether all memory that it uses has its names still; weights that are gone stay so."""
-        return all((t := state.ref()) is not None and strip_effects(t.uop) is state.place
-                   for state in self.states)
+        return all(
+            (t := state.ref()) is not None and strip_effects(t.uop) is state.place
+            for state in self.states
+        )
 
     def run(self, inputs: Inputs) -> T:
         """Replays on these inputs."""
@@ -200,8 +220,10 @@ class Recording(Generic[T]):
         for i in self.written_inputs:
             buffer = storage.buffer_of(inputs.bases[i]).ensure_allocated()
             if buffer.is_readonly():
-                raise DeviceError(f"a jitted function writes to its argument, and {buffer!r} is "
-                                  "read-only; pass a copy (clone)")
+                raise DeviceError(
+                    f"a jitted function writes to its argument, and {buffer!r} is "
+                    "read-only; pass a copy (clone)"
+                )
         realize_readers(self.written_now(inputs))
 
 
@@ -238,8 +260,9 @@ class TinyJit(Generic[T]):
     of assigned, Python numbers that change with every call, nothing to record.
     """
 
-    def __init__(self, function: Callable[..., T], prune: bool = False, optimize: bool = False
-                 ) -> None:
+    def __init__(
+        self, function: Callable[..., T], prune: bool = False, optimize: bool = False
+    ) -> None:
         if not callable(function):
             raise JitError(f"TinyJit wants a function, given {function!r}")
         self.function = function
@@ -260,8 +283,10 @@ class TinyJit(Generic[T]):
         try:
             ref = weakref.ref(instance, lambda _: self.of_object.pop(number, None))
         except TypeError:
-            raise JitError(f"a method of {type(instance).__name__} cannot be jitted: its objects "
-                           "take no weak references; add '__weakref__' to its __slots__") from None
+            raise JitError(
+                f"a method of {type(instance).__name__} cannot be jitted: its objects "
+                "take no weak references; add '__weakref__' to its __slots__"
+            ) from None
         method = self.function.__get__(instance, owner)
         jit: TinyJit[T] = TinyJit(WeakMethod(method))
         self.of_object[number] = ref, jit
@@ -308,9 +333,11 @@ class TinyJit(Generic[T]):
         entry = self.entries.get(key)
         if entry is None:
             if len(self.entries) >= MAX_RECORDINGS:
-                raise JitError(f"{MAX_RECORDINGS} different combinations of arguments: some plain "
-                               "value or size changes with every call; pass a number as a Tensor, "
-                               f"a size as a bound Variable (last: {inputs.key})")
+                raise JitError(
+                    f"{MAX_RECORDINGS} different combinations of arguments: some plain "
+                    "value or size changes with every call; pass a number as a Tensor, "
+                    f"a size as a bound Variable (last: {inputs.key})"
+                )
             entry = self.entries[key] = Entry()
         return entry
 
@@ -339,9 +366,11 @@ class TinyJit(Generic[T]):
         if shared is not None:
             entry.reason = f"{shared}, which is an argument too"
         if entry.outdated > MAX_OUTDATED:
-            raise JitError(f"a jitted function was recorded {MAX_OUTDATED} times in a row, because "
-                           f"what it reads is another with every call: {entry.reason}; write "
-                           "tensors in place with assign, pass the others as arguments")
+            raise JitError(
+                f"a jitted function was recorded {MAX_OUTDATED} times in a row, because "
+                f"what it reads is another with every call: {entry.reason}; write "
+                "tensors in place with assign, pass the others as arguments"
+            )
         if shared is not None:
             return self.run_plain(entry, inputs, args, kwargs)
         run = Run(inputs, records=True)
@@ -351,16 +380,20 @@ class TinyJit(Generic[T]):
         run.lose_escaped()
         self.check_watched(watch)
         if not run.recorder.items:
-            raise JitError("a jitted function ran no kernel: its result does not depend on "
-                           "computation, so there is nothing to record")
+            raise JitError(
+                "a jitted function ran no kernel: its result does not depend on "
+                "computation, so there is nothing to record"
+            )
         self.check_variables(run)
         before, entry.last_log = entry.last_log, run.recorder.log
         if before is not None and not run.recorder.equals(before):
             entry.unequal += broken is None
             if entry.unequal >= MAX_UNEQUAL_RUNS:
-                raise JitError(f"a jitted function did something else in each of {entry.unequal} "
-                               "calls with equal arguments: it uses numbers that change with every "
-                               "call (random, time, a counter); pass them as tensors")
+                raise JitError(
+                    f"a jitted function did something else in each of {entry.unequal} "
+                    "calls with equal arguments: it uses numbers that change with every "
+                    "call (random, time, a counter); pass them as tensors"
+                )
             return result
         entry.unequal = 0
         recording = Recording(run, result, watch)
@@ -380,20 +413,26 @@ class TinyJit(Generic[T]):
         """Raises JitError where the function itself changes what it reads, or leaves tensors."""
         read, stored = watch.changed_while_running()
         for condition in read:
-            raise JitError(f"{condition.where} changes inside of a jitted function, which a replay "
-                           "would not do; keep it in a tensor and use assign, or change it outside")
+            raise JitError(
+                f"{condition.where} changes inside of a jitted function, which a replay "
+                "would not do; keep it in a tensor and use assign, or change it outside"
+            )
         for condition in stored:
             if any(isinstance(leaf, Tensor) for _, leaf in leaves(condition.read())):
-                raise JitError(f"{condition.where} is set to a tensor inside of a jitted function, "
-                               "which a replay would not do; return the tensor instead")
+                raise JitError(
+                    f"{condition.where} is set to a tensor inside of a jitted function, "
+                    "which a replay would not do; return the tensor instead"
+                )
 
     def check_variables(self, run: Run) -> None:
         """Raises JitError for variables that are no arguments."""
         for item in run.recorder.items:
             for name in item.values:
                 if name not in run.inputs.values:
-                    raise JitError(f"variable {name} is bound inside the jitted function, so its "
-                                   "value would be frozen; pass the bound variable as an argument")
+                    raise JitError(
+                        f"variable {name} is bound inside the jitted function, so its "
+                        "value would be frozen; pass the bound variable as an argument"
+                    )
 
 
 class WeakMethod:

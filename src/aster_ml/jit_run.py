@@ -77,8 +77,9 @@ class Run:
         RECORDER.append(self.recorder)
         try:
             result = function(*args, **kwargs)
-            self.outputs = list({id(leaf): leaf for _, leaf in leaves(result)
-                                 if isinstance(leaf, Tensor)}.values())
+            self.outputs = list(
+                {id(leaf): leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)}.values()
+            )
             late = [t for t in tensors if settle(t.uop) is None]
             late += [t for t, _ in self.changed() if strip_effects(t.uop) is not None]
             if self.outputs or late:
@@ -104,8 +105,10 @@ class Run:
             for state, count in self.draws:
                 start[1][str(state.device)] = start[1].get(str(state.device), 0) + count
             if start != (stream.seed, stream.counters):
-                raise JitError("the random seed is set inside of a jitted function: replays go on "
-                               "with new numbers; call Tensor.manual_seed outside")
+                raise JitError(
+                    "the random seed is set inside of a jitted function: replays go on "
+                    "with new numbers; call Tensor.manual_seed outside"
+                )
         return result
 
     def restore(self, tensors: list[Tensor]) -> None:
@@ -117,8 +120,11 @@ class Run:
     def changed(self) -> list[tuple[Tensor, UOp]]:
         """Tensors from before, no inputs, that name something else now, and what they named."""
         mine = {id(t) for t in self.inputs.tensors}
-        return [(t, u) for ref, u in self.before.items()
-                if (t := ref()) is not None and t.uop is not u and id(t) not in mine]
+        return [
+            (t, u)
+            for ref, u in self.before.items()
+            if (t := ref()) is not None and t.uop is not u and id(t) not in mine
+        ]
 
     def give_memory(self) -> None:
         """After a plain run: what was given another value is memory from now on.
@@ -138,15 +144,19 @@ class Run:
         for t, base in zip(self.inputs.tensors, self.bases):
             place = strip_effects(t.uop)
             if place is None or place.base is not base:
-                raise JitError(f"a jitted function replaces its argument {t!r} by another value; "
-                               "use assign, or return the value")
+                raise JitError(
+                    f"a jitted function replaces its argument {t!r} by another value; "
+                    "use assign, or return the value"
+                )
         for t, old in self.changed():
             place = strip_effects(t.uop)
             was = strip_effects(old)
             if place is None or (was is not place and settle(old) is not place):
-                raise JitError(f"a jitted function replaces {t!r}, which existed before, by "
-                               "another value; give it memory before: "
-                               "t.replace(t.contiguous().realize()), and use assign")
+                raise JitError(
+                    f"a jitted function replaces {t!r}, which existed before, by "
+                    "another value; give it memory before: "
+                    "t.replace(t.contiguous().realize()), and use assign"
+                )
         touched = {*self.recorder.states, *self.recorder.written}
         named = {t.uop.base for t in live_handles()}
         for ref, old in self.before.items():
@@ -156,7 +166,8 @@ class Run:
                     raise JitError(
                         f"a jitted function uses a tensor of {show_shape(old.shape)} from before "
                         "the call and puts another in its place, so a replay would read the old "
-                        "one; write it in place with assign")
+                        "one; write it in place with assign"
+                    )
 
     def lose_escaped(self) -> None:
         """Tensors made in the run that outlive it and are no results read no stale memory."""
@@ -173,6 +184,10 @@ class Run:
             order = toposort(t.uop, enter=lambda u: storage.stand_in(u) is None)
             memory = [u if (found := storage.stand_in(u)) is None else found for u in order]
             if any(u.base in lost for u in memory):
-                t.uop = storage.lost_node(t.uop, JitError(
-                    "this tensor was made inside of a jitted function and is none of its results, "
-                    "so replays do not compute it: return it from the function"))
+                t.uop = storage.lost_node(
+                    t.uop,
+                    JitError(
+                        "this tensor was made inside of a jitted function and is none of its "
+                        "results, so replays do not compute it: return it from the function"
+                    ),
+                )

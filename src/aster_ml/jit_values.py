@@ -128,8 +128,10 @@ class Inputs:
         elif isinstance(value, (set, frozenset)) and all(isinstance(v, PLAIN) for v in value):
             tokens.append((kind, frozenset(value)))
         elif hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
-            raise JitError(f"{where()} of a jitted function is a {kind.__name__}, whose values a "
-                           "recording would freeze; pass Tensor(...) of it")
+            raise JitError(
+                f"{where()} of a jitted function is a {kind.__name__}, whose values a "
+                "recording would freeze; pass Tensor(...) of it"
+            )
         else:
             self.objects.append(value)
             tokens.append(Same(value))
@@ -137,25 +139,32 @@ class Inputs:
     def unbound(self, u: UOp, where: Callable[[], str]) -> UOp:
         """The node with variables in place of bound ones, whose values are noted."""
         binds = [x for x in toposort(u) if x.op is Ops.BIND]
-        free = [x for x in toposort(u, enter=lambda x: x.op is not Ops.BIND)
-                if x.op is Ops.DEFINE_VAR]
+        free = [
+            x for x in toposort(u, enter=lambda x: x.op is not Ops.BIND) if x.op is Ops.DEFINE_VAR
+        ]
         if free or (not binds and u.op is not Ops.CONST):
-            raise JitError(f"{where()} is {u!r}; a jitted function takes bound variables: "
-                           "Variable(name, low, high).bind(value)")
+            raise JitError(
+                f"{where()} is {u!r}; a jitted function takes bound variables: "
+                "Variable(name, low, high).bind(value)"
+            )
         for bind in binds:
             variable, value = bind.unbind()
             name = variable.arg.name
             if self.values.setdefault(name, value) != value:
-                raise JitError(f"{where()} binds {name} to {value}, another argument binds it to "
-                               f"{self.values[name]}")
+                raise JitError(
+                    f"{where()} binds {name} to {value}, another argument binds it to "
+                    f"{self.values[name]}"
+                )
         return substitute(u, {bind: bind.src[0] for bind in binds}) if binds else u
 
     def form(self, t: Tensor) -> Any:
         """What a tensor shows of its memory, which is numbered."""
         u = t.uop
         if not storage.is_memory_view(u):
-            raise JitError(f"a jitted function was given {t!r}, which is a constant without "
-                           "memory; pass x.contiguous().realize() instead")
+            raise JitError(
+                f"a jitted function was given {t!r}, which is a constant without "
+                "memory; pass x.contiguous().realize() instead"
+            )
         base = base_buffer(u)
         if base not in self.bases:
             self.bases.append(base)
@@ -216,8 +225,9 @@ class Template:
         changes = {v: v.bind(values[name]) for name, v in self.variables.items()}
         if self.param is not None:
             changes[self.param] = bases[self.param.arg.slot]
-        return Tensor.from_uop(substitute(self.uop, changes) if changes else self.uop,
-                               self.requires_grad and 2)
+        return Tensor.from_uop(
+            substitute(self.uop, changes) if changes else self.uop, self.requires_grad and 2
+        )
 
 
 class InputTemplate:
@@ -246,5 +256,7 @@ def check_result(result: Any, inputs: Inputs) -> None:
         if isinstance(leaf, (Tensor, *CONSTANT_RESULTS, types.FunctionType)):
             continue
         if not any(leaf is x for x in inputs.objects):
-            raise JitError(f"the result{path} of a jitted function is a {type(leaf).__name__}, "
-                           "which a replay cannot make; return tensors, in lists, tuples and dicts")
+            raise JitError(
+                f"the result{path} of a jitted function is a {type(leaf).__name__}, "
+                "which a replay cannot make; return tensors, in lists, tuples and dicts"
+            )

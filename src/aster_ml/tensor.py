@@ -131,12 +131,16 @@ class Tensor(
         """
         for size in self.shape:
             if not isinstance(size, int):
-                raise ShapeError(f"a tensor of shape {show_shape(self.shape)} cannot be read: a "
-                                 "size is symbolic; shrink it to a fixed size, or reduce over it")
+                raise ShapeError(
+                    f"a tensor of shape {show_shape(self.shape)} cannot be read: a "
+                    "size is symbolic; shrink it to a fixed size, or reduce over it"
+                )
         if is_recording():
-            raise JitError("a value is read (item, tolist, numpy, data) while TinyJit records: a "
-                           "replay could not follow it; return the tensor and read it after the "
-                           "call, or decide on tensors with where()")
+            raise JitError(
+                "a value is read (item, tolist, numpy, data) while TinyJit records: a "
+                "replay could not follow it; return the tensor and read it after the "
+                "call, or decide on tensors with where()"
+            )
         if self.device.startswith("DISK") and not is_stored(self.uop):
             return self.to("CPU").memory()
         if self.requires_grad and not is_stored(self.uop):
@@ -149,8 +153,11 @@ class Tensor(
         if is_stored(self.uop):
             return storage.buffer_of(self.uop.base).ensure_allocated()
         # A view of memory, or a constant: its elements are laid out apart.
-        apart = self.clone() if number_everywhere(self.uop) else self.derive(
-            UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+        apart = (
+            self.clone()
+            if number_everywhere(self.uop)
+            else self.derive(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+        )
         apart.realize()
         return storage.buffer_of(apart.uop.base).ensure_allocated()
 
@@ -172,8 +179,9 @@ class Tensor(
         """
         fmt = self.dtype.fmt
         if fmt is None:
-            raise DTypeError(f"data: memoryviews have no {self.dtype.name}; cast to float32, or "
-                             "use .numpy()")
+            raise DTypeError(
+                f"data: memoryviews have no {self.dtype.name}; cast to float32, or use .numpy()"
+            )
         view: Any = self.memory().as_memoryview(copy=True)
         # No memoryview has a shape with a size of 0.
         found: memoryview = view.cast(fmt) if 0 in self.shape else view.cast(fmt, self.shape)
@@ -192,8 +200,10 @@ class Tensor(
         Raises: ShapeError when there are more or fewer.
         """
         if self.numel() != 1:
-            raise ShapeError(f"item: {show_shape(self.shape)} has {self.numel()} elements; one is "
-                             "wanted, `.tolist()` gives all")
+            raise ShapeError(
+                f"item: {show_shape(self.shape)} has {self.numel()} elements; one is "
+                "wanted, `.tolist()` gives all"
+            )
         return self.reshape(()).tolist()
 
     def allclose(
@@ -232,8 +242,10 @@ class Tensor(
         zeros = materialize_grads or (None in found and is_constant(self.uop))
         for target, grad in zip(targets, found, strict=True):
             if grad is None and not zeros and 0 not in target.shape:
-                raise GradientError(f"gradient: {self!r} does not depend on {target!r}; "
-                                    "materialize_grads=True gives zeros for it")
+                raise GradientError(
+                    f"gradient: {self!r} does not depend on {target!r}; "
+                    "materialize_grads=True gives zeros for it"
+                )
             result.append(self.from_uop(target.const_like(0).uop if grad is None else grad, False))
         return result
 
@@ -246,28 +258,32 @@ class Tensor(
         wanted = [t for t in live_handles() if t._requires_grad is True and is_float(t)]
         grads = self.gradients_of([graph_names(t) for t in wanted], gradient)
         if not any(g is not None for g in grads):
-            raise GradientError(f"backward: nothing below {self!r} requires a gradient; set "
-                                "requires_grad=True on what should have one")
+            raise GradientError(
+                f"backward: nothing below {self!r} requires a gradient; set "
+                "requires_grad=True on what should have one"
+            )
         for tensor, grad in zip(wanted, grads, strict=True):
             if grad is not None:
                 made = self.from_uop(grad, False)
                 tensor.grad = made if tensor.grad is None else tensor.grad + made
         return self
 
-    def gradients_of(
-        self, targets: list[list[UOp]], gradient: Tensor | None
-    ) -> list[UOp | None]:
+    def gradients_of(self, targets: list[list[UOp]], gradient: Tensor | None) -> list[UOp | None]:
         """The gradient for each target, which has one or several names in the graph."""
         if gradient is None and self.numel() != 1:
-            raise GradientError(f"gradient: of {show_shape(self.shape)}, which has "
-                                f"{self.numel()} elements; reduce it to one, with .sum() or "
-                                ".mean(), or give the gradient of each")
+            raise GradientError(
+                f"gradient: of {show_shape(self.shape)}, which has "
+                f"{self.numel()} elements; reduce it to one, with .sum() or "
+                ".mean(), or give the gradient of each"
+            )
         if not is_float(self):
             raise GradientError(f"gradient: of a tensor of {self.dtype.name}; only floats have one")
         start = UOp.const(self.dtype, 1.0) if gradient is None else gradient.uop
         if gradient is not None and gradient.shape != self.shape:
-            raise ShapeError(f"gradient: {show_shape(gradient.shape)} for a tensor of "
-                             f"{show_shape(self.shape)}; the same shape is wanted")
+            raise ShapeError(
+                f"gradient: {show_shape(gradient.shape)} for a tensor of "
+                f"{show_shape(self.shape)}; the same shape is wanted"
+            )
         names = {name for group in targets for name in group if name.dtype.kind == "float"}
         check_graph(self.uop, names)
         found = compute_gradient(self.uop, start, names)
@@ -323,7 +339,8 @@ def check_graph(root: UOp, names: set[UOp]) -> None:
         if u in storage.NO_GRADIENT and u not in names:
             raise GradientError(
                 "gradient: it would pass through the result of a jitted function, which has no "
-                "graph; compute the gradient inside of that function, or detach the result")
+                "graph; compute the gradient inside of that function, or detach the result"
+            )
 
 
 def graph_names(tensor: Any) -> list[UOp]:

@@ -22,15 +22,24 @@ def assert_fails_at_second_call(function, *args: Any, match: str) -> None:
     assert (vector(1) + 1).tolist() == [2]
 
 
-@pytest.mark.parametrize("read", [
-    lambda x: x.sum().item(), lambda x: x.tolist(), lambda x: x.numpy(), lambda x: x.data(),
-    lambda x: np.asarray(x), lambda x: float(x.sum().item()),
-])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.sum().item(),
+        lambda x: x.tolist(),
+        lambda x: x.numpy(),
+        lambda x: x.data(),
+        lambda x: np.asarray(x),
+        lambda x: float(x.sum().item()),
+    ],
+)
 def test_a_value_read_inside(read) -> None:
     def function(x: Tensor) -> Tensor:
         return x + 1 if read(x) is not None else x
 
-    assert_fails_at_second_call(function, vector(1), match=r"value is read.*while TinyJit records.*where")
+    assert_fails_at_second_call(
+        function, vector(1), match=r"value is read.*while TinyJit records.*where"
+    )
 
 
 def test_a_branch_on_data() -> None:
@@ -77,8 +86,11 @@ def test_two_values_of_one_variable() -> None:
 
 def test_a_variable_bound_inside() -> None:
     n = Variable("n", 1, 2)
-    assert_fails_at_second_call(lambda x: x[: n.bind(1)].sum() * 1, vector(1, 2),
-                         match="variable n is bound inside.*pass the bound variable")
+    assert_fails_at_second_call(
+        lambda x: x[: n.bind(1)].sum() * 1,
+        vector(1, 2),
+        match="variable n is bound inside.*pass the bound variable",
+    )
 
 
 def test_nothing_to_record() -> None:

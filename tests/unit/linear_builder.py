@@ -124,19 +124,31 @@ class Builder:
     def build(self) -> Linear:
         """The program."""
         sizes = [tuple((*self.sizes[k], 1, 1, 1)[:3]) for k in (GLOBAL, LOCAL)]
-        return Linear(self.name, tuple(self.uops), tuple(self.params), tuple(self.variables),
-                      frozenset(self.written), self.thread, sizes[0], sizes[1])
+        return Linear(
+            self.name,
+            tuple(self.uops),
+            tuple(self.params),
+            tuple(self.variables),
+            frozenset(self.written),
+            self.thread,
+            sizes[0],
+            sizes[1],
+        )
 
 
 def at(buffer: UOp, base: UOp | int, offset: UOp | int = 0) -> UOp:
     """The INDEX of an element."""
-    base, offset = (UOp.const(dtypes.int32, x) if isinstance(x, int) else x
-                    for x in (base, offset))
+    base, offset = (UOp.const(dtypes.int32, x) if isinstance(x, int) else x for x in (base, offset))
     return UOp(Ops.INDEX, buffer.dtype, (buffer, base, offset))
 
 
-def call_address(address: int, arrays: list[np.ndarray], variables: tuple[int, ...] = (),
-                 lo: int = 0, hi: int = 1) -> None:
+def call_address(
+    address: int,
+    arrays: list[np.ndarray],
+    variables: tuple[int, ...] = (),
+    lo: int = 0,
+    hi: int = 1,
+) -> None:
     """Calls a kernel of the CPU's convention."""
     slots = [a.ctypes.data for a in arrays] + [v % (1 << 64) for v in variables]
     args = (ctypes.c_uint64 * max(len(slots), 1))(*slots)
@@ -144,16 +156,28 @@ def call_address(address: int, arrays: list[np.ndarray], variables: tuple[int, .
     kernel(ctypes.addressof(args), lo, hi)
 
 
-def run_llvm(linear: Linear, arrays: list[np.ndarray], variables: tuple[int, ...] = (),
-             lo: int = 0, hi: int = 1, target: Target = CPU) -> None:
+def run_llvm(
+    linear: Linear,
+    arrays: list[np.ndarray],
+    variables: tuple[int, ...] = (),
+    lo: int = 0,
+    hi: int = 1,
+    target: Target = CPU,
+) -> None:
     """Renders, compiles and runs as LLVM IR."""
-    loaded = llvm_jit.load_object(llvm_jit.compile_ir(LLVMRenderer(target).render(linear)),
-                                  linear.name)
+    loaded = llvm_jit.load_object(
+        llvm_jit.compile_ir(LLVMRenderer(target).render(linear)), linear.name
+    )
     call_address(loaded.address(linear.name), arrays, variables, lo, hi)
 
 
-def run_c(linear: Linear, arrays: list[np.ndarray], variables: tuple[int, ...] = (),
-          lo: int = 0, hi: int = 1) -> None:
+def run_c(
+    linear: Linear,
+    arrays: list[np.ndarray],
+    variables: tuple[int, ...] = (),
+    lo: int = 0,
+    hi: int = 1,
+) -> None:
     """Renders, compiles and runs as C."""
     library = clang.load_library(clang.compile_c(CRenderer(C_TARGET).render(linear)), linear.name)
     call_address(library.address(linear.name), arrays, variables, lo, hi)

@@ -367,8 +367,11 @@ def bools() -> Case:
     a, c = (np.array(z, bool) for z in ([1, 0, 1, 0, 1, 0, 1, 0], [1, 1, 0, 0, 1, 1, 1, 1]))
     d = np.where(np.arange(8) < 5, c, False)
     want = (a & d) | ((a != d) & (~a & d)) | ((a == d) & ~a)
-    return Case(b.build(), [blank(8, dtype=bool), blank(2, dtype=bool), a, c],
-                {0: want, 1: np.array([True, True])})
+    return Case(
+        b.build(),
+        [blank(8, dtype=bool), blank(2, dtype=bool), a, c],
+        {0: want, 1: np.array([True, True])},
+    )
 
 
 @case
@@ -431,8 +434,13 @@ def reductions_of_ints() -> Case:
     for i, op in enumerate((Ops.ADD, Ops.MUL, Ops.MAX, Ops.OR, Ops.AND)):
         b.store(at(out, i), b.reduce(value, j, v, op=op))
     a = np.array([3, -7, 11, 15, 7, 9, 1 << 20, 5, 13, -1, 1 << 30, 3], np.int32)
-    want = [a.sum(dtype=np.int32), np.multiply.reduce(a, dtype=np.int32), a.max(),
-            np.bitwise_or.reduce(a), np.bitwise_and.reduce(a)]
+    want = [
+        a.sum(dtype=np.int32),
+        np.multiply.reduce(a, dtype=np.int32),
+        a.max(),
+        np.bitwise_or.reduce(a),
+        np.bitwise_and.reduce(a),
+    ]
     return Case(b.build(), [blank(5, dtype=np.int32), a], {0: np.array(want, np.int32)})
 
 

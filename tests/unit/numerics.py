@@ -66,7 +66,7 @@ def slopes(function: Callable[..., Array], arrays: Sequence[Array]) -> list[Arra
             for step in (STEP, -STEP):
                 moved = array.copy()
                 moved[place] += step
-                ends.append(function(*arrays[:i], moved, *arrays[i + 1:]))
+                ends.append(function(*arrays[:i], moved, *arrays[i + 1 :]))
             found[place] = (ends[0] - ends[1]) / (2 * STEP)
         result.append(found)
     return result
@@ -107,7 +107,9 @@ def check_slopes(
 
 
 def check_torch(
-    ours: Callable[..., Tensor], theirs: Callable[..., Any], *arrays: Array,
+    ours: Callable[..., Tensor],
+    theirs: Callable[..., Any],
+    *arrays: Array,
     tolerance: float = 1e-9,
 ) -> None:
     """A function and its gradients in float64, against the same of PyTorch."""

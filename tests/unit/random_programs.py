@@ -85,9 +85,25 @@ class Writer:
 
     def write(self, steps: int) -> Program:
         """A program of about so many steps."""
-        kinds = [self.unary, self.binary, self.reduce, self.reshape, self.permute, self.pad,
-                 self.shrink, self.flip, self.expand, self.mark, self.broadcast, self.product,
-                 self.gather, self.cumulate, self.select, self.reduce, self.binary]
+        kinds = [
+            self.unary,
+            self.binary,
+            self.reduce,
+            self.reshape,
+            self.permute,
+            self.pad,
+            self.shrink,
+            self.flip,
+            self.expand,
+            self.mark,
+            self.broadcast,
+            self.product,
+            self.gather,
+            self.cumulate,
+            self.select,
+            self.reduce,
+            self.binary,
+        ]
         if self.assigns:
             kinds += [self.assign, self.assign, self.assign_part]
         for _ in range(steps):
@@ -113,45 +129,71 @@ class Writer:
 
     def unary(self, i: int, x: np.ndarray) -> Step:
         """An elementwise operation on one value."""
-        return Step((i,), *self.random.choice([
-            (lambda t: -t, lambda a: -a),
-            (lambda t: t * t, lambda a: a * a),
-            (lambda t: t.relu(), lambda a: np.maximum(a, 0)),
-            (lambda t: t * 0.5 + 1, lambda a: a * 0.5 + 1),
-            (lambda t: t.abs().sqrt().floor(), lambda a: np.floor(np.sqrt(np.abs(a)))),
-            (lambda t: (t > 0).where(t, 2.0), lambda a: np.where(a > 0, a, 2.0)),
-            (lambda t: t.cast("int32").cast("float32"), lambda a: np.trunc(a)),
-        ]))
+        return Step(
+            (i,),
+            *self.random.choice(
+                [
+                    (lambda t: -t, lambda a: -a),
+                    (lambda t: t * t, lambda a: a * a),
+                    (lambda t: t.relu(), lambda a: np.maximum(a, 0)),
+                    (lambda t: t * 0.5 + 1, lambda a: a * 0.5 + 1),
+                    (lambda t: t.abs().sqrt().floor(), lambda a: np.floor(np.sqrt(np.abs(a)))),
+                    (lambda t: (t > 0).where(t, 2.0), lambda a: np.where(a > 0, a, 2.0)),
+                    (lambda t: t.cast("int32").cast("float32"), lambda a: np.trunc(a)),
+                ]
+            ),
+        )
 
     def binary(self, i: int, x: np.ndarray) -> Step:
         """An elementwise operation on two values of one shape."""
         other = self.random.choice([j for j in self.readable if self.values[j].shape == x.shape])
-        return Step((i, other), *self.random.choice([
-            (lambda t, u: t + u, lambda a, b: a + b),
-            (lambda t, u: t - u, lambda a, b: a - b),
-            (lambda t, u: t * u, lambda a, b: a * b),
-            (lambda t, u: t.maximum(u), np.maximum),
-            (lambda t, u: (t < u).where(t, u * 2), lambda a, b: np.where(a < b, a, b * 2)),
-        ]))
+        return Step(
+            (i, other),
+            *self.random.choice(
+                [
+                    (lambda t, u: t + u, lambda a, b: a + b),
+                    (lambda t, u: t - u, lambda a, b: a - b),
+                    (lambda t, u: t * u, lambda a, b: a * b),
+                    (lambda t, u: t.maximum(u), np.maximum),
+                    (lambda t, u: (t < u).where(t, u * 2), lambda a, b: np.where(a < b, a, b * 2)),
+                ]
+            ),
+        )
 
     def broadcast(self, i: int, x: np.ndarray) -> Step | None:
         """A value beside its own reduction."""
         axis = self.random.randrange(x.ndim)
-        return Step((i,), *self.random.choice([
-            (lambda t: t - t.max(axis, keepdim=True), lambda a: a - a.max(axis, keepdims=True)),
-            (lambda t: t + t.sum(axis, keepdim=True), lambda a: a + a.sum(axis, keepdims=True)),
-            (lambda t: t * 2 - t.sum(), lambda a: a * 2 - a.sum()),
-        ]))
+        return Step(
+            (i,),
+            *self.random.choice(
+                [
+                    (
+                        lambda t: t - t.max(axis, keepdim=True),
+                        lambda a: a - a.max(axis, keepdims=True),
+                    ),
+                    (
+                        lambda t: t + t.sum(axis, keepdim=True),
+                        lambda a: a + a.sum(axis, keepdims=True),
+                    ),
+                    (lambda t: t * 2 - t.sum(), lambda a: a * 2 - a.sum()),
+                ]
+            ),
+        )
 
     def reduce(self, i: int, x: np.ndarray) -> Step:
         """A reduction over some axes."""
         axes = tuple(sorted(self.random.sample(range(x.ndim), self.random.randint(1, x.ndim))))
         keep = self.random.random() < 0.7 or len(axes) == x.ndim
-        return Step((i,), *self.random.choice([
-            (lambda t: t.sum(axes, keepdim=keep), lambda a: a.sum(axes, keepdims=keep)),
-            (lambda t: t.max(axes, keepdim=keep), lambda a: a.max(axes, keepdims=keep)),
-            (lambda t: t.min(axes, keepdim=keep), lambda a: a.min(axes, keepdims=keep)),
-        ]))
+        return Step(
+            (i,),
+            *self.random.choice(
+                [
+                    (lambda t: t.sum(axes, keepdim=keep), lambda a: a.sum(axes, keepdims=keep)),
+                    (lambda t: t.max(axes, keepdim=keep), lambda a: a.max(axes, keepdims=keep)),
+                    (lambda t: t.min(axes, keepdim=keep), lambda a: a.min(axes, keepdims=keep)),
+                ]
+            ),
+        )
 
     def reshape(self, i: int, x: np.ndarray) -> Step:
         """The same elements in another shape."""
@@ -179,8 +221,9 @@ class Writer:
         window = []
         for size in x.shape:
             start = self.random.randint(0, size - 1)
-            window.append(slice(start, self.random.randint(start + 1, size),
-                                self.random.choice((1, 1, 1, 2))))
+            window.append(
+                slice(start, self.random.randint(start + 1, size), self.random.choice((1, 1, 1, 2)))
+            )
         where = tuple(window)
         return Step((i,), lambda t: t[where], lambda a: a[where])
 
@@ -196,10 +239,18 @@ class Writer:
 
     def mark(self, i: int, x: np.ndarray) -> Step:
         """The same value, stored or realized."""
-        return Step((i,), self.random.choice([
-            lambda t: t.contiguous(), lambda t: t * 1, lambda t: t.clone(),
-            lambda t: (t + 0).realize(),
-        ]), lambda a: a)
+        return Step(
+            (i,),
+            self.random.choice(
+                [
+                    lambda t: t.contiguous(),
+                    lambda t: t * 1,
+                    lambda t: t.clone(),
+                    lambda t: (t + 0).realize(),
+                ]
+            ),
+            lambda a: a,
+        )
 
     def product(self, i: int, x: np.ndarray) -> Step | None:
         """A matrix product with itself, transposed."""
@@ -220,8 +271,11 @@ class Writer:
     def select(self, i: int, x: np.ndarray) -> Step:
         """What the number of the last axis decides."""
         n = x.shape[-1]
-        return Step((i,), lambda t: (Tensor.arange(n, device=t.device) % 2 == 0).where(t, -t),
-                    lambda a: np.where(np.arange(n) % 2 == 0, a, -a))
+        return Step(
+            (i,),
+            lambda t: (Tensor.arange(n, device=t.device) % 2 == 0).where(t, -t),
+            lambda a: np.where(np.arange(n) % 2 == 0, a, -a),
+        )
 
     def assign(self, i: int, x: np.ndarray) -> Step | None:
         """An input is given another value."""
@@ -229,8 +283,12 @@ class Writer:
         shape = self.values[target].shape
         fitting = [j for j in self.readable if self.values[j].shape == shape]
         j = self.random.choice(fitting)
-        return Step((target, j), lambda t, u: t.assign(u * 0.5 + 1) + 0,
-                    lambda a, b: b * 0.5 + 1, written=True)
+        return Step(
+            (target, j),
+            lambda t, u: t.assign(u * 0.5 + 1) + 0,
+            lambda a, b: b * 0.5 + 1,
+            written=True,
+        )
 
     def assign_part(self, i: int, x: np.ndarray) -> Step | None:
         """A part of an input is given the value of another part of it."""

@@ -19,10 +19,23 @@ from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-CPU = Target("CPU", "llvm", vector_bits=256, vector_registers=16, threads=2,
-             cache_bytes=(32 << 10, 1 << 20, 16 << 20))
-GPU = Target("OPENCL", "opencl", has_local=True, has_barrier=True, max_group=256,
-             local_bytes=32 << 10, index_bits=32)
+CPU = Target(
+    "CPU",
+    "llvm",
+    vector_bits=256,
+    vector_registers=16,
+    threads=2,
+    cache_bytes=(32 << 10, 1 << 20, 16 << 20),
+)
+GPU = Target(
+    "OPENCL",
+    "opencl",
+    has_local=True,
+    has_barrier=True,
+    max_group=256,
+    local_bytes=32 << 10,
+    index_bits=32,
+)
 
 
 def kernel_of(t: Tensor) -> UOp:
@@ -114,11 +127,22 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
     np.testing.assert_allclose((a @ b).numpy(), want, atol=2e-4)
 
 
-@pytest.mark.parametrize("text", [
-    "", "VECTOR(1,4)", "UPCAST(0,2) VECTOR(1,8)", "VECTOR(2,16) UPCAST(0,3)", "UNROLL(2,4)",
-    "UPCAST(2,4) UPCAST(0,6)", "THREAD(0,0) VECTOR(1,8)", "PADTO(0,8) UPCAST(0,8) VECTOR(1,8)",
-    "SWAP(0,1) VECTOR(0,8)", "PADTO(2,36) VECTOR(2,4)", "PADTO(1,32) VECTOR(1,16) UNROLL(2,8)",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "VECTOR(1,4)",
+        "UPCAST(0,2) VECTOR(1,8)",
+        "VECTOR(2,16) UPCAST(0,3)",
+        "UNROLL(2,4)",
+        "UPCAST(2,4) UPCAST(0,6)",
+        "THREAD(0,0) VECTOR(1,8)",
+        "PADTO(0,8) UPCAST(0,8) VECTOR(1,8)",
+        "SWAP(0,1) VECTOR(0,8)",
+        "PADTO(2,36) VECTOR(2,4)",
+        "PADTO(1,32) VECTOR(1,16) UNROLL(2,8)",
+    ],
+)
 def test_any_schedule_gives_the_same_product(text: str) -> None:
     a, b = memory(12, 32), memory(32, 24)
     ast = kernel_of(a @ b)

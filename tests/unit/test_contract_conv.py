@@ -37,18 +37,26 @@ CONFIGS: list[dict[str, Any]] = [
 def test_conv2d(config: dict[str, Any]) -> None:
     functional = pytest.importorskip("torch.nn.functional")
     each = 4 // config.get("groups", 1)
-    check_torch(lambda x, w, b: x.conv2d(w, b, **config),
-                lambda x, w, b: functional.conv2d(x, w, b, **config),
-                random(2, 4, 9, 8), random(8, each, 3, 2), random(8))
+    check_torch(
+        lambda x, w, b: x.conv2d(w, b, **config),
+        lambda x, w, b: functional.conv2d(x, w, b, **config),
+        random(2, 4, 9, 8),
+        random(8, each, 3, 2),
+        random(8),
+    )
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("config", CONFIGS[:-1], ids=str)
 def test_conv_transpose2d(config: dict[str, Any]) -> None:
     functional = pytest.importorskip("torch.nn.functional")
-    check_torch(lambda x, w, b: x.conv_transpose2d(w, b, **config),
-                lambda x, w, b: functional.conv_transpose2d(x, w, b, **config),
-                random(2, 4, 5, 6), random(4, 3, 3, 2), random(3 * config.get("groups", 1)))
+    check_torch(
+        lambda x, w, b: x.conv_transpose2d(w, b, **config),
+        lambda x, w, b: functional.conv_transpose2d(x, w, b, **config),
+        random(2, 4, 5, 6),
+        random(4, 3, 3, 2),
+        random(3 * config.get("groups", 1)),
+    )
 
 
 @pytest.mark.torch
@@ -58,28 +66,37 @@ def test_other_numbers_of_axes(dims: int) -> None:
     sizes, kernel = (7, 5, 4)[:dims], (3, 2, 2)[:dims]
     config = {"stride": (2, 1, 2)[:dims], "padding": 1, "dilation": (1, 2, 1)[:dims]}
     more = {**config, "output_padding": (1, 0, 1)[:dims]}
-    check_torch(lambda x, w: x.conv2d(w, **config),
-                lambda x, w: getattr(functional, f"conv{dims}d")(x, w, **config),
-                random(2, 3, *sizes), random(4, 3, *kernel))
-    check_torch(lambda x, w: x.conv_transpose2d(w, **more),
-                lambda x, w: getattr(functional, f"conv_transpose{dims}d")(x, w, **more),
-                random(2, 3, *sizes), random(3, 4, *kernel))
+    check_torch(
+        lambda x, w: x.conv2d(w, **config),
+        lambda x, w: getattr(functional, f"conv{dims}d")(x, w, **config),
+        random(2, 3, *sizes),
+        random(4, 3, *kernel),
+    )
+    check_torch(
+        lambda x, w: x.conv_transpose2d(w, **more),
+        lambda x, w: getattr(functional, f"conv_transpose{dims}d")(x, w, **more),
+        random(2, 3, *sizes),
+        random(3, 4, *kernel),
+    )
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("padding", [(1, 2, 0, 3), ((0, 3), (1, 2)), [1, 2, 0, 3]])
 def test_padding_may_differ_on_each_side(padding: Any) -> None:
     functional = pytest.importorskip("torch.nn.functional")
-    check_torch(lambda x, w: x.conv2d(w, padding=padding, stride=2),
-                lambda x, w: functional.conv2d(functional.pad(x, (1, 2, 0, 3)), w, stride=2),
-                random(2, 3, 5, 6), random(4, 3, 3, 3))
+    check_torch(
+        lambda x, w: x.conv2d(w, padding=padding, stride=2),
+        lambda x, w: functional.conv2d(functional.pad(x, (1, 2, 0, 3)), w, stride=2),
+        random(2, 3, 5, 6),
+        random(4, 3, 3, 3),
+    )
 
 
 def test_conv2d_is_what_loops_give() -> None:
     x, w = random(1, 2, 6, 5), random(3, 2, 3, 2)
     want = np.zeros((1, 3, 2, 4))
     for o, i, j in np.ndindex(3, 2, 4):
-        want[0, o, i, j] = (x[0, :, 2 * i:2 * i + 3, j:j + 2] * w[o]).sum()
+        want[0, o, i, j] = (x[0, :, 2 * i : 2 * i + 3, j : j + 2] * w[o]).sum()
     np.testing.assert_allclose(value(tensor(x).conv2d(tensor(w), stride=(2, 1))), want)
 
 
@@ -119,14 +136,22 @@ def test_conv_transpose2d_refuses() -> None:
 
 def walk_down(root: UOp, bottom: UOp) -> tuple[list[UOp], UOp | None]:
     """The index into `bottom` of an element of `root`, simplified, and when there is one."""
-    indices = tuple([UOp.range(size, axis) if size > 1 else UOp.index_const(0)
-                     for axis, size in enumerate(root.shape)])
+    indices = tuple(
+        [
+            UOp.range(size, axis) if size > 1 else UOp.index_const(0)
+            for axis, size in enumerate(root.shape)
+        ]
+    )
     valid: UOp | None = None
     u = root
     while u is not bottom:
         if u.op is Ops.REDUCE:
-            indices = tuple([UOp.range(u.src[0].shape[axis], 100 + axis) if axis in u.arg.axes
-                             else i for axis, i in enumerate(indices)])
+            indices = tuple(
+                [
+                    UOp.range(u.src[0].shape[axis], 100 + axis) if axis in u.arg.axes else i
+                    for axis, i in enumerate(indices)
+                ]
+            )
         else:
             assert u.op in MOVEMENT
             indices, inside = source_index(u, indices)
@@ -164,9 +189,14 @@ def test_windows_are_plain_sums_of_indices(
         assert got[place] == np.ravel_multi_index(at, sizes)
 
 
-@pytest.mark.parametrize("sizes, kernel, dilation", [
-    ((9, 8), (3, 3), (1, 1)), ((9, 8), (3, 2), (1, 2)), ((30,), (5,), (3,)),
-])
+@pytest.mark.parametrize(
+    "sizes, kernel, dilation",
+    [
+        ((9, 8), (3, 3), (1, 1)),
+        ((9, 8), (3, 2), (1, 2)),
+        ((30,), (5,), (3,)),
+    ],
+)
 def test_gradient_of_windows_has_no_division(sizes: Any, kernel: Any, dilation: Any) -> None:
     x = tensor(np.zeros(sizes))
     windows = windows_of(x, kernel, (1,) * len(sizes), dilation, "test")
@@ -192,8 +222,9 @@ def test_windows_take_few_nodes() -> None:
     assert moves <= [10, 3]
 
 
-@pytest.mark.parametrize("config", [{}, {"padding": 1, "dilation": 2}, {"stride": 2, "padding": 2}],
-                         ids=str)
+@pytest.mark.parametrize(
+    "config", [{}, {"padding": 1, "dilation": 2}, {"stride": 2, "padding": 2}], ids=str
+)
 def test_symbolic_length(config: dict[str, Any]) -> None:
     x, w = random(2, 3, 12), random(4, 3, 3)
     length = UOp.variable("length", 5, 12).bind(9)
@@ -201,8 +232,9 @@ def test_symbolic_length(config: dict[str, Any]) -> None:
     have = part.conv2d(tensor(w), **config)
     want = tensor(x[:, :, :9]).conv2d(tensor(w), **config)
     np.testing.assert_allclose(value(have), value(want))
-    np.testing.assert_allclose(value(part.max_pool2d((2,))), value(
-        tensor(x[:, :, :9]).max_pool2d((2,))))
+    np.testing.assert_allclose(
+        value(part.max_pool2d((2,))), value(tensor(x[:, :, :9]).max_pool2d((2,)))
+    )
 
 
 def test_negative_padding_cuts_elements_off() -> None:

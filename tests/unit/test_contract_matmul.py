@@ -97,8 +97,13 @@ def test_matmul_of_two_devices_is_refused() -> None:
 @pytest.mark.torch
 def test_linear() -> None:
     pytest.importorskip("torch")
-    check_torch(lambda x, w, b: x.linear(w, b), lambda x, w, b: x @ w + b,
-                random(4, 3), random(3, 5), random(5))
+    check_torch(
+        lambda x, w, b: x.linear(w, b),
+        lambda x, w, b: x @ w + b,
+        random(4, 3),
+        random(3, 5),
+        random(5),
+    )
     check_torch(lambda x, w: x.linear(w), lambda x, w: x * w, random(4, 3), random(3))
     half = tensor(random(2, 3)).linear(tensor(random(3, 2)), tensor(random(2)), dtype="half")
     assert half.dtype is dtypes.float16
@@ -154,14 +159,22 @@ def test_einsum_is_that_of_numpy(case: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("formula, shapes", [
-    ("ij,jk->ik", [(2, 3), (3, 4)]), ("ii->i", [(3, 3)]),
-    ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]), ("...ij,...jk->...ik", [(5, 2, 3), (3, 4)]),
-])
+@pytest.mark.parametrize(
+    "formula, shapes",
+    [
+        ("ij,jk->ik", [(2, 3), (3, 4)]),
+        ("ii->i", [(3, 3)]),
+        ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
+        ("...ij,...jk->...ik", [(5, 2, 3), (3, 4)]),
+    ],
+)
 def test_einsum_gradients(formula: str, shapes: list[tuple[int, ...]]) -> None:
     torch = pytest.importorskip("torch")
-    check_torch(lambda *x: Tensor.einsum(formula, *x), lambda *x: torch.einsum(formula, *x),
-                *[random(*s, seed=i) for i, s in enumerate(shapes)])
+    check_torch(
+        lambda *x: Tensor.einsum(formula, *x),
+        lambda *x: torch.einsum(formula, *x),
+        *[random(*s, seed=i) for i, s in enumerate(shapes)],
+    )
 
 
 def test_einsum_takes_a_list_and_a_dtype() -> None:

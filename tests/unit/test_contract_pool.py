@@ -28,7 +28,8 @@ CONFIGS: list[dict[str, Any]] = [
     {"kernel_size": 1, "stride": 2}, {"kernel_size": (9, 8)},
 ]  # fmt: skip
 DILATED: list[dict[str, Any]] = [
-    {"kernel_size": 2, "dilation": 2}, {"kernel_size": 2, "dilation": 2, "stride": 4, "padding": 1},
+    {"kernel_size": 2, "dilation": 2},
+    {"kernel_size": 2, "dilation": 2, "stride": 4, "padding": 1},
     {"kernel_size": (3, 2), "dilation": (2, 3), "stride": (2, 1), "ceil_mode": True},
 ]
 
@@ -53,8 +54,11 @@ def test_max_pool(config: dict[str, Any]) -> None:
 def test_avg_pool(config: dict[str, Any], count_include_pad: bool) -> None:
     torch = pytest.importorskip("torch")
     both = {**config, "count_include_pad": count_include_pad}
-    check_torch(lambda x: x.avg_pool2d(**both),
-                lambda x: torch.nn.functional.avg_pool2d(x, **both), random(2, 3, 9, 8))
+    check_torch(
+        lambda x: x.avg_pool2d(**both),
+        lambda x: torch.nn.functional.avg_pool2d(x, **both),
+        random(2, 3, 9, 8),
+    )
 
 
 @pytest.mark.torch
@@ -64,8 +68,11 @@ def test_other_numbers_of_axes(dims: int, name: str) -> None:
     torch = pytest.importorskip("torch")
     sizes, kernel = (7, 5, 6)[:dims], (3, 2, 2)[:dims]
     theirs = getattr(torch.nn.functional, f"{name}{dims}d")
-    check_torch(lambda x: getattr(x, f"{name}2d")(kernel, stride=2, padding=1),
-                lambda x: theirs(x, kernel, stride=2, padding=1), random(2, 3, *sizes))
+    check_torch(
+        lambda x: getattr(x, f"{name}2d")(kernel, stride=2, padding=1),
+        lambda x: theirs(x, kernel, stride=2, padding=1),
+        random(2, 3, *sizes),
+    )
 
 
 def test_padding_of_max_pool_never_wins() -> None:
@@ -79,14 +86,16 @@ def test_padding_may_differ_on_each_side() -> None:
     x = tensor(np.arange(16.0).reshape(1, 1, 4, 4))
     # Flat, the last axis first: one column on the left, one row below.
     np.testing.assert_array_equal(
-        value(x.max_pool2d(2, padding=(1, 0, 0, 1)))[0, 0], [[4, 6], [12, 14]])
+        value(x.max_pool2d(2, padding=(1, 0, 0, 1)))[0, 0], [[4, 6], [12, 14]]
+    )
 
 
 def test_equal_elements_of_a_window() -> None:
     zeros = tensor(np.zeros((1, 1, 4, 4)))
     _, places = zeros.max_pool2d(3, 1, padding=1, return_indices=True)
     np.testing.assert_array_equal(
-        value(places)[0, 0], [[0, 0, 1, 2], [0, 0, 1, 2], [4, 4, 5, 6], [8, 8, 9, 10]])
+        value(places)[0, 0], [[0, 0, 1, 2], [0, 0, 1, 2], [4, 4, 5, 6], [8, 8, 9, 10]]
+    )
 
 
 def test_nan_is_the_greatest() -> None:
@@ -97,8 +106,9 @@ def test_nan_is_the_greatest() -> None:
 
 
 def test_average_of_halves_and_ints() -> None:
-    half = tensor(np.ones((1, 1, 4, 4), np.float16)).avg_pool2d(3, 1, padding=1,
-                                                                count_include_pad=False)
+    half = tensor(np.ones((1, 1, 4, 4), np.float16)).avg_pool2d(
+        3, 1, padding=1, count_include_pad=False
+    )
     assert half.dtype is dtypes.float16
     np.testing.assert_array_equal(value(half), np.ones((1, 1, 4, 4)))
     assert tensor(np.ones((1, 1, 4, 4), np.int32)).avg_pool2d().dtype is dtypes.float32
@@ -119,10 +129,16 @@ def test_pool_refuses(shape: Any, config: Any, error: type, message: str) -> Non
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("config, sizes", [
-    ({"kernel_size": 2}, None), ({"kernel_size": 2}, (9, 8)), ({"kernel_size": 2}, (2, 3, 9, 8)),
-    ({"kernel_size": 3, "stride": 3, "padding": 1}, (9, 8)), ({"kernel_size": (3, 2)}, None),
-])
+@pytest.mark.parametrize(
+    "config, sizes",
+    [
+        ({"kernel_size": 2}, None),
+        ({"kernel_size": 2}, (9, 8)),
+        ({"kernel_size": 2}, (2, 3, 9, 8)),
+        ({"kernel_size": 3, "stride": 3, "padding": 1}, (9, 8)),
+        ({"kernel_size": (3, 2)}, None),
+    ],
+)
 def test_unpool(config: dict[str, Any], sizes: Any) -> None:
     torch = pytest.importorskip("torch")
     functional = torch.nn.functional
@@ -149,19 +165,22 @@ SIZES = [(8, 12), (3, 5), (5, 9), (1, 1), (15, 14), (2, 21)]
 def test_interpolate(size: tuple[int, int], mode: str) -> None:
     torch = pytest.importorskip("torch")
     theirs = {"linear": "bilinear"}.get(mode, mode)
-    check_torch(lambda x: x.interpolate(size, mode),
-                lambda x: torch.nn.functional.interpolate(x, size, mode=theirs),
-                random(2, 3, 5, 7))
+    check_torch(
+        lambda x: x.interpolate(size, mode),
+        lambda x: torch.nn.functional.interpolate(x, size, mode=theirs),
+        random(2, 3, 5, 7),
+    )
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("size", SIZES)
 def test_interpolate_with_corners_kept(size: tuple[int, int]) -> None:
     torch = pytest.importorskip("torch")
-    check_torch(lambda x: x.interpolate(size, "linear", True),
-                lambda x: torch.nn.functional.interpolate(x, size, mode="bilinear",
-                                                          align_corners=True),
-                random(2, 3, 5, 7))
+    check_torch(
+        lambda x: x.interpolate(size, "linear", True),
+        lambda x: torch.nn.functional.interpolate(x, size, mode="bilinear", align_corners=True),
+        random(2, 3, 5, 7),
+    )
 
 
 @pytest.mark.torch
@@ -169,9 +188,11 @@ def test_interpolate_with_corners_kept(size: tuple[int, int]) -> None:
 def test_interpolate_other_numbers_of_axes(sizes: tuple[int, ...]) -> None:
     torch = pytest.importorskip("torch")
     theirs = {1: "linear", 3: "trilinear"}[len(sizes)]
-    check_torch(lambda x: x.interpolate(sizes),
-                lambda x: torch.nn.functional.interpolate(x, sizes, mode=theirs),
-                random(2, 3, *(7, 4, 5)[:len(sizes)]))
+    check_torch(
+        lambda x: x.interpolate(sizes),
+        lambda x: torch.nn.functional.interpolate(x, sizes, mode=theirs),
+        random(2, 3, *(7, 4, 5)[: len(sizes)]),
+    )
 
 
 def test_whole_factors_are_movement() -> None:
@@ -179,7 +200,8 @@ def test_whole_factors_are_movement() -> None:
     for size in ((12, 12), (2, 2), (3, 1)):
         for mode in ("nearest", "nearest-exact"):
             assert {u.op for u in toposort(x.interpolate(size, mode).uop)} - MOVEMENT == {
-                Ops.BUFFER}
+                Ops.BUFFER
+            }
 
 
 def test_interpolate_ints_rounds() -> None:

@@ -59,11 +59,18 @@ def test_kinds() -> None:
 @pytest.mark.parametrize(
     "a, b, expected",
     [
-        ("bool", "bool", "bool"), ("bool", "uint8", "uint8"), ("int8", "uint8", "int16"),
-        ("int32", "uint32", "int64"), ("uint8", "int64", "int64"), ("int32", "float16", "float16"),
-        ("int64", "bfloat16", "bfloat16"), ("float16", "bfloat16", "float32"),
-        ("float16", "float64", "float64"), ("fp8e4m3", "fp8e5m2", "float16"),
-        ("fp8e4m3", "int32", "fp8e4m3"), ("fp8e5m2", "float32", "float32"),
+        ("bool", "bool", "bool"),
+        ("bool", "uint8", "uint8"),
+        ("int8", "uint8", "int16"),
+        ("int32", "uint32", "int64"),
+        ("uint8", "int64", "int64"),
+        ("int32", "float16", "float16"),
+        ("int64", "bfloat16", "bfloat16"),
+        ("float16", "bfloat16", "float32"),
+        ("float16", "float64", "float64"),
+        ("fp8e4m3", "fp8e5m2", "float16"),
+        ("fp8e4m3", "int32", "fp8e4m3"),
+        ("fp8e5m2", "float32", "float32"),
         ("uint64", "uint32", "uint64"),
     ],
 )
@@ -95,8 +102,16 @@ def test_floats_of_integers() -> None:
 
 @pytest.mark.parametrize(
     "d, expected",
-    [("bool", "int32"), ("int8", "int32"), ("int64", "int64"), ("uint8", "uint32"),
-     ("uint64", "uint64"), ("float16", "float32"), ("bfloat16", "float32"), ("float64", "float64")],
+    [
+        ("bool", "int32"),
+        ("int8", "int32"),
+        ("int64", "int64"),
+        ("uint8", "uint32"),
+        ("uint64", "uint64"),
+        ("float16", "float32"),
+        ("bfloat16", "float32"),
+        ("float64", "float64"),
+    ],
 )
 def test_sums_accumulate_in(d: str, expected: str) -> None:
     assert sum_acc_dtype(to_dtype(d)) is to_dtype(expected)
@@ -126,9 +141,17 @@ def test_numpy_dtypes_there_and_back() -> None:
 
 @pytest.mark.parametrize(
     "value, expected",
-    [(1, "int32"), (True, "bool"), (1.0, "float32"), ([1, 2.0], "float32"),
-     ([[True], [1]], "int32"), ([], "float32"), (np.int64(3), "int32"), (np.float64(3), "float32"),
-     (np.bool_(1), "bool")],
+    [
+        (1, "int32"),
+        (True, "bool"),
+        (1.0, "float32"),
+        ([1, 2.0], "float32"),
+        ([[True], [1]], "int32"),
+        ([], "float32"),
+        (np.int64(3), "int32"),
+        (np.float64(3), "float32"),
+        (np.bool_(1), "bool"),
+    ],
 )
 def test_dtypes_of_python_values(value: Any, expected: str) -> None:
     assert dtypes.from_py(value) is to_dtype(expected)
@@ -150,8 +173,7 @@ def test_constants_have_the_python_type_of_their_dtype() -> None:
 @pytest.mark.parametrize("target", ALL, ids=lambda d: d.name)
 def test_a_lossless_cast_keeps_every_value(source: DType, target: DType) -> None:
     values = edges(source)
-    kept = all([same(cast_value(cast_value(v, source, target), target, source), v)
-                for v in values])
+    kept = all([same(cast_value(cast_value(v, source, target), target, source), v) for v in values])
     if can_lossless_cast(source, target):
         assert kept
     else:
@@ -164,8 +186,16 @@ def edges(d: DType) -> list[Any]:
         return [False, True]
     if d.kind == "float":
         info = ml_dtypes.finfo(to_numpy_dtype(d))
-        found = [0.0, -0.0, 1.0, float(info.max), float(info.min), float(info.tiny),
-                 float(info.smallest_subnormal), 1 + float(info.eps)]
+        found = [
+            0.0,
+            -0.0,
+            1.0,
+            float(info.max),
+            float(info.min),
+            float(info.tiny),
+            float(info.smallest_subnormal),
+            1 + float(info.eps),
+        ]
         return found if d is dtypes.fp8e4m3 else [*found, math.inf, -math.inf]
     return [d.min, d.max, 0, 1, d.max - 1]
 
@@ -217,10 +247,19 @@ def test_overflow_of_small_floats() -> None:
 
 @pytest.mark.parametrize(
     "value, target, expected",
-    [(2.9, "int8", 2), (-2.9, "int8", -2), (300.0, "uint8", 44), (-1.5, "uint8", 255),
-     (-1.5, "uint32", 0), (1e30, "int64", 2**63 - 1), (-1e30, "int64", -(2**63)),
-     (1e30, "uint64", 2**64 - 1), (math.nan, "int32", 0), (0.1, "bool", True),
-     (-0.0, "bool", False)],
+    [
+        (2.9, "int8", 2),
+        (-2.9, "int8", -2),
+        (300.0, "uint8", 44),
+        (-1.5, "uint8", 255),
+        (-1.5, "uint32", 0),
+        (1e30, "int64", 2**63 - 1),
+        (-1e30, "int64", -(2**63)),
+        (1e30, "uint64", 2**64 - 1),
+        (math.nan, "int32", 0),
+        (0.1, "bool", True),
+        (-0.0, "bool", False),
+    ],
 )
 def test_casts_of_floats(value: float, target: str, expected: Any) -> None:
     assert cast_value(value, dtypes.float32, to_dtype(target)) == expected

@@ -31,8 +31,10 @@ def test_a_middle_plus_a_little_rounds_up(name: str) -> None:
     pairs = list(itertools.pairwise(values))
     for low, high in pairs[:: max(1, len(pairs) // 400)]:
         middle = float((Fraction(low) + Fraction(high)) / 2)
-        for nudged, want in ((np.nextafter(middle, np.inf), high),
-                             (np.nextafter(middle, -np.inf), low)):
+        for nudged, want in (
+            (np.nextafter(middle, np.inf), high),
+            (np.nextafter(middle, -np.inf), low),
+        ):
             assert round_float(float(nudged), dtype) == want, (low, high, nudged)
 
 

@@ -23,7 +23,7 @@ def run_chain(length: int) -> tuple[float, float]:
     y = x
     for i in range(length // 2):
         y = y * 0.99999 + (0.5 if i % 2 else 0.25)
-    gradient, = y.sum().gradient(x)
+    (gradient,) = y.sum().gradient(x)
     Tensor.realize(y, gradient)
     return y.item(), gradient.item()
 

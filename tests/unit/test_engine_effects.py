@@ -30,13 +30,16 @@ def test_old_and_new_value_in_one_expression() -> None:
     assert both.tolist() == [12, 24, 36, 48]
 
 
-@pytest.mark.parametrize("change, want", [
-    (lambda a: a.flip(0), [4, 3, 2, 1]),
-    (lambda a: a - a.mean(), [-1.5, -0.5, 0.5, 1.5]),
-    (lambda a: a.reshape(2, 2).T.reshape(4), [1, 3, 2, 4]),
-    (lambda a: a + a.sum(), [11, 12, 13, 14]),
-    (lambda a: a.pad(((1, 0),)).shrink(((0, 4),)), [0, 1, 2, 3]),
-])
+@pytest.mark.parametrize(
+    "change, want",
+    [
+        (lambda a: a.flip(0), [4, 3, 2, 1]),
+        (lambda a: a - a.mean(), [-1.5, -0.5, 0.5, 1.5]),
+        (lambda a: a.reshape(2, 2).T.reshape(4), [1, 3, 2, 4]),
+        (lambda a: a + a.sum(), [11, 12, 13, 14]),
+        (lambda a: a.pad(((1, 0),)).shrink(((0, 4),)), [0, 1, 2, 3]),
+    ],
+)
 def test_an_assign_that_reads_its_target_elsewhere(change, want) -> None:
     a = vector()
     a.assign(change(a))
@@ -68,8 +71,7 @@ def test_reads_between_updates_each_see_their_own_value() -> None:
         seen.append(a * 1.5)
         a.assign(a + 1)
     Tensor.realize(*reversed(seen))
-    assert [s.tolist() for s in seen] == [
-        [1.5, 3, 4.5, 6], [3, 4.5, 6, 7.5], [4.5, 6, 7.5, 9]]
+    assert [s.tolist() for s in seen] == [[1.5, 3, 4.5, 6], [3, 4.5, 6, 7.5], [4.5, 6, 7.5, 9]]
     assert a.tolist() == [4, 5, 6, 7]
 
 

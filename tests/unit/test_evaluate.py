@@ -36,8 +36,15 @@ def edges(dtype: DType) -> list[int]:
 @pytest.mark.parametrize("dtype", INT_DTYPES, ids=lambda d: d.name)
 @pytest.mark.parametrize("op", [Ops.ADD, Ops.SUB, Ops.MUL, Ops.XOR, Ops.OR, Ops.AND, Ops.MAX])
 def test_integers_wrap_as_in_numpy(op: Ops, dtype: DType) -> None:
-    function = {Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.MAX: np.maximum,
-                Ops.XOR: np.bitwise_xor, Ops.OR: np.bitwise_or, Ops.AND: np.bitwise_and}[op]
+    function = {
+        Ops.ADD: np.add,
+        Ops.SUB: np.subtract,
+        Ops.MUL: np.multiply,
+        Ops.MAX: np.maximum,
+        Ops.XOR: np.bitwise_xor,
+        Ops.OR: np.bitwise_or,
+        Ops.AND: np.bitwise_and,
+    }[op]
     t = to_numpy_dtype(dtype)
     for x, y in itertools.product(edges(dtype), repeat=2):
         expected = function(np.array([x], t), np.array([y], t))[0]
@@ -69,12 +76,20 @@ def test_an_index_has_no_width() -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=lambda d: d.name)
-@pytest.mark.parametrize("op", [Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.MAX, Ops.CMPLT, Ops.CMPNE,
-                                Ops.CMPEQ])
+@pytest.mark.parametrize(
+    "op", [Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.MAX, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ]
+)
 def test_floats_are_those_of_ieee(op: Ops, dtype: DType) -> None:
-    function = {Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.FDIV: np.divide,
-                Ops.MAX: np.maximum, Ops.CMPLT: np.less, Ops.CMPNE: np.not_equal,
-                Ops.CMPEQ: np.equal}[op]
+    function = {
+        Ops.ADD: np.add,
+        Ops.SUB: np.subtract,
+        Ops.MUL: np.multiply,
+        Ops.FDIV: np.divide,
+        Ops.MAX: np.maximum,
+        Ops.CMPLT: np.less,
+        Ops.CMPNE: np.not_equal,
+        Ops.CMPEQ: np.equal,
+    }[op]
     t = to_numpy_dtype(dtype)
     compare = op in (Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ)
     for x, y in itertools.product([float(v) for v in np.array(FLOATS).astype(t)], repeat=2):
@@ -88,15 +103,20 @@ def test_floats_are_those_of_ieee(op: Ops, dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=lambda d: d.name)
 @pytest.mark.parametrize("op", [Ops.SQRT, Ops.TRUNC, Ops.RECIPROCAL, Ops.NEG])
 def test_exact_unary_functions(op: Ops, dtype: DType) -> None:
-    function = {Ops.SQRT: np.sqrt, Ops.TRUNC: np.trunc, Ops.RECIPROCAL: lambda x: 1 / x,
-                Ops.NEG: np.negative}[op]
+    function = {
+        Ops.SQRT: np.sqrt,
+        Ops.TRUNC: np.trunc,
+        Ops.RECIPROCAL: lambda x: 1 / x,
+        Ops.NEG: np.negative,
+    }[op]
     t = to_numpy_dtype(dtype)
     for x in [float(v) for v in np.array(FLOATS).astype(t)]:
         assert same_value(meaning(op, dtype, x), float(function(t.type(x)))), x
 
 
-@pytest.mark.parametrize("op, function", [(Ops.EXP2, np.exp2), (Ops.LOG2, np.log2),
-                                          (Ops.SIN, np.sin)])
+@pytest.mark.parametrize(
+    "op, function", [(Ops.EXP2, np.exp2), (Ops.LOG2, np.log2), (Ops.SIN, np.sin)]
+)
 def test_transcendental_functions(op: Ops, function: Any) -> None:
     for x in [*FLOATS, 2000.0, -2000.0, 0.1, -0.3]:
         given, expected = meaning(op, dtypes.float64, x), float(function(np.float64(x)))
@@ -112,10 +132,15 @@ def test_the_larger_of_two_zeros_is_the_positive_one() -> None:
 @pytest.mark.parametrize(
     "dtype, x, y, left, right",
     [
-        (dtypes.int8, 1, 7, -128, 0), (dtypes.int8, -1, 8, 0, -1), (dtypes.int8, -128, 3, 0, -16),
-        (dtypes.uint8, 255, 1, 254, 127), (dtypes.uint8, 255, 8, 0, 0),
-        (dtypes.uint32, 1, 31, 1 << 31, 0), (dtypes.int64, -4, 64, 0, -1),
-        (dtypes.int32, 5, -1, 0, 0), (dtypes.index, -5, 1, -10, -3),
+        (dtypes.int8, 1, 7, -128, 0),
+        (dtypes.int8, -1, 8, 0, -1),
+        (dtypes.int8, -128, 3, 0, -16),
+        (dtypes.uint8, 255, 1, 254, 127),
+        (dtypes.uint8, 255, 8, 0, 0),
+        (dtypes.uint32, 1, 31, 1 << 31, 0),
+        (dtypes.int64, -4, 64, 0, -1),
+        (dtypes.int32, 5, -1, 0, 0),
+        (dtypes.index, -5, 1, -10, -3),
     ],
 )
 def test_shifts(dtype: DType, x: int, y: int, left: int, right: int) -> None:
@@ -126,9 +151,17 @@ def test_shifts(dtype: DType, x: int, y: int, left: int, right: int) -> None:
 @pytest.mark.parametrize(
     "x, y, expected",
     [
-        (2.0, 0.5, math.sqrt(2)), (-8.0, 3.0, -512.0), (-8.0, 0.5, math.nan), (0.0, -1.0, math.inf),
-        (-0.0, -1.0, -math.inf), (-0.0, -2.0, math.inf), (math.nan, 0.0, 1.0), (1.0, math.nan, 1.0),
-        (10.0, 400.0, math.inf), (-10.0, 401.0, -math.inf), (math.inf, -1.0, 0.0),
+        (2.0, 0.5, math.sqrt(2)),
+        (-8.0, 3.0, -512.0),
+        (-8.0, 0.5, math.nan),
+        (0.0, -1.0, math.inf),
+        (-0.0, -1.0, -math.inf),
+        (-0.0, -2.0, math.inf),
+        (math.nan, 0.0, 1.0),
+        (1.0, math.nan, 1.0),
+        (10.0, 400.0, math.inf),
+        (-10.0, 401.0, -math.inf),
+        (math.inf, -1.0, 0.0),
     ],
 )
 def test_powers_of_floats_are_those_of_c(x: float, y: float, expected: float) -> None:
@@ -137,8 +170,18 @@ def test_powers_of_floats_are_those_of_c(x: float, y: float, expected: float) ->
 
 @pytest.mark.parametrize(
     "x, y, expected",
-    [(3, 4, 81), (2, 31, -(1 << 31)), (2, 32, 0), (-3, 3, -27), (1, -5, 1), (-1, -5, -1),
-     (-1, -4, 1), (7, -1, 0), (0, 0, 1), (0, -1, 0)],
+    [
+        (3, 4, 81),
+        (2, 31, -(1 << 31)),
+        (2, 32, 0),
+        (-3, 3, -27),
+        (1, -5, 1),
+        (-1, -5, -1),
+        (-1, -4, 1),
+        (7, -1, 0),
+        (0, 0, 1),
+        (0, -1, 0),
+    ],
 )
 def test_powers_of_ints_are_exact_and_wrap(x: int, y: int, expected: int) -> None:
     assert meaning(Ops.POW, dtypes.int32, x, y) == expected
@@ -182,12 +225,16 @@ def test_integers_become_floats_with_one_rounding(target: DType) -> None:
 @pytest.mark.parametrize(
     "value, source, target, expected",
     [
-        (300, dtypes.int32, dtypes.uint8, 44), (-1, dtypes.int32, dtypes.uint32, 2**32 - 1),
-        (2.9, dtypes.float32, dtypes.int32, 2), (-2.9, dtypes.float32, dtypes.int32, -2),
+        (300, dtypes.int32, dtypes.uint8, 44),
+        (-1, dtypes.int32, dtypes.uint32, 2**32 - 1),
+        (2.9, dtypes.float32, dtypes.int32, 2),
+        (-2.9, dtypes.float32, dtypes.int32, -2),
         (math.nan, dtypes.float32, dtypes.int32, 0),
         (1e20, dtypes.float32, dtypes.int32, 2**31 - 1),
-        (math.nan, dtypes.float32, dtypes.bool, True), (0.0, dtypes.float32, dtypes.bool, False),
-        (True, dtypes.bool, dtypes.float32, 1.0), (1e30, dtypes.float32, dtypes.float16, math.inf),
+        (math.nan, dtypes.float32, dtypes.bool, True),
+        (0.0, dtypes.float32, dtypes.bool, False),
+        (True, dtypes.bool, dtypes.float32, 1.0),
+        (1e30, dtypes.float32, dtypes.float16, math.inf),
         (math.inf, dtypes.float32, dtypes.index, 2**63 - 1),
         (math.nan, dtypes.float32, dtypes.index, 0),
     ],
@@ -213,8 +260,11 @@ def test_bool_arithmetic_is_logic() -> None:
 @pytest.mark.parametrize("op", [Ops.ADD, Ops.MUL, Ops.MAX])
 @pytest.mark.parametrize("dtype", [*INT_DTYPES, *FLOAT_DTYPES, dtypes.bool], ids=lambda d: d.name)
 def test_the_identity_changes_nothing(op: Ops, dtype: DType) -> None:
-    values = edges(dtype) if dtypes.is_int(dtype) else (
-        [True, False] if dtype is dtypes.bool else [1.5, -2.0, math.inf, -math.inf])
+    values = (
+        edges(dtype)
+        if dtypes.is_int(dtype)
+        else ([True, False] if dtype is dtypes.bool else [1.5, -2.0, math.inf, -math.inf])
+    )
     for x in values:
         assert meaning(op, dtype, identity_of(op, dtype), x) == x
 

@@ -59,55 +59,98 @@ def move(op: Ops, arg: Any) -> Callable[[UOp], UOp]:
 
 # A function for every op that has a rule, and points at which to look at it.
 CASES: dict[Ops, list[tuple[Callable[..., UOp], tuple[Any, ...]]]] = {
-    Ops.ADD: [(binary(Ops.ADD), (X, Y)), (lambda x: x.alu(Ops.ADD, x), (X,)),
-              (lambda x, s: x.alu(Ops.ADD, s), (X, np.array(0.4)))],
+    Ops.ADD: [
+        (binary(Ops.ADD), (X, Y)),
+        (lambda x: x.alu(Ops.ADD, x), (X,)),
+        (lambda x, s: x.alu(Ops.ADD, s), (X, np.array(0.4))),
+    ],
     Ops.SUB: [(binary(Ops.SUB), (X, Y)), (lambda x: number(2).alu(Ops.SUB, x), (X,))],
-    Ops.MUL: [(binary(Ops.MUL), (X, Y)), (lambda x: x.alu(Ops.MUL, x), (X,)),
-              (lambda x: x.alu(Ops.MUL, number(3)), (X,)),
-              (lambda x, s: s.alu(Ops.MUL, x), (X, np.array(0.4)))],
-    Ops.FDIV: [(binary(Ops.FDIV), (X, Y)), (lambda x: x.alu(Ops.FDIV, number(3)), (X,)),
-               (lambda x: x.alu(Ops.FDIV, number(4)), (X,)),
-               (lambda x: number(1).alu(Ops.FDIV, x), (X,))],
+    Ops.MUL: [
+        (binary(Ops.MUL), (X, Y)),
+        (lambda x: x.alu(Ops.MUL, x), (X,)),
+        (lambda x: x.alu(Ops.MUL, number(3)), (X,)),
+        (lambda x, s: s.alu(Ops.MUL, x), (X, np.array(0.4))),
+    ],
+    Ops.FDIV: [
+        (binary(Ops.FDIV), (X, Y)),
+        (lambda x: x.alu(Ops.FDIV, number(3)), (X,)),
+        (lambda x: x.alu(Ops.FDIV, number(4)), (X,)),
+        (lambda x: number(1).alu(Ops.FDIV, x), (X,)),
+    ],
     Ops.NEG: [(unary(Ops.NEG), (X,)), (lambda x: x.alu(Ops.NEG).alu(Ops.NEG), (X,))],
     Ops.RECIPROCAL: [(unary(Ops.RECIPROCAL), (X,))],
-    Ops.EXP2: [(unary(Ops.EXP2), (X,)),
-               (lambda x: x.alu(Ops.MUL, number(1 / math.log(2))).alu(Ops.EXP2), (X,))],
-    Ops.LOG2: [(unary(Ops.LOG2), (POSITIVE,)),
-               (lambda x: x.alu(Ops.LOG2).alu(Ops.MUL, number(math.log(2))), (POSITIVE,))],
+    Ops.EXP2: [
+        (unary(Ops.EXP2), (X,)),
+        (lambda x: x.alu(Ops.MUL, number(1 / math.log(2))).alu(Ops.EXP2), (X,)),
+    ],
+    Ops.LOG2: [
+        (unary(Ops.LOG2), (POSITIVE,)),
+        (lambda x: x.alu(Ops.LOG2).alu(Ops.MUL, number(math.log(2))), (POSITIVE,)),
+    ],
     Ops.SIN: [(unary(Ops.SIN), (X,)), (unary(Ops.SIN), (X * 50,))],
     Ops.SQRT: [(unary(Ops.SQRT), (POSITIVE,))],
     Ops.TRUNC: [(lambda x: x.alu(Ops.TRUNC).alu(Ops.MUL, x), (X,))],
-    Ops.MAX: [(binary(Ops.MAX), (X, Y)), (lambda x: x.alu(Ops.MAX, x.alu(Ops.NEG)), (X,)),
-              (lambda x: x.alu(Ops.NEG).alu(Ops.MAX, x), (X,)),
-              (lambda x: x.alu(Ops.MAX, number(0.5)), (X,))],
-    Ops.POW: [(binary(Ops.POW), (POSITIVE, Y)),
-              *[(lambda x, p=p: x.alu(Ops.POW, number(p)), (POSITIVE,))
-                for p in (0, 1, 2, 3, -1, 0.5, 2.5)],
-              (lambda x: x.alu(Ops.POW, number(3)), (X,)),
-              (lambda y: number(1.7).alu(Ops.POW, y), (Y,))],
-    Ops.WHERE: [(lambda x, y: below(x).alu(Ops.WHERE, x, y), (X, Y)),
-                (lambda x: below(x).alu(Ops.WHERE, number(0), x), (X,)),
-                (lambda x: below(x).alu(Ops.WHERE, x.alu(Ops.MUL, x), x), (X,))],
+    Ops.MAX: [
+        (binary(Ops.MAX), (X, Y)),
+        (lambda x: x.alu(Ops.MAX, x.alu(Ops.NEG)), (X,)),
+        (lambda x: x.alu(Ops.NEG).alu(Ops.MAX, x), (X,)),
+        (lambda x: x.alu(Ops.MAX, number(0.5)), (X,)),
+    ],
+    Ops.POW: [
+        (binary(Ops.POW), (POSITIVE, Y)),
+        *[
+            (lambda x, p=p: x.alu(Ops.POW, number(p)), (POSITIVE,))
+            for p in (0, 1, 2, 3, -1, 0.5, 2.5)
+        ],
+        (lambda x: x.alu(Ops.POW, number(3)), (X,)),
+        (lambda y: number(1.7).alu(Ops.POW, y), (Y,)),
+    ],
+    Ops.WHERE: [
+        (lambda x, y: below(x).alu(Ops.WHERE, x, y), (X, Y)),
+        (lambda x: below(x).alu(Ops.WHERE, number(0), x), (X,)),
+        (lambda x: below(x).alu(Ops.WHERE, x.alu(Ops.MUL, x), x), (X,)),
+    ],
     Ops.MULACC: [(lambda x, y, z: x.alu(Ops.MULACC, y, z), (X, Y, Z))],
     Ops.CAST: [(lambda x: x.cast(dtypes.float64), (X,))],
-    Ops.RESHAPE: [(move(Ops.RESHAPE, (3, 2)), (X,)), (move(Ops.RESHAPE, (1, 6, 1)), (X,)),
-                  (move(Ops.RESHAPE, ()), (np.array([[0.3]]),))],
-    Ops.EXPAND: [(move(Ops.EXPAND, (2, 4, 3)), (X[:, None],)),
-                 (move(Ops.EXPAND, (2, 3)), (X,)), (move(Ops.EXPAND, (4, 5)), (X[:1, :1],))],
-    Ops.PERMUTE: [(move(Ops.PERMUTE, (1, 0)), (X,)),
-                  (move(Ops.PERMUTE, (2, 0, 1)), (np.arange(24.0).reshape(2, 3, 4),))],
+    Ops.RESHAPE: [
+        (move(Ops.RESHAPE, (3, 2)), (X,)),
+        (move(Ops.RESHAPE, (1, 6, 1)), (X,)),
+        (move(Ops.RESHAPE, ()), (np.array([[0.3]]),)),
+    ],
+    Ops.EXPAND: [
+        (move(Ops.EXPAND, (2, 4, 3)), (X[:, None],)),
+        (move(Ops.EXPAND, (2, 3)), (X,)),
+        (move(Ops.EXPAND, (4, 5)), (X[:1, :1],)),
+    ],
+    Ops.PERMUTE: [
+        (move(Ops.PERMUTE, (1, 0)), (X,)),
+        (move(Ops.PERMUTE, (2, 0, 1)), (np.arange(24.0).reshape(2, 3, 4),)),
+    ],
     Ops.PAD: [(move(Ops.PAD, ((1, 0), (0, 2))), (X,))],
     Ops.SHRINK: [(move(Ops.SHRINK, ((0, 1), (1, 3))), (X,))],
     Ops.FLIP: [(move(Ops.FLIP, (0,)), (X,)), (move(Ops.FLIP, (0, 1)), (X,))],
-    Ops.REDUCE: [(reduce(Ops.ADD, 0), (X,)), (reduce(Ops.ADD, 0, 1), (X,)),
-                 (reduce(Ops.MAX, 1), (X,)), (reduce(Ops.MAX, 0, 1), (X,)),
-                 (reduce(Ops.MUL, 1), (X,)), (reduce(Ops.MUL, 0, 1), (X,)),
-                 (reduce(Ops.MUL, 0), (X[:1],)),
-                 (reduce(Ops.MUL, 0), (np.linspace(0.5, 1.5, 7),))],
-    Ops.INDEX: [(lambda x: x.gather_at(at(0, 1, 1, 0), at(2, 0, 0, 2)), (X,)),
-                (lambda x: x.gather_at(UOp.index_const(1), UOp.iota(3)), (X,))],
-    Ops.SCATTER: [(lambda x: x.scatter_at((3, 2), *[i.reshape((2, 3)) for i in (
-        at(0, 2, 2, 1, 0, 2), at(1, 0, 0, 1, 1, 0))]), (X,))],
+    Ops.REDUCE: [
+        (reduce(Ops.ADD, 0), (X,)),
+        (reduce(Ops.ADD, 0, 1), (X,)),
+        (reduce(Ops.MAX, 1), (X,)),
+        (reduce(Ops.MAX, 0, 1), (X,)),
+        (reduce(Ops.MUL, 1), (X,)),
+        (reduce(Ops.MUL, 0, 1), (X,)),
+        (reduce(Ops.MUL, 0), (X[:1],)),
+        (reduce(Ops.MUL, 0), (np.linspace(0.5, 1.5, 7),)),
+    ],
+    Ops.INDEX: [
+        (lambda x: x.gather_at(at(0, 1, 1, 0), at(2, 0, 0, 2)), (X,)),
+        (lambda x: x.gather_at(UOp.index_const(1), UOp.iota(3)), (X,)),
+    ],
+    Ops.SCATTER: [
+        (
+            lambda x: x.scatter_at(
+                (3, 2), *[i.reshape((2, 3)) for i in (at(0, 2, 2, 1, 0, 2), at(1, 0, 0, 1, 1, 0))]
+            ),
+            (X,),
+        )
+    ],
     Ops.CONTIGUOUS: [(lambda x: UOp(Ops.CONTIGUOUS, x.dtype, (x,)), (X,))],
     Ops.CONTIGUOUS_BACKWARD: [(lambda x: UOp(Ops.CONTIGUOUS_BACKWARD, x.dtype, (x,)), (X,))],
     Ops.COPY: [(lambda x: x.copy_to("CPU:1"), (X,))],
@@ -115,8 +158,10 @@ CASES: dict[Ops, list[tuple[Callable[..., UOp], tuple[Any, ...]]]] = {
 
 
 @pytest.mark.parametrize(
-    "op, case", [(op, i) for op, cases in CASES.items() for i in range(len(cases))],
-    ids=lambda v: v.name if isinstance(v, Ops) else str(v))
+    "op, case",
+    [(op, i) for op, cases in CASES.items() for i in range(len(cases))],
+    ids=lambda v: v.name if isinstance(v, Ops) else str(v),
+)
 def test_rule_is_the_slope(op: Ops, case: int) -> None:
     function, points = CASES[op][case]
     check_slopes(function, *points)
@@ -146,7 +191,8 @@ def gradient_of(function: Callable[..., UOp], *points: Any) -> list[Any]:
 def test_equal_values_share_the_gradient_of_a_maximum() -> None:
     assert gradient_of(binary(Ops.MAX), [1.0, 2, 3], [1.0, 5, 0]) == [[0.5, 0, 1], [0.5, 1, 0]]
     assert gradient_of(reduce(Ops.MAX, 1), [[1.0, 3, 3], [2, 2, 2]]) == [
-        [[0, 0.5, 0.5], [1 / 3, 1 / 3, 1 / 3]]]
+        [[0, 0.5, 0.5], [1 / 3, 1 / 3, 1 / 3]]
+    ]
 
 
 def test_size_has_no_slope_at_zero() -> None:
@@ -200,7 +246,7 @@ def test_what_a_choice_leaves_out_has_no_part() -> None:
         inner = positive.alu(Ops.WHERE, x, number(1)).alu(Ops.LOG2)
         return positive.alu(Ops.WHERE, inner, number(0))
 
-    found, = gradient_of(safe_log, [0.0, 2.0])
+    (found,) = gradient_of(safe_log, [0.0, 2.0])
     assert found[0] == 0
     assert found[1] == pytest.approx(1 / (2 * math.log(2)))
 

@@ -18,8 +18,22 @@ F32, INDEX, BOOL = dtypes.float32, dtypes.index, dtypes.bool
 TABLE = UOp.new_buffer("CPU", 48, F32).mop(Ops.RESHAPE, (8, 6))
 N = UOp.variable("n", 1, 9)
 
-WHOLE_OPS = [Ops.ADD, Ops.SUB, Ops.MUL, Ops.MAX, Ops.IDIV, Ops.MOD, Ops.AND, Ops.OR, Ops.XOR,
-             Ops.SHL, Ops.SHR, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ]
+WHOLE_OPS = [
+    Ops.ADD,
+    Ops.SUB,
+    Ops.MUL,
+    Ops.MAX,
+    Ops.IDIV,
+    Ops.MOD,
+    Ops.AND,
+    Ops.OR,
+    Ops.XOR,
+    Ops.SHL,
+    Ops.SHR,
+    Ops.CMPLT,
+    Ops.CMPNE,
+    Ops.CMPEQ,
+]
 BOOL_OPS = [Ops.ADD, Ops.MUL, Ops.MAX, Ops.AND, Ops.OR, Ops.XOR, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ]
 
 
@@ -27,8 +41,10 @@ def variable(name: str, dtype: DType, rng: random.Random) -> UOp:
     """A variable of a dtype with bounds near 0 or anywhere."""
     least, most = (-20, 20) if dtype is INDEX else (int(dtype.min), int(dtype.max))
     near = rng.random() < 0.5
-    ends = [rng.randint(max(least, -6 if near else least), min(most, 6 if near else most))
-            for _ in range(2)]
+    ends = [
+        rng.randint(max(least, -6 if near else least), min(most, 6 if near else most))
+        for _ in range(2)
+    ]
     low, high = sorted(bool(e) if dtype is BOOL else e for e in ends)
     return UOp(Ops.DEFINE_VAR, dtype, (), VarArg(name, low, high))
 

@@ -217,7 +217,7 @@ def test_recordings_of_weights_that_are_gone_do_not_pile_up() -> None:
         for _ in range(3):
             want = x.numpy() @ model.weight.numpy().T
             np.testing.assert_allclose(jitted(x).numpy(), want, rtol=1e-3, atol=1e-3)
-    entry, = jitted.entries.values()
+    (entry,) = jitted.entries.values()
     assert len(entry.recordings) == 1
 
 

@@ -36,10 +36,17 @@ def test_several_kernels_in_order() -> None:
     check_jit(function, [(vector(i, i + 1, 3),) for i in range(5)])
 
 
-@pytest.mark.parametrize("wrap", [
-    lambda a, b: [a, b], lambda a, b: (a, b), lambda a, b: {"left": a, "right": b},
-    lambda a, b: [[a], {"x": (b,)}], Pair,
-], ids=["list", "tuple", "dict", "nested", "namedtuple"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda a, b: [a, b],
+        lambda a, b: (a, b),
+        lambda a, b: {"left": a, "right": b},
+        lambda a, b: [[a], {"x": (b,)}],
+        Pair,
+    ],
+    ids=["list", "tuple", "dict", "nested", "namedtuple"],
+)
 def test_nested_arguments_and_results(wrap) -> None:
     def function(nest):
         if isinstance(nest, dict):
@@ -119,8 +126,13 @@ def test_an_argument_with_a_pending_update() -> None:
 
 def test_other_shapes_and_dtypes_are_other_recordings() -> None:
     jitted = TinyJit(lambda x: x * 2 + 1)
-    inputs = [vector(1, 2), vector(1, 2, 3), Tensor([[1.0, 2.0]]).realize(),
-              Tensor([1, 2]).realize(), Tensor([1, 2], dtype=dtypes.int64).realize()]
+    inputs = [
+        vector(1, 2),
+        vector(1, 2, 3),
+        Tensor([[1.0, 2.0]]).realize(),
+        Tensor([1, 2]).realize(),
+        Tensor([1, 2], dtype=dtypes.int64).realize(),
+    ]
     for _ in range(3):
         for x in inputs:
             out = jitted(x)
@@ -129,11 +141,26 @@ def test_other_shapes_and_dtypes_are_other_recordings() -> None:
             np.testing.assert_array_equal(out.numpy(), x.numpy() * 2 + 1)
 
 
-@pytest.mark.parametrize("plain", [
-    (1, 2), (1.0, 1), (True, 1), (0.0, -0.0), ("add", "mul"), (None, 3), ((1, 2), (2, 1)),
-    (np.float32(1), np.float32(2)), (slice(0, 1), slice(1, 2)), ({1, 2}, {3}), (float, int),
-    (dtypes.int32, dtypes.float32), (b"a", b"b"), ([], {}),
-], ids=repr)
+@pytest.mark.parametrize(
+    "plain",
+    [
+        (1, 2),
+        (1.0, 1),
+        (True, 1),
+        (0.0, -0.0),
+        ("add", "mul"),
+        (None, 3),
+        ((1, 2), (2, 1)),
+        (np.float32(1), np.float32(2)),
+        (slice(0, 1), slice(1, 2)),
+        ({1, 2}, {3}),
+        (float, int),
+        (dtypes.int32, dtypes.float32),
+        (b"a", b"b"),
+        ([], {}),
+    ],
+    ids=repr,
+)
 def test_plain_arguments_are_never_frozen(plain) -> None:
     seen = []
 
@@ -300,8 +327,9 @@ def test_memory_does_not_grow_over_replays() -> None:
         out = jitted(Tensor(ramp(256, i)).realize())
     assert MEMORY.in_use() - memory <= 4 * 256 * 4
     assert len(NODES) - nodes < 40
-    np.testing.assert_allclose(out.numpy(), ramp(256, 999) * ramp(256) + ramp(256, 999).sum(),
-                               rtol=1e-5)
+    np.testing.assert_allclose(
+        out.numpy(), ramp(256, 999) * ramp(256) + ramp(256, 999).sum(), rtol=1e-5
+    )
 
 
 def test_arguments_are_not_kept_alive() -> None:

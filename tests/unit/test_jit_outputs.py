@@ -293,7 +293,7 @@ def test_a_key_value_cache_with_a_position() -> None:
     pos = Variable("pos", 0, 5)
 
     def step(x: Tensor, at: object) -> Tensor:
-        cache[at:at + 1].assign(x).realize()  # type: ignore[operator, misc]
+        cache[at : at + 1].assign(x).realize()  # type: ignore[operator, misc]
         return cache.sum() * 1
 
     jitted = TinyJit(step)
@@ -321,7 +321,7 @@ def test_a_gradient_of_a_result_itself() -> None:
     jitted = TinyJit(lambda x: x * w)
     for _ in range(4):
         out = jitted(vector(3))
-    grad, = (out * out).sum().gradient(out)
+    (grad,) = (out * out).sum().gradient(out)
     assert grad.tolist() == [12]
 
 

@@ -17,13 +17,17 @@ def draws(function, jit: bool, calls: int = 6) -> list[list[float]]:
     return [called(vector(1)).numpy().copy().tolist() for _ in range(calls)]
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: x + Tensor.rand(4),
-    lambda x: x + Tensor.randn(3, 3).sum() + Tensor.rand(5).sum(),
-    lambda x: (x + Tensor.rand(4)).realize() * Tensor.rand(4),
-    lambda x: x.expand(64).dropout(0.5) if Tensor.training else x + Tensor.randint(5),
-    lambda x: Tensor.rand(12).argsort() + x,
-], ids=["rand", "two draws", "two kernels", "randint", "permutation"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + Tensor.rand(4),
+        lambda x: x + Tensor.randn(3, 3).sum() + Tensor.rand(5).sum(),
+        lambda x: (x + Tensor.rand(4)).realize() * Tensor.rand(4),
+        lambda x: x.expand(64).dropout(0.5) if Tensor.training else x + Tensor.randint(5),
+        lambda x: Tensor.rand(12).argsort() + x,
+    ],
+    ids=["rand", "two draws", "two kernels", "randint", "permutation"],
+)
 def test_random_numbers_are_those_of_drawing_anew(function) -> None:
     plain, jitted = draws(function, jit=False), draws(function, jit=True)
     assert plain == jitted
@@ -96,8 +100,13 @@ def train(make_optimizer, jit: bool, steps: int = 6) -> list[np.ndarray]:
     """Losses, and all weights and statistics after each step."""
     Tensor.manual_seed(1)
     rng = np.random.default_rng(0)
-    batches = [(rng.standard_normal((8, 1, 6, 6)).astype(np.float32),
-                rng.integers(0, 3, 8).astype(np.int32)) for _ in range(steps)]
+    batches = [
+        (
+            rng.standard_normal((8, 1, 6, 6)).astype(np.float32),
+            rng.integers(0, 3, 8).astype(np.int32),
+        )
+        for _ in range(steps)
+    ]
     net = Net()
     optimizer = make_optimizer(get_parameters(net))
 
@@ -112,8 +121,15 @@ def train(make_optimizer, jit: bool, steps: int = 6) -> list[np.ndarray]:
     with Tensor.train():
         for x, y in batches:
             loss = called(Tensor(x).realize(), Tensor(y).realize())
-            seen.append(np.concatenate([loss.numpy().reshape(-1)] + [
-                t.numpy().astype(np.float64).reshape(-1) for t in get_state_dict(net).values()]))
+            seen.append(
+                np.concatenate(
+                    [loss.numpy().reshape(-1)]
+                    + [
+                        t.numpy().astype(np.float64).reshape(-1)
+                        for t in get_state_dict(net).values()
+                    ]
+                )
+            )
     return seen
 
 

@@ -17,8 +17,34 @@ from tests.unit.numerics import check_slopes, check_torch, tensor, value, values
 
 X = np.random.RandomState(1).randn(4, 6) * 5
 # Where exponentials overflow, vanish, or lose what stands beside them.
-FAR = np.array([-math.inf, -1e4, -200, -104, -89, -60, -30, -20, -10, -1, -1e-3, 0, 1e-3, 1, 10, 20,
-                30, 60, 89, 104, 200, 1e4, math.inf], np.float32)
+FAR = np.array(
+    [
+        -math.inf,
+        -1e4,
+        -200,
+        -104,
+        -89,
+        -60,
+        -30,
+        -20,
+        -10,
+        -1,
+        -1e-3,
+        0,
+        1e-3,
+        1,
+        10,
+        20,
+        30,
+        60,
+        89,
+        104,
+        200,
+        1e4,
+        math.inf,
+    ],
+    np.float32,
+)
 
 # Ours by name, with arguments, and PyTorch's.
 ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
@@ -78,16 +104,20 @@ def test_tails_keep_their_digits(name: str) -> None:
     have = value(getattr(tensor(FAR[1:-1]), name)()).astype(np.float64)
     x = FAR[1:-1].astype(np.float64)
     want = {
-        "sigmoid": np.exp(-np.logaddexp(0, -x)), "softplus": np.logaddexp(0, x),
-        "logsigmoid": -np.logaddexp(0, -x), "elu": np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-        "relu": np.maximum(x, 0), "softsign": x / (1 + np.abs(x)),
+        "sigmoid": np.exp(-np.logaddexp(0, -x)),
+        "softplus": np.logaddexp(0, x),
+        "logsigmoid": -np.logaddexp(0, -x),
+        "elu": np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+        "relu": np.maximum(x, 0),
+        "softsign": x / (1 + np.abs(x)),
     }[name]
     # exp loses |x| / 2 ULP; below the least float there is nothing to keep.
     np.testing.assert_allclose(have, want, rtol=2e-5, atol=1e-6 if name == "elu" else 1e-37)
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "relu", "relu6", "hardtanh", "elu", "softplus",
-                                  "leaky_relu", "hardsigmoid"])
+@pytest.mark.parametrize(
+    "name", ["sigmoid", "relu", "relu6", "hardtanh", "elu", "softplus", "leaky_relu", "hardsigmoid"]
+)
 def test_infinities_have_values_and_slopes(name: str) -> None:
     x = tensor(FAR[[0, -1]])
     y = getattr(x, name)()
@@ -95,9 +125,15 @@ def test_infinities_have_values_and_slopes(name: str) -> None:
     low, high = value(y)
     assert not np.isnan([low, high, *value(g)]).any()
     assert (low, high) == {
-        "sigmoid": (0, 1), "relu": (0, math.inf), "relu6": (0, 6), "hardtanh": (-1, 1),
-        "elu": (-1, math.inf), "softplus": (0, math.inf), "leaky_relu": (-math.inf, math.inf),
-        "hardsigmoid": (0, 1)}[name]
+        "sigmoid": (0, 1),
+        "relu": (0, math.inf),
+        "relu6": (0, 6),
+        "hardtanh": (-1, 1),
+        "elu": (-1, math.inf),
+        "softplus": (0, math.inf),
+        "leaky_relu": (-math.inf, math.inf),
+        "hardsigmoid": (0, 1),
+    }[name]
 
 
 def test_slopes_at_zero() -> None:
@@ -107,12 +143,33 @@ def test_slopes_at_zero() -> None:
         y = getattr(x, name)()
         slope[name] = value(compute_gradient(y.uop, UOp.const(dtypes.float64, 1), {x.uop})[x.uop])
     assert {k: round(v.item(), 6) for k, v in slope.items()} == {
-        "relu": 0, "relu6": 0, "sigmoid": 0.25, "softplus": 0.5, "elu": 1, "leaky_relu": 0.01,
-        "gelu": 0.5, "softsign": 1}
+        "relu": 0,
+        "relu6": 0,
+        "sigmoid": 0.25,
+        "softplus": 0.5,
+        "elu": 1,
+        "leaky_relu": 0.01,
+        "gelu": 0.5,
+        "softsign": 1,
+    }
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "softplus", "silu", "gelu", "elu", "mish", "softsign",
-                                  "softmax", "log_softmax", "logsumexp", "layernorm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sigmoid",
+        "softplus",
+        "silu",
+        "gelu",
+        "elu",
+        "mish",
+        "softsign",
+        "softmax",
+        "log_softmax",
+        "logsumexp",
+        "layernorm",
+    ],
+)
 def test_second_order(name: str) -> None:
     check_slopes(lambda x: getattr(Tensor.from_uop(x), name)().uop, X[:2, :4] / 3)
 

@@ -25,8 +25,9 @@ def random(*shape: int, seed: int = 0) -> Any:
 def test_layernorm() -> None:
     norm = pytest.importorskip("torch.nn.functional").layer_norm
     check_torch(lambda x: x.layernorm(), lambda x: norm(x, (5,)), random(3, 4, 5))
-    check_torch(lambda x: x.layernorm((1, 2), eps=0.1), lambda x: norm(x, (4, 5), eps=0.1),
-                random(3, 4, 5))
+    check_torch(
+        lambda x: x.layernorm((1, 2), eps=0.1), lambda x: norm(x, (4, 5), eps=0.1), random(3, 4, 5)
+    )
 
 
 def test_layernorm_of_halves_is_computed_in_float32() -> None:
@@ -47,8 +48,12 @@ def test_batchnorm_in_training(affine: bool) -> None:
         invstd = ((centred * centred).mean((0, 2)) + 1e-5).rsqrt()
         return x.batchnorm(*(affine or (None, None)), mean, invstd)
 
-    check_torch(ours, lambda x, *affine: norm(x, None, None, *affine, training=True),
-                random(3, 4, 5), *([random(4), random(4, seed=9)] if affine else []))
+    check_torch(
+        ours,
+        lambda x, *affine: norm(x, None, None, *affine, training=True),
+        random(3, 4, 5),
+        *([random(4), random(4, seed=9)] if affine else []),
+    )
 
 
 @pytest.mark.torch
@@ -58,8 +63,12 @@ def test_batchnorm_with_given_statistics() -> None:
     check_torch(
         lambda x, w, b: x.batchnorm(w, b, tensor(mean), tensor(1 / np.sqrt(var + 1e-5))),
         lambda x, w, b: torch.nn.functional.batch_norm(
-            x, torch.tensor(mean), torch.tensor(var), w, b),
-        random(3, 4, 5, 2), random(4), random(4, seed=9))
+            x, torch.tensor(mean), torch.tensor(var), w, b
+        ),
+        random(3, 4, 5, 2),
+        random(4),
+        random(4, seed=9),
+    )
 
 
 def test_batchnorm_along_other_axes() -> None:
@@ -101,7 +110,7 @@ def test_dropout_gradient_has_the_same_zeros() -> None:
     x = Tensor(np.ones((10, 10), np.float32))
     with Tensor.train():
         y = x.dropout(0.5)
-    grad, = y.sum().gradient(x)
+    (grad,) = y.sum().gradient(x)
     np.testing.assert_array_equal(value(grad), value(y))
 
 
@@ -122,25 +131,41 @@ MASK[:, 0] = True
 @pytest.mark.parametrize("config", [{}, {"is_causal": True}], ids=str)
 def test_attention(config: dict[str, Any]) -> None:
     theirs = pytest.importorskip("torch.nn.functional").scaled_dot_product_attention
-    check_torch(lambda q, k, v: q.scaled_dot_product_attention(k, v, **config),
-                lambda q, k, v: theirs(q, k, v, **config), Q, K, V)
+    check_torch(
+        lambda q, k, v: q.scaled_dot_product_attention(k, v, **config),
+        lambda q, k, v: theirs(q, k, v, **config),
+        Q,
+        K,
+        V,
+    )
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("mask", [MASK, random(3, 5), random(2, 1, 3, 5)],
-                         ids=["bool", "float", "float with axes"])
+@pytest.mark.parametrize(
+    "mask", [MASK, random(3, 5), random(2, 1, 3, 5)], ids=["bool", "float", "float with axes"]
+)
 def test_attention_mask(mask: Any) -> None:
     torch = pytest.importorskip("torch")
     theirs = torch.nn.functional.scaled_dot_product_attention
-    check_torch(lambda q, k, v: q.scaled_dot_product_attention(k, v, attn_mask=tensor(mask)),
-                lambda q, k, v: theirs(q, k, v, attn_mask=torch.tensor(mask)), Q, K, V)
+    check_torch(
+        lambda q, k, v: q.scaled_dot_product_attention(k, v, attn_mask=tensor(mask)),
+        lambda q, k, v: theirs(q, k, v, attn_mask=torch.tensor(mask)),
+        Q,
+        K,
+        V,
+    )
 
 
 @pytest.mark.torch
 def test_attention_with_shared_heads() -> None:
     theirs = pytest.importorskip("torch.nn.functional").scaled_dot_product_attention
-    check_torch(lambda q, k, v: q.scaled_dot_product_attention(k, v, enable_gqa=True),
-                lambda q, k, v: theirs(q, k, v, enable_gqa=True), Q, K[:, :2], V[:, :2])
+    check_torch(
+        lambda q, k, v: q.scaled_dot_product_attention(k, v, enable_gqa=True),
+        lambda q, k, v: theirs(q, k, v, enable_gqa=True),
+        Q,
+        K[:, :2],
+        V[:, :2],
+    )
 
 
 def test_attention_of_halves() -> None:

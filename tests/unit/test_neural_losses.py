@@ -31,14 +31,26 @@ def test_cross_entropy(reduction: Any, smoothing: float) -> None:
     torch = pytest.importorskip("torch")
     config = {"reduction": reduction, "label_smoothing": smoothing}
     theirs = torch.nn.functional.cross_entropy
-    check_torch(lambda x: x.cross_entropy(tensor(LABELS), **config),
-                lambda x: theirs(x, torch.tensor(LABELS), **config), X)
-    check_torch(lambda x: x.cross_entropy(tensor(SHARES), **config),
-                lambda x: theirs(x, torch.tensor(SHARES), **config), X)
-    check_torch(lambda x: x.cross_entropy(tensor(DEEP_LABELS), **config),
-                lambda x: theirs(x, torch.tensor(DEEP_LABELS), **config), DEEP)
-    check_torch(lambda x: x.cross_entropy(tensor(np.array(2)), **config),
-                lambda x: theirs(x, torch.tensor(2), **config), X[0])
+    check_torch(
+        lambda x: x.cross_entropy(tensor(LABELS), **config),
+        lambda x: theirs(x, torch.tensor(LABELS), **config),
+        X,
+    )
+    check_torch(
+        lambda x: x.cross_entropy(tensor(SHARES), **config),
+        lambda x: theirs(x, torch.tensor(SHARES), **config),
+        X,
+    )
+    check_torch(
+        lambda x: x.cross_entropy(tensor(DEEP_LABELS), **config),
+        lambda x: theirs(x, torch.tensor(DEEP_LABELS), **config),
+        DEEP,
+    )
+    check_torch(
+        lambda x: x.cross_entropy(tensor(np.array(2)), **config),
+        lambda x: theirs(x, torch.tensor(2), **config),
+        X[0],
+    )
 
 
 @pytest.mark.torch
@@ -49,13 +61,18 @@ def test_sparse_categorical_crossentropy(reduction: Any, smoothing: float) -> No
     config = {"reduction": reduction, "label_smoothing": smoothing, "ignore_index": 5}
     check_torch(
         lambda x: x.sparse_categorical_crossentropy(tensor(LABELS), **config),
-        lambda x: torch.nn.functional.cross_entropy(x, torch.tensor(LABELS), **config), X)
+        lambda x: torch.nn.functional.cross_entropy(x, torch.tensor(LABELS), **config),
+        X,
+    )
     # Classes stand on the last axis.
     labels = DEEP_LABELS[:, :4]
     check_torch(
         lambda x: x.sparse_categorical_crossentropy(tensor(labels), reduction=reduction),
         lambda x: torch.nn.functional.cross_entropy(
-            x.transpose(1, 2), torch.tensor(labels), reduction=reduction), DEEP)
+            x.transpose(1, 2), torch.tensor(labels), reduction=reduction
+        ),
+        DEEP,
+    )
 
 
 @pytest.mark.torch
@@ -66,11 +83,18 @@ def test_nll_loss(reduction: Any, weighted: bool, ignored: int | None) -> None:
     torch = pytest.importorskip("torch")
     more = {} if ignored is None else {"ignore_index": ignored}
     check_torch(
-        lambda x: x.nll_loss(tensor(DEEP_LABELS), tensor(WEIGHT) if weighted else None,
-                             reduction=reduction, **more),
+        lambda x: x.nll_loss(
+            tensor(DEEP_LABELS), tensor(WEIGHT) if weighted else None, reduction=reduction, **more
+        ),
         lambda x: torch.nn.functional.nll_loss(
-            x, torch.tensor(DEEP_LABELS), torch.tensor(WEIGHT) if weighted else None,
-            reduction=reduction, **more), DEEP)
+            x,
+            torch.tensor(DEEP_LABELS),
+            torch.tensor(WEIGHT) if weighted else None,
+            reduction=reduction,
+            **more,
+        ),
+        DEEP,
+    )
 
 
 @pytest.mark.torch
@@ -78,16 +102,23 @@ def test_nll_loss(reduction: Any, weighted: bool, ignored: int | None) -> None:
 def test_binary_crossentropy(reduction: Any) -> None:
     torch = pytest.importorskip("torch")
     functional, wanted, weight = torch.nn.functional, torch.tensor(SHARES), torch.tensor(3.0)
-    check_torch(lambda x: x.sigmoid().binary_crossentropy(tensor(SHARES), reduction),
-                lambda x: functional.binary_cross_entropy(x.sigmoid(), wanted, reduction=reduction),
-                X)
-    check_torch(lambda x: x.binary_crossentropy_logits(tensor(SHARES), reduction),
-                lambda x: functional.binary_cross_entropy_with_logits(
-                    x, wanted, reduction=reduction), X)
-    check_torch(lambda x: x.binary_crossentropy_logits(tensor(SHARES), reduction,
-                                                       tensor(np.array(3.0))),
-                lambda x: functional.binary_cross_entropy_with_logits(
-                    x, wanted, reduction=reduction, pos_weight=weight), X)
+    check_torch(
+        lambda x: x.sigmoid().binary_crossentropy(tensor(SHARES), reduction),
+        lambda x: functional.binary_cross_entropy(x.sigmoid(), wanted, reduction=reduction),
+        X,
+    )
+    check_torch(
+        lambda x: x.binary_crossentropy_logits(tensor(SHARES), reduction),
+        lambda x: functional.binary_cross_entropy_with_logits(x, wanted, reduction=reduction),
+        X,
+    )
+    check_torch(
+        lambda x: x.binary_crossentropy_logits(tensor(SHARES), reduction, tensor(np.array(3.0))),
+        lambda x: functional.binary_cross_entropy_with_logits(
+            x, wanted, reduction=reduction, pos_weight=weight
+        ),
+        X,
+    )
 
 
 def gradient(loss: Any, x: Any) -> Any:
@@ -108,8 +139,9 @@ def test_logits_far_out_keep_their_digits() -> None:
     loss = x.binary_crossentropy_logits(y, "none")
     want = np.log1p(np.exp(-np.abs(points.astype(np.float64))))
     np.testing.assert_allclose(value(loss), want, rtol=1e-5, atol=1e-40)
-    np.testing.assert_allclose(gradient(loss, x), np.exp(-np.abs(points)) * [1, 1, -1, -1],
-                               rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(
+        gradient(loss, x), np.exp(-np.abs(points)) * [1, 1, -1, -1], rtol=1e-5, atol=1e-12
+    )
 
 
 def test_cross_entropy_of_a_masked_class() -> None:
@@ -151,17 +183,32 @@ def test_dtypes_of_losses() -> None:
 @pytest.mark.parametrize(
     "call, error, message",
     [
-        (lambda x: x.cross_entropy(tensor(LABELS[:3])), ShapeError,
-         r"cross_entropy: predictions \[4,6\] and labels \[3\]; labels \[4\] are wanted"),
+        (
+            lambda x: x.cross_entropy(tensor(LABELS[:3])),
+            ShapeError,
+            r"cross_entropy: predictions \[4,6\] and labels \[3\]; labels \[4\] are wanted",
+        ),
         (lambda x: x.cross_entropy(tensor(LABELS == 1)), DTypeError, "labels are bool"),
-        (lambda x: x.cross_entropy(tensor(LABELS), "avg"), ArgumentError,
-         "reduction 'avg'; mean, sum or none"),
-        (lambda x: x.cross_entropy(tensor(LABELS), label_smoothing=2), ArgumentError,
-         "label_smoothing is 2"),
-        (lambda x: x.sparse_categorical_crossentropy(tensor(X)), ShapeError,
-         "classes are on axis 1"),
-        (lambda x: x.nll_loss(tensor(LABELS), tensor(WEIGHT)), ShapeError,
-         r"nll_loss: weight \[4\]; one number for each of the 6 classes"),
+        (
+            lambda x: x.cross_entropy(tensor(LABELS), "avg"),
+            ArgumentError,
+            "reduction 'avg'; mean, sum or none",
+        ),
+        (
+            lambda x: x.cross_entropy(tensor(LABELS), label_smoothing=2),
+            ArgumentError,
+            "label_smoothing is 2",
+        ),
+        (
+            lambda x: x.sparse_categorical_crossentropy(tensor(X)),
+            ShapeError,
+            "classes are on axis 1",
+        ),
+        (
+            lambda x: x.nll_loss(tensor(LABELS), tensor(WEIGHT)),
+            ShapeError,
+            r"nll_loss: weight \[4\]; one number for each of the 6 classes",
+        ),
         (lambda x: x.binary_crossentropy(tensor(SHARES), "avg"), ArgumentError, "reduction 'avg'"),
     ],
 )

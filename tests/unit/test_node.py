@@ -40,8 +40,13 @@ def test_the_same_value_is_the_same_object() -> None:
 
 
 def test_five_constants_that_are_equal_in_python_differ() -> None:
-    found = {UOp.const(I32, 1), UOp.const(BOOL, True), UOp.const(F32, 1.0), UOp.const(F32, 0.0),
-             UOp.const(F32, -0.0)}
+    found = {
+        UOp.const(I32, 1),
+        UOp.const(BOOL, True),
+        UOp.const(F32, 1.0),
+        UOp.const(F32, 0.0),
+        UOp.const(F32, -0.0),
+    }
     assert len(found) == 5
     assert UOp.const(F32, math.nan) is UOp.const(F32, float("nan"))
 
@@ -79,15 +84,31 @@ def test_a_digest_is_the_same_in_every_process() -> None:
         "r = UOp.range(8, 0)\n"
         "print(((r * 3 + 1).cast(dtypes.float32) * -0.5).key)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
-                          check=True, env={**os.environ, "PYTHONHASHSEED": "7",
-                                           "PYTHONPATH": os.pathsep.join(sys.path)})
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert done.stdout.strip() == ((R0 * 3 + 1).cast(F32) * -0.5).key
 
 
 def test_digests_tell_what_differs() -> None:
-    keys = [u.key for u in (R0, R1, R0 + R1, R0 * R1, R0 + 1, R0 + 2, UOp.const(F32, 0.0),
-                            UOp.const(F32, -0.0), UOp.const(dtypes.float64, 0.0))]
+    keys = [
+        u.key
+        for u in (
+            R0,
+            R1,
+            R0 + R1,
+            R0 * R1,
+            R0 + 1,
+            R0 + 2,
+            UOp.const(F32, 0.0),
+            UOp.const(F32, -0.0),
+            UOp.const(dtypes.float64, 0.0),
+        )
+    ]
     assert len(set(keys)) == len(keys)
 
 

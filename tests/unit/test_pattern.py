@@ -121,8 +121,9 @@ def test_the_first_rule_that_applies_wins_and_none_passes_on() -> None:
 
 
 def test_a_guard_and_the_context_decide() -> None:
-    rule = Rule("bounded", UPat.var("x") + UPat.cvar("c"), lambda x, ctx: x,
-                lambda c, ctx: c.arg < ctx)
+    rule = Rule(
+        "bounded", UPat.var("x") + UPat.cvar("c"), lambda x, ctx: x, lambda c, ctx: c.arg < ctx
+    )
     pm = PatternMatcher([rule])
     assert pm.rewrite(X + 5, 6) is X
     assert pm.rewrite(X + 5, 5) is None

@@ -35,15 +35,38 @@ def test_c_computes(name: str) -> None:
 def test_no_warnings(name: str) -> None:
     source = CRenderer(C_TARGET).render(CASES[name]().linear)
     # SIMD arguments wider than what the compiler is told of are passed in memory, and it says so.
-    command = [str(COMPILER), "-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi",
-               "-Wno-unused-function", "-Wno-parentheses", "-Werror", "-march=native",
-               "-fsyntax-only", "-x", "c", "-"]
+    command = [
+        str(COMPILER),
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Wno-unused-parameter",
+        "-Wno-psabi",
+        "-Wno-unused-function",
+        "-Wno-parentheses",
+        "-Werror",
+        "-march=native",
+        "-fsyntax-only",
+        "-x",
+        "c",
+        "-",
+    ]
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stderr}\n{source}"
 
 
-@pytest.mark.parametrize("name", ["elementwise", "sum_with_accumulators", "masked_tail",
-                                  "scalar_gates", "gather", "nested_reduces", "symbolic_size"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "elementwise",
+        "sum_with_accumulators",
+        "masked_tail",
+        "scalar_gates",
+        "gather",
+        "nested_reduces",
+        "symbolic_size",
+    ],
+)
 def test_golden_c(name: str, golden: Callable[[str, str], None]) -> None:
     source = CRenderer(C_TARGET).render(CASES[name]().linear)
     golden(f"sources/{name}.c", source)
@@ -57,4 +80,7 @@ def test_variables_may_have_any_name() -> None:
         b.store(at(out, i), b.variable(name, 0, 9))
     source = CRenderer(C_TARGET).render(b.build())
     assert [line.split()[1] for line in source.splitlines() if "int32_t var" in line] == [
-        "var_int", "var_start_pos", "var_start_pos_"]
+        "var_int",
+        "var_start_pos",
+        "var_start_pos_",
+    ]

@@ -31,8 +31,16 @@ from tests.unit.linear_builder import (
 from tests.unit.linear_programs import CASES, check_outputs, f32, i32
 
 CPU_CASES = [name for name, make in CASES.items() if not make().groups]
-GOLDEN = ["elementwise", "sum_with_accumulators", "masked_tail", "scalar_gates", "gather",
-          "nested_reduces", "symbolic_size", "threads"]
+GOLDEN = [
+    "elementwise",
+    "sum_with_accumulators",
+    "masked_tail",
+    "scalar_gates",
+    "gather",
+    "nested_reduces",
+    "symbolic_size",
+    "threads",
+]
 
 
 def render(b: Builder) -> str:

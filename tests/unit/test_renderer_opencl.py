@@ -35,8 +35,17 @@ def test_opencl_computes(name: str) -> None:
     check_outputs([b.numpy() for b in buffers], case)
 
 
-@pytest.mark.parametrize("name", ["elementwise", "sum_with_accumulators", "masked_tail",
-                                  "group_sum", "group_transpose", "symbolic_size"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "elementwise",
+        "sum_with_accumulators",
+        "masked_tail",
+        "group_sum",
+        "group_transpose",
+        "symbolic_size",
+    ],
+)
 def test_golden_opencl(name: str, golden: Callable[[str, str], None]) -> None:
     source = OpenCLRenderer(PLAIN).render(CASES[name]().linear)
     golden(f"sources/{name}.cl", source)
@@ -74,8 +83,9 @@ def test_halves_are_bits_where_the_device_has_none() -> None:
     item = b.axis(4, LOCAL)
     b.store(at(out, item), b.add(b.load(at(x, item)).cast(dtypes.float32)))
     assert "vload_half(" in OpenCLRenderer(PLAIN).render(b.build())
-    native = Target("OPENCL", "opencl", has_local=True,
-                    native_dtypes=PLAIN.native_dtypes | {"float16"})
+    native = Target(
+        "OPENCL", "opencl", has_local=True, native_dtypes=PLAIN.native_dtypes | {"float16"}
+    )
     source = OpenCLRenderer(native).render(b.build())
     assert "cl_khr_fp16" in source
     assert "vload_half" not in source

@@ -157,10 +157,13 @@ class Draw:
 def run_opencl(linear: Linear, arrays: list[np.ndarray]) -> None:
     """Renders, builds and runs on the OpenCL device."""
     backend = Device["OPENCL"]
-    program = backend.load(linear.name, backend.compile(
-        OpenCLRenderer(backend.target).render(linear)))
-    memory = [Buffer("OPENCL", x.size, p.dtype).copyin(x)
-              for x, p in zip(arrays, linear.params, strict=True)]
+    program = backend.load(
+        linear.name, backend.compile(OpenCLRenderer(backend.target).render(linear))
+    )
+    memory = [
+        Buffer("OPENCL", x.size, p.dtype).copyin(x)
+        for x, p in zip(arrays, linear.params, strict=True)
+    ]
     program(tuple(m.handle for m in memory))
     for m, x in zip(memory, arrays, strict=True):
         m.copyout(x)
@@ -169,10 +172,28 @@ def run_opencl(linear: Linear, arrays: list[np.ndarray]) -> None:
 RUNNERS = {"LLVM": run_llvm, "C": run_c, "OPENCL": run_opencl}
 ABSENT = missing("OPENCL")
 SEEDS = [pytest.param("LLVM", seed) for seed in range(150)]
-SEEDS += [pytest.param("C", seed, marks=[pytest.mark.cc, pytest.mark.skipif(
-    clang.find_compiler() is None, reason="no C compiler on PATH")]) for seed in range(0, 150, 6)]
-SEEDS += [pytest.param("OPENCL", seed, marks=[pytest.mark.opencl, pytest.mark.skipif(
-    ABSENT is not None, reason=f"OpenCL: {ABSENT}")]) for seed in range(0, 150, 6)]
+SEEDS += [
+    pytest.param(
+        "C",
+        seed,
+        marks=[
+            pytest.mark.cc,
+            pytest.mark.skipif(clang.find_compiler() is None, reason="no C compiler on PATH"),
+        ],
+    )
+    for seed in range(0, 150, 6)
+]
+SEEDS += [
+    pytest.param(
+        "OPENCL",
+        seed,
+        marks=[
+            pytest.mark.opencl,
+            pytest.mark.skipif(ABSENT is not None, reason=f"OpenCL: {ABSENT}"),
+        ],
+    )
+    for seed in range(0, 150, 6)
+]
 
 
 @pytest.mark.parametrize("device, seed", SEEDS)

@@ -27,11 +27,16 @@ def add(x: UOp, value: int) -> UOp:
     return UOp(Ops.ADD, I32, (x, const(value)))
 
 
-JOIN = PatternMatcher([
-    Rule("join", (UPat.var("x") + UPat.cvar("c")) + UPat.cvar("d"),
-         lambda x, c, d: add(x, c.arg + d.arg)),
-    Rule("drop", UPat.var("x") + 0, lambda x: x),
-])
+JOIN = PatternMatcher(
+    [
+        Rule(
+            "join",
+            (UPat.var("x") + UPat.cvar("c")) + UPat.cvar("d"),
+            lambda x, c, d: add(x, c.arg + d.arg),
+        ),
+        Rule("drop", UPat.var("x") + 0, lambda x: x),
+    ]
+)
 
 
 def chain(depth: int) -> UOp:
@@ -59,8 +64,15 @@ def test_chains_of_any_depth(bottom_up: bool) -> None:
     u = X
     for _ in range(100_000):
         u = UOp(Ops.NEG, I32, (u,))
-    swap = PatternMatcher([Rule("to-trunc", UPat(Ops.NEG, None, (UPat.var("x"),)),
-                                lambda x: UOp(Ops.TRUNC, I32, (x,)))])
+    swap = PatternMatcher(
+        [
+            Rule(
+                "to-trunc",
+                UPat(Ops.NEG, None, (UPat.var("x"),)),
+                lambda x: UOp(Ops.TRUNC, I32, (x,)),
+            )
+        ]
+    )
     result = graph_rewrite(u, swap, bottom_up=bottom_up)
     for _ in range(100_000):
         assert result.op is Ops.TRUNC
@@ -70,10 +82,12 @@ def test_chains_of_any_depth(bottom_up: bool) -> None:
 
 def test_sources_are_rewritten_before_a_node_or_after_it() -> None:
     seen: list[UOp] = []
-    look = PatternMatcher([
-        Rule("look", UPat(Ops.ADD), lambda u: seen.append(u)),
-        Rule("double", UPat(Ops.DEFINE_VAR), lambda: const(7)),
-    ])
+    look = PatternMatcher(
+        [
+            Rule("look", UPat(Ops.ADD), lambda u: seen.append(u)),
+            Rule("double", UPat(Ops.DEFINE_VAR), lambda: const(7)),
+        ]
+    )
     graph_rewrite(add(X, 1), look)
     assert seen == [add(const(7), 1)]
     seen.clear()
@@ -100,8 +114,10 @@ def test_several_roots_share_the_work() -> None:
 @pytest.mark.parametrize(
     "rules",
     [
-        [Rule("there", UPat(Ops.ADD), lambda u: UOp(Ops.SUB, I32, u.src)),
-         Rule("and back", UPat(Ops.SUB), lambda u: UOp(Ops.ADD, I32, u.src))],
+        [
+            Rule("there", UPat(Ops.ADD), lambda u: UOp(Ops.SUB, I32, u.src)),
+            Rule("and back", UPat(Ops.SUB), lambda u: UOp(Ops.ADD, I32, u.src)),
+        ],
         [Rule("wraps itself", UPat(Ops.ADD), lambda u: UOp(Ops.NEG, I32, (u,)))],
         [Rule("grows", UPat.var("x") + UPat.cvar("c"), lambda x, c: add(x, c.arg + 1))],
     ],

@@ -193,9 +193,7 @@ def test_calls_without_a_barrier_all_run_before_the_next_group() -> None:
     n = 64
     parts = np.zeros((8, n), np.int64)
     total = np.zeros(n, np.int64)
-    calls: list[Any] = [
-        (kernel("count"), (data(parts[i]),), (), n, 2, i == 7) for i in range(8)
-    ]
+    calls: list[Any] = [(kernel("count"), (data(parts[i]),), (), n, 2, i == 7) for i in range(8)]
     transposed = [
         (kernel("shift"), (data(parts[i]), data(total)), (n, i), n, 2, True) for i in range(8)
     ]

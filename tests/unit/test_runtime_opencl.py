@@ -182,9 +182,12 @@ def test_binaries_are_cached_on_disk() -> None:
 def test_numbers_past_the_last_device_start_again() -> None:
     case = CASES["group_sum"]()
     backend = Device["OPENCL:7"]
-    program = backend.load(case.linear.name, backend.compile(
-        OpenCLRenderer(backend.target).render(case.linear)))
-    memory = [Buffer("OPENCL:7", x.size, p.dtype).copyin(x.copy())
-              for x, p in zip(case.buffers, case.linear.params, strict=True)]
+    program = backend.load(
+        case.linear.name, backend.compile(OpenCLRenderer(backend.target).render(case.linear))
+    )
+    memory = [
+        Buffer("OPENCL:7", x.size, p.dtype).copyin(x.copy())
+        for x, p in zip(case.buffers, case.linear.params, strict=True)
+    ]
     program(tuple(m.handle for m in memory), (), (3, 1, 1), (8, 1, 1))
     check_outputs([m.numpy() for m in memory], case)

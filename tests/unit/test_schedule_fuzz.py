@@ -43,10 +43,18 @@ def test_long_random_graphs() -> None:
     run(range(2000, 2020), steps=60, assigns=True)
 
 
-@pytest.mark.parametrize("settings", [
-    {"NOOPT": 1}, {"FUSE": 0}, {"SPLIT_REDUCE": 0}, {"THREADS": 1}, {"MAX_KERNEL_NODES": 3},
-    {"SPEC": 2, "CACHE": 0},
-], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"NOOPT": 1},
+        {"FUSE": 0},
+        {"SPLIT_REDUCE": 0},
+        {"THREADS": 1},
+        {"MAX_KERNEL_NODES": 3},
+        {"SPEC": 2, "CACHE": 0},
+    ],
+    ids=str,
+)
 def test_random_graphs_under_settings(settings: dict[str, int]) -> None:
     with Context(**settings):
         run(range(3000, 3025), assigns=True)

@@ -26,3 +26,9 @@ def test_two_gathers_by_one_argmax(settings) -> None:
         best = x.argmax(1)
         table = Tensor([10.0, 20, 30])
         assert (table[best] + table[(best + 1) % 3]).tolist() == [50, 30]
+
+
+def test_a_position_that_is_a_value_too() -> None:
+    values = [0, 1] * 9
+    order = sorted(range(18), key=lambda i: values[i])
+    assert Tensor(values).sort()[1].tolist() == order

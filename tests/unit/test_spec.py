@@ -16,27 +16,29 @@ from aster_ml.uop.spec import verify
 from tests.unit.linear_builder import Builder, at
 from tests.unit.test_text import blocks, kernel, program
 
-F32, I32, INDEX, BOOL, VOID = (
-    dtypes.float32, dtypes.int32, dtypes.index, dtypes.bool, dtypes.void)
+F32, I32, INDEX, BOOL, VOID = (dtypes.float32, dtypes.int32, dtypes.index, dtypes.bool, dtypes.void)
 TABLE = UOp.new_buffer("CPU", 48, F32).mop(Ops.RESHAPE, (8, 6))
 R0, R1 = UOp.range(8, 0), UOp.range(6, 1)
 P, Q = UOp.param(0, 48, F32), UOp.param(1, 48, F32)
 N = UOp.variable("n", 1, 9)
 
 
-@pytest.mark.parametrize("u", [
-    TABLE,
-    TABLE + 1.0,
-    TABLE.mop(Ops.PAD, ((1, 2), (0, 0))).mop(Ops.SHRINK, ((0, 4), (1, 6))).mop(Ops.FLIP, (0,)),
-    TABLE.mop(Ops.RESHAPE, (8, 1, 6)).mop(Ops.EXPAND, (8, 5, 6)).rop(Ops.ADD, (0, 2)),
-    TABLE.mop(Ops.SHRINK, ((0, N.bind(3)), (0, 6))),
-    TABLE.index(UOp.range(8, 0), UOp.index_const(3)),
-    TABLE.after(TABLE.store(TABLE * 2.0)),
-    TABLE.copy_to("CPU:1"),
-    UOp(Ops.CONST, F32, (UOp(Ops.DEVICE, VOID, (), DeviceArg("CPU")),), 1.0),
-    TABLE.cast(I32).bitcast(F32),
-    UOp.sink(TABLE.store(TABLE)),
-])
+@pytest.mark.parametrize(
+    "u",
+    [
+        TABLE,
+        TABLE + 1.0,
+        TABLE.mop(Ops.PAD, ((1, 2), (0, 0))).mop(Ops.SHRINK, ((0, 4), (1, 6))).mop(Ops.FLIP, (0,)),
+        TABLE.mop(Ops.RESHAPE, (8, 1, 6)).mop(Ops.EXPAND, (8, 5, 6)).rop(Ops.ADD, (0, 2)),
+        TABLE.mop(Ops.SHRINK, ((0, N.bind(3)), (0, 6))),
+        TABLE.index(UOp.range(8, 0), UOp.index_const(3)),
+        TABLE.after(TABLE.store(TABLE * 2.0)),
+        TABLE.copy_to("CPU:1"),
+        UOp(Ops.CONST, F32, (UOp(Ops.DEVICE, VOID, (), DeviceArg("CPU")),), 1.0),
+        TABLE.cast(I32).bitcast(F32),
+        UOp.sink(TABLE.store(TABLE)),
+    ],
+)
 def test_values_of_the_tensor_stage(u: UOp) -> None:
     leaves = [s for s in u.src if s.op is Ops.RANGE]
     if leaves:  # ranges are no tensors; an index stands in
@@ -114,8 +116,10 @@ LOAD = Q.index(R0).load()
         (UOp.sink(LOAD), "holds stores and their ends"),
         (stored(UOp(Ops.REDUCE, F32, (LOAD,), ReduceArg(Ops.ADD))), "folds over ranges"),
         (stored(UOp(Ops.REDUCE, F32, (LOAD, K), ReduceArg(Ops.ADD, (0,)))), "names no axes"),
-        (stored(UOp(Ops.REDUCE, F32, (LOAD, R0), ReduceArg(Ops.ADD))),
-         "closed by a REDUCE and by an END"),
+        (
+            stored(UOp(Ops.REDUCE, F32, (LOAD, R0), ReduceArg(Ops.ADD))),
+            "closed by a REDUCE and by an END",
+        ),
         (stored(Q.index(R0, R1).load(), R0, R1), "one flat index, of dtype index"),
         (stored(Q.index(R0.cast(I32)).load()), "one flat index, of dtype index"),
         (stored(UOp(Ops.LOAD, F32, (Q,))), "it reads an INDEX"),
@@ -126,8 +130,10 @@ LOAD = Q.index(R0).load()
         (UOp.sink(UOp(Ops.STORE, VOID, (P, LOAD)).end(R0)), "it writes to an INDEX"),
         (stored(N.bind(3).cast(F32)), "there is no BIND at this stage"),
         (stored(UOp(Ops.NEG, F32, (Q,))), "it is a scalar"),
-        (stored(UOp.const(F32, 0.0), UOp(Ops.RANGE, INDEX, (UOp.index_const(0),), R0.arg)),
-         "its size may be above 0"),
+        (
+            stored(UOp.const(F32, 0.0), UOp(Ops.RANGE, INDEX, (UOp.index_const(0),), R0.arg)),
+            "its size may be above 0",
+        ),
     ],
 )
 def test_what_the_kernel_stage_refuses(root: UOp, message: str) -> None:
@@ -142,8 +148,14 @@ def test_linear_programs(make: Any) -> None:
 
 def changed(linear: Linear, uops: list[UOp], **fields: Any) -> Linear:
     """The program with another list."""
-    return Linear(linear.name, tuple(uops), linear.params, linear.variables,
-                  fields.get("written", linear.written), linear.thread)
+    return Linear(
+        linear.name,
+        tuple(uops),
+        linear.params,
+        linear.variables,
+        fields.get("written", linear.written),
+        linear.thread,
+    )
 
 
 def position(uops: list[UOp], op: Ops) -> int:
@@ -160,7 +172,7 @@ def swap_ends(uops: list[UOp]) -> list[UOp]:
 
 def without(op: Ops) -> Any:
     """Leaves out the first node of an op."""
-    return lambda uops: uops[:position(uops, op)] + uops[position(uops, op) + 1:]
+    return lambda uops: uops[: position(uops, op)] + uops[position(uops, op) + 1 :]
 
 
 def use_after_loop(uops: list[UOp]) -> list[UOp]:
@@ -168,7 +180,7 @@ def use_after_loop(uops: list[UOp]) -> list[UOp]:
     load = uops[position(uops, Ops.LOAD)]
     store = uops[position(uops, Ops.STORE)]
     i = position(uops, Ops.STORE)
-    return [*uops[:i], UOp(Ops.STORE, VOID, (store.src[0], load)), *uops[i + 1:]]
+    return [*uops[:i], UOp(Ops.STORE, VOID, (store.src[0], load)), *uops[i + 1 :]]
 
 
 @pytest.mark.parametrize(
@@ -222,4 +234,5 @@ def test_every_broken_rule_shows_the_node_and_its_sources() -> None:
         verify(UOp(Ops.RESHAPE, F32, (TABLE,), (7, 7)), "tensor")
     assert str(caught.value) == (
         "tensor stage: %1 = RESHAPE float32 (%0) (7, 7) where %0 is "
-        "<RESHAPE float32 (8, 6) of 1>: it keeps the number of elements")
+        "<RESHAPE float32 (8, 6) of 1>: it keeps the number of elements"
+    )

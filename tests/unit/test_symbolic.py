@@ -206,8 +206,9 @@ def windows(x: UOp, k: int, stride: int, dilation: int) -> UOp:
 @pytest.mark.parametrize("size", [11, 16, 28])
 def test_a_window_is_start_plus_offset(size: int, k: int, dilation: int, stride: int) -> None:
     index, _ = index_of(windows(buffer(4, size), k, stride, dilation))
-    rows, o, w = [UOp.range(s, i) for i, s in enumerate((4, index_size(size, k, dilation, stride),
-                                                         k))]
+    rows, o, w = [
+        UOp.range(s, i) for i, s in enumerate((4, index_size(size, k, dilation, stride), k))
+    ]
     assert index is simplify(rows * size + o * stride + w * dilation), render_expr(index)
 
 
@@ -224,22 +225,40 @@ def view(x: UOp, *steps: tuple[Ops, Any]) -> UOp:
 
 
 RESHAPE, PERMUTE, PAD, SHRINK, FLIP, EXPAND = (
-    Ops.RESHAPE, Ops.PERMUTE, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.EXPAND)
+    Ops.RESHAPE,
+    Ops.PERMUTE,
+    Ops.PAD,
+    Ops.SHRINK,
+    Ops.FLIP,
+    Ops.EXPAND,
+)
 
 
 @pytest.mark.parametrize(
     "shape, steps, index, valid",
     [
-        ((4, 6), [(RESHAPE, (24,)), (RESHAPE, (3, 8)), (RESHAPE, (2, 2, 6))], "r0*12+r1*6+r2",
-         "True"),
+        (
+            (4, 6),
+            [(RESHAPE, (24,)), (RESHAPE, (3, 8)), (RESHAPE, (2, 2, 6))],
+            "r0*12+r1*6+r2",
+            "True",
+        ),
         ((4, 6), [(FLIP, (0, 1)), (RESHAPE, (24,))], "r0*-1+23", "True"),
         ((4, 6), [(PERMUTE, (1, 0)), (RESHAPE, (24,))], "r0%4*6+r0//4", "True"),
         ((4, 6), [(PERMUTE, (1, 0)), (RESHAPE, (24,)), (RESHAPE, (6, 4))], "r0+r1*6", "True"),
         ((6,), [(PAD, ((2, 3),))], "r0-2", "r0 < 8 & 1 < r0"),
-        ((4, 6), [(PAD, ((0, 0), (2, 0))), (RESHAPE, (32,)), (SHRINK, ((8, 24),)),
-                  (RESHAPE, (2, 8))], "r0*6+r1+4", "1 < r1"),
-        ((24,), [(RESHAPE, (4, 6)), (SHRINK, ((1, 3), (2, 5))), (RESHAPE, (6,))],
-         "r0+r0//3*3+8", "True"),
+        (
+            (4, 6),
+            [(PAD, ((0, 0), (2, 0))), (RESHAPE, (32,)), (SHRINK, ((8, 24),)), (RESHAPE, (2, 8))],
+            "r0*6+r1+4",
+            "1 < r1",
+        ),
+        (
+            (24,),
+            [(RESHAPE, (4, 6)), (SHRINK, ((1, 3), (2, 5))), (RESHAPE, (6,))],
+            "r0+r0//3*3+8",
+            "True",
+        ),
         ((3, 1), [(EXPAND, (3, 5)), (RESHAPE, (15,))], "r0//5", "True"),
         ((3, 1), [(EXPAND, (3, 4)), (RESHAPE, (6, 2)), (RESHAPE, (3, 4))], "r0", "True"),
     ],
@@ -268,9 +287,15 @@ def test_gathering_the_columns_joins_what_it_can() -> None:
 
 
 def test_one_form_however_it_is_written() -> None:
-    forms = {simplify(u) for u in (
-        (R0 * 6 + R1) * 4 + R3, R3 + R1 * 4 + R0 * 24, (R0 * 24 + R3) + R1 * 4,
-        R3 - R1 * -4 + (R0 * 12) * 2)}
+    forms = {
+        simplify(u)
+        for u in (
+            (R0 * 6 + R1) * 4 + R3,
+            R3 + R1 * 4 + R0 * 24,
+            (R0 * 24 + R3) + R1 * 4,
+            R3 - R1 * -4 + (R0 * 12) * 2,
+        )
+    }
     assert len(forms) == 1
 
 
@@ -344,11 +369,20 @@ def test_constants_fold_in_every_dtype() -> None:
     assert simplify(third).arg == 0.3333333432674408
 
 
-@pytest.mark.parametrize("change", [
-    lambda x: x * 0, lambda x: x + 0.0, lambda x: x - -0.0, lambda x: x - x, lambda x: x.ne(x),
-    lambda x: x.maximum(0.0), lambda x: x.alu(Ops.FDIV, x.const_like(3.0)),
-    lambda x: x.alu(Ops.FDIV, x), lambda x: x.cast(dtypes.float16).cast(dtypes.float32),
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x * 0,
+        lambda x: x + 0.0,
+        lambda x: x - -0.0,
+        lambda x: x - x,
+        lambda x: x.ne(x),
+        lambda x: x.maximum(0.0),
+        lambda x: x.alu(Ops.FDIV, x.const_like(3.0)),
+        lambda x: x.alu(Ops.FDIV, x),
+        lambda x: x.cast(dtypes.float16).cast(dtypes.float32),
+    ],
+)
 def test_floats_stay_where_nan_or_a_zero_would_differ(change: Any) -> None:
     x = UOp.param(0, 8, dtypes.float32).index(R0).load()
     assert simplify(change(x)) is change(x)

@@ -211,7 +211,7 @@ def test_symbolic_window_of_a_cache() -> None:
     cache = Tensor.zeros(6, 2).contiguous().realize()
     start = Variable("start", 0, 4)
     for position in (0, 3):
-        cache[start.bind(position):start.bind(position) + 2] = Tensor.full((2, 2), position + 1.0)
+        cache[start.bind(position) : start.bind(position) + 2] = Tensor.full((2, 2), position + 1.0)
         cache.realize()
     assert cache.tolist() == [[1, 1], [1, 1], [0, 0], [4, 4], [4, 4], [0, 0]]
 

@@ -12,8 +12,27 @@ from aster_ml import Tensor, dtypes
 from tests.unit.tensor_checks import check_tensor
 
 RNG = np.random.default_rng(7)
-EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1e-8, -1e-8, 10.0, -10.0, 50.0, -50.0, 80.0, -80.0,
-         1e20, -1e20, math.inf, -math.inf, math.nan]
+EDGES = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1e-8,
+    -1e-8,
+    10.0,
+    -10.0,
+    50.0,
+    -50.0,
+    80.0,
+    -80.0,
+    1e20,
+    -1e20,
+    math.inf,
+    -math.inf,
+    math.nan,
+]
 LINE = np.concatenate([RNG.normal(size=150) * 3, RNG.normal(size=40) * 0.01, EDGES])
 LINE32 = LINE.astype(np.float32)
 K = np.array([7, -7, 3, -3, 0, 5, -8], dtype=np.int32)
@@ -196,8 +215,14 @@ def test_constants_wrap_into_their_dtype() -> None:
 def test_cast_shorthands() -> None:
     x = Tensor([1.7, -1.7])
     for name in ("bool", "short", "int", "long", "half", "bfloat16", "float", "double"):
-        want = {"short": "int16", "int": "int32", "long": "int64", "half": "float16",
-                "float": "float32", "double": "float64"}.get(name, name)
+        want = {
+            "short": "int16",
+            "int": "int32",
+            "long": "int64",
+            "half": "float16",
+            "float": "float32",
+            "double": "float64",
+        }.get(name, name)
         assert getattr(x, name)().dtype.name == want
     check_tensor(x.int(), [1, -1])
     check_tensor(x.bool(), [True, True])

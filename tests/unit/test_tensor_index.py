@@ -122,21 +122,23 @@ def test_gather() -> None:
     index = np.random.default_rng(1).integers(0, 4, size=(3, 5, 6))
     check_tensor(Tensor(A).gather(0, int_tensor(index)), np.take_along_axis(A, index, 0))
     small = np.random.default_rng(2).integers(0, 6, size=(2, 3, 9))
-    check_tensor(Tensor(A).gather(-1, int_tensor(small)),
-                 np.take_along_axis(A[:2, :3], small, 2))
+    check_tensor(Tensor(A).gather(-1, int_tensor(small)), np.take_along_axis(A[:2, :3], small, 2))
 
 
 def scattered(x: Any, axis: int, index: Any, values: Any, combine: Any) -> Any:
     """What scatter means, element by element in order."""
     result = x.copy()
     for place in np.ndindex(*index.shape):
-        at = (*place[:axis], index[place], *place[axis + 1:])
+        at = (*place[:axis], index[place], *place[axis + 1 :])
         result[at] = combine(result[at], values[place])
     return result
 
 
-COMBINE = {None: lambda old, new: new, "add": lambda old, new: old + new,
-           "multiply": lambda old, new: old * new}
+COMBINE = {
+    None: lambda old, new: new,
+    "add": lambda old, new: old + new,
+    "multiply": lambda old, new: old * new,
+}
 
 
 @pytest.mark.parametrize("reduce", COMBINE, ids=str)

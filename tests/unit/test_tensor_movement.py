@@ -126,12 +126,12 @@ def test_pad_forms() -> None:
     check_tensor(a.pad((1, 2, 0, 3)), np.pad(A, ((0, 0), (0, 3), (1, 2))))
     check_tensor(a.pad((None, (1, 1), None)), np.pad(A, ((0, 0), (1, 1), (0, 0))))
     check_tensor(a.pad((-1, 2, 2, -1)), np.pad(A[:, :4, 1:], ((0, 0), (2, 0), (0, 2))))
-    check_tensor(a.pad((1, -2), value=-3.0),
-                 np.pad(A[..., :4], ((0, 0), (0, 0), (1, 0)), constant_values=-3))
+    check_tensor(
+        a.pad((1, -2), value=-3.0), np.pad(A[..., :4], ((0, 0), (0, 0), (1, 0)), constant_values=-3)
+    )
     check_tensor(a.pad((1, 1), value=-np.inf)[..., 0], np.full((4, 5), -np.inf))
     check_tensor(Tensor([1, 2]).pad((1, 0), value=7), [7, 1, 2], dtype="int32")
-    check_tensor(Tensor([1, 2]).pad((2, 1), mode="circular"),
-                 np.pad([1, 2], (2, 1), mode="wrap"))
+    check_tensor(Tensor([1, 2]).pad((2, 1), mode="circular"), np.pad([1, 2], (2, 1), mode="wrap"))
 
 
 CREATED = [

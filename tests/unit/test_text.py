@@ -49,14 +49,15 @@ GRAPHS: dict[str, UOp] = {
     "buffer": TABLE,
     "param": PARAM,
     "movement": TABLE.mop(Ops.PAD, ((1, 0), (0, 2))).mop(Ops.FLIP, (1,)).mop(Ops.PERMUTE, (1, 0)),
-    "symbolic": BUFFER.mop(Ops.SHRINK, ((0, N),)).mop(Ops.RESHAPE, (N, 1)).mop(
-        Ops.EXPAND, (N, N + 1)),
+    "symbolic": BUFFER.mop(Ops.SHRINK, ((0, N),))
+    .mop(Ops.RESHAPE, (N, 1))
+    .mop(Ops.EXPAND, (N, N + 1)),
     "reduce": TABLE.rop(Ops.MAX, (0, 1)),
     "scatter": UOp(Ops.SCATTER, F32, (TABLE, UOp.range(4, 0)), ScatterArg(Ops.ADD, (9,))),
     "stage": UOp(Ops.STAGE, F32, (PARAM.index(R0).load(), R0), StageArg(Memory.LOCAL)),
     "stage on a device": UOp(Ops.STAGE, F32, (PARAM, R0), StageArg(Memory.GLOBAL, "CPU")),
     "copy": TABLE.copy_to("DISK:/tmp/a file, with (odd) = names#1").mop(Ops.RESHAPE, (48,)),
-    "quotes": TABLE.copy_to("it's \"so\" \\ # no comment"),
+    "quotes": TABLE.copy_to('it\'s "so" \\ # no comment'),
     "device": UOp(Ops.CONST, F32, (UOp(Ops.DEVICE, VOID, (), DeviceArg("CPU")),), 1.5),
     "marks": UOp(Ops.DETACH, F32, (UOp(Ops.CONTIGUOUS, F32, (TABLE,)),)),
     "assign": TABLE.after(TABLE.store(TABLE + 1.0)),
@@ -66,8 +67,12 @@ GRAPHS: dict[str, UOp] = {
     "kernel": kernel(),
     "body": UOp(Ops.SINK, VOID, (PARAM.store(PARAM + 1.0),), BodyArg(1)),
     "scratch": UOp(Ops.DEFINE_LOCAL, F32, (), ScratchArg(3, 64)),
-    "accumulator": UOp(Ops.ACCUMULATE, F32, (
-        UOp(Ops.DEFINE_REG, F32, (UOp.const(F32, 0.0),), ScratchArg(0)), TABLE), Ops.ADD),
+    "accumulator": UOp(
+        Ops.ACCUMULATE,
+        F32,
+        (UOp(Ops.DEFINE_REG, F32, (UOp.const(F32, 0.0),), ScratchArg(0)), TABLE),
+        Ops.ADD,
+    ),
     "same node twice": TABLE * TABLE,
 }
 
@@ -80,7 +85,8 @@ def test_a_graph_parses_back_to_the_same_object(u: UOp) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [0.0, -0.0, math.inf, -math.inf, math.nan, 0.1, 1e-320, 3.4028234663852886e38])
+    "value", [0.0, -0.0, math.inf, -math.inf, math.nan, 0.1, 1e-320, 3.4028234663852886e38]
+)
 def test_floats_keep_their_bits(value: float) -> None:
     u = UOp.const(dtypes.float64, value)
     assert parse(to_text(u)) is u
@@ -226,8 +232,10 @@ def test_a_damaged_program_is_named(text: str, message: str) -> None:
     [
         ((R0 * 3 + R1) // 4, "(r0*3+r1)//4"),
         (UOp(Ops.ADD, dtypes.index, (R0, UOp.index_const(-17))), "r0-17"),
-        (UOp(Ops.ADD, dtypes.index, (R0, UOp(Ops.MUL, dtypes.index, (R1 + 1, MINUS_ONE)))),
-         "r0-(r1+1)"),
+        (
+            UOp(Ops.ADD, dtypes.index, (R0, UOp(Ops.MUL, dtypes.index, (R1 + 1, MINUS_ONE)))),
+            "r0-(r1+1)",
+        ),
         (R0 * (R1 + 1), None),
         (UOp(Ops.SUB, dtypes.index, (R0, UOp(Ops.ADD, dtypes.index, (R1, N)))), "r0-(r1+n)"),
         ((R0 < 4) & (R1.ne(3)), "r0 < 4 & r1 != 3"),

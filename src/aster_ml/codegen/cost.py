@@ -501,14 +501,9 @@ def largest_divisor(r: UOp, limit: int) -> int:
 
 def work_items(kernel: Kernel) -> int:
     """Work-items of a block so far."""
-    return prod(
-        [
-            size_of(r)
-            for r in toposort(kernel.sink)
-            if r.op is Ops.RANGE  # type: ignore
-            and r.arg.kind.name in ("LOCAL", "GROUP")
-        ]
-    )
+    ranges = [r for r in toposort(kernel.sink) if r.op is Ops.RANGE]
+    sizes = [size_of(r) for r in ranges if r.arg.kind in (AxisType.LOCAL, AxisType.GROUP)]
+    return int(prod(sizes))
 
 
 def tile_block(plan: Plan, outputs: list[UOp]) -> bool:

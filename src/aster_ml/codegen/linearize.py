@@ -218,7 +218,11 @@ class Linearizer:
         """What a source has become."""
         found = self.new.get(u)
         if found is None:
-            if (u.op in INLINE or u not in self.scopes) and u.src and u.op is not Ops.RANGE:
+            if u.op is Ops.INDEX and len(u.src) == 3:
+                # The lanes' part is never listed, though a value may be the same expression.
+                at = (self.map(u.src[0]), self.map(u.src[1]), u.src[2])
+                found = UOp(u.op, u.dtype, at, u.arg)
+            elif (u.op in INLINE or u not in self.scopes) and u.src and u.op is not Ops.RANGE:
                 found = UOp(u.op, u.dtype, tuple([self.map(s) for s in u.src]), u.arg)
             elif u.op is Ops.RANGE:
                 found = UOp(u.op, u.dtype, (self.map(u.src[0]),), u.arg)

@@ -56,7 +56,9 @@ class Compiled:
 
 
 RENDERERS: dict[str, type[Renderer]] = {
-    "llvm": LLVMRenderer, "c": CRenderer, "opencl": OpenCLRenderer,
+    "llvm": LLVMRenderer,
+    "c": CRenderer,
+    "opencl": OpenCLRenderer,
 }
 MEMORY_CACHE: dict[tuple[object, ...], Compiled] = {}
 # Past so many kernels the oldest half goes; what schedules in use need lives on with them.
@@ -82,8 +84,9 @@ def renderer_for(target: Target) -> Renderer:
     """The renderer of a target's language."""
     found = RENDERERS.get(target.language)
     if found is None:
-        raise DeviceError(f"no renderer writes {target.language!r}; there are "
-                          f"{', '.join(RENDERERS)}")
+        raise DeviceError(
+            f"no renderer writes {target.language!r}; there are {', '.join(RENDERERS)}"
+        )
     return found(target)
 
 
@@ -116,9 +119,12 @@ def compile_or_load(
     """From the disk cache, else from scratch."""
     disk_key = None
     if CACHE and target.language in ("llvm", "c") and DEBUG < 3 and not SPEC:
-        disk_key = hashlib.blake2b("|".join(
-            [ast.key, target.key, repr(opts), repr(stage_key("codegen")), source_digest()]
-        ).encode(), digest_size=20).hexdigest()
+        disk_key = hashlib.blake2b(
+            "|".join(
+                [ast.key, target.key, repr(opts), repr(stage_key("codegen")), source_digest()]
+            ).encode(),
+            digest_size=20,
+        ).hexdigest()
         entry = object_cache.get(disk_key)
         if entry is not None:
             loaded = from_entry(entry, ast, backend)
@@ -140,13 +146,28 @@ def compile_or_load(
     n = threads.arg if isinstance(threads, UOp) and threads.op is Ops.CONST else threads
     static = isinstance(n, int) and all(isinstance(s, int) for s in linear.global_size)
     compiled = Compiled(
-        linear.name, program, tuple([v.arg.name for v in linear.variables]), n,
-        target.threads if linear.thread is not None else 1, tuple(linear.global_size),
-        tuple(linear.local_size) if target.has_local else None, estimate(ast), source, static,
-        linear.written)
+        linear.name,
+        program,
+        tuple([v.arg.name for v in linear.variables]),
+        n,
+        target.threads if linear.thread is not None else 1,
+        tuple(linear.global_size),
+        tuple(linear.local_size) if target.has_local else None,
+        estimate(ast),
+        source,
+        static,
+        linear.written,
+    )
     if disk_key is not None and static and not target.has_local:
-        header = json.dumps({"name": compiled.name, "vars": compiled.var_names, "n": n,
-                             "parts": compiled.parts, "written": sorted(compiled.written)}).encode()
+        header = json.dumps(
+            {
+                "name": compiled.name,
+                "vars": compiled.var_names,
+                "n": n,
+                "parts": compiled.parts,
+                "written": sorted(compiled.written),
+            }
+        ).encode()
         object_cache.put(disk_key, len(header).to_bytes(4, "little") + header + binary)
     return compiled
 
@@ -155,18 +176,27 @@ def from_entry(entry: bytes, ast: UOp, backend: Backend) -> Compiled | None:
     """A Compiled from a disk entry, or None when the entry is not of our form."""
     size = int.from_bytes(entry[:4], "little")
     try:
-        header = json.loads(entry[4:4 + size])
-        program = backend.load(header["name"], entry[4 + size:])
+        header = json.loads(entry[4 : 4 + size])
+        program = backend.load(header["name"], entry[4 + size :])
     except (ValueError, KeyError, RuntimeError):
         # What is in the cache is only a shortcut: anything odd is compiled again.
         return None
-    return Compiled(header["name"], program, tuple(header["vars"]), header["n"], header["parts"],
-                    (1, 1, 1), None, estimate(ast), "", True, frozenset(header["written"]))
+    return Compiled(
+        header["name"],
+        program,
+        tuple(header["vars"]),
+        header["n"],
+        header["parts"],
+        (1, 1, 1),
+        None,
+        estimate(ast),
+        "",
+        True,
+        frozenset(header["written"]),
+    )
 
 
-def show(
-    ast: UOp, linear: Linear, source: str, backend: Backend, opts: tuple[Opt, ...]
-) -> None:
+def show(ast: UOp, linear: Linear, source: str, backend: Backend, opts: tuple[Opt, ...]) -> None:
     """Prints what DEBUG asks for: Opts, IR, linear program, source, assembly of one kernel."""
     if not debug_shown("codegen"):
         return

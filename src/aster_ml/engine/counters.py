@@ -56,10 +56,12 @@ def print_totals() -> None:
     if not DEBUG or not c.kernel_count:
         return
     timed = f", {c.time_sum_s * 1e3:.1f} ms in kernels" if c.time_sum_s else ""
-    print(f"{c.kernel_count} kernels ({c.compiled_kernels} compiled), {c.global_ops / 1e9:.3f} "
-          f"billion operations, {c.global_mem / 1e9:.3f} GB moved; {c.schedule_s * 1e3:.1f} ms "
-          f"scheduling, {c.compile_s * 1e3:.1f} ms compiling (of it {c.wait_s * 1e3:.1f} ms in the "
-          f"backend's compiler){timed}; peak memory {MEMORY.peak() / 1e6:.1f} MB")
+    print(
+        f"{c.kernel_count} kernels ({c.compiled_kernels} compiled), {c.global_ops / 1e9:.3f} "
+        f"billion operations, {c.global_mem / 1e9:.3f} GB moved; {c.schedule_s * 1e3:.1f} ms "
+        f"scheduling, {c.compile_s * 1e3:.1f} ms compiling (of it {c.wait_s * 1e3:.1f} ms in the "
+        f"backend's compiler){timed}; peak memory {MEMORY.peak() / 1e6:.1f} MB"
+    )
 
 
 atexit.register(print_totals)

@@ -62,5 +62,8 @@ def graph_is_too_large(u: UOp) -> bool:
         warnings.warn(
             f"{line[0]}:{line[1]}: the graph under this tensor has {count} unrealized nodes and "
             f"keeps growing; call realize() in the loop (GRAPH_GUARD=2 does so by itself, "
-            f"GRAPH_GUARD=0 ends this warning)", GraphWarning, stacklevel=2)
+            f"GRAPH_GUARD=0 ends this warning)",
+            GraphWarning,
+            stacklevel=2,
+        )
     return False

@@ -49,12 +49,14 @@ def bind(schedule: Schedule) -> Bound:
             show_devices(schedule)
         compiled: list[Compiled | None] = []
         for step in schedule.steps:
-            compiled.append(None if step.ast is None
-                            else compile_kernel(step.ast, Device[step.device]))
+            compiled.append(
+                None if step.ast is None else compile_kernel(step.ast, Device[step.device])
+            )
         memory = plan_memory(schedule)
         bound = schedule.bound[key] = Bound(schedule, compiled, memory)
-        bound.temporaries = sorted({s for step in schedule.steps for s in step.slots
-                                    if s >= schedule.n_args})
+        bound.temporaries = sorted(
+            {s for step in schedule.steps for s in step.slots if s >= schedule.n_args}
+        )
     return bound
 
 
@@ -64,8 +66,10 @@ def show_devices(schedule: Schedule) -> None:
         if name not in SHOWN and debug_shown("engine"):
             SHOWN.add(name)
             target = Device[name].target
-            print(f"device {name}: {target.language}, {target.arch}, "
-                  f"{target.vector_bits}-bit vectors, threads {target.threads}")
+            print(
+                f"device {name}: {target.language}, {target.arch}, "
+                f"{target.vector_bits}-bit vectors, threads {target.threads}"
+            )
 
 
 SHOWN: set[str] = set()
@@ -75,8 +79,10 @@ def allocate_temporaries(bound: Bound) -> dict[int, Buffer]:
     """A Buffer for each temporary, out of one arena a device."""
     if bound.kept or not bound.memory.arena_nbytes:
         return dict(bound.kept)
-    arenas = {device: Buffer(device, nbytes, dtypes.uint8).allocate()
-              for device, nbytes in bound.memory.arena_nbytes.items()}
+    arenas = {
+        device: Buffer(device, nbytes, dtypes.uint8).allocate()
+        for device, nbytes in bound.memory.arena_nbytes.items()
+    }
     result = {}
     for slot, (device, offset) in bound.memory.place.items():
         s = bound.schedule.slots[slot]
@@ -103,8 +109,9 @@ def variables_now(compiled: Compiled, values: dict[str, int]) -> tuple[int, ...]
         return ()
     missing = [name for name in compiled.var_names if name not in values]
     if missing:
-        raise ArgumentError(f"variable {missing[0]} has no value; bind one: "
-                            f"{missing[0]}.bind(number)")
+        raise ArgumentError(
+            f"variable {missing[0]} has no value; bind one: {missing[0]}.bind(number)"
+        )
     return tuple([values[name] for name in compiled.var_names])
 
 
@@ -141,10 +148,12 @@ def report(compiled: Compiled, step: Step, seconds: float) -> None:
         return
     e = compiled.estimates
     rate = max(seconds, 1e-9)
-    print(f"*** {step.device:8s} {GlobalCounters.kernel_count:5d} "
-          f"{colored(f'{compiled.name:34s}', 'cyan')} arg {len(step.slots):2d} "
-          f"mem {MEMORY.in_use() / 1e9:6.2f} GB tm {seconds * 1e6:10.2f} us "
-          f"({e.ops / rate / 1e9:8.1f} GFLOP/s {e.mem / rate / 1e9:7.1f} GB/s)")
+    print(
+        f"*** {step.device:8s} {GlobalCounters.kernel_count:5d} "
+        f"{colored(f'{compiled.name:34s}', 'cyan')} arg {len(step.slots):2d} "
+        f"mem {MEMORY.in_use() / 1e9:6.2f} GB tm {seconds * 1e6:10.2f} us "
+        f"({e.ops / rate / 1e9:8.1f} GFLOP/s {e.mem / rate / 1e9:7.1f} GB/s)"
+    )
 
 
 def run_copy(step: Step, buffers: list[Buffer]) -> None:
@@ -159,8 +168,10 @@ def run_copy(step: Step, buffers: list[Buffer]) -> None:
     if DEBUG >= 2 and debug_shown("engine"):
         seconds = time.perf_counter() - start
         name = f"copy {step.nbytes} bytes, {source.device} to {target.device}"
-        print(f"*** {step.device:8s}       {colored(f'{name:34s}', 'yellow')} "
-              f"tm {seconds * 1e6:10.2f} us")
+        print(
+            f"*** {step.device:8s}       {colored(f'{name:34s}', 'yellow')} "
+            f"tm {seconds * 1e6:10.2f} us"
+        )
 
 
 class Observer(Protocol):
@@ -172,7 +183,11 @@ class Observer(Protocol):
     outside: set[UOp]
 
     def note(
-        self, bound: Bound, table: dict[int, Buffer], nodes: Sequence[UOp], filled: Sequence[bool],
+        self,
+        bound: Bound,
+        table: dict[int, Buffer],
+        nodes: Sequence[UOp],
+        filled: Sequence[bool],
         values: dict[str, int],
     ) -> None:
         """A schedule before it runs, its BUFFER nodes and which of them had content before."""
@@ -190,7 +205,9 @@ def is_recording() -> bool:
 
 
 def run_schedule(
-    schedule: Schedule, arguments: list[Buffer], values: dict[str, int],
+    schedule: Schedule,
+    arguments: list[Buffer],
+    values: dict[str, int],
     nodes: Sequence[UOp] = (),
 ) -> None:
     """Runs every step in order. `nodes` are those of the arguments, for recordings."""
@@ -200,8 +217,10 @@ def run_schedule(
     for i, b in enumerate(arguments):
         b.ensure_allocated()
         if i in schedule.written and b.is_readonly():
-            raise DeviceError(f"cannot write to {b!r}: its memory is read-only; "
-                              "make a copy of the tensor first (clone)")
+            raise DeviceError(
+                f"cannot write to {b!r}: its memory is read-only; "
+                "make a copy of the tensor first (clone)"
+            )
         table[i] = b
     for step in schedule.steps:
         if step.kind == "view":

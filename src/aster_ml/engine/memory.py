@@ -126,7 +126,7 @@ def check_plan(schedule: Schedule, plan: MemoryPlan) -> None:
     """Raises InternalError when two temporaries that live together overlap."""
     slots = list(plan.place)
     for i, a in enumerate(slots):
-        for b in slots[i + 1:]:
+        for b in slots[i + 1 :]:
             (dev_a, at_a), (dev_b, at_b) = plan.place[a], plan.place[b]
             la, lb = plan.lifetimes[a], plan.lifetimes[b]
             if dev_a != dev_b or la[1] < lb[0] or lb[1] < la[0]:

@@ -87,8 +87,10 @@ class Request:
         if device is None:
             raise DeviceError(f"{u!r} lives on no device; give one: Tensor(..., device=...)")
         if device.startswith("DISK"):
-            raise DeviceError(f"the DISK device computes nothing: move the tensor first, "
-                              f"x.to('CPU') (asked for {u!r})")
+            raise DeviceError(
+                f"the DISK device computes nothing: move the tensor first, "
+                f"x.to('CPU') (asked for {u!r})"
+            )
         shape = u.shape
         if not all(isinstance(s, int) for s in shape):
             raise_symbolic(u)
@@ -100,8 +102,10 @@ class Request:
 
 def raise_symbolic(u: UOp) -> None:
     """Symbolic results have no size to allocate for."""
-    raise ShapeError(f"a result of symbolic shape {u.shape} cannot be realized; shrink it to a "
-                     "fixed size, or reduce over the symbolic axis")
+    raise ShapeError(
+        f"a result of symbolic shape {u.shape} cannot be realized; shrink it to a "
+        "fixed size, or reduce over the symbolic axis"
+    )
 
 
 def strip_effects(u: UOp) -> UOp | None:
@@ -148,8 +152,9 @@ def base_buffer(u: UOp) -> UOp:
 def overwritten_by(roots: list[UOp]) -> tuple[set[UOp], set[UOp]]:
     """The STOREs that computing these roots runs, and the memory in use that they overwrite."""
     order = toposort(*roots, enter=lambda u: storage.stand_in(u) is None)
-    stores = {s for u in order if u.op is Ops.AFTER and storage.stand_in(u) is None
-              for s in u.src[1:]}
+    stores = {
+        s for u in order if u.op is Ops.AFTER and storage.stand_in(u) is None for s in u.src[1:]
+    }
     stores |= {u for u in order if u.op is Ops.STORE and u in roots}
     return stores, {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
 
@@ -166,8 +171,12 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
     effects = Effects()
     # Whether a node's value needs content that goes: worked out once for all, sources first.
     needs: dict[UOp, bool] = {}
-    for u in toposort(*lazy, enter=lambda u: storage.stand_in(u) is None and not (
-            u.op is Ops.AFTER and not stores.isdisjoint(u.src))):
+    for u in toposort(
+        *lazy,
+        enter=lambda u: (
+            storage.stand_in(u) is None and not (u.op is Ops.AFTER and not stores.isdisjoint(u.src))
+        ),
+    ):
         found = storage.stand_in(u)
         if found is not None:
             needs[u] = found.base in overwritten
@@ -197,10 +206,12 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
             if all(isinstance(size, int) for size in u.shape):
                 request.add(u)
             else:
-                storage.set_stand_in(u, storage.lost_node(u, ShapeError(
+                error = ShapeError(
                     f"this value of shape {show_shape(u.shape)} was made of memory that has been "
-                    "overwritten since, and could not be kept because its size is symbolic; use it "
-                    "before the assign, or shrink it to a fixed size")))
+                    "overwritten since, and could not be kept because its size is symbolic; use "
+                    "it before the assign, or shrink it to a fixed size"
+                )
+                storage.set_stand_in(u, storage.lost_node(u, error))
                 u.forget()
         # They may have effects of their own, which others wait for.
         asked += late
@@ -212,8 +223,10 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     else:
         GlobalCounters.schedule_misses += 1
     if DEBUG >= 1 and not hit and debug_shown("schedule"):
-        print(f"scheduled {pluralize('step', len(schedule.steps))} in "
-              f"{(time.perf_counter() - start) * 1e3:.2f} ms")
+        print(
+            f"scheduled {pluralize('step', len(schedule.steps))} in "
+            f"{(time.perf_counter() - start) * 1e3:.2f} ms"
+        )
         if DEBUG >= 3:
             for i, step in enumerate(schedule.steps):
                 print(f"  {i:3d} {step.kind:6s} {step.device} slots {step.slots}")
@@ -253,8 +266,13 @@ def realize_outside(nodes: list[UOp]) -> None:
     stores, overwritten = overwritten_by(nodes)
     roots = [*nodes, *pending_readers(stores, overwritten, ())]
     order = toposort(*roots, enter=lambda u: storage.stand_in(u) is None and u not in outside)
-    wanted = [u for u in order if u in outside and storage.stand_in(u) is None
-              and all(isinstance(size, int) for size in u.shape)]
+    wanted = [
+        u
+        for u in order
+        if u in outside
+        and storage.stand_in(u) is None
+        and all(isinstance(size, int) for size in u.shape)
+    ]
     if not wanted:
         return
     RECORDER.clear()

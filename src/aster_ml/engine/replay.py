@@ -102,12 +102,18 @@ class Recorder:
                 self.states[u.base] = storage.buffer_of(u)
 
     def note(
-        self, bound: Bound, table: dict[int, Buffer], nodes: Sequence[UOp], filled: Sequence[bool],
+        self,
+        bound: Bound,
+        table: dict[int, Buffer],
+        nodes: Sequence[UOp],
+        filled: Sequence[bool],
         values: dict[str, int],
     ) -> None:
         """One schedule, before it runs."""
-        names = [self.name(u, table[i], filled[i], i in bound.schedule.written)
-                 for i, u in enumerate(nodes)]
+        names = [
+            self.name(u, table[i], filled[i], i in bound.schedule.written)
+            for i, u in enumerate(nodes)
+        ]
         self.log.append((bound.schedule, *names, *values))
         if not self.records:
             return
@@ -149,7 +155,8 @@ class Recorder:
     def equals(self, other: list[tuple[Any, ...]]) -> bool:
         """Whether another run did the same."""
         return len(self.log) == len(other) and all(
-            a[0] is b[0] and a[1:] == b[1:] for a, b in zip(self.log, other))
+            a[0] is b[0] and a[1:] == b[1:] for a, b in zip(self.log, other)
+        )
 
 
 def span(b: Buffer) -> tuple[int, int, int]:
@@ -176,7 +183,8 @@ def barriers(items: Sequence[Recorded]) -> list[bool]:
         spans = [span(b) for b in item.buffers]
         writes = [spans[s] for s in item.compiled.written]
         if any(overlap(s, w) for s in spans for w in written) or any(
-                overlap(s, t) for s in writes for t in touched):
+            overlap(s, t) for s in writes for t in touched
+        ):
             result[i - 1] = True
             written, touched = [], []
         written += writes
@@ -198,24 +206,34 @@ class Replay:
         self.uses: list[list[tuple[Graph, int, int, int, int]]] = [[] for _ in inputs]
         self.number = {id(b.base): i for i, b in enumerate(inputs)}
         self.current: list[Buffer | weakref.ref[Buffer]] = [
-            weakref.ref(b) if i < borrowed else b for i, b in enumerate(inputs)]
+            weakref.ref(b) if i < borrowed else b for i, b in enumerate(inputs)
+        ]
         self.borrowed = borrowed
         self.build()
-        native = [c for p in self.parts if isinstance(p, Segment)
-                  for i in p.items if (c := i.compiled) is not None]
+        native = [
+            c
+            for p in self.parts
+            if isinstance(p, Segment)
+            for i in p.items
+            if (c := i.compiled) is not None
+        ]
         self.ops = sum(c.estimates.ops for c in native)
         self.mem = sum(c.estimates.mem for c in native)
         self.kernels = len(native)
         for item in items:
             # What was recorded on a caller's memory is a place for others' from now on.
-            item.buffers = [Place(i, b) if (i := self.number.get(id(b.base))) is not None else b
-                            for b in item.buffers]
+            item.buffers = [
+                Place(i, b) if (i := self.number.get(id(b.base))) is not None else b
+                for b in item.buffers
+            ]
         # Other memory may have these addresses later.
         self.number = {}
         if DEBUG >= 1 and debug_shown("jit"):
             graphs = sum(isinstance(p, Segment) for p in self.parts)
-            print(f"jit: recorded {pluralize('step', len(items))}, {self.kernels} of them in "
-                  f"{pluralize('native graph', graphs)}")
+            print(
+                f"jit: recorded {pluralize('step', len(items))}, {self.kernels} of them in "
+                f"{pluralize('native graph', graphs)}"
+            )
 
     @property
     def jit_cache(self) -> list[Recorded]:
@@ -245,8 +263,16 @@ class Replay:
             c = item.compiled
             assert c is not None
             n = size_now(c.n, item.values)
-            calls.append(Call(c.program, tuple([b.handle for b in item.buffers]),
-                              variables_now(c, item.values), n, min(c.parts, max(n, 1)), wait))
+            calls.append(
+                Call(
+                    c.program,
+                    tuple([b.handle for b in item.buffers]),
+                    variables_now(c, item.values),
+                    n,
+                    min(c.parts, max(n, 1)),
+                    wait,
+                )
+            )
         graph = Device[run[0].step.device].make_graph(calls) if DEBUG < 2 else None
         if graph is None:
             self.parts.extend(run)
@@ -305,8 +331,12 @@ class Replay:
                     part.graph.set_size(call, size_now(compiled.n, values))
                 part.graph.run()
             else:
-                run_step(part.step, part.compiled, [self.now(b) for b in part.buffers],
-                         {**part.values, **values})
+                run_step(
+                    part.step,
+                    part.compiled,
+                    [self.now(b) for b in part.buffers],
+                    {**part.values, **values},
+                )
         # Kernels outside of native graphs have counted themselves.
         GlobalCounters.kernel_count += self.kernels
         GlobalCounters.global_ops += self.ops

@@ -53,7 +53,7 @@ def names_of(code: types.CodeType) -> Names:
         if op.startswith("STORE_"):
             stored.add(name)
         elif op.startswith(("LOAD_", "IMPORT_")) and "CONST" not in op and "CLOSURE" not in op:
-            (counted if counts_up(steps[at + 1: at + 6], name) else read).add(name)
+            (counted if counts_up(steps[at + 1 : at + 6], name) else read).add(name)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             inner = names_of(constant)
@@ -91,8 +91,12 @@ class Signature:
         self.parts: list[Signature] | None = None
         self.kind: Any
         self.value: Any
-        small = depth < MAX_DEPTH and hasattr(value, "__len__") and isinstance(
-            value, (list, tuple, dict)) and len(value) <= MAX_ELEMENTS
+        small = (
+            depth < MAX_DEPTH
+            and hasattr(value, "__len__")
+            and isinstance(value, (list, tuple, dict))
+            and len(value) <= MAX_ELEMENTS
+        )
         if isinstance(value, PLAIN):
             self.kind, self.value = value.__class__, value
         elif small and isinstance(value, dict):
@@ -127,7 +131,8 @@ class Signature:
         if self.parts is not None:
             if isinstance(now, dict):
                 return list(now) == value and all(
-                    p.fits(v) for p, v in zip(self.parts, now.values()))
+                    p.fits(v) for p, v in zip(self.parts, now.values())
+                )
             return len(now) == value and all(p.fits(v) for p, v in zip(self.parts, now))
         if kind is np.ndarray:
             return bool(array_digest(now) == value)
@@ -271,12 +276,15 @@ class Collector:
                     self.watch(id(owner), name, f"{owner.__name__}.{name}", read, self.read)
 
     def watch(
-        self, owner: int, name: str, where: str, read: Callable[[], Any],
+        self,
+        owner: int,
+        name: str,
+        where: str,
+        read: Callable[[], Any],
         names: Iterable[str],
     ) -> None:
         """A place that is read (its value has to stay), which `names` says, or only set."""
-        is_read = name in names or (
-            name in self.counted and not isinstance(read(), PLAIN))
+        is_read = name in names or (name in self.counted and not isinstance(read(), PLAIN))
         table = self.conditions if is_read else self.settable
         if (owner, name) not in table:
             table[owner, name] = Condition(where, read)
@@ -319,9 +327,11 @@ def attribute_reader(owner: Any, name: str) -> Callable[[], Any]:
     except TypeError:
         return lambda: getattr(owner, name, ABSENT)
     if name in getattr(owner, "__dict__", ()):
+
         def read() -> Any:
             living = ref()
             return ABSENT if living is None else living.__dict__.get(name, ABSENT)
+
         return read
     return lambda: getattr(ref(), name, ABSENT)
 
@@ -329,14 +339,13 @@ def attribute_reader(owner: Any, name: str) -> Callable[[], Any]:
 class Watch:
     """The conditions under which a function reads what it read."""
 
-    def __init__(
-        self, roots: Iterable[tuple[Any, str]], is_leaf: Callable[[Any], bool]
-    ) -> None:
+    def __init__(self, roots: Iterable[tuple[Any, str]], is_leaf: Callable[[Any], bool]) -> None:
         collector = Collector(is_leaf)
         collector.run(roots)
         self.conditions = list(collector.conditions.values())
-        self.settable = [c for key, c in collector.settable.items()
-                         if key not in collector.conditions]
+        self.settable = [
+            c for key, c in collector.settable.items() if key not in collector.conditions
+        ]
 
     def broken(self) -> Condition | None:
         """The first condition that does not hold."""
@@ -362,5 +371,4 @@ class Watch:
         changed = [c for c in self.conditions if not c.holds()]
         grown = [c for c in changed if c.signature.parts is not None]
         self.conditions = [c for c in self.conditions if c not in grown]
-        return ([c for c in changed if c not in grown],
-                [c for c in self.settable if not c.holds()])
+        return ([c for c in changed if c not in grown], [c for c in self.settable if not c.holds()])

@@ -65,8 +65,10 @@ def write_file(target: Handle, value: Any) -> None:
     """
     place = file_range(target.uop)
     if place is None:
-        raise DeviceError(f"assign: {show_shape(target.shape)} is not one row of bytes of "
-                          f"{target.device}; only a contiguous part can be written")
+        raise DeviceError(
+            f"assign: {show_shape(target.shape)} is not one row of bytes of "
+            f"{target.device}; only a contiguous part can be written"
+        )
     node, start = place
     size = prod(target.shape)
     part = storage.buffer_of(node).view(size, target.dtype, start)
@@ -105,7 +107,8 @@ def is_shared(handle: Handle) -> bool:
     # An effect that has run leaves the memory it wrote to; that is no other value.
     named = {node for node in origins if node.op is not Ops.AFTER}
     return bool(named) and any(
-        other.uop in named for other in live_handles() if other is not handle)
+        other.uop in named for other in live_handles() if other is not handle
+    )
 
 
 def take_private_copy(node: UOp) -> None:
@@ -138,8 +141,9 @@ def check_device(device: Any) -> str | None:
         return device
     if isinstance(device, (tuple, list)):
         raise DeviceError(f"device {device!r}: one device is possible, several are not yet")
-    raise ArgumentError(f"device {device!r} is a {type(device).__name__}; a name such as 'CPU' is "
-                        "wanted")
+    raise ArgumentError(
+        f"device {device!r} is a {type(device).__name__}; a name such as 'CPU' is wanted"
+    )
 
 
 def move(x: Any, device: str) -> Any:
@@ -180,16 +184,22 @@ class AssignMixin(IndexMixin):
         if not isinstance(x, Handle):
             x = self.__class__(x, device=self.device, dtype=self.dtype)  # type: ignore[call-arg]
         if x.shape != self.shape:
-            raise ShapeError(f"assign: {show_shape(x.shape)} to {show_shape(self.shape)}; expand "
-                             "the value to the same shape")
+            raise ShapeError(
+                f"assign: {show_shape(x.shape)} to {show_shape(self.shape)}; expand "
+                "the value to the same shape"
+            )
         if x.dtype is not self.dtype:
-            raise DTypeError(f"assign: {x.dtype.name} to {self.dtype.name}; "
-                             f".cast({self.dtype.name!r}) makes the value fit")
+            raise DTypeError(
+                f"assign: {x.dtype.name} to {self.dtype.name}; "
+                f".cast({self.dtype.name!r}) makes the value fit"
+            )
         if x.device != self.device and not self.device.startswith("DISK"):
             if number_everywhere(x.uop):
                 return cast(UOp, move(x, self.device).uop)
-            raise DeviceError(f"assign: a value on {x.device} to a tensor on {self.device}; "
-                              f".to({self.device!r}) moves it")
+            raise DeviceError(
+                f"assign: a value on {x.device} to a tensor on {self.device}; "
+                f".to({self.device!r}) moves it"
+            )
         return cast(UOp, x.uop)
 
     def write(self, view: UOp, value: UOp) -> None:
@@ -217,8 +227,10 @@ class AssignMixin(IndexMixin):
         Raises: ShapeError where shapes differ, unless that is allowed.
         """
         if self.shape != x.shape and not allow_shape_mismatch:
-            raise ShapeError(f"replace: {show_shape(x.shape)} for {show_shape(self.shape)}; the "
-                             "same shape is wanted")
+            raise ShapeError(
+                f"replace: {show_shape(x.shape)} for {show_shape(self.shape)}; the "
+                "same shape is wanted"
+            )
         self.uop = x.uop
         return self
 
@@ -234,8 +246,10 @@ class AssignMixin(IndexMixin):
         if value.dtype is not self.dtype:
             value = value.cast(self.dtype)
         if value.device != self.device:
-            raise DeviceError(f"assign: a value on {value.device} to a tensor on {self.device}; "
-                              f".to({self.device!r}) moves it")
+            raise DeviceError(
+                f"assign: a value on {value.device} to a tensor on {self.device}; "
+                f".to({self.device!r}) moves it"
+            )
         if parsed.picked:
             self.assign(scatter_picked(self, parsed, value))
             return
@@ -305,9 +319,11 @@ def mask_of(x: Handle, indices: Any) -> Any:
 def parse_indices_to_write(x: Any, indices: Any) -> Parsed | None:
     """The index; None for a single mask, which needs no indices."""
     if isinstance(indices, Handle) and indices.dtype is dtypes.bool and indices.ndim:
-        if indices.shape != x.shape[:indices.ndim]:
-            raise ShapeError(f"index: a mask of {show_shape(indices.shape)} for axes of "
-                             f"{show_shape(x.shape[:indices.ndim])}; the same shape is wanted")
+        if indices.shape != x.shape[: indices.ndim]:
+            raise ShapeError(
+                f"index: a mask of {show_shape(indices.shape)} for axes of "
+                f"{show_shape(x.shape[: indices.ndim])}; the same shape is wanted"
+            )
         return None
     return parse_indices(x, indices)
 
@@ -317,8 +333,10 @@ def fit_value(value: Any, shape: tuple[Any, ...]) -> Any:
     while value.ndim > len(shape) and value.shape[0] == 1:
         value = value.reshape(value.shape[1:])
     if broadcast_shapes("assign", value.shape, shape) != shape:
-        raise ShapeError(f"assign: a value of {show_shape(value.shape)} to a part of "
-                         f"{show_shape(shape)}; the value may be repeated, not the part")
+        raise ShapeError(
+            f"assign: a value of {show_shape(value.shape)} to a part of "
+            f"{show_shape(shape)}; the value may be repeated, not the part"
+        )
     return value.broadcast_to(shape)
 
 
@@ -331,10 +349,13 @@ def whole_windows(
     """
     result: list[tuple[list[Span], Any]] = [(spans, value)]
     for axis, (span, size) in enumerate(zip(spans, shape, strict=True)):
-        start, count, step = span if span.step > 0 else Span(
-            size - 1 - span.start, span.count, -span.step)
-        if step == 1 or start + count * step <= size or start + (count - 1) * step + 1 >= (
-            count * step
+        start, count, step = (
+            span if span.step > 0 else Span(size - 1 - span.start, span.count, -span.step)
+        )
+        if (
+            step == 1
+            or start + count * step <= size
+            or start + (count - 1) * step + 1 >= (count * step)
         ):
             continue
         first = Span(span.start, count - 1, span.step)
@@ -344,7 +365,7 @@ def whole_windows(
             rest: list[Any] = [None] * len(spans)
             for one, cut in ((first, (0, count - 1)), (last, (count - 1, count))):
                 rest[axis] = cut
-                split.append(([*parts[:axis], one, *parts[axis + 1:]], part.shrink(list(rest))))
+                split.append(([*parts[:axis], one, *parts[axis + 1 :]], part.shrink(list(rest))))
         result = [(parts, part) for parts, part in split if not is_zero(parts[axis].count)]
     return result
 
@@ -414,16 +435,22 @@ def scatter_picked(x: Any, parsed: Parsed, value: Any) -> Any:
     merged = hit.reshape((places, *tail)).where(taken, flat)
     inverse = sorted(range(len(target_order)), key=target_order.__getitem__)
     result = merged.reshape(moved.shape).permute(tuple(inverse))
-    if result.shape == x.shape and all(s.step == 1 for s in parsed.spans) and (
-        parsed.kept_shape == x.shape
+    if (
+        result.shape == x.shape
+        and all(s.step == 1 for s in parsed.spans)
+        and (parsed.kept_shape == x.shape)
     ):
         return result
     return overlay(x, parsed.spans, result.reshape(parsed.kept_shape))
 
 
 def last_hits(
-    x: Any, picked: list[tuple[int, Picked]], sizes: list[Any], common: tuple[Any, ...],
-    count: Any, places: Any,
+    x: Any,
+    picked: list[tuple[int, Picked]],
+    sizes: list[Any],
+    common: tuple[Any, ...],
+    count: Any,
+    places: Any,
 ) -> tuple[Any, Any]:
     """For each place: whether an index names it, and the number of the last one that does."""
     linear: UOp | None = None
@@ -431,8 +458,11 @@ def last_hits(
     for (_, p), size in zip(picked, sizes, strict=True):
         node, ok = index_node(p.index.uop, size, p.checked)
         node = node.broadcast_to(common).cast(dtypes.int64)
-        linear = node if linear is None else linear.alu(
-            Ops.MUL, UOp.const(dtypes.int64, size)).alu(Ops.ADD, node)
+        linear = (
+            node
+            if linear is None
+            else linear.alu(Ops.MUL, UOp.const(dtypes.int64, size)).alu(Ops.ADD, node)
+        )
         if ok is not None:
             ok = ok.broadcast_to(common)
             valid = ok if valid is None else valid.alu(Ops.AND, ok)

@@ -40,12 +40,16 @@ class ContractMixin(PoolMixin):
         """
         x, xs, ws = self, self.shape, w.shape
         if not xs or not ws:
-            raise ShapeError(f"matmul: each side needs an axis, in {show_shape(xs)} @ "
-                             f"{show_shape(ws)}; * multiplies by a scalar")
+            raise ShapeError(
+                f"matmul: each side needs an axis, in {show_shape(xs)} @ "
+                f"{show_shape(ws)}; * multiplies by a scalar"
+            )
         k, k_w = xs[-1], ws[-1 if len(ws) == 1 else -2]
         if not (k is k_w or k == k_w):
-            raise ShapeError(f"matmul: k differs, {show_shape((k,))[1:-1]} against "
-                             f"{show_shape((k_w,))[1:-1]}, in {show_shape(xs)} @ {show_shape(ws)}")
+            raise ShapeError(
+                f"matmul: k differs, {show_shape((k,))[1:-1]} against "
+                f"{show_shape((k_w,))[1:-1]}, in {show_shape(xs)} @ {show_shape(ws)}"
+            )
         result, wide = accumulation_dtypes((x.dtype, w.dtype), dtype)
         if len(xs) > 2 and len(ws) > 2:
             broadcast_shapes("matmul", xs[:-2], ws[:-2])
@@ -104,8 +108,9 @@ class ContractMixin(PoolMixin):
             operands = tuple(operands[0])
         inputs, output = parse_formula(formula, [len(x.shape) for x in operands])
         result, wide = accumulation_dtypes([x.dtype for x in operands], dtype)
-        terms = [take_diagonals(x.cast(wide), labels, formula)
-                 for x, labels in zip(operands, inputs)]
+        terms = [
+            take_diagonals(x.cast(wide), labels, formula) for x, labels in zip(operands, inputs)
+        ]
         check_label_sizes(terms, formula)
         value, labels = terms[0]
         for i, (other, other_labels) in enumerate(terms[1:], 2):
@@ -117,8 +122,14 @@ class ContractMixin(PoolMixin):
         return value.permute([labels.index(label) for label in output]).cast(result)
 
     def conv2d(
-        self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1,
-        dilation: Any = 1, padding: Any = 0, dtype: DTypeLike | None = None,
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        groups: int = 1,
+        stride: Any = 1,
+        dilation: Any = 1,
+        padding: Any = 0,
+        dtype: DTypeLike | None = None,
     ) -> Self:
         """Cross-correlation over the last axes, as many as the weight has after its first two.
 
@@ -135,33 +146,47 @@ class ContractMixin(PoolMixin):
         kernel = weight.shape[2:]
         dims = len(kernel)
         if not dims or len(x.shape) != dims + 2:
-            raise ShapeError(f"conv: input {show_shape(x.shape)} and weight "
-                             f"{show_shape(weight.shape)}; [n, c, *sizes] and "
-                             "[out, c / groups, *kernel] are wanted, with equally many axes")
+            raise ShapeError(
+                f"conv: input {show_shape(x.shape)} and weight "
+                f"{show_shape(weight.shape)}; [n, c, *sizes] and "
+                "[out, c / groups, *kernel] are wanted, with equally many axes"
+            )
         batch, c_in = x.shape[:2]
         c_out, c_group = weight.shape[:2]
         if c_group * groups != c_in or c_out % groups:
-            raise ShapeError(f"conv: {groups} groups of {c_group} channels against {c_in} in the "
-                             f"input and {c_out} in the result, in {show_shape(x.shape)} and "
-                             f"{show_shape(weight.shape)}")
+            raise ShapeError(
+                f"conv: {groups} groups of {c_group} channels against {c_in} in the "
+                f"input and {c_out} in the result, in {show_shape(x.shape)} and "
+                f"{show_shape(weight.shape)}"
+            )
         result, wide = accumulation_dtypes((x.dtype, weight.dtype), dtype)
         pads = resolve_padding(padding, dims, "conv")
-        x = windows_of(pad_last(x.cast(wide), pads), kernel, make_tuple(stride, dims),
-                       make_tuple(dilation, dims), "conv")
-        sizes = x.shape[2:2 + dims]
+        x = windows_of(
+            pad_last(x.cast(wide), pads),
+            kernel,
+            make_tuple(stride, dims),
+            make_tuple(dilation, dims),
+            "conv",
+        )
+        sizes = x.shape[2 : 2 + dims]
         # [n, groups, 1, *sizes, c, *kernel] and [1, groups, out, 1.., c, *kernel].
         x = x.reshape((batch, groups, c_group, *sizes, *kernel))
         places = tuple(range(3, 3 + dims))
         x = x.permute((0, 1, *places, 2, *range(3 + dims, 3 + 2 * dims))).unsqueeze(2)
-        w = weight.cast(wide).reshape(
-            (1, groups, c_out // groups, *(1,) * dims, c_group, *kernel))
+        w = weight.cast(wide).reshape((1, groups, c_out // groups, *(1,) * dims, c_group, *kernel))
         out = (x * w).sum(tuple(range(-1 - dims, 0)), dtype=wide)
         out = out.reshape((batch, c_out, *sizes)).cast(result)
         return out if bias is None else out + bias.reshape((1, -1, *(1,) * dims))
 
     def conv_transpose2d(
-        self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1,
-        dilation: Any = 1, padding: Any = 0, output_padding: Any = 0,
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        groups: int = 1,
+        stride: Any = 1,
+        dilation: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
     ) -> Self:
         """The transpose of `conv2d`, as a convolution with zeros put between the inputs.
 
@@ -175,20 +200,27 @@ class ContractMixin(PoolMixin):
         kernel = weight.shape[2:]
         dims = len(kernel)
         if not dims or len(x.shape) != dims + 2:
-            raise ShapeError(f"conv_transpose: input {show_shape(x.shape)} and weight "
-                             f"{show_shape(weight.shape)}; [n, c, *sizes] and "
-                             "[c, out / groups, *kernel] are wanted, with equally many axes")
+            raise ShapeError(
+                f"conv_transpose: input {show_shape(x.shape)} and weight "
+                f"{show_shape(weight.shape)}; [n, c, *sizes] and "
+                "[c, out / groups, *kernel] are wanted, with equally many axes"
+            )
         if weight.shape[0] != x.shape[1] or x.shape[1] % groups:
-            raise ShapeError(f"conv_transpose: {x.shape[1]} channels in {show_shape(x.shape)} "
-                             f"against {weight.shape[0]} in {show_shape(weight.shape)}, in "
-                             f"{groups} groups")
+            raise ShapeError(
+                f"conv_transpose: {x.shape[1]} channels in {show_shape(x.shape)} "
+                f"against {weight.shape[0]} in {show_shape(weight.shape)}, in "
+                f"{groups} groups"
+            )
         strides, dilations = make_tuple(stride, dims), make_tuple(dilation, dims)
         extra = make_tuple(output_padding, dims)
         for axis, step in enumerate(strides, 2):
             x = put_zeros_between(x, axis, step)
-        pads = [(d * (k - 1) - before, d * (k - 1) - after + more)
-                for k, d, (before, after), more
-                in zip(kernel, dilations, resolve_padding(padding, dims, "conv_transpose"), extra)]
+        pads = [
+            (d * (k - 1) - before, d * (k - 1) - after + more)
+            for k, d, (before, after), more in zip(
+                kernel, dilations, resolve_padding(padding, dims, "conv_transpose"), extra
+            )
+        ]
         x = pad_last(x, pads)
         # [c, o / groups, *kernel] -> [o, c / groups, *kernel], kernel reversed.
         w = weight.flip(tuple(range(2, 2 + dims))).unflatten(0, (groups, -1)).transpose(1, 2)
@@ -202,8 +234,14 @@ class ContractMixin(PoolMixin):
         return self.dot(w, dtype)
 
     def image_conv2d(
-        self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Any = 1,
-        dilation: Any = 1, padding: Any = 0, dtype: DTypeLike | None = None,
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        groups: int = 1,
+        stride: Any = 1,
+        dilation: Any = 1,
+        padding: Any = 0,
+        dtype: DTypeLike | None = None,
     ) -> Self:
         """`conv2d`; no device here has image memory."""
         return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype)
@@ -214,9 +252,7 @@ class ContractMixin(PoolMixin):
             """Self overwritten with `x`."""
 
 
-def accumulation_dtypes(
-    operands: Sequence[DType], dtype: DTypeLike | None
-) -> tuple[DType, DType]:
+def accumulation_dtypes(operands: Sequence[DType], dtype: DTypeLike | None) -> tuple[DType, DType]:
     """The dtype of a sum of products and the one in which products and sum are computed."""
     if dtype is not None:
         return to_dtype(dtype), to_dtype(dtype)
@@ -229,13 +265,14 @@ def put_zeros_between(x: C, axis: int, step: int) -> C:
     size = x.shape[axis]
     if step == 1:
         return x
-    lead, rest = x.shape[:axis], x.shape[axis + 1:]
+    lead, rest = x.shape[:axis], x.shape[axis + 1 :]
     pairs = [(0, 0)] * (len(x.shape) + 1)
     pairs[axis + 1] = (0, step - 1)
     x = x.reshape((*lead, size, 1, *rest)).pad_zeros(pairs).reshape((*lead, size * step, *rest))
     # None after the last one.
-    return x.shrink([(0, size * step - (step - 1)) if a == axis else None
-                     for a in range(len(x.shape))])
+    return x.shrink(
+        [(0, size * step - (step - 1)) if a == axis else None for a in range(len(x.shape))]
+    )
 
 
 # einsum: what the formula says, then one operand after the other
@@ -269,11 +306,14 @@ def expand_labels(part: str, rank: int, formula: str) -> Labels:
     before, dots, after = part.partition("...")
     letters = before + after
     if not all(c.isalpha() for c in letters):
-        raise ArgumentError(f"einsum: {part!r} in {formula!r}: letters, `...`, `,` and `->` are "
-                            "all that a formula has")
+        raise ArgumentError(
+            f"einsum: {part!r} in {formula!r}: letters, `...`, `,` and `->` are "
+            "all that a formula has"
+        )
     if len(letters) > rank or (not dots and len(letters) != rank):
-        raise ArgumentError(f"einsum: {part!r} in {formula!r} names {len(letters)} axes, the "
-                            f"operand has {rank}")
+        raise ArgumentError(
+            f"einsum: {part!r} in {formula!r} names {len(letters)} axes, the operand has {rank}"
+        )
     return (*before, *range(-(rank - len(letters)), 0), *after)
 
 
@@ -284,8 +324,10 @@ def take_diagonals(x: C, labels: Labels, formula: str) -> tuple[C, Labels]:
             i = labels.index(label)
             j = labels.index(label, i + 1)
             if x.shape[i] != x.shape[j]:
-                raise ShapeError(f"einsum: {label} has sizes {x.shape[i]} and {x.shape[j]} in "
-                                 f"{formula!r} on {show_shape(x.shape)}")
+                raise ShapeError(
+                    f"einsum: {label} has sizes {x.shape[i]} and {x.shape[j]} in "
+                    f"{formula!r} on {show_shape(x.shape)}"
+                )
             x = diagonal_of(x, i, j)
             labels = (*[v for a, v in enumerate(labels) if a not in (i, j)], label)
     return x, labels
@@ -312,8 +354,9 @@ def check_label_sizes(terms: list[tuple[C, Labels]], formula: str) -> None:
             elif not (known is size or known == size or size == 1):
                 shown = ", ".join(show_shape(t.shape) for t, _ in terms)
                 name = "an axis under ..." if isinstance(label, int) else label
-                raise ShapeError(f"einsum: {name} has sizes {known} and {size} in {formula!r} on "
-                                 f"{shown}")
+                raise ShapeError(
+                    f"einsum: {name} has sizes {known} and {size} in {formula!r} on {shown}"
+                )
 
 
 def sum_unused(x: C, labels: Labels, needed: set[Any]) -> tuple[C, Labels]:

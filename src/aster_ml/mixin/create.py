@@ -49,8 +49,10 @@ class CreateMixin(Handle):
         """
         sizes = shape_of("empty", shape)
         if not all(isinstance(s, int) for s in sizes):
-            raise ShapeError(f"empty: {show_shape(sizes)} has a symbolic size; shrink a tensor of "
-                             "the largest size")
+            raise ShapeError(
+                f"empty: {show_shape(sizes)} has a symbolic size; shrink a tensor of "
+                "the largest size"
+            )
         element = dtypes.default_float if dtype is None else to_dtype(dtype)
         uop = UOp.new_buffer(Device.canonicalize(device), prod(sizes), element)
         if sizes != uop.shape:
@@ -84,8 +86,7 @@ class CreateMixin(Handle):
             if isinstance(fill_value, np.generic):
                 fill_value = fill_value.item()
             element = number_dtype(fill_value) if dtype is None else to_dtype(dtype)
-            value = cls.from_uop(
-                device_constant(fill_value, element, Device.canonicalize(device)))
+            value = cls.from_uop(device_constant(fill_value, element, Device.canonicalize(device)))
         result = value.expand(sizes)
         result.requires_grad = requires_grad
         return result
@@ -130,8 +131,11 @@ class CreateMixin(Handle):
         if step == 0:
             raise ArgumentError("arange: step is 0; a positive or negative one is wanted")
         floating = any(isinstance(v, float) for v in (start, stop, step))
-        element = to_dtype(dtype) if dtype is not None else (
-            dtypes.default_float if floating else dtypes.default_int)
+        element = (
+            to_dtype(dtype)
+            if dtype is not None
+            else (dtypes.default_float if floating else dtypes.default_int)
+        )
         if any(is_symbolic(v) for v in (start, stop, step)):
             if is_symbolic(step) or step != 1:
                 raise ArgumentError(f"arange: step {step} with a symbolic end; only 1 is possible")
@@ -198,7 +202,11 @@ class CreateMixin(Handle):
 
     @classmethod
     def from_blob(
-        cls, ptr: int, shape: tuple[int, ...], *, dtype: DTypeLike | None = None,
+        cls,
+        ptr: int,
+        shape: tuple[int, ...],
+        *,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> Self:
         """Memory of the host at address `ptr`, used in place: the caller keeps it alive."""
@@ -208,8 +216,9 @@ class CreateMixin(Handle):
         if count == 0:
             return cls.empty(sizes, dtype=element, device=device)
         memory = (ctypes.c_uint8 * (count * element.itemsize)).from_address(ptr)
-        buffer = Buffer(Device.canonicalize(device), count, element,
-                        opaque=np.ctypeslib.as_array(memory))
+        buffer = Buffer(
+            Device.canonicalize(device), count, element, opaque=np.ctypeslib.as_array(memory)
+        )
         return cls.from_uop(shaped_buffer(buffer, sizes))
 
     # like another tensor

@@ -72,8 +72,9 @@ def node_of_node(uop: UOp, dtype: DType | None, device: str) -> UOp:
         value = uop.cast(dtype or dtypes.default_int)
         return value.alu(Ops.ADD, device_constant(0, value.dtype, device))
     if dtype is not None and uop.dtype is not dtype:
-        raise DTypeError(f"Tensor: the node is {uop.dtype.name} and {dtype.name} is asked for; "
-                         "cast it")
+        raise DTypeError(
+            f"Tensor: the node is {uop.dtype.name} and {dtype.name} is asked for; cast it"
+        )
     return uop
 
 
@@ -83,8 +84,10 @@ def node_of_bytes(data: Any, dtype: DType, device: str) -> UOp:
     if isinstance(data, memoryview) and view.format not in ("B", "b", "c"):
         return array_node(np.asarray(view), None, device)
     if view.nbytes % dtype.itemsize:
-        raise ShapeError(f"Tensor: {view.nbytes} bytes are no whole number of {dtype.name} "
-                         f"elements of {dtype.itemsize} bytes")
+        raise ShapeError(
+            f"Tensor: {view.nbytes} bytes are no whole number of {dtype.name} "
+            f"elements of {dtype.itemsize} bytes"
+        )
     return wrapped_node(np.frombuffer(view, dtype=to_numpy_dtype(dtype)), device)
 
 
@@ -92,8 +95,10 @@ def node_of_file(path: pathlib.Path, dtype: DType) -> UOp:
     """A file as memory of the DISK device; nothing is read before it is used."""
     size = path.stat().st_size
     if size % dtype.itemsize:
-        raise ShapeError(f"Tensor: file {path} has {size} bytes, no whole number of {dtype.name} "
-                         f"elements of {dtype.itemsize} bytes")
+        raise ShapeError(
+            f"Tensor: file {path} has {size} bytes, no whole number of {dtype.name} "
+            f"elements of {dtype.itemsize} bytes"
+        )
     return UOp.new_buffer(f"DISK:{path}", size // dtype.itemsize, dtype)
 
 
@@ -166,8 +171,10 @@ def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         explain_list(data)
         array = np.array(data, dtype=object)
         if dtype is None:
-            raise DTypeError("Tensor: the list holds a number that fits no int dtype; uint64 goes "
-                             "up to 2**64 - 1")
+            raise DTypeError(
+                "Tensor: the list holds a number that fits no int dtype; uint64 goes "
+                "up to 2**64 - 1"
+            )
         bits = (1 << 64) - 1
         wrapped = [int(v) & bits for v in array.reshape(-1)]
         array = np.array(wrapped, dtype=np.uint64).reshape(array.shape)
@@ -209,15 +216,23 @@ def explain_list(data: Any) -> None:
         depth = len(place)
         if isinstance(item, (list, tuple)):
             if depth >= len(shape):
-                raise ShapeError(f"Tensor: ragged list: element {where} is a list of {len(item)} "
-                                 f"where {'[0]' * depth} is a number")
+                raise ShapeError(
+                    f"Tensor: ragged list: element {where} is a list of {len(item)} "
+                    f"where {'[0]' * depth} is a number"
+                )
             if len(item) != shape[depth]:
-                raise ShapeError(f"Tensor: ragged list: {where or 'it'} has {len(item)} elements "
-                                 f"where {'[0]' * depth or 'it'} has {shape[depth]}")
+                raise ShapeError(
+                    f"Tensor: ragged list: {where or 'it'} has {len(item)} elements "
+                    f"where {'[0]' * depth or 'it'} has {shape[depth]}"
+                )
             pending += [(part, (*place, i)) for i, part in reversed(list(enumerate(item)))]
         elif depth < len(shape) and not hasattr(item, "shape"):
-            raise ShapeError(f"Tensor: ragged list: element {where} is a {type(item).__name__} "
-                             f"where {'[0]' * depth} is a list of {shape[depth]}")
+            raise ShapeError(
+                f"Tensor: ragged list: element {where} is a {type(item).__name__} "
+                f"where {'[0]' * depth} is a list of {shape[depth]}"
+            )
         elif not isinstance(item, (int, float, np.generic)) and not hasattr(item, "shape"):
-            raise DTypeError(f"Tensor: element {where} of the list is {item!r}, a "
-                             f"{type(item).__name__}; numbers are wanted")
+            raise DTypeError(
+                f"Tensor: element {where} of the list is {item!r}, a "
+                f"{type(item).__name__}; numbers are wanted"
+            )

@@ -193,8 +193,9 @@ class ElementwiseMixin:
         if self.dtype is dtypes.bool:
             return self.logical_not()
         if self.dtype.kind not in ("int", "uint", "index"):
-            raise DTypeError(f"bitwise_not: bits of {self.dtype.name} cannot be turned over; ints "
-                             "and bools can")
+            raise DTypeError(
+                f"bitwise_not: bits of {self.dtype.name} cannot be turned over; ints and bools can"
+            )
         every_bit = dtypes.max(self.dtype) if self.dtype.kind == "uint" else -1
         return self.binop(Ops.XOR, every_bit)
 

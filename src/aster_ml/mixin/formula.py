@@ -51,11 +51,13 @@ def rearrange(value: Any, formula: str, sizes: dict[str, int]) -> Any:
         extra = rank - (len(left) - 1)
         dots = [f"...{i}" for i in range(extra)]
         at = left.index(["..."])
-        left = left[:at] + [[name] for name in dots] + left[at + 1:]
+        left = left[:at] + [[name] for name in dots] + left[at + 1 :]
         right = expand_dots(right, dots)
     if len(left) != rank:
-        raise ArgumentError(f"rearrange: {formula!r} names {len(left)} axes, the value has {rank}: "
-                            f"{show_shape(value.shape)}")
+        raise ArgumentError(
+            f"rearrange: {formula!r} names {len(left)} axes, the value has {rank}: "
+            f"{show_shape(value.shape)}"
+        )
     names = [name for group in left for name in group]
     target = [name for group in right for name in group]
     if sorted(names) != sorted(target) or len(set(names)) != len(names):
@@ -89,10 +91,14 @@ def group_sizes(
     free = [name for name in group if name not in sizes]
     known = prod([sizes[name] for name in group if name in sizes])
     if len(free) > 1:
-        raise ArgumentError(f"rearrange: the sizes of {' and '.join(free)} in {formula!r} cannot "
-                            "both be found; give one of them")
+        raise ArgumentError(
+            f"rearrange: the sizes of {' and '.join(free)} in {formula!r} cannot "
+            "both be found; give one of them"
+        )
     rest = size // known if free else known
     if rest * (known if free else 1) != size:
-        raise ShapeError(f"rearrange: axis {axis} has size {show_shape((size,))[1:-1]}, which is "
-                         f"not made up of ({' '.join(group)}) in {formula!r} with these sizes")
+        raise ShapeError(
+            f"rearrange: axis {axis} has size {show_shape((size,))[1:-1]}, which is "
+            f"not made up of ({' '.join(group)}) in {formula!r} with these sizes"
+        )
     return {name: rest if name in free else sizes[name] for name in group}

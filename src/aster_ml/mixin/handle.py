@@ -230,13 +230,17 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             return self
         if source.itemsize != target.itemsize:
             if not self.shape:
-                raise ShapeError(f"bitcast: a scalar {source.name} has no axis to make room for "
-                                 f"{target.name}; reshape it to [1] first")
+                raise ShapeError(
+                    f"bitcast: a scalar {source.name} has no axis to make room for "
+                    f"{target.name}; reshape it to [1] first"
+                )
             nbytes = self.shape[-1] * source.itemsize
             if isinstance(nbytes, int) and nbytes % target.itemsize:
-                raise ShapeError(f"bitcast: the last axis of {show_shape(self.shape)} has {nbytes} "
-                                 f"bytes, which is no multiple of the {target.itemsize} that "
-                                 f"{target.name} takes")
+                raise ShapeError(
+                    f"bitcast: the last axis of {show_shape(self.shape)} has {nbytes} "
+                    f"bytes, which is no multiple of the {target.itemsize} that "
+                    f"{target.name} takes"
+                )
         return self.derive(UOp(Ops.BITCAST, target, (uop,)))
 
     def const_like(self, b: Any) -> Self:
@@ -274,8 +278,10 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         if isinstance(x, np.ndarray):
             return self.__class__(x, device=self.device).uop  # type: ignore[call-arg]
         hint = "; wrap it in Tensor(...)" if isinstance(x, (list, tuple)) else ""
-        raise DTypeError(f"{what}: a {type(x).__name__} ({str(x)[:40]}) stands beside a tensor; a "
-                         f"number or a Tensor is wanted{hint}")
+        raise DTypeError(
+            f"{what}: a {type(x).__name__} ({str(x)[:40]}) stands beside a tensor; a "
+            f"number or a Tensor is wanted{hint}"
+        )
 
     def ufix(self, x: Any) -> Self:
         """`x` as a tensor that may stand beside self."""
@@ -290,8 +296,9 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             b = x.uop
             shape = a.shape
             if b.dtype is dtype and b.shape == shape and a.device == b.device:
-                uop = UOp(op, dtypes.bool if op in COMPARE else dtype,
-                          (b, a) if reverse else (a, b))
+                uop = UOp(
+                    op, dtypes.bool if op in COMPARE else dtype, (b, a) if reverse else (a, b)
+                )
                 uop._shape = shape
                 flag = self._requires_grad
                 if flag or flag is not x._requires_grad:
@@ -403,8 +410,10 @@ def own_memory(uop: UOp, device: str) -> UOp:
     shape = uop.shape
     for size in shape:
         if not isinstance(size, int):
-            raise ShapeError(f"a value of shape {show_shape(shape)} cannot be given memory of its "
-                             "own: its size is symbolic; shrink a buffer of the largest size")
+            raise ShapeError(
+                f"a value of shape {show_shape(shape)} cannot be given memory of its "
+                "own: its size is symbolic; shrink a buffer of the largest size"
+            )
     target = UOp.new_buffer(device, UOp.numel(uop), uop.dtype)
     if shape != target.shape:
         target = target.mop(Ops.RESHAPE, shape)
@@ -447,8 +456,9 @@ def broadcast_all(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:
             continue
         found = u.device
         if found is not None and device is not None and found != device:
-            raise DeviceError(f"{what}: one value is on {device}, the other on {found}; "
-                              f".to({device!r}) moves it")
+            raise DeviceError(
+                f"{what}: one value is on {device}, the other on {found}; .to({device!r}) moves it"
+            )
         device = found if device is None else device
         made.append(u.broadcast_to(shape))
     return tuple(made)

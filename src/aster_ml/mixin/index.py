@@ -106,11 +106,12 @@ def parse_indices(x: Handle, indices: Any) -> Parsed:
     if len(dots) > 1:
         raise IndexRangeError(f"index: {len(dots)} times `...`; a single ellipsis is possible")
     if used > x.ndim:
-        raise IndexRangeError(f"index: {used} indices are too many for the {x.ndim} axes of "
-                              f"{show_shape(x.shape)}")
+        raise IndexRangeError(
+            f"index: {used} indices are too many for the {x.ndim} axes of {show_shape(x.shape)}"
+        )
     fill = [slice(None)] * (x.ndim - used)
     at = dots[0] if dots else len(items)
-    items = items[:at] + fill + items[at + 1:]
+    items = items[:at] + fill + items[at + 1 :]
     entries: list[Entry] = []
     spans: list[Span] = []
     axis = 0
@@ -140,8 +141,10 @@ def as_index(x: Handle, item: Any) -> Any:
     if item is None or item is Ellipsis or isinstance(item, (slice, Handle)) or is_symbolic(item):
         return item
     if isinstance(item, (bool, np.bool_)):
-        raise IndexRangeError(f"index: {item} is a bool; an int, a slice or a mask of shape "
-                              f"{show_shape(x.shape[:1])} would do")
+        raise IndexRangeError(
+            f"index: {item} is a bool; an int, a slice or a mask of shape "
+            f"{show_shape(x.shape[:1])} would do"
+        )
     if isinstance(item, (list, tuple, np.ndarray)):
         try:
             array = np.asarray(item)
@@ -152,8 +155,9 @@ def as_index(x: Handle, item: Any) -> Any:
         if array.dtype.kind == "b":
             return x.__class__(array, device=x.device)  # type: ignore[call-arg]
         if array.dtype.kind not in "iu":
-            raise IndexRangeError(f"index: elements of {str(item)[:40]} are no ints "
-                                  f"({array.dtype})")
+            raise IndexRangeError(
+                f"index: elements of {str(item)[:40]} are no ints ({array.dtype})"
+            )
         return array
     if isinstance(item, np.generic) and not isinstance(item, np.integer):
         item = item.item()
@@ -177,8 +181,10 @@ def axis_entry(item: Any, axis: int, size: Any, x: Handle) -> Entry:
     if isinstance(item, int):
         if isinstance(size, int):
             if not -size <= item < size:
-                raise IndexRangeError(f"index {item} is out of bounds of axis {axis}, which has "
-                                      f"size {size}, of {show_shape(x.shape)}")
+                raise IndexRangeError(
+                    f"index {item} is out of bounds of axis {axis}, which has "
+                    f"size {size}, of {show_shape(x.shape)}"
+                )
             return item % size
         return item if item >= 0 else size + item
     if isinstance(item, slice):
@@ -186,8 +192,10 @@ def axis_entry(item: Any, axis: int, size: Any, x: Handle) -> Entry:
     if is_symbolic(item):
         low, high = (item.val, item.val) if item.op is Ops.BIND else item.bounds
         if isinstance(size, int) and (low >= size or high < 0):
-            raise IndexRangeError(f"index {low if low == high else item} is out of bounds of axis "
-                                  f"{axis}, which has size {size}, of {show_shape(x.shape)}")
+            raise IndexRangeError(
+                f"index {low if low == high else item} is out of bounds of axis "
+                f"{axis}, which has size {size}, of {show_shape(x.shape)}"
+            )
         return item
     if isinstance(item, np.ndarray):
         if not isinstance(size, int):
@@ -195,15 +203,18 @@ def axis_entry(item: Any, axis: int, size: Any, x: Handle) -> Entry:
         else:
             wrong = item[(item < -size) | (item >= size)]
             if wrong.size:
-                raise IndexRangeError(f"index {int(wrong.flat[0])} is out of bounds of axis "
-                                      f"{axis}, which has size {size}, of {show_shape(x.shape)}")
+                raise IndexRangeError(
+                    f"index {int(wrong.flat[0])} is out of bounds of axis "
+                    f"{axis}, which has size {size}, of {show_shape(x.shape)}"
+                )
             inside = np.where(item < 0, item + size, item).astype(np.int64)
             dtype = dtypes.int32 if size <= 1 << 31 else dtypes.int64
             made = x.__class__(inside, x.device, dtype)  # type: ignore[call-arg]
             return Picked(made, True)
     if item.dtype.kind not in ("int", "uint", "index"):
-        raise IndexRangeError(f"index: a tensor of {item.dtype.name} on axis {axis}; ints or bools "
-                              "are wanted")
+        raise IndexRangeError(
+            f"index: a tensor of {item.dtype.name} on axis {axis}; ints or bools are wanted"
+        )
     return Picked(item, False)
 
 
@@ -213,18 +224,22 @@ def slice_span(item: slice, axis: int, size: Any) -> Span:
     for i, part in enumerate(parts):
         if part is not None and not is_symbolic(part):
             if not hasattr(part, "__index__"):
-                raise DTypeError(f"index: {part!r} in a slice of axis {axis} is a "
-                                 f"{type(part).__name__}; an int is wanted")
+                raise DTypeError(
+                    f"index: {part!r} in a slice of axis {axis} is a "
+                    f"{type(part).__name__}; an int is wanted"
+                )
             parts[i] = part.__index__()
     if isinstance(parts[2], int) and parts[2] == 0:
-        raise ArgumentError(f"index: a slice of axis {axis} has step 0; a positive or negative one "
-                            "is wanted")
+        raise ArgumentError(
+            f"index: a slice of axis {axis} has step 0; a positive or negative one is wanted"
+        )
     if isinstance(size, int) and all(p is None or isinstance(p, int) for p in parts):
         start, stop, step = slice(*parts).indices(size)
         return Span(start, len(range(start, stop, step)), step)
     if parts[2] not in (None, 1):
-        raise ArgumentError(f"index: step {parts[2]} on axis {axis} with symbolic sizes; only 1 is "
-                            "possible")
+        raise ArgumentError(
+            f"index: step {parts[2]} on axis {axis} with symbolic sizes; only 1 is possible"
+        )
     start, stop = 0 if parts[0] is None else parts[0], size if parts[1] is None else parts[1]
     start = size + start if isinstance(start, int) and start < 0 else start
     stop = size + stop if isinstance(stop, int) and stop < 0 else stop
@@ -235,10 +250,12 @@ def slice_span(item: slice, axis: int, size: Any) -> Span:
 
 def mask_picks(x: Handle, mask: Handle, axis: int) -> list[Entry]:
     """A bool tensor as the indices where it is true, one tensor an axis; computes the mask."""
-    part = x.shape[axis:axis + mask.ndim]
+    part = x.shape[axis : axis + mask.ndim]
     if mask.ndim == 0 or mask.shape != part:
-        raise IndexRangeError(f"index: a mask of {show_shape(mask.shape)} for axes of "
-                              f"{show_shape(part)}; the same shape is wanted")
+        raise IndexRangeError(
+            f"index: a mask of {show_shape(mask.shape)} for axes of "
+            f"{show_shape(part)}; the same shape is wanted"
+        )
     places = np.nonzero(mask.numpy())  # type: ignore[attr-defined]
     make: Any = x.__class__
     return [Picked(make(p.astype(np.int32), x.device), True) for p in places]
@@ -253,8 +270,10 @@ def cut_spans(x: M, spans: list[Span]) -> M:
     flips = [i for i, span in enumerate(spans) if span.step < 0]
     if flips:
         x = x.flip(tuple(flips))
-        spans = [Span(shape[i] - 1 - s.start, s.count, -s.step) if s.step < 0 else s
-                 for i, s in enumerate(spans)]
+        spans = [
+            Span(shape[i] - 1 - s.start, s.count, -s.step) if s.step < 0 else s
+            for i, s in enumerate(spans)
+        ]
     windows, offsets = [], []
     for span, size in zip(spans, shape, strict=True):
         window, offset = stride_window(span, size)
@@ -337,8 +356,10 @@ def gather_nodes(
         return x.full_of(shape, 0)
     for source in sources:
         if source.device != x.device:
-            raise DeviceError(f"index: the indices are on {source.device}, the tensor on "
-                              f"{x.device}; .to({x.device!r}) moves them")
+            raise DeviceError(
+                f"index: the indices are on {source.device}, the tensor on "
+                f"{x.device}; .to({x.device!r}) moves them"
+            )
     if number_everywhere(x.uop):
         found = x.full_of(shape, x.uop.base.arg)
     else:

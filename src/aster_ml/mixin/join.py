@@ -45,7 +45,7 @@ class JoinMixin(Handle):
         dtype = least_upper_dtype(*[t.dtype for t in tensors])
         parts = [t.cast(dtype) for t in tensors if not is_zero(t.shape[axis])]
         total = size_sum(*[part.shape[axis] for part in parts])
-        shape = (*self.shape[:axis], total, *self.shape[axis + 1:])
+        shape = (*self.shape[:axis], total, *self.shape[axis + 1 :])
         result: Self | None = None
         start: Any = 0
         for part in parts:
@@ -82,8 +82,10 @@ class JoinMixin(Handle):
             starts = range(0, max(length, 1), sizes)
             sizes = [min(sizes, length - start) for start in starts]
         if sum(sizes) != length:
-            raise ShapeError(f"split: sizes {tuple(sizes)} add up to {sum(sizes)}, axis {axis} of "
-                             f"{show_shape(self.shape)} has {length}")
+            raise ShapeError(
+                f"split: sizes {tuple(sizes)} add up to {sum(sizes)}, axis {axis} of "
+                f"{show_shape(self.shape)} has {length}"
+            )
         parts, start = [], 0
         for size in sizes:
             cut: list[Any] = [None] * self.ndim
@@ -102,8 +104,10 @@ class JoinMixin(Handle):
             raise ArgumentError(f"chunk: {chunks!r} parts; a positive number is wanted")
         length = self.shape[axis]
         if not isinstance(length, int):
-            raise ShapeError(f"chunk: axis {axis} of {show_shape(self.shape)} has a symbolic size; "
-                             "shrink it to a fixed one")
+            raise ShapeError(
+                f"chunk: axis {axis} of {show_shape(self.shape)} has a symbolic size; "
+                "shrink it to a fixed one"
+            )
         if length == 0:
             return [self] * chunks
         return list(self.split(ceildiv(length, chunks), axis))
@@ -118,8 +122,9 @@ class JoinMixin(Handle):
         tensors: list[Any] = [self, *argfix(*args)] if args else [self]
         for t in tensors:
             if t.ndim > 1:
-                raise ShapeError(f"meshgrid: {show_shape(t.shape)} has {t.ndim} axes; at most one "
-                                 "is wanted")
+                raise ShapeError(
+                    f"meshgrid: {show_shape(t.shape)} has {t.ndim} axes; at most one is wanted"
+                )
         swap = indexing == "xy" and len(tensors) > 1
         order = [1, 0, *range(2, len(tensors))] if swap else list(range(len(tensors)))
         shape = [0] * len(tensors)
@@ -145,8 +150,9 @@ class JoinMixin(Handle):
         amounts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
         axes = (dims,) if isinstance(dims, int) else tuple(dims)
         if len(amounts) != len(axes):
-            raise ArgumentError(f"roll: {len(amounts)} shifts for {len(axes)} axes; equally many "
-                                "are wanted")
+            raise ArgumentError(
+                f"roll: {len(amounts)} shifts for {len(axes)} axes; equally many are wanted"
+            )
         x = self
         for amount, dim in zip(amounts, axes, strict=True):
             axis = x.resolve_axis(dim, "roll")
@@ -158,9 +164,7 @@ class JoinMixin(Handle):
 
     # padding
 
-    def pad(
-        self, padding: Sequence[Any], mode: str = "constant", value: float = 0.0
-    ) -> Self:
+    def pad(self, padding: Sequence[Any], mode: str = "constant", value: float = 0.0) -> Self:
         """Self with more (or, negative, fewer) elements around it.
 
         `padding` is a pair (before, after) or None for each axis; or, flat, pairs from the last
@@ -180,11 +184,15 @@ class JoinMixin(Handle):
             start = -before if isinstance(before, int) and before < 0 else 0
             stop = size + after if isinstance(after, int) and after < 0 else size
             if isinstance(stop, int) and stop < start:
-                raise ShapeError(f"pad: {before} and {after} take more than the {size} elements of "
-                                 f"axis {axis} of {show_shape(self.shape)}")
+                raise ShapeError(
+                    f"pad: {before} and {after} take more than the {size} elements of "
+                    f"axis {axis} of {show_shape(self.shape)}"
+                )
             cut.append((start, stop))
-        wanted = [(b if not isinstance(b, int) else max(b, 0),
-                   a if not isinstance(a, int) else max(a, 0)) for b, a in pairs]
+        wanted = [
+            (b if not isinstance(b, int) else max(b, 0), a if not isinstance(a, int) else max(a, 0))
+            for b, a in pairs
+        ]
         if mode == "constant":
             return pad_with(self.shrink(cut), wanted, value)
         # What is cut off at one end may be what is repeated at the other, so cutting comes last.
@@ -195,8 +203,10 @@ class JoinMixin(Handle):
             end = x.shape[axis] if stop == self.shape[axis] else before + stop
             kept.append((start, end))
             if mode == "circular" and pairs[axis] != wanted[axis]:
-                raise UnsupportedError(f"pad: mode 'circular' with {pairs[axis]} on axis {axis}; "
-                                       "it adds elements and takes none off, shrink does")
+                raise UnsupportedError(
+                    f"pad: mode 'circular' with {pairs[axis]} on axis {axis}; "
+                    "it adds elements and takes none off, shrink does"
+                )
         return x.shrink(kept)
 
 
@@ -211,13 +221,20 @@ def check_joinable(tensors: list[Any], axis: int, what: str) -> None:
             [s for a, s in enumerate(first.shape) if a != axis],
         )
         if not same:
-            where = f"but for axis {axis} they have to be equal" if axis >= 0 else (
-                "equal shapes are wanted")
-            raise ShapeError(f"{what}: shapes {show_shape(first.shape)} and {show_shape(t.shape)} "
-                             f"(argument {i}); {where}")
+            where = (
+                f"but for axis {axis} they have to be equal"
+                if axis >= 0
+                else ("equal shapes are wanted")
+            )
+            raise ShapeError(
+                f"{what}: shapes {show_shape(first.shape)} and {show_shape(t.shape)} "
+                f"(argument {i}); {where}"
+            )
         if t.device != first.device:
-            raise DeviceError(f"{what}: argument {i} is on {t.device}, the first on "
-                              f"{first.device}; .to({first.device!r}) moves it")
+            raise DeviceError(
+                f"{what}: argument {i} is on {t.device}, the first on "
+                f"{first.device}; .to({first.device!r}) moves it"
+            )
 
 
 def wrapped(x: H, axis: int, start: int, stop: int, times: int) -> H:
@@ -234,8 +251,9 @@ def padding_pairs(padding: Sequence[Any], shape: tuple[Any, ...]) -> list[tuple[
     parts = list(padding)
     if all(p is None or isinstance(p, (tuple, list)) for p in parts):
         if len(parts) != len(shape):
-            raise ShapeError(f"pad: {len(parts)} pairs for the {len(shape)} axes of "
-                             f"{show_shape(shape)}")
+            raise ShapeError(
+                f"pad: {len(parts)} pairs for the {len(shape)} axes of {show_shape(shape)}"
+            )
         pairs: list[tuple[Any, Any]] = []
         for p in parts:
             if p is not None and len(p) != 2:
@@ -245,8 +263,10 @@ def padding_pairs(padding: Sequence[Any], shape: tuple[Any, ...]) -> list[tuple[
     if any(isinstance(p, (tuple, list)) for p in parts) or len(parts) % 2:
         raise ShapeError(f"pad: {tuple(parts)} is neither pairs nor an even count of numbers")
     if len(parts) // 2 > len(shape):
-        raise ShapeError(f"pad: {len(parts)} numbers for {len(shape)} axes of {show_shape(shape)}; "
-                         "two for each axis are possible")
+        raise ShapeError(
+            f"pad: {len(parts)} numbers for {len(shape)} axes of {show_shape(shape)}; "
+            "two for each axis are possible"
+        )
     ends = [(parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
     return [(0, 0)] * (len(shape) - len(ends)) + ends[::-1]
 
@@ -270,15 +290,20 @@ def pad_axis(x: H, axis: int, pair: tuple[Any, Any], mode: str) -> H:
         return x
     size = x.shape[axis]
     if not all(isinstance(n, int) for n in (before, after, size)):
-        raise ShapeError(f"pad: mode {mode!r} with a symbolic size on axis {axis}; only 'constant' "
-                         "is possible")
+        raise ShapeError(
+            f"pad: mode {mode!r} with a symbolic size on axis {axis}; only 'constant' is possible"
+        )
     if size == 0 or (mode == "reflect" and max(before, after) >= size):
-        raise ShapeError(f"pad: mode {mode!r} with {before} and {after} on axis {axis} of size "
-                         f"{size}, which has too few elements")
+        raise ShapeError(
+            f"pad: mode {mode!r} with {before} and {after} on axis {axis} of size "
+            f"{size}, which has too few elements"
+        )
     if mode == "circular":
         if max(before, after) > size:
-            raise ShapeError(f"pad: mode 'circular' with {before} and {after} on axis {axis} of "
-                             f"size {size}; it goes around once at most, at each end")
+            raise ShapeError(
+                f"pad: mode 'circular' with {before} and {after} on axis {axis} of "
+                f"size {size}; it goes around once at most, at each end"
+            )
         left = ceildiv(before, size)
         times = left + 1 + ceildiv(after, size)
         return wrapped(x, axis, left * size - before, left * size + size + after, times)

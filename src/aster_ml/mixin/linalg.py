@@ -112,8 +112,9 @@ class LinalgMixin(Base):
         """
         m, n = matrix_sizes(self, "newton_schulz")
         if not params:
-            raise ArgumentError("newton_schulz: params is empty; one number for each odd power is "
-                                "wanted")
+            raise ArgumentError(
+                "newton_schulz: params is empty; one number for each odd power is wanted"
+            )
         x = self / (self.square().sum((-2, -1), keepdim=True).sqrt() + eps)
         # The product of x with itself is the smaller one.
         x = x.transpose(-2, -1) if m > n else x
@@ -133,8 +134,10 @@ def matrix_sizes(x: Any, what: str) -> tuple[int, int]:
     Raises: ShapeError where there are none, or where they are symbolic.
     """
     if len(x.shape) < 2 or not all(isinstance(s, int) for s in x.shape[-2:]):
-        raise ShapeError(f"{what}: {show_shape(x.shape)}; [..., rows, columns] is wanted, rows and "
-                         "columns plain ints")
+        raise ShapeError(
+            f"{what}: {show_shape(x.shape)}; [..., rows, columns] is wanted, rows and "
+            "columns plain ints"
+        )
     return x.shape[-2], x.shape[-1]
 
 
@@ -158,8 +161,10 @@ def orthogonalize_columns(a: L, n: int) -> tuple[L, L]:
             both = move_seats(turn_pairs(both, half, n), half).contiguous()
     # Whole sweeps bring every column back to its seat, and an empty one with them.
     both = both.shrink([*[None] * (len(lead) + 1), (0, n)])
-    return (both.shrink([*[None] * len(lead), (0, n), None]),
-            both.shrink([*[None] * len(lead), (n, 2 * n), None]))
+    return (
+        both.shrink([*[None] * len(lead), (0, n), None]),
+        both.shrink([*[None] * len(lead), (n, 2 * n), None]),
+    )
 
 
 def sweeps_needed(n: int) -> int:

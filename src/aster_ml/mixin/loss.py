@@ -54,7 +54,10 @@ class LossMixin(ActivationMixin):
         return reduce_losses(losses, reduction).cast(result)
 
     def sparse_categorical_crossentropy(
-        self, Y: Self, ignore_index: int = -1, label_smoothing: float = 0.0,
+        self,
+        Y: Self,
+        ignore_index: int = -1,
+        label_smoothing: float = 0.0,
         reduction: Reduction = "mean",
     ) -> Self:
         """`-log(softmax(x))` of the class that Y names; classes are on the last axis.
@@ -79,7 +82,10 @@ class LossMixin(ActivationMixin):
         return reduce_losses(losses, reduction, weight).cast(result)
 
     def nll_loss(
-        self, Y: Self, weight: Self | None = None, ignore_index: int | None = None,
+        self,
+        Y: Self,
+        weight: Self | None = None,
+        ignore_index: int | None = None,
         reduction: Reduction = "mean",
     ) -> Self:
         """Minus the element of the class that Y names; classes are on axis 1 (of one axis, 0).
@@ -101,8 +107,10 @@ class LossMixin(ActivationMixin):
                 losses = part.where(losses, 0)
             return reduce_losses(losses, reduction, part)
         if weight.shape != (self.shape[axis],):
-            raise ShapeError(f"nll_loss: weight {show_shape(weight.shape)}; one number for each of "
-                             f"the {self.shape[axis]} classes is wanted")
+            raise ShapeError(
+                f"nll_loss: weight {show_shape(weight.shape)}; one number for each of "
+                f"the {self.shape[axis]} classes is wanted"
+            )
         each = hit.where(weight.reshape((-1, *(1,) * (len(self.shape) - axis - 1))), 0).sum(axis)
         if ignore_index is not None:
             each = Y.ne(ignore_index).where(each, 0)
@@ -146,11 +154,13 @@ def check_smoothing(smoothing: float) -> None:
 def match_labels(x: A, labels: A, axis: int, what: str) -> tuple[A, A]:
     """Where along `axis` of x the class is the one that is named, and whether it is one at all."""
     shape = x.shape
-    wanted = shape[:axis] + shape[axis + 1:]
+    wanted = shape[:axis] + shape[axis + 1 :]
     if not shape or labels.shape != wanted:
-        raise ShapeError(f"{what}: predictions {show_shape(shape)} and labels "
-                         f"{show_shape(labels.shape)}; labels {show_shape(wanted)} are wanted, as "
-                         f"classes are on axis {axis}")
+        raise ShapeError(
+            f"{what}: predictions {show_shape(shape)} and labels "
+            f"{show_shape(labels.shape)}; labels {show_shape(wanted)} are wanted, as "
+            f"classes are on axis {axis}"
+        )
     if labels.dtype is dtypes.bool:
         raise DTypeError(f"{what}: labels are bool; class numbers are wanted")
     if dtypes.is_float(labels.dtype) or labels.dtype.itemsize < 4:

@@ -59,8 +59,9 @@ class MathMixin(FunctionMixin):
             value = self if other.dtype.kind == "float" else self.floating()
             return value.binop(Ops.FDIV, x, reverse)
         if rounding_mode not in ("trunc", "floor"):
-            raise ArgumentError(f"div: rounding_mode {rounding_mode!r}; 'trunc', 'floor' or None "
-                                "would do")
+            raise ArgumentError(
+                f"div: rounding_mode {rounding_mode!r}; 'trunc', 'floor' or None would do"
+            )
         a, b = self.pair(x, "div", reverse)
         if a.dtype is dtypes.bool:
             a, b = a.cast(dtypes.default_int), b.cast(dtypes.default_int)
@@ -162,8 +163,9 @@ class MathMixin(FunctionMixin):
             return self.cast(dtypes.default_int).power_of_number(x)
         base = self if isinstance(x, int) else self.floating()
         if x < 0 and base.dtype.kind != "float":
-            raise DTypeError(f"pow: {self.dtype.name} to the power {x} is no int; cast the base to "
-                             "a float")
+            raise DTypeError(
+                f"pow: {self.dtype.name} to the power {x} is no int; cast the base to a float"
+            )
         if x == 0:
             return base.const_like(1)
         if x in (-0.5, -1, -2, -3, -4):

@@ -157,13 +157,16 @@ class MovementMixin:
         for i, size in enumerate(argfix(shape, *args)):
             if size is None:
                 if i >= len(old):
-                    raise ShapeError(f"reshape: None keeps the size of axis {i}, and "
-                                     f"{show_shape(old)} has no such axis")
+                    raise ShapeError(
+                        f"reshape: None keeps the size of axis {i}, and "
+                        f"{show_shape(old)} has no such axis"
+                    )
                 size = old[i]
             elif isinstance(size, int) and size == -1:
                 if unknown >= 0:
-                    raise ShapeError(f"reshape: only one size can be -1, given "
-                                     f"{argfix(shape, *args)}")
+                    raise ShapeError(
+                        f"reshape: only one size can be -1, given {argfix(shape, *args)}"
+                    )
                 unknown = i
             else:
                 size = check_size("reshape", size)
@@ -193,9 +196,7 @@ class MovementMixin:
         want = list(argfix(shape, *args))
         old = self.shape
         if len(want) < len(old):
-            raise ShapeError(
-                f"expand: {show_shape(old)} has more axes than the {len(want)} wanted"
-            )
+            raise ShapeError(f"expand: {show_shape(old)} has more axes than the {len(want)} wanted")
         full = (1,) * (len(want) - len(old)) + old
         for i, (size, have) in enumerate(zip(want, full, strict=True)):
             if size is None or (isinstance(size, int) and size == -1):
@@ -217,8 +218,12 @@ class MovementMixin:
         full = (1,) * (len(shape) - len(old)) + old
         if not all([have.__class__ is int for have in old]):
             # A symbolic size that is written in another way takes the way that `shape` has it.
-            full = tuple([want if have != 1 and same_size(have, want) else have
-                          for have, want in zip(full, shape, strict=True)])
+            full = tuple(
+                [
+                    want if have != 1 and same_size(have, want) else have
+                    for have, want in zip(full, shape, strict=True)
+                ]
+            )
         value = self if full == old else self.mop(Ops.RESHAPE, full)
         return value if full == shape else value.mop(Ops.EXPAND, shape)
 
@@ -253,25 +258,31 @@ class MovementMixin:
         """
         shape = self.shape
         if len(arg) != len(shape):
-            raise ShapeError(f"shrink: {len(arg)} pairs for the {len(shape)} axes of "
-                             f"{show_shape(shape)}")
+            raise ShapeError(
+                f"shrink: {len(arg)} pairs for the {len(shape)} axes of {show_shape(shape)}"
+            )
         pairs = []
         for i, (pair, size) in enumerate(zip(arg, shape, strict=True)):
             start, stop = (0, size) if pair is None else pair
             if isinstance(start, int) and isinstance(stop, int):
                 upper = size if isinstance(size, int) else size.bounds[1]
                 if not 0 <= start <= stop <= upper:
-                    raise ShapeError(f"shrink: part {start} to {stop} of axis {i}, which has size "
-                                     f"{show_size(size)} in {show_shape(shape)}")
+                    raise ShapeError(
+                        f"shrink: part {start} to {stop} of axis {i}, which has size "
+                        f"{show_size(size)} in {show_shape(shape)}"
+                    )
             pairs.append((start, stop))
         if all(p == (0, s) for p, s in zip(pairs, shape, strict=True)):
             return self
         counts = [size_between(start, stop) for start, stop in pairs]
-        if any(is_symbolic(start) and stop - start is not count
-               for (start, stop), count in zip(pairs, counts, strict=True)):
+        if any(
+            is_symbolic(start) and stop - start is not count
+            for (start, stop), count in zip(pairs, counts, strict=True)
+        ):
             # In two steps, first the start and then the size, the size is seen in simplest form.
-            rest = [(a, s) if is_symbolic(a) else (a, b)
-                    for (a, b), s in zip(pairs, shape, strict=True)]
+            rest = [
+                (a, s) if is_symbolic(a) else (a, b) for (a, b), s in zip(pairs, shape, strict=True)
+            ]
             inner = self.mop(Ops.SHRINK, tuple(rest))
             return inner.mop(Ops.SHRINK, tuple([(0, count) for count in counts]))
         return self.mop(Ops.SHRINK, tuple(pairs))
@@ -318,7 +329,7 @@ class MovementMixin:
         axis = self.resolve_axis(dim, "squeeze")
         if not shape or shape[axis] != 1:
             return self
-        return self.reshape(shape[:axis] + shape[axis + 1:])
+        return self.reshape(shape[:axis] + shape[axis + 1 :])
 
     def unsqueeze(self, dim: int) -> Self:
         """With one more axis of size 1, at position `dim`.
@@ -338,7 +349,7 @@ class MovementMixin:
         if end < start:
             raise ArgumentError(f"flatten: axis {end_dim} stands before axis {start_dim}")
         shape = self.shape
-        return self.reshape(shape[:start] + (prod(shape[start:end + 1]),) + shape[end + 1:])
+        return self.reshape(shape[:start] + (prod(shape[start : end + 1]),) + shape[end + 1 :])
 
     def unflatten(self, dim: int, sizes: tuple[int, ...]) -> Self:
         """Axis `dim` as several axes; one of the sizes may be -1.
@@ -353,9 +364,11 @@ class MovementMixin:
             missing = inferred_size((shape[axis],), known, "unflatten")
             parts = tuple([missing if isinstance(s, int) and s == -1 else s for s in parts])
         if not same_count(parts, (shape[axis],)):
-            raise ShapeError(f"unflatten: axis {axis} has {show_size(shape[axis])} elements, "
-                             f"{show_shape(parts)} has {show_size(prod(parts))}")
-        return self.reshape(shape[:axis] + parts + shape[axis + 1:])
+            raise ShapeError(
+                f"unflatten: axis {axis} has {show_size(shape[axis])} elements, "
+                f"{show_shape(parts)} has {show_size(prod(parts))}"
+            )
+        return self.reshape(shape[:axis] + parts + shape[axis + 1 :])
 
     def shrink_to(self, shape: Any, *args: Any) -> Self:
         """The first elements of each axis, as many as `shape` says; None leaves an axis whole.
@@ -372,14 +385,16 @@ class MovementMixin:
         """
         want = argfix(shape, *args)
         if len(want) != self.ndim:
-            raise ShapeError(f"pad_to: {len(want)} sizes for the {self.ndim} axes of "
-                             f"{show_shape(self.shape)}")
-        pairs = [(0, 0) if w is None else (0, w - s)
-                 for w, s in zip(want, self.shape, strict=True)]
+            raise ShapeError(
+                f"pad_to: {len(want)} sizes for the {self.ndim} axes of {show_shape(self.shape)}"
+            )
+        pairs = [(0, 0) if w is None else (0, w - s) for w, s in zip(want, self.shape, strict=True)]
         for i, (_, after) in enumerate(pairs):
             if isinstance(after, int) and after < 0:
-                raise ShapeError(f"pad_to: axis {i} of {show_shape(self.shape)} is larger than the "
-                                 f"{show_size(want[i])} wanted; shrink_to makes it smaller")
+                raise ShapeError(
+                    f"pad_to: axis {i} of {show_shape(self.shape)} is larger than the "
+                    f"{show_size(want[i])} wanted; shrink_to makes it smaller"
+                )
         return self.pad_zeros(pairs)
 
     def repeat(self, repeats: Any, *args: Any) -> Self:
@@ -389,8 +404,9 @@ class MovementMixin:
         """
         counts = tuple([check_size("repeat", r) for r in argfix(repeats, *args)])
         if len(counts) < self.ndim:
-            raise ShapeError(f"repeat: {len(counts)} counts for the {self.ndim} axes of "
-                             f"{show_shape(self.shape)}")
+            raise ShapeError(
+                f"repeat: {len(counts)} counts for the {self.ndim} axes of {show_shape(self.shape)}"
+            )
         base = (1,) * (len(counts) - self.ndim) + self.shape
         split = tuple([s for size in base for s in (1, size)])
         full = tuple([s for r, size in zip(counts, base, strict=True) for s in (r, size)])
@@ -406,9 +422,9 @@ class MovementMixin:
         axis = 0 if dim is None else self.resolve_axis(dim, "repeat_interleave")
         count = check_size("repeat_interleave", repeats)
         shape = value.shape
-        wide = value.reshape(shape[:axis + 1] + (1,) + shape[axis + 1:])
-        wide = wide.broadcast_to(shape[:axis + 1] + (count,) + shape[axis + 1:])
-        return wide.reshape(shape[:axis] + (shape[axis] * count,) + shape[axis + 1:])
+        wide = value.reshape(shape[: axis + 1] + (1,) + shape[axis + 1 :])
+        wide = wide.broadcast_to(shape[: axis + 1] + (count,) + shape[axis + 1 :])
+        return wide.reshape(shape[:axis] + (shape[axis] * count,) + shape[axis + 1 :])
 
     def unfold(self, dim: int, size: Any, step: int) -> Self:
         """Windows of `size` elements along `dim`, `step` apart, on a new last axis.
@@ -420,8 +436,10 @@ class MovementMixin:
         if not isinstance(step, int) or step < 1:
             raise ArgumentError(f"unfold: step {step!r}; a positive whole number is wanted")
         if isinstance(size, int) and not 0 <= size <= length:
-            raise ShapeError(f"unfold: windows of {size} do not fit axis {axis}, which has size "
-                             f"{show_size(length)}")
+            raise ShapeError(
+                f"unfold: windows of {size} do not fit axis {axis}, which has size "
+                f"{show_size(length)}"
+            )
         order = [i for i in range(self.ndim) if i != axis] + [axis]
         windows = self.permute(tuple(order)).last_axis_windows(size, step)
         rank = self.ndim

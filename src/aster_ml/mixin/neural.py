@@ -55,7 +55,11 @@ class NeuralMixin(Base):
         return (centred * scale).cast(result)
 
     def batchnorm(
-        self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self,
+        self,
+        weight: Self | None,
+        bias: Self | None,
+        mean: Self,
+        invstd: Self,
         axis: int | tuple[int, ...] = 1,
     ) -> Self:
         """`(x - mean) * invstd * weight + bias`, all of them along `axis`.
@@ -91,8 +95,13 @@ class NeuralMixin(Base):
     # attention
 
     def scaled_dot_product_attention(
-        self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0,
-        is_causal: bool = False, enable_gqa: bool = False,
+        self,
+        key: Self,
+        value: Self,
+        attn_mask: Self | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        enable_gqa: bool = False,
     ) -> Self:
         """`softmax(q @ k^T / sqrt(e) + mask) @ v`, self being q.
 
@@ -104,8 +113,10 @@ class NeuralMixin(Base):
         Source: Vaswani et al. 2017.
         """
         if is_causal and attn_mask is not None:
-            raise ArgumentError("scaled_dot_product_attention: is_causal stands for a mask, and "
-                                "attn_mask is given as well; put the triangle into attn_mask")
+            raise ArgumentError(
+                "scaled_dot_product_attention: is_causal stands for a mask, and "
+                "attn_mask is given as well; put the triangle into attn_mask"
+            )
         if enable_gqa:
             key, value = (share_heads(t, self.shape[-3]) for t in (key, value))
         wide = sum_acc_dtype(least_upper_dtype(self.dtype, key.dtype))
@@ -130,6 +141,8 @@ def share_heads(x: N, heads: int) -> N:
     """Key or value with each head repeated so that there are `heads` of them."""
     have = x.shape[-3]
     if heads % have:
-        raise ShapeError(f"scaled_dot_product_attention: {heads} heads of queries do not share the "
-                         f"{have} heads of {show_shape(x.shape)} equally")
+        raise ShapeError(
+            f"scaled_dot_product_attention: {heads} heads of queries do not share the "
+            f"{have} heads of {show_shape(x.shape)} equally"
+        )
     return x.repeat_interleave(heads // have, len(x.shape) - 3)

@@ -53,8 +53,11 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
         if self.dtype.kind == "float":
             best = best | self.isnan()
         # Counted down from the end, the greatest number is that of the first place.
-        numbers = self.arange(size, 0, -1, device=self.device) if isinstance(size, int) else (
-            self.arange(size, device=self.device).sub(size, True))
+        numbers = (
+            self.arange(size, 0, -1, device=self.device)
+            if isinstance(size, int)
+            else (self.arange(size, device=self.device).sub(size, True))
+        )
         numbers = numbers.reshape((size, *(1,) * (self.ndim - along - 1)))
         first = best.where(numbers, numbers.scalar(0)).max(along, keepdim)
         return first.sub(size, True).cast(dtypes.default_int)
@@ -110,8 +113,9 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
         axis = self.resolve_axis(dim, "topk")
         size = self.shape[axis] if self.shape else 1
         if not isinstance(k, int) or not 0 <= k <= size:
-            raise ArgumentError(f"topk: k = {k!r}, axis {axis} of {show_shape(self.shape)} has "
-                                f"{size} elements")
+            raise ArgumentError(
+                f"topk: k = {k!r}, axis {axis} of {show_shape(self.shape)} has {size} elements"
+            )
         values, places = self.sort(axis, largest)
         if not self.shape:
             return values, places
@@ -145,8 +149,7 @@ def counted_places(x: S, descending: bool) -> S:
     if x.dtype.kind == "float":
         # NaN is equal to itself and above the rest (below it, where the order is reversed).
         nan, nan_other = one.isnan(), other.isnan()
-        plain = nan_other.logical_not() & nan if not descending else (
-            nan.logical_not() & nan_other)
+        plain = nan_other.logical_not() & nan if not descending else (nan.logical_not() & nan_other)
         before = before | plain | (nan & nan_other & earlier)
     rank = before.cast(dtypes.int32).sum(-1).contiguous()
     hit = rank.unsqueeze(-2).eq(place.reshape((size, 1)))
@@ -239,5 +242,7 @@ def exchange(parts: list[S], step: S, block: S) -> list[S]:
         before = (part < partner) | (part.eq(partner) & before)
     wants_first = (place & step).eq(0).eq((place & block).eq(0))
     keep = before.eq(wants_first)
-    return [keep.where(part, partner).contiguous()
-            for part, partner in zip(parts, partners, strict=True)]
+    return [
+        keep.where(part, partner).contiguous()
+        for part, partner in zip(parts, partners, strict=True)
+    ]

@@ -40,8 +40,13 @@ class PoolMixin(Base):
     __slots__ = ()
 
     def avg_pool2d(
-        self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0,
-        ceil_mode: bool = False, count_include_pad: bool = True,
+        self,
+        kernel_size: Any = (2, 2),
+        stride: Any = None,
+        dilation: Any = 1,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
     ) -> Self:
         """The mean of each window of the last axes, as many as `kernel_size` has (of an int, 2).
 
@@ -61,13 +66,18 @@ class PoolMixin(Base):
         if all(pair == (0, 0) for pair in rest):
             return found.mean(axes)
         # Ones where an element counts, added up over the same windows.
-        sizes = tuple([b + s + a for s, (b, a) in zip(self.shape[-p.dims:], counted)])
+        sizes = tuple([b + s + a for s, (b, a) in zip(self.shape[-p.dims :], counted)])
         ones = self.full(sizes, 1, dtype=least_upper_float(self.dtype), device=self.device)
         return found.sum(axes) / p.windows(pad_last(ones, rest)).sum(axes)
 
     def max_pool2d(
-        self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1, padding: Any = 0,
-        ceil_mode: bool = False, return_indices: bool = False,
+        self,
+        kernel_size: Any = (2, 2),
+        stride: Any = None,
+        dilation: Any = 1,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
     ) -> Any:
         """The greatest of each window of the last axes, as many as `kernel_size` has (an int: 2).
 
@@ -85,7 +95,7 @@ class PoolMixin(Base):
         best = found.max(axes)
         if not return_indices:
             return best
-        sizes = self.shape[-p.dims:]
+        sizes = self.shape[-p.dims :]
         count = prod(sizes)
         place = self.arange(count, dtype=dtypes.int32, device=self.device).reshape(sizes)
         place = p.windows(pad_last(place, p.pairs, count))
@@ -96,8 +106,13 @@ class PoolMixin(Base):
         return best, reached.where(place, count).min(axes)
 
     def max_unpool2d(
-        self, indices: Self, kernel_size: Any = (2, 2), stride: Any = None, dilation: Any = 1,
-        padding: Any = 0, output_size: Sequence[int] | None = None,
+        self,
+        indices: Self,
+        kernel_size: Any = (2, 2),
+        stride: Any = None,
+        dilation: Any = 1,
+        padding: Any = 0,
+        output_size: Sequence[int] | None = None,
     ) -> Self:
         """The reverse of `max_pool2d`: each value where `indices` says, zeros elsewhere.
 
@@ -109,16 +124,24 @@ class PoolMixin(Base):
         Source: torch.nn.functional.max_unpool2d.
         """
         if self.shape != indices.shape:
-            raise ShapeError(f"max_unpool: values {show_shape(self.shape)} and indices "
-                             f"{show_shape(indices.shape)} differ")
+            raise ShapeError(
+                f"max_unpool: values {show_shape(self.shape)} and indices "
+                f"{show_shape(indices.shape)} differ"
+            )
         kernel = make_tuple(kernel_size, 2)
         dims = len(kernel)
         lead, sizes = self.shape[:-dims], self.shape[-dims:]
         if output_size is None:
             steps = kernel if stride is None else make_tuple(stride, dims)
             pads = resolve_padding(padding, dims, "max_unpool")
-            out = tuple([(o - 1) * s - b - a + d * (k - 1) + 1 for o, s, (b, a), d, k in zip(
-                sizes, steps, pads, make_tuple(dilation, dims), kernel)])
+            out = tuple(
+                [
+                    (o - 1) * s - b - a + d * (k - 1) + 1
+                    for o, s, (b, a), d, k in zip(
+                        sizes, steps, pads, make_tuple(dilation, dims), kernel
+                    )
+                ]
+            )
         else:
             out = tuple(output_size)[-dims:]
         count = prod(out)
@@ -141,13 +164,16 @@ class PoolMixin(Base):
         Source: torch.nn.functional.interpolate.
         """
         if mode not in ("linear", "nearest", "nearest-exact"):
-            raise ArgumentError(f"interpolate: mode {mode!r}; linear, nearest or nearest-exact "
-                                "would do")
+            raise ArgumentError(
+                f"interpolate: mode {mode!r}; linear, nearest or nearest-exact would do"
+            )
         if align_corners and mode != "linear":
             raise ArgumentError(f"interpolate: align_corners goes with mode linear, not {mode}")
         if not isinstance(size, (tuple, list)) or not 0 < len(size) <= len(self.shape):
-            raise ShapeError(f"interpolate: size {size!r}; one number for each axis to resize, at "
-                             f"most {len(self.shape)}")
+            raise ShapeError(
+                f"interpolate: size {size!r}; one number for each axis to resize, at "
+                f"most {len(self.shape)}"
+            )
         whole = mode == "linear" and not dtypes.is_float(self.dtype)
         x = self.cast(dtypes.float32) if whole else self
         for axis, new in enumerate(size, len(self.shape) - len(size)):
@@ -189,8 +215,14 @@ class Pooling:
     """
 
     def __init__(
-        self, shape: tuple[Any, ...], kernel_size: Any, stride: Any, dilation: Any, padding: Any,
-        ceil_mode: bool, what: str,
+        self,
+        shape: tuple[Any, ...],
+        kernel_size: Any,
+        stride: Any,
+        dilation: Any,
+        padding: Any,
+        ceil_mode: bool,
+        what: str,
     ) -> None:
         self.what = what
         self.kernel = make_tuple(kernel_size, 2)
@@ -198,14 +230,17 @@ class Pooling:
         self.stride = self.kernel if stride is None else make_tuple(stride, self.dims)
         self.dilation = make_tuple(dilation, self.dims)
         if len(shape) < self.dims:
-            raise ShapeError(f"{what}: kernel {show_shape(self.kernel)} on {show_shape(shape)}, "
-                             "which has fewer axes")
+            raise ShapeError(
+                f"{what}: kernel {show_shape(self.kernel)} on {show_shape(shape)}, "
+                "which has fewer axes"
+            )
         self.given = resolve_padding(padding, self.dims, what)
         self.pairs = self.given
         if ceil_mode:
-            self.pairs = [(before, after + self.beyond_end(a, size, before, after))
-                          for a, (size, (before, after))
-                          in enumerate(zip(shape[-self.dims:], self.given))]
+            self.pairs = [
+                (before, after + self.beyond_end(a, size, before, after))
+                for a, (size, (before, after)) in enumerate(zip(shape[-self.dims :], self.given))
+            ]
 
     def beyond_end(self, a: int, size: Any, before: Any, after: Any) -> Any:
         """How far the last window of `ceil_mode` reaches beyond the padded end of axis `a`."""
@@ -245,8 +280,10 @@ def windows_of(
     if all_int(sizes) and all(s >= k * d for k, s, d in zip(kernel, stride, gaps)):
         return separate_windows(x, counts, kernel, stride, gaps)
     # Of a symbolic size only a bound is known for how far the last stride goes beyond the end.
-    room = [k * d + (max(n - i, 0) if isinstance(i, int) else s - 1)
-            for i, n, k, s, d in zip(sizes, spans, kernel, stride, gaps)]
+    room = [
+        k * d + (max(n - i, 0) if isinstance(i, int) else s - 1)
+        for i, n, k, s, d in zip(sizes, spans, kernel, stride, gaps)
+    ]
     rows = [i + more for i, more in zip(sizes, room)]
     short = [r - d for r, d in zip(rows, gaps)]
     first = [(k - 1) * d for k, d in zip(kernel, gaps)]
@@ -261,12 +298,20 @@ def windows_of(
     x = take_first(x, lead, kernel, counts, stride)
     # The earlier a row stands, the further it was shifted.
     x = x.flip([len(lead) + 2 * a for a in range(dims)])
-    return x.permute((*range(len(lead)), *range(len(lead) + 1, len(lead) + 2 * dims, 2),
-                      *range(len(lead), len(lead) + 2 * dims, 2)))
+    return x.permute(
+        (
+            *range(len(lead)),
+            *range(len(lead) + 1, len(lead) + 2 * dims, 2),
+            *range(len(lead), len(lead) + 2 * dims, 2),
+        )
+    )
 
 
 def separate_windows(
-    x: P, counts: Sequence[Any], kernel: Sequence[int], stride: Sequence[int],
+    x: P,
+    counts: Sequence[Any],
+    kernel: Sequence[int],
+    stride: Sequence[int],
     gaps: Sequence[int],
 ) -> P:
     """Windows that do not overlap: each axis is cut into strides, and these are cut short."""
@@ -279,8 +324,13 @@ def separate_windows(
     widths = [(0, k * d) for k, d in zip(kernel, steps)]
     x = x.shrink([*[None] * len(lead), *interleave([None] * dims, widths)])
     x = take_first(x, lead, counts, kernel, steps)
-    return x.permute((*range(len(lead)), *range(len(lead), len(lead) + 2 * dims, 2),
-                      *range(len(lead) + 1, len(lead) + 2 * dims, 2)))
+    return x.permute(
+        (
+            *range(len(lead)),
+            *range(len(lead), len(lead) + 2 * dims, 2),
+            *range(len(lead) + 1, len(lead) + 2 * dims, 2),
+        )
+    )
 
 
 def take_first(
@@ -316,23 +366,31 @@ def interleave(*columns: Sequence[Any]) -> list[Any]:
 
 
 def check_window(
-    shape: tuple[Any, ...], kernel: Sequence[Any], stride: Sequence[Any], dilation: Sequence[Any],
+    shape: tuple[Any, ...],
+    kernel: Sequence[Any],
+    stride: Sequence[Any],
+    dilation: Sequence[Any],
     what: str,
 ) -> None:
     """Raises where windows cannot be cut."""
     dims = len(kernel)
     if not len(stride) == len(dilation) == dims:
-        raise ArgumentError(f"{what}: stride {tuple(stride)} and dilation {tuple(dilation)}; one "
-                            f"number, or one for each of the {dims} axes of the kernel")
+        raise ArgumentError(
+            f"{what}: stride {tuple(stride)} and dilation {tuple(dilation)}; one "
+            f"number, or one for each of the {dims} axes of the kernel"
+        )
     for name, values in (("kernel", kernel), ("stride", stride), ("dilation", dilation)):
         if not all(isinstance(v, int) and v > 0 for v in values):
-            raise ArgumentError(f"{what}: {name} {tuple(values)}; positive whole numbers are "
-                                "wanted")
+            raise ArgumentError(
+                f"{what}: {name} {tuple(values)}; positive whole numbers are wanted"
+            )
     for size, k, d in zip(shape[-dims:], kernel, dilation):
         if isinstance(size, int) and size < d * (k - 1) + 1:
-            raise ShapeError(f"{what}: kernel {show_shape(tuple(kernel))} with dilation "
-                             f"{tuple(dilation)} is larger than {show_shape(shape[-dims:])}, the "
-                             "input with its padding")
+            raise ShapeError(
+                f"{what}: kernel {show_shape(tuple(kernel))} with dilation "
+                f"{tuple(dilation)} is larger than {show_shape(shape[-dims:])}, the "
+                "input with its padding"
+            )
 
 
 def resolve_padding(padding: Any, dims: int, what: str) -> Pairs:
@@ -349,8 +407,10 @@ def resolve_padding(padding: Any, dims: int, what: str) -> Pairs:
     elif len(values) == 2 * dims:
         pairs = list(zip(values[0::2], values[1::2]))[::-1]
     else:
-        raise ArgumentError(f"{what}: padding {padding!r}; one number, {dims}, or {2 * dims} "
-                            "(last axis first) would do")
+        raise ArgumentError(
+            f"{what}: padding {padding!r}; one number, {dims}, or {2 * dims} "
+            "(last axis first) would do"
+        )
     if what != "conv" and any(isinstance(v, int) and v < 0 for pair in pairs for v in pair):
         raise ArgumentError(f"{what}: padding {padding!r} is negative; shrink cuts elements off")
     return pairs

@@ -122,8 +122,12 @@ def random_bits(count: int, itemsize: int, device: str) -> UOp:
     per = 4 // itemsize
     total = words.shape[0]
     spread = words.mop(Ops.RESHAPE, (total, 1)).broadcast_to((total, per))
-    shift = UOp.iota(per).cast(dtypes.uint32).alu(
-        Ops.MUL, UOp.const(dtypes.uint32, 8 * itemsize)).mop(Ops.RESHAPE, (1, per))
+    shift = (
+        UOp.iota(per)
+        .cast(dtypes.uint32)
+        .alu(Ops.MUL, UOp.const(dtypes.uint32, 8 * itemsize))
+        .mop(Ops.RESHAPE, (1, per))
+    )
     pieces = spread.alu(Ops.SHR, shift.broadcast_to((total, per))).cast(UNSIGNED[itemsize])
     flat = pieces.mop(Ops.RESHAPE, (total * per,))
     return flat if flat.shape == (count,) else flat.mop(Ops.SHRINK, ((0, count),))
@@ -135,8 +139,7 @@ def unit_floats(bits: UOp, dtype: DType) -> UOp:
     unsigned = bits.dtype
     drawn = bits.alu(Ops.SHR, UOp.const(unsigned, 8 * dtype.itemsize - mantissa))
     if dtype.itemsize == 1:
-        scaled = drawn.cast(dtypes.float32).alu(
-            Ops.MUL, UOp.const(dtypes.float32, 2.0 ** -mantissa))
+        scaled = drawn.cast(dtypes.float32).alu(Ops.MUL, UOp.const(dtypes.float32, 2.0**-mantissa))
         return scaled.cast(dtype)
     # The bits below the exponent of 1.0 make a number from 1 to below 2.
     one = ((1 << (exponent - 1)) - 1) << mantissa
@@ -153,8 +156,9 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
     def manual_seed(seed: int = 0) -> None:
         """Starts the streams of all devices again from `seed`."""
         if not isinstance(seed, (int, np.integer)):
-            raise ArgumentError(f"manual_seed: {seed!r} is a {type(seed).__name__}; an int is "
-                                "wanted")
+            raise ArgumentError(
+                f"manual_seed: {seed!r} is a {type(seed).__name__}; an int is wanted"
+            )
         STREAMS.reset(int(seed))
 
     @classmethod
@@ -223,11 +227,14 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         """
         for bound in (low, high):
             if not isinstance(bound, (int, np.integer)):
-                raise DTypeError(f"randint: the bound {bound!r} is a {type(bound).__name__}; "
-                                 "ints are wanted")
+                raise DTypeError(
+                    f"randint: the bound {bound!r} is a {type(bound).__name__}; ints are wanted"
+                )
         if low >= high or high - low > 1 << 32:
-            raise ArgumentError(f"randint: from {low} to below {high}; there has to be an int "
-                                "between, and at most 2**32")
+            raise ArgumentError(
+                f"randint: from {low} to below {high}; there has to be an int "
+                "between, and at most 2**32"
+            )
         element = to_dtype(dtype)
         if element.kind not in ("int", "uint"):
             raise DTypeError(f"randint: dtype {element.name}; an int dtype is wanted")
@@ -342,11 +349,13 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         Raises: ArgumentError when more are drawn than there are, without replacement.
         """
         if self.ndim not in (1, 2):
-            raise ShapeError(f"multinomial: weights of {show_shape(self.shape)}; one or two axes "
-                             "are wanted")
+            raise ShapeError(
+                f"multinomial: weights of {show_shape(self.shape)}; one or two axes are wanted"
+            )
         if not isinstance(num_samples, int) or num_samples < 1:
-            raise ArgumentError(f"multinomial: {num_samples!r} samples; a positive number is "
-                                "wanted")
+            raise ArgumentError(
+                f"multinomial: {num_samples!r} samples; a positive number is wanted"
+            )
         weights = self.floating().unsqueeze(0) if self.ndim == 1 else self.floating()
         rows, size = weights.shape
         if replacement or num_samples == 1:
@@ -357,8 +366,10 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
             found = chosen.permute((1, 0))
         else:
             if num_samples > size:
-                raise ArgumentError(f"multinomial: {num_samples} samples of {size} without "
-                                    "replacement; there are too few")
+                raise ArgumentError(
+                    f"multinomial: {num_samples} samples of {size} without "
+                    "replacement; there are too few"
+                )
             # The greatest of log-weights with Gumbel noise are such a sample (Efraimidis and
             # Spirakis, 2006).
             noise = self.rand(rows, size, device=self.device).maximum(1e-30).log().neg().log()
@@ -388,8 +399,9 @@ def fixed_sizes(what: str, shape: tuple[Any, ...]) -> tuple[int, ...]:
     """The sizes, none of them symbolic."""
     sizes = shape_of(what, shape)
     if not all(isinstance(size, int) for size in sizes):
-        raise ShapeError(f"{what}: {show_shape(sizes)} has a symbolic size; draw the largest and "
-                         "shrink it")
+        raise ShapeError(
+            f"{what}: {show_shape(sizes)} has a symbolic size; draw the largest and shrink it"
+        )
     return sizes
 
 
@@ -407,8 +419,9 @@ def drawing(
     """Sizes, float dtype and device of what is drawn, checked."""
     element = dtypes.default_float if dtype is None else to_dtype(dtype)
     if element.kind != "float":
-        raise DTypeError(f"{what}: dtype {element.name}; a float dtype is wanted, randint draws "
-                         "ints")
+        raise DTypeError(
+            f"{what}: dtype {element.name}; a float dtype is wanted, randint draws ints"
+        )
     return fixed_sizes(what, shape), element, Device.canonicalize(device)
 
 

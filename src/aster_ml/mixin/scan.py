@@ -86,8 +86,9 @@ def scan(x: S, op: Ops, axis: int) -> S:
     if not x.shape or is_zero(x.shape[axis]) or x.shape[axis] == 1:
         return x
     if not isinstance(x.shape[axis], int):
-        raise ShapeError(f"cumulative {op.name.lower()}: axis {axis} has a symbolic size; a fixed "
-                         "one is wanted")
+        raise ShapeError(
+            f"cumulative {op.name.lower()}: axis {axis} has a symbolic size; a fixed one is wanted"
+        )
     return scan_last(x.transpose(axis, -1), op).transpose(axis, -1)
 
 

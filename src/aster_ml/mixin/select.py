@@ -45,7 +45,10 @@ class SelectMixin(MathMixin, CreateMixin):
         return gather_nodes(self, nodes, valid, shape, [index])
 
     def scatter(
-        self, dim: int, index: Self, src: Any,
+        self,
+        dim: int,
+        index: Self,
+        src: Any,
         reduce: Literal["multiply", "add"] | None = None,
     ) -> Self:
         """Self with `src` at the places along `dim` that `index` names; the last of equal ones.
@@ -72,7 +75,10 @@ class SelectMixin(MathMixin, CreateMixin):
         return padded_like(last, self).ne(0).where(padded_like(taken, self), self)
 
     def scatter_reduce(
-        self, dim: int, index: Self, src: Self,
+        self,
+        dim: int,
+        index: Self,
+        src: Self,
         reduce: Literal["sum", "prod", "mean", "amax", "amin"],
         include_self: bool = True,
     ) -> Self:
@@ -83,8 +89,10 @@ class SelectMixin(MathMixin, CreateMixin):
         Shapes: self [n, m], dim=0, index int [k, m], src [k, m], reduce="sum" -> [n, m].
         """
         if reduce not in ("sum", "prod", "mean", "amax", "amin"):
-            raise ArgumentError(f"scatter_reduce: reduce {reduce!r}; 'sum', 'prod', 'mean', 'amax' "
-                                "or 'amin' would do")
+            raise ArgumentError(
+                f"scatter_reduce: reduce {reduce!r}; 'sum', 'prod', 'mean', 'amax' "
+                "or 'amin' would do"
+            )
         axis = check_index(self, dim, index, "scatter_reduce")
         value = source_of(self, index, src, "scatter_reduce")
         same = named_places(self, axis, index)
@@ -92,8 +100,13 @@ class SelectMixin(MathMixin, CreateMixin):
         wide = value.unsqueeze(axis)
         start = self
         if not include_self:
-            neutral = {"sum": 0, "mean": 0, "prod": 1, "amax": dtypes.min(self.dtype),
-                       "amin": dtypes.max(self.dtype)}[reduce]
+            neutral = {
+                "sum": 0,
+                "mean": 0,
+                "prod": 1,
+                "amax": dtypes.min(self.dtype),
+                "amin": dtypes.max(self.dtype),
+            }[reduce]
             start = count.ne(0).where(self.scalar(neutral), self)
         if reduce in ("sum", "mean"):
             total = start + scattered_sum(self, axis, index, value)
@@ -151,8 +164,9 @@ class SelectMixin(MathMixin, CreateMixin):
     def triangle_mask(self, diagonal: int, what: str) -> Self:
         """Where the column is at most the row plus `diagonal`."""
         if self.ndim < 2:
-            raise ShapeError(f"{what}: {show_shape(self.shape)} has {self.ndim} axes; two or more "
-                             "are wanted")
+            raise ShapeError(
+                f"{what}: {show_shape(self.shape)} has {self.ndim} axes; two or more are wanted"
+            )
         rows, columns = self.shape[-2:]
         row = self.arange(rows, device=self.device).reshape((rows, 1)) + diagonal
         return row >= self.arange(columns, device=self.device).reshape((1, columns))
@@ -188,8 +202,9 @@ class SelectMixin(MathMixin, CreateMixin):
         Shapes: self [n, n] -> [n]; self [n, m, k], dim1=1, dim2=2 -> [n, min(m, k)].
         """
         if self.ndim < 2:
-            raise ShapeError(f"diagonal: {show_shape(self.shape)} has {self.ndim} axes; two or "
-                             "more are wanted")
+            raise ShapeError(
+                f"diagonal: {show_shape(self.shape)} has {self.ndim} axes; two or more are wanted"
+            )
         one, two = self.resolve_axis(dim1, "diagonal"), self.resolve_axis(dim2, "diagonal")
         if one == two:
             raise ArgumentError(f"diagonal: dim1 and dim2 are both axis {one}")
@@ -204,8 +219,11 @@ class SelectMixin(MathMixin, CreateMixin):
         x = x.shrink([*cut, (down, down + size), (right, right + size)])
         # A row longer by one than it is wide starts each row one further: the diagonal is a column.
         flat = x.reshape((*lead, size * size)).pad_zeros([*[(0, 0)] * len(lead), (0, size)])
-        return flat.reshape((*lead, size, size + 1)).shrink([*cut, None, (0, 1)]).reshape(
-            (*lead, size))
+        return (
+            flat.reshape((*lead, size, size + 1))
+            .shrink([*cut, None, (0, 1)])
+            .reshape((*lead, size))
+        )
 
 
 def check_index(x: Any, dim: int, index: Any, what: str) -> int:
@@ -215,12 +233,16 @@ def check_index(x: Any, dim: int, index: Any, what: str) -> int:
         raise DTypeError(f"{what}: the index is {kind}; a tensor of ints is wanted")
     axis: int = x.resolve_axis(dim, what)
     if index.ndim != x.ndim:
-        raise ShapeError(f"{what}: the index {show_shape(index.shape)} has {index.ndim} axes, the "
-                         f"tensor {show_shape(x.shape)} has {x.ndim}; equally many are wanted")
+        raise ShapeError(
+            f"{what}: the index {show_shape(index.shape)} has {index.ndim} axes, the "
+            f"tensor {show_shape(x.shape)} has {x.ndim}; equally many are wanted"
+        )
     for i, (size, own) in enumerate(zip(index.shape, x.shape, strict=True)):
         if i != axis and isinstance(size, int) and isinstance(own, int) and size > own:
-            raise ShapeError(f"{what}: on axis {i} the index has size {size}, the tensor {own}; "
-                             "the index may not be larger")
+            raise ShapeError(
+                f"{what}: on axis {i} the index has size {size}, the tensor {own}; "
+                "the index may not be larger"
+            )
     return axis
 
 
@@ -229,14 +251,18 @@ def source_of(x: S, index: S, src: Any, what: str) -> S:
     if not isinstance(src, Handle):
         return x.full_of(index.shape, src)
     if src.dtype is not x.dtype:
-        raise DTypeError(f"{what}: values are {src.dtype.name}, the tensor is {x.dtype.name}; "
-                         f".cast({x.dtype.name!r}) makes them fit")
+        raise DTypeError(
+            f"{what}: values are {src.dtype.name}, the tensor is {x.dtype.name}; "
+            f".cast({x.dtype.name!r}) makes them fit"
+        )
     if src.ndim != index.ndim or any(
         isinstance(s, int) and isinstance(i, int) and s < i
         for s, i in zip(src.shape, index.shape, strict=False)
     ):
-        raise ShapeError(f"{what}: values of {show_shape(src.shape)} for an index of "
-                         f"{show_shape(index.shape)}; at least one value an index is wanted")
+        raise ShapeError(
+            f"{what}: values of {show_shape(src.shape)} for an index of "
+            f"{show_shape(index.shape)}; at least one value an index is wanted"
+        )
     return cast(S, src.shrink([(0, size) for size in index.shape]))
 
 
@@ -261,8 +287,10 @@ def scattered_sum(x: S, axis: int, index: S, value: S) -> S:
     if valid is not None:
         zero = UOp.const(value.dtype, 0)
         value = value.derive(UOp(Ops.WHERE, value.dtype, (valid, value.uop, zero)))
-    nodes = [node.broadcast_to(shape) if i == axis else axis_iota(shape[i], i, shape)
-             for i in range(x.ndim)]
+    nodes = [
+        node.broadcast_to(shape) if i == axis else axis_iota(shape[i], i, shape)
+        for i in range(x.ndim)
+    ]
     return value.derive(value.uop.scatter_at(x.shape, *nodes))
 
 

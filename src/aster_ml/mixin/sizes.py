@@ -50,8 +50,10 @@ def inferred_size(old: Sequence[Any], known: Sequence[Any], what: str = "reshape
             left.remove(size)
     if not fits:
         count, together = show_shape((prod(old),))[1:-1], show_shape((prod(known),))[1:-1]
-        raise ShapeError(f"{what}: {show_shape(tuple(old))} has {count} elements, which the known "
-                         f"sizes, {together} together, do not divide")
+        raise ShapeError(
+            f"{what}: {show_shape(tuple(old))} has {count} elements, which the known "
+            f"sizes, {together} together, do not divide"
+        )
     return prod(left) * (have // rest) if left else have // rest
 
 

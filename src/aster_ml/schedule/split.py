@@ -357,7 +357,7 @@ def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) 
                 continue
             for b in waiting:
                 if state[b] == 1:
-                    path = [x for x in stack[stack.index(b):] if state[x] == 1]
+                    path = [x for x in stack[stack.index(b) :] if state[x] == 1]
                     raise HazardError(version=cycle_version(drafts, path, params))
             stack.extend(waiting)
     return result
