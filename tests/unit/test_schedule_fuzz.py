@@ -13,34 +13,36 @@ from aster_ml.schedule.plan import CACHE
 from tests.unit.random_programs import Program, draw_program
 
 
-def check(seed: int, program: Program, got: list[Tensor], want: list[np.ndarray]) -> None:
+def check_program(seed: int, program: Program, got: list[Tensor], want: list[np.ndarray]) -> None:
     Tensor.realize(*got)
     for i, (t, array) in enumerate(zip(got, want, strict=True)):
         assert t.shape == array.shape, f"seed {seed}, result {i}"
         np.testing.assert_allclose(t.numpy(), array, rtol=1e-6, err_msg=f"seed {seed}, result {i}")
 
 
-def run(seeds: range, device: str | None = None, steps: int = 12, assigns: bool = False) -> None:
+def check_seeds(
+    seeds: range, device: str | None = None, steps: int = 12, assigns: bool = False
+) -> None:
     for seed in seeds:
         program = draw_program(seed, steps, assigns)
         arrays = program.draw_inputs(seed)
         tensors = [Tensor(a.copy(), device=device).realize() for a in arrays]
         got = program.run_tensors(*tensors)
         want = program.run_arrays(*arrays)
-        check(seed, program, got, want)
-        check(seed, program, tensors, arrays)
+        check_program(seed, program, got, want)
+        check_program(seed, program, tensors, arrays)
 
 
 def test_random_graphs() -> None:
-    run(range(150))
+    check_seeds(range(150))
 
 
 def test_random_graphs_with_updates_in_place() -> None:
-    run(range(1000, 1120), assigns=True)
+    check_seeds(range(1000, 1120), assigns=True)
 
 
 def test_long_random_graphs() -> None:
-    run(range(2000, 2020), steps=60, assigns=True)
+    check_seeds(range(2000, 2020), steps=60, assigns=True)
 
 
 @pytest.mark.parametrize(
@@ -57,18 +59,18 @@ def test_long_random_graphs() -> None:
 )
 def test_random_graphs_under_settings(settings: dict[str, int]) -> None:
     with Context(**settings):
-        run(range(3000, 3025), assigns=True)
+        check_seeds(range(3000, 3025), assigns=True)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on PATH")
 @pytest.mark.cc
 def test_random_graphs_as_c() -> None:
     with Context(CLANG=1):
-        run(range(4000, 4010), assigns=True)
+        check_seeds(range(4000, 4010), assigns=True)
 
 
 def test_random_graphs_on_the_interpreter() -> None:
-    run(range(5000, 5020), device="PYTHON", steps=8, assigns=True)
+    check_seeds(range(5000, 5020), device="PYTHON", steps=8, assigns=True)
 
 
 def test_random_graphs_replayed() -> None:
@@ -87,13 +89,13 @@ def test_random_graphs_replayed() -> None:
                     break
                 raise
             want = program.run_arrays(*arrays)
-            check(seed, program, got, want)
-            check(seed, program, tensors, arrays)
+            check_program(seed, program, got, want)
+            check_program(seed, program, tensors, arrays)
 
 
 def test_memory_of_all_of_them_is_planned_without_overlap() -> None:
     CACHE.clear()
-    run(range(7000, 7030), steps=40, assigns=True)
+    check_seeds(range(7000, 7030), steps=40, assigns=True)
     plans = [bound for schedule, _ in CACHE.entries.values() for bound in schedule.bound.values()]
     with_temporaries = 0
     for bound in plans:
