@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from aster_ml import Tensor, TinyJit
-from aster_ml.device import MEMORY
+from aster_ml.allocator import MEMORY
 from aster_ml.engine import compile as engine_compile
 from aster_ml.schedule import plan as plan_module
 from aster_ml.schedule.plan import CACHE, LARGE_BODY
