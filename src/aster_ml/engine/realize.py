@@ -21,7 +21,6 @@ from aster_ml.schedule.plan import plan
 from aster_ml.schedule.split import Schedule
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import show_shape
-from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 
@@ -45,7 +44,7 @@ def settle(u: UOp) -> UOp | None:
             x = x.src[0]
         elif x.op is Ops.CONTIGUOUS:
             below = settle(x.src[0])
-            if below is None or not is_whole_memory(below):
+            if below is None or below.base.op is not Ops.BUFFER or not row_major(below):
                 return None
             x = below
             break
@@ -56,6 +55,13 @@ def settle(u: UOp) -> UOp | None:
     for m in reversed(stack):
         x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
     return x
+
+
+def row_major(u: UOp) -> bool:
+    """Whether a view shows all of its buffer in order."""
+    while u.op is Ops.RESHAPE:
+        u = u.src[0]
+    return u.op is Ops.BUFFER
 
 
 class Request:
@@ -85,9 +91,21 @@ class Request:
                 f"the DISK device computes nothing: move the tensor first, "
                 f"x.to('CPU') (asked for {u!r})"
             )
-        view = UOp.new_memory(device, u.shape, u.dtype)
+        shape = u.shape
+        if not all(isinstance(s, int) for s in shape):
+            raise_symbolic(u)
+        buffer = UOp.new_buffer(device, prod(shape), u.dtype)
+        view = buffer if shape == buffer.shape else buffer.mop(Ops.RESHAPE, shape)
         self.fresh.append(view.store(u))
         self.results.append((u, view))
+
+
+def raise_symbolic(u: UOp) -> None:
+    """Symbolic results have no size to allocate for."""
+    raise ShapeError(
+        f"a result of symbolic shape {u.shape} cannot be realized; shrink it to a "
+        "fixed size, or reduce over the symbolic axis"
+    )
 
 
 def strip_effects(u: UOp) -> UOp | None:
@@ -198,7 +216,7 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
         # They may have effects of their own, which others wait for.
         asked += late
         captured = capture(request.fresh, request.assigns, storage.stand_in)
-    schedule, hit = plan(captured.body, captured.size)
+    schedule, hit = plan(captured.body)
     GlobalCounters.schedule_s += time.perf_counter() - start
     if hit:
         GlobalCounters.schedule_hits += 1

@@ -19,15 +19,13 @@ from aster_ml.uop.ops import BodyArg, Ops, ParamArg
 class Captured(NamedTuple):
     """`body` is a SINK of STOREs; PARAM i of it stands for `buffers[i]`.
 
-    `effects` are the AFTER nodes of the user's graph whose STOREs the body runs; `size` is how many
-    nodes that graph has, about as many as the body.
+    `effects` are the AFTER nodes of the user's graph whose STOREs the body runs.
     """
 
     body: UOp
     buffers: list[UOp]
     values: dict[str, int]
     effects: list[UOp]
-    size: int = 0
 
 
 def capture(
@@ -82,4 +80,4 @@ def capture(
                 if s not in new:
                     stack.append((s, False))
     body = UOp(Ops.SINK, dtypes.void, tuple([new[root] for root in roots]), BodyArg(len(fresh)))
-    return Captured(body, buffers, values, effects, len(new))
+    return Captured(body, buffers, values, effects)

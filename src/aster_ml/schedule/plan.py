@@ -17,50 +17,60 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-# Nodes that all bodies and kernels in the cache may have together.
+# Nodes that all bodies in the cache may have together.
 MAX_CACHED_NODES = 500_000
-# A body with more nodes than this is known by its digest, so that nothing of it has to stay.
-LARGE_BODY = 1000
+# A body with more nodes is kept from the second time on that it is planned: most graphs of such a
+# size are built once, and then nothing of them should stay.
+LARGE_BODY = 20_000
 
 
 class ScheduleCache:
-    """Schedules by body and settings; past the limit the oldest go."""
+    """Schedules by body and settings; past the limit those not used for longest go."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[object, ...], tuple[Schedule, int]] = {}
         self.nodes = 0
+        # Digests of large bodies that were planned once.
+        self.seen: dict[tuple[object, ...], None] = {}
 
     def get(self, key: tuple[object, ...]) -> Schedule | None:
         """What is kept under a key."""
         found = self.entries.get(key)
         return None if found is None else found[0]
 
-    def put(self, key: tuple[object, ...], schedule: Schedule, nodes: int) -> None:
-        """Keeps a schedule, which keeps so many nodes alive."""
-        self.entries[key] = schedule, nodes
-        self.nodes += nodes
+    def put(self, body: UOp, settings: tuple[object, ...], schedule: Schedule) -> None:
+        """Keeps a schedule, unless its body is large and new."""
+        count = len(toposort(body))
+        if count > LARGE_BODY:
+            mark = (body.digest, *settings)
+            if mark not in self.seen:
+                if len(self.seen) >= MAX_CACHED_NODES // LARGE_BODY:
+                    del self.seen[next(iter(self.seen))]
+                self.seen[mark] = None
+                return
+        self.entries[body, *settings] = schedule, count
+        self.nodes += count
         while self.nodes > MAX_CACHED_NODES and len(self.entries) > 1:
             self.nodes -= self.entries.pop(next(iter(self.entries)))[1]
 
     def clear(self) -> None:
         """Forgets all schedules."""
         self.entries.clear()
+        self.seen.clear()
         self.nodes = 0
 
 
 CACHE = ScheduleCache()
 
 
-def plan(body: UOp, size: int | None = None) -> tuple[Schedule, bool]:
-    """The schedule of a body (of this many nodes), and whether it was in the cache."""
-    size = len(toposort(body)) if size is None else size
-    key = (body if size <= LARGE_BODY else body.digest, *stage_key("schedule"))
-    found = CACHE.get(key)
+def plan(body: UOp) -> tuple[Schedule, bool]:
+    """The schedule of a body, and whether it was in the cache."""
+    settings = stage_key("schedule")
+    found = CACHE.get((body, *settings))
     if found is not None:
         return found, True
     schedule = make_schedule(body)
-    kernels = {step.ast for step in schedule.steps if step.ast is not None}
-    CACHE.put(key, schedule, len(toposort(*kernels)) + (size if size <= LARGE_BODY else 0))
+    CACHE.put(body, settings, schedule)
     return schedule, False
 
 
