@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from aster_ml import Device, Tensor, __version__
+from aster_ml.allocator import format_bytes
 from aster_ml.config import SETTINGS
-from aster_ml.device import STORAGE_KINDS, DeviceRow, format_bytes
+from aster_ml.device import STORAGE_KINDS, DeviceRow
 from aster_ml.errors import AsterError
 from aster_ml.runtime.object_cache import cache_folder
 

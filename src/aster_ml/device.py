@@ -1,6 +1,6 @@
-"""Buffers, allocators, programs and the registry of devices.
+"""Buffers and the registry of devices.
 
-Receives device names, sizes and dtypes; returns memory and things that can run. What a device is
+Receives device names, sizes and dtypes; returns memory and backends. What a device is
 made of lives in `runtime/<name>.py`, which this module looks up by name and never imports by hand.
 Knows nothing of graphs, of what a kernel computes, or of tensors.
 
@@ -11,71 +11,27 @@ device works here, else a sentence that says what is absent and what would bring
 
 from __future__ import annotations
 
-import abc
 import functools
-import gc
 import importlib
 import os
 import sys
 import threading
 import weakref
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from aster_ml.allocator import DRAINED, MEMORY, Allocator
+from aster_ml.backend import Backend
 from aster_ml.config import DEV
 from aster_ml.dtype import DType, to_numpy_dtype
-from aster_ml.errors import ArgumentError, DeviceError, InternalError, OutOfMemoryError
-from aster_ml.target import Target
+from aster_ml.errors import ArgumentError, DeviceError, DTypeError, InternalError
 
 # The kinds of device, best first. DISK and NPY hold data and run nothing.
 KINDS = ("CPU", "OPENCL", "PYTHON", "NULL", "DISK", "NPY")
 STORAGE_KINDS = frozenset({"DISK", "NPY"})
-
-# How many messages books let pile up, and how large a freed block may be to wait among them.
-INBOX_LENGTH, LARGE_BYTES = 64, 1 << 20
-
-
-def format_bytes(nbytes: int) -> str:
-    """`1536` -> `1.5 KB`, in powers of 1024."""
-    size = float(nbytes)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TB"
-
-
-class Drained(abc.ABC):
-    """Bookkeeping that finalisers may change.
-
-    A finaliser can run between any two steps of any thread, also in the middle of the bookkeeping
-    itself, so it must not wait for a lock. It only appends to `inbox`, which is atomic; whoever
-    asks for a result, or finds the inbox long, works it off with the lock held.
-    """
-
-    def __init__(self) -> None:
-        self.inbox: deque[Any] = deque()
-        self.lock = threading.Lock()
-        DRAINED.add(self)
-
-    def settle(self) -> None:
-        """Works the inbox off, unless somebody is at it."""
-        if self.lock.acquire(blocking=False):
-            try:
-                self.drain()
-            finally:
-                self.lock.release()
-
-    @abc.abstractmethod
-    def drain(self) -> None:
-        """Works the inbox off; called with the lock held."""
-
-
-DRAINED: weakref.WeakSet[Drained] = weakref.WeakSet()
 
 
 def renew_locks_after_fork() -> None:
@@ -85,201 +41,16 @@ def renew_locks_after_fork() -> None:
     Device.lock = threading.RLock()
 
 
-class MemoryCounter(Drained):
-    """Bytes that buffers hold, and the most they ever held, by device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: defaultdict[str, int] = defaultdict(int)
-        self.most: defaultdict[str, int] = defaultdict(int)
-
-    def add(self, device: str, nbytes: int) -> None:
-        """Counts `nbytes` more on `device`, fewer when negative."""
-        self.inbox.append((device, nbytes))
-        if len(self.inbox) >= INBOX_LENGTH:
-            self.settle()
-
-    def drain(self) -> None:
-        """Takes in what was posted."""
-        while self.inbox:
-            device, nbytes = self.inbox.popleft()
-            for key in (device, ""):
-                self.held[key] += nbytes
-                if self.held[key] > self.most[key]:
-                    self.most[key] = self.held[key]
-
-    def in_use(self, device: str = "") -> int:
-        """Bytes held on `device` now; on all devices when none is named."""
-        with self.lock:
-            self.drain()
-            return self.held[device]
-
-    def peak(self, device: str = "") -> int:
-        """The most bytes that were held at once since the last `reset_peak`."""
-        with self.lock:
-            self.drain()
-            return self.most[device]
-
-    def reset_peak(self) -> None:
-        """Starts the peaks again from what is held now."""
-        with self.lock:
-            self.drain()
-            self.most = self.held.copy()
-
-
-MEMORY = MemoryCounter()
-
-
-class Allocator(abc.ABC):
-    """Memory of one device. A handle is whatever the device calls a piece of memory.
-
-    Copies return when the data is there: a later change of the host's side does no harm.
-    """
-
-    @abc.abstractmethod
-    def alloc(self, nbytes: int) -> Any:
-        """A handle on at least `nbytes` bytes with no particular content."""
-
-    @abc.abstractmethod
-    def free(self, handle: Any, nbytes: int) -> None:
-        """Gives back what `alloc(nbytes)` returned. May run in a finaliser: waits for nothing."""
-
-    @abc.abstractmethod
-    def copyin(self, handle: Any, source: memoryview) -> None:
-        """Host to device, all bytes of `source` (contiguous, format "B")."""
-
-    @abc.abstractmethod
-    def copyout(self, target: memoryview, handle: Any) -> None:
-        """Device to host, as many bytes as `target` (contiguous, writable, format "B") has."""
-
-    @abc.abstractmethod
-    def offset(self, handle: Any, byte_offset: int, nbytes: int) -> Any:
-        """A handle on a part of the memory of another."""
-
-    def as_memoryview(self, handle: Any, nbytes: int) -> memoryview | None:
-        """The memory itself as seen from the host, or None where the host cannot see it."""
-        return None
-
-    def can_wrap(self, owner: Any, alignment: int = 1) -> bool:
-        """Whether `wrap` takes `owner` and an address of it at this alignment."""
-        return False
-
-    def wrap(self, owner: Any, nbytes: int) -> Any:
-        """A handle on memory that `owner` (NumPy array, bytes, mmap, ...) holds; no copy."""
-        raise DeviceError(f"{type(self).__name__} cannot take over memory of the host; copy it in")
-
-    def is_readonly(self, handle: Any) -> bool:
-        """Whether kernels must not write there (bytes, a file opened for reading)."""
-        return False
-
-    def free_cache(self) -> int:
-        """Gives memory that is kept for reuse back to the system; returns how many bytes."""
-        return 0
-
-
-def size_class(nbytes: int) -> int:
-    """The size that a pooled block of `nbytes` has: at most a sixteenth more, at least 64."""
-    step = 64 if nbytes <= 2048 else 1 << ((nbytes - 1).bit_length() - 5)
-    return (nbytes + step - 1) & -step or 64
-
-
-class PooledAllocator(Drained, Allocator):
-    """An allocator that keeps freed blocks and hands them out again.
-
-    Fresh memory costs a page fault every 4 KB, more than many kernels take, so blocks are reused by
-    size class. Past `limit_bytes` of unused blocks the oldest go back to the system. Subclasses
-    give `alloc_block` (raises MemoryError when there is no room) and `free_block`.
-    """
-
-    def __init__(self, device: str, limit_bytes: int) -> None:
-        Drained.__init__(self)
-        self.device = device
-        self.limit_bytes = limit_bytes
-        self.pool_bytes = 0
-        self.serial = 0
-        # Every unused block by the order in which it came, and the orders of each size class.
-        self.blocks: dict[int, tuple[int, Any]] = {}
-        self.classes: dict[int, deque[int]] = {}
-
-    @abc.abstractmethod
-    def alloc_block(self, nbytes: int) -> Any:
-        """Fresh memory. Raises: MemoryError when there is no room."""
-
-    @abc.abstractmethod
-    def free_block(self, handle: Any, nbytes: int) -> None:
-        """Gives fresh memory back to the system."""
-
-    def alloc(self, nbytes: int) -> Any:
-        """A block of the pool where one fits, else a fresh one.
-
-        Raises: OutOfMemoryError when there is no room even with the pool emptied.
-        """
-        wanted = size_class(nbytes)
-        with self.lock:
-            if self.inbox:
-                self.drain()
-            serials = self.classes.get(wanted)
-            if serials:
-                self.pool_bytes -= wanted
-                # The youngest block of the class is the likeliest to be in the processor's cache.
-                return self.blocks.pop(serials.pop())[1]
-        try:
-            return self.alloc_block(wanted)
-        except MemoryError as error:
-            reason = str(error)
-        gc.collect()
-        self.free_cache()
-        try:
-            return self.alloc_block(wanted)
-        except MemoryError:
-            used = format_bytes(MEMORY.in_use(self.device))
-            raise OutOfMemoryError(
-                f"{self.device} has no room for {format_bytes(nbytes)}: {used} in use by live "
-                f"buffers, {format_bytes(self.pool_bytes)} kept for reuse"
-                + (f" ({reason})" if reason else "")
-                + "; smaller batches, or dropping tensors that are no longer needed, would help"
-            ) from None
-
-    def free(self, handle: Any, nbytes: int) -> None:
-        """Puts a block back into the pool."""
-        self.inbox.append((size_class(nbytes), handle))
-        if nbytes >= LARGE_BYTES or len(self.inbox) >= INBOX_LENGTH:
-            self.settle()
-
-    def drain(self) -> None:
-        """Takes freed blocks in, then lets the oldest go until the pool is within its limit."""
-        while self.inbox:
-            nbytes, handle = self.inbox.popleft()
-            self.serial += 1
-            self.blocks[self.serial] = (nbytes, handle)
-            self.classes.setdefault(nbytes, deque()).append(self.serial)
-            self.pool_bytes += nbytes
-        if self.pool_bytes > self.limit_bytes:
-            self.shrink_to(self.limit_bytes)
-
-    def shrink_to(self, limit_bytes: int) -> None:
-        """Frees unused blocks, oldest first, until at most `limit_bytes` are kept."""
-        while self.pool_bytes > limit_bytes:
-            serial = next(iter(self.blocks))
-            nbytes, handle = self.blocks.pop(serial)
-            # Serials of a class ascend, so the oldest block of all is the first of its class.
-            self.classes[nbytes].popleft()
-            self.pool_bytes -= nbytes
-            self.free_block(handle, nbytes)
-
-    def free_cache(self) -> int:
-        """Frees all unused blocks; returns how many bytes they had."""
-        with self.lock:
-            self.drain()
-            before = self.pool_bytes
-            self.shrink_to(0)
-            return before
-
-
 class Export(np.ndarray[Any, Any]):
     """Bytes of a buffer as the outside sees them; keeps the buffer, and so the memory, alive."""
 
     owner: Any = None
+
+
+# In place of a base's handle in a view that was deallocated: it sees nothing until it is allocated.
+RELEASED = object()
+# Counts what names a buffer from outside of this module; set by the layer that has such names.
+NAMES_OF: list[Callable[[Buffer], int]] = []
 
 
 class Buffer:
@@ -287,12 +58,12 @@ class Buffer:
 
     A view (`base` given) shares the memory of its base from byte `offset` on. `opaque` is memory
     that something else holds (a NumPy array, bytes, an mmap): it is kept alive, used in place and
-    never pooled.
+    never pooled. `initial_value` are bytes to begin with, `uop_refcount` references to begin with.
     """
 
     __slots__ = (
-        "__weakref__", "_base", "_base_handle", "_exports", "_handle", "_owns", "allocator",
-        "device", "dtype", "nbytes", "offset", "opaque", "size",
+        "__weakref__", "_base", "_base_handle", "_exports", "_handle", "_owns", "_references",
+        "allocator", "device", "dtype", "nbytes", "offset", "opaque", "size",
     )  # fmt: skip
 
     def __init__(
@@ -303,7 +74,11 @@ class Buffer:
         opaque: Any = None,
         base: Buffer | None = None,
         offset: int = 0,
+        initial_value: bytes | None = None,
+        uop_refcount: int = 0,
+        preallocate: bool = False,
     ) -> None:
+        self._references = uop_refcount
         self._handle: Any = None
         self._owns = False
         self._base_handle: Any = None
@@ -330,8 +105,16 @@ class Buffer:
                 )
         elif offset != 0:
             raise InternalError(f"buffer: offset {offset} without a base")
-        if opaque is not None:
+        if opaque is not None or preallocate:
             self.allocate()
+        if initial_value is not None:
+            self.copyin(initial_value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._base is not None:
+            return rebuild_view, (self._base, self.size, self.dtype, self.offset)
+        content = bytes(self.as_memoryview(copy=True)) if self.is_allocated() else None
+        return rebuild_buffer, (self.device, self.size, self.dtype, content)
 
     def __repr__(self) -> str:
         state = "allocated" if self.is_allocated() else "not allocated"
@@ -352,7 +135,8 @@ class Buffer:
         base = self._base
         # A base that was freed and allocated again has another handle.
         if self._handle is None or (base is not None and base._handle is not self._base_handle):
-            if base is None or base._handle is None or base.allocator is None:
+            released = self._base_handle is RELEASED
+            if base is None or base._handle is None or base.allocator is None or released:
                 raise InternalError(f"{self!r} was used before it was allocated")
             self._base_handle = base._handle
             self._handle = base.allocator.offset(base._handle, self.offset, self.nbytes)
@@ -362,6 +146,23 @@ class Buffer:
         """Whether there is memory behind it."""
         return self.base._handle is not None
 
+    def is_initialized(self) -> bool:
+        """Whether it is allocated and, for a view, has a handle of its own on the memory."""
+        base = self._base
+        if base is None:
+            return self._handle is not None
+        return base._handle is not None and base._handle is self._base_handle
+
+    @property
+    def uop_refcount(self) -> int:
+        """How many nodes name this memory, and how many more `ref` has counted."""
+        return self._references + sum([count(self) for count in NAMES_OF])
+
+    def ref(self, count: int) -> Buffer:
+        """Counts `count` more references, fewer when negative; returns itself."""
+        self._references += count
+        return self
+
     def is_readonly(self) -> bool:
         """Whether the memory must not be written (bytes, a file opened for reading)."""
         base = self.base
@@ -369,20 +170,25 @@ class Buffer:
 
     def ensure_allocated(self) -> Buffer:
         """Allocates unless that was done; returns itself."""
-        if not self.is_allocated():
-            self.base.allocate()
+        if self._base is None:
+            if self._handle is None:
+                self.allocate()
+        elif not self.is_initialized():
+            self.allocate()
         return self
 
     def allocate(self) -> Buffer:
-        """Takes memory from the device; returns itself.
+        """Takes memory from the device, a view that of its base; returns itself.
 
         Raises: InternalError when it has some; OutOfMemoryError; DeviceError.
         """
-        if self._base is not None:
-            self._base.allocate()
-            return self
-        if self._handle is not None:
+        if self.is_initialized():
             raise InternalError(f"{self!r} is allocated twice")
+        if self._base is not None:
+            base = self._base.ensure_allocated()
+            self._base_handle = base._handle
+            self._handle = require(base.allocator).offset(base._handle, self.offset, self.nbytes)
+            return self
         self.allocator = allocator = Device[self.device].allocator
         if self.opaque is not None:
             self._handle = allocator.wrap(self.opaque, self.nbytes)
@@ -395,10 +201,15 @@ class Buffer:
     def deallocate(self) -> None:
         """Gives the memory back. What still sees it from outside keeps it until it is done.
 
-        Raises: InternalError for a view or when there is no memory.
+        A view lets go of its base's memory; the base keeps it.
+
+        Raises: InternalError when there is no memory.
         """
-        if self._base is not None or self._handle is None:
+        if self._handle is None:
             raise InternalError(f"{self!r} has no memory of its own to give back")
+        if self._base is not None:
+            self._handle, self._base_handle = None, RELEASED
+            return
         exports = self.live_exports()
         if exports:
             heir = Buffer(self.device, self.size, self.dtype)
@@ -422,12 +233,12 @@ class Buffer:
         if self._owns and not finalizing():
             self._release()
 
-    def view(self, size: int, dtype: DType, offset_bytes: int = 0) -> Buffer:
-        """Another buffer on a part of the same memory.
+    def view(self, size: int, dtype: DType, offset: int = 0) -> Buffer:
+        """Another buffer on a part of the same memory, from byte `offset` of this one on.
 
         Raises: ArgumentError when the part is not inside.
         """
-        return Buffer(self.device, size, dtype, base=self, offset=offset_bytes)
+        return Buffer(self.device, size, dtype, base=self, offset=offset)
 
     def live_exports(self) -> list[Export]:
         """The memoryviews and arrays outside that see this memory without a copy."""
@@ -495,11 +306,53 @@ class Buffer:
         self.base._exports.append(weakref.ref(export))
         return export.data
 
+    def as_buffer(self, allow_zero_copy: bool = False, force_zero_copy: bool = False) -> memoryview:
+        """The bytes as a memoryview: a copy, or the memory itself where that is allowed.
+
+        Raises: DeviceError when it has to be the memory itself and the host cannot see that.
+        """
+        require(self.base.allocator if self.is_allocated() else None)
+        if force_zero_copy and self.nbytes:
+            seen = require(self.base.allocator).as_memoryview(self.handle, self.nbytes)
+            if seen is None:
+                raise DeviceError(
+                    f"as_buffer: the host does not see the memory of {self.device}; "
+                    "allow_zero_copy=True copies where that is so"
+                )
+        return self.as_memoryview(copy=not (allow_zero_copy or force_zero_copy))
+
+    def as_typed_buffer(
+        self,
+        shape: tuple[int, ...] | None = None,
+        allow_zero_copy: bool = False,
+        force_zero_copy: bool = False,
+    ) -> memoryview:
+        """`as_buffer` with elements of our dtype, in this shape.
+
+        Raises: DTypeError for dtypes that memoryviews do not know (bfloat16, fp8).
+        """
+        fmt = self.dtype.fmt
+        if fmt is None:
+            raise DTypeError(f"memoryviews have no {self.dtype.name}; .numpy() gives the elements")
+        data: Any = self.as_buffer(allow_zero_copy, force_zero_copy)
+        typed: memoryview = data.cast(fmt) if shape is None else data.cast(fmt, shape)
+        return typed
+
     def numpy(self, copy: bool = False) -> np.ndarray[Any, Any]:
         """The elements as a flat array, under the same terms as `as_memoryview`."""
         if not self.size:
             return np.empty(0, dtype=to_numpy_dtype(self.dtype))
         return np.frombuffer(self.as_memoryview(copy), dtype=to_numpy_dtype(self.dtype))
+
+
+def rebuild_buffer(device: str, size: int, dtype: DType, content: bytes | None) -> Buffer:
+    """A buffer from what pickling wrote."""
+    return Buffer(device, size, dtype, initial_value=content)
+
+
+def rebuild_view(base: Buffer, size: int, dtype: DType, offset: int) -> Buffer:
+    """A view from what pickling wrote."""
+    return base.view(size, dtype, offset)
 
 
 def require(allocator: Allocator | None) -> Allocator:
@@ -520,94 +373,6 @@ def flat_bytes(source: Any) -> memoryview:
     if not data.c_contiguous:
         raise ArgumentError("a copy to or from a device wants contiguous memory; these are strided")
     return data if data.format == "B" and data.ndim == 1 else data.cast("B")
-
-
-class Program(abc.ABC):
-    """A loaded kernel."""
-
-    name: str
-
-    @abc.abstractmethod
-    def __call__(
-        self,
-        handles: tuple[Any, ...],
-        vars: tuple[int, ...] = (),
-        global_size: tuple[int, ...] = (1, 1, 1),
-        local_size: tuple[int, ...] | None = None,
-        wait: bool = False,
-    ) -> float | None:
-        """Launches on memory and the values of variables; with `wait`, returns the seconds."""
-
-
-class Call(NamedTuple):
-    """One launch in a recorded graph.
-
-    `n` is the size of the range that is split in `parts`; where the target has work-groups both
-    are unused. `barrier_after` says that a later call may read or overwrite what this one touches.
-    """
-
-    program: Program
-    handles: tuple[Any, ...]
-    vars: tuple[int, ...] = ()
-    n: int = 1
-    parts: int = 1
-    barrier_after: bool = True
-
-
-class Graph(abc.ABC):
-    """Recorded launches that replay as one."""
-
-    @abc.abstractmethod
-    def set_handle(self, call: int, slot: int, handle: Any) -> None:
-        """Gives a call other memory."""
-
-    @abc.abstractmethod
-    def set_var(self, call: int, slot: int, value: int) -> None:
-        """Gives a call another value of its variable number `slot`."""
-
-    @abc.abstractmethod
-    def set_size(self, call: int, n: int) -> None:
-        """Gives a call another size of the range that is split."""
-
-    @abc.abstractmethod
-    def run(self) -> None:
-        """Runs all calls in order."""
-
-
-class Backend(abc.ABC):
-    """What the rest of Aster needs of one device."""
-
-    name: str
-    allocator: Allocator
-
-    def __init__(self, name: str, allocator: Allocator) -> None:
-        self.name = name
-        self.allocator = allocator
-
-    @property
-    @abc.abstractmethod
-    def target(self) -> Target:
-        """What the device can do, under the settings of now."""
-
-    @abc.abstractmethod
-    def compile(self, source: str) -> bytes:
-        """Source text in the target's language as a binary. Raises: CompileError."""
-
-    @abc.abstractmethod
-    def load(self, name: str, binary: bytes) -> Program:
-        """The function `name` of a compiled binary, ready to launch."""
-
-    def make_graph(self, calls: Sequence[Call]) -> Graph | None:
-        """The launches as one replayable object, or None where the device has no such thing."""
-        return None
-
-    def disassemble(self, source: str) -> str:
-        """What the source becomes, for DEBUG=7."""
-        return f"({self.name} has no disassembly)"
-
-    def synchronize(self) -> None:
-        """Waits until everything launched is done."""
-        return
 
 
 class DeviceRow(NamedTuple):

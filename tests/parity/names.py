@@ -15,7 +15,7 @@ import numpy as np
 
 import aster_ml
 from aster_ml import config
-from aster_ml.device import Backend
+from aster_ml.backend import Backend
 from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype, truncate
 from aster_ml.engine import storage
 from aster_ml.uop.graph import toposort

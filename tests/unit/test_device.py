@@ -12,17 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aster_ml.allocator import MEMORY, MemoryCounter, PooledAllocator, format_bytes, size_class
 from aster_ml.config import DEV, Context
-from aster_ml.device import (
-    MEMORY,
-    Buffer,
-    Device,
-    MemoryCounter,
-    PooledAllocator,
-    format_bytes,
-    load_runtime,
-    size_class,
-)
+from aster_ml.device import Buffer, Device, load_runtime
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, DeviceError, InternalError, OutOfMemoryError
 

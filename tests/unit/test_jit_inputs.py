@@ -315,7 +315,7 @@ def test_kernels_are_counted_on_replay() -> None:
 
 
 def test_memory_does_not_grow_over_replays() -> None:
-    from aster_ml.device import MEMORY
+    from aster_ml.allocator import MEMORY
     from aster_ml.uop.node import NODES
 
     weight = Tensor(ramp(256)).realize()
@@ -333,7 +333,7 @@ def test_memory_does_not_grow_over_replays() -> None:
 
 
 def test_arguments_are_not_kept_alive() -> None:
-    from aster_ml.device import MEMORY
+    from aster_ml.allocator import MEMORY
 
     jitted = TinyJit(lambda x: x.sum())
     before = MEMORY.in_use()

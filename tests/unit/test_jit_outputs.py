@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, TinyJit
-from aster_ml.device import MEMORY
+from aster_ml.allocator import MEMORY
 from aster_ml.errors import GradientError, JitError
 from tests.unit.jit_helpers import ramp, vector
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aster_ml.allocator import MEMORY
 from aster_ml.config import Context
-from aster_ml.device import MEMORY, Buffer, Device
+from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.errors import CompileError, InternalError
 from aster_ml.runtime import cpu, cpu_pool, host_memory, llvm_jit

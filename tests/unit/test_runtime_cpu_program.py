@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aster_ml.backend import Call
 from aster_ml.config import Context
-from aster_ml.device import Buffer, Call, Device
+from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.runtime import cpu_program

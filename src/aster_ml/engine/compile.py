@@ -13,10 +13,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from aster_ml.backend import Backend, Program
 from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import Opt
 from aster_ml.config import CACHE, DEBUG, SPEC, debug_shown, stage_key
-from aster_ml.device import Backend, Program
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.estimate import Estimates, estimate
 from aster_ml.errors import DeviceError

@@ -9,8 +9,8 @@ from __future__ import annotations
 import atexit
 from typing import ClassVar
 
+from aster_ml.allocator import MEMORY
 from aster_ml.config import DEBUG
-from aster_ml.device import MEMORY
 
 
 class CounterMeta(type):

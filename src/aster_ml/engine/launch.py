@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from aster_ml.allocator import MEMORY
 from aster_ml.config import DEBUG, debug_shown, stage_key
-from aster_ml.device import MEMORY, Buffer, Device
+from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.engine.compile import Compiled, compile_kernel
 from aster_ml.engine.counters import GlobalCounters

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from aster_ml.backend import Call, Graph
 from aster_ml.config import DEBUG, debug_shown
-from aster_ml.device import Buffer, Call, Device, Graph
+from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import Compiled
 from aster_ml.engine.counters import GlobalCounters

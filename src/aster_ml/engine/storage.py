@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from typing import Any
 
-from aster_ml.device import Buffer
-from aster_ml.uop.node import UOp
+from aster_ml.device import NAMES_OF, Buffer
+from aster_ml.dtype import DType
+from aster_ml.uop.node import REDUCERS, UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 
 BUFFERS: weakref.WeakKeyDictionary[UOp, Buffer] = weakref.WeakKeyDictionary()
@@ -52,6 +54,30 @@ def buffer_of(u: UOp) -> Buffer:
     if found is None:
         found = BUFFERS[u] = Buffer(u.arg.device, u.arg.size, u.dtype)
     return found
+
+
+def names_of(buffer: Buffer) -> int:
+    """How many BUFFER nodes that are alive have this memory."""
+    return sum([found is buffer for found in BUFFERS.values()])
+
+
+NAMES_OF.append(names_of)
+
+
+def reduce_node(u: UOp) -> tuple[Any, ...]:
+    """How a BUFFER node is pickled: its number means nothing elsewhere, its memory goes along."""
+    return restore_node, (u.arg.device, u.arg.size, u.dtype, BUFFERS.get(u))
+
+
+def restore_node(device: str, size: int, dtype: DType, buffer: Buffer | None) -> UOp:
+    """A BUFFER node from what pickling wrote."""
+    node = UOp.new_buffer(device, size, dtype)
+    if buffer is not None:
+        attach(node, buffer)
+    return node
+
+
+REDUCERS[Ops.BUFFER] = reduce_node
 
 
 def stand_in(u: UOp) -> UOp | None:

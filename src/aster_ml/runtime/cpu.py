@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from aster_ml.backend import Backend, Call, Graph, Program
 from aster_ml.config import CLANG
-from aster_ml.device import Backend, Call, Graph, Program
 from aster_ml.errors import InternalError
 from aster_ml.runtime import clang, llvm_jit
 from aster_ml.runtime.cpu_pool import thread_count

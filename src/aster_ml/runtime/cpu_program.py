@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from aster_ml.device import Call, Graph, Program
+from aster_ml.backend import Call, Graph, Program
 from aster_ml.errors import InternalError
 from aster_ml.runtime.clang import LoadedLibrary
 from aster_ml.runtime.cpu_pool import POOL, Words, thread_count

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from aster_ml.device import Allocator, Backend, Program
+from aster_ml.allocator import Allocator
+from aster_ml.backend import Backend, Program
 from aster_ml.errors import DeviceError, OutOfMemoryError
 from aster_ml.target import Target
 

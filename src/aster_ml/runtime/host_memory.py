@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from aster_ml.device import MEMORY, PooledAllocator, format_bytes
+from aster_ml.allocator import MEMORY, PooledAllocator, format_bytes
 from aster_ml.errors import ArgumentError, DeviceError
 
 ALIGNMENT = 64

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from aster_ml.device import Backend, Program
+from aster_ml.backend import Backend, Program
 from aster_ml.errors import DeviceError
 from aster_ml.runtime.host_memory import HostAllocator
 from aster_ml.target import Target

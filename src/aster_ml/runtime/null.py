@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from aster_ml.device import Allocator, Backend, Program
+from aster_ml.allocator import Allocator
+from aster_ml.backend import Backend, Program
 from aster_ml.errors import DeviceError
 from aster_ml.target import Target
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from aster_ml.device import Backend, PooledAllocator, Program, format_bytes
+from aster_ml.allocator import PooledAllocator, format_bytes
+from aster_ml.backend import Backend, Program
 from aster_ml.errors import CompileError, DeviceError, OutOfMemoryError
 from aster_ml.runtime import object_cache
 from aster_ml.target import INTEGERS, PLAIN_OPS, Target

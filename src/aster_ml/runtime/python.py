@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aster_ml.device import Backend, Program
+from aster_ml.backend import Backend, Program
 from aster_ml.dtype import dtypes, to_numpy_dtype
 from aster_ml.errors import CompileError, InternalError
 from aster_ml.runtime.host_memory import HostAllocator, HostHandle

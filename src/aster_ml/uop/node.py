@@ -16,6 +16,7 @@ from typing import Any, Self, TypeAlias
 
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
 from aster_ml.errors import ArgumentError, InternalError, ShapeError
+from aster_ml.helpers import prod
 from aster_ml.mixin.elementwise import ElementwiseMixin
 from aster_ml.mixin.movement import MovementMixin
 from aster_ml.mixin.reduce import ReduceMixin
@@ -26,6 +27,7 @@ from aster_ml.uop.infer import (
     infer_bounds,
     infer_device,
     infer_shape,
+    max_shape,
     merged_arg,
 )
 from aster_ml.uop.ops import (
@@ -47,6 +49,8 @@ sint: TypeAlias = "int | UOp"
 NODES: dict[Any, weakref.ref[UOp]] = {}
 UNSET: Any = object()
 BUFFER_IDS = itertools.count()
+# How nodes of some ops are pickled; set by the layer that knows what else belongs to them.
+REDUCERS: dict[Ops, Callable[[UOp], tuple[Any, ...]]] = {}
 
 
 def unnamed(u: UOp) -> frozenset[UOp]:
@@ -138,7 +142,16 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
             del NODES[self._key]
 
     def __reduce__(self) -> tuple[Any, ...]:
+        special = REDUCERS.get(self.op)
+        if special is not None:
+            return special(self)
         return UOp, (self.op, self.dtype, self.src, self.arg)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
 
     def __repr__(self) -> str:
         dtype = "" if self.dtype is dtypes.void else f" {self.dtype.name}"
@@ -282,6 +295,15 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
         """A buffer node unlike any other; memory is attached elsewhere."""
         return UOp(Ops.BUFFER, dtype, (), BufferArg(next(BUFFER_IDS), device, size))
+
+    @staticmethod
+    def new_memory(device: str, shape: Shape, dtype: DType) -> UOp:
+        """A new buffer seen in this shape; symbolic axes have room for their largest size."""
+        room = max_shape(shape)
+        u = UOp.new_buffer(device, prod(room), dtype)
+        if room != u.shape:
+            u = u.mop(Ops.RESHAPE, room)
+        return u if room == shape else u.mop(Ops.SHRINK, tuple([(0, s) for s in shape]))
 
     @staticmethod
     def param(slot: int, size: int, dtype: DType, device: str | None = None) -> UOp:
