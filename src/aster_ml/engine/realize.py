@@ -13,14 +13,14 @@ from aster_ml.config import DEBUG, debug_shown
 from aster_ml.engine import storage
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.launch import RECORDER, run_schedule
-from aster_ml.errors import DeviceError, ShapeError
-from aster_ml.helpers import pluralize, prod
+from aster_ml.errors import DeviceError
+from aster_ml.helpers import pluralize
 from aster_ml.schedule.capture import Captured, capture
 from aster_ml.schedule.effects import Effects
 from aster_ml.schedule.plan import plan
 from aster_ml.schedule.split import Schedule
 from aster_ml.uop.graph import toposort
-from aster_ml.uop.infer import show_shape
+from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 
@@ -44,7 +44,7 @@ def settle(u: UOp) -> UOp | None:
             x = x.src[0]
         elif x.op is Ops.CONTIGUOUS:
             below = settle(x.src[0])
-            if below is None or below.base.op is not Ops.BUFFER or not row_major(below):
+            if below is None or not is_whole_memory(below):
                 return None
             x = below
             break
@@ -55,13 +55,6 @@ def settle(u: UOp) -> UOp | None:
     for m in reversed(stack):
         x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
     return x
-
-
-def row_major(u: UOp) -> bool:
-    """Whether a view shows all of its buffer in order."""
-    while u.op is Ops.RESHAPE:
-        u = u.src[0]
-    return u.op is Ops.BUFFER
 
 
 class Request:
@@ -91,21 +84,9 @@ class Request:
                 f"the DISK device computes nothing: move the tensor first, "
                 f"x.to('CPU') (asked for {u!r})"
             )
-        shape = u.shape
-        if not all(isinstance(s, int) for s in shape):
-            raise_symbolic(u)
-        buffer = UOp.new_buffer(device, prod(shape), u.dtype)
-        view = buffer if shape == buffer.shape else buffer.mop(Ops.RESHAPE, shape)
+        view = UOp.new_memory(device, u.shape, u.dtype)
         self.fresh.append(view.store(u))
         self.results.append((u, view))
-
-
-def raise_symbolic(u: UOp) -> None:
-    """Symbolic results have no size to allocate for."""
-    raise ShapeError(
-        f"a result of symbolic shape {u.shape} cannot be realized; shrink it to a "
-        "fixed size, or reduce over the symbolic axis"
-    )
 
 
 def strip_effects(u: UOp) -> UOp | None:
@@ -203,16 +184,7 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
         if not late:
             break
         for u in late:
-            if all(isinstance(size, int) for size in u.shape):
-                request.add(u)
-            else:
-                error = ShapeError(
-                    f"this value of shape {show_shape(u.shape)} was made of memory that has been "
-                    "overwritten since, and could not be kept because its size is symbolic; use "
-                    "it before the assign, or shrink it to a fixed size"
-                )
-                storage.set_stand_in(u, storage.lost_node(u, error))
-                u.forget()
+            request.add(u)
         # They may have effects of their own, which others wait for.
         asked += late
         captured = capture(request.fresh, request.assigns, storage.stand_in)
@@ -266,13 +238,7 @@ def realize_outside(nodes: list[UOp]) -> None:
     stores, overwritten = overwritten_by(nodes)
     roots = [*nodes, *pending_readers(stores, overwritten, ())]
     order = toposort(*roots, enter=lambda u: storage.stand_in(u) is None and u not in outside)
-    wanted = [
-        u
-        for u in order
-        if u in outside
-        and storage.stand_in(u) is None
-        and all(isinstance(size, int) for size in u.shape)
-    ]
+    wanted = [u for u in order if u in outside and storage.stand_in(u) is None]
     if not wanted:
         return
     RECORDER.clear()

@@ -16,8 +16,9 @@ from aster_ml.dtype import DType
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.schedule.effects import Effects, Version, base_param
-from aster_ml.schedule.stages import StagePlanner, Stored, estimate
+from aster_ml.schedule.stages import StagePlanner, Stored
 from aster_ml.uop.graph import substitute_all, toposort
+from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp, need
 from aster_ml.uop.ops import MOVEMENT, AxisType, Memory, Ops, ParamArg, RangeArg, StageArg
@@ -68,15 +69,40 @@ class Schedule:
 Read = tuple[int, frozenset[UOp]]
 
 
-@dataclass
+class Part(NamedTuple):
+    """One value that a kernel stores: at element `place` of a slot."""
+
+    slot: int
+    place: UOp
+    value: UOp
+
+
+@dataclass(eq=False)
 class Draft:
-    """A step before it is ordered: what it reads, and behind which STOREs."""
+    """A step before it is ordered: what it reads, and behind which STOREs.
+
+    A kernel is a draft of its parts over `ranges` until it is closed. An `alone` one stores where
+    its data says, so no other may run inside its loops.
+    """
 
     step: Step
     reads: list[Read] = field(default_factory=list)
     writes: int = -1
     store: UOp | None = None
     target_after: frozenset[UOp] = frozenset()
+    parts: list[Part] = field(default_factory=list)
+    ranges: tuple[UOp, ...] = ()
+    alone: bool = False
+
+    @property
+    def read_slots(self) -> set[int]:
+        """The slots that it reads."""
+        return {slot for slot, _ in self.reads}
+
+    @property
+    def written_slots(self) -> set[int]:
+        """The slots that it writes."""
+        return {p.slot for p in self.parts} if self.parts else {self.writes}
 
 
 class HazardError(Exception):
@@ -103,6 +129,8 @@ class Splitter:
         self.effects = Effects()
         # Slots that show the memory of others, as of some version.
         self.shown: dict[int, list[Read]] = {}
+        # The slot and dtype of each leaf that stands for memory in an expression.
+        self.read_of: dict[UOp, tuple[int, DType]] = {}
 
     def memory(self, u: UOp) -> int:
         """The slot of a parameter or stored value; temporaries get theirs when first asked."""
@@ -113,7 +141,7 @@ class Splitter:
                 found = self.memory(base_param(stored.target.src[0]))
             else:
                 value = u.src[1] if u.op is Ops.STORE else u
-                size = max(estimate(prod(value.shape)), 1)
+                size = max(prod(max_shape(value.shape)), 1)
                 need(value.device is not None, f"split: {value!r} lives on no device")
                 self.slots.append(Slot(size, value.dtype, str(value.device)))
                 found = len(self.slots) - 1
@@ -165,7 +193,7 @@ class Splitter:
         u = stored.node
         slot, offset, after = self.source_memory(u.src[0])
         out = self.memory(u)
-        nbytes = max(estimate(prod(u.shape)), 0) * u.dtype.itemsize
+        nbytes = prod(max_shape(u.shape)) * u.dtype.itemsize
         self.drafts.append(
             Draft(
                 Step("copy", (out, slot), None, str(u.device), offset, nbytes),
@@ -185,7 +213,7 @@ class Splitter:
         slot, offset, after = self.source_memory(u.src[0])
         if stored.target is not None:
             out = self.memory(u)
-            nbytes = estimate(prod(u.shape)) * u.dtype.itemsize
+            nbytes = prod(max_shape(u.shape)) * u.dtype.itemsize
             step = Step("copy", (out, slot), None, str(u.device), offset, nbytes)
         else:
             out = self.memory(u)
@@ -215,7 +243,8 @@ class Splitter:
             flat, out = self.planner.simple(flat_index(idxs, at.shape)), self.memory(at)
             self.slot_of[u] = out
         else:
-            flat, out = self.planner.simple(flat_index(stored.ranges, shape)), self.memory(u)
+            flat = self.planner.simple(flat_index(stored.ranges, max_shape(shape)))
+            out = self.memory(u)
         self.emit(u, out, flat, value, stored.ranges, target, after)
 
     def draft_scatter(self, stored: Stored, target: UOp | None) -> None:
@@ -233,6 +262,7 @@ class Splitter:
         self.emit(u, out, flat, added, stored.ranges, target, frozenset())
         # The zeros and the additions belong together: no reader comes between.
         second, first = self.drafts.pop(), self.drafts.pop()
+        first.alone = second.alone = True
         second.reads = [r for r in second.reads if r[0] != out]
         self.drafts.extend([first, second])
 
@@ -246,37 +276,50 @@ class Splitter:
         target: UOp | None,
         target_after: frozenset[UOp],
     ) -> None:
-        """Closes one kernel: numbers its buffers and ranges, notes what it reads."""
-        slots = [out]
-        dtypes_ = [value.dtype]
-        number: dict[int, int] = {out: 0}
+        """A kernel with one part: notes what it reads."""
         reads: dict[Read, None] = {}
-        changes: dict[UOp, UOp] = {}
-        ordered = toposort(flat, value)
-        for node in ordered:
+        for node in toposort(flat, value):
             if node.op is not Ops.INDEX:
                 continue
             source, stores = self.planner.memory_behind[node.src[0]]
             after = self.effects.of(stores)
             slot = self.memory(source)
+            self.read_of[node.src[0]] = slot, source.dtype
             if slot == out and target is not None:
                 self.check_in_place(u, node, flat, after, target_after)
             reads.update(dict.fromkeys(self.reads_of(slot, after)))
-            if slot not in number:
-                number[slot] = len(slots)
-                slots.append(slot)
-                dtypes_.append(source.dtype)
-            size = self.slots[slot].size
-            changes[node.src[0]] = UOp(Ops.PARAM, source.dtype, (), ParamArg(number[slot], size))
-        flat, value = substitute_all([flat, value], changes)
-        out_param = UOp(Ops.PARAM, value.dtype, (), ParamArg(0, self.slots[out].size))
-        order = [r for r in ranges if r.op is Ops.RANGE]
-        if SPEC:
-            check_bounds(out_param.index(flat), value)
-        store = out_param.index(flat).store(value).end(*order)
-        ast = canonical(UOp.sink(store), order)
-        step = Step("kernel", tuple(slots), ast, self.slots[out].device)
-        self.drafts.append(Draft(step, list(reads), out, target, target_after))
+        step = Step("kernel", (), None, self.slots[out].device)
+        order = tuple([r for r in ranges if r.op is Ops.RANGE])
+        parts = [Part(out, flat, value)]
+        self.drafts.append(Draft(step, list(reads), out, target, target_after, parts, order))
+
+    def close(self, draft: Draft) -> Step:
+        """The step of a draft; of a kernel, its graph with buffers and ranges numbered."""
+        if not draft.parts:
+            return draft.step
+        number: dict[int, int] = {}
+        dtypes_: list[DType] = []
+        for part in draft.parts:
+            number[part.slot] = len(number)
+            dtypes_.append(part.value.dtype)
+        changes: dict[UOp, UOp] = {}
+        for node in toposort(*[x for p in draft.parts for x in (p.place, p.value)]):
+            if node.op is Ops.INDEX:
+                slot, dtype = self.read_of[node.src[0]]
+                if slot not in number:
+                    number[slot] = len(number)
+                arg = ParamArg(number[slot], self.slots[slot].size)
+                changes[node.src[0]] = UOp(Ops.PARAM, dtype, (), arg)
+        ends = []
+        for part, dtype in zip(draft.parts, dtypes_, strict=True):
+            place, value = substitute_all([part.place, part.value], changes)
+            arg = ParamArg(number[part.slot], self.slots[part.slot].size)
+            at = UOp(Ops.PARAM, dtype, (), arg).index(place)
+            if SPEC:
+                check_bounds(at, value)
+            ends.append(at.store(value).end(*draft.ranges))
+        ast = canonical(UOp.sink(*ends), list(draft.ranges))
+        return Step("kernel", tuple(number), ast, draft.step.device)
 
     def check_in_place(
         self, u: UOp, read: UOp, flat: UOp, after: frozenset[UOp], target_after: frozenset[UOp]

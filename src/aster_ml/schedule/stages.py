@@ -23,6 +23,7 @@ from aster_ml.helpers import prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.effects import Effects
 from aster_ml.uop.graph import consumers, toposort
+from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import (
     Indices,
     both,
@@ -135,6 +136,8 @@ class StagePlanner:
     def in_memory(self, u: UOp) -> bool:
         """Whether `u` is memory, whole and in order."""
         while u not in self.forced and u.op in (*VIEWS_OF_MEMORY, Ops.CONTIGUOUS):
+            if u.op is Ops.RESHAPE and len(u.src) > 1:
+                return False  # rows of a symbolic size lie apart, each with room for the largest
             u = u.src[0]
         return u.op is Ops.PARAM or u in self.forced
 
@@ -407,7 +410,7 @@ class StagePlanner:
 
     def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
         """A load from a stored value or a parameter, which is to be seen as of this shape."""
-        flat = self.simple(flat_index(reading.idxs, shape))
+        flat = self.simple(flat_index(reading.idxs, max_shape(shape)))
         token = self.token(source, reading.after)
         # A place that is always inside needs no gate: padding masks its value where it matters.
         inside = flat.vmin >= 0 and flat.vmax < token.arg.size
@@ -421,7 +424,7 @@ class StagePlanner:
         key = (source, after)
         found = self.token_of.get(key)
         if found is None:
-            arg = ParamArg(len(self.memory_behind), max(estimate(prod(source.shape)), 1), "memory")
+            arg = ParamArg(len(self.memory_behind), max(prod(max_shape(source.shape)), 1), "memory")
             found = self.token_of[key] = UOp(Ops.PARAM, source.dtype, (), arg)
             self.memory_behind[found] = key
         return found

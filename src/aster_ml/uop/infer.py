@@ -47,6 +47,11 @@ def show_shape(shape: Shape) -> str:
     return "[" + ",".join([str(s) if isinstance(s, int) else render_expr(s) for s in shape]) + "]"
 
 
+def max_shape(shape: Shape) -> tuple[int, ...]:
+    """The shape with each symbolic size at its largest: what memory is laid out for."""
+    return tuple([s if isinstance(s, int) else max(int(s.bounds[1]), 0) for s in shape])
+
+
 def merged_arg(u: UOp) -> Any:
     """The argument of a movement op with its symbolic sizes (sources 1 and on) put in place."""
     if len(u.src) == 1:

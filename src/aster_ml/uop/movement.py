@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from aster_ml.helpers import prod
-from aster_ml.uop.node import UOp, index_alu, to_uop
+from aster_ml.uop.infer import max_shape
+from aster_ml.uop.node import UOp, index_alu, to_sint, to_uop
 from aster_ml.uop.ops import Ops
 
 Indices = tuple[UOp, ...]
@@ -132,6 +133,21 @@ def is_row_major_view(u: UOp) -> bool:
     while u.op is Ops.RESHAPE:
         u = u.src[0]
     return u.op in (Ops.BUFFER, Ops.PARAM)
+
+
+def is_whole_memory(u: UOp) -> bool:
+    """Whether `u` is memory as values are laid out in it: all of a buffer, in order.
+
+    An axis of symbolic size fills the beginning of the room that its largest size has.
+    """
+    if u.op is Ops.SHRINK:
+        below = u.src[0].shape
+        if len(u.src) == 1 or not all(isinstance(s, int) for s in below):
+            return False
+        if max_shape(u.shape) != below or any(to_sint(start) != 0 for start, _ in u.marg):
+            return False
+        u = u.src[0]
+    return is_row_major_view(u)
 
 
 def slice_of_base(u: UOp) -> tuple[UOp, int] | None:

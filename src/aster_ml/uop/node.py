@@ -18,6 +18,7 @@ from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
 from aster_ml.errors import ArgumentError, InternalError, ShapeError
 from aster_ml.helpers import prod
 from aster_ml.mixin.elementwise import ElementwiseMixin
+from aster_ml.mixin.kernel import KernelMixin
 from aster_ml.mixin.movement import MovementMixin
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.uop.infer import (
@@ -76,7 +77,7 @@ CLOSES_RANGES = frozenset({Ops.REDUCE, Ops.STAGE, Ops.END})
 NO_RANGES: frozenset[Any] = frozenset()
 
 
-class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
+class UOp(KernelMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
     """A node of the graph: an op, the dtype of its value, its sources and a small argument."""
 
     __slots__ = (
@@ -311,9 +312,9 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
         return UOp(Ops.PARAM, dtype, (), ParamArg(slot, size, device))
 
     @staticmethod
-    def range(size: sint, id: int, kind: AxisType = AxisType.LOOP) -> UOp:
+    def range(size: sint, axis_id: int, axis_type: AxisType = AxisType.LOOP) -> UOp:
         """An axis: 0 <= i < size."""
-        return UOp(Ops.RANGE, dtypes.index, (to_uop(size),), RangeArg(id, kind))
+        return UOp(Ops.RANGE, dtypes.index, (to_uop(size),), RangeArg(axis_id, axis_type))
 
     @staticmethod
     def iota(size: sint) -> UOp:
@@ -328,10 +329,9 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
         """Tensor stage: zeros of `shape` with our elements added at these indices."""
         return UOp(Ops.SCATTER, self.dtype, (self, *idxs), ScatterArg(Ops.ADD, shape))
 
-    @staticmethod
-    def sink(*src: UOp) -> UOp:
-        """The root over everything that has to happen."""
-        return UOp(Ops.SINK, dtypes.void, src)
+    def sink(*src: UOp, arg: Any = None) -> UOp:
+        """The root over everything that has to happen. `arg` is what a kernel's author says."""
+        return UOp(Ops.SINK, dtypes.void, tuple([s for s in src if s is not None]), arg)
 
     # primitives of the mixins
 
@@ -399,16 +399,20 @@ class UOp(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     # memory and control
 
-    def index(self, *idxs: UOp) -> UOp:
-        """The element at these indices, one an axis."""
-        return UOp(Ops.INDEX, self.dtype, (self, *idxs))
+    def index(self, *idxs: UOp | None, ptr: bool = False, dtype: DType | None = None) -> UOp:
+        """The element at these indices, one an axis; with `ptr` its place, of a pointer's dtype."""
+        if dtype is None:
+            dtype = self.dtype if ptr else self.dtype.base
+        return UOp(Ops.INDEX, dtype, (self, *[i for i in idxs if i is not None]))
 
-    def load(self, gate: UOp | None = None) -> UOp:
+    def load(self, gate: UOp | None = None, dtype: DType | None = None) -> UOp:
         """The value at this INDEX, 0 where the gate fails."""
-        return UOp(Ops.LOAD, self.dtype, (self,) if gate is None else (self, gate))
+        dtype = self.dtype.base if dtype is None else dtype
+        return UOp(Ops.LOAD, dtype, (self,) if gate is None else (self, gate))
 
-    def store(self, value: UOp, gate: UOp | None = None) -> UOp:
+    def store(self, value: Any, gate: UOp | None = None) -> UOp:
         """Writes `value` here, where the gate holds."""
+        value = value if value.__class__ is UOp else UOp.const(self.dtype.base, value)
         src = (self, value) if gate is None else (self, value, gate)
         return UOp(Ops.STORE, dtypes.void, src)
 
