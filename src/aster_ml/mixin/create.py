@@ -15,13 +15,13 @@ import numpy as np
 
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
-from aster_ml.errors import ArgumentError, DTypeError, ShapeError
+from aster_ml.errors import ArgumentError, DTypeError
 from aster_ml.helpers import argfix, prod
 from aster_ml.mixin.data import number_dtype, shaped_buffer
 from aster_ml.mixin.handle import Handle, device_constant
-from aster_ml.mixin.movement import check_size, is_symbolic
-from aster_ml.uop.infer import show_shape
-from aster_ml.uop.node import UOp
+from aster_ml.mixin.movement import check_size, is_symbolic, show_size
+from aster_ml.mixin.sizes import size_between
+from aster_ml.uop.node import UOp, smax
 from aster_ml.uop.ops import Ops
 
 
@@ -43,20 +43,13 @@ class CreateMixin(Handle):
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Memory with no particular content.
+        """Memory with no particular content; for symbolic sizes, enough for the largest.
 
         Shapes: shape=(n, m) -> [n, m].
         """
         sizes = shape_of("empty", shape)
-        if not all(isinstance(s, int) for s in sizes):
-            raise ShapeError(
-                f"empty: {show_shape(sizes)} has a symbolic size; shrink a tensor of "
-                "the largest size"
-            )
         element = dtypes.default_float if dtype is None else to_dtype(dtype)
-        uop = UOp.new_buffer(Device.canonicalize(device), prod(sizes), element)
-        if sizes != uop.shape:
-            uop = uop.mop(Ops.RESHAPE, sizes)
+        uop = UOp.new_memory(Device.canonicalize(device), sizes, element)
         return cls.from_uop(uop, requires_grad)
 
     @classmethod
@@ -120,15 +113,17 @@ class CreateMixin(Handle):
     ) -> Self:
         """start, start + step, ... below `stop` (above it for a negative step).
 
-        With one argument, 0, 1, ... below it. A symbolic `stop` gives a symbolic size.
+        With one argument, 0, 1, ... below it. Each may be a symbolic whole number, and then so is
+        the size.
 
         Shapes: start=n -> [n]; start=n, stop=n + m -> [m].
         Dtype: `dtype`, else the default float if any argument is a float, else the default int.
-        Raises: ArgumentError for a step of 0.
+        Raises: ArgumentError for a step of 0, or one that may be of either sign; and for a float
+        beside a symbolic number.
         """
         if stop is None:
             start, stop = 0, start
-        if step == 0:
+        if not is_symbolic(step) and step == 0:
             raise ArgumentError("arange: step is 0; a positive or negative one is wanted")
         floating = any(isinstance(v, float) for v in (start, stop, step))
         element = (
@@ -137,9 +132,7 @@ class CreateMixin(Handle):
             else (dtypes.default_float if floating else dtypes.default_int)
         )
         if any(is_symbolic(v) for v in (start, stop, step)):
-            if is_symbolic(step) or step != 1:
-                raise ArgumentError(f"arange: step {step} with a symbolic end; only 1 is possible")
-            count: Any = stop - start
+            count: Any = symbolic_count(start, stop, step)
         else:
             count = max(math.ceil((stop - start) / step), 0)
         place = Device.canonicalize(device)
@@ -256,6 +249,24 @@ class CreateMixin(Handle):
         return self.empty(self.shape, **kwargs)
 
 
+def symbolic_count(start: Any, stop: Any, step: Any) -> Any:
+    """How many values `arange` gives, where at least one of its arguments is symbolic."""
+    for v in (start, stop, step):
+        if isinstance(v, float) and not v.is_integer():
+            raise ArgumentError(f"arange: {v} beside a symbolic number; whole numbers are wanted")
+    start, stop, step = [v if is_symbolic(v) else int(v) for v in (start, stop, step)]
+    low, high = (step, step) if isinstance(step, int) else step.bounds
+    if low <= 0 <= high:
+        raise ArgumentError(
+            f"arange: step {show_size(step)} lies between {low} and {high}; it has to be positive "
+            "or negative for certain"
+        )
+    if high < 0:
+        start, stop, step = stop, start, 0 - step
+    between = size_between(start, stop)
+    return smax(0, between if isinstance(step, int) and step == 1 else (between + step - 1) // step)
+
+
 def arange_node(start: Any, step: Any, count: Any, dtype: DType, device: str) -> UOp:
     """`count` values from `start`, `step` apart, as a node.
 
@@ -264,17 +275,20 @@ def arange_node(start: Any, step: Any, count: Any, dtype: DType, device: str) ->
     if isinstance(count, int) and count == 0:
         return device_constant(0, dtype, device).mop(Ops.RESHAPE, (1,)).mop(Ops.EXPAND, (0,))
     whole = all(isinstance(v, int) or is_symbolic(v) for v in (start, step))
-    ends = [v for v in (start, step, count) if isinstance(v, int)]
-    last = start + step * count if len(ends) == 3 else count
+    far = 0
+    if whole:
+        first, by, number = [v if isinstance(v, int) else furthest(v) for v in (start, step, count)]
+        far = max(abs(number), abs(first + by * number))
     wide = dtypes.int32
-    if dtype in (dtypes.int64, dtypes.uint64) or (isinstance(last, int) and abs(last) >= 1 << 31):
+    if dtype in (dtypes.int64, dtypes.uint64) or far >= 1 << 31:
         wide = dtypes.int64
     index = UOp.iota(count).cast(wide)
     if whole:
         if not (isinstance(step, int) and step == 1):
-            index = index.alu(Ops.MUL, UOp.const(wide, step))
-        first = device_constant(0 if is_symbolic(start) else start, wide, device)
-        index = index.alu(Ops.ADD, first)
+            factor = step.cast(wide) if is_symbolic(step) else UOp.const(wide, step)
+            index = index.alu(Ops.MUL, factor)
+        zero = device_constant(0 if is_symbolic(start) else start, wide, device)
+        index = index.alu(Ops.ADD, zero)
         if is_symbolic(start):
             index = index.alu(Ops.ADD, start.cast(wide))
         return index.cast(dtype)
@@ -282,3 +296,9 @@ def arange_node(start: Any, step: Any, count: Any, dtype: DType, device: str) ->
     real = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
     scaled = index.cast(real).alu(Ops.MUL, UOp.const(real, step))
     return scaled.alu(Ops.ADD, UOp.const(real, start)).cast(dtype)
+
+
+def furthest(size: UOp) -> int:
+    """The value of a symbolic number that is furthest from 0."""
+    low, high = size.bounds
+    return int(max(low, high, key=abs))

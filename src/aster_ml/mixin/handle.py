@@ -7,6 +7,7 @@ builds the node. Data that comes from outside, memory and realizing do not belon
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +30,7 @@ from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.uop.graph import reaches
 from aster_ml.uop.infer import show_shape
+from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import NODES, UOp
 from aster_ml.uop.ops import COMPARE, MOVEMENT, DeviceArg, Ops, ReduceArg
 
@@ -68,9 +70,9 @@ def device_constant(value: Any, dtype: DType, device: str) -> UOp:
 
 def is_stored(uop: UOp) -> bool:
     """Whether the value lies in memory of its own, elements in row-major order."""
-    while uop.op is Ops.RESHAPE or uop.op is Ops.AFTER:
+    while (uop.op is Ops.RESHAPE and len(uop.src) == 1) or uop.op is Ops.AFTER:
         uop = uop.src[0]
-    return uop.op is Ops.BUFFER
+    return uop.op is Ops.BUFFER or (uop.op is Ops.SHRINK and is_whole_memory(uop))
 
 
 def is_view(uop: UOp) -> bool:
@@ -382,9 +384,14 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         """The same value, through which no gradient passes."""
         return self.from_uop(UOp(Ops.DETACH, self.uop.dtype, (self.uop,)), False)
 
-    def contiguous(self) -> Self:
-        """The value stored row-major in memory of its own; self where it is so already."""
+    def contiguous(self, *, arg: Sequence[Any] | None = None) -> Self:
+        """The value stored row-major in memory of its own; self where it is so already.
+
+        `arg` are Opts for the kernel that stores it; without it the cost decides.
+        """
         uop = self.uop
+        if arg is not None:
+            return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,), tuple(arg)))
         if uop.op is Ops.CONTIGUOUS or is_stored(uop):
             return self
         if number_everywhere(uop):
@@ -407,16 +414,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
 def own_memory(uop: UOp, device: str) -> UOp:
     """The value in a new buffer of its own, which is filled when it is first needed."""
-    shape = uop.shape
-    for size in shape:
-        if not isinstance(size, int):
-            raise ShapeError(
-                f"a value of shape {show_shape(shape)} cannot be given memory of its "
-                "own: its size is symbolic; shrink a buffer of the largest size"
-            )
-    target = UOp.new_buffer(device, UOp.numel(uop), uop.dtype)
-    if shape != target.shape:
-        target = target.mop(Ops.RESHAPE, shape)
+    target = UOp.new_memory(device, uop.shape, uop.dtype)
     return target.after(target.store(uop))
 
 
