@@ -31,6 +31,21 @@ class ArgumentError(AsterError, ValueError):
     """An argument whose value makes no sense for the operation."""
 
 
+class SymbolicSizeError(ShapeError, AssertionError):
+    """A size that is symbolic where its number is needed.
+
+    It is an AssertionError too, as programs with symbolic sizes expect.
+    """
+
+
+class BindError(ArgumentError, AssertionError):
+    """A variable without a value, with one out of its bounds, or with two at once."""
+
+
+class PreconditionError(ShapeError, ArgumentError, AssertionError):
+    """An argument that programs written for tinygrad know to fail an assertion."""
+
+
 class UnsupportedError(AsterError, NotImplementedError):
     """A way of doing an operation that makes sense, or sounds like it, and is not there."""
 
@@ -53,6 +68,10 @@ class GradientError(AsterError, RuntimeError):
 
 class CompileError(AsterError, RuntimeError):
     """A backend compiler refused generated source."""
+
+
+class KernelOptError(ArgumentError):
+    """An Opt that cannot be done to a kernel, or not for its device."""
 
 
 class JitError(AsterError, RuntimeError):

@@ -21,7 +21,7 @@ from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.launch import is_recording
-from aster_ml.engine.realize import realize_readers, settle, strip_effects
+from aster_ml.engine.realize import realize_readers, run_due, settle, strip_effects
 from aster_ml.engine.replay import Replay
 from aster_ml.engine.watch import Watch
 from aster_ml.errors import DeviceError, JitError
@@ -312,6 +312,8 @@ class TinyJit(Generic[T]):
         """Runs, records or replays. While an outer jit records, it runs."""
         if not JIT or is_recording():
             return self.function(*args, **kwargs)
+        if storage.DUE.data:
+            run_due(list(storage.DUE))
         inputs = Inputs(args, kwargs)
         entry = self.entry_for(inputs)
         self.calls += 1

@@ -16,13 +16,16 @@ import numpy as np
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DTypeLike, dtypes, to_dtype
 from aster_ml.engine import storage
+from aster_ml.engine.items import ExecItem, schedule_items
 from aster_ml.engine.launch import is_recording
-from aster_ml.engine.realize import live_nodes_from, realize_uops, schedule_uops
-from aster_ml.errors import DTypeError, GradientError, JitError, ShapeError
+from aster_ml.engine.realize import live_nodes_from, realize_uops
+from aster_ml.errors import DTypeError, GradientError, JitError, ShapeError, SymbolicSizeError
 from aster_ml.gradient import compute_gradient
+from aster_ml.helpers import all_int
 from aster_ml.mixin.assign import AssignMixin, check_device, move, note_memory
 from aster_ml.mixin.contract import ContractMixin
 from aster_ml.mixin.create import CreateMixin
+from aster_ml.mixin.custom import CustomMixin
 from aster_ml.mixin.data import node_of
 from aster_ml.mixin.handle import (
     LIVE,
@@ -48,7 +51,7 @@ from aster_ml.uop.ops import Ops
 
 class Tensor(
     AssignMixin, NeuralMixin, ContractMixin, RandomMixin, ScanMixin, OrderMixin, SelectMixin,
-    JoinMixin, MathMixin, CreateMixin, CastMixin,
+    JoinMixin, MathMixin, CreateMixin, CustomMixin, CastMixin,
 ):  # fmt: skip
     """A value of some shape and dtype on a device, computed when it is needed.
 
@@ -113,13 +116,23 @@ class Tensor(
                 note_memory(node, new)
         return self
 
-    def schedule_with_vars(self, *lst: Tensor) -> tuple[list[Any], dict[str, int]]:
-        """The steps that `realize` would run, and the values of their variables."""
-        schedule, values = schedule_uops([t.uop for t in (self, *lst)])
-        return list(schedule.steps), values
+    def schedule_with_vars(self, *lst: Tensor) -> tuple[list[ExecItem], dict[str, int]]:
+        """What `realize` would run as items, and the values of their variables.
 
-    def schedule(self, *lst: Tensor) -> list[Any]:
-        """The steps (kernels, copies, views) that `realize` would run."""
+        Afterwards each tensor is memory, which running the items fills: `for item in
+        x.schedule(): item.lower(); item.run()`. Reading a tensor runs what is left.
+        """
+        tensors: list[Tensor] = [self, *lst]
+        nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in tensors]
+        memory, items, values = schedule_items(nodes)
+        for tensor, node, new in zip(tensors, nodes, memory, strict=True):
+            if new is not tensor.uop:
+                tensor.uop = new
+                note_memory(node, new)
+        return list(items), values
+
+    def schedule(self, *lst: Tensor) -> list[ExecItem]:
+        """The kernels, copies and views that `realize` would run, as items to run one by one."""
         return self.schedule_with_vars(*lst)[0]
 
     # reading
@@ -131,7 +144,7 @@ class Tensor(
         """
         for size in self.shape:
             if not isinstance(size, int):
-                raise ShapeError(
+                raise SymbolicSizeError(
                     f"a tensor of shape {show_shape(self.shape)} cannot be read: a "
                     "size is symbolic; shrink it to a fixed size, or reduce over it"
                 )
@@ -200,9 +213,10 @@ class Tensor(
         Raises: ShapeError when there are more or fewer.
         """
         if self.numel() != 1:
-            raise ShapeError(
-                f"item: {show_shape(self.shape)} has {self.numel()} elements; one is "
-                "wanted, `.tolist()` gives all"
+            error = ShapeError if all_int(self.shape) else SymbolicSizeError
+            raise error(
+                f"item: {show_shape(self.shape)} has {show_shape((self.numel(),))[1:-1]} elements; "
+                "one is wanted, `.tolist()` gives all"
             )
         return self.reshape(()).tolist()
 
@@ -250,14 +264,22 @@ class Tensor(
         return result
 
     def backward(self, gradient: Tensor | None = None) -> Self:
-        """Adds to `.grad` of every tensor below that was set to require one. Returns self.
+        """Adds to `.grad` of every tensor below that requires one. Returns self.
+
+        What was computed from a tensor that requires a gradient has one as well.
 
         Raises: GradientError when self has more than one element and no `gradient` is given, and
         when nothing below requires a gradient.
         """
-        wanted = [t for t in live_handles() if t._requires_grad is True and is_float(t)]
-        grads = self.gradients_of([graph_names(t) for t in wanted], gradient)
-        if not any(g is not None for g in grads):
+        wanted = [t for t in live_handles() if t._requires_grad and is_float(t)]
+        names = [graph_names(t) for t in wanted]
+        places = {n for t, group in zip(wanted, names) if t._requires_grad is True for n in group}
+        grads = self.gradients_of(names, gradient)
+        # What jitted functions gave is no end of the way, although it has a gradient too.
+        check_graph(self.uop, places)
+        if all(g is None or t.uop is self.uop for t, g in zip(wanted, grads)) and (
+            self.uop not in places
+        ):
             raise GradientError(
                 f"backward: nothing below {self!r} requires a gradient; set "
                 "requires_grad=True on what should have one"

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.parity import names
+from aster_ml.engine.items import BufferCopy, ExecItem
+from tests.parity import names, programs
 
 STANDINS = Path(__file__).parent / "standins"
 
@@ -68,25 +69,35 @@ ROWS: dict[str, Row] = {
     ),
     "tinygrad.engine.jit": Row(("aster_ml.jit", "aster_ml.errors"), "TinyJit stands above engine"),
     "tinygrad.engine.realize": Row(
-        ("aster_ml.engine.realize", "aster_ml.engine.launch", "aster_ml.engine.compile"),
-        "compiling and launching are modules of their own; schedules run as a whole",
-        {"run_schedule": names.run_schedule, "CompiledRunner": names.CompiledRunner,
-         "BufferCopy": names.BufferCopy},
+        ("aster_ml.engine.items", "aster_ml.engine.realize", "aster_ml.engine.launch"),
+        "items and programs are modules of their own; a program's nodes are read in another dialect",
+        {"get_program": programs.get_program, "CompiledRunner": programs.CompiledRunner,
+         "ExecItem": ExecItem, "BufferXfer": BufferCopy},
     ),
     "tinygrad.runtime.ops_python": Row(
         (), "narrow floats are read by way of NumPy",
         {"from_storage_scalar": names.from_storage_scalar},
     ),
     "tinygrad.uop.ops": Row(
-        ("aster_ml.uop.node", "aster_ml.uop.ops", "aster_ml.uop.pattern", "aster_ml.uop.rewrite"),
+        ("tests.parity.dialect", "aster_ml.uop.node", "aster_ml.uop.ops", "aster_ml.uop.pattern",
+         "aster_ml.uop.rewrite", "aster_ml.uop.sint", "aster_ml.compat.kernels"),
         "one module a subject; passes are traced by their runner",
         {"track_rewrites": names.track_rewrites},
     ),
     "tinygrad.uop.symbolic": Row(("aster_ml.uop.symbolic",)),
-    "tinygrad.renderer": Row(("aster_ml.engine.estimate",), "estimates are made by the engine"),
-    "tinygrad.codegen.opt": Row(("aster_ml.codegen.opts",), "the schedule language"),
+    "tinygrad.renderer": Row(
+        ("aster_ml.engine.program",), "estimates and programs are made by the engine",
+        {"Estimates": programs.Estimates},
+    ),
+    "tinygrad.engine.memory": Row(
+        ("aster_ml.engine.memory",), "Aster plans slots of a schedule, not buffers",
+        {"_internal_memory_planner": programs.plan_buffers},
+    ),
+    "tinygrad.codegen.opt": Row(
+        ("aster_ml.codegen.opts", "aster_ml.errors"), "the schedule language and its error"
+    ),
     "tinygrad.codegen.opt.search": Row(("aster_ml.codegen.opts",), "the schedule language"),
-    "tinygrad.engine.schedule": Row((), "steps are plain data", {"ExecItem": names.ExecItem}),
+    "tinygrad.engine.schedule": Row(("aster_ml.engine.items",), "items are what is run"),
 }  # fmt: skip
 for row in ROWS.values():
     if "DTYPES_DICT" not in row.single and row.homes == ("aster_ml.dtype",):
@@ -204,7 +215,7 @@ def install(folder: Path) -> Finder:
     """Serves the reference's packages in this process from now on."""
     for name in [n for n in sys.modules if n.partition(".")[0] in ("tinygrad", "test", "extra")]:
         del sys.modules[name]
-    for owner, name, value, _ in names.ATTRIBUTES:
+    for owner, name, value, _ in [*names.ATTRIBUTES, *programs.ATTRIBUTES]:
         setattr(owner, name, value)
     finder = Finder(folder)
     sys.meta_path.insert(0, finder)

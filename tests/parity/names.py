@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -249,76 +249,6 @@ def values_of(name: str) -> dict[str, Any]:
     }[name]
 
 
-class CompiledRunner:
-    """What `ExecItem.prg` is for a kernel."""
-
-
-class BufferCopy:
-    """What `ExecItem.prg` is for a copy."""
-
-
-class BufferView:
-    """What `ExecItem.prg` is for a view of memory."""
-
-
-RUNNERS: dict[str, type] = {"kernel": CompiledRunner, "copy": BufferCopy, "view": BufferView}
-
-
-class Run:
-    """One call of `Tensor.realize`, which is made when the first of its items is run."""
-
-    def __init__(self, tensors: Sequence[aster_ml.Tensor]) -> None:
-        self.tensors = tensors
-        self.done = False
-
-    def __call__(self) -> None:
-        if not self.done:
-            aster_ml.Tensor.realize(*self.tensors)
-        self.done = True
-
-
-class ExecItem:
-    """One step of a schedule, as the reference's tests count, lower and run them."""
-
-    def __init__(self, step: Any, run: Run) -> None:
-        self.step = step
-        self.ast = step.ast
-        self.prg: Any = None
-        self.whole = run
-
-    def lower(self) -> ExecItem:
-        """Says what runs the step; Aster compiles when it runs."""
-        self.prg = RUNNERS[self.step.kind]()
-        return self
-
-    def run(self, *args: Any, **kwargs: Any) -> None:
-        """Runs the whole schedule, once."""
-        self.whole()
-
-
-steps_of: Callable[..., Any] = aster_ml.Tensor.schedule_with_vars
-
-
-def schedule_with_vars(
-    self: aster_ml.Tensor, *lst: aster_ml.Tensor
-) -> tuple[list[ExecItem], dict[str, int]]:
-    """`Tensor.schedule_with_vars` with items that can be run."""
-    steps, values = steps_of(self, *lst)
-    run = Run((self, *lst))
-    return [ExecItem(step, run) for step in steps], values
-
-
-def schedule(self: aster_ml.Tensor, *lst: aster_ml.Tensor) -> list[ExecItem]:
-    """`Tensor.schedule` with items that can be run."""
-    return schedule_with_vars(self, *lst)[0]
-
-
-def run_schedule(items: Sequence[ExecItem], *args: Any, **kwargs: Any) -> None:
-    """Runs what `schedule` gave."""
-    for item in items:
-        item.run()
-
-
 def realized(u: UOp) -> Any:
     """The buffer of a node that is memory; None for others."""
     return storage.BUFFERS.get(u) if u.op is Ops.BUFFER and is_realized(u) else None
@@ -331,8 +261,6 @@ def is_realized(u: UOp) -> bool:
 
 # Attributes that the tests read off Aster's own objects: (class, name, value, why it is not there).
 ATTRIBUTES: list[tuple[type, str, Any, str]] = [
-    (aster_ml.Tensor, "schedule", schedule, "steps are plain data, without memory to run on"),
-    (aster_ml.Tensor, "schedule_with_vars", schedule_with_vars, "the same"),
     (UOp, "buffer", property(lambda u: storage.buffer_of(u.base)), "nodes know no devices"),
     (UOp, "realized", property(realized), "nodes know no devices"),
     (UOp, "is_realized", property(is_realized), "nodes know no devices"),

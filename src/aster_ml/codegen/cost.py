@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from aster_ml.codegen.kernel import Access, Kernel, size_of
+from aster_ml.codegen.kernel import Access, Kernel, can_block, size_of
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.helpers import ceildiv, next_power2, prod
+from aster_ml.codegen.panels import (
+    MIN_GATHERED_REUSE,
+    can_pack,
+    max_nbytes,
+    panel_nbytes,
+    reduced_axes,
+    wanted_panel,
+)
+from aster_ml.helpers import ceildiv, divisors, next_power2, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -26,6 +35,8 @@ EVERY_SECOND = 3.0
 MASKED = 1.5
 # Results of a register tile that one loaded value may be expected to serve.
 TILE_REUSE = 6
+# Longest side of a register tile.
+MAX_TILE_SIDE = 16
 # Work (iterations times nodes) from which on a second thread pays for its wake-up.
 THREAD_WORK = 1 << 17
 # Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
@@ -59,6 +70,8 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         return
     choose_vector(plan)
     choose_tile(plan)
+    choose_strips(plan)
+    order_for_panel(plan)
     choose_partials(plan)
     choose_threads(plan)
 
@@ -160,6 +173,11 @@ def axis_number(kernel: Kernel, axis: UOp) -> int:
     return kernel.axes.index(axis)
 
 
+def reduction_number(kernel: Kernel, axis: UOp) -> int:
+    """Position of an axis among those of reductions."""
+    return axis_number(kernel, axis) - kernel.first_reduction
+
+
 def inside(plan: Plan, reduce: UOp) -> set[UOp]:
     """Accesses that happen in the loops of a reduction."""
     return {
@@ -188,12 +206,24 @@ def choose_vector(plan: Plan) -> None:
 
     def price(axis: UOp | None) -> float:
         total = 0.0
+        strips = 1
         for a in plan.accesses:
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
             nest = nest_of(plan, a, u)
-            total += vector_cost(by, lanes, a, nest) / reuse_of(a, nest, by)
+            packing = None if u is None or by is not axis else packing_cost(plan, axis, lanes, a, u)
+            if packing is not None:
+                total += packing.instructions
+                total += arithmetic_cost(by, lanes, nest) / reuse_of(a, nest, by)
+                strips = max(strips, packing.strips)
+            else:
+                total += vector_cost(by, lanes, a, nest) / reuse_of(a, nest, by)
             total += arithmetic_cost(by, lanes, nest)
+        if strips > 1:
+            # Sums are loaded and stored again with each strip.
+            stores = [a for a in plan.accesses if a.is_store]
+            again = [vector_cost(axis, lanes, a, list(kernel.outputs)) for a in stores]
+            total += 2 * (strips - 1) * sum(again)
         return total
 
     axis = min(candidates, key=price)
@@ -202,6 +232,31 @@ def choose_vector(plan: Plan) -> None:
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
         if r is not None and r in kernel.axes:
             apply_vector(plan, r, lanes)
+
+
+class Packing(NamedTuple):
+    """What it takes to load SIMD values from a packed panel: filling it, strips of the reduction."""
+
+    instructions: float
+    strips: int
+
+
+def packing_cost(
+    plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp
+) -> Packing | None:
+    """The cost of a panel for an access whose elements along `axis` are far apart."""
+    kernel = plan.kernel
+    if axis is None or a.stride(axis) in (0, 1, None) or len(kernel.reduces) != 1 or not can_pack(a):
+        return None
+    uses = iterations([r for r in kernel.outputs if r not in a.strides])
+    if uses < MIN_GATHERED_REUSE * TILE_REUSE or not set(kernel.outputs) <= reduce.ranges:
+        return None
+    reduced = iterations([r for r in reduce.src[1:] if r in a.strides])
+    nbytes = reduced * widths(axis, lanes)[0] * a.buffer.dtype.itemsize
+    strips = ceildiv(nbytes, max_nbytes(plan.target))
+    if strips > 1 and not can_block(kernel):
+        return None
+    return Packing(GATHER * iterations(list(a.strides)), strips)
 
 
 def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
@@ -271,7 +326,7 @@ def choose_tile(plan: Plan) -> None:
         if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
             size = size_of(r) if r.src[0].op is Ops.CONST else 1
             candidates.append(
-                (r, [d for d in (1, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16) if size % d == 0])
+                (r, [d for d in divisors(size) if d <= MAX_TILE_SIDE])
             )
     if not candidates:
         return
@@ -300,6 +355,41 @@ def choose_tile(plan: Plan) -> None:
             kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n))
     plan.refresh()
     order_loops(plan)
+
+
+def choose_strips(plan: Plan) -> None:
+    """Strips of the reduction where a packed panel for all of it would be too large."""
+    kernel = plan.kernel
+    a = wanted_panel(kernel)
+    limit = max_nbytes(plan.target)
+    if a is None or panel_nbytes(kernel, a) <= limit or not can_block(kernel):
+        return
+    wanted = ceildiv(panel_nbytes(kernel, a), limit)
+    for r in reduced_axes(kernel):
+        fitting = [n for n in divisors(size_of(r)) if n >= wanted] if r in a.strides else []
+        if fitting and fitting[0] <= 4 * wanted:
+            kernel.apply(Opt(OptOps.BLOCK, reduction_number(kernel, r), size_of(r) // fitting[0]))
+            plan.refresh()
+            return
+
+
+def order_for_panel(plan: Plan) -> None:
+    """The loops that a packed panel changes with come first, so that it is filled least often."""
+    kernel = plan.kernel
+    a = wanted_panel(kernel)
+    if a is None or panel_nbytes(kernel, a) > max_nbytes(plan.target):
+        return
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
+    wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]
+    set_order(kernel, wanted)
+
+
+def set_order(kernel: Kernel, wanted: list[UOp]) -> None:
+    """Brings these output loops into this order, by swaps."""
+    for i, r in enumerate(wanted):
+        now = [x for x in kernel.outputs if x in wanted]
+        if now[i] is not r:
+            kernel.apply(Opt(OptOps.SWAP, axis_number(kernel, now[i]), axis_number(kernel, r)))
 
 
 def order_loops(plan: Plan) -> None:
@@ -339,10 +429,7 @@ def order_loops(plan: Plan) -> None:
 
     best = min(itertools.permutations(loops), key=traffic)
     if traffic(best) < 0.8 * traffic(tuple(loops)):
-        for i, r in enumerate(best):
-            now = [x for x in kernel.outputs if x in loops]
-            if now[i] is not r:
-                kernel.apply(Opt(OptOps.SWAP, axis_number(kernel, now[i]), axis_number(kernel, r)))
+        set_order(kernel, list(best))
 
 
 def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
@@ -534,7 +621,7 @@ def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
         kernel.apply(Opt(OptOps.UPCAST, number, BLOCK_LANES))
         kernel.apply(Opt(OptOps.LOCAL, number, BLOCK_SIDE))
     depth = next(r for u in kernel.reduces for r in u.src[1:] if r.arg.id == depth.arg.id)
-    kernel.apply(Opt(OptOps.STAGE, axis_number(kernel, depth), STRIP))
+    kernel.apply(Opt(OptOps.STAGE, reduction_number(kernel, depth), STRIP))
     return True
 
 
@@ -549,4 +636,4 @@ def group_reductions(plan: Plan) -> None:
         n = largest_divisor(axis, min(GROUP_SIZE, plan.target.max_group))
         if results > 4096 or n < 4 or size_of(axis) < n * GROUP_LENGTH:
             continue
-        kernel.apply(Opt(OptOps.GROUP, axis_number(kernel, axis), n))
+        kernel.apply(Opt(OptOps.GROUP, reduction_number(kernel, axis), n))

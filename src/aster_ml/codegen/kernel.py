@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
 from aster_ml.dtype import dtypes
-from aster_ml.errors import InternalError
+from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.linear_form import form_of
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
@@ -72,6 +72,11 @@ class Kernel:
         outputs = [r for r in self.outputs if r.arg.kind is AxisType.LOOP]
         return outputs + sorted(reduced, key=lambda r: r.arg.id)
 
+    @property
+    def first_reduction(self) -> int:
+        """Where the axes of reductions begin in `axes`."""
+        return sum([r.arg.kind is AxisType.LOOP for r in self.outputs])
+
     def accesses(self) -> list[Access]:
         """Every load and store with its strides."""
         result = []
@@ -114,12 +119,15 @@ class Kernel:
     def apply(self, opt: Opt) -> None:
         """Does what the Opt says.
 
-        Raises: InternalError where it cannot be done to this kernel.
+        Raises: KernelOptError where it cannot be done to this kernel.
         """
         axes = self.axes
-        if opt.axis >= len(axes):
-            raise InternalError(f"{opt}: the kernel has {len(axes)} axes")
-        axis = axes[opt.axis]
+        number = opt.axis + (self.first_reduction if opt.op in OF_REDUCTIONS else 0)
+        if not 0 <= opt.axis or number >= len(axes):
+            kind = "axes of reductions" if opt.op in OF_REDUCTIONS else "axes"
+            count = len(axes) - number + opt.axis
+            raise KernelOptError(f"{opt}: the kernel has {count} {kind}, numbered from 0")
+        axis = axes[number]
         if opt.op is OptOps.THREAD:
             self.make_thread(axis)
         elif opt.op is OptOps.SWAP:
@@ -127,10 +135,14 @@ class Kernel:
             self.outputs[i], self.outputs[j] = self.outputs[j], self.outputs[i]
         elif opt.op is OptOps.PADTO:
             self.pad(axis, opt.arg)
+        elif opt.op is OptOps.BLOCK:
+            self.block(axis, opt.arg)
         else:
             if opt.op is OptOps.STAGE:
                 self.staged = self.next_id
-            self.split(axis, opt.arg, LANE_KIND[opt.op])
+            if opt.op not in LANE_KIND:
+                raise KernelOptError(f"{opt}: there are no tensor cores on this device")
+            self.split(axis, opt.arg or size_of(axis), LANE_KIND[opt.op])
         self.applied.append(opt)
 
     def make_thread(self, axis: UOp) -> None:
@@ -144,7 +156,8 @@ class Kernel:
         """`axis` -> `outer * lanes + inner`, `inner` of the given kind."""
         size = axis.src[0]
         if size.op is not Ops.CONST or size.arg % lanes:
-            raise InternalError(f"split: {lanes} does not divide the axis of {size!r}")
+            shown = size.arg if size.op is Ops.CONST else "symbolic size"
+            raise KernelOptError(f"split: {lanes} does not divide the axis of {shown}")
         inner = self.new_range(lanes, kind)
         is_output = axis in self.outputs
         if size.arg == lanes:
@@ -164,7 +177,7 @@ class Kernel:
         """The axis grows to a multiple; loads and stores beyond its end are masked."""
         size = axis.src[0]
         if size.op is not Ops.CONST:
-            raise InternalError(f"pad: the size {size!r} is symbolic")
+            raise KernelOptError(f"pad: the axis {size!r} has a symbolic size")
         new = UOp(
             Ops.RANGE,
             axis.dtype,
@@ -193,6 +206,36 @@ class Kernel:
             changes[u] = fresh
         self.outputs = [new if r is axis else r for r in self.outputs]
         self.sink = changes[self.sink]
+
+    def block(self, axis: UOp, length: int) -> None:
+        """`length` steps of a reduction at a time; between strips its sums lie in the output.
+
+        The strips are the outermost output axis: what they load is used by all outputs while it is
+        in the cache. What follows the reduction is stored with the last strip.
+        """
+        size = size_of(axis)
+        if size % length or not 0 < length < size:
+            raise KernelOptError(f"block: strips of {length} do not share out {size} steps")
+        if not can_block(self):
+            raise KernelOptError("block: one store of one sum in the sum's own dtype is wanted")
+        (store,), (old,) = self.stores, self.reduces
+        strip = self.new_range(size // length, AxisType.LOOP)
+        inner = self.new_range(length, AxisType.REDUCE)
+        step = index_alu(Ops.ADD, index_alu(Ops.MUL, strip, UOp.index_const(length)), inner)
+        summed = substitute(old.src[0], {axis: step})
+        closed = [inner if r is axis else r for r in old.src[1:]]
+        strip_sum = UOp(Ops.REDUCE, old.dtype, (summed, *closed), old.arg)
+        # A masked load gives zero: the sums before the first strip.
+        gate = self.both(UOp.index_const(0) < strip, *store.src[2:])
+        before = UOp(Ops.LOAD, old.dtype, (store.src[0], gate))
+        total = before.alu(Ops.ADD, strip_sum)
+        value = total
+        if store.src[1] is not old:
+            last = strip.alu(Ops.CMPEQ, UOp.index_const(size // length - 1))
+            value = last.where(substitute(store.src[1], {old: total}), total)
+        end = UOp(store.op, store.dtype, (store.src[0], value, *store.src[2:]), store.arg)
+        self.outputs.insert(0, strip)
+        self.sink = self.sink.replace(src=(end.end(strip, *self.outputs[1:]),))
 
     def both(self, a: UOp, b: UOp | None = None) -> UOp:
         """The conjunction."""
@@ -225,6 +268,19 @@ class Kernel:
         self.outputs = [new if r is axis else r for r in self.outputs]
         self.rewrite({axis: new})
         return new
+
+
+def can_block(kernel: Kernel) -> bool:
+    """Whether sums may lie in the output between strips of their reduction."""
+    if len(kernel.stores) != 1 or len(kernel.reduces) != 1:
+        return False
+    (store,), (reduce,) = kernel.stores, kernel.reduces
+    return (
+        reduce.arg.op is Ops.ADD
+        and reduce.dtype is store.src[1].dtype
+        and not reads_its_place(store)
+        and set(kernel.outputs) <= reduce.ranges
+    )
 
 
 def reads_its_place(store: UOp) -> bool:

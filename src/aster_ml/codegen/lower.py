@@ -10,13 +10,15 @@ import time
 from aster_ml.codegen.blocks import build_blocks
 from aster_ml.codegen.cost import choose_opts
 from aster_ml.codegen.decompose import decompose
+from aster_ml.codegen.in_order import lower_in_order
 from aster_ml.codegen.indices import lower_index_dtype, split_lanes
 from aster_ml.codegen.kernel import Kernel, merge_axes, simplify_indices
 from aster_ml.codegen.linearize import linearize
-from aster_ml.codegen.opts import Opt
+from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
 from aster_ml.config import NOOPT, SPEC
 from aster_ml.dtype import dtypes
+from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
@@ -53,8 +55,19 @@ def schedule_kernel(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = Non
         choose_opts(kernel, target)
     else:
         for opt in opts:
+            check_opt(kernel, opt, target)
             kernel.apply(opt)
     return kernel
+
+
+def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
+    """Raises KernelOptError where a kernel would be wrong with an Opt that somebody asks for."""
+    if opt.op in (OptOps.LOCAL, OptOps.GROUP, OptOps.STAGE) and not target.has_local:
+        raise KernelOptError(f"{opt}: this device has no work-groups")
+    outputs = kernel.axes[: kernel.first_reduction]
+    if opt.op not in OF_REDUCTIONS and 0 <= opt.axis < len(outputs):
+        if not kernel.may_reorder(outputs[opt.axis]):
+            raise KernelOptError(f"{opt}: iterations of this axis add to the same elements")
 
 
 def lower(
@@ -62,6 +75,12 @@ def lower(
 ) -> tuple[Linear, tuple[Opt, ...]]:
     """The kernel as a list of nodes for this target, and the Opts that it was given."""
     clock = PassClock()
+    if opts is None and ast.arg is not None and ast.arg.opts is not None:
+        opts = parse_opts(ast.arg.opts)
+    if ast.arg is not None and ast.arg.in_order:
+        linear = lower_in_order(ast, target, ast.arg.name or "ordered")
+        clock("codegen.lower_in_order")
+        return linear, ()
     kernel = schedule_kernel(ast, target, opts)
     clock("codegen.schedule_kernel", kernel.sink)
     # Before indices are simplified: block and work-item numbers come in as divisions.
@@ -85,7 +104,7 @@ def lower(
     changed = {r.arg.id: r for r in toposort(sink) if r.op is Ops.RANGE}
     outputs = [changed.get(r.arg.id, r) for r in kernel.outputs]
     clock("codegen.lower_index_dtype")
-    linear = linearize(sink, outputs, kernel_name(kernel))
+    linear = linearize(sink, outputs, (ast.arg and ast.arg.name) or kernel_name(kernel))
     clock("codegen.linearize")
     return linear, tuple(kernel.applied)
 

@@ -1,7 +1,7 @@
 """The schedule language: how the axes of a kernel run, as data.
 
 An `Opt` names an axis by its position in `Kernel.axes` (outputs first, then reductions) and says
-what becomes of it. A list of Opts is the whole of what a default schedule or a search decides; it
+what becomes of it; UNROLL, GROUP, STAGE and BLOCK are of reductions alone and count only these. A list of Opts is the whole of what a default schedule or a search decides; it
 prints as text and parses back.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aster_ml.errors import ArgumentError
 
@@ -26,14 +26,24 @@ class OptOps(Enum):
     STAGE = "STAGE"  # loads of a reduction go through local memory, strips of the axis at a time
     PADTO = "PADTO"  # the axis grows to a multiple; what is beyond its end is masked
     SWAP = "SWAP"  # two output axes change places
+    BLOCK = "BLOCK"  # strips of a reduction run outside of the outputs, which add up in memory
+    TC = "TC"  # a tile for tensor cores
+    GROUPTOP = (
+        "GROUP"  # the same as GROUP: which part of the axis a work-item has is not told apart
+    )
+
+
+OF_REDUCTIONS = frozenset({OptOps.UNROLL, OptOps.GROUP, OptOps.STAGE, OptOps.BLOCK})
 
 
 class Opt(NamedTuple):
-    """`arg` is the number of lanes or work-items, the multiple, or the other axis."""
+    """`arg` is the number of lanes or work-items (0: all of the axis), the multiple, or the other
+    axis.
+    """
 
     op: OptOps
-    axis: int
-    arg: int = 0
+    axis: int = 0
+    arg: Any = 0
 
     def __repr__(self) -> str:
         return f"{self.op.name}({self.axis},{self.arg})"

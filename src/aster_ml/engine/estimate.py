@@ -1,4 +1,4 @@
-"""How much a kernel computes and moves, counted on its AST."""
+"""How much a kernel computes and moves: counted on its AST, loads and stores on its program."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from typing import NamedTuple
 
 from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort
+from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
 
 
 class Estimates(NamedTuple):
-    """`ops` arithmetic operations, `mem` bytes of all buffers touched, each once."""
+    """`ops` arithmetic operations, `mem` bytes of all buffers touched, each once.
 
-    ops: int
-    mem: int
+    `lds` are bytes of loads and stores as the program runs, 0 where it was not counted.
+    """
+
+    ops: int = 0
+    mem: int = 0
+    lds: int = 0
 
 
 def estimate(ast: UOp) -> Estimates:
@@ -34,6 +39,24 @@ def estimate(ast: UOp) -> Estimates:
                 touched[buffer] = max(touched.get(buffer, 0), count)
     nbytes = sum(touched.values())
     return Estimates(ops, nbytes)
+
+
+def bytes_of_accesses(linear: Linear) -> int:
+    """Bytes that a program loads and stores, registers aside: what a cache may have to give."""
+    loops: list[int] = []
+    total = 0
+    for u in linear.uops:
+        if u.op is Ops.RANGE:
+            # Work-items have numbers, not loops, but each one runs what comes after.
+            loops.append(int(u.src[0].vmax))
+        elif u.op is Ops.END:
+            loops.pop()
+        elif u.op in (Ops.LOAD, Ops.STORE) and u.src[0].src[0].op is Ops.PARAM:
+            at, value = u.src[0], u if u.op is Ops.LOAD else u.src[1]
+            lanes = [r for r in {*at.ranges, *value.ranges} if r.arg.kind.is_lane]
+            count = prod(loops) * prod([int(r.src[0].vmax) for r in lanes])
+            total += count * at.src[0].dtype.itemsize
+    return total
 
 
 def volume(u: UOp) -> int:

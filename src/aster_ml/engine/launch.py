@@ -117,12 +117,16 @@ def variables_now(compiled: Compiled, values: dict[str, int]) -> tuple[int, ...]
 
 
 def run_step(
-    step: Step, compiled: Compiled | None, buffers: list[Buffer], values: dict[str, int]
-) -> None:
-    """Runs one step on its buffers, in slot order."""
+    step: Step,
+    compiled: Compiled | None,
+    buffers: list[Buffer],
+    values: dict[str, int],
+    wait: bool = False,
+) -> float | None:
+    """Runs one step on its buffers, in slot order; with `wait` returns the seconds of a kernel."""
     if compiled is None:
         run_copy(step, buffers)
-        return
+        return None
     handles = tuple([b.handle for b in buffers])
     args = variables_now(compiled, values)
     if compiled.local_size is None:
@@ -135,11 +139,13 @@ def run_step(
     GlobalCounters.kernel_count += 1
     GlobalCounters.global_ops += compiled.estimates.ops
     GlobalCounters.global_mem += compiled.estimates.mem
-    if DEBUG < 2:
+    if DEBUG < 2 and not wait:
         compiled.program(handles, args, sizes, local)
-        return
-    seconds = compiled.program(handles, args, sizes, local, wait=True)
-    report(compiled, step, seconds or 0.0)
+        return None
+    seconds = compiled.program(handles, args, sizes, local, wait=True) or 0.0
+    if DEBUG >= 2:
+        report(compiled, step, seconds)
+    return seconds
 
 
 def report(compiled: Compiled, step: Step, seconds: float) -> None:

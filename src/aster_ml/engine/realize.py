@@ -11,10 +11,12 @@ from typing import Any
 
 from aster_ml.config import DEBUG, debug_shown
 from aster_ml.engine import storage
+from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.launch import RECORDER, run_schedule
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
+from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
 from aster_ml.schedule.capture import Captured, capture
 from aster_ml.schedule.effects import Effects
 from aster_ml.schedule.plan import plan
@@ -23,10 +25,12 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.sharding import MULTI_SEEN
 
 # Gives the nodes of all live tensors; set by the layer that has tensors.
 LIVE_NODES: list[Callable[[], Iterable[UOp]]] = []
 MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
+MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
 
 
 def settle(u: UOp) -> UOp | None:
@@ -50,11 +54,24 @@ def settle(u: UOp) -> UOp | None:
             break
         else:
             break
-    if x.op not in (Ops.BUFFER, Ops.CONST, Ops.BIND) and x.base.op is not Ops.BUFFER:
+    if x.op is Ops.MULTI:
+        below = on_each(x, settle)
+        if below is None:
+            return None
+        x = below
+    elif x.op not in (Ops.BUFFER, Ops.CONST, Ops.BIND) and x.base.op not in MEMORY:
         return None
     for m in reversed(stack):
         x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
     return x
+
+
+def on_each(u: UOp, find: Callable[[UOp], UOp | None]) -> UOp | None:
+    """A MULTI of what is found for each source; None where one has nothing."""
+    found = [find(s) for s in u.src]
+    if None in found:
+        return None
+    return UOp(u.op, u.dtype, tuple(found), u.arg)  # type: ignore[arg-type]
 
 
 class Request:
@@ -102,7 +119,12 @@ def strip_effects(u: UOp) -> UOp | None:
         elif x.op is not Ops.AFTER and x.op not in MARKS:
             break
         x = x.src[0]
-    if x.op is not Ops.BUFFER:
+    if x.op is Ops.MULTI:
+        below = on_each(x, strip_effects)
+        if below is None:
+            return None
+        x = below
+    elif x.op is not Ops.BUFFER:
         return None
     for m in reversed(stack):
         x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
@@ -145,7 +167,10 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
     if not LIVE_NODES or not overwritten:
         return []
     asked = set(known)
-    lazy = [u for u in dict.fromkeys(LIVE_NODES[0]()) if u not in asked and settle(u) is None]
+    live = LIVE_NODES[0]()
+    if MULTI_SEEN:
+        live = all_parts([u for u in live if not u.has_multi or settle(u) is None])
+    lazy = [u for u in dict.fromkeys(live) if u not in asked and settle(u) is None]
     of_memory: dict[UOp, set[UOp]] = {}
     for s in stores:
         of_memory.setdefault(base_buffer(s), set()).add(s)
@@ -210,11 +235,20 @@ def realize_uops(nodes: list[UOp]) -> list[UOp]:
 
     Constants and views of memory come back as they are: there is nothing to compute.
     """
+    if MULTI_SEEN and any([u.has_multi for u in nodes]):
+        found = compute_parts(nodes, realize_uops)
+        if storage.DUE.data:
+            run_due([b for u in found for b in storage.buffers_below(u)])
+        return found
     if RECORDER and RECORDER[-1].outside:
         realize_outside(nodes)
+    if PENDING:
+        run_pending(nodes, realize_uops, readers_but)
     prepared = prepare(nodes)
     if prepared is not None:
         request, captured, schedule = prepared
+        if storage.DUE.data:
+            run_due(captured.buffers)
         memories = [storage.buffer_of(b) for b in captured.buffers]
         run_schedule(schedule, memories, captured.values, captured.buffers)
         for after in captured.effects:
@@ -224,7 +258,44 @@ def realize_uops(nodes: list[UOp]) -> list[UOp]:
         for u, memory in request.results:
             storage.set_stand_in(u, memory, memories)
         storage.note_overwritten([memories[i] for i in schedule.overwritten])
-    return [memory_of(u) for u in nodes]
+    found = [memory_of(u) for u in nodes]
+    if storage.DUE.data:
+        run_due([u.base for u in found])
+    return found
+
+
+def compute_parts(
+    nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]
+) -> list[UOp]:
+    """What `compute` makes of the nodes of one device that these stand for, put together again."""
+    reached = open_nodes(nodes)
+    # Copies that a tensor names are kept, so that its next reader need not copy again.
+    kept = [u for u in LIVE_NODES[0]() if u in reached and is_copied(u)] if LIVE_NODES else []
+    asked = [*nodes, *kept]
+    wanted = all_parts([u for u in asked if settle(u) is None])
+    made = dict(zip(wanted, compute(wanted), strict=True))
+    for u in reached:
+        if u.op is Ops.AFTER and have_happened(u):
+            place = strip_effects(u)
+            if place is not None:
+                storage.set_stand_in(u, place)
+    result = []
+    for u in asked:
+        found = settle(u)
+        if found is None:
+            memory = [made[part] for part in parts(u)]
+            found = memory[0] if len(memory) == 1 else memory[0].multi(memory[1:], u.axis)
+            storage.set_stand_in(u, found)
+        result.append(found)
+    return result[: len(nodes)]
+
+
+def run_due(memory: Iterable[UOp]) -> None:
+    """Runs what is left of schedules that fill these BUFFERs."""
+    for u in memory:
+        due = storage.DUE.get(u)
+        if due is not None:
+            due.finish()
 
 
 def realize_outside(nodes: list[UOp]) -> None:
@@ -255,6 +326,21 @@ def realize_readers(buffers: set[UOp]) -> None:
     readers = pending_readers(set(), buffers, ())
     if readers:
         realize_uops(readers)
+
+
+def readers_but(buffers: set[UOp], results: set[UOp]) -> list[UOp]:
+    """Live nodes that want what this memory holds, not by way of these results."""
+    if not LIVE_NODES:
+        return []
+    lazy = [u for u in dict.fromkeys(LIVE_NODES[0]()) if u not in results and settle(u) is None]
+    needs: dict[UOp, bool] = {}
+    for u in toposort(*lazy, enter=lambda u: storage.stand_in(u) is None and u not in results):
+        found = storage.stand_in(u)
+        if found is not None:
+            needs[u] = found.base in buffers
+        else:
+            needs[u] = u not in results and (u in buffers or any([needs[s] for s in u.src]))
+    return [u for u in lazy if needs[u]]
 
 
 def memory_of(u: UOp) -> UOp:

@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from aster_ml.device import NAMES_OF, Buffer
 from aster_ml.dtype import DType
 from aster_ml.uop.node import REDUCERS, UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
+
+
+class Unfinished(Protocol):
+    """What is left of a schedule."""
+
+    def finish(self) -> None:
+        """Runs it."""
+
+    def note_filled(self, item: Any) -> None:
+        """Somebody has run an item that fills a buffer."""
+
 
 BUFFERS: weakref.WeakKeyDictionary[UOp, Buffer] = weakref.WeakKeyDictionary()
 STAND_INS: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()
@@ -24,6 +35,12 @@ ORIGINS: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyD
 
 # For each memory, the nodes with a stand-in that were computed from it.
 READERS: weakref.WeakKeyDictionary[Buffer, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
+
+# BUFFER nodes that a schedule fills which has not run to its end.
+DUE: weakref.WeakKeyDictionary[UOp, Unfinished] = weakref.WeakKeyDictionary()
+
+# For each part of a value on several devices, the nodes of all of it.
+OWNERS: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
 
 # Memory with results whose graph was never built, though it leads to tensors that want gradients.
 NO_GRADIENT: weakref.WeakSet[UOp] = weakref.WeakSet()
@@ -109,6 +126,15 @@ def origins_of(memory: UOp) -> list[UOp]:
     return list(ORIGINS.get(memory, ()))
 
 
+def note_owner(part: UOp, owner: UOp) -> None:
+    """`owner`, on several devices, is made of this part: when one is forgotten, so is the other."""
+    if part is not owner:
+        owners = OWNERS.get(part)
+        if owners is None:
+            owners = OWNERS[part] = weakref.WeakSet()
+        owners.add(owner)
+
+
 def note_overwritten(memories: Iterable[Buffer]) -> None:
     """This memory holds new values.
 
@@ -119,13 +145,25 @@ def note_overwritten(memories: Iterable[Buffer]) -> None:
         readers = READERS.pop(b.base, None)
         for u in readers or ():
             u.forget()
+            if OWNERS.data:
+                for owner in OWNERS.get(u, ()):
+                    owner.forget()
 
 
 def is_memory_view(u: UOp) -> bool:
-    """Whether `u` shows a BUFFER through movement ops only."""
+    """Whether `u` shows a BUFFER, or one on each of several devices, through movement ops only."""
     while u.op in MOVEMENT:
         u = u.src[0]
-    return u.op is Ops.BUFFER
+    return u.op is Ops.BUFFER or (u.op is Ops.MULTI and all([is_memory_view(s) for s in u.src]))
+
+
+def buffers_below(u: UOp) -> list[UOp]:
+    """The BUFFERs that a view of memory shows, one a device; none of what is no such view."""
+    while u.op in MOVEMENT:
+        u = u.src[0]
+    if u.op is Ops.MULTI:
+        return [b for s in u.src for b in buffers_below(s)]
+    return [u] if u.op is Ops.BUFFER else []
 
 
 class LostBuffer(Buffer):
@@ -142,6 +180,8 @@ class LostBuffer(Buffer):
 def lost_node(u: UOp, error: Exception) -> UOp:
     """A node of the shape of `u` whose memory raises an error when it is read."""
     device = u.device or "CPU"
+    if device.__class__ is tuple:
+        device = device[0]
     base = UOp.new_buffer(device, 1, u.dtype)
     buffer = LostBuffer(device, 1, u.dtype)
     buffer.error = error

@@ -68,6 +68,14 @@ def device_constant(value: Any, dtype: DType, device: str) -> UOp:
     return UOp(Ops.CONST, dtype, (place,), truncate(value, dtype))
 
 
+def number_node(size: UOp, dtype: DType, device: str) -> UOp:
+    """A size as the value of a tensor.
+
+    A size lives nowhere; a constant in a sum says on which device the tensor is.
+    """
+    return size.cast(dtype).alu(Ops.ADD, device_constant(0, dtype, device))
+
+
 def is_stored(uop: UOp) -> bool:
     """Whether the value lies in memory of its own, elements in row-major order."""
     while (uop.op is Ops.RESHAPE and len(uop.src) == 1) or uop.op is Ops.AFTER:
@@ -109,6 +117,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def from_uop(cls, y: UOp, requires_grad: Flag = None) -> Self:
         """A tensor that names the node `y`."""
         self = object.__new__(cls)
+        if y.dtype is dtypes.index and not y.shape:
+            y = number_node(y, dtypes.default_int, Device.DEFAULT)
         self.uop = y
         self.grad = None
         self._requires_grad = requires_grad
@@ -391,7 +401,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         """
         uop = self.uop
         if arg is not None:
-            return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,), tuple(arg)))
+            opts = " ".join([str(opt) for opt in arg])
+            return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,), opts))
         if uop.op is Ops.CONTIGUOUS or is_stored(uop):
             return self
         if number_everywhere(uop):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aster_ml.config import SPEC
-from aster_ml.dtype import DType
+from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.schedule.effects import Effects, Version, base_param
@@ -21,7 +21,16 @@ from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp, need
-from aster_ml.uop.ops import MOVEMENT, AxisType, Memory, Ops, ParamArg, RangeArg, StageArg
+from aster_ml.uop.ops import (
+    MOVEMENT,
+    AxisType,
+    KernelArg,
+    Memory,
+    Ops,
+    ParamArg,
+    RangeArg,
+    StageArg,
+)
 from aster_ml.uop.show import render_expr
 
 
@@ -82,7 +91,7 @@ class Draft:
     """A step before it is ordered: what it reads, and behind which STOREs.
 
     A kernel is a draft of its parts over `ranges` until it is closed. An `alone` one stores where
-    its data says, so no other may run inside its loops.
+    its data says, or runs as somebody has asked (`info`), so no other may run inside its loops.
     """
 
     step: Step
@@ -93,6 +102,7 @@ class Draft:
     parts: list[Part] = field(default_factory=list)
     ranges: tuple[UOp, ...] = ()
     alone: bool = False
+    info: KernelArg | None = None
 
     @property
     def read_slots(self) -> set[int]:
@@ -291,7 +301,11 @@ class Splitter:
         step = Step("kernel", (), None, self.slots[out].device)
         order = tuple([r for r in ranges if r.op is Ops.RANGE])
         parts = [Part(out, flat, value)]
-        self.drafts.append(Draft(step, list(reads), out, target, target_after, parts, order))
+        draft = Draft(step, list(reads), out, target, target_after, parts, order)
+        asked = u.src[1] if u.op is Ops.STORE else u
+        if asked.op is Ops.CONTIGUOUS and asked.arg is not None:
+            draft.alone, draft.info = True, KernelArg(opts=asked.arg)
+        self.drafts.append(draft)
 
     def close(self, draft: Draft) -> Step:
         """The step of a draft; of a kernel, its graph with buffers and ranges numbered."""
@@ -318,7 +332,8 @@ class Splitter:
             if SPEC:
                 check_bounds(at, value)
             ends.append(at.store(value).end(*draft.ranges))
-        ast = canonical(UOp.sink(*ends), list(draft.ranges))
+        sink = UOp(Ops.SINK, dtypes.void, tuple(ends), draft.info)
+        ast = canonical(sink, list(draft.ranges))
         return Step("kernel", tuple(number), ast, draft.step.device)
 
     def check_in_place(
@@ -408,7 +423,7 @@ def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) 
 
 def is_fresh(store: UOp, planner: StagePlanner) -> bool:
     """Whether a STORE makes a new value that others read through its memory."""
-    return planner.targets.get(store.src[1]) is store
+    return planner.is_target(store)
 
 
 def cycle_version(drafts: list[Draft], path: list[int], params: list[UOp]) -> Version:

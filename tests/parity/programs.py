@@ -1,0 +1,109 @@
+"""Programs, memory plans and compilers as the reference's tests look at them.
+
+Adapters between those tests and `aster_ml.engine`: each does its work through what the engine runs
+itself. What a program is made of is shown in the reference's dialect, lane by lane.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from aster_ml.allocator import Allocator
+from aster_ml.backend import Backend
+from aster_ml.codegen.opts import Opt, parse_opts
+from aster_ml.device import Buffer
+from aster_ml.dtype import dtypes
+from aster_ml.engine import estimate, items, program
+from aster_ml.engine.memory import ALIGNMENT, Arena
+from aster_ml.helpers import round_up
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import KernelArg
+
+
+class ProgramView(program.ProgramSpec):
+    """A `ProgramSpec` whose nodes are those of the reference's dialect."""
+
+
+def get_program(
+    ast: UOp, renderer: Any = None, opts: Sequence[Opt] | None = None
+) -> program.ProgramSpec:
+    """`engine.program.get_program` for the device of a renderer."""
+    found = program.get_program(ast, None if renderer is None else renderer.device, opts)
+    return ProgramView(**{f.name: getattr(found, f.name) for f in dataclasses.fields(found)})
+
+
+class CompiledRunner(items.CompiledRunner):
+    """`engine.items.CompiledRunner`."""
+
+
+class Estimates(estimate.Estimates):
+    """`engine.estimate.Estimates`, also of a list of nodes."""
+
+    @classmethod
+    def from_uops(cls, uops: Iterable[UOp], ignore_indexing: bool = False) -> Estimates:
+        """Operations and bytes that a list of nodes stands for."""
+        raise NotImplementedError
+
+
+def plan_buffers(
+    buffers: Sequence[Sequence[Buffer]], noopt_buffers: Any = None
+) -> dict[Buffer, Buffer]:
+    """For each buffer that may move its place in an arena, planned by the engine's `Arena`.
+
+    `buffers[i]` are those that step i touches. What is allocated, or that somebody holds, stays.
+    """
+    kept = {id(b.base) for b in noopt_buffers or ()}
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for i, step in enumerate(buffers):
+        for b in step:
+            base = b.base
+            if base.is_allocated() or base.uop_refcount > 0 or id(base) in kept:
+                continue
+            first.setdefault(base, i)
+            last[base] = i
+    arenas: dict[str, Arena] = {}
+    offsets: dict[Buffer, int] = {}
+    for i in range(len(buffers)):
+        for base in [b for b, at in first.items() if at == i]:
+            arena = arenas.setdefault(base.device, Arena())
+            offsets[base] = arena.take(round_up(max(base.nbytes, 1), ALIGNMENT))
+        for base in [b for b, at in last.items() if at == i]:
+            arenas[base.device].give(offsets[base], round_up(max(base.nbytes, 1), ALIGNMENT))
+    memory = {device: Buffer(device, a.nbytes, dtypes.uint8) for device, a in arenas.items()}
+    placed = {b: memory[b.device].view(b.size, b.dtype, at) for b, at in offsets.items()}
+    for b in {b for step in buffers for b in step} - set(placed):
+        if b.base in placed:
+            placed[b] = placed[b.base].view(b.size, b.dtype, b.offset)
+    return placed
+
+
+class CompilerView:
+    """A backend's compiler: who replaces `compile_cached` replaces what the engine calls."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.__dict__["backend"] = backend
+
+    @property
+    def compile_cached(self) -> Any:
+        """What turns source into a binary."""
+        return self.__dict__["backend"].compile
+
+    @compile_cached.setter
+    def compile_cached(self, function: Any) -> None:
+        self.__dict__["backend"].compile = function
+
+
+def opts_to_apply(arg: KernelArg) -> tuple[Opt, ...] | None:
+    """The Opts that somebody asked for."""
+    return None if arg.opts is None else parse_opts(arg.opts)
+
+
+# Attributes that the tests read off Aster's own objects: (class, name, value, why it is not there).
+ATTRIBUTES: list[tuple[type, str, Any, str]] = [
+    (Allocator, "_offset", Allocator.offset, "a public name here"),
+    (Backend, "compiler", property(CompilerView), "a backend compiles by itself"),
+    (KernelArg, "opts_to_apply", property(opts_to_apply), "Opts in the graph are text"),
+]
