@@ -97,12 +97,26 @@ class Linearizer:
                 body = self.loop_of_reduce[u]
                 body.items.append(("accumulate", u))
                 self.wait(scope, u, body, ("accumulate", u))
+        self.read_before_written()
         for r, scope in self.scope_of_loop.items():
             assert scope.parent is not None
             scope.parent.items.append(scope)
             # A loop's size may be an expression.
             for s in self.inline_sources(r.src[0]):
                 self.wait(scope, ("size", r), self.scopes[s], s)
+
+    def read_before_written(self) -> None:
+        """Of several stores, each waits for whoever reads what its memory held before."""
+        stores = [u for u in self.order if u.op is Ops.STORE and is_output(u)]
+        if len(stores) < 2:
+            return
+        loads: dict[UOp, list[UOp]] = {}
+        for u in self.order:
+            if u.op is Ops.LOAD:
+                loads.setdefault(u.src[0].src[0], []).append(u)
+        for store in stores:
+            for u in loads.get(store.src[0].src[0], ()):
+                self.wait(self.scopes[store], store, self.scopes[u], u)
 
     def real_sources(self, u: UOp) -> list[UOp]:
         """The listed nodes that `u` reads, through what is read inline."""
@@ -246,7 +260,7 @@ class Linearizer:
         params = sorted([u for u in first if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
         variables = sorted([u for u in first if u.op is Ops.DEFINE_VAR], key=lambda u: u.arg.name)
         written = frozenset(
-            [u.src[0].src[0].arg.slot for u in self.order if u.op is Ops.STORE and is_output(u)]
+            [memory_of(u).arg.slot for u in self.order if u.op is Ops.STORE and is_output(u)]
         )
         blocks = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.GLOBAL]
         items = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.LOCAL]
@@ -285,9 +299,17 @@ def listed_order(sink: UOp) -> list[UOp]:
     return list(done)
 
 
+def memory_of(u: UOp) -> UOp:
+    """The memory that a LOAD or STORE goes to."""
+    memory = u.src[0].src[0]
+    while memory.op is Ops.AFTER:
+        memory = memory.src[0]
+    return memory
+
+
 def is_output(u: UOp) -> bool:
     """Whether a STORE goes to a buffer of the caller."""
-    return u.src[0].src[0].op is Ops.PARAM
+    return memory_of(u).op is Ops.PARAM
 
 
 def linearize(sink: UOp, outputs: list[UOp], name: str) -> Linear:

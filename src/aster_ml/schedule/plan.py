@@ -10,6 +10,7 @@ from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
 from aster_ml.schedule.copies import copy_before_views
 from aster_ml.schedule.effects import snapshot_value, snapshot_version
+from aster_ml.schedule.merge import merge_drafts
 from aster_ml.schedule.split import HazardError, Schedule, Splitter, order_drafts
 from aster_ml.schedule.split_reduce import split_long_reductions
 from aster_ml.schedule.stages import plan_stages
@@ -103,7 +104,6 @@ def make_schedule(body: UOp) -> Schedule:
             continue
         written = frozenset([d.writes for d in drafts if d.writes < len(params)])
         new = {memory_of(store) for store in body.src[: body.arg.fresh]}
-        return Schedule(
-            [d.step for d in drafts], splitter.slots, len(params), written, written - new
-        )
+        steps = [splitter.close(d) for d in merge_drafts(drafts, splitter)]
+        return Schedule(steps, splitter.slots, len(params), written, written - new)
     raise InternalError("plan: effects collide however often values are stored beforehand")

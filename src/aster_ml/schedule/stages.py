@@ -19,7 +19,7 @@ from typing import NamedTuple
 from aster_ml.config import FUSE, MAX_KERNEL_NODES
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
-from aster_ml.helpers import prod
+from aster_ml.helpers import all_int, prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.effects import Effects
 from aster_ml.uop.graph import consumers, toposort
@@ -97,6 +97,8 @@ class StagePlanner:
         self.memory_behind: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
         self.memo: dict[UOp, UOp] = {}
         self.targets: dict[UOp, UOp] = {}
+        # For each STORE of the body the node that has its value, below views that change nothing.
+        self.value_of: dict[UOp, UOp] = {}
         self.forced: set[UOp] = set()
         self.index_sizes: dict[UOp, int] = {}
         self.effects = Effects()
@@ -118,7 +120,7 @@ class StagePlanner:
                 raise InternalError(f"stages: a body holds STOREs, found {store!r}")
             # A fresh output is the memory of its value for every other reader too. Memory that
             # existed before may be overwritten again, so an assign is a reader like any other.
-            value = store.src[1]
+            value = self.value_of[store] = self.laid_out_alike(store.src[1])
             if number < body.arg.fresh and value.op not in READ_IN_PLACE:
                 self.targets.setdefault(value, store)
         self.forced |= set(self.targets)
@@ -133,6 +135,27 @@ class StagePlanner:
             if u.op is Ops.CONTIGUOUS and not self.in_memory(u.src[0]):
                 self.forced.add(u)
 
+    def laid_out_alike(self, value: UOp) -> UOp:
+        """What has the same elements in the same order below the views of a value.
+
+        Views that lead elsewhere, and views of memory, are left as they are.
+        """
+        x = value
+        while x.op in (Ops.RESHAPE, Ops.PERMUTE, *MARKS):
+            x = x.src[0]
+        if x is value or x.op in READ_IN_PLACE or not all_int((*value.shape, *x.shape)):
+            return value
+        ranges = idxs = self.new_ranges(value.shape, AxisType.LOOP)
+        y = value
+        while y is not x:
+            if y.op in MOVEMENT:
+                idxs = source_index(y, idxs)[0]
+            y = y.src[0]
+        same = self.simple(flat_index(idxs, x.shape)) is self.simple(
+            flat_index(ranges, value.shape)
+        )
+        return x if same else value
+
     def in_memory(self, u: UOp) -> bool:
         """Whether `u` is memory, whole and in order."""
         while u not in self.forced and u.op in (*VIEWS_OF_MEMORY, Ops.CONTIGUOUS):
@@ -140,6 +163,11 @@ class StagePlanner:
                 return False  # rows of a symbolic size lie apart, each with room for the largest
             u = u.src[0]
         return u.op is Ops.PARAM or u in self.forced
+
+    def is_target(self, store: UOp) -> bool:
+        """Whether a STORE names the memory that its value is computed into."""
+        value = self.value_of.get(store)
+        return value is not None and self.targets.get(value) is store
 
     # downwards
 
@@ -160,7 +188,7 @@ class StagePlanner:
         for u in reversed(self.order):
             op = u.op
             if op is Ops.STORE:
-                if self.targets.get(u.src[1]) is not u:
+                if not self.is_target(u):
                     self.read_by_store(u, u)
                 continue
             if u in self.forced:
@@ -488,6 +516,7 @@ ZERO = UOp.index_const(0)
 # Stands for indices that are data: any element may be read.
 DATA_DEPENDENT: Indices = (UOp.index_const(-1),) * 99
 LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.DEFINE_VAR, Ops.IOTA, Ops.DEVICE, Ops.SINK})
+MARKS = (Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
 VIEWS_OF_MEMORY = (Ops.AFTER, Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
 # Values that already are memory or make none worth sharing: an output of them is a copy.
 READ_IN_PLACE = frozenset({Ops.PARAM, Ops.CONST, Ops.AFTER, *MOVEMENT, Ops.DETACH})

@@ -1,0 +1,242 @@
+"""Kernels over the same loops become one kernel with several results.
+
+Receives drafts in running order; returns drafts in running order that do the same. What two kernels
+both load is then loaded once, and what one makes for the other is handed on in a register; a
+temporary that nobody else reads is not stored at all.
+
+A kernel may come up to an earlier one, or the earlier down to it, past steps that share no memory
+with the one that moves. Between the two, memory that one writes and the other touches has to be
+touched at the element that is written: the loops then carry nothing from turn to turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aster_ml.config import FUSE, MAX_KERNEL_NODES
+from aster_ml.helpers import prod
+from aster_ml.schedule import cost
+from aster_ml.schedule.split import Draft, Part, Read, Splitter
+from aster_ml.uop.graph import substitute_all, toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, Ops
+
+# How many of the kernels over the same loops are looked at, the latest first.
+NEAR = 8
+# Buffers of one kernel.
+MAX_SLOTS = 24
+# With less work than this two kernels are one even when they share nothing.
+TINY_WORK = 16
+# Operations of a large reduction, with what is done to its results, that leave its loops as they
+# would be without the latter.
+LONG_BODY = 16
+
+
+@dataclass(eq=False)
+class Group:
+    """A draft, or several that became one, at its place in the order."""
+
+    draft: Draft
+    at: int
+    # Slots that it touches.
+    reads: set[int]
+    writes: set[int]
+    # Whether a later step shares memory with it, so that it cannot move down.
+    pinned: bool = False
+    work: int = 0
+    has_reduce: bool = False
+    nodes: int = 0
+    # Loads of its expressions by the element that they read.
+    loads: dict[UOp, UOp] = field(default_factory=dict)
+
+
+class Merger:
+    """State of merging the drafts of one schedule."""
+
+    def __init__(self, splitter: Splitter) -> None:
+        self.splitter = splitter
+        self.groups: list[Group] = []
+        self.alike: dict[tuple[object, ...], list[Group]] = {}
+        self.writer: dict[int, Group] = {}
+        # Who has read a slot since it was last written.
+        self.readers: dict[int, list[Group]] = {}
+
+    def add(self, at: int, draft: Draft) -> None:
+        """The next draft: into an earlier kernel where that pays, or as it is."""
+        new = Group(draft, at, draft.read_slots, draft.written_slots)
+        behind = self.conflicts(new)
+        key = None
+        if draft.parts and not draft.alone:
+            describe(new)
+            key = (draft.step.device, *[r.src[0] for r in draft.ranges])
+            for group in self.alike.get(key, [])[: -NEAR - 1 : -1]:
+                merged = self.try_merge(group, new, behind)
+                if merged is not None:
+                    for other in behind:
+                        other.pinned = other.pinned or other is not group
+                    self.note(merged)
+                    return
+        for other in behind:
+            other.pinned = True
+        self.groups.append(new)
+        if key is not None:
+            self.alike.setdefault(key, []).append(new)
+        self.note(new)
+
+    def conflicts(self, new: Group) -> list[Group]:
+        """The last steps that a new one has to stay behind."""
+        found: dict[Group, None] = {}
+        for slot in new.reads | new.writes:
+            if slot in self.writer:
+                found[self.writer[slot]] = None
+        for slot in new.writes:
+            found.update(dict.fromkeys(self.readers.get(slot, ())))
+        return list(found)
+
+    def note(self, group: Group) -> None:
+        """Who has touched what, now that a draft has come into this group."""
+        for slot in group.reads:
+            readers = self.readers.setdefault(slot, [])
+            if group not in readers:
+                readers.append(group)
+        for slot in group.writes:
+            if self.writer.get(slot) is not group:
+                self.writer[slot] = group
+                self.readers[slot] = []
+
+    def size(self, slot: int) -> int:
+        """Elements of a slot."""
+        return self.splitter.slots[slot].size
+
+    def counts(self, group: Group, at: UOp) -> bool:
+        """Whether loading an element once instead of twice saves anything to speak of."""
+        slot = self.splitter.read_of[at.src[0]][0]
+        return not is_large(group) or 2 * self.size(slot) >= volume(group)
+
+    def try_merge(self, group: Group, new: Group, behind: list[Group]) -> Group | None:
+        """The group with `new` in it; None where that cannot be, or does not pay."""
+        others = [g.at for g in behind if g is not group]
+        comes_up = all(at < group.at for at in others)
+        if not comes_up and group.pinned:
+            return None
+        if group.writes & new.writes or not pays(group, new):
+            return None
+        if len(group.reads | group.writes | new.reads | new.writes) > MAX_SLOTS:
+            return None
+        parts = self.joined(group, new)
+        if parts is None:
+            return None
+        draft = group.draft
+        draft.parts = parts
+        reads: dict[Read, None] = dict.fromkeys([*draft.reads, *new.draft.reads])
+        draft.reads = list(reads)
+        group.reads |= new.reads
+        group.writes |= new.writes
+        if not comes_up:
+            group.at = new.at
+        describe(group)
+        return group
+
+    def joined(self, group: Group, new: Group) -> list[Part] | None:
+        """The parts of both over the loops of the first, where no memory stands between."""
+        ranges = dict(zip(new.draft.ranges, group.draft.ranges, strict=True))
+        flat = substitute_all([x for p in new.draft.parts for x in (p.place, p.value)], ranges)
+        made = [Part(p.slot, flat[2 * i], flat[2 * i + 1]) for i, p in enumerate(new.draft.parts)]
+        written = {p.slot: p for p in group.draft.parts}
+        handed: dict[UOp, UOp] = {}
+        shared = False
+        for u in toposort(*flat):
+            if u.op is not Ops.LOAD:
+                continue
+            slot = self.splitter.read_of[u.src[0].src[0]][0]
+            part = written.get(slot)
+            if part is not None:
+                if u.src[0].src[1] is not part.place or len(u.src) > 1:
+                    return None
+                handed[u] = part.value
+            shared = shared or (u.src[0] in group.loads and self.counts(group, u.src[0]))
+        places = {p.slot: p.place for p in made}
+        for at in group.loads:
+            slot = self.splitter.read_of[at.src[0]][0]
+            if slot in places and at.src[1] is not places[slot]:
+                return None
+        if not handed and not shared and max(group.work, new.work) > TINY_WORK:
+            return None
+        if is_large(group) and group.has_reduce:
+            # Its loops are arranged for its operands, and others of that size would be in the way.
+            slots = [self.splitter.read_of[at.src[0]][0] for at in new.loads]
+            if any(self.size(s) * 8 > volume(group) for s in slots if s not in written):
+                return None
+        if handed:
+            values = substitute_all([p.value for p in made], handed)
+            made = [p._replace(value=v) for p, v in zip(made, values, strict=True)]
+        return [*group.draft.parts, *made]
+
+
+def describe(group: Group) -> None:
+    """Reads off a kernel's expressions what merging asks of it."""
+    draft = group.draft
+    order = toposort(*[x for p in draft.parts for x in (p.place, p.value)])
+    group.loads = {u.src[0]: u for u in order if u.op is Ops.LOAD}
+    reduced = [u for u in order if u.op is Ops.REDUCE]
+    group.has_reduce = bool(reduced)
+    group.nodes = sum([u.op in ELEMENTWISE or u.op is Ops.LOAD for u in order if u.dtype.itemsize])
+    ranges = {*draft.ranges, *[r for u in reduced for r in u.src[1:]]}
+    group.work = prod([int(r.src[0].vmax) for r in ranges])
+
+
+def volume(group: Group) -> int:
+    """Turns of the loops over the results."""
+    return prod([int(r.src[0].vmax) for r in group.draft.ranges])
+
+
+def is_large(group: Group) -> bool:
+    """Whether the work counts for more than a launch."""
+    return group.work > cost.SMALL_WORK
+
+
+def pays(group: Group, new: Group) -> bool:
+    """Whether one kernel is no slower than the two.
+
+    A reduction that is large in itself has its loops arranged for its operands: it takes on what
+    little is done to its results, and nothing else.
+    """
+    nodes = group.nodes + new.nodes
+    if nodes > int(MAX_KERNEL_NODES.value):
+        return False
+    if not (group.has_reduce or new.has_reduce):
+        return True
+    if not is_large(group) and not is_large(new):
+        return True
+    return not new.has_reduce and nodes <= LONG_BODY and bool(group.writes & new.reads)
+
+
+def merge_drafts(drafts: list[Draft], splitter: Splitter) -> list[Draft]:
+    """The drafts with kernels merged, and without temporaries that nobody reads."""
+    if not FUSE:
+        return drafts
+    merger = Merger(splitter)
+    for at, draft in enumerate(drafts):
+        merger.add(at, draft)
+    groups = sorted(merger.groups, key=lambda g: g.at)
+    return drop_unread([g.draft for g in groups], splitter)
+
+
+def drop_unread(drafts: list[Draft], splitter: Splitter) -> list[Draft]:
+    """Without the parts of kernels whose memory is a temporary that no step reads."""
+    read: set[int] = set()
+    result: list[Draft] = []
+    for draft in reversed(drafts):
+        if draft.parts and not draft.alone:
+            draft.parts = [p for p in draft.parts if p.slot < splitter.n_args or p.slot in read]
+            if not draft.parts:
+                continue
+            for u in toposort(*[p.value for p in draft.parts]):
+                if u.op is Ops.INDEX:
+                    slot = splitter.read_of[u.src[0]][0]
+                    read.add(slot)
+                    read.update([s for s, _ in splitter.shown.get(slot, ())])
+        else:
+            read |= draft.read_slots
+        result.append(draft)
+    return result[::-1]
