@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import struct
+from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 
 import ml_dtypes
@@ -63,12 +64,30 @@ class DType:
 
     @property
     def base(self) -> DType:
-        """The element type itself (there are no vector types in a graph)."""
+        """What a pointer points to; of any other type, the type itself."""
         return self
 
     def scalar(self) -> DType:
-        """The element type itself."""
+        """The type of one lane; of any other type, the type itself."""
         return self
+
+    @property
+    def count(self) -> int:
+        """How many elements one value has: 1, save for vectors and pointers to them."""
+        return 1
+
+    @property
+    def vcount(self) -> int:
+        """How many lanes a value of this type has."""
+        return self.count
+
+    def vec(self, lanes: int) -> DType:
+        """The type of `lanes` values side by side, for kernels that are written by hand."""
+        return self if lanes == 1 else vector_dtype(self, lanes)
+
+    def ptr(self, size: int = -1, addrspace: AddrSpace | None = None) -> PtrDType:
+        """The type of memory that holds `size` elements of this one (-1: unknown how many)."""
+        return pointer_dtype(self, size, addrspace or AddrSpace.GLOBAL, 1)
 
     @property
     def min(self) -> ConstType:
@@ -83,6 +102,140 @@ class DType:
         return greatest
 
 
+class AddrSpace(Enum):
+    """Where memory lies: a buffer, scratch that a block shares, registers of one work-item."""
+
+    GLOBAL = 1
+    LOCAL = 2
+    REG = 3
+
+    def __repr__(self) -> str:
+        return f"AddrSpace.{self.name}"
+
+
+class VectorDType(DType):
+    """`lanes` elements of one type side by side.
+
+    Only kernels that are written by hand name it: before anything is compiled each lane is a value
+    of its own, and which lanes share a register is decided later.
+    """
+
+    __slots__ = ("element", "lanes")
+
+    def __init__(self, element: DType, lanes: int) -> None:
+        if element.__class__ is not DType:
+            raise DTypeError(f"vec: {element} is no element type, so it has no vectors")
+        self.priority, self.kind, self.fmt = element.priority, element.kind, None
+        self.itemsize = element.itemsize * lanes
+        self.name = f"{element.name}x{lanes}"
+        self.element, self.lanes = element, lanes
+
+    def __repr__(self) -> str:
+        return f"dtypes.{short_name(self.element)}.vec({self.lanes})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return vector_dtype, (self.element, self.lanes)
+
+    @property
+    def bits(self) -> int:
+        """Width of a lane in bits."""
+        return self.element.bits
+
+    @property
+    def count(self) -> int:
+        """How many lanes there are."""
+        return self.lanes
+
+    def scalar(self) -> DType:
+        """The type of one lane."""
+        return self.element
+
+
+class PtrDType(DType):
+    """Memory that holds elements of `base`, or `v` such places side by side.
+
+    Only kernels that are written by hand name it; in a graph memory is an op.
+    """
+
+    __slots__ = ("addrspace", "pointee", "size", "v")
+
+    def __init__(self, pointee: DType, size: int, addrspace: AddrSpace, v: int) -> None:
+        self.priority, self.kind, self.fmt = pointee.priority, pointee.kind, None
+        self.itemsize = pointee.itemsize
+        self.pointee, self.size, self.addrspace, self.v = pointee, size, addrspace, v
+        self.name = repr(self).removeprefix("dtypes.")
+
+    def __repr__(self) -> str:
+        inner = [str(self.size)] if self.size != -1 or self.addrspace is not AddrSpace.GLOBAL else []
+        if self.addrspace is not AddrSpace.GLOBAL:
+            inner.append(repr(self.addrspace))
+        base = self.pointee
+        text = repr(base) if base.__class__ is VectorDType else f"dtypes.{short_name(base)}"
+        return f"{text}.ptr({', '.join(inner)}){'' if self.v == 1 else f'.vec({self.v})'}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pointer_dtype, (self.pointee, self.size, self.addrspace, self.v)
+
+    @property
+    def base(self) -> DType:
+        """What one place holds."""
+        return self.pointee
+
+    @property
+    def count(self) -> int:
+        """How many lanes one place holds."""
+        return self.pointee.count
+
+    @property
+    def vcount(self) -> int:
+        """How many places there are side by side."""
+        return self.v
+
+    def scalar(self) -> PtrDType:
+        """The type of one place."""
+        return pointer_dtype(self.pointee, self.size, self.addrspace, 1)
+
+    def vec(self, lanes: int) -> DType:
+        """The type of `lanes` places side by side."""
+        if self.v != 1:
+            raise DTypeError(f"vec: {self} is a vector already")
+        return pointer_dtype(self.pointee, self.size, self.addrspace, lanes)
+
+    def ptr(self, size: int = -1, addrspace: AddrSpace | None = None) -> PtrDType:
+        """There is no memory of memory."""
+        raise DTypeError(f"ptr: {self} is a pointer already")
+
+
+@functools.cache
+def vector_dtype(element: DType, lanes: int) -> VectorDType:
+    """The one vector type of these lanes."""
+    return VectorDType(element, lanes)
+
+
+@functools.cache
+def pointer_dtype(pointee: DType, size: int, addrspace: AddrSpace, v: int) -> PtrDType:
+    """The one pointer type of this kind."""
+    return PtrDType(pointee, size, addrspace, v)
+
+
+def short_name(dtype: DType) -> str:
+    """`float` for float32, `int` for int32: the name that C programs have for it."""
+    return SHORT_NAMES.get(dtype.name, dtype.name)
+
+
+SHORT_NAMES = {
+    "int8": "char",
+    "uint8": "uchar",
+    "int16": "short",
+    "uint16": "ushort",
+    "int32": "int",
+    "uint32": "uint",
+    "int64": "long",
+    "uint64": "ulong",
+    "float16": "half",
+    "float32": "float",
+    "float64": "double",
+}
 DTypeLike: TypeAlias = "str | DType"
 
 

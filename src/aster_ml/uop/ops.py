@@ -7,7 +7,7 @@ gradient, renderers). Nothing here computes anything.
 from __future__ import annotations
 
 from enum import Enum, IntEnum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Group(Enum):
@@ -50,6 +50,7 @@ class Ops(IntEnum):
     CONTIGUOUS_BACKWARD = auto()
     DETACH = auto()
     COPY = auto()
+    MULTI = auto()
     AFTER = auto()
     # movement
     RESHAPE = auto()
@@ -93,6 +94,7 @@ class Ops(IntEnum):
     REDUCE = auto()
     SCATTER = auto()
     # memory
+    CALL = auto()
     STAGE = auto()
     INDEX = auto()
     LOAD = auto()
@@ -116,7 +118,7 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.DEFINE_VAR: OpInfo(Group.LEAF, "A named integer with bounds, known at launch (VarArg)."),
     Ops.IOTA: OpInfo(Group.LEAF, "0, 1, 2, ... below src[0], along one axis; index dtype."),
     Ops.RANGE: OpInfo(Group.LEAF, "Takes 0 <= i < src[0]; how it runs is its kind (RangeArg)."),
-    Ops.DEFINE_LOCAL: OpInfo(Group.LEAF, "Scratch that one block shares (ScratchArg)."),
+    Ops.DEFINE_LOCAL: OpInfo(Group.LEAF, "Scratch of one block or work-item (ScratchArg)."),
     Ops.DEFINE_REG: OpInfo(Group.LEAF, "An accumulator: src[0] starts it, the rest are its lanes."),
     Ops.BIND: OpInfo(Group.MARK, "src[0], a DEFINE_VAR, has the value of src[1], a CONST, now."),
     Ops.DEVICE: OpInfo(Group.LEAF, "Names a device (DeviceArg), for constants."),
@@ -124,6 +126,10 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.CONTIGUOUS_BACKWARD: OpInfo(Group.MARK, "src[0]; its gradient is stored."),
     Ops.DETACH: OpInfo(Group.MARK, "src[0]; no gradient passes."),
     Ops.COPY: OpInfo(Group.MARK, "src[0], on another device (DeviceArg)."),
+    Ops.MULTI: OpInfo(
+        Group.MARK,
+        "One value on several devices: each source is what one of them holds (MultiArg).",
+    ),
     Ops.AFTER: OpInfo(Group.MARK, "src[0], read once the effects src[1:] have happened."),
     Ops.RESHAPE: OpInfo(Group.MOVEMENT, "Another shape with the same elements in the same order."),
     Ops.EXPAND: OpInfo(Group.MOVEMENT, "Axes of size 1 repeated to the sizes of arg."),
@@ -168,6 +174,10 @@ OP_TABLE: dict[Ops, OpInfo] = {
         Group.REDUCE,
         "Zeros of arg.shape into which src[0] is added at the "
         "indices src[1:], one an axis of the result; the reverse of INDEX.",
+    ),
+    Ops.CALL: OpInfo(
+        Group.MEMORY,
+        "What the source arg.output is once a hand-written kernel has run on all sources.",
     ),
     Ops.STAGE: OpInfo(Group.MEMORY, "src[0] stored over the ranges src[1:] (StageArg)."),
     Ops.INDEX: OpInfo(
@@ -301,13 +311,50 @@ class BodyArg(NamedTuple):
 
 
 class DeviceArg(NamedTuple):
-    """Of COPY and DEVICE."""
+    """Of COPY and DEVICE; a DEVICE may name several, which then hold the same."""
 
-    device: str
+    device: str | tuple[str, ...]
+
+
+class MultiArg(NamedTuple):
+    """Of MULTI: the axis that the sources are equal parts of; None where each is the whole."""
+
+    axis: int | None
 
 
 class ScratchArg(NamedTuple):
-    """Of DEFINE_LOCAL and DEFINE_REG: `size` in elements."""
+    """Of DEFINE_LOCAL and DEFINE_REG: `size` in elements.
+
+    A DEFINE_LOCAL is shared by a block, or each work-item has its own (`private`).
+    """
 
     id: int
     size: int = 1
+    private: bool = False
+
+
+class CallArg(NamedTuple):
+    """Of CALL: a kernel whose PARAM i is source `slots[i]`, and which source is asked for.
+
+    `grad_fxn`, given the gradient of the result and the CALL, gives that of each source.
+    """
+
+    kernel: Any
+    slots: tuple[int, ...]
+    output: int = 0
+    grad_fxn: Any = None
+
+    def __repr__(self) -> str:
+        return f"CallArg({self.kernel.key}, {self.slots}, {self.output})"
+
+
+class KernelArg(NamedTuple):
+    """Of the SINK of a kernel that somebody has written or scheduled by hand.
+
+    `opts` are the Opts to apply, as text, None where the cost decides. With `in_order` stores have
+    an order: loops run as they are nested, and no axis is split, merged or moved.
+    """
+
+    name: str = ""
+    opts: str | None = None
+    in_order: bool = False

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from aster_ml.dtype import DType
@@ -44,7 +45,7 @@ class UPat:
         any_order: bool = False,
         prefix: bool = False,
     ) -> None:
-        self.ops = None if op is None else (op,) if isinstance(op, Ops) else tuple(sorted(op))
+        self.ops = None if op is None else (op,) if isinstance(op, IntEnum) else tuple(sorted(op))
         self.dtypes = (
             None if dtype is None else (dtype,) if isinstance(dtype, DType) else tuple(dtype)
         )

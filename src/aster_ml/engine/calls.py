@@ -1,0 +1,124 @@
+"""Hand-written kernels: a CALL is run when somebody wants what it leaves behind.
+
+Receives tensors' nodes; runs the CALLs below them that have not run, sources first, and gives each
+the memory that it wrote as stand-in, so that the rest of the engine sees memory alone. A kernel
+writes in place: memory among its sources that it writes is overwritten, other values are copied
+beforehand.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+
+from aster_ml.engine import storage
+from aster_ml.engine.launch import run_schedule
+from aster_ml.helpers import prod
+from aster_ml.schedule.split import Schedule, Slot, Step
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import CallArg, Ops
+
+Realize = Callable[[list[UOp]], list[UOp]]
+# CALLs that have not run, though they may be wanted.
+PENDING: weakref.WeakSet[UOp] = weakref.WeakSet()
+
+
+def new_calls(sources: tuple[UOp, ...], arg: CallArg) -> list[UOp]:
+    """What each source is after the kernel, which runs when one of them is wanted."""
+    result = []
+    for i, source in enumerate(sources):
+        u = UOp(Ops.CALL, source.dtype, sources, arg._replace(output=i))
+        if storage.stand_in(u) is not None:
+            # It has run on this memory before; now it is to run again.
+            u.forget()
+            u = UOp(Ops.CALL, source.dtype, sources, arg._replace(output=i))
+        PENDING.add(u)
+        result.append(u)
+    return result
+
+
+def run_pending(
+    nodes: Iterable[UOp], realize: Realize, readers: Callable[[set[UOp], set[UOp]], list[UOp]]
+) -> None:
+    """Runs the CALLs that these nodes need.
+
+    `readers` gives the live nodes that still want what memory holds, none that a CALL gives.
+    """
+    order = toposort(*nodes, enter=lambda u: storage.stand_in(u) is None)
+    for u in order:
+        if u.op is Ops.CALL and storage.stand_in(u) is None:
+            run_call(u, realize, readers)
+
+
+def run_call(
+    call: UOp, realize: Realize, readers: Callable[[set[UOp], set[UOp]], list[UOp]]
+) -> None:
+    """Runs one kernel; all of its results are memory afterwards."""
+    arg: CallArg = call.arg
+    written = written_slots(arg)
+    views = [memory_for(s, i in written) for i, s in enumerate(call.src)]
+    memory = [u if u.base.op is Ops.BUFFER and is_whole(u) else None for u in views]
+    found = iter(realize([u for u, m in zip(views, memory, strict=True) if m is None]))
+    places = [next(found) if m is None else m for m in memory]
+    results = {arg._replace(output=i) for i in range(len(call.src))}
+    siblings = {u for u in PENDING if u.src == call.src and u.arg in results} | {call}
+    kept = {places[i].base for i in written if storage.buffer_of(places[i].base).is_allocated()}
+    if kept:
+        late = readers(kept, siblings)
+        if late:
+            realize(late)
+    buffers = [storage.buffer_of(p.base) for p in places]
+    if arg.kernel.src:
+        slots = [
+            Slot(b.size, p.dtype, b.device)
+            for p, b in zip([places[i] for i in arg.slots], [buffers[i] for i in arg.slots])
+        ]
+        step = Step("kernel", tuple(range(len(slots))), arg.kernel, str(call.device))
+        local = frozenset([k for k, i in enumerate(arg.slots) if i in written])
+        schedule = Schedule([step], slots, len(slots), local, local)
+        arguments = [buffers[i] for i in arg.slots]
+        run_schedule(schedule, arguments, {}, [places[i].base for i in arg.slots])
+        storage.note_overwritten([buffers[i] for i in written])
+    for u in siblings:
+        storage.set_stand_in(u, places[u.arg.output], buffers)
+        PENDING.discard(u)
+
+
+def written_slots(arg: CallArg) -> set[int]:
+    """The sources that the kernel stores to."""
+    found = set()
+    for u in toposort(arg.kernel):
+        if u.op is Ops.STORE:
+            place = u.src[0].src[0]
+            while place.op is Ops.AFTER:
+                place = place.src[0]
+            if place.op is Ops.PARAM:
+                found.add(arg.slots[place.arg.slot])
+    return found
+
+
+def is_whole(u: UOp) -> bool:
+    """Whether a node is all of a BUFFER, in order."""
+    while u.op is Ops.RESHAPE:
+        u = u.src[0]
+    return u.op is Ops.BUFFER
+
+
+def memory_for(source: UOp, written: bool) -> UOp:
+    """A node that is memory once it is realized, and, if the kernel writes it, no other's."""
+    x = source
+    while True:
+        found = storage.stand_in(x)
+        if found is None and x.op is Ops.DETACH:
+            found = x.src[0]
+        if found is None:
+            break
+        x = found
+    if is_whole(x) or (not written and x.op is Ops.AFTER):
+        return x
+    if not written:
+        return UOp(Ops.CONTIGUOUS, x.dtype, (x,))
+    buffer = UOp.new_buffer(str(x.device), prod(x.shape), x.dtype)
+    view = buffer if x.shape == buffer.shape else buffer.reshape(x.shape)
+    return view.after(view.store(x))
