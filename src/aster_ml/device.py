@@ -28,6 +28,7 @@ from aster_ml.backend import Backend
 from aster_ml.config import DEV
 from aster_ml.dtype import DType, to_numpy_dtype
 from aster_ml.errors import ArgumentError, DeviceError, DTypeError, InternalError
+from aster_ml.uop.sharding import MULTI_SEEN
 
 # The kinds of device, best first. DISK and NPY hold data and run nothing.
 KINDS = ("CPU", "OPENCL", "PYTHON", "NULL", "DISK", "NPY")
@@ -428,11 +429,18 @@ class DeviceRegistry:
         self.opened: dict[str, Backend] = {}
         self.lock = threading.RLock()
 
-    def canonicalize(self, name: str | None) -> str:
+    def canonicalize(self, name: Any) -> Any:
         """The one spelling of a name: "cpu:0" -> "CPU"; None is the default device.
+
+        Of several names, a tuple of theirs; of a tuple of one, that one.
 
         Raises: DeviceError for a name that is no device, with those there are.
         """
+        if isinstance(name, (tuple, list)):
+            places = tuple([canonicalize(n) for n in name])
+            if len(places) > 1 and not MULTI_SEEN:
+                MULTI_SEEN.append(True)
+            return places if len(places) > 1 else places[0]
         return self.DEFAULT if name is None else canonicalize(name)
 
     def __getitem__(self, name: str | None) -> Backend:

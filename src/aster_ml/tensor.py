@@ -22,11 +22,12 @@ from aster_ml.engine.realize import live_nodes_from, realize_uops
 from aster_ml.errors import DTypeError, GradientError, JitError, ShapeError, SymbolicSizeError
 from aster_ml.gradient import compute_gradient
 from aster_ml.helpers import all_int
-from aster_ml.mixin.assign import AssignMixin, check_device, move, note_memory
+from aster_ml.mixin.assign import AssignMixin, note_memory
 from aster_ml.mixin.contract import ContractMixin
 from aster_ml.mixin.create import CreateMixin
 from aster_ml.mixin.custom import CustomMixin
 from aster_ml.mixin.data import node_of
+from aster_ml.mixin.devices import check_device, move
 from aster_ml.mixin.handle import (
     LIVE,
     Handle,
@@ -65,7 +66,7 @@ class Tensor(
     def __init__(
         self,
         data: Any,
-        device: str | None = None,
+        device: str | tuple[str, ...] | list[str] | None = None,
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> None:
@@ -76,8 +77,11 @@ class Tensor(
             uop = moved.uop if element is None else moved.cast(element).uop
         else:
             uop = node_of(data, element, place)
-            if device is not None and uop.device is not None and uop.device != place:
-                uop = uop.copy_to(place)
+            if uop.device != place and uop.device is not None:
+                if place.__class__ is tuple:
+                    uop = uop.shard(place)
+                elif device is not None or uop.device.__class__ is tuple:
+                    uop = uop.copy_to(place)
         self.uop = uop
         self.grad = None
         self._requires_grad = None
@@ -90,7 +94,13 @@ class Tensor(
         return f"<Tensor {show_shape(self.shape)} {self.dtype.name} on {self.device}{grad}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (self.numpy(), self.device, self.dtype.name, self.requires_grad)
+        return rebuild, (
+            self.numpy(),
+            self.device,
+            self.dtype.name,
+            self.requires_grad,
+            self.uop.axis,
+        )
 
     def __len__(self) -> int:
         if not self.shape:
@@ -154,6 +164,10 @@ class Tensor(
                 "replay could not follow it; return the tensor and read it after the "
                 "call, or decide on tensors with where()"
             )
+        if self.device.__class__ is tuple:
+            if not self.requires_grad:
+                self.realize()
+            return self.to("CPU").memory()
         if self.device.startswith("DISK") and not is_stored(self.uop):
             return self.to("CPU").memory()
         if self.requires_grad and not is_stored(self.uop):
@@ -177,9 +191,10 @@ class Tensor(
     def numpy(self) -> np.ndarray[Any, Any]:
         """The value as a NumPy array, a copy that later writes do not change.
 
-        Dtype: the same; bfloat16 and fp8 as the types of `ml_dtypes`.
+        Dtype: the same; float32 for bfloat16 and fp8, which NumPy has not.
         """
-        return self.memory().numpy(copy=True).reshape(self.shape)
+        array = self.memory().numpy(copy=True).reshape(self.shape)
+        return array.astype(np.float32) if self.dtype.fmt is None else array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()
@@ -202,10 +217,7 @@ class Tensor(
 
     def tolist(self) -> Any:
         """The value as nested Python lists; of a tensor without axes, as a number."""
-        array = self.memory().numpy().reshape(self.shape)
-        if self.dtype.fmt is None:
-            array = array.astype(np.float32)
-        return array.tolist()
+        return self.numpy().tolist()
 
     def item(self) -> Any:
         """The value of a tensor of one element as a Python number.
@@ -225,18 +237,6 @@ class Tensor(
     ) -> bool:
         """Whether `isclose` holds for every element; computes it."""
         return bool(self.isclose(other, rtol, atol, equal_nan).all().item())
-
-    # moving
-
-    def to(self, device: str | None) -> Self:
-        """The value on another device; None is the default one."""
-        moved: Self = move(self, Device.canonicalize(check_device(device)))
-        return moved
-
-    def to_(self, device: str | None) -> Self:
-        """Moves self to another device; returns self."""
-        self.uop = self.to(device).uop
-        return self
 
     # gradients
 
@@ -338,9 +338,15 @@ class Tensor(
             Tensor.training = before
 
 
-def rebuild(array: Any, device: str, dtype: str, requires_grad: bool | None) -> Tensor:
+def rebuild(
+    array: Any, device: Any, dtype: str, requires_grad: bool | None, axis: int | None = None
+) -> Tensor:
     """A tensor from what pickling wrote."""
-    return Tensor(array, device, dtype, requires_grad)
+    if axis is None:
+        return Tensor(array, device, dtype, requires_grad)
+    tensor = Tensor(array, None, dtype).shard(device, axis)
+    tensor.requires_grad = requires_grad
+    return tensor
 
 
 def is_float(x: Any) -> bool:
@@ -372,10 +378,11 @@ def graph_names(tensor: Any) -> list[UOp]:
 
 def empty_node(tensor: Tensor) -> UOp:
     """Memory for a tensor without elements: there is nothing to compute."""
-    if tensor.uop.base.op is Ops.BUFFER:
-        return tensor.uop
-    uop = UOp.new_buffer(tensor.device, 0, tensor.dtype)
-    return uop if tensor.shape == (0,) else uop.mop(Ops.RESHAPE, tensor.shape)
+    uop = tensor.uop
+    if storage.is_memory_view(uop):
+        return uop
+    axis = uop.axis if tensor.device.__class__ is tuple else None
+    return UOp.new_memory(tensor.device, tensor.shape, tensor.dtype, axis)
 
 
 live_nodes_from(lambda: [handle.uop for handle in live_handles()])

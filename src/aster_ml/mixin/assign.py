@@ -11,10 +11,11 @@ import weakref
 from typing import Any, Self, cast
 
 from aster_ml.device import Buffer
-from aster_ml.dtype import dtypes
+from aster_ml.dtype import dtypes, least_upper_dtype
 from aster_ml.engine import storage
-from aster_ml.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from aster_ml.errors import DeviceError, DTypeError, ShapeError
 from aster_ml.helpers import prod
+from aster_ml.mixin.devices import DevicesMixin, move
 from aster_ml.mixin.handle import (
     VIEWED,
     Handle,
@@ -46,16 +47,17 @@ SHARED: weakref.WeakSet[UOp] = weakref.WeakSet()
 
 def note_memory(node: UOp, memory: UOp) -> None:
     """Records that a computed node is memory now; the second tensor to name it shares it."""
-    base = memory.base
-    if base.op is Ops.BUFFER and not is_view(node):
+    if is_view(node):
+        return
+    for base in storage.buffers_below(memory):
         (SHARED if base in REALIZED else REALIZED).add(base)
 
 
-def buffer_below(uop: UOp) -> UOp:
-    """The memory that a view shows."""
-    while uop.op is not Ops.BUFFER:
+def buffers_of(uop: UOp) -> list[UOp]:
+    """The memory that a view shows, effects or not; one BUFFER a device."""
+    while uop.op is not Ops.BUFFER and uop.op is not Ops.MULTI:
         uop = uop.src[0]
-    return uop
+    return [uop] if uop.op is Ops.BUFFER else [b for s in uop.src for b in buffers_of(s)]
 
 
 def write_file(target: Handle, value: Any) -> None:
@@ -94,14 +96,20 @@ def file_range(uop: UOp) -> tuple[UOp, int] | None:
     return uop, start
 
 
+def is_on_disk(handle: Handle) -> bool:
+    """Whether a tensor is (part of) a file."""
+    device = handle.device
+    return device.__class__ is str and device.startswith("DISK")
+
+
 def is_shared(handle: Handle) -> bool:
     """Whether other tensors, equal to `handle` when it became memory, name the same memory."""
     u = handle.uop
     origins: list[UOp] = []
-    while u.op is not Ops.BUFFER:
+    while u.op is not Ops.BUFFER and u.op is not Ops.MULTI:
         origins += storage.origins_of(u)
         u = u.src[0]
-    if u in SHARED:
+    if any([b in SHARED for b in storage.buffers_below(u)]):
         return True
     origins += storage.origins_of(u)
     # An effect that has run leaves the memory it wrote to; that is no other value.
@@ -135,28 +143,7 @@ def without_detach(uop: UOp) -> UOp:
     return u
 
 
-def check_device(device: Any) -> str | None:
-    """A device name or None; raises for what is neither."""
-    if device is None or isinstance(device, str):
-        return device
-    if isinstance(device, (tuple, list)):
-        raise DeviceError(f"device {device!r}: one device is possible, several are not yet")
-    raise ArgumentError(
-        f"device {device!r} is a {type(device).__name__}; a name such as 'CPU' is wanted"
-    )
-
-
-def move(x: Any, device: str) -> Any:
-    """`x` on the device with this canonical name."""
-    if x.device == device:
-        return x
-    if number_everywhere(x.uop):
-        value = x.full_like(x.uop.base.arg, device=device)
-        return x.from_uop(value.uop, x._requires_grad)
-    return x.derive(x.uop.copy_to(device))
-
-
-class AssignMixin(IndexMixin):
+class AssignMixin(IndexMixin, DevicesMixin):
     """Assignment."""
 
     __slots__ = ()
@@ -164,12 +151,14 @@ class AssignMixin(IndexMixin):
     def assign(self, x: Any) -> Self:
         """Gives self the value `x`; where self is memory, writes it there. Returns self.
 
-        Raises: ShapeError, DTypeError or DeviceError where `x` differs in one of these.
+        The value is repeated to our shape, and cast to our dtype where that loses nothing.
+
+        Raises: ShapeError, DTypeError or DeviceError where `x` does not fit in one of these.
         """
         value = self.value_to_write(x)
         if value is self.uop:
             return self
-        if self.device.startswith("DISK"):
+        if is_on_disk(self):
             write_file(self, self.from_uop(value, False))
         elif is_view(self.uop) and not is_shared(self):
             self.write(without_detach(self.uop), value)
@@ -184,16 +173,20 @@ class AssignMixin(IndexMixin):
         if not isinstance(x, Handle):
             x = self.__class__(x, device=self.device, dtype=self.dtype)  # type: ignore[call-arg]
         if x.shape != self.shape:
-            raise ShapeError(
-                f"assign: {show_shape(x.shape)} to {show_shape(self.shape)}; expand "
-                "the value to the same shape"
-            )
+            if broadcast_shapes("assign", x.shape, self.shape) != self.shape:
+                raise ShapeError(
+                    f"assign: {show_shape(x.shape)} to {show_shape(self.shape)}; the value may "
+                    "be repeated, not what is written to"
+                )
+            x = x.broadcast_to(self.shape)
         if x.dtype is not self.dtype:
+            if least_upper_dtype(x.dtype, self.dtype) is self.dtype:
+                return self.value_to_write(x.cast(self.dtype))
             raise DTypeError(
                 f"assign: {x.dtype.name} to {self.dtype.name}; "
                 f".cast({self.dtype.name!r}) makes the value fit"
             )
-        if x.device != self.device and not self.device.startswith("DISK"):
+        if x.device != self.device and not is_on_disk(self):
             if number_everywhere(x.uop):
                 return cast(UOp, move(x, self.device).uop)
             raise DeviceError(
@@ -205,7 +198,8 @@ class AssignMixin(IndexMixin):
     def write(self, view: UOp, value: UOp) -> None:
         """Writes `value` to a view of our memory; tensors that we are a view of see it too."""
         own = without_detach(self.uop)
-        take_private_copy(buffer_below(own))
+        for node in buffers_of(own):
+            take_private_copy(node)
         effect = view.store(value)
         below = set()
         u = own

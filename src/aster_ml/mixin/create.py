@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
-from aster_ml.errors import ArgumentError, DTypeError
+from aster_ml.errors import ArgumentError, DeviceError, DTypeError
 from aster_ml.helpers import argfix, prod
 from aster_ml.mixin.data import number_dtype, shaped_buffer
-from aster_ml.mixin.handle import Handle, device_constant
+from aster_ml.mixin.handle import Handle, device_constant, number_node
 from aster_ml.mixin.movement import check_size, is_symbolic, show_size
 from aster_ml.mixin.sizes import size_between
 from aster_ml.uop.node import UOp, smax
@@ -73,8 +73,7 @@ class CreateMixin(Handle):
             value = made if dtype is None else made.cast(dtype)
         elif is_symbolic(fill_value):
             element = dtypes.default_int if dtype is None else to_dtype(dtype)
-            zero = device_constant(0, element, Device.canonicalize(device))
-            value = cls.from_uop(fill_value.cast(element).alu(Ops.ADD, zero))
+            value = cls.from_uop(number_node(fill_value, element, Device.canonicalize(device)))
         else:
             if isinstance(fill_value, np.generic):
                 fill_value = fill_value.item()
@@ -222,8 +221,28 @@ class CreateMixin(Handle):
         Shapes: self [*s], fill_value=1 -> [*s].
         """
         kwargs.setdefault("dtype", self.dtype)
+        if self.device.__class__ is tuple and not isinstance(fill_value, Handle):
+            return self.made_on_each(
+                "full_like", lambda shape, **at: self.full(shape, fill_value, **at), kwargs
+            )
         kwargs.setdefault("device", self.device)
         return self.full(self.shape, fill_value, **kwargs)
+
+    def made_on_each(self, what: str, make: Callable[..., Any], kwargs: dict[str, Any]) -> Self:
+        """What `make(shape, device=...)` gives for the part of self that each device has."""
+        devices, axis = self.device, self.uop.axis
+        if "device" in kwargs:
+            raise DeviceError(
+                f"{what}: device {kwargs['device']!r} for a tensor on {', '.join(devices)}; what "
+                "is made like it is where it is, .to(...) moves the result"
+            )
+        flag = kwargs.pop("requires_grad", None)
+        count = len(devices)
+        local = tuple([s // count if i == axis else s for i, s in enumerate(self.shape)])
+        first, *rest = [make(local, device=d, **kwargs).uop for d in devices]
+        result = self.from_uop(first.multi(rest, axis))
+        result.requires_grad = flag
+        return result
 
     def zeros_like(self, **kwargs: Any) -> Self:
         """Zeros with the shape, dtype and device of self unless given.
@@ -245,6 +264,8 @@ class CreateMixin(Handle):
         Shapes: self [*s] -> [*s].
         """
         kwargs.setdefault("dtype", self.dtype)
+        if self.device.__class__ is tuple:
+            return self.made_on_each("empty_like", self.empty, kwargs)
         kwargs.setdefault("device", self.device)
         return self.empty(self.shape, **kwargs)
 

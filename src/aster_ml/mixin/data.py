@@ -16,14 +16,14 @@ from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype
 from aster_ml.engine import storage
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError
-from aster_ml.mixin.handle import cast_node, device_constant
+from aster_ml.mixin.handle import cast_node, device_constant, number_node
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 KIND_DTYPES = {"b": "bool", "i": "default_int", "u": "default_int", "f": "default_float"}
 
 
-def node_of(data: Any, dtype: DType | None, device: str) -> UOp:
+def node_of(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UOp:
     """The node that holds `data`.
 
     Raises: DTypeError, ShapeError or ArgumentError for what is no data, saying which part.
@@ -37,7 +37,7 @@ def node_of(data: Any, dtype: DType | None, device: str) -> UOp:
     if isinstance(data, np.ndarray):
         return array_node(data, dtype, device)
     if data is None:
-        return UOp.new_buffer(device, 0, dtype or dtypes.default_float)
+        return UOp.new_memory(device, (0,), dtype or dtypes.default_float)
     if isinstance(data, UOp):
         return node_of_node(data, dtype, device)
     if isinstance(data, (bytes, bytearray, memoryview)):
@@ -63,14 +63,12 @@ def number_dtype(value: Any) -> DType:
     return dtype
 
 
-def node_of_node(uop: UOp, dtype: DType | None, device: str) -> UOp:
+def node_of_node(uop: UOp, dtype: DType | None, device: str | tuple[str, ...]) -> UOp:
     """A node as data: tensors as they are, sizes and variables as the default int."""
     if uop.shape is None:
         raise ArgumentError(f"Tensor: {uop!r} has no value to make a tensor of")
     if uop.dtype is dtypes.index:
-        # A size lives nowhere; a constant in a sum says on which device the tensor is.
-        value = uop.cast(dtype or dtypes.default_int)
-        return value.alu(Ops.ADD, device_constant(0, value.dtype, device))
+        return number_node(uop, dtype or dtypes.default_int, device)
     if dtype is not None and uop.dtype is not dtype:
         raise DTypeError(
             f"Tensor: the node is {uop.dtype.name} and {dtype.name} is asked for; cast it"
@@ -78,7 +76,7 @@ def node_of_node(uop: UOp, dtype: DType | None, device: str) -> UOp:
     return uop
 
 
-def node_of_bytes(data: Any, dtype: DType, device: str) -> UOp:
+def node_of_bytes(data: Any, dtype: DType, device: str | tuple[str, ...]) -> UOp:
     """Raw bytes read as elements of `dtype`."""
     view = memoryview(data)
     if isinstance(data, memoryview) and view.format not in ("B", "b", "c"):
@@ -102,7 +100,9 @@ def node_of_file(path: pathlib.Path, dtype: DType) -> UOp:
     return UOp.new_buffer(f"DISK:{path}", size // dtype.itemsize, dtype)
 
 
-def array_node(array: np.ndarray[Any, Any], dtype: DType | None, device: str) -> UOp:
+def array_node(
+    array: np.ndarray[Any, Any], dtype: DType | None, device: str | tuple[str, ...]
+) -> UOp:
     """A NumPy array, in place where its layout and the device allow."""
     own = from_numpy_dtype(array.dtype)
     if not array.dtype.isnative:
@@ -115,9 +115,11 @@ def array_node(array: np.ndarray[Any, Any], dtype: DType | None, device: str) ->
     return copied_node(converted(array, dtype), device)
 
 
-def wrapped_node(array: np.ndarray[Any, Any], device: str) -> UOp:
+def wrapped_node(array: np.ndarray[Any, Any], device: str | tuple[str, ...]) -> UOp:
     """A new buffer that is the array's memory, or a copy where that cannot be."""
     dtype = from_numpy_dtype(array.dtype)
+    if not isinstance(device, str):
+        return copied_node(np.ascontiguousarray(array), device)
     if array.size == 0 or not array.flags.c_contiguous or not array.flags.aligned:
         return copied_node(np.ascontiguousarray(array), device)
     if not Device[device].allocator.can_wrap(array, dtype.itemsize):
@@ -125,8 +127,11 @@ def wrapped_node(array: np.ndarray[Any, Any], device: str) -> UOp:
     return shaped_buffer(Buffer(device, array.size, dtype, opaque=array), array.shape)
 
 
-def copied_node(array: np.ndarray[Any, Any], device: str) -> UOp:
-    """A new buffer with the contiguous array's elements."""
+def copied_node(array: np.ndarray[Any, Any], device: str | tuple[str, ...]) -> UOp:
+    """A new buffer (on several devices, one on each) with the contiguous array's elements."""
+    if not isinstance(device, str):
+        first, *rest = [copied_node(array, d) for d in device]
+        return first.multi(rest, None)
     dtype = from_numpy_dtype(array.dtype)
     buffer = Buffer(device, array.size, dtype)
     buffer.copyin(array)

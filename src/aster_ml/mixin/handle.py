@@ -24,7 +24,8 @@ from aster_ml.dtype import (
     truncate,
 )
 from aster_ml.engine.guard import graph_is_too_large
-from aster_ml.errors import DeviceError, DTypeError, ShapeError
+from aster_ml.engine.multi import parts
+from aster_ml.errors import DeviceError, DTypeError, GradientError, ShapeError
 from aster_ml.mixin.elementwise import ElementwiseMixin
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
@@ -62,13 +63,13 @@ def either_flag(one: Flag, other: Flag) -> Flag:
     return None if one is None or other is None else False
 
 
-def device_constant(value: Any, dtype: DType, device: str) -> UOp:
-    """The scalar `value` as a tensor on `device`; it takes no memory."""
+def device_constant(value: Any, dtype: DType, device: str | tuple[str, ...]) -> UOp:
+    """The scalar `value` as a tensor on `device` (or several); it takes no memory."""
     place = UOp(Ops.DEVICE, dtypes.void, (), DeviceArg(device))
     return UOp(Ops.CONST, dtype, (place,), truncate(value, dtype))
 
 
-def number_node(size: UOp, dtype: DType, device: str) -> UOp:
+def number_node(size: UOp, dtype: DType, device: str | tuple[str, ...]) -> UOp:
     """A size as the value of a tensor.
 
     A size lives nowhere; a constant in a sum says on which device the tensor is.
@@ -80,21 +81,33 @@ def is_stored(uop: UOp) -> bool:
     """Whether the value lies in memory of its own, elements in row-major order."""
     while (uop.op is Ops.RESHAPE and len(uop.src) == 1) or uop.op is Ops.AFTER:
         uop = uop.src[0]
+    if uop.op is Ops.MULTI:
+        return all([is_stored(s) for s in uop.src])
     return uop.op is Ops.BUFFER or (uop.op is Ops.SHRINK and is_whole_memory(uop))
 
 
 def is_view(uop: UOp) -> bool:
     """Whether the value is memory under movement ops, so that it can be written in place."""
-    while uop.op in MOVEMENT or uop.op is Ops.AFTER or uop.op is Ops.DETACH:
-        if uop.op is Ops.PAD or uop.op is Ops.EXPAND:
+    u = uop
+    while u.op in MOVEMENT or u.op is Ops.AFTER or u.op is Ops.DETACH:
+        if u.op is Ops.PAD or u.op is Ops.EXPAND:
             return False
-        uop = uop.src[0]
-    return uop.op is Ops.BUFFER
+        u = u.src[0]
+    if u.op is Ops.MULTI:
+        return all([is_view(part) for part in parts(uop)])
+    return u.op is Ops.BUFFER
 
 
 def number_everywhere(uop: UOp) -> bool:
     """Whether the value is one constant, spread over a shape of known size."""
     return uop.base.op is Ops.CONST and all(isinstance(size, int) for size in uop.shape)
+
+
+def is_number(uop: UOp) -> bool:
+    """Whether the value is one constant, or one a device."""
+    if uop.op is Ops.MULTI:
+        return all([number_everywhere(s) for s in uop.src])
+    return number_everywhere(uop)
 
 
 def is_buffer(uop: UOp) -> bool:
@@ -151,8 +164,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         return self.uop.shape  # type: ignore[no-any-return]
 
     @property
-    def device(self) -> str:
-        """Where the value lives."""
+    def device(self) -> Any:
+        """Where the value lives: a name, or a tuple of several."""
         return self.uop.device or Device.DEFAULT
 
     @property
@@ -234,10 +247,16 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         """The bits as another dtype; between widths, the last axis grows or shrinks.
 
         Shapes: self [*b, n], dtype="int32" -> [*b, n]; self [*b, n], dtype="uint8" -> [*b, 4 * n].
-        Raises: ShapeError when the last axis does not hold a whole number of wider elements.
+        Raises: ShapeError when the last axis does not hold a whole number of wider elements;
+        GradientError for what requires a gradient, as bits have none.
         """
         target, uop = to_dtype(dtype), self.uop
         source = uop.dtype
+        if self._requires_grad:
+            raise GradientError(
+                f"bitcast: a tensor of {source.name} that requires a gradient, and there is none "
+                "of bits; detach() it, or cast"
+            )
         if source is target:
             return self
         if source.itemsize != target.itemsize:
@@ -405,27 +424,31 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,), opts))
         if uop.op is Ops.CONTIGUOUS or is_stored(uop):
             return self
-        if number_everywhere(uop):
+        if is_number(uop):
             # Equal constants are one node, but memory is asked for to be written to: each has its
             # own.
             return self.derive(own_memory(uop, self.device))
         return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,)))
 
     def clone(self) -> Self:
-        """A copy in memory of its own.
+        """A copy in memory of its own, and one of its `grad` where it has one.
 
         Shapes: self [*s] -> [*s].
         """
-        return self.derive(own_memory(self.uop, self.device))
+        copy = self.derive(own_memory(self.uop, self.device))
+        if self.grad is not None:
+            copy.grad = self.grad.clone()
+        return copy
 
     def contiguous_backward(self) -> Self:
         """The same value, whose gradient is stored."""
         return self.derive(UOp(Ops.CONTIGUOUS_BACKWARD, self.uop.dtype, (self.uop,)))
 
 
-def own_memory(uop: UOp, device: str) -> UOp:
+def own_memory(uop: UOp, device: str | tuple[str, ...]) -> UOp:
     """The value in a new buffer of its own, which is filled when it is first needed."""
-    target = UOp.new_memory(device, uop.shape, uop.dtype)
+    axis = uop.axis if device.__class__ is tuple else None
+    target = UOp.new_memory(device, uop.shape, uop.dtype, axis)
     return target.after(target.store(uop))
 
 

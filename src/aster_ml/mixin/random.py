@@ -20,7 +20,13 @@ import numpy as np
 
 from aster_ml.device import Device
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
-from aster_ml.errors import ArgumentError, DTypeError, ShapeError
+from aster_ml.errors import (
+    ArgumentError,
+    DTypeError,
+    PreconditionError,
+    ShapeError,
+    SymbolicSizeError,
+)
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.mixin.create import CreateMixin, shape_of
 from aster_ml.mixin.data import copied_node
@@ -49,18 +55,23 @@ class Streams:
     def __init__(self) -> None:
         self.seed = time.time_ns() & WORD
         self.counters: dict[str, int] = {}
+        # The key words of the devices, in the order in which they first drew.
+        self.keys: dict[str, int] = {}
 
     def reset(self, seed: int) -> None:
         """Starts all streams again from a seed."""
         self.seed = seed & WORD
         self.counters.clear()
+        self.keys.clear()
 
     def take(self, device: str, count: int) -> tuple[int, int]:
         """The key word of a device, and the counter from which `count` words are taken."""
         counter = self.counters.get(device, 0)
         self.counters[device] = counter + count
-        name = bytes(4) if device == Device.DEFAULT else device.encode()
-        return int.from_bytes(hashlib.sha256(name).digest()[-4:], "big"), counter
+        if device not in self.keys:
+            number = len(self.keys).to_bytes(4, "big")
+            self.keys[device] = int.from_bytes(hashlib.sha256(number).digest()[-4:], "big")
+        return self.keys[device], counter
 
 
 STREAMS = Streams()
@@ -72,8 +83,13 @@ def draw_state(device: str, count: int) -> np.ndarray[Any, Any]:
     return np.array([key, STREAMS.seed, counter & WORD, counter >> 32], dtype=np.uint32)
 
 
-def draw_words(half: int, count: int, device: str) -> UOp:
-    """`half` values of 64 random bits on one axis; `count` words of the stream are used up."""
+def draw_words(half: int, count: int, device: str | tuple[str, ...]) -> UOp:
+    """`half` values of 64 random bits on one axis; `count` words of the stream are used up.
+
+    Several devices have the same values: those of the first one's stream.
+    """
+    if not isinstance(device, str):
+        return draw_words(half, count, device[0]).shard(device)
     state = copied_node(draw_state(device, count), device)
     if ACTIVE_RECORDER is not None:
         ACTIVE_RECORDER(state, count)
@@ -176,6 +192,11 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         Raises: DTypeError unless the dtype is a float.
         """
         sizes, element, place = drawing("rand", shape, dtype, device)
+        if not isinstance(place, str):
+            raise ArgumentError(
+                f"rand: device {place!r}; numbers are drawn on one device, .shard(...) or .to(...) "
+                "puts them on several"
+            )
         count = prod(sizes)
         if count == 0:
             return cls.zeros(sizes, dtype=element, device=place, requires_grad=requires_grad)
@@ -193,8 +214,14 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
     ) -> Self:
         """Normally distributed numbers of mean 0 and variance 1 (Box and Muller's method).
 
+        Dtype: `dtype`; another than a float takes what a cast leaves of the numbers.
         Shapes: shape=(n, m) -> [n, m].
         """
+        given = None if dtype is None else to_dtype(dtype)
+        if given is not None and given.kind in ("int", "uint", "bool"):
+            drawn = cls.randn(*shape, device=device, dtype=dtypes.float32, contiguous=False)
+            made = drawn.cast(given)
+            return kept(made, requires_grad) if contiguous else made.requires_grad_(requires_grad)
         sizes, element, place = drawing("randn", shape, dtype, device)
         count = prod(sizes)
         if count == 0:
@@ -349,11 +376,11 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         Raises: ArgumentError when more are drawn than there are, without replacement.
         """
         if self.ndim not in (1, 2):
-            raise ShapeError(
+            raise PreconditionError(
                 f"multinomial: weights of {show_shape(self.shape)}; one or two axes are wanted"
             )
         if not isinstance(num_samples, int) or num_samples < 1:
-            raise ArgumentError(
+            raise PreconditionError(
                 f"multinomial: {num_samples!r} samples; a positive number is wanted"
             )
         weights = self.floating().unsqueeze(0) if self.ndim == 1 else self.floating()
@@ -366,7 +393,7 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
             found = chosen.permute((1, 0))
         else:
             if num_samples > size:
-                raise ArgumentError(
+                raise PreconditionError(
                     f"multinomial: {num_samples} samples of {size} without "
                     "replacement; there are too few"
                 )
@@ -383,23 +410,38 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         Shapes: self [*s] -> [*s].
         """
         kwargs.setdefault("dtype", self.dtype)
+        if self.device.__class__ is tuple:
+            return self.drawn_on_each("rand_like", self.rand, kwargs)
         kwargs.setdefault("device", self.device)
         return self.rand(self.shape, **kwargs)
+
+    def drawn_on_each(self, what: str, draw: Callable[..., Any], kwargs: dict[str, Any]) -> Self:
+        """Numbers of its own for each part of self, or the same for all devices."""
+        if self.uop.axis is not None:
+            return self.made_on_each(what, draw, kwargs)
+        if "device" in kwargs:
+            self.made_on_each(what, draw, kwargs)
+        flag = kwargs.pop("requires_grad", None)
+        drawn = draw(self.shape, device=self.device[0], **kwargs)
+        return self.from_uop(drawn.uop.shard(self.device), flag)
 
     def randn_like(self, dtype: DTypeLike | None = None, **kwargs: Any) -> Self:
         """`randn` with the shape, dtype and device of self unless given.
 
         Shapes: self [*s] -> [*s].
         """
+        kwargs["dtype"] = self.dtype if dtype is None else dtype
+        if self.device.__class__ is tuple:
+            return self.drawn_on_each("randn_like", self.randn, kwargs)
         kwargs.setdefault("device", self.device)
-        return self.randn(self.shape, dtype=self.dtype if dtype is None else dtype, **kwargs)
+        return self.randn(self.shape, **kwargs)
 
 
 def fixed_sizes(what: str, shape: tuple[Any, ...]) -> tuple[int, ...]:
     """The sizes, none of them symbolic."""
     sizes = shape_of(what, shape)
     if not all(isinstance(size, int) for size in sizes):
-        raise ShapeError(
+        raise SymbolicSizeError(
             f"{what}: {show_shape(sizes)} has a symbolic size; draw the largest and shrink it"
         )
     return sizes

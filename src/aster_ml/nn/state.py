@@ -138,8 +138,8 @@ def load_state_dict(
         want, given = model_state[name].shape, state_dict[name].shape
         if want != given and {want, given} != {(), (1,)}:
             raise ShapeError(
-                f"load_state_dict: {name!r} is {list(want)} in the model and {list(given)} in the "
-                "state dict"
+                f"Shape mismatch in layer `{name}`: Expected shape {want}, but found {given} in "
+                "state dict. Give load_state_dict the values of a model of the same sizes"
             )
     total = sum(int(state_dict[name].nbytes()) for name in names)
     loaded = []
@@ -149,7 +149,8 @@ def load_state_dict(
             bar.set_postfix_str(name, refresh=False)
             if value.shape != t.shape:
                 value = value.reshape(t.shape)
-            t.replace(value.to(t.device))
+            both = isinstance(t.device, tuple) and isinstance(value.device, tuple)
+            t.replace(value if both else value.shard_like(t))
             if realize:
                 t.realize()
             if consume:

@@ -24,7 +24,7 @@ Shape = tuple[Any, ...]
 def alu_dtype(op: Ops, src: tuple[UOp, ...]) -> DType:
     """Dtype of an elementwise node (CAST and BITCAST name theirs)."""
     if op in COMPARE:
-        return dtypes.bool
+        return dtypes.bool.vec(src[0].dtype.count)
     return src[1].dtype if op is Ops.WHERE else src[0].dtype
 
 
@@ -113,12 +113,26 @@ def shape_of_reduce(u: UOp) -> Shape:
 
 
 def shape_of_index(u: UOp) -> Shape:
-    """All indices share one shape, which is that of the result; scalars count as that shape."""
+    """All indices share one shape, which is that of the result; scalars count as that shape.
+
+    Fewer indices than axes leave the other axes behind theirs.
+    """
+    source: Shape = u.src[0].shape or ()
+    rest = source[len(u.src) - 1 :]
     for i in u.src[1:]:
         shape: Shape = i.shape
         if shape:
-            return shape
-    return ()
+            return shape + rest
+    return rest
+
+
+def shape_of_multi(u: UOp) -> Shape:
+    """That of one source; the axis that they are parts of is as long as all of them."""
+    shape = u.src[0].shape
+    axis = u.arg.axis
+    if axis is None:
+        return tuple(shape)
+    return (*shape[:axis], shape[axis] * len(u.src), *shape[axis + 1 :])
 
 
 SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
@@ -135,9 +149,11 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
     Ops.CONTIGUOUS_BACKWARD: lambda u: u.src[0].shape,
     Ops.DETACH: lambda u: u.src[0].shape,
     Ops.COPY: lambda u: u.src[0].shape,
+    Ops.MULTI: shape_of_multi,
     Ops.AFTER: lambda u: u.src[0].shape,
     Ops.REDUCE: shape_of_reduce,
     Ops.SCATTER: lambda u: u.arg.shape,
+    Ops.CALL: lambda u: u.src[u.arg.output].shape,
     Ops.STAGE: lambda u: tuple(
         [r.src[0].arg if r.src[0].op is Ops.CONST else r.src[0] for r in u.src[1:]]
     ),
@@ -147,10 +163,12 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
 }
 
 
-def infer_device(u: UOp) -> str | None:
-    """The device that a tensor-stage value lives on; None for what lives anywhere."""
+def infer_device(u: UOp) -> str | tuple[str, ...] | None:
+    """The device (or devices) that a tensor-stage value lives on; None for what lives anywhere."""
+    if u.op is Ops.MULTI:
+        return tuple([s.device for s in u.src])  # type: ignore[misc]
     if u.op in (Ops.BUFFER, Ops.COPY, Ops.DEVICE, Ops.PARAM, Ops.STAGE):
-        own: str | None = u.arg.device
+        own: str | tuple[str, ...] | None = u.arg.device
         if own is not None or not u.src:
             return own
     for s in u.src:
@@ -165,14 +183,14 @@ def bounds_of_alu(u: UOp) -> tuple[Any, Any] | None:
     op = u.op
     if op is Ops.WHERE:
         condition, x, y = u.src
-        c0, c1 = condition.bounds
+        c0, c1 = condition._bounds
         if c0 == c1:
-            return x.bounds if c0 else y.bounds
+            return x._bounds if c0 else y._bounds
         (a0, a1), (b0, b1) = bounds_where(condition, x, True), bounds_where(condition, y, False)
         return min(a0, b0), max(a1, b1)
     if op not in BINARY or len(u.src) != 2:
         return None
-    (a0, a1), (b0, b1) = u.src[0].bounds, u.src[1].bounds
+    (a0, a1), (b0, b1) = u.src[0]._bounds, u.src[1]._bounds
     if op is Ops.ADD:
         return a0 + b0, a1 + b1
     if op is Ops.SUB:
@@ -219,7 +237,7 @@ def bounds_where(condition: UOp, value: UOp, holds: bool) -> tuple[Any, Any]:
     Comparing the value, or the value less a constant, with a constant narrows it: this is how
     clamps and minima are written.
     """
-    low, high = value.bounds
+    low, high = value._bounds
     if condition.op is not Ops.CMPLT or value.dtype is not dtypes.index:
         return low, high
     x, y = condition.src
@@ -238,7 +256,7 @@ def bounds_where(condition: UOp, value: UOp, holds: bool) -> tuple[Any, Any]:
     else:
         high = min(high, limit + shift - (1 if holds else 0))
     # Bounds that cross mean that this branch is never taken.
-    return (low, high) if low <= high else value.bounds
+    return (low, high) if low <= high else value._bounds
 
 
 def bounds_of_floor(op: Ops, a0: int, a1: int, b0: int, b1: int) -> tuple[int, int]:
@@ -259,16 +277,16 @@ def infer_bounds(u: UOp) -> tuple[Any, Any]:
     if op is Ops.CONST:
         return u.arg, u.arg
     if op is Ops.RANGE or op is Ops.IOTA:
-        return 0, max(u.src[0].bounds[1] - 1, 0)
+        return 0, max(u.src[0]._bounds[1] - 1, 0)
     if op is Ops.DEFINE_VAR:
         return u.arg.min, u.arg.max
     if op is Ops.BIND:
-        return u.src[0].bounds
+        return u.src[0]._bounds
     low, high = dtypes.min(dtype), dtypes.max(dtype)
     if dtype.kind in ("int", "uint", "index", "bool"):
         found: tuple[Any, Any] | None = None
         if op is Ops.CAST and u.src[0].dtype.kind in ("int", "uint", "index", "bool"):
-            a0, a1 = u.src[0].bounds
+            a0, a1 = u.src[0]._bounds
             found = (int(a0), int(a1)) if dtype.kind != "bool" else None
         elif op in ELEMENTWISE and op not in (Ops.CAST, Ops.BITCAST):
             if op in COMPARE and u.src[0].dtype.kind == "float":

@@ -140,6 +140,8 @@ def is_whole_memory(u: UOp) -> bool:
 
     An axis of symbolic size fills the beginning of the room that its largest size has.
     """
+    if u.op is Ops.MULTI:
+        return all([is_whole_memory(s) for s in u.src])
     if u.op is Ops.SHRINK:
         below = u.src[0].shape
         if len(u.src) == 1 or not all(isinstance(s, int) for s in below):

@@ -14,13 +14,16 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeAlias
 
+from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
-from aster_ml.errors import ArgumentError, InternalError, ShapeError
+from aster_ml.errors import ArgumentError, BindError, InternalError, ShapeError
 from aster_ml.helpers import prod
 from aster_ml.mixin.elementwise import ElementwiseMixin
 from aster_ml.mixin.kernel import KernelMixin
 from aster_ml.mixin.movement import MovementMixin
 from aster_ml.mixin.reduce import ReduceMixin
+from aster_ml.mixin.shard import ShardMixin
+from aster_ml.mixin.symbol import SymbolMixin
 from aster_ml.uop.infer import (
     Shape,
     alu_dtype,
@@ -43,9 +46,11 @@ from aster_ml.uop.ops import (
     ScatterArg,
     VarArg,
 )
+from aster_ml.uop.sharding import PLAIN, infer_axis, own_axis, shard_bounds
 
 sint: TypeAlias = "int | UOp"
 
+VCONST: Any = Dialect.VCONST
 # Every live node by (op, dtype, src, arg); entries leave with their node.
 NODES: dict[Any, weakref.ref[UOp]] = {}
 UNSET: Any = object()
@@ -77,11 +82,12 @@ CLOSES_RANGES = frozenset({Ops.REDUCE, Ops.STAGE, Ops.END})
 NO_RANGES: frozenset[Any] = frozenset()
 
 
-class UOp(KernelMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
+class UOp(KernelMixin, ShardMixin, SymbolMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
     """A node of the graph: an op, the dtype of its value, its sources and a small argument."""
 
     __slots__ = (
         "__weakref__",
+        "_axis",
         "_bounds",
         "_device",
         "_digest",
@@ -97,6 +103,7 @@ class UOp(KernelMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
     dtype: DType
     src: tuple[UOp, ...]
     arg: Any
+    _axis: Any
     _key: Any
     _shape: Any
     _device: Any
@@ -123,7 +130,7 @@ class UOp(KernelMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
         self.src = src
         self.arg = arg
         self._key = key
-        self._shape = self._device = self._bounds = self._ranges = self._digest = UNSET
+        self._shape = self._device = self._bounds = self._ranges = self._digest = self._axis = UNSET
         NODES[key] = weakref.ref(self)
         return self
 
@@ -178,16 +185,31 @@ class UOp(KernelMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
         return self._shape
 
     @property
-    def device(self) -> str | None:
-        """Where a tensor-stage value lives; None for what lives anywhere (constants)."""
+    def device(self) -> Any:
+        """Where a tensor-stage value lives, a name or several; None for what lives anywhere."""
         if self._device is UNSET:
             infer_iteratively(self, "_device", infer_device)
-        device: str | None = self._device
-        return device
+        return self._device
 
     @property
-    def bounds(self) -> tuple[Any, Any]:
-        """Least and greatest value, inclusive."""
+    def axis(self) -> int | None:
+        """Of a value on several devices: the axis that it is split along; None if it is not."""
+        if self._axis is UNSET:
+            infer_iteratively(self, "_axis", infer_axis)
+        return own_axis(self)
+
+    @property
+    def has_multi(self) -> bool:
+        """Whether a value on several devices stands here or below."""
+        if self._axis is UNSET:
+            infer_iteratively(self, "_axis", infer_axis)
+        return bool(self._axis != PLAIN)
+
+    @property
+    def bounds(self) -> tuple[Any, ...]:
+        """Least and greatest value, inclusive; of a MULTI, where the part of each device lies."""
+        if self.op is Ops.MULTI and self.arg.axis is not None:
+            return tuple(shard_bounds(self.shape[self.arg.axis], len(self.src)))
         if self._bounds is UNSET:
             infer_iteratively(self, "_bounds", infer_bounds)
         bounds: tuple[Any, Any] = self._bounds
@@ -250,7 +272,10 @@ class UOp(KernelMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
 
     @staticmethod
     def const(dtype: DType, value: Any) -> UOp:
-        """The scalar constant `value` of `dtype`."""
+        """The constant `value` of `dtype`; of a vector type one value, or a tuple of one a lane."""
+        if value.__class__ is tuple and any([v != value[0] for v in value]):
+            return UOp(VCONST, dtype, (), dtypes.as_const(value, dtype))
+        value = value[0] if value.__class__ is tuple else value
         return UOp(Ops.CONST, dtype, (), dtypes.as_const(value, dtype))
 
     @staticmethod
@@ -259,9 +284,10 @@ class UOp(KernelMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
         return UOp(Ops.CONST, dtypes.index, (), value)
 
     @staticmethod
-    def variable(name: str, min_value: int, max_value: int, dtype: DType = dtypes.index) -> UOp:
-        """A named integer with inclusive bounds, to be bound to a number before it is used."""
-        if not isinstance(min_value, int) or not isinstance(max_value, int):
+    def variable(name: str, min_value: Any, max_value: Any, dtype: DType = dtypes.index) -> UOp:
+        """A named number with inclusive bounds, to be bound to a value before it is used."""
+        kinds = (int, float) if dtype.kind == "float" else int
+        if not isinstance(min_value, kinds) or not isinstance(max_value, kinds):
             raise ArgumentError(
                 f"Variable {name}: bounds are ints, given {min_value!r} and {max_value!r}"
             )
@@ -274,9 +300,9 @@ class UOp(KernelMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
     def bind(self, value: int) -> UOp:
         """The variable with a value for now; the compiled code serves every value."""
         if self.op is not Ops.DEFINE_VAR:
-            raise ArgumentError(f"bind: only a Variable takes a value, this is {self!r}")
+            raise BindError(f"bind: only a Variable takes a value, this is {self!r}")
         if not self.arg.min <= value <= self.arg.max:
-            raise ArgumentError(
+            raise BindError(
                 f"bind: {self.arg.name} takes {self.arg.min} to {self.arg.max}, given {value}"
             )
         return UOp(Ops.BIND, self.dtype, (self, UOp.const(self.dtype, value)))
@@ -284,7 +310,7 @@ class UOp(KernelMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
     def unbind(self) -> tuple[UOp, int]:
         """The variable and its value."""
         if self.op is not Ops.BIND:
-            raise ArgumentError(f"unbind: {self!r} is not bound")
+            raise BindError(f"unbind: {self!r} is not bound")
         return self.src[0], self.src[1].arg
 
     @property
@@ -298,8 +324,15 @@ class UOp(KernelMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
         return UOp(Ops.BUFFER, dtype, (), BufferArg(next(BUFFER_IDS), device, size))
 
     @staticmethod
-    def new_memory(device: str, shape: Shape, dtype: DType) -> UOp:
-        """A new buffer seen in this shape; symbolic axes have room for their largest size."""
+    def new_memory(device: Any, shape: Shape, dtype: DType, axis: int | None = None) -> UOp:
+        """A new buffer seen in this shape; symbolic axes have room for their largest size.
+
+        On several devices there is one on each: for all of the shape, or a part of `axis`.
+        """
+        if device.__class__ is tuple:
+            local = tuple([s // len(device) if i == axis else s for i, s in enumerate(shape)])
+            parts = [UOp.new_memory(d, local, dtype) for d in device]
+            return parts[0].multi(parts[1:], axis)
         room = max_shape(shape)
         u = UOp.new_buffer(device, prod(room), dtype)
         if room != u.shape:
@@ -339,6 +372,8 @@ class UOp(KernelMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
         """Elementwise node; of index dtype it folds as it is built."""
         if self.dtype is dtypes.index and len(src) == 1:
             return index_alu(op, self, src[0])
+        if op is Ops.NEG and self.dtype is dtypes.index:
+            return index_alu(Ops.MUL, self, MINUS_ONE)
         sources = (self, *src)
         check_alu(op, sources)
         return UOp(op, alu_dtype(op, sources), sources)

@@ -162,6 +162,25 @@ TENSOR: Table = {
     Ops.CONTIGUOUS_BACKWARD: MARK_ROWS,
     Ops.DETACH: MARK_ROWS,
     Ops.COPY: (ONE_SOURCE, SAME_DTYPE, ARG_TYPE),
+    Ops.MULTI: (
+        ARG_TYPE,
+        SAME_DTYPE,
+        (
+            "its sources are alike, each on one device",
+            lambda u: all(
+                [
+                    isinstance(s.device, str)
+                    and s.dtype is u.dtype
+                    and same_shape(s.shape, u.src[0].shape)
+                    for s in u.src
+                ]
+            ),
+        ),
+        (
+            "its axis is one of theirs",
+            lambda u: u.arg.axis is None or 0 <= u.arg.axis < len(u.src[0].shape),
+        ),
+    ),
     Ops.AFTER: (
         SAME_DTYPE,
         (

@@ -1,0 +1,293 @@
+"""A value on several devices as one value on each: what every device computes of a node.
+
+Receives a tensor-stage node with MULTI at or below it; returns nodes of one device each, in which no
+MULTI is left, so that nothing behind knows of several devices. One rule a group of ops: most do on
+each device what they do on all; where elements are wanted elsewhere, COPY brings them. Which axis a
+result is split along is given by `uop.sharding`; where and when parts are computed does not belong
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from aster_ml.dtype import dtypes
+from aster_ml.errors import DeviceError
+from aster_ml.helpers import prod
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, DeviceArg, Ops, ScatterArg
+from aster_ml.uop.sharding import shard_bounds, walked_axis
+
+# From this many elements on, several devices fold a part each and pass it on, instead of all
+# folding all.
+MIN_SPLIT_REDUCE = 1 << 18
+
+
+class Spread(NamedTuple):
+    """A source: the axis that it is split along (None: each device has all), and the parts."""
+
+    axis: int | None
+    parts: Sequence[UOp]
+    shape: tuple[Any, ...] | None
+
+
+# moving
+
+
+def copied(u: UOp, device: str) -> UOp:
+    """A value on a device, itself where it is there already or lives anywhere."""
+    return u if u.device in (None, device) else u.copy_to(device)
+
+
+def joined(parts: Sequence[UOp], axis: int) -> UOp:
+    """Parts of one device put together along an axis, bit by bit what they were."""
+    size = parts[0].shape[axis]
+    total = size * len(parts)
+    shape = tuple([total if i == axis else s for i, s in enumerate(parts[0].shape)])
+    place = UOp.iota(total).reshape(tuple([total if i == axis else 1 for i in range(len(shape))]))
+    result: UOp | None = None
+    for i in range(len(parts) - 1, -1, -1):
+        edges = [
+            (i * size, total - (i + 1) * size) if a == axis else (0, 0) for a in range(len(shape))
+        ]
+        wide = parts[i].mop(Ops.PAD, tuple(edges))
+        if result is None:
+            result = wide
+        else:
+            here = place.alu(Ops.CMPLT, UOp.index_const((i + 1) * size)).broadcast_to(shape)
+            result = here.alu(Ops.WHERE, wide, result)
+    assert result is not None
+    return result
+
+
+def gathered(s: Spread, device: str) -> UOp:
+    """All of a value on one device."""
+    if s.axis is not None:
+        return joined([copied(p, device) for p in s.parts], s.axis)
+    for part in s.parts:
+        if part.device in (None, device):
+            return part
+    return s.parts[0].copy_to(device)
+
+
+def whole(s: Spread, devices: tuple[str, ...]) -> Sequence[UOp]:
+    """All of a value on each device."""
+    return s.parts if s.axis is None else [gathered(s, d) for d in devices]
+
+
+def split(s: Spread, axis: int | None, devices: tuple[str, ...]) -> Sequence[UOp]:
+    """A value split along `axis`; scalars stand beside everything."""
+    if s.axis == axis or not s.shape:
+        return s.parts
+    if axis is None:
+        return whole(s, devices)
+    count = len(devices)
+    if s.axis is None:
+        return [p.shard_part(axis, i, count) for i, p in enumerate(s.parts)]
+    # Each device asks the others for what it lacks and no more.
+    return [
+        joined([copied(p.shard_part(axis, i, count), d) for p in s.parts], s.axis)
+        for i, d in enumerate(devices)
+    ]
+
+
+def folded(parts: Sequence[UOp], op: Ops, devices: tuple[str, ...]) -> list[UOp]:
+    """Every device has the parts of all folded by `op`, in the same order of devices."""
+    count, size = len(parts), prod(parts[0].shape)
+    if count == 2 or not isinstance(size, int) or size < MIN_SPLIT_REDUCE or size % count:
+        return [fold(parts, op, d) for d in devices]
+    flat = [p.reshape((size,)) for p in parts]
+    pieces = [fold([p.shard_part(0, i, count) for p in flat], op, d) for i, d in enumerate(devices)]
+    spread = Spread(0, [UOp(Ops.CONTIGUOUS, p.dtype, (p,)) for p in pieces], (size,))
+    return [gathered(spread, d).reshape(parts[0].shape) for d in devices]
+
+
+def fold(parts: Sequence[UOp], op: Ops, device: str) -> UOp:
+    """Parts folded on one device."""
+    total = copied(parts[0], device)
+    for part in parts[1:]:
+        total = total.alu(op, copied(part, device))
+    return total
+
+
+# the rules: parts of the result, given those of the sources
+
+Rule = Callable[[UOp, list[Spread], tuple[str, ...]], Sequence[UOp]]
+
+
+def rebuilt(u: UOp, columns: Sequence[Sequence[UOp]], arg: Any) -> list[UOp]:
+    """The node on each device, given each source's parts."""
+    return [UOp(u.op, u.dtype, src, arg) for src in zip(*columns)]
+
+
+def parts_of_alu(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
+    """Elementwise: all sources split alike."""
+    return rebuilt(u, [split(s, u.axis, devices) for s in src], u.arg)
+
+
+def parts_of_mark(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
+    """Done to each part."""
+    return rebuilt(u, [s.parts for s in src], u.arg)
+
+
+def parts_of_store(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
+    """Each device's memory is given its part of the value."""
+    place, value = src
+    return rebuilt(u, [place.parts, split(value, place.axis, devices)], u.arg)
+
+
+def parts_of_device(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
+    """Names one device each."""
+    return [UOp(u.op, u.dtype, (), DeviceArg(d)) for d in devices]
+
+
+def parts_of_movement(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
+    """Done to each part, with sizes of a part; elements that cross over are copied before."""
+    s, rest = src[0], [s.parts for s in src[1:]]
+    axis, count = u.axis, len(devices)
+    if s.axis is None or s.shape is None:
+        return rebuilt(u, [s.parts, *rest], u.arg)
+    if axis is None:
+        cut = u.marg[s.axis] if u.op is Ops.SHRINK else None
+        step = s.shape[s.axis] // count
+        if cut is not None and cut[0] % step == 0 and cut[1] - cut[0] == step:
+            # One device has what is kept.
+            owner = s.parts[cut[0] // step]
+            arg = localized(u.arg, s.axis, (0, step))
+            return rebuilt(u, [[copied(owner, d) for d in devices], *rest], arg)
+        return rebuilt(u, [whole(s, devices), *rest], u.arg)
+    local = u.shape[axis] // count
+    if u.op in (Ops.RESHAPE, Ops.EXPAND):
+        return rebuilt(u, [s.parts, *rest], localized(u.arg, axis, local))
+    if u.op in (Ops.PAD, Ops.SHRINK):
+        pair = (0, 0) if u.op is Ops.PAD else (0, local)
+        return rebuilt(u, [s.parts, *rest], localized(u.arg, axis, pair))
+    parts = s.parts
+    if u.op is Ops.FLIP and axis in u.arg:
+        parts = [copied(p, d) for p, d in zip(reversed(parts), devices)]
+    return rebuilt(u, [parts], u.arg)
+
+
+def localized(arg: tuple[Any, ...], axis: int, value: Any) -> tuple[Any, ...]:
+    """An argument with one axis changed."""
+    return (*arg[:axis], value, *arg[axis + 1 :])
+
+
+def parts_of_reduce(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
+    """Done to each part; over the split axis, the devices' results are folded too."""
+    parts = rebuilt(u, [src[0].parts], u.arg)
+    return folded(parts, u.arg.op, devices) if src[0].axis in u.arg.axes else parts
+
+
+def parts_of_index(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
+    """Each device takes what it has; where any index may name any device, they add up.
+
+    why: elements that another device has count as 0, and only one has each
+    """
+    source, idxs, axis = src[0], src[1:], u.axis
+    if source.axis is None:
+        return rebuilt(u, [source.parts, *[split(s, axis, devices) for s in idxs]], None)
+    assert source.shape is not None
+    count, size = len(devices), source.shape[source.axis]
+    if axis is not None:
+        columns = [split(s, axis, devices) for s in idxs]
+        columns[source.axis] = [local_walk(u.shape, axis, count)] * count
+        return rebuilt(u, [source.parts, *columns], None)
+    columns = [whole(s, devices) for s in idxs]
+    index = columns[source.axis]
+    parts, zero = [], UOp.const(u.dtype, 0)
+    for i, (start, stop) in enumerate(shard_bounds(size, count)):
+        inside = index[i].alu(Ops.CMPLT, UOp.index_const(stop))
+        below = index[i].alu(Ops.CMPLT, UOp.index_const(start))
+        inside = inside.alu(Ops.AND, below.alu(Ops.CMPNE, UOp.const(dtypes.bool, True)))
+        own = inside.alu(Ops.WHERE, index[i].alu(Ops.SUB, UOp.index_const(start)), ZERO)
+        at = [own if k == source.axis else column[i] for k, column in enumerate(columns)]
+        taken = UOp(Ops.INDEX, u.dtype, (source.parts[i], *at))
+        parts.append(inside.alu(Ops.WHERE, taken, zero))
+    return folded(parts, Ops.ADD, devices)
+
+
+ZERO = UOp.index_const(0)
+
+
+def local_walk(shape: tuple[Any, ...], axis: int, count: int) -> UOp:
+    """0, 1, 2, ... along an axis, for a device's part of it."""
+    size = shape[axis] // count
+    walk = UOp.iota(size).reshape(tuple([size if i == axis else 1 for i in range(len(shape))]))
+    return walk.broadcast_to(localized(shape, axis, size))
+
+
+def parts_of_scatter(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Sequence[UOp]:
+    """Each device adds up its part of the values: into its part of the result, or into zeros of
+    all of it, which are folded then.
+    """
+    axes = [s.axis for s in src if s.axis is not None]
+    along = axes[-1] if axes else None
+    columns = [split(s, along, devices) for s in src]
+    place = u.axis
+    if place is None:
+        parts = rebuilt(u, columns, u.arg)
+        return parts if along is None else folded(parts, u.arg.op, devices)
+    assert along is not None and walked_axis(u.src[1 + place], u.arg.shape[place]) == along
+    count = len(devices)
+    columns[1 + place] = [local_walk(u.src[0].shape, along, count)] * count
+    shape = localized(u.arg.shape, place, u.arg.shape[place] // count)
+    return rebuilt(u, columns, ScatterArg(u.arg.op, shape))
+
+
+MULTI_RULES: dict[Ops, Rule] = {
+    **dict.fromkeys(ELEMENTWISE, parts_of_alu),
+    Ops.DEVICE: parts_of_device,
+    Ops.CONST: parts_of_mark,
+    Ops.CONTIGUOUS: parts_of_mark,
+    Ops.CONTIGUOUS_BACKWARD: parts_of_mark,
+    Ops.DETACH: parts_of_mark,
+    Ops.AFTER: parts_of_mark,
+    Ops.STORE: parts_of_store,
+    Ops.RESHAPE: parts_of_movement,
+    Ops.EXPAND: parts_of_movement,
+    Ops.PERMUTE: parts_of_movement,
+    Ops.PAD: parts_of_movement,
+    Ops.SHRINK: parts_of_movement,
+    Ops.FLIP: parts_of_movement,
+    Ops.REDUCE: parts_of_reduce,
+    Ops.INDEX: parts_of_index,
+    Ops.SCATTER: parts_of_scatter,
+}
+
+
+def parts_of(u: UOp, lowered: Callable[[UOp], Sequence[UOp]]) -> Sequence[UOp]:
+    """What each device computes of a node, or the one node, given what its sources became.
+
+    Raises: DeviceError for an op that does not go over several devices.
+    """
+    if u.op is Ops.MULTI:
+        return [lowered(s)[0] for s in u.src]
+    devices = u.device
+    if devices.__class__ is tuple:
+        rule = MULTI_RULES.get(u.op)
+        if rule is None:
+            raise DeviceError(
+                f"{u.op.name} of a value on {', '.join(devices)} is not possible; bring it to one "
+                "device before, x.to('CPU')"
+            )
+        return rule(u, [spread(s, devices, lowered) for s in u.src], devices)
+    if u.op is Ops.COPY and u.src[0].device.__class__ is tuple:
+        source = u.src[0]
+        whole_value = gathered(spread(source, source.device, lowered), u.arg.device)
+        return (whole_value,)
+    src = tuple([lowered(s)[0] for s in u.src])
+    return (u if src == u.src else UOp(u.op, u.dtype, src, u.arg),)
+
+
+def spread(u: UOp, devices: tuple[str, ...], lowered: Callable[[UOp], Sequence[UOp]]) -> Spread:
+    """A source of a node on several devices: what is on one of them is whole on each."""
+    parts = lowered(u)
+    if u.device.__class__ is not tuple:
+        return Spread(None, [copied(parts[0], d) for d in devices], u.shape)
+    if len(parts) != len(devices):
+        raise DeviceError(
+            f"values on {u.device} and on {devices} stand side by side; .to(...) moves one"
+        )
+    return Spread(u.axis, parts, u.shape)

@@ -1,0 +1,169 @@
+"""Along which axis a value on several devices is split, as a function of op, sources and argument.
+
+Receives nodes (anything with op, dtype, src, arg and the inferred properties of its sources);
+returns the axis, or one of the marks below. It builds no nodes; what each device then computes
+stands in `uop.multi`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from aster_ml.helpers import prod
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
+
+if TYPE_CHECKING:
+    from aster_ml.uop.node import UOp
+
+# Has an element once a value on several devices was made: before, nobody has to look for one.
+MULTI_SEEN: list[bool] = []
+
+# Values on one device, or on none in particular: with no MULTI below, and with one.
+PLAIN, GATHERED = -1, -2
+
+
+def same_size(a: Any, b: Any) -> bool:
+    """Whether two sizes are known to be equal."""
+    return a is b or bool(isinstance(a, int) and isinstance(b, int) and a == b)
+
+
+def shard_bounds(size: int, count: int) -> list[tuple[int, int]]:
+    """Where each of `count` equal parts of an axis starts and stops."""
+    step = size // count
+    return [(i * step, (i + 1) * step) for i in range(count)]
+
+
+def infer_axis(u: UOp) -> int | None:
+    """The axis that a node is split along; None where each device has all of it, or a mark."""
+    op = u.op
+    if op is Ops.MULTI:
+        axis: int | None = u.arg.axis
+        return axis
+    if not any(s._axis != PLAIN for s in u.src):
+        return None if u.device.__class__ is tuple else PLAIN
+    if u.device.__class__ is not tuple:
+        return GATHERED
+    if op in ELEMENTWISE:
+        return axis_of_alu(u)
+    rule = AXIS_RULES.get(op)
+    return own_axis(u.src[0]) if rule is None else rule(u)
+
+
+def own_axis(u: UOp) -> int | None:
+    """The axis of a source; whatever is on one device counts as whole on each."""
+    axis: int | None = u._axis
+    return None if axis is None or axis < 0 else axis
+
+
+def last_axis(nodes: tuple[UOp, ...]) -> int | None:
+    """The axis of the last of the nodes that has one: the others are brought there."""
+    for u in reversed(nodes):
+        axis = own_axis(u)
+        if axis is not None:
+            return axis
+    return None
+
+
+def axis_of_alu(u: UOp) -> int | None:
+    """Of elementwise ops; between widths an axis has to be split into whole elements."""
+    axis = last_axis(u.src)
+    if axis is None or u.op is not Ops.BITCAST or u.dtype.itemsize == u.src[0].dtype.itemsize:
+        return axis
+    return axis if u.shape[axis] % len(u.device) == 0 else None  # type: ignore[arg-type]
+
+
+def axis_of_reshape(u: UOp) -> int | None:
+    """The axis at which the same number of elements stands before, if it can be split as often."""
+    axis = own_axis(u.src[0])
+    if axis is None:
+        return None
+    return reshaped_axis(u.src[0].shape, u.shape, axis, len(u.device))  # type: ignore[arg-type]
+
+
+def reshaped_axis(old: Any, new: Any, axis: int, count: int) -> int | None:
+    """Where a reshape takes an axis split over `count` devices; None where it breaks it up."""
+    before = prod(old[:axis])
+    found = None
+    for place in range(len(new)):
+        size = new[place]
+        if same_size(prod(new[:place]), before) and isinstance(size, int) and size % count == 0:
+            found = place
+    return found
+
+
+def axis_of_pad(u: UOp) -> int | None:
+    """A padded axis is whole on each device."""
+    axis = own_axis(u.src[0])
+    return axis if axis is None or tuple(u.marg[axis]) == (0, 0) else None
+
+
+def axis_of_shrink(u: UOp) -> int | None:
+    """A cut axis is whole on each device."""
+    axis = own_axis(u.src[0])
+    return axis if axis is None or tuple(u.marg[axis]) == (0, u.src[0].shape[axis]) else None
+
+
+def axis_of_permute(u: UOp) -> int | None:
+    """The axis moves along."""
+    axis = own_axis(u.src[0])
+    return None if axis is None else u.arg.index(axis)
+
+
+def axis_of_reduce(u: UOp) -> int | None:
+    """A reduced axis is folded over the devices, so that each has the result."""
+    axis = own_axis(u.src[0])
+    return None if axis in u.arg.axes else axis
+
+
+def walked_axis(index: UOp, size: Any) -> int | None:
+    """The axis of an index value along which it just counts 0, 1, 2, ... `size`."""
+    spread = index
+    while spread.op is Ops.EXPAND:
+        spread = spread.src[0]
+    if spread.op is not Ops.RESHAPE or spread.src[0].op is not Ops.IOTA:
+        return 0 if spread.op is Ops.IOTA and same_size(spread.shape[0], size) else None
+    if not same_size(spread.src[0].shape[0], size):
+        return None
+    axes = [i for i, s in enumerate(spread.shape) if not same_size(s, 1)]
+    return axes[0] if len(axes) == 1 and same_size(spread.shape[axes[0]], size) else None
+
+
+def axis_of_index(u: UOp) -> int | None:
+    """Of elements taken at indices: that of the indices, or that which walks the split axis."""
+    source, idxs = u.src[0], u.src[1:]
+    axis = own_axis(source)
+    asked = last_axis(idxs)
+    if axis is None:
+        return asked
+    walked = walked_axis(idxs[axis], source.shape[axis])
+    return walked if asked is None or asked == walked else None
+
+
+def axis_of_scatter(u: UOp) -> int | None:
+    """Of elements added up at indices: the axis that the values' axis walks."""
+    axis = last_axis(u.src)
+    if axis is None:
+        return None
+    for place, index in enumerate(u.src[1:]):
+        if walked_axis(index, u.arg.shape[place]) == axis:
+            return place
+    return None
+
+
+AXIS_RULES: dict[Ops, Callable[[UOp], int | None]] = {
+    Ops.RESHAPE: axis_of_reshape,
+    Ops.PAD: axis_of_pad,
+    Ops.SHRINK: axis_of_shrink,
+    Ops.PERMUTE: axis_of_permute,
+    Ops.REDUCE: axis_of_reduce,
+    Ops.INDEX: axis_of_index,
+    Ops.SCATTER: axis_of_scatter,
+}
+
+
+def moves_between_devices(u: UOp) -> bool:
+    """Whether a movement op takes elements from one device to another."""
+    if u.op not in MOVEMENT or own_axis(u.src[0]) is None:
+        return False
+    return own_axis(u) is None or (u.op is Ops.FLIP and own_axis(u) in u.arg)
