@@ -46,6 +46,10 @@ class PreconditionError(ShapeError, ArgumentError, AssertionError):
     """An argument that programs written for tinygrad know to fail an assertion."""
 
 
+class SignatureError(ArgumentError, TypeError):
+    """Arguments of kinds that do not go together."""
+
+
 class UnsupportedError(AsterError, NotImplementedError):
     """A way of doing an operation that makes sense, or sounds like it, and is not there."""
 

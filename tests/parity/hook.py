@@ -70,7 +70,7 @@ ROWS: dict[str, Row] = {
     "tinygrad.engine.jit": Row(("aster_ml.jit", "aster_ml.errors"), "TinyJit stands above engine"),
     "tinygrad.engine.realize": Row(
         ("aster_ml.engine.items", "aster_ml.engine.realize", "aster_ml.engine.launch"),
-        "items and programs are modules of their own; a program's nodes are read in another dialect",
+        "a program's nodes are read in another dialect",
         {"get_program": programs.get_program, "CompiledRunner": programs.CompiledRunner,
          "ExecItem": ExecItem, "BufferXfer": BufferCopy},
     ),

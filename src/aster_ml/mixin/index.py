@@ -241,11 +241,15 @@ def slice_span(item: slice, axis: int, size: Any) -> Span:
             f"index: step {parts[2]} on axis {axis} with symbolic sizes; only 1 is possible"
         )
     start, stop = 0 if parts[0] is None else parts[0], size if parts[1] is None else parts[1]
-    start = size + start if isinstance(start, int) and start < 0 else start
-    stop = size + stop if isinstance(stop, int) and stop < 0 else stop
+    start, stop = [size + p if greatest(p) < 0 else p for p in (start, stop)]
     if isinstance(stop, int) and isinstance(size, int):
         stop = min(stop, size)
     return Span(start, size_between(start, stop), 1)
+
+
+def greatest(size: Any) -> int:
+    """The largest value of a size."""
+    return size if isinstance(size, int) else int(size.vmax)
 
 
 def mask_picks(x: Handle, mask: Handle, axis: int) -> list[Entry]:

@@ -10,12 +10,18 @@ from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
 from aster_ml.dtype import dtypes, least_upper_dtype
-from aster_ml.errors import ArgumentError, DeviceError, ShapeError, UnsupportedError
-from aster_ml.helpers import argfix, ceildiv
+from aster_ml.errors import (
+    ArgumentError,
+    DeviceError,
+    ShapeError,
+    SymbolicSizeError,
+    UnsupportedError,
+)
+from aster_ml.helpers import all_int, argfix, ceildiv
 from aster_ml.mixin.handle import Handle
 from aster_ml.mixin.index import is_zero
-from aster_ml.mixin.movement import same_sizes
-from aster_ml.mixin.sizes import size_between, size_sum
+from aster_ml.mixin.movement import same_sizes, show_size
+from aster_ml.mixin.sizes import same_size, size_between, size_sum
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -77,21 +83,24 @@ class JoinMixin(Handle):
         axis = self.resolve_axis(dim, "split")
         length = self.shape[axis]
         if isinstance(sizes, int):
+            if not isinstance(length, int):
+                raise symbolic_axis("split", axis, self.shape)
             if sizes < 1:
                 raise ArgumentError(f"split: parts of {sizes}; a positive size is wanted")
             starts = range(0, max(length, 1), sizes)
             sizes = [min(sizes, length - start) for start in starts]
-        if sum(sizes) != length:
-            raise ShapeError(
-                f"split: sizes {tuple(sizes)} add up to {sum(sizes)}, axis {axis} of "
-                f"{show_shape(self.shape)} has {length}"
+        total = size_sum(*sizes)
+        if not same_size(total, length):
+            raise (ShapeError if all_int((total, length)) else SymbolicSizeError)(
+                f"split: sizes ({show_shape(tuple(sizes))[1:-1]}) add up to {show_size(total)}, "
+                f"axis {axis} of {show_shape(self.shape)} has {show_size(length)}"
             )
         parts, start = [], 0
         for size in sizes:
             cut: list[Any] = [None] * self.ndim
-            cut[axis] = (start, start + size)
+            cut[axis] = (start, size_sum(start, size))
             parts.append(self.shrink(cut))
-            start += size
+            start = size_sum(start, size)
         return tuple(parts)
 
     def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
@@ -104,10 +113,7 @@ class JoinMixin(Handle):
             raise ArgumentError(f"chunk: {chunks!r} parts; a positive number is wanted")
         length = self.shape[axis]
         if not isinstance(length, int):
-            raise ShapeError(
-                f"chunk: axis {axis} of {show_shape(self.shape)} has a symbolic size; "
-                "shrink it to a fixed one"
-            )
+            raise symbolic_axis("chunk", axis, self.shape)
         if length == 0:
             return [self] * chunks
         return list(self.split(ceildiv(length, chunks), axis))
@@ -237,6 +243,13 @@ def check_joinable(tensors: list[Any], axis: int, what: str) -> None:
             )
 
 
+def symbolic_axis(what: str, axis: int, shape: tuple[Any, ...]) -> SymbolicSizeError:
+    """The error for an axis whose size has to be known."""
+    return SymbolicSizeError(
+        f"{what}: axis {axis} of {show_shape(shape)} has a symbolic size; shrink it to a fixed one"
+    )
+
+
 def wrapped(x: H, axis: int, start: int, stop: int, times: int) -> H:
     """The part from `start` to `stop` of an axis repeated `times` times."""
     counts = [1] * x.ndim
@@ -290,7 +303,7 @@ def pad_axis(x: H, axis: int, pair: tuple[Any, Any], mode: str) -> H:
         return x
     size = x.shape[axis]
     if not all(isinstance(n, int) for n in (before, after, size)):
-        raise ShapeError(
+        raise SymbolicSizeError(
             f"pad: mode {mode!r} with a symbolic size on axis {axis}; only 'constant' is possible"
         )
     if size == 0 or (mode == "reflect" and max(before, after) >= size):

@@ -15,7 +15,7 @@ from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.mixin.create import CreateMixin
 from aster_ml.mixin.data import copied_node
 from aster_ml.mixin.index import axis_iota, gather_nodes, is_zero
-from aster_ml.mixin.join import JoinMixin
+from aster_ml.mixin.join import JoinMixin, symbolic_axis
 from aster_ml.mixin.math import MathMixin
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -85,7 +85,7 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
             return self, self.const_like(0).cast(dtypes.default_int)
         size = self.shape[axis]
         if not isinstance(size, int):
-            raise ShapeError(f"sort: axis {axis} has a symbolic size; a fixed one is wanted")
+            raise symbolic_axis("sort", axis, self.shape)
         last = self.transpose(axis, -1)
         if size <= LONGEST_COUNTED:
             places = counted_places(last, descending)
@@ -112,6 +112,8 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
         """
         axis = self.resolve_axis(dim, "topk")
         size = self.shape[axis] if self.shape else 1
+        if not isinstance(size, int):
+            raise symbolic_axis("topk", axis, self.shape)
         if not isinstance(k, int) or not 0 <= k <= size:
             raise ArgumentError(
                 f"topk: k = {k!r}, axis {axis} of {show_shape(self.shape)} has {size} elements"

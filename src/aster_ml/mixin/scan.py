@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any, Self, TypeVar
 
 from aster_ml.dtype import dtypes, sum_acc_dtype
-from aster_ml.errors import ShapeError
 from aster_ml.helpers import ceildiv
 from aster_ml.mixin.create import CreateMixin
 from aster_ml.mixin.index import is_zero
 from aster_ml.mixin.join import JoinMixin
 from aster_ml.mixin.math import MathMixin
 from aster_ml.mixin.reduce import identity_of
+from aster_ml.mixin.sizes import size_between
+from aster_ml.uop.infer import max_shape
 from aster_ml.uop.ops import Ops
 
 S = TypeVar("S", bound="ScanMixin")
@@ -77,6 +78,9 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
             return x
         if x.dtype.itemsize < 4:
             return x.cast(dtypes.float32).logcumsumexp(place).cast(x.dtype)
+        if not isinstance(x.shape[place], int):
+            full, part = filled_axis(x, place, float("-inf"))
+            return full.logcumsumexp(place).shrink(part)
         last = x.transpose(place, -1)
         return log_scan(last).transpose(place, -1)
 
@@ -86,10 +90,18 @@ def scan(x: S, op: Ops, axis: int) -> S:
     if not x.shape or is_zero(x.shape[axis]) or x.shape[axis] == 1:
         return x
     if not isinstance(x.shape[axis], int):
-        raise ShapeError(
-            f"cumulative {op.name.lower()}: axis {axis} has a symbolic size; a fixed one is wanted"
-        )
+        full, part = filled_axis(x, axis, identity_of(op, x.dtype))
+        return scan(full, op, axis).shrink(part)
     return scan_last(x.transpose(axis, -1), op).transpose(axis, -1)
+
+
+def filled_axis(x: S, axis: int, value: Any) -> tuple[S, list[Any]]:
+    """An axis of symbolic size filled up with `value` to its largest, and how to cut it back."""
+    size = x.shape[axis]
+    pairs: list[Any] = [(0, 0)] * x.ndim
+    part: list[Any] = [None] * x.ndim
+    pairs[axis], part[axis] = (0, size_between(size, max_shape((size,))[0])), (0, size)
+    return x.pad(pairs, value=value), part
 
 
 def scan_last(x: S, op: Ops) -> S:

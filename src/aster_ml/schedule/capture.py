@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from aster_ml.dtype import dtypes
-from aster_ml.errors import ArgumentError
+from aster_ml.errors import BindError
+from aster_ml.mixin.symbol import two_values
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import BodyArg, Ops, ParamArg
 
@@ -54,16 +55,17 @@ def capture(
             variable, value = u.src[0], u.src[1].arg
             name = variable.arg.name
             if values.setdefault(name, value) != value:
-                raise ArgumentError(
-                    f"variable {name} is bound to {values[name]} and to {value} in "
-                    "one graph; one value at a time is possible"
-                )
+                raise BindError(two_values(name, values[name], value))
             new[u] = variable
         elif not u.src:
             new[u] = u
         elif ready:
             src = tuple([new[s] for s in u.src])
-            new[u] = u if src == u.src else UOp(op, u.dtype, src, u.arg)
+            if op is Ops.IOTA:
+                # A body that is cached must not keep nodes of users alive, and so their memory.
+                new[u] = UOp(op, u.dtype, src, "body")
+            else:
+                new[u] = u if src == u.src else UOp(op, u.dtype, src, u.arg)
             if op is Ops.AFTER:
                 effects.append(u)
         else:

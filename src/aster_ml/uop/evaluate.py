@@ -17,6 +17,7 @@ from typing import Any
 from aster_ml.dtype import DType, bitcast_value, cast_value, dtypes, round_float, truncate
 from aster_ml.errors import ArgumentError, InternalError
 from aster_ml.helpers import cdiv
+from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
@@ -263,4 +264,5 @@ def evaluate_expr(u: UOp, values: Mapping[UOp, Any]) -> Any:
 
 # What a scalar expression takes its values from; nothing below them is looked at.
 LEAVES = frozenset({Ops.RANGE, Ops.DEFINE_VAR, Ops.LOAD, Ops.INDEX})
-STOPS = LEAVES | {Ops.REDUCE}
+STOPS = LEAVES | {Ops.REDUCE, Ops.BIND}
+ABOVE["evaluate"] = evaluate_expr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.node import UOp
 
 
@@ -80,3 +81,6 @@ def reaches(root: UOp, wanted: Callable[[UOp], bool]) -> bool:
                 seen.add(s)
                 stack.append(s)
     return False
+
+
+ABOVE["substitute"] = substitute

@@ -68,6 +68,46 @@ def render_expr(u: UOp) -> str:
     return pieces[u][0]
 
 
+def render_size(u: Any) -> str:
+    """A size in infix form with brackets around all of it, and no minus between two terms."""
+    pieces: dict[Any, Piece] = {}
+    stack = [u]
+    while stack:
+        x = stack[-1]
+        if x in pieces:
+            stack.pop()
+            continue
+        pending = [] if x.op in LEAVES else [s for s in x.src if s not in pieces]
+        if pending:
+            stack.extend(pending)
+            continue
+        stack.pop()
+        parts = [] if x.op in LEAVES else [pieces[s] for s in x.src]
+        if x.op is Ops.BIND:
+            pieces[x] = LEAVES[Ops.DEFINE_VAR](x.src[0]), ATOM
+        elif x.op in INFIX:
+            sign, binds = INFIX[x.op]
+            # A chain of sums or products needs brackets around its right operands alone.
+            chain = binds >= INFIX[Ops.ADD][1]
+            left = bracket(parts[0], binds if chain else ATOM)
+            right = bracket(parts[1], binds + (x.op not in FLAT) if chain else ATOM)
+            pieces[x] = f"{left}{sign.strip()}{right}", binds
+        elif x.op is Ops.WHERE:
+            condition, yes, no = [bracket(p, ATOM) for p in parts]
+            pieces[x] = f"({yes} if {condition} else {no})", ATOM
+        elif x.op is Ops.MAX:
+            pieces[x] = f"max({bracket(parts[0], ATOM)}, {bracket(parts[1], ATOM)})", ATOM
+        elif x.op is Ops.CAST:
+            pieces[x] = f"({x.dtype.name.removesuffix('32')})({parts[0][0]})", ATOM
+        elif x.op is Ops.CONST:
+            pieces[x] = repr(x.arg), ATOM
+        else:
+            pieces[x] = render_node(x, parts)
+        if len(pieces[x][0]) > LIMIT:
+            pieces[x] = "...", ATOM
+    return bracket(pieces[u], ATOM)
+
+
 def bracket(piece: Piece, least: int) -> str:
     """The text, in brackets when it binds less tightly than asked."""
     return piece[0] if piece[1] >= least else f"({piece[0]})"

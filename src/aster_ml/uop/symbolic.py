@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from aster_ml.errors import InternalError
+from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.algebra import (
     ANY_DTYPE_RULES,
     BOOL_RULES,
@@ -371,3 +372,6 @@ def bounds_given(u: UOp, valid: UOp) -> tuple[int, int]:
         if narrowed is not None:
             low, high = max(low, narrowed[0].vmin), min(high, narrowed[0].vmax)
     return low, high
+
+
+ABOVE["simplify"] = simplify
