@@ -133,7 +133,8 @@ def test_reading() -> None:
     assert (x + 1).T.tolist() == [[2.5, 4], [3, 5]]
     half = Tensor([1.5]).bfloat16()
     assert half.tolist() == [1.5]
-    assert half.numpy().dtype == ml_dtypes.bfloat16
+    assert half.numpy().dtype == np.float32
+    assert Tensor([448.0]).cast("fp8e4m3").numpy().tolist() == [448.0]
     assert Tensor.zeros(2, 0).tolist() == [[], []]
     assert Tensor.zeros(2, 0).data().nbytes == 0
     assert Tensor.ones(2).numpy().tolist() == [1, 1]
@@ -211,6 +212,18 @@ def test_backward_adds_up() -> None:
     check_tensor(x.grad, [4, 6, 8])
 
 
+def test_backward_leaves_gradients_between_too() -> None:
+    a = Tensor([3.0], requires_grad=True)
+    weights = Tensor([1.0, 2.0, 4.0])
+    spread = a.expand(3)
+    (spread * weights).sum().backward()
+    assert a.grad is not None
+    assert spread.grad is not None
+    assert a.grad.tolist() == [7.0]
+    assert spread.grad.tolist() == [1.0, 2.0, 4.0]
+    assert weights.grad is None
+
+
 def test_backward_with_a_gradient() -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
     (x * 3).backward(Tensor([1.0, 10.0]))
@@ -229,14 +242,19 @@ def test_gradient_of_targets() -> None:
     check_tensor(second, [6, 12])
 
 
-def test_only_what_was_set_gets_a_gradient() -> None:
+def test_what_was_set_and_what_is_made_of_it_get_gradients() -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
     inner = x * 2
     other = Tensor([1.0, 1.0])
     (inner * other).sum().backward()
     assert inner.requires_grad is True
-    assert inner.grad is None
+    assert inner.grad is not None
+    assert inner.grad.tolist() == [1, 1]
     assert other.grad is None
+    (inner * 3).sum().backward()
+    assert inner.grad.tolist() == [4, 4]
+    assert x.grad is not None
+    assert x.grad.tolist() == [8, 8]
     assert x.detach().requires_grad is False
 
 

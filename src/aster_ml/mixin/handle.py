@@ -43,8 +43,8 @@ forget = LIVE.__delitem__
 # Flat memory that some tensor was made a view of; writing to the view is writing to that tensor.
 VIEWED: weakref.WeakSet[UOp] = weakref.WeakSet()
 
-# `requires_grad` of what was computed from something that requires a gradient: true, but no place
-# where `backward` leaves one.
+# `requires_grad` of what was computed from something that requires a gradient: true, and `backward`
+# leaves one there as well, but it was not asked for by name.
 INHERITED = 2
 Flag = bool | int | None
 
