@@ -30,9 +30,9 @@ from aster_ml.jit_values import (
     Inputs,
     InputTemplate,
     Template,
-    base_buffer,
     check_result,
     leaves,
+    param_of,
     rebuild,
 )
 from aster_ml.mixin import random
@@ -51,13 +51,13 @@ MAX_UNEQUAL_RUNS, MAX_OUTDATED = 4, 16
 class State:
     """A tensor from before that a recording reads or writes, and what it has to name for that."""
 
-    __slots__ = ("buffer", "place", "ref", "uop")
+    __slots__ = ("buffers", "place", "ref", "uop")
 
     def __init__(self, ref: weakref.ref[Any], uop: UOp, place: UOp) -> None:
         self.ref = ref
         self.uop = uop
         self.place = place
-        self.buffer = storage.buffer_of(place.base)
+        self.buffers = [storage.buffer_of(b) for b in storage.buffers_below(place)]
 
     def renew(self, t: Tensor) -> bool:
         """Whether it still names that memory; effects pending on it are run."""
@@ -66,7 +66,8 @@ class State:
         if settle(t.uop) is None:
             t.realize()
         self.uop = t.uop
-        return storage.buffer_of(self.place.base) is self.buffer
+        now = [storage.buffer_of(b) for b in storage.buffers_below(self.place)]
+        return all([a is b for a, b in zip(now, self.buffers, strict=True)])
 
 
 class Recording(Generic[T]):
@@ -84,7 +85,7 @@ class Recording(Generic[T]):
             for ref in list(LIVE)
             if (t := ref()) is not None
             and (place := strip_effects(t.uop)) is not None
-            and place.base in recorder.states
+            and any([b in recorder.states for b in storage.buffers_below(place)])
         ]
         self.exchanges = storage.EXCHANGES.count
         self.state_ids = {id(b.base) for b in recorder.states.values()}
@@ -99,8 +100,8 @@ class Recording(Generic[T]):
                 [
                     base
                     for t in run.outputs
-                    if storage.is_memory_view(t.uop)
-                    and (base := base_buffer(t.uop)) in {*recorder.made, *recorder.content}
+                    for base in storage.buffers_below(t.uop)
+                    if base in recorder.made or base in recorder.content
                 ]
             )
         )
@@ -110,8 +111,7 @@ class Recording(Generic[T]):
         self.wants_gradient = [b in storage.NO_GRADIENT for b in fresh]
         order = [*inputs.bases, *fresh]
         params = {
-            b: UOp(Ops.PARAM, b.dtype, (), ParamArg(i, b.arg.size, b.arg.device))
-            for i, b in enumerate(order)
+            b: param_of(b, i) for i, b in enumerate(order)
         }
         self.result = self.take_result(result, inputs, run, params)
         buffers = [storage.buffer_of(u) for u in (*places, *fresh)]
@@ -143,7 +143,7 @@ class Recording(Generic[T]):
             if memory in self.written_ids or (
                 i in self.written_inputs and memory in self.state_ids
             ):
-                t = next(t for t in inputs.tensors if t.uop.base is base)
+                t = next(t for t in inputs.tensors if base in storage.buffers_below(t.uop))
                 raise JitError(
                     f"{t!r} is an argument of a jitted function, which also uses it by "
                     "another way and writes to it; pass it in one way only"

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from aster_ml.engine import storage
 from aster_ml.engine.launch import RECORDER
+from aster_ml.engine.multi import all_parts
 from aster_ml.engine.realize import realize_readers, settle, strip_effects
 from aster_ml.engine.replay import Alias, Recorder
 from aster_ml.errors import JitError
@@ -39,9 +40,9 @@ class Run:
         self.records = records
         # Tensors that exist, and what they name.
         self.before = {ref: handle.uop for ref in list(LIVE) if (handle := ref()) is not None}
-        outside = {u for u in self.before.values() if settle(u) is None}
+        outside = set(all_parts([u for u in self.before.values() if settle(u) is None]))
         self.places: dict[UOp, UOp] = {}
-        self.bases = [base_buffer(t.uop) for t in inputs.tensors]
+        self.bases = [storage.buffers_below(t.uop) for t in inputs.tensors]
         if records:
             # Inputs get other names, so who wants their content has to get it before.
             realize_readers(set(inputs.bases))
@@ -86,11 +87,11 @@ class Run:
                 Tensor.realize(*self.outputs, *late)
             for t in self.outputs:
                 place = settle(t.uop)
-                if place is not None and place.base.op is Ops.BUFFER:
-                    self.recorder.note_result(place.base)
+                for base in storage.buffers_below(place) if place is not None else ():
+                    self.recorder.note_result(base)
                     # Results are memory without a graph: no gradient may end there unnoticed.
-                    if t._requires_grad and place.base in self.recorder.made:
-                        storage.NO_GRADIENT.add(place.base)
+                    if t._requires_grad and base in self.recorder.made:
+                        storage.NO_GRADIENT.add(base)
         except BaseException:
             # What the function has made so far goes on under the names that the caller knows.
             self.restore(live_handles())
@@ -141,9 +142,9 @@ class Run:
 
         A tensor that is gone, though the recording reads it, was replaced by another.
         """
-        for t, base in zip(self.inputs.tensors, self.bases):
+        for t, bases in zip(self.inputs.tensors, self.bases):
             place = strip_effects(t.uop)
-            if place is None or place.base is not base:
+            if place is None or storage.buffers_below(place) != bases:
                 raise JitError(
                     f"a jitted function replaces its argument {t!r} by another value; "
                     "use assign, or return the value"
@@ -158,11 +159,12 @@ class Run:
                     "t.replace(t.contiguous().realize()), and use assign"
                 )
         touched = {*self.recorder.states, *self.recorder.written}
-        named = {t.uop.base for t in live_handles()}
+        named = {b for t in live_handles() for b in storage.buffers_below(t.uop)}
         for ref, old in self.before.items():
             if ref() is None:
                 place = strip_effects(old)
-                if place is not None and place.base in touched and place.base not in named:
+                below = [] if place is None else storage.buffers_below(place)
+                if any([b in touched and b not in named for b in below]):
                     raise JitError(
                         f"a jitted function uses a tensor of {show_shape(old.shape)} from before "
                         "the call and puts another in its place, so a replay would read the old "
@@ -179,7 +181,7 @@ class Run:
             if t is None or ref in self.before or id(t) in results:
                 continue
             settled = settle(t.uop)
-            if settled is not None and settled.base not in own:
+            if settled is not None and own.isdisjoint(storage.buffers_below(settled)):
                 continue
             order = toposort(t.uop, enter=lambda u: storage.stand_in(u) is None)
             memory = [u if (found := storage.stand_in(u)) is None else found for u in order]

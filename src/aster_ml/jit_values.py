@@ -165,17 +165,17 @@ class Inputs:
                 f"a jitted function was given {t!r}, which is a constant without "
                 "memory; pass x.contiguous().realize() instead"
             )
-        base = base_buffer(u)
-        if base not in self.bases:
-            self.bases.append(base)
+        bases = storage.buffers_below(u)
+        for base in bases:
+            if base not in self.bases:
+                self.bases.append(base)
         slot, arg = self.bases.index(base), base.arg
         if u is base:
             return slot, base.dtype, arg.device, arg.size
         if u.op is Ops.RESHAPE and u.src == (base,):
             return slot, base.dtype, arg.device, u.arg
         view = self.unbound(u, lambda: f"the size of {t!r}") if has_variables(u) else u
-        param = UOp(Ops.PARAM, base.dtype, (), ParamArg(slot, arg.size, arg.device))
-        return substitute(view, {base: param})
+        return substitute(view, {b: param_of(b, self.bases.index(b)) for b in bases})
 
     def take_own_memory(self, numbers: set[int] | None = None) -> bool:
         """Gives inputs that will be written to (all, when None) memory that nobody else names.
@@ -184,14 +184,15 @@ class Inputs:
         """
         changed = []
         for t in self.tensors:
-            base = base_buffer(t.uop)
-            if numbers is not None and self.bases.index(base) not in numbers:
+            bases = storage.buffers_below(t.uop)
+            if numbers is not None and numbers.isdisjoint([self.bases.index(b) for b in bases]):
                 continue
             if is_shared(t):
                 t.uop = own_memory(t.uop, t.device)
                 changed.append(t)
             else:
-                take_private_copy(base)
+                for base in bases:
+                    take_private_copy(base)
         if changed:
             Tensor.realize(*changed)
         return bool(changed)
@@ -200,10 +201,17 @@ class Inputs:
 def has_variables(u: UOp) -> bool:
     """Whether a view has sources beside what it shows: sizes that are no ints."""
     while u.op is not Ops.BUFFER:
+        if u.op is Ops.MULTI:
+            return any([has_variables(s) for s in u.src])
         if len(u.src) > 1:
             return True
         u = u.src[0]
     return False
+
+
+def param_of(base: UOp, slot: int) -> UOp:
+    """What stands for memory that is exchanged."""
+    return UOp(Ops.PARAM, base.dtype, (), ParamArg(slot, base.arg.size, base.arg.device))
 
 
 class Template:
@@ -213,18 +221,16 @@ class Template:
         self.requires_grad: Flag = t._requires_grad
         binds = {x: x.src[0] for x in toposort(t.uop) if x.op is Ops.BIND}
         self.variables = {v.arg.name: v for v in binds.values()}
-        base = t.uop.base
-        self.param = memory.get(base)
-        changes = dict(binds)
-        if self.param is not None:
-            changes[base] = self.param
+        known = {b: memory[b] for b in storage.buffers_below(t.uop) if b in memory}
+        self.params = list(known.values())
+        changes = {**binds, **known}
         self.uop = substitute(t.uop, changes) if changes else t.uop
 
     def fill(self, bases: list[UOp], values: dict[str, int]) -> Tensor:
         """The tensor over the memory of another call."""
         changes = {v: v.bind(values[name]) for name, v in self.variables.items()}
-        if self.param is not None:
-            changes[self.param] = bases[self.param.arg.slot]
+        for param in self.params:
+            changes[param] = bases[param.arg.slot]
         return Tensor.from_uop(
             substitute(self.uop, changes) if changes else self.uop, self.requires_grad and 2
         )

@@ -12,18 +12,28 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from aster_ml.compat.translate import as_kernel
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel
 from aster_ml.engine.counters import GlobalCounters
-from aster_ml.engine.estimate import Estimates, estimate
+from aster_ml.engine.estimate import Estimates
 from aster_ml.engine.launch import RECORDER, bind, run_copy, run_step
 from aster_ml.engine.program import ProgramSpec, get_program
-from aster_ml.engine.realize import memory_of, prepare, realize_outside, run_due, strip_effects
-from aster_ml.errors import DeviceError, InternalError
+from aster_ml.engine.realize import (
+    compute_parts,
+    memory_of,
+    prepare,
+    realize_outside,
+    run_due,
+    strip_effects,
+)
+from aster_ml.errors import ArgumentError, DeviceError, InternalError
 from aster_ml.schedule.split import Schedule, Step
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.sharding import MULTI_SEEN
 
 
 class Runner:
@@ -62,10 +72,13 @@ class CompiledRunner(Runner):
 
     def compile(self, ast: UOp, device: str, p: ProgramSpec | None) -> None:
         """Compiles, or takes what is compiled already."""
+        ast = as_kernel(ast)
         opts = None if p is None else p.opts
         self.compiled = compile_kernel(ast, Device[device], opts)
         super().__init__(self.compiled.name, device, self.compiled.estimates)
         self.ast = ast
+        slots = [u.arg.slot for u in toposort(ast) if u.op is Ops.PARAM]
+        self.arity = 1 + max(slots, default=-1)
         if p is not None:
             self.p = p
 
@@ -80,6 +93,10 @@ class CompiledRunner(Runner):
     def __call__(
         self, buffers: Sequence[Buffer], values: dict[str, int] | None = None, wait: bool = False
     ) -> float | None:
+        if len(buffers) != self.arity:
+            raise ArgumentError(
+                f"{self.display_name}: {len(buffers)} buffers are given; it takes {self.arity}"
+            )
         step = Step("kernel", tuple(range(len(buffers))), self.ast, self.device)
         return run_step(step, self.compiled, list(buffers), values or {}, wait)
 
@@ -250,6 +267,17 @@ class Due:
 
 def schedule_items(nodes: list[UOp]) -> tuple[list[UOp], list[ExecItem], dict[str, int]]:
     """For each node the memory of its value; what fills that; and the values of variables."""
+    if MULTI_SEEN and any([u.has_multi for u in nodes]):
+        found: list[ExecItem] = []
+        bound: dict[str, int] = {}
+
+        def compute(wanted: list[UOp]) -> list[UOp]:
+            memory, steps, values = schedule_items(wanted)
+            found.extend(steps)
+            bound.update(values)
+            return memory
+
+        return compute_parts(nodes, compute), found, bound
     if RECORDER and RECORDER[-1].outside:
         realize_outside(nodes)
     prepared = prepare(nodes)

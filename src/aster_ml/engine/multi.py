@@ -14,13 +14,14 @@ from aster_ml.engine import storage
 from aster_ml.uop.node import UOp
 from aster_ml.uop.multi import parts_of
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.sharding import MULTI_SEEN
 
 PARTS: weakref.WeakKeyDictionary[UOp, Sequence[UOp]] = weakref.WeakKeyDictionary()
 
 
 def parts(root: UOp) -> Sequence[UOp]:
     """The nodes of one device each that `root` stands for; itself where it is one."""
-    if not root.has_multi:
+    if not MULTI_SEEN or not root.has_multi:
         return (root,)
     found = PARTS.get(root)
     if found is not None:
