@@ -56,7 +56,8 @@ def test_round_trip_of_every_dtype(
     safe_save({"x": Tensor(array)}, path)
     back = safe_load(path)["x"]
     assert back.dtype == dtype
-    np.testing.assert_array_equal(back.numpy(), array)
+    seen = array.astype(np.float32) if dtype.fmt is None else array
+    np.testing.assert_array_equal(back.numpy(), seen)
     assert safe_load_metadata(path)[2]["x"]["dtype"] == name
 
 

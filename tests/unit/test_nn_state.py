@@ -179,7 +179,7 @@ def test_without_strict_missing_names_keep_their_values() -> None:
 def test_shapes_that_differ_are_both_named() -> None:
     layer = nn.Linear(3, 2)
     with pytest.raises(
-        ShapeError, match=r"'bias' is \[2\] in the model and \[3\] in the state dict"
+        ShapeError, match=r"`bias`: Expected shape \(2,\), but found \(3,\) in state dict"
     ):
         quietly_load(layer, {"weight": Tensor.ones(2, 3), "bias": Tensor.ones(3)})
     assert not (layer.weight.numpy() == 1).all(), "nothing is loaded when something does not fit"

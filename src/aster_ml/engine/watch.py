@@ -23,7 +23,10 @@ import numpy as np
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 ABSENT: Any = object()
 # Packages whose code reads nothing that a program changes; below `nn` lie parts of its models.
-OTHERS = frozenset({"aster_ml", "numpy", "tqdm", "ml_dtypes", "torch", *sys.stdlib_module_names})
+TEST_TOOLS = frozenset({"pytest", "_pytest", "pluggy", "hypothesis"})
+OTHERS = TEST_TOOLS.union(
+    {"aster_ml", "numpy", "tqdm", "ml_dtypes", "torch"}, sys.stdlib_module_names
+)
 OWN_MODELS = "aster_ml.nn"
 CALLED_BY_SYNTAX = frozenset({"__call__", "__getitem__", "__iter__", "__len__", "__enter__"})
 # Of larger and deeper containers only the identity is watched, of larger arrays samples.

@@ -13,7 +13,15 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, DTypeError
 from aster_ml.mixin.functions import FunctionMixin
 from aster_ml.mixin.handle import Handle, promote_all
+from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+
+
+def is_one_plus(u: UOp, part: UOp) -> bool:
+    """Whether `u` is 1 + `part`."""
+    return (
+        u.op is Ops.ADD and part in u.src and any([s.op is Ops.CONST and s.arg == 1 for s in u.src])
+    )
 
 
 class MathMixin(FunctionMixin):
@@ -34,6 +42,13 @@ class MathMixin(FunctionMixin):
 
     # differences and quotients
 
+    def logistic_share(self, x: Self) -> Self:
+        """self / (1 + self) of an exponential, by one that does not overflow."""
+        exponent = self.derive_with(self.uop.src[0], x)
+        negative = exponent < 0
+        small = (exponent * negative.where(exponent.ufix(1.0), -1.0)).exp2()
+        return negative.where(small, 1) / (small + 1)
+
     def sub(self, x: Any, reverse: bool = False) -> Self:
         """self - x.
 
@@ -52,10 +67,14 @@ class MathMixin(FunctionMixin):
     ) -> Self:
         """self / x; of ints a float, unless rounded towards zero ("trunc") or down ("floor").
 
+        `e / (1 + e)` of an exponential e is 1 where e is infinite, and has a gradient there.
+
         Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
         """
         if rounding_mode is None:
             other = self.operand(x, "div")
+            if not reverse and self.uop.op is Ops.EXP2 and is_one_plus(other, self.uop):
+                return self.logistic_share(x)
             value = self if other.dtype.kind == "float" else self.floating()
             return value.binop(Ops.FDIV, x, reverse)
         if rounding_mode not in ("trunc", "floor"):

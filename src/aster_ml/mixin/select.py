@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeVar, cast
 import numpy as np
 
 from aster_ml.dtype import dtypes
-from aster_ml.errors import ArgumentError, DTypeError, ShapeError
+from aster_ml.errors import ArgumentError, DTypeError, ShapeError, SignatureError
 from aster_ml.mixin.create import CreateMixin
 from aster_ml.mixin.handle import Handle
 from aster_ml.mixin.index import axis_iota, gather_nodes, index_node, is_zero
@@ -53,10 +53,17 @@ class SelectMixin(MathMixin, CreateMixin):
     ) -> Self:
         """Self with `src` at the places along `dim` that `index` names; the last of equal ones.
 
-        With `reduce`, what meets at a place is added or multiplied to what was there.
+        With `reduce`, and a number for `src`, what meets at a place is added or multiplied to what
+        was there.
 
         Shapes: self [n, m], dim=0, index int [k, m], src [k, m] -> [n, m].
+        Raises: SignatureError for a tensor `src` beside `reduce`; `scatter_reduce` takes both.
         """
+        if reduce is not None and isinstance(src, Handle):
+            raise SignatureError(
+                f"scatter: reduce {reduce!r} with a tensor for src; a number would do, and "
+                "scatter_reduce(dim, index, src, 'sum' or 'prod') takes tensors"
+            )
         if reduce not in (None, "add", "multiply"):
             raise ArgumentError(f"scatter: reduce {reduce!r}; 'add', 'multiply' or None would do")
         axis = check_index(self, dim, index, "scatter")
