@@ -27,6 +27,10 @@ class UnknownDTypeError(DTypeError, AttributeError):
     """A name that no dtype has: `dtypes.typo` and `dtype="typo"` are the same mistake."""
 
 
+class NodeDTypeError(DTypeError, AssertionError):
+    """A dtype asked for beside a node that has another."""
+
+
 class ArgumentError(AsterError, ValueError):
     """An argument whose value makes no sense for the operation."""
 
@@ -48,6 +52,10 @@ class PreconditionError(ShapeError, ArgumentError, AssertionError):
 
 class SignatureError(ArgumentError, TypeError):
     """Arguments of kinds that do not go together."""
+
+
+class FieldError(ArgumentError, AssertionError):
+    """A name that no field of a node has."""
 
 
 class UnsupportedError(AsterError, NotImplementedError):

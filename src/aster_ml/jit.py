@@ -304,6 +304,11 @@ class TinyJit(Generic[T]):
         return None if self.latest is None else self.latest.replay
 
     @property
+    def jit_cache(self) -> list[Any]:
+        """What the latest recording runs; nothing before there is one."""
+        return [] if self.latest is None else self.latest.replay.jit_cache
+
+    @property
     def cnt(self) -> int:
         """How often the function was called, over all combinations of arguments."""
         return self.calls

@@ -257,7 +257,8 @@ def realized(u: UOp) -> Any:
 def is_realized(u: UOp) -> bool:
     """Whether a node is memory that has been filled."""
     if u.base.op is Ops.MULTI:
-        return all(is_realized(storage.stand_in(s) or s) for s in u.base.src)
+        parts = [storage.stand_in(s) for s in u.base.src]
+        return all([is_realized(s if p is None else p) for s, p in zip(u.base.src, parts)])
     return u.base.op is Ops.BUFFER and storage.buffer_of(u.base).is_allocated()
 
 

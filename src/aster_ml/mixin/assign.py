@@ -126,6 +126,16 @@ def take_private_copy(node: UOp) -> None:
         storage.attach(node, Buffer(buffer.device, buffer.size, buffer.dtype).copy_from(buffer))
 
 
+def is_cut_apart(uop: UOp) -> bool:
+    """Whether a view of memory on several devices shows what not every one of them has."""
+    u = uop
+    while u.op in MOVEMENT or u.op is Ops.AFTER or u.op is Ops.DETACH:
+        if u.op is Ops.PAD or u.op is Ops.EXPAND:
+            return False
+        u = u.src[0]
+    return u.op is Ops.MULTI and is_view(u) and not is_view(uop)
+
+
 def without_detach(uop: UOp) -> UOp:
     """The view without marks that matter to gradients alone."""
     chain: list[UOp] = []
@@ -162,6 +172,11 @@ class AssignMixin(IndexMixin, DevicesMixin):
             write_file(self, self.from_uop(value, False))
         elif is_view(self.uop) and not is_shared(self):
             self.write(without_detach(self.uop), value)
+        elif self.device.__class__ is tuple and is_cut_apart(self.uop):
+            raise DeviceError(
+                f"assign: {show_shape(self.shape)} is a part of a tensor that lies on several "
+                "devices; write by index, x[a:b] = value, or assign to all of the tensor"
+            )
         else:
             self.uop = value
         return self
@@ -250,14 +265,18 @@ class AssignMixin(IndexMixin, DevicesMixin):
         value = fit_value(value, parsed.shape).reshape(parsed.kept_shape)
         if any(is_zero(s) for s in parsed.kept_shape):
             return
-        if not is_view(self.uop):
+        if not is_view(self.uop) and not is_cut_apart(self.uop):
             self.uop = overlay(self, parsed.spans, value).uop
             return
         if is_shared(self):
             self.uop = own_memory(self.uop, self.device)
         for spans, part in whole_windows(parsed.spans, self.shape, value):
             own = without_detach(self.uop)
-            self.write(cut_spans(own, spans), part.uop)
+            view = cut_spans(own, spans)
+            if is_cut_apart(view):
+                self.assign(overlay(self, spans, part))
+            else:
+                self.write(view, part.uop)
 
     # in place
 
@@ -397,7 +416,7 @@ def scatter_picked(x: Any, parsed: Parsed, value: Any) -> Any:
 
     For each element of the indexed axes, the last index that names it is found by comparison.
     """
-    cut = cut_spans(x, parsed.spans).reshape(parsed.shape)
+    cut = x.derive(cut_spans(x.uop, parsed.spans).reshape(parsed.shape))
     picked = parsed.picked
     axes = [axis for axis, _ in picked]
     common = broadcast_shapes("index", *[p.index.shape for _, p in picked])

@@ -15,7 +15,7 @@ import numpy as np
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype
 from aster_ml.engine import storage
-from aster_ml.errors import ArgumentError, DTypeError, ShapeError
+from aster_ml.errors import ArgumentError, DTypeError, NodeDTypeError, ShapeError
 from aster_ml.mixin.handle import cast_node, device_constant, number_node
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -70,7 +70,7 @@ def node_of_node(uop: UOp, dtype: DType | None, device: str | tuple[str, ...]) -
     if uop.dtype is dtypes.index:
         return number_node(uop, dtype or dtypes.default_int, device)
     if dtype is not None and uop.dtype is not dtype:
-        raise DTypeError(
+        raise NodeDTypeError(
             f"Tensor: the node is {uop.dtype.name} and {dtype.name} is asked for; cast it"
         )
     return uop

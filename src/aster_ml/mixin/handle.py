@@ -25,7 +25,7 @@ from aster_ml.dtype import (
 )
 from aster_ml.engine.guard import graph_is_too_large
 from aster_ml.engine.multi import parts
-from aster_ml.errors import DeviceError, DTypeError, GradientError, ShapeError
+from aster_ml.errors import DeviceError, DTypeError, GradientError, PreconditionError, ShapeError
 from aster_ml.mixin.elementwise import ElementwiseMixin
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
@@ -34,6 +34,7 @@ from aster_ml.uop.infer import show_shape
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import NODES, UOp
 from aster_ml.uop.ops import COMPARE, MOVEMENT, DeviceArg, Ops, ReduceArg
+from aster_ml.uop.sharding import MULTI_SEEN, breaks_up_axis
 
 # Every handle that is alive. An in-place write asks it who else still wants the old values, and
 # backward asks it whose gradients are wanted.
@@ -217,7 +218,10 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         uop = self.uop
         if uop.op is Ops.BUFFER:
             VIEWED.add(uop)
-        return self.derive(uop.mop(op, arg))
+        moved = uop.mop(op, arg)
+        if MULTI_SEEN and moved.has_multi:
+            check_local(moved)
+        return self.derive(moved)
 
     def rop(self, op: Ops, axes: tuple[int, ...]) -> Self:
         """REDUCE over `axes`, which stay with size 1."""
@@ -450,6 +454,17 @@ def own_memory(uop: UOp, device: str | tuple[str, ...]) -> UOp:
     axis = uop.axis if device.__class__ is tuple else None
     target = UOp.new_memory(device, uop.shape, uop.dtype, axis)
     return target.after(target.store(uop))
+
+
+def check_local(u: UOp) -> None:
+    """Raises PreconditionError for a reshape or shrink that takes apart what the devices have."""
+    if breaks_up_axis(u):
+        source = u.src[0]
+        raise PreconditionError(
+            f"{u.op.name.lower()}: {show_shape(source.shape)} to {show_shape(u.shape)} would move "
+            f"elements between devices, as axis {source.axis} is split over {len(u.device)}; keep "
+            "to the parts of one device, index instead, or bring it together before: .to('CPU')"
+        )
 
 
 def plain_node(x: Any) -> UOp:

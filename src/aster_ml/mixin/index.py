@@ -85,7 +85,11 @@ class IndexMixin(Handle):
 
     def __getitem__(self, indices: Any) -> Self:
         parsed = parse_indices(self, indices)
-        cut = cut_spans(self, parsed.spans).reshape(parsed.shape)
+        if isinstance(self.device, str):
+            cut = cut_spans(self, parsed.spans).reshape(parsed.shape)
+        else:
+            # Parts that lie on several devices are brought together where they are wanted.
+            cut = self.derive(cut_spans(self.uop, parsed.spans).reshape(parsed.shape))
         picked = parsed.picked
         return pick(cut, picked) if picked else cut
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from aster_ml.helpers import prod
-from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
+from aster_ml.uop.ops import ELEMENTWISE, Ops
 
 if TYPE_CHECKING:
     from aster_ml.uop.node import UOp
@@ -162,8 +162,16 @@ AXIS_RULES: dict[Ops, Callable[[UOp], int | None]] = {
 }
 
 
-def moves_between_devices(u: UOp) -> bool:
-    """Whether a movement op takes elements from one device to another."""
-    if u.op not in MOVEMENT or own_axis(u.src[0]) is None:
+def breaks_up_axis(u: UOp) -> bool:
+    """Whether a RESHAPE or SHRINK takes apart what the devices have.
+
+    Cutting out what one device has, and nothing else, does not.
+    """
+    axis = own_axis(u.src[0])
+    if axis is None or own_axis(u) is not None or u.op not in (Ops.RESHAPE, Ops.SHRINK):
         return False
-    return own_axis(u) is None or (u.op is Ops.FLIP and own_axis(u) in u.arg)
+    if u.op is Ops.RESHAPE:
+        return True
+    shape = u.src[0].shape
+    others = [tuple(pair) == (0, s) for i, (pair, s) in enumerate(zip(u.marg, shape)) if i != axis]
+    return tuple(u.marg[axis]) not in shard_bounds(shape[axis], len(u.device)) or not all(others)  # type: ignore[arg-type]
