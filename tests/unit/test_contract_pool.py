@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aster_ml import Tensor
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.uop.graph import toposort
@@ -184,6 +185,19 @@ def test_interpolate_with_corners_kept(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("sizes", [(64, 64, 10, 10), (9, 31, 20, 12), (30, 7, 60, 3), (1, 5, 4, 1)])
+def test_interpolate_bytes(sizes: tuple[int, ...], corners: bool) -> None:
+    rows, columns, *size = sizes
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(rows).integers(0, 256, size=(2, 3, rows, columns)).astype(np.uint8)
+    want = torch.nn.functional.interpolate(
+        torch.tensor(x), tuple(size), mode="bilinear", align_corners=corners
+    )
+    got = Tensor(x).interpolate(tuple(size), "linear", corners)
+    np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
 @pytest.mark.parametrize("sizes", [(11,), (3, 8, 5)])
 def test_interpolate_other_numbers_of_axes(sizes: tuple[int, ...]) -> None:
     torch = pytest.importorskip("torch")
@@ -205,8 +219,8 @@ def test_whole_factors_are_movement() -> None:
 
 
 def test_interpolate_ints_rounds() -> None:
-    x = tensor(np.array([[[0, 10, 21]]], np.uint8)).interpolate((6,))
-    assert x.dtype is dtypes.uint8
+    x = tensor(np.array([[[0, 10, 21]]], np.int16)).interpolate((6,))
+    assert x.dtype is dtypes.int16
     assert value(x).tolist() == [[[0, 2, 8, 13, 18, 21]]]
     near = tensor(np.array([[[0, 10, 21]]], np.uint8)).interpolate((2,), "nearest")
     assert value(near).tolist() == [[[0, 10]]]

@@ -157,7 +157,8 @@ class PoolMixin(Base):
 
         `mode` is "linear" (between the two nearest), "nearest" or "nearest-exact" (of the middle of
         each element). With `align_corners`, for "linear", the first and last elements keep their
-        places. The result of integers is rounded.
+        places. The result of integers is rounded; that of uint8 is PyTorch's, which goes from the
+        last axis to the first with weights of 16 bits and rounds after each.
 
         Shapes: self [n, c, h, w], size=(oh, ow) -> [n, c, oh, ow].
         Raises: ArgumentError for another mode, or `align_corners` with another than linear.
@@ -174,6 +175,11 @@ class PoolMixin(Base):
                 f"interpolate: size {size!r}; one number for each axis to resize, at "
                 f"most {len(self.shape)}"
             )
+        if mode == "linear" and self.dtype is dtypes.uint8:
+            x = self
+            for axis, new in reversed(list(enumerate(size, len(self.shape) - len(size)))):
+                x = x.resize_axis_of_bytes(axis, new, align_corners)
+            return x
         whole = mode == "linear" and not dtypes.is_float(self.dtype)
         x = self.cast(dtypes.float32) if whole else self
         for axis, new in enumerate(size, len(self.shape) - len(size)):
@@ -190,22 +196,57 @@ class PoolMixin(Base):
         if mode != "linear" and old % new == 0:
             step = old // new
             return self[(*lead, slice(0 if mode == "nearest" else step // 2, None, step))]
-        at = self.arange(new, dtype=dtypes.int32, device=self.device)
         if mode == "nearest":
+            at = self.arange(new, dtype=dtypes.int32, device=self.device)
             return self[(*lead, (at * old).idiv(new))]
         if mode == "nearest-exact":
+            at = self.arange(new, dtype=dtypes.int32, device=self.device)
             return self[(*lead, ((at * 2 + 1) * old).idiv(2 * new))]
-        if align_corners:
-            above, below = at * (old - 1), max(new - 1, 1)
-        else:
-            above, below = ((at * 2 + 1) * old - new).maximum(0), 2 * new
-        low = above.idiv(below)
-        high = (low + 1).minimum(old - 1)
-        part = (above - low * below).cast(self.dtype) / below
+        low, high, above, below = self.neighbours(old, new, align_corners)
+        part = above.cast(self.dtype) / below
         part = part.reshape((new, *(1,) * (len(self.shape) - axis - 1)))
         x: Self = self[(*lead, low)]
         more: Self = (self[(*lead, high)] - x) * part
         return x + more
+
+    def neighbours(self, old: int, new: int, align_corners: bool) -> tuple[Self, Self, Self, int]:
+        """For each of `new` places: the elements before and behind it, and how far it is from the
+        first of them to the second, as a whole number out of the last result.
+        """
+        at = self.arange(new, dtype=dtypes.int32, device=self.device)
+        if align_corners:
+            place, out_of = at * (old - 1), max(new - 1, 1)
+        else:
+            place, out_of = ((at * 2 + 1) * old - new).maximum(0), 2 * new
+        low = place.idiv(out_of)
+        return low, (low + 1).minimum(old - 1), place - low * out_of, out_of
+
+    def resize_axis_of_bytes(self, axis: int, new: int, align_corners: bool) -> Self:
+        """One axis of uint8 resized linearly, in integers of as many bits as fit 16.
+
+        Source: the weights of PyTorch and Pillow.
+        """
+        old = self.shape[axis]
+        if old == new:
+            return self
+        lead, tail = (slice(None),) * axis, (1,) * (len(self.shape) - axis - 1)
+        low, high, above, out_of = self.neighbours(old, new, align_corners)
+        places = [
+            i * (old - 1) if align_corners else max((2 * i + 1) * old - new, 0) for i in range(new)
+        ]
+        rests = [place % out_of for place in places]
+        most = max([max(rest, out_of - rest) for rest in rests]) / out_of
+        bits = next(b for b in range(22) if int(0.5 + most * (2 << b)) >= 1 << 15 or b == 21)
+
+        def weight(part: Self) -> Self:
+            """`part / out_of` in units of 2**-bits, rounded."""
+            whole = part.cast(dtypes.int64) * (2 << bits) + out_of
+            return whole.idiv(2 * out_of).cast(dtypes.int32).reshape((new, *tail))
+
+        near: Self = self[(*lead, low)].cast(dtypes.int32) * weight(out_of - above)
+        far: Self = self[(*lead, high)].cast(dtypes.int32) * weight(above)
+        total = near + far + (1 << (bits - 1))
+        return (total >> bits).clip(0, 255).cast(dtypes.uint8)
 
 
 class Pooling:
