@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from aster_ml.engine import storage
 from aster_ml.engine.launch import run_schedule
+from aster_ml.engine.multi import parts
 from aster_ml.helpers import prod
 from aster_ml.schedule.split import Schedule, Slot, Step
 from aster_ml.uop.graph import toposort
@@ -33,7 +34,7 @@ def new_calls(sources: tuple[UOp, ...], arg: CallArg) -> list[UOp]:
             # It has run on this memory before; now it is to run again.
             u.forget()
             u = UOp(Ops.CALL, source.dtype, sources, arg._replace(output=i))
-        PENDING.add(u)
+        PENDING.update(parts(u))
         result.append(u)
     return result
 

@@ -19,6 +19,7 @@ from aster_ml.helpers import pluralize
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
 from aster_ml.schedule.capture import Captured, capture
 from aster_ml.schedule.effects import Effects
+from aster_ml.schedule.fold import number_like
 from aster_ml.schedule.plan import plan
 from aster_ml.schedule.split import Schedule
 from aster_ml.uop.graph import toposort
@@ -104,6 +105,14 @@ class Request:
         view = UOp.new_memory(device, u.shape, u.dtype)
         self.fresh.append(view.store(u))
         self.results.append((u, view))
+
+
+    def note_numbers(self, buffers: list[UOp], numbers: dict[int, Any]) -> None:
+        """Results that turned out to be one number everywhere are that number, in no memory."""
+        known = {buffers[i]: value for i, value in numbers.items()}
+        for i, (u, memory) in enumerate(self.results):
+            if memory.base in known:
+                self.results[i] = u, number_like(u, known[memory.base])
 
 
 def strip_effects(u: UOp) -> UOp | None:
@@ -214,6 +223,8 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
         asked += late
         captured = capture(request.fresh, request.assigns, storage.stand_in)
     schedule, hit = plan(captured.body)
+    if schedule.numbers:
+        request.note_numbers(captured.buffers, schedule.numbers)
     GlobalCounters.schedule_s += time.perf_counter() - start
     if hit:
         GlobalCounters.schedule_hits += 1
@@ -284,7 +295,7 @@ def compute_parts(
         found = settle(u)
         if found is None:
             memory = [made[part] for part in parts(u)]
-            found = memory[0] if len(memory) == 1 else memory[0].multi(memory[1:], u.axis)
+            found = memory[0] if len(memory) == 1 else memory[0].beside(memory[1:], u.axis)
             storage.set_stand_in(u, found)
         result.append(found)
     return result[: len(nodes)]

@@ -240,7 +240,7 @@ class CreateMixin(Handle):
         count = len(devices)
         local = tuple([s // count if i == axis else s for i, s in enumerate(self.shape)])
         first, *rest = [make(local, device=d, **kwargs).uop for d in devices]
-        result = self.from_uop(first.multi(rest, axis))
+        result = self.from_uop(first.beside(rest, axis))
         result.requires_grad = flag
         return result
 

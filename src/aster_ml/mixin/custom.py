@@ -12,6 +12,7 @@ from typing import Any
 
 from aster_ml.compat.translate import translate
 from aster_ml.engine.calls import new_calls
+from aster_ml.engine.multi import parts
 from aster_ml.errors import ArgumentError, DeviceError
 from aster_ml.mixin.handle import Flag, Handle, either_flag
 from aster_ml.uop.node import UOp
@@ -43,7 +44,8 @@ class CustomMixin(Handle):
                 f"custom_kernel: the tensors are on {', '.join(sorted(map(str, devices)))}; "
                 "move them to one device"
             )
-        kernel = fxn(*[u.placeholder_like(i) for i, u in enumerate(nodes)])
+        # Of several devices, each runs it on its part.
+        kernel = fxn(*[parts(u)[0].placeholder_like(i) for i, u in enumerate(nodes)])
         if not isinstance(kernel, UOp):
             raise ArgumentError(
                 f"custom_kernel: fxn gives {kernel!r}; a sink is wanted, "

@@ -131,7 +131,7 @@ def copied_node(array: np.ndarray[Any, Any], device: str | tuple[str, ...]) -> U
     """A new buffer (on several devices, one on each) with the contiguous array's elements."""
     if not isinstance(device, str):
         first, *rest = [copied_node(array, d) for d in device]
-        return first.multi(rest, None)
+        return first.beside(rest, None)
     dtype = from_numpy_dtype(array.dtype)
     buffer = Buffer(device, array.size, dtype)
     buffer.copyin(array)

@@ -90,7 +90,7 @@ class DevicesMixin(Handle):
         local = tuple([s // count if i == axis else s for i, s in enumerate(self.shape)])
         value = self.uop.base.arg
         parts = [self.full(local, value, dtype=self.dtype, device=d).uop for d in place]  # type: ignore[attr-defined]
-        return self.from_uop(parts[0].multi(parts[1:], axis), self._requires_grad)
+        return self.from_uop(parts[0].beside(parts[1:], axis), self._requires_grad)
 
     def shard_(self, devices: Any, axis: int | None = None) -> Self:
         """Puts self on several devices, as `shard` does; returns self.

@@ -18,8 +18,15 @@ class ShardMixin:
 
     __slots__ = ()
 
-    def multi(self, others: Sequence[Any], axis: int | None) -> Self:
-        """One value of self and what the other devices hold: equal parts of `axis`, or the same."""
+    def multi(self, axis: int | None) -> Self:
+        """What each of several devices has, as parts of a value that is longer along `axis`."""
+        u: Any = self
+        first, *rest = u.src if u.op is Ops.MULTI else [u.copy_to(d) for d in u.device]
+        made: Self = first.beside(rest, axis)
+        return made
+
+    def beside(self, others: Sequence[Any], axis: int | None) -> Self:
+        """One value of self and what other devices have: equal parts of `axis`, or the same."""
         u: Any = self
         if not MULTI_SEEN:
             MULTI_SEEN.append(True)
@@ -39,7 +46,7 @@ class ShardMixin:
         """The value copied to several devices: to each a part of `axis`, or all of it."""
         count = len(devices)
         parts = [self.shard_part(axis, i, count).copy_to(d) for i, d in enumerate(devices)]
-        made: Self = parts[0].multi(parts[1:], axis)
+        made: Self = parts[0].beside(parts[1:], axis)
         return made
 
     def allreduce(self, op: Ops, device: Any) -> Self:
@@ -56,5 +63,5 @@ class ShardMixin:
             for part in parts[1:]:
                 total = total.alu(op, part)
             totals.append(total)
-        result: Self = totals[0] if isinstance(device, str) else totals[0].multi(totals[1:], u.axis)
+        result: Self = totals[0] if isinstance(device, str) else totals[0].beside(totals[1:], u.axis)
         return result

@@ -244,6 +244,7 @@ MULTI_RULES: dict[Ops, Rule] = {
     Ops.CONTIGUOUS_BACKWARD: parts_of_mark,
     Ops.DETACH: parts_of_mark,
     Ops.AFTER: parts_of_mark,
+    Ops.CALL: parts_of_mark,
     Ops.STORE: parts_of_store,
     Ops.RESHAPE: parts_of_movement,
     Ops.EXPAND: parts_of_movement,

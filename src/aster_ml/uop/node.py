@@ -16,7 +16,7 @@ from typing import Any, Self, TypeAlias
 
 from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
-from aster_ml.errors import ArgumentError, BindError, InternalError, ShapeError
+from aster_ml.errors import ArgumentError, BindError, FieldError, InternalError, ShapeError
 from aster_ml.helpers import prod
 from aster_ml.mixin.elementwise import ElementwiseMixin
 from aster_ml.mixin.kernel import KernelMixin
@@ -50,6 +50,8 @@ from aster_ml.uop.sharding import PLAIN, infer_axis, own_axis, shard_bounds
 
 sint: TypeAlias = "int | UOp"
 
+FIELDS = frozenset({"op", "dtype", "src", "arg"})
+NOOP: Any = Dialect.NOOP
 VCONST: Any = Dialect.VCONST
 # Every live node by (op, dtype, src, arg); entries leave with their node.
 NODES: dict[Any, weakref.ref[UOp]] = {}
@@ -67,6 +69,10 @@ def unnamed(u: UOp) -> frozenset[UOp]:
     if op in CLOSES_RANGES and len(src) > 1:
         inner = src[0].ranges.union(*[s.ranges for s in src[1:]])
         return inner.difference([r for r in src[1:] if r.op is Ops.RANGE])
+    if op is Ops.AFTER and any([s.op is Ops.END for s in src[1:]]):
+        # Behind the end of a loop there is what the last turn has left.
+        over = [r for s in src[1:] if s.op is Ops.END for r in s.src[1:]]
+        return src[0].ranges.union(*[s.ranges for s in src[1:]]).difference(over)
     if op is Ops.BARRIER:
         # What lanes did before it is done: whatever comes after depends on the loops alone.
         return frozenset([r for s in src for r in s.ranges if not r.arg.kind.is_lane])
@@ -263,6 +269,8 @@ class UOp(KernelMixin, ShardMixin, SymbolMixin, ElementwiseMixin, MovementMixin,
 
     def replace(self, **changes: Any) -> UOp:
         """The same node with some of op, dtype, src, arg changed."""
+        if not changes.keys() <= FIELDS:
+            raise FieldError(f"replace: a node has op, dtype, src and arg, given {list(changes)}")
         return UOp(
             changes.get("op", self.op),
             changes.get("dtype", self.dtype),
@@ -273,6 +281,8 @@ class UOp(KernelMixin, ShardMixin, SymbolMixin, ElementwiseMixin, MovementMixin,
     @staticmethod
     def const(dtype: DType, value: Any) -> UOp:
         """The constant `value` of `dtype`; of a vector type one value, or a tuple of one a lane."""
+        if value is None and dtype is dtypes.void:
+            return UOp(NOOP)
         if value.__class__ is tuple and any([v != value[0] for v in value]):
             return UOp(VCONST, dtype, (), dtypes.as_const(value, dtype))
         value = value[0] if value.__class__ is tuple else value
@@ -332,7 +342,7 @@ class UOp(KernelMixin, ShardMixin, SymbolMixin, ElementwiseMixin, MovementMixin,
         if device.__class__ is tuple:
             local = tuple([s // len(device) if i == axis else s for i, s in enumerate(shape)])
             parts = [UOp.new_memory(d, local, dtype) for d in device]
-            return parts[0].multi(parts[1:], axis)
+            return parts[0].beside(parts[1:], axis)
         room = max_shape(shape)
         u = UOp.new_buffer(device, prod(room), dtype)
         if room != u.shape:

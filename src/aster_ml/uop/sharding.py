@@ -157,6 +157,7 @@ AXIS_RULES: dict[Ops, Callable[[UOp], int | None]] = {
     Ops.SHRINK: axis_of_shrink,
     Ops.PERMUTE: axis_of_permute,
     Ops.REDUCE: axis_of_reduce,
+    Ops.CALL: lambda u: own_axis(u.src[u.arg.output]),
     Ops.INDEX: axis_of_index,
     Ops.SCATTER: axis_of_scatter,
 }
