@@ -141,13 +141,20 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "SWAP(0,1) VECTOR(0,8)",
         "PADTO(2,36) VECTOR(2,4)",
         "PADTO(1,32) VECTOR(1,16) UNROLL(0,8)",
+        "BLOCK(0,8)",
+        "BLOCK(0,16) VECTOR(2,8) UPCAST(1,4)",
+        "VECTOR(1,8) UPCAST(0,3) BLOCK(0,4)",
+        "PADTO(1,32) VECTOR(1,16) BLOCK(0,8) THREAD(1,0)",
+        "THREAD(0,2) VECTOR(2,8)",
+        "THREAD(1,3) BLOCK(0,2)",
     ],
 )
 def test_any_schedule_gives_the_same_product(text: str) -> None:
     a, b = memory(12, 32), memory(32, 24)
     ast = kernel_of(a @ b)
     compiled = compile_kernel(ast, Device["CPU"], parse_opts(text))
-    out = Tensor.zeros(12, 24).contiguous().realize()
+    # What lies in the output beforehand is not to be seen.
+    out = Tensor.full((12, 24), float("nan")).contiguous().realize()
     tensors: list[Any] = [out, a, b]
     handles = tuple([t.uop.base for t in tensors])
     from_storage = tuple([buffer(u) for u in handles])
@@ -155,6 +162,60 @@ def test_any_schedule_gives_the_same_product(text: str) -> None:
     assert isinstance(n, int)
     compiled.program(from_storage, (), (n,), (compiled.parts,))
     np.testing.assert_allclose(out.numpy(), a.numpy() @ b.numpy(), atol=1e-5)
+
+
+def test_lanes_that_are_far_apart_are_gathered_once_into_a_panel() -> None:
+    image, weight = memory(4, 32, 21, 21), memory(32, 32, 5, 5)
+    kernel = schedule_kernel(kernel_of(image.conv2d(weight)), CPU)
+    # Seventeen columns are no whole number of SIMD values and their windows overlap; channels are.
+    assert repr(kernel.applied[0]) == "VECTOR(1,8)"
+    assert ops_of(image.conv2d(weight)).count(Ops.DEFINE_LOCAL) == 1
+
+
+def test_a_reduction_too_long_for_a_panel_is_blocked() -> None:
+    found = opts_of(memory(256, 40000) @ memory(40000, 64))
+    assert "BLOCK(0," in found
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("image", "weight", "options"),
+    [
+        ((2, 16, 13, 15), (24, 16, 3, 3), {}),
+        ((3, 12, 17, 11), (20, 12, 5, 5), {"stride": 2}),
+        ((2, 40, 9, 9), (32, 10, 3, 3), {"groups": 4, "padding": 1}),
+        ((2, 8, 21, 18), (16, 8, 4, 4), {"dilation": 2}),
+        ((1, 520, 8, 9), (48, 520, 5, 5), {}),
+        ((64, 16, 14, 14), (16, 16, 3, 3), {"padding": 1}),
+    ],
+)
+def test_convolutions_of_any_size_are_right(
+    image: tuple[int, ...], weight: tuple[int, ...], options: dict[str, int], threads: int
+) -> None:
+    x, w = memory(*image), memory(*weight)
+    bias = memory(weight[0])
+    with Context(THREADS=threads):
+        got = x.conv2d(w, bias, **options).relu().numpy()
+    want = np.maximum(convolve(x.numpy(), w.numpy(), **options) + bias.numpy()[:, None, None], 0)
+    # float32 sums of n products of numbers around one: their rounding grows as the root of n.
+    np.testing.assert_allclose(got, want, atol=4e-7 * np.prod(weight[1:]) + 1e-5)
+
+
+def convolve(
+    x: Any, w: Any, stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1
+) -> Any:
+    """A convolution in float64, window by window."""
+    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (padding,) * 2, (padding,) * 2))
+    out_channels, per_group, high, wide = w.shape
+    spans = [(n - 1) * dilation + 1 for n in (high, wide)]
+    view = np.lib.stride_tricks.sliding_window_view(x, spans, axis=(2, 3))
+    view = view[:, :, ::stride, ::stride, ::dilation, ::dilation]
+    parts = [
+        np.einsum("bcyxij,ocij->boyx", view[:, g * per_group : (g + 1) * per_group], part)
+        for g, part in enumerate(np.split(w.astype(np.float64), groups))
+    ]
+    assert sum(p.shape[1] for p in parts) == out_channels
+    return np.concatenate(parts, axis=1)
 
 
 def buffer(u: UOp) -> Any:

@@ -20,6 +20,7 @@ from aster_ml.codegen.panels import (
     reduced_axes,
     wanted_panel,
 )
+from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
@@ -35,8 +36,12 @@ EVERY_SECOND = 3.0
 MASKED = 1.5
 # Results of a register tile that one loaded value may be expected to serve.
 TILE_REUSE = 6
-# Longest side of a register tile.
+# Longest side of a register tile, and how many axes are tried in pairs.
 MAX_TILE_SIDE = 16
+TILE_CANDIDATES = 4
+# A value of a tile that is broadcast from memory; one on a page of its own, on top of that.
+BROADCAST = 0.6
+FAR, FAR_NBYTES = 0.25, 4096
 # Work (iterations times nodes) from which on a second thread pays for its wake-up.
 THREAD_WORK = 1 << 17
 # Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
@@ -51,6 +56,8 @@ class Plan:
     target: Target
     accesses: list[Access]
     nodes: int
+    # Those of them that are not index arithmetic.
+    values: int
     # Id of the output axis whose lanes are SIMD, -1 while there is none.
     vector_id: int = -1
 
@@ -61,8 +68,9 @@ class Plan:
 
 def choose_opts(kernel: Kernel, target: Target) -> None:
     """Gives the kernel the default schedule for the target."""
-    nodes = sum(1 for u in toposort(kernel.sink) if u.op in ELEMENTWISE or u.op is Ops.LOAD)
-    plan = Plan(kernel, target, kernel.accesses(), nodes)
+    computed = [u for u in toposort(kernel.sink) if u.op in ELEMENTWISE or u.op is Ops.LOAD]
+    values = sum(1 for u in computed if u.dtype is not dtypes.index)
+    plan = Plan(kernel, target, kernel.accesses(), len(computed), values)
     if target.language in ("python", "null"):
         return
     if target.has_local:
@@ -230,12 +238,42 @@ def choose_vector(plan: Plan) -> None:
     if axis is not None:
         apply_vector(plan, axis, lanes)
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
-        if r is not None and r in kernel.axes:
+        if r is not None and r in kernel.axes and not meets_lanes(kernel, r):
             apply_vector(plan, r, lanes)
 
 
+def tile_cost(
+    plan: Plan, tile: dict[UOp, int], loads: list[Access], vector: set[UOp], registers: int
+) -> float | None:
+    """Instructions for each result of a step of the reduction; None if the tile is too large."""
+    results = prod(tile.values())
+    need = 0.0
+    held = 1
+    for a in loads:
+        mine = {r: n for r, n in tile.items() if r in a.strides}
+        count = prod(mine.values())
+        lanes = vector & a.strides.keys()
+        if lanes:
+            held += count
+            need += count
+        else:
+            # A value without SIMD lanes is broadcast as part of the arithmetic.
+            need += BROADCAST * count
+        itemsize = a.buffer.dtype.itemsize
+        # Gathered lanes come from a panel, side by side.
+        if all(a.strides[v] == 1 for v in lanes) and any(
+            n > 1 and abs(a.strides[r] or 0) * itemsize >= FAR_NBYTES for r, n in mine.items()
+        ):
+            need += FAR * count
+    if results * plan.values > MAX_BODY or (results > 1 and results + held > registers):
+        return None
+    # Too few independent accumulators leave the adders waiting.
+    latency = max(1.0, 8 / results)
+    return (need + results * latency) / results
+
+
 class Packing(NamedTuple):
-    """What it takes to load SIMD values from a packed panel: filling it, strips of the reduction."""
+    """What it takes to load SIMD values from a packed panel: filling it, and strips."""
 
     instructions: float
     strips: int
@@ -246,7 +284,12 @@ def packing_cost(
 ) -> Packing | None:
     """The cost of a panel for an access whose elements along `axis` are far apart."""
     kernel = plan.kernel
-    if axis is None or a.stride(axis) in (0, 1, None) or len(kernel.reduces) != 1 or not can_pack(a):
+    if (
+        axis is None
+        or a.stride(axis) in (0, 1, None)
+        or len(kernel.reduces) != 1
+        or not can_pack(a)
+    ):
         return None
     uses = iterations([r for r in kernel.outputs if r not in a.strides])
     if uses < MIN_GATHERED_REUSE * TILE_REUSE or not set(kernel.outputs) <= reduce.ranges:
@@ -257,6 +300,15 @@ def packing_cost(
     if strips > 1 and not can_block(kernel):
         return None
     return Packing(GATHER * iterations(list(a.strides)), strips)
+
+
+def meets_lanes(kernel: Kernel, axis: UOp) -> bool:
+    """Whether something depends on the axis and has SIMD lanes: of a reduction inside another."""
+    return any(
+        axis in u.ranges and any(r.arg.kind is AxisType.VECTOR for r in u.ranges)
+        for u in toposort(kernel.sink)
+        if u.op is Ops.LOAD or u.op in ELEMENTWISE
+    )
 
 
 def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
@@ -320,41 +372,34 @@ def choose_tile(plan: Plan) -> None:
     loads = [a for a in plan.accesses if a.node in mine]
     if not loads or not outputs:
         return
-    budget = max((plan.target.vector_registers or 16) - 6, 4)
+    registers = plan.target.vector_registers or 16
     candidates = []
     for r in outputs:
         if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
             size = size_of(r) if r.src[0].op is Ops.CONST else 1
-            candidates.append(
-                (r, [d for d in divisors(size) if d <= MAX_TILE_SIDE])
-            )
+            sizes = [d for d in divisors(size) if d <= MAX_TILE_SIDE]
+            if len(sizes) > 1:
+                candidates.append((r, sizes))
     if not candidates:
         return
     candidates.sort(key=lambda c: -sum(times(a) for a in loads if c[0] not in a.strides))
-    best_cost, best_tile = None, None
-    vector = [
+    best_cost: float | None = None
+    best_tile: dict[UOp, int] = {}
+    vector = {
         r for r in kernel.outputs + [x for u in main for x in u.src[1:]] if r.arg.kind.is_lane
-    ]
-    for sizes in itertools.product(*[c[1] for c in candidates[:2]]):
-        tile = dict(zip([c[0] for c in candidates[:2]], sizes, strict=True))
-        results = prod(sizes)
-        if results > budget or results * plan.nodes > MAX_BODY:
-            continue
-        need = 0.0
-        for a in loads:
-            count = prod([n for r, n in tile.items() if r in a.strides])
-            # A value without SIMD lanes is broadcast as part of the arithmetic.
-            need += count * (1.0 if any(v in a.strides for v in vector) else 0.6)
-        # Too few independent accumulators leave the adders waiting.
-        latency = max(1.0, 8 / results)
-        cost = (need + results * latency) / results
-        if best_cost is None or cost < best_cost - 1e-9:
-            best_cost, best_tile = cost, tile
-    for r, n in (best_tile or {}).items():
+    }
+    for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
+        for sizes in itertools.product(*[c[1] for c in pair]):
+            tile = dict(zip([c[0] for c in pair], sizes, strict=True))
+            cost = tile_cost(plan, tile, loads, vector, registers)
+            if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
+                best_cost, best_tile = cost, tile
+    for r, n in best_tile.items():
         if n > 1:
             kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n))
     plan.refresh()
-    order_loops(plan)
+    if wanted_panel(kernel) is None:
+        order_loops(plan)
 
 
 def choose_strips(plan: Plan) -> None:
@@ -533,7 +578,11 @@ def choose_threads(plan: Plan) -> None:
         return float(ceildiv(size, target.threads) * target.threads / size)
 
     axis = min(fitting, key=lambda r: (round(badness(r), 1), loops.index(r)))
-    kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, axis)))
+    # Where the rest of the axis stays in its place, loops around it are not entered for each step.
+    chunks = target.threads if axis.src[0].op is Ops.CONST and loops[0] is not axis else 0
+    if chunks and size_of(axis) % chunks:
+        chunks = 0
+    kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, axis), chunks))
 
 
 def lane_discount(kernel: Kernel) -> int:

@@ -51,6 +51,8 @@ class Kernel:
                     self.outputs.append(r)
         # Id of the lane axis along which loads are staged through local memory.
         self.staged: int | None = None
+        # Id of the axis that runs over strips of a reduction.
+        self.strips: int | None = None
         self.next_id = 1 + max([u.arg.id for u in toposort(sink) if u.op is Ops.RANGE], default=-1)
 
     # what there is
@@ -101,8 +103,10 @@ class Kernel:
         """Whether iterations of an output axis can run in any order, or at once.
 
         They cannot where a store adds to what it finds, unless different iterations are seen to
-        store at different places.
+        store at different places; nor can the strips of a reduction, but all else can then.
         """
+        if self.strips is not None:
+            return axis.arg.id != self.strips
         return all(
             not reads_its_place(store) or tells_apart(store.src[0].src[1], axis)
             for store in self.stores
@@ -129,7 +133,7 @@ class Kernel:
             raise KernelOptError(f"{opt}: the kernel has {count} {kind}, numbered from 0")
         axis = axes[number]
         if opt.op is OptOps.THREAD:
-            self.make_thread(axis)
+            self.make_thread(axis, opt.arg)
         elif opt.op is OptOps.SWAP:
             i, j = self.outputs.index(axis), self.outputs.index(axes[opt.arg])
             self.outputs[i], self.outputs[j] = self.outputs[j], self.outputs[i]
@@ -145,8 +149,12 @@ class Kernel:
             self.split(axis, opt.arg or size_of(axis), LANE_KIND[opt.op])
         self.applied.append(opt)
 
-    def make_thread(self, axis: UOp) -> None:
-        """The axis becomes the outermost and is shared out."""
+    def make_thread(self, axis: UOp, chunks: int = 0) -> None:
+        """The axis becomes the outermost and is shared out, or so many chunks of it do."""
+        if 0 < chunks < size_of(axis):
+            place = self.outputs.index(axis)
+            self.split(axis, size_of(axis) // chunks, AxisType.LOOP)
+            axis = self.outputs[place]
         new = UOp(Ops.RANGE, axis.dtype, axis.src, RangeArg(axis.arg.id, AxisType.THREAD))
         self.outputs.remove(axis)
         self.rewrite({axis: new})
@@ -234,6 +242,7 @@ class Kernel:
             last = strip.alu(Ops.CMPEQ, UOp.index_const(size // length - 1))
             value = last.where(substitute(store.src[1], {old: total}), total)
         end = UOp(store.op, store.dtype, (store.src[0], value, *store.src[2:]), store.arg)
+        self.strips = strip.arg.id
         self.outputs.insert(0, strip)
         self.sink = self.sink.replace(src=(end.end(strip, *self.outputs[1:]),))
 
@@ -321,6 +330,7 @@ LANE_KIND = {
     OptOps.VECTOR: AxisType.VECTOR,
     OptOps.LOCAL: AxisType.LOCAL,
     OptOps.GROUP: AxisType.GROUP,
+    OptOps.GROUPTOP: AxisType.GROUP,
     OptOps.STAGE: AxisType.UNROLL,
 }
 

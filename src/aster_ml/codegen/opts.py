@@ -1,8 +1,9 @@
 """The schedule language: how the axes of a kernel run, as data.
 
 An `Opt` names an axis by its position in `Kernel.axes` (outputs first, then reductions) and says
-what becomes of it; UNROLL, GROUP, STAGE and BLOCK are of reductions alone and count only these. A list of Opts is the whole of what a default schedule or a search decides; it
-prints as text and parses back.
+what becomes of it; UNROLL, GROUP, STAGE and BLOCK are of reductions alone and count only these. A
+list of Opts is the whole of what a default schedule or a search decides; it prints as text and
+parses back.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class OptOps(Enum):
     SWAP = "SWAP"  # two output axes change places
     BLOCK = "BLOCK"  # strips of a reduction run outside of the outputs, which add up in memory
     TC = "TC"  # a tile for tensor cores
-    GROUPTOP = (
-        "GROUP"  # the same as GROUP: which part of the axis a work-item has is not told apart
-    )
+    GROUPTOP = "GROUPTOP"  # GROUP: which elements each work-item has makes no difference here
 
 
-OF_REDUCTIONS = frozenset({OptOps.UNROLL, OptOps.GROUP, OptOps.STAGE, OptOps.BLOCK})
+OF_REDUCTIONS = frozenset(
+    {OptOps.UNROLL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.STAGE, OptOps.BLOCK}
+)
 
 
 class Opt(NamedTuple):

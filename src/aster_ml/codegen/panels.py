@@ -5,10 +5,10 @@ DEFINE_LOCAL. Only for targets without work-groups, where scratch is a strip of 
 
 rewrite: LOAD(INDEX(p, f(outer, k, lanes))) -> LOAD(INDEX(panel, g(k, lanes))), after the panel has
 been filled with f over all k and lanes
-when: the SIMD lanes are contiguous in p, neighbours in k are far apart, the panel fits half of the
-second cache, and loops that do not change it run inside
-why: rows far apart fall on the same few cache lines' places and push one another out; packed, they
-are one stream
+when: the panel fits half of the second cache, loops that do not change it run inside, and either
+its SIMD lanes are not neighbours in p or neighbours in k are far apart
+why: lanes that are gathered once can be loaded whole from then on; and rows far apart fall on the
+same few cache lines' places and push one another out, while packed they are one stream
 """
 
 from __future__ import annotations
@@ -22,26 +22,42 @@ from aster_ml.uop.ops import AxisType, Ops, ScratchArg
 
 # Rows closer together than this share pages and lines anyway.
 FAR_NBYTES = 1024
-# Fewer uses of a panel than this do not pay for packing it.
+# Fewer uses of a panel than this do not pay for packing it; gathering costs more than copying.
 MIN_REUSE = 6
+MIN_GATHERED_REUSE = 32
 # Scratch is stack, and threads have little of it.
 MAX_PANEL_NBYTES = 512 << 10
 
 
 def pack_panels(kernel: Kernel, target: Target) -> None:
     """Packs what is worth it."""
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    main = [u for u in kernel.reduces if set(loops) <= u.ranges]
-    if len(main) != 1 or len(kernel.reduces) != 1 or not all(map(kernel.may_reorder, loops)):
+    a = wanted_panel(kernel)
+    if a is None or panel_nbytes(kernel, a) > max_nbytes(target):
         return
-    reduced = [r for r in main[0].src[1:] if r.arg.kind is AxisType.REDUCE]
-    changes: dict[UOp, UOp] = {}
+    kernel.sink = substitute(kernel.sink, {a.node: packed_load(kernel, a, reduced_axes(kernel), 0)})
+
+
+def max_nbytes(target: Target) -> int:
+    """The largest panel."""
+    return min(MAX_PANEL_NBYTES, target.cache_bytes[1] * 5 // 8)
+
+
+def reduced_axes(kernel: Kernel) -> list[UOp]:
+    """The loops of the kernel's reduction."""
+    return [r for u in kernel.reduces for r in u.src[1:] if r.arg.kind is AxisType.REDUCE]
+
+
+def wanted_panel(kernel: Kernel) -> Access | None:
+    """The load that would be worth packing if there were room, if there is one."""
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if len(kernel.reduces) != 1 or not set(loops) <= kernel.reduces[0].ranges:
+        return None
+    reduced = reduced_axes(kernel)
+    written = {store.src[0].src[0] for store in kernel.stores}
     for a in kernel.accesses():
-        if not a.is_store and is_worth_packing(a, loops, reduced, target):
-            changes[a.node] = packed_load(kernel, a, reduced, len(changes))
-            break
-    if changes:
-        kernel.sink = substitute(kernel.sink, changes)
+        if a.buffer not in written and is_worth_packing(a, loops, reduced):
+            return a
+    return None
 
 
 def panel_axes(a: Access, reduced: list[UOp]) -> list[UOp]:
@@ -51,30 +67,37 @@ def panel_axes(a: Access, reduced: list[UOp]) -> list[UOp]:
     return [*[r for r in reduced if r in a.strides], *lanes]
 
 
-def is_worth_packing(a: Access, loops: list[UOp], reduced: list[UOp], target: Target) -> bool:
-    """Whether the conditions at the top hold for this load."""
-    if len(a.node.src) > 1 or any(s is None for s in a.strides.values()):
+def panel_nbytes(kernel: Kernel, a: Access) -> int:
+    """Room that a panel takes."""
+    axes = panel_axes(a, reduced_axes(kernel))
+    return int(prod([size_of(r) for r in axes])) * a.buffer.dtype.itemsize
+
+
+def is_worth_packing(a: Access, loops: list[UOp], reduced: list[UOp]) -> bool:
+    """Whether the conditions at the top hold for this load, room aside."""
+    if not can_pack(a):
         return False
     axes = panel_axes(a, reduced)
-    if any(r.src[0].op is not Ops.CONST for r in axes):
-        return False
     vector = [r for r in axes if r.arg.kind is AxisType.VECTOR]
-    itemsize = a.buffer.dtype.itemsize
-    far = max([abs(a.strides[r] or 0) * itemsize for r in axes if r in reduced], default=0)
+    if len(vector) != 1 or vector[0] in reduced:
+        return False
+    if a.strides[vector[0]] != 1:
+        # The loops are ordered for such a panel, so all that do not change it use it again.
+        uses = prod([size_of(r) for r in loops if r not in a.strides])
+        return bool(uses >= MIN_GATHERED_REUSE)
+    far = max([abs(a.strides[r] or 0) for r in axes if r in reduced], default=0)
     # Loops inside of the innermost one that the panel changes with use it again.
-    inside = 0
-    for i, r in enumerate(loops):
-        if r in a.strides:
-            inside = i + 1
+    inside = max([i for i, r in enumerate(loops) if r in a.strides], default=-1) + 1
     reuse = prod([size_of(r) for r in loops[inside:]])
-    nbytes = prod([size_of(r) for r in axes]) * itemsize
-    limit = min(MAX_PANEL_NBYTES, target.cache_bytes[1] * 5 // 8)
+    return bool(far * a.buffer.dtype.itemsize >= FAR_NBYTES and reuse >= MIN_REUSE)
+
+
+def can_pack(a: Access) -> bool:
+    """Whether a load could go through a panel: it is along axes of known size and stride."""
     return (
-        len(vector) == 1
-        and a.strides[vector[0]] == 1
-        and far >= FAR_NBYTES
-        and reuse >= MIN_REUSE
-        and nbytes <= limit
+        not a.is_store
+        and all(s is not None for s in a.strides.values())
+        and all(r.src[0].op is Ops.CONST for r in a.strides)
     )
 
 
