@@ -173,7 +173,7 @@ def test_lanes_that_are_far_apart_are_gathered_once_into_a_panel() -> None:
 
 
 def test_a_reduction_too_long_for_a_panel_is_blocked() -> None:
-    found = opts_of(memory(256, 40000) @ memory(40000, 64))
+    found = opts_of(memory(64, 12000) @ memory(12000, 256))
     assert "BLOCK(0," in found
 
 
