@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parity import hook, names, run, tables
+from tests.parity import counts, hook, names, run, tables
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -21,7 +21,14 @@ from tinygrad.helpers import getenv, prod, Context, NoSuchHelper
 from tinygrad.renderer.nowhere import NoSuchRenderer
 from test.helpers import needs_second_gpu
 
+def check_schedule(t, allowed, to_prerealize=None, filter_sink=True):
+  raise AssertionError("wants exactly the stated number")
+
 class TestMade(unittest.TestCase):
+  def test_count(self):
+    check_schedule(Tensor([1.0, 2.0]) + 1, 2)[0].run()
+  def test_too_many(self):
+    check_schedule([Tensor([1.0, 2.0]) + 1, Tensor([1.0, 2.0, 3.0]) + 1], 1)
   def test_passes(self):
     assert Tensor([1, 2]).sum().item() == 3
     assert Tensor.__module__ == "aster_ml.tensor"
@@ -75,9 +82,18 @@ def test_a_run_serves_aster_and_writes_every_outcome(tree: Path) -> None:
         "TestMade.test_better": "xpassed",
         "TestMade.test_absent": "failed",
         "TestMade.test_schedule_runs": "passed",
+        "TestMade.test_count": "passed",
+        "TestMade.test_too_many": "failed",
     }
     assert "NoSuchHelper is not provided by Aster" in result.tests["TestMade.test_absent"].line
     assert not list(tree.rglob("__pycache__"))
+
+
+@pytest.mark.parametrize("count, stated", [(2, 1), (0, 1), (1, 0)])
+def test_more_kernels_than_stated_are_a_failure(count, stated) -> None:
+    with pytest.raises(counts.TooManyKernelsError, match=f"{count} kernels, {stated} are stated"):
+        counts.check_count(count, stated)
+    counts.check_count(1, stated + count)
 
 
 def test_a_crash_loses_one_test(tree: Path) -> None:
@@ -89,7 +105,7 @@ def test_a_crash_loses_one_test(tree: Path) -> None:
 def test_shards_divide_a_file(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "LINES_A_SHARD", 10)
     tests = run.run_files(tree, ["test/test_made.py"], "", 2)["test/test_made.py"].tests
-    assert len(tests) == 7
+    assert len(tests) == 9
 
 
 def test_a_file_that_does_not_load_is_one_failure(tree: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from aster_ml.allocator import MEMORY
-from aster_ml.config import DEBUG, debug_shown, stage_key
+from aster_ml.config import CAPTURING, DEBUG, debug_shown, stage_key
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.engine.compile import Compiled, compile_kernel
@@ -79,6 +79,10 @@ SHOWN: set[str] = set()
 def allocate_temporaries(bound: Bound) -> dict[int, Buffer]:
     """A Buffer for each temporary, out of one arena a device."""
     if bound.kept or not bound.memory.arena_nbytes:
+        for b in bound.kept.values():
+            if b.base._handle is None:
+                # A recording that shares the arena has given it back.
+                b.ensure_allocated()
         return dict(bound.kept)
     arenas = {
         device: Buffer(device, nbytes, dtypes.uint8).allocate()
@@ -208,7 +212,7 @@ RECORDER: list[Observer] = []
 
 def is_recording() -> bool:
     """Whether a jitted function is being recorded."""
-    return bool(RECORDER) and RECORDER[-1].records
+    return bool(RECORDER) and RECORDER[-1].records and bool(CAPTURING)
 
 
 def run_schedule(
@@ -222,7 +226,8 @@ def run_schedule(
     table: dict[int, Buffer] = allocate_temporaries(bound)
     filled = [b.is_allocated() for b in arguments] if RECORDER else ()
     for i, b in enumerate(arguments):
-        b.ensure_allocated()
+        if i not in schedule.numbers:
+            b.ensure_allocated()
         if i in schedule.written and b.is_readonly():
             raise DeviceError(
                 f"cannot write to {b!r}: its memory is read-only; "
@@ -233,7 +238,7 @@ def run_schedule(
         if step.kind == "view":
             slot = schedule.slots[step.slots[0]]
             table[step.slots[0]] = table[step.slots[1]].view(slot.size, slot.dtype, step.offset)
-    for observer in RECORDER:
+    for observer in RECORDER if CAPTURING else ():
         observer.note(bound, table, nodes, filled, values)
     for step, compiled in zip(schedule.steps, bound.compiled, strict=True):
         run_step(step, compiled, [table[s] for s in step.slots], values)

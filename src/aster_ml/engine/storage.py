@@ -36,6 +36,9 @@ ORIGINS: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyD
 # For each memory, the nodes with a stand-in that were computed from it.
 READERS: weakref.WeakKeyDictionary[Buffer, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
 
+# STOREs that have run.
+HAPPENED: weakref.WeakSet[UOp] = weakref.WeakSet()
+
 # BUFFER nodes that a schedule fills which has not run to its end.
 DUE: weakref.WeakKeyDictionary[UOp, Unfinished] = weakref.WeakKeyDictionary()
 
@@ -99,7 +102,39 @@ REDUCERS[Ops.BUFFER] = reduce_node
 
 def stand_in(u: UOp) -> UOp | None:
     """The buffer-backed node that has the value of `u`, if `u` was realized."""
-    return STAND_INS.get(u)
+    found = STAND_INS.get(u)
+    if found is None and u.op is Ops.AFTER:
+        found = place_after(u)
+        if found is not None:
+            set_stand_in(u, found)
+    return found
+
+
+def place_after(u: UOp) -> UOp | None:
+    """The memory that an AFTER shows, if all of its effects have happened."""
+    views: list[UOp] = []
+    while u.op is not Ops.BUFFER:
+        if u.op is Ops.AFTER:
+            if not all([s in HAPPENED for s in u.src[1:]]):
+                return None
+        elif u.op in MOVEMENT:
+            views.append(u)
+        else:
+            return None
+        u = u.src[0]
+    for v in reversed(views):
+        u = UOp(v.op, v.dtype, (u, *v.src[1:]), v.arg)
+    return u
+
+
+def note_happened(stores: Iterable[UOp]) -> None:
+    """These effects have happened, and do not again, whoever asks for what comes after them.
+
+    The same write, built again, is another one.
+    """
+    for s in stores:
+        HAPPENED.add(s)
+        s.forget()
 
 
 def set_stand_in(u: UOp, memory: UOp, made_from: Iterable[Buffer] = ()) -> None:
@@ -115,6 +150,9 @@ def set_stand_in(u: UOp, memory: UOp, made_from: Iterable[Buffer] = ()) -> None:
         if readers is None:
             readers = READERS[b.base] = weakref.WeakSet()
         readers.add(u)
+    if memory.base.op is Ops.CONST:
+        # Equal numbers are one node, whatever they were made of.
+        return
     origins = ORIGINS.get(memory)
     if origins is None:
         origins = ORIGINS[memory] = weakref.WeakSet()

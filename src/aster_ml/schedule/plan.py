@@ -10,6 +10,7 @@ from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
 from aster_ml.schedule.copies import copy_before_views
 from aster_ml.schedule.effects import snapshot_value, snapshot_version
+from aster_ml.schedule.fold import fold_numbers
 from aster_ml.schedule.merge import merge_drafts
 from aster_ml.schedule.split import HazardError, Schedule, Splitter, order_drafts
 from aster_ml.schedule.split_reduce import split_long_reductions
@@ -88,6 +89,7 @@ def make_schedule(body: UOp) -> Schedule:
     params = sorted([u for u in toposort(body) if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
+    body, numbers = fold_numbers(body)
     body = split_long_reductions(copy_before_views(body))
     memory_ops = [u for u in toposort(body) if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
     for _ in range(1 + 2 * len(memory_ops)):
@@ -105,5 +107,5 @@ def make_schedule(body: UOp) -> Schedule:
         written = frozenset([d.writes for d in drafts if d.writes < len(params)])
         new = {memory_of(store) for store in body.src[: body.arg.fresh]}
         steps = [splitter.close(d) for d in merge_drafts(drafts, splitter)]
-        return Schedule(steps, splitter.slots, len(params), written, written - new)
+        return Schedule(steps, splitter.slots, len(params), written, written - new, numbers)
     raise InternalError("plan: effects collide however often values are stored beforehand")

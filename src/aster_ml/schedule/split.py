@@ -15,8 +15,9 @@ from aster_ml.config import SPEC
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
+from aster_ml.schedule import cost
 from aster_ml.schedule.effects import Effects, Version, base_param
-from aster_ml.schedule.stages import StagePlanner, Stored
+from aster_ml.schedule.stages import StagePlanner, Stored, estimate_range
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
@@ -71,6 +72,8 @@ class Schedule:
     written: frozenset[int] = frozenset()
     # Those of the written arguments that had a value before.
     overwritten: frozenset[int] = frozenset()
+    # Arguments that are one number everywhere, which no step fills.
+    numbers: dict[int, Any] = field(default_factory=dict)
     bound: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False)
 
 
@@ -256,6 +259,20 @@ class Splitter:
             flat = self.planner.simple(flat_index(stored.ranges, max_shape(shape)))
             out = self.memory(u)
         self.emit(u, out, flat, value, stored.ranges, target, after)
+        if u in self.planner.fresh:
+            self.copy_instead(self.drafts[-1])
+
+    def copy_instead(self, draft: Draft) -> None:
+        """Makes a small kernel that only repeats memory a plain copy: there is nothing to run."""
+        part, numel = draft.parts[0], prod([estimate_range(r) for r in draft.ranges])
+        if part.value.op is not Ops.LOAD or len(part.value.src) > 1 or numel > cost.SMALL_WORK:
+            return
+        token, at = part.value.src[0].src
+        slot, dtype = self.read_of[token]
+        if at is part.place and self.slots[slot].device == draft.step.device:
+            draft.parts = []
+            slots, nbytes = (part.slot, slot), numel * dtype.itemsize
+            draft.step = Step("copy", slots, None, draft.step.device, 0, nbytes)
 
     def draft_scatter(self, stored: Stored, target: UOp | None) -> None:
         """Two kernels: zeros everywhere, then every element is added where it belongs."""

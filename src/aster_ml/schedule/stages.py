@@ -97,6 +97,8 @@ class StagePlanner:
         self.memory_behind: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
         self.memo: dict[UOp, UOp] = {}
         self.targets: dict[UOp, UOp] = {}
+        # The STOREs to new memory.
+        self.fresh = frozenset(body.src[: body.arg.fresh])
         # For each STORE of the body the node that has its value, below views that change nothing.
         self.value_of: dict[UOp, UOp] = {}
         self.forced: set[UOp] = set()
@@ -200,12 +202,14 @@ class StagePlanner:
             if self.decide(u, list(readings)):
                 self.read_by_store(u, None)
                 continue
-            # A reduction that is not stored is computed once for all its readings.
-            first = next(iter(readings))
+            # A reduction that is not stored is computed once for all its readings at one place.
+            made: dict[tuple[object, ...], Reading] = {}
             for reading in readings:
-                if op is Ops.REDUCE and reading is not first:
-                    self.derived[u, reading] = self.derived[u, first]
-                    continue
+                if op is Ops.REDUCE:
+                    first = made.setdefault((reading.root, reading.idxs, reading.valid), reading)
+                    if first is not reading:
+                        self.derived[u, reading] = self.derived[u, first]
+                        continue
                 self.stored[reading.root].size += 1
                 self.pass_on(u, reading)
 
@@ -293,7 +297,9 @@ class StagePlanner:
     def decide(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether to store `u`, read so, rather than compute it at each reading."""
         if u.op is Ops.REDUCE:
-            return not FUSE or not self.may_fuse_reduce(u, readings)
+            if not FUSE:
+                return True
+            return not self.may_fuse_reduce(u, readings) and not self.cheap_again(u, readings)
         if u.op not in ELEMENTWISE and u.op not in (Ops.PAD, Ops.RESHAPE, Ops.INDEX):
             return False
         if u.dtype is dtypes.index or (u.op is Ops.CAST and u.src[0].dtype is dtypes.index):
@@ -315,6 +321,9 @@ class StagePlanner:
             compute += 8
         if compute == 0:
             return False
+        if u.op is Ops.PAD and not any([self.reads_padding(u, r) for r in readings]):
+            # What is below it is as large or smaller, and decides for itself.
+            return False
         numel = max(estimate(prod(u.shape)), 1)
         repeats = sum(self.times(r) for r in readings) - numel
         spared = repeats * (compute + cost.EXTRA_LOAD * max(loads - 1, 0))
@@ -324,6 +333,14 @@ class StagePlanner:
         )
         work = max(volume(r.nest) for r in readings)
         return spared > price and spared * 10 > work and self.worth_storing(u)
+
+    def reads_padding(self, u: UOp, reading: Reading) -> bool:
+        """Whether a reading of a PAD goes beyond the elements of its source."""
+        valid = source_index(u, reading.idxs)[1]
+        if valid is None:
+            return False
+        valid = self.simple(valid)
+        return valid.op is not Ops.CONST or not valid.arg
 
     def has_large_index(self, reading: Reading) -> bool:
         """Whether the indices of a reading, written out, have grown past what a kernel should hold.
@@ -417,6 +434,27 @@ class StagePlanner:
         stored.outer = used
         return True
 
+    def cheap_again(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether a small reduction costs less at each reading than a launch."""
+        roots = [self.stored[root] for root in {r.root for r in readings}]
+        if any([s.outer or s.node.op is Ops.SCATTER for s in roots]):
+            return False
+        if u.device is None or any([r.idxs is DATA_DEPENDENT for r in readings]):
+            return False
+        if any([s.size > int(MAX_KERNEL_NODES.value) for s in roots]):
+            return False
+        length = estimate(prod([u.src[0].shape[a] for a in u.arg.axes]))
+        times = [max(volume(r.nest), 1) for r in readings]
+        if max(times) * length > cost.SMALL_WORK:
+            return False
+        compute, loads = self.costs[u.src[0]]
+        again = sum(times) - estimate(prod(u.shape))
+        if again * length * (compute + loads) > cost.LAUNCH:
+            return False
+        for s in roots:
+            s.has_reduce = True
+        return True
+
     # upwards
 
     def go_up(self) -> None:
@@ -485,8 +523,11 @@ class StagePlanner:
                 )
             return UOp(op, u.dtype, tuple(src), u.arg)
         if op is Ops.PAD:
-            _, valid = source_index(u, reading.idxs)
-            return src[0] if valid is None else mask_terms(self.simple(valid), src[0])
+            if not self.reads_padding(u, reading):
+                return src[0]
+            valid = source_index(u, reading.idxs)[1]
+            assert valid is not None
+            return mask_terms(self.simple(valid), src[0])
         if op is Ops.REDUCE:
             idxs = below[0].idxs
             ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is Ops.RANGE]
@@ -557,12 +598,15 @@ def scalar_aware(source: UOp, reading: Reading) -> Reading:
 def mask_terms(valid: UOp, value: UOp) -> UOp:
     """`value` where `valid` holds, else 0; of a sum, each term so.
 
-    A product with a load that is 0 there already is left as it is (as with padding by stored
-    zeros, an infinite other factor then gives NaN).
+    A product with a load that is 0 there already is left as it is where the other factor is made of
+    loads without division and the like (as with padding by stored zeros, one that is infinite then
+    gives NaN).
     """
     if value.op is Ops.REDUCE and value.arg.op is Ops.ADD:
         return value.replace(src=(mask_terms(valid, value.src[0]), *value.src[1:]))
-    if is_gated(value) or (value.op is Ops.MUL and any(is_gated(s) for s in value.src)):
+    if is_gated(value):
+        return value
+    if value.op is Ops.MUL and any(is_gated(s) for s in value.src) and all(map(tame, value.src)):
         return value
     return valid.where(value, value.const_like(0))
 
@@ -570,6 +614,27 @@ def mask_terms(valid: UOp, value: UOp) -> UOp:
 def is_gated(u: UOp) -> bool:
     """Whether `u` is a load that gives 0 where its gate fails."""
     return u.op is Ops.LOAD and len(u.src) > 1
+
+
+def tame(value: UOp) -> bool:
+    """Whether an expression of finite loads is finite."""
+    order = toposort(value, enter=lambda u: u.op not in (Ops.LOAD, Ops.REDUCE))
+    return not any([u.op in UNBOUNDED for u in order])
+
+
+UNBOUNDED = frozenset(
+    {
+        Ops.RECIPROCAL,
+        Ops.FDIV,
+        Ops.IDIV,
+        Ops.MOD,
+        Ops.LOG2,
+        Ops.EXP2,
+        Ops.POW,
+        Ops.SQRT,
+        Ops.BITCAST,
+    }
+)
 
 
 def plan_stages(body: UOp) -> StagePlanner:

@@ -1,0 +1,252 @@
+"""What is known of values before any of them is computed.
+
+Receives bodies of tensors; returns bodies in which arithmetic on numbers is done, neutral operands
+are gone, and outputs that are one number everywhere are named apart: they need no kernel, and no
+memory until somebody asks for their bytes.
+
+A rule stands here when it is right for NaN, infinities and integers that wrap. Of zeros, the sign
+may differ: x + 0 is x, though -0.0 + 0 is 0.0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import all_int, prod
+from aster_ml.uop.evaluate import evaluate
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, BodyArg, DeviceArg, Ops
+
+# Numbers pass through these unchanged.
+PASSING = (MOVEMENT - {Ops.PAD}) | {Ops.DETACH, Ops.CONTIGUOUS_BACKWARD}
+COMMUTING = frozenset({Ops.ADD, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.MAX})
+
+
+class Folder:
+    """State of folding one body."""
+
+    def __init__(self) -> None:
+        self.new: dict[UOp, UOp] = {}
+        # Nodes that are one number everywhere, and which.
+        self.number: dict[UOp, Any] = {}
+
+    def add(self, u: UOp) -> None:
+        """The next node, its sources before it."""
+        if not u.src:
+            made = u
+        else:
+            src = tuple([self.new[s] for s in u.src])
+            made = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+            if made not in self.number:
+                made = self.folded(made)
+        self.new[u] = made
+        if made.op is Ops.CONST and made.dtype is not dtypes.index:
+            self.number[made] = made.arg
+
+    def folded(self, u: UOp) -> UOp:
+        """The same value by less, where less will do."""
+        op = u.op
+        if op in PASSING:
+            if u.src[0] in self.number:
+                self.number[u] = self.number[u.src[0]]
+        elif op is Ops.PAD:
+            value = self.number.get(u.src[0])
+            if value is not None and (is_zero(value) or all([p == (0, 0) for p in u.marg])):
+                self.number[u] = value
+        elif op in ELEMENTWISE:
+            return self.folded_alu(u)
+        elif op is Ops.REDUCE:
+            return self.folded_reduce(u)
+        elif op is Ops.COPY and u.src[0] in self.number:
+            return self.spread(u, self.number[u.src[0]])
+        return u
+
+    def spread(self, u: UOp, value: Any) -> UOp:
+        """The number in the shape and on the device of `u`."""
+        made = number_like(u, value)
+        self.number[made] = value
+        return made
+
+    def folded_alu(self, u: UOp) -> UOp:
+        """An elementwise node of numbers, or with an operand that changes nothing."""
+        if u.dtype is dtypes.index or any([s.dtype is dtypes.index for s in u.src]):
+            return u
+        if u.op is Ops.BITCAST and u.dtype.itemsize != u.src[0].dtype.itemsize:
+            return u
+        if u.op is Ops.NEG or u.op is Ops.MUL:
+            inner = self.negated(u)
+            if inner is not None:
+                again = self.negated(inner)
+                if again is not None and again.shape == u.shape:
+                    return again
+        known = [s in self.number for s in u.src]
+        if all(known):
+            if all_int(u.shape):
+                found = self.value_of(u)
+                if found is not None:
+                    return self.spread(u, found)
+            return u
+        if any(known) or len(set(u.src)) < len(u.src):
+            kept = self.kept(u)
+            if kept is None:
+                return u
+            if kept.__class__ is UOp:
+                return kept if kept.shape == u.shape else u
+            return self.spread(u, kept) if all_int(u.shape) else u
+        return u
+
+    def value_of(self, u: UOp) -> Any:
+        """The number that an elementwise node of numbers is."""
+        operands = tuple([self.number[s] for s in u.src])
+        if u.op in (Ops.IDIV, Ops.MOD) and operands[1] == 0:
+            return None
+        return evaluate(u.op, u.dtype, operands, [s.dtype for s in u.src])
+
+    def negated(self, u: UOp) -> UOp | None:
+        """What `u` is the negative of."""
+        if u.op is Ops.NEG:
+            return u.src[0]
+        if u.op is Ops.MUL and dtypes.min(u.dtype) < 0:
+            for i in (0, 1):
+                if self.number.get(u.src[i]) == -1:
+                    return u.src[1 - i]
+        return None
+
+    def kept(self, u: UOp) -> Any:
+        """The source that a node is equal to, or the number that it is, or None."""
+        if u.op is Ops.WHERE:
+            condition = self.number.get(u.src[0])
+            if condition is not None:
+                return u.src[1] if condition else u.src[2]
+            return u.src[1] if u.src[1] is u.src[2] else None
+        if len(u.src) != 2:
+            return None
+        x, y = u.src
+        whole = x.dtype.kind != "float"
+        if x is y:
+            if u.op in (Ops.SUB, Ops.XOR) and whole:
+                return 0
+            return x if u.op in (Ops.AND, Ops.OR, Ops.MAX) else None
+        rule = RIGHT.get(u.op)
+        if y in self.number:
+            return None if rule is None else rule(u, x, self.number[y], whole)
+        if u.op in COMMUTING and rule is not None:
+            return rule(u, y, self.number[x], whole)
+        return 1 if u.op is Ops.POW and self.number[x] == 1 else None
+
+    def folded_reduce(self, u: UOp) -> UOp:
+        """A reduction of a number; a sum without what padding adds to it."""
+        x, axes = u.src[0], u.arg.axes
+        if u.arg.op is Ops.ADD and x.op is Ops.PAD and all_int(x.shape):
+            pads = x.marg
+            rest = tuple([(0, 0) if i in axes else p for i, p in enumerate(pads)])
+            if rest != pads:
+                x = x.src[0]
+                if any([p != (0, 0) for p in rest]):
+                    x = x.mop(Ops.PAD, rest)
+                    self.folded(x)
+                u = UOp(Ops.REDUCE, u.dtype, (x, *u.src[1:]), u.arg)
+        if x not in self.number or not all_int(x.shape) or 0 in x.shape:
+            return u
+        count = prod([x.shape[a] for a in axes])
+        value = repeated(u, self.number[x], count)
+        return u if value is None else self.spread(u, value)
+
+
+def number_like(u: UOp, value: Any) -> UOp:
+    """A number in the shape, of the dtype and on the device of `u`."""
+    place = (UOp(Ops.DEVICE, dtypes.void, (), DeviceArg(u.device)),) if u.device else ()
+    made = UOp(Ops.CONST, u.dtype, place, dtypes.as_const(value, u.dtype))
+    if not u.shape:
+        return made
+    return made.mop(Ops.RESHAPE, (1,) * len(u.shape)).mop(Ops.EXPAND, u.shape)
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a number is what padding fills in: 0, and not -0.0."""
+    return bool(value == 0 and math.copysign(1.0, value) > 0)
+
+
+def repeated(u: UOp, value: Any, count: int) -> Any:
+    """`count` times the same number, reduced; None where that is not worked out."""
+    if u.arg.op is Ops.MAX:
+        return value
+    if u.arg.op is Ops.ADD:
+        dts = (u.dtype, u.dtype)
+        return evaluate(Ops.MUL, u.dtype, (value, dtypes.as_const(count, u.dtype)), dts)
+    if u.arg.op is Ops.MUL and u.dtype.kind == "float":
+        return evaluate(Ops.POW, u.dtype, (value, float(count)), (u.dtype, u.dtype))
+    if u.arg.op is Ops.MUL and u.dtype.kind in ("int", "uint"):
+        return evaluate(Ops.MUL, u.dtype, (pow(int(value), count, 1 << 64), 1), (u.dtype, u.dtype))
+    return None
+
+
+def add(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
+    """x + 0, x - 0, x | 0, x ^ 0, x << 0, x >> 0."""
+    return x if c == 0 else None
+
+
+def multiply(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
+    """x * 1; x * 0 of whole numbers, which are never NaN."""
+    if c == 1:
+        return x
+    return 0 if c == 0 and whole else None
+
+
+def divide(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
+    """x / 1, x // 1."""
+    return x if c == 1 else None
+
+
+def conjunction(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
+    """x & 0, and x & c with every bit of c set."""
+    if c == 0:
+        return 0
+    return x if c in (True, -1) and (x.dtype is dtypes.bool or c == -1) else None
+
+
+def power(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
+    """x ** 0, x ** 1."""
+    if c == 0:
+        return 1
+    return x if c == 1 else None
+
+
+RIGHT: dict[Ops, Callable[[UOp, UOp, Any, bool], Any]] = {
+    Ops.ADD: add,
+    Ops.SUB: add,
+    Ops.OR: add,
+    Ops.XOR: add,
+    Ops.SHL: add,
+    Ops.SHR: add,
+    Ops.MUL: multiply,
+    Ops.FDIV: divide,
+    Ops.IDIV: divide,
+    Ops.AND: conjunction,
+    Ops.POW: power,
+}
+
+
+def fold_numbers(body: UOp) -> tuple[UOp, dict[int, Any]]:
+    """The body folded, without the outputs that are numbers; and those by argument."""
+    folder = Folder()
+    for u in toposort(body):
+        if u is not body:
+            folder.add(u)
+    numbers: dict[int, Any] = {}
+    kept: list[UOp] = []
+    for i, store in enumerate(body.src):
+        made = folder.new[store]
+        if i < body.arg.fresh and made.src[1] in folder.number and all_int(made.src[1].shape):
+            place = made.src[0]
+            while place.op is not Ops.PARAM:
+                place = place.src[0]
+            numbers[place.arg.slot] = folder.number[made.src[1]]
+            continue
+        kept.append(made)
+    fresh = body.arg.fresh - len(numbers)
+    return UOp(Ops.SINK, dtypes.void, tuple(kept), BodyArg(fresh)), numbers
