@@ -201,9 +201,23 @@ def of_scatter(g: Term, u: UOp, i: int) -> Term:
 
 
 def of_copy(g: Term, u: UOp, i: int) -> Term:
-    """Of a copy: copied back."""
+    """Of a copy: copied back, in parts to where the parts came from."""
     device = u.src[0].device
-    return g if g.is_number or device in (None, u.device) else g.of(g.node.copy_to(device))
+    if g.is_number or device in (None, u.device):
+        return g
+    if isinstance(device, tuple):
+        return g.of(g.spread(u.shape).node.shard(device, u.src[0].axis))
+    return g.of(g.node.copy_to(device))
+
+
+def of_multi(g: Term, u: UOp, i: int) -> Term | None:
+    """Of what several devices have: to each its part; where all have the same, to the first."""
+    if u.arg.axis is None and i > 0:
+        return None
+    if g.is_number:
+        return g
+    part = g.spread(u.shape).node.shard_part(u.arg.axis, i, len(u.src))
+    return g.of(part if part.device is None else part.copy_to(u.src[i].device))
 
 
 def of_contiguous_backward(g: Term, u: UOp, i: int) -> Term:
@@ -296,6 +310,7 @@ GRADIENT: dict[Ops, Rule] = {
     Ops.CONTIGUOUS: lambda g, u, i: g,
     Ops.CONTIGUOUS_BACKWARD: of_contiguous_backward,
     Ops.COPY: of_copy,
+    Ops.MULTI: of_multi,
     Ops.AFTER: of_after,
     Ops.STORE: lambda g, u, i: g if i == 1 else None,
 }
@@ -420,10 +435,15 @@ def compute_gradient(root: UOp, root_grad: UOp, targets: set[UOp]) -> dict[UOp, 
     if root_grad.op is Ops.CONST:
         root_grad = UOp.const(root_grad.dtype, root_grad.arg)
     found = propagate(order, Term(root_grad, known).convert(root.dtype), targets)
-    return place({u: g.spread(u.shape).node for u, g in found.items()}, root.device)
+    grads = {u: g.spread(u.shape).node for u, g in found.items()}
+    homes = {u: root.device if u.device is None else u.device for u in grads}
+    placed: dict[UOp, UOp] = {}
+    for device in set(homes.values()):
+        placed.update(place({u: g for u, g in grads.items() if homes[u] == device}, device))
+    return placed
 
 
-def place(grads: dict[UOp, UOp], device: str | None) -> dict[UOp, UOp]:
+def place(grads: dict[UOp, UOp], device: Any) -> dict[UOp, UOp]:
     """The gradients, with a device for what is made of numbers alone and may have to be stored.
 
     The gradient of a roll, of a padding, of a sum of sums does not depend on any value.

@@ -148,10 +148,8 @@ class Optimizer:
             ]
         else:
             zeros = [
-                Tensor.zeros(
-                    t.shape,
+                t.zeros_like(
                     dtype=t.dtype if t.dtype == dtypes.float64 else dtypes.float32,
-                    device=t.device,
                     requires_grad=False,
                 )
                 for t in self.params
@@ -384,9 +382,11 @@ class LAMB(Optimizer):
         """t - rate * (m / (sqrt(v) + eps) + wd * t) with the corrected averages m and v."""
         m, v = self.m[i], self.v[i]
         correction1, correction2 = shared
+        # The averages may have been moved, to a device with more room.
+        g = g.to(m.device)
         m.assign(m + (g - m) * (1 - self.b1))
         v.assign(v + (g * g - v) * (1 - self.b2))
-        step = (m * correction1) / ((v * correction2).sqrt() + self.eps)
+        step = ((m * correction1) / ((v * correction2).sqrt() + self.eps)).to(t.device)
         if self.wd:
             step = step + t * self.wd
         if self.adam:
