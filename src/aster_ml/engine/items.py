@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aster_ml.compat.translate import as_kernel
+from aster_ml.config import CAPTURING
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel
@@ -23,10 +24,10 @@ from aster_ml.engine.program import ProgramSpec, get_program
 from aster_ml.engine.realize import (
     compute_parts,
     memory_of,
+    note_effects,
     prepare,
     realize_outside,
     run_due,
-    strip_effects,
 )
 from aster_ml.errors import ArgumentError, DeviceError, InternalError
 from aster_ml.schedule.split import Schedule, Step
@@ -232,7 +233,7 @@ class Due:
         if self.begun:
             return
         self.begun = True
-        for observer in RECORDER:
+        for observer in RECORDER if CAPTURING else ():
             nodes = [UOp(Ops.BUFFER, dtype, (), arg) for dtype, arg in self.nodes]
             filled = [self.table[i].is_allocated() for i in range(len(nodes))]
             for b in self.table.values():
@@ -310,11 +311,8 @@ def schedule_items(nodes: list[UOp]) -> tuple[list[UOp], list[ExecItem], dict[st
         )
     items = list(due.items)
     # From now on these nodes are that memory, for whoever reads them.
-    for after in captured.effects:
-        place = strip_effects(after)
-        if place is not None:
-            storage.set_stand_in(after, place, memories)
-            storage.DUE[place.base] = due
+    for place in note_effects(request, captured, memories):
+        storage.DUE[place.base] = due
     for u, memory in request.results:
         storage.set_stand_in(u, memory, memories)
         storage.DUE[memory.base] = due

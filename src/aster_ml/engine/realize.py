@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from aster_ml.config import DEBUG, debug_shown
+from aster_ml.device import Buffer
 from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import GlobalCounters
@@ -262,10 +263,7 @@ def realize_uops(nodes: list[UOp]) -> list[UOp]:
             run_due(captured.buffers)
         memories = [storage.buffer_of(b) for b in captured.buffers]
         run_schedule(schedule, memories, captured.values, captured.buffers)
-        for after in captured.effects:
-            place = strip_effects(after)
-            if place is not None:
-                storage.set_stand_in(after, place, memories)
+        note_effects(request, captured, memories)
         for u, memory in request.results:
             storage.set_stand_in(u, memory, memories)
         storage.note_overwritten([memories[i] for i in schedule.overwritten])
@@ -273,6 +271,20 @@ def realize_uops(nodes: list[UOp]) -> list[UOp]:
     if storage.DUE.data:
         run_due([u.base for u in found])
     return found
+
+
+def note_effects(request: Request, captured: Captured, memories: list[Buffer]) -> list[UOp]:
+    """The effects of a body have happened, or will whatever else does; returns what they wrote."""
+    places = []
+    happened = dict.fromkeys(request.assigns)
+    for after in captured.effects:
+        happened.update(dict.fromkeys(after.src[1:]))
+        place = strip_effects(after)
+        if place is not None:
+            storage.set_stand_in(after, place, memories)
+            places.append(place)
+    storage.note_happened(happened)
+    return places
 
 
 def compute_parts(

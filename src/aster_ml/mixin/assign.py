@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes, least_upper_dtype
 from aster_ml.engine import storage
+from aster_ml.engine.realize import settle
 from aster_ml.errors import DeviceError, DTypeError, ShapeError
 from aster_ml.helpers import prod
 from aster_ml.mixin.devices import DevicesMixin, move
@@ -215,7 +216,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
         own = without_detach(self.uop)
         for node in buffers_of(own):
             take_private_copy(node)
-        effect = view.store(value)
+        effect = self.as_memory(view).store(value)
         below = set()
         u = own
         while u.op in MOVEMENT:
@@ -227,8 +228,13 @@ class AssignMixin(IndexMixin, DevicesMixin):
             below.add(own)
             for handle in live_handles():
                 if handle is not self and handle.uop in below and handle.uop is not self.uop:
-                    handle.uop = handle.uop.after(effect)
-        self.uop = own.after(effect)
+                    handle.uop = handle.as_memory(handle.uop).after(effect)
+        self.uop = self.as_memory(own).after(effect)
+
+    def as_memory(self, uop: UOp) -> UOp:
+        """A view of memory without the writes that have happened, unless gradients follow them."""
+        found = None if self._requires_grad else settle(uop)
+        return uop if found is None else found
 
     def replace(self, x: Self, allow_shape_mismatch: bool = False) -> Self:
         """Makes self a name for the value of `x`; memory is left as it is. Returns self.

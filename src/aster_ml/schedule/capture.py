@@ -1,8 +1,8 @@
 """Hop 2: from the user's graph to a closed body, and the arguments that fill it.
 
 Buffers become PARAMs numbered in order of first use, bound variables become plain variables with
-their values beside. Two graphs of equal structure give the same body (it is interned), so the body
-is the key of the schedule cache.
+their values beside (one with several values becomes several). Two graphs of equal structure give
+the same body (it is interned), so the body is the key of the schedule cache.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def capture(
     buffers: list[UOp] = []
     values: dict[str, int] = {}
     effects: list[UOp] = []
+    checked = False
     new: dict[UOp, UOp] = {}
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -53,10 +54,14 @@ def capture(
             buffers.append(u)
         elif op is Ops.BIND:
             variable, value = u.src[0], u.src[1].arg
-            name = variable.arg.name
-            if values.setdefault(name, value) != value:
-                raise BindError(two_values(name, values[name], value))
-            new[u] = variable
+            arg = variable.arg
+            if values.setdefault(arg.name, value) != value:
+                if not checked:
+                    check_bindings(roots, replacement)
+                    checked = True
+                arg = arg._replace(name=other_name(arg.name, value, values))
+                values[arg.name] = value
+            new[u] = UOp(Ops.DEFINE_VAR, variable.dtype, (), arg)
         elif not u.src:
             new[u] = u
         elif ready:
@@ -83,3 +88,45 @@ def capture(
                     stack.append((s, False))
     body = UOp(Ops.SINK, dtypes.void, tuple([new[root] for root in roots]), BodyArg(len(fresh)))
     return Captured(body, buffers, values, effects)
+
+
+def other_name(name: str, value: int, values: dict[str, int]) -> str:
+    """A name for a variable that has two values in one body: a variable of its own for each."""
+    count = 2
+    while values.get(f"{name}_{count}", value) != value:
+        count += 1
+    return f"{name}_{count}"
+
+
+def check_bindings(roots: list[UOp], replacement: Callable[[UOp], UOp | None]) -> None:
+    """Raises BindError where one expression has a variable with two values.
+
+    What different STOREs are made of may well have different ones: values that were asked for
+    together, or that still wait for memory as it was when the variable had its last value.
+    """
+    stores = [root for root in roots if root.op is Ops.STORE]
+    seen_stores = set(stores)
+    while stores:
+        values: dict[str, int] = {}
+        seen: set[UOp] = set()
+        stack = [stores.pop()]
+        while stack:
+            u = stack.pop()
+            if u in seen:
+                continue
+            seen.add(u)
+            if u.op is Ops.BIND:
+                name, value = u.src[0].arg.name, u.src[1].arg
+                if values.setdefault(name, value) != value:
+                    raise BindError(two_values(name, values[name], value))
+                continue
+            stored = replacement(u)
+            if stored is not None and stored is not u:
+                stack.append(stored)
+            elif u.op is Ops.AFTER:
+                stack.append(u.src[0])
+                fresh = [s for s in u.src[1:] if s not in seen_stores]
+                seen_stores.update(fresh)
+                stores.extend(fresh)
+            else:
+                stack.extend(u.src)
