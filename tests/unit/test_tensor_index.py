@@ -192,3 +192,17 @@ def test_gradient_of_a_slice() -> None:
     x = Tensor(A[0, 0], requires_grad=True)
     (x[::-2] * Tensor([1.0, 2.0, 4.0])).sum().backward()
     check_tensor(x.grad, [0, 4, 0, 2, 0, 1])
+
+
+@pytest.mark.parametrize("shape, index", [((1,), (5,)), ((2, 1), (2, 6)), ((3, 1, 2), (3, 4, 2))])
+def test_gradients_that_meet_at_one_place_add_up(
+    shape: tuple[int, ...], index: tuple[int, ...]
+) -> None:
+    axis = shape.index(1)
+    x = Tensor(np.random.randn(*shape).astype(np.float32))
+    weights = np.random.randn(*index).astype(np.float32)
+    mask = np.random.rand(*index) > 0.4
+    read = x.gather(axis, Tensor(np.zeros(index, dtype=np.int32)))
+    found = Tensor(mask).where(read, 3.0).gradient(x, gradient=Tensor(weights))[0]
+    want = np.where(mask, weights, 0).sum(axis, keepdims=True)
+    np.testing.assert_allclose(found.numpy(), want, rtol=1e-5)

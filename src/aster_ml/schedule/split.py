@@ -18,7 +18,7 @@ from aster_ml.helpers import prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.effects import Effects, Version, base_param
 from aster_ml.schedule.stages import StagePlanner, Stored, estimate_range
-from aster_ml.uop.graph import substitute_all, toposort
+from aster_ml.uop.graph import substitute, substitute_all, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp, need
@@ -30,6 +30,7 @@ from aster_ml.uop.ops import (
     Ops,
     ParamArg,
     RangeArg,
+    ReduceArg,
     StageArg,
 )
 from aster_ml.uop.show import render_expr
@@ -285,8 +286,17 @@ class Splitter:
             u, out, flat_index(ranges, sizes), UOp.const(u.dtype, 0), ranges, None, frozenset()
         )
         flat = self.planner.simple(flat_index(value.src[1:], sizes))
-        added = self.planner.token(u).index(flat).load().alu(u.arg.op, value.src[0])
-        self.emit(u, out, flat, added, stored.ranges, target, frozenset())
+        ranges, part = stored.ranges, value.src[0]
+        # What a whole range adds to one place is summed up first, in a register.
+        closed = [r for r in ranges if r.op is Ops.RANGE and r not in flat.ranges]
+        if closed:
+            sizes = tuple([r.src[0] for r in closed])
+            sums = self.planner.new_ranges(sizes, AxisType.REDUCE)
+            part = substitute(part, dict(zip(closed, sums, strict=True)))
+            part = UOp(Ops.REDUCE, u.dtype, (part, *sums), ReduceArg(u.arg.op))
+            ranges = tuple([r for r in ranges if r not in closed])
+        added = self.planner.token(u).index(flat).load().alu(u.arg.op, part)
+        self.emit(u, out, flat, added, ranges, target, frozenset())
         # The zeros and the additions belong together: no reader comes between.
         second, first = self.drafts.pop(), self.drafts.pop()
         first.alone = second.alone = True
