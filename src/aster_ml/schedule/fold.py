@@ -81,7 +81,7 @@ class Folder:
             inner = self.negated(u)
             if inner is not None:
                 again = self.negated(inner)
-                if again is not None and again.shape == u.shape:
+                if again is not None and stands_for(again, u):
                     return again
         known = [s in self.number for s in u.src]
         if all(known):
@@ -95,7 +95,7 @@ class Folder:
             if kept is None:
                 return u
             if kept.__class__ is UOp:
-                return kept if kept.shape == u.shape else u
+                return kept if stands_for(kept, u) else u
             return self.spread(u, kept) if all_int(u.shape) else u
         return u
 
@@ -155,6 +155,11 @@ class Folder:
         count = prod([x.shape[a] for a in axes])
         value = repeated(u, self.number[x], count)
         return u if value is None else self.spread(u, value)
+
+
+def stands_for(x: UOp, u: UOp) -> bool:
+    """Whether an operand can stand in the place of a node: a number may bring shape or device."""
+    return x.dtype is u.dtype and x.shape == u.shape and x.device == u.device
 
 
 def number_like(u: UOp, value: Any) -> UOp:
