@@ -90,6 +90,10 @@ class JitError(AsterError, RuntimeError):
     """A jitted function was used in a way that replay could not honour."""
 
 
+class JitShapeError(JitError, ShapeError):
+    """Shapes that do not fit, in a call of a function that was recorded for others."""
+
+
 class FormatError(AsterError, ValueError):
     """A file that is damaged or not of the format it claims."""
 

@@ -21,10 +21,11 @@ from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.launch import is_recording
+from aster_ml.engine.prune import prune as prune_items
 from aster_ml.engine.realize import realize_readers, run_due, settle, strip_effects
 from aster_ml.engine.replay import Replay
 from aster_ml.engine.watch import Watch
-from aster_ml.errors import DeviceError, JitError
+from aster_ml.errors import DeviceError, JitError, JitShapeError, ShapeError
 from aster_ml.jit_run import Run
 from aster_ml.jit_values import (
     Inputs,
@@ -57,7 +58,11 @@ class State:
         self.ref = ref
         self.uop = uop
         self.place = place
-        self.buffers = [storage.buffer_of(b) for b in storage.buffers_below(place)]
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Which memory it has now."""
+        self.buffers = [storage.buffer_of(b) for b in storage.buffers_below(self.place)]
 
     def renew(self, t: Tensor) -> bool:
         """Whether it still names that memory; effects pending on it are run."""
@@ -73,7 +78,7 @@ class State:
 class Recording(Generic[T]):
     """A run that can be replayed, and the conditions under which it may."""
 
-    def __init__(self, run: Run, result: T, watch: Watch) -> None:
+    def __init__(self, run: Run, result: T, watch: Watch, prune: bool = False) -> None:
         recorder, inputs = run.recorder, run.inputs
         self.watch = watch
         self.draws = [
@@ -110,9 +115,7 @@ class Recording(Generic[T]):
         self.last = [weakref.ref(b) for b in fresh]
         self.wants_gradient = [b in storage.NO_GRADIENT for b in fresh]
         order = [*inputs.bases, *fresh]
-        params = {
-            b: param_of(b, i) for i, b in enumerate(order)
-        }
+        params = {b: param_of(b, i) for i, b in enumerate(order)}
         self.result = self.take_result(result, inputs, run, params)
         buffers = [storage.buffer_of(u) for u in (*places, *fresh)]
         # Content that the function brings in and then changes, or returns, is brought in anew.
@@ -122,7 +125,21 @@ class Recording(Generic[T]):
             if u in recorder.written or u in fresh
             for b in (storage.buffer_of(u),)
         ]
-        self.replay = Replay(recorder.items, buffers, self.n_inputs)
+        items = recorder.items
+        renewed = [b for b, _ in self.content if isinstance(b, Buffer)]
+        if prune:
+            changing = {id(b.base) for b in [*buffers, *renewed, *[b for b, _, _ in self.draws]]}
+            items = prune_items(items, changing | self.written_ids)
+        kept = [*recorder.states.values(), *[storage.buffer_of(u) for u in recorder.content]]
+        self.replay = Replay(items, buffers, self.n_inputs, [id(b.base) for b in kept])
+        self.replay.on_move.append(self.look_again)
+
+    def look_again(self) -> None:
+        """The memory of states has moved: what is known of it by address is read again."""
+        for state in self.states:
+            state.look_again()
+        self.state_ids |= {id(b.base) for state in self.states for b in state.buffers}
+        self.exchanges = storage.EXCHANGES.count
 
     def take_result(self, result: Any, inputs: Inputs, run: Run, params: dict[UOp, UOp]) -> Any:
         """The result with templates in place of tensors; those from before stay themselves."""
@@ -266,6 +283,7 @@ class TinyJit(Generic[T]):
         if not callable(function):
             raise JitError(f"TinyJit wants a function, given {function!r}")
         self.function = function
+        self.prune = prune
         self.entries: dict[Any, Entry[T]] = {}
         self.calls = 0
         self.latest: Recording[T] | None = None
@@ -288,7 +306,7 @@ class TinyJit(Generic[T]):
                 "take no weak references; add '__weakref__' to its __slots__"
             ) from None
         method = self.function.__get__(instance, owner)
-        jit: TinyJit[T] = TinyJit(WeakMethod(method))
+        jit: TinyJit[T] = TinyJit(WeakMethod(method), self.prune)
         self.of_object[number] = ref, jit
         return jit
 
@@ -307,6 +325,11 @@ class TinyJit(Generic[T]):
     def jit_cache(self) -> list[Any]:
         """What the latest recording runs; nothing before there is one."""
         return [] if self.latest is None else self.latest.replay.jit_cache
+
+    @property
+    def func(self) -> Callable[..., T]:
+        """The call itself, as `functools.partial` names it: its `__self__` is the jit."""
+        return self.__call__
 
     @property
     def cnt(self) -> int:
@@ -353,7 +376,15 @@ class TinyJit(Generic[T]):
     ) -> T:
         """The function as it is, its results realized as a replay's are."""
         run = Run(inputs, records=False)
-        result = run.call(self.function, args, kwargs)
+        try:
+            result = run.call(self.function, args, kwargs)
+        except ShapeError as error:
+            if self.latest is None:
+                raise
+            raise JitShapeError(
+                f"a jitted function that was recorded for other arguments fails for these: {error}"
+            ) from error
+        check_result(result, inputs)
         run.give_memory()
         entry.last_log = run.recorder.log
         return result
@@ -403,7 +434,7 @@ class TinyJit(Generic[T]):
                 )
             return result
         entry.unequal = 0
-        recording = Recording(run, result, watch)
+        recording = Recording(run, result, watch, self.prune)
         others = [r for r in entry.recordings if r.may_fit_again()]
         entry.recordings = [recording, *others[: MAX_RECORDINGS - 1]]
         self.latest = recording

@@ -27,7 +27,6 @@ from aster_ml.uop.ops import Ops, ParamArg
 
 # Compared by value; a float by its bits.
 PLAIN = (int, str, bytes, type(None), bool, DType, type, enum.Enum, complex, range)
-CONSTANT_RESULTS = (*PLAIN, float, np.generic)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -257,12 +256,16 @@ def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def check_result(result: Any, inputs: Inputs) -> None:
-    """Raises JitError for leaves of a result that a replay could not give again."""
+    """Raises JitError for leaves of a result that a replay could not give again.
+
+    why: a number that Python works out would be the same in every replay
+    """
     for path, leaf in leaves(result):
-        if isinstance(leaf, (Tensor, *CONSTANT_RESULTS, types.FunctionType)):
+        if leaf is None or isinstance(leaf, (Tensor, types.FunctionType)):
             continue
         if not any(leaf is x for x in inputs.objects):
             raise JitError(
                 f"the result{path} of a jitted function is a {type(leaf).__name__}, "
-                "which a replay cannot make; return tensors, in lists, tuples and dicts"
+                "which a replay cannot work out; return tensors (or None), in lists, tuples "
+                "and dicts"
             )

@@ -67,7 +67,10 @@ ROWS: dict[str, Row] = {
         ("aster_ml.device",), "support of a dtype is no question where narrow floats are emulated",
         {"Device": names.Device, "is_dtype_supported": names.is_dtype_supported},
     ),
-    "tinygrad.engine.jit": Row(("aster_ml.jit", "aster_ml.errors"), "TinyJit stands above engine"),
+    "tinygrad.engine.jit": Row(
+        ("aster_ml.jit", "aster_ml.errors"), "TinyJit stands above engine",
+        {"graph_class": names.graph_class},
+    ),
     "tinygrad.engine.realize": Row(
         ("aster_ml.engine.items", "aster_ml.engine.realize", "aster_ml.engine.launch"),
         "a program's nodes are read in another dialect",
@@ -84,7 +87,13 @@ ROWS: dict[str, Row] = {
         "one module a subject; passes are traced by their runner",
         {"track_rewrites": names.track_rewrites},
     ),
-    "tinygrad.uop.symbolic": Row(("aster_ml.uop.symbolic",)),
+    "tinygrad.uop.symbolic": Row(
+        ("aster_ml.compat.symbolic", "aster_ml.uop.symbolic"),
+        "vectors are of the dialect, whose rules stand beside those for scalars",
+    ),
+    "tinygrad.codegen.late.expander": Row(
+        ("aster_ml.compat.symbolic",), "axes of lanes are of the dialect"
+    ),
     "tinygrad.renderer": Row(
         ("aster_ml.engine.program",), "estimates and programs are made by the engine",
         {"Estimates": programs.Estimates},

@@ -53,7 +53,7 @@ def absent(qualname: str) -> AbsentMeta:
 RENAMED_SETTINGS = {"SPLIT_REDUCEOP": "SPLIT_REDUCE"}
 # Settings of the reference that steer or watch its own insides; results do not depend on them.
 WITHOUT_COUNTERPART = frozenset({
-    "ALL2ALL", "BEAM", "CAPTURING", "DEVECTORIZE", "IGNORE_BEAM_CACHE", "IGNORE_OOB", "IMAGE",
+    "ALL2ALL", "BEAM", "DEVECTORIZE", "IGNORE_BEAM_CACHE", "IGNORE_OOB", "IMAGE",
     "LRU", "PCONTIG", "PROFILE", "QUANTIZE", "RING", "TC", "TRACEMETA", "TRACK_MATCH_STATS",
     "TRANSCENDENTAL", "VIZ", "WINO",
 })  # fmt: skip
@@ -132,6 +132,11 @@ class DeviceRegistryView:
 
 
 Device = DeviceRegistryView()
+
+
+def graph_class(device: DeviceView) -> Any:
+    """The kind of graph that recordings for a device hand out; None, as for `DeviceView.graph`."""
+    return device.graph
 
 
 def is_dtype_supported(dtype: DType, device: str | None = None) -> bool:

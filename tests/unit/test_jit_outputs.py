@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from aster_ml import Tensor, TinyJit
 from aster_ml.allocator import MEMORY
-from aster_ml.errors import GradientError, JitError
+from aster_ml.errors import GradientError, JitError, ShapeError
 from tests.unit.jit_helpers import ramp, vector
 
 
@@ -81,11 +83,31 @@ def test_one_result_twice_is_one_tensor() -> None:
         assert a is b
 
 
-def test_plain_results_and_none() -> None:
-    jitted = TinyJit(lambda x: {"y": x + 1, "n": 3, "none": None, "name": "s"})
+def test_none_beside_results() -> None:
+    jitted = TinyJit(lambda x: {"y": x + 1, "none": None})
     for i in range(4):
         out = jitted(vector(i))
-        assert (out["y"].tolist(), out["n"], out["none"], out["name"]) == ([i + 1], 3, None, "s")
+        assert (out["y"].tolist(), out["none"]) == ([i + 1], None)
+
+
+@pytest.mark.parametrize("plain", [3, 1.5, True, "s", np.float32(2)])
+def test_plain_results_are_refused_at_the_first_call(plain: Any) -> None:
+    jitted = TinyJit(lambda x: (x + 1, plain))
+    kind = type(plain).__name__
+    with pytest.raises(JitError, match=rf"the result\[1\] of a jitted function is a {kind}"):
+        jitted(vector(1))
+
+
+def test_shapes_that_do_not_fit_after_others_were_recorded() -> None:
+    jitted = TinyJit(lambda x, y: x + y)
+    with pytest.raises(ShapeError) as plain:
+        jitted(vector(1, 2), vector(1, 2, 3))
+    assert not isinstance(plain.value, JitError)
+    for _ in range(3):
+        jitted(vector(1), vector(2))
+    with pytest.raises(JitError, match="recorded for other arguments fails for these: add: shapes"):
+        jitted(vector(1, 2), vector(1, 2, 3))
+    assert jitted(vector(1), vector(2)).tolist() == [3]
 
 
 def test_constant_results_are_new_tensors_each_time() -> None:
@@ -388,6 +410,5 @@ def test_a_result_of_another_kind_is_named() -> None:
             self.x = x
 
     jitted = TinyJit(lambda x: Box(x + 1))
-    jitted(vector(1))
     with pytest.raises(JitError, match=r"result of a jitted function is a Box"):
         jitted(vector(1))
