@@ -18,7 +18,7 @@ from aster_ml.dtype import dtypes, sum_acc_dtype
 from aster_ml.errors import GradientError, InternalError
 from aster_ml.helpers import argsort, prod
 from aster_ml.uop.graph import substitute_all, toposort
-from aster_ml.uop.infer import show_shape
+from aster_ml.uop.infer import max_shape, show_shape
 from aster_ml.uop.node import MOVEMENT_SET, UOp
 from aster_ml.uop.ops import ELEMENTWISE, DeviceArg, Ops
 from aster_ml.uop.terms import Term, is_number, moved
@@ -160,12 +160,9 @@ def product_tree(x: UOp, axes: tuple[int, ...]) -> UOp:
     at zeros, at every order.
     """
     for axis in axes:
+        if not isinstance(x.shape[axis], int):
+            x = filled_with_ones(x, axis)
         size = x.shape[axis]
-        if not isinstance(size, int):
-            raise GradientError(
-                f"gradient: the product over axis {axis} of "
-                f"{show_shape(x.shape)} has none, as the size is symbolic"
-            )
         odd: list[UOp] = []
         while size > 1:
             half = size // 2
@@ -178,6 +175,17 @@ def product_tree(x: UOp, axes: tuple[int, ...]) -> UOp:
     return x
 
 
+def filled_with_ones(x: UOp, axis: int) -> UOp:
+    """`x` with ones behind an axis of symbolic size, as many as its largest size has room for."""
+    size, room = x.shape[axis], max_shape(x.shape)[axis]
+    pairs = tuple([(0, room - size) if a == axis else (0, 0) for a in range(len(x.shape))])
+    shape = tuple([room if a == axis else s for a, s in enumerate(x.shape)])
+    count = tuple([size if a == axis else 1 for a in range(len(x.shape))])
+    marks = TRUE.mop(Ops.RESHAPE, (1,) * len(count)).mop(Ops.EXPAND, count)
+    inside = marks.pad_zeros(pairs).broadcast_to(shape)
+    return inside.where(x.pad_zeros(pairs).broadcast_to(shape), x.const_like(1))
+
+
 def cut_axis(u: UOp, axis: int, start: int, stop: int) -> UOp:
     """`u` from `start` to `stop` along one axis."""
     kept = [(start, stop) if a == axis else (0, size) for a, size in enumerate(u.shape)]
@@ -187,12 +195,11 @@ def cut_axis(u: UOp, axis: int, start: int, stop: int) -> UOp:
 def of_index(g: Term, u: UOp, i: int) -> Term:
     """Of elements taken at indices: added up where they were taken; none for the indices."""
     shape = u.src[0].shape
-    if not all(isinstance(size, int) for size in shape):
-        raise GradientError(
-            f"gradient: indexing {show_shape(shape)} has none, as a size is symbolic"
-        )
     wide = g.spread(u.shape).convert(sum_acc_dtype(u.dtype)).node
-    return g.of(wide.scatter_at(shape, *u.src[1:])).convert(u.dtype)
+    added = wide.scatter_at(max_shape(shape), *u.src[1:])
+    if added.shape != shape:
+        added = added.mop(Ops.SHRINK, tuple([(0, size) for size in shape]))
+    return g.of(added).convert(u.dtype)
 
 
 def of_scatter(g: Term, u: UOp, i: int) -> Term:

@@ -168,8 +168,8 @@ def test_rule_is_the_slope(op: Ops, case: int) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    # BITCAST refuses; writes to memory have tests of their own.
-    assert set(GRADIENT) - set(CASES) == {Ops.BITCAST, Ops.AFTER, Ops.STORE}
+    # BITCAST refuses; writes to memory and hand-written kernels have tests of their own.
+    assert set(GRADIENT) - set(CASES) - {Ops.MULTI, Ops.CALL} == {Ops.BITCAST, Ops.AFTER, Ops.STORE}
 
 
 def test_every_op_of_the_tensor_stage_has_a_rule_or_none() -> None:
@@ -283,14 +283,6 @@ def test_bitcast_between_floats_refuses() -> None:
     root = x.bitcast(dtypes.bfloat16)
     with pytest.raises(GradientError, match="bitcast from float16 to bfloat16 has none"):
         compute_gradient(root, UOp.const(dtypes.bfloat16, 1), {x})
-
-
-def test_product_over_a_symbolic_axis_refuses() -> None:
-    n = UOp.variable("n", 1, 3).bind(2)
-    x = leaf(X)
-    root = x.shrink(((0, 2), (0, n))).rop(Ops.MUL, (1,))
-    with pytest.raises(GradientError, match=r"product over axis 1 .* symbolic"):
-        compute_gradient(root, number(1), {x})
 
 
 def test_op_of_a_later_stage_refuses_by_name() -> None:

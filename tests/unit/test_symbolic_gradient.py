@@ -28,7 +28,11 @@ LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., Any]]] = {
     "repeated": (lambda x, w: (x.sum(0).unsqueeze(1).expand(x.shape[1], 5) * w).sum(),
                  lambda x, w: (x.sum(0).unsqueeze(1).expand(x.shape[1], 5) * w).sum()),
     "cumulative": (lambda x, w: (x.cumsum(1) ** 2).sum(), lambda x, w: (x.cumsum(1) ** 2).sum()),
-    "rows": (lambda x, w: (x[Tensor([0, 2, 0])] ** 2).sum(), lambda x, w: (x[[0, 2, 0]] ** 2).sum()),
+    "rows": (lambda x, w: (x[Tensor([0, 2, 0])] ** 2).sum(),
+             lambda x, w: (x[[0, 2, 0]] ** 2).sum()),
+    "columns": (lambda x, w: (x.T[Tensor([0, 0])] ** 2).sum(),
+                lambda x, w: (x.T[[0, 0]] ** 2).sum()),
+    "multiplied": (lambda x, w: (x.prod(1) * 2).sum(), lambda x, w: (x.prod(1) * 2).sum()),
     "stored": (lambda x, w: ((x + 1).contiguous() ** 2).sum(), lambda x, w: ((x + 1) ** 2).sum()),
 }  # fmt: skip
 

@@ -95,8 +95,13 @@ def assert_part(got: Tensor, want: np.ndarray) -> None:
         np.testing.assert_allclose(part(got, want), want, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["plus", "permuted", "flat", "sum of each row", "softmax along",
-                                  "cumulative sum", "product with itself", "joined with itself"])  # fmt: skip
+ON_TWO_AXES = [
+    "plus", "permuted", "flat", "sum of each row", "softmax along", "cumulative sum",
+    "product with itself", "joined with itself",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ON_TWO_AXES)
 def test_on_two_symbolic_axes(name: str) -> None:
     ours, theirs = LAST_AXIS[name]
     for rows, columns in ((1, 1), (2, 7), (3, 10), (3, 1)):
