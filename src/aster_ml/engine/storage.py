@@ -15,6 +15,7 @@ from aster_ml.device import NAMES_OF, Buffer
 from aster_ml.dtype import DType
 from aster_ml.uop.node import REDUCERS, UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.sharding import MULTI_SEEN
 
 
 class Unfinished(Protocol):
@@ -183,9 +184,8 @@ def note_overwritten(memories: Iterable[Buffer]) -> None:
         readers = READERS.pop(b.base, None)
         for u in readers or ():
             u.forget()
-            if OWNERS.data:
-                for owner in OWNERS.get(u, ()):
-                    owner.forget()
+            for owner in OWNERS.get(u, ()) if MULTI_SEEN else ():
+                owner.forget()
 
 
 def is_memory_view(u: UOp) -> bool:

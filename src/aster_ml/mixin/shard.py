@@ -63,5 +63,7 @@ class ShardMixin:
             for part in parts[1:]:
                 total = total.alu(op, part)
             totals.append(total)
-        result: Self = totals[0] if isinstance(device, str) else totals[0].beside(totals[1:], u.axis)
+        result: Self = (
+            totals[0] if isinstance(device, str) else totals[0].beside(totals[1:], u.axis)
+        )
         return result

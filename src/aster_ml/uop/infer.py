@@ -166,15 +166,15 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
 def infer_device(u: UOp) -> str | tuple[str, ...] | None:
     """The device (or devices) that a tensor-stage value lives on; None for what lives anywhere."""
     if u.op is Ops.MULTI:
-        return tuple([s.device for s in u.src])  # type: ignore[misc]
+        return tuple([s.device for s in u.src])
     if u.op in (Ops.BUFFER, Ops.COPY, Ops.DEVICE, Ops.PARAM, Ops.STAGE):
         own: str | tuple[str, ...] | None = u.arg.device
         if own is not None or not u.src:
             return own
     for s in u.src:
-        device = s.device
-        if device is not None:
-            return device
+        found: str | tuple[str, ...] | None = s.device
+        if found is not None:
+            return found
     return None
 
 
@@ -185,7 +185,8 @@ def bounds_of_alu(u: UOp) -> tuple[Any, Any] | None:
         condition, x, y = u.src
         c0, c1 = condition._bounds
         if c0 == c1:
-            return x._bounds if c0 else y._bounds
+            taken: tuple[Any, Any] = (x if c0 else y)._bounds
+            return taken
         (a0, a1), (b0, b1) = bounds_where(condition, x, True), bounds_where(condition, y, False)
         return min(a0, b0), max(a1, b1)
     if op not in BINARY or len(u.src) != 2:
@@ -281,7 +282,8 @@ def infer_bounds(u: UOp) -> tuple[Any, Any]:
     if op is Ops.DEFINE_VAR:
         return u.arg.min, u.arg.max
     if op is Ops.BIND:
-        return u.src[0]._bounds
+        bound: tuple[Any, Any] = u.src[0]._bounds
+        return bound
     low, high = dtypes.min(dtype), dtypes.max(dtype)
     if dtype.kind in ("int", "uint", "index", "bool"):
         found: tuple[Any, Any] | None = None

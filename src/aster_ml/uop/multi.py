@@ -1,8 +1,8 @@
 """A value on several devices as one value on each: what every device computes of a node.
 
-Receives a tensor-stage node with MULTI at or below it; returns nodes of one device each, in which no
-MULTI is left, so that nothing behind knows of several devices. One rule a group of ops: most do on
-each device what they do on all; where elements are wanted elsewhere, COPY brings them. Which axis a
+Receives a tensor-stage node with MULTI at or below it; returns nodes of one device each without any
+MULTI, so that nothing behind knows of several devices. One rule a group of ops: most do on each
+device what they do on all; where elements are wanted elsewhere, COPY brings them. Which axis a
 result is split along is given by `uop.sharding`; where and when parts are computed does not belong
 here.
 """

@@ -70,7 +70,7 @@ def axis_of_alu(u: UOp) -> int | None:
     axis = last_axis(u.src)
     if axis is None or u.op is not Ops.BITCAST or u.dtype.itemsize == u.src[0].dtype.itemsize:
         return axis
-    return axis if u.shape[axis] % len(u.device) == 0 else None  # type: ignore[arg-type]
+    return axis if u.shape[axis] % len(u.device) == 0 else None
 
 
 def axis_of_reshape(u: UOp) -> int | None:
@@ -78,7 +78,7 @@ def axis_of_reshape(u: UOp) -> int | None:
     axis = own_axis(u.src[0])
     if axis is None:
         return None
-    return reshaped_axis(u.src[0].shape, u.shape, axis, len(u.device))  # type: ignore[arg-type]
+    return reshaped_axis(u.src[0].shape, u.shape, axis, len(u.device))
 
 
 def reshaped_axis(old: Any, new: Any, axis: int, count: int) -> int | None:
@@ -175,4 +175,4 @@ def breaks_up_axis(u: UOp) -> bool:
         return True
     shape = u.src[0].shape
     others = [tuple(pair) == (0, s) for i, (pair, s) in enumerate(zip(u.marg, shape)) if i != axis]
-    return tuple(u.marg[axis]) not in shard_bounds(shape[axis], len(u.device)) or not all(others)  # type: ignore[arg-type]
+    return tuple(u.marg[axis]) not in shard_bounds(shape[axis], len(u.device)) or not all(others)

@@ -23,9 +23,11 @@ from aster_ml.uop.ops import (
     AxisType,
     BodyArg,
     BufferArg,
+    CallArg,
     DeviceArg,
-    MultiArg,
+    KernelArg,
     Memory,
+    MultiArg,
     Ops,
     ParamArg,
     RangeArg,
@@ -52,6 +54,7 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.SCATTER: ScatterArg,
     Ops.STAGE: StageArg,
     Ops.SINK: BodyArg,
+    Ops.CALL: CallArg,
 }
 FIELD_ENUMS: dict[str, Any] = {"kind": AxisType, "op": Ops, "memory": Memory}
 
@@ -90,6 +93,8 @@ def arg_text(u: UOp) -> str:
     kind = ARG_TYPES.get(u.op)
     if kind is None:
         return value_text(u.arg, u)
+    if isinstance(u.arg, KernelArg):
+        kind = KernelArg
     if u.arg.__class__ is not kind:
         raise InternalError(f"text: the argument of {u!r} is no {kind.__name__}")
     defaults = kind._field_defaults
@@ -221,6 +226,8 @@ def read_arg(op: Ops, dtype: DType, text: str) -> Any:
     if kind is None:
         return Ops[text] if text in Ops.__members__ else ast.literal_eval(text)
     fields = {name: read_value(value, FIELD_ENUMS.get(name)) for name, value in FIELD.findall(text)}
+    if op is Ops.SINK and "fresh" not in fields:
+        kind = KernelArg
     return kind(**fields)
 
 
