@@ -111,6 +111,7 @@ DEBUG_FILTER = Setting(
 )
 DEV = Setting("DEV", "", "Default device: CPU, PYTHON, NULL, OPENCL; empty means CPU.")
 JIT = Setting("JIT", 1, "0 makes TinyJit call the function each time; 1 records and replays.")
+CAPTURING = Setting("CAPTURING", 1, "0 lets TinyJit leave out what runs while it records.")
 NOOPT = Setting("NOOPT", 0, "1 leaves every kernel as plain loops.", ("codegen",))
 CLANG = Setting(
     "CLANG", 0, "1 renders C and compiles it with cc instead of LLVM in the process.", ("codegen",)
@@ -122,6 +123,19 @@ SPEC = Setting(
     "stay inside their buffers; 2 every pass of codegen too.",
 )
 THREADS = Setting("THREADS", 0, "Threads of the CPU device; 0 means one a core.", ("codegen",))
+DETERMINISTIC = Setting(
+    "DETERMINISTIC",
+    0,
+    "1 gives results that are equal bit for bit with any number of THREADS; BEAM is not used then.",
+    ("codegen",),
+)
+BEAM = Setting(
+    "BEAM",
+    0,
+    "Schedules that are kept while a faster one than the default is searched; 0 does not search.",
+    ("codegen",),
+)
+BEAM_SECONDS = Setting("BEAM_SECONDS", 20, "Most seconds that a search takes for one kernel.")
 CACHEDIR = Setting("CACHEDIR", "", "Folder of the disk cache; empty means the platform's own.")
 CACHE = Setting("CACHE", 1, "0 neither reads nor writes the disk cache.")
 SPLIT_REDUCE = Setting(

@@ -41,7 +41,7 @@ from aster_ml.mixin.join import JoinMixin
 from aster_ml.mixin.math import CastMixin, MathMixin
 from aster_ml.mixin.neural import NeuralMixin
 from aster_ml.mixin.order import OrderMixin
-from aster_ml.mixin.random import RandomMixin
+from aster_ml.mixin.random import STREAMS, RandomMixin
 from aster_ml.mixin.scan import ScanMixin
 from aster_ml.mixin.select import SelectMixin
 from aster_ml.uop.graph import toposort
@@ -385,4 +385,5 @@ def empty_node(tensor: Tensor) -> UOp:
     return UOp.new_memory(tensor.device, tensor.shape, tensor.dtype, axis)
 
 
+STREAMS.kind = Tensor
 live_nodes_from(lambda: [handle.uop for handle in live_handles()])

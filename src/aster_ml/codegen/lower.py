@@ -6,6 +6,7 @@ The passes stand in the order in which they run, each with the reason for its pl
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from aster_ml.codegen.blocks import build_blocks
 from aster_ml.codegen.cost import choose_opts
@@ -16,7 +17,7 @@ from aster_ml.codegen.kernel import Kernel, merge_axes, simplify_indices
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
-from aster_ml.config import NOOPT, SPEC
+from aster_ml.config import DETERMINISTIC, NOOPT, SPEC
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
@@ -52,6 +53,9 @@ def schedule_kernel(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = Non
     # First, because every choice below is better on fewer, longer axes.
     merge_axes(kernel)
     if opts is None:
+        if DETERMINISTIC:
+            # The same choices whatever the number of threads, so the same order of additions.
+            target = replace(target, threads=SAME_THREADS)
         choose_opts(kernel, target)
     else:
         for opt in opts:
@@ -60,9 +64,16 @@ def schedule_kernel(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = Non
     return kernel
 
 
+# With DETERMINISTIC=1 schedules are made for so many threads; fewer or more share the parts out.
+SAME_THREADS = 16
+
+# Opts for devices with work-groups.
+WORK_GROUPS = frozenset({OptOps.LOCAL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.STAGE})
+
+
 def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
     """Raises KernelOptError where a kernel would be wrong with an Opt that somebody asks for."""
-    if opt.op in (OptOps.LOCAL, OptOps.GROUP, OptOps.STAGE) and not target.has_local:
+    if opt.op in WORK_GROUPS and not target.has_local:
         raise KernelOptError(f"{opt}: this device has no work-groups")
     outputs = kernel.axes[: kernel.first_reduction]
     if opt.op not in OF_REDUCTIONS and 0 <= opt.axis < len(outputs):

@@ -22,12 +22,21 @@ class Estimates(NamedTuple):
     lds: int = 0
 
 
+INTEGERS = frozenset({"index", "int", "uint"})
+COUNTING = ELEMENTWISE | {Ops.RANGE, Ops.CONST, Ops.DEFINE_VAR}
+
+
 def estimate(ast: UOp) -> Estimates:
     """Counts every arithmetic node once for each combination of the ranges that it depends on."""
     ops, nbytes = 0, 0
-    touched: dict[UOp, int] = {}
+    # What a kernel loads and stores in one place it moves twice.
+    touched: dict[tuple[UOp, Ops], int] = {}
+    # Indices, and integers made of indices and numbers alone: an arange, say.
+    indices: set[UOp] = set()
     for u in toposort(ast):
-        if u.op in ELEMENTWISE and u.dtype.kind != "index" and u.op not in (Ops.CAST, Ops.BITCAST):
+        if u.dtype.kind in INTEGERS and u.op in COUNTING and indices.issuperset(u.src):
+            indices.add(u)
+        elif u.op in ELEMENTWISE and u.op not in (Ops.CAST, Ops.BITCAST):
             if not all(s.dtype.kind == "index" for s in u.src):
                 ops += volume(u)
         elif u.op is Ops.REDUCE:
@@ -36,7 +45,7 @@ def estimate(ast: UOp) -> Estimates:
             buffer = u.src[0].src[0]
             if buffer.op is Ops.PARAM:
                 count = min(volume(u.src[0]), buffer.arg.size) * buffer.dtype.itemsize
-                touched[buffer] = max(touched.get(buffer, 0), count)
+                touched[buffer, u.op] = max(touched.get((buffer, u.op), 0), count)
     nbytes = sum(touched.values())
     return Estimates(ops, nbytes)
 
@@ -51,12 +60,20 @@ def bytes_of_accesses(linear: Linear) -> int:
             loops.append(int(u.src[0].vmax))
         elif u.op is Ops.END:
             loops.pop()
-        elif u.op in (Ops.LOAD, Ops.STORE) and u.src[0].src[0].op is Ops.PARAM:
+        elif u.op in (Ops.LOAD, Ops.STORE) and memory_of(u).op is Ops.PARAM:
             at, value = u.src[0], u if u.op is Ops.LOAD else u.src[1]
             lanes = [r for r in {*at.ranges, *value.ranges} if r.arg.kind.is_lane]
             count = prod(loops) * prod([int(r.src[0].vmax) for r in lanes])
             total += count * at.src[0].dtype.itemsize
     return total
+
+
+def memory_of(u: UOp) -> UOp:
+    """What a LOAD or STORE goes to."""
+    memory = u.src[0].src[0]
+    while memory.op is Ops.AFTER:
+        memory = memory.src[0]
+    return memory
 
 
 def volume(u: UOp) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import Opt
+from aster_ml.compat.translate import as_kernel
 from aster_ml.device import Device
 from aster_ml.engine.compile import render
 from aster_ml.engine.estimate import Estimates, bytes_of_accesses, estimate
@@ -87,6 +88,7 @@ def get_program(
             f"get_program: {ast!r} is no kernel; the `ast` of an item of Tensor.schedule is one, "
             "unless the item is a copy or a view"
         )
+    ast = as_kernel(ast)
     name = Device.canonicalize(device)
     target = Device[name].target
     asked = None if opts is None else tuple(opts)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from aster_ml.backend import Call, Graph
+import numpy as np
+
 from aster_ml.config import DEBUG, debug_shown
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import Compiled
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.launch import Bound, run_step, size_now, variables_now
+from aster_ml.engine.replan import move_together
 from aster_ml.errors import InternalError
 from aster_ml.helpers import pluralize
 from aster_ml.schedule.split import Step
@@ -34,6 +37,11 @@ class Recorded:
     compiled: Compiled | None
     buffers: list[Any]
     values: dict[str, int]
+
+    @property
+    def bufs(self) -> list[Buffer | None]:
+        """The buffers, None for what each call exchanges."""
+        return [b if isinstance(b, Buffer) else None for b in self.buffers]
 
 
 @dataclass
@@ -52,6 +60,7 @@ class Place:
 
     def __init__(self, number: int, recorded: Buffer) -> None:
         self.number = number
+        self.device = recorded.device
         self.size, self.dtype, self.start = recorded.size, recorded.dtype, recorded.offset
 
     def show(self, b: Buffer) -> Buffer:
@@ -160,6 +169,17 @@ class Recorder:
         )
 
 
+def move_to_host(b: Buffer) -> None:
+    """Lets a buffer be memory of the host that is no device's, where the device can use that."""
+    if not b.nbytes or b.opaque is not None:
+        return
+    data = np.frombuffer(bytes(b.as_memoryview()), dtype=np.uint8).copy()
+    if b.allocator is not None and b.allocator.can_wrap(data, b.dtype.itemsize):
+        b.deallocate()
+        b.opaque = data
+        b.allocate()
+
+
 def span(b: Buffer) -> tuple[int, int, int]:
     """Which memory, and which bytes of it."""
     return id(b.base), b.offset, b.offset + b.nbytes
@@ -197,19 +217,43 @@ class Replay:
     """A recording, ready to run again with other memory in some places.
 
     `inputs` are the buffers that may be exchanged; everything else stays as recorded. The first
-    `borrowed` of them belong to callers: they are held no longer than a run takes.
+    `borrowed` of them belong to callers: they are held no longer than a run takes. Of the rest,
+    what is not `kept` (ids of memory) has no content between runs that anything needs.
     """
 
-    def __init__(self, items: list[Recorded], inputs: Sequence[Buffer], borrowed: int = 0) -> None:
+    def __init__(
+        self,
+        items: list[Recorded],
+        inputs: Sequence[Buffer],
+        borrowed: int = 0,
+        kept: Iterable[int] = (),
+    ) -> None:
         self.items = items
+        self.sizes = [(b.device, b.size, b.dtype) for b in inputs]
+        self.borrowed = borrowed
+        kept = {*kept, *[id(b.base) for b in inputs]}
+        bases = {id(b.base): b.base for item in items for b in item.buffers}
+        self.scratch = [base for number, base in bases.items() if number not in kept]
+        self.is_free = False
+        # Told when memory has moved.
+        self.on_move: list[Callable[[], None]] = []
+        self.arrange(inputs)
+        if DEBUG >= 1 and debug_shown("jit"):
+            graphs = sum(isinstance(p, Segment) for p in self.parts)
+            print(
+                f"jit: recorded {pluralize('step', len(items))}, {self.kernels} of them in "
+                f"{pluralize('native graph', graphs)}"
+            )
+
+    def arrange(self, inputs: Sequence[Buffer]) -> None:
+        """Makes native graphs of the steps, with these inputs for now."""
         self.parts: list[Segment | Recorded] = []
         # For each input: where it stands, as (graph, call, slot, byte offset in it, bytes).
         self.uses: list[list[tuple[Graph, int, int, int, int]]] = [[] for _ in inputs]
         self.number = {id(b.base): i for i, b in enumerate(inputs)}
         self.current: list[Buffer | weakref.ref[Buffer]] = [
-            weakref.ref(b) if i < borrowed else b for i, b in enumerate(inputs)
+            weakref.ref(b) if i < self.borrowed else b for i, b in enumerate(inputs)
         ]
-        self.borrowed = borrowed
         self.build()
         native = [
             c
@@ -221,7 +265,7 @@ class Replay:
         self.ops = sum(c.estimates.ops for c in native)
         self.mem = sum(c.estimates.mem for c in native)
         self.kernels = len(native)
-        for item in items:
+        for item in self.items:
             # What was recorded on a caller's memory is a place for others' from now on.
             item.buffers = [
                 Place(i, b) if (i := self.number.get(id(b.base))) is not None else b
@@ -229,12 +273,54 @@ class Replay:
             ]
         # Other memory may have these addresses later.
         self.number = {}
-        if DEBUG >= 1 and debug_shown("jit"):
-            graphs = sum(isinstance(p, Segment) for p in self.parts)
-            print(
-                f"jit: recorded {pluralize('step', len(items))}, {self.kernels} of them in "
-                f"{pluralize('native graph', graphs)}"
-            )
+
+    def rearrange(self) -> None:
+        """Makes the native graphs again, after memory has moved."""
+        before = list(self.current)
+        inputs = []
+        for current, (device, size, dtype) in zip(before, self.sizes, strict=True):
+            # A caller's memory may be a view, or gone: other memory stands for it for a moment.
+            found = current if isinstance(current, Buffer) else Buffer(device, size, dtype)
+            inputs.append(found.ensure_allocated())
+        for item in self.items:
+            item.buffers = [
+                b if isinstance(b, Buffer) else b.show(inputs[b.number]) for b in item.buffers
+            ]
+        self.arrange(inputs)
+        for number, current in enumerate(before[: self.borrowed]):
+            found = current() if isinstance(current, weakref.ref) else current
+            if found is not None and found.is_allocated():
+                self.set_input(number, found)
+
+    def free_intermediates(self) -> None:
+        """Gives back the memory that nothing needs between two runs; the next run takes it again.
+
+        Results that somebody still has stay readable: they go to memory of the host, where the
+        device works on that too.
+        """
+        named = {id(b.base) for b in storage.BUFFERS.values()}
+        for base in self.scratch:
+            if base.is_allocated() and id(base) not in named:
+                base.deallocate()
+        for result in self.current[self.borrowed :]:
+            if isinstance(result, Buffer) and result is result.base and result.is_allocated():
+                if id(result) in named:
+                    move_to_host(result)
+                else:
+                    result.deallocate()
+        self.is_free = True
+
+    def replan_buffers_memory_layout(self) -> None:
+        """Puts the memory of all steps in one block a device, intermediates in turn.
+
+        What lives on between runs (weights, say) is copied there, under the names that it has.
+        Then nothing is left for `free_intermediates`.
+        """
+        move_together(self.items, self.scratch)
+        self.scratch = []
+        self.rearrange()
+        for tell in self.on_move:
+            tell()
 
     @property
     def jit_cache(self) -> list[Recorded]:
@@ -324,6 +410,11 @@ class Replay:
 
     def run(self, values: dict[str, int]) -> None:
         """Runs everything, with these values of the variables."""
+        if self.is_free:
+            for base in self.scratch:
+                base.ensure_allocated()
+            self.is_free = False
+            self.rearrange()
         for part in self.parts:
             if isinstance(part, Segment):
                 for call, slot, name in part.variables:

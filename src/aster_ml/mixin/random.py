@@ -14,7 +14,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -57,12 +57,18 @@ class Streams:
         self.counters: dict[str, int] = {}
         # The key words of the devices, in the order in which they first drew.
         self.keys: dict[str, int] = {}
+        # For each device in use tensors that show its key and where it stands, and the memory of
+        # the latter. `kind` makes the tensors; set by the layer that has them.
+        self.kind: Callable[..., Any] | None = None
+        self.seeds: dict[str, Any] = {}
+        self.places: dict[str, Any] = {}
+        self.shown: dict[str, np.ndarray[Any, Any]] = {}
 
     def reset(self, seed: int) -> None:
         """Starts all streams again from a seed."""
         self.seed = seed & WORD
-        self.counters.clear()
-        self.keys.clear()
+        for table in (self.counters, self.keys, self.seeds, self.places, self.shown):
+            table.clear()
 
     def take(self, device: str, count: int) -> tuple[int, int]:
         """The key word of a device, and the counter from which `count` words are taken."""
@@ -71,6 +77,13 @@ class Streams:
         if device not in self.keys:
             number = len(self.keys).to_bytes(4, "big")
             self.keys[device] = int.from_bytes(hashlib.sha256(number).digest()[-4:], "big")
+        if device not in self.shown and self.kind is not None:
+            self.shown[device] = np.zeros(1, dtype=np.uint32)
+            words = np.array([self.keys[device], self.seed], dtype=np.uint32)
+            self.seeds[device] = self.kind(words, "CPU")
+            self.places[device] = self.kind(self.shown[device], "CPU")
+        if device in self.shown:
+            self.shown[device][0] = (counter + count) & WORD
         return self.keys[device], counter
 
 
@@ -164,9 +177,28 @@ def unit_floats(bits: UOp, dtype: DType) -> UOp:
 
 
 class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
-    """Tensors of random numbers."""
+    """Tensors of random numbers.
+
+    For each device that has drawn since the seed was set, `_device_seeds` has the two words of its
+    key and `_device_rng_counters` how many words it has used up, as tensors on the CPU.
+    """
 
     __slots__ = ()
+    _device_seeds: ClassVar[dict[str, Any]] = STREAMS.seeds
+    _device_rng_counters: ClassVar[dict[str, Any]] = STREAMS.places
+
+    @classmethod
+    def _threefry_random_bits(cls, key: Self, counts0: Self, counts1: Self) -> Self:
+        """Two random uint32 for each pair of counters, the first of each pair in front.
+
+        Shapes: key int [2], counts0 int [n], counts1 int [n] -> [2 * n].
+        """
+        words = [key.uop.mop(Ops.SHRINK, ((i, i + 1),)) for i in (0, 1)]
+        pairs = join_words(counts0.uop, counts1.uop)
+        low, high = split_words(
+            pairs.alu(Ops.THREEFRY, join_words(words[0], words[1]).broadcast_to(pairs.shape))
+        )
+        return cls.from_uop(low, False).cat(cls.from_uop(high, False))
 
     @staticmethod
     def manual_seed(seed: int = 0) -> None:
