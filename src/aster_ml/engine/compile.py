@@ -16,9 +16,10 @@ from pathlib import Path
 from aster_ml.backend import Backend, Program
 from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import Opt
-from aster_ml.config import CACHE, DEBUG, SPEC, debug_shown, stage_key
+from aster_ml.config import BEAM, CACHE, DEBUG, SPEC, debug_shown, stage_key
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.estimate import Estimates, estimate
+from aster_ml.engine.search import can_search, find_opts
 from aster_ml.errors import DeviceError
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.c import CRenderer
@@ -117,6 +118,8 @@ def compile_or_load(
     ast: UOp, backend: Backend, target: Target, opts: tuple[Opt, ...] | None
 ) -> Compiled:
     """From the disk cache, else from scratch."""
+    if BEAM and opts is None and can_search(ast, target):
+        opts = find_opts(ast, backend.name, target)
     disk_key = None
     if CACHE and target.language in ("llvm", "c") and DEBUG < 3 and not SPEC:
         disk_key = hashlib.blake2b(

@@ -1,0 +1,347 @@
+"""BEAM=n: faster schedules than the default one, found by trying its neighbours.
+
+Receives a kernel AST and the name of its device; returns Opts. Candidates are compiled and run in
+processes of their own (`search_worker`), which may fail or crash; what is not proven right and
+faster is not taken. The best schedule is kept on disk as text that a person can read, under a name
+made of the kernel, the target and the settings, and later processes read it from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from aster_ml.codegen.lower import schedule_kernel
+from aster_ml.codegen.neighbours import applied, neighbours
+from aster_ml.codegen.opts import Opt, parse_opts
+from aster_ml.config import BEAM, BEAM_SECONDS, CACHE, DEBUG, DETERMINISTIC, SETTINGS, debug_shown
+from aster_ml.runtime.object_cache import cache_folder
+from aster_ml.target import Target
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.text import to_text
+
+# A schedule that is faster by less than this is not told apart from noise.
+LEAST_GAIN = 1.03
+# Seconds of runs for each candidate, and for the last comparison with the default.
+TRIAL_S, FINAL_S, FINAL_ROUNDS = 0.01, 0.05, 3
+# A candidate that takes longer to compile or to run than this is given up.
+CANDIDATE_TIMEOUT_S = 20.0
+# What is compiled side by side before it is timed, a worker.
+BATCH = 4
+
+
+class Found(NamedTuple):
+    """The best schedule of a kernel: its Opts, microseconds of it and of the default."""
+
+    opts: tuple[Opt, ...]
+    microseconds: float
+    default_microseconds: float
+    tried: int
+
+
+class WorkerError(Exception):
+    """A worker could not do what it was asked; the text says why."""
+
+
+class Worker(AbstractContextManager["Worker"]):
+    """A process that tries schedules of one kernel; it is started anew after a crash."""
+
+    def __init__(self, ast: UOp, device: str, folder: Path) -> None:
+        self.opening = {"do": "open", "ast": to_text(ast), "device": device}
+        self.environment = worker_environment(folder)
+        self.process: subprocess.Popen[str] | None = None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> subprocess.Popen[str]:
+        """The process, started where there is none."""
+        if self.process is None:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "aster_ml.engine.search_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                encoding="utf-8",
+                env=self.environment,
+            )
+            self.exchange(self.process, self.opening)
+        return self.process
+
+    def stop(self) -> None:
+        """Ends the process."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def ask(self, what: str, opts: tuple[Opt, ...] | None, budget_s: float = 0.0) -> float:
+        """One request for a candidate (None is the default schedule): seconds a run, or 0.
+
+        Raises: WorkerError where the candidate failed, crashed or took too long.
+        """
+        text = None if opts is None else " ".join(map(repr, opts))
+        try:
+            answer = self.exchange(self.start(), {"do": what, "opts": text, "budget_s": budget_s})
+        except OSError as error:
+            self.stop()
+            raise WorkerError(str(error)) from None
+        return float(answer.get("seconds", 0.0))
+
+    def exchange(self, process: subprocess.Popen[str], request: dict[str, Any]) -> dict[str, Any]:
+        """A line there and a line back, in time."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        watch = threading.Timer(CANDIDATE_TIMEOUT_S, process.kill)
+        watch.start()
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        finally:
+            watch.cancel()
+        if not line:
+            self.stop()
+            raise WorkerError("the process ended, or had to be")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(str(answer["error"]))
+        return answer
+
+
+def worker_environment(folder: Path) -> dict[str, str]:
+    """Our settings, a disk cache that only this search has, and no search inside of it."""
+    root = Path(__file__).resolve().parents[2]
+    paths = [str(root), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {
+        **os.environ,
+        **{name: str(s.value) for name, s in SETTINGS.items() if "codegen" in s.affects},
+        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+        "CACHEDIR": str(folder),
+        "CACHE": "1",
+        "BEAM": "0",
+        "DEBUG": "0",
+        "SPEC": "0",
+    }
+
+
+class Search:
+    """A beam search around the default schedule of one kernel."""
+
+    def __init__(
+        self, ast: UOp, device: str, target: Target, workers: list[Worker], seconds: float
+    ) -> None:
+        self.ast = ast
+        self.device = device
+        self.target = target
+        self.workers = workers
+        self.stop_at = time.monotonic() + seconds
+        self.tried = 0
+
+    def run(self, width: int) -> Found | None:
+        """The best schedule that was proven; None where even the default could not be timed."""
+        default = tuple(schedule_kernel(self.ast, self.target).applied)
+        usual = self.measure(None)
+        if usual is None:
+            return None
+        best: list[tuple[float, tuple[Opt, ...]]] = [(usual, default)]
+        seen = {default}
+        while time.monotonic() < self.stop_at:
+            near = [c for _, opts in best for c in neighbours(self.ast, self.target, opts)]
+            fresh = [c for c in dict.fromkeys(near) if c not in seen]
+            seen.update(fresh)
+            timed = list(self.try_all(fresh))
+            better = sorted([*best, *timed])[:width]
+            if better[0][0] * LEAST_GAIN > best[0][0]:
+                best = better
+                break
+            best = better
+        return self.settle(default, best[0][1])
+
+    def settle(self, default: tuple[Opt, ...], opts: tuple[Opt, ...]) -> Found:
+        """Compares the best with the default again, in turns: only a clear gain counts."""
+        ours, theirs = float("inf"), float("inf")
+        for _ in range(FINAL_ROUNDS):
+            theirs = min(theirs, self.measure(None, FINAL_S) or theirs)
+            ours = min(ours, self.measure(opts, FINAL_S) or ours)
+        if ours * LEAST_GAIN > theirs:
+            opts, ours = default, theirs
+        return Found(opts, ours * 1e6, theirs * 1e6, self.tried)
+
+    def try_all(self, candidates: list[tuple[Opt, ...]]) -> Iterable[tuple[float, tuple[Opt, ...]]]:
+        """Compiles some side by side, then times them one after another, while there is time."""
+        size = BATCH * len(self.workers)
+        with ThreadPoolExecutor(len(self.workers)) as pool:
+            for i in range(0, len(candidates), size):
+                if time.monotonic() > self.stop_at:
+                    return
+                some = candidates[i : i + size]
+                parts = [some[w :: len(self.workers)] for w in range(len(self.workers))]
+                compiled = list(pool.map(self.compile_some, self.workers, parts))
+                for opts in [c for part in compiled for c in part]:
+                    seconds = self.measure(opts)
+                    self.tried += 1
+                    if seconds is not None:
+                        yield seconds, opts
+
+    def compile_some(
+        self, worker: Worker, candidates: list[tuple[Opt, ...]]
+    ) -> list[tuple[Opt, ...]]:
+        """Those that can be compiled."""
+        good = []
+        for opts in candidates:
+            if time.monotonic() > self.stop_at:
+                break
+            try:
+                worker.ask("compile", opts)
+            except WorkerError:
+                continue
+            good.append(opts)
+        return good
+
+    def measure(self, opts: tuple[Opt, ...] | None, budget_s: float = TRIAL_S) -> float | None:
+        """Seconds of a run whose results are right; None where it is not."""
+        try:
+            return self.workers[0].ask("time", opts, budget_s)
+        except WorkerError:
+            return None
+
+
+# keeping what was found
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of one kernel, as a file of text has it."""
+
+    beam: int
+    opts: tuple[Opt, ...]
+
+
+# Without a disk cache, what this process has found.
+REMEMBERED: dict[str, Record] = {}
+
+
+def record_name(ast: UOp, target: Target) -> str:
+    """A name for a kernel on a target under the settings of now, equal in every process."""
+    settings = [
+        f"{s.name}={s.value}" for s in SETTINGS.values() if "codegen" in s.affects and s is not BEAM
+    ]
+    text = "|".join([ast.key, target.key, *settings])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def record_path(name: str) -> Path | None:
+    """The file of a record; None without a disk cache."""
+    folder = cache_folder() if CACHE else None
+    return None if folder is None else folder / "schedules" / f"{name}.txt"
+
+
+def record_text(ast: UOp, target: Target, width: int, found: Found) -> str:
+    """The file: what was found, and beside it what it was compared with."""
+    default = " ".join(map(repr, schedule_kernel(ast, target).applied))
+    return (
+        f"# The fastest schedule of a kernel among {found.tried} that were tried.\n"
+        f"beam {width}\n"
+        f"opts {' '.join(map(repr, found.opts))}\n"
+        f"microseconds {found.microseconds:.2f}\n"
+        f"default opts {default}\n"
+        f"default microseconds {found.default_microseconds:.2f}\n"
+        f"target {target.key}\n\n"
+        f"{to_text(ast)}\n"
+    )
+
+
+def read_record(text: str) -> Record | None:
+    """What a file says; None where it is none of ours."""
+    head = text.split("\n\n", 1)[0]
+    values = {key: rest for key, _, rest in (line.partition(" ") for line in head.splitlines())}
+    try:
+        return Record(int(values["beam"]), parse_opts(values["opts"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def look_up(name: str) -> Record | None:
+    """What is known under a name."""
+    path = record_path(name)
+    if path is None:
+        return REMEMBERED.get(name)
+    try:
+        return read_record(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def keep(name: str, record: Record, text: str) -> None:
+    """Writes a record where later processes find it; at least this one knows it from now on."""
+    REMEMBERED[name] = record
+    path = record_path(name)
+    if path is None:
+        return
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.replace(path)
+    except OSError:
+        # A folder that cannot be written is told of where kernels are stored.
+        temporary.unlink(missing_ok=True)
+
+
+def can_search(ast: UOp, target: Target) -> bool:
+    """Whether trying schedules of this kernel can lead anywhere."""
+    return (
+        bool(BEAM)
+        and not DETERMINISTIC
+        and target.language in ("llvm", "c")
+        and (ast.arg is None or (ast.arg.opts is None and not ast.arg.in_order))
+        and all(u.op is not Ops.DEFINE_VAR for u in toposort(ast))
+    )
+
+
+def find_opts(ast: UOp, device: str, target: Target) -> tuple[Opt, ...] | None:
+    """The fastest Opts that are known, or that a search finds now; None for the default ones."""
+    name = record_name(ast, target)
+    width = int(BEAM.value)
+    known = look_up(name)
+    if known is not None and known.beam >= width and applied(ast, target, known.opts) is not None:
+        return known.opts
+    start = time.monotonic()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aster-beam-")))
+        count = max(1, min(os.cpu_count() or 1, 8))
+        workers = [stack.enter_context(Worker(ast, device, folder)) for _ in range(count)]
+        search = Search(ast, device, target, workers, float(BEAM_SECONDS.value))
+        found = search.run(width)
+    if found is None:
+        return None
+    keep(name, Record(width, found.opts), record_text(ast, target, width, found))
+    if DEBUG >= 2 and debug_shown("codegen"):
+        print(
+            f"searched {time.monotonic() - start:.1f} s, {found.tried} schedules: "
+            f"{found.default_microseconds:.1f} us as it was, {found.microseconds:.1f} us with "
+            f"{' '.join(map(repr, found.opts)) or 'no Opts'}"
+        )
+    return found.opts

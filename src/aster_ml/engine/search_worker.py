@@ -1,0 +1,176 @@
+"""The process in which schedules are tried: `python -m aster_ml.engine.search_worker`.
+
+Requests and answers are a line of JSON each. `open` gives the kernel (as text) and its device;
+`compile` compiles it with some Opts and leaves the result in the disk cache, which all workers of a
+search share; `time` runs it, compares what it writes with what the default schedule writes, and
+says how long it takes. An answer has "error" where that did not work. Whatever goes wrong here,
+even a crash, costs the search one candidate.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import zlib
+from typing import Any
+
+import numpy as np
+
+from aster_ml.backend import Backend
+from aster_ml.codegen.opts import parse_opts
+from aster_ml.device import Buffer, Device
+from aster_ml.engine.compile import Compiled, compile_kernel
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.text import parse
+
+Answer = dict[str, Any]
+Array = np.ndarray[Any, Any]
+# Results of another order of additions may differ so far, relative to the largest value; by size
+# of the element in bytes (narrower ones are fp8).
+TOLERANCES = {2: 2e-2, 4: 1e-4, 8: 1e-10}
+# A sample is at least so long, so that the clock's grain does not matter.
+SMALLEST_S = 2e-4
+MAX_DRAWN = 1 << 20
+
+
+def index_slots(ast: UOp) -> set[int]:
+    """Slots of the buffers whose elements are used as indices: they have to lie inside others."""
+    found = set()
+    for u in toposort(ast):
+        if u.op is Ops.INDEX:
+            for x in toposort(u.src[1]):
+                if x.op is Ops.LOAD:
+                    found |= {p.arg.slot for p in toposort(x) if p.op is Ops.PARAM}
+    return found
+
+
+def draw(slot: int, buffer: Buffer, is_index: bool) -> Array:
+    """What a buffer holds while a kernel is tried: small numbers; zeros where they are indices."""
+    size, dtype = buffer.size, buffer.dtype
+    rng = np.random.default_rng(zlib.crc32(f"slot {slot}".encode()))
+    if is_index:
+        values = np.zeros(size)
+    elif dtype.kind == "float":
+        values = np.resize(rng.uniform(-1, 1, min(size, MAX_DRAWN)), size)
+    elif dtype.kind == "int":
+        values = np.resize(rng.integers(-8, 8, min(size, MAX_DRAWN)), size)
+    else:
+        values = np.resize(rng.integers(0, 2, min(size, MAX_DRAWN)), size)
+    return values.astype(buffer.numpy().dtype)
+
+
+class Bench:
+    """One kernel, its buffers, and what the default schedule makes of them."""
+
+    def __init__(self, ast: UOp, device: str) -> None:
+        self.ast = ast
+        self.backend: Backend = Device[device]
+        params = sorted([u for u in toposort(ast) if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
+        indices = index_slots(ast)
+        self.slots = [p.arg.slot for p in params]
+        self.buffers = [Buffer(device, p.arg.size, p.dtype).allocate() for p in params]
+        self.contents = [
+            draw(slot, buffer, slot in indices) for slot, buffer in zip(self.slots, self.buffers)
+        ]
+        self.expected: dict[int, Array] | None = None
+
+    def compiled(self, opts: str | None) -> Compiled:
+        """The kernel with these Opts; None are the default ones."""
+        chosen = None if opts is None else parse_opts(opts)
+        return compile_kernel(self.ast, self.backend, chosen)
+
+    def launch(self, kernel: Compiled) -> None:
+        """Runs it once."""
+        handles = tuple([b.handle for b in self.buffers])
+        n = kernel.n
+        assert isinstance(n, int), "a kernel with symbolic sizes is not searched"
+        kernel.program(handles, (), (n,), (kernel.parts,))
+
+    def results(self, kernel: Compiled) -> dict[int, Array]:
+        """What it writes when every buffer holds what it held at first."""
+        for buffer, content in zip(self.buffers, self.contents):
+            buffer.copyin(content)
+        self.launch(kernel)
+        return {
+            slot: buffer.numpy(copy=True)
+            for slot, buffer in zip(self.slots, self.buffers)
+            if slot in kernel.written
+        }
+
+    def is_right(self, found: dict[int, Array]) -> bool:
+        """Whether results are those of the default schedule, up to rounding."""
+        if self.expected is None:
+            self.expected = self.results(self.compiled(None))
+        return found.keys() == self.expected.keys() and all(
+            same_numbers(found[slot], self.expected[slot]) for slot in found
+        )
+
+    def seconds(self, kernel: Compiled, budget_s: float) -> float:
+        """The quickest of as many runs as the budget has room for."""
+        start = time.perf_counter()
+        self.launch(kernel)
+        inner = max(1, min(1000, int(SMALLEST_S / max(time.perf_counter() - start, 1e-7))))
+        best, stop = float("inf"), time.perf_counter() + budget_s
+        while True:
+            start = time.perf_counter()
+            for _ in range(inner):
+                self.launch(kernel)
+            end = time.perf_counter()
+            best = min(best, (end - start) / inner)
+            if end >= stop:
+                return best
+
+
+def same_numbers(a: Array, b: Array) -> bool:
+    """Equal integers; floats within rounding of the largest, infinities in the same place."""
+    tolerance = TOLERANCES.get(a.dtype.itemsize, 0.2)
+    if a.dtype.kind not in "fV":
+        return bool(np.array_equal(a, b))
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return False
+    size = float(np.abs(b[finite]).max(initial=0.0))
+    allowed = tolerance * size + 1e-30
+    return bool((np.abs(a[finite] - b[finite]) <= allowed).all())
+
+
+class Server:
+    """Answers requests about one kernel at a time."""
+
+    def __init__(self) -> None:
+        self.bench: Bench | None = None
+
+    def answer(self, request: dict[str, Any]) -> Answer:
+        """One request."""
+        what = request["do"]
+        if what == "open":
+            self.bench = Bench(parse(request["ast"]), request["device"])
+            return {}
+        assert self.bench is not None, "no kernel is open"
+        kernel = self.bench.compiled(request["opts"])
+        if what == "compile":
+            return {}
+        if not self.bench.is_right(self.bench.results(kernel)):
+            return {"error": "the results differ"}
+        return {"seconds": self.bench.seconds(kernel, request["budget_s"])}
+
+
+def main() -> None:
+    """Serves until the input ends."""
+    server = Server()
+    for line in sys.stdin:
+        try:
+            answer = server.answer(json.loads(line))
+        except Exception as error:
+            # Any failure is one of the candidate; the search goes on.
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""BEAM: schedules near the default one are tried in other processes; the best is kept as text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aster_ml import Context, Tensor
+from aster_ml.codegen.lower import lower, schedule_kernel
+from aster_ml.codegen.neighbours import near, neighbours
+from aster_ml.codegen.opts import Opt, OptOps, parse_opts
+from aster_ml.config import stage_key
+from aster_ml.device import Device
+from aster_ml.engine import search, search_worker
+from aster_ml.engine.search import Found, Search, Worker, WorkerError
+from aster_ml.target import Target
+from aster_ml.uop.node import UOp
+from aster_ml.uop.text import to_text
+
+TARGET = Target("CPU", "llvm", arch="example", vector_bits=256, vector_registers=16, threads=2)
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path: Path) -> Iterator[Path]:
+    """A disk cache of its own for each test."""
+    with Context(CACHEDIR=str(tmp_path)):
+        search.REMEMBERED.clear()
+        yield tmp_path
+
+
+def kernel_of(value: Tensor) -> UOp:
+    [step] = [s for s in value.schedule() if s.ast is not None]
+    return step.ast
+
+
+def product(n: int = 24) -> Tensor:
+    a, b = Tensor.rand(n, n).realize(), Tensor.rand(n, n).realize()
+    return (a @ b).relu()
+
+
+def values_of(n: int = 24) -> tuple[Tensor, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal((n, n)).astype(np.float32) for _ in range(2))
+    return Tensor(a) @ Tensor(b), a @ b
+
+
+def test_neighbours_are_other_schedules_of_the_same_kernel() -> None:
+    ast = kernel_of(product())
+    start = tuple(schedule_kernel(ast, TARGET).applied)
+    found = neighbours(ast, TARGET, start)
+    assert len(found) > 10
+    assert start not in found
+    sinks = {schedule_kernel(ast, TARGET, opts).sink for opts in found}
+    assert len(sinks) == len(found)
+
+
+def test_neighbours_of_what_does_not_fit_are_none() -> None:
+    assert neighbours(kernel_of(product()), TARGET, (Opt(OptOps.UPCAST, 9, 4),)) == []
+
+
+def test_sizes_near_a_size() -> None:
+    assert near(4) == [2, 3, 5, 6]
+    assert near(2) == [3, 4]
+    assert near(64) == [32, 128]
+
+
+@pytest.mark.parametrize("shape", [(24, 24, 24), (7, 33, 5), (1, 128, 256)])
+def test_default_opts_asked_for_give_the_default_program(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    ast = kernel_of(Tensor.rand(m, k).realize() @ Tensor.rand(k, n).realize())
+    linear, opts = lower(ast, TARGET)
+    assert lower(ast, TARGET, parse_opts(" ".join(map(repr, opts))))[0] == linear
+
+
+@pytest.mark.slow
+def test_search_gives_right_results_and_is_kept_for_later_processes(cache_folder: Path) -> None:
+    program = (
+        "import numpy as np\n"
+        "from aster_ml import Tensor\n"
+        "from aster_ml.engine import search\n"
+        "a = np.arange(576, dtype=np.float32).reshape(24, 24) % 7\n"
+        "found = (Tensor(a) @ Tensor(a)).numpy()\n"
+        "assert np.array_equal(found, a @ a), found\n"
+        "print(len(search.REMEMBERED))\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    environment = {
+        "PYTHONPATH": str(root / "src"), "CACHEDIR": str(cache_folder), "BEAM": "2",
+        "BEAM_SECONDS": "3", "PATH": "/usr/bin:/bin",
+    }  # fmt: skip
+    searched = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        searched.append(int(done.stdout))
+    assert searched == [1, 0]
+    [path] = (cache_folder / "schedules").iterdir()
+    text = path.read_text()
+    record = search.read_record(text)
+    assert record is not None
+    assert record.beam == 2
+    assert f"opts {' '.join(map(repr, record.opts))}\n" in text
+
+
+def test_known_schedule_is_used_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, wanted = values_of()
+    ast, target = kernel_of(value), Device["CPU"].target
+    opts = (Opt(OptOps.UPCAST, 0, 3),)
+    with Context(BEAM=2):
+        name = search.record_name(ast, target)
+        text = search.record_text(ast, target, 2, Found(opts, 1.0, 2.0, 5))
+        search.keep(name, search.Record(2, opts), text)
+        monkeypatch.setattr(Search, "run", lambda self, width: pytest.fail("searched"))
+        assert search.find_opts(ast, "CPU", target) == opts
+        np.testing.assert_allclose(value.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_wider_beam_and_unfit_records_are_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ast, target = kernel_of(product()), Device["CPU"].target
+    better = (Opt(OptOps.UPCAST, 1, 4),)
+    monkeypatch.setattr(Search, "run", lambda self, width: Found(better, 1.0, 2.0, 9))
+    with Context(BEAM=3):
+        name = search.record_name(ast, target)
+        for beam, old in ((2, (Opt(OptOps.UPCAST, 0, 3),)), (3, (Opt(OptOps.UPCAST, 7, 3),))):
+            text = search.record_text(ast, target, beam, Found(old, 1.0, 2.0, 5))
+            search.keep(name, search.Record(beam, old), text)
+            assert search.find_opts(ast, "CPU", target) == better
+
+
+@pytest.mark.parametrize("text", ["", "beam many\nopts \n", "opts UPCAST(0,4)\n", "beam 2\nopts X"])
+def test_damaged_record_counts_as_none(text: str) -> None:
+    assert search.read_record(text) is None
+
+
+def test_record_of_no_opts_is_read() -> None:
+    assert search.read_record("# words\nbeam 1\nopts \n\nrest") == search.Record(1, ())
+
+
+def test_without_disk_cache_the_process_remembers(cache_folder: Path) -> None:
+    record = search.Record(1, (Opt(OptOps.UPCAST, 0, 4),))
+    with Context(CACHE=0):
+        search.keep("name", record, "text")
+        assert search.look_up("name") == record
+    assert search.look_up("name") is None
+    assert not list(cache_folder.iterdir())
+
+
+def test_wrong_results_failures_and_crashes_cost_one_candidate(tmp_path: Path) -> None:
+    ast = kernel_of(product())
+    with Worker(ast, "CPU", tmp_path) as worker:
+        usual = worker.ask("time", None, 0.0)
+        assert usual > 0
+        with pytest.raises(WorkerError, match="KernelOptError"):
+            worker.ask("time", (Opt(OptOps.UPCAST, 9, 4),), 0.0)
+        worker.start().kill()
+        with pytest.raises(WorkerError):
+            worker.ask("time", None, 0.0)
+        assert worker.ask("time", (Opt(OptOps.UPCAST, 0, 4),), 0.0) > 0
+
+
+def test_candidate_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Worker(kernel_of(product()), "CPU", tmp_path) as worker:
+        worker.ask("compile", None)
+        monkeypatch.setattr(search, "CANDIDATE_TIMEOUT_S", 0.2)
+        with pytest.raises(WorkerError, match="ended"):
+            worker.ask("time", None, 60.0)
+
+
+def test_other_results_are_noticed() -> None:
+    bench = search_worker.Bench(kernel_of(product()), "CPU")
+    right = bench.results(bench.compiled(None))
+    assert bench.is_right(right)
+    assert bench.is_right(bench.results(bench.compiled("UPCAST(0,4)")))
+    [slot] = right
+    wrong = {slot: right[slot] + np.float32(0.5)}
+    assert not bench.is_right(wrong)
+    assert not bench.is_right({})
+
+
+def test_buffers_that_index_others_hold_places_inside() -> None:
+    x, i = Tensor.rand(8).realize(), Tensor([7, 3]).realize()
+    ast = kernel_of(x[i] * 2)
+    slots = search_worker.index_slots(ast)
+    assert len(slots) == 1
+    bench = search_worker.Bench(ast, "CPU")
+    [content] = [c for s, c in zip(bench.slots, bench.contents) if s in slots]
+    assert not content.any()
+
+
+def test_search_without_time_keeps_the_default(tmp_path: Path) -> None:
+    ast, target = kernel_of(product()), Device["CPU"].target
+    with Worker(ast, "CPU", tmp_path) as worker:
+        found = Search(ast, "CPU", target, [worker], seconds=0.0).run(2)
+    assert found is not None
+    assert found.opts == tuple(schedule_kernel(ast, target).applied)
+    assert found.tried == 0
+
+
+def test_search_ends_in_its_time(tmp_path: Path) -> None:
+    ast, target = kernel_of(product()), Device["CPU"].target
+    start = time.monotonic()
+    with Worker(ast, "CPU", tmp_path) as worker:
+        found = Search(ast, "CPU", target, [worker], seconds=0.5).run(4)
+    assert found is not None
+    # A search stops between candidates; starting the worker and the last comparison come on top.
+    assert time.monotonic() - start < 60
+
+
+def test_what_is_not_searched() -> None:
+    ast, target = kernel_of(product()), Device["CPU"].target
+    assert not search.can_search(ast, target)
+    with Context(BEAM=2):
+        assert search.can_search(ast, target)
+        assert not search.can_search(ast, Target("NULL", "null"))
+        with Context(DETERMINISTIC=1):
+            assert not search.can_search(ast, target)
+
+
+def test_beam_is_part_of_the_keys_of_kernels() -> None:
+    before = stage_key("codegen")
+    with Context(BEAM=2):
+        assert stage_key("codegen") != before
+    with Context(BEAM_SECONDS=1):
+        assert stage_key("codegen") == before
+
+
+def test_kernel_travels_as_text() -> None:
+    ast = kernel_of(product())
+    assert search_worker.parse(to_text(ast)) is ast
