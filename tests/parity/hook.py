@@ -91,6 +91,9 @@ ROWS: dict[str, Row] = {
         ("aster_ml.compat.symbolic", "aster_ml.uop.symbolic"),
         "vectors are of the dialect, whose rules stand beside those for scalars",
     ),
+    "tinygrad.codegen": Row(
+        ("tests.parity.listing", "aster_ml.codegen"), "what is lowered is shown in the dialect"
+    ),
     "tinygrad.codegen.late.expander": Row(
         ("aster_ml.compat.symbolic",), "axes of lanes are of the dialect"
     ),

@@ -28,8 +28,6 @@ class InOrder(Linearizer):
         # For each axis, those that an END or REDUCE of it leaves open around it.
         self.around: dict[UOp, set[UOp]] = {}
         self.owner: dict[UOp, UOp] = {}
-        # Of a STORE, the axes that are closed right around it: it runs in them, come what may.
-        self.closed_around: dict[UOp, set[UOp]] = {}
         self.versions = 0
         self.find_loops()
 
@@ -44,11 +42,6 @@ class InOrder(Linearizer):
                 self.around.setdefault(r, set()).update(open_here - {r})
                 if u.op is Ops.REDUCE:
                     self.owner[r] = u
-            store = u
-            while store.op is Ops.END:
-                store = store.src[0]
-            if store.op is Ops.STORE:
-                self.closed_around.setdefault(store, set()).update(loops)
         waiting = list(self.around)
         while waiting:
             ready = [r for r in waiting if all(x in self.scope_of_loop for x in self.around[r])]
@@ -86,9 +79,7 @@ class InOrder(Linearizer):
             stores_below[u] = below | {u} if u.op is Ops.STORE else below
             if u.op in INLINE or u.op in FIRST or u.op is Ops.RANGE:
                 continue
-            scope = self.scope_for(u)
-            around = self.deepest(self.closed_around.get(u, set()))
-            self.scopes[u] = scope = around if around.depth > scope.depth else scope
+            scope = self.scopes[u] = self.scope_for(u)
             scope.items.append(u)
             for s in self.real_sources(u):
                 if u in self.loop_of_reduce and (s is u.src[0] or s in self.value_of(u)):

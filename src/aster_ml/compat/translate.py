@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from aster_ml.compat.dialect import Dialect
 from aster_ml.compat.kernels import KernelInfo
+from aster_ml.compat.symbolic import simplify_lanes
 from aster_ml.dtype import AddrSpace, DType, PtrDType, dtypes
 from aster_ml.errors import ArgumentError, UnsupportedError
 from aster_ml.uop.graph import reaches, substitute, toposort
@@ -150,7 +151,8 @@ class Translator:
             elif u.op is Ops.CAST and row[0].dtype is dtype:
                 result.append(row[0])
             else:
-                result.append(UOp(u.op, dtype, row, u.arg))
+                joined = sum_of_indices(u.op, dtype, row)
+                result.append(UOp(u.op, dtype, row, u.arg) if joined is None else joined)
         return tuple(result)
 
     def contract(self, u: UOp) -> tuple[UOp, ...]:
@@ -398,6 +400,10 @@ class Translator:
                     f"a {value.dtype.name} is stored to memory of {place.index.dtype.name}; "
                     "cast it first"
                 )
+            value, gate = kept_where(value, place)
+            if gate is FALSE:
+                continue
+            place = Place(place.index, gate)
             stored = place.index.store(value, None if place.gate is TRUE else place.gate)
             result.append(stored.end(*axes))
         return tuple(result)
@@ -414,7 +420,8 @@ class Translator:
             roots = tuple([flattened(e) for e in roots])
         name = info.function_name if info.name != "test" else ""
         arg = KernelArg(name, None if opts is None else " ".join(map(repr, opts)), ordered)
-        sink = self.with_sizes(UOp.sink(*roots, arg=arg))
+        said = None if arg == KernelArg() else arg
+        sink = simplify_lanes(self.with_sizes(UOp.sink(*roots, arg=said)))
         check_closed(sink)
         return numbered(sink)
 
@@ -434,6 +441,17 @@ def effect_sources(u: UOp) -> tuple[UOp, ...]:
     if u.op is Ops.END or u.op in MOVEMENT:
         return u.src[:1]
     return ()
+
+
+def kept_where(value: UOp, place: Place) -> tuple[UOp, UOp]:
+    """Storing what lies there already is storing nothing: value and gate of the store."""
+    if value.op is Ops.WHERE:
+        condition, yes, no = value.src
+        if no.op is Ops.LOAD and no.src == (place.index,):
+            return yes, join(place.gate, condition)
+        if yes.op is Ops.LOAD and yes.src == (place.index,):
+            return no, join(place.gate, condition.logical_not())
+    return value, place.gate
 
 
 def join(a: UOp, b: UOp) -> UOp:
@@ -468,6 +486,25 @@ def as_index(x: UOp) -> UOp:
         if below.vmin >= 0:
             return index_alu(x.op, below, UOp.index_const(x.src[1].arg))
     return UOp(Ops.CAST, INDEX, (x,))
+
+
+def sum_of_indices(op: Any, dtype: DType, row: tuple[UOp, ...]) -> UOp | None:
+    """A sum or product of indices as one index, where the author's dtype has room for it."""
+    if op not in PLAIN or dtype.kind not in ("int", "uint"):
+        return None
+    if not any(x.op is Ops.CAST for x in row) or not all(map(is_cast_index, row)):
+        return None
+    found = index_alu(op, as_index(row[0]), as_index(row[1]))
+    fits = dtype.min <= found.vmin and found.vmax <= dtype.max
+    return as_dtype(found, dtype) if fits else None
+
+
+def is_cast_index(x: UOp) -> bool:
+    """Whether a value is a number, or an index as another dtype that has room for it."""
+    if x.op is not Ops.CAST:
+        return x.op is Ops.CONST
+    inner = x.src[0]
+    return inner.dtype is INDEX and x.dtype.min <= inner.vmin and inner.vmax <= x.dtype.max
 
 
 def without_effects(u: UOp) -> UOp:

@@ -30,9 +30,11 @@ def new_calls(sources: tuple[UOp, ...], arg: CallArg) -> list[UOp]:
     result = []
     for i, source in enumerate(sources):
         u = UOp(Ops.CALL, source.dtype, sources, arg._replace(output=i))
-        if storage.stand_in(u) is not None:
-            # It has run on this memory before; now it is to run again.
-            u.forget()
+        # What has run on this memory before is to run again.
+        done = [p for p in (u, *parts(u)) if storage.stand_in(p) is not None]
+        for p in done:
+            p.forget()
+        if done:
             u = UOp(Ops.CALL, source.dtype, sources, arg._replace(output=i))
         PENDING.update(parts(u))
         result.append(u)

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from aster_ml.compat.dialect import Dialect
-from aster_ml.dtype import AddrSpace, DType, DTypeLike, dtypes, to_dtype
+from aster_ml.dtype import AddrSpace, DType, DTypeLike, PtrDType, dtypes, to_dtype
 from aster_ml.errors import ArgumentError, IndexRangeError, ShapeError
 from aster_ml.helpers import prod
 from aster_ml.uop.ops import Ops, ParamArg, ReduceArg, ScratchArg
+from aster_ml.uop.python_text import python_text
 
 WHOLE = slice(None)
 
@@ -33,6 +34,9 @@ class KernelMixin:
         """A node."""
         kind: Any = self.__class__
         return kind(op, dtype, src, arg)  # type: ignore[no-any-return]
+
+    def __str__(self) -> str:
+        return python_text(self)
 
     # memory
 
@@ -115,6 +119,8 @@ class KernelMixin:
         outside of its axis.
         """
         at = idx if isinstance(idx, tuple) else (idx,)
+        if isinstance(self.dtype, PtrDType) and len(at) == 1 and not isinstance(idx, slice):
+            return self.index(self.index_of(idx, self.dtype.size))  # type: ignore[attr-defined, no-any-return]
         shape = self.shape  # type: ignore[attr-defined]
         if shape is None or len(at) != len(shape):
             raise ShapeError(
@@ -141,7 +147,7 @@ class KernelMixin:
         """An index as a node; a negative int counts from the end."""
         if isinstance(i, self.__class__):
             return i
-        if isinstance(size, int) and not -size <= i < size:
+        if isinstance(size, int) and size >= 0 and not -size <= i < size:
             raise IndexRangeError(f"index {i} is outside of an axis of {size}")
         return self.make(Ops.CONST, dtypes.index, (), int(i) + (size if i < 0 else 0))
 

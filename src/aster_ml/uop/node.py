@@ -224,12 +224,16 @@ class UOp(KernelMixin, ShardMixin, SymbolMixin, ElementwiseMixin, MovementMixin,
     @property
     def vmin(self) -> Any:
         """Least value."""
-        return self.bounds[0]
+        if self._bounds is UNSET:
+            infer_iteratively(self, "_bounds", infer_bounds)
+        return self._bounds[0]
 
     @property
     def vmax(self) -> Any:
         """Greatest value."""
-        return self.bounds[1]
+        if self._bounds is UNSET:
+            infer_iteratively(self, "_bounds", infer_bounds)
+        return self._bounds[1]
 
     @property
     def ranges(self) -> frozenset[UOp]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import dtypes
 from aster_ml.uop.ops import Ops
 
@@ -99,8 +100,12 @@ def render_size(u: Any) -> str:
             pieces[x] = f"max({bracket(parts[0], ATOM)}, {bracket(parts[1], ATOM)})", ATOM
         elif x.op is Ops.CAST:
             pieces[x] = f"({x.dtype.name.removesuffix('32')})({parts[0][0]})", ATOM
-        elif x.op is Ops.CONST:
+        elif x.op is Ops.CONST or x.op is Dialect.VCONST:
             pieces[x] = repr(x.arg), ATOM
+        elif x.op is Dialect.VECTORIZE:
+            lanes = [p[0] for p in parts]
+            same = len(lanes) > 1 and len(set(lanes)) == 1
+            pieces[x] = f"{{{lanes[0]}, ...}}" if same else f"{{{','.join(lanes)}}}", ATOM
         else:
             pieces[x] = render_node(x, parts)
         if len(pieces[x][0]) > LIMIT:

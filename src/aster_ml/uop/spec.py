@@ -24,6 +24,7 @@ from aster_ml.uop.ops import (
     TERNARY,
     UNARY,
     BodyArg,
+    KernelArg,
     Ops,
 )
 from aster_ml.uop.rewrite import VERIFIERS
@@ -108,6 +109,10 @@ NO_ARG: Row = ("it has no argument", lambda u: u.arg is None)
 IS_VOID: Row = ("it has no value, so its dtype is void", lambda u: u.dtype is VOID)
 OF_INDEX: Row = ("its dtype is index", lambda u: u.dtype is INDEX)
 SAME_DTYPE: Row = ("its dtype is that of its first source", lambda u: u.dtype is u.src[0].dtype)
+SAME_RESULT: Row = (
+    "it has the dtype of the source that it is",
+    lambda u: u.dtype is u.src[u.arg.output].dtype,
+)
 ONE_SOURCE: Row = ("it has one source", lambda u: len(u.src) == 1)
 ARG_TYPE: Row = ("its argument is of the type for its op", lambda u: type(u.arg) is ARG_TYPES[u.op])
 SCALAR: Row = ("it is a scalar", lambda u: u.shape == ())
@@ -272,6 +277,14 @@ TENSOR: Table = {
         ("it has one index an axis of its result", lambda u: len(u.src) == 1 + len(u.arg.shape)),
         ("its indices are of dtype index", lambda u: all([i.dtype is INDEX for i in u.src[1:]])),
     ),
+    Ops.CALL: (
+        SAME_RESULT,
+        ARG_TYPE,
+        (
+            "its kernel has a source for each argument",
+            lambda u: max(u.arg.slots, default=0) < len(u.src),
+        ),
+    ),
     Ops.STORE: (
         IS_VOID,
         ("it has a target and a value", lambda u: len(u.src) == 2),
@@ -290,6 +303,8 @@ TENSOR: Table = {
     ),
 }
 
+# What an AFTER of a kernel waits for.
+MARKS = frozenset({Ops.BARRIER, Ops.STORE, Ops.END, Ops.RANGE})
 KERNEL: Table = {
     **dict.fromkeys(ELEMENTWISE, (*ALU_ROWS, SCALAR)),
     Ops.CONST: (*CONST_ROWS[:1], LEAF),
@@ -347,26 +362,26 @@ KERNEL: Table = {
     Ops.END: (
         IS_VOID,
         NO_ARG,
-        ("it ends a STORE", lambda u: u.src[0].op is Ops.STORE),
+        ("it ends a STORE, or what ends one", lambda u: u.src[0].op in (Ops.STORE, Ops.END)),
         ("it closes ranges, each once", lambda u: len(u.src) > 1 and are_ranges(u.src[1:])),
     ),
     Ops.AFTER: (
         SAME_DTYPE,
         (
-            "it is memory after barriers or stores",
-            lambda u: (
-                has_memory(u.src[0])
-                and all([s.op in (Ops.BARRIER, Ops.STORE, Ops.END) for s in u.src[1:]])
-            ),
+            "it is memory after barriers or stores, or in each turn of a loop",
+            lambda u: has_memory(u.src[0]) and all([s.op in MARKS for s in u.src[1:]]),
         ),
     ),
     Ops.BARRIER: (IS_VOID,),
     Ops.SINK: (
         IS_VOID,
-        NO_ARG,
+        (
+            "it says no more than its name, Opts and order",
+            lambda u: u.arg is None or type(u.arg) is KernelArg,
+        ),
         (
             "it holds stores and their ends",
-            lambda u: u.src and all([s.op in (Ops.STORE, Ops.END) for s in u.src]),
+            lambda u: all([s.op in (Ops.STORE, Ops.END) for s in u.src]),
         ),
     ),
 }
