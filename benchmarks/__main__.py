@@ -1,13 +1,14 @@
-"""The command: measures, prints the table, writes the files of a full run.
+"""The command: measures, prints the tables, writes the files of a full run; compares; renders.
 
-Exit codes: 0 measured, 1 where Aster failed a row or gave another result than its peers, 2 the
-command line was not understood.
+Exit codes: 0 measured, 1 where Aster failed a row or gave another result than its peers, or where
+`--check` finds a ratio that has fallen, 2 the command line was not understood.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import shutil
 import sys
@@ -15,15 +16,20 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import machine, report
+from benchmarks import check, machine, page, plots, report, results
 from benchmarks.libraries import LIBRARIES
 from benchmarks.measure import FULL, QUICK, Session, group_rows
 from benchmarks.peers import ROOT
-from benchmarks.results import Result
-from benchmarks.rows import ROWS
+from benchmarks.results import Data, Result
+from benchmarks.row import Row
+from benchmarks.rows import all_rows
+from benchmarks.sets import DEFAULT_SEED
 
 # torch.compile has to be asked for: compiling takes it minutes.
 DEFAULT_PEERS = ("torch", "jax", "numpy", "tinygrad")
+# What --check compares with where nothing else is asked for.
+CHECK_PEERS = ("torch", "numpy")
+NOTES = ROOT / "benchmarks" / "notes.toml"
 
 
 def parse_peer(text: str) -> tuple[str, str]:
@@ -73,15 +79,32 @@ def make_parser() -> argparse.ArgumentParser:
         "--threads",
         type=parse_threads,
         metavar="N,M",
-        help="take every row with each of these; else with all cores, a few rows with one too",
+        help="take every row with each of these; else with one and with all cores where the "
+        "number counts",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=DEFAULT_SEED, metavar="N", help="draw other random cases"
     )
     parser.add_argument("--list", action="store_true", help="name the rows and measure nothing")
+    parser.add_argument(
+        "--check",
+        type=Path,
+        metavar="RESULTS",
+        help="measure in the quick form against PyTorch and NumPy, and fail where a ratio is less "
+        "than half of the one in this results.json",
+    )
+    parser.add_argument(
+        "--render",
+        type=Path,
+        metavar="RESULTS",
+        help="measure nothing, write the page and its plots from this results.json",
+    )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="write results.json and performance.md here, whatever was measured; else a full run "
-        "of all rows writes them to their places in the repository",
+        help="write results.json, performance.md and plots/ here, whatever was measured; else a "
+        "full run of all rows writes them to their places in the repository",
     )
     return parser
 
@@ -93,76 +116,116 @@ def find_pythons(options: argparse.Namespace) -> dict[str, str]:
         return pythons
     given = dict(parse_peer(p) for p in os.environ.get("BENCH_PEERS", "").split())
     given.update(options.peer)
-    pythons.update(dict.fromkeys(DEFAULT_PEERS, sys.executable))
+    pythons.update(dict.fromkeys(CHECK_PEERS if options.check else DEFAULT_PEERS, sys.executable))
     pythons.update(given)
     return pythons
 
 
-def measure(options: argparse.Namespace, quick: bool) -> tuple[list[Result], Session]:
-    """All rows that are wanted, in the order of the table."""
-    rows = [
+def wanted_rows(options: argparse.Namespace, quick: bool) -> list[Row]:
+    """The rows that the command line asks for."""
+    return [
         r
-        for r in ROWS
+        for r in all_rows(options.seed, quick)
         if not options.only or any(r.matches(pattern, quick) for pattern in options.only)
     ]
+
+
+def measure(session: Session, rows: list[Row], options: argparse.Namespace) -> list[Result]:
+    """All these rows, in the order of the table."""
+    quick = session.form is QUICK
     order = {id(r): i for i, r in enumerate(rows)}
-    results: list[Result] = []
-    with tempfile.TemporaryDirectory(prefix="aster-bench-", ignore_cleanup_errors=True) as folder:
-        with Session(find_pythons(options), QUICK if quick else FULL, Path(folder)) as session:
-            session.look_around()
-            groups = list(group_rows(rows, options.threads, quick))
-            for i, group in enumerate(groups):
-                if sys.stderr.isatty():
-                    title = group.rows[0].title(quick)
-                    print(f"\r\033[K{i + 1}/{len(groups)} {title}", end="", file=sys.stderr)
-                results += session.run(group)
-            if sys.stderr.isatty():
-                print("\r\033[K", end="", file=sys.stderr)
-    results.sort(key=lambda r: order[id(r.row)])
-    return results, session
+    found: list[Result] = []
+    groups = list(group_rows(rows, options.threads, quick))
+    for i, group in enumerate(groups):
+        if sys.stderr.isatty():
+            title = group.rows[0].title(quick)[:60]
+            print(f"\r\033[K{i + 1}/{len(groups)} {title}", end="", file=sys.stderr)
+        found += session.run(group)
+        session.done = (i + 1) / len(groups)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    found.sort(key=lambda r: order[id(r.row)])
+    return found
+
+
+def check_again(
+    session: Session, rows: list[Row], options: argparse.Namespace, committed: Data, data: Data
+) -> int:
+    """Compares; measures once more what looks fallen. Returns the exit code."""
+    falls, compared = check.compare(committed, data["rows"])
+    for _ in range(check.ATTEMPTS - 1):
+        if not falls:
+            break
+        names = {f.name for f in falls}
+        again = [r for r in rows if r.title(session.form is QUICK) in names]
+        now = results.plain_data(measure(session, again, options), {})
+        falls = [f for f in check.compare(committed, now["rows"])[0] if f.name in names]
+    for fall in falls:
+        print(f"FALLEN: {fall}")
+    if not compared:
+        print("no row of this run has a ratio in the committed results; nothing was compared")
+        return 1
+    print(f"{compared} rows compared with the committed ratios, {len(falls)} fallen by half")
+    return int(bool(falls))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     options = make_parser().parse_args(argv)
-    quick = os.environ.get("BENCH_QUICK", "") not in ("", "0")
-    if options.list:
-        print("\n".join(r.title(quick) for r in ROWS))
+    quick = bool(options.check) or os.environ.get("BENCH_QUICK", "") not in ("", "0")
+    if options.render:
+        write(json.loads(options.render.read_text(encoding="utf-8")), options)
         return 0
-    where = machine.describe()
-    results, session = measure(options, quick)
-    if not results:
+    committed = json.loads(options.check.read_text(encoding="utf-8")) if options.check else None
+    rows = wanted_rows(options, quick)
+    if committed is not None:
+        names = {r["name"] for r in committed["rows"] if r["ratio_median"] is not None}
+        rows = [r for r in rows if r.title(quick) in names]
+    if options.list:
+        print("\n".join(r.title(quick) for r in rows))
+        return 0
+    if not rows:
         print("no row is named so; --list names them", file=sys.stderr)
         return 2
-    about: dict[str, object] = {
-        "form": session.form.name,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": where,
-        "versions": session.versions,
-        "left_out": session.left_out,
-    }
-    print("\n".join(report.plain_table(results)))
-    print()
-    for line in report.reasons(results, session.left_out):
-        print(line)
-    write(results, about, session, options)
-    return int(any(f.error for r in results for name, f in r.figures.items() if name == "aster"))
+    where = machine.describe()
+    with tempfile.TemporaryDirectory(prefix="aster-bench-", ignore_cleanup_errors=True) as folder:
+        with Session(find_pythons(options), QUICK if quick else FULL, Path(folder)) as session:
+            session.look_around()
+            found = measure(session, rows, options)
+            about: Data = {
+                "form": session.form.name,
+                "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+                "seed": options.seed,
+                "machine": where,
+                "versions": session.versions,
+                "left_out": session.left_out,
+            }
+            data = results.plain_data(found, about)
+            print("\n".join(report.plain_tables(data)))
+            print()
+            for line in report.reasons(data):
+                print(line)
+            code = int(bool(check.failed_rows(data["rows"])))
+            if committed is not None:
+                code |= check_again(session, rows, options, committed, data)
+    whole = not (options.only or options.no_peers or quick)
+    if options.out is not None or whole:
+        write(data, options)
+    return code
 
 
-def write(
-    results: list[Result], about: dict[str, object], session: Session, options: argparse.Namespace
-) -> None:
-    """The files, where they are wanted."""
-    page_folder, data_folder = options.out or ROOT / "docs", options.out or ROOT / "benchmarks"
-    if options.out is None and (options.only or options.no_peers or session.form is QUICK):
-        return
-    notes = report.read_notes(ROOT / "benchmarks" / "notes.toml")
-    page_folder.mkdir(parents=True, exist_ok=True)
-    data = report.results_json(results, about)
-    (data_folder / "results.json").write_text(data, encoding="utf-8", newline="\n")
-    page = report.performance_page(results, about, session.form, notes)
-    (page_folder / "performance.md").write_text(page, encoding="utf-8", newline="\n")
-    print(f"written: {data_folder / 'results.json'}, {page_folder / 'performance.md'}")
+def write(data: Data, options: argparse.Namespace) -> None:
+    """results.json, the page and its plots."""
+    folder = options.out or ROOT / "docs"
+    path = (options.out or ROOT / "benchmarks") / "results.json"
+    (folder / "plots").mkdir(parents=True, exist_ok=True)
+    if not options.render:
+        path.write_text(results.to_json(data), encoding="utf-8", newline="\n")
+    for name, svg in plots.all_plots(data).items():
+        (folder / "plots" / name).write_text(svg, encoding="utf-8", newline="\n")
+    text = page.performance_page(data, page.read_notes(NOTES))
+    (folder / "performance.md").write_text(text, encoding="utf-8", newline="\n")
+    print(f"written: {folder / 'performance.md'} and its plots")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from benchmarks.row import Case, Row, Wanted
 SUBJECT = "kernels"
 Expression = Callable[..., Any]
 M16 = 16 << 20
+COPY, SUM = "copy of 16M", "sum of 16M"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,13 @@ class Kernel:
     def nbytes(self) -> float:
         """Each float32 input and output once."""
         return 4.0 * (sum(math.prod(s) for s in self.shapes) + self.outputs)
+
+    @property
+    def ceiling(self) -> str:
+        """What a kernel that is bound by memory can reach: a copy, or a sum if it hardly writes."""
+        if self.flops:
+            return ""
+        return COPY if self.outputs * 16 > self.nbytes / 4 else SUM
 
     def expression(self, library: Library) -> Expression | None:
         """The one that this library runs."""
@@ -67,7 +75,21 @@ def standardize(a: Any, mean: Any, variance: Any, w: Any, b: Any) -> Any:
     return (a - mean) / (variance + 1e-5) ** 0.5 * w + b
 
 
+def torch_attention_grads(m: Any, q: Any, k: Any, v: Any, g: Any) -> Any:
+    """The gradients of attention by its three inputs."""
+    inputs = [t.detach().requires_grad_() for t in (q, k, v)]
+    return m.autograd.grad(m.nn.functional.scaled_dot_product_attention(*inputs), inputs, g)
+
+
+def jax_attention(m: Any, q: Any, k: Any, v: Any) -> Any:
+    """JAX has the heads third."""
+    return m.nn.dot_product_attention(
+        q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
+    ).swapaxes(1, 2)
+
+
 N_SOFTMAX, N_NORM, N_CONV = (2048, 4096), (8192, 1024), (8, 64, 56, 56)
+N_HEADS = (1, 8, 512, 64)
 
 KERNELS: dict[str, Kernel] = {
     **{f"matmul {n}": matmul(n) for n in (256, 512, 1024, 2048)},
@@ -75,7 +97,7 @@ KERNELS: dict[str, Kernel] = {
     "matrix x vector (transposed) 4096": alike(
         lambda m, x, w: x @ w.T, (1, 4096), (4096, 4096), outputs=4096
     ),
-    "copy of 16M": Kernel(
+    COPY: Kernel(
         ((M16,),),
         lazy=lambda m, a: a.clone(),
         torch=lambda m, a: a.clone(),
@@ -91,7 +113,7 @@ KERNELS: dict[str, Kernel] = {
         numpy=lambda m, a, b, c: 1 / (1 + m.exp(-(m.maximum(a * b + c, 0) * 0.5 + a))),
         outputs=M16,
     ),
-    "sum of 16M": alike(lambda m, a: a.sum(), (M16,), outputs=1),
+    SUM: alike(lambda m, a: a.sum(), (M16,), outputs=1),
     "sum over axis 0 of 4096x4096": alike(lambda m, a: a.sum(0), (4096, 4096), outputs=4096),
     "softmax 2048x4096": Kernel(
         (N_SOFTMAX,),
@@ -130,14 +152,21 @@ KERNELS: dict[str, Kernel] = {
         flops=2.0 * math.prod(N_CONV) * 64 * 9,
     ),
     "attention, 8 heads, 512x64": Kernel(
-        ((1, 8, 512, 64),) * 3,
+        (N_HEADS,) * 3,
         lazy=lambda m, q, k, v: q.scaled_dot_product_attention(k, v),
         torch=lambda m, q, k, v: m.nn.functional.scaled_dot_product_attention(q, k, v),
-        # JAX has the heads third.
-        jax=lambda m, q, k, v: m.nn.dot_product_attention(
-            q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
-        ).swapaxes(1, 2),
+        jax=jax_attention,
         flops=4.0 * 8 * 512 * 512 * 64,
+    ),
+    "attention forward and backward, 8 heads, 512x64": Kernel(
+        (N_HEADS,) * 4,
+        lazy=lambda m, q, k, v, g: q.scaled_dot_product_attention(k, v).gradient(
+            q, k, v, gradient=g
+        ),
+        torch=torch_attention_grads,
+        jax=lambda m, q, k, v, g: m.vjp(lambda *x: jax_attention(m, *x), q, k, v)[1](g),
+        # Two products forward, four backward; scores that are computed again are not counted.
+        flops=12.0 * 8 * 512 * 512 * 64,
     ),
 }
 
@@ -173,6 +202,8 @@ def rows() -> list[Row]:
                 Wanted(1.0, of_ratio=True),
                 {"kernel": name},
                 work=work,
+                ceiling=k.ceiling,
+                one_thread_too=True,
             )
         )
     return found

@@ -33,6 +33,10 @@ class Library:
         """A tensor with memory of its own."""
         return array.copy()
 
+    def cast(self, tensor: Any, dtype: str) -> Any:
+        """The tensor with elements of another type, in memory of its own."""
+        return tensor.astype(dtype)
+
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of tensors in the quickest form that the library has for repeated calls."""
         return function
@@ -41,8 +45,14 @@ class Library:
         """Returns when all that was asked for is done."""
 
     def array(self, result: Any) -> Array:
-        """The values of a tensor."""
-        return np.asarray(result)
+        """The values of a tensor, or of several one after another."""
+        if isinstance(result, (tuple, list)):
+            return np.concatenate([self.array(part).reshape(-1) for part in result])
+        return self.values(result)
+
+    def values(self, tensor: Any) -> Array:
+        """The values of one tensor; of types that NumPy has not, as float32."""
+        return np.asarray(tensor)
 
     def kernels(self) -> int | None:
         """How many kernels have run so far, where the library counts them."""
@@ -68,9 +78,16 @@ class Torch(Library):
         """A tensor with memory of its own."""
         return self.module.from_numpy(array.copy())
 
-    def array(self, result: Any) -> Array:
-        """The values of a tensor."""
-        return result.detach().numpy()  # type: ignore[no-any-return]
+    def cast(self, tensor: Any, dtype: str) -> Any:
+        """The tensor with elements of another type."""
+        return tensor.to(getattr(self.module, dtype))
+
+    def values(self, tensor: Any) -> Array:
+        """The values of one tensor; of types that NumPy has not, as float32."""
+        tensor = tensor.detach()
+        if tensor.dtype is self.module.bfloat16:
+            tensor = tensor.float()
+        return tensor.numpy()  # type: ignore[no-any-return]
 
 
 class TorchCompile(Torch):
@@ -79,8 +96,10 @@ class TorchCompile(Torch):
     name = "compile"
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Through Inductor."""
-        return self.module.compile(function)  # type: ignore[no-any-return]
+        """Through Inductor, for these shapes alone."""
+        # What other cases compiled counts towards a limit of versions of one function.
+        self.module.compiler.reset()
+        return self.module.compile(function, dynamic=False)  # type: ignore[no-any-return]
 
 
 class Jax(Library):
@@ -111,6 +130,12 @@ class Jax(Library):
         """Returns when the last result is there."""
         self.module.block_until_ready(self.last)
 
+    def values(self, tensor: Any) -> Array:
+        """The values of one tensor; of types that NumPy has not, as float32."""
+        if tensor.dtype.name == "bfloat16":
+            tensor = tensor.astype("float32")
+        return np.asarray(tensor)
+
 
 class Lazy(Library):
     """Aster or tinygrad: the same code with its import changed."""
@@ -126,17 +151,30 @@ class Lazy(Library):
         """A tensor with memory of its own."""
         return self.module.Tensor(array.copy()).contiguous().realize()
 
+    def cast(self, tensor: Any, dtype: str) -> Any:
+        """The tensor with elements of another type."""
+        return tensor.cast(dtype).contiguous().realize()
+
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Recorded by TinyJit."""
-        return self.module.TinyJit(lambda *args: function(*args).realize())  # type: ignore
+        realize = self.module.Tensor.realize
+
+        def realized(*args: Any) -> Any:
+            result = function(*args)
+            realize(*result) if isinstance(result, (tuple, list)) else realize(result)
+            return result
+
+        return self.module.TinyJit(realized)  # type: ignore[no-any-return]
 
     def wait(self) -> None:
         """Returns when the device is idle."""
         self.device.synchronize()
 
-    def array(self, result: Any) -> Array:
-        """The values of a tensor."""
-        return result.numpy()  # type: ignore[no-any-return]
+    def values(self, tensor: Any) -> Array:
+        """The values of one tensor; of types that NumPy has not, as float32."""
+        if tensor.dtype.name in ("bfloat16", "__bf16"):
+            tensor = tensor.float()
+        return tensor.numpy()  # type: ignore[no-any-return]
 
     def kernels(self) -> int | None:
         """How many kernels have run so far."""

@@ -15,7 +15,7 @@ from benchmarks import start
 from benchmarks.machine import cores
 from benchmarks.peers import Peer, PeerError, make_environment
 from benchmarks.results import Figures, Result, compare_checks
-from benchmarks.row import COUNTS, Row
+from benchmarks.row import COUNTS, MEASURED, Row
 
 # Libraries that keep compiled code on disk; for the others a second process is like the first.
 DISK_CACHED = frozenset({"aster", "tinygrad", "compile"})
@@ -25,7 +25,11 @@ PAUSE_S = 0.02
 
 @dataclass(frozen=True)
 class Form:
-    """How long a run takes: turns of each library, and seconds of each turn."""
+    """How long a run takes: turns of each library, and seconds of each turn.
+
+    `drawn_s` and `drawn_rounds` are those of a case of a random set. Past `limit_s`, spread over
+    all there is to do, a group has only `fewest` rounds: a slow machine measures less, not longer.
+    """
 
     name: str
     rounds: int
@@ -33,10 +37,20 @@ class Form:
     budget_s: float
     smallest_s: float
     timeout_s: float
+    drawn_rounds: int
+    drawn_s: float
+    limit_s: float
+    fewest: int
 
 
-FULL = Form("full", rounds=5, fresh_rounds=5, budget_s=0.4, smallest_s=0.01, timeout_s=300)
-QUICK = Form("quick", rounds=2, fresh_rounds=1, budget_s=0.02, smallest_s=0.001, timeout_s=20)
+FULL = Form(
+    "full", rounds=5, fresh_rounds=3, budget_s=0.25, smallest_s=0.01, timeout_s=150,
+    drawn_rounds=3, drawn_s=0.03, limit_s=1500, fewest=2,
+)  # fmt: skip
+QUICK = Form(
+    "quick", rounds=2, fresh_rounds=1, budget_s=0.02, smallest_s=0.001, timeout_s=20,
+    drawn_rounds=2, drawn_s=0.01, limit_s=150, fewest=1,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,8 +65,9 @@ def group_rows(rows: Iterable[Row], threads: list[int] | None, quick: bool) -> I
     """Rows of the same case, sizes and way of measuring, for each number of threads."""
     table: dict[Any, list[Row]] = {}
     for row in rows:
-        counts = threads or ([1, cores()] if row.one_thread_too else [cores()])
-        if row.unit in COUNTS:
+        both = row.one_thread_too and not (quick and row.drawn)
+        counts = threads or ([1, cores()] if both else [cores()])
+        if row.unit in COUNTS or row.unit in MEASURED:
             counts = [max(counts)]
         key = (row.case, str(row.params_for(quick)), row.how, tuple(sorted(set(counts))))
         table.setdefault(key, []).append(row)
@@ -72,6 +87,9 @@ class Session(AbstractContextManager["Session"]):
         self.versions: dict[str, str] = {}
         self.left_out: dict[str, str] = {}
         self.folders = 0
+        self.began = time.monotonic()
+        # The part of all groups that is done.
+        self.done = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -115,6 +133,11 @@ class Session(AbstractContextManager["Session"]):
                 del self.pythons[library]
             else:
                 self.versions[library] = peer.version
+
+    def rounds(self, usual: int) -> int:
+        """As many as usual, or fewer when the run is behind its time."""
+        late = time.monotonic() - self.began > self.form.limit_s * (self.done + 0.1)
+        return min(usual, self.form.fewest) if late else usual
 
     def libraries(self, row: Row) -> list[str]:
         """Those that take part in a row, Aster first."""
@@ -169,25 +192,28 @@ class Session(AbstractContextManager["Session"]):
                 raw[name] = {row.key: []}
             except PeerError as error:
                 errors[name] = str(error)
-        compare_checks(checks, errors)
-        for _ in range(self.form.rounds):
+        compare_checks(checks, errors, row.tolerance)
+        usual = self.form.drawn_rounds if row.drawn else self.form.rounds
+        for _ in range(self.rounds(usual)):
             for name in checks:
                 if name not in errors:
-                    self.take_turn(name, group.threads, raw[name][row.key], errors)
+                    self.take_turn(name, group.threads, raw[name][row.key], errors, row)
         for name in checks:
             peer = self.peers[name, group.threads]
             if peer.alive:
                 peer.ask("close")
 
     def take_turn(
-        self, name: str, threads: int, samples: list[float], errors: dict[str, str]
+        self, name: str, threads: int, samples: list[float], errors: dict[str, str], row: Row
     ) -> None:
         """One turn of one library."""
         time.sleep(PAUSE_S)
+        budget = self.form.drawn_s if row.drawn else self.form.budget_s
+        smallest = min(self.form.smallest_s, budget / 5)
         try:
-            samples += self.peers[name, threads].ask(
-                "time", budget_s=self.form.budget_s, smallest_s=self.form.smallest_s
-            )["samples"]
+            samples += self.peers[name, threads].ask("time", budget_s=budget, smallest_s=smallest)[
+                "samples"
+            ]
         except PeerError as error:
             errors[name] = str(error)
 
@@ -196,7 +222,7 @@ class Session(AbstractContextManager["Session"]):
         row = group.rows[0]
         params = row.params_for(self.form is QUICK)
         counts_only = all(r.unit in COUNTS for r in group.rows)
-        for _ in range(1 if counts_only else min(self.form.fresh_rounds, 3)):
+        for _ in range(1 if counts_only else self.rounds(min(self.form.fresh_rounds, 2))):
             for name in self.libraries(row):
                 if name in errors:
                     continue
@@ -241,7 +267,7 @@ class Session(AbstractContextManager["Session"]):
     ) -> None:
         """Samples under the keys "cold" and "warm", the libraries in turn."""
         keys = {r.key for r in group.rows}
-        for _ in range(self.form.fresh_rounds):
+        for _ in range(self.rounds(self.form.fresh_rounds)):
             for name in self.libraries(group.rows[0]):
                 if name in errors:
                     continue

@@ -83,3 +83,47 @@ class DigitNet:
         x = self.conv4(self.conv3(x).relu()).relu()
         x = self.bn2(x).max_pool2d()
         return self.fc(x.flatten(1))
+
+
+class Block:
+    """A layer of GPT-2: attention and a perceptron, each around a way past it."""
+
+    def __init__(self, nn: Any, width: int, heads: int) -> None:
+        self.heads = heads
+        self.ln_1 = nn.LayerNorm(width)
+        self.c_attn = nn.Linear(width, 3 * width)
+        self.c_proj = nn.Linear(width, width)
+        self.ln_2 = nn.LayerNorm(width)
+        self.c_fc = nn.Linear(width, 4 * width)
+        self.c_out = nn.Linear(4 * width, width)
+
+    def attend(self, x: Any) -> Any:
+        """[b, t, width] -> the same, each position from those up to it."""
+        b, t, width = x.shape
+        qkv = self.c_attn(x).reshape(b, t, 3, self.heads, width // self.heads)
+        q, k, v = (qkv[:, :, i].transpose(1, 2) for i in range(3))
+        y = q.scaled_dot_product_attention(k, v, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).reshape(b, t, width))
+
+    def __call__(self, x: Any) -> Any:
+        """[b, t, width] -> [b, t, width]."""
+        x = x + self.attend(self.ln_1(x))
+        return x + self.c_out(self.c_fc(self.ln_2(x)).gelu())
+
+
+class GPT2:
+    """GPT-2 as Radford et al. (2019) have it, by default the small one, without a cache of keys."""
+
+    def __init__(
+        self, nn: Any, layers: int = 12, width: int = 768, heads: int = 12, vocabulary: int = 50257
+    ) -> None:
+        self.wte = nn.Embedding(vocabulary, width)
+        self.wpe = nn.Embedding(1024, width)
+        self.h = [Block(nn, width, heads) for _ in range(layers)]
+        self.ln_f = nn.LayerNorm(width)
+
+    def __call__(self, tokens: Any) -> Any:
+        """[b, t] whole numbers -> [b, t, vocabulary]: how likely each token is the next."""
+        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
+        x = self.ln_f(x.sequential(self.h))
+        return x @ self.wte.weight.transpose(0, 1)

@@ -26,7 +26,10 @@ THREAD_VARIABLES = (
     "CPU_COUNT",
 )
 # What these say would change what is measured.
-REMOVED = ("DEBUG", "BEAM", "NOOPT", "JIT", "SPEC", "CLANG", "VIZ", "CACHE", "GRAPH_LIMIT")
+REMOVED = (
+    "DEBUG", "BEAM", "DETERMINISTIC", "NOOPT", "JIT", "SPEC", "CLANG", "VIZ", "CACHE",
+    "GRAPH_LIMIT", "FUSE", "SPLIT_REDUCE",
+)  # fmt: skip
 
 
 class PeerError(Exception):
@@ -47,6 +50,8 @@ def make_environment(library: str, threads: int, cache: Path) -> dict[str, str]:
         environment["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
     elif library == "jax":
         environment["JAX_PLATFORMS"] = "cpu"
+        # Else float64 is quietly computed as float32.
+        environment["JAX_ENABLE_X64"] = "1"
         if threads == 1:
             environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     if library in ("aster", "tinygrad"):

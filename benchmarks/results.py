@@ -1,15 +1,23 @@
-"""Figures of one library, results of one row, and whether libraries agree. Measures nothing."""
+"""Figures of one library, results of one row, whether libraries agree; all of it as plain data.
+
+What is printed, drawn and compared is made from the plain data, so that it can be made again from
+benchmarks/results.json. Measures nothing.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from benchmarks.row import Row
+from benchmarks.row import Row, is_less_better
 
-# Agreement of results, relative: sums of float32 in another order stay well within.
-TOLERANCE = 2e-3
+Data = dict[str, Any]
+# What the geometric mean and the worst case of a set have to be.
+SET_MEAN, SET_WORST = 1.0, 0.6
 
 
 @dataclass
@@ -67,13 +75,15 @@ class Result:
             return False
         if wanted.of_ratio:
             ratio = self.ratio(lambda f: f.median)
-            return None if ratio is None else ratio >= wanted.limit
+            return None if ratio is None else ratio >= wanted.at(self.threads)
         if self.row.less_is_better:
-            return ours.median <= wanted.limit
-        return ours.median >= wanted.limit
+            return ours.median <= wanted.at(self.threads)
+        return ours.median >= wanted.at(self.threads)
 
 
-def compare_checks(checks: dict[str, list[float]], errors: dict[str, str]) -> None:
+def compare_checks(
+    checks: dict[str, list[float]], errors: dict[str, str], tolerance: float
+) -> None:
     """A library whose numbers are not Aster's gets an error instead of a time.
 
     Where its peers agree with each other, and none with Aster, it is Aster that gets it.
@@ -82,23 +92,132 @@ def compare_checks(checks: dict[str, list[float]], errors: dict[str, str]) -> No
         return
     ours = checks["aster"]
     peers = [name for name in checks if name != "aster"]
-    against = [name for name in peers if not agree(ours, checks[name])]
+    against = [name for name in peers if not agree(ours, checks[name], tolerance)]
     if against and against == peers:
         first = checks[peers[0]]
-        if all(agree(first, checks[name]) for name in peers):
+        if all(agree(first, checks[name], tolerance) for name in peers):
             errors["aster"] = f"the result differs: {shown(ours)}, {peers[0]} {shown(first)}"
             return
     for name in against:
         errors[name] = f"the result differs: {shown(checks[name])}, aster {shown(ours)}"
 
 
-def agree(a: list[float], b: list[float]) -> bool:
+def agree(a: list[float], b: list[float], tolerance: float) -> bool:
     """Whether two lists of numbers are the same up to rounding."""
     return len(a) == len(b) and all(
-        abs(x - y) <= TOLERANCE * max(abs(x), abs(y)) + 1e-9 for x, y in zip(a, b, strict=True)
+        abs(x - y) <= tolerance * max(abs(x), abs(y)) + 1e-9 for x, y in zip(a, b, strict=True)
     )
 
 
 def shown(numbers: list[float]) -> str:
     """Numbers for a message."""
     return "[" + ", ".join(f"{v:.6g}" for v in numbers) + "]"
+
+
+def rounded(value: float | None) -> float | None:
+    """As many digits as anybody can repeat."""
+    return None if value is None else float(f"{value:.4g}")
+
+
+def plain_figures(f: Figures) -> Data:
+    """One library's figures in a row."""
+    if f.error:
+        return {"error": f.error}
+    figures: Data = {
+        "best": rounded(f.best),
+        "median": rounded(f.median),
+        "samples": len(f.values),
+    }
+    return {**figures, "facts": f.facts} if f.facts else figures
+
+
+def plain_row(r: Result) -> Data:
+    """A result as plain data."""
+    wanted = r.row.wanted
+    row: Data = {
+        "name": r.title,
+        "subject": r.row.subject,
+        "threads": r.threads,
+        "unit": r.row.unit,
+        "libraries": {n: plain_figures(f) for n, f in r.figures.items() if f.error or f.values},
+        "ratio_best": rounded(r.ratio(lambda f: f.best)),
+        "ratio_median": rounded(r.ratio(lambda f: f.median)),
+        "met": r.met,
+        "wanted": wanted.text(r.row.less_is_better, r.threads) if wanted else None,
+    }
+    for key in ("drawn", "ceiling"):
+        if getattr(r.row, key):
+            row[key] = getattr(r.row, key)
+    return row
+
+
+def find_shares(rows: Sequence[Data]) -> None:
+    """Gives rows that are bound by memory their `share` of what a copy or a sum reaches."""
+    rates: dict[tuple[str, int], float] = {}
+    for row in rows:
+        found = [f["best"] for f in row["libraries"].values() if f.get("best")]
+        if found:
+            rates[row["name"], row["threads"]] = max(found)
+    for row in rows:
+        bound = rates.get((row.get("ceiling", ""), row["threads"]))
+        ours = row["libraries"].get("aster", {}).get("best")
+        if bound and ours:
+            row["share"] = rounded(ours / bound)
+
+
+def set_summaries(rows: Sequence[Data]) -> list[Data]:
+    """Geometric mean and worst case of each set at each number of threads, by the medians."""
+    groups: dict[tuple[str, int], list[Data]] = {}
+    for row in rows:
+        if row.get("drawn"):
+            groups.setdefault((row["drawn"], row["threads"]), []).append(row)
+    found = []
+    for (name, threads), cases in groups.items():
+        failed = [r["name"] for r in cases if "error" in r["libraries"].get("aster", {})]
+        summary: Data = {"set": name, "threads": threads, "cases": len(cases), "failed": failed}
+        known = sorted((r["ratio_median"], r["name"]) for r in cases if r["ratio_median"])
+        if known:
+            mean = math.exp(sum(math.log(ratio) for ratio, _ in known) / len(known))
+            best = math.exp(
+                sum(math.log(r["ratio_best"]) for r in cases if r["ratio_best"]) / len(known)
+            )
+            worst, case = known[0]
+            summary.update(
+                compared=len(known),
+                mean=rounded(mean),
+                mean_best=rounded(best),
+                worst=worst,
+                worst_case=case,
+                below=sum(ratio < SET_WORST for ratio, _ in known),
+                met=mean >= SET_MEAN and worst >= SET_WORST and not failed,
+            )
+        found.append(summary)
+    return found
+
+
+def plain_data(results: Sequence[Result], about: Data) -> Data:
+    """Everything that a run found out."""
+    rows = [plain_row(r) for r in results]
+    find_shares(rows)
+    return {**about, "sets": set_summaries(rows), "rows": rows}
+
+
+def ratio_among(row: Data, names: Sequence[str], key: str) -> float | None:
+    """The ratio to the best of some peers alone; None where it cannot be told."""
+    found = {n: f[key] for n, f in row["libraries"].items() if f.get(key)}
+    peers = [found[n] for n in names if n in found and n != "aster"]
+    if row["ratio_median"] is None or "aster" not in found or not peers:
+        return None
+    if is_less_better(row["unit"]):
+        return float(min(peers) / found["aster"])
+    return float(found["aster"] / max(peers))
+
+
+def to_json(data: Data) -> str:
+    """One line a row, so that a change of a figure is a change of its line."""
+    head = {k: v for k, v in data.items() if k not in ("sets", "rows")}
+    parts = [json.dumps(head, indent=1)[:-2]]
+    for key in ("sets", "rows"):
+        lines = ",\n".join("  " + json.dumps(item) for item in data.get(key, []))
+        parts.append(f' "{key}": [\n{lines}\n ]')
+    return ",\n".join(parts) + "\n}\n"

@@ -7,28 +7,41 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-# Units in which less is better, with how many of them make a second (1 for plain counts).
+# Units in which less is better, with how many of them make a second.
 TIMES = {"s": 1.0, "ms": 1e3, "us": 1e6}
+# Named figures that are shown as the case gives them: counts never vary, the others do.
 COUNTS = ("calls", "frames", "nodes", "bytes")
+MEASURED = ("MB", "us/UOp")
+
+
+def is_less_better(unit: str) -> bool:
+    """Times and counts, as against rates."""
+    return unit in TIMES or unit in COUNTS or unit in MEASURED
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A bound on Aster's value, or on its ratio to the best peer."""
+    """A bound on Aster's value, or on its ratio to the best peer; with one thread maybe another."""
 
     limit: float
     of_ratio: bool = False
+    one_thread: float | None = None
 
-    def text(self, less_is_better: bool) -> str:
+    def at(self, threads: int) -> float:
+        """The limit with so many threads."""
+        return self.one_thread if threads == 1 and self.one_thread is not None else self.limit
+
+    def text(self, less_is_better: bool, threads: int) -> str:
         """As the table has it: `<= 0.8`, or `1.0x` for a ratio."""
+        limit = self.at(threads)
         if self.of_ratio:
-            return f"{self.limit:.1f}x"
-        return f"{'<=' if less_is_better else '>='} {self.limit:g}"
+            return f"{limit:.1f}x" if limit == round(limit, 1) else f"{limit:.2f}x"
+        return f"{'<=' if less_is_better else '>='} {limit:g}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a figure of one case.
+    """One line of the table, or one case of a set: a figure of something that runs.
 
     `how` is the way it is measured: "timed" repeats a call in a living process, "once" asks a
     living process for named values, "fresh" asks a new process each time, "process" times whole
@@ -49,6 +62,12 @@ class Row:
     work: float = 1.0
     one_thread_too: bool = False
     libraries: tuple[str, ...] = ("torch", "compile", "jax", "numpy", "tinygrad")
+    # Name of the set of random cases that it is one of; sets are shown as their means.
+    drawn: str = ""
+    # How far results of libraries may differ, relative; the default is that of float32.
+    tolerance: float = 2e-3
+    # The row whose rate, of any library, bounds this one: a plain copy or a plain sum.
+    ceiling: str = ""
     # Shown, but no part of the ratio.
     aside: tuple[str, ...] = ()
     # False where the figure of a peer means another thing than ours.
@@ -57,7 +76,7 @@ class Row:
     @property
     def less_is_better(self) -> bool:
         """Times and counts, as against rates."""
-        return self.unit in TIMES or self.unit in COUNTS
+        return is_less_better(self.unit)
 
     def params_for(self, quick: bool) -> dict[str, Any]:
         """The sizes of this run."""
@@ -71,7 +90,7 @@ class Row:
         """What the table shows for one sample: seconds, or a count, as the case gave it."""
         if self.unit in TIMES:
             return raw * TIMES[self.unit] / self.work
-        if self.unit in COUNTS:
+        if self.unit in COUNTS or self.unit in MEASURED:
             return raw
         scale = 1e9 if self.unit.startswith("G") else 1.0
         return self.work / raw / scale
@@ -89,12 +108,14 @@ class Case:
     """What a subject prepared for one library.
 
     `run` does the work once and returns when it is done. `check` gives a few numbers that every
-    library must agree on; `facts` what else is worth keeping.
+    library must agree on; `facts` what else is worth keeping. `value` is what `run` computes, not
+    yet realized, where the library has such a thing.
     """
 
     run: Callable[[], Any]
     check: Callable[[], list[float]]
     facts: Callable[[], dict[str, float]] = dict
+    value: Callable[[], Any] | None = None
 
 
 # Builds a case: (library, parameters of the row) -> Case. A case of how="once" gives its values.

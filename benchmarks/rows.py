@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from benchmarks import calls, chain, kernels, networks, small, start
+from benchmarks import (
+    calls,
+    chain,
+    compiling,
+    drawn,
+    kernels,
+    memory,
+    networks,
+    sets,
+    small,
+    start,
+)
 from benchmarks.row import Builder, Row, Values
 
-ROWS: list[Row] = [
-    row for subject in (start, networks, small, calls, chain, kernels) for row in subject.rows()
-]
+SUBJECTS = (start, networks, compiling, memory, small, calls, chain, kernels)
+ROWS: list[Row] = [row for subject in SUBJECTS for row in subject.rows()]
+
+
+def all_rows(seed: int = sets.DEFAULT_SEED, quick: bool = False) -> list[Row]:
+    """The rows of the table, and behind them the sets of random cases."""
+    return [*ROWS, *sets.rows(seed, quick)]
+
+
 # Cases with something to run, and cases that give their values at once.
-RUNS: dict[str, Builder] = {**networks.CASES, **small.CASES, **kernels.CASES}
-VALUES: dict[str, Values] = {**calls.CASES, **chain.CASES}
+RUNS: dict[str, Builder] = {
+    **networks.CASES,
+    **small.CASES,
+    **kernels.CASES,
+    **drawn.CASES,
+}
+VALUES: dict[str, Values] = {**calls.CASES, **chain.CASES, **compiling.CASES, **memory.CASES}

@@ -87,6 +87,54 @@ class DigitNet(nn.Module):
         return self.fc(x.flatten(1))
 
 
+class Block(nn.Module):
+    """A layer of GPT-2: attention and a perceptron, each around a way past it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.ln_1 = nn.LayerNorm(width)
+        self.c_attn = nn.Linear(width, 3 * width)
+        self.c_proj = nn.Linear(width, width)
+        self.ln_2 = nn.LayerNorm(width)
+        self.c_fc = nn.Linear(width, 4 * width)
+        self.c_out = nn.Linear(4 * width, width)
+
+    def attend(self, x: Any) -> Any:
+        """[b, t, width] -> the same, each position from those up to it."""
+        b, t, width = x.shape
+        qkv = self.c_attn(x).view(b, t, 3, self.heads, width // self.heads)
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).reshape(b, t, width))
+
+    def forward(self, x: Any) -> Any:
+        """[b, t, width] -> [b, t, width]."""
+        x = x + self.attend(self.ln_1(x))
+        hidden = nn.functional.gelu(self.c_fc(self.ln_2(x)), approximate="tanh")
+        return x + self.c_out(hidden)
+
+
+class GPT2(nn.Module):
+    """GPT-2 as Radford et al. (2019) have it, by default the small one, without a cache of keys."""
+
+    def __init__(
+        self, layers: int = 12, width: int = 768, heads: int = 12, vocabulary: int = 50257
+    ) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(vocabulary, width)
+        self.wpe = nn.Embedding(1024, width)
+        self.h = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.ln_f = nn.LayerNorm(width)
+
+    def forward(self, tokens: Any) -> Any:
+        """[b, t] whole numbers -> [b, t, vocabulary]: how likely each token is the next."""
+        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
+        for block in self.h:
+            x = block(x)
+        return self.ln_f(x) @ self.wte.weight.T
+
+
 def load_parameters(network: nn.Module, values: Any) -> None:
     """Gives every parameter and buffer the array of `values(name, shape)`."""
     with torch.no_grad():
