@@ -240,3 +240,19 @@ def test_an_opt_that_does_not_fit_is_refused() -> None:
 def test_noopt_leaves_plain_loops() -> None:
     with Context(NOOPT=1):
         assert schedule_kernel(kernel_of(memory(8, 8) + 1), CPU).applied == []
+
+
+def test_what_is_repeated_is_read_and_stored_without_a_gather() -> None:
+    x = memory(16, 32)
+    # Each column twice: SIMD lanes along the columns, their copies interleaved by shuffles.
+    assert opts_of(x.repeat_interleave(2, 1) + 1) == "VECTOR(0,8) UPCAST(1,2)"
+    np.testing.assert_array_equal((x.repeat_interleave(2, 1)).numpy(), np.repeat(x.numpy(), 2, 1))
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 4, 8])
+@pytest.mark.parametrize("columns", [5, 16, 40])
+def test_interleaved_stores_are_right(columns: int, repeats: int) -> None:
+    x, y = memory(7, columns), memory(7, columns, repeats)
+    want = np.repeat(x.numpy(), repeats, 1) * y.numpy().reshape(7, -1)
+    got = x.repeat_interleave(repeats, 1) * y.reshape(7, columns * repeats)
+    np.testing.assert_array_equal(got.numpy(), want)

@@ -32,6 +32,8 @@ GATHER = 1.5
 SCATTER = 2.0
 # Elements two apart: two contiguous loads and a shuffle.
 EVERY_SECOND = 3.0
+# Longest gap between elements that are stored interleaved with those in the gap.
+MAX_GAP = 8
 # A vector access whose lanes are masked.
 MASKED = 1.5
 # Results of a register tile that one loaded value may be expected to serve.
@@ -136,9 +138,24 @@ def vector_cost(axis: UOp | None, lanes: int, access: Access, nest: list[UOp]) -
     wide, padded = widths(axis, lanes)
     if stride == 2 and not access.is_store and padded == size_of(axis):
         return EVERY_SECOND * n / wide
+    if access.is_store and between(access, axis, nest) is not None:
+        return EVERY_SECOND * n / size_of(axis) * (padded / wide)
     if stride is None or stride not in (0, 1):
         return n * (SCATTER if access.is_store else GATHER)
     return n / size_of(axis) * (padded / wide) * (1 if padded == size_of(axis) else MASKED)
+
+
+def between(access: Access, axis: UOp, axes: list[UOp]) -> UOp | None:
+    """The axis that fills the gaps between elements along `axis`, if these are small."""
+    stride = access.stride(axis)
+    if stride is None or not 2 <= stride <= MAX_GAP:
+        return None
+    fitting = [
+        r
+        for r in axes
+        if access.stride(r) == 1 and r.src[0].op is Ops.CONST and size_of(r) == stride
+    ]
+    return fitting[0] if fitting else None
 
 
 def reuse_of(access: Access, nest: list[UOp], axis: UOp | None) -> float:
@@ -269,7 +286,18 @@ def tile_cost(
         return None
     # Too few independent accumulators leave the adders waiting.
     latency = max(1.0, 8 / results)
-    return (need + results * latency) / results
+    steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
+    return (need + results * latency) / results + store_cost(plan, tile, vector) / steps
+
+
+def store_cost(plan: Plan, tile: dict[UOp, int], vector: set[UOp]) -> float:
+    """Instructions that storing a SIMD value takes whose lanes lie apart, in runs of the tile."""
+    cost = 0.0
+    for a in plan.accesses:
+        lanes = [r for r in vector if a.stride(r) not in (0, 1)] if a.is_store else []
+        run = max([n for r, n in tile.items() if a.stride(r) == 1], default=1)
+        cost += sum(SCATTER * size_of(r) for r in lanes) / min(1 << (run.bit_length() - 1), MAX_GAP)
+    return cost
 
 
 class Packing(NamedTuple):
@@ -363,7 +391,7 @@ def choose_tile(plan: Plan) -> None:
     ]
     if not main:
         if outputs and not kernel.reduces:
-            if not tile_transposed(plan, outputs):
+            if not tile_interleaved(plan, outputs) and not tile_transposed(plan, outputs):
                 widen(plan, outputs[-1])
         return
     if outer:
@@ -475,6 +503,20 @@ def order_loops(plan: Plan) -> None:
     best = min(itertools.permutations(loops), key=traffic)
     if traffic(best) < 0.8 * traffic(tuple(loops)):
         set_order(kernel, list(best))
+
+
+def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:
+    """Lanes along the axis that lies between the SIMD lanes of a store."""
+    kernel = plan.kernel
+    vector = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
+    for a in plan.accesses:
+        if a.is_store and vector:
+            r = between(a, vector[0], outputs)
+            if r is not None and size_of(r) * plan.values <= MAX_BODY:
+                kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
+                plan.refresh()
+                return True
+    return False
 
 
 def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:

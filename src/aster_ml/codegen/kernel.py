@@ -395,6 +395,28 @@ def merge_axes(kernel: Kernel) -> None:
     kernel.sink = simplify_indices(kernel.sink)
 
 
+def split_divided_axes(kernel: Kernel) -> None:
+    """Makes two axes of an output axis that indices divide.
+
+    rewrite: r (size a*b), r // b, r % b -> r0 (size a), r1 (size b), r0 * b + r1, r0, r1
+    why: what is repeated or interleaved then has plain strides, and SIMD lanes need no gather
+    """
+    found = False
+    for r in list(kernel.outputs):
+        if r.src[0].op is not Ops.CONST:
+            continue
+        by = {
+            u.src[1].arg
+            for u in toposort(kernel.sink)
+            if u.op in (Ops.IDIV, Ops.MOD) and u.src[0] is r and u.src[1].op is Ops.CONST
+        }
+        if by and 1 < min(by) < size_of(r) and size_of(r) % min(by) == 0:
+            kernel.split(r, min(by), AxisType.LOOP)
+            found = True
+    if found:
+        kernel.sink = simplify_indices(kernel.sink)
+
+
 def walks_as_one(access: Access, outer: UOp, inner: UOp, inner_size: int) -> bool:
     """Whether an access goes on over the end of `inner` as it goes along it."""
     far, near = access.stride(outer), access.stride(inner)

@@ -13,7 +13,12 @@ from aster_ml.codegen.cost import choose_opts
 from aster_ml.codegen.decompose import decompose
 from aster_ml.codegen.in_order import lower_in_order
 from aster_ml.codegen.indices import lower_index_dtype, split_lanes
-from aster_ml.codegen.kernel import Kernel, merge_axes, simplify_indices
+from aster_ml.codegen.kernel import (
+    Kernel,
+    merge_axes,
+    simplify_indices,
+    split_divided_axes,
+)
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
@@ -51,6 +56,7 @@ def schedule_kernel(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = Non
     if NOOPT and opts is None:
         return kernel
     # First, because every choice below is better on fewer, longer axes.
+    split_divided_axes(kernel)
     merge_axes(kernel)
     if opts is None:
         if DETERMINISTIC:

@@ -16,6 +16,9 @@ from aster_ml.renderer.language import Language
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
+# Most instances whose lanes are stored as runs.
+MAX_RUN = 8
+
 
 class AccessWriter(Language):
     """The part of a writer that reaches memory."""
@@ -109,9 +112,13 @@ class AccessWriter(Language):
             raise InternalError(f"renderer: {c.u!r} stores nothing")
         source, m = value_input
         dtype = source.dtype
-        for k in range(c.count):
+        for group in self.store_groups(c):
+            k = group[0]
             base, offset, gate = self.operands_of_access(c, k)
             if gate is False:
+                continue
+            if len(group) > 1:
+                self.store_interleaved(c, group)
                 continue
             j = k if m is None else m[k]
             value = self.need(source, j)
@@ -125,6 +132,73 @@ class AccessWriter(Language):
                 self.store_masked(self.address(c, base, offset), dtype, n, text, gate)
             else:
                 self.store_elements(c, base, offset, gate, value)
+
+    def store_groups(self, c: Cell) -> list[list[int]]:
+        """Instances to store together: lanes that lie apart, with instances between them.
+
+        A group holds a power of two of instances whose offsets follow one another, so that each
+        lane of theirs is a contiguous run.
+        """
+        alone = [[k] for k in range(c.count)]
+        if c.step is None or abs(c.step) < 2 or c.value is None or not self.can_shuffle:
+            return alone
+        if c.width != c.value[0].width:
+            return alone
+
+        def operands(k: int) -> tuple[int, ...]:
+            return tuple([x[1][k] if x[1] else k for x in (c.base, c.gate) if x is not None])
+
+        order = sorted(range(c.count), key=lambda k: (operands(k), c.offsets[k]))
+        longest = min(MAX_RUN, abs(c.step), c.width)
+        groups: list[list[int]] = []
+        while order:
+            run = 1
+            while (
+                run < min(longest, len(order))
+                and operands(order[run]) == operands(order[0])
+                and c.offsets[order[run]] == c.offsets[order[0]] + run
+            ):
+                run += 1
+            run = 1 << (run.bit_length() - 1)
+            groups.append(order[:run])
+            order = order[run:]
+        return groups
+
+    def store_interleaved(self, c: Cell, group: list[int]) -> None:
+        """Stores the runs of neighbours that the lanes of a group make, transposed by shuffles."""
+        base, offset, gate = self.operands_of_access(c, group[0])
+        if c.value is None or c.step is None:
+            raise InternalError(f"renderer: {c.u!r} stores nothing side by side")
+        source, m = c.value
+        n, run, dtype = c.width, len(group), source.dtype
+        chosen = [k if m is None else m[k] for k in group]
+        values = [self.wide_text(source, j, self.need(source, j), n) for j in chosen]
+        mixed = self.interleave(values, dtype, n)
+        if c.step == run and not self.gates_elements(c, gate):
+            for q, text in enumerate(mixed):
+                self.store(self.address(c, base, offset + q * n), dtype, n, text, gate)
+            return
+        for i in range(n):
+            lane_gate = self.element(c.gate, gate, i)
+            if lane_gate is False:
+                continue
+            text = self.part(mixed[i * run // n], dtype, n, i * run % n, run)
+            at = self.element_address(c, base, offset, i)
+            self.store(at, dtype, run, text, None if lane_gate is True else lane_gate)
+
+    def interleave(self, values: list[str], dtype: DType, n: int) -> list[str]:
+        """Element 0 of each of these SIMD values, then element 1 of each, and so on."""
+        if len(values) == 1:
+            return values
+        low = [x for i in range(n // 2) for x in (i, n + i)]
+        high = [x + n // 2 for x in low]
+        even = self.interleave(values[::2], dtype, n)
+        odd = self.interleave(values[1::2], dtype, n)
+        return [
+            self.shuffle(a, b, dtype, order)
+            for a, b in zip(even, odd, strict=True)
+            for order in (low, high)
+        ]
 
     def store_elements(self, c: Cell, base: Value, offset: int, gate: Value, value: Value) -> None:
         """Stores a SIMD value one element after the other."""

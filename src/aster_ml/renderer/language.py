@@ -86,6 +86,10 @@ class Language(abc.ABC):
         """The elements `order` of two SIMD values side by side."""
         raise InternalError(f"renderer: {type(self).__name__} has no shuffle of two values")
 
+    def part(self, value: str, dtype: DType, n: int, first: int, count: int) -> str:
+        """Neighbours among the `n` elements of a SIMD value, as a narrower one."""
+        raise InternalError(f"renderer: {type(self).__name__} has no parts of a value")
+
     @abc.abstractmethod
     def horizontal(self, op: Ops, value: str, dtype: DType, n: int) -> str:
         """The elements folded to one."""

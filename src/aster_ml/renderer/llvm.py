@@ -236,6 +236,14 @@ class LLVMWriter(KernelWriter):
         mask = ", ".join(f"i32 {i}" for i in order)
         return self.emit(f"shufflevector {vector} {low}, {vector} {high}, <{n} x i32> <{mask}>")
 
+    def part(self, value: str, dtype: DType, n: int, first: int, count: int) -> str:
+        """A shuffle that keeps some elements."""
+        vector = llvm_type(dtype, n)
+        mask = ", ".join(f"i32 {i}" for i in range(first, first + count))
+        return self.emit(
+            f"shufflevector {vector} {value}, {vector} poison, <{count} x i32> <{mask}>"
+        )
+
     def horizontal(self, op: Ops, value: str, dtype: DType, n: int) -> str:
         """LLVM's reductions; sums and products may take any order."""
         names = HORIZONTAL[op]
