@@ -111,6 +111,9 @@ DEBUG_FILTER = Setting(
 )
 DEV = Setting("DEV", "", "Default device: CPU, PYTHON, NULL, OPENCL; empty means CPU.")
 JIT = Setting("JIT", 1, "0 makes TinyJit call the function each time; 1 records and replays.")
+JIT_BATCH_SIZE = Setting(
+    "JIT_BATCH_SIZE", 0, "Most kernels of the first native graph of a recording; 0 is no limit."
+)
 CAPTURING = Setting("CAPTURING", 1, "0 lets TinyJit leave out what runs while it records.")
 NOOPT = Setting("NOOPT", 0, "1 leaves every kernel as plain loops.", ("codegen",))
 CLANG = Setting(

@@ -20,6 +20,8 @@ from aster_ml.config import DEV, JIT
 from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
+from aster_ml.engine.graph_runner import grouped_items_of, items_of
+from aster_ml.engine.items import ExecItem
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.prune import prune as prune_items
 from aster_ml.engine.realize import realize_readers, run_due, settle, strip_effects
@@ -40,7 +42,6 @@ from aster_ml.mixin import random
 from aster_ml.mixin.handle import LIVE
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops, ParamArg
 
 T = TypeVar("T")
 # More recordings than this mean that some argument changes with every call.
@@ -62,7 +63,12 @@ class State:
 
     def look_again(self) -> None:
         """Which memory it has now."""
-        self.buffers = [storage.buffer_of(b) for b in storage.buffers_below(self.place)]
+        self.buffers = self.memory_now()
+
+    def memory_now(self) -> list[tuple[Buffer, Any]]:
+        """Buffers and the memory that they have."""
+        found = [storage.buffer_of(b) for b in storage.buffers_below(self.place)]
+        return [(b, b.handle if b.is_allocated() else None) for b in found]
 
     def renew(self, t: Tensor) -> bool:
         """Whether it still names that memory; effects pending on it are run."""
@@ -71,8 +77,8 @@ class State:
         if settle(t.uop) is None:
             t.realize()
         self.uop = t.uop
-        now = [storage.buffer_of(b) for b in storage.buffers_below(self.place)]
-        return all([a is b for a, b in zip(now, self.buffers, strict=True)])
+        pairs = zip(self.memory_now(), self.buffers, strict=True)
+        return all([a is b and x is y for (a, x), (b, y) in pairs])
 
 
 class Recording(Generic[T]):
@@ -138,7 +144,7 @@ class Recording(Generic[T]):
         """The memory of states has moved: what is known of it by address is read again."""
         for state in self.states:
             state.look_again()
-        self.state_ids |= {id(b.base) for state in self.states for b in state.buffers}
+        self.state_ids |= {id(b.base) for state in self.states for b, _ in state.buffers}
         self.exchanges = storage.EXCHANGES.count
 
     def take_result(self, result: Any, inputs: Inputs, run: Run, params: dict[UOp, UOp]) -> Any:
@@ -266,6 +272,34 @@ class Entry(Generic[T]):
         return None
 
 
+class Captured:
+    """A recording to look at, and its memory in hand."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+
+    @property
+    def jit_cache(self) -> list[ExecItem]:
+        """What it runs, kernel by kernel."""
+        return items_of(self.replay)
+
+    def free_intermediates(self) -> None:
+        """Gives back the memory that nothing needs between two calls; the next one takes it again.
+
+        Results that somebody still has stay readable: they go to memory of the host, where the
+        device works on that too.
+        """
+        self.replay.free_intermediates()
+
+    def replan_buffers_memory_layout(self) -> None:
+        """Puts the memory of all steps in one block a device, intermediates in turn.
+
+        What lives on between calls (weights, say) is copied there, under the names that it has.
+        Then nothing is left for `free_intermediates`.
+        """
+        self.replay.replan()
+
+
 class TinyJit(Generic[T]):
     """Records a function at its second call and replays it from the third on.
 
@@ -317,14 +351,14 @@ class TinyJit(Generic[T]):
         self.calls = 0
 
     @property
-    def captured(self) -> Replay | None:
+    def captured(self) -> Captured | None:
         """The latest recording, if there is one."""
-        return None if self.latest is None else self.latest.replay
+        return None if self.latest is None else Captured(self.latest.replay)
 
     @property
-    def jit_cache(self) -> list[Any]:
-        """What the latest recording runs; nothing before there is one."""
-        return [] if self.latest is None else self.latest.replay.jit_cache
+    def jit_cache(self) -> list[ExecItem]:
+        """What the latest recording runs, a native graph as one item; nothing before that."""
+        return [] if self.latest is None else grouped_items_of(self.latest.replay)
 
     @property
     def func(self) -> Callable[..., T]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from aster_ml import config
 from aster_ml.engine.items import BufferCopy, ExecItem
 from tests.parity import names, programs
 
@@ -68,9 +69,11 @@ ROWS: dict[str, Row] = {
         {"Device": names.Device, "is_dtype_supported": names.is_dtype_supported},
     ),
     "tinygrad.engine.jit": Row(
-        ("aster_ml.jit", "aster_ml.errors"), "TinyJit stands above engine",
-        {"graph_class": names.graph_class},
+        ("aster_ml.jit", "aster_ml.errors", "aster_ml.engine.graph_runner"),
+        "TinyJit stands above engine",
+        {"graph_class": names.graph_class, "MultiGraphRunner": programs.MultiGraphRunner},
     ),
+    "tinygrad.runtime.graph.hcq": Row((), "no device has these", {"HCQGraph": programs.HCQGraph}),
     "tinygrad.engine.realize": Row(
         ("aster_ml.engine.items", "aster_ml.engine.realize", "aster_ml.engine.launch"),
         "a program's nodes are read in another dialect",
@@ -229,6 +232,9 @@ def install(folder: Path) -> Finder:
         del sys.modules[name]
     for owner, name, value, _ in [*names.ATTRIBUTES, *programs.ATTRIBUTES]:
         setattr(owner, name, value)
+    if not config.JIT_BATCH_SIZE.value:
+        # The size there; here the limit is for devices that wait for their graphs to be made.
+        config.JIT_BATCH_SIZE.value = 32
     finder = Finder(folder)
     sys.meta_path.insert(0, finder)
     return finder

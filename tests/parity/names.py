@@ -18,6 +18,7 @@ from aster_ml import config
 from aster_ml.backend import Backend
 from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype, truncate
 from aster_ml.engine import storage
+from aster_ml.engine.graph_runner import GraphRunner
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -100,8 +101,9 @@ class DeviceView:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.renderer = RendererView(backend)
-        # Recordings run as one native graph inside the runtime; there is none to hand out.
-        self.graph = None
+        # Where the runtime makes native graphs, recordings run as some.
+        has_graphs = type(backend).make_graph is not Backend.make_graph
+        self.graph = GraphRunner if has_graphs else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)

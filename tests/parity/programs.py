@@ -16,6 +16,7 @@ from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
 from aster_ml.engine import estimate, items, program
+from aster_ml.engine.graph_runner import GraphRunner
 from aster_ml.engine.memory import ALIGNMENT, Arena
 from aster_ml.helpers import round_up
 from aster_ml.uop.node import UOp
@@ -78,6 +79,14 @@ def plan_buffers(
         if b.base in placed:
             placed[b] = placed[b.base].view(b.size, b.dtype, b.offset)
     return placed
+
+
+class MultiGraphRunner(GraphRunner):
+    """A graph over several devices; Aster makes one for each."""
+
+
+class HCQGraph(GraphRunner):
+    """A graph of hardware queues; no device of Aster has them."""
 
 
 class CompilerView:

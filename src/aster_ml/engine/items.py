@@ -137,7 +137,7 @@ class ExecItem:
     """
 
     ast: UOp
-    bufs: list[Buffer] = field(default_factory=list)
+    bufs: list[Buffer | None] = field(default_factory=list)
     metadata: tuple[object, ...] = ()
     fixedvars: dict[str, int] = field(default_factory=dict)
     prg: Runner | None = None
@@ -149,7 +149,11 @@ class ExecItem:
     @property
     def device(self) -> str:
         """Where it runs."""
-        return self.bufs[0].device if self.step is None else self.step.device
+        if self.step is not None:
+            return self.step.device
+        if self.prg is not None:
+            return self.prg.device
+        return self.bufs[0].device if self.bufs and self.bufs[0] is not None else Device.DEFAULT
 
     def lower(self) -> ExecItem:
         """Compiles what has to be compiled; returns itself."""
@@ -189,7 +193,7 @@ class ExecItem:
         if not do_update_stats:
             GlobalCounters.kernel_count, GlobalCounters.global_ops = counted[:2]
             GlobalCounters.global_mem = counted[2]
-        for each in dict.fromkeys(storage.DUE.values()):
+        for each in dict.fromkeys(storage.DUE.values()) if self.bufs else ():
             each.note_filled(self)
         return seconds
 

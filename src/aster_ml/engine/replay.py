@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aster_ml.backend import Call, Graph
 import numpy as np
 
-from aster_ml.config import DEBUG, debug_shown
+from aster_ml.backend import Call, Graph
+from aster_ml.config import DEBUG, JIT_BATCH_SIZE, debug_shown
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import Compiled
@@ -37,11 +37,6 @@ class Recorded:
     compiled: Compiled | None
     buffers: list[Any]
     values: dict[str, int]
-
-    @property
-    def bufs(self) -> list[Buffer | None]:
-        """The buffers, None for what each call exchanges."""
-        return [b if isinstance(b, Buffer) else None for b in self.buffers]
 
 
 @dataclass
@@ -231,6 +226,7 @@ class Replay:
         self.items = items
         self.sizes = [(b.device, b.size, b.dtype) for b in inputs]
         self.borrowed = borrowed
+        self.handles: list[Any] = [None] * len(inputs)
         kept = {*kept, *[id(b.base) for b in inputs]}
         bases = {id(b.base): b.base for item in items for b in item.buffers}
         self.scratch = [base for number, base in bases.items() if number not in kept]
@@ -293,11 +289,7 @@ class Replay:
                 self.set_input(number, found)
 
     def free_intermediates(self) -> None:
-        """Gives back the memory that nothing needs between two runs; the next run takes it again.
-
-        Results that somebody still has stay readable: they go to memory of the host, where the
-        device works on that too.
-        """
+        """Gives back the memory that nothing needs between two runs; the next takes it again."""
         named = {id(b.base) for b in storage.BUFFERS.values()}
         for base in self.scratch:
             if base.is_allocated() and id(base) not in named:
@@ -310,28 +302,25 @@ class Replay:
                     result.deallocate()
         self.is_free = True
 
-    def replan_buffers_memory_layout(self) -> None:
-        """Puts the memory of all steps in one block a device, intermediates in turn.
-
-        What lives on between runs (weights, say) is copied there, under the names that it has.
-        Then nothing is left for `free_intermediates`.
-        """
+    def replan(self) -> None:
+        """Puts the memory of all steps in one block a device."""
         move_together(self.items, self.scratch)
         self.scratch = []
         self.rearrange()
         for tell in self.on_move:
             tell()
 
-    @property
-    def jit_cache(self) -> list[Recorded]:
-        """The recorded kernels and copies."""
-        return self.items
-
     def build(self) -> None:
         """Groups kernels into native graphs where the device has them."""
         run: list[Recorded] = []
+        limit = JIT_BATCH_SIZE.value or len(self.items) + 1
         for item in self.items:
-            if item.compiled is None or (run and run[0].step.device != item.step.device):
+            if (
+                item.compiled is None
+                or (run and run[0].step.device != item.step.device)
+                or len(run) == limit
+            ):
+                limit = 2 * limit if len(run) == limit else limit
                 self.close(run)
                 run = []
             if item.compiled is None:
@@ -379,15 +368,14 @@ class Replay:
 
     def set_input(self, number: int, buffer: Buffer) -> None:
         """Exchanges one input."""
-        current = self.current[number]
-        if number < self.borrowed:
-            if current() is buffer:  # type: ignore[operator]
-                return
-            self.current[number] = weakref.ref(buffer)
-        elif current is buffer:
+        current: Any = self.current[number]
+        borrowed = number < self.borrowed
+        # A buffer may have been given other memory since.
+        same = (current() if borrowed else current) is buffer
+        if same and self.handles[number] is buffer.handle:
             return
-        else:
-            self.current[number] = buffer
+        self.current[number] = weakref.ref(buffer) if borrowed else buffer
+        self.handles[number] = buffer.handle
         for graph, call, slot, start, nbytes in self.uses[number]:
             handle = buffer.handle
             if start or nbytes != buffer.nbytes:
