@@ -222,6 +222,19 @@ class Buffer:
         self._release()
         self._exports = []
 
+    def take_own_memory(self) -> Buffer:
+        """The same content in memory of its own, where it is that of something else.
+
+        Who sees the other memory from outside goes on seeing it, as it was. Returns itself.
+        """
+        if self.opaque is not None:
+            copy = Buffer(self.device, self.size, self.dtype).copy_from(self)
+            self.deallocate()
+            self.opaque = None
+            self.allocator, self._handle, self._owns = copy.allocator, copy._handle, copy._owns
+            copy._handle, copy._owns = None, False
+        return self
+
     def _release(self) -> None:
         handle, self._handle = self._handle, None
         if self._owns and self.allocator is not None:

@@ -14,7 +14,7 @@ from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes, least_upper_dtype
 from aster_ml.engine import storage
 from aster_ml.engine.realize import settle
-from aster_ml.errors import DeviceError, DTypeError, ShapeError
+from aster_ml.errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from aster_ml.helpers import prod
 from aster_ml.mixin.devices import DevicesMixin, move
 from aster_ml.mixin.handle import (
@@ -35,6 +35,7 @@ from aster_ml.mixin.index import (
     is_zero,
     parse_indices,
 )
+from aster_ml.mixin.masks import mask_in, written_by_mask
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -123,7 +124,12 @@ def is_shared(handle: Handle) -> bool:
 def take_private_copy(node: UOp) -> None:
     """Gives a BUFFER node memory of its own where it has that of others (an array, bytes)."""
     buffer = storage.buffer_of(node)
-    if buffer.opaque is not None:
+    if buffer.opaque is None:
+        return
+    if storage.names_of(buffer) == 1:
+        buffer.take_own_memory()
+        storage.EXCHANGES.count += 1
+    else:
         storage.attach(node, Buffer(buffer.device, buffer.size, buffer.dtype).copy_from(buffer))
 
 
@@ -252,11 +258,15 @@ class AssignMixin(IndexMixin, DevicesMixin):
     # by index
 
     def __setitem__(self, indices: Any, v: Any) -> None:
-        parsed = parse_indices_to_write(self, indices)
-        if parsed is None:
-            # A mask of our leading axes and one number: nothing has to be computed first.
-            self.assign(mask_of(self, indices).where(self.ufix(v).cast(self.dtype), self))
-            return
+        """Writes `v`, repeated where it is smaller, to the part that the index names.
+
+        Raises: UnsupportedError for a tensor that was set to require a gradient.
+        """
+        if self._requires_grad is True:
+            raise UnsupportedError(
+                f"assign: a part of {self!r} is written, whose gradient would be that of another "
+                "value; write to x.detach(), which is the same memory, or to a copy (x + 0)"
+            )
         value = v if isinstance(v, Handle) else value_like(self, v)
         if value.dtype is not self.dtype:
             value = value.cast(self.dtype)
@@ -265,6 +275,11 @@ class AssignMixin(IndexMixin, DevicesMixin):
                 f"assign: a value on {value.device} to a tensor on {self.device}; "
                 f".to({self.device!r}) moves it"
             )
+        mask = mask_in(self, indices)
+        if mask is not None:
+            self.assign(written_by_mask(self, mask, value))
+            return
+        parsed = parse_indices(self, indices)
         if parsed.picked:
             self.assign(scatter_picked(self, parsed, value))
             return
@@ -328,23 +343,6 @@ def value_like(x: Any, v: Any) -> Any:
     if isinstance(v, (bool, int, float)):
         return x.full_of((), v)
     return x.__class__(v, device=x.device, dtype=x.dtype)
-
-
-def mask_of(x: Handle, indices: Any) -> Any:
-    """A bool tensor over the leading axes of `x`, with axes of size 1 for the others."""
-    return indices.reshape((*indices.shape, *(1,) * (x.ndim - indices.ndim)))
-
-
-def parse_indices_to_write(x: Any, indices: Any) -> Parsed | None:
-    """The index; None for a single mask, which needs no indices."""
-    if isinstance(indices, Handle) and indices.dtype is dtypes.bool and indices.ndim:
-        if indices.shape != x.shape[: indices.ndim]:
-            raise ShapeError(
-                f"index: a mask of {show_shape(indices.shape)} for axes of "
-                f"{show_shape(x.shape[: indices.ndim])}; the same shape is wanted"
-            )
-        return None
-    return parse_indices(x, indices)
 
 
 def fit_value(value: Any, shape: tuple[Any, ...]) -> Any:

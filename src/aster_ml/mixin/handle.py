@@ -23,6 +23,7 @@ from aster_ml.dtype import (
     to_dtype,
     truncate,
 )
+from aster_ml.engine import storage
 from aster_ml.engine.guard import graph_is_too_large
 from aster_ml.engine.multi import parts
 from aster_ml.errors import DeviceError, DTypeError, GradientError, PreconditionError, ShapeError
@@ -64,10 +65,30 @@ def either_flag(one: Flag, other: Flag) -> Flag:
     return None if one is None or other is None else False
 
 
+def check_tensor(value: Any, what: str) -> None:
+    """Raises DTypeError for what is no tensor."""
+    if not isinstance(value, Handle):
+        raise DTypeError(
+            f"{what}: {value!r} is {'None' if value is None else f'a {type(value).__name__}'}; "
+            "a Tensor is wanted"
+        )
+
+
 def device_constant(value: Any, dtype: DType, device: str | tuple[str, ...]) -> UOp:
     """The scalar `value` as a tensor on `device` (or several); it takes no memory."""
     place = UOp(Ops.DEVICE, dtypes.void, (), DeviceArg(device))
     return UOp(Ops.CONST, dtype, (place,), truncate(value, dtype))
+
+
+def is_pending_number(uop: UOp) -> bool:
+    """Whether the value is one constant that is still to be written to memory of its own.
+
+    Asked for memory once more, such a value gets another: each of them may be written to.
+    """
+    if uop.op is not Ops.AFTER or len(uop.src) != 2 or storage.stand_in(uop) is not None:
+        return False
+    place, value = uop.src[1].src[:2]
+    return place is uop.src[0] and is_number(value)
 
 
 def number_node(size: UOp, dtype: DType, device: str | tuple[str, ...]) -> UOp:
@@ -426,7 +447,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         if arg is not None:
             opts = " ".join([str(opt) for opt in arg])
             return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,), opts))
-        if uop.op is Ops.CONTIGUOUS or is_stored(uop):
+        if uop.op is Ops.CONTIGUOUS or (is_stored(uop) and not is_pending_number(uop)):
             return self
         if is_number(uop):
             # Equal constants are one node, but memory is asked for to be written to: each has its
