@@ -71,7 +71,8 @@ class Tensor(
         requires_grad: bool | None = None,
     ) -> None:
         place = Device.canonicalize(check_device(device))
-        element = None if dtype is None else to_dtype(dtype)
+        # A vector type says how long the last axis is; lanes are axes, so it adds nothing.
+        element = None if dtype is None else to_dtype(dtype).scalar()
         if isinstance(data, Handle):
             moved = data if device is None else move(data, place)
             uop = moved.uop if element is None else moved.cast(element).uop

@@ -133,6 +133,19 @@ class Writer:
         return UOp(Ops.LOAD, u.dtype, (UOp(Ops.INDEX, place.dtype, (*place.src, rest[0])), other))
 
 
+def with_vectors(sink: UOp, written: UOp) -> UOp:
+    """The SINK with the lanes of a vector that stands under it as one VECTORIZE."""
+    rest = list(written.src)
+    found: list[UOp] = []
+    for u in reversed(value_roots(sink)):
+        count = u.dtype.vcount
+        lanes = tuple(rest[len(rest) - count :])
+        del rest[len(rest) - count :]
+        vector = lanes[0].vectorize(*lanes[1:]) if count > 1 else lanes[0]
+        found.insert(0, vector)
+    return UOp(Ops.SINK, dtypes.void, (*rest, *found), written.arg)
+
+
 def in_order(root: UOp) -> list[UOp]:
     """The nodes, sources first; a gated store between IF and ENDIF."""
     result: list[UOp] = []
@@ -148,10 +161,10 @@ def in_order(root: UOp) -> list[UOp]:
 def get_uops(ast: UOp, renderer: Any = None) -> list[UOp]:
     """The late nodes of a kernel in running order, its SINK last."""
     root, t = lowered(ast)
-    return in_order(Writer(t).write(root))
+    return in_order(with_vectors(ast, Writer(t).write(root)))
 
 
 def full_rewrite_to_sink(sink: UOp, renderer: Any = None, optimize: bool = True) -> UOp:
     """A kernel (or values under a SINK) as it stands before it is put in order."""
     root, t = lowered(sink)
-    return Writer(t).write(root)
+    return with_vectors(sink, Writer(t).write(root))

@@ -157,7 +157,8 @@ def without_work_groups(sink: UOp) -> UOp:
 
 def lower_in_order(sink: UOp, target: Target, name: str) -> Linear:
     """The kernel as a list, in the order that its author gave."""
-    if not target.has_local:
+    # The interpreter runs blocks and work-items by itself.
+    if not target.has_local and target.language != "python":
         sink = without_work_groups(sink)
     sink = simplify_indices(sink)
     sink = decompose(sink, target)

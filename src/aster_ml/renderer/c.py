@@ -95,7 +95,7 @@ class CWriter(CStyleWriter):
             text = f"(-{text})" if value < 0 else text
         return f"(_Float16){text}" if dtype is dtypes.float16 else text
 
-    def scratch_line(self, name: str, dtype: DType, size: int) -> str:
+    def scratch_line(self, name: str, dtype: DType, size: int, private: bool) -> str:
         """An array on the stack."""
         return f"  {self.type_of(dtype, 1)} {name}[{size}] __attribute__((aligned(64)));"
 

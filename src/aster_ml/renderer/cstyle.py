@@ -205,7 +205,7 @@ class CStyleWriter(KernelWriter):
     def define_local(self, c: Cell) -> None:
         """An array at the top of the function."""
         name = self.names[c.u] = f"local{c.u.arg.id}"
-        self.scratch.append(self.scratch_line(name, c.dtype, c.u.arg.size))
+        self.scratch.append(self.scratch_line(name, c.dtype, c.u.arg.size, c.u.arg.private))
 
     # memory
 
@@ -314,8 +314,8 @@ class CStyleWriter(KernelWriter):
         """Infinity or NaN."""
 
     @abc.abstractmethod
-    def scratch_line(self, name: str, dtype: DType, size: int) -> str:
-        """The declaration of scratch memory."""
+    def scratch_line(self, name: str, dtype: DType, size: int, private: bool) -> str:
+        """The declaration of scratch memory, of each work-item its own or shared by a block."""
 
     @abc.abstractmethod
     def load_text(self, name: str, index: str, dtype: DType, n: int, scratch: bool) -> str:

@@ -121,9 +121,9 @@ class OpenCLWriter(CStyleWriter):
         text = "NAN" if math.isnan(value) else ("INFINITY" if value > 0 else "(-INFINITY)")
         return text if self.type_of(dtype, 1) == "float" else f"({self.type_of(dtype, 1)}){text}"
 
-    def scratch_line(self, name: str, dtype: DType, size: int) -> str:
+    def scratch_line(self, name: str, dtype: DType, size: int, private: bool) -> str:
         """Memory of the block where there are blocks of work-items, else of the work-item."""
-        where = "__local " if self.target.has_local else ""
+        where = "__local " if self.target.has_local and not private else ""
         return f"  {where}{self.memory_type(dtype)} {name}[{size}];"
 
     # memory

@@ -162,7 +162,7 @@ class Interpreter:
         sizes = [self.size_now(r, values) for r in (*self.blocks, *self.items)]
         outer, inner = sizes[: len(self.blocks)], sizes[len(self.blocks) :]
         for block in itertools.product(*[range(n) for n in outer]):
-            scratch = {u: new_scratch(u) for u in self.scratch}
+            shared = {u: new_scratch(u) for u in self.scratch if not u.arg.private}
             runs = []
             for item in itertools.product(*[range(n) for n in inner]):
                 mine = list(values)
@@ -170,7 +170,9 @@ class Interpreter:
                     mine[self.numbers[r]] = [i]
                 thread = self.linear.thread
                 whole = (0, 1 if thread is None else self.size_now(thread, values))
-                runs.append(self.run_item(Item(mine, arrays, scratch, part or whole)))
+                own = {u: new_scratch(u) for u in self.scratch if u.arg.private}
+                item_state = Item(mine, arrays, {**shared, **own}, part or whole)
+                runs.append(self.run_item(item_state))
             self.run_block(runs)
 
     def run_block(self, runs: list[Generator[None]]) -> None:
