@@ -31,7 +31,7 @@ FORMS = [
     ("tuple", ((1.5, 2), (3, 4)), [[1.5, 2], [3, 4]], "float32"),
     ("empty list", [], np.zeros(0), "float32"), ("empty rows", [[], []], np.zeros((2, 0)),
                                                  "float32"),
-    ("none", None, np.zeros(0), "float32"), ("bytes", b"ab\xff", [97, 98, 255], "uint8"),
+    ("none", None, 0.0, "float32"), ("bytes", b"ab\xff", [97, 98, 255], "uint8"),
     ("memoryview", memoryview(np.arange(3, dtype=np.int16)), [0, 1, 2], "int16"),
     ("numpy scalar", np.float64(2.5), 2.5, "float64"), ("numpy bool", np.bool_(True), True, "bool"),
     ("array", np.arange(6, dtype=np.int64).reshape(2, 3), [[0, 1, 2], [3, 4, 5]], "int64"),

@@ -37,7 +37,7 @@ def node_of(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UO
     if isinstance(data, np.ndarray):
         return array_node(data, dtype, device)
     if data is None:
-        return UOp.new_memory(device, (0,), dtype or dtypes.default_float)
+        return device_constant(0, dtype or dtypes.default_float, device)
     if isinstance(data, UOp):
         return node_of_node(data, dtype, device)
     if isinstance(data, (bytes, bytearray, memoryview)):
@@ -128,13 +128,13 @@ def wrapped_node(array: np.ndarray[Any, Any], device: str | tuple[str, ...]) -> 
 
 
 def copied_node(array: np.ndarray[Any, Any], device: str | tuple[str, ...]) -> UOp:
-    """A new buffer (on several devices, one on each) with the contiguous array's elements."""
+    """A new buffer (on several devices, one on each) with the array's elements, row-major."""
     if not isinstance(device, str):
         first, *rest = [copied_node(array, d) for d in device]
         return first.beside(rest, None)
     dtype = from_numpy_dtype(array.dtype)
     buffer = Buffer(device, array.size, dtype)
-    buffer.copyin(array)
+    buffer.copyin(np.ascontiguousarray(array))
     return shaped_buffer(buffer, array.shape)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, DeviceError, DTypeError, IndexRangeError
 from aster_ml.mixin.handle import Handle, number_everywhere
+from aster_ml.mixin.masks import mask_indices
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes, is_symbolic
 from aster_ml.mixin.sizes import size_between
 from aster_ml.uop.infer import show_shape
@@ -124,7 +125,7 @@ def parse_indices(x: Handle, indices: Any) -> Parsed:
             entries.append(None)
             continue
         if isinstance(item, Handle) and item.dtype is dtypes.bool:
-            picks = mask_picks(x, item, axis)
+            picks = [Picked(index, True) for index in mask_indices(x, item, axis)]
             entries += picks
             spans += [Span(0, x.shape[axis + i], 1) for i in range(len(picks))]
             axis += len(picks)
@@ -256,19 +257,6 @@ def greatest(size: Any) -> int:
     return size if isinstance(size, int) else int(size.vmax)
 
 
-def mask_picks(x: Handle, mask: Handle, axis: int) -> list[Entry]:
-    """A bool tensor as the indices where it is true, one tensor an axis; computes the mask."""
-    part = x.shape[axis : axis + mask.ndim]
-    if mask.ndim == 0 or mask.shape != part:
-        raise IndexRangeError(
-            f"index: a mask of {show_shape(mask.shape)} for axes of "
-            f"{show_shape(part)}; the same shape is wanted"
-        )
-    places = np.nonzero(mask.numpy())  # type: ignore[attr-defined]
-    make: Any = x.__class__
-    return [Picked(make(p.astype(np.int32), x.device), True) for p in places]
-
-
 # cutting by movement
 
 
@@ -396,7 +384,7 @@ def value_bounds(u: UOp) -> tuple[int, int]:
     while u.op in MOVEMENT:
         padded = padded or u.op is Ops.PAD
         u = u.src[0]
-    low, high = u.bounds
+    low, high = u.vmin, u.vmax
     return (min(low, 0), max(high, 0)) if padded else (low, high)
 
 

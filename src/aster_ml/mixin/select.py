@@ -15,6 +15,7 @@ from aster_ml.errors import ArgumentError, DTypeError, ShapeError, SignatureErro
 from aster_ml.mixin.create import CreateMixin
 from aster_ml.mixin.handle import Handle
 from aster_ml.mixin.index import axis_iota, gather_nodes, index_node, is_zero
+from aster_ml.mixin.masks import read_mask
 from aster_ml.mixin.math import MathMixin
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.uop.infer import show_shape
@@ -141,14 +142,25 @@ class SelectMixin(MathMixin, CreateMixin):
     def masked_select(self, mask: Any) -> Self:
         """The elements where `mask` holds, in order, on one axis; computes the mask.
 
-        Raises: DTypeError unless the mask is bool.
+        Raises: DTypeError unless the mask is bool; JitError inside of a jitted function.
         """
         if mask.dtype is not dtypes.bool:
             raise DTypeError(f"masked_select: the mask is {mask.dtype.name}; bool is wanted")
         shape = broadcast_shapes("masked_select", self.shape, mask.shape)
-        places = np.flatnonzero(mask.broadcast_to(shape).numpy())
+        places = np.flatnonzero(read_mask(mask.broadcast_to(shape), "masked_select"))
         value: Any = self.broadcast_to(shape).flatten()
         return value[places]  # type: ignore[no-any-return]
+
+    def nonzero(self) -> Self:
+        """The places of the elements that are not 0, a row each, in row-major order; computes self.
+
+        Dtype: the default int.
+        Raises: JitError inside of a jitted function, which could not follow how many there are.
+        """
+        mask: Any = self.ne(0)
+        places = np.argwhere(read_mask(mask, "nonzero"))
+        make: Any = self.__class__
+        return make(places, self.device, dtypes.default_int)  # type: ignore[no-any-return]
 
     def one_hot(self, num_classes: int = -1) -> Self:
         """For each class a 1 where it is the one, else a 0; -1 computes how many there are.
