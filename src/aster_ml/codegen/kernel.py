@@ -7,7 +7,7 @@ not decided here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
 from aster_ml.dtype import dtypes
@@ -38,6 +38,14 @@ class Access:
         return self.strides.get(axis, 0)
 
 
+class Note(NamedTuple):
+    """A choice of the default schedule: what it is about, what was chosen, and what each costs."""
+
+    about: str
+    chosen: str
+    costs: tuple[tuple[str, float], ...]
+
+
 class Kernel:
     """One kernel while its axes are being arranged."""
 
@@ -45,6 +53,8 @@ class Kernel:
         self.sink = sink
         self.outputs: list[UOp] = []
         self.applied: list[Opt] = []
+        # Why they were chosen, where the cost did.
+        self.notes: list[Note] = []
         for end in sink.src:
             for r in end.src[1:] if end.op is Ops.END else ():
                 if r not in self.outputs:

@@ -42,6 +42,8 @@ class Slot(NamedTuple):
     size: int
     dtype: DType
     device: str
+    # Why it is there, of a temporary.
+    why: str = ""
 
 
 @dataclass
@@ -157,7 +159,8 @@ class Splitter:
                 value = u.src[1] if u.op is Ops.STORE else u
                 size = max(prod(max_shape(value.shape)), 1)
                 need(value.device is not None, f"split: {value!r} lives on no device")
-                self.slots.append(Slot(size, value.dtype, str(value.device)))
+                why = self.planner.why.get(u, f"asked for by {u.op.name}")
+                self.slots.append(Slot(size, value.dtype, str(value.device), why))
                 found = len(self.slots) - 1
             self.slot_of[u] = found
         return found

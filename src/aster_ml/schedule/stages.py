@@ -103,6 +103,8 @@ class StagePlanner:
         self.value_of: dict[UOp, UOp] = {}
         self.forced: set[UOp] = set()
         self.index_sizes: dict[UOp, int] = {}
+        # Why a value was stored that could have been computed where it is read.
+        self.why: dict[UOp, str] = {}
         self.effects = Effects()
         self.place_of: dict[tuple[UOp, Reading], UOp] = {}
         self.find_forced(body)
@@ -298,8 +300,10 @@ class StagePlanner:
         """Whether to store `u`, read so, rather than compute it at each reading."""
         if u.op is Ops.REDUCE:
             if not FUSE:
-                return True
-            return not self.may_fuse_reduce(u, readings) and not self.cheap_again(u, readings)
+                return self.store_because(u, "FUSE=0 stores every reduction")
+            if self.may_fuse_reduce(u, readings) or self.cheap_again(u, readings):
+                return False
+            return self.store_because(u, "a reduction that its readers would do more than once")
         if u.op not in ELEMENTWISE and u.op not in (Ops.PAD, Ops.RESHAPE, Ops.INDEX):
             return False
         if u.dtype is dtypes.index or (u.op is Ops.CAST and u.src[0].dtype is dtypes.index):
@@ -307,12 +311,14 @@ class StagePlanner:
         if u.device is None or any(r.idxs is DATA_DEPENDENT for r in readings):
             return False
         if u.op in (Ops.RESHAPE, Ops.PAD) and any(self.has_large_index(r) for r in readings):
-            return True
+            return self.store_because(u, "views of views whose indices would grow too long")
         roots = {r.root for r in readings}
         if len(readings) > cost.MAX_READINGS * len(roots):
-            return self.worth_storing(u)
+            ways = f"read in {len(readings)} ways, too many to write out"
+            return self.worth_storing(u) and self.store_because(u, ways)
         if any(self.stored[root].size > int(MAX_KERNEL_NODES.value) for root in roots):
-            return u.op in ELEMENTWISE
+            full = f"its reader has {MAX_KERNEL_NODES.value} nodes without it"
+            return u.op in ELEMENTWISE and self.store_because(u, full)
         compute, loads = self.costs[u]
         if u.op is Ops.RESHAPE:
             # A plain view costs nothing; one that divides in an inner loop may.
@@ -332,7 +338,15 @@ class StagePlanner:
             + cost.LAUNCH
         )
         work = max(volume(r.nest) for r in readings)
-        return spared > price and spared * 10 > work and self.worth_storing(u)
+        if not (spared > price and spared * 10 > work and self.worth_storing(u)):
+            return False
+        times = f"computing it {repeats + numel:,} times for {numel:,} elements"
+        return self.store_because(u, f"{times} would cost {spared:,}, storing it {price:,}")
+
+    def store_because(self, u: UOp, why: str) -> bool:
+        """Notes why a value is stored; true."""
+        self.why[u] = why
+        return True
 
     def reads_padding(self, u: UOp, reading: Reading) -> bool:
         """Whether a reading of a PAD goes beyond the elements of its source."""
