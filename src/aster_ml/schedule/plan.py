@@ -11,6 +11,7 @@ from aster_ml.errors import InternalError
 from aster_ml.schedule.copies import copy_before_views
 from aster_ml.schedule.effects import snapshot_value, snapshot_version
 from aster_ml.schedule.fold import fold_numbers
+from aster_ml.schedule.gather import gather_before_storing
 from aster_ml.schedule.merge import merge_drafts
 from aster_ml.schedule.split import HazardError, Schedule, Splitter, order_drafts
 from aster_ml.schedule.split_reduce import split_long_reductions
@@ -90,7 +91,7 @@ def make_schedule(body: UOp) -> Schedule:
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
     body, numbers = fold_numbers(body)
-    body = split_long_reductions(copy_before_views(body))
+    body = split_long_reductions(copy_before_views(gather_before_storing(body)))
     memory_ops = [u for u in toposort(body) if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
     for _ in range(1 + 2 * len(memory_ops)):
         planner = plan_stages(body)
