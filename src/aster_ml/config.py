@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from aster_ml.errors import ArgumentError
+
 SETTINGS: dict[str, Setting] = {}
 
 
@@ -76,6 +78,13 @@ def Context(**values: int | str) -> Iterator[None]:
     for name in values:
         if name not in SETTINGS:
             raise KeyError(f"no setting is named {name}; there are {', '.join(sorted(SETTINGS))}")
+    for name, value in values.items():
+        default = SETTINGS[name].default
+        kinds = str if isinstance(default, str) else (int, float)
+        if not isinstance(value, kinds):
+            raise ArgumentError(
+                f"setting {name} is {'text' if kinds is str else 'a number'}, given {value!r}"
+            )
     before = {name: SETTINGS[name].value for name in values}
     try:
         for name, value in values.items():

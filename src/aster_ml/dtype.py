@@ -325,6 +325,8 @@ class dtypes:
         if isinstance(value, tuple):
             return tuple(dtypes.as_const(v, dtype) for v in value)
         kind = dtype.kind
+        if isinstance(value, str):
+            raise DTypeError(f"{value!r} is text; a number for {dtype.name} is wanted")
         return (
             PY_FLOAT(value)
             if kind == "float"

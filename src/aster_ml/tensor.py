@@ -16,9 +16,10 @@ import numpy as np
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DTypeLike, dtypes, to_dtype
 from aster_ml.engine import storage
+from aster_ml.engine.explain import explain_schedule
 from aster_ml.engine.items import ExecItem, schedule_items
 from aster_ml.engine.launch import is_recording
-from aster_ml.engine.realize import live_nodes_from, realize_uops
+from aster_ml.engine.realize import live_nodes_from, realize_uops, schedule_uops
 from aster_ml.errors import DTypeError, GradientError, JitError, ShapeError, SymbolicSizeError
 from aster_ml.gradient import compute_gradient
 from aster_ml.helpers import all_int
@@ -28,9 +29,11 @@ from aster_ml.mixin.create import CreateMixin
 from aster_ml.mixin.custom import CustomMixin
 from aster_ml.mixin.data import node_of
 from aster_ml.mixin.devices import check_device, move
+from aster_ml.mixin.digest import DigestMixin
 from aster_ml.mixin.handle import (
     LIVE,
     Handle,
+    check_tensor,
     device_constant,
     forget,
     is_stored,
@@ -52,7 +55,7 @@ from aster_ml.uop.ops import Ops
 
 class Tensor(
     AssignMixin, NeuralMixin, ContractMixin, RandomMixin, ScanMixin, OrderMixin, SelectMixin,
-    JoinMixin, MathMixin, CreateMixin, CustomMixin, CastMixin,
+    DigestMixin, JoinMixin, MathMixin, CreateMixin, CustomMixin, CastMixin,
 ):  # fmt: skip
     """A value of some shape and dtype on a device, computed when it is needed.
 
@@ -145,6 +148,14 @@ class Tensor(
     def schedule(self, *lst: Tensor) -> list[ExecItem]:
         """The kernels, copies and views that `realize` would run, as items to run one by one."""
         return self.schedule_with_vars(*lst)[0]
+
+    def explain(self, *lst: Tensor) -> str:
+        """What `realize` would run, as text: each kernel's work, its schedule, and why these.
+
+        Costs are those by which the compiler decided; nothing is compiled or run.
+        """
+        nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in (self, *lst)]
+        return explain_schedule(schedule_uops(nodes)[0])
 
     # reading
 
@@ -251,6 +262,8 @@ class Tensor(
         Raises: GradientError when self does not depend on a target; with `materialize_grads` such
         a gradient is zeros.
         """
+        for target in targets:
+            check_tensor(target, "gradient")
         found = self.gradients_of([graph_names(t) for t in targets], gradient)
         result = []
         # x[0:0].sum() and x ** 0 are numbers as soon as they are built: nothing changes those.
@@ -293,6 +306,8 @@ class Tensor(
 
     def gradients_of(self, targets: list[list[UOp]], gradient: Tensor | None) -> list[UOp | None]:
         """The gradient for each target, which has one or several names in the graph."""
+        if gradient is not None:
+            check_tensor(gradient, "gradient")
         if gradient is None and self.numel() != 1:
             raise GradientError(
                 f"gradient: of {show_shape(self.shape)}, which has "

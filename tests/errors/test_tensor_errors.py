@@ -86,7 +86,7 @@ DATA: list[tuple[Callable[[], Any], type, str]] = [
     (lambda: Tensor([1], dtype="float33"), DTypeError, r"'float33' is no dtype; there are fp8e4m3"),
     (lambda: Tensor([1], device="GPU"), DeviceError, r"device 'GPU' is unknown; there are CPU"),
     (lambda: Tensor([1], device="CPU:x"), DeviceError, r"'x' is no number; CPU or CPU:1 would do"),
-    (lambda: Tensor([1], device=("CPU", "CPU:1")), DeviceError, r"several are not yet"),
+    (lambda: Tensor([1], device=()), ArgumentError, r"device \(\) is a tuple; a name such as"),
     (lambda: Tensor([1]).to(3), ArgumentError, r"device 3 is a int; a name such as 'CPU'"),
     (lambda: Tensor(pathlib.Path("no/such/file")), FileNotFoundError, r"no/such/file"),
 ]

@@ -163,8 +163,8 @@ def test_labels_that_are_no_class_count_as_no_loss(label: int) -> None:
     assert not gradient(x.cross_entropy(tensor(labels), "sum"), x)[1].any()
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.float32])
-def test_labels_of_any_number_type(dtype: type) -> None:
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.uint16])
+def test_labels_of_any_int_type(dtype: type) -> None:
     # More classes than an int8 can count.
     x = np.random.RandomState(0).randn(3, 300)
     labels = np.array([0, 100, 127])

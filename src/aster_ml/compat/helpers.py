@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm, trange
 
-from aster_ml.config import DEBUG, JIT, Context, Setting
+from aster_ml.config import DEBUG, JIT, SETTINGS, Context, Setting
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.errors import ArgumentError, DownloadError
 from aster_ml.helpers import (
@@ -75,7 +75,14 @@ def getenv(key: str, default: Any = 0) -> Any:
 
 
 def ContextVar(key: str, default: int | str) -> Setting:
-    """A setting of a program's own, read from the environment and scoped by `Context`."""
+    """A setting of a program's own, read from the environment and scoped by `Context`.
+
+    Raises: ArgumentError for a name that is taken, and for a default that is no number or text.
+    """
+    if key in SETTINGS:
+        raise ArgumentError(f"ContextVar: there is a setting {key} already; choose another name")
+    if not isinstance(default, (int, float, str)):
+        raise ArgumentError(f"ContextVar {key}: the default {default!r} is no number and no text")
     return Setting(key, default, "Declared by a program.")
 
 

@@ -11,6 +11,7 @@ import math
 from typing import Any, Self, TypeVar
 
 from aster_ml.dtype import DTypeLike, sum_acc_dtype
+from aster_ml.errors import ArgumentError
 from aster_ml.mixin.contract import ContractMixin
 
 A = TypeVar("A", bound="ActivationMixin")
@@ -86,6 +87,8 @@ class ActivationMixin(ContractMixin):
         Shapes: self [*s] -> [*s].
         """
         x = self.floating()
+        if beta == 0:
+            raise ArgumentError("softplus: beta is 0; another number is wanted")
         if beta != 1:
             return (x * beta).softplus() * (1 / beta)
         negative, small = decaying_exp(x)

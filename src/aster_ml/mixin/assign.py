@@ -20,6 +20,7 @@ from aster_ml.mixin.devices import DevicesMixin, move
 from aster_ml.mixin.handle import (
     VIEWED,
     Handle,
+    check_tensor,
     is_view,
     live_handles,
     number_everywhere,
@@ -247,6 +248,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
 
         Raises: ShapeError where shapes differ, unless that is allowed.
         """
+        check_tensor(x, "replace")
         if self.shape != x.shape and not allow_shape_mismatch:
             raise ShapeError(
                 f"replace: {show_shape(x.shape)} for {show_shape(self.shape)}; the "

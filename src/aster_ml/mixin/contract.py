@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import make_tuple
-from aster_ml.mixin.handle import broadcast_all, cast_node
+from aster_ml.mixin.handle import broadcast_all, cast_node, check_tensor
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
 from aster_ml.uop.infer import show_shape
@@ -38,6 +38,7 @@ class ContractMixin(PoolMixin):
         Raises: ShapeError when the two k differ, or a side has no axes.
         Source: Python array API 2023.12, matmul.
         """
+        check_tensor(w, "matmul")
         x, xs, ws = self, self.shape, w.shape
         if not xs or not ws:
             raise ShapeError(
@@ -142,6 +143,7 @@ class ContractMixin(PoolMixin):
         Raises: ShapeError when channels, groups or kernel do not fit.
         Source: torch.nn.functional.conv2d.
         """
+        check_tensor(weight, "conv")
         x = self
         kernel = weight.shape[2:]
         dims = len(kernel)
@@ -212,6 +214,10 @@ class ContractMixin(PoolMixin):
                 f"{groups} groups"
             )
         strides, dilations = make_tuple(stride, dims), make_tuple(dilation, dims)
+        if not all(isinstance(s, int) and s > 0 for s in strides):
+            raise ArgumentError(
+                f"conv_transpose: stride {strides}; positive whole numbers are wanted"
+            )
         extra = make_tuple(output_padding, dims)
         for axis, step in enumerate(strides, 2):
             x = put_zeros_between(x, axis, step)

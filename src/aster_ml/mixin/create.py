@@ -122,6 +122,11 @@ class CreateMixin(Handle):
         """
         if stop is None:
             start, stop = 0, start
+        for value in (start, stop, step):
+            if not is_symbolic(value) and not (
+                isinstance(value, (int, float, np.number)) and math.isfinite(value)
+            ):
+                raise ArgumentError(f"arange: {value!r} is no finite number")
         if not is_symbolic(step) and step == 0:
             raise ArgumentError("arange: step is 0; a positive or negative one is wanted")
         floating = any(isinstance(v, float) for v in (start, stop, step))
@@ -154,8 +159,8 @@ class CreateMixin(Handle):
 
         Shapes: start=0, stop=1, steps=n -> [n].
         """
-        if steps < 0:
-            raise ArgumentError(f"linspace: {steps} steps; a number that is not negative is wanted")
+        if not isinstance(steps, int) or steps < 0:
+            raise ArgumentError(f"linspace: {steps!r} steps; a whole number from 0 on is wanted")
         element = dtypes.default_float if dtype is None else to_dtype(dtype)
         if element is dtypes.bool:
             raise DTypeError("linspace: dtype bool has no values between two; ints or floats have")
@@ -203,6 +208,8 @@ class CreateMixin(Handle):
     ) -> Self:
         """Memory of the host at address `ptr`, used in place: the caller keeps it alive."""
         element = dtypes.default_float if dtype is None else to_dtype(dtype)
+        if not isinstance(ptr, int) or ptr == 0:
+            raise ArgumentError(f"from_blob: address {ptr!r}; that of memory, an int, is wanted")
         sizes = shape_of("from_blob", tuple(shape))
         count = prod(sizes)
         if count == 0:

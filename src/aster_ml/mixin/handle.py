@@ -137,6 +137,11 @@ def is_buffer(uop: UOp) -> bool:
     return uop.op is Ops.BUFFER
 
 
+def is_leaf_of_data(uop: UOp) -> bool:
+    """Whether a value made of the node may be another than one made of numbers alone."""
+    return uop.op is Ops.BUFFER or uop.op is Ops.BIND or uop.op is Ops.CONTIGUOUS
+
+
 class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     """A mutable name for a node: operations make new handles, assignment changes the node."""
 
@@ -449,9 +454,9 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,), opts))
         if uop.op is Ops.CONTIGUOUS or (is_stored(uop) and not is_pending_number(uop)):
             return self
-        if is_number(uop):
-            # Equal constants are one node, but memory is asked for to be written to: each has its
-            # own.
+        if is_number(uop) or not reaches(uop, is_leaf_of_data):
+            # Equal values of numbers alone are one node, but memory is asked for to be written to:
+            # each has its own.
             return self.derive(own_memory(uop, self.device))
         return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,)))
 

@@ -17,6 +17,7 @@ from aster_ml.mixin.activations import (
     log_one_plus,
     shifted_exp,
 )
+from aster_ml.mixin.handle import check_tensor
 from aster_ml.uop.infer import show_shape
 
 Reduction = Literal["mean", "sum", "none"]
@@ -153,6 +154,7 @@ def check_smoothing(smoothing: float) -> None:
 
 def match_labels(x: A, labels: A, axis: int, what: str) -> tuple[A, A]:
     """Where along `axis` of x the class is the one that is named, and whether it is one at all."""
+    check_tensor(labels, what)
     shape = x.shape
     wanted = shape[:axis] + shape[axis + 1 :]
     if not shape or labels.shape != wanted:
@@ -161,9 +163,11 @@ def match_labels(x: A, labels: A, axis: int, what: str) -> tuple[A, A]:
             f"{show_shape(labels.shape)}; labels {show_shape(wanted)} are wanted, as "
             f"classes are on axis {axis}"
         )
-    if labels.dtype is dtypes.bool:
-        raise DTypeError(f"{what}: labels are bool; class numbers are wanted")
-    if dtypes.is_float(labels.dtype) or labels.dtype.itemsize < 4:
+    if not dtypes.is_int(labels.dtype):
+        raise DTypeError(
+            f"{what}: labels are {labels.dtype.name}; class numbers, which are ints, are wanted"
+        )
+    if labels.dtype.itemsize < 4:
         labels = labels.cast(dtypes.int32)  # which every number of classes fits
     classes = x.arange(shape[axis], dtype=labels.dtype, device=x.device)
     classes = classes.reshape((-1, *(1,) * (len(shape) - axis - 1)))

@@ -20,6 +20,7 @@ from aster_ml.mixin.sizes import (
     size_ceildiv,
     size_sum,
 )
+from aster_ml.mixin.symbol import value_now
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.ops import Ops
 
@@ -134,6 +135,10 @@ class MovementMixin:
             return tuple(range(len(self.shape)))
         if isinstance(axis, int):
             found: tuple[int, ...] = (self.resolve_axis(axis, what),)
+        elif not hasattr(axis, "__iter__"):
+            raise ArgumentError(
+                f"{what}: axis {axis!r} is a {type(axis).__name__}; an int, or several, is wanted"
+            )
         else:
             found = tuple([self.resolve_axis(a, what) for a in axis])
             if len(set(found)) != len(found):
@@ -264,12 +269,16 @@ class MovementMixin:
         pairs = []
         for i, (pair, size) in enumerate(zip(arg, shape, strict=True)):
             start, stop = (0, size) if pair is None else pair
-            if isinstance(start, int) and isinstance(stop, int):
-                upper = size if isinstance(size, int) else size.bounds[1]
-                if not 0 <= start <= stop <= upper:
+            low, high, upper = start, stop, size
+            if not (isinstance(low, int) and isinstance(high, int) and isinstance(size, int)):
+                low, high, upper = value_now(start), value_now(stop), value_now(size)
+            if low is not None and high is not None:
+                if upper is None:
+                    upper = size.bounds[1]
+                if not 0 <= low <= high <= upper:
                     raise ShapeError(
-                        f"shrink: part {start} to {stop} of axis {i}, which has size "
-                        f"{show_size(size)} in {show_shape(shape)}"
+                        f"shrink: part {show_size(start)} to {show_size(stop)} of axis {i}, which "
+                        f"has size {show_size(size)} in {show_shape(shape)}"
                     )
             pairs.append((start, stop))
         if all(p == (0, s) for p, s in zip(pairs, shape, strict=True)):

@@ -82,8 +82,8 @@ class NeuralMixin(Base):
         Raises: ArgumentError unless 0 <= p <= 1.
         Source: Srivastava et al. 2014.
         """
-        if not 0 <= p <= 1:
-            raise ArgumentError(f"dropout: p is {p}; a probability from 0 to 1 is wanted")
+        if not isinstance(p, (int, float)) or not 0 <= p <= 1:
+            raise ArgumentError(f"dropout: p is {p!r}; a probability from 0 to 1 is wanted")
         if not self.training or p == 0:
             return self
         if p == 1:
@@ -133,8 +133,15 @@ class NeuralMixin(Base):
         return scores.softmax(-1).dropout(dropout_p).cast(self.dtype).dot(value)
 
     def sequential(self, ll: Sequence[Callable[[Self], Self]]) -> Self:
-        """Self, passed through every function of the list in turn."""
-        return functools.reduce(lambda x, f: f(x), ll, self)
+        """Self, passed through every function of the list in turn.
+
+        Raises: ArgumentError for what cannot be called.
+        """
+        steps = list(ll) if hasattr(ll, "__iter__") else [ll]
+        for i, step in enumerate(steps):
+            if not callable(step):
+                raise ArgumentError(f"sequential: step {i} is {step!r}; a function is wanted")
+        return functools.reduce(lambda x, f: f(x), steps, self)
 
 
 def share_heads(x: N, heads: int) -> N:

@@ -69,6 +69,8 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
 
         Shapes: self [n, m], axis=1 -> [n]; self [n, m] -> [].
         """
+        if axis is not None:
+            self.resolve_axis(axis, "argmin")
         reverse = self.logical_not() if self.dtype is dtypes.bool else self.reversed_order()
         return reverse.argmax(axis, keepdim)
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aster_ml.dtype import dtypes, least_upper_float
-from aster_ml.errors import ArgumentError, ShapeError
+from aster_ml.errors import ArgumentError, DTypeError, ShapeError
 from aster_ml.helpers import all_int, ceildiv, make_tuple, prod
-from aster_ml.mixin.handle import Handle
+from aster_ml.mixin.handle import Handle, check_tensor
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import smax
 
@@ -123,6 +123,9 @@ class PoolMixin(Base):
         Raises: ShapeError when the shapes of self and the indices differ.
         Source: torch.nn.functional.max_unpool2d.
         """
+        check_tensor(indices, "max_unpool")
+        if not dtypes.is_int(indices.dtype):
+            raise DTypeError(f"max_unpool: indices are {indices.dtype.name}; ints are wanted")
         if self.shape != indices.shape:
             raise ShapeError(
                 f"max_unpool: values {show_shape(self.shape)} and indices "

@@ -323,6 +323,11 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
 
         Shapes: shape=(n, m) -> [n, m].
         """
+        for bound in (low, high):
+            if not isinstance(bound, (int, float)):
+                raise ArgumentError(
+                    f"uniform: the bound {bound!r} is a {type(bound).__name__}; a number is wanted"
+                )
         element = dtypes.default_float if dtype is None else to_dtype(dtype)
         drawn = element if element.kind == "float" else dtypes.default_float
         value = cls.rand(*shape, dtype=drawn, contiguous=False, **kwargs) * (high - low) + low

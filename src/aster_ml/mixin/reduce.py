@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from aster_ml.dtype import DType, DTypeLike, dtypes, least_upper_float, sum_acc_dtype, to_dtype
+from aster_ml.errors import ArgumentError
 from aster_ml.helpers import prod
 from aster_ml.uop.ops import Ops
 
@@ -165,8 +166,11 @@ class ReduceMixin:
 
         Shapes: self [n, m], axis=1 -> [n], [n].
         """
+        if isinstance(correction, str):
+            raise ArgumentError(f"var: correction {correction!r} is a str; a number is wanted")
         dtype = least_upper_float(self.dtype)
         wide = self.cast(sum_acc_dtype(dtype))
+        self.resolve_axes(axis, "var")
         mean = wide.mean(axis, keepdim=True)
         off = wide.alu(Ops.SUB, mean.broadcast_to(wide.shape))
         squares = off.alu(Ops.MUL, off).fold(Ops.ADD, axis, keepdim, "var")

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError, FormatError
+from aster_ml.mixin.handle import check_tensor
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ def open_file(fn: str | pathlib.Path) -> Tensor:
 
     Raises: FileNotFoundError, IsADirectoryError; FormatError for an empty file.
     """
+    if not isinstance(fn, (str, os.PathLike)):
+        raise ArgumentError(f"{fn!r} is a {type(fn).__name__}; the name of a file is wanted")
     path = pathlib.Path(fn)
     if not path.exists():
         raise FileNotFoundError(f"no file {str(path)!r} (in {str(path.absolute().parent)!r})")
@@ -50,6 +53,7 @@ def byte_count(t: Tensor, what: str) -> int:
 
     Raises: ArgumentError when it is not one axis of uint8.
     """
+    check_tensor(t, what)
     if t.dtype != dtypes.uint8 or t.ndim != 1:
         raise ArgumentError(
             f"{what}: the file's bytes are wanted as a uint8 tensor of one axis, this one is "
@@ -72,6 +76,8 @@ def view_bytes(t: Tensor, begin: int, end: int, dtype: Any, shape: tuple[int, ..
 
 def write_atomically(path: pathlib.Path, write: Callable[[Any], None]) -> None:
     """Call `write` with a new file beside `path`, then give it that name in one step."""
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"no folder {str(path.absolute().parent)!r} to write to")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:

@@ -12,6 +12,7 @@ import math
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError
 from aster_ml.helpers import make_tuple
+from aster_ml.mixin.handle import check_tensor
 
 
 def uniform_weight(*shape: int, bound: float) -> Tensor:
@@ -20,7 +21,12 @@ def uniform_weight(*shape: int, bound: float) -> Tensor:
 
 
 def fan_in_bound(fan_in: int) -> float:
-    """1/sqrt(fan_in): the bound that keeps the variance of a layer's output near its input's."""
+    """1/sqrt(fan_in): the bound that keeps the variance of a layer's output near its input's.
+
+    Raises: ArgumentError for what is no number.
+    """
+    if not isinstance(fan_in, int):
+        raise ArgumentError(f"a layer of {fan_in!r} inputs; a whole number is wanted")
     return 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0
 
 
@@ -223,6 +229,7 @@ class Embedding:
         self.weight = Tensor.glorot_uniform(vocab_size, embed_size)
 
     def __call__(self, idx: Tensor) -> Tensor:
+        check_tensor(idx, "Embedding")
         if not dtypes.is_int(idx.dtype):
             raise DTypeError(
                 f"Embedding: the index has dtype {idx.dtype}, an integer dtype is wanted: "

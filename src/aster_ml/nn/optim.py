@@ -14,7 +14,8 @@ import itertools
 from collections.abc import Sequence
 
 from aster_ml import Tensor, dtypes
-from aster_ml.errors import ArgumentError, GradientError
+from aster_ml.errors import ArgumentError, AsterError, GradientError
+from aster_ml.mixin.handle import check_tensor
 
 NEWTON_SCHULZ_QUINTIC = (3.4445, -4.775, 2.0315)
 
@@ -22,6 +23,8 @@ NEWTON_SCHULZ_QUINTIC = (3.4445, -4.775, 2.0315)
 def check_not_negative(optimizer: str, **values: float) -> None:
     """Rates and decays below zero are mistakes, not settings."""
     for name, value in values.items():
+        if isinstance(value, str):
+            raise ArgumentError(f"{optimizer}: {name}={value!r} is text; a number is wanted")
         if value < 0:
             raise ArgumentError(f"{optimizer}: {name}={value} is negative")
 
@@ -49,7 +52,12 @@ class Optimizer:
 
     def __init__(self, params: list[Tensor], lr: float, fused: bool = False) -> None:
         check_not_negative(type(self).__name__, lr=lr)
+        name = type(self).__name__
+        if not hasattr(params, "__iter__"):
+            raise ArgumentError(f"{name}: parameters are {params!r}; a list of tensors is wanted")
         given = list({id(t): t for t in params}.values())
+        for t in given:
+            check_tensor(t, name)
         for t in given:
             if t.requires_grad is None:
                 t.requires_grad = True
@@ -92,7 +100,7 @@ class Optimizer:
         has no gradient.
         """
         if not Tensor.training:
-            raise RuntimeError(
+            raise AsterError(
                 f"{type(self).__name__}.step() with Tensor.training=False: run it inside "
                 "`with Tensor.train():`, or set Tensor.training = True"
             )
@@ -177,6 +185,9 @@ class OptimizerGroup(Optimizer):
     def __init__(self, *optimizers: Optimizer) -> None:
         if not optimizers:
             raise ArgumentError("OptimizerGroup: at least one optimizer is wanted")
+        for o in optimizers:
+            if not isinstance(o, Optimizer):
+                raise ArgumentError(f"OptimizerGroup: {o!r} is no optimizer")
         self.optimizers = optimizers
         self.params = [t for o in optimizers for t in o.params]
         self.buffers = [t for o in optimizers for t in o.buffers]

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from aster_ml import Tensor, dtypes
-from aster_ml.errors import FormatError
+from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.helpers import prod
+from aster_ml.mixin.handle import check_tensor
 from aster_ml.nn.fileio import (
     accept_filename,
     byte_count,
@@ -201,10 +202,17 @@ def safe_save(
 
     Raises: FormatError for a dtype that the format has no name for.
     """
+    if not isinstance(tensors, dict):
+        raise ArgumentError(
+            f"safetensors: a {type(tensors).__name__} is given; a dict of tensors by name is wanted"
+        )
     header: dict[str, Any] = {}
     if metadata:
         header["__metadata__"] = {str(key): str(value) for key, value in metadata.items()}
     for name, t in tensors.items():
+        if not isinstance(name, str):
+            raise FormatError(f"safetensors: the name {name!r} is a {type(name).__name__}, no text")
+        check_tensor(t, f"safetensors: {name}")
         if t.dtype not in NAME_OF:
             raise FormatError(
                 f"safetensors: tensor {name!r} has dtype {t.dtype}, the format has names for "

@@ -14,7 +14,8 @@ from typing import Any
 from tqdm import tqdm
 
 from aster_ml import Tensor, TinyJit
-from aster_ml.errors import ShapeError
+from aster_ml.errors import ArgumentError, AsterError, ShapeError
+from aster_ml.mixin.handle import check_tensor
 from aster_ml.nn.archives import tar_extract, torch_load, zip_extract
 from aster_ml.nn.fileio import TensorIO, accept_filename
 from aster_ml.nn.gguf import ggml_data_to_tensor, gguf_load
@@ -120,6 +121,11 @@ def load_state_dict(
 
     Raises: KeyError that names what is missing; ShapeError with both shapes.
     """
+    if not isinstance(state_dict, dict):
+        raise ArgumentError(
+            f"load_state_dict: the state dict is a {type(state_dict).__name__}; a dict of tensors "
+            "by name is wanted"
+        )
     model_state = get_state_dict(model)
     missing = [name for name in model_state if name not in state_dict]
     unexpected = [name for name in state_dict if name not in model_state]
@@ -135,6 +141,7 @@ def load_state_dict(
         )
     names = [name for name in model_state if name in state_dict]
     for name in names:
+        check_tensor(state_dict[name], f"load_state_dict: {name}")
         want, given = model_state[name].shape, state_dict[name].shape
         if want != given and {want, given} != {(), (1,)}:
             raise ShapeError(
@@ -161,7 +168,7 @@ def load_state_dict(
     return loaded
 
 
-class MissingKeyError(KeyError):
+class MissingKeyError(AsterError, KeyError):
     """A KeyError whose text prints as written, without the quotes that KeyError adds."""
 
     def __str__(self) -> str:

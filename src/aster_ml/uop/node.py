@@ -18,12 +18,13 @@ from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
 from aster_ml.errors import ArgumentError, BindError, FieldError, InternalError, ShapeError
 from aster_ml.helpers import prod
-from aster_ml.mixin.elementwise import ElementwiseMixin
 from aster_ml.mixin.kernel import KernelMixin
 from aster_ml.mixin.movement import MovementMixin
 from aster_ml.mixin.reduce import ReduceMixin
+from aster_ml.mixin.scalar import ScalarMixin
 from aster_ml.mixin.shard import ShardMixin
 from aster_ml.mixin.symbol import SymbolMixin
+from aster_ml.mixin.walk import WalkMixin
 from aster_ml.uop.infer import (
     Shape,
     alu_dtype,
@@ -88,7 +89,9 @@ CLOSES_RANGES = frozenset({Ops.REDUCE, Ops.STAGE, Ops.END})
 NO_RANGES: frozenset[Any] = frozenset()
 
 
-class UOp(KernelMixin, ShardMixin, SymbolMixin, ElementwiseMixin, MovementMixin, ReduceMixin):
+class UOp(
+    KernelMixin, ShardMixin, SymbolMixin, WalkMixin, ScalarMixin, MovementMixin, ReduceMixin
+):  # fmt: skip
     """A node of the graph: an op, the dtype of its value, its sources and a small argument."""
 
     __slots__ = (
@@ -300,6 +303,8 @@ class UOp(KernelMixin, ShardMixin, SymbolMixin, ElementwiseMixin, MovementMixin,
     @staticmethod
     def variable(name: str, min_value: Any, max_value: Any, dtype: DType = dtypes.index) -> UOp:
         """A named number with inclusive bounds, to be bound to a value before it is used."""
+        if not isinstance(name, str):
+            raise ArgumentError(f"Variable: the name {name!r} is a {type(name).__name__}, no text")
         kinds = (int, float) if dtype.kind == "float" else int
         if not isinstance(min_value, kinds) or not isinstance(max_value, kinds):
             raise ArgumentError(
@@ -315,6 +320,11 @@ class UOp(KernelMixin, ShardMixin, SymbolMixin, ElementwiseMixin, MovementMixin,
         """The variable with a value for now; the compiled code serves every value."""
         if self.op is not Ops.DEFINE_VAR:
             raise BindError(f"bind: only a Variable takes a value, this is {self!r}")
+        if not isinstance(value, int) and self.dtype.kind != "float":
+            raise BindError(
+                f"bind: {self.arg.name} takes whole numbers, given {value!r}, a "
+                f"{type(value).__name__}"
+            )
         if not self.arg.min <= value <= self.arg.max:
             raise BindError(
                 f"bind: {self.arg.name} takes {self.arg.min} to {self.arg.max}, given {value}"
