@@ -19,7 +19,6 @@ from aster_ml.backend import Backend
 from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype, truncate
 from aster_ml.engine import storage
 from aster_ml.engine.graph_runner import GraphRunner
-from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -274,5 +273,4 @@ ATTRIBUTES: list[tuple[type, str, Any, str]] = [
     (UOp, "buffer", property(lambda u: storage.buffer_of(u.base)), "nodes know no devices"),
     (UOp, "realized", property(realized), "nodes know no devices"),
     (UOp, "is_realized", property(is_realized), "nodes know no devices"),
-    (UOp, "toposort", lambda u, gate=None: dict.fromkeys(toposort(u)), "walks are functions"),
 ]

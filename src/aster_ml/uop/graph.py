@@ -84,3 +84,5 @@ def reaches(root: UOp, wanted: Callable[[UOp], bool]) -> bool:
 
 
 ABOVE["substitute"] = substitute
+ABOVE["toposort"] = toposort
+ABOVE["consumers"] = consumers
