@@ -19,6 +19,7 @@ from aster_ml.codegen.opts import Opt
 from aster_ml.config import BEAM, CACHE, DEBUG, SPEC, debug_shown, stage_key
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.estimate import Estimates, estimate
+from aster_ml.engine.explain import kernel_lines
 from aster_ml.engine.search import can_search, find_opts
 from aster_ml.errors import DeviceError
 from aster_ml.renderer.base import Renderer
@@ -139,7 +140,7 @@ def compile_or_load(
     if SPEC:
         verify(linear, "linear")
     source = render(linear, target)
-    show(ast, linear, source, backend, applied)
+    show(ast, linear, source, backend, applied, opts)
     waiting = time.perf_counter()
     binary = backend.compile(source)
     GlobalCounters.wait_s += time.perf_counter() - waiting
@@ -199,12 +200,20 @@ def from_entry(entry: bytes, ast: UOp, backend: Backend) -> Compiled | None:
     )
 
 
-def show(ast: UOp, linear: Linear, source: str, backend: Backend, opts: tuple[Opt, ...]) -> None:
+def show(
+    ast: UOp,
+    linear: Linear,
+    source: str,
+    backend: Backend,
+    opts: tuple[Opt, ...],
+    asked: tuple[Opt, ...] | None,
+) -> None:
     """Prints what DEBUG asks for: Opts, IR, linear program, source, assembly of one kernel."""
     if not debug_shown("codegen"):
         return
     if DEBUG >= 3:
         print(f"{linear.name}: {' '.join(map(repr, opts)) or 'no Opts'}")
+        print("\n".join(f"   {line}" for line in kernel_lines(ast, backend.target, asked)))
     if DEBUG >= 5:
         print(f"--- IR of {linear.name}\n{to_text(ast)}")
     if DEBUG >= 6:

@@ -1,0 +1,101 @@
+"""The schedule of a kernel in words: what was chosen, at which cost, and what bounds the kernel.
+
+Receives a kernel AST, a Target and maybe Opts; returns lines of text. The choices and their costs
+are those that `cost` noted while it made them; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aster_ml.codegen.kernel import Access, Kernel, size_of
+from aster_ml.codegen.lower import schedule_kernel
+from aster_ml.codegen.opts import Opt
+from aster_ml.helpers import prod
+from aster_ml.target import Target
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops
+
+# SIMD instructions of arithmetic that a core begins in a cycle.
+INSTRUCTIONS_A_CYCLE = 2
+# Bytes a cycle from each level of cache, for each core, and from memory, for all of them together.
+CACHE_BYTES_A_CYCLE = (64, 32, 16)
+MEMORY_BYTES_A_CYCLE = 8
+
+
+class Bound(NamedTuple):
+    """The fewest cycles that arithmetic takes, and that moving bytes takes; from which level."""
+
+    arithmetic: float
+    memory: float
+    level: str
+
+    def __str__(self) -> str:
+        by = "arithmetic" if self.arithmetic >= self.memory else self.level
+        return (
+            f"at least {self.arithmetic:,.0f} cycles of arithmetic, {self.memory:,.0f} to move "
+            f"bytes from {self.level}: bound by {by}"
+        )
+
+
+def bound_of(kernel: Kernel, target: Target, ops: int, nbytes: int) -> Bound:
+    """What a kernel that does so many operations on so many bytes cannot be quicker than."""
+    lanes = [r for r in axes_of(kernel) if r.arg.kind is AxisType.VECTOR]
+    threads = target.threads if shared(kernel) else 1
+    # A multiplication and the addition of its result are one instruction.
+    fused = 2 if any(u.src[0].op is Ops.MUL and u.arg.op is Ops.ADD for u in kernel.reduces) else 1
+    width = max([size_of(r) for r in lanes], default=1)
+    arithmetic = ops / (fused * width * INSTRUCTIONS_A_CYCLE * threads)
+    for number, (size, rate) in enumerate(zip(target.cache_bytes, CACHE_BYTES_A_CYCLE), 1):
+        if nbytes <= size:
+            return Bound(arithmetic, nbytes / (rate * threads), f"cache level {number}")
+    return Bound(arithmetic, nbytes / MEMORY_BYTES_A_CYCLE, "memory")
+
+
+def axes_of(kernel: Kernel) -> list[UOp]:
+    """All ranges of a kernel, lanes too."""
+    return [u for u in toposort(kernel.sink) if u.op is Ops.RANGE]
+
+
+def shared(kernel: Kernel) -> bool:
+    """Whether threads share it."""
+    return any(r.arg.kind is AxisType.THREAD for r in kernel.outputs)
+
+
+def show_access(a: Access, lanes: list[UOp]) -> str:
+    """How a load or store meets the SIMD lanes."""
+    verb = "stores to" if a.is_store else "loads from"
+    mine = [r for r in lanes if r in a.strides]
+    if not lanes:
+        how = "one element at a time"
+    elif not mine:
+        how = "one element for all lanes"
+    else:
+        stride = a.strides[mine[0]]
+        how = {
+            None: "lanes at computed places",
+            0: "one element for all lanes, masked",
+            1: "neighbours",
+        }.get(stride, f"lanes {stride} apart")
+    times = prod([size_of(r) for r in a.strides if not r.arg.kind.is_lane])
+    gate = ", masked" if len(a.node.src) > (2 if a.is_store else 1) else ""
+    return f"{verb} slot {a.buffer.arg.slot}: {how}{gate}, in {times:,} places"
+
+
+def explain_kernel(
+    ast: UOp, target: Target, ops: int, nbytes: int, opts: tuple[Opt, ...] | None = None
+) -> list[str]:
+    """Opts, why these, how memory is met, and what bounds the kernel."""
+    if ast.arg is not None and ast.arg.in_order:
+        return ["runs its nodes in the order in which they were given"]
+    kernel = schedule_kernel(ast, target, opts)
+    lines = [f"schedule: {' '.join(map(repr, kernel.applied)) or 'plain loops'}"]
+    for note in kernel.notes:
+        costs = ", ".join(f"{name}: {cost:,.4g}" for name, cost in note.costs)
+        lines.append(f"{note.about}: {note.chosen} ({costs})")
+    lanes = [r for r in axes_of(kernel) if r.arg.kind is AxisType.VECTOR]
+    shown = [show_access(a, lanes) for a in kernel.accesses() if a.buffer.op is Ops.PARAM]
+    lines += dict.fromkeys(shown)
+    lines.append(f"bound: {bound_of(kernel, target, ops, nbytes)}")
+    return lines

@@ -1,0 +1,80 @@
+"""What realizing tensors would run, and why so: the text of `Tensor.explain` and of DEBUG=3.
+
+Receives a Schedule; returns text. Nothing is compiled or run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aster_ml.codegen.explain import explain_kernel
+from aster_ml.codegen.lower import kernel_name, schedule_kernel
+from aster_ml.codegen.opts import Opt
+from aster_ml.device import Device
+from aster_ml.engine.estimate import Estimates, estimate
+from aster_ml.helpers import pluralize
+from aster_ml.schedule.split import Schedule, Step
+from aster_ml.target import Target
+from aster_ml.uop.node import UOp
+
+
+def amount(count: float, unit: str) -> str:
+    """`1.23 MB`."""
+    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {prefix}{unit}"
+    return f"{count:.0f} {unit}"
+
+
+def show_work(e: Estimates) -> str:
+    """Operations, bytes, and how many of the one an each of the other."""
+    per_byte = f", {e.ops / e.mem:.2f} a byte" if e.mem else ""
+    return f"{amount(e.ops, 'FLOP')}, {amount(e.mem, 'B')}{per_byte}"
+
+
+def kernel_lines(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) -> list[str]:
+    """What is to say of one kernel, its work first."""
+    work = estimate(ast)
+    return [f"work: {show_work(work)}", *explain_kernel(ast, target, work.ops, work.mem, opts)]
+
+
+def name_of(ast: UOp, target: Target) -> str:
+    """The name that the kernel will have."""
+    if ast.arg is not None and ast.arg.name:
+        return str(ast.arg.name)
+    if ast.arg is not None and ast.arg.in_order:
+        return "ordered"
+    return kernel_name(schedule_kernel(ast, target))
+
+
+def show_slots(schedule: Schedule, step: Step) -> Iterator[str]:
+    """What a step writes: a result, or a value that has memory for a reason."""
+    slot = schedule.slots[step.slots[0]]
+    size = f"{slot.size:,} x {slot.dtype.name}"
+    if step.slots[0] < schedule.n_args:
+        yield f"writes a result, {size}"
+    else:
+        later = [
+            i for i, s in enumerate(schedule.steps) if s is not step and step.slots[0] in s.slots
+        ]
+        readers = f"read by {', '.join(map(str, later))}"
+        yield f"writes a temporary, {size}, {readers}, stored because: {slot.why}"
+
+
+def explain_steps(schedule: Schedule) -> Iterator[str]:
+    """Line by line."""
+    yield pluralize("step", len(schedule.steps))
+    for number, step in enumerate(schedule.steps):
+        if step.ast is None:
+            what = f"{step.kind} of {step.nbytes:,} bytes" if step.nbytes else step.kind
+            yield f"{number}: {what} on {step.device}"
+            continue
+        target = Device[step.device].target
+        yield f"{number}: kernel {name_of(step.ast, target)} on {step.device}"
+        for line in (*show_slots(schedule, step), *kernel_lines(step.ast, target)):
+            yield f"   {line}"
+
+
+def explain_schedule(schedule: Schedule) -> str:
+    """The text for a schedule."""
+    return "\n".join(explain_steps(schedule))
