@@ -228,3 +228,25 @@ def test_a_cache_costs_no_more_than_what_is_written() -> None:
     want = np.zeros((64, 8))
     want[0:15:3] = 2 * np.arange(1, 6)[:, None]
     np.testing.assert_array_equal(cache.numpy(), want)
+
+
+def test_replays_stay_inside_of_memory() -> None:
+    far = Variable("far", 0, 20)
+    x = Tensor(A).realize()
+    cache = Tensor.zeros(10, 16).contiguous().realize()
+    row = Tensor.ones(2, 16).contiguous().realize()
+    read = TinyJit(lambda n: x[n : n + 2] * 2)
+
+    @TinyJit
+    def write(value: Tensor, n: Any) -> None:
+        cache[n : n + 2].assign(value).realize()
+
+    for n in (0, 3, 8):
+        np.testing.assert_array_equal(read(far.bind(n)).numpy(), A[n : n + 2] * 2)
+        write(row, far.bind(n))
+    # What lies outside reads as 0 and is not written.
+    np.testing.assert_array_equal(read(far.bind(9)).numpy(), np.stack([A[9] * 2, A[9] * 0]))
+    for n in (9, 20):
+        write(row * 2, far.bind(n))
+    want = np.repeat([1.0, 1, 0, 1, 1, 0, 0, 0, 1, 2], 16).reshape(10, 16)
+    np.testing.assert_array_equal(cache.numpy(), want)

@@ -207,3 +207,17 @@ def test_a_variable_without_a_value() -> None:
     t: Any = Tensor(X)[:, : Variable("n", 1, 10)].sum()
     with pytest.raises(ValueError, match=r"variable n has no value; bind one"):
         t.item()
+
+
+def test_parts_outside_of_the_tensor() -> None:
+    whole = Tensor(X)
+    n = Variable("n", 0, 20)
+    assert whole[:, : n.bind(10)].sum().item() == pytest.approx(X.sum(), rel=1e-5)
+    for wrong in (
+        lambda: whole[:, : n.bind(11)],
+        lambda: whole[:, n.bind(10) : n.bind(10) + 1],
+        lambda: whole[:, n.bind(4) : 3],
+        lambda: whole[:, : n.bind(4)][:, :5],
+    ):
+        with pytest.raises(ShapeError, match=r"shrink: part .* of axis 1"):
+            wrong()

@@ -163,7 +163,7 @@ class JoinMixin(Handle):
         for amount, dim in zip(amounts, axes, strict=True):
             axis = x.resolve_axis(dim, "roll")
             size = x.shape[axis] if x.shape else 1
-            if size and amount % size:
+            if not isinstance(size, int) or (size and amount % size):
                 start = size - amount % size
                 x = wrapped(x, axis, start, start + size, 2)
         return x
@@ -250,7 +250,7 @@ def symbolic_axis(what: str, axis: int, shape: tuple[Any, ...]) -> SymbolicSizeE
     )
 
 
-def wrapped(x: H, axis: int, start: int, stop: int, times: int) -> H:
+def wrapped(x: H, axis: int, start: Any, stop: Any, times: int) -> H:
     """The part from `start` to `stop` of an axis repeated `times` times."""
     counts = [1] * x.ndim
     counts[axis] = times

@@ -200,6 +200,15 @@ class SymbolMixin:
         return bool(self.vmin < dtypes.min(dtype) or self.vmax > dtypes.max(dtype))
 
 
+def value_now(size: Any) -> int | None:
+    """The number that a size comes to; None while one of its variables has no value."""
+    if isinstance(size, int):
+        return size
+    if any([u.op is Ops.DEFINE_VAR for u in size.vars()]):
+        return None
+    return int(size.sym_infer({}))
+
+
 def two_values(name: str, one: int, other: int) -> str:
     """The message for a variable with two values."""
     return (

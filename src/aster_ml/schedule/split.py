@@ -17,7 +17,7 @@ from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.effects import Effects, Version, base_param
-from aster_ml.schedule.stages import StagePlanner, Stored, estimate_range
+from aster_ml.schedule.stages import StagePlanner, Stored, estimate_range, kept_in
 from aster_ml.uop.graph import substitute, substitute_all, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
@@ -97,7 +97,8 @@ class Draft:
     """A step before it is ordered: what it reads, and behind which STOREs.
 
     A kernel is a draft of its parts over `ranges` until it is closed. An `alone` one stores where
-    its data says, or runs as somebody has asked (`info`), so no other may run inside its loops.
+    its data says, or runs as somebody has asked (`info`), so no other may run inside its loops. Of
+    one that is `kept`, the memory was asked for: its readers read it there.
     """
 
     step: Step
@@ -108,6 +109,7 @@ class Draft:
     parts: list[Part] = field(default_factory=list)
     ranges: tuple[UOp, ...] = ()
     alone: bool = False
+    kept: bool = False
     info: KernelArg | None = None
 
     @property
@@ -335,6 +337,7 @@ class Splitter:
         asked = u.src[1] if u.op is Ops.STORE else u
         if asked.op is Ops.CONTIGUOUS and asked.arg is not None:
             draft.alone, draft.info = True, KernelArg(opts=asked.arg)
+        draft.kept = asked.op is Ops.CONTIGUOUS
         self.drafts.append(draft)
 
     def close(self, draft: Draft) -> Step:
@@ -359,9 +362,10 @@ class Splitter:
             place, value = substitute_all([part.place, part.value], changes)
             arg = ParamArg(number[part.slot], self.slots[part.slot].size)
             at = UOp(Ops.PARAM, dtype, (), arg).index(place)
+            inside = kept_in(place, arg.size)
             if SPEC:
-                check_bounds(at, value)
-            ends.append(at.store(value).end(*draft.ranges))
+                check_bounds(at, value, inside)
+            ends.append(at.store(value, inside).end(*draft.ranges))
         sink = UOp(Ops.SINK, dtypes.void, tuple(ends), draft.info)
         ast = canonical(sink, list(draft.ranges))
         return Step("kernel", tuple(number), ast, draft.step.device)
@@ -374,13 +378,13 @@ class Splitter:
             raise HazardError(value=u.src[1] if u.op is Ops.STORE else u)
 
 
-def check_bounds(target: UOp, value: UOp) -> None:
+def check_bounds(target: UOp, value: UOp, gate: UOp | None) -> None:
     """Raises InternalError unless interval arithmetic shows every access inside its buffer.
 
     Where a gate decides, only the renderers' rule that a failing gate touches nothing helps.
     """
     ungated = [u.src[0] for u in toposort(value) if u.op is Ops.LOAD and len(u.src) == 1]
-    for at in [target, *ungated]:
+    for at in [target] * (gate is None) + ungated:
         low, high = at.src[1].bounds
         if low < 0 or high >= at.src[0].arg.size:
             raise InternalError(

@@ -32,7 +32,7 @@ from aster_ml.uop.movement import (
     slice_of_base,
     source_index,
 )
-from aster_ml.uop.node import UOp, need
+from aster_ml.uop.node import UOp, index_alu, need
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, AxisType, Ops, ParamArg
 from aster_ml.uop.symbolic import simplify_around
 
@@ -494,7 +494,10 @@ class StagePlanner:
         token = self.token(source, reading.after)
         # A place that is always inside needs no gate: padding masks its value where it matters.
         inside = flat.vmin >= 0 and flat.vmax < token.arg.size
-        return token.index(flat).load(None if inside else reading.valid)
+        valid = (
+            reading.valid if inside or reading.valid is not None else kept_in(flat, token.arg.size)
+        )
+        return token.index(flat).load(None if inside else valid)
 
     def token(self, source: UOp, after: tuple[UOp, ...] = ()) -> UOp:
         """A leaf that stands for memory, read once some STOREs have happened.
@@ -575,6 +578,21 @@ MARKS = (Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
 VIEWS_OF_MEMORY = (Ops.AFTER, Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
 # Values that already are memory or make none worth sharing: an output of them is a copy.
 READ_IN_PLACE = frozenset({Ops.PARAM, Ops.CONST, Ops.AFTER, *MOVEMENT, Ops.DETACH})
+
+
+def kept_in(flat: UOp, size: int) -> UOp | None:
+    """The condition under which a place lies inside of memory, where a variable may put it outside.
+
+    Places that loaded numbers decide are theirs to keep inside.
+    """
+    if flat.vmin >= 0 and flat.vmax < size:
+        return None
+    order = toposort(flat)
+    if not any([u.op is Ops.DEFINE_VAR for u in order]) or any([u.op is Ops.LOAD for u in order]):
+        return None
+    above = None if flat.vmin >= 0 else index_alu(Ops.CMPLT, UOp.index_const(-1), flat)
+    below = None if flat.vmax < size else index_alu(Ops.CMPLT, flat, UOp.index_const(size))
+    return both(above, below)
 
 
 def changes_width(u: UOp) -> bool:

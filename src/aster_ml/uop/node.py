@@ -52,8 +52,7 @@ from aster_ml.uop.sharding import PLAIN, infer_axis, own_axis, shard_bounds
 sint: TypeAlias = "int | UOp"
 
 FIELDS = frozenset({"op", "dtype", "src", "arg"})
-NOOP: Any = Dialect.NOOP
-VCONST: Any = Dialect.VCONST
+NOOP, VCONST = Dialect.NOOP, Dialect.VCONST
 # Every live node by (op, dtype, src, arg); entries leave with their node.
 NODES: dict[Any, weakref.ref[UOp]] = {}
 UNSET: Any = object()
@@ -180,7 +179,7 @@ class UOp(
         if low == high:
             return bool(low)
         raise ArgumentError(
-            f"{self!r} may be true or false (it lies between {low} and {high}); "
+            f"{self.render(False)} may be true or false (it lies between {low} and {high}); "
             "use `resolve` with a default, or bind the variable"
         )
 
