@@ -3,6 +3,7 @@
 A test file that states numbers of kernels has a function of its own for it, which wants exactly
 that number. While it runs here, that name means the function below: more kernels are a failure, and
 none where some are stated; after fewer the test goes on, so that its values are compared as well.
+A file that reads `GlobalCounters.kernel_count` has a number that compares so.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from aster_ml import Context, Tensor
+from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.items import CompiledRunner, ExecItem
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -24,6 +26,42 @@ def check_count(count: int, stated: int) -> None:
     """Raises TooManyKernelsError for more kernels than stated, and for none instead of some."""
     if count > stated or (count == 0) != (stated == 0):
         raise TooManyKernelsError(f"{count} kernels, {stated} are stated")
+
+
+class KernelCount(int):
+    """A number of kernels that have run; equal to every number that states as many or more."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, stated: object) -> bool:
+        if not isinstance(stated, int):
+            return NotImplemented
+        return int(self) <= int(stated) and (int(self) == 0) == (int(stated) == 0)
+
+    def __ne__(self, stated: object) -> bool:
+        return not self == stated
+
+    def __sub__(self, before: int) -> KernelCount:
+        return KernelCount(int(self) - int(before))
+
+    def __radd__(self, before: int) -> KernelCount:
+        return KernelCount(int(before) + int(self))
+
+    __add__ = __radd__
+
+
+class Counters:
+    """`aster_ml.GlobalCounters` with a `kernel_count` that compares so."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(GlobalCounters, name)
+        return KernelCount(value) if name == "kernel_count" else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(GlobalCounters, name, int(value) if name == "kernel_count" else value)
+
+
+COUNTERS_VIEW = Counters()
 
 
 def check_schedule(

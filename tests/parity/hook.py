@@ -20,7 +20,7 @@ from typing import Any
 
 from aster_ml import config
 from aster_ml.engine.items import BufferCopy, ExecItem
-from tests.parity import names, programs
+from tests.parity import counts, names, programs
 
 STANDINS = Path(__file__).parent / "standins"
 
@@ -43,12 +43,12 @@ def constants(*wanted: str) -> dict[str, Any]:
 ROWS: dict[str, Row] = {
     "tinygrad": Row(
         ("aster_ml",), "Context knows the reference's settings, Device[...] its attributes",
-        {"Context": names.Context, "Device": names.Device},
+        {"Context": names.Context, "Device": names.Device, "GlobalCounters": counts.COUNTERS_VIEW},
     ),
     "tinygrad.helpers": Row(
         ("aster_ml.compat.helpers", "aster_ml.helpers"),
         "layer 0 of Aster holds pure functions alone; settings, timing and downloads are elsewhere",
-        {"Context": names.Context,
+        {"Context": names.Context, "GlobalCounters": counts.COUNTERS_VIEW,
          **constants("IMAGE", "CPU_LLVM", "CPU_LVP", "AMD_LLVM", "EMULATE", "PCONTIG", "TC_SELECT",
                      "TC_OPT", "SPLIT_REDUCEOP")},
     ),
@@ -89,6 +89,9 @@ ROWS: dict[str, Row] = {
          "aster_ml.uop.rewrite", "aster_ml.uop.sint", "aster_ml.compat.kernels"),
         "one module a subject; passes are traced by their runner",
         {"track_rewrites": names.track_rewrites},
+    ),
+    "tinygrad.uop.spec": Row(
+        ("tests.parity.spec",), "rules of the specification are rows of tables, not patterns"
     ),
     "tinygrad.uop.symbolic": Row(
         ("aster_ml.compat.symbolic", "aster_ml.uop.symbolic"),

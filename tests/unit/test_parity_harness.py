@@ -94,6 +94,10 @@ def test_more_kernels_than_stated_are_a_failure(count, stated) -> None:
     with pytest.raises(counts.TooManyKernelsError, match=f"{count} kernels, {stated} are stated"):
         counts.check_count(count, stated)
     counts.check_count(1, stated + count)
+    assert counts.KernelCount(count) != stated
+    assert counts.KernelCount(1) == stated + count
+    assert counts.KernelCount(7) - 6 != 0
+    assert counts.KernelCount(7) - 5 == 3
 
 
 def test_a_crash_loses_one_test(tree: Path) -> None:

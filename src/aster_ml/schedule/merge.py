@@ -130,6 +130,7 @@ class Merger:
         draft.parts = parts
         reads: dict[Read, None] = dict.fromkeys([*draft.reads, *new.draft.reads])
         draft.reads = list(reads)
+        draft.kept = draft.kept or new.draft.kept
         group.reads |= new.reads
         group.writes |= new.writes
         if not comes_up:
@@ -142,6 +143,8 @@ class Merger:
         ranges = dict(zip(new.draft.ranges, group.draft.ranges, strict=True))
         flat = substitute_all([x for p in new.draft.parts for x in (p.place, p.value)], ranges)
         made = [Part(p.slot, flat[2 * i], flat[2 * i + 1]) for i, p in enumerate(new.draft.parts)]
+        if group.draft.kept and group.writes & new.reads:
+            return None
         written = {p.slot: p for p in group.draft.parts}
         handed: dict[UOp, UOp] = {}
         shared = False
