@@ -29,9 +29,10 @@ GROUP or another END; AFTER may name a RANGE, which says that the value is read 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 
-class Dialect(IntEnum):
+class DialectOps(IntEnum):
     """Ops of hand-written kernels; numbered apart from `Ops`."""
 
     DEFINE_GLOBAL = 1001
@@ -53,3 +54,7 @@ class Dialect(IntEnum):
         return f"Ops.{self.name}"
 
     __str__ = __repr__
+
+
+# A node's op is declared to be of `Ops`, which is what it is from translation on.
+Dialect: Any = DialectOps

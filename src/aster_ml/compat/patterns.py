@@ -355,7 +355,7 @@ def reduce_code(code: types.CodeType) -> tuple[Any, ...]:
     return marshal.loads, (marshal.dumps(code),)
 
 
-copyreg.pickle(types.CodeType, reduce_code)  # type: ignore[arg-type]
+copyreg.pickle(types.CodeType, reduce_code)
 
 
 def pack_function(function: Function) -> tuple[Any, ...]:

@@ -46,7 +46,7 @@ WORK_ITEMS = frozenset({AxisType.GLOBAL, AxisType.LOCAL})
 class Place(NamedTuple):
     """An element of memory: which, where, and when the access is made at all."""
 
-    index: UOp
+    at: UOp
     gate: UOp
 
 
@@ -157,7 +157,7 @@ class Translator:
 
     def contract(self, u: UOp) -> tuple[UOp, ...]:
         """src[0] once for every number of the axes, the last of them fastest."""
-        result = []
+        result: list[UOp] = []
         below = toposort(u.src[0])
         for numbers in itertools.product(*[range(size) for _, size in u.arg]):
             at = dict(zip([axis for axis, _ in u.arg], numbers))
@@ -263,12 +263,12 @@ class Translator:
                 index = index.replace(src=(index.src[0], index.src[1] * lanes))
             result.append(Place(index, valid))
         if len(result) == 1 and lanes > 1:
-            (memory, first), valid = result[0].index.src, result[0].gate
+            (memory, first), valid = result[0].at.src, result[0].gate
             result = [Place(memory.index(first + i), valid) for i in range(lanes)]
         for place in result:
-            buffer = without_effects(place.index.src[0])
+            buffer = without_effects(place.at.src[0])
             if place.gate is not FALSE:
-                known = simplify_around(place.index.src[1]).vmax + 1
+                known = simplify_around(place.at.src[1]).vmax + 1
                 self.reach[buffer] = max(self.reach.get(buffer, 1), min(known, 1 << 40))
         return result
 
@@ -338,9 +338,9 @@ class Translator:
         result = []
         for i, place in enumerate(self.places(u.src[0] if u.op is Ops.LOAD else u, gate)):
             if place.gate is FALSE:
-                found = UOp.const(place.index.dtype, 0)
+                found = UOp.const(place.at.dtype, 0)
             else:
-                found = place.index.load(None if place.gate is TRUE else place.gate)
+                found = place.at.load(None if place.gate is TRUE else place.gate)
             if other is not None and place.gate is not TRUE:
                 found = place.gate.where(found, other[i if len(other) > 1 else 0])
             result.append(found)
@@ -388,23 +388,23 @@ class Translator:
         values = self.lanes(u.src[1])
         places = self.places(u.src[0], gate)
         if len(values) > len(places) == 1:
-            memory, first = places[0].index.src
+            memory, first = places[0].at.src
             places = [Place(memory.index(first + i), places[0].gate) for i in range(len(values))]
         result = []
         for i, place in enumerate(places):
             if place.gate is FALSE:
                 continue
             value = values[i if len(values) > 1 else 0]
-            if value.dtype is not place.index.dtype:
+            if value.dtype is not place.at.dtype:
                 raise ArgumentError(
-                    f"a {value.dtype.name} is stored to memory of {place.index.dtype.name}; "
+                    f"a {value.dtype.name} is stored to memory of {place.at.dtype.name}; "
                     "cast it first"
                 )
             value, gate = kept_where(value, place)
             if gate is FALSE:
                 continue
-            place = Place(place.index, gate)
-            stored = place.index.store(value, None if place.gate is TRUE else place.gate)
+            place = Place(place.at, gate)
+            stored = place.at.store(value, None if place.gate is TRUE else place.gate)
             result.append(stored.end(*axes))
         return tuple(result)
 
@@ -447,9 +447,9 @@ def kept_where(value: UOp, place: Place) -> tuple[UOp, UOp]:
     """Storing what lies there already is storing nothing: value and gate of the store."""
     if value.op is Ops.WHERE:
         condition, yes, no = value.src
-        if no.op is Ops.LOAD and no.src == (place.index,):
+        if no.op is Ops.LOAD and no.src == (place.at,):
             return yes, join(place.gate, condition)
-        if yes.op is Ops.LOAD and yes.src == (place.index,):
+        if yes.op is Ops.LOAD and yes.src == (place.at,):
             return no, join(place.gate, condition.logical_not())
     return value, place.gate
 
