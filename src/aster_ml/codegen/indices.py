@@ -6,10 +6,10 @@ Receives a kernel graph whose axes are final; returns one without index dtype.
 from __future__ import annotations
 
 from aster_ml.dtype import DType, dtypes
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.symbolic import affine
+from aster_ml.uop.symbolic import affine, simplify_all
 
 
 def split_lanes(sink: UOp) -> UOp:
@@ -24,6 +24,7 @@ def split_lanes(sink: UOp) -> UOp:
             lanes = {r for r in u.src[1].ranges if r.arg.kind.is_lane}
             if lanes:
                 base, strides = affine(u.src[1], lanes)
+                base = keep_reductions(base, u.src[1])
                 offset = ZERO
                 for lane in sorted(strides, key=lambda r: r.arg.id):
                     offset = offset + lane * strides[lane]
@@ -35,6 +36,17 @@ def split_lanes(sink: UOp) -> UOp:
         else:
             new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
     return new[sink]
+
+
+def keep_reductions(base: UOp, index: UOp) -> UOp:
+    """`base`, simplified from `index`, over the reductions that `index` has.
+
+    why: another reader may have the same reduction, and both have to stay one
+    """
+    inner = [x for x in toposort(index) if x.op is Ops.REDUCE]
+    if not inner:
+        return base
+    return substitute(base, {s: x for s, x in zip(simplify_all(inner), inner) if s is not x})
 
 
 ZERO = UOp.index_const(0)

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from aster_ml.dtype import dtypes
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, DeviceArg, Ops, ScatterArg
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, DeviceArg, Ops, ScatterArg
 from aster_ml.uop.sharding import shard_bounds, walked_axis
 
 # From this many elements on, several devices fold a part each and pass it on, instead of all
@@ -38,6 +37,13 @@ class Spread(NamedTuple):
 def copied(u: UOp, device: str) -> UOp:
     """A value on a device, itself where it is there already or lives anywhere."""
     return u if u.device in (None, device) else u.copy_to(device)
+
+
+def shows_memory(u: UOp) -> bool:
+    """Whether a node is memory under movement ops and effects."""
+    while u.op in MOVEMENT or u.op in (Ops.AFTER, Ops.DETACH):
+        u = u.src[0]
+    return u.op is Ops.BUFFER
 
 
 def joined(parts: Sequence[UOp], axis: int) -> UOp:
@@ -198,10 +204,10 @@ def parts_of_index(u: UOp, src: list[Spread], devices: tuple[str, ...]) -> Seque
     index = columns[source.axis]
     parts, zero = [], UOp.const(u.dtype, 0)
     for i, (start, stop) in enumerate(shard_bounds(size, count)):
-        inside = index[i].alu(Ops.CMPLT, UOp.index_const(stop))
-        below = index[i].alu(Ops.CMPLT, UOp.index_const(start))
-        inside = inside.alu(Ops.AND, below.alu(Ops.CMPNE, UOp.const(dtypes.bool, True)))
-        own = inside.alu(Ops.WHERE, index[i].alu(Ops.SUB, UOp.index_const(start)), ZERO)
+        own = index[i].alu(Ops.SUB, UOp.index_const(start))
+        inside = own.alu(Ops.CMPLT, UOp.index_const(stop - start))
+        inside = inside.alu(Ops.AND, UOp.index_const(-1).alu(Ops.CMPLT, own))
+        own = inside.alu(Ops.WHERE, own, ZERO)
         at = [own if k == source.axis else column[i] for k, column in enumerate(columns)]
         taken = UOp(Ops.INDEX, u.dtype, (source.parts[i], *at))
         parts.append(inside.alu(Ops.WHERE, taken, zero))
@@ -275,9 +281,11 @@ def parts_of(u: UOp, lowered: Callable[[UOp], Sequence[UOp]]) -> Sequence[UOp]:
             )
         return rule(u, [spread(s, devices, lowered) for s in u.src], devices)
     if u.op is Ops.COPY and u.src[0].device.__class__ is tuple:
-        source = u.src[0]
-        whole_value = gathered(spread(source, source.device, lowered), u.arg.device)
-        return (whole_value,)
+        device, source = u.arg.device, spread(u.src[0], u.src[0].device, lowered)
+        value = gathered(source, device)
+        # Memory that may be written to later is not the copy that was asked for.
+        kept = source.axis is None and value.device == device and shows_memory(value)
+        return (value.copy_to(device) if kept else value,)
     src = tuple([lowered(s)[0] for s in u.src])
     return (u if src == u.src else UOp(u.op, u.dtype, src, u.arg),)
 
