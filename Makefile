@@ -30,7 +30,7 @@ help:
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
 	@echo "make parity  run the reference's own test files on Aster; PARITY_ARGS='--tests test_ops*'"
 	@echo "make lint    check format, lint and types"
-	@echo "make docs    generate docs/settings.md"
+	@echo "make docs    generate docs/settings.md and docs/kernels.md"
 	@echo "make clean   remove the virtual environment and all that was generated"
 
 demo: $(VENV)/.demo
@@ -54,6 +54,7 @@ lint: $(VENV)/.lint
 
 docs: $(VENV)/.demo
 	$(BIN)/python tools/make_settings_doc.py
+	$(BIN)/python tools/make_kernels_doc.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,70 @@
+"""docs/kernels.md shows what the compiler makes now; what is left out of it is only repetition."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import make_kernels_doc
+from tools.make_kernels_doc import EXAMPLES, PAGE, annotated, kernels_page, shortened
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return kernels_page()
+
+
+def test_committed_page_is_what_the_compiler_makes(page: str) -> None:
+    assert PAGE.read_text(encoding="utf-8") == page, "run: make docs"
+
+
+def test_every_kernel_has_its_reasons_and_notes(page: str) -> None:
+    sources = re.findall(r"^```c\n(.*?)^```", page, re.S | re.M)
+    assert len(sources) >= len(EXAMPLES)
+    assert page.count("  schedule: ") == page.count("  bound: ") == len(sources)
+    for source in sources:
+        assert source.count("// ") >= 3, source
+        assert source.rstrip().endswith("}")
+    for example in EXAMPLES:
+        assert f"## {example.title}" in page
+
+
+def test_repeated_lines_are_shown_a_few_times() -> None:
+    lines = ["start", *[f"  a{i} = b{i};" for i in range(9)], "end"]
+    assert list(shortened(lines)) == [
+        "start", "  a0 = b0;", "  a1 = b1;", "  a2 = b2;", "  // ... and 6 more lines like these",
+        "end",
+    ]  # fmt: skip
+    pairs = [x for i in range(6) for x in (f"v{i} = load(p + {i});", f"acc{i} += v{i};")]
+    found = list(shortened(pairs))
+    assert found == [*pairs[:2], "// ... and 10 more lines like these"]
+
+
+def test_what_differs_in_more_than_numbers_is_shown() -> None:
+    lines = ["a = 1;", "b = 1;", "c = 1;", "a = 2;", "d = 1;", "e = 1;"]
+    assert list(shortened(lines)) == lines
+
+
+def test_notes_come_once_and_before_their_line() -> None:
+    source = "helper\nvoid f() {\n  store_x(buf0, a);\n  y;\n  store_x(buf0, b);\n}\n"
+    lines = annotated(source)
+    assert lines[1] == "void f() {"
+    assert sum("leave the registers" in line for line in lines) == 1
+    assert "leave the registers" in lines[lines.index("  store_x(buf0, a);") - 1]
+    assert "helper" not in lines
+
+
+def test_check_finds_a_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(make_kernels_doc, "PAGE", tmp_path / "kernels.md")
+    monkeypatch.setattr(make_kernels_doc, "kernels_page", lambda: "now\n")
+    monkeypatch.setattr("sys.argv", ["make_kernels_doc.py"])
+    assert make_kernels_doc.main() == 0
+    monkeypatch.setattr("sys.argv", ["make_kernels_doc.py", "--check"])
+    assert make_kernels_doc.main() == 0
+    (tmp_path / "kernels.md").write_text("older\n")
+    assert make_kernels_doc.main() == 1
+    assert "make docs" in capsys.readouterr().err
