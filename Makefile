@@ -30,7 +30,7 @@ help:
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
 	@echo "make parity  run the reference's own test files on Aster; PARITY_ARGS='--tests test_ops*'"
 	@echo "make lint    check format, lint and types"
-	@echo "make docs    generate docs/settings.md and docs/kernels.md"
+	@echo "make docs    generate docs/settings.md and docs/generated-kernels.md"
 	@echo "make clean   remove the virtual environment and all that was generated"
 
 demo: $(VENV)/.demo

@@ -1,4 +1,4 @@
-"""Writes docs/kernels.md: the kernels of a product, a convolution, a softmax and attention, as C.
+"""Writes docs/generated-kernels.md: the kernels of a product, a convolution, a softmax and attention, as C.
 
 `python tools/make_kernels_doc.py` writes the page; `--check` writes nothing and fails, with the
 command that would help, when the committed page differs from what the compiler makes now. The
@@ -22,7 +22,7 @@ from aster_ml.renderer.c import CRenderer
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "kernels.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "generated-kernels.md"
 TARGET = Target(
     "CPU", "c", arch="example", vector_bits=256, vector_registers=16,
     cache_bytes=(32 << 10, 512 << 10, 16 << 20), threads=2,
@@ -188,7 +188,8 @@ def main() -> int:
         print(f"{len(EXAMPLES)} examples in {PAGE.name}")
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted:
         print(
-            "docs/kernels.md differs from what the compiler makes; run: make docs", file=sys.stderr
+            "docs/generated-kernels.md differs from what the compiler makes; run: make docs",
+            file=sys.stderr,
         )
         return 1
     return 0

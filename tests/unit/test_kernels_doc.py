@@ -1,4 +1,4 @@
-"""docs/kernels.md shows what the compiler makes now; what is left out of it is only repetition."""
+"""docs/generated-kernels.md shows what the compiler makes now; what is left out of it is only repetition."""
 
 from __future__ import annotations
 
