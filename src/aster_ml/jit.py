@@ -17,237 +17,30 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from aster_ml.config import DEV, JIT
-from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.graph_runner import grouped_items_of, items_of
 from aster_ml.engine.items import ExecItem
 from aster_ml.engine.launch import is_recording
-from aster_ml.engine.prune import prune as prune_items
-from aster_ml.engine.realize import realize_readers, run_due, settle, strip_effects
+from aster_ml.engine.realize import run_due
 from aster_ml.engine.replay import Replay
 from aster_ml.engine.watch import Watch
-from aster_ml.errors import DeviceError, JitError, JitShapeError, ShapeError
+from aster_ml.errors import JitError, JitShapeError, ShapeError
+from aster_ml.jit_pickle import means_something_elsewhere
+from aster_ml.jit_recording import Recording
 from aster_ml.jit_run import Run
 from aster_ml.jit_values import (
     Inputs,
-    InputTemplate,
-    Template,
     check_result,
     leaves,
-    param_of,
-    rebuild,
 )
-from aster_ml.mixin import random
-from aster_ml.mixin.handle import LIVE
 from aster_ml.tensor import Tensor
-from aster_ml.uop.node import UOp
 
 T = TypeVar("T")
 # More recordings than this mean that some argument changes with every call.
 MAX_RECORDINGS = 64
 # So often in a row may the function do something else, or a recording be outdated when it is made.
 MAX_UNEQUAL_RUNS, MAX_OUTDATED = 4, 16
-
-
-class State:
-    """A tensor from before that a recording reads or writes, and what it has to name for that."""
-
-    __slots__ = ("buffers", "place", "ref", "uop")
-
-    def __init__(self, ref: weakref.ref[Any], uop: UOp, place: UOp) -> None:
-        self.ref = ref
-        self.uop = uop
-        self.place = place
-        self.look_again()
-
-    def look_again(self) -> None:
-        """Which memory it has now."""
-        self.buffers = self.memory_now()
-
-    def memory_now(self) -> list[tuple[Buffer, Any]]:
-        """Buffers and the memory that they have."""
-        found = [storage.buffer_of(b) for b in storage.buffers_below(self.place)]
-        return [(b, b.handle if b.is_allocated() else None) for b in found]
-
-    def renew(self, t: Tensor) -> bool:
-        """Whether it still names that memory; effects pending on it are run."""
-        if strip_effects(t.uop) is not self.place:
-            return False
-        if settle(t.uop) is None:
-            t.realize()
-        self.uop = t.uop
-        pairs = zip(self.memory_now(), self.buffers, strict=True)
-        return all([a is b and x is y for (a, x), (b, y) in pairs])
-
-
-class Recording(Generic[T]):
-    """A run that can be replayed, and the conditions under which it may."""
-
-    def __init__(self, run: Run, result: T, watch: Watch, prune: bool = False) -> None:
-        recorder, inputs = run.recorder, run.inputs
-        self.watch = watch
-        self.draws = [
-            (storage.buffer_of(state), str(state.device), count) for state, count in run.draws
-        ]
-        # Memory from before: who names it and how, under which it may be replayed.
-        self.states = [
-            State(ref, t.uop, place)
-            for ref in list(LIVE)
-            if (t := ref()) is not None
-            and (place := strip_effects(t.uop)) is not None
-            and any([b in recorder.states for b in storage.buffers_below(place)])
-        ]
-        self.exchanges = storage.EXCHANGES.count
-        self.state_ids = {id(b.base) for b in recorder.states.values()}
-        self.written_ids = {id(b.base) for u, b in recorder.states.items() if u in recorder.written}
-        self.written_inputs = {i for u, i in recorder.inputs.items() if u in recorder.written}
-        self.written_states = weakref.WeakSet([u for u in recorder.states if u in recorder.written])
-        self.check_inputs(inputs)
-        # Results with memory of their own: each replay has a place for them.
-        places = list(run.places.values())
-        fresh = list(
-            dict.fromkeys(
-                [
-                    base
-                    for t in run.outputs
-                    for base in storage.buffers_below(t.uop)
-                    if base in recorder.made or base in recorder.content
-                ]
-            )
-        )
-        self.n_inputs = len(places)
-        self.fresh = [(b.arg.device, b.arg.size, b.dtype) for b in fresh]
-        self.last = [weakref.ref(b) for b in fresh]
-        self.wants_gradient = [b in storage.NO_GRADIENT for b in fresh]
-        order = [*inputs.bases, *fresh]
-        params = {b: param_of(b, i) for i, b in enumerate(order)}
-        self.result = self.take_result(result, inputs, run, params)
-        buffers = [storage.buffer_of(u) for u in (*places, *fresh)]
-        # Content that the function brings in and then changes, or returns, is brought in anew.
-        self.content = [
-            (buffers.index(b) if b in buffers else b, data)
-            for u, data in recorder.content.items()
-            if u in recorder.written or u in fresh
-            for b in (storage.buffer_of(u),)
-        ]
-        items = recorder.items
-        renewed = [b for b, _ in self.content if isinstance(b, Buffer)]
-        if prune:
-            changing = {id(b.base) for b in [*buffers, *renewed, *[b for b, _, _ in self.draws]]}
-            items = prune_items(items, changing | self.written_ids)
-        kept = [*recorder.states.values(), *[storage.buffer_of(u) for u in recorder.content]]
-        self.replay = Replay(items, buffers, self.n_inputs, [id(b.base) for b in kept])
-        self.replay.on_move.append(self.look_again)
-
-    def look_again(self) -> None:
-        """The memory of states has moved: what is known of it by address is read again."""
-        for state in self.states:
-            state.look_again()
-        self.state_ids |= {id(b.base) for state in self.states for b, _ in state.buffers}
-        self.exchanges = storage.EXCHANGES.count
-
-    def take_result(self, result: Any, inputs: Inputs, run: Run, params: dict[UOp, UOp]) -> Any:
-        """The result with templates in place of tensors; those from before stay themselves."""
-        made: dict[int, Any] = {id(t): InputTemplate(i) for i, t in enumerate(inputs.tensors)}
-        known = {id(t) for ref in run.before if (t := ref()) is not None}
-
-        def change(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor) or (id(leaf) in known and id(leaf) not in made):
-                return leaf
-            return made.setdefault(id(leaf), Template(leaf, params))
-
-        return rebuild(result, change)
-
-    def check_inputs(self, inputs: Inputs) -> None:
-        """Raises JitError where an argument is memory that the function also gets at by itself."""
-        for i, base in enumerate(inputs.bases):
-            memory = id(storage.buffer_of(base).base)
-            if memory in self.written_ids or (
-                i in self.written_inputs and memory in self.state_ids
-            ):
-                t = next(t for t in inputs.tensors if base in storage.buffers_below(t.uop))
-                raise JitError(
-                    f"{t!r} is an argument of a jitted function, which also uses it by "
-                    "another way and writes to it; pass it in one way only"
-                )
-
-    def fits(self) -> str | None:
-        """None when this recording may be replayed, else what stands against it."""
-        broken = self.watch.broken()
-        if broken is not None:
-            return broken.where
-        exchanged = self.exchanges != storage.EXCHANGES.count
-        for state in self.states:
-            t: Any = state.ref()
-            if t is not None and (exchanged or t.uop is not state.uop) and not state.renew(t):
-                return repr(t)
-        self.exchanges = storage.EXCHANGES.count
-        return None
-
-    def may_fit_again(self) -> bool:
-        """Whether all memory that it uses has its names still; weights that are gone stay so."""
-        return all(
-            (t := state.ref()) is not None and strip_effects(t.uop) is state.place
-            for state in self.states
-        )
-
-    def run(self, inputs: Inputs) -> T:
-        """Replays on these inputs."""
-        replay = self.replay
-        if self.written_ids or self.written_inputs:
-            self.prepare_writes(inputs)
-        bases = list(inputs.bases)
-        for i, base in enumerate(inputs.bases):
-            replay.set_input(i, storage.buffer_of(base).ensure_allocated())
-        for k, (device, size, dtype) in enumerate(self.fresh):
-            # The output of the last call is written again only when nobody has it any more.
-            base = UOp.new_buffer(device, size, dtype)
-            number = self.n_inputs + k
-            if self.last[k]() is None and not replay.input(number).is_exported():
-                storage.attach(base, replay.input(number))
-            else:
-                storage.attach(base, Buffer(device, size, dtype).allocate())
-                replay.set_input(number, storage.buffer_of(base))
-            self.last[k] = weakref.ref(base)
-            bases.append(base)
-            if self.wants_gradient[k]:
-                storage.NO_GRADIENT.add(base)
-        for where, data in self.content:
-            (replay.input(where) if isinstance(where, int) else where).copyin(data)
-        for buffer, device, count in self.draws:
-            buffer.copyin(random.draw_state(device, count))
-        replay.run(inputs.values)
-        if self.written_ids or self.written_inputs:
-            storage.note_overwritten([storage.buffer_of(u) for u in self.written_now(inputs)])
-        filled: dict[int, Any] = {}
-
-        def fill(leaf: Any) -> Any:
-            if isinstance(leaf, InputTemplate):
-                return inputs.tensors[leaf.number]
-            if not isinstance(leaf, Template):
-                return leaf
-            if id(leaf) not in filled:
-                filled[id(leaf)] = leaf.fill(bases, inputs.values)
-            return filled[id(leaf)]
-
-        return rebuild(self.result, fill)  # type: ignore[no-any-return]
-
-    def written_now(self, inputs: Inputs) -> set[UOp]:
-        """The BUFFERs that a replay on these inputs writes to, results aside."""
-        return {*self.written_states, *[inputs.bases[i] for i in self.written_inputs]}
-
-    def prepare_writes(self, inputs: Inputs) -> None:
-        """Before memory is overwritten: checks that it may be, computes what wants its content."""
-        self.check_inputs(inputs)
-        for i in self.written_inputs:
-            buffer = storage.buffer_of(inputs.bases[i]).ensure_allocated()
-            if buffer.is_readonly():
-                raise DeviceError(
-                    f"a jitted function writes to its argument, and {buffer!r} is "
-                    "read-only; pass a copy (clone)"
-                )
-        realize_readers(self.written_now(inputs))
 
 
 class Entry(Generic[T]):
@@ -323,6 +116,29 @@ class TinyJit(Generic[T]):
         self.latest: Recording[T] | None = None
         self.of_object: dict[int, tuple[weakref.ref[Any], TinyJit[T]]] = {}
         functools.update_wrapper(self, function)
+
+    def __getstate__(self) -> dict[str, Any]:
+        recordings = {
+            key: entry.recordings
+            for key, entry in self.entries.items()
+            if entry.recordings and means_something_elsewhere(key)
+        }
+        if not recordings:
+            raise JitError(
+                "a jitted function is pickled with its recordings, and this one has none that "
+                "another process could use; call it three times with tensors and plain values"
+            )
+        name = getattr(self, "__name__", "function")
+        return {"name": name, "prune": self.prune, "recordings": recordings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(left_behind, state["prune"])  # type: ignore[misc]
+        self.__name__ = state["name"]
+        for key, recordings in state["recordings"].items():
+            entry: Entry[T] = Entry()
+            entry.recordings = recordings
+            self.entries[key] = entry
+            self.latest = recordings[0]
 
     def __get__(self, instance: Any, owner: Any = None) -> TinyJit[T]:
         """The jit of this object's method; it lives as long as the object."""
@@ -505,6 +321,14 @@ class TinyJit(Generic[T]):
                         f"variable {name} is bound inside the jitted function, so its "
                         "value would be frozen; pass the bound variable as an argument"
                     )
+
+
+def left_behind(*args: Any, **kwargs: Any) -> Any:
+    """Stands for the function of a jit that was unpickled. Raises: JitError."""
+    raise JitError(
+        "this jitted function was unpickled: its recordings are here, the function is not, and "
+        "none of them is for arguments of these shapes, dtypes, devices and plain values"
+    )
 
 
 class WeakMethod:

@@ -180,16 +180,21 @@ class ExecItem:
         due = None if self.due is None else self.due()
         if due is not None:
             due.begin()
-        if self.bufs and self.bufs[0].is_readonly():
-            raise DeviceError(f"cannot write to {self.bufs[0]!r}: its memory is read-only")
-        for b in self.bufs:
+        buffers = [b for b in self.bufs if b is not None]
+        if len(buffers) < len(self.bufs):
+            raise ArgumentError(
+                "this item reads arguments of a jitted function; call that function with them"
+            )
+        if buffers and buffers[0].is_readonly():
+            raise DeviceError(f"cannot write to {buffers[0]!r}: its memory is read-only")
+        for b in buffers:
             b.ensure_allocated()
         counted = (
             GlobalCounters.kernel_count,
             GlobalCounters.global_ops,
             GlobalCounters.global_mem,
         )
-        seconds = self.prg(self.bufs, {**self.fixedvars, **(values or {})}, wait)
+        seconds = self.prg(buffers, {**self.fixedvars, **(values or {})}, wait)
         if not do_update_stats:
             GlobalCounters.kernel_count, GlobalCounters.global_ops = counted[:2]
             GlobalCounters.global_mem = counted[2]
@@ -244,6 +249,10 @@ class Due:
                 b.ensure_allocated()
             observer.note(bind(self.schedule), self.table, nodes, filled, self.values)
 
+    def touches(self, memory: set[int]) -> bool:
+        """Whether an item that is left reads or writes memory with one of these ids."""
+        return any([id(b.base) in memory for item in self.items for b in item.bufs if b])
+
     def note_filled(self, item: ExecItem) -> None:
         """Somebody has run a step that fills a buffer: one of ours, or another in its place."""
         self.items = [x for x in self.items if x is not item and x.bufs[0] is not item.bufs[0]]
@@ -290,7 +299,7 @@ def schedule_items(nodes: list[UOp]) -> tuple[list[UOp], list[ExecItem], dict[st
         return [memory_of(u) for u in nodes], [], {}
     request, captured, schedule = prepared
     if storage.DUE.data:
-        run_due(captured.buffers)
+        run_due(captured.buffers, schedule.overwritten)
     memories = [storage.buffer_of(b) for b in captured.buffers]
     table: dict[int, Buffer] = dict(enumerate(memories))
     for step in schedule.steps:

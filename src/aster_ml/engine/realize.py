@@ -6,7 +6,7 @@ Receives nodes; returns for each one a node that is memory (a view of a BUFFER) 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from aster_ml.config import DEBUG, debug_shown
@@ -15,9 +15,9 @@ from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.engine.launch import RECORDER, run_schedule
+from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
-from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
 from aster_ml.schedule.capture import Captured, capture
 from aster_ml.schedule.effects import Effects
 from aster_ml.schedule.fold import number_like
@@ -106,7 +106,6 @@ class Request:
         view = UOp.new_memory(device, u.shape, u.dtype)
         self.fresh.append(view.store(u))
         self.results.append((u, view))
-
 
     def note_numbers(self, buffers: list[UOp], numbers: dict[int, Any]) -> None:
         """Results that turned out to be one number everywhere are that number, in no memory."""
@@ -260,7 +259,7 @@ def realize_uops(nodes: list[UOp]) -> list[UOp]:
     if prepared is not None:
         request, captured, schedule = prepared
         if storage.DUE.data:
-            run_due(captured.buffers)
+            run_due(captured.buffers, schedule.overwritten)
         memories = [storage.buffer_of(b) for b in captured.buffers]
         run_schedule(schedule, memories, captured.values, captured.buffers)
         note_effects(request, captured, memories)
@@ -287,9 +286,7 @@ def note_effects(request: Request, captured: Captured, memories: list[Buffer]) -
     return places
 
 
-def compute_parts(
-    nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]
-) -> list[UOp]:
+def compute_parts(nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]) -> list[UOp]:
     """What `compute` makes of the nodes of one device that these stand for, put together again."""
     reached = open_nodes(nodes)
     # Copies that a tensor names are kept, so that its next reader need not copy again.
@@ -313,12 +310,20 @@ def compute_parts(
     return result[: len(nodes)]
 
 
-def run_due(memory: Iterable[UOp]) -> None:
-    """Runs what is left of schedules that fill these BUFFERs."""
+def run_due(memory: Sequence[UOp], overwritten: Iterable[int] = ()) -> None:
+    """Runs what is left of schedules that fill these BUFFERs.
+
+    Of those that are `overwritten` next (by number), also what is left to read them.
+    """
     for u in memory:
         due = storage.DUE.get(u)
         if due is not None:
             due.finish()
+    gone = {id(storage.buffer_of(memory[i]).base) for i in overwritten}
+    if gone:
+        for due in dict.fromkeys(storage.DUE.values()):
+            if due.touches(gone):
+                due.finish()
 
 
 def realize_outside(nodes: list[UOp]) -> None:

@@ -24,6 +24,9 @@ class Unfinished(Protocol):
     def finish(self) -> None:
         """Runs it."""
 
+    def touches(self, memory: set[int]) -> bool:
+        """Whether it reads or writes memory with one of these ids."""
+
     def note_filled(self, item: Any) -> None:
         """Somebody has run an item that fills a buffer."""
 

@@ -117,8 +117,8 @@ class CreateMixin(Handle):
 
         Shapes: start=n -> [n]; start=n, stop=n + m -> [m].
         Dtype: `dtype`, else the default float if any argument is a float, else the default int.
-        Raises: ArgumentError for a step of 0, or one that may be of either sign; and for a float
-        beside a symbolic number.
+        Raises: ArgumentError for a step of 0, or one that may be of either sign; for a float
+        beside a symbolic number; and for numbers that an int dtype does not hold.
         """
         if stop is None:
             start, stop = 0, start
@@ -139,6 +139,7 @@ class CreateMixin(Handle):
             count: Any = symbolic_count(start, stop, step)
         else:
             count = max(math.ceil((stop - start) / step), 0)
+            check_range(start, start + step * (count - 1), element, count)
         place = Device.canonicalize(device)
         result = cls.from_uop(arange_node(start, step, count, element, place))
         result.requires_grad = requires_grad
@@ -293,6 +294,16 @@ def symbolic_count(start: Any, stop: Any, step: Any) -> Any:
         start, stop, step = stop, start, 0 - step
     between = size_between(start, stop)
     return smax(0, between if isinstance(step, int) and step == 1 else (between + step - 1) // step)
+
+
+def check_range(first: Any, last: Any, dtype: DType, count: int) -> None:
+    """Raises ArgumentError where numbers that are counted up leave the range of an int dtype."""
+    if count and dtype.kind in ("int", "uint"):
+        if min(first, last) < dtypes.min(dtype) or max(first, last) > dtypes.max(dtype):
+            raise ArgumentError(
+                f"arange: {first} to {last} leave {dtype.name}, which holds {dtypes.min(dtype)} to "
+                f"{dtypes.max(dtype)}; a wider dtype would do"
+            )
 
 
 def arange_node(start: Any, step: Any, count: Any, dtype: DType, device: str) -> UOp:
