@@ -1,4 +1,4 @@
-"""Writes docs/generated-kernels.md: the kernels of a product, a convolution, a softmax and attention, as C.
+"""Writes docs/generated-kernels.md: a product, a convolution, a softmax and attention as C.
 
 `python tools/make_kernels_doc.py` writes the page; `--check` writes nothing and fails, with the
 command that would help, when the committed page differs from what the compiler makes now. The
@@ -95,10 +95,10 @@ NOTES = (
     (r"^\s*\w+ acc0\w* = ", "accumulators: they stay in registers until the sum is complete"),
     (r"acc\w+ = max", "the largest so far"),
     (
-        r"acc\w+ \+= splat_\w+\(\w+\) \* ",
+        r"acc\w+ \+= (?:splat_\w+\(\w+\) \* \w+|\w+ \* splat_\w+\(\w+\));",
         "one element for all lanes: multiplied and added in one instruction",
     ),
-    (r"acc\w+ \+= ", "a sum in SIMD lanes, folded after the loop"),
+    (r"acc\w+ \+= ", "a sum in each SIMD lane"),
     (r"= load_\w+\(buf", "neighbours in memory make a SIMD value"),
     (r"\? ", "an element beyond the edge is not loaded"),
     (r"^\s*store_\w+\(buf", "results leave the registers once"),

@@ -1,4 +1,4 @@
-"""docs/generated-kernels.md shows what the compiler makes now; what is left out of it is only repetition."""
+"""docs/generated-kernels.md shows what the compiler makes now; only repetition is left out."""
 
 from __future__ import annotations
 
