@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Device, Tensor, TinyJit, UOp, dtypes
+from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.compat.kernels import KernelInfo
 from aster_ml.dtype import AddrSpace, DType
 from aster_ml.engine.counters import GlobalCounters
+from aster_ml.engine.program import get_program
 from aster_ml.errors import ArgumentError, DeviceError, GradientError, ShapeError
 from aster_ml.uop.ops import AxisType, Ops
 
@@ -392,3 +394,119 @@ def test_a_barrier_needs_work_groups() -> None:
 
     with pytest.raises(DeviceError, match="work-groups"):
         Tensor.empty(4, device="CPU").custom_kernel(fxn=waits)[0].realize()
+
+
+# more forms
+
+
+@pytest.mark.parametrize("device, clang", DEVICES)
+def test_an_axis_is_used_again(device: str, clang: int) -> None:
+    def twice_over(C: UOp, B: UOp, A: UOp) -> UOp:
+        """The second loop reads, in reverse, what the first has written."""
+        i = UOp.range(A.size, 0)
+        B = B[i].set(A[i] + 1, end=i)
+        C = C[i].set(B[A.size - 1 - i] * 2, end=i)
+        return C.sink(arg=info("twice_over"))
+
+    a = floats(7)
+    with Context(CLANG=clang):
+        c, b = Tensor.empty(7, device=device).custom_kernel(
+            Tensor.empty(7, device=device), Tensor(a, device=device), fxn=twice_over
+        )[:2]
+        np.testing.assert_array_equal(b.numpy(), a + 1)
+        np.testing.assert_array_equal(c.numpy(), (a[::-1] + 1) * 2)
+
+
+@pytest.mark.parametrize("device, clang", DEVICES)
+def test_loops_of_different_sizes(device: str, clang: int) -> None:
+    def fills(C: UOp, D: UOp) -> UOp:
+        i, j = UOp.range(C.size, 0), UOp.range(D.size, 1)
+        first = C[i].store(i.cast(dtypes.float32)).end(i)
+        return UOp.sink(first, D[j].store(j.cast(dtypes.float32) * 2).end(j), arg=info("fills"))
+
+    with Context(CLANG=clang):
+        c, d = Tensor.empty(3, device=device).custom_kernel(
+            Tensor.empty(5, device=device), fxn=fills
+        )
+        assert c.tolist() == [0, 1, 2]
+        assert d.tolist() == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("device, clang", DEVICES)
+def test_values_are_read_before_they_are_overwritten(device: str, clang: int) -> None:
+    def swap(A: UOp, B: UOp) -> UOp:
+        i = UOp.range(A.size, 0)
+        return UOp.group(A[i].store(B[i]), B[i].store(A[i])).end(i).sink(arg=info("swap"))
+
+    with Context(CLANG=clang):
+        a = Tensor([1.0, 2, 3], device=device).contiguous().realize()
+        b = Tensor([4.0, 5, 6], device=device).contiguous().realize()
+        x, y = a.custom_kernel(b, fxn=swap)
+        assert (x.tolist(), y.tolist()) == ([4, 5, 6], [1, 2, 3])
+
+
+@pytest.mark.parametrize("device, clang", DEVICES)
+def test_two_stores_to_one_memory(device: str, clang: int) -> None:
+    def interleaved(C: UOp, A: UOp) -> UOp:
+        i = UOp.range(A.size, 0)
+        stores = UOp.group(C[i * 2].store(A[i]), C[i * 2 + 1].store(A[i].neg()))
+        return stores.end(i).sink(arg=info("interleaved"))
+
+    a = floats(5)
+    wanted = np.stack([a, -a], 1).reshape(-1)
+    np.testing.assert_array_equal(run(device, clang, interleaved, (10,), a), wanted)
+
+
+@pytest.mark.parametrize("kind", [AxisType.GLOBAL, AxisType.LOCAL, AxisType.UPCAST])
+@pytest.mark.parametrize("device, clang", DEVICES)
+def test_kinds_of_axes(device: str, clang: int, kind: AxisType) -> None:
+    def plus(C: UOp, A: UOp, B: UOp) -> UOp:
+        i, j = UOp.range(C.shape[0], 0), UOp.range(C.shape[1], 1, kind)
+        return C[i, j].store(A[i, j] + B[i, j]).end(i, j).sink(arg=info("plus"))
+
+    a, b = floats(6, 8), floats(6, 8)
+    np.testing.assert_array_equal(run(device, clang, plus, (6, 8), a, b), a + b)
+
+
+def test_a_bound_variable_is_a_number_of_the_launch() -> None:
+    def first(n: int) -> Callable[[UOp, UOp], UOp]:
+        bound = UOp.variable("n", 1, 8).bind(n)
+
+        def kernel(B: UOp, A: UOp) -> UOp:
+            i = UOp.range(bound, 0)
+            return B[i].store(A[i]).end(i).sink(arg=info("first"))
+
+        return kernel
+
+    a = Tensor(np.arange(8, dtype=np.float32))
+    before = GlobalCounters.compiled_kernels
+    for n in (3, 8, 1):
+        zeros = Tensor.zeros(8).contiguous().realize()
+        got = zeros.custom_kernel(a, fxn=first(n))[0].tolist()
+        assert got == [float(i) if i < n else 0.0 for i in range(8)]
+    assert GlobalCounters.compiled_kernels - before <= 3
+
+
+def test_views_of_placeholders() -> None:
+    def moved(B: UOp, A: UOp) -> UOp:
+        i, j = UOp.range(B.shape[0], 0), UOp.range(B.shape[1], 1)
+        A = A.permute(1, 0).flip(0).reshape(*B.shape)
+        return B.T[j, i].store(A[i, j]).end(i, j).sink(arg=info("moved"))
+
+    a = floats(4, 6)
+    wanted = a.T[::-1].reshape(8, 3)
+    np.testing.assert_array_equal(run("CPU", 0, moved, (8, 3), a), wanted)
+
+
+def test_opts_by_hand() -> None:
+    def doubled(B: UOp, A: UOp) -> UOp:
+        i = UOp.range(A.size, 0)
+        opts = (Opt(OptOps.UPCAST, 0, 4),)
+        return B[i].store(A[i] * 2).end(i).sink(arg=info("doubled", opts_to_apply=opts))
+
+    a = floats(32)
+    np.testing.assert_array_equal(run("CPU", 0, doubled, (32,), a), a * 2)
+    program = get_program(doubled(UOp.placeholder((32,), dtypes.float32, 0),
+                                  UOp.placeholder((32,), dtypes.float32, 1)), "CPU")  # fmt: skip
+    assert program.applied_opts == (Opt(OptOps.UPCAST, 0, 4),)
+    assert program.name == "doubled"

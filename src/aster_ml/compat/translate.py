@@ -52,10 +52,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Handwritten:
-    """A translated kernel; PARAM i of it is argument `slots[i]` of its author's function."""
+    """A translated kernel; PARAM i of it is argument `slots[i]` of its author's function.
+
+    `values` are those of the variables that its author has bound.
+    """
 
     ast: UOp
     slots: tuple[int, ...]
+    values: tuple[tuple[str, int], ...] = ()
 
 
 class Translator:
@@ -70,6 +74,7 @@ class Translator:
         self.scratch_ids = itertools.count()
         order = toposort(sink)
         self.reduced = {r for u in order if u.op is Ops.REDUCE for r in u.src[1:]}
+        self.bound: dict[str, int] = {}
         # Memory of unknown size is as long as its largest index asks.
         self.reach: dict[UOp, int] = {}
 
@@ -132,6 +137,11 @@ class Translator:
             arg = VarArg(*u.arg)
             return (as_dtype(UOp(op, INDEX, (), arg), u.dtype),)
         if op is Ops.BIND:
+            name, value = VarArg(*u.src[0].arg).name, int(u.src[1].arg)
+            if self.bound.setdefault(name, value) != value:
+                raise ArgumentError(
+                    f"variable {name} is bound to {self.bound[name]} and to {value} in one kernel"
+                )
             return self.values[u.src[0]]
         if op is Ops.REDUCE:
             return self.reduction(u)
@@ -371,10 +381,27 @@ class Translator:
             return self.store(u)
         if u.op is Ops.END:
             axes = tuple(dict.fromkeys([r for s in u.src[1:] for r in self.axes_of(s)]))
-            return tuple([e.end(*axes) if e.op is not Ops.BARRIER else e for e in below])
+            return tuple([self.ended(e, axes) for e in below])
         if u.op is Ops.BARRIER:
             return (UOp(Ops.BARRIER, dtypes.void, below),)
         return below
+
+    def ended(self, effect: UOp, axes: tuple[UOp, ...]) -> UOp:
+        """An effect in loops; an axis that a loop before it has run over already is renewed."""
+        if effect.op is Ops.BARRIER:
+            return effect
+        closed: list[UOp] = []
+        for r in axes:
+            if reaches(effect, lambda x, r=r: x.op is Ops.END and r in x.src[1:]):  # type: ignore[misc]
+                again = r.replace(arg=RangeArg(next(self.ids), r.arg.kind))
+                effect = substitute(
+                    effect,
+                    {r: again},
+                    lambda x, r=r: x.op is not Ops.END or r not in x.src[1:],  # type: ignore[misc]
+                )
+                r = again
+            closed.append(r)
+        return effect.end(*closed)
 
     def store(self, u: UOp) -> tuple[UOp, ...]:
         """A STORE for each lane."""
@@ -417,13 +444,14 @@ class Translator:
         opts = info.opts_to_apply
         ordered = not is_one_nest(roots)
         if not ordered:
-            roots = tuple([flattened(e) for e in roots])
+            roots = as_loops(roots)
         name = info.function_name if info.name != "test" else ""
         arg = KernelArg(name, None if opts is None else " ".join(map(repr, opts)), ordered)
         said = None if arg == KernelArg() else arg
         sink = simplify_lanes(self.with_sizes(UOp.sink(*roots, arg=said)))
         check_closed(sink)
-        return numbered(sink)
+        ast, slots = numbered(sink)
+        return Handwritten(ast, slots, tuple(sorted(self.bound.items())))
 
     def with_sizes(self, sink: UOp) -> UOp:
         """Memory of unknown size gets that which its indices ask for."""
@@ -536,8 +564,6 @@ def is_one_nest(roots: tuple[UOp, ...]) -> bool:
     order = toposort(*roots)
     if len(nests) > 1 or any(u.op in (Ops.AFTER, Ops.BARRIER, Ops.DEFINE_LOCAL) for u in order):
         return False
-    if any(u.op is Ops.RANGE and u.arg.kind in WORK_ITEMS for u in order):
-        return False
     places = {s.src[0].src[0]: s.src[0] for s in stores}
     if len(places) != len(stores):
         return False
@@ -546,6 +572,13 @@ def is_one_nest(roots: tuple[UOp, ...]) -> bool:
         return False
     # What one store overwrites another may not want.
     return not loads or len(stores) == 1
+
+
+def as_loops(roots: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    """The stores of one nest, each under one END; which axes are blocks is decided later."""
+    items = [u for u in toposort(*roots) if u.op is Ops.RANGE and u.arg.kind in WORK_ITEMS]
+    loops = {r: r.replace(arg=RangeArg(r.arg.id, AxisType.LOOP)) for r in items}
+    return tuple([flattened(substitute(e, loops).end(*loops.values())) for e in roots])
 
 
 def check_closed(sink: UOp) -> None:
@@ -559,14 +592,14 @@ def check_closed(sink: UOp) -> None:
         )
 
 
-def numbered(sink: UOp) -> Handwritten:
-    """PARAMs numbered without gaps."""
+def numbered(sink: UOp) -> tuple[UOp, tuple[int, ...]]:
+    """The kernel with PARAMs numbered without gaps, and the numbers that they had."""
     params = sorted({u for u in toposort(sink) if u.op is Ops.PARAM}, key=lambda u: u.arg.slot)
     slots = tuple([p.arg.slot for p in params])
     if len(set(slots)) != len(slots):
         raise ArgumentError(f"two arguments of a kernel have one number: {params}")
     changes = {p: p.replace(arg=p.arg._replace(slot=i)) for i, p in enumerate(params)}
-    return Handwritten(substitute(sink, changes), slots)
+    return substitute(sink, changes), slots
 
 
 def as_kernel(sink: UOp) -> UOp:

@@ -81,7 +81,7 @@ def run_call(
         local = frozenset([k for k, i in enumerate(arg.slots) if i in written])
         schedule = Schedule([step], slots, len(slots), local, local)
         arguments = [buffers[i] for i in arg.slots]
-        run_schedule(schedule, arguments, {}, [places[i].base for i in arg.slots])
+        run_schedule(schedule, arguments, dict(arg.values), [places[i].base for i in arg.slots])
         storage.note_overwritten([buffers[i] for i in written])
     for u in siblings:
         storage.set_stand_in(u, places[u.arg.output], buffers)

@@ -52,7 +52,7 @@ class CustomMixin(Handle):
                 "C[i].store(x).end(i).sink(arg=KernelInfo(name=...))"
             )
         written = translate(kernel)
-        calls = new_calls(nodes, CallArg(written.ast, written.slots, 0, grad_fxn))
+        calls = new_calls(nodes, CallArg(written.ast, written.slots, 0, grad_fxn, written.values))
         flag: Flag = False
         for t in tensors:
             flag = either_flag(flag, t._requires_grad)

@@ -336,6 +336,8 @@ class ScratchArg(NamedTuple):
 class CallArg(NamedTuple):
     """Of CALL: a kernel whose PARAM i is source `slots[i]`, and which source is asked for.
 
+    `values` are those of its variables.
+
     `grad_fxn`, given the gradient of the result and the CALL, gives that of each source.
     """
 
@@ -343,9 +345,10 @@ class CallArg(NamedTuple):
     slots: tuple[int, ...]
     output: int = 0
     grad_fxn: Any = None
+    values: tuple[tuple[str, int], ...] = ()
 
     def __repr__(self) -> str:
-        return f"CallArg({self.kernel.key}, {self.slots}, {self.output})"
+        return f"CallArg({self.kernel.key}, {self.slots}, {self.output}, {self.values})"
 
 
 class KernelArg(NamedTuple):
