@@ -1,8 +1,9 @@
 """Runs part of one reference test file in a process of its own and writes down each outcome.
 
-`python -m tests.parity.child DIR FILE RESULTS SHARD SHARDS`: every line of RESULTS is a JSON list,
-["start", id] before a test and [outcome, id, seconds, one line] after it, written at once, so that
-a crash loses one test. Tests that RESULTS already names are not run again.
+`python -m tests.parity.child DIR FILE RESULTS SHARD SHARDS [CHOSEN]`: every line of RESULTS is a
+list, ["start", id] before a test and [outcome, id, seconds, one line] after it, written at once, so that
+a crash loses one test. Tests that RESULTS already names are not run again; with CHOSEN, a file of
+`FILE::id` lines, only those of them are.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ TIMEOUT_S = 240
 class Recorder:
     """The pytest plugin: chooses the tests of a shard, seeds, and writes outcomes."""
 
-    def __init__(self, results: Path, shard: int, shards: int) -> None:
+    def __init__(
+        self, results: Path, shard: int, shards: int, chosen: set[str] | None = None
+    ) -> None:
         self.results = results
+        self.chosen = chosen
         self.shard = shard
         self.shards = shards
         lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
@@ -39,6 +43,8 @@ class Recorder:
 
         for module in {item.module for item in items}:
             counts.replace_counters(module)
+        if self.chosen is not None:
+            items[:] = [item for item in items if short_id(item.nodeid) in self.chosen]
         ids = [short_id(item.nodeid) for item in items]
         items[:] = [
             item
@@ -105,7 +111,11 @@ def one_line(report: Any) -> str:
 def main(argv: list[str]) -> int:
     """Runs one shard of one file."""
     folder, file, results = Path(argv[0]), argv[1], Path(argv[2])
-    recorder = Recorder(results, int(argv[3]), int(argv[4]))
+    chosen = None
+    if argv[5:] and argv[5]:
+        lines = [line.partition("::") for line in Path(argv[5]).read_text("utf-8").splitlines()]
+        chosen = {name for where, _, name in lines if where == file}
+    recorder = Recorder(results, int(argv[3]), int(argv[4]), chosen)
     os.environ.setdefault("RUN_SLOW", "1")
     sys.dont_write_bytecode = True
 

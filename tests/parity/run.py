@@ -1,6 +1,7 @@
 """Runs the reference's own test files on Aster and says how many pass.
 
-`python -m tests.parity.run [--reference DIR] [--tests GLOB] [--device D] [--json OUT] [-n N]`.
+`python -m tests.parity.run [--reference DIR] [--tests GLOB] [--device D] [--json OUT] [-n N]`,
+with `--must-pass` only the tests of `must_pass.txt`.
 Receives a reference source tree (without one, the pinned source distribution is fetched into the
 cache folder); prints per file what passed, failed and was skipped beside what the reference does
 itself, and one line a failure. Ends with 1 when a test of `must_pass.txt` did not pass.
@@ -13,11 +14,13 @@ import concurrent.futures
 import fnmatch
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from tests.parity import tables
 
 REPOSITORY = Path(__file__).parents[2]
 SDIST = "tinygrad==0.12.0"
+SDIST_SHA256 = "299cd53d9452b8689b36c7026c866b73d1e4a862ec53a8ea5bc2a412358c1bbf"
 # A file of the reference with more lines than this is shared out over processes.
 LINES_A_SHARD = 900
 # A process that has crashed on this many tests of its shard is given up.
@@ -55,34 +59,31 @@ class FileResult:
 
 
 def fetch_reference() -> Path:
-    """The folder of the pinned source distribution, fetched by pip when it is not there yet."""
+    """The folder of the pinned source distribution, fetched by pip when it is not there yet.
+
+    pip looks where it is set up to look, and takes nothing with another SHA-256.
+    """
     cache = cache_folder()
     if cache is None:
         raise SystemExit("parity: there is no home folder for the reference; give --reference DIR")
-    folder = cache / "reference"
-    tree = folder / SDIST.replace("==", "-")
+    tree = cache / "reference" / SDIST.replace("==", "-")
     if (tree / "test").is_dir():
         return tree
-    folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--no-binary",
-            ":all:",
-            "--dest",
-            str(folder),
-            SDIST,
-        ],
-        check=True,
-    )
-    with tarfile.open(next(folder.glob("tinygrad-*.tar.gz"))) as archive:
-        archive.extractall(folder, filter="data")
+    tree.parent.mkdir(parents=True, exist_ok=True)
+    # Unpacked beside its place, so that a tree that is there is a whole one.
+    with tempfile.TemporaryDirectory(dir=tree.parent) as name:
+        folder = Path(name)
+        wanted = folder / "wanted.txt"
+        wanted.write_text(f"{SDIST} --hash=sha256:{SDIST_SHA256}\n", encoding="utf-8")
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        package = SDIST.partition("==")[0]
+        pip += ["--no-deps", "--no-binary", package, "--dest", name, "--requirement", str(wanted)]
+        if subprocess.run(pip, check=False).returncode:
+            raise SystemExit(f"parity: pip could not fetch {SDIST}; give --reference DIR")
+        with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+            archive.extractall(folder, filter="data")
+        shutil.rmtree(tree, ignore_errors=True)
+        (folder / tree.name).rename(tree)
     return tree
 
 
@@ -102,9 +103,12 @@ def child_environment(device: str) -> dict[str, str]:
 
 
 def run_shard(
-    reference: Path, file: str, shard: int, shards: int, device: str, folder: Path
+    reference: Path, file: str, shard: int, shards: int, device: str, folder: Path, chosen: str
 ) -> dict[str, Result]:
-    """Runs one shard in processes of its own, starting another after each crash."""
+    """Runs one shard in processes of its own, starting another after each crash.
+
+    `chosen` is a file of ids, to which the run is restricted, or empty.
+    """
     results = folder / f"{Path(file).stem}-{shard}.jsonl"
     work = folder / f"{Path(file).stem}-{shard}"
     work.mkdir()
@@ -121,6 +125,7 @@ def run_shard(
                 str(results),
                 str(shard),
                 str(shards),
+                chosen,
             ],
             cwd=work,
             env=environment,
@@ -147,11 +152,19 @@ def run_shard(
 
 
 def run_files(
-    reference: Path, files: list[str], device: str, workers: int
+    reference: Path,
+    files: list[str],
+    device: str,
+    workers: int,
+    only: Iterable[str] | None = None,
 ) -> dict[str, FileResult]:
-    """Runs the files, `workers` processes at a time."""
+    """Runs the files, `workers` processes at a time; of their tests all, or `only` these."""
     results = {file: FileResult(file) for file in files}
     with tempfile.TemporaryDirectory(prefix="parity-", ignore_cleanup_errors=True) as folder:
+        chosen = ""
+        if only is not None:
+            chosen = str(Path(folder) / "chosen.txt")
+            Path(chosen).write_text("\n".join(only), encoding="utf-8")
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             jobs = {}
             for file in sorted(files, key=lambda f: -(reference / f).stat().st_size):
@@ -159,7 +172,7 @@ def run_files(
                 shards = 1 + lines // LINES_A_SHARD if workers > 1 else 1
                 for shard in range(shards):
                     job = pool.submit(
-                        run_shard, reference, file, shard, shards, device, Path(folder)
+                        run_shard, reference, file, shard, shards, device, Path(folder), chosen
                     )
                     jobs[job] = file
             for job in concurrent.futures.as_completed(jobs):
@@ -178,6 +191,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="", help="the default device (DEV)")
     parser.add_argument("--json", type=Path, help="write every outcome here")
     parser.add_argument("-n", type=int, default=1, dest="workers", help="processes at a time")
+    parser.add_argument(
+        "--must-pass", action="store_true", help="run only the tests of must_pass.txt"
+    )
     parser.add_argument(
         "--update-must-pass",
         action="store_true",
@@ -199,14 +215,38 @@ def select(reference: Path, pattern: str) -> list[str]:
     ]
 
 
+def run_must_pass(
+    reference: Path, files: list[str], device: str, workers: int, must_pass: set[str]
+) -> int:
+    """Runs only what has to pass, and prints each test that did not; the exit status."""
+    start = time.monotonic()
+    results = run_files(reference, files, device, workers, must_pass)
+    outcomes = {f: {n: t.outcome for n, t in r.tests.items()} for f, r in results.items()}
+    lost = tables.regressions(outcomes, must_pass)
+    for test in lost:
+        file, _, name = test.partition("::")
+        found = results[file].tests.get(name)
+        why = "it is gone" if found is None else found.line or found.outcome
+        print(f"has to pass and did not: {test}: {why}")
+    count = sum(test.partition("::")[0] in results for test in must_pass)
+    print(f"{count - len(lost)} of {count} tests that have to pass passed", end="")
+    print(f", in {time.monotonic() - start:.0f} s")
+    return 1 if lost else 0
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs, prints and compares; the exit status."""
     options = parse(argv)
     start = time.monotonic()
     reference = (options.reference or fetch_reference()).resolve()
     files = select(reference, options.tests)
+    must_pass = tables.read_must_pass()
+    if options.must_pass:
+        files = [f for f in files if any(test.startswith(f"{f}::") for test in must_pass)]
     if not files:
         raise SystemExit(f"parity: no file below {reference} is named {options.tests}")
+    if options.must_pass:
+        return run_must_pass(reference, files, options.device, options.workers, must_pass)
     results = run_files(reference, files, options.device, options.workers)
     outcomes = {f: {n: t.outcome for n, t in r.tests.items()} for f, r in results.items()}
     baseline, differs = tables.read_baseline(), tables.read_differs()
@@ -229,7 +269,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.doc:
         document = REPOSITORY / "docs" / "parity.md"
         document.write_text(tables.document(table, differs), encoding="utf-8")
-    lost = tables.regressions(outcomes, tables.read_must_pass())
+    lost = tables.regressions(outcomes, must_pass)
     for test in lost:
         print(f"has to pass and did not: {test}")
     return 1 if lost else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,47 @@ def test_the_command_ends_with_1_on_a_regression(tree: Path, tmp_path: Path) -> 
     assert "has to pass and did not: test/test_made.py::TestMade.test_fails" in done.stdout
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert written["test/test_made.py"]["TestMade.test_passes"]["outcome"] == "passed"
+
+
+def test_only_what_has_to_pass(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = {"test/test_made.py::TestMade.test_passes", "test/test_made.py::TestMade.test_count"}
+    assert run.run_must_pass(tree, ["test/test_made.py"], "", 1, wanted) == 0
+    assert "2 of 2 tests that have to pass passed" in capsys.readouterr().out
+    wanted |= {"test/test_made.py::TestMade.test_fails", "test/test_made.py::TestMade.test_gone"}
+    assert run.run_must_pass(tree, ["test/test_made.py"], "", 1, wanted) == 1
+    printed = capsys.readouterr().out
+    assert "did not: test/test_made.py::TestMade.test_fails: assert 6 == 7" in printed
+    assert "did not: test/test_made.py::TestMade.test_gone: it is gone" in printed
+    assert "2 of 4 tests that have to pass passed" in printed
+
+
+def test_the_reference_is_fetched_by_pip_with_its_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip is stood in for: it writes the archive, or nothing."""
+    calls: list[list[str]] = []
+
+    def download(command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        wanted = Path(command[command.index("--requirement") + 1]).read_text(encoding="utf-8")
+        assert wanted == f"{run.SDIST} --hash=sha256:{run.SDIST_SHA256}\n"
+        made = tmp_path / "tinygrad-0.12.0"
+        (made / "test").mkdir(parents=True, exist_ok=True)
+        folder = Path(command[command.index("--dest") + 1])
+        with tarfile.open(folder / "tinygrad-0.12.0.tar.gz", "w:gz") as archive:
+            archive.add(made, arcname=made.name)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(run, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(run.subprocess, "run", download)
+    tree = run.fetch_reference()
+    assert tree == tmp_path / "cache" / "reference" / "tinygrad-0.12.0"
+    assert (tree / "test").is_dir()
+    assert run.fetch_reference() == tree
+    assert len(calls) == 1
+    assert [p.name for p in tree.parent.iterdir()] == [tree.name]
+    monkeypatch.setattr(run, "cache_folder", lambda: tmp_path / "other")
+    failed = subprocess.CompletedProcess([], 1)
+    monkeypatch.setattr(run.subprocess, "run", lambda *a, **k: failed)
+    with pytest.raises(SystemExit, match="pip could not fetch tinygrad"):
+        run.fetch_reference()
