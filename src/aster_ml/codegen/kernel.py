@@ -61,6 +61,8 @@ class Kernel:
                     self.outputs.append(r)
         # Id of the lane axis along which loads are staged through local memory.
         self.staged: int | None = None
+        # Whether some elements are computed twice.
+        self.overlaps = False
         # Id of the axis that runs over strips of a reduction.
         self.strips: int | None = None
         self.next_id = 1 + max([u.arg.id for u in toposort(sink) if u.op is Ops.RANGE], default=-1)
@@ -112,15 +114,12 @@ class Kernel:
     def may_reorder(self, axis: UOp) -> bool:
         """Whether iterations of an output axis can run in any order, or at once.
 
-        They cannot where a store adds to what it finds, unless different iterations are seen to
-        store at different places; nor can the strips of a reduction, but all else can then.
+        They cannot where a store writes what is read, unless different iterations are seen to store
+        at different places; nor can the strips of a reduction, but all else can then.
         """
         if self.strips is not None:
             return axis.arg.id != self.strips
-        return all(
-            not reads_its_place(store) or tells_apart(store.src[0].src[1], axis)
-            for store in self.stores
-        )
+        return all(tells_apart(store.src[0].src[1], axis) for store in stores_over_reads(self))
 
     # changing it
 
@@ -151,6 +150,8 @@ class Kernel:
             self.pad(axis, opt.arg)
         elif opt.op is OptOps.BLOCK:
             self.block(axis, opt.arg)
+        elif opt.op is OptOps.OVERLAP:
+            self.overlap(axis, opt.arg)
         else:
             if opt.op is OptOps.STAGE:
                 self.staged = self.next_id
@@ -190,6 +191,31 @@ class Kernel:
         if is_output:
             self.outputs = new_outputs
         self.rewrite({axis: whole}, {axis: parts})
+
+    def overlap(self, axis: UOp, lanes: int) -> None:
+        """`axis` -> `min(outer * lanes, size - lanes) + inner`, `inner` lanes of an output axis.
+
+        What the last lanes have in common with those before is computed and stored twice, which
+        nobody sees as long as the kernel does not read what it stores.
+        """
+        if axis not in self.outputs or not can_overlap(self):
+            raise KernelOptError(
+                "overlap: an output axis of a kernel that reads no output is wanted"
+            )
+        size = axis.src[0]
+        if size.op is not Ops.CONST or not 0 < lanes <= size.arg:
+            raise KernelOptError(f"overlap: {lanes} lanes of an axis of {size!r}")
+        self.overlaps = True
+        inner = self.new_range(lanes, AxisType.UPCAST)
+        steps = UOp.index_const(ceildiv(size.arg, lanes))
+        outer = UOp(Ops.RANGE, axis.dtype, (steps,), axis.arg)
+        last = UOp.index_const(size.arg - lanes)
+        start = index_alu(Ops.MUL, outer, UOp.index_const(lanes))
+        # min(start, last), by the one of the two that there is an op for.
+        short = index_alu(Ops.MAX, index_alu(Ops.SUB, last, start), UOp.index_const(0))
+        whole = index_alu(Ops.ADD, index_alu(Ops.SUB, last, short), inner)
+        self.outputs = [x for r in self.outputs for x in ((outer, inner) if r is axis else (r,))]
+        self.rewrite({axis: whole}, {axis: (outer, inner)})
 
     def pad(self, axis: UOp, multiple: int) -> None:
         """The axis grows to a multiple; loads and stores beyond its end are masked."""
@@ -234,7 +260,7 @@ class Kernel:
         size = size_of(axis)
         if size % length or not 0 < length < size:
             raise KernelOptError(f"block: strips of {length} do not share out {size} steps")
-        if not can_block(self):
+        if self.overlaps or not can_block(self):
             raise KernelOptError("block: one store of one sum in the sum's own dtype is wanted")
         (store,), (old,) = self.stores, self.reduces
         strip = self.new_range(size // length, AxisType.LOOP)
@@ -289,6 +315,11 @@ class Kernel:
         return new
 
 
+def can_overlap(kernel: Kernel) -> bool:
+    """Whether the same element may be computed and stored twice."""
+    return not stores_over_reads(kernel)
+
+
 def can_block(kernel: Kernel) -> bool:
     """Whether sums may lie in the output between strips of their reduction."""
     if len(kernel.stores) != 1 or len(kernel.reduces) != 1:
@@ -297,15 +328,16 @@ def can_block(kernel: Kernel) -> bool:
     return (
         reduce.arg.op is Ops.ADD
         and reduce.dtype is store.src[1].dtype
-        and not reads_its_place(store)
+        and not stores_over_reads(kernel)
         and set(kernel.outputs) <= reduce.ranges
     )
 
 
-def reads_its_place(store: UOp) -> bool:
-    """Whether the stored value is made from what lies in the same buffer."""
-    buffer = store.src[0].src[0]
-    return any(u.op is Ops.LOAD and u.src[0].src[0] is buffer for u in toposort(store.src[1]))
+def stores_over_reads(kernel: Kernel) -> list[UOp]:
+    """The stores to memory that some stored value, its own or another, is made from."""
+    values = toposort(*[store.src[1] for store in kernel.stores])
+    read = {u.src[0].src[0] for u in values if u.op is Ops.LOAD}
+    return [store for store in kernel.stores if store.src[0].src[0] in read]
 
 
 def tells_apart(index: UOp, axis: UOp) -> bool:

@@ -449,13 +449,15 @@ class StagePlanner:
         return True
 
     def cheap_again(self, u: UOp, readings: list[Reading]) -> bool:
-        """Whether a small reduction costs less at each reading than a launch."""
-        roots = [self.stored[root] for root in {r.root for r in readings}]
-        if any([s.outer or s.node.op is Ops.SCATTER for s in roots]):
+        """Whether a small reduction costs less at each reading in one kernel than a launch."""
+        stored = self.stored[readings[0].root]
+        if stored.outer or stored.node.op is Ops.SCATTER:
+            return False
+        if any([r.root is not readings[0].root for r in readings]):
             return False
         if u.device is None or any([r.idxs is DATA_DEPENDENT for r in readings]):
             return False
-        if any([s.size > int(MAX_KERNEL_NODES.value) for s in roots]):
+        if stored.size > int(MAX_KERNEL_NODES.value):
             return False
         length = estimate(prod([u.src[0].shape[a] for a in u.arg.axes]))
         times = [max(volume(r.nest), 1) for r in readings]
@@ -465,8 +467,7 @@ class StagePlanner:
         again = sum(times) - estimate(prod(u.shape))
         if again * length * (compute + loads) > cost.LAUNCH:
             return False
-        for s in roots:
-            s.has_reduce = True
+        stored.has_reduce = True
         return True
 
     # upwards
