@@ -1,7 +1,8 @@
-"""Compiler time a UOp: seconds from a graph to running code, over the nodes of the graph.
+"""Compiler time a UOp: seconds from a graph to running code, over the nodes that they are spent on.
 
 End to end: everything that the first `realize` takes and a later one does not (schedule, codegen,
-LLVM, loading), in a fresh process with an empty disk cache.
+LLVM, loading), in a fresh process with an empty disk cache. The nodes are those of the three forms
+that the work goes through: the tensors' graph, the kernels' graphs, the linear programs.
 """
 
 from __future__ import annotations
@@ -19,36 +20,59 @@ SUBJECT = "compile time"
 AGAIN = 3
 
 
+def count_kernels(tensors: list[Any]) -> tuple[int, int]:
+    """Different kernels that realizing these takes, and the nodes of their two forms."""
+    toposort = importlib.import_module("aster_ml.uop.graph").toposort
+    lower = importlib.import_module("aster_ml.codegen.lower").lower
+    schedule_uops = importlib.import_module("aster_ml.engine.realize").schedule_uops
+    target = importlib.import_module("aster_ml.device").Device["CPU"].target
+    steps = schedule_uops([t.uop for t in tensors])[0].steps
+    asts = {step.ast for step in steps if step.ast is not None}
+    return len(asts), sum(len(toposort(ast)) + len(lower(ast, target)[0].uops) for ast in asts)
+
+
 def measure_compiling(library: Library, case: str, **params: Any) -> dict[str, float]:
-    """Microseconds a node, and the nodes."""
+    """Microseconds a node, the nodes, and the kernels."""
     assert isinstance(library, Lazy)
     opened = networks.CASES[case](library, **params)
     assert opened.value is not None
     toposort = importlib.import_module("aster_ml.uop.graph").toposort
     realize = library.module.Tensor.realize
 
-    def timed() -> tuple[float, int]:
+    def timed() -> float:
         tensors = opened.value()
-        count = len(toposort(*[t.uop for t in tensors]))
         start = time.perf_counter()
         realize(*tensors)
         library.wait()
-        return time.perf_counter() - start, count
+        return time.perf_counter() - start
 
-    first, count = timed()
-    again = min(timed()[0] for _ in range(AGAIN))
-    return {"each": (first - again) / count * 1e6, "nodes": float(count)}
+    seconds = timed()
+    seconds -= min(timed() for _ in range(AGAIN))
+    tensors = opened.value()
+    graph = len(toposort(*[t.uop for t in tensors]))
+    kernels, nodes = count_kernels(tensors)
+    return {
+        "each": seconds / (graph + nodes) * 1e6,
+        "graph": seconds / graph * 1e6,
+        "kernel": seconds / kernels * 1e3,
+    }
 
 
 def rows() -> list[Row]:
     """The networks that have limits on their first call."""
-    return [
-        Row(
-            f"{name}: compiling, each UOp", SUBJECT, "compiling", "us/UOp", Wanted(20),
-            {"case": case, **params}, quick, how="once", key="each", libraries=(),
-        )
-        for name, case, params, quick in networks.with_limits()
-    ]  # fmt: skip
+    found = []
+    for name, case, params, quick in networks.with_limits():
+        for key, text, unit, wanted in (
+            ("each", "each UOp of all stages", "us/UOp", Wanted(20)),
+            ("graph", "each UOp of the tensors' graph", "us/UOp", None),
+            ("kernel", "each kernel", "ms/kernel", None),
+        ):
+            row = Row(
+                f"{name}: compiling, {text}", SUBJECT, "compiling", unit, wanted,
+                {"case": case, **params}, quick, how="once", key=key, libraries=(),
+            )  # fmt: skip
+            found.append(row)
+    return found
 
 
 CASES = {"compiling": measure_compiling}

@@ -11,7 +11,7 @@ from typing import Any
 TIMES = {"s": 1.0, "ms": 1e3, "us": 1e6}
 # Named figures that are shown as the case gives them: counts never vary, the others do.
 COUNTS = ("calls", "frames", "nodes", "bytes")
-MEASURED = ("MB", "us/UOp")
+MEASURED = ("MB", "us/UOp", "ms/kernel")
 
 
 def is_less_better(unit: str) -> bool:
