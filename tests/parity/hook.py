@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from aster_ml import config
-from aster_ml.engine.items import BufferCopy, ExecItem
+from aster_ml.engine.items import BufferCopy, CompiledRunner, ExecItem
 from tests.parity import counts, names, programs
 
 STANDINS = Path(__file__).parent / "standins"
@@ -77,11 +77,13 @@ ROWS: dict[str, Row] = {
     "tinygrad.engine.realize": Row(
         ("aster_ml.engine.items", "aster_ml.engine.realize", "aster_ml.engine.launch"),
         "a program's nodes are read in another dialect",
-        {"get_program": programs.get_program, "CompiledRunner": programs.CompiledRunner,
+        {"get_program": programs.get_program, "CompiledRunner": CompiledRunner,
          "ExecItem": ExecItem, "BufferXfer": BufferCopy},
     ),
+    "tinygrad.renderer.cstyle": Row(("tests.parity.renderers",), "by the language that is written"),
+    "tinygrad.renderer.llvmir": Row(("tests.parity.renderers",), "by the language that is written"),
     "tinygrad.runtime.ops_python": Row(
-        (), "narrow floats are read by way of NumPy",
+        ("tests.parity.renderers",), "narrow floats are read by way of NumPy",
         {"from_storage_scalar": names.from_storage_scalar},
     ),
     "tinygrad.uop.ops": Row(
