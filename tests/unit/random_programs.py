@@ -103,6 +103,9 @@ class Writer:
             self.select,
             self.reduce,
             self.binary,
+            self.neutral,
+            self.number,
+            self.siblings,
         ]
         if self.assigns:
             kinds += [self.assign, self.assign, self.assign_part]
@@ -275,6 +278,71 @@ class Writer:
             (i,),
             lambda t: (Tensor.arange(n, device=t.device) % 2 == 0).where(t, -t),
             lambda a: np.where(np.arange(n) % 2 == 0, a, -a),
+        )
+
+    def neutral(self, i: int, x: np.ndarray) -> Step:
+        """An operation that changes nothing, or decides all."""
+        shape = x.shape
+        return Step(
+            (i,),
+            *self.random.choice(
+                [
+                    (lambda t: t + Tensor.zeros(shape, device=t.device), lambda a: a),
+                    (lambda t: Tensor.ones(shape, device=t.device) * t - 0, lambda a: a),
+                    (lambda t: (t * -1).neg() / 1, lambda a: a),
+                    (lambda t: t ** Tensor.ones(shape, device=t.device), lambda a: a),
+                    (lambda t: (t * 0 + 1) * 2, lambda a: np.full_like(a, 2)),
+                    (lambda t: (t.cast("int32") * 0).cast("float32"), np.zeros_like),
+                ]
+            ),
+        )
+
+    def number(self, i: int, x: np.ndarray) -> Step:
+        """A value beside numbers that are reduced, padded and moved."""
+        n = x.shape[0]
+        return Step(
+            (i,),
+            *self.random.choice(
+                [
+                    (
+                        lambda t: t + Tensor.full((n, 3), 2.0, device=t.device).sum(),
+                        lambda a: a + 6 * n,
+                    ),
+                    (
+                        lambda t: t.sum() * Tensor.ones(n, device=t.device).pad(((1, 2),)),
+                        lambda a: a.sum() * np.pad(np.ones(n), (1, 2)),
+                    ),
+                    (
+                        lambda t: t - Tensor.ones(2, n, device=t.device).pad(((0, 1), None)).sum(),
+                        lambda a: a - 2 * n,
+                    ),
+                ]
+            ),
+        )
+
+    def siblings(self, i: int, x: np.ndarray) -> Step:
+        """Two reductions of one value, one of them of what the other gives."""
+        axis = self.random.randrange(x.ndim)
+        return Step(
+            (i,),
+            *self.random.choice(
+                [
+                    (
+                        lambda t: t.sum(axis, keepdim=True) + t.max(axis, keepdim=True),
+                        lambda a: a.sum(axis, keepdims=True) + a.max(axis, keepdims=True),
+                    ),
+                    (
+                        lambda t: (
+                            t.sum(axis, keepdim=True).relu().sum() + t.sum(axis, keepdim=True)
+                        ),
+                        lambda a: np.maximum(a.sum(axis), 0).sum() + a.sum(axis, keepdims=True),
+                    ),
+                    (
+                        lambda t: (t.max(axis, keepdim=True) - t).pad(((1, 0),) * t.ndim),
+                        lambda a: np.pad(a.max(axis, keepdims=True) - a, ((1, 0),) * a.ndim),
+                    ),
+                ]
+            ),
         )
 
     def assign(self, i: int, x: np.ndarray) -> Step | None:

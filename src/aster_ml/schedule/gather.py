@@ -52,10 +52,14 @@ def pick(x: UOp, idxs: tuple[UOp, ...], shape: tuple[int, ...], left: list[int])
         return x if x.shape == () else None
     if op in MOVEMENT and len(x.src) == 1:
         below, valid = source_index(x, idxs)
-        found = pick(x.src[0], tuple([filled(i, shape) for i in below]), shape, left)
-        if found is None or valid is None:
-            return found
-        return filled(valid, shape).alu(Ops.WHERE, found, UOp.const(x.dtype, 0))
+        below = tuple([filled(i, shape) for i in below])
+        if valid is None:
+            return pick(x.src[0], below, shape, left)
+        # What is not there is not read either: its place may be outside of the memory.
+        valid = filled(valid, shape)
+        inside = tuple([valid.alu(Ops.WHERE, i, UOp.index_const(0)) for i in below])
+        found = pick(x.src[0], inside, shape, left)
+        return None if found is None else valid.alu(Ops.WHERE, found, UOp.const(x.dtype, 0))
     if op in ELEMENTWISE or op is Ops.INDEX:
         first = 1 if op is Ops.INDEX else 0
         parts = []
