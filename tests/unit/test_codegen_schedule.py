@@ -119,12 +119,17 @@ def test_additions_in_place_run_side_by_side_only_where_places_differ() -> None:
     assert not kernel.may_reorder(rows[0])
 
 
-@pytest.mark.parametrize("shape", [(300, 513, 260), (512, 640, 512), (257, 1024, 96)])
+@pytest.mark.parametrize(
+    "shape", [(300, 513, 260), (512, 640, 512), (257, 1024, 96), (67, 129, 61), (409, 31, 23)]
+)
 def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
     n, k, m = shape
     a, b = memory(n, k), memory(k, m)
     want = a.numpy().astype(np.float64) @ b.numpy()
     np.testing.assert_allclose((a @ b).numpy(), want, atol=2e-4)
+    a, b = memory(k, n), memory(m, k)
+    want = a.numpy().T.astype(np.float64) @ b.numpy().T
+    np.testing.assert_allclose((a.T @ b.T).numpy(), want, atol=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +152,9 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "PADTO(1,32) VECTOR(1,16) BLOCK(0,8) THREAD(1,0)",
         "THREAD(0,2) VECTOR(2,8)",
         "THREAD(1,3) BLOCK(0,2)",
+        "OVERLAP(0,5) VECTOR(2,8)",
+        "OVERLAP(1,7) OVERLAP(0,5)",
+        "OVERLAP(1,24) OVERLAP(0,11) THREAD(0,0)",
     ],
 )
 def test_any_schedule_gives_the_same_product(text: str) -> None:
@@ -235,6 +243,23 @@ def test_an_opt_that_does_not_fit_is_refused() -> None:
         schedule_kernel(ast, CPU, parse_opts("TC(0,0)"))
     with pytest.raises(KernelOptError, match="no work-groups"):
         schedule_kernel(ast, CPU, parse_opts("LOCAL(0,4)"))
+
+
+def test_a_prime_number_of_rows_has_a_register_tile_as_well() -> None:
+    assert "OVERLAP(0," in opts_of(memory(67, 64) @ memory(64, 64))
+
+
+def test_what_is_written_in_place_is_not_written_twice() -> None:
+    x = memory(67, 64)
+    y = memory(67, 64).assign(memory(67, 64) + x @ memory(64, 64))
+    want = y.numpy()
+    z = memory(67, 64)
+    z.assign(z + x @ memory(64, 64))
+    np.testing.assert_allclose(z.numpy(), want, rtol=1e-6)
+    adding = x @ memory(64, 64) + z
+    with pytest.raises(KernelOptError, match="reads no output"):
+        kernel = schedule_kernel(kernel_of(adding), CPU, parse_opts("BLOCK(0,8)"))
+        kernel.apply(Opt(OptOps.OVERLAP, 1, 5))
 
 
 def test_noopt_leaves_plain_loops() -> None:

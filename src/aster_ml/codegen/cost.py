@@ -10,14 +10,15 @@ import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aster_ml.codegen.kernel import Access, Kernel, can_block, size_of
+from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_overlap, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import (
-    MIN_GATHERED_REUSE,
+    MIN_GATHERED_USES,
     can_pack,
     max_nbytes,
     panel_nbytes,
     reduced_axes,
+    uses_of,
     wanted_panel,
 )
 from aster_ml.dtype import dtypes
@@ -41,6 +42,8 @@ TILE_REUSE = 6
 # Longest side of a register tile, and how many axes are tried in pairs.
 MAX_TILE_SIDE = 16
 TILE_CANDIDATES = 4
+# Sides to try of an axis that no divisor from the first of them on shares out.
+UNEVEN_SIDES = (4, 6, 8, 12)
 # A value of a tile that is broadcast from memory; one on a page of its own, on top of that.
 BROADCAST = 0.6
 FAR, FAR_NBYTES = 0.25, 4096
@@ -165,7 +168,9 @@ def reuse_of(access: Access, nest: list[UOp], axis: UOp | None) -> float:
     free = [
         r for r in nest if r.arg.kind is AxisType.LOOP and r is not axis and r not in access.strides
     ]
-    return float(min(iterations(free), TILE_REUSE))
+    # With lanes along a reduction no operand is broadcast: all take registers of their own.
+    sums = axis is not None and axis.arg.kind is AxisType.REDUCE
+    return float(min(iterations(free), TILE_REUSE / 2 if sums else TILE_REUSE))
 
 
 def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp]) -> float:
@@ -174,7 +179,9 @@ def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp]) -> float:
     if axis is None or axis not in nest:
         return float(n)
     wide, padded = widths(axis, lanes)
-    return n / size_of(axis) * (padded / wide)
+    # What a reduction takes in beyond the end of its axis has to be made harmless.
+    masked = MASKED**2 if axis.arg.kind is AxisType.REDUCE and padded != size_of(axis) else 1
+    return n / size_of(axis) * (padded / wide) * masked
 
 
 def widths(axis: UOp, lanes: int) -> tuple[int, int]:
@@ -212,6 +219,11 @@ def inside(plan: Plan, reduce: UOp) -> set[UOp]:
     }
 
 
+def axis_text(kernel: Kernel, axis: UOp | None) -> str:
+    """An axis in words: `axis 1 of 64`, as Opts number it."""
+    return "none" if axis is None else f"axis {axis_number(kernel, axis)} of {size_of(axis)}"
+
+
 def choose_vector(plan: Plan) -> None:
     """One SIMD axis among the outputs, and one of its own for each reduction that lacks it.
 
@@ -231,16 +243,17 @@ def choose_vector(plan: Plan) -> None:
 
     def price(axis: UOp | None) -> float:
         total = 0.0
-        strips = 1
+        strips = 0
         for a in plan.accesses:
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
             nest = nest_of(plan, a, u)
             packing = None if u is None or by is not axis else packing_cost(plan, axis, lanes, a, u)
-            if packing is not None:
+            # A kernel has one panel.
+            if packing is not None and not strips:
                 total += packing.instructions
                 total += arithmetic_cost(by, lanes, nest) / reuse_of(a, nest, by)
-                strips = max(strips, packing.strips)
+                strips = packing.strips
             else:
                 total += vector_cost(by, lanes, a, nest) / reuse_of(a, nest, by)
             total += arithmetic_cost(by, lanes, nest)
@@ -251,7 +264,11 @@ def choose_vector(plan: Plan) -> None:
             total += 2 * (strips - 1) * sum(again)
         return total
 
-    axis = min(candidates, key=price)
+    prices = [price(r) for r in candidates]
+    axis = candidates[prices.index(min(prices))]
+    names = [axis_text(kernel, r) for r in candidates]
+    costs = tuple(zip(names, prices, strict=True))
+    kernel.notes.append(Note("SIMD axis, instructions", axis_text(kernel, axis), costs))
     if axis is not None:
         apply_vector(plan, axis, lanes)
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
@@ -287,7 +304,16 @@ def tile_cost(
     # Too few independent accumulators leave the adders waiting.
     latency = max(1.0, 8 / results)
     steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
-    return (need + results * latency) / results + store_cost(plan, tile, vector) / steps
+    cost = (need + results * latency) / results + store_cost(plan, tile, vector) / steps
+    # What the last lanes do twice.
+    return cost * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()])
+
+
+def may_overlap(plan: Plan, loads: list[Access]) -> bool:
+    """Whether the tile may be uneven: nothing is read that is stored, also not between strips."""
+    steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
+    widest = max(a.buffer.dtype.itemsize for a in loads) * 2 * lane_count(plan)
+    return can_overlap(plan.kernel) and steps * widest <= max_nbytes(plan.target)
 
 
 def store_cost(plan: Plan, tile: dict[UOp, int], vector: set[UOp]) -> float:
@@ -319,8 +345,7 @@ def packing_cost(
         or not can_pack(a)
     ):
         return None
-    uses = iterations([r for r in kernel.outputs if r not in a.strides])
-    if uses < MIN_GATHERED_REUSE * TILE_REUSE or not set(kernel.outputs) <= reduce.ranges:
+    if uses_of(a, kernel.outputs) < MIN_GATHERED_USES or not set(kernel.outputs) <= reduce.ranges:
         return None
     reduced = iterations([r for r in reduce.src[1:] if r in a.strides])
     nbytes = reduced * widths(axis, lanes)[0] * a.buffer.dtype.itemsize
@@ -401,11 +426,14 @@ def choose_tile(plan: Plan) -> None:
     if not loads or not outputs:
         return
     registers = plan.target.vector_registers or 16
+    overlap = may_overlap(plan, loads)
     candidates = []
     for r in outputs:
         if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
             size = size_of(r) if r.src[0].op is Ops.CONST else 1
             sizes = [d for d in divisors(size) if d <= MAX_TILE_SIDE]
+            if overlap and sizes[-1] < UNEVEN_SIDES[0]:
+                sizes += [n for n in UNEVEN_SIDES if n <= size]
             if len(sizes) > 1:
                 candidates.append((r, sizes))
     if not candidates:
@@ -422,12 +450,22 @@ def choose_tile(plan: Plan) -> None:
             cost = tile_cost(plan, tile, loads, vector, registers)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
                 best_cost, best_tile = cost, tile
+    alone = tile_cost(plan, dict.fromkeys(best_tile, 1), loads, vector, registers)
+    if best_cost is not None and alone is not None:
+        costs = (tile_text(kernel, best_tile), best_cost), ("1 result", alone)
+        kernel.notes.append(Note("register tile, instructions a result", costs[0][0], costs))
     for r, n in best_tile.items():
         if n > 1:
-            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n))
+            op = OptOps.OVERLAP if size_of(r) % n else OptOps.UPCAST
+            kernel.apply(Opt(op, axis_number(kernel, r), n))
     plan.refresh()
     if wanted_panel(kernel) is None:
         order_loops(plan)
+
+
+def tile_text(kernel: Kernel, tile: dict[UOp, int]) -> str:
+    """A register tile in words."""
+    return " x ".join(f"{n} along axis {axis_number(kernel, r)}" for r, n in tile.items())
 
 
 def choose_strips(plan: Plan) -> None:
@@ -603,7 +641,10 @@ def choose_threads(plan: Plan) -> None:
         * max([iterations(list(u.src[1:])) for u in kernel.reduces], default=1)
         * max(plan.nodes, 1)
     )
-    if work < THREAD_WORK * lane_discount(kernel):
+    least = THREAD_WORK * lane_discount(kernel)
+    costs = ("its work", float(work)), ("work from which threads pay", float(least))
+    if work < least:
+        kernel.notes.append(Note("threads", "one", costs))
         return
     outer = hoist_axes(kernel)
     fitting = [
@@ -624,6 +665,7 @@ def choose_threads(plan: Plan) -> None:
     chunks = target.threads if axis.src[0].op is Ops.CONST and loops[0] is not axis else 0
     if chunks and size_of(axis) % chunks:
         chunks = 0
+    kernel.notes.append(Note("threads", f"parts of {axis_text(kernel, axis)}", costs))
     kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, axis), chunks))
 
 

@@ -25,6 +25,7 @@ class OptOps(Enum):
     LOCAL = "LOCAL"  # split off work-items of a block
     GROUP = "GROUP"  # split off work-items that reduce together
     STAGE = "STAGE"  # loads of a reduction go through local memory, strips of the axis at a time
+    OVERLAP = "OVERLAP"  # UPCAST that need not divide: the last lanes start early, and run twice
     PADTO = "PADTO"  # the axis grows to a multiple; what is beyond its end is masked
     SWAP = "SWAP"  # two output axes change places
     BLOCK = "BLOCK"  # strips of a reduction run outside of the outputs, which add up in memory

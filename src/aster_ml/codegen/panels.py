@@ -22,9 +22,10 @@ from aster_ml.uop.ops import AxisType, Ops, ScratchArg
 
 # Rows closer together than this share pages and lines anyway.
 FAR_NBYTES = 1024
-# Fewer uses of a panel than this do not pay for packing it; gathering costs more than copying.
+# Fewer uses of a panel than this do not pay for packing it.
 MIN_REUSE = 6
-MIN_GATHERED_REUSE = 32
+# Results that each gathered element has to serve.
+MIN_GATHERED_USES = 16
 # Scratch is stack, and threads have little of it.
 MAX_PANEL_NBYTES = 512 << 10
 
@@ -55,7 +56,7 @@ def wanted_panel(kernel: Kernel) -> Access | None:
     reduced = reduced_axes(kernel)
     written = {store.src[0].src[0] for store in kernel.stores}
     for a in kernel.accesses():
-        if a.buffer not in written and is_worth_packing(a, loops, reduced):
+        if a.buffer not in written and is_worth_packing(a, kernel.outputs, reduced):
             return a
     return None
 
@@ -73,32 +74,33 @@ def panel_nbytes(kernel: Kernel, a: Access) -> int:
     return int(prod([size_of(r) for r in axes])) * a.buffer.dtype.itemsize
 
 
-def is_worth_packing(a: Access, loops: list[UOp], reduced: list[UOp]) -> bool:
+def is_worth_packing(a: Access, outputs: list[UOp], reduced: list[UOp]) -> bool:
     """Whether the conditions at the top hold for this load, room aside."""
     if not can_pack(a):
         return False
     axes = panel_axes(a, reduced)
     vector = [r for r in axes if r.arg.kind is AxisType.VECTOR]
-    if len(vector) != 1 or vector[0] in reduced:
+    if len(vector) != 1 or vector[0] in reduced or any(a.strides[r] is None for r in axes):
         return False
     if a.strides[vector[0]] != 1:
         # The loops are ordered for such a panel, so all that do not change it use it again.
-        uses = prod([size_of(r) for r in loops if r not in a.strides])
-        return bool(uses >= MIN_GATHERED_REUSE)
+        return uses_of(a, outputs) >= MIN_GATHERED_USES
     far = max([abs(a.strides[r] or 0) for r in axes if r in reduced], default=0)
+    loops = [r for r in outputs if not r.arg.kind.is_lane]
     # Loops inside of the innermost one that the panel changes with use it again.
     inside = max([i for i, r in enumerate(loops) if r in a.strides], default=-1) + 1
     reuse = prod([size_of(r) for r in loops[inside:]])
     return bool(far * a.buffer.dtype.itemsize >= FAR_NBYTES and reuse >= MIN_REUSE)
 
 
+def uses_of(a: Access, outputs: list[UOp]) -> int:
+    """Results that each loaded element serves."""
+    return int(prod([size_of(r) for r in outputs if r not in a.strides]))
+
+
 def can_pack(a: Access) -> bool:
-    """Whether a load could go through a panel: it is along axes of known size and stride."""
-    return (
-        not a.is_store
-        and all(s is not None for s in a.strides.values())
-        and all(r.src[0].op is Ops.CONST for r in a.strides)
-    )
+    """Whether a load could go through a panel: it is along axes of known size."""
+    return not a.is_store and all(r.src[0].op is Ops.CONST for r in a.strides)
 
 
 def packed_load(kernel: Kernel, a: Access, reduced: list[UOp], number: int) -> UOp:
