@@ -158,3 +158,12 @@ def test_a_size_as_a_tensor() -> None:
     assert (Tensor([7, 8]) // i + (i * 4 - j)).tolist() == [12, 12]
     assert (Tensor([1, 3, 5]) < i).where(i, 0).tolist() == [3, 0, 0]
     assert Tensor.full((3,), i * 2).tolist() == [6, 6, 6]
+
+
+def test_the_order_of_factors_does_not_depend_on_values() -> None:
+    orders = set()
+    for n in range(1, 11):
+        for m in range(7):
+            product, total = N.bind(n) * M.bind(m), N.bind(n) + M.bind(m)
+            orders.add((product.src[0].expr, total.src[0].expr))
+    assert orders == {((N * M).src[0].expr, (N + M).src[0].expr)}

@@ -511,7 +511,13 @@ def infer_iteratively(root: UOp, slot: str, rule: Callable[[UOp], Any]) -> None:
 
 
 def compute_digest(u: UOp) -> bytes:
-    """Hash over op, dtype, argument and the digests of the sources."""
+    """Hash over op, dtype, argument and the digests of the sources.
+
+    A bound variable has that of the variable: sums and products are ordered by it, and must not be
+    ordered by values, or each would be compiled apart.
+    """
+    if u.op is Ops.BIND:
+        return u.src[0].digest
     text = f"{u.op.name} {u.dtype.name} {u.arg!r}".encode()
     return hashlib.blake2b(text + b"".join([s.digest for s in u.src]), digest_size=16).digest()
 
