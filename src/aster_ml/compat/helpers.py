@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
-import gzip
-import hashlib
 import os
 import pathlib
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 from tqdm import tqdm, trange
 
-from aster_ml.config import DEBUG, JIT, SETTINGS, Context, Setting
+from aster_ml.config import DEBUG, JIT, SETTINGS, Context, Setting, getenv
+from aster_ml.downloads import fetch
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.errors import ArgumentError, DownloadError
 from aster_ml.helpers import (
@@ -48,8 +45,6 @@ from aster_ml.helpers import (
     round_up,
     strides_for_shape,
 )
-from aster_ml.nn.fileio import write_atomically
-from aster_ml.runtime.object_cache import cache_folder
 
 __all__ = [
     "CI", "DEBUG", "JIT", "OSX", "WIN", "Context", "ContextVar", "GlobalCounters", "Timing",
@@ -65,13 +60,6 @@ T = TypeVar("T")
 OSX = sys.platform == "darwin"
 WIN = sys.platform == "win32"
 CI = bool(os.environ.get("CI"))
-TIMEOUT_S = 30
-
-
-@functools.cache
-def getenv(key: str, default: Any = 0) -> Any:
-    """The environment's value in the type of the default; read once."""
-    return type(default)(os.environ.get(key, default))
 
 
 def ContextVar(key: str, default: int | str) -> Setting:
@@ -110,41 +98,6 @@ class Timing(contextlib.ContextDecorator):
         if self.enabled:
             tail = self.on_exit(self.et) if self.on_exit else ""
             print(f"{self.prefix}{self.et * 1e-6:6.2f} ms{tail}")
-
-
-def fetch(
-    url: str,
-    name: str | None = None,
-    subdir: str | None = None,
-    gunzip: bool = False,
-    allow_caching: bool = True,
-) -> pathlib.Path:
-    """The path of a file from the net, kept in the cache folder; a path of a local file is itself.
-
-    Raises: DownloadError when the file is neither in the cache nor to be had.
-    """
-    if "://" not in url:
-        return pathlib.Path(url)
-    folder = cache_folder()
-    if folder is None:
-        raise DownloadError(f"{url}: there is no home folder to keep it in; set CACHEDIR")
-    kept = name or hashlib.sha256(url.encode()).hexdigest() + (".gunzip" if gunzip else "")
-    path = (
-        pathlib.Path(kept)
-        if name and "/" in name
-        else (folder / "downloads" / (subdir or "") / kept)
-    )
-    if path.is_file() and allow_caching:
-        return path
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-            data = answer.read()
-    except (OSError, ValueError) as error:
-        raise DownloadError(f"{url} could not be downloaded: {error}") from error
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = gzip.decompress(data) if gunzip else data
-    write_atomically(path, lambda file: file.write(content))
-    return path
 
 
 def temp(name: str, append_user: bool = False) -> str:

@@ -11,10 +11,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aster_ml.compat.dialect import Dialect
+from aster_ml.compat.index_values import (
+    BOOL,
+    FALSE,
+    INDEX,
+    TRUE,
+    ZERO,
+    as_dtype,
+    as_index,
+    join,
+    sum_of_indices,
+)
 from aster_ml.compat.kernels import KernelInfo
+from aster_ml.compat.nest import (
+    WORK_ITEMS,
+    as_loops,
+    check_closed,
+    is_one_nest,
+    numbered,
+)
 from aster_ml.compat.symbolic import simplify_lanes
 from aster_ml.dtype import AddrSpace, DType, PtrDType, dtypes
 from aster_ml.errors import ArgumentError, UnsupportedError
@@ -35,12 +53,7 @@ from aster_ml.uop.ops import (
 )
 from aster_ml.uop.symbolic import simplify_around
 
-INDEX, BOOL = dtypes.index, dtypes.bool
-TRUE, FALSE = UOp.const(BOOL, True), UOp.const(BOOL, False)
-ZERO = UOp.index_const(0)
 MEMORY = frozenset({Ops.PARAM, Dialect.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
-# Kinds that stay where axes run as they are written.
-WORK_ITEMS = frozenset({AxisType.GLOBAL, AxisType.LOCAL})
 
 
 class Place(NamedTuple):
@@ -482,124 +495,9 @@ def kept_where(value: UOp, place: Place) -> tuple[UOp, UOp]:
     return value, place.gate
 
 
-def join(a: UOp, b: UOp) -> UOp:
-    """Both conditions."""
-    if a is TRUE or b is FALSE or a is b:
-        return b
-    if b is TRUE or a is FALSE:
-        return a
-    return a.alu(Ops.AND, b)
-
-
-def as_dtype(index: UOp, dtype: Any) -> UOp:
-    """An index value as the dtype that the author gave it."""
-    return index if dtype is INDEX else UOp(Ops.CAST, dtype, (index,))
-
-
-PLAIN = frozenset({Ops.ADD, Ops.SUB, Ops.MUL})
-
-
-def as_index(x: UOp) -> UOp:
-    """An integer value as an index; sums and products of indices become index arithmetic."""
-    if x.dtype is INDEX:
-        return x
-    if x.op is Ops.CONST:
-        return UOp.index_const(int(x.arg))
-    if x.op is Ops.CAST and x.src[0].dtype is INDEX:
-        return x.src[0]
-    if x.op in PLAIN:
-        return index_alu(x.op, as_index(x.src[0]), as_index(x.src[1]))
-    if x.op in (Ops.IDIV, Ops.MOD) and x.src[1].op is Ops.CONST and x.src[1].arg > 0:
-        below = as_index(x.src[0])
-        if below.vmin >= 0:
-            return index_alu(x.op, below, UOp.index_const(x.src[1].arg))
-    return UOp(Ops.CAST, INDEX, (x,))
-
-
-def sum_of_indices(op: Any, dtype: DType, row: tuple[UOp, ...]) -> UOp | None:
-    """A sum or product of indices as one index, where the author's dtype has room for it."""
-    if op not in PLAIN or dtype.kind not in ("int", "uint"):
-        return None
-    if not any(x.op is Ops.CAST for x in row) or not all(map(is_cast_index, row)):
-        return None
-    found = index_alu(op, as_index(row[0]), as_index(row[1]))
-    fits = dtype.min <= found.vmin and found.vmax <= dtype.max
-    return as_dtype(found, dtype) if fits else None
-
-
-def is_cast_index(x: UOp) -> bool:
-    """Whether a value is a number, or an index as another dtype that has room for it."""
-    if x.op is not Ops.CAST:
-        return x.op is Ops.CONST
-    inner = x.src[0]
-    return inner.dtype is INDEX and x.dtype.min <= inner.vmin and inner.vmax <= x.dtype.max
-
-
 def without_effects(u: UOp) -> UOp:
     """The memory under an AFTER."""
     return u.src[0] if u.op is Ops.AFTER else u
-
-
-def flattened(effect: UOp) -> UOp:
-    """END of END as one END, outermost axis first."""
-    axes: tuple[UOp, ...] = ()
-    while effect.op is Ops.END:
-        axes, effect = (*axes, *effect.src[1:]), effect.src[0]
-    return effect.end(*dict.fromkeys(axes))
-
-
-def is_one_nest(roots: tuple[UOp, ...]) -> bool:
-    """Whether stores run inside the same loops and none has to see what another has done.
-
-    why: such a kernel's axes may be split, merged and moved; others run as they are written
-    """
-    stores: list[UOp] = []
-    nests = set()
-    for effect in roots:
-        flat = flattened(effect)
-        if flat.op is Ops.BARRIER:
-            return False
-        stores.append(flat.src[0] if flat.op is Ops.END else flat)
-        nests.add(frozenset(flat.src[1:] if flat.op is Ops.END else ()))
-    order = toposort(*roots)
-    if len(nests) > 1 or any(u.op in (Ops.AFTER, Ops.BARRIER, Ops.DEFINE_LOCAL) for u in order):
-        return False
-    places = {s.src[0].src[0]: s.src[0] for s in stores}
-    if len(places) != len(stores):
-        return False
-    loads = [u for u in order if u.op is Ops.LOAD and u.src[0].src[0] in places]
-    if any(u.src[0] is not places[u.src[0].src[0]] for u in loads):
-        return False
-    # What one store overwrites another may not want.
-    return not loads or len(stores) == 1
-
-
-def as_loops(roots: tuple[UOp, ...]) -> tuple[UOp, ...]:
-    """The stores of one nest, each under one END; which axes are blocks is decided later."""
-    items = [u for u in toposort(*roots) if u.op is Ops.RANGE and u.arg.kind in WORK_ITEMS]
-    loops = {r: r.replace(arg=RangeArg(r.arg.id, AxisType.LOOP)) for r in items}
-    return tuple([flattened(substitute(e, loops).end(*loops.values())) for e in roots])
-
-
-def check_closed(sink: UOp) -> None:
-    """Raises ArgumentError where an axis is used and nothing ends it."""
-    lost = [r for r in sink.ranges if r.arg.kind not in WORK_ITEMS]
-    if lost:
-        sizes = ", ".join([str(r.src[0].arg) for r in lost])
-        raise ArgumentError(
-            f"a kernel uses {len(lost)} axes (of size {sizes}) that nothing ends; "
-            "close them: m[i].store(x).end(i)"
-        )
-
-
-def numbered(sink: UOp) -> tuple[UOp, tuple[int, ...]]:
-    """The kernel with PARAMs numbered without gaps, and the numbers that they had."""
-    params = sorted({u for u in toposort(sink) if u.op is Ops.PARAM}, key=lambda u: u.arg.slot)
-    slots = tuple([p.arg.slot for p in params])
-    if len(set(slots)) != len(slots):
-        raise ArgumentError(f"two arguments of a kernel have one number: {params}")
-    changes = {p: p.replace(arg=p.arg._replace(slot=i)) for i, p in enumerate(params)}
-    return substitute(sink, changes), slots
 
 
 def as_kernel(sink: UOp) -> UOp:

@@ -1,0 +1,68 @@
+"""Index arithmetic and conditions out of what the author of a kernel has written.
+
+Receives translated scalar values; returns index values and bools. Authors count in any integer
+dtype; Aster counts in `index`, which has no width, so that its simplifier sees all of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aster_ml.dtype import DType, dtypes
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import Ops
+
+INDEX, BOOL = dtypes.index, dtypes.bool
+TRUE, FALSE = UOp.const(BOOL, True), UOp.const(BOOL, False)
+ZERO = UOp.index_const(0)
+PLAIN = frozenset({Ops.ADD, Ops.SUB, Ops.MUL})
+
+
+def join(a: UOp, b: UOp) -> UOp:
+    """Both conditions."""
+    if a is TRUE or b is FALSE or a is b:
+        return b
+    if b is TRUE or a is FALSE:
+        return a
+    return a.alu(Ops.AND, b)
+
+
+def as_dtype(index: UOp, dtype: Any) -> UOp:
+    """An index value as the dtype that the author gave it."""
+    return index if dtype is INDEX else UOp(Ops.CAST, dtype, (index,))
+
+
+def as_index(x: UOp) -> UOp:
+    """An integer value as an index; sums and products of indices become index arithmetic."""
+    if x.dtype is INDEX:
+        return x
+    if x.op is Ops.CONST:
+        return UOp.index_const(int(x.arg))
+    if x.op is Ops.CAST and x.src[0].dtype is INDEX:
+        return x.src[0]
+    if x.op in PLAIN:
+        return index_alu(x.op, as_index(x.src[0]), as_index(x.src[1]))
+    if x.op in (Ops.IDIV, Ops.MOD) and x.src[1].op is Ops.CONST and x.src[1].arg > 0:
+        below = as_index(x.src[0])
+        if below.vmin >= 0:
+            return index_alu(x.op, below, UOp.index_const(x.src[1].arg))
+    return UOp(Ops.CAST, INDEX, (x,))
+
+
+def sum_of_indices(op: Any, dtype: DType, row: tuple[UOp, ...]) -> UOp | None:
+    """A sum or product of indices as one index, where the author's dtype has room for it."""
+    if op not in PLAIN or dtype.kind not in ("int", "uint"):
+        return None
+    if not any(x.op is Ops.CAST for x in row) or not all(map(is_cast_index, row)):
+        return None
+    found = index_alu(op, as_index(row[0]), as_index(row[1]))
+    fits = dtype.min <= found.vmin and found.vmax <= dtype.max
+    return as_dtype(found, dtype) if fits else None
+
+
+def is_cast_index(x: UOp) -> bool:
+    """Whether a value is a number, or an index as another dtype that has room for it."""
+    if x.op is not Ops.CAST:
+        return x.op is Ops.CONST
+    inner = x.src[0]
+    return inner.dtype is INDEX and x.dtype.min <= inner.vmin and inner.vmax <= x.dtype.max
