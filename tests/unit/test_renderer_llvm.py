@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from aster_ml import Tensor
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.renderer.llvm import LLVMRenderer
@@ -270,3 +271,13 @@ def test_loops_carry_only_what_they_change() -> None:
     found = np.zeros(2, np.float32)
     run_llvm(b.build(), [found, data])
     np.testing.assert_array_equal(found, [28, 7])
+
+
+def test_lanes_of_zero_by_zero_that_are_not_wanted() -> None:
+    # What is outside of both loads is 0 / 0, and the select has to win over it.
+    x = Tensor(np.arange(12, dtype=np.float32).reshape(1, 1, 2, 6))
+    y = x.avg_pool2d((2, 3), padding=(0, 1), count_include_pad=False)
+    gradient = (y * Tensor(np.ones((1, 1, 1, 2), dtype=np.float32))).sum().gradient(x)[0]
+    Tensor.realize(y, gradient)
+    row = [0.25, 0.25, 1 / 6, 1 / 6, 1 / 6, 0.0]
+    np.testing.assert_allclose(gradient.numpy(), [[[row, row]]], rtol=1e-6)

@@ -176,6 +176,20 @@ def write_reciprocal(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) 
     return str(w.emit(f"fdiv {llvm_type(dtype, n)} {literal(1.0, dtype, n)}, {x[0]}"))
 
 
+def write_quotient(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """FDIV: the dividend of lanes stands behind a fence, which is no instruction.
+
+    LLVM takes 0 / 0 for 0 where it knows both lanes to be zeros (as in `KnownZero` of its
+    SimplifyDemandedVectorElts), and then drops a select that gives such lanes another value.
+    """
+    kind = llvm_type(dtype, n)
+    dividend = x[0]
+    if n > 1:
+        fence = f"llvm.arithmetic.fence.{mangle(dtype, n)}"
+        dividend = w.call(kind, fence, f"{kind} {dividend}", kind)
+    return str(w.emit(f"fdiv {kind} {dividend}, {x[1]}"))
+
+
 def write_mulacc(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     """MULACC: fused where the processor has that."""
     kind = llvm_type(dtype, n)
@@ -340,7 +354,7 @@ LLVM_RULES: dict[Ops, Rule] = {
     Ops.ADD: binary(float="fadd", int="add", bool="or"),
     Ops.SUB: binary(float="fsub", int="sub"),
     Ops.MUL: binary(float="fmul", int="mul", bool="and"),
-    Ops.FDIV: binary(float="fdiv", int=""),
+    Ops.FDIV: write_quotient,
     Ops.IDIV: write_division("sdiv", "udiv"),
     Ops.MOD: write_division("srem", "urem"),
     Ops.MAX: binary(float="llvm.maximum", int="llvm.smax", uint="llvm.umax", bool="or"),
