@@ -22,7 +22,7 @@ class TooManyKernelsError(AssertionError):
     """A schedule has more kernels than stated, or none."""
 
 
-def check_count(count: int, stated: int) -> None:
+def compare_count(count: int, stated: int) -> None:
     """Raises TooManyKernelsError for more kernels than stated, and for none instead of some."""
     if count > stated or (count == 0) != (stated == 0):
         raise TooManyKernelsError(f"{count} kernels, {stated} are stated")
@@ -64,7 +64,7 @@ class Counters:
 COUNTERS_VIEW = Counters()
 
 
-def check_schedule(
+def schedule_within(
     t: Any, allowed: int, to_prerealize: list[Tensor] | None = None, filter_sink: bool = True
 ) -> list[ExecItem]:
     """The schedule of one or several tensors, or of a node, with at most so many kernels.
@@ -78,17 +78,19 @@ def check_schedule(
     items = Tensor.schedule(*tensors)
     for item in items:
         item.lower()
-    check_count(sum([isinstance(i.prg, CompiledRunner) or not filter_sink for i in items]), allowed)
+    compare_count(
+        sum([isinstance(i.prg, CompiledRunner) or not filter_sink for i in items]), allowed
+    )
     return items
 
 
-def check_ast_count(desired_count: int, t: Tensor) -> None:
+def asts_within(desired_count: int, t: Tensor) -> None:
     """Checks that the schedule of a tensor has at most so many kernels."""
-    check_count(sum([item.ast.op is Ops.SINK for item in t.schedule()]), desired_count)
+    compare_count(sum([item.ast.op is Ops.SINK for item in t.schedule()]), desired_count)
 
 
 # What the files call the function, and what it is here.
-COUNTERS = {"check_schedule": check_schedule, "_check_ast_count": check_ast_count}
+COUNTERS = {"check_schedule": schedule_within, "_check_ast_count": asts_within}
 
 
 def replace_counters(module: ModuleType) -> None:

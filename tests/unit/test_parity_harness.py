@@ -93,8 +93,8 @@ def test_a_run_serves_aster_and_writes_every_outcome(tree: Path) -> None:
 @pytest.mark.parametrize("count, stated", [(2, 1), (0, 1), (1, 0)])
 def test_more_kernels_than_stated_are_a_failure(count, stated) -> None:
     with pytest.raises(counts.TooManyKernelsError, match=f"{count} kernels, {stated} are stated"):
-        counts.check_count(count, stated)
-    counts.check_count(1, stated + count)
+        counts.compare_count(count, stated)
+    counts.compare_count(1, stated + count)
     assert counts.KernelCount(count) != stated
     assert counts.KernelCount(1) == stated + count
     assert counts.KernelCount(7) - 6 != 0

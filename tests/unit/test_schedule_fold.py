@@ -121,6 +121,17 @@ def test_folding_shares_no_memory() -> None:
     assert [t.tolist() for t in (x, lazy, same, other)] == [[5, 6], [1, 2], [2, 3], [1, 2]]
 
 
+def test_an_assign_happens_though_what_reads_it_is_a_number() -> None:
+    x = Tensor([1, 2]).realize()
+    zero = x.assign(x + 5) * 0
+    assert zero.tolist() == [0, 0]
+    assert x.tolist() == [6, 7]
+    y = Tensor([1, 2]).realize()
+    results = y.assign(y * 3) * 0 + 1, y + 1
+    Tensor.realize(*results)
+    assert [t.tolist() for t in (*results, y)] == [[1, 1], [4, 7], [3, 6]]
+
+
 def test_a_folded_number_can_be_written_to() -> None:
     one, other = (Tensor.ones(3) * 2).realize(), (Tensor.ones(3) * 2).realize()
     one += 1

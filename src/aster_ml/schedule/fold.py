@@ -237,9 +237,13 @@ RIGHT: dict[Ops, Callable[[UOp, UOp, Any, bool], Any]] = {
 
 
 def fold_numbers(body: UOp) -> tuple[UOp, dict[int, Any]]:
-    """The body folded, without the outputs that are numbers; and those by argument."""
+    """The body folded, without the outputs that are numbers; and those by argument.
+
+    Memory that the body overwrites is overwritten all the same, whoever was to read it.
+    """
     folder = Folder()
-    for u in toposort(body):
+    order = toposort(body)
+    for u in order:
         if u is not body:
             folder.add(u)
     numbers: dict[int, Any] = {}
@@ -251,7 +255,11 @@ def fold_numbers(body: UOp) -> tuple[UOp, dict[int, Any]]:
             while place.op is not Ops.PARAM:
                 place = place.src[0]
             numbers[place.arg.slot] = folder.number[made.src[1]]
-            continue
-        kept.append(made)
+        else:
+            kept.append(made)
     fresh = body.arg.fresh - len(numbers)
+    stores = [u for u in order if u.op is Ops.STORE and u not in body.src]
+    if stores:
+        reached = set(toposort(*kept))
+        kept += [made for s in stores if (made := folder.new[s]) not in reached]
     return UOp(Ops.SINK, dtypes.void, tuple(kept), BodyArg(fresh)), numbers
