@@ -136,12 +136,13 @@ def measure(session: Session, rows: list[Row], options: argparse.Namespace) -> l
     order = {id(r): i for i, r in enumerate(rows)}
     found: list[Result] = []
     groups = list(group_rows(rows, options.threads, quick))
+    total = sum(group.expected_s for group in groups)
     for i, group in enumerate(groups):
         if sys.stderr.isatty():
             title = group.rows[0].title(quick)[:60]
             print(f"\r\033[K{i + 1}/{len(groups)} {title}", end="", file=sys.stderr)
         found += session.run(group)
-        session.done = (i + 1) / len(groups)
+        session.done += group.expected_s / total
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
     found.sort(key=lambda r: order[id(r.row)])

@@ -19,8 +19,17 @@ from benchmarks.row import COUNTS, MEASURED, Row
 
 # Libraries that keep compiled code on disk; for the others a second process is like the first.
 DISK_CACHED = frozenset({"aster", "tinygrad", "compile"})
+# About how long a group takes in full, in seconds, so that a run knows whether it is late.
+EXPECTED_S = {"timed": 12.0, "fresh": 60.0, "process": 15.0, "once": 30.0}
+EXPECTED_DRAWN_S = 1.5
 # Between turns, so that threads of one library that still look for work do not disturb the next.
 PAUSE_S = 0.02
+# How many times as long torch.compile may take to answer: it starts a C++ compiler for each kernel.
+COMPILE_PATIENCE = 4
+# A fresh process that takes longer, or a first call, is not asked for again.
+ONCE_ENOUGH_S, FRESH_ENOUGH_S = 30.0, 4.0
+# The part of its time by which a run may be late before it takes fewer rounds.
+LEEWAY = 0.08
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,7 @@ class Form:
 
     `drawn_s` and `drawn_rounds` are those of a case of a random set. Past `limit_s`, spread over
     all there is to do, a group has only `fewest` rounds: a slow machine measures less, not longer.
+    A library that takes longer than `slow_s` for a call has `fewest` rounds, too.
     """
 
     name: str
@@ -41,6 +51,7 @@ class Form:
     drawn_s: float
     limit_s: float
     fewest: int
+    slow_s: float = 1.0
 
 
 FULL = Form(
@@ -59,6 +70,12 @@ class Group:
 
     rows: tuple[Row, ...]
     threads: int
+
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes in the full form."""
+        row = self.rows[0]
+        return EXPECTED_DRAWN_S if row.drawn else EXPECTED_S[row.how]
 
 
 def group_rows(rows: Iterable[Row], threads: list[int] | None, quick: bool) -> Iterator[Group]:
@@ -88,7 +105,7 @@ class Session(AbstractContextManager["Session"]):
         self.left_out: dict[str, str] = {}
         self.folders = 0
         self.began = time.monotonic()
-        # The part of all groups that is done.
+        # The part of all that is done, by the time that it was expected to take.
         self.done = 0.0
 
     def __enter__(self) -> Self:
@@ -112,7 +129,8 @@ class Session(AbstractContextManager["Session"]):
 
     def start(self, library: str, threads: int, cache: Path) -> Peer:
         """A new process."""
-        return Peer(library, self.pythons[library], threads, cache, self.form.timeout_s)
+        patience = COMPILE_PATIENCE if library == "compile" else 1
+        return Peer(library, self.pythons[library], threads, cache, patience * self.form.timeout_s)
 
     def peer(self, library: str, threads: int) -> Peer:
         """The living process of a library."""
@@ -136,7 +154,7 @@ class Session(AbstractContextManager["Session"]):
 
     def rounds(self, usual: int) -> int:
         """As many as usual, or fewer when the run is behind its time."""
-        late = time.monotonic() - self.began > self.form.limit_s * (self.done + 0.1)
+        late = time.monotonic() - self.began > self.form.limit_s * (self.done + LEEWAY)
         return min(usual, self.form.fewest) if late else usual
 
     def libraries(self, row: Row) -> list[str]:
@@ -194,10 +212,12 @@ class Session(AbstractContextManager["Session"]):
                 errors[name] = str(error)
         compare_checks(checks, errors, row.tolerance)
         usual = self.form.drawn_rounds if row.drawn else self.form.rounds
-        for _ in range(self.rounds(usual)):
+        for number in range(self.rounds(usual)):
             for name in checks:
-                if name not in errors:
-                    self.take_turn(name, group.threads, raw[name][row.key], errors, row)
+                samples = raw[name][row.key]
+                slow = number >= self.form.fewest and min(samples, default=0) > self.form.slow_s
+                if name not in errors and not slow:
+                    self.take_turn(name, group.threads, samples, errors, row)
         for name in checks:
             peer = self.peers[name, group.threads]
             if peer.alive:
@@ -222,16 +242,20 @@ class Session(AbstractContextManager["Session"]):
         row = group.rows[0]
         params = row.params_for(self.form is QUICK)
         counts_only = all(r.unit in COUNTS for r in group.rows)
+        slow: set[str] = set()
         for _ in range(1 if counts_only else self.rounds(min(self.form.fresh_rounds, 2))):
             for name in self.libraries(row):
-                if name in errors:
+                if name in errors or name in slow:
                     continue
+                begin = time.monotonic()
                 try:
                     with self.start(name, group.threads, self.fresh_folder()) as peer:
                         values = peer.ask("values", case=row.case, params=params)["values"]
                 except PeerError as error:
                     errors[name] = str(error)
                     continue
+                if time.monotonic() - begin > ONCE_ENOUGH_S:
+                    slow.add(name)
                 for key, value in values.items():
                     raw.setdefault(name, {}).setdefault(key, []).append(value)
 
@@ -269,10 +293,10 @@ class Session(AbstractContextManager["Session"]):
         keys = {r.key for r in group.rows}
         for _ in range(self.rounds(self.form.fresh_rounds)):
             for name in self.libraries(group.rows[0]):
-                if name in errors:
+                samples = raw.setdefault(name, {"cold": [], "warm": []})
+                if name in errors or min(samples["cold"], default=0) > FRESH_ENOUGH_S:
                     continue
                 cache = self.fresh_folder()
-                samples = raw.setdefault(name, {"cold": [], "warm": []})
                 try:
                     cold = measure(name, cache)
                     again = "warm" in keys and name in DISK_CACHED

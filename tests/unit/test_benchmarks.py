@@ -18,7 +18,7 @@ from benchmarks import page, report, sets
 from benchmarks.__main__ import find_pythons, make_parser
 from benchmarks.calls import count_calls, stack_at
 from benchmarks.draws import draw_input, draw_parameter, summary
-from benchmarks.measure import QUICK, Group, Session, group_rows
+from benchmarks.measure import FULL, QUICK, Group, Session, group_rows
 from benchmarks.peers import ROOT, Peer, PeerError
 from benchmarks.results import Figures, Result, compare_checks
 from benchmarks.row import COUNTS, Row, Wanted
@@ -202,6 +202,19 @@ def test_peers_take_turns_with_aster_and_agree(tmp_path: Path) -> None:
         [result] = session.run(Group((row,), 1))
     assert {name: f.error for name, f in result.figures.items()} == {"aster": "", "numpy": ""}
     assert result.ratio(lambda f: f.best) is not None
+
+
+def test_late_runs_take_fewer_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session({}, FULL, tmp_path) as session:
+        session.began, session.done = 0.0, 0.5
+        for seconds, rounds in ((FULL.limit_s * 0.5, 5), (FULL.limit_s * 0.7, FULL.fewest)):
+            monkeypatch.setattr("benchmarks.measure.time.monotonic", lambda now=seconds: now)
+            assert session.rounds(5) == rounds
+
+
+def test_full_run_is_expected_to_end_in_time() -> None:
+    expected = sum(group.expected_s for group in group_rows(all_rows(), None, quick=False))
+    assert expected < FULL.limit_s < 1800
 
 
 def test_threads_of_rows() -> None:
