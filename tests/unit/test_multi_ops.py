@@ -49,7 +49,8 @@ def value_and_gradients(f: Function, layouts: Any, devices: tuple[str, ...]) -> 
     result = f(*given)
     result.backward()
     for t in (*whole, *given):
-        assert t.grad is not None and t.grad.device == t.device
+        assert t.grad is not None
+        assert t.grad.device == t.device
     return [result.item(), *[t.grad.numpy() for t in (*given, *whole) if t.grad is not None]]
 
 
@@ -111,7 +112,8 @@ def test_bits_survive_the_way_there_and_back() -> None:
 def test_dtypes_keep_their_results(dtype: str) -> None:
     x = Tensor(np.arange(8)).cast(dtype)
     y = x.shard(TWO, 0)
-    assert y.dtype is x.dtype and (y * 2).sum().dtype is (x * 2).sum().dtype
+    assert y.dtype is x.dtype
+    assert (y * 2).sum().dtype is (x * 2).sum().dtype
     assert (y * 2).sum().item() == (x * 2).sum().item() == 56
     assert (y.flip(0) + y).tolist() == [7] * 8
 

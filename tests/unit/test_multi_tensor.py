@@ -26,7 +26,9 @@ X = np.arange(32, dtype=np.float32).reshape(4, 8)
 
 def test_shard_gives_each_device_an_equal_part() -> None:
     x = Tensor(X).shard(TWO, 0)
-    assert x.device == TWO and x.shape == (4, 8) and x.uop.axis == 0
+    assert x.device == TWO
+    assert x.shape == (4, 8)
+    assert x.uop.axis == 0
     assert [part.shape for part in x.uop.src] == [(2, 8), (2, 8)]
     assert [part.device for part in x.uop.src] == list(TWO)
     assert x.uop.bounds == ((0, 2), (2, 4))
@@ -36,7 +38,8 @@ def test_shard_gives_each_device_an_equal_part() -> None:
 
 def test_without_an_axis_each_device_has_all() -> None:
     for x in (Tensor(X).shard(TWO), Tensor(X).to(TWO), Tensor(X).to_(list(TWO))):
-        assert x.device == TWO and x.uop.axis is None
+        assert x.device == TWO
+        assert x.uop.axis is None
         assert [part.shape for part in x.uop.src] == [(4, 8), (4, 8)]
         np.testing.assert_array_equal(x.numpy(), X)
 
@@ -55,7 +58,8 @@ def test_a_device_may_have_two_parts() -> None:
 
 def test_shard_in_place_and_like_another() -> None:
     x = Tensor(X)
-    assert x.shard_(TWO, 1) is x and x.uop.axis == 1
+    assert x.shard_(TWO, 1) is x
+    assert x.uop.axis == 1
     assert Tensor(X).shard_like(x).uop.axis == 1
     assert Tensor(X).shard_like(Tensor(X).shard(TWO)).uop.axis is None
     assert Tensor(X).shard_like(Tensor(X)).device == "CPU"
@@ -104,7 +108,9 @@ def test_likes_lie_like_the_original(axis: int | None) -> None:
     x = Tensor(X).shard(TWO, axis)
     made = [x.full_like(2.0), x.zeros_like(), x.ones_like(), x.empty_like(), x.rand_like()]
     for y in (*made, x.randn_like(), (x + x).rand_like(), x.clone()):
-        assert y.device == TWO and y.uop.axis == axis and y.shape == x.shape
+        assert y.device == TWO
+        assert y.uop.axis == axis
+        assert y.shape == x.shape
         assert y.dtype is dtypes.float32
     assert x.full_like(2.0).tolist() == [[2.0] * 8] * 4
     assert x.cast("int32").rand_like(dtype="float32").dtype is dtypes.float32
@@ -126,7 +132,8 @@ def test_streams_of_devices_differ_by_the_order_of_their_first_draw() -> None:
     first, second = Tensor.rand(8, device="CPU").tolist(), Tensor.rand(8, device="CPU:1").tolist()
     Tensor.manual_seed(5)
     flipped = Tensor.rand(8, device="CPU:1").tolist(), Tensor.rand(8, device="CPU").tolist()
-    assert (first, second) == flipped and first != second
+    assert (first, second) == flipped
+    assert first != second
 
 
 # reading and moving back
@@ -147,16 +154,19 @@ def test_to_one_device_copies_what_it_lacks() -> None:
 def test_a_node_on_several_devices_becomes_a_tensor_on_one() -> None:
     x = Tensor([1, 2]).shard(TWO, 0)
     y = Tensor(x.uop)
-    assert y.device == "CPU" and y.tolist() == [1, 2]
+    assert y.device == "CPU"
+    assert y.tolist() == [1, 2]
     with pytest.raises(AssertionError, match="int32 and float32 is asked for"):
         Tensor(x.uop, dtype="float32")
 
 
 def test_items_lists_and_pickles() -> None:
     x = Tensor(X).shard(TWO, 1)
-    assert x.sum().item() == X.sum() and x.tolist() == X.tolist()
+    assert x.sum().item() == X.sum()
+    assert x.tolist() == X.tolist()
     y = pickle.loads(pickle.dumps(x))
-    assert y.device == TWO and y.uop.axis == 1
+    assert y.device == TWO
+    assert y.uop.axis == 1
     np.testing.assert_array_equal(y.numpy(), X)
     assert "CPU:1" in repr(x)
 
@@ -172,7 +182,8 @@ def test_copies_that_a_tensor_names_are_made_once() -> None:
 def test_kernels_of_all_devices_are_the_same_object() -> None:
     x = Tensor(X).shard(TWO, 0).realize()
     kernels = [item.ast for item in (x * 3 + 1).schedule()]
-    assert len(kernels) == 2 and kernels[0] is kernels[1]
+    assert len(kernels) == 2
+    assert kernels[0] is kernels[1]
 
 
 # writing
@@ -291,7 +302,8 @@ def test_state_dicts_go_to_where_the_model_is(tmp_path: Path) -> None:
     model.weight.shard_(TWO, 1)
     model.bias.shard_(TWO)
     nn.state.load_state_dict(model, nn.state.get_state_dict(source), verbose=False)
-    assert model.weight.device == TWO and model.weight.uop.axis == 1
+    assert model.weight.device == TWO
+    assert model.weight.uop.axis == 1
     assert model.bias.uop.axis is None
     np.testing.assert_array_equal(model.weight.numpy(), want)
     nn.state.safe_save(nn.state.get_state_dict(model), str(tmp_path / "model.safetensors"))
@@ -326,7 +338,8 @@ def test_allreduce_gives_every_device_all_parts_folded() -> None:
 def test_parts_become_one_longer_value() -> None:
     x = Tensor(X, device=TWO)
     longer = Tensor(x.uop.multi(0), device=TWO)
-    assert longer.shape == (8, 8) and longer.uop.axis == 0
+    assert longer.shape == (8, 8)
+    assert longer.uop.axis == 0
     np.testing.assert_array_equal(longer.numpy(), np.concatenate([X, X]))
 
 
@@ -407,11 +420,18 @@ def test_where_a_reshape_takes_the_axis() -> None:
 
 def test_which_axis_results_have() -> None:
     x, y, z = [Tensor(X).shard(TWO, axis) for axis in (0, 1, None)]
-    assert (x + z).uop.axis == 0 and (z + x).uop.axis == 0
-    assert (x + y).uop.axis == 1 and (y + x).uop.axis == 0
-    assert (x @ z.T).uop.axis == 0 and (z @ x.T).uop.axis == 1 and (y @ y.T).uop.axis is None
-    assert x.T.uop.axis == 1 and x.sum(1).uop.axis == 0 and x.sum(0).uop.axis is None
-    assert x.flip(0).uop.axis == 0 and x.pad(((1, 0), None)).uop.axis is None
+    assert (x + z).uop.axis == 0
+    assert (z + x).uop.axis == 0
+    assert (x + y).uop.axis == 1
+    assert (y + x).uop.axis == 0
+    assert (x @ z.T).uop.axis == 0
+    assert (z @ x.T).uop.axis == 1
+    assert (y @ y.T).uop.axis is None
+    assert x.T.uop.axis == 1
+    assert x.sum(1).uop.axis == 0
+    assert x.sum(0).uop.axis is None
+    assert x.flip(0).uop.axis == 0
+    assert x.pad(((1, 0), None)).uop.axis is None
     assert x[:, Tensor([1, 2], device=TWO)].uop.axis == 0
     assert z[Tensor([1, 2]).shard(TWO, 0)].uop.axis == 0
     assert Tensor(X).uop.axis is None
