@@ -7,6 +7,7 @@ file of that tree: `ROWS` says where each module's names come from and why. `tes
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -237,6 +238,8 @@ def install(folder: Path) -> Finder:
         del sys.modules[name]
     for owner, name, value, _ in [*names.ATTRIBUTES, *programs.ATTRIBUTES]:
         setattr(owner, name, value)
+        if isinstance(value, functools.cached_property):
+            value.__set_name__(owner, name)
     if not config.JIT_BATCH_SIZE.value:
         # The size there; here the limit is for devices that wait for their graphs to be made.
         config.JIT_BATCH_SIZE.value = 32
