@@ -7,36 +7,57 @@ itself. What a program is made of is shown in the reference's dialect, lane by l
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aster_ml.allocator import Allocator
 from aster_ml.backend import Backend
+from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import Opt, parse_opts
-from aster_ml.device import Buffer
-from aster_ml.dtype import dtypes
+from aster_ml.compat.dialect import Dialect
+from aster_ml.device import Buffer, Device
+from aster_ml.dtype import AddrSpace, dtypes
 from aster_ml.engine import estimate, items, program
 from aster_ml.engine.graph_runner import GraphRunner
 from aster_ml.engine.memory import ALIGNMENT, Arena
 from aster_ml.helpers import round_up
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import KernelArg
+from aster_ml.uop.ops import ELEMENTWISE, KernelArg, Ops
+from tests.parity import lanes
 
 
 class ProgramView(program.ProgramSpec):
     """A `ProgramSpec` whose nodes are those of the reference's dialect."""
+
+    @property
+    def uops(self) -> list[UOp]:
+        """The program with its lanes apart, for vectors of four floats and narrow indices."""
+        target = Device[self.device].target
+        bits = 32 if fits_32_bits(self.ast) else 64
+        narrow = dataclasses.replace(
+            target, index_bits=bits, vector_bits=min(target.vector_bits, 128)
+        )
+        return lanes.nodes_of(lower(self.ast, narrow, self.opts, by_hand=True)[0])
+
+
+def fits_32_bits(ast: UOp) -> bool:
+    """Whether 32 bits hold every index of a kernel."""
+    indices = [u for u in toposort(ast) if u.dtype is dtypes.index]
+    return all(-(1 << 31) <= u.vmin and u.vmax < 1 << 31 for u in indices)
+
+
+def view(found: program.ProgramSpec) -> ProgramView:
+    """A program as the tests look at it."""
+    return ProgramView(**{f.name: getattr(found, f.name) for f in dataclasses.fields(found)})
 
 
 def get_program(
     ast: UOp, renderer: Any = None, opts: Sequence[Opt] | None = None
 ) -> program.ProgramSpec:
     """`engine.program.get_program` for the device of a renderer."""
-    found = program.get_program(ast, None if renderer is None else renderer.device, opts)
-    return ProgramView(**{f.name: getattr(found, f.name) for f in dataclasses.fields(found)})
-
-
-class CompiledRunner(items.CompiledRunner):
-    """`engine.items.CompiledRunner`."""
+    return view(program.get_program(ast, None if renderer is None else renderer.device, opts))
 
 
 class Estimates(estimate.Estimates):
@@ -44,8 +65,31 @@ class Estimates(estimate.Estimates):
 
     @classmethod
     def from_uops(cls, uops: Iterable[UOp], ignore_indexing: bool = False) -> Estimates:
-        """Operations and bytes that a list of nodes stands for."""
-        raise NotImplementedError
+        """Operations, and bytes of loads and stores, of a list of the dialect's nodes.
+
+        With `ignore_indexing` arithmetic that only addresses are made of is not counted.
+        """
+        nodes = list(uops)
+        places = [u for u in nodes if u.op is Ops.INDEX]
+        skipped = set(toposort(*[s for u in places for s in u.src[1:]])) if places else set()
+        ops, lds, times = 0, 0, 1
+        open_loops: list[int] = []
+        for u in nodes:
+            if u.op is Ops.RANGE or u.op is Dialect.SPECIAL:
+                size = int(u.src[0].vmax)
+                times *= size
+                if u.op is Ops.RANGE:
+                    open_loops.append(size)
+            elif u.op is Ops.END:
+                times //= open_loops.pop()
+            elif u.op in ELEMENTWISE and u.op not in (Ops.CAST, Ops.BITCAST):
+                if not (ignore_indexing and u in skipped):
+                    ops += times * u.dtype.vcount * (2 if u.op.name == "MULACC" else 1)
+            elif u.op in (Ops.LOAD, Ops.STORE):
+                value = u if u.op is Ops.LOAD else u.src[1]
+                if getattr(u.src[0].dtype, "addrspace", None) is not AddrSpace.REG:
+                    lds += times * value.dtype.itemsize
+        return cls(ops=ops, lds=lds)
 
 
 def plan_buffers(
@@ -114,5 +158,11 @@ def opts_to_apply(arg: KernelArg) -> tuple[Opt, ...] | None:
 ATTRIBUTES: list[tuple[type, str, Any, str]] = [
     (Allocator, "_offset", Allocator.offset, "a public name here"),
     (Backend, "compiler", property(CompilerView), "a backend compiles by itself"),
+    (
+        items.CompiledRunner,
+        "p",
+        functools.cached_property(lambda self: view(program.get_program(self.ast, self.device))),
+        "the tests look at it in the dialect",
+    ),
     (KernelArg, "opts_to_apply", property(opts_to_apply), "Opts in the graph are text"),
 ]

@@ -29,9 +29,11 @@ def test_items_run_one_by_one() -> None:
     x, want = product()
     y = (x.relu() @ x).sum(1)
     items = y.schedule()
-    assert len(items) >= 2 and not any(item.bufs[0].is_allocated() for item in items)
+    assert len(items) >= 2
+    assert not any(item.bufs[0].is_allocated() for item in items)
     for item in items:
-        assert item.lower() is item and isinstance(item.prg, CompiledRunner)
+        assert item.lower() is item
+        assert isinstance(item.prg, CompiledRunner)
         assert item.run(wait=True) >= 0.0
     np.testing.assert_allclose(y.numpy(), (np.maximum(want, 0) @ want).sum(1), rtol=1e-3, atol=0.1)
     np.testing.assert_allclose(items[-1].bufs[0].numpy(), y.numpy())
@@ -40,19 +42,23 @@ def test_items_run_one_by_one() -> None:
 def test_what_is_scheduled_is_memory_from_then_on() -> None:
     y = vector(1, 2) + 1
     items = y.schedule()
-    assert y.uop.op is Ops.BUFFER and y.schedule() == []
+    assert y.uop.op is Ops.BUFFER
+    assert y.schedule() == []
     run_schedule(items)
-    assert items == [] and y.tolist() == [2, 3]
+    assert items == []
+    assert y.tolist() == [2, 3]
 
 
 def test_reading_runs_what_is_left() -> None:
     y = (vector(1, 2) + 1).sum()
     z = y * 2
     items = y.schedule()
-    assert z.item() == 10 and items[-1].bufs[0].is_allocated()
+    assert z.item() == 10
+    assert items[-1].bufs[0].is_allocated()
     GlobalCounters.reset()
     run_schedule(items)
-    assert GlobalCounters.kernel_count == 0 and y.item() == 5
+    assert GlobalCounters.kernel_count == 0
+    assert y.item() == 5
 
 
 def test_effects_are_run_once() -> None:
@@ -121,12 +127,14 @@ def test_copies_views_and_values() -> None:
     raw = Tensor(np.arange(8, dtype=np.int32)).to("PYTHON").realize()
     moved = raw.to("CPU")
     [item] = moved.schedule()
-    assert item.ast.op is Ops.COPY and isinstance(item.lower().prg, BufferCopy)
+    assert item.ast.op is Ops.COPY
+    assert isinstance(item.lower().prg, BufferCopy)
     item.run()
     assert moved.tolist() == list(range(8))
     n = Variable("n", 1, 8).bind(3)
     items, values = moved[:n].sum().schedule_with_vars()
-    assert values == {"n": 3} and items[-1].fixedvars == {"n": 3}
+    assert values == {"n": 3}
+    assert items[-1].fixedvars == {"n": 3}
     items[-1].run({"n": 5})
     assert items[-1].bufs[0].numpy().tolist() == [10]
 
@@ -163,9 +171,12 @@ def test_a_program_says_what_it_is() -> None:
     x, _ = product()
     [item] = x.schedule()
     p = get_program(item.ast, "CPU", [Opt(OptOps.UPCAST, 0, 4), Opt(OptOps.UNROLL, 0, 4)])
-    assert p.name == p.function_name and p.name in p.src and p.device == "CPU"
+    assert p.name == p.function_name
+    assert p.name in p.src
+    assert p.device == "CPU"
     assert (p.outs, p.ins, p.globals, p.vars) == ([0], [1, 2], [0, 1, 2], [])
-    assert p.local_size is None and p.uops == list(p.linear.uops)
+    assert p.local_size is None
+    assert p.uops == list(p.linear.uops)
     assert [opt.op for opt in p.applied_opts][-1] is OptOps.UNROLL
     assert get_program(item.ast, opts=()).applied_opts == ()
     assert get_program(item.ast).applied_opts != ()
@@ -270,3 +281,36 @@ def test_items_report_at_debug_2(capsys: pytest.CaptureFixture[str]) -> None:
     with Context(DEBUG=2):
         item.run()
     assert "***" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "function, want",
+    [
+        (lambda a, b: a.reshape(2, 1).expand(2, 3).sum(), lambda a, b: 3 * a.sum()),
+        (
+            lambda a, b: (a.reshape(2, 1).expand(2, 3) + b).sum() + b,
+            lambda a, b: 3 * a.sum() + 7 * b,
+        ),
+        (lambda a, b: a.reshape(2, 1, 1).expand(2, 300, 200).max(), lambda a, b: a.max()),
+        (lambda a, b: a.reshape(1, 2).expand(70000, 2).sum(0), lambda a, b: 70000 * a),
+        (
+            lambda a, b: (a.reshape(1, 1, 2).expand(4, 3, 2) * b).sum((0, 2)),
+            lambda a, b: np.full(3, 4 * (a * b[0]).sum()),
+        ),
+        (lambda a, b: b.expand(256, 256).sum(), lambda a, b: 65536 * b.sum()),
+    ],
+)
+def test_what_only_repeats_is_multiplied(function: Any, want: Any) -> None:
+    a, b = Tensor.randn(2).realize(), Tensor.randn(1, 1).realize()
+    x = function(a, b)
+    [item] = x.schedule()
+    loops = [u for u in get_program(item.ast, opts=()).linear.uops if u.op is Ops.RANGE]
+    assert sum(int(u.src[0].vmax) for u in loops) <= 5
+    np.testing.assert_allclose(x.numpy(), want(a.numpy(), b.numpy()), rtol=1e-4, atol=1e-4)
+
+
+def test_repeats_that_a_dtype_cannot_count_are_added() -> None:
+    x = Tensor.full((1,), 0.25, dtype="half").contiguous().realize().expand(3000)
+    assert x.sum(dtype="half").item() == 750.0
+    small = Tensor([3], dtype="uint8").realize().expand(300)
+    assert small.sum(dtype="uint8").item() == 900 % 256

@@ -53,7 +53,8 @@ def test_pruning_keeps_what_changes_from_call_to_call() -> None:
         want = x.numpy().astype(np.float64) @ w.numpy() @ w.numpy() + 4 + i
         np.testing.assert_allclose(first.numpy(), want, atol=1e-3)
         seen.append(second.item())
-    assert count.item() == 6 and len(set(seen)) == 3
+    assert count.item() == 6
+    assert len(set(seen)) == 3
 
 
 def test_pruned_scatters_keep_both_of_their_kernels_or_none() -> None:
@@ -139,7 +140,8 @@ def test_memory_is_put_together() -> None:
     for x in (vector(4, 5, 6), vector(7, 8, 9)):
         want = (x.numpy() * 2 + np.array([1, 24, 23], dtype=np.float32)) * 100
         np.testing.assert_allclose(jitted(x).numpy(), want)
-    assert scale.tolist() == [2, 2, 2] and shift.tolist() == [1, 24, 23]
+    assert scale.tolist() == [2, 2, 2]
+    assert shift.tolist() == [1, 24, 23]
     jitted.captured.free_intermediates()
     np.testing.assert_allclose(jitted(x).numpy(), want)
 
@@ -168,9 +170,11 @@ def test_a_pickled_recording_runs_without_its_function() -> None:
         x = Tensor.randn(4, 4).realize()
         out = again(x)
         np.testing.assert_allclose(out["y"].numpy(), np.maximum(x.numpy() @ w.numpy(), 0) * 2, 1e-5)
-        assert out["n"].item() == 4 + i and out["x"] is x
+        assert out["n"].item() == 4 + i
+        assert out["x"] is x
         drawn.add(tuple(out["r"].tolist()))
-    assert len(drawn) == 3 and count.item() == 3
+    assert len(drawn) == 3
+    assert count.item() == 3
     assert again.__name__ == "f"
     with pytest.raises(JitError, match="the function is not"):
         again(Tensor.randn(3, 4))
@@ -223,10 +227,13 @@ def test_recordings_are_shown_as_items() -> None:
     x = Tensor.eye(32).contiguous().realize()
     jitted = recorded(f, x)
     items = jitted.captured.jit_cache
-    assert len(items) == 5 and all(isinstance(item.prg, CompiledRunner) for item in items)
-    assert None in items[0].bufs and items[-1].bufs[0] is not None
+    assert len(items) == 5
+    assert all(isinstance(item.prg, CompiledRunner) for item in items)
+    assert None in items[0].bufs
+    assert items[-1].bufs[0] is not None
     [graph] = jitted.jit_cache
-    assert isinstance(graph.prg, GraphRunner) and len(graph.prg.jit_cache) == 5
+    assert isinstance(graph.prg, GraphRunner)
+    assert len(graph.prg.jit_cache) == 5
     with pytest.raises(ArgumentError, match="call that function"):
         graph.run()
     with Context(JIT_BATCH_SIZE=2):

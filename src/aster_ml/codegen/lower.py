@@ -17,6 +17,7 @@ from aster_ml.codegen.kernel import (
     Kernel,
     merge_axes,
     simplify_indices,
+    size_of,
     split_divided_axes,
 )
 from aster_ml.codegen.linearize import linearize
@@ -50,8 +51,13 @@ class PassClock:
         self.last = time.perf_counter()
 
 
-def schedule_kernel(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) -> Kernel:
-    """The kernel with its axes arranged: by the given Opts, or by the cost."""
+def schedule_kernel(
+    ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None, by_hand: bool = False
+) -> Kernel:
+    """The kernel with its axes arranged: by the given Opts, or by the cost.
+
+    Of Opts that were written `by_hand`, an UPCAST may be SIMD.
+    """
     kernel = Kernel(ast)
     if NOOPT and opts is None:
         return kernel
@@ -66,12 +72,26 @@ def schedule_kernel(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = Non
     else:
         for opt in opts:
             check_opt(kernel, opt, target)
-            kernel.apply(opt)
+            kernel.apply(as_simd(kernel, opt, opts) if by_hand else opt)
     return kernel
 
 
 # With DETERMINISTIC=1 schedules are made for so many threads; fewer or more share the parts out.
 SAME_THREADS = 16
+
+
+def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
+    """An UPCAST as VECTOR where its lanes are stored side by side and no other lanes are SIMD."""
+    simd = OptOps.VECTOR in [o.op for o in (*opts, *kernel.applied)]
+    outputs = kernel.axes[: kernel.first_reduction]
+    if opt.op is not OptOps.UPCAST or simd or opt.axis >= len(outputs):
+        return opt
+    axis = outputs[opt.axis]
+    lanes = opt.arg or size_of(axis)
+    stores = [a for a in kernel.accesses() if a.is_store]
+    fits = lanes & (lanes - 1) == 0 and all(a.stride(axis) == 1 for a in stores)
+    return opt._replace(op=OptOps.VECTOR) if fits else opt
+
 
 # Opts for devices with work-groups.
 WORK_GROUPS = frozenset({OptOps.LOCAL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.STAGE})
@@ -88,17 +108,17 @@ def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
 
 
 def lower(
-    ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None
+    ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None, by_hand: bool = False
 ) -> tuple[Linear, tuple[Opt, ...]]:
     """The kernel as a list of nodes for this target, and the Opts that it was given."""
     clock = PassClock()
     if opts is None and ast.arg is not None and ast.arg.opts is not None:
-        opts = parse_opts(ast.arg.opts)
+        opts, by_hand = parse_opts(ast.arg.opts), True
     if ast.arg is not None and ast.arg.in_order:
         linear = lower_in_order(ast, target, ast.arg.name or "ordered")
         clock("codegen.lower_in_order")
         return linear, ()
-    kernel = schedule_kernel(ast, target, opts)
+    kernel = schedule_kernel(ast, target, opts, by_hand)
     clock("codegen.schedule_kernel", kernel.sink)
     # Before indices are simplified: block and work-item numbers come in as divisions.
     if target.has_local:

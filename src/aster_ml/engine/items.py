@@ -74,7 +74,7 @@ class CompiledRunner(Runner):
     def compile(self, ast: UOp, device: str, p: ProgramSpec | None) -> None:
         """Compiles, or takes what is compiled already."""
         ast = as_kernel(ast)
-        opts = None if p is None else p.opts
+        opts = None if p is None or p.opts is None else p.applied_opts
         self.compiled = compile_kernel(ast, Device[device], opts)
         super().__init__(self.compiled.name, device, self.compiled.estimates)
         self.ast = ast

@@ -92,7 +92,7 @@ def get_program(
     name = Device.canonicalize(device)
     target = Device[name].target
     asked = None if opts is None else tuple(opts)
-    linear, applied = lower(ast, target, asked)
+    linear, applied = lower(ast, target, asked, by_hand=True)
     counted = estimate(ast)._replace(lds=bytes_of_accesses(linear))
     return ProgramSpec(
         linear.name,

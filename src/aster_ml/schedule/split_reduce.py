@@ -37,10 +37,12 @@ def split_one(u: UOp) -> UOp:
     if not all_int(shape):
         return u
     kept = prod([s for i, s in enumerate(shape) if i not in u.arg.axes])
-    length = prod([shape[a] for a in u.arg.axes])
-    if kept > MAX_RESULTS or length < MIN_LENGTH or kept * length == 0:
+    # What only repeats is multiplied, not added up.
+    long = [a for a in u.arg.axes if x.op is not Ops.EXPAND or x.src[0].shape[a] != 1]
+    length = prod([shape[a] for a in long])
+    if not long or kept > MAX_RESULTS or length < MIN_LENGTH or kept * length == 0:
         return u
-    axis = max(u.arg.axes, key=lambda a: (min(shape[a], PARTS), -a))
+    axis = max(long, key=lambda a: (min(shape[a], PARTS), -a))
     fitting = [d for d in divisors(shape[axis]) if d <= PARTS]
     parts = fitting[-1]
     if parts < 8:

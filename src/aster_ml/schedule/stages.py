@@ -549,6 +549,16 @@ class StagePlanner:
         if op is Ops.REDUCE:
             idxs = below[0].idxs
             ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is Ops.RANGE]
+            idle = [r for r in ranges if r not in src[0].ranges]
+            if idle:
+                times = repeated(u, idle)
+                if times is not None:
+                    ranges = [r for r in ranges if r not in idle]
+                    made = src[0]
+                    if ranges:
+                        arg = u.arg._replace(axes=())
+                        made = UOp(Ops.REDUCE, u.dtype, (made, *ranges), arg)
+                    return made if times == 1 else made.alu(Ops.MUL, UOp.const(u.dtype, times))
             if src[0].op is Ops.REDUCE and src[0].arg.op is u.arg.op is Ops.ADD:
                 # A sum of sums is one sum.
                 return src[0].replace(src=(src[0].src[0], *ranges, *src[0].src[1:]))
@@ -642,6 +652,21 @@ def mask_terms(valid: UOp, value: UOp) -> UOp:
     if value.op is Ops.MUL and any(is_gated(s) for s in value.src) and all(map(tame, value.src)):
         return value
     return valid.where(value, value.const_like(0))
+
+
+def repeated(u: UOp, ranges: list[UOp]) -> int | None:
+    """By what a reduction multiplies a value that is the same all along these ranges.
+
+    None where that is no number, or none that its dtype holds.
+    """
+    if u.arg.op in (Ops.MAX, Ops.AND, Ops.OR):
+        return 1
+    if u.arg.op is not Ops.ADD or any([r.src[0].op is not Ops.CONST for r in ranges]):
+        return None
+    times = int(volume(ranges))
+    if u.dtype.kind == "float":
+        return times if times <= 1 << dtypes.finfo(u.dtype)[1] else None
+    return times if times <= dtypes.max(u.dtype) else None
 
 
 def is_gated(u: UOp) -> bool:
