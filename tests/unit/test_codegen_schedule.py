@@ -153,6 +153,8 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "THREAD(0,2) VECTOR(2,8)",
         "THREAD(1,3) BLOCK(0,2)",
         "OVERLAP(0,5) VECTOR(2,8)",
+        "PEEL(0,20) UNROLL(0,4)",
+        "PEEL(0,31) VECTOR(1,8)",
         "OVERLAP(1,7) OVERLAP(0,5)",
         "OVERLAP(1,24) OVERLAP(0,11) THREAD(0,0)",
     ],
@@ -260,6 +262,33 @@ def test_what_is_written_in_place_is_not_written_twice() -> None:
     with pytest.raises(KernelOptError, match="reads no output"):
         kernel = schedule_kernel(kernel_of(adding), CPU, parse_opts("BLOCK(0,8)"))
         kernel.apply(Opt(OptOps.OVERLAP, 1, 5))
+
+
+def test_a_reduction_runs_outside_of_the_loops_that_it_does_not_depend_on() -> None:
+    x = memory(300, 48)
+    kernel = schedule_kernel(kernel_of((x - x.max(0)).exp()), CPU)
+    column, row = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    assert [column in u.ranges for u in kernel.reduces] == [True]
+    assert all(row not in u.ranges for u in kernel.reduces)
+
+
+def test_what_is_over_of_a_long_reduction_is_peeled_off() -> None:
+    found = opts_of(memory(64, 1063).sum(1))
+    assert found.startswith("PEEL(0,1056)")
+    assert "PEEL" not in opts_of(memory(64, 1056).sum(1))
+
+
+@pytest.mark.parametrize("length", [97, 129, 255, 1000, 1063])
+def test_reductions_of_any_length_are_right(length: int) -> None:
+    x = memory(9, length)
+    want = x.numpy().astype(np.float64)
+    np.testing.assert_allclose(x.sum(1).numpy(), want.sum(1), atol=1e-4)
+    np.testing.assert_array_equal(x.max(1).numpy(), want.max(1).astype(np.float32))
+    np.testing.assert_allclose(x.var(1).numpy(), want.var(1, ddof=1), rtol=1e-5)
+    powers = np.exp(want - want.max(1, keepdims=True))
+    np.testing.assert_allclose(x.softmax(1).numpy(), powers / powers.sum(1, keepdims=True), 1e-5)
+    powers = np.exp(want - want.max(0))
+    np.testing.assert_allclose(x.softmax(0).numpy(), powers / powers.sum(0), 1e-5)
 
 
 def test_noopt_leaves_plain_loops() -> None:

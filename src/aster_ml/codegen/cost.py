@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_overlap, size_of
+from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_overlap, can_peel, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import (
     MIN_GATHERED_USES,
@@ -33,6 +33,8 @@ GATHER = 1.5
 SCATTER = 2.0
 # Elements two apart: two contiguous loads and a shuffle.
 EVERY_SECOND = 3.0
+# Reductions of at least so many SIMD values have what is over from a multiple of them on its own.
+PEEL_LENGTH, PEEL_MULTIPLE = 8, 4
 # Longest gap between elements that are stored interleaved with those in the gap.
 MAX_GAP = 8
 # A vector access whose lanes are masked.
@@ -82,6 +84,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         choose_group_opts(plan)
         return
     choose_vector(plan)
+    order_for_hoisting(plan)
     choose_tile(plan)
     choose_strips(plan)
     order_for_panel(plan)
@@ -385,6 +388,17 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
 def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
     """Splits the SIMD lanes off an axis, padding it first where that is worth it."""
     kernel = plan.kernel
+    if axis not in kernel.outputs and size_of(axis) >= PEEL_LENGTH * lanes:
+        length = size_of(axis) // (PEEL_MULTIPLE * lanes) * PEEL_MULTIPLE * lanes
+        if length != size_of(axis) and can_peel(kernel, axis):
+            kernel.apply(Opt(OptOps.PEEL, reduction_number(kernel, axis), length))
+            plan.refresh()
+            axis, rest = (
+                next(r for r in kernel.axes if r.arg.id == i)
+                for i in (axis.arg.id, kernel.next_id - 1)
+            )
+            apply_vector(plan, rest, lanes)
+            axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     width, padded = widths(axis, lanes)
     if padded != size_of(axis):
         number = axis_number(kernel, axis)
@@ -575,6 +589,19 @@ def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
                         plan.refresh()
                         return True
     return False
+
+
+def order_for_hoisting(plan: Plan) -> None:
+    """Brings the loops that a reduction depends on outside of those that it does not.
+
+    why: inside of the others it would run again for each of their steps
+    """
+    kernel = plan.kernel
+    outer = hoist_axes(kernel)
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if outer and all(map(kernel.may_reorder, loops)):
+        uses = {r: sum(r in u.ranges for u in kernel.reduces) for r in loops}
+        set_order(kernel, sorted(loops, key=lambda r: -uses[r]))
 
 
 def hoist_axes(kernel: Kernel) -> set[UOp]:

@@ -152,6 +152,8 @@ class Kernel:
             self.block(axis, opt.arg)
         elif opt.op is OptOps.OVERLAP:
             self.overlap(axis, opt.arg)
+        elif opt.op is OptOps.PEEL:
+            self.peel(axis, opt.arg)
         else:
             if opt.op is OptOps.STAGE:
                 self.staged = self.next_id
@@ -191,6 +193,28 @@ class Kernel:
         if is_output:
             self.outputs = new_outputs
         self.rewrite({axis: whole}, {axis: parts})
+
+    def peel(self, axis: UOp, length: int) -> None:
+        """Two reductions instead of one: over the first `length` steps, and over the others.
+
+        What is uneven in the second does not burden the first. Its axis is the newest.
+        """
+        size = axis.src[0]
+        if size.op is not Ops.CONST or not 0 < length < size.arg or not can_peel(self, axis):
+            raise KernelOptError(f"peel: {length} steps of the axis of {size!r}")
+        old = next(u for u in self.reduces if axis in u.src[1:])
+        first = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(length),), axis.arg)
+        others = {r: self.new_range(r.src[0], r.arg.kind) for r in old.src[1:] if r is not axis}
+        rest = self.new_range(size.arg - length, AxisType.REDUCE)
+        value = substitute(old.src[0], {axis: first})
+        closed = [first if r is axis else r for r in old.src[1:]]
+        main = UOp(Ops.REDUCE, old.dtype, (value, *closed), old.arg)
+        value = substitute(
+            old.src[0], {**others, axis: index_alu(Ops.ADD, rest, UOp.index_const(length))}
+        )
+        closed = [rest if r is axis else others[r] for r in old.src[1:]]
+        tail = UOp(Ops.REDUCE, old.dtype, (value, *closed), old.arg)
+        self.sink = substitute(self.sink, {old: main.alu(old.arg.op, tail)})
 
     def overlap(self, axis: UOp, lanes: int) -> None:
         """`axis` -> `min(outer * lanes, size - lanes) + inner`, `inner` lanes of an output axis.
@@ -313,6 +337,12 @@ class Kernel:
         self.outputs = [new if r is axis else r for r in self.outputs]
         self.rewrite({axis: new})
         return new
+
+
+def can_peel(kernel: Kernel, axis: UOp) -> bool:
+    """Whether one reduction alone runs over an axis, and no other depends on it."""
+    mine = [u for u in kernel.reduces if axis in u.src[1:]]
+    return len(mine) == 1 and not any(axis in u.ranges for u in kernel.reduces if u is not mine[0])
 
 
 def can_overlap(kernel: Kernel) -> bool:

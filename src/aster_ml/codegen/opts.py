@@ -28,13 +28,14 @@ class OptOps(Enum):
     OVERLAP = "OVERLAP"  # UPCAST that need not divide: the last lanes start early, and run twice
     PADTO = "PADTO"  # the axis grows to a multiple; what is beyond its end is masked
     SWAP = "SWAP"  # two output axes change places
+    PEEL = "PEEL"  # so many steps of a reduction on their own, and the rest on its own
     BLOCK = "BLOCK"  # strips of a reduction run outside of the outputs, which add up in memory
     TC = "TC"  # a tile for tensor cores
     GROUPTOP = "GROUPTOP"  # GROUP: which elements each work-item has makes no difference here
 
 
 OF_REDUCTIONS = frozenset(
-    {OptOps.UNROLL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.STAGE, OptOps.BLOCK}
+    {OptOps.UNROLL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.STAGE, OptOps.BLOCK, OptOps.PEEL}
 )
 
 
