@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from aster_ml.config import Context
+from aster_ml.config import Context, getenv
 from aster_ml.device import Device
+from aster_ml.downloads import fetch
 from aster_ml.dtype import dtypes
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.jit import TinyJit
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp, Variable
 
-__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "UOp", "Variable", "dtypes"]
+__all__ = [
+    "Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "UOp", "Variable", "dtypes",
+    "fetch", "getenv",
+]  # fmt: skip
 __version__ = "0.1.0"

@@ -7,6 +7,7 @@ their stage into their key (`stage_key`), so a changed setting can never give a 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -53,6 +54,12 @@ class Setting:
 
     def __repr__(self) -> str:
         return f"{self.name}={self.value!r}"
+
+
+@functools.cache
+def getenv(key: str, default: Any = 0) -> Any:
+    """The environment's value in the type of the default; read once."""
+    return type(default)(os.environ.get(key, default))
 
 
 def parse_value(text: str | None, default: int | str, name: str) -> int | str:
@@ -148,6 +155,9 @@ BEAM = Setting(
     ("codegen",),
 )
 BEAM_SECONDS = Setting("BEAM_SECONDS", 20, "Most seconds that a search takes for one kernel.")
+IGNORE_BEAM_CACHE = Setting(
+    "IGNORE_BEAM_CACHE", 0, "1 searches anew what a search has found before."
+)
 CACHEDIR = Setting("CACHEDIR", "", "Folder of the disk cache; empty means the platform's own.")
 CACHE = Setting("CACHE", 1, "0 neither reads nor writes the disk cache.")
 SPLIT_REDUCE = Setting(

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from aster_ml.device import Buffer, Device
+from aster_ml.downloads import fetch
 from aster_ml.dtype import DTypeLike, dtypes, to_dtype
 from aster_ml.engine import storage
 from aster_ml.engine.explain import explain_schedule
@@ -117,6 +118,16 @@ class Tensor(
             raise TypeError("iteration over a Tensor without axes")
         for i in range(self.shape[0]):
             yield self[i]
+
+    @classmethod
+    def from_url(cls, url: str, gunzip: bool = False, **kwargs: Any) -> Self:
+        """The bytes of a file from the net, which is kept in the cache folder.
+
+        `kwargs` are those of `Tensor`; without a device the file itself is the memory (DISK).
+
+        Raises: DownloadError when the file is neither in the cache nor to be had.
+        """
+        return cls(fetch(url, gunzip=gunzip), **kwargs)
 
     # computing
 

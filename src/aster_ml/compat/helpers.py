@@ -22,7 +22,7 @@ from tqdm import tqdm, trange
 from aster_ml.config import DEBUG, JIT, SETTINGS, Context, Setting, getenv
 from aster_ml.downloads import fetch
 from aster_ml.engine.counters import GlobalCounters
-from aster_ml.errors import ArgumentError, DownloadError
+from aster_ml.errors import ArgumentError
 from aster_ml.helpers import (
     all_int,
     all_same,
@@ -62,16 +62,18 @@ WIN = sys.platform == "win32"
 CI = bool(os.environ.get("CI"))
 
 
-def ContextVar(key: str, default: int | str) -> Setting:
+def ContextVar(key: str, default_value: int | str) -> Setting:
     """A setting of a program's own, read from the environment and scoped by `Context`.
 
     Raises: ArgumentError for a name that is taken, and for a default that is no number or text.
     """
     if key in SETTINGS:
         raise ArgumentError(f"ContextVar: there is a setting {key} already; choose another name")
-    if not isinstance(default, (int, float, str)):
-        raise ArgumentError(f"ContextVar {key}: the default {default!r} is no number and no text")
-    return Setting(key, default, "Declared by a program.")
+    if not isinstance(default_value, (int, float, str)):
+        raise ArgumentError(
+            f"ContextVar {key}: the default {default_value!r} is no number and no text"
+        )
+    return Setting(key, default_value, "Declared by a program.")
 
 
 class Timing(contextlib.ContextDecorator):

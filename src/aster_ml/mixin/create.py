@@ -180,7 +180,6 @@ class CreateMixin(Handle):
         cls,
         n: int,
         m: int | None = None,
-        *,
         dtype: DTypeLike | None = None,
         device: str | None = None,
         requires_grad: bool | None = None,

@@ -1,4 +1,4 @@
-"""Tensors and kernels that are written by hand.
+"""Tensors and kernels that are written by hand, and functions as graphs over parameters.
 
 Receives tensors and a function that builds a kernel over placeholders for them; gives tensors of
 what the kernel leaves in each. How a kernel is built stands in `mixin/kernel`, what becomes of it
@@ -8,21 +8,85 @@ in `compat/translate`, when it runs in `engine/calls`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from aster_ml.compat.translate import translate
+from aster_ml.dtype import dtypes
 from aster_ml.engine.calls import new_calls
 from aster_ml.engine.multi import parts
-from aster_ml.errors import ArgumentError, DeviceError
+from aster_ml.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from aster_ml.helpers import prod
 from aster_ml.mixin.handle import Flag, Handle, either_flag
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import CallArg
+from aster_ml.uop.ops import CallArg, Ops
+
+
+def argument(param: UOp, tensors: tuple[Any, ...]) -> UOp:
+    """What stands in the place of a parameter, as one row."""
+    slot, size = param.arg.slot, param.arg.size
+    if slot >= len(tensors):
+        raise ArgumentError(f"call: parameter {slot} of {len(tensors)} tensors; there is none")
+    given = tensors[slot]
+    if given.dtype is not param.dtype:
+        raise DTypeError(
+            f"call: parameter {slot} is {param.dtype.name}, the tensor {given.dtype.name}; cast it"
+        )
+    if prod(given.shape) != size:
+        raise ShapeError(
+            f"call: parameter {slot} has {size} elements, the tensor {show_shape(given.shape)}; "
+            "equally many are wanted"
+        )
+    row: UOp = given.uop.reshape((size,))
+    return row
 
 
 class CustomMixin(Handle):
     """Hand-written kernels."""
 
     __slots__ = ()
+
+    def as_param(self, slot: int) -> Self:
+        """Parameter `slot` of a function, of our shape, dtype and device; see `call`."""
+        size = prod(self.shape)
+        if not isinstance(size, int):
+            raise ShapeError(f"as_param: {show_shape(self.shape)} has a symbolic size")
+        if not isinstance(self.device, str):
+            raise DeviceError("as_param: of a tensor on several devices; one is wanted")
+        param = UOp.param(slot, size, self.dtype, self.device)
+        return self.from_uop(param.reshape(self.shape), self._requires_grad)
+
+    def call(self, *lst: Any, fxn: Any, grad_fxn: Callable[..., Any] | None = None) -> Self:
+        """The value of `fxn`, a tensor made of parameters, for self and the others in their places.
+
+        `Tensor.call(a, b, fxn=a.as_param(0) @ b.as_param(1))` is `a @ b`. Its gradients are those
+        of `fxn`, unless `grad_fxn(gradient, call)` gives a gradient node for each of the tensors,
+        or None; `call.src` are the value and the tensors.
+
+        Raises: ArgumentError for a parameter without a tensor; ShapeError or DTypeError for one of
+        another size or dtype.
+        """
+        tensors = (self, *lst)
+        body: UOp = fxn.uop if isinstance(fxn, Handle) else fxn
+        if not isinstance(body, UOp):
+            raise ArgumentError(f"call: fxn is {fxn!r}; a tensor of as_param(...) is wanted")
+        arguments = {u: argument(u, tensors) for u in toposort(body) if u.op is Ops.PARAM}
+        value = substitute(body, arguments)
+        flag: Flag = False
+        for t in tensors:
+            flag = either_flag(flag, t._requires_grad)
+        if grad_fxn is None:
+            return self.from_uop(value, flag)
+        asked = grad_fxn
+
+        def gradients(gradient: UOp, call: UOp) -> tuple[Any, ...]:
+            return (None, *asked(gradient, call))
+
+        # A kernel that does nothing, and hands its first source on.
+        nothing = UOp(Ops.SINK, dtypes.void, ())
+        sources = (value, *[t.uop for t in tensors])
+        return self.from_uop(new_calls(sources, CallArg(nothing, (), 0, gradients))[0], flag)
 
     def custom_kernel(
         self, *lst: Any, fxn: Callable[..., UOp], grad_fxn: Callable[..., Any] | None = None

@@ -462,12 +462,15 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         drawn = draw(self.shape, device=self.device[0], **kwargs)
         return self.from_uop(drawn.uop.shard(self.device), flag)
 
-    def randn_like(self, dtype: DTypeLike | None = None, **kwargs: Any) -> Self:
+    def randn_like(
+        self, dtype: DTypeLike | None = None, requires_grad: bool | None = None, **kwargs: Any
+    ) -> Self:
         """`randn` with the shape, dtype and device of self unless given.
 
         Shapes: self [*s] -> [*s].
         """
         kwargs["dtype"] = self.dtype if dtype is None else dtype
+        kwargs["requires_grad"] = requires_grad
         if self.device.__class__ is tuple:
             return self.drawn_on_each("randn_like", self.randn, kwargs)
         kwargs.setdefault("device", self.device)

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from aster_ml.downloads import write_atomically
 from aster_ml.errors import DownloadError
-from aster_ml.nn.fileio import write_atomically
 from aster_ml.runtime.object_cache import cache_folder
 
 TIMEOUT_S = 30

@@ -6,7 +6,6 @@ and never knows whether its bytes lie in a file or in memory.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 import os
@@ -72,23 +71,6 @@ def view_bytes(t: Tensor, begin: int, end: int, dtype: Any, shape: tuple[int, ..
     if begin == end:
         return Tensor.empty(*shape, dtype=dtype, device=t.device)
     return t.shrink(((begin, end),)).bitcast(dtype).reshape(shape)
-
-
-def write_atomically(path: pathlib.Path, write: Callable[[Any], None]) -> None:
-    """Call `write` with a new file beside `path`, then give it that name in one step."""
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"no folder {str(path.absolute().parent)!r} to write to")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        raise
 
 
 class TensorIO(io.RawIOBase):

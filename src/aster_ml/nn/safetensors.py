@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from aster_ml import Tensor, dtypes
+from aster_ml.downloads import write_atomically
 from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.helpers import prod
 from aster_ml.mixin.handle import check_tensor
@@ -28,7 +29,6 @@ from aster_ml.nn.fileio import (
     byte_count,
     read_bytes,
     view_bytes,
-    write_atomically,
 )
 
 NAMES = {

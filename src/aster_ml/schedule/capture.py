@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from aster_ml.dtype import dtypes
-from aster_ml.errors import BindError
+from aster_ml.errors import ArgumentError, BindError
 from aster_ml.mixin.symbol import two_values
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import BodyArg, Ops, ParamArg
@@ -63,6 +63,11 @@ def capture(
                 values[arg.name] = value
             new[u] = UOp(Ops.DEFINE_VAR, variable.dtype, (), arg)
         elif not u.src:
+            if op is Ops.PARAM:
+                raise ArgumentError(
+                    f"a value made of parameter {u.arg.slot} (as_param) has none of its own; "
+                    "give it to Tensor.call with the tensors that it is for"
+                )
             new[u] = u
         elif ready:
             src = tuple([new[s] for s in u.src])

@@ -1,0 +1,77 @@
+"""Files from the net, kept in the cache folder, and files written in one step.
+
+Receives an address; returns the path of a file. What is in a file, and checksums that somebody has
+published, belong elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import pathlib
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aster_ml.errors import DownloadError
+from aster_ml.runtime.object_cache import cache_folder
+
+TIMEOUT_S = 30
+
+
+def write_atomically(path: pathlib.Path, write: Callable[[Any], None]) -> None:
+    """Call `write` with a new file beside `path`, then give it that name in one step."""
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"no folder {str(path.absolute().parent)!r} to write to")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+
+
+def fetch(
+    url: str,
+    name: pathlib.Path | str | None = None,
+    subdir: str | None = None,
+    gunzip: bool = False,
+    allow_caching: bool = True,
+    headers: Mapping[str, str] | None = None,
+) -> pathlib.Path:
+    """The path of a file from the net, kept in the cache folder; a path of a local file is itself.
+
+    `name` is what it is kept as (a path where it has folders), `subdir` the folder for it there.
+
+    Raises: DownloadError when the file is neither in the cache nor to be had.
+    """
+    if "://" not in url:
+        return pathlib.Path(url)
+    folder = cache_folder()
+    if folder is None:
+        raise DownloadError(f"{url}: there is no home folder to keep it in; set CACHEDIR")
+    kept = str(name or hashlib.sha256(url.encode()).hexdigest() + (".gunzip" if gunzip else ""))
+    path = (
+        pathlib.Path(kept)
+        if name and "/" in kept
+        else (folder / "downloads" / (subdir or "") / kept)
+    )
+    if path.is_file() and allow_caching:
+        return path
+    try:
+        request = urllib.request.Request(url, headers=dict(headers or {}))
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            data = answer.read()
+    except (OSError, ValueError) as error:
+        raise DownloadError(f"{url} could not be downloaded: {error}") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = gzip.decompress(data) if gunzip else data
+    write_atomically(path, lambda file: file.write(content))
+    return path
