@@ -23,6 +23,7 @@ from aster_ml.engine.search import Found, Search, Worker, WorkerError
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.text import to_text
+from tools import search_gains
 
 TARGET = Target("CPU", "llvm", arch="example", vector_bits=256, vector_registers=16, threads=2)
 
@@ -135,6 +136,38 @@ def test_wider_beam_and_unfit_records_are_searched_again(monkeypatch: pytest.Mon
             text = search.record_text(ast, target, beam, Found(old, 1.0, 2.0, 5))
             search.keep(name, search.Record(beam, old), text)
             assert search.find_opts(ast, "CPU", target) == better
+
+
+def test_records_are_searched_again_when_they_are_to_be_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ast, target = kernel_of(product()), Device["CPU"].target
+    better = (Opt(OptOps.UPCAST, 1, 4),)
+    monkeypatch.setattr(Search, "run", lambda self, width: Found(better, 1.0, 2.0, 9))
+    with Context(BEAM=1):
+        name = search.record_name(ast, target)
+        search.keep(name, search.Record(1, ()), "beam 1\nopts \n")
+        assert search.find_opts(ast, "CPU", target) == ()
+        with Context(IGNORE_BEAM_CACHE=1):
+            assert search.find_opts(ast, "CPU", target) == better
+        assert search.find_opts(ast, "CPU", target) == better
+        record = search.look_up(name)
+    assert record is not None
+    assert record.gain == 2.0
+    assert record.default == tuple(schedule_kernel(ast, target).applied)
+
+
+def test_tool_names_defaults_that_a_search_beats(cache_folder: Path) -> None:
+    folder = cache_folder / "schedules"
+    folder.mkdir()
+    head = "beam 2\nopts UPCAST(0,4)\nmicroseconds 10.0\ndefault_opts \n"
+    for name, default in (("slow", 14.0), ("good", 10.2)):
+        text = f"{head}default_microseconds {default}\n\n%0 = CONST int 1\n"
+        (folder / f"{name}.txt").write_text(text)
+    (folder / "other.txt").write_text("of somebody else")
+    [line] = search_gains.lines(cache_folder, least=1.05)
+    assert line == "1.40x  14.0 us -> 10.0 us  plain loops -> UPCAST(0,4)  slow.txt"
+    assert len(search_gains.lines(cache_folder, least=1.0)) == 2
 
 
 @pytest.mark.parametrize("text", ["", "beam many\nopts \n", "opts UPCAST(0,4)\n", "beam 2\nopts X"])

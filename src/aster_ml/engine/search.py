@@ -27,7 +27,16 @@ from typing import Any, NamedTuple
 from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.codegen.neighbours import applied, neighbours
 from aster_ml.codegen.opts import Opt, parse_opts
-from aster_ml.config import BEAM, BEAM_SECONDS, CACHE, DEBUG, DETERMINISTIC, SETTINGS, debug_shown
+from aster_ml.config import (
+    BEAM,
+    BEAM_SECONDS,
+    CACHE,
+    DEBUG,
+    DETERMINISTIC,
+    IGNORE_BEAM_CACHE,
+    SETTINGS,
+    debug_shown,
+)
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
@@ -233,10 +242,18 @@ class Search:
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of one kernel, as a file of text has it."""
+    """What is known of one kernel, as a file of text has it; times where it tells them."""
 
     beam: int
     opts: tuple[Opt, ...]
+    default: tuple[Opt, ...] = ()
+    microseconds: float = 0.0
+    default_microseconds: float = 0.0
+
+    @property
+    def gain(self) -> float:
+        """How many times faster than the default schedule."""
+        return self.default_microseconds / self.microseconds if self.microseconds else 1.0
 
 
 # Without a disk cache, what this process has found.
@@ -266,8 +283,8 @@ def record_text(ast: UOp, target: Target, width: int, found: Found) -> str:
         f"beam {width}\n"
         f"opts {' '.join(map(repr, found.opts))}\n"
         f"microseconds {found.microseconds:.2f}\n"
-        f"default opts {default}\n"
-        f"default microseconds {found.default_microseconds:.2f}\n"
+        f"default_opts {default}\n"
+        f"default_microseconds {found.default_microseconds:.2f}\n"
         f"target {target.key}\n\n"
         f"{to_text(ast)}\n"
     )
@@ -278,7 +295,13 @@ def read_record(text: str) -> Record | None:
     head = text.split("\n\n", 1)[0]
     values = {key: rest for key, _, rest in (line.partition(" ") for line in head.splitlines())}
     try:
-        return Record(int(values["beam"]), parse_opts(values["opts"]))
+        return Record(
+            int(values["beam"]),
+            parse_opts(values["opts"]),
+            parse_opts(values.get("default_opts", "")),
+            float(values.get("microseconds", 0.0)),
+            float(values.get("default_microseconds", 0.0)),
+        )
     except (KeyError, ValueError):
         return None
 
@@ -325,7 +348,7 @@ def find_opts(ast: UOp, device: str, target: Target) -> tuple[Opt, ...] | None:
     """The fastest Opts that are known, or that a search finds now; None for the default ones."""
     name = record_name(ast, target)
     width = int(BEAM.value)
-    known = look_up(name)
+    known = None if IGNORE_BEAM_CACHE else look_up(name)
     if known is not None and known.beam >= width and applied(ast, target, known.opts) is not None:
         return known.opts
     start = time.monotonic()
