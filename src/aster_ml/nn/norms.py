@@ -15,7 +15,7 @@ def affine_pair(shape: tuple[int, ...] | int, affine: bool) -> tuple[Tensor | No
     """Scale (ones) and offset (zeros) of a normalisation, or no such tensors."""
     if not affine:
         return None, None
-    return Tensor.ones(shape).contiguous(), Tensor.zeros(shape).contiguous()
+    return Tensor.ones(shape), Tensor.zeros(shape)
 
 
 def scale_channels(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -49,12 +49,10 @@ class BatchNorm:
     ) -> None:
         self.eps, self.track_running_stats, self.momentum = eps, track_running_stats, momentum
         self.weight, self.bias = affine_pair(sz, affine)
-        self.num_batches_tracked = Tensor.zeros(
-            dtype=dtypes.int64, requires_grad=False
-        ).contiguous()
+        self.num_batches_tracked = Tensor.zeros(dtype=dtypes.int64, requires_grad=False)
         if track_running_stats:
-            self.running_mean = Tensor.zeros(sz, requires_grad=False).contiguous()
-            self.running_var = Tensor.ones(sz, requires_grad=False).contiguous()
+            self.running_mean = Tensor.zeros(sz, requires_grad=False)
+            self.running_var = Tensor.ones(sz, requires_grad=False)
 
     def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and biased variance to normalise `x` with, one value a channel."""
