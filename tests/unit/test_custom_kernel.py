@@ -508,5 +508,49 @@ def test_opts_by_hand() -> None:
     np.testing.assert_array_equal(run("CPU", 0, doubled, (32,), a), a * 2)
     program = get_program(doubled(UOp.placeholder((32,), dtypes.float32, 0),
                                   UOp.placeholder((32,), dtypes.float32, 1)), "CPU")  # fmt: skip
-    assert program.applied_opts == (Opt(OptOps.UPCAST, 0, 4),)
+    assert [(opt.axis, opt.arg) for opt in program.applied_opts] == [(0, 4)]
     assert program.name == "doubled"
+
+
+def test_a_schedule_comes_after_the_kernels_that_it_needs() -> None:
+    a = floats(3)
+    x = Tensor.empty(3).custom_kernel(Tensor(a), Tensor(a) + 1, fxn=add)[0]
+    items = (x * 2).schedule()
+    for item in items:
+        item.lower()
+        item.run()
+    assert len(items) == 1
+    np.testing.assert_array_equal((x * 2).numpy(), (a + (a + 1)) * 2)
+    assert not Tensor.empty(3).custom_kernel(Tensor(a), Tensor(a), fxn=add)[0].schedule()
+
+
+def test_old_and_new_content_at_once() -> None:
+    x = Tensor([1.0, 2, 3]).contiguous().realize()
+    assert (x * 10 + x.custom_kernel(fxn=add_one)[0]).tolist() == [12, 23, 34]
+
+
+def test_in_place_in_a_jitted_function() -> None:
+    @TinyJit
+    def step(memory: Tensor) -> Tensor:
+        return memory.custom_kernel(fxn=add_one)[0].realize()  # type: ignore[no-any-return]
+
+    memory = Tensor.zeros(4).contiguous().realize()
+    for turn in range(1, 6):
+        assert step(memory).tolist() == [turn] * 4
+    assert memory.tolist() == [5] * 4
+
+
+def test_results_are_tensors_like_others() -> None:
+    a = floats(4)
+    x = Tensor.empty(4).custom_kernel(Tensor(a), Tensor(a), fxn=add)[0]
+    x[1] = 7.0
+    x.assign(x + 1)
+    wanted = 2 * a
+    wanted[1] = 7.0
+    np.testing.assert_array_equal(x.numpy(), wanted + 1)
+    assert (
+        Tensor.empty(0).custom_kernel(Tensor.empty(0), Tensor.empty(0), fxn=add)[0].tolist() == []
+    )
+    with pytest.raises(ShapeError, match="symbolic"):
+        part = Tensor.empty(8)[: UOp.variable("n", 1, 8).bind(3)]
+        part.custom_kernel(fxn=add_one)

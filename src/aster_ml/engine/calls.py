@@ -8,6 +8,7 @@ beforehand.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterable
 
@@ -16,7 +17,7 @@ from aster_ml.engine.launch import run_schedule
 from aster_ml.engine.multi import parts
 from aster_ml.helpers import prod
 from aster_ml.schedule.split import Schedule, Slot, Step
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import reaches, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import CallArg, Ops
 
@@ -69,7 +70,12 @@ def run_call(
     kept = {places[i].base for i in written if storage.buffer_of(places[i].base).is_allocated()}
     if kept:
         late = readers(kept, siblings)
-        if late:
+        if any(reaches(u, siblings.__contains__) for u in late):
+            # Somebody wants the old content and the new one at once: the kernel gets a copy.
+            for i in written:
+                if places[i].base in kept:
+                    places[i] = realize([copied(places[i])])[0]
+        elif late:
             realize(late)
     buffers = [storage.buffer_of(p.base) for p in places]
     if arg.kernel.src:
@@ -77,15 +83,23 @@ def run_call(
             Slot(b.size, p.dtype, b.device)
             for p, b in zip([places[i] for i in arg.slots], [buffers[i] for i in arg.slots])
         ]
-        step = Step("kernel", tuple(range(len(slots))), arg.kernel, str(call.device))
         local = frozenset([k for k, i in enumerate(arg.slots) if i in written])
-        schedule = Schedule([step], slots, len(slots), local, local)
+        schedule = schedule_of(arg.kernel, tuple(slots), str(call.device), local)
         arguments = [buffers[i] for i in arg.slots]
         run_schedule(schedule, arguments, dict(arg.values), [places[i].base for i in arg.slots])
         storage.note_overwritten([buffers[i] for i in written])
     for u in siblings:
         storage.set_stand_in(u, places[u.arg.output], buffers)
         PENDING.discard(u)
+
+
+@functools.lru_cache(maxsize=1000)
+def schedule_of(
+    kernel: UOp, slots: tuple[Slot, ...], device: str, written: frozenset[int]
+) -> Schedule:
+    """The schedule of one kernel: the same object for the same memory sizes."""
+    step = Step("kernel", tuple(range(len(slots))), kernel, device)
+    return Schedule([step], list(slots), len(slots), written, written)
 
 
 def written_slots(arg: CallArg) -> set[int]:
@@ -120,8 +134,11 @@ def memory_for(source: UOp, written: bool) -> UOp:
         x = found
     if is_whole(x) or (not written and x.op is Ops.AFTER):
         return x
-    if not written:
-        return UOp(Ops.CONTIGUOUS, x.dtype, (x,))
+    return copied(x) if written else UOp(Ops.CONTIGUOUS, x.dtype, (x,))
+
+
+def copied(x: UOp) -> UOp:
+    """A value in memory that no other node has."""
     buffer = UOp.new_buffer(str(x.device), prod(x.shape), x.dtype)
     view = buffer if x.shape == buffer.shape else buffer.reshape(x.shape)
     return view.after(view.store(x))

@@ -205,6 +205,8 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
 
 def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     """The schedule of what these nodes need, or None when all are memory already."""
+    if PENDING:
+        run_pending(nodes, realize_uops, readers_but)
     request = Request(nodes)
     if not request.fresh and not request.assigns:
         return None
@@ -253,8 +255,6 @@ def realize_uops(nodes: list[UOp]) -> list[UOp]:
         return found
     if RECORDER and RECORDER[-1].outside:
         realize_outside(nodes)
-    if PENDING:
-        run_pending(nodes, realize_uops, readers_but)
     prepared = prepare(nodes)
     if prepared is not None:
         request, captured, schedule = prepared

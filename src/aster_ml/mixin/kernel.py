@@ -15,6 +15,7 @@ from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import AddrSpace, DType, DTypeLike, PtrDType, dtypes, to_dtype
 from aster_ml.errors import ArgumentError, IndexRangeError, ShapeError
 from aster_ml.helpers import prod
+from aster_ml.uop.infer import show_shape
 from aster_ml.uop.ops import Ops, ParamArg, ReduceArg, ScratchArg
 from aster_ml.uop.python_text import python_text
 
@@ -73,7 +74,10 @@ class KernelMixin:
         """Argument `slot` of a kernel, of our shape and dtype."""
         shape = self.shape  # type: ignore[attr-defined]
         if not all(isinstance(s, int) for s in shape):
-            raise ShapeError(f"placeholder_like: a size of {shape} is symbolic; ints are wanted")
+            raise ShapeError(
+                f"placeholder_like: a size of {show_shape(shape)} is symbolic; a kernel is written "
+                "for fixed sizes, so shrink or copy the tensor to one first"
+            )
         return self.placeholder(shape, self.dtype, slot)
 
     @property
