@@ -57,8 +57,8 @@ def value_and_gradients(f: Function, layouts: Any, devices: tuple[str, ...]) -> 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_result_and_gradients_are_those_of_one_device(name: str) -> None:
     want = value_and_gradients(FUNCTIONS[name], None, ())
-    for devices, layouts in [(THREE, (a, b)) for a in LAYOUTS for b in LAYOUTS]:
-        got = value_and_gradients(FUNCTIONS[name], layouts, devices)
+    for layouts in ((0, None), (None, 1), (0, 1), (1, 0), (1, 1)):
+        got = value_and_gradients(FUNCTIONS[name], layouts, THREE)
         for g, w in zip(got, want, strict=True):
             np.testing.assert_allclose(g, w, rtol=2e-4, atol=2e-5, err_msg=str(layouts))
 
