@@ -169,7 +169,8 @@ SPLIT_REDUCE = Setting(
 FUSE = Setting(
     "FUSE",
     1,
-    "0 stores every reduction and every shared value; 1 lets the cost decide.",
+    "0 stores every reduction and every shared value; 1 lets the cost decide; 2 computes "
+    "values inside of the kernels that read them wherever that is possible.",
     ("schedule",),
 )
 MAX_KERNEL_NODES = Setting(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,6 +69,9 @@ class Context(contextlib.ContextDecorator):
             for name, value in values.items()
             if name in config.SETTINGS or name not in WITHOUT_COUNTERPART
         }
+        if "PCONTIG" in values:
+            # Past 1, values are computed in the loops of their readers, however often that is.
+            self.values["FUSE"] = 2 if int(values["PCONTIG"]) > 1 else 1
         self.open: list[Any] = []
 
     def __enter__(self) -> None:
@@ -249,7 +253,7 @@ def values_of(name: str) -> dict[str, Any]:
         "CPU_LVP": 0,
         "AMD_LLVM": 0,
         "EMULATE": Unset(),
-        "PCONTIG": 0,
+        "PCONTIG": types.SimpleNamespace(value=0),
         "TC_SELECT": -1,
         "TC_OPT": 0,
         "SPLIT_REDUCEOP": config.SPLIT_REDUCE,

@@ -314,3 +314,18 @@ def test_repeats_that_a_dtype_cannot_count_are_added() -> None:
     assert x.sum(dtype="half").item() == 750.0
     small = Tensor([3], dtype="uint8").realize().expand(300)
     assert small.sum(dtype="uint8").item() == 900 % 256
+
+
+def test_fuse_2_computes_reductions_where_they_are_read() -> None:
+    a, b, c = [Tensor.randn(16, 16).realize() for _ in range(3)]
+    want = a.numpy().astype(np.float64) @ b.numpy() @ c.numpy()
+    with Context(FUSE=2):
+        x = a @ b @ c
+        assert len(x.schedule()) == 1
+        y = (a @ b @ c).contiguous(arg=(Opt(OptOps.UPCAST, 2, 4), Opt(OptOps.UNROLL, 1, 4)))
+        assert len(y.schedule()) == 1
+        z = a.softmax().matmul(b).softmax()
+        z.realize()
+    np.testing.assert_allclose(x.numpy(), want, atol=1e-3)
+    np.testing.assert_allclose(y.numpy(), want, atol=1e-3)
+    np.testing.assert_allclose(z.numpy(), a.softmax().matmul(b).softmax().numpy(), atol=1e-5)

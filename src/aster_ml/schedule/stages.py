@@ -325,7 +325,7 @@ class StagePlanner:
             if is_row_major_view(u) or not self.divides(u, readings):
                 return False
             compute += 8
-        if compute == 0:
+        if compute == 0 or FUSE >= 2:
             return False
         if u.op is Ops.PAD and not any([self.reads_padding(u, r) for r in readings]):
             # What is below it is as large or smaller, and decides for itself.
@@ -459,6 +459,9 @@ class StagePlanner:
             return False
         if stored.size > int(MAX_KERNEL_NODES.value):
             return False
+        if FUSE >= 2:
+            stored.has_reduce = True
+            return True
         length = estimate(prod([u.src[0].shape[a] for a in u.arg.axes]))
         times = [max(volume(r.nest), 1) for r in readings]
         if max(times) * length > cost.SMALL_WORK:
