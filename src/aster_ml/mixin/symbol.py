@@ -154,26 +154,28 @@ class SymbolMixin:
         if self.op is Ops.CONST:
             return self.const_like(self.arg // v) if self.arg % v == 0 else None
         if self.op is Ops.ADD:
-            x, y = [s.divides(v) for s in self.src]
-            return None if x is None or y is None else x + y  # type: ignore[no-any-return]
+            parts: list[Self | None] = [s.divides(v) for s in self.src]
+            x, y = parts
+            return None if x is None or y is None else x.alu(Ops.ADD, y)
         if self.op is Ops.MUL:
-            x, y = self.src
-            for part, other in ((x, y), (y, x)):
-                if (found := part.divides(v)) is not None:
-                    return found * other  # type: ignore[no-any-return]
+            first, second = self.src
+            for part, other in ((first, second), (second, first)):
+                found: Self | None = part.divides(v)
+                if found is not None:
+                    return found.alu(Ops.MUL, other)
         return None
 
     def divide_exact(self, v: Any) -> Self | None:
         """It divided by `v`, a number or a node that stands in it as a factor; None otherwise."""
         if not isinstance(v, int):
+            result = self.const_like(1)
             if v is self:
-                return self.const_like(1)
+                return result
             if v.op is not Ops.CONST:
                 factors = self.split_uop(Ops.MUL)
                 if v not in factors:
                     return None
                 factors.remove(v)
-                result = self.const_like(1)
                 for f in factors:
                     result = result.alu(Ops.MUL, f)
                 return result

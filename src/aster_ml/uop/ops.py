@@ -268,8 +268,8 @@ class VarArg(NamedTuple):
     """Of DEFINE_VAR: inclusive bounds."""
 
     name: str
-    min: int
-    max: int
+    min: Any
+    max: Any
 
 
 class RangeArg(NamedTuple):
