@@ -554,3 +554,9 @@ def test_results_are_tensors_like_others() -> None:
     with pytest.raises(ShapeError, match="symbolic"):
         part = Tensor.empty(8)[: UOp.variable("n", 1, 8).bind(3)]
         part.custom_kernel(fxn=add_one)
+
+
+def test_nodes_of_tensors_take_kernels_too() -> None:
+    a = floats(5)
+    node = Tensor.empty(5).uop.custom_kernel(Tensor(a).uop, Tensor(a).uop, fxn=add)[0]
+    np.testing.assert_array_equal(Tensor(node).numpy(), 2 * a)

@@ -17,6 +17,7 @@ from aster_ml.engine.multi import parts
 from aster_ml.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from aster_ml.helpers import prod
 from aster_ml.mixin.handle import Flag, Handle, either_flag
+from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -40,6 +41,30 @@ def argument(param: UOp, tensors: tuple[Any, ...]) -> UOp:
         )
     row: UOp = given.uop.reshape((size,))
     return row
+
+
+def custom_nodes(
+    *nodes: UOp, fxn: Callable[..., UOp], grad_fxn: Callable[..., Any] | None = None
+) -> list[UOp]:
+    """What nodes are after a kernel that `fxn` writes has run on them: `Tensor.custom_kernel`."""
+    devices = {u.device for u in nodes if u.device is not None}
+    if len(devices) > 1:
+        raise DeviceError(
+            f"custom_kernel: the tensors are on {', '.join(sorted(map(str, devices)))}; "
+            "move them to one device"
+        )
+    # Of several devices, each runs it on its part.
+    kernel = fxn(*[parts(u)[0].placeholder_like(i) for i, u in enumerate(nodes)])
+    if not isinstance(kernel, UOp):
+        raise ArgumentError(
+            f"custom_kernel: fxn gives {kernel!r}; a sink is wanted, "
+            "C[i].store(x).end(i).sink(arg=KernelInfo(name=...))"
+        )
+    written = translate(kernel)
+    return new_calls(nodes, CallArg(written.ast, written.slots, 0, grad_fxn, written.values))
+
+
+ABOVE["custom_kernel"] = custom_nodes
 
 
 class CustomMixin(Handle):
@@ -101,22 +126,7 @@ class CustomMixin(Handle):
         Raises: ArgumentError for what is no kernel; DeviceError for tensors on several devices.
         """
         tensors = (self, *lst)
-        nodes = tuple([t.uop for t in tensors])
-        devices = {u.device for u in nodes if u.device is not None}
-        if len(devices) > 1:
-            raise DeviceError(
-                f"custom_kernel: the tensors are on {', '.join(sorted(map(str, devices)))}; "
-                "move them to one device"
-            )
-        # Of several devices, each runs it on its part.
-        kernel = fxn(*[parts(u)[0].placeholder_like(i) for i, u in enumerate(nodes)])
-        if not isinstance(kernel, UOp):
-            raise ArgumentError(
-                f"custom_kernel: fxn gives {kernel!r}; a sink is wanted, "
-                "C[i].store(x).end(i).sink(arg=KernelInfo(name=...))"
-            )
-        written = translate(kernel)
-        calls = new_calls(nodes, CallArg(written.ast, written.slots, 0, grad_fxn, written.values))
+        calls = custom_nodes(*[t.uop for t in tensors], fxn=fxn, grad_fxn=grad_fxn)
         flag: Flag = False
         for t in tensors:
             flag = either_flag(flag, t._requires_grad)

@@ -15,6 +15,7 @@ from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import AddrSpace, DType, DTypeLike, PtrDType, dtypes, to_dtype
 from aster_ml.errors import ArgumentError, IndexRangeError, ShapeError
 from aster_ml.helpers import prod
+from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.ops import Ops, ParamArg, ReduceArg, ScratchArg
 from aster_ml.uop.python_text import python_text
@@ -178,6 +179,11 @@ class KernelMixin:
         """Our value folded over these axes by `arg`."""
         arg = arg if isinstance(arg, ReduceArg) else ReduceArg(arg)
         return self.make(Ops.REDUCE, self.dtype, (self, *ranges), arg)
+
+    def custom_kernel(*src: Any, fxn: Any, grad_fxn: Any = None) -> list[Any]:
+        """What nodes of tensors are after a hand-written kernel has run on them."""
+        found: list[Any] = ABOVE["custom_kernel"](*src, fxn=fxn, grad_fxn=grad_fxn)
+        return found
 
     # lanes
 
