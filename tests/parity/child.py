@@ -1,9 +1,9 @@
 """Runs part of one reference test file in a process of its own and writes down each outcome.
 
 `python -m tests.parity.child DIR FILE RESULTS SHARD SHARDS [CHOSEN]`: every line of RESULTS is a
-list, ["start", id] before a test and [outcome, id, seconds, one line] after it, written at once, so that
-a crash loses one test. Tests that RESULTS already names are not run again; with CHOSEN, a file of
-`FILE::id` lines, only those of them are.
+list, ["start", id] before a test and [outcome, id, seconds, one line] after it, written at once, so
+that a crash loses one test. Tests that RESULTS already names are not run again; with CHOSEN, a file
+of `FILE::id` lines, only those of them are.
 """
 
 from __future__ import annotations
