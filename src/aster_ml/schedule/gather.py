@@ -99,4 +99,4 @@ def is_less(stored: UOp, found: UOp) -> bool:
     each = sum([cost.own_cost(u) for u in inner if u not in outer and u.dtype is not dtypes.index])
     before = sum([cost.own_cost(u) for u in toposort(stored.src[0])])
     numel, wanted = prod(stored.src[0].shape), prod(stored.shape)
-    return wanted * each <= numel * (before + cost.STORE_AND_LOAD) + cost.LAUNCH
+    return bool(wanted * each <= numel * (before + cost.STORE_AND_LOAD) + cost.LAUNCH)

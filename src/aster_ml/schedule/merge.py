@@ -11,9 +11,11 @@ touched at the element that is written: the loops then carry nothing from turn t
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from aster_ml.config import FUSE, MAX_KERNEL_NODES
+from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.split import Draft, Part, Read, Splitter
@@ -27,6 +29,8 @@ NEAR = 8
 MAX_SLOTS = 24
 # With less work than this two kernels are one even when they share nothing.
 TINY_WORK = 16
+# A reduction with more work runs in strips and tiles that are made for a single result.
+LARGE_WORK = 1 << 22
 # Operations of a large reduction, with what is done to its results, that leave its loops as they
 # would be without the latter.
 LONG_BODY = 16
@@ -53,8 +57,10 @@ class Group:
 class Merger:
     """State of merging the drafts of one schedule."""
 
-    def __init__(self, splitter: Splitter) -> None:
+    def __init__(self, splitter: Splitter, drafts: list[Draft]) -> None:
         self.splitter = splitter
+        # How many steps read a slot.
+        self.uses = Counter([slot for draft in drafts for slot in draft.read_slots])
         self.groups: list[Group] = []
         self.alike: dict[tuple[object, ...], list[Group]] = {}
         self.writer: dict[int, Group] = {}
@@ -113,6 +119,15 @@ class Merger:
         slot = self.splitter.read_of[at.src[0]][0]
         return not is_large(group) or 2 * self.size(slot) >= volume(group)
 
+    def stays_one_result(self, group: Group, new: Group) -> bool:
+        """Whether what the two make is one result: nobody else reads what the first makes."""
+        slots = list(group.writes)
+        return (
+            len(slots) == len(new.writes) == 1
+            and slots[0] >= self.splitter.n_args
+            and self.uses[slots[0]] == 1
+        )
+
     def try_merge(self, group: Group, new: Group, behind: list[Group]) -> Group | None:
         """The group with `new` in it; None where that cannot be, or does not pay."""
         others = [g.at for g in behind if g is not group]
@@ -128,6 +143,8 @@ class Merger:
             return None
         draft = group.draft
         draft.parts = parts
+        if new.draft.metadata:
+            draft.metadata = tuple(dict.fromkeys([*draft.metadata, *new.draft.metadata]))
         reads: dict[Read, None] = dict.fromkeys([*draft.reads, *new.draft.reads])
         draft.reads = list(reads)
         draft.kept = draft.kept or new.draft.kept
@@ -168,7 +185,10 @@ class Merger:
         if is_large(group) and group.has_reduce:
             # Its loops are arranged for its operands, and others of that size would be in the way.
             slots = [self.splitter.read_of[at.src[0]][0] for at in new.loads]
-            if any(self.size(s) * 8 > volume(group) for s in slots if s not in written):
+            sizes = [self.size(s) for s in slots if s not in written]
+            if any([n * 8 > volume(group) and n > cost.SMALL_WORK for n in sizes]):
+                return None
+            if group.work > LARGE_WORK and not self.stays_one_result(group, new):
                 return None
         if handed:
             values = substitute_all([p.value for p in made], handed)
@@ -183,14 +203,16 @@ def describe(group: Group) -> None:
     group.loads = {u.src[0]: u for u in order if u.op is Ops.LOAD}
     reduced = [u for u in order if u.op is Ops.REDUCE]
     group.has_reduce = bool(reduced)
-    group.nodes = sum([u.op in ELEMENTWISE or u.op is Ops.LOAD for u in order if u.dtype.itemsize])
+    group.nodes = sum(
+        [u.op in ELEMENTWISE or u.op is Ops.LOAD for u in order if u.dtype is not dtypes.index]
+    )
     ranges = {*draft.ranges, *[r for u in reduced for r in u.src[1:]]}
     group.work = prod([int(r.src[0].vmax) for r in ranges])
 
 
 def volume(group: Group) -> int:
     """Turns of the loops over the results."""
-    return prod([int(r.src[0].vmax) for r in group.draft.ranges])
+    return int(prod([int(r.src[0].vmax) for r in group.draft.ranges]))
 
 
 def is_large(group: Group) -> bool:
@@ -218,7 +240,7 @@ def merge_drafts(drafts: list[Draft], splitter: Splitter) -> list[Draft]:
     """The drafts with kernels merged, and without temporaries that nobody reads."""
     if not FUSE:
         return drafts
-    merger = Merger(splitter)
+    merger = Merger(splitter, drafts)
     for at, draft in enumerate(drafts):
         merger.add(at, draft)
     groups = sorted(merger.groups, key=lambda g: g.at)
