@@ -23,7 +23,6 @@ from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
 
 T = TypeVar("T")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,15 @@ def test_items_lists_and_pickles() -> None:
     assert y.device == TWO
     assert y.uop.axis == 1
     np.testing.assert_array_equal(y.numpy(), X)
+    node = pickle.dumps((x + 1).uop)
+    reading = (
+        "import pickle, sys; from aster_ml import Tensor; n = pickle.loads(sys.stdin.buffer.read())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{reading}; print(Tensor(n).sum().item())"],
+        input=node, capture_output=True, check=True,
+    )  # fmt: skip
+    assert float(done.stdout) == X.sum() + X.size
     assert "CPU:1" in repr(x)
 
 

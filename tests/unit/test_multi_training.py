@@ -109,6 +109,23 @@ def test_averages_lie_like_their_parameters() -> None:
     assert [part.shape for part in adam.v[0].uop.src] == [(2, 4), (2, 4)]
 
 
+def test_momentum_may_be_elsewhere() -> None:
+    results = []
+    for moved in (False, True):
+        w = Tensor(IMAGES[0][0, 0]).shard(TWO, 0).requires_grad_()
+        steps = nn.optim.SGD([w], momentum=0.9, nesterov=True)
+        if moved:
+            steps.b[0].to_("CPU")
+        with Tensor.train():
+            for _ in range(2):
+                steps.zero_grad()
+                (w * w).sum().backward()
+                steps.step()
+        assert w.device == TWO
+        results.append(w.numpy())
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("optimizer", [nn.optim.LAMB, nn.optim.AdamW])
 def test_averages_may_be_elsewhere(optimizer: Any) -> None:
     results = []

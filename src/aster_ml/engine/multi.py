@@ -9,14 +9,28 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from aster_ml.engine import storage
-from aster_ml.uop.node import UOp
 from aster_ml.uop.multi import parts_of
+from aster_ml.uop.node import REDUCERS, UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.sharding import MULTI_SEEN
 
 PARTS: weakref.WeakKeyDictionary[UOp, Sequence[UOp]] = weakref.WeakKeyDictionary()
+
+
+def reduce_multi(u: UOp) -> tuple[Any, ...]:
+    """How a MULTI is pickled: the process that reads it has to know that there is one."""
+    return restore_multi, (u.src, u.arg.axis)
+
+
+def restore_multi(src: tuple[UOp, ...], axis: int | None) -> UOp:
+    """A MULTI from what pickling wrote."""
+    return src[0].beside(src[1:], axis)
+
+
+REDUCERS[Ops.MULTI] = reduce_multi
 
 
 def parts(root: UOp) -> Sequence[UOp]:

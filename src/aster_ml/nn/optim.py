@@ -248,8 +248,11 @@ class SGD(Optimizer):
         """The gradient with its momentum."""
         if not self.momentum:
             return g
-        self.b[i].assign(self.b[i] * self.momentum + g)
-        return g + self.b[i] * self.momentum if self.nesterov else self.b[i]
+        b = self.b[i]
+        # The average may have been moved, to a device with more room.
+        b.assign(b * self.momentum + g.to(b.device))
+        here = b.to(g.device)
+        return g + here * self.momentum if self.nesterov else here
 
 
 class LARS(SGD):
