@@ -88,7 +88,7 @@ class RendererView:
 
     def __init__(self, backend: Backend) -> None:
         target = backend.target
-        self.backend = backend
+        self.language = target.language
         self.device = backend.name
         self.has_local = target.has_local
         self.has_shared = target.has_barrier

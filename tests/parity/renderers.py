@@ -11,8 +11,7 @@ class LanguageMeta(type):
     languages: tuple[str, ...] = ()
 
     def __instancecheck__(cls, renderer: Any) -> bool:
-        target = getattr(getattr(renderer, "backend", None), "target", None)
-        return target is not None and target.language in cls.languages
+        return getattr(renderer, "language", None) in cls.languages
 
 
 class CStyleLanguage(metaclass=LanguageMeta):
