@@ -284,7 +284,7 @@ class Kernel:
         size = size_of(axis)
         if size % length or not 0 < length < size:
             raise KernelOptError(f"block: strips of {length} do not share out {size} steps")
-        if self.overlaps or not can_block(self):
+        if not can_block(self):
             raise KernelOptError("block: one store of one sum in the sum's own dtype is wanted")
         (store,), (old,) = self.stores, self.reduces
         strip = self.new_range(size // length, AxisType.LOOP)
@@ -352,7 +352,8 @@ def can_overlap(kernel: Kernel) -> bool:
 
 def can_block(kernel: Kernel) -> bool:
     """Whether sums may lie in the output between strips of their reduction."""
-    if len(kernel.stores) != 1 or len(kernel.reduces) != 1:
+    # Lanes that run twice would add up twice.
+    if kernel.overlaps or len(kernel.stores) != 1 or len(kernel.reduces) != 1:
         return False
     (store,), (reduce,) = kernel.stores, kernel.reduces
     return (
