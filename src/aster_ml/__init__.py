@@ -9,10 +9,11 @@ from aster_ml.dtype import dtypes
 from aster_ml.engine.counters import GlobalCounters
 from aster_ml.jit import TinyJit
 from aster_ml.tensor import Tensor
+from aster_ml.trace import Metadata
 from aster_ml.uop.node import UOp, Variable
 
 __all__ = [
-    "Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "UOp", "Variable", "dtypes",
-    "fetch", "getenv",
+    "Context", "Device", "GlobalCounters", "Metadata", "Tensor", "TinyJit", "UOp", "Variable",
+    "dtypes", "fetch", "getenv",
 ]  # fmt: skip
 __version__ = "0.1.0"

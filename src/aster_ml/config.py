@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from aster_ml.errors import ArgumentError
@@ -23,7 +23,7 @@ class Setting:
     `affects` names the cached stages whose result depends on it: "schedule", "codegen", or none.
     """
 
-    __slots__ = ("affects", "default", "doc", "name", "value")
+    __slots__ = ("affects", "changed", "default", "doc", "name", "value")
 
     def __init__(
         self, name: str, default: int | str, doc: str, affects: tuple[str, ...] = ()
@@ -32,6 +32,8 @@ class Setting:
         self.default = default
         self.doc = doc
         self.affects = affects
+        # Called when `Context` has set another value.
+        self.changed: Callable[[], None] | None = None
         self.value: Any = parse_value(os.environ.get(name), default, name)
         SETTINGS[name] = self
 
@@ -95,11 +97,18 @@ def Context(**values: int | str) -> Iterator[None]:
     before = {name: SETTINGS[name].value for name in values}
     try:
         for name, value in values.items():
-            SETTINGS[name].value = value
+            set_value(SETTINGS[name], value)
         yield
     finally:
         for name, value in before.items():
-            SETTINGS[name].value = value
+            set_value(SETTINGS[name], value)
+
+
+def set_value(setting: Setting, value: Any) -> None:
+    """Gives a setting a value, and tells who wants to know."""
+    setting.value = value
+    if setting.changed is not None:
+        setting.changed()
 
 
 def stage_key(stage: str) -> tuple[Any, ...]:
@@ -127,6 +136,12 @@ DEBUG_FILTER = Setting(
 )
 DEV = Setting("DEV", "", "Default device: CPU, PYTHON, NULL, OPENCL; empty means CPU.")
 JIT = Setting("JIT", 1, "0 makes TinyJit call the function each time; 1 records and replays.")
+TRACEMETA = Setting(
+    "TRACEMETA",
+    0,
+    "1 notes on nodes and kernels which Tensor methods they come from; DEBUG=2 shows them.",
+    ("schedule",),
+)
 JIT_BATCH_SIZE = Setting(
     "JIT_BATCH_SIZE", 0, "Most kernels of the first native graph of a recording; 0 is no limit."
 )

@@ -56,7 +56,7 @@ ROWS: dict[str, Row] = {
     "tinygrad.tensor": Row(
         ("aster_ml.tensor",), "conversion of dtypes belongs to dtype",
         {"_to_np_dtype": names._to_np_dtype, "_from_np_dtype": names._from_np_dtype,
-         "Device": names.Device},
+         "_METADATA": programs.MetadataVar(), "Device": names.Device},
     ),
     "tinygrad.dtype": Row(
         ("aster_ml.dtype",), "Aster converts by way of NumPy; truncate is a function there",

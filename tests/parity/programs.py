@@ -11,6 +11,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from aster_ml import config, trace
 from aster_ml.allocator import Allocator
 from aster_ml.backend import Backend
 from aster_ml.codegen.lower import lower
@@ -131,6 +132,22 @@ class MultiGraphRunner(GraphRunner):
 
 class HCQGraph(GraphRunner):
     """A graph of hardware queues; no device of Aster has them."""
+
+
+class MetadataVar:
+    """The variable that has the call that is going on; who sets it wants calls to be noted.
+
+    The reference notes them always, Aster when TRACEMETA says so.
+    """
+
+    def set(self, value: Any) -> Any:
+        """Sets it, and turns noting on."""
+        config.set_value(config.TRACEMETA, 1)
+        return trace._METADATA.set(value)
+
+    def get(self) -> Any:
+        """The call that is going on."""
+        return trace._METADATA.get()
 
 
 class CompilerView:

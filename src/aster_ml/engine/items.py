@@ -317,6 +317,7 @@ def schedule_items(nodes: list[UOp]) -> tuple[list[UOp], list[ExecItem], dict[st
             ExecItem(
                 ast_of(step, buffers),
                 buffers,
+                step.metadata,
                 fixedvars=dict(captured.values),
                 step=step,
                 due=weakref.ref(due),

@@ -164,6 +164,7 @@ def report(compiled: Compiled, step: Step, seconds: float) -> None:
         f"{colored(f'{compiled.name:34s}', 'cyan')} arg {len(step.slots):2d} "
         f"mem {MEMORY.in_use() / 1e9:6.2f} GB tm {seconds * 1e6:10.2f} us "
         f"({e.ops / rate / 1e9:8.1f} GFLOP/s {e.mem / rate / 1e9:7.1f} GB/s)"
+        + "".join([f" {m.name}" for m in step.metadata])
     )
 
 

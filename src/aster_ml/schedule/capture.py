@@ -13,7 +13,7 @@ from typing import NamedTuple
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, BindError
 from aster_ml.mixin.symbol import two_values
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.ops import BodyArg, Ops, ParamArg
 
 
@@ -78,6 +78,8 @@ def capture(
                 new[u] = u if src == u.src else UOp(op, u.dtype, src, u.arg)
             if op is Ops.AFTER:
                 effects.append(u)
+            if METADATA.data and u in METADATA:
+                METADATA[new[u]] = METADATA[u]
         else:
             stored = replacement(u)
             if stored is not None and stored is not u:

@@ -21,7 +21,7 @@ from aster_ml.schedule.stages import StagePlanner, Stored, estimate_range, kept_
 from aster_ml.uop.graph import substitute, substitute_all, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
-from aster_ml.uop.node import UOp, need
+from aster_ml.uop.node import METADATA, UOp, need
 from aster_ml.uop.ops import (
     MOVEMENT,
     AxisType,
@@ -60,6 +60,8 @@ class Step:
     device: str = ""
     offset: int = 0
     nbytes: int = 0
+    # Calls of Tensor methods that it comes from, while TRACEMETA is set.
+    metadata: tuple[Any, ...] = ()
 
 
 @dataclass(eq=False)
@@ -111,6 +113,7 @@ class Draft:
     alone: bool = False
     kept: bool = False
     info: KernelArg | None = None
+    metadata: tuple[Any, ...] = ()
 
     @property
     def read_slots(self) -> set[int]:
@@ -337,8 +340,18 @@ class Splitter:
         asked = u.src[1] if u.op is Ops.STORE else u
         if asked.op is Ops.CONTIGUOUS and asked.arg is not None:
             draft.alone, draft.info = True, KernelArg(opts=asked.arg)
+        if METADATA.data:
+            draft.metadata = self.metadata_of(u)
         draft.kept = asked.op is Ops.CONTIGUOUS
         self.drafts.append(draft)
+
+    def metadata_of(self, root: UOp) -> tuple[Any, ...]:
+        """The calls whose nodes are computed in the kernel that stores `root`."""
+        found = dict.fromkeys(METADATA.get(root) or ())
+        for u, readings in self.planner.readings.items():
+            if u not in self.planner.stored and any([r.root is root for r in readings]):
+                found.update(dict.fromkeys(METADATA.get(u) or ()))
+        return tuple(found)
 
     def close(self, draft: Draft) -> Step:
         """The step of a draft; of a kernel, its graph with buffers and ranges numbered."""
@@ -368,7 +381,8 @@ class Splitter:
             ends.append(at.store(value, inside).end(*draft.ranges))
         sink = UOp(Ops.SINK, dtypes.void, tuple(ends), draft.info)
         ast = canonical(sink, list(draft.ranges))
-        return Step("kernel", tuple(number), ast, draft.step.device)
+        kept = draft.metadata
+        return Step("kernel", tuple(number), ast, draft.step.device, metadata=kept)
 
     def check_in_place(
         self, u: UOp, read: UOp, flat: UOp, after: frozenset[UOp], target_after: frozenset[UOp]

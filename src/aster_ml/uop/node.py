@@ -57,6 +57,8 @@ NOOP, VCONST = Dialect.NOOP, Dialect.VCONST
 NODES: dict[Any, weakref.ref[UOp]] = {}
 UNSET: Any = object()
 BUFFER_IDS = itertools.count()
+# Which calls of a user's made a node, filled while TRACEMETA is set.
+METADATA: weakref.WeakKeyDictionary[UOp, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 # How nodes of some ops are pickled; set by the layer that knows what else belongs to them.
 REDUCERS: dict[Ops, Callable[[UOp], tuple[Any, ...]]] = {}
 
@@ -182,6 +184,11 @@ class UOp(
             f"{self.render(False)} may be true or false (it lies between {low} and {high}); "
             "use `resolve` with a default, or bind the variable"
         )
+
+    @property
+    def metadata(self) -> tuple[Any, ...] | None:
+        """The calls of Tensor methods that made the node, while TRACEMETA is set."""
+        return METADATA.get(self)
 
     # inferred
 

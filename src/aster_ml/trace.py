@@ -1,0 +1,134 @@
+"""Which of a user's calls a kernel comes from: names of Tensor methods on nodes and kernels.
+
+With TRACEMETA=1 the methods of Tensor are wrapped: what the outermost call has built carries its
+name from then on (`UOp.metadata`), and so do the kernels that compute it (`ExecItem.metadata`, the
+lines of DEBUG=2). Without it the class is as it was written, and nothing here runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aster_ml.config import TRACEMETA
+from aster_ml.jit_values import leaves
+from aster_ml.tensor import Tensor
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import METADATA, UOp
+from aster_ml.uop.ops import Ops
+
+PACKAGE = str(Path(__file__).resolve().parent)
+
+
+class Metadata(NamedTuple):
+    """A call of a user's: the method, and the line that called it."""
+
+    name: str
+    caller: str
+    backward: bool = False
+
+
+# The call that is going on.
+_METADATA: ContextVar[Metadata | None] = ContextVar("_METADATA", default=None)
+
+OPERATORS = frozenset(
+    f"__{prefix}{name}__"
+    for name in (
+        "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor",
+        "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "neg", "invert", "getitem",
+        "setitem",
+    )
+    for prefix in ("", "r", "i")
+)  # fmt: skip
+# What builds no values of its own, or is what all others are made of.
+UNTRACED = frozenset({
+    "realize", "schedule", "schedule_with_vars", "numpy", "data", "tolist", "item", "memory",
+    "from_uop", "derive", "derive_with", "alu", "mop", "rop", "operand", "ufix", "binop",
+    "binop_promoted", "scalar", "full_of", "requires_grad_", "numel", "size", "element_size",
+    "nbytes", "is_floating_point", "backward", "gradient", "gradients_of", "train", "manual_seed",
+    "allclose", "resolve_axis", "broadcasted", "replace", "assign",
+})  # fmt: skip
+MARKED_ALREADY = frozenset({Ops.BUFFER, Ops.CONST, Ops.DEVICE, Ops.DEFINE_VAR, Ops.BIND})
+ORIGINALS: dict[str, Any] = {}
+
+
+def user_line() -> str:
+    """File and line of the innermost frame outside of Aster."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in nested lists, tuples and dicts."""
+    for _, leaf in leaves(value):
+        if isinstance(leaf, Tensor):
+            yield leaf
+
+
+def mark(made: Metadata, result: Any, known: set[UOp]) -> None:
+    """Notes the call on every node of its results that it has built."""
+    roots = [t.uop for t in tensors_in(result)]
+    for u in toposort(*roots, enter=lambda u: u not in known and u not in METADATA):
+        if u not in known and u not in METADATA and u.op not in MARKED_ALREADY:
+            METADATA[u] = (made,)
+
+
+def traced(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, noting what it builds."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _METADATA.get() is not None:
+            return function(*args, **kwargs)
+        made = Metadata(name, user_line())
+        known = {t.uop for t in tensors_in([args, kwargs])}
+        token = _METADATA.set(made)
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            _METADATA.reset(token)
+        mark(made, result, known)
+        return result
+
+    return call
+
+
+def wrapped(name: str, found: Any) -> Any:
+    """A traced form of what a class has under a name; None for what is not traced."""
+    if isinstance(found, classmethod):
+        return classmethod(traced(name, found.__func__))
+    if isinstance(found, staticmethod):
+        return staticmethod(traced(name, found.__func__))
+    return traced(name, found) if inspect.isfunction(found) else None
+
+
+def follow() -> None:
+    """Wraps the methods of Tensor, or unwraps them, as TRACEMETA says now."""
+    if bool(TRACEMETA) == bool(ORIGINALS):
+        return
+    if TRACEMETA:
+        for name in dir(Tensor):
+            if name in UNTRACED or (name.startswith("_") and name not in OPERATORS):
+                continue
+            made = wrapped(name, inspect.getattr_static(Tensor, name))
+            if made is not None:
+                ORIGINALS[name] = Tensor.__dict__.get(name)
+                setattr(Tensor, name, made)
+        return
+    for name, original in ORIGINALS.items():
+        if original is None:
+            delattr(Tensor, name)
+        else:
+            setattr(Tensor, name, original)
+    ORIGINALS.clear()
+
+
+TRACEMETA.changed = follow
+follow()
