@@ -329,3 +329,11 @@ def test_fuse_2_computes_reductions_where_they_are_read() -> None:
     np.testing.assert_allclose(x.numpy(), want, atol=1e-3)
     np.testing.assert_allclose(y.numpy(), want, atol=1e-3)
     np.testing.assert_allclose(z.numpy(), a.softmax().matmul(b).softmax().numpy(), atol=1e-5)
+
+
+def test_a_triangle_takes_four_operations_an_element() -> None:
+    x = Tensor.ones(64, 64).contiguous().realize()
+    [item] = x.triu().schedule()
+    counted = [u.op for u in get_program(item.ast, opts=()).linear.uops if u.dtype is x.dtype]
+    assert Ops.CMPNE not in [u.op for u in get_program(item.ast, opts=()).linear.uops]
+    assert counted.count(Ops.WHERE) == 1

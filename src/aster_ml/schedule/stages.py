@@ -542,7 +542,7 @@ class StagePlanner:
                 return self.simple(
                     src[0].alu(op, *src[1:]) if op is not Ops.CAST else src[0].cast(u.dtype)
                 )
-            return UOp(op, u.dtype, tuple(src), u.arg)
+            return plain(UOp(op, u.dtype, tuple(src), u.arg))
         if op is Ops.PAD:
             if not self.reads_padding(u, reading):
                 return src[0]
@@ -655,6 +655,22 @@ def mask_terms(valid: UOp, value: UOp) -> UOp:
     if value.op is Ops.MUL and any(is_gated(s) for s in value.src) and all(map(tame, value.src)):
         return value
     return valid.where(value, value.const_like(0))
+
+
+def plain(u: UOp) -> UOp:
+    """An elementwise node without a 0 that is added to an integer, or a choice by what is not so.
+
+    Such a 0 says in a tensor's graph on which device an arange is.
+    """
+    if u.op is Ops.ADD and u.dtype.kind in ("int", "uint"):
+        for zero, other in (u.src, u.src[::-1]):
+            if zero.op is Ops.CONST and zero.arg == 0:
+                return other
+    if u.op is Ops.WHERE and u.src[0].op is Ops.CMPNE and u.src[0].src[0].dtype is dtypes.bool:
+        condition, true = u.src[0].src
+        if true.op is Ops.CONST and true.arg is True:
+            return UOp(Ops.WHERE, u.dtype, (condition, u.src[2], u.src[1]))
+    return u
 
 
 def repeated(u: UOp, ranges: list[UOp]) -> int | None:
