@@ -22,7 +22,7 @@ from aster_ml.engine import storage
 from aster_ml.engine.graph_runner import GraphRunner
 from aster_ml.engine.realize import realize_uops
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import MOVEMENT, Ops
 
 
 class NotProvidedError(NotImplementedError):
@@ -81,7 +81,7 @@ class Context(contextlib.ContextDecorator):
         self.open.append(context)
 
     def __exit__(self, *error: Any) -> Any:
-        return self.open.pop().__exit__(*error)
+        return self.open.pop().__exit__(*(error or (None, None, None)))
 
 
 class RendererView:
@@ -267,10 +267,19 @@ def realized(u: UOp) -> Any:
 
 
 def buffer_of(u: UOp) -> Any:
-    """The buffer of a node; what is stored as it stands, but is no memory yet, is computed."""
-    base = u.base
+    """The buffer of a node; what is stored as it stands, but is no memory yet, is computed.
+
+    Raises: AssertionError for views that show it in another order, and for what is computed.
+    """
+    base = u
+    while base.op in (Ops.RESHAPE, Ops.AFTER):
+        base = base.src[0]
     if base.op is Ops.CONTIGUOUS:
         base = realize_uops([base])[0].base
+    if base.op in MOVEMENT and u.base.op is Ops.BUFFER:
+        raise AssertionError(f"a view with a buffer can only be RESHAPE, this is {base.op}")
+    if base.op is not Ops.BUFFER:
+        raise AssertionError(f"must be BUFFER, this is {base.op}")
     return storage.buffer_of(base)
 
 

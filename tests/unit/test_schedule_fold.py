@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, TinyJit, Variable, dtypes
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import Ops
 
 
@@ -103,6 +104,15 @@ def test_operands_that_decide(data, make, want) -> None:
 )
 def test_what_nan_and_infinity_change_is_computed(make, want) -> None:
     np.testing.assert_array_equal(make(Tensor(X)).numpy(), want.astype(np.float32))
+
+
+@pytest.mark.parametrize("exponent", [2, 4, 8])
+def test_small_powers_are_products(exponent) -> None:
+    x = Tensor([-1.5, 0.0, 2.0, math.inf, math.nan])
+    (item,) = (x ** Tensor(float(exponent))).schedule()
+    assert not any(u.op is Ops.POW for u in toposort(item.ast))
+    want = x.numpy() ** np.float32(exponent)
+    np.testing.assert_array_equal((x ** Tensor(float(exponent))).numpy(), want)
 
 
 def test_a_sum_does_not_load_padding() -> None:

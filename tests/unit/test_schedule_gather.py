@@ -41,6 +41,13 @@ def test_computed_at_the_index(make, want) -> None:
     np.testing.assert_array_equal(t.numpy(), want)
 
 
+def test_a_list_of_tensors_is_one_index_an_axis() -> None:
+    x = Tensor(TABLE).realize()
+    t = (x + 1)[[Tensor([2, 0]), Tensor([1, 4])]]
+    np.testing.assert_array_equal(t.numpy(), (TABLE + 1)[[2, 0], [1, 4]])
+    np.testing.assert_array_equal(x[[2, 0]].numpy(), TABLE[[2, 0]])
+
+
 def test_a_table_that_is_read_often_is_stored() -> None:
     x = Tensor(TABLE).realize()
     rows = np.random.default_rng(1).integers(0, 6, 40_000)

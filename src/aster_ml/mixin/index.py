@@ -13,7 +13,14 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from aster_ml.dtype import dtypes
-from aster_ml.errors import ArgumentError, DeviceError, DTypeError, IndexRangeError
+from aster_ml.errors import (
+    ArgumentError,
+    DeviceError,
+    DTypeError,
+    IndexRangeError,
+    IndexShapeError,
+    ShapeError,
+)
 from aster_ml.mixin.handle import Handle, number_everywhere
 from aster_ml.mixin.masks import mask_indices
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes, is_symbolic
@@ -104,7 +111,9 @@ def parse_indices(x: Handle, indices: Any) -> Parsed:
     Raises: IndexRangeError for too many indices, for ints outside their axis and for things that
     are no index; ArgumentError for a step of 0.
     """
-    items = list(indices) if isinstance(indices, tuple) else [indices]
+    # A list of tensors is one index an axis, as a tuple is; a list of numbers is one index.
+    several = isinstance(indices, list) and any(isinstance(i, Handle) for i in indices)
+    items = list(indices) if several or isinstance(indices, tuple) else [indices]
     items = [as_index(x, item) for item in items]
     used = sum(axes_used(item) for item in items)
     dots = [i for i, item in enumerate(items) if item is Ellipsis]
@@ -316,10 +325,21 @@ def stride_window(span: Span, size: Any) -> tuple[tuple[Any, Any], int]:
 # picking by tensors
 
 
+def common_shape(picked: list[tuple[int, Picked]]) -> tuple[Any, ...]:
+    """The shape that all indices broadcast to.
+
+    Raises: IndexShapeError where they do not.
+    """
+    try:
+        return broadcast_shapes("index", *[p.index.shape for _, p in picked])
+    except ShapeError as error:
+        raise IndexShapeError(str(error)) from None
+
+
 def pick(x: H, picked: list[tuple[int, Picked]]) -> H:
     """The elements of `x` at the indices that some axes have; 0 for indices outside."""
     axes = [axis for axis, _ in picked]
-    common = broadcast_shapes("index", *[p.index.shape for _, p in picked])
+    common = common_shape(picked)
     others = [i for i in range(x.ndim) if i not in axes]
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     # Result: the axes of the indices where theirs were, or in front when those stood apart.

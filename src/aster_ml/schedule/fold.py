@@ -215,10 +215,14 @@ def conjunction(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
 
 
 def power(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
-    """x ** 0, x ** 1."""
+    """x ** 0, x ** 1, and squares of squares."""
     if c == 0:
         return 1
-    return x if c == 1 else None
+    if c not in (1, 2, 4, 8):
+        return None
+    for _ in range(int(c).bit_length() - 1):
+        x = UOp(Ops.MUL, x.dtype, (x, x))
+    return x
 
 
 RIGHT: dict[Ops, Callable[[UOp, UOp, Any, bool], Any]] = {
