@@ -147,7 +147,8 @@ class KernelWriter(AccessWriter):
                 c.values = [tuple(range(c.width))]
             elif u.arg.kind.is_lane:
                 c.values = list(range(c.count))
-            else:
+            elif u.arg.kind is not AxisType.GLOBAL:
+                # How many work-groups there are is the launch's affair.
                 c.inputs = [self.read(c, u.src[0])]
         elif op is Ops.LOAD or op is Ops.STORE:
             self.classify_access(c)
