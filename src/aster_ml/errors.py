@@ -78,6 +78,14 @@ class GradientError(AsterError, RuntimeError):
     """A gradient was asked of something that has none."""
 
 
+class UnreducedError(GradientError, AssertionError):
+    """A gradient of several elements at once; an AssertionError too, as programs expect."""
+
+
+class IndexShapeError(ShapeError, IndexRangeError):
+    """Indices whose shapes do not fit together; an IndexError too."""
+
+
 class CompileError(AsterError, RuntimeError):
     """A backend compiler refused generated source."""
 

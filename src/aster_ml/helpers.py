@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from aster_ml.errors import ArgumentError
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -63,7 +65,9 @@ def flatten(values: Iterable[Iterable[T]]) -> list[T]:
 
 
 def fully_flatten(values: Any) -> list[Any]:
-    """All levels of list and tuple nesting removed."""
+    """All levels of list, tuple and array nesting removed."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
     if not isinstance(values, (list, tuple)):
         return [values]
     return [leaf for value in values for leaf in fully_flatten(value)]
@@ -127,9 +131,22 @@ def merge_dicts(dicts: Iterable[dict[T, U]]) -> dict[T, U]:
     for entry in dicts:
         for key, value in entry.items():
             if key in result and result[key] != value:
-                raise ValueError(f"key {key!r} has two values: {result[key]!r} and {value!r}")
+                raise ArgumentError(f"key {key!r} has two values: {result[key]!r} and {value!r}")
             result[key] = value
     return result
+
+
+def polyN(x: Any, coefficients: Sequence[Any]) -> Any:
+    """A polynomial at `x`, the coefficient of the highest power first."""
+    return functools.reduce(lambda value, c: value * x + c, coefficients, 0.0)
+
+
+def time_to_str(seconds: float, w: int = 8) -> str:
+    """A time in seconds, milliseconds or microseconds, its number `w` characters wide."""
+    for unit, factor in (("s ", 1.0), ("ms", 1e3)):
+        if seconds * factor > 10:
+            return f"{seconds * factor:{w}.2f}{unit}"
+    return f"{seconds * 1e6:{w}.2f}us"
 
 
 def pluralize(noun: str, count: int) -> str:

@@ -21,7 +21,14 @@ from aster_ml.engine.explain import explain_schedule
 from aster_ml.engine.items import ExecItem, schedule_items
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import live_nodes_from, realize_uops, schedule_uops
-from aster_ml.errors import DTypeError, GradientError, JitError, ShapeError, SymbolicSizeError
+from aster_ml.errors import (
+    DTypeError,
+    GradientError,
+    JitError,
+    ShapeError,
+    SymbolicSizeError,
+    UnreducedError,
+)
 from aster_ml.gradient import compute_gradient
 from aster_ml.helpers import all_int
 from aster_ml.mixin.assign import AssignMixin, note_memory
@@ -320,7 +327,7 @@ class Tensor(
         if gradient is not None:
             check_tensor(gradient, "gradient")
         if gradient is None and self.numel() != 1:
-            raise GradientError(
+            raise UnreducedError(
                 f"gradient: of {show_shape(self.shape)}, which has "
                 f"{self.numel()} elements; reduce it to one, with .sum() or "
                 ".mean(), or give the gradient of each"
@@ -328,7 +335,9 @@ class Tensor(
         if not is_float(self):
             raise GradientError(f"gradient: of a tensor of {self.dtype.name}; only floats have one")
         start = UOp.const(self.dtype, 1.0) if gradient is None else gradient.uop
-        if gradient is not None and gradient.shape != self.shape:
+        if gradient is not None and gradient.numel() == self.numel() == 1:
+            start = gradient.reshape(self.shape).uop
+        elif gradient is not None and gradient.shape != self.shape:
             raise ShapeError(
                 f"gradient: {show_shape(gradient.shape)} for a tensor of "
                 f"{show_shape(self.shape)}; the same shape is wanted"

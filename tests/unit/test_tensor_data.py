@@ -224,6 +224,24 @@ def test_backward_leaves_gradients_between_too() -> None:
     assert weights.grad is None
 
 
+def test_a_gradient_of_one_element_fits_a_number() -> None:
+    x = Tensor([1.0, 2.0, 3.0])
+    assert (x * x).sum().gradient(x, gradient=Tensor([3.0]))[0].tolist() == [6, 12, 18]
+    with pytest.raises(AssertionError, match="reduce it to one"):
+        (x * x).gradient(x)
+
+
+def test_places_are_int32_whatever_the_default() -> None:
+    before = dtypes.default_int
+    dtypes.default_int = dtypes.int64
+    try:
+        x = Tensor([0.5, 2.0, 1.0])
+        found = [x.argmax(), x.argmin(), x.argsort(), x.topk(2)[1], x.multinomial()]
+        assert {t.dtype for t in found} == {dtypes.int32}
+    finally:
+        dtypes.default_int = before
+
+
 def test_backward_with_a_gradient() -> None:
     x = Tensor([1.0, 2.0], requires_grad=True)
     (x * 3).backward(Tensor([1.0, 10.0]))

@@ -40,10 +40,12 @@ from aster_ml.helpers import (
     next_power2,
     partition,
     pluralize,
+    polyN,
     prod,
     round_down,
     round_up,
     strides_for_shape,
+    time_to_str,
 )
 
 __all__ = [
@@ -51,8 +53,8 @@ __all__ = [
     "all_int", "all_same", "ansilen", "ansistrip", "argfix", "argsort", "cdiv", "ceildiv", "cmod",
     "colored", "dedup", "fetch", "flatten", "from_mv", "fully_flatten", "get_single_element",
     "getenv", "make_tuple", "merge_dicts", "mv_address", "next_power2", "partition", "pluralize",
-    "prod", "round_down", "round_up", "strides_for_shape", "temp", "to_mv", "tqdm", "trange",
-    "unwrap",
+    "polyN", "prod", "round_down", "round_up", "strides_for_shape", "temp", "time_to_str",
+    "to_mv", "tqdm", "trange", "unwrap",
 ]  # fmt: skip
 
 T = TypeVar("T")

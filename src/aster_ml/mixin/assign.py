@@ -31,6 +31,7 @@ from aster_ml.mixin.index import (
     Parsed,
     Picked,
     Span,
+    common_shape,
     cut_spans,
     index_node,
     is_zero,
@@ -425,7 +426,7 @@ def scatter_picked(x: Any, parsed: Parsed, value: Any) -> Any:
     cut = x.derive(cut_spans(x.uop, parsed.spans).reshape(parsed.shape))
     picked = parsed.picked
     axes = [axis for axis, _ in picked]
-    common = broadcast_shapes("index", *[p.index.shape for _, p in picked])
+    common = common_shape(picked)
     others = [i for i in range(cut.ndim) if i not in axes]
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     before = [i for i in others if i < axes[0]] if adjacent else []

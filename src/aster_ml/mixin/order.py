@@ -45,7 +45,7 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
             return place.reshape((1,) * self.ndim) if keepdim else place
         along = self.resolve_axis(axis, "argmax")
         if not self.shape:
-            return self.const_like(0).cast(dtypes.default_int)
+            return self.const_like(0).cast(dtypes.int32)
         size = self.shape[along]
         if is_zero(size):
             raise ShapeError(f"argmax: axis {along} of {show_shape(self.shape)} is empty")
@@ -60,7 +60,7 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
         )
         numbers = numbers.reshape((size, *(1,) * (self.ndim - along - 1)))
         first = best.where(numbers, numbers.scalar(0)).max(along, keepdim)
-        return first.sub(size, True).cast(dtypes.default_int)
+        return first.sub(size, True).cast(dtypes.int32)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """Place of the least value along `axis`, of the flattened value when None.
@@ -84,7 +84,7 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
         """
         axis = self.resolve_axis(dim, "sort")
         if not self.shape or is_zero(self.shape[axis]) or self.shape[axis] == 1:
-            return self, self.const_like(0).cast(dtypes.default_int)
+            return self, self.const_like(0).cast(dtypes.int32)
         size = self.shape[axis]
         if not isinstance(size, int):
             raise symbolic_axis("sort", axis, self.shape)
@@ -94,7 +94,7 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
         else:
             places = network_places(last, descending)
         values = gather_last(last, places)
-        places = places.cast(dtypes.default_int)
+        places = places.cast(dtypes.int32)
         return values.transpose(axis, -1), places.transpose(axis, -1)
 
     def argsort(self, dim: int = -1, descending: bool = False) -> Self:

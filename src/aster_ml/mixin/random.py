@@ -438,7 +438,7 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
             # Spirakis, 2006).
             noise = self.rand(rows, size, device=self.device).maximum(1e-30).log().neg().log()
             found = (weights.log() - noise).topk(num_samples, 1)[1]
-        found = found.cast(dtypes.default_int)
+        found = found.cast(dtypes.int32)
         return found.squeeze(0) if self.ndim == 1 else found
 
     def rand_like(self, **kwargs: Any) -> Self:

@@ -107,11 +107,11 @@ class TensorIO(io.RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to offset, counted from the start, from here or from the end."""
+        """Move to offset, counted from the start, from here or from the end; not past the end."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}.get(whence)
         if base is None:
             raise ArgumentError(f"TensorIO.seek: whence={whence}, 0, 1 or 2 is wanted")
-        self.position = max(0, base + offset)
+        self.position = min(max(0, base + offset), self.size)
         return self.position
 
     def tell(self) -> int:
