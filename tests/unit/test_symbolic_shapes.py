@@ -10,6 +10,7 @@ import pytest
 
 from aster_ml import Tensor, Variable
 from aster_ml.errors import BindError, ShapeError, SymbolicSizeError
+from aster_ml.runtime import opencl
 
 X = np.random.default_rng(0).standard_normal((3, 10)).astype(np.float32)
 Y = np.random.default_rng(1).standard_normal((3, 10)).astype(np.float32)
@@ -221,3 +222,13 @@ def test_parts_outside_of_the_tensor() -> None:
     ):
         with pytest.raises(ShapeError, match=r"shrink: part .* of axis 1"):
             wrong()
+
+
+@pytest.mark.opencl
+@pytest.mark.skipif(opencl.missing() is not None, reason=f"OpenCL: {opencl.missing()}")
+def test_work_groups_over_two_symbolic_axes() -> None:
+    whole = Tensor(X, device="OPENCL")
+    for rows, columns in ((1, 4), (3, 10), (2, 1)):
+        i, j = Variable("i", 1, 3).bind(rows), Variable("j", 1, 10).bind(columns)
+        assert_part((whole[:i, :j] * 2).realize(), X[:rows, :columns] * 2)
+        assert_part(whole[:i, :j].softmax(1).realize(), softmax(X[:rows, :columns], 1))
