@@ -316,7 +316,7 @@ def schedule_items(nodes: list[UOp]) -> tuple[list[UOp], list[ExecItem], dict[st
         due.items.append(
             ExecItem(
                 ast_of(step, buffers),
-                buffers,
+                [*buffers],
                 step.metadata,
                 fixedvars=dict(captured.values),
                 step=step,

@@ -41,7 +41,7 @@ def fills(item: Recorded, slot: int) -> bool:
     """Whether a step writes every element of a slot and reads none of it."""
     ast = item.step.ast
     if ast is None:
-        return item.step.nbytes == item.buffers[slot].nbytes
+        return bool(item.step.nbytes == item.buffers[slot].nbytes)
     for u in toposort(ast):
         if u.op is Ops.LOAD and u.src[0].src[0].op is Ops.PARAM:
             if u.src[0].src[0].arg.slot == slot:
@@ -50,7 +50,7 @@ def fills(item: Recorded, slot: int) -> bool:
         store, ranges = (end.src[0], end.src[1:]) if end.op is Ops.END else (end, ())
         if store.src[0].src[0].arg.slot == slot:
             count = prod([int(r.src[0].vmax) for r in ranges])
-            return len(store.src) == 2 and count == item.buffers[slot].size
+            return bool(len(store.src) == 2 and count == item.buffers[slot].size)
     return False
 
 

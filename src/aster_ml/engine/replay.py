@@ -284,9 +284,9 @@ class Replay:
             ]
         self.arrange(inputs)
         for number, current in enumerate(before[: self.borrowed]):
-            found = current() if isinstance(current, weakref.ref) else current
-            if found is not None and found.is_allocated():
-                self.set_input(number, found)
+            given = current() if isinstance(current, weakref.ref) else current
+            if given is not None and given.is_allocated():
+                self.set_input(number, given)
 
     def free_intermediates(self) -> None:
         """Gives back the memory that nothing needs between two runs; the next takes it again."""

@@ -43,8 +43,15 @@ READERS: weakref.WeakKeyDictionary[Buffer, weakref.WeakSet[UOp]] = weakref.WeakK
 # STOREs that have run.
 HAPPENED: weakref.WeakSet[UOp] = weakref.WeakSet()
 
+
+class DueTable(weakref.WeakKeyDictionary[UOp, Unfinished]):
+    """A weak table; `data` is its dict, whose truth is had without a call."""
+
+    data: dict[Any, Unfinished]
+
+
 # BUFFER nodes that a schedule fills which has not run to its end.
-DUE: weakref.WeakKeyDictionary[UOp, Unfinished] = weakref.WeakKeyDictionary()
+DUE = DueTable()
 
 # For each part of a value on several devices, the nodes of all of it.
 OWNERS: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()

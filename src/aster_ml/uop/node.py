@@ -57,8 +57,16 @@ NOOP, VCONST = Dialect.NOOP, Dialect.VCONST
 NODES: dict[Any, weakref.ref[UOp]] = {}
 UNSET: Any = object()
 BUFFER_IDS = itertools.count()
+
+
+class MetadataTable(weakref.WeakKeyDictionary["UOp", tuple[Any, ...]]):
+    """A weak table; `data` is its dict, whose truth is had without a call."""
+
+    data: dict[Any, tuple[Any, ...]]
+
+
 # Which calls of a user's made a node, filled while TRACEMETA is set.
-METADATA: weakref.WeakKeyDictionary[UOp, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+METADATA = MetadataTable()
 # How nodes of some ops are pickled; set by the layer that knows what else belongs to them.
 REDUCERS: dict[Ops, Callable[[UOp], tuple[Any, ...]]] = {}
 
