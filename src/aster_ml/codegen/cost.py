@@ -33,6 +33,8 @@ GATHER = 1.5
 SCATTER = 2.0
 # Elements two apart: two contiguous loads and a shuffle.
 EVERY_SECOND = 3.0
+# Instructions that add up the lanes of a SIMD value.
+HORIZONTAL = 8.0
 # Reductions of at least so many SIMD values have what is over from a multiple of them on its own.
 PEEL_LENGTH, PEEL_MULTIPLE = 8, 4
 # Longest gap between elements that are stored interleaved with those in the gap.
@@ -265,6 +267,10 @@ def choose_vector(plan: Plan) -> None:
             stores = [a for a in plan.accesses if a.is_store]
             again = [vector_cost(axis, lanes, a, list(kernel.outputs)) for a in stores]
             total += 2 * (strips - 1) * sum(again)
+        for u, by in own.items():
+            if by is not None and axis not in u.ranges:
+                # Lanes of a sum are added up once for each result.
+                total += HORIZONTAL * iterations(list(u.ranges))
         return total
 
     prices = [price(r) for r in candidates]
