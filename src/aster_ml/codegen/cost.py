@@ -315,7 +315,7 @@ def tile_cost(
     steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
     cost = (need + results * latency) / results + store_cost(plan, tile, vector) / steps
     # What the last lanes do twice.
-    return cost * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()])
+    return float(cost * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()]))
 
 
 def may_overlap(plan: Plan, loads: list[Access]) -> bool:
@@ -465,8 +465,8 @@ def choose_tile(plan: Plan) -> None:
         r for r in kernel.outputs + [x for u in main for x in u.src[1:]] if r.arg.kind.is_lane
     }
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
-        for sizes in itertools.product(*[c[1] for c in pair]):
-            tile = dict(zip([c[0] for c in pair], sizes, strict=True))
+        for sides in itertools.product(*[c[1] for c in pair]):
+            tile = dict(zip([c[0] for c in pair], sides, strict=True))
             cost = tile_cost(plan, tile, loads, vector, registers)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
                 best_cost, best_tile = cost, tile

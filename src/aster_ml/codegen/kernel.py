@@ -118,7 +118,7 @@ class Kernel:
         at different places; nor can the strips of a reduction, but all else can then.
         """
         if self.strips is not None:
-            return axis.arg.id != self.strips
+            return bool(axis.arg.id != self.strips)
         return all(tells_apart(store.src[0].src[1], axis) for store in stores_over_reads(self))
 
     # changing it
