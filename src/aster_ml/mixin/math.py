@@ -40,6 +40,20 @@ class MathMixin(FunctionMixin):
             two = self.from_uop(a if reverse else b, False)
         return (two, one) if reverse else (one, two)
 
+    # order: what is not below is at least as large, unless it is NaN
+
+    def __ge__(self, x: Any) -> Self:
+        below = self.binop(Ops.CMPLT, x)
+        if below.uop.src[0].dtype.kind != "float":
+            return below.logical_not()
+        return self.binop(Ops.CMPLT, x, True) | self.binop(Ops.CMPEQ, x)
+
+    def __le__(self, x: Any) -> Self:
+        above = self.binop(Ops.CMPLT, x, True)
+        if above.uop.src[0].dtype.kind != "float":
+            return above.logical_not()
+        return self.binop(Ops.CMPLT, x) | self.binop(Ops.CMPEQ, x)
+
     # differences and quotients
 
     def logistic_share(self, x: Self) -> Self:
