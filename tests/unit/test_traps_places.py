@@ -1,4 +1,4 @@
-"""Traps of places, each against NumPy or PyTorch: indices, orders, windows, empty and 0-d values."""
+"""Traps of places, each against NumPy or PyTorch: indices, orders, windows, empty values."""
 
 from __future__ import annotations
 
@@ -169,7 +169,8 @@ def test_transposed_convolutions(options: dict[str, Any]) -> None:
 
 
 POOLS: list[dict[str, Any]] = [
-    {"kernel_size": 2, "stride": 2, "ceil_mode": True}, {"kernel_size": 3, "stride": 2, "padding": 1},
+    {"kernel_size": 2, "stride": 2, "ceil_mode": True},
+    {"kernel_size": 3, "stride": 2, "padding": 1},
     {"kernel_size": (3, 2), "stride": (2, 3), "padding": (1, 0), "ceil_mode": True},
     {"kernel_size": 2, "stride": 3, "ceil_mode": True},
 ]  # fmt: skip
