@@ -166,7 +166,9 @@ class PtrDType(DType):
         self.name = repr(self).removeprefix("dtypes.")
 
     def __repr__(self) -> str:
-        inner = [str(self.size)] if self.size != -1 or self.addrspace is not AddrSpace.GLOBAL else []
+        inner = (
+            [str(self.size)] if self.size != -1 or self.addrspace is not AddrSpace.GLOBAL else []
+        )
         if self.addrspace is not AddrSpace.GLOBAL:
             inner.append(repr(self.addrspace))
         base = self.pointee

@@ -176,10 +176,10 @@ def test_plain_arguments_are_never_frozen(plain) -> None:
 
 
 def test_negative_zero_is_a_value_of_its_own() -> None:
-    jitted = TinyJit(lambda x, p: 1 / (x * p))
+    jitted = TinyJit(lambda x, p: x.copysign(p))
     for _ in range(3):
-        assert jitted(vector(1), 0.0).tolist() == [np.inf]
-        assert jitted(vector(1), -0.0).tolist() == [-np.inf]
+        assert jitted(vector(1), 0.0).tolist() == [1.0]
+        assert jitted(vector(1), -0.0).tolist() == [-1.0]
 
 
 def test_objects_are_told_apart_also_when_memory_is_reused() -> None:

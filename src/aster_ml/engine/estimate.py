@@ -31,14 +31,21 @@ def estimate(ast: UOp) -> Estimates:
     ops, nbytes = 0, 0
     # What a kernel loads and stores in one place it moves twice.
     touched: dict[tuple[UOp, Ops], int] = {}
-    # Indices, and integers made of indices and numbers alone: an arange, say.
+    # Indices, and what is made of indices and numbers alone: an arange, say, or a gate.
     indices: set[UOp] = set()
     for u in toposort(ast):
-        if u.dtype.kind in INTEGERS and u.op in COUNTING and indices.issuperset(u.src):
+        if u.dtype.kind == "index" or (
+            u.dtype.kind in INTEGERS and u.op in COUNTING and indices.issuperset(u.src)
+        ):
             indices.add(u)
+        elif u.dtype.kind == "bool" and (
+            u.op is Ops.CONST or (u.op in ELEMENTWISE and indices.issuperset(u.src))
+        ):
+            indices.add(u)
+        elif u.op is Ops.WHERE and u.src[0] in indices and is_masked_load(u):
+            continue
         elif u.op in ELEMENTWISE and u.op not in (Ops.CAST, Ops.BITCAST):
-            if not all(s.dtype.kind == "index" for s in u.src):
-                ops += volume(u)
+            ops += volume(u)
         elif u.op is Ops.REDUCE:
             ops += volume(u.src[0])
         elif u.op in (Ops.LOAD, Ops.STORE):
@@ -48,6 +55,11 @@ def estimate(ast: UOp) -> Estimates:
                 touched[buffer, u.op] = max(touched.get((buffer, u.op), 0), count)
     nbytes = sum(touched.values())
     return Estimates(ops, nbytes)
+
+
+def is_masked_load(u: UOp) -> bool:
+    """Whether a choice is between what is loaded and a number: a gate, said another way."""
+    return {s.op for s in u.src[1:]} == {Ops.LOAD, Ops.CONST}
 
 
 def bytes_of_accesses(linear: Linear) -> int:

@@ -4,8 +4,9 @@ Receives bodies of tensors; returns bodies in which arithmetic on numbers is don
 are gone, and outputs that are one number everywhere are named apart: they need no kernel, and no
 memory until somebody asks for their bytes.
 
-A rule stands here when it is right for NaN, infinities and integers that wrap. Of zeros, the sign
-may differ: x + 0 is x, though -0.0 + 0 is 0.0.
+A rule stands here when it is right for NaN, infinities and integers that wrap, save one: x * 0 is 0
+for a 0 that the program states, as in the reference. Of zeros, the sign may differ: x + 0 is x,
+though -0.0 + 0 is 0.0.
 """
 
 from __future__ import annotations
@@ -196,10 +197,10 @@ def add(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
 
 
 def multiply(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
-    """x * 1; x * 0 of whole numbers, which are never NaN."""
+    """x * 1 and x * 0; the latter is 0 whatever x is, as in the reference, also for NaN."""
     if c == 1:
         return x
-    return 0 if c == 0 and whole else None
+    return 0 if is_zero(c) else None
 
 
 def divide(u: UOp, x: UOp, c: Any, whole: bool) -> Any:
