@@ -502,8 +502,7 @@ def plain_node(x: Any) -> UOp:
 
 def promote_dtypes(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:
     """The nodes at their least common dtype."""
-    first = nodes[0].dtype
-    if all(u.dtype is first for u in nodes):
+    if all([u.dtype is nodes[0].dtype for u in nodes]):
         return nodes
     dtype = least_upper_dtype(*[u.dtype for u in nodes])
     return tuple([cast_node(u, dtype) for u in nodes])

@@ -124,7 +124,8 @@ def cast_inward(u: UOp, x: UOp) -> UOp | None:
     if x.op in (Ops.IDIV, Ops.MOD) and not (x.src[0].bounds[0] >= 0 and x.src[1].bounds[0] > 0):
         return None
     if x.op is not Ops.WHERE:
-        found = bounds_of_alu(x)
+        # Those of the sources are known once those of the node are, which wrap where it does.
+        found = bounds_of_alu(x) if x.bounds else None
         if found is None or found[0] < dtypes.min(x.dtype) or found[1] > dtypes.max(x.dtype):
             return None
     values = x.src[1:] if x.op is Ops.WHERE else x.src
