@@ -37,6 +37,8 @@ EVERY_SECOND = 3.0
 HORIZONTAL = 8.0
 # Reductions of at least so many SIMD values have what is over from a multiple of them on its own.
 PEEL_LENGTH, PEEL_MULTIPLE = 8, 4
+# What masked or unaligned operands add to the arithmetic of a product.
+UNEVEN = 0.3
 # Longest gap between elements that are stored interleaved with those in the gap.
 MAX_GAP = 8
 # A vector access whose lanes are masked.
@@ -50,6 +52,10 @@ TILE_CANDIDATES = 4
 UNEVEN_SIDES = (4, 6, 8, 12)
 # A value of a tile that is broadcast from memory; one on a page of its own, on top of that.
 BROADCAST = 0.6
+# The same where arithmetic takes it from memory by itself, as with 32 SIMD registers.
+EMBEDDED_BROADCAST = 0.3
+# A SIMD value that is loaded for a tile: it may have to come from the second cache.
+LOADED = 1.5
 FAR, FAR_NBYTES = 0.25, 4096
 # Work (iterations times nodes) from which on a second thread pays for its wake-up.
 THREAD_WORK = 1 << 17
@@ -150,7 +156,20 @@ def vector_cost(axis: UOp | None, lanes: int, access: Access, nest: list[UOp]) -
         return EVERY_SECOND * n / size_of(axis) * (padded / wide)
     if stride is None or stride not in (0, 1):
         return n * (SCATTER if access.is_store else GATHER)
+    if stride == 0 and not access.is_store:
+        return EMBEDDED_BROADCAST * n / size_of(axis) * (padded / wide)
     return n / size_of(axis) * (padded / wide) * (1 if padded == size_of(axis) else MASKED)
+
+
+def is_uneven(access: Access, axis: UOp, lanes: int) -> bool:
+    """Whether SIMD values along an output axis are masked, or begin anywhere, as windows do."""
+    if axis.arg.kind is not AxisType.LOOP or access.stride(axis) != 1:
+        return False
+    wide, padded = widths(axis, lanes)
+    if padded != size_of(axis):
+        return True
+    inner = [access.stride(r) for r in access.strides if r.arg.kind is AxisType.REDUCE]
+    return any(s is not None and s % wide for s in inner)
 
 
 def between(access: Access, axis: UOp, axes: list[UOp]) -> UOp | None:
@@ -261,6 +280,8 @@ def choose_vector(plan: Plan) -> None:
                 strips = packing.strips
             else:
                 total += vector_cost(by, lanes, a, nest) / reuse_of(a, nest, by)
+                if u is not None and by is not None and is_uneven(a, by, lanes):
+                    total += UNEVEN * arithmetic_cost(by, lanes, nest)
             total += arithmetic_cost(by, lanes, nest)
         if strips > 1:
             # Sums are loaded and stored again with each strip.
@@ -298,10 +319,10 @@ def tile_cost(
         lanes = vector & a.strides.keys()
         if lanes:
             held += count
-            need += count
+            need += LOADED * count
         else:
             # A value without SIMD lanes is broadcast as part of the arithmetic.
-            need += BROADCAST * count
+            need += (EMBEDDED_BROADCAST if registers >= 32 else BROADCAST) * count
         itemsize = a.buffer.dtype.itemsize
         # Gathered lanes come from a panel, side by side.
         if all(a.strides[v] == 1 for v in lanes) and any(
