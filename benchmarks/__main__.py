@@ -181,7 +181,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = wanted_rows(options, quick)
     if committed is not None:
         names = {r["name"] for r in committed["rows"] if r["ratio_median"] is not None}
-        rows = [r for r in rows if r.title(quick) in names]
+        # A first call of a peer depends on what of its files the machine has in memory.
+        rows = [r for r in rows if r.title(quick) in names and r.how != "fresh"]
     if options.list:
         print("\n".join(r.title(quick) for r in rows))
         return 0
