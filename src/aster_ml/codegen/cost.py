@@ -1,84 +1,57 @@
-"""Default schedules: which Opts a kernel gets, by costs that can be read.
+"""Default schedules of CPUs: which Opts a kernel gets, by the costs in `prices`.
 
-Receives a Kernel and a Target and applies Opts to the Kernel. The unit of cost is one instruction;
-what a choice costs is estimated from the strides of the accesses alone. Nothing here knows ops.
+Receives a Kernel and a Target and applies Opts to the Kernel. Nothing here knows ops; what a choice
+costs is said in `prices`, and devices with work-groups are served by `group_opts`.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_overlap, can_peel, size_of
+from aster_ml.codegen.group_opts import choose_group_opts
+from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_peel, size_of
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.panels import (
-    MIN_GATHERED_USES,
-    can_pack,
-    max_nbytes,
-    panel_nbytes,
-    reduced_axes,
-    uses_of,
-    wanted_panel,
+from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
+from aster_ml.codegen.prices import (
+    HORIZONTAL,
+    MAX_BODY,
+    UNEVEN,
+    Plan,
+    arithmetic_cost,
+    axis_number,
+    axis_text,
+    between,
+    inside,
+    is_uneven,
+    iterations,
+    lane_count,
+    may_overlap,
+    nest_of,
+    owners,
+    packing_cost,
+    reduction_number,
+    reuse_of,
+    tile_cost,
+    times,
+    vector_cost,
+    widths,
 )
 from aster_ml.dtype import dtypes
-from aster_ml.helpers import ceildiv, divisors, next_power2, prod
+from aster_ml.helpers import ceildiv, divisors, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
-# An element gathered or scattered on its own, against one lane of a vector access.
-GATHER = 1.5
-SCATTER = 2.0
-# Elements two apart: two contiguous loads and a shuffle.
-EVERY_SECOND = 3.0
-# Instructions that add up the lanes of a SIMD value.
-HORIZONTAL = 8.0
 # Reductions of at least so many SIMD values have what is over from a multiple of them on its own.
 PEEL_LENGTH, PEEL_MULTIPLE = 8, 4
-# What masked or unaligned operands add to the arithmetic of a product.
-UNEVEN = 0.3
-# Longest gap between elements that are stored interleaved with those in the gap.
-MAX_GAP = 8
-# A vector access whose lanes are masked.
-MASKED = 1.5
-# Results of a register tile that one loaded value may be expected to serve.
-TILE_REUSE = 6
 # Longest side of a register tile, and how many axes are tried in pairs.
 MAX_TILE_SIDE = 16
 TILE_CANDIDATES = 4
 # Sides to try of an axis that no divisor from the first of them on shares out.
 UNEVEN_SIDES = (4, 6, 8, 12)
-# A value of a tile that is broadcast from memory; one on a page of its own, on top of that.
-BROADCAST = 0.6
-# The same where arithmetic takes it from memory by itself, as with 32 SIMD registers.
-EMBEDDED_BROADCAST = 0.3
-# A SIMD value that is loaded for a tile: it may have to come from the second cache.
-LOADED = 1.5
-FAR, FAR_NBYTES = 0.25, 4096
 # Work (iterations times nodes) from which on a second thread pays for its wake-up.
 THREAD_WORK = 1 << 17
-# Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
-MAX_BODY = 512
-
-
-@dataclass
-class Plan:
-    """What is known of a kernel while its schedule is chosen."""
-
-    kernel: Kernel
-    target: Target
-    accesses: list[Access]
-    nodes: int
-    # Those of them that are not index arithmetic.
-    values: int
-    # Id of the output axis whose lanes are SIMD, -1 while there is none.
-    vector_id: int = -1
-
-    def refresh(self) -> None:
-        """Reads the accesses again after the graph has changed."""
-        self.accesses = self.kernel.accesses()
 
 
 def choose_opts(kernel: Kernel, target: Target) -> None:
@@ -98,154 +71,6 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     order_for_panel(plan)
     choose_partials(plan)
     choose_threads(plan)
-
-
-# vector axis
-
-
-def iterations(axes: list[UOp]) -> int:
-    """Product of the sizes of axes."""
-    return prod([size_of(r) for r in axes])  # type: ignore[no-any-return]
-
-
-def times(access: Access) -> int:
-    """How often an access happens when what does not change in a loop is hoisted out of it."""
-    return iterations(list(access.strides))
-
-
-def owners(kernel: Kernel) -> dict[UOp, UOp]:
-    """The innermost reduction around each load that is inside of one."""
-    result: dict[UOp, UOp] = {}
-    for u in reversed(kernel.reduces):
-        for x in toposort(u.src[0]):
-            if x.op is Ops.LOAD and any(r in x.ranges for r in u.src[1:]):
-                result[x] = u
-    return result
-
-
-def nest_of(plan: Plan, access: Access, owner: UOp | None) -> list[UOp]:
-    """The loops around an access: those of its reduction, or of the outputs."""
-    if owner is None:
-        return list(plan.kernel.outputs)
-    return list(owner.ranges.union(owner.src[1:]))
-
-
-def lane_count(plan: Plan) -> int:
-    """Lanes of one SIMD value for the widest dtype that the kernel computes in."""
-    itemsize = max(
-        [
-            u.dtype.itemsize
-            for u in toposort(plan.kernel.sink)
-            if u.dtype.itemsize and u.dtype.kind in ("float", "int", "uint")
-        ],
-        default=4,
-    )
-    return max(plan.target.vector_bits // (8 * itemsize), 1)
-
-
-def vector_cost(axis: UOp | None, lanes: int, access: Access, nest: list[UOp]) -> float:
-    """Instructions that an access takes in its loops when `axis` is the SIMD axis."""
-    n = iterations(nest)
-    if axis is None or axis not in nest:
-        return float(n)
-    stride = access.stride(axis)
-    wide, padded = widths(axis, lanes)
-    if stride == 2 and not access.is_store and padded == size_of(axis):
-        return EVERY_SECOND * n / wide
-    if access.is_store and between(access, axis, nest) is not None:
-        return EVERY_SECOND * n / size_of(axis) * (padded / wide)
-    if stride is None or stride not in (0, 1):
-        return n * (SCATTER if access.is_store else GATHER)
-    if stride == 0 and not access.is_store:
-        return EMBEDDED_BROADCAST * n / size_of(axis) * (padded / wide)
-    return n / size_of(axis) * (padded / wide) * (1 if padded == size_of(axis) else MASKED)
-
-
-def is_uneven(access: Access, axis: UOp, lanes: int) -> bool:
-    """Whether SIMD values along an output axis are masked, or begin anywhere, as windows do."""
-    if axis.arg.kind is not AxisType.LOOP or access.stride(axis) != 1:
-        return False
-    wide, padded = widths(axis, lanes)
-    if padded != size_of(axis):
-        return True
-    inner = [access.stride(r) for r in access.strides if r.arg.kind is AxisType.REDUCE]
-    return any(s is not None and s % wide for s in inner)
-
-
-def between(access: Access, axis: UOp, axes: list[UOp]) -> UOp | None:
-    """The axis that fills the gaps between elements along `axis`, if these are small."""
-    stride = access.stride(axis)
-    if stride is None or not 2 <= stride <= MAX_GAP:
-        return None
-    fitting = [
-        r
-        for r in axes
-        if access.stride(r) == 1 and r.src[0].op is Ops.CONST and size_of(r) == stride
-    ]
-    return fitting[0] if fitting else None
-
-
-def reuse_of(access: Access, nest: list[UOp], axis: UOp | None) -> float:
-    """How many results a loaded value may serve in a register tile: other outputs' lanes."""
-    if access.is_store:
-        return 1.0
-    free = [
-        r for r in nest if r.arg.kind is AxisType.LOOP and r is not axis and r not in access.strides
-    ]
-    # With lanes along a reduction no operand is broadcast: all take registers of their own.
-    sums = axis is not None and axis.arg.kind is AxisType.REDUCE
-    return float(min(iterations(free), TILE_REUSE / 2 if sums else TILE_REUSE))
-
-
-def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp]) -> float:
-    """Instructions that one elementwise node takes in these loops."""
-    n = iterations(nest)
-    if axis is None or axis not in nest:
-        return float(n)
-    wide, padded = widths(axis, lanes)
-    # What a reduction takes in beyond the end of its axis has to be made harmless.
-    masked = MASKED**2 if axis.arg.kind is AxisType.REDUCE and padded != size_of(axis) else 1
-    return n / size_of(axis) * (padded / wide) * masked
-
-
-def widths(axis: UOp, lanes: int) -> tuple[int, int]:
-    """Lanes to use on an axis and the size to pad it to (its own when it needs no padding)."""
-    size = size_of(axis)
-    if axis.src[0].op is not Ops.CONST or lanes < 2 or size < 2:
-        return 1, size
-    if size % lanes == 0:
-        return lanes, size
-    exact = max(d for d in (1, 2, 4, 8, 16, 32, 64) if size % d == 0 and d <= lanes)
-    wide = min(lanes, next_power2(size))
-    padded = ceildiv(size, wide) * wide
-    # Elements a vector instruction, a masked one counting more.
-    if size / (padded / wide) / MASKED > exact:
-        return wide, padded
-    return exact, size
-
-
-def axis_number(kernel: Kernel, axis: UOp) -> int:
-    """Position of an axis as Opts name it."""
-    return kernel.axes.index(axis)
-
-
-def reduction_number(kernel: Kernel, axis: UOp) -> int:
-    """Position of an axis among those of reductions."""
-    return axis_number(kernel, axis) - kernel.first_reduction
-
-
-def inside(plan: Plan, reduce: UOp) -> set[UOp]:
-    """Accesses that happen in the loops of a reduction."""
-    return {
-        u
-        for u in toposort(reduce.src[0])
-        if u.op is Ops.LOAD and any(r in u.ranges for r in reduce.src[1:])
-    }
-
-
-def axis_text(kernel: Kernel, axis: UOp | None) -> str:
-    """An axis in words: `axis 1 of 64`, as Opts number it."""
-    return "none" if axis is None else f"axis {axis_number(kernel, axis)} of {size_of(axis)}"
 
 
 def choose_vector(plan: Plan) -> None:
@@ -306,85 +131,6 @@ def choose_vector(plan: Plan) -> None:
             apply_vector(plan, r, lanes)
 
 
-def tile_cost(
-    plan: Plan, tile: dict[UOp, int], loads: list[Access], vector: set[UOp], registers: int
-) -> float | None:
-    """Instructions for each result of a step of the reduction; None if the tile is too large."""
-    results = prod(tile.values())
-    need = 0.0
-    held = 1
-    for a in loads:
-        mine = {r: n for r, n in tile.items() if r in a.strides}
-        count = prod(mine.values())
-        lanes = vector & a.strides.keys()
-        if lanes:
-            held += count
-            need += LOADED * count
-        else:
-            # A value without SIMD lanes is broadcast as part of the arithmetic.
-            need += (EMBEDDED_BROADCAST if registers >= 32 else BROADCAST) * count
-        itemsize = a.buffer.dtype.itemsize
-        # Gathered lanes come from a panel, side by side.
-        if all(a.strides[v] == 1 for v in lanes) and any(
-            n > 1 and abs(a.strides[r] or 0) * itemsize >= FAR_NBYTES for r, n in mine.items()
-        ):
-            need += FAR * count
-    if results * plan.values > MAX_BODY or (results > 1 and results + held > registers):
-        return None
-    # Too few independent accumulators leave the adders waiting.
-    latency = max(1.0, 8 / results)
-    steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
-    cost = (need + results * latency) / results + store_cost(plan, tile, vector) / steps
-    # What the last lanes do twice.
-    return float(cost * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()]))
-
-
-def may_overlap(plan: Plan, loads: list[Access]) -> bool:
-    """Whether the tile may be uneven: nothing is read that is stored, also not between strips."""
-    steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
-    widest = max(a.buffer.dtype.itemsize for a in loads) * 2 * lane_count(plan)
-    return can_overlap(plan.kernel) and steps * widest <= max_nbytes(plan.target)
-
-
-def store_cost(plan: Plan, tile: dict[UOp, int], vector: set[UOp]) -> float:
-    """Instructions that storing a SIMD value takes whose lanes lie apart, in runs of the tile."""
-    cost = 0.0
-    for a in plan.accesses:
-        lanes = [r for r in vector if a.stride(r) not in (0, 1)] if a.is_store else []
-        run = max([n for r, n in tile.items() if a.stride(r) == 1], default=1)
-        cost += sum(SCATTER * size_of(r) for r in lanes) / min(1 << (run.bit_length() - 1), MAX_GAP)
-    return cost
-
-
-class Packing(NamedTuple):
-    """What it takes to load SIMD values from a packed panel: filling it, and strips."""
-
-    instructions: float
-    strips: int
-
-
-def packing_cost(
-    plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp
-) -> Packing | None:
-    """The cost of a panel for an access whose elements along `axis` are far apart."""
-    kernel = plan.kernel
-    if (
-        axis is None
-        or a.stride(axis) in (0, 1, None)
-        or len(kernel.reduces) != 1
-        or not can_pack(a)
-    ):
-        return None
-    if uses_of(a, kernel.outputs) < MIN_GATHERED_USES or not set(kernel.outputs) <= reduce.ranges:
-        return None
-    reduced = iterations([r for r in reduce.src[1:] if r in a.strides])
-    nbytes = reduced * widths(axis, lanes)[0] * a.buffer.dtype.itemsize
-    strips = ceildiv(nbytes, max_nbytes(plan.target))
-    if strips > 1 and not can_block(kernel):
-        return None
-    return Packing(GATHER * iterations(list(a.strides)), strips)
-
-
 def meets_lanes(kernel: Kernel, axis: UOp) -> bool:
     """Whether something depends on the axis and has SIMD lanes: of a reduction inside another."""
     return any(
@@ -435,9 +181,6 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
         plan.vector_id = axis.arg.id
     kernel.apply(Opt(OptOps.VECTOR, axis_number(kernel, axis), width))
     plan.refresh()
-
-
-# register tile
 
 
 def choose_tile(plan: Plan) -> None:
@@ -681,9 +424,6 @@ def choose_partials(plan: Plan) -> None:
                 break
 
 
-# threads
-
-
 def choose_threads(plan: Plan) -> None:
     """Shares the outermost fitting output axis out over threads, when there is enough to do."""
     kernel, target = plan.kernel, plan.target
@@ -733,94 +473,3 @@ def lane_discount(kernel: Kernel) -> int:
         ],
         default=1,
     )
-
-
-# work-groups
-
-
-def choose_group_opts(plan: Plan) -> None:
-    """Blocks and work-items for devices that have them.
-
-    A reduction with reuse along two output axes gets a block tile: work-items and lanes along both,
-    its loads staged through local memory. One with few results is shared out over the work-items of
-    a block. Anything else has work-items along its innermost output axis.
-    """
-    kernel = plan.kernel
-    outputs = [r for r in kernel.outputs if kernel.may_reorder(r)]
-    if tile_block(plan, outputs):
-        return
-    group_reductions(plan)
-    for r in reversed([r for r in kernel.outputs if kernel.may_reorder(r)]):
-        n = largest_divisor(r, min(64, plan.target.max_group // work_items(kernel)))
-        if n > 1:
-            kernel.apply(Opt(OptOps.LOCAL, axis_number(kernel, r), n))
-            return
-
-
-# Rows and columns of work-items, lanes each way, and depth of a strip in local memory.
-BLOCK_SIDE, BLOCK_LANES, STRIP = 8, 4, 8
-# Work-items that reduce together, and the fewest elements that each of them has to fold.
-GROUP_SIZE, GROUP_LENGTH = 64, 4
-
-
-def largest_divisor(r: UOp, limit: int) -> int:
-    """The largest power of two up to `limit` that divides a constant size, else 1."""
-    if r.src[0].op is not Ops.CONST:
-        return 1
-    return max(
-        [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= limit and size_of(r) % n == 0],
-        default=1,
-    )
-
-
-def work_items(kernel: Kernel) -> int:
-    """Work-items of a block so far."""
-    ranges = [r for r in toposort(kernel.sink) if r.op is Ops.RANGE]
-    sizes = [size_of(r) for r in ranges if r.arg.kind in (AxisType.LOCAL, AxisType.GROUP)]
-    return int(prod(sizes))
-
-
-def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
-    """The tile of a matrix product, if the kernel is one and the sizes fit."""
-    kernel, target = plan.kernel, plan.target
-    main = [u for u in kernel.reduces if set(kernel.outputs) <= u.ranges]
-    if len(main) != 1 or len(kernel.reduces) != 1 or BLOCK_SIDE**2 > target.max_group:
-        return False
-    mine = inside(plan, main[0])
-    loads = [a for a in plan.accesses if a.node in mine]
-    depth = max(main[0].src[1:], key=size_of)
-    reused = [
-        r
-        for r in outputs
-        if any(r not in a.strides for a in loads) and any(r in a.strides for a in loads)
-    ]
-    if len(reused) < 2 or largest_divisor(depth, STRIP) < STRIP:
-        return False
-    pair = sorted(reused, key=size_of)[-2:]
-    side = BLOCK_SIDE * BLOCK_LANES
-    if any(r.src[0].op is not Ops.CONST or size_of(r) % side for r in pair):
-        return False
-    nbytes = sum(side * STRIP * a.buffer.dtype.itemsize for a in loads)
-    if nbytes > target.local_bytes:
-        return False
-    for r in pair:
-        number = axis_number(kernel, r)
-        kernel.apply(Opt(OptOps.UPCAST, number, BLOCK_LANES))
-        kernel.apply(Opt(OptOps.LOCAL, number, BLOCK_SIDE))
-    depth = next(r for u in kernel.reduces for r in u.src[1:] if r.arg.id == depth.arg.id)
-    kernel.apply(Opt(OptOps.STAGE, reduction_number(kernel, depth), STRIP))
-    return True
-
-
-def group_reductions(plan: Plan) -> None:
-    """Shares long reductions with few results out over the work-items of a block."""
-    kernel = plan.kernel
-    for u in kernel.reduces:
-        if any(r.arg.kind.name == "REDUCE" for r in u.ranges) or not u.src[1:]:
-            continue
-        results = iterations(list(u.ranges))
-        axis = max(u.src[1:], key=size_of)
-        n = largest_divisor(axis, min(GROUP_SIZE, plan.target.max_group))
-        if results > 4096 or n < 4 or size_of(axis) < n * GROUP_LENGTH:
-            continue
-        kernel.apply(Opt(OptOps.GROUP, reduction_number(kernel, axis), n))
