@@ -96,7 +96,7 @@ def read_lines(path: Path) -> list[list[Any]]:
 
 
 # Files that look at C source, which is what the reference's CPU device writes.
-ABOUT_C = frozenset({"test/test_renderer_failures.py", "test/test_uops.py"})
+ABOUT_C = frozenset({"test/test_opts.py", "test/test_renderer_failures.py", "test/test_uops.py"})
 
 
 def child_environment(device: str, file: str = "") -> dict[str, str]:

@@ -20,10 +20,12 @@ TYPES = {
     dtypes.bool: "bool", dtypes.float16: "_Float16", dtypes.float32: "float",
     dtypes.float64: "double", **{d: f"{d.name}_t" for d in dtypes.ints},
 }  # fmt: skip
+# As OpenCL and CUDA name them: `float4`.
 VECTORS = {
-    dtypes.float16: "f16", dtypes.float32: "f32", dtypes.float64: "f64",
-    **{d: f"i{d.bits}" for d in dtypes.sints}, **{d: f"u{d.bits}" for d in dtypes.uints},
-    dtypes.bool: "i8",
+    dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",
+    dtypes.int8: "char", dtypes.int16: "short", dtypes.int32: "int", dtypes.int64: "long",
+    dtypes.uint8: "uchar", dtypes.uint16: "ushort", dtypes.uint32: "uint", dtypes.uint64: "ulong",
+    dtypes.bool: "char",
 }  # fmt: skip
 SIGNED = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
 
@@ -75,11 +77,11 @@ class CWriter(CStyleWriter):
         return "\n".join(parts)
 
     def type_of(self, dtype: DType, n: int) -> str:
-        """C's own types, and SIMD types named by element and width: `f32x8`."""
+        """C's own types, and SIMD types named by element and width: `float8`."""
         dtype = BIT_DTYPES[dtype] if self.is_bits(dtype) else dtype
         if n == 1:
             return TYPES[dtype]
-        name = f"{VECTORS[dtype]}x{n}"
+        name = f"{VECTORS[dtype]}{n}"
         if name not in self.helpers:
             scalar = TYPES[dtypes.int8 if dtype is dtypes.bool else dtype]
             nbytes = n * dtype.itemsize
