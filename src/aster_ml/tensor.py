@@ -161,6 +161,13 @@ class Tensor(
             if new is not tensor.uop:
                 tensor.uop = new
                 note_memory(node, new)
+        for handle in live_handles():
+            # What had to be written on the way is memory now as well.
+            if handle.uop.op is Ops.AFTER and not handle.requires_grad:
+                node, place = handle.uop, storage.place_after(handle.uop)
+                if place is not None:
+                    handle.uop = place
+                    note_memory(node, place)
         return list(items), values
 
     def schedule(self, *lst: Tensor) -> list[ExecItem]:

@@ -250,7 +250,7 @@ def values_of(name: str) -> dict[str, Any]:
     """Reads the constants that stand for features this machine does not have."""
     return {
         "IMAGE": 0,
-        # The renderer of the reference that some tests keep away from; what it gets wrong is its own.
+        # The reference's own renderer, which some tests keep away from.
         "CPU_LLVM": 0,
         "CPU_LVP": 0,
         "AMD_LLVM": 0,

@@ -337,3 +337,15 @@ def test_a_triangle_takes_four_operations_an_element() -> None:
     counted = [u.op for u in get_program(item.ast, opts=()).linear.uops if u.dtype is x.dtype]
     assert Ops.CMPNE not in [u.op for u in get_program(item.ast, opts=()).linear.uops]
     assert counted.count(Ops.WHERE) == 1
+
+
+def test_what_is_written_on_the_way_is_memory_after_a_schedule() -> None:
+    a = Tensor.zeros(4).contiguous()
+    a[1:2].assign(Tensor([5.0]))
+    b = a + 2
+    for item in b.schedule():
+        item.run()
+    assert a.uop.base.op is Ops.BUFFER
+    assert a.tolist() == [0.0, 5.0, 0.0, 0.0]
+    a.assign(Tensor([1.0, 2.0, 3.0, 4.0]).realize()).realize()
+    assert b.tolist() == [2.0, 7.0, 2.0, 2.0]
