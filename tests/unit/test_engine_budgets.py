@@ -10,24 +10,13 @@ from typing import Any
 import pytest
 
 from aster_ml import Context, Tensor, TinyJit, nn
+from benchmarks.calls import count_calls
 from tests.unit.jit_helpers import vector
 
 
 def python_calls(function: Callable[[], Any]) -> int:
     """How many Python functions are entered (the given one aside)."""
-    count = 0
-
-    def count_call(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count_call)
-    try:
-        function()
-    finally:
-        sys.setprofile(before)
-    return count - 1
+    return count_calls(function) - 1
 
 
 def frames_at(name: str, function: Callable[[], Any]) -> int:

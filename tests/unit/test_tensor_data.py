@@ -7,7 +7,6 @@ import gc
 import math
 import pathlib
 import pickle
-import sys
 from typing import Any
 
 import ml_dtypes
@@ -20,6 +19,7 @@ from aster_ml.engine.guard import GUARD, GraphWarning
 from aster_ml.mixin.handle import LIVE
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import Ops
+from benchmarks.calls import count_calls
 from tests.unit.tensor_checks import check_tensor
 
 FORMS = [
@@ -319,22 +319,6 @@ def test_training_flag() -> None:
 
 
 # cost
-
-
-def count_calls(function: Any) -> int:
-    """How many Python functions a call enters."""
-    count = 0
-
-    def hook(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(hook)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def test_calls_to_build_a_sum() -> None:

@@ -243,7 +243,7 @@ def choose_tile(plan: Plan) -> None:
             op = OptOps.OVERLAP if size_of(r) % n else OptOps.UPCAST
             kernel.apply(Opt(op, axis_number(kernel, r), n))
     plan.refresh()
-    if wanted_panel(kernel) is None:
+    if wanted_panel(kernel, plan.accesses) is None:
         order_loops(plan)
 
 
@@ -255,7 +255,7 @@ def tile_text(kernel: Kernel, tile: dict[UOp, int]) -> str:
 def choose_strips(plan: Plan) -> None:
     """Strips of the reduction where a packed panel for all of it would be too large."""
     kernel = plan.kernel
-    a = wanted_panel(kernel)
+    a = wanted_panel(kernel, plan.accesses)
     limit = max_nbytes(plan.target)
     if a is None or panel_nbytes(kernel, a) <= limit or not can_block(kernel):
         return
@@ -271,7 +271,7 @@ def choose_strips(plan: Plan) -> None:
 def order_for_panel(plan: Plan) -> None:
     """The loops that a packed panel changes with come first, so that it is filled least often."""
     kernel = plan.kernel
-    a = wanted_panel(kernel)
+    a = wanted_panel(kernel, plan.accesses)
     if a is None or panel_nbytes(kernel, a) > max_nbytes(plan.target):
         return
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]

@@ -32,10 +32,10 @@ MAX_PANEL_NBYTES = 512 << 10
 
 def pack_panels(kernel: Kernel, target: Target) -> None:
     """Packs what is worth it."""
-    a = wanted_panel(kernel)
+    a = wanted_panel(kernel, kernel.accesses())
     if a is None or panel_nbytes(kernel, a) > max_nbytes(target):
         return
-    kernel.sink = substitute(kernel.sink, {a.node: packed_load(kernel, a, reduced_axes(kernel), 0)})
+    kernel.sink = substitute(kernel.sink, {a.node: packed_load(kernel, a, reduced_axes(kernel))})
 
 
 def max_nbytes(target: Target) -> int:
@@ -48,14 +48,14 @@ def reduced_axes(kernel: Kernel) -> list[UOp]:
     return [r for u in kernel.reduces for r in u.src[1:] if r.arg.kind is AxisType.REDUCE]
 
 
-def wanted_panel(kernel: Kernel) -> Access | None:
+def wanted_panel(kernel: Kernel, accesses: list[Access]) -> Access | None:
     """The load that would be worth packing if there were room, if there is one."""
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     if len(kernel.reduces) != 1 or not set(loops) <= kernel.reduces[0].ranges:
         return None
     reduced = reduced_axes(kernel)
     written = {store.src[0].src[0] for store in kernel.stores}
-    for a in kernel.accesses():
+    for a in accesses:
         if a.buffer not in written and is_worth_packing(a, kernel.outputs, reduced):
             return a
     return None
@@ -103,11 +103,11 @@ def can_pack(a: Access) -> bool:
     return not a.is_store and all(r.src[0].op is Ops.CONST for r in a.strides)
 
 
-def packed_load(kernel: Kernel, a: Access, reduced: list[UOp], number: int) -> UOp:
+def packed_load(kernel: Kernel, a: Access, reduced: list[UOp]) -> UOp:
     """The load through a panel that is filled beforehand."""
     axes = panel_axes(a, reduced)
     local = UOp(
-        Ops.DEFINE_LOCAL, a.buffer.dtype, (), ScratchArg(number, prod([size_of(r) for r in axes]))
+        Ops.DEFINE_LOCAL, a.buffer.dtype, (), ScratchArg(0, prod([size_of(r) for r in axes]))
     )
 
     def at(place: dict[UOp, UOp]) -> UOp:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from aster_ml.codegen.linearize import memory_of
 from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
@@ -78,14 +79,6 @@ def bytes_of_accesses(linear: Linear) -> int:
             count = prod(loops) * prod([int(r.src[0].vmax) for r in lanes])
             total += count * at.src[0].dtype.itemsize
     return total
-
-
-def memory_of(u: UOp) -> UOp:
-    """What a LOAD or STORE goes to."""
-    memory = u.src[0].src[0]
-    while memory.op is Ops.AFTER:
-        memory = memory.src[0]
-    return memory
 
 
 def volume(u: UOp) -> int:

@@ -25,6 +25,7 @@ from aster_ml.mixin.handle import (
     live_handles,
     number_everywhere,
     own_memory,
+    under_view,
 )
 from aster_ml.mixin.index import (
     IndexMixin,
@@ -137,11 +138,7 @@ def take_private_copy(node: UOp) -> None:
 
 def is_cut_apart(uop: UOp) -> bool:
     """Whether a view of memory on several devices shows what not every one of them has."""
-    u = uop
-    while u.op in MOVEMENT or u.op is Ops.AFTER or u.op is Ops.DETACH:
-        if u.op is Ops.PAD or u.op is Ops.EXPAND:
-            return False
-        u = u.src[0]
+    u = under_view(uop)
     return u.op is Ops.MULTI and is_view(u) and not is_view(uop)
 
 

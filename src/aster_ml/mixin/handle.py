@@ -50,6 +50,8 @@ VIEWED: weakref.WeakSet[UOp] = weakref.WeakSet()
 INHERITED = 2
 Flag = bool | int | None
 
+# Movement without repetition or padding, and marks on a value.
+ONE_TO_ONE = MOVEMENT - {Ops.PAD, Ops.EXPAND} | {Ops.AFTER, Ops.DETACH}
 NUMBER_KINDS = frozenset({"int", "uint", "float"})
 
 
@@ -110,14 +112,17 @@ def is_stored(uop: UOp) -> bool:
 
 def is_view(uop: UOp) -> bool:
     """Whether the value is memory under movement ops, so that it can be written in place."""
-    u = uop
-    while u.op in MOVEMENT or u.op is Ops.AFTER or u.op is Ops.DETACH:
-        if u.op is Ops.PAD or u.op is Ops.EXPAND:
-            return False
-        u = u.src[0]
+    u = under_view(uop)
     if u.op is Ops.MULTI:
         return all([is_view(part) for part in parts(uop)])
     return u.op is Ops.BUFFER
+
+
+def under_view(u: UOp) -> UOp:
+    """What lies under movement ops, each of whose elements stands for one element below."""
+    while u.op in ONE_TO_ONE:
+        u = u.src[0]
+    return u
 
 
 def number_everywhere(uop: UOp) -> bool:

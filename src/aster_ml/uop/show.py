@@ -52,65 +52,57 @@ LEAVES: dict[Ops, Callable[[Any], str]] = {
 
 def render_expr(u: UOp) -> str:
     """The expression in infix form; ranges as `r0`, buffers as `p0`; cut where it grows long."""
-    pieces: dict[UOp, Piece] = {}
-    stack = [u]
-    while stack:
-        x = stack[-1]
-        if x in pieces:
-            stack.pop()
-            continue
-        pending = [] if x.op in LEAVES else [s for s in x.src if s not in pieces]
-        if pending:
-            stack.extend(pending)
-            continue
-        text, binds = render_node(x, [pieces[s] for s in x.src if s in pieces])
-        pieces[x] = (text, binds) if len(text) <= LIMIT else ("...", ATOM)
-        stack.pop()
-    return pieces[u][0]
+    return render_below(u, render_node)[0]
 
 
 def render_size(u: Any) -> str:
     """A size in infix form with brackets around all of it, and no minus between two terms."""
+    return bracket(render_below(u, render_term), ATOM)
+
+
+def render_below(u: Any, render: Callable[[Any, list[Piece]], Piece]) -> Piece:
+    """The text of a graph from that of its sources, each once; cut where it grows long."""
     pieces: dict[Any, Piece] = {}
     stack = [u]
     while stack:
         x = stack[-1]
-        if x in pieces:
-            stack.pop()
-            continue
-        pending = [] if x.op in LEAVES else [s for s in x.src if s not in pieces]
-        if pending:
+        sources = () if x.op in LEAVES else x.src
+        pending = [s for s in sources if s not in pieces]
+        if pending and x not in pieces:
             stack.extend(pending)
             continue
         stack.pop()
-        parts = [] if x.op in LEAVES else [pieces[s] for s in x.src]
-        if x.op is Ops.BIND:
-            pieces[x] = LEAVES[Ops.DEFINE_VAR](x.src[0]), ATOM
-        elif x.op in INFIX:
-            sign, binds = INFIX[x.op]
-            # A chain of sums or products needs brackets around its right operands alone.
-            chain = binds >= INFIX[Ops.ADD][1]
-            left = bracket(parts[0], binds if chain else ATOM)
-            right = bracket(parts[1], binds + (x.op not in FLAT) if chain else ATOM)
-            pieces[x] = f"{left}{sign.strip()}{right}", binds
-        elif x.op is Ops.WHERE:
-            condition, yes, no = [bracket(p, ATOM) for p in parts]
-            pieces[x] = f"({yes} if {condition} else {no})", ATOM
-        elif x.op is Ops.MAX:
-            pieces[x] = f"max({bracket(parts[0], ATOM)}, {bracket(parts[1], ATOM)})", ATOM
-        elif x.op is Ops.CAST:
-            pieces[x] = f"({x.dtype.name.removesuffix('32')})({parts[0][0]})", ATOM
-        elif x.op is Ops.CONST or x.op is Dialect.VCONST:
-            pieces[x] = repr(x.arg), ATOM
-        elif x.op is Dialect.VECTORIZE:
-            lanes = [p[0] for p in parts]
-            same = len(lanes) > 1 and len(set(lanes)) == 1
-            pieces[x] = f"{{{lanes[0]}, ...}}" if same else f"{{{','.join(lanes)}}}", ATOM
-        else:
-            pieces[x] = render_node(x, parts)
-        if len(pieces[x][0]) > LIMIT:
-            pieces[x] = "...", ATOM
-    return bracket(pieces[u], ATOM)
+        if x not in pieces:
+            text, binds = render(x, [pieces[s] for s in sources])
+            pieces[x] = (text, binds) if len(text) <= LIMIT else ("...", ATOM)
+    return pieces[u]
+
+
+def render_term(x: Any, parts: list[Piece]) -> Piece:
+    """One node of a size."""
+    if x.op is Ops.BIND:
+        return LEAVES[Ops.DEFINE_VAR](x.src[0]), ATOM
+    if x.op in INFIX:
+        sign, binds = INFIX[x.op]
+        # A chain of sums or products needs brackets around its right operands alone.
+        chain = binds >= INFIX[Ops.ADD][1]
+        left = bracket(parts[0], binds if chain else ATOM)
+        right = bracket(parts[1], binds + (x.op not in FLAT) if chain else ATOM)
+        return f"{left}{sign.strip()}{right}", binds
+    if x.op is Ops.WHERE:
+        condition, yes, no = [bracket(p, ATOM) for p in parts]
+        return f"({yes} if {condition} else {no})", ATOM
+    if x.op is Ops.MAX:
+        return f"max({bracket(parts[0], ATOM)}, {bracket(parts[1], ATOM)})", ATOM
+    if x.op is Ops.CAST:
+        return f"({x.dtype.name.removesuffix('32')})({parts[0][0]})", ATOM
+    if x.op is Ops.CONST or x.op is Dialect.VCONST:
+        return repr(x.arg), ATOM
+    if x.op is Dialect.VECTORIZE:
+        lanes = [p[0] for p in parts]
+        same = len(lanes) > 1 and len(set(lanes)) == 1
+        return f"{{{lanes[0]}, ...}}" if same else f"{{{','.join(lanes)}}}", ATOM
+    return render_node(x, parts)
 
 
 def bracket(piece: Piece, least: int) -> str:
