@@ -22,7 +22,7 @@ DISK_CACHED = frozenset({"aster", "tinygrad", "compile"})
 # About how long a group takes in full, in seconds, so that a run knows whether it is late.
 EXPECTED_S = {"timed": 12.0, "fresh": 60.0, "process": 15.0, "once": 30.0}
 EXPECTED_DRAWN_S = 1.5
-# Between turns, so that threads of one library that still look for work do not disturb the next.
+# Between turns, so that the next library finds a machine at rest (see also `Peer`).
 PAUSE_S = 0.02
 # How many times as long torch.compile may take to answer: it starts a C++ compiler for each kernel.
 COMPILE_PATIENCE = 4

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import tempfile
 import threading
@@ -60,7 +61,11 @@ def make_environment(library: str, threads: int, cache: Path) -> dict[str, str]:
 
 
 class Peer:
-    """A living process of one library. Use as a context, or `close` it."""
+    """A living process of one library. Use as a context, or `close` it.
+
+    Between its answers the process is stopped where the system can: threads of OpenBLAS and of
+    OpenMP look for work for tens of milliseconds after a call, on cores that the next library wants.
+    """
 
     def __init__(
         self, library: str, python: str, threads: int, cache: Path, timeout_s: float
@@ -127,6 +132,7 @@ class Peer:
         Raises: PeerError when the library fails, does not answer in time, or its process ends.
         """
         assert self.process.stdin is not None
+        self.let_run(True)
         try:
             self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
             self.process.stdin.flush()
@@ -143,10 +149,16 @@ class Peer:
             raise PeerError(f"no answer in {self.timeout_s:.0f} s") from None
         if not line:
             raise PeerError(self.last_words())
+        self.let_run(False)
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise PeerError(str(answer["error"]))
         return answer
+
+    def let_run(self, on: bool) -> None:
+        """Stops the process with all its threads, or lets it go on."""
+        if os.name == "posix" and self.alive:
+            self.process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
 
     def last_words(self) -> str:
         """Why the process ended, as far as it said."""
