@@ -64,7 +64,7 @@ class Peer:
     """A living process of one library. Use as a context, or `close` it.
 
     Between its answers the process is stopped where the system can: threads of OpenBLAS and of
-    OpenMP look for work for tens of milliseconds after a call, on cores that the next library wants.
+    OpenMP look for work for tens of milliseconds after a call, on the next library's cores.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -83,8 +84,26 @@ def test_columns_of_a_sum_vectorise_across_columns() -> None:
 def test_a_product_gets_a_register_tile() -> None:
     found = opts_of(memory(64, 64) @ memory(64, 64))
     assert "VECTOR(1,8)" in found
-    assert "UPCAST(0," in found
-    assert "UPCAST(1," in found
+    assert re.search(r"(UPCAST|OVERLAP)\(0,", found)
+    assert re.search(r"(UPCAST|OVERLAP)\(1,", found)
+
+
+def test_panels_stay_whole_where_chunks_of_rows_do_not_divide() -> None:
+    """A thread has a chunk of rows; with one row at a time, panels would be filled for each."""
+    found = opts_of(memory(67, 400) @ memory(400, 301))
+    assert found.endswith("THREAD(1,2)")
+
+
+@pytest.mark.parametrize("shape", [(23, 60, 71), (7, 129, 40), (1, 300, 33), (50, 64, 3)])
+def test_products_with_a_turned_operand_are_transposed_into_panels(
+    shape: tuple[int, int, int],
+) -> None:
+    m, k, n = shape
+    rng = np.random.default_rng(m)
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((n, k))
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    np.testing.assert_allclose((Tensor(a) @ Tensor(b).T).numpy(), a @ b.T, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose((Tensor(b) @ Tensor(a).T).numpy(), b @ a.T, rtol=2e-4, atol=2e-4)
 
 
 def test_small_work_takes_no_threads_and_large_work_does() -> None:
@@ -151,6 +170,8 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "VECTOR(1,8) UPCAST(0,3) BLOCK(0,4)",
         "PADTO(1,32) VECTOR(1,16) BLOCK(0,8) THREAD(1,0)",
         "THREAD(0,2) VECTOR(2,8)",
+        "THREAD(0,5) VECTOR(2,8)",
+        "OVERLAP(1,7) OVERLAP(0,5) THREAD(1,3)",
         "THREAD(1,3) BLOCK(0,2)",
         "OVERLAP(0,5) VECTOR(2,8)",
         "PEEL(0,20) UNROLL(0,4)",

@@ -9,10 +9,25 @@ from __future__ import annotations
 import itertools
 
 from aster_ml.codegen.group_opts import choose_group_opts
-from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_peel, size_of
+from aster_ml.codegen.kernel import (
+    Access,
+    Kernel,
+    Note,
+    can_block,
+    can_overlap,
+    can_peel,
+    size_of,
+)
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
+from aster_ml.codegen.panels import (
+    max_nbytes,
+    panel_nbytes,
+    reduced_axes,
+    uses_of,
+    wanted_panel,
+)
 from aster_ml.codegen.prices import (
+    GATHER,
     HORIZONTAL,
     MAX_BODY,
     UNEVEN,
@@ -29,6 +44,7 @@ from aster_ml.codegen.prices import (
     nest_of,
     owners,
     packing_cost,
+    peels,
     reduction_number,
     reuse_of,
     tile_cost,
@@ -43,13 +59,13 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
-# Reductions of at least so many SIMD values have what is over from a multiple of them on its own.
-PEEL_LENGTH, PEEL_MULTIPLE = 8, 4
+# What is peeled off a reduction leaves a multiple of so many SIMD values.
+PEEL_MULTIPLE = 4
 # Longest side of a register tile, and how many axes are tried in pairs.
 MAX_TILE_SIDE = 16
 TILE_CANDIDATES = 4
 # Sides to try of an axis that no divisor from the first of them on shares out.
-UNEVEN_SIDES = (4, 6, 8, 12)
+UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
 # Work (iterations times nodes) from which on a second thread pays for its wake-up.
 THREAD_WORK = 1 << 17
 
@@ -97,7 +113,7 @@ def choose_vector(plan: Plan) -> None:
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
             nest = nest_of(plan, a, u)
-            packing = None if u is None or by is not axis else packing_cost(plan, axis, lanes, a, u)
+            packing = None if u is None else packing_cost(plan, by, lanes, a, u)
             # A kernel has one panel.
             if packing is not None and not strips:
                 total += packing.instructions
@@ -158,10 +174,20 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     return min([None, *wide], key=price)
 
 
+def packs_along(plan: Plan, axis: UOp, lanes: int) -> bool:
+    """Whether something is loaded through a panel once the axis of a reduction has SIMD lanes."""
+    owner = owners(plan.kernel)
+    return any(
+        axis in owner[a.node].src[1:] and packing_cost(plan, axis, lanes, a, owner[a.node])
+        for a in plan.accesses
+        if a.node in owner
+    )
+
+
 def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
     """Splits the SIMD lanes off an axis, padding it first where that is worth it."""
     kernel = plan.kernel
-    if axis not in kernel.outputs and size_of(axis) >= PEEL_LENGTH * lanes:
+    if peels(axis, lanes) and not packs_along(plan, axis, lanes):
         length = size_of(axis) // (PEEL_MULTIPLE * lanes) * PEEL_MULTIPLE * lanes
         if length != size_of(axis) and can_peel(kernel, axis):
             kernel.apply(Opt(OptOps.PEEL, reduction_number(kernel, axis), length))
@@ -216,8 +242,8 @@ def choose_tile(plan: Plan) -> None:
         if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
             size = size_of(r) if r.src[0].op is Ops.CONST else 1
             sizes = [d for d in divisors(size) if d <= MAX_TILE_SIDE]
-            if overlap and sizes[-1] < UNEVEN_SIDES[0]:
-                sizes += [n for n in UNEVEN_SIDES if n <= size]
+            if overlap:
+                sizes += [n for n in UNEVEN_SIDES if n <= size and size % n]
             if len(sizes) > 1:
                 candidates.append((r, sizes))
     if not candidates:
@@ -449,18 +475,34 @@ def choose_threads(plan: Plan) -> None:
     if not fitting:
         return
 
-    # Evenly divisible axes first, then long ones; the given order decides between equals.
-    def badness(r: UOp) -> float:
-        size = size_of(r)
-        return float(ceildiv(size, target.threads) * target.threads / size)
-
-    axis = min(fitting, key=lambda r: (round(badness(r), 1), loops.index(r)))
-    # Where the rest of the axis stays in its place, loops around it are not entered for each step.
-    chunks = target.threads if axis.src[0].op is Ops.CONST and loops[0] is not axis else 0
-    if chunks and size_of(axis) % chunks:
-        chunks = 0
+    axis = min(fitting, key=lambda r: (round(sharing_cost(plan, r, loops), 1), loops.index(r)))
+    chunks = target.threads if can_chunk(plan, axis, loops) else 0
     kernel.notes.append(Note("threads", f"parts of {axis_text(kernel, axis)}", costs))
     kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, axis), chunks))
+
+
+def can_chunk(plan: Plan, axis: UOp, loops: list[UOp]) -> bool:
+    """Whether a chunk for each thread is split off the axis, the rest staying in its place.
+
+    Loops around the rest are then not entered for each of its steps.
+    """
+    movable = [r for r in loops if plan.kernel.may_reorder(r)]
+    if axis.src[0].op is not Ops.CONST or movable[0] is axis:
+        return False
+    return size_of(axis) % plan.target.threads == 0 or can_overlap(plan.kernel)
+
+
+def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp]) -> float:
+    """The time that sharing out an axis takes, against that of equal shares."""
+    threads, size = plan.target.threads, size_of(axis)
+    cost = ceildiv(size, threads) * threads / size
+    a = wanted_panel(plan.kernel, plan.accesses)
+    if a is not None and axis not in a.strides:
+        # Panels are filled by every thread, or in every step of the axis.
+        fills = threads if can_chunk(plan, axis, loops) else size
+        uses = uses_of(a, plan.kernel.outputs) / lane_discount(plan.kernel)
+        cost += GATHER * (fills - 1) / uses
+    return float(cost)
 
 
 def lane_discount(kernel: Kernel) -> int:

@@ -151,7 +151,7 @@ class Kernel:
         elif opt.op is OptOps.BLOCK:
             self.block(axis, opt.arg)
         elif opt.op is OptOps.OVERLAP:
-            self.overlap(axis, opt.arg)
+            self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif opt.op is OptOps.PEEL:
             self.peel(axis, opt.arg)
         else:
@@ -163,10 +163,17 @@ class Kernel:
         self.applied.append(opt)
 
     def make_thread(self, axis: UOp, chunks: int = 0) -> None:
-        """The axis becomes the outermost and is shared out, or so many chunks of it do."""
+        """The axis becomes the outermost and is shared out, or so many chunks of it do.
+
+        Where chunks do not share out the axis, the last of them starts early.
+        """
         if 0 < chunks < size_of(axis):
             place = self.outputs.index(axis)
-            self.split(axis, size_of(axis) // chunks, AxisType.LOOP)
+            length = ceildiv(size_of(axis), chunks)
+            if size_of(axis) % chunks:
+                self.overlap(axis, length, AxisType.LOOP)
+            else:
+                self.split(axis, length, AxisType.LOOP)
             axis = self.outputs[place]
         new = UOp(Ops.RANGE, axis.dtype, axis.src, RangeArg(axis.arg.id, AxisType.THREAD))
         self.outputs.remove(axis)
@@ -216,10 +223,10 @@ class Kernel:
         tail = UOp(Ops.REDUCE, old.dtype, (value, *closed), old.arg)
         self.sink = substitute(self.sink, {old: main.alu(old.arg.op, tail)})
 
-    def overlap(self, axis: UOp, lanes: int) -> None:
-        """`axis` -> `min(outer * lanes, size - lanes) + inner`, `inner` lanes of an output axis.
+    def overlap(self, axis: UOp, lanes: int, kind: AxisType) -> None:
+        """`axis` -> `min(outer * lanes, size - lanes) + inner`, `inner` a part of an output axis.
 
-        What the last lanes have in common with those before is computed and stored twice, which
+        What the last part has in common with the one before is computed and stored twice, which
         nobody sees as long as the kernel does not read what it stores.
         """
         if axis not in self.outputs or not can_overlap(self):
@@ -230,7 +237,7 @@ class Kernel:
         if size.op is not Ops.CONST or not 0 < lanes <= size.arg:
             raise KernelOptError(f"overlap: {lanes} lanes of an axis of {size!r}")
         self.overlaps = True
-        inner = self.new_range(lanes, AxisType.UPCAST)
+        inner = self.new_range(lanes, kind)
         steps = UOp.index_const(ceildiv(size.arg, lanes))
         outer = UOp(Ops.RANGE, axis.dtype, (steps,), axis.arg)
         last = UOp.index_const(size.arg - lanes)

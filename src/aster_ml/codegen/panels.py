@@ -13,6 +13,8 @@ same few cache lines' places and push one another out, while packed they are one
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aster_ml.codegen.kernel import Access, Kernel, size_of
 from aster_ml.helpers import prod
 from aster_ml.target import Target
@@ -24,8 +26,8 @@ from aster_ml.uop.ops import AxisType, Ops, ScratchArg
 FAR_NBYTES = 1024
 # Fewer uses of a panel than this do not pay for packing it.
 MIN_REUSE = 6
-# Results that each gathered element has to serve.
-MIN_GATHERED_USES = 16
+# Results that each gathered element has to serve, and each that is loaded in a run and transposed.
+MIN_GATHERED_USES, MIN_TRANSPOSED_USES = 16, 6
 # Scratch is stack, and threads have little of it.
 MAX_PANEL_NBYTES = 512 << 10
 
@@ -84,13 +86,23 @@ def is_worth_packing(a: Access, outputs: list[UOp], reduced: list[UOp]) -> bool:
         return False
     if a.strides[vector[0]] != 1:
         # The loops are ordered for such a panel, so all that do not change it use it again.
-        return uses_of(a, outputs) >= MIN_GATHERED_USES
+        return uses_of(a, outputs) >= least_uses(a, reduced, size_of(vector[0]))
     far = max([abs(a.strides[r] or 0) for r in axes if r in reduced], default=0)
     loops = [r for r in outputs if not r.arg.kind.is_lane]
     # Loops inside of the innermost one that the panel changes with use it again.
     inside = max([i for i, r in enumerate(loops) if r in a.strides], default=-1) + 1
     reuse = prod([size_of(r) for r in loops[inside:]])
     return bool(far * a.buffer.dtype.itemsize >= FAR_NBYTES and reuse >= MIN_REUSE)
+
+
+def least_uses(a: Access, reduced: Iterable[UOp], lanes: int) -> int:
+    """Results that each element has to serve where SIMD lanes lie apart in memory."""
+    return MIN_GATHERED_USES if run_of(a, reduced, lanes) is None else MIN_TRANSPOSED_USES
+
+
+def run_of(a: Access, reduced: Iterable[UOp], lanes: int) -> UOp | None:
+    """A reduced axis whose steps lie side by side, as many as there are lanes, if there is one."""
+    return next((r for r in reduced if a.stride(r) == 1 and size_of(r) >= lanes), None)
 
 
 def uses_of(a: Access, outputs: list[UOp]) -> int:
@@ -116,10 +128,37 @@ def packed_load(kernel: Kernel, a: Access, reduced: list[UOp]) -> UOp:
             total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, r.src[0]), place.get(r, r))
         return total
 
-    # The panel is filled in loops of its own over the reduced axes; lanes stay lanes.
-    copies = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in axes if r in reduced}
-    lanes = {r: kernel.new_range(size_of(r), r.arg.kind) for r in axes if r not in reduced}
-    place = {**copies, **lanes}
-    store = local.index(at(place)).store(substitute(a.node, place))
-    filled = store.end(*copies.values(), *lanes.values())
-    return local.after(filled).index(at({})).load()
+    def fill(place: dict[UOp, UOp]) -> UOp:
+        store = local.index(at(place)).store(substitute(a.node, place))
+        return store.end(*[r for value in place.values() for r in value.ranges])
+
+    return local.after(*[fill(p) for p in places_to_fill(kernel, a, axes)]).index(at({})).load()
+
+
+def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp, UOp]]:
+    """The loops in which a panel is filled, as what its axes become; lanes stay lanes.
+
+    Where the SIMD lanes lie apart in memory and the steps of a reduction lie side by side, so many
+    of these are loaded at once, and transposed on their way into the panel.
+    """
+    reduced = [r for r in axes if not r.arg.kind.is_lane]
+
+    def copies() -> dict[UOp, UOp]:
+        kinds = {r: AxisType.LOOP if r in reduced else r.arg.kind for r in axes}
+        return {r: kernel.new_range(size_of(r), kind) for r, kind in kinds.items()}
+
+    vector = axes[-1]
+    n = size_of(vector)
+    run = run_of(a, reduced, n)
+    if a.strides[vector] == 1 or run is None:
+        return [copies()]
+    whole = size_of(run) // n
+    main, rest = copies(), copies()
+    step, lane = kernel.new_range(whole, AxisType.LOOP), kernel.new_range(n, AxisType.VECTOR)
+    main[vector] = kernel.new_range(n, AxisType.UPCAST)
+    main[run] = index_alu(Ops.ADD, index_alu(Ops.MUL, step, UOp.index_const(n)), lane)
+    if whole * n == size_of(run):
+        return [main]
+    over = kernel.new_range(size_of(run) - whole * n, AxisType.LOOP)
+    rest[run] = index_alu(Ops.ADD, over, UOp.index_const(whole * n))
+    return [main, rest]

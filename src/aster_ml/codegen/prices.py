@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap, size_of
-from aster_ml.codegen.panels import MIN_GATHERED_USES, can_pack, max_nbytes, uses_of
+from aster_ml.codegen.panels import can_pack, least_uses, max_nbytes, run_of, uses_of
 from aster_ml.helpers import ceildiv, next_power2, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
@@ -19,6 +19,8 @@ from aster_ml.uop.ops import AxisType, Ops
 
 # An element gathered or scattered on its own, against one lane of a vector access.
 GATHER = 1.5
+# One that is loaded in a run, transposed and stored in a panel.
+TRANSPOSED = 0.6
 SCATTER = 2.0
 # Elements two apart: two contiguous loads and a shuffle.
 EVERY_SECOND = 3.0
@@ -30,6 +32,8 @@ UNEVEN = 0.3
 MAX_GAP = 8
 # A vector access whose lanes are masked.
 MASKED = 1.5
+# Reductions of at least so many SIMD values have what is over from a multiple of them on its own.
+PEEL_LENGTH = 8
 # Results of a register tile that one loaded value may be expected to serve.
 TILE_REUSE = 6
 # A value of a tile that is broadcast from memory.
@@ -40,6 +44,8 @@ EMBEDDED_BROADCAST = 0.3
 LOADED = 1.5
 # One on a page of its own, on top of that.
 FAR, FAR_NBYTES = 0.25, 4096
+# A stretch of SIMD values on a page of its own that comes from beyond the second cache.
+ROW = 4.0
 # Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
 MAX_BODY = 512
 
@@ -117,7 +123,8 @@ def vector_cost(axis: UOp | None, lanes: int, access: Access, nest: list[UOp]) -
         return n * (SCATTER if access.is_store else GATHER)
     if stride == 0 and not access.is_store:
         return EMBEDDED_BROADCAST * n / size_of(axis) * (padded / wide)
-    return n / size_of(axis) * (padded / wide) * (1 if padded == size_of(axis) else MASKED)
+    whole = padded == size_of(axis) or peels(axis, lanes)
+    return n / size_of(axis) * (padded / wide) * (1 if whole else MASKED)
 
 
 def is_uneven(access: Access, axis: UOp, lanes: int) -> bool:
@@ -163,8 +170,13 @@ def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp]) -> float:
         return float(n)
     wide, padded = widths(axis, lanes)
     # What a reduction takes in beyond the end of its axis has to be made harmless.
-    masked = MASKED**2 if axis.arg.kind is AxisType.REDUCE and padded != size_of(axis) else 1
-    return n / size_of(axis) * (padded / wide) * masked
+    free = axis.arg.kind is not AxisType.REDUCE or padded == size_of(axis) or peels(axis, lanes)
+    return n / size_of(axis) * (padded / wide) * (1 if free else MASKED**2)
+
+
+def peels(axis: UOp, lanes: int) -> bool:
+    """Whether an axis is a reduction long enough for its last steps to run on their own."""
+    return axis.arg.kind is AxisType.REDUCE and size_of(axis) >= PEEL_LENGTH * lanes
 
 
 def widths(axis: UOp, lanes: int) -> tuple[int, int]:
@@ -219,8 +231,9 @@ def tile_cost(
         count = prod(mine.values())
         lanes = vector & a.strides.keys()
         if lanes:
-            held += count
-            need += LOADED * count
+            # What serves one result alone is an operand from memory.
+            held += 1 if results == count and plan.vector_id >= 0 else count
+            need += LOADED * count + (ROW if is_streamed(plan, a) else 0)
         else:
             # A value without SIMD lanes is broadcast as part of the arithmetic.
             need += (EMBEDDED_BROADCAST if registers >= 32 else BROADCAST) * count
@@ -238,6 +251,17 @@ def tile_cost(
     cost = (need + results * latency) / results + store_cost(plan, tile, vector) / steps
     # What the last lanes do twice.
     return float(cost * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()]))
+
+
+def is_streamed(plan: Plan, a: Access) -> bool:
+    """Whether what is loaded comes from beyond the second cache, each step from another page."""
+    itemsize = a.buffer.dtype.itemsize
+    steps = [abs(a.stride(r) or 0) for r in a.strides if r.arg.kind is AxisType.REDUCE]
+    return (
+        min(steps, default=0) * itemsize >= FAR_NBYTES
+        and not uses_of(a, plan.kernel.outputs) > 1
+        and times(a) * itemsize > plan.target.cache_bytes[1]
+    )
 
 
 def may_overlap(plan: Plan, loads: list[Access]) -> bool:
@@ -276,11 +300,21 @@ def packing_cost(
         or not can_pack(a)
     ):
         return None
-    if uses_of(a, kernel.outputs) < MIN_GATHERED_USES or not set(kernel.outputs) <= reduce.ranges:
+    wide = widths(axis, lanes)[0]
+    if not set(kernel.outputs) <= reduce.ranges:
         return None
+    if uses_of(a, kernel.outputs) < least_uses(a, reduce.src[1:], wide):
+        return None
+    width = wide
+    if axis in reduce.src[1:]:
+        # One register tile has to take in the whole panel, else the other operand is read again.
+        width = iterations([r for r in kernel.outputs if r in a.strides])
+        if width > TILE_REUSE:
+            return None
     reduced = iterations([r for r in reduce.src[1:] if r in a.strides])
-    nbytes = reduced * widths(axis, lanes)[0] * a.buffer.dtype.itemsize
+    nbytes = reduced * width * a.buffer.dtype.itemsize
     strips = ceildiv(nbytes, max_nbytes(plan.target))
     if strips > 1 and not can_block(kernel):
         return None
-    return Packing(GATHER * iterations(list(a.strides)), strips)
+    each = GATHER if run_of(a, reduce.src[1:], wide) is None else TRANSPOSED
+    return Packing(each * iterations(list(a.strides)), strips)

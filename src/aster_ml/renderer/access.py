@@ -17,7 +17,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 # Most instances whose lanes are stored as runs.
-MAX_RUN = 8
+MAX_RUN = 16
 
 
 class AccessWriter(Language):

@@ -115,7 +115,12 @@ def compare(float_: str, int_: str, uint: str) -> Rule:
         if source in BIT_TYPES:
             raise InternalError(f"renderer: a comparison of {source} is not decomposed")
         name = {"float": f"fcmp {float_}", "int": f"icmp {int_}"}.get(source.kind, f"icmp {uint}")
-        return str(w.emit(f"{name} {llvm_type(source, n)} {x[0]}, {x[1]}"))
+        found = str(w.emit(f"{name} {llvm_type(source, n)} {x[0]}, {x[1]}"))
+        if n == 1 or source.kind == "float" or source.bits < 64:
+            return found
+        # A mask of lanes by their index: LLVM would compute it again beside each use, in every step
+        # of a loop that it does not change in. What is frozen stays where it is.
+        return str(w.emit(f"freeze {llvm_type(dtype, n)} {found}"))
 
     return rule
 
