@@ -66,8 +66,9 @@ MAX_TILE_SIDE = 16
 TILE_CANDIDATES = 4
 # Sides to try of an axis that no divisor from the first of them on shares out.
 UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
-# Work (iterations times nodes) from which on a second thread pays for its wake-up.
-THREAD_WORK = 1 << 17
+# Cycles of a kernel from which on a second thread pays for its wake-up.
+THREAD_CYCLES = 1 << 15
+INSTRUCTIONS_A_CYCLE, BYTES_A_CYCLE = 2, 16
 
 
 def choose_opts(kernel: Kernel, target: Target) -> None:
@@ -456,14 +457,9 @@ def choose_threads(plan: Plan) -> None:
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     if target.threads < 2 or not loops:
         return
-    work = (
-        iterations(kernel.outputs)
-        * max([iterations(list(u.src[1:])) for u in kernel.reduces], default=1)
-        * max(plan.nodes, 1)
-    )
-    least = THREAD_WORK * lane_discount(kernel)
-    costs = ("its work", float(work)), ("work from which threads pay", float(least))
-    if work < least:
+    cycles = cycles_of(plan)
+    costs = ("its cycles", cycles), ("cycles from which threads pay", float(THREAD_CYCLES))
+    if cycles < THREAD_CYCLES:
         kernel.notes.append(Note("threads", "one", costs))
         return
     outer = hoist_axes(kernel)
@@ -479,6 +475,16 @@ def choose_threads(plan: Plan) -> None:
     chunks = target.threads if can_chunk(plan, axis, loops) else 0
     kernel.notes.append(Note("threads", f"parts of {axis_text(kernel, axis)}", costs))
     kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, axis), chunks))
+
+
+def cycles_of(plan: Plan) -> float:
+    """About how long one thread takes: for arithmetic, or to move the bytes from the third cache."""
+    kernel = plan.kernel
+    steps = max([iterations(list(u.src[1:])) for u in kernel.reduces], default=1)
+    nodes = max(plan.values - sum(not a.is_store for a in plan.accesses), 1)
+    arithmetic = iterations(kernel.outputs) * steps * nodes / lane_discount(kernel)
+    nbytes = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in plan.accesses)
+    return float(max(arithmetic / INSTRUCTIONS_A_CYCLE, nbytes / BYTES_A_CYCLE))
 
 
 def can_chunk(plan: Plan, axis: UOp, loops: list[UOp]) -> bool:
@@ -506,7 +512,7 @@ def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp]) -> float:
 
 
 def lane_discount(kernel: Kernel) -> int:
-    """SIMD lanes make work quicker, so that more of it is needed to pay for a thread."""
+    """SIMD lanes of the kernel, by which work is quicker."""
     return max(
         [
             size_of(r)
