@@ -9,33 +9,21 @@ from __future__ import annotations
 import itertools
 
 from aster_ml.codegen.group_opts import choose_group_opts
-from aster_ml.codegen.kernel import (
-    Access,
-    Kernel,
-    Note,
-    can_block,
-    can_overlap,
-    can_peel,
-    size_of,
-)
+from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_peel, size_of
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.panels import (
-    max_nbytes,
-    panel_nbytes,
-    reduced_axes,
-    uses_of,
-    wanted_panel,
-)
+from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
-    GATHER,
     HORIZONTAL,
     MAX_BODY,
+    THREAD_CYCLES,
     UNEVEN,
     Plan,
     arithmetic_cost,
     axis_number,
     axis_text,
     between,
+    can_chunk,
+    cycles_of,
     inside,
     is_uneven,
     iterations,
@@ -47,6 +35,7 @@ from aster_ml.codegen.prices import (
     peels,
     reduction_number,
     reuse_of,
+    sharing_cost,
     tile_cost,
     times,
     vector_cost,
@@ -66,9 +55,6 @@ MAX_TILE_SIDE = 16
 TILE_CANDIDATES = 4
 # Sides to try of an axis that no divisor from the first of them on shares out.
 UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
-# Cycles of a kernel from which on a second thread pays for its wake-up.
-THREAD_CYCLES = 1 << 15
-INSTRUCTIONS_A_CYCLE, BYTES_A_CYCLE = 2, 16
 
 
 def choose_opts(kernel: Kernel, target: Target) -> None:
@@ -475,49 +461,3 @@ def choose_threads(plan: Plan) -> None:
     chunks = target.threads if can_chunk(plan, axis, loops) else 0
     kernel.notes.append(Note("threads", f"parts of {axis_text(kernel, axis)}", costs))
     kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, axis), chunks))
-
-
-def cycles_of(plan: Plan) -> float:
-    """About how long one thread takes: for arithmetic, or to move the bytes from the third cache."""
-    kernel = plan.kernel
-    steps = max([iterations(list(u.src[1:])) for u in kernel.reduces], default=1)
-    nodes = max(plan.values - sum(not a.is_store for a in plan.accesses), 1)
-    arithmetic = iterations(kernel.outputs) * steps * nodes / lane_discount(kernel)
-    nbytes = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in plan.accesses)
-    return float(max(arithmetic / INSTRUCTIONS_A_CYCLE, nbytes / BYTES_A_CYCLE))
-
-
-def can_chunk(plan: Plan, axis: UOp, loops: list[UOp]) -> bool:
-    """Whether a chunk for each thread is split off the axis, the rest staying in its place.
-
-    Loops around the rest are then not entered for each of its steps.
-    """
-    movable = [r for r in loops if plan.kernel.may_reorder(r)]
-    if axis.src[0].op is not Ops.CONST or movable[0] is axis:
-        return False
-    return size_of(axis) % plan.target.threads == 0 or can_overlap(plan.kernel)
-
-
-def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp]) -> float:
-    """The time that sharing out an axis takes, against that of equal shares."""
-    threads, size = plan.target.threads, size_of(axis)
-    cost = ceildiv(size, threads) * threads / size
-    a = wanted_panel(plan.kernel, plan.accesses)
-    if a is not None and axis not in a.strides:
-        # Panels are filled by every thread, or in every step of the axis.
-        fills = threads if can_chunk(plan, axis, loops) else size
-        uses = uses_of(a, plan.kernel.outputs) / lane_discount(plan.kernel)
-        cost += GATHER * (fills - 1) / uses
-    return float(cost)
-
-
-def lane_discount(kernel: Kernel) -> int:
-    """SIMD lanes of the kernel, by which work is quicker."""
-    return max(
-        [
-            size_of(r)
-            for r in toposort(kernel.sink)
-            if r.op is Ops.RANGE and r.arg.kind.name == "VECTOR"
-        ],
-        default=1,
-    )

@@ -11,17 +11,16 @@ from typing import NamedTuple
 from aster_ml.codegen.kernel import Access, Kernel, size_of
 from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.codegen.opts import Opt
+from aster_ml.codegen.prices import (
+    CACHE_BYTES_A_CYCLE,
+    INSTRUCTIONS_A_CYCLE,
+    MEMORY_BYTES_A_CYCLE,
+)
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
-
-# SIMD instructions of arithmetic that a core begins in a cycle.
-INSTRUCTIONS_A_CYCLE = 2
-# Bytes a cycle from each level of cache, for each core, and from memory, for all of them together.
-CACHE_BYTES_A_CYCLE = (64, 32, 16)
-MEMORY_BYTES_A_CYCLE = 8
 
 
 class Bound(NamedTuple):

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap, size_of
-from aster_ml.codegen.panels import can_pack, least_uses, max_nbytes, run_of, uses_of
+from aster_ml.codegen.panels import (
+    can_pack,
+    least_uses,
+    max_nbytes,
+    run_of,
+    uses_of,
+    wanted_panel,
+)
 from aster_ml.helpers import ceildiv, next_power2, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
@@ -46,6 +53,13 @@ LOADED = 1.5
 FAR, FAR_NBYTES = 0.25, 4096
 # A stretch of SIMD values on a page of its own that comes from beyond the second cache.
 ROW = 4.0
+# Cycles of a kernel from which on a second thread pays for its wake-up.
+THREAD_CYCLES = 1 << 15
+# SIMD instructions of arithmetic that a core begins in a cycle.
+INSTRUCTIONS_A_CYCLE = 2
+# Bytes a cycle from each level of cache, for each core, and from memory, for all of them together.
+CACHE_BYTES_A_CYCLE = (64, 32, 16)
+MEMORY_BYTES_A_CYCLE = 8
 # Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
 MAX_BODY = 512
 
@@ -318,3 +332,49 @@ def packing_cost(
         return None
     each = GATHER if run_of(a, reduce.src[1:], wide) is None else TRANSPOSED
     return Packing(each * iterations(list(a.strides)), strips)
+
+
+def cycles_of(plan: Plan) -> float:
+    """About how long one thread takes, for arithmetic or to move bytes from the third cache."""
+    kernel = plan.kernel
+    steps = max([iterations(list(u.src[1:])) for u in kernel.reduces], default=1)
+    nodes = max(plan.values - sum(not a.is_store for a in plan.accesses), 1)
+    arithmetic = iterations(kernel.outputs) * steps * nodes / lane_discount(kernel)
+    nbytes = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in plan.accesses)
+    return float(max(arithmetic / INSTRUCTIONS_A_CYCLE, nbytes / CACHE_BYTES_A_CYCLE[2]))
+
+
+def can_chunk(plan: Plan, axis: UOp, loops: list[UOp]) -> bool:
+    """Whether a chunk for each thread is split off the axis, the rest staying in its place.
+
+    Loops around the rest are then not entered for each of its steps.
+    """
+    movable = [r for r in loops if plan.kernel.may_reorder(r)]
+    if axis.src[0].op is not Ops.CONST or movable[0] is axis:
+        return False
+    return size_of(axis) % plan.target.threads == 0 or can_overlap(plan.kernel)
+
+
+def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp]) -> float:
+    """The time that sharing out an axis takes, against that of equal shares."""
+    threads, size = plan.target.threads, size_of(axis)
+    cost = ceildiv(size, threads) * threads / size
+    a = wanted_panel(plan.kernel, plan.accesses)
+    if a is not None and axis not in a.strides:
+        # Panels are filled by every thread, or in every step of the axis.
+        fills = threads if can_chunk(plan, axis, loops) else size
+        uses = uses_of(a, plan.kernel.outputs) / lane_discount(plan.kernel)
+        cost += GATHER * (fills - 1) / uses
+    return float(cost)
+
+
+def lane_discount(kernel: Kernel) -> int:
+    """SIMD lanes of the kernel, by which work is quicker."""
+    return max(
+        [
+            size_of(r)
+            for r in toposort(kernel.sink)
+            if r.op is Ops.RANGE and r.arg.kind.name == "VECTOR"
+        ],
+        default=1,
+    )
