@@ -6,7 +6,7 @@ Base classes for `runtime/`. Buffers and the registry of devices do not belong h
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from aster_ml.allocator import Allocator
@@ -63,6 +63,10 @@ class Graph(abc.ABC):
     @abc.abstractmethod
     def run(self) -> None:
         """Runs all calls in order."""
+
+    def entry(self) -> Callable[[], object]:
+        """What `run` does as the function that costs least to call."""
+        return self.run
 
 
 class Backend(abc.ABC):

@@ -26,6 +26,7 @@ from aster_ml.engine.realize import run_due
 from aster_ml.engine.replay import Replay
 from aster_ml.engine.watch import Watch
 from aster_ml.errors import JitError, JitShapeError, ShapeError
+from aster_ml.jit_again import DIFFERENT, Again
 from aster_ml.jit_pickle import means_something_elsewhere
 from aster_ml.jit_recording import Recording
 from aster_ml.jit_run import Run
@@ -114,6 +115,8 @@ class TinyJit(Generic[T]):
         self.entries: dict[Any, Entry[T]] = {}
         self.calls = 0
         self.latest: Recording[T] | None = None
+        # What answers a call that is like the last one.
+        self.again: Again | None = None
         self.of_object: dict[int, tuple[weakref.ref[Any], TinyJit[T]]] = {}
         functools.update_wrapper(self, function)
 
@@ -164,6 +167,7 @@ class TinyJit(Generic[T]):
         """Forgets every recording."""
         self.entries.clear()
         self.latest = None
+        self.again = None
         self.calls = 0
 
     @property
@@ -188,10 +192,17 @@ class TinyJit(Generic[T]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> T:
         """Runs, records or replays. While an outer jit records, it runs."""
+        again = self.again
+        if again is not None and not kwargs:
+            result: T = again.call(args)
+            if result is not DIFFERENT:
+                self.calls += 1
+                return result
         if not JIT or is_recording():
             return self.function(*args, **kwargs)
         if storage.DUE.data:
             run_due(list(storage.DUE))
+        self.again = None
         inputs = Inputs(args, kwargs)
         entry = self.entry_for(inputs)
         self.calls += 1
@@ -205,7 +216,11 @@ class TinyJit(Generic[T]):
             return self.record(entry, inputs, args, kwargs)
         if recording.written_inputs and inputs.take_own_memory(recording.written_inputs):
             return self(*args, **kwargs)
-        return recording.run(inputs)
+        result = recording.run(inputs)
+        if recording.is_pure and not kwargs:
+            again = Again(recording)
+            self.again = again if again.learn(args, inputs) else None
+        return result
 
     def entry_for(self, inputs: Inputs) -> Entry[T]:
         """What is known for a combination of arguments and of settings that change results."""

@@ -111,13 +111,14 @@ def unpack_recording(recording: Any, state: dict[str, Any]) -> None:
     recording.result = rebuild(state["result"], unpack)
     recording.replay = unpack_replay(state["replay"])
     recording.replay.on_move.append(recording.look_again)
+    recording.replay.on_free.append(recording.forget_results)
     # Nobody here names the memory, so nobody can exchange it.
     recording.watch = Watch([], lambda x: False)
     recording.states = []
     recording.state_ids, recording.written_ids = set(), set()
     recording.written_states = weakref.WeakSet()
     recording.exchanges = storage.EXCHANGES.count
-    recording.last = [lambda: None for _ in recording.fresh]
+    recording.make_places([lambda: None for _ in recording.fresh])
 
 
 def means_something_elsewhere(key: tuple[Any, ...]) -> bool:

@@ -7,6 +7,7 @@ says when that would not be what the function does. Which recording is taken is 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from aster_ml.device import Buffer
@@ -17,11 +18,13 @@ from aster_ml.engine.replay import Replay
 from aster_ml.engine.watch import Watch
 from aster_ml.errors import DeviceError, JitError
 from aster_ml.jit_pickle import pack_recording, unpack_recording
+from aster_ml.jit_results import ResultPlace
 from aster_ml.jit_run import Run
 from aster_ml.jit_values import (
     Inputs,
     InputTemplate,
     Template,
+    leaves,
     param_of,
     rebuild,
 )
@@ -101,11 +104,11 @@ class Recording(Generic[T]):
         )
         self.n_inputs = len(places)
         self.fresh = [(b.arg.device, b.arg.size, b.dtype) for b in fresh]
-        self.last = [weakref.ref(b) for b in fresh]
         self.wants_gradient = [b in storage.NO_GRADIENT for b in fresh]
         order = [*inputs.bases, *fresh]
         params = {b: param_of(b, i) for i, b in enumerate(order)}
         self.result = self.take_result(result, inputs, run, params)
+        self.make_places([weakref.ref(b) for b in fresh])
         buffers = [storage.buffer_of(u) for u in (*places, *fresh)]
         # Content that the function brings in and then changes, or returns, is brought in anew.
         self.content = [
@@ -123,6 +126,27 @@ class Recording(Generic[T]):
         kept += [b for b, _, _ in self.draws]
         self.replay = Replay(items, buffers, self.n_inputs, [id(b.base) for b in kept])
         self.replay.on_move.append(self.look_again)
+        self.replay.on_free.append(self.forget_results)
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether a replay does no more than to compute its results from memory."""
+        return not (self.written_ids or self.written_inputs or self.content or self.draws)
+
+    def make_places(self, last: list[Callable[[], Any]]) -> None:
+        """A place for each result; `last` gives the nodes that have the memory there now."""
+        templates = [leaf for _, leaf in leaves(self.result) if isinstance(leaf, Template)]
+        shapes = dict([t.whole for t in templates if t.whole is not None])
+        self.places = [
+            ResultPlace(number, form, shapes.get(number), self.wants_gradient[k], last[k])
+            for k, form in enumerate(self.fresh)
+            for number in (self.n_inputs + k,)
+        ]
+
+    def forget_results(self) -> None:
+        """Lets go of results that nobody has."""
+        for place in self.places:
+            place.forget()
 
     def __getstate__(self) -> dict[str, Any]:
         return pack_recording(self)
@@ -187,22 +211,10 @@ class Recording(Generic[T]):
         replay = self.replay
         if self.written_ids or self.written_inputs:
             self.prepare_writes(inputs)
-        bases = list(inputs.bases)
         for i, base in enumerate(inputs.bases):
             replay.set_input(i, storage.buffer_of(base).ensure_allocated())
-        for k, (device, size, dtype) in enumerate(self.fresh):
-            # The output of the last call is written again only when nobody has it any more.
-            base = UOp.new_buffer(device, size, dtype)
-            number = self.n_inputs + k
-            if self.last[k]() is None and not replay.input(number).is_exported():
-                storage.attach(base, replay.input(number))
-            else:
-                storage.attach(base, Buffer(device, size, dtype).allocate())
-                replay.set_input(number, storage.buffer_of(base))
-            self.last[k] = weakref.ref(base)
-            bases.append(base)
-            if self.wants_gradient[k]:
-                storage.NO_GRADIENT.add(base)
+        for place in self.places:
+            place.take(replay)
         for where, data in self.content:
             (replay.input(where) if isinstance(where, int) else where).copyin(data)
         for buffer, device, count in self.draws:
@@ -210,18 +222,23 @@ class Recording(Generic[T]):
         replay.run(inputs.values)
         if self.written_ids or self.written_inputs:
             storage.note_overwritten([storage.buffer_of(u) for u in self.written_now(inputs)])
+        return self.fill(inputs.bases, inputs.tensors, inputs.values)
+
+    def fill(self, bases: list[UOp], tensors: list[Tensor], values: dict[str, int]) -> T:
+        """The result over the memory in its places, and over these inputs."""
+        memory = [*bases, *[p.current.base for p in self.places if p.current is not None]]
         filled: dict[int, Any] = {}
 
-        def fill(leaf: Any) -> Any:
+        def change(leaf: Any) -> Any:
             if isinstance(leaf, InputTemplate):
-                return inputs.tensors[leaf.number]
+                return tensors[leaf.number]
             if not isinstance(leaf, Template):
                 return leaf
             if id(leaf) not in filled:
-                filled[id(leaf)] = leaf.fill(bases, inputs.values)
+                filled[id(leaf)] = leaf.fill(memory, values)
             return filled[id(leaf)]
 
-        return rebuild(self.result, fill)  # type: ignore[no-any-return]
+        return rebuild(self.result, change)  # type: ignore[no-any-return]
 
     def written_now(self, inputs: Inputs) -> set[UOp]:
         """The BUFFERs that a replay on these inputs writes to, results aside."""

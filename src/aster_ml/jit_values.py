@@ -19,7 +19,7 @@ from aster_ml.dtype import DType
 from aster_ml.engine import storage
 from aster_ml.errors import JitError
 from aster_ml.mixin.assign import is_shared, take_private_copy
-from aster_ml.mixin.handle import Flag, own_memory
+from aster_ml.mixin.handle import INHERITED, Flag, own_memory
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
@@ -224,15 +224,24 @@ class Template:
         self.params = list(known.values())
         changes = {**binds, **known}
         self.uop = substitute(t.uop, changes) if changes else t.uop
+        # Number of the memory and shape, where the tensor shows all of it in row-major order.
+        self.whole: tuple[int, Any] | None = None
+        if self.uop.op is Ops.PARAM:
+            self.whole = self.uop.arg.slot, None
+        elif self.uop.op is Ops.RESHAPE and self.uop.src == tuple(self.params):
+            self.whole = self.params[0].arg.slot, self.uop.arg
+
+    @property
+    def flag(self) -> Flag:
+        """`requires_grad` of a result."""
+        return self.requires_grad and INHERITED
 
     def fill(self, bases: list[UOp], values: dict[str, int]) -> Tensor:
         """The tensor over the memory of another call."""
         changes = {v: v.bind(values[name]) for name, v in self.variables.items()}
         for param in self.params:
             changes[param] = bases[param.arg.slot]
-        return Tensor.from_uop(
-            substitute(self.uop, changes) if changes else self.uop, self.requires_grad and 2
-        )
+        return Tensor.from_uop(substitute(self.uop, changes) if changes else self.uop, self.flag)
 
 
 class InputTemplate:

@@ -17,7 +17,7 @@ from aster_ml.backend import Backend, Program
 from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import Opt
 from aster_ml.config import BEAM, CACHE, DEBUG, SPEC, debug_shown, stage_key
-from aster_ml.engine.counters import GlobalCounters
+from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates, estimate
 from aster_ml.engine.explain import kernel_lines
 from aster_ml.engine.search import can_search, find_opts
@@ -111,7 +111,7 @@ def compile_kernel(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = No
         for old in list(MEMORY_CACHE)[: MAX_KERNELS // 2]:
             del MEMORY_CACHE[old]
     found = MEMORY_CACHE[key] = compile_or_load(ast, backend, target, opts)
-    GlobalCounters.compile_s += time.perf_counter() - start
+    TOTALS.compile_s += time.perf_counter() - start
     return found
 
 
@@ -143,8 +143,8 @@ def compile_or_load(
     show(ast, linear, source, backend, applied, opts)
     waiting = time.perf_counter()
     binary = backend.compile(source)
-    GlobalCounters.wait_s += time.perf_counter() - waiting
-    GlobalCounters.compiled_kernels += 1
+    TOTALS.wait_s += time.perf_counter() - waiting
+    TOTALS.compiled_kernels += 1
     program = backend.load(linear.name, binary)
     threads = linear.thread.src[0] if linear.thread is not None else 1
     n = threads.arg if isinstance(threads, UOp) and threads.op is Ops.CONST else threads

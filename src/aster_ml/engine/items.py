@@ -17,7 +17,7 @@ from aster_ml.config import CAPTURING
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel
-from aster_ml.engine.counters import GlobalCounters
+from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates
 from aster_ml.engine.launch import RECORDER, bind, run_copy, run_step
 from aster_ml.engine.program import ProgramSpec, get_program
@@ -190,14 +190,14 @@ class ExecItem:
         for b in buffers:
             b.ensure_allocated()
         counted = (
-            GlobalCounters.kernel_count,
-            GlobalCounters.global_ops,
-            GlobalCounters.global_mem,
+            TOTALS.kernel_count,
+            TOTALS.global_ops,
+            TOTALS.global_mem,
         )
         seconds = self.prg(buffers, {**self.fixedvars, **(values or {})}, wait)
         if not do_update_stats:
-            GlobalCounters.kernel_count, GlobalCounters.global_ops = counted[:2]
-            GlobalCounters.global_mem = counted[2]
+            TOTALS.kernel_count, TOTALS.global_ops = counted[:2]
+            TOTALS.global_mem = counted[2]
         for each in dict.fromkeys(storage.DUE.values()) if self.bufs else ():
             each.note_filled(self)
         return seconds

@@ -16,7 +16,7 @@ from aster_ml.config import CAPTURING, DEBUG, debug_shown, stage_key
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.engine.compile import Compiled, compile_kernel
-from aster_ml.engine.counters import GlobalCounters
+from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.memory import MemoryPlan, plan_memory
 from aster_ml.errors import ArgumentError, DeviceError
 from aster_ml.helpers import colored
@@ -140,9 +140,9 @@ def run_step(
     else:
         sizes = tuple([size_now(s, values) for s in compiled.global_size])
         local = compiled.local_size
-    GlobalCounters.kernel_count += 1
-    GlobalCounters.global_ops += compiled.estimates.ops
-    GlobalCounters.global_mem += compiled.estimates.mem
+    TOTALS.kernel_count += 1
+    TOTALS.global_ops += compiled.estimates.ops
+    TOTALS.global_mem += compiled.estimates.mem
     if DEBUG < 2 and not wait:
         compiled.program(handles, args, sizes, local)
         return None
@@ -154,13 +154,13 @@ def run_step(
 
 def report(compiled: Compiled, step: Step, seconds: float) -> None:
     """The line that DEBUG=2 prints for a kernel."""
-    GlobalCounters.time_sum_s += seconds
+    TOTALS.time_sum_s += seconds
     if not debug_shown("engine"):
         return
     e = compiled.estimates
     rate = max(seconds, 1e-9)
     print(
-        f"*** {step.device:8s} {GlobalCounters.kernel_count:5d} "
+        f"*** {step.device:8s} {TOTALS.kernel_count:5d} "
         f"{colored(f'{compiled.name:34s}', 'cyan')} arg {len(step.slots):2d} "
         f"mem {MEMORY.in_use() / 1e9:6.2f} GB tm {seconds * 1e6:10.2f} us "
         f"({e.ops / rate / 1e9:8.1f} GFLOP/s {e.mem / rate / 1e9:7.1f} GB/s)"

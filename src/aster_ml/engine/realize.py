@@ -13,7 +13,7 @@ from aster_ml.config import DEBUG, debug_shown
 from aster_ml.device import Buffer
 from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING, run_pending
-from aster_ml.engine.counters import GlobalCounters
+from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.launch import RECORDER, run_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
 from aster_ml.errors import DeviceError
@@ -227,11 +227,11 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     schedule, hit = plan(captured.body)
     if schedule.numbers:
         request.note_numbers(captured.buffers, schedule.numbers)
-    GlobalCounters.schedule_s += time.perf_counter() - start
+    TOTALS.schedule_s += time.perf_counter() - start
     if hit:
-        GlobalCounters.schedule_hits += 1
+        TOTALS.schedule_hits += 1
     else:
-        GlobalCounters.schedule_misses += 1
+        TOTALS.schedule_misses += 1
     if DEBUG >= 1 and not hit and debug_shown("schedule"):
         print(
             f"scheduled {pluralize('step', len(schedule.steps))} in "

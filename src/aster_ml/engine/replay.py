@@ -19,7 +19,7 @@ from aster_ml.config import DEBUG, JIT_BATCH_SIZE, debug_shown
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import Compiled
-from aster_ml.engine.counters import GlobalCounters
+from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.launch import Bound, run_step, size_now, variables_now
 from aster_ml.engine.replan import move_together
 from aster_ml.errors import InternalError
@@ -231,8 +231,9 @@ class Replay:
         bases = {id(b.base): b.base for item in items for b in item.buffers}
         self.scratch = [base for number, base in bases.items() if number not in kept]
         self.is_free = False
-        # Told when memory has moved.
+        # Told when memory has moved, and before memory is given back.
         self.on_move: list[Callable[[], None]] = []
+        self.on_free: list[Callable[[], None]] = []
         self.arrange(inputs)
         if DEBUG >= 1 and debug_shown("jit"):
             graphs = sum(isinstance(p, Segment) for p in self.parts)
@@ -269,6 +270,10 @@ class Replay:
             ]
         # Other memory may have these addresses later.
         self.number = {}
+        # The graph, where that is all there is to run, and the same for all variables.
+        self.single: Graph | None = None
+        if len(self.parts) == 1 and isinstance(part := self.parts[0], Segment):
+            self.single = None if part.variables or part.sizes else part.graph
 
     def rearrange(self) -> None:
         """Makes the native graphs again, after memory has moved."""
@@ -290,6 +295,8 @@ class Replay:
 
     def free_intermediates(self) -> None:
         """Gives back the memory that nothing needs between two runs; the next takes it again."""
+        for tell in self.on_free:
+            tell()
         named = {id(b.base) for b in storage.BUFFERS.values()}
         for base in self.scratch:
             if base.is_allocated() and id(base) not in named:
@@ -300,7 +307,7 @@ class Replay:
                     move_to_host(result)
                 else:
                     result.deallocate()
-        self.is_free = True
+        self.is_free, self.single = True, None
 
     def replan(self) -> None:
         """Puts the memory of all steps in one block a device."""
@@ -377,7 +384,7 @@ class Replay:
         self.current[number] = weakref.ref(buffer) if borrowed else buffer
         self.handles[number] = buffer.handle
         for graph, call, slot, start, nbytes in self.uses[number]:
-            handle = buffer.handle
+            handle = self.handles[number]
             if start or nbytes != buffer.nbytes:
                 base = buffer.base
                 assert base.allocator is not None
@@ -418,6 +425,6 @@ class Replay:
                     {**part.values, **values},
                 )
         # Kernels outside of native graphs have counted themselves.
-        GlobalCounters.kernel_count += self.kernels
-        GlobalCounters.global_ops += self.ops
-        GlobalCounters.global_mem += self.mem
+        TOTALS.kernel_count += self.kernels
+        TOTALS.global_ops += self.ops
+        TOTALS.global_mem += self.mem

@@ -15,6 +15,7 @@ import functools
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from aster_ml.runtime.cpu_worker import (
     Native,
     native,
 )
+from aster_ml.runtime.native_call import list_call
 
 # How long a worker looks for the next list before it sleeps.
 SPIN_S = 80e-6
@@ -107,13 +109,14 @@ class ThreadPool:
         self.lock = threading.RLock()
         self.state = Words(STATE_WORDS)
         self.native: Native | None = None
+        self.enter: Callable[[int, int], int]
         self.spin_limit = 0
         self.threads: list[threading.Thread] = []
         # A worker sleeps by acquiring its gate; whoever wakes it releases the gate. (An Event would
         # do as well but is written in Python, and a signal in the middle of it leaves it locked.)
         self.gates: list[threading.Lock] = []
 
-    def open(self) -> Native:
+    def open(self) -> None:
         """Loads the native code and learns how long a pause takes."""
         functions = native()
         functions.pause(10)
@@ -123,8 +126,8 @@ class ThreadPool:
         self.spin_limit = min(int(SPIN_S / pause_s), 1 << 20)
         name = "SwitchToThread" if os.name == "nt" else "sched_yield"
         self.state.view[YIELD] = llvm_jit.symbol_address(name)
+        self.enter = list_call(self.state.address)
         self.native = functions
-        return functions
 
     def run(self, list_address: int, threads: int) -> None:
         """Runs a list of kernel calls on up to `threads` threads, this one among them.
@@ -133,17 +136,19 @@ class ThreadPool:
         after it, so Ctrl-C finds either no list open or one that is done.
         """
         with self.lock:
-            functions = self.native or self.open()
-            if len(self.threads) < threads - 1:
-                self.grow(threads - 1)
-            helpers = min(threads - 1, len(self.threads))
+            if self.native is None:
+                self.open()
+            helpers = threads - 1
+            if len(self.threads) < helpers:
+                self.grow(helpers)
+                helpers = min(helpers, len(self.threads))
             state = self.state
             try:
-                if functions.announce(state.address, helpers):
+                if self.enter(list_address, helpers):
                     for index in range(helpers):
                         if state.view[PARKED + LINE * (index + 1)]:
                             open_gate(self.gates[index])
-                functions.run_list(state.address, list_address, helpers + 1)
+                    native().run_list(state.address, list_address, helpers + 1)
             finally:
                 # After a signal no list is coming any more, and workers may sleep.
                 state.view[COMING] = 0

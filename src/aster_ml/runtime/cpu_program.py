@@ -12,7 +12,7 @@ import ctypes
 import functools
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aster_ml.backend import Call, Graph, Program
@@ -36,9 +36,9 @@ from aster_ml.runtime.cpu_worker import (
     RECORD_WORDS,
     RECORDS,
     SIZE,
-    native,
 )
 from aster_ml.runtime.llvm_jit import LoadedObject
+from aster_ml.runtime.native_call import serial_call
 
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
 
@@ -121,7 +121,6 @@ class NativeGraph(Graph):
         # live no longer than it does, and would make a circle.
         self.programs = [call[0] for call in calls] if owner else []
         self.parts = max((max(1, call[4]) for call in calls), default=1)
-        self.run_serial = native().run_serial
         groups = split_groups(calls)
         divided = [max(1, call[4]) for call in calls]
         groups_at = LIST_WORDS
@@ -158,7 +157,7 @@ class NativeGraph(Graph):
                 view[slots_at] = value
                 slots_at += 1
         self.list_address = words.address
-        self.record_address = words.at(records_at)
+        self.serial = serial_call(words.at(records_at), len(calls)) if self.parts == 1 else None
 
     def set_address(self, call: int, slot: int, address: int) -> None:
         """Gives a call the memory at another address."""
@@ -178,10 +177,14 @@ class NativeGraph(Graph):
 
     def run(self) -> None:
         """Runs all calls; returns when they are done."""
-        if self.parts == 1:
-            self.run_serial(self.record_address, self.count)
+        if self.serial is not None:
+            self.serial()
         else:
             POOL.run(self.list_address, min(self.parts, thread_count()))
+
+    def entry(self) -> Callable[[], object]:
+        """Native code itself for calls on this thread, which wait for nobody."""
+        return self.run if self.serial is None else self.serial
 
 
 def split_groups(calls: Sequence[NativeCall]) -> list[tuple[int, int]]:

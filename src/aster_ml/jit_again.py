@@ -1,0 +1,183 @@
+"""The quick way of a jitted function that is called again, with as little Python as it takes.
+
+Receives a recording and the arguments of a call that has replayed it; answers the next call when
+that is like it in every respect that the long way (`TinyJit.__call__`, `Inputs`, `Recording.run`)
+looks at, and returns DIFFERENT otherwise: then the long way goes, which decides, and raises.
+
+It knows no rule of its own. The long way works out what a call is: a key of its arguments, a
+recording that fits, memory to exchange. Here it is enough that each argument names the very node
+that it named before, or memory of the same form, and that whatever the recording depends on is what
+it was. Only recordings that write nothing but their results and run as one native graph are
+answered here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from aster_ml.config import DEV, JIT
+from aster_ml.device import Buffer
+from aster_ml.dtype import dtypes
+from aster_ml.engine import storage
+from aster_ml.engine.counters import TOTALS
+from aster_ml.engine.launch import RECORDER
+from aster_ml.engine.storage import DUE, EXCHANGES
+from aster_ml.jit_recording import Recording
+from aster_ml.jit_results import ResultPlace
+from aster_ml.jit_values import PLAIN, Inputs, Template
+from aster_ml.mixin.handle import LIVE, Flag, forget
+from aster_ml.tensor import Tensor
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+# The answer to a call that is not like the last one.
+DIFFERENT: Any = object()
+new_object = object.__new__
+
+
+def nothing() -> None:
+    """In place of a node, for arguments that are no tensors."""
+
+
+class Again:
+    """A recording, and what it was last called with.
+
+    `known` has for each argument its node and its memory (weakly: they are the caller's), the
+    handle of that memory, `requires_grad`, and where it stands; for a plain value that value in
+    place of a handle.
+    """
+
+    def __init__(self, recording: Recording[Any]) -> None:
+        self.recording = recording
+        self.replay = recording.replay
+        self.places = recording.places
+        # A result that is one tensor, and shows all of its memory, is made here.
+        self.only: ResultPlace | None = None
+        result = recording.result
+        if result.__class__ is Template and result.whole is not None:
+            slot, shape = result.whole
+            place = recording.places[slot - recording.n_inputs]
+            if len(recording.places) == 1 and place.shape == shape:
+                self.only, self.flag = place, result.flag
+
+    def learn(self, args: tuple[Any, ...], inputs: Inputs) -> bool:
+        """Takes note of a call that has just been replayed; False when it is no plain one."""
+        graph = self.replay.single
+        if graph is None or not self.recording.is_pure or len(inputs.bases) != len(inputs.tensors):
+            return False
+        self.known: list[tuple[Any, ...]] = []
+        self.forms: list[Any] = []
+        self.bases: list[weakref.ref[UOp]] = []
+        # For each argument that is a tensor, its number among the inputs of the replay.
+        self.numbers: dict[int, int] = {}
+        for arg in args:
+            if arg.__class__ is Tensor:
+                base = inputs.bases[len(self.bases)]
+                buffer = storage.buffer_of(base)
+                if buffer.base is not buffer:
+                    return False
+                self.numbers[len(self.known)] = len(self.bases)
+                self.forms.append(form(arg.uop, base))
+                self.bases.append(weakref.ref(base))
+                self.note(len(self.known), arg.uop, buffer, arg._requires_grad)
+            elif isinstance(arg, (*PLAIN, float)):
+                self.known.append((nothing, nothing, arg, None, None))
+            else:
+                return False
+        self.graph, self.launch = graph, graph.entry()
+        self.exchanges = EXCHANGES.count
+        self.training, self.device = Tensor.training, DEV.value
+        self.default_float, self.default_int = dtypes.default_float, dtypes.default_int
+        return True
+
+    def call(self, args: tuple[Any, ...]) -> Any:
+        """The function's result, or DIFFERENT."""
+        recording, replay = self.recording, self.replay
+        if (
+            replay.single is not self.graph
+            or len(args) != len(self.known)
+            or EXCHANGES.count != self.exchanges
+            or RECORDER
+            or DUE.data
+            or not JIT.value
+            or Tensor.training is not self.training
+            or dtypes.default_float is not self.default_float
+            or dtypes.default_int is not self.default_int
+            or DEV.value != self.device
+        ):
+            return DIFFERENT
+        for arg, (node, memory, handle, flag, at) in zip(args, self.known):
+            if arg.__class__ is not Tensor:
+                if at is not None or arg is not handle:
+                    return DIFFERENT
+            elif arg._requires_grad is not flag:
+                return DIFFERENT
+            elif node() is arg.uop:
+                if memory()._handle is not handle:
+                    return DIFFERENT
+            elif at is None or not self.exchange(at, arg.uop):
+                return DIFFERENT
+        for state in recording.states:
+            t = state.ref()
+            if t is not None and t.uop is not state.uop:
+                return DIFFERENT
+        if recording.watch.conditions and recording.watch.broken() is not None:
+            return DIFFERENT
+        totals = TOTALS
+        totals.kernel_count += replay.kernels
+        totals.global_ops += replay.ops
+        totals.global_mem += replay.mem
+        place = self.only
+        if place is None:
+            for other in self.places:
+                other.take(replay)
+            self.launch()
+            tensors = [arg for arg in args if arg.__class__ is Tensor]
+            bases = [b for base in self.bases if (b := base()) is not None]
+            return recording.fill(bases, tensors, {})
+        held = place.current
+        if held is None or not held.is_free():
+            held = place.take(replay)
+        self.launch()
+        # `Tensor.from_uop` without its questions, whose answers are known for memory.
+        t = new_object(Tensor)
+        t.uop = held.view
+        t.grad = None
+        t._requires_grad = self.flag
+        LIVE[weakref.ref(t, forget)] = None
+        return t
+
+    def exchange(self, at: int, u: UOp) -> bool:
+        """Puts memory of the same form in the place of an argument, if `u` shows such."""
+        number = self.numbers[at]
+        wanted = self.forms[number]
+        base = u.src[0] if u.op is Ops.RESHAPE else u
+        if wanted is None or base.op is not Ops.BUFFER or form(u, base) != wanted:
+            return False
+        for known in self.bases:
+            if known() is base:
+                # Two arguments are one memory now, or are about to change places.
+                return False
+        buffer = storage.buffer_of(base)
+        if buffer.base is not buffer:
+            return False
+        self.replay.set_input(number, buffer.ensure_allocated())
+        self.bases[number] = weakref.ref(base)
+        self.note(at, u, buffer, self.known[at][3])
+        return True
+
+    def note(self, at: int, u: UOp, buffer: Buffer, flag: Flag) -> None:
+        """What is known of the tensor at this place from now on."""
+        known = (weakref.ref(u), weakref.ref(buffer), buffer.handle, flag, at)
+        self.known[at : at + 1] = [known]
+
+
+def form(u: UOp, base: UOp) -> tuple[Any, ...] | None:
+    """What other memory has to look like to take the place of this; None where `u` is a view."""
+    shape = None
+    if u is not base:
+        if u.op is not Ops.RESHAPE or u.src != (base,):
+            return None
+        shape = u.arg
+    return shape, base.dtype, base.arg.device, base.arg.size

@@ -1,0 +1,113 @@
+"""Where the results of a replay lie: memory that is written again when nobody has the result.
+
+Receives the form of a result; returns for each call a node with memory, new or that of a result
+that is gone. What is computed into it, and what tensors show of it, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from sys import getrefcount
+from typing import Any
+from weakref import getweakrefcount
+
+from aster_ml.device import Buffer
+from aster_ml.dtype import DType
+from aster_ml.engine import storage
+from aster_ml.engine.replay import Replay
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+# How many results of one place are kept for later calls: one that the caller has while it asks for
+# the next, and that one. Of larger results one: their memory weighs more than the time.
+MAX_HELD, MAX_HELD_NBYTES = 2, 1 << 20
+
+
+class Held:
+    """A result that was handed out: its memory, its BUFFER node and the view that a tensor names.
+
+    Nodes that nobody else has are as good as new ones. Whether somebody has them Python counts:
+    tensors and nodes hold them, tables of the engine know them weakly, and either shows.
+    """
+
+    __slots__ = ("alone", "base", "buffer", "handle", "view")
+
+    def __init__(self, buffer: Buffer, shape: tuple[int, ...] | None, gradient: bool) -> None:
+        self.buffer = buffer
+        self.handle = buffer.handle
+        self.base = UOp.new_buffer(buffer.device, buffer.size, buffer.dtype)
+        self.view = self.base if shape is None else self.base.mop(Ops.RESHAPE, shape)
+        storage.attach(self.base, buffer)
+        if gradient:
+            storage.NO_GRADIENT.add(self.base)
+        self.alone = self.holders()
+
+    def holders(self) -> int:
+        """A number that is larger when somebody else holds or knows one of the nodes."""
+        return (
+            getrefcount(self.base)
+            + getrefcount(self.view)
+            + getweakrefcount(self.base)
+            + getweakrefcount(self.view)
+        )
+
+    def is_free(self) -> bool:
+        """Whether nobody has the result, by node or by its bytes, and its memory is there still."""
+        buffer = self.buffer
+        return (
+            self.holders() == self.alone
+            and buffer._handle is self.handle
+            and not (buffer._exports and buffer.is_exported())
+        )
+
+
+class ResultPlace:
+    """One of the results that have memory of their own: input `number` of the replay.
+
+    `shape` is that of the tensors that show all of it, None where they show it flat or otherwise.
+    `last` gives the node that has the memory which stands in the replay, if it is alive.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        form: tuple[str, int, DType],
+        shape: tuple[int, ...] | None,
+        wants_gradient: bool,
+        last: Callable[[], Any],
+    ) -> None:
+        self.number = number
+        self.form = form
+        self.shape = shape
+        self.wants_gradient = wants_gradient
+        self.last = last
+        self.current: Held | None = None
+        self.held: list[Held] = []
+        nbytes = form[1] * form[2].itemsize
+        self.most = MAX_HELD if nbytes <= MAX_HELD_NBYTES else 1
+
+    def take(self, replay: Replay) -> Held:
+        """A result that nobody has, its memory put in its place in the replay."""
+        for held in self.held:
+            if held.is_free() and storage.BUFFERS.get(held.base) is held.buffer:
+                break
+        else:
+            held = self.make(replay)
+        self.current = held
+        replay.set_input(self.number, held.buffer)
+        return held
+
+    def make(self, replay: Replay) -> Held:
+        """A new node, with memory that was a result's if nobody needs that any more."""
+        found = replay.input(self.number)
+        if self.last() is not None or found.is_exported():
+            found = Buffer(*self.form)
+        held = Held(found.ensure_allocated(), self.shape, self.wants_gradient)
+        self.last = weakref.ref(held.base)
+        self.held = [*self.held[len(self.held) - self.most + 1 :], held]
+        return held
+
+    def forget(self) -> None:
+        """Holds no result any more; the memory in the replay is all that is left of it."""
+        self.held, self.current = [], None
