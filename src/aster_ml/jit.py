@@ -193,8 +193,8 @@ class TinyJit(Generic[T]):
     def __call__(self, *args: Any, **kwargs: Any) -> T:
         """Runs, records or replays. While an outer jit records, it runs."""
         again = self.again
-        if again is not None and not kwargs:
-            result: T = again.call(args)
+        if again is not None:
+            result: T = again.call(args, kwargs)
             if result is not DIFFERENT:
                 self.calls += 1
                 return result
@@ -217,9 +217,9 @@ class TinyJit(Generic[T]):
         if recording.written_inputs and inputs.take_own_memory(recording.written_inputs):
             return self(*args, **kwargs)
         result = recording.run(inputs)
-        if recording.is_pure and not kwargs:
+        if recording.is_pure:
             again = Again(recording)
-            self.again = again if again.learn(args, inputs) else None
+            self.again = again if again.learn(args, kwargs, inputs) else None
         return result
 
     def entry_for(self, inputs: Inputs) -> Entry[T]:

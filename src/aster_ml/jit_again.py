@@ -61,7 +61,7 @@ class Again:
             if len(recording.places) == 1 and place.shape == shape:
                 self.only, self.flag = place, result.flag
 
-    def learn(self, args: tuple[Any, ...], inputs: Inputs) -> bool:
+    def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Inputs) -> bool:
         """Takes note of a call that has just been replayed; False when it is no plain one."""
         graph = self.replay.single
         if graph is None or not self.recording.is_pure or len(inputs.bases) != len(inputs.tensors):
@@ -71,7 +71,8 @@ class Again:
         self.bases: list[weakref.ref[UOp]] = []
         # For each argument that is a tensor, its number among the inputs of the replay.
         self.numbers: dict[int, int] = {}
-        for arg in args:
+        self.names = list(kwargs)
+        for arg in (*args, *kwargs.values()):
             if arg.__class__ is Tensor:
                 base = inputs.bases[len(self.bases)]
                 buffer = storage.buffer_of(base)
@@ -91,8 +92,12 @@ class Again:
         self.default_float, self.default_int = dtypes.default_float, dtypes.default_int
         return True
 
-    def call(self, args: tuple[Any, ...]) -> Any:
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function's result, or DIFFERENT."""
+        if kwargs or self.names:
+            if list(kwargs) != self.names:
+                return DIFFERENT
+            args = (*args, *kwargs.values())
         recording, replay = self.recording, self.replay
         if (
             replay.single is not self.graph

@@ -226,7 +226,8 @@ class Recording(Generic[T]):
 
     def fill(self, bases: list[UOp], tensors: list[Tensor], values: dict[str, int]) -> T:
         """The result over the memory in its places, and over these inputs."""
-        memory = [*bases, *[p.current.base for p in self.places if p.current is not None]]
+        current = [held for p in self.places if (held := p.current) is not None]
+        memory = [*bases, *[held.base for held in current]]
         filled: dict[int, Any] = {}
 
         def change(leaf: Any) -> Any:
@@ -234,9 +235,16 @@ class Recording(Generic[T]):
                 return tensors[leaf.number]
             if not isinstance(leaf, Template):
                 return leaf
-            if id(leaf) not in filled:
-                filled[id(leaf)] = leaf.fill(memory, values)
-            return filled[id(leaf)]
+            found = filled.get(id(leaf))
+            if found is None:
+                slot, shape = leaf.whole or (0, None)
+                k = slot - self.n_inputs
+                if k >= 0 and leaf.whole is not None and shape == self.places[k].shape:
+                    found = Tensor.from_uop(current[k].view, leaf.flag)
+                else:
+                    found = leaf.fill(memory, values)
+                filled[id(leaf)] = found
+            return found
 
         return rebuild(self.result, change)  # type: ignore[no-any-return]
 

@@ -27,8 +27,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     plain = Again.call
 
-    def call(self: Again, args: tuple[Any, ...]) -> Any:
-        result = plain(self, args)
+    def call(self: Again, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = plain(self, args, kwargs)
         found.append(result is not DIFFERENT)
         return result
 
@@ -182,6 +182,19 @@ def test_no_more_and_no_fewer_arguments() -> None:
     assert read(jitted(x, y=x)) == [2, 4]
 
 
+def test_arguments_by_name(answers) -> None:
+    x, y = vector(1, 2), vector(10, 20)
+    jitted = TinyJit(lambda x, y: x - y)
+    for _ in range(4):
+        jitted(x=x, y=y)
+    assert read(jitted(x=x, y=y)) == [-9, -18]
+    assert answers[-1]
+    assert read(jitted(y=x, x=y)) == [9, 18]
+    assert read(jitted(x, y=y)) == [-9, -18]
+    assert read(jitted(x, y)) == [-9, -18]
+    assert read(jitted(x=x, y=y)) == [-9, -18]
+
+
 def test_settings_are_part_of_the_call() -> None:
     x = vector(1, 2)
     jitted = quick(lambda x: x + 1 if Tensor.training else x - 1, x)
@@ -279,16 +292,17 @@ def test_counters(answers) -> None:
     x = vector(1, 2)
     jitted = quick(lambda x: (x + 1).realize() * 2, x)
     counts = []
-    for way in (jitted, lambda x: jitted(x=x)):
-        for _ in range(3):
-            way(x)
+    for quickly in (True, False):
+        jitted(x)
+        if not quickly:
+            jitted.again = None
         GlobalCounters.reset()
-        way(x)
+        jitted(x)
         c = GlobalCounters
         counts.append((c.kernel_count, c.global_ops, c.global_mem))
     assert counts[0] == counts[1]
     assert counts[0][0] == 2
-    assert jitted.cnt == 12
+    assert jitted.cnt == 8
 
 
 def test_memory_given_back_and_moved(answers) -> None:

@@ -353,7 +353,14 @@ class Watch:
     def broken(self) -> Condition | None:
         """The first condition that does not hold."""
         for condition in self.conditions:
-            if not condition.signature.fits(condition.read()):
+            signature, now = condition.signature, condition.read()
+            # Asked with every call of a jitted function: what `fits` finds first, without asking it.
+            if signature.kind is weakref.ref:
+                if signature.value() is now:
+                    continue
+            elif now is signature.value and signature.parts is None:
+                continue
+            if not signature.fits(now):
                 return condition
         return None
 
