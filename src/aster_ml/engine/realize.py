@@ -33,6 +33,10 @@ from aster_ml.uop.sharding import MULTI_SEEN
 LIVE_NODES: list[Callable[[], Iterable[UOp]]] = []
 MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
 MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
+# Where a value may be memory, or a constant, without having been computed.
+SEEN_THROUGH = frozenset(
+    {*MOVEMENT, *MARKS, *MEMORY, Ops.CONST, Ops.BIND, Ops.CONTIGUOUS, Ops.AFTER}
+)
 
 
 def settle(u: UOp) -> UOp | None:
@@ -88,13 +92,14 @@ class Request:
 
     def add(self, u: UOp) -> None:
         """One node: nothing to do, effects to run, or a new buffer to fill."""
-        if settle(u) is not None:
-            return
-        place = strip_effects(u)
-        if place is not None:
-            self.assigns.extend(effects_of(u))
-            self.results.append((u, place))
-            return
+        if u.op in SEEN_THROUGH or storage.stand_in(u) is not None:
+            if settle(u) is not None:
+                return
+            place = strip_effects(u)
+            if place is not None:
+                self.assigns.extend(effects_of(u))
+                self.results.append((u, place))
+                return
         device = u.device
         if device is None:
             raise DeviceError(f"{u!r} lives on no device; give one: Tensor(..., device=...)")
@@ -213,7 +218,7 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     start = time.perf_counter()
     captured = capture(request.fresh, request.assigns, storage.stand_in)
     asked = list(nodes)
-    while True:
+    while request.assigns or captured.effects:
         stores = {*request.assigns, *[s for after in captured.effects for s in after.src[1:]]}
         overwritten = {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
         late = pending_readers(stores, overwritten, asked)
@@ -373,10 +378,10 @@ def readers_but(buffers: set[UOp], results: set[UOp]) -> list[UOp]:
 
 def memory_of(u: UOp) -> UOp:
     """What `u` has become, or `u` itself."""
-    for found in (storage.stand_in(u), settle(u)):
-        if found is not None:
-            return found
-    return u
+    found = storage.stand_in(u)
+    if found is None:
+        found = settle(u)
+    return u if found is None else found
 
 
 def schedule_uops(nodes: list[UOp]) -> tuple[Schedule, dict[str, int]]:

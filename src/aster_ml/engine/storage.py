@@ -31,14 +31,30 @@ class Unfinished(Protocol):
         """Somebody has run an item that fills a buffer."""
 
 
-BUFFERS: weakref.WeakKeyDictionary[UOp, Buffer] = weakref.WeakKeyDictionary()
-STAND_INS: weakref.WeakKeyDictionary[UOp, UOp] = weakref.WeakKeyDictionary()
+class BufferTable(weakref.WeakKeyDictionary[UOp, Buffer]):
+    """A weak table; `data` is its dict by weak references, which is read without a call."""
+
+    data: dict[Any, Buffer]
+
+
+class StandInTable(weakref.WeakKeyDictionary[UOp, UOp]):
+    """A weak table; `data` as in `BufferTable`."""
+
+    data: dict[Any, UOp]
+
+
+BUFFERS = BufferTable()
+STAND_INS = StandInTable()
+AFTER = Ops.AFTER
+# Nodes, known weakly. A WeakSet does the same in Python; here the callback is the dict's own.
+Nodes = dict[weakref.ref[UOp], None]
+
 # For each stand-in the nodes that it stands for, for gradients of graphs built before.
-ORIGINS: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
+ORIGINS: weakref.WeakKeyDictionary[UOp, Nodes] = weakref.WeakKeyDictionary()
 
 
 # For each memory, the nodes with a stand-in that were computed from it.
-READERS: weakref.WeakKeyDictionary[Buffer, weakref.WeakSet[UOp]] = weakref.WeakKeyDictionary()
+READERS: weakref.WeakKeyDictionary[Buffer, Nodes] = weakref.WeakKeyDictionary()
 
 # STOREs that have run.
 HAPPENED: weakref.WeakSet[UOp] = weakref.WeakSet()
@@ -81,7 +97,7 @@ def buffer_of(u: UOp) -> Buffer:
     """The Buffer of a BUFFER node, made (not yet allocated) when first asked for."""
     while u.op in MOVEMENT:
         u = u.src[0]
-    found = BUFFERS.get(u)
+    found = BUFFERS.data.get(weakref.ref(u))
     if found is None:
         found = BUFFERS[u] = Buffer(u.arg.device, u.arg.size, u.dtype)
     return found
@@ -113,8 +129,8 @@ REDUCERS[Ops.BUFFER] = reduce_node
 
 def stand_in(u: UOp) -> UOp | None:
     """The buffer-backed node that has the value of `u`, if `u` was realized."""
-    found = STAND_INS.get(u)
-    if found is None and u.op is Ops.AFTER:
+    found = STAND_INS.data.get(weakref.ref(u))
+    if found is None and u.op is AFTER:
         found = place_after(u)
         if found is not None:
             set_stand_in(u, found)
@@ -157,22 +173,24 @@ def set_stand_in(u: UOp, memory: UOp, made_from: Iterable[Buffer] = ()) -> None:
         return
     STAND_INS[u] = memory
     for b in made_from:
-        readers = READERS.get(b.base)
-        if readers is None:
-            readers = READERS[b.base] = weakref.WeakSet()
-        readers.add(u)
+        note_node(READERS, b.base, u)
     if memory.base.op is Ops.CONST:
         # Equal numbers are one node, whatever they were made of.
         return
-    origins = ORIGINS.get(memory)
-    if origins is None:
-        origins = ORIGINS[memory] = weakref.WeakSet()
-    origins.add(u)
+    note_node(ORIGINS, memory, u)
+
+
+def note_node(table: weakref.WeakKeyDictionary[Any, Nodes], key: Any, u: UOp) -> None:
+    """Adds a node to those that the table has under a key."""
+    nodes = table.get(key)
+    if nodes is None:
+        nodes = table[key] = {}
+    nodes[weakref.ref(u, nodes.__delitem__)] = None
 
 
 def origins_of(memory: UOp) -> list[UOp]:
     """The nodes, still alive, that `memory` stands in for."""
-    return list(ORIGINS.get(memory, ()))
+    return [u for ref in list(ORIGINS.get(memory, ())) if (u := ref()) is not None]
 
 
 def note_owner(part: UOp, owner: UOp) -> None:
@@ -191,8 +209,10 @@ def note_overwritten(memories: Iterable[Buffer]) -> None:
     built again, is another node from now on, with no stand-in.
     """
     for b in memories:
-        readers = READERS.pop(b.base, None)
-        for u in readers or ():
+        for ref in list(READERS.pop(b.base, ())):
+            u = ref()
+            if u is None:
+                continue
             u.forget()
             for owner in OWNERS.get(u, ()) if MULTI_SEEN else ():
                 owner.forget()

@@ -354,7 +354,7 @@ class Watch:
         """The first condition that does not hold."""
         for condition in self.conditions:
             signature, now = condition.signature, condition.read()
-            # Asked with every call of a jitted function: what `fits` finds first, without asking it.
+            # Asked with every call of a jitted function: what `fits` finds first, without a call.
             if signature.kind is weakref.ref:
                 if signature.value() is now:
                     continue

@@ -18,7 +18,7 @@ from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import Ops, ReduceArg
 
 Labels = tuple[Any, ...]
 C = TypeVar("C", bound="ContractMixin")
@@ -60,10 +60,19 @@ class ContractMixin(PoolMixin):
             last = len(ws) - 1
             right = right.mop(Ops.PERMUTE, (*range(last - 1), last, last - 1))
         # [*b, n, 1, k] and [*b, 1, m, k], spread over [*b, n, m, k].
-        left = left.reshape((*xs[:-1], *(1,) * len(columns), k))
-        right = right.reshape((*ws[:-2], *(1,) * len(rows), *columns, k))
-        product = UOp(Ops.MUL, wide, broadcast_all("matmul", (left, right)))
-        return x.derive_with(product, w).sum(-1, dtype=wide).cast(result)
+        left = left.shaped((*xs[:-1], *(1,) * len(columns), k))
+        right = right.shaped((*ws[:-2], *(1,) * len(rows), *columns, k))
+        factors = broadcast_all("matmul", (left, right))
+        product = UOp(Ops.MUL, wide, factors)
+        shape = product._shape = factors[0].shape
+        product._device = factors[0]._device
+        if k.__class__ is int and k > 1 and 0 not in shape:
+            total = UOp(Ops.REDUCE, wide, (product,), ReduceArg(Ops.ADD, (len(shape) - 1,)))
+            total._shape, total._device = (*shape[:-1], 1), product._device
+            value = x.derive_with(total.mop(Ops.RESHAPE, shape[:-1]), w)
+        else:
+            value = x.derive_with(product, w).sum(-1, dtype=wide)
+        return value if result is wide else value.cast(result)
 
     def matmul(self, x: Self, reverse: bool = False, dtype: DTypeLike | None = None) -> Self:
         """`self.dot(x)`; with `reverse` `x.dot(self)`.

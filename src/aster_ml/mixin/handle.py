@@ -365,7 +365,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
                 uop = UOp(
                     op, dtypes.bool if op in COMPARE else dtype, (b, a) if reverse else (a, b)
                 )
-                uop._shape = shape
+                uop._shape, uop._device = shape, a._device
                 flag = self._requires_grad
                 if flag or flag is not x._requires_grad:
                     flag = either_flag(flag, x._requires_grad)
@@ -375,6 +375,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         ):
             b = UOp(Ops.CONST, dtype, (), truncate(x, dtype))
             uop = UOp(op, dtypes.bool if op in COMPARE else dtype, (b, a) if reverse else (a, b))
+            uop._shape, uop._device = a.shape, a._device
             return self.derive(uop)
         return self.binop_promoted(op, x, reverse)
 
@@ -399,13 +400,26 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             first, second = y.operand(x, "where"), y.uop
         else:
             first, second = plain_node(x), plain_node(y)
-        first, second = promote_dtypes("where", (first, second))
-        src = broadcast_all("where", (condition.uop, first, second))
+        choice = condition.uop
+        if (
+            first.dtype is second.dtype
+            and second.op is Ops.CONST
+            and first.shape == choice.shape != ()
+            and first.device == choice.device
+            and not second.src
+        ):
+            # As a rectifier has it: what is chosen beside a number is of one form already.
+            uop = UOp(Ops.WHERE, first.dtype, (choice, first, second))
+            uop._shape, uop._device = choice._shape, choice._device
+        else:
+            first, second = promote_dtypes("where", (first, second))
+            src = broadcast_all("where", (choice, first, second))
+            uop = UOp(Ops.WHERE, first.dtype, src)
         flag: Flag = False
         for value in (x, y):
             if isinstance(value, Handle):
                 flag = either_flag(flag, value._requires_grad)
-        return self.from_uop(UOp(Ops.WHERE, src[1].dtype, src), flag)
+        return self.from_uop(uop, flag)
 
     def broadcasted(self, *others: Any) -> tuple[Self, ...]:
         """Self and others at one dtype and one shape.

@@ -32,7 +32,7 @@ def broadcast_shapes(what: str, *shapes: Sizes) -> Sizes:
 
     Raises: ShapeError naming the axis and the shapes.
     """
-    rank = max(len(shape) for shape in shapes)
+    rank = max(map(len, shapes))
     result: list[Any] = []
     for axis in range(-rank, 0):
         size: Any = 1

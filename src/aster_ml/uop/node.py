@@ -51,6 +51,11 @@ from aster_ml.uop.sharding import PLAIN, infer_axis, own_axis, shard_bounds
 
 sint: TypeAlias = "int | UOp"
 
+# What is asked for with every node, under names that are found at once.
+BUFFER, CONST, PERMUTE, FLIP, RESHAPE, EXPAND = (
+    Ops.BUFFER, Ops.CONST, Ops.PERMUTE, Ops.FLIP, Ops.RESHAPE, Ops.EXPAND,
+)  # fmt: skip
+new_object, new_ref, pack_float = object.__new__, weakref.ref, struct.Struct("<d").pack
 FIELDS = frozenset({"op", "dtype", "src", "arg"})
 NOOP, VCONST = Dialect.NOOP, Dialect.VCONST
 # Every live node by (op, dtype, src, arg); entries leave with their node.
@@ -133,8 +138,8 @@ class UOp(
         cls, op: Ops, dtype: DType = dtypes.void, src: tuple[UOp, ...] = (), arg: Any = None
     ) -> UOp:
         # Equal floats may differ (0.0, -0.0) and unequal ones be the same (NaN): bits decide.
-        if op is Ops.CONST and arg.__class__ is float:
-            key: Any = (op, dtype, src, struct.pack("<d", arg))
+        if op is CONST and arg.__class__ is float:
+            key: Any = (op, dtype, src, pack_float(arg))
         else:
             key = (op, dtype, src, arg)
         ref = NODES.get(key)
@@ -142,21 +147,23 @@ class UOp(
             found = ref()
             if found is not None:
                 return found
-        self = object.__new__(cls)
+        self = new_object(cls)
         self.op = op
         self.dtype = dtype
         self.src = src
         self.arg = arg
         self._key = key
         self._shape = self._device = self._bounds = self._ranges = self._digest = self._axis = UNSET
-        NODES[key] = weakref.ref(self)
+        NODES[key] = new_ref(self)
         return self
 
     def __del__(self) -> None:
         ref = NODES.get(self._key)
-        # A newer node may have taken the place while this one was dying.
-        if ref is not None and ref() in (None, self):
-            del NODES[self._key]
+        if ref is not None:
+            # A newer node may have taken the place while this one was dying.
+            found = ref()
+            if found is None or found is self:
+                del NODES[self._key]
 
     def forget(self) -> None:
         """From now on the same expression is another node; this one stays what it was.
@@ -359,7 +366,9 @@ class UOp(
     @staticmethod
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
         """A buffer node unlike any other; memory is attached elsewhere."""
-        return UOp(Ops.BUFFER, dtype, (), BufferArg(next(BUFFER_IDS), device, size))
+        u = UOp(BUFFER, dtype, (), BufferArg(next(BUFFER_IDS), device, size))
+        u._shape, u._device = (size,), device
+        return u
 
     @staticmethod
     def new_memory(device: Any, shape: Shape, dtype: DType, axis: int | None = None) -> UOp:
@@ -372,9 +381,10 @@ class UOp(
             parts = [UOp.new_memory(d, local, dtype) for d in device]
             return parts[0].beside(parts[1:], axis)
         room = max_shape(shape)
-        u = UOp.new_buffer(device, prod(room), dtype)
-        if room != u.shape:
-            u = u.mop(Ops.RESHAPE, room)
+        size = prod(room)
+        u = UOp.new_buffer(device, size, dtype)
+        if room != (size,):
+            u = u.mop(RESHAPE, room)
         return u if room == shape else u.mop(Ops.SHRINK, tuple([(0, s) for s in shape]))
 
     @staticmethod
@@ -457,14 +467,25 @@ class UOp(
 
     def mop(self, op: Ops, arg: Any) -> UOp:
         """Movement node; sizes that are no ints become sources, None in their place."""
+        if op is PERMUTE or op is FLIP or all_plain(arg):
+            u = UOp(op, self.dtype, (self,), arg)
+            # What would be found out when it is asked for.
+            if op is RESHAPE or op is EXPAND:
+                u._shape = arg
+            elif op is PERMUTE and self._shape is not UNSET:
+                u._shape = tuple(map(self._shape.__getitem__, arg))
+            u._device = self._device
+            return u
         symbolic: list[UOp] = []
-        if op is Ops.PERMUTE or op is Ops.FLIP or all_plain(arg):
-            return UOp(op, self.dtype, (self,), arg)
         if op in (Ops.RESHAPE, Ops.EXPAND):
             arg = tuple([split_size(s, symbolic) for s in arg])
         elif op in (Ops.PAD, Ops.SHRINK):
             arg = tuple([(split_size(a, symbolic), split_size(b, symbolic)) for a, b in arg])
         return UOp(op, self.dtype, (self, *symbolic), arg)
+
+    def shaped(self, shape: Shape) -> UOp:
+        """The value in a shape that is known to have as many elements."""
+        return self if self.shape == shape else self.mop(RESHAPE, shape)
 
     def rop(self, op: Ops, axes: tuple[int, ...]) -> UOp:
         """Tensor-stage REDUCE over `axes`, which stay with size 1."""
@@ -511,6 +532,12 @@ Variable = UOp.variable
 
 def infer_iteratively(root: UOp, slot: str, rule: Callable[[UOp], Any]) -> None:
     """Fills `slot` of `root`, first of everything below it that lacks it, without recursion."""
+    for s in root.src:
+        if getattr(s, slot) is UNSET:
+            break
+    else:
+        object.__setattr__(root, slot, rule(root))
+        return
     stack = [root]
     while stack:
         u = stack[-1]

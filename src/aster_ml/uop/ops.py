@@ -6,8 +6,30 @@ gradient, renderers). Nothing here computes anything.
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum, auto
-from typing import Any, NamedTuple
+from enum import Enum, EnumType, IntEnum, auto
+from typing import Any, NamedTuple, TypeVar
+
+
+# Python 3.11 looks members of an Enum up by way of `EnumType.__getattr__`, which takes five times as
+# long as an attribute of any other class; and the compiler names an op with every node it looks at.
+# This is that metaclass (what makes new classes aside) as it is from 3.12 on, without it.
+DirectEnumType = type(
+    "DirectEnumType",
+    (type,),
+    {
+        name: value
+        for name, value in vars(EnumType).items()
+        if name not in ("__getattr__", "__new__", "__prepare__", "__dict__", "__weakref__")
+    },
+)
+E = TypeVar("E", bound=type[Enum])
+
+
+def direct_members(cls: E) -> E:
+    """Makes the members of a finished Enum attributes as any other."""
+    if "__getattr__" in vars(EnumType):
+        cls.__class__ = DirectEnumType  # type: ignore[method-assign]
+    return cls
 
 
 class Group(Enum):
@@ -31,6 +53,7 @@ class OpInfo(NamedTuple):
     doc: str
 
 
+@direct_members
 class Ops(IntEnum):
     """All ops. The comment-like text of each is in `OP_TABLE`."""
 
@@ -218,6 +241,7 @@ COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.CMPEQ, Ops.XO
 ASSOCIATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.XOR, Ops.OR, Ops.AND})
 
 
+@direct_members
 class AxisType(Enum):
     """How a RANGE runs."""
 
