@@ -18,7 +18,7 @@ from benchmarks.row import Row, Wanted
 
 SUBJECT = "Python calls"
 # What Aster may need at most.
-LIMITS = {"build": 40, "realize": 300, "launch": 5, "render": 8}
+LIMITS = {"build": 12, "realize": 190, "launch": 5, "render": 8}
 
 
 def count_calls(work: Callable[[], Any]) -> int:

@@ -209,8 +209,9 @@ class Recording(Generic[T]):
     def run(self, inputs: Inputs) -> T:
         """Replays on these inputs."""
         replay = self.replay
-        if self.written_ids or self.written_inputs:
-            self.prepare_writes(inputs)
+        written = self.written_now(inputs) if self.written_ids or self.written_inputs else None
+        if written is not None:
+            self.prepare_writes(inputs, written)
         for i, base in enumerate(inputs.bases):
             replay.set_input(i, storage.buffer_of(base).ensure_allocated())
         for place in self.places:
@@ -220,8 +221,8 @@ class Recording(Generic[T]):
         for buffer, device, count in self.draws:
             buffer.copyin(random.draw_state(device, count))
         replay.run(inputs.values)
-        if self.written_ids or self.written_inputs:
-            storage.note_overwritten([storage.buffer_of(u) for u in self.written_now(inputs)])
+        if written is not None:
+            storage.note_overwritten([storage.buffer_of(u) for u in written])
         return self.fill(inputs.bases, inputs.tensors, inputs.values)
 
     def fill(self, bases: list[UOp], tensors: list[Tensor], values: dict[str, int]) -> T:
@@ -252,7 +253,7 @@ class Recording(Generic[T]):
         """The BUFFERs that a replay on these inputs writes to, results aside."""
         return {*self.written_states, *[inputs.bases[i] for i in self.written_inputs]}
 
-    def prepare_writes(self, inputs: Inputs) -> None:
+    def prepare_writes(self, inputs: Inputs, written: set[UOp]) -> None:
         """Before memory is overwritten: checks that it may be, computes what wants its content."""
         self.check_inputs(inputs)
         for i in self.written_inputs:
@@ -262,4 +263,4 @@ class Recording(Generic[T]):
                     f"a jitted function writes to its argument, and {buffer!r} is "
                     "read-only; pass a copy (clone)"
                 )
-        realize_readers(self.written_now(inputs))
+        realize_readers(written)

@@ -33,6 +33,7 @@ from aster_ml.uop.sharding import MULTI_SEEN
 LIVE_NODES: list[Callable[[], Iterable[UOp]]] = []
 MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
 MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
+BUFFER, RESHAPE = Ops.BUFFER, Ops.RESHAPE
 # Where a value may be memory, or a constant, without having been computed.
 SEEN_THROUGH = frozenset(
     {*MOVEMENT, *MARKS, *MEMORY, Ops.CONST, Ops.BIND, Ops.CONTIGUOUS, Ops.AFTER}
@@ -181,7 +182,12 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
     if not LIVE_NODES or not overwritten:
         return []
     asked = set(known)
-    live = LIVE_NODES[0]()
+    # Most tensors of a program are memory, which is seen without a question.
+    live: Iterable[UOp] = [
+        u
+        for u in LIVE_NODES[0]()
+        if u.op is not BUFFER and not (u.op is RESHAPE and u.src[0].op is BUFFER)
+    ]
     if MULTI_SEEN:
         live = all_parts([u for u in live if not u.has_multi or settle(u) is None])
     lazy = [u for u in dict.fromkeys(live) if u not in asked and settle(u) is None]

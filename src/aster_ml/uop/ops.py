@@ -9,10 +9,9 @@ from __future__ import annotations
 from enum import Enum, EnumType, IntEnum, auto
 from typing import Any, NamedTuple, TypeVar
 
-
-# Python 3.11 looks members of an Enum up by way of `EnumType.__getattr__`, which takes five times as
-# long as an attribute of any other class; and the compiler names an op with every node it looks at.
-# This is that metaclass (what makes new classes aside) as it is from 3.12 on, without it.
+# Python 3.11 looks members of an Enum up by way of `EnumType.__getattr__`, which takes five times
+# as long as an attribute of any other class, and the compiler names an op with every node it looks
+# at. This is that metaclass (what makes new classes aside) as it is from 3.12 on: without it.
 DirectEnumType = type(
     "DirectEnumType",
     (type,),
