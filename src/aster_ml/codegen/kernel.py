@@ -505,18 +505,15 @@ def walks_as_one(access: Access, outer: UOp, inner: UOp, inner_size: int) -> boo
 
 def stray_ranges(sink: UOp) -> set[UOp]:
     """Ranges that something other than a plain address or a loop's end reads."""
-    inside: set[UOp] = set()
+    found: set[UOp] = set()
     for u in toposort(sink):
-        if u.op in (Ops.INDEX, Ops.END, Ops.REDUCE, Ops.RANGE):
-            sources = u.src[:1]
-        elif u.op in (Ops.LOAD, Ops.STORE):
-            sources = u.src[1:]
-        else:
-            sources = u.src if u.dtype is not dtypes.index else ()
-        for s in sources:
-            if s.dtype is dtypes.index or s.dtype is dtypes.bool:
-                inside |= {r for r in toposort(s) if r.op is Ops.RANGE}
-    return inside
+        # What index arithmetic makes is judged where it is read.
+        if u.dtype is dtypes.index or u.op in (Ops.INDEX, Ops.END, Ops.REDUCE):
+            continue
+        for s in u.src:
+            if s.dtype is dtypes.index:
+                found.update(s.ranges)
+    return found
 
 
 def simplify_indices(sink: UOp) -> UOp:
