@@ -19,6 +19,7 @@ from aster_ml.codegen.transcendental import (
     exp2_poly,
     log2_poly,
     sin_poly,
+    tanh_poly,
 )
 from aster_ml.dtype import DType, dtypes, to_numpy_dtype
 from aster_ml.errors import InternalError
@@ -77,6 +78,7 @@ def inputs_of(name: str, dtype: DType) -> Array:
         "exp2": [(-1.2 * high, high), (-3, 3), (-1.18 * high, -0.98 * high)],
         "log2": [(0.5, 2), (0.99, 1.01), (0, 1e-3)],
         "sin": [(-7, 7), (-1e5, 1e5), (-1, 1)],
+        "tanh": [(-20, 20), (-1, 1), (-0.01, 0.01)],
     }[name]
     parts = [uniform(dtype, low, top, 150_000) for low, top in ranges]
     if name == "sin":
@@ -88,6 +90,7 @@ FUNCTIONS: dict[str, tuple[Callable[[UOp], UOp], Callable[[Array], Array]]] = {
     "exp2": (exp2_poly, np.exp2),
     "log2": (log2_poly, np.log2),
     "sin": (sin_poly, np.sin),
+    "tanh": (tanh_poly, np.tanh),
 }
 # Function, dtype -> limit in ULP where sums are fused with products, and where they are not.
 LIMITS = {
@@ -97,6 +100,8 @@ LIMITS = {
     ("log2", dtypes.float64): (1.15, 1.4),
     ("sin", dtypes.float32): (1.5, 1.5),
     ("sin", dtypes.float64): (2.6, 2.6),
+    ("tanh", dtypes.float32): (2.0, 2.0),
+    ("tanh", dtypes.float64): (2.0, 2.0),
 }
 
 

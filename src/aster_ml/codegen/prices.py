@@ -180,9 +180,7 @@ def reuse_of(access: Access, nest: list[UOp], axis: UOp | None) -> float:
     return float(min(iterations(free), TILE_REUSE / 2 if sums else TILE_REUSE))
 
 
-def arithmetic_cost(
-    axis: UOp | None, lanes: int, nest: list[UOp], early: bool = False
-) -> float:
+def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp], early: bool = False) -> float:
     """Instructions that one elementwise node takes in these loops."""
     n = iterations(nest)
     if axis is None or axis not in nest:

@@ -390,6 +390,7 @@ LLVM_RULES: dict[Ops, Rule] = {
     Ops.EXP2: library_call("exp2"),
     Ops.LOG2: library_call("log2"),
     Ops.SIN: library_call("sin"),
+    Ops.TANH: library_call("tanh"),
     Ops.SQRT: unary_call("llvm.sqrt"),
     Ops.RECIPROCAL: write_reciprocal,
     Ops.TRUNC: unary_call("llvm.trunc"),
