@@ -13,8 +13,11 @@ from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_peel, s
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
+    DECOMPOSED,
     HORIZONTAL,
     MAX_BODY,
+    MOST_TWICE,
+    MOST_WIDENED,
     THREAD_CYCLES,
     UNEVEN,
     Plan,
@@ -56,15 +59,14 @@ MAX_TILE_SIDE = 16
 TILE_CANDIDATES = 4
 # Sides to try of an axis that no divisor from the first of them on shares out.
 UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
-# SIMD values of an axis in groups that start early, over those that there are.
-MOST_TWICE = 1.06
 
 
 def choose_opts(kernel: Kernel, target: Target) -> None:
     """Gives the kernel the default schedule for the target."""
     computed = [u for u in toposort(kernel.sink) if u.op in ELEMENTWISE or u.op is Ops.LOAD]
     values = sum(1 for u in computed if u.dtype is not dtypes.index)
-    plan = Plan(kernel, target, kernel.accesses(), len(computed), values)
+    extra = sum(DECOMPOSED.get(u.op, 0) for u in computed if not target.has_op(u.op.name))
+    plan = Plan(kernel, target, kernel.accesses(), len(computed), values, extra)
     if target.language in ("python", "null"):
         return
     if target.has_local:
@@ -407,7 +409,8 @@ def hoist_axes(kernel: Kernel) -> set[UOp]:
 def widen(plan: Plan, axis: UOp) -> None:
     """Several SIMD values an iteration."""
     size = size_of(axis)
-    if axis.src[0].op is not Ops.CONST or plan.nodes > 24:
+    nodes = plan.nodes + plan.extra
+    if axis.src[0].op is not Ops.CONST or nodes > MOST_WIDENED:
         return
     early = plan.kernel.early.get(axis.arg.id)
     for n in (4, 2):
@@ -415,7 +418,7 @@ def widen(plan: Plan, axis: UOp) -> None:
         if early is not None:
             # Few SIMD values may run twice.
             fits = n * early.lanes <= early.size and ceildiv(size, n) * n <= size * MOST_TWICE
-        if fits and size // n >= plan.target.threads and n * plan.nodes <= 64:
+        if fits and size // n >= plan.target.threads and n * nodes <= 64:
             plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), n))
             plan.refresh()
             return

@@ -160,7 +160,7 @@ class Kernel:
             self.pad(axis, opt.arg)
         elif opt.op is OptOps.BLOCK:
             self.block(axis, opt.arg)
-        elif opt.op is OptOps.OVERLAP:
+        elif opt.op is OptOps.OVERLAP and axis.arg.id not in self.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif opt.op is OptOps.PEEL:
             self.peel(axis, opt.arg)
@@ -451,6 +451,7 @@ def rebuild(u: UOp, src: tuple[UOp, ...]) -> UOp:
 
 LANE_KIND = {
     OptOps.UPCAST: AxisType.UPCAST,
+    OptOps.OVERLAP: AxisType.UPCAST,
     OptOps.UNROLL: AxisType.UNROLL,
     OptOps.VECTOR: AxisType.VECTOR,
     OptOps.LOCAL: AxisType.LOCAL,

@@ -60,6 +60,12 @@ INSTRUCTIONS_A_CYCLE = 2
 # Bytes a cycle from each level of cache, for each core, and from memory, for all of them together.
 CACHE_BYTES_A_CYCLE = (64, 32, 16)
 MEMORY_BYTES_A_CYCLE = 8
+# SIMD values of an axis in groups that start early, over those that there are.
+MOST_TWICE = 1.06
+# Nodes of a body from which on it is not repeated: it keeps the processor busy by itself.
+MOST_WIDENED = 24
+# Nodes that an op becomes where the target lacks it.
+DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110}
 # Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
 MAX_BODY = 512
 
@@ -74,6 +80,8 @@ class Plan:
     nodes: int
     # Those of them that are not index arithmetic.
     values: int
+    # What the ops among them that the target lacks become, on top.
+    extra: int = 0
     # Id of the output axis whose lanes are SIMD, -1 while there is none.
     vector_id: int = -1
 

@@ -1,4 +1,4 @@
-"""EXP2, LOG2, SIN and TANH as polynomials over integer and float arithmetic, for targets without them.
+"""EXP2, LOG2, SIN and TANH over integer and float arithmetic, for targets without them.
 
 Receives a scalar node of float32 or float64 and returns one of the same dtype: a few dozen nodes
 without branches or tables in memory, so that they become SIMD code as any arithmetic does. Narrower
