@@ -170,9 +170,9 @@ def through_float32(function: Callable[[M], M]) -> Callable[[M], M]:
 def horner(x: Any, table: Table) -> Any:
     """The polynomial of `table` at x."""
     coefficients = table[x.dtype is dtypes.float64]
-    result = x * coefficients[-1] + coefficients[-2]
-    for c in coefficients[-3::-1]:
-        result = result * x + c
+    result = x.scalar(coefficients[-1])
+    for c in coefficients[-2::-1]:
+        result = result.alu(Ops.MULACC, x, x.scalar(c))
     return result
 
 
