@@ -365,7 +365,8 @@ def cycles_of(plan: Plan) -> float:
     """About how long one thread takes, for arithmetic or to move bytes from the third cache."""
     kernel = plan.kernel
     steps = max([iterations(list(u.src[1:])) for u in kernel.reduces], default=1)
-    nodes = max(plan.values - sum(not a.is_store for a in plan.accesses), 1)
+    loads = sum(not a.is_store for a in plan.accesses)
+    nodes = max(plan.values + plan.extra - loads, 1)
     arithmetic = iterations(kernel.outputs) * steps * nodes / lane_discount(kernel)
     nbytes = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in plan.accesses)
     return float(max(arithmetic / INSTRUCTIONS_A_CYCLE, nbytes / CACHE_BYTES_A_CYCLE[2]))
