@@ -266,6 +266,7 @@ RULES: dict[Ops, Callable[..., Array]] = {
     Ops.EXP2: widened(np.exp2),
     Ops.LOG2: widened(np.log2),
     Ops.SIN: widened(np.sin),
+    Ops.TANH: widened(np.tanh),
     Ops.SQRT: widened(np.sqrt),
     Ops.RECIPROCAL: widened(lambda x: 1 / x),
     Ops.TRUNC: lambda u, x: np.trunc(x),

@@ -62,6 +62,19 @@ def exp2_quotient(x: Decimal) -> Decimal:
     return LN2 if x == 0 else (exp2(x) - 1) / x
 
 
+def tanh_rest(z: Decimal) -> Decimal:
+    """(tanh(r) - r) / r**3 for r**2 = z."""
+    if z < Decimal("1e-12"):
+        return -ONE / 3 + 2 * z / 15
+    r = z.sqrt()
+    return (ONE - 2 / ((2 * r).exp() + 1) - r) / (r * z)
+
+
+def tanh_weight(z: Decimal) -> Decimal:
+    """Relative error of r + r * z * p(z) as an approximation of tanh(r)."""
+    return (ONE + z * tanh_rest(z)) / max(z, Decimal("1e-6"))
+
+
 def log2_quotient(x: Decimal) -> Decimal:
     """log2(1 + x) / x."""
     return ONE / LN2 if x == 0 else (ONE + x).ln() / LN2 / x
@@ -124,12 +137,19 @@ FULL_ROOT = TWO.sqrt() - 1
 # s = (m - 1) / (m + 1) for m = sqrt(2).
 ATANH_END = (FULL_ROOT / (TWO.sqrt() + 1)) ** 2 * Decimal("1.0001")
 EIGHTH_SQUARED = (PI / 4) ** 2 * Decimal("1.0001")
+TANH_END = Decimal("0.625") ** 2
 # Reduced arguments may lie a rounding beyond the ends.
 EDGE = Decimal("1.0001")
 
 FITS = (
     Fit("transcendental.EXP2_FLOAT32", exp2_quotient, exp2_weight, -EDGE, EDGE, 7, "f"),
     Fit("transcendental.EXP2_FLOAT64", exp2_quotient, exp2_weight, -EDGE, EDGE, 13, "d"),
+    Fit("transcendental.EXP2_NEAR_FLOAT32", exp2_quotient, exp2_weight,
+        -EDGE / 2, EDGE / 2, 6, "f"),
+    Fit("transcendental.EXP2_NEAR_FLOAT64", exp2_quotient, exp2_weight,
+        -EDGE / 2, EDGE / 2, 11, "d"),
+    Fit("transcendental.TANH_FLOAT32", tanh_rest, tanh_weight, Decimal(0), TANH_END, 5, "f"),
+    Fit("transcendental.TANH_FLOAT64", tanh_rest, tanh_weight, Decimal(0), TANH_END, 11, "d"),
     Fit("transcendental.LOG2_FLOAT32", log2_rest, log2_quotient,
         HALF_ROOT * EDGE, FULL_ROOT * EDGE, 10, "f"),
     Fit("transcendental.LOG2_FLOAT64", log2_rest, log2_quotient,

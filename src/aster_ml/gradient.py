@@ -54,6 +54,11 @@ def of_sin(g: Term, u: UOp, i: int) -> Term:
     return g * UOp.const(x.dtype, 1).alu(Ops.SUB, square)
 
 
+def of_tanh(g: Term, u: UOp, i: int) -> Term:
+    """Of tanh(x): g * (1 - tanh(x)**2)."""
+    return g * UOp.const(u.dtype, 1).alu(Ops.SUB, u.alu(Ops.MUL, u))
+
+
 def of_max(g: Term, u: UOp, i: int) -> Term | None:
     """Of max(x, y): g to the larger, half to each where they are equal."""
     x, y = u.src[i], u.src[1 - i]
@@ -297,6 +302,7 @@ GRADIENT: dict[Ops, Rule] = {
     Ops.EXP2: lambda g, u, i: (g * u).scale(LN2),
     Ops.LOG2: lambda g, u, i: g.scale(1 / LN2) / u.src[0],
     Ops.SIN: of_sin,
+    Ops.TANH: of_tanh,
     Ops.SQRT: lambda g, u, i: g.scale(0.5) / u,
     Ops.TRUNC: lambda g, u, i: g.number(0),
     Ops.MAX: of_max,

@@ -92,7 +92,7 @@ FLOAT_OPS = (
     Ops.MULACC,
     Ops.WHERE,
 )
-LIBRARY_OPS = (Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.POW)
+LIBRARY_OPS = (Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.POW)
 BIT_DTYPES = (dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)
 VALUE_DTYPES = (dtypes.bool, *dtypes.ints, dtypes.float16, dtypes.float32, dtypes.float64)
 FLOAT_EDGES = [

@@ -322,7 +322,9 @@ class Instance:
         return values
 
 
-ONE_SOURCE = frozenset({Ops.NEG, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.SQRT, Ops.RECIPROCAL, Ops.TRUNC})
+ONE_SOURCE = frozenset(
+    {Ops.NEG, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.SQRT, Ops.RECIPROCAL, Ops.TRUNC}
+)
 FLOAT_ONLY = ONE_SOURCE - {Ops.NEG} | {Ops.FDIV}
 WHOLE_ONLY = frozenset({Ops.IDIV, Ops.MOD, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR})
 

@@ -150,6 +150,7 @@ NUMPY: dict[Ops, Any] = {
     Ops.EXP2: np.exp2,
     Ops.LOG2: np.log2,
     Ops.SIN: np.sin,
+    Ops.TANH: np.tanh,
     Ops.POW: np.power,
 }
 

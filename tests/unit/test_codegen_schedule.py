@@ -178,6 +178,8 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "PEEL(0,31) VECTOR(1,8)",
         "OVERLAP(1,7) OVERLAP(0,5)",
         "OVERLAP(1,24) OVERLAP(0,11) THREAD(0,0)",
+        "VECTOR(1,16) OVERLAP(0,5)",
+        "VECTOR(0,8) THREAD(1,0)",
     ],
 )
 def test_any_schedule_gives_the_same_product(text: str) -> None:
@@ -266,6 +268,55 @@ def test_an_opt_that_does_not_fit_is_refused() -> None:
         schedule_kernel(ast, CPU, parse_opts("TC(0,0)"))
     with pytest.raises(KernelOptError, match="no work-groups"):
         schedule_kernel(ast, CPU, parse_opts("LOCAL(0,4)"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "VECTOR(1,16)",
+        "VECTOR(1,8) UPCAST(1,2)",
+        "VECTOR(1,8) UPCAST(1,2) UPCAST(1,2)",
+        "VECTOR(1,16) UPCAST(1,2) UPCAST(0,7)",
+        "VECTOR(1,8) UPCAST(1,4) THREAD(0,0)",
+        "VECTOR(1,8) THREAD(1,0)",
+        "SWAP(0,1) VECTOR(0,16) OVERLAP(1,3)",
+        "VECTOR(0,2) UPCAST(0,3) THREAD(1,0)",
+        "VECTOR(1,8) OVERLAP(1,3)",
+    ],
+)
+def test_simd_lanes_that_do_not_divide_an_axis_start_early(text: str) -> None:
+    a, b = memory(7, 37), memory(37)
+    compiled = compile_kernel(kernel_of(a * b + a), Device["CPU"], parse_opts(text))
+    out = Tensor.full((7, 37), float("nan")).contiguous().realize()
+    handles = tuple([buffer(t.uop.base) for t in (out, a, b)])
+    assert isinstance(compiled.n, int)
+    compiled.program(handles, (), (compiled.n,), (compiled.parts,))
+    np.testing.assert_allclose(out.numpy(), a.numpy() * b.numpy() + a.numpy(), rtol=1e-6)
+
+
+def test_uneven_rows_have_no_masks_and_few_values_run_twice() -> None:
+    rows, row = memory(9, 1955), memory(1955)
+    assert opts_of(rows + row).startswith("VECTOR(1,8) UPCAST(1,")
+    short, piece = memory(90, 102), memory(102)
+    assert "UPCAST" not in opts_of(short + piece)
+    # Fewer than one SIMD value cannot start early.
+    assert "PADTO(1," in opts_of(memory(90, 7) * memory(7))
+    with pytest.raises(KernelOptError, match="5 times 8 lanes"):
+        schedule_kernel(kernel_of(memory(9, 37) + memory(37)), CPU,
+                        parse_opts("VECTOR(1,8) UPCAST(1,5)"))  # fmt: skip
+
+
+def test_uneven_memory_is_updated_in_place_once() -> None:
+    x = memory(1003)
+    want = x.numpy() * 2 + 1
+    x.assign(x * 2 + 1).realize()
+    np.testing.assert_allclose(x.numpy(), want, rtol=1e-6)
+
+
+def test_axes_merge_where_loaded_values_are_compared() -> None:
+    x, y = memory(6, 5, 22, 87), memory(6, 5, 22, 87)
+    kernel = schedule_kernel(kernel_of((x < y).where(x, y * 2)), CPU, ())
+    assert [r.src[0].arg for r in kernel.outputs] == [6 * 5 * 22 * 87]
 
 
 def test_a_prime_number_of_rows_has_a_register_tile_as_well() -> None:

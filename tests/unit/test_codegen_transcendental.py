@@ -18,13 +18,16 @@ from aster_ml.codegen.transcendental import (
     exp2_of_scaled,
     exp2_poly,
     log2_poly,
+    signed_size,
     sin_poly,
+    tanh_poly,
 )
 from aster_ml.dtype import DType, dtypes, to_numpy_dtype
 from aster_ml.errors import InternalError
 from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.evaluate import power as power_of_ints
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 from tests.unit.numpy_graphs import (
     ROUNDINGS,
     count_operations,
@@ -77,6 +80,7 @@ def inputs_of(name: str, dtype: DType) -> Array:
         "exp2": [(-1.2 * high, high), (-3, 3), (-1.18 * high, -0.98 * high)],
         "log2": [(0.5, 2), (0.99, 1.01), (0, 1e-3)],
         "sin": [(-7, 7), (-1e5, 1e5), (-1, 1)],
+        "tanh": [(-20, 20), (-1, 1), (-0.01, 0.01)],
     }[name]
     parts = [uniform(dtype, low, top, 150_000) for low, top in ranges]
     if name == "sin":
@@ -88,6 +92,7 @@ FUNCTIONS: dict[str, tuple[Callable[[UOp], UOp], Callable[[Array], Array]]] = {
     "exp2": (exp2_poly, np.exp2),
     "log2": (log2_poly, np.log2),
     "sin": (sin_poly, np.sin),
+    "tanh": (tanh_poly, np.tanh),
 }
 # Function, dtype -> limit in ULP where sums are fused with products, and where they are not.
 LIMITS = {
@@ -97,6 +102,8 @@ LIMITS = {
     ("log2", dtypes.float64): (1.15, 1.4),
     ("sin", dtypes.float32): (1.5, 1.5),
     ("sin", dtypes.float64): (2.6, 2.6),
+    ("tanh", dtypes.float32): (1.5, 1.6),
+    ("tanh", dtypes.float64): (1.5, 1.6),
 }
 
 
@@ -158,6 +165,58 @@ def test_exp2_of_scaled_rounds_no_product(
     # The product is out by half a unit of a number of up to 128 (1024).
     lost = 64 * (1 if dtype is dtypes.float32 else 8)
     assert worst(graph, {x: values}, wanted, "separate") <= lost
+
+
+def falling(x: UOp) -> list[UOp]:
+    """What is seen to be -|x|."""
+    size = x.alu(Ops.MAX, x.alu(Ops.NEG))
+    turn = (x < 0.0).where(x.const_like(1.0), x.const_like(-1.0))
+    return [size.alu(Ops.NEG), x.alu(Ops.NEG).alu(Ops.MAX, x).alu(Ops.NEG), x * turn]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_exp2_of_what_falls_is_shorter_and_as_good(dtype: DType) -> None:
+    need_reference(dtype)
+    x = leaf(0, dtype)
+    end = 150 if dtype is dtypes.float32 else 1100
+    values = np.concatenate([any_floats(dtype, 50_000), uniform(dtype, -end, end, 200_000),
+                             uniform(dtype, -1, 1, 50_000)])  # fmt: skip
+    exact = np.exp(-np.abs(values.astype(np.longdouble if HAS_EXTENDED else np.float64)))
+    rising = exp2_of_scaled(x.alu(Ops.MAX, x.alu(Ops.NEG)), LOG2_E)
+    assert rising is not None
+    for given in falling(x):
+        graph = exp2_of_scaled(given, LOG2_E)
+        assert graph is not None
+        assert count_operations(graph, (x,)) < count_operations(rising, (x,))
+        for rounding in ("fused", "contracted"):
+            assert worst(graph, {x: values}, exact, rounding) <= 1.25
+    special = np.array([0.0, -0.0, math.inf, -math.inf, math.nan], to_numpy_dtype(dtype))
+    found = evaluate_arrays(graph, {x: special})
+    np.testing.assert_array_equal(found, np.array([1, 1, 0, 0, math.nan], found.dtype))
+
+
+def test_only_what_is_seen_to_fall_is_taken_so() -> None:
+    x, y = leaf(0, dtypes.float32), leaf(1, dtypes.float32)
+    turn = (y < 0.0).where(x.const_like(1.0), x.const_like(-1.0))
+    for given in (x, x.alu(Ops.NEG), x.alu(Ops.MAX, y.alu(Ops.NEG)).alu(Ops.NEG), x * turn,
+                  (x < 0.0).where(x.const_like(-1.0), x.const_like(1.0)) * x):  # fmt: skip
+        assert signed_size(given) is None
+    assert signed_size(x.alu(Ops.MAX, x.alu(Ops.NEG))) == (x, 1.0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_tanh_of_special_values(dtype: DType) -> None:
+    x = leaf(0, dtype)
+    tiny = float(np.finfo(to_numpy_dtype(dtype)).smallest_subnormal)
+    given = [0.0, -0.0, math.inf, -math.inf, math.nan, tiny, -tiny, 50.0, -1e30]
+    wanted = [0.0, -0.0, 1.0, -1.0, math.nan, tiny, -tiny, 1.0, -1.0]
+    values = np.array(given, to_numpy_dtype(dtype))
+    for rounding in ROUNDINGS:
+        found = evaluate_arrays(tanh_poly(x), {x: values}, rounding)
+        np.testing.assert_array_equal(found, np.array(wanted, found.dtype))
+        np.testing.assert_array_equal(np.signbit(found[:2]), [False, True])
+        dense = uniform(dtype, 6, 25, 100_000)
+        assert np.abs(evaluate_arrays(tanh_poly(x), {x: dense}, rounding)).max() == 1.0
 
 
 def test_extreme_factors_are_left_alone() -> None:
@@ -263,6 +322,7 @@ def test_costs_stay_low() -> None:
     assert count_operations(exp2_poly(x), (x,)) <= 18
     assert count_operations(log2_poly(x), (x,)) <= 28
     assert count_operations(sin_poly(x), (x,)) <= 85
+    assert count_operations(tanh_poly(x), (x,)) <= 29
     assert count_operations(pow_float(x, y), (x, y)) <= 120
     assert count_operations(pow_float(x, UOp.const(x.dtype, 3.0)), (x,)) == 2
     assert count_operations(pow_float(UOp.const(x.dtype, 10.0), x), (x,)) <= 35

@@ -115,7 +115,8 @@ def test_exact_unary_functions(op: Ops, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize(
-    "op, function", [(Ops.EXP2, np.exp2), (Ops.LOG2, np.log2), (Ops.SIN, np.sin)]
+    "op, function",
+    [(Ops.EXP2, np.exp2), (Ops.LOG2, np.log2), (Ops.SIN, np.sin), (Ops.TANH, np.tanh)],
 )
 def test_transcendental_functions(op: Ops, function: Any) -> None:
     for x in [*FLOATS, 2000.0, -2000.0, 0.1, -0.3]:

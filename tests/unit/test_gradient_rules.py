@@ -88,6 +88,7 @@ CASES: dict[Ops, list[tuple[Callable[..., UOp], tuple[Any, ...]]]] = {
         (lambda x: x.alu(Ops.LOG2).alu(Ops.MUL, number(math.log(2))), (POSITIVE,)),
     ],
     Ops.SIN: [(unary(Ops.SIN), (X,)), (unary(Ops.SIN), (X * 50,))],
+    Ops.TANH: [(unary(Ops.TANH), (X,)), (lambda x: x.alu(Ops.TANH).alu(Ops.TANH), (X,))],
     Ops.SQRT: [(unary(Ops.SQRT), (POSITIVE,))],
     Ops.TRUNC: [(lambda x: x.alu(Ops.TRUNC).alu(Ops.MUL, x), (X,))],
     Ops.MAX: [

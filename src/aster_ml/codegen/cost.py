@@ -13,8 +13,11 @@ from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_peel, s
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
+    DECOMPOSED,
     HORIZONTAL,
     MAX_BODY,
+    MOST_TWICE,
+    MOST_WIDENED,
     THREAD_CYCLES,
     UNEVEN,
     Plan,
@@ -36,6 +39,7 @@ from aster_ml.codegen.prices import (
     reduction_number,
     reuse_of,
     sharing_cost,
+    starts_early,
     tile_cost,
     times,
     vector_cost,
@@ -61,7 +65,8 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     """Gives the kernel the default schedule for the target."""
     computed = [u for u in toposort(kernel.sink) if u.op in ELEMENTWISE or u.op is Ops.LOAD]
     values = sum(1 for u in computed if u.dtype is not dtypes.index)
-    plan = Plan(kernel, target, kernel.accesses(), len(computed), values)
+    extra = sum(DECOMPOSED.get(u.op, 0) for u in computed if not target.has_op(u.op.name))
+    plan = Plan(kernel, target, kernel.accesses(), len(computed), values, extra)
     if target.language in ("python", "null"):
         return
     if target.has_local:
@@ -96,9 +101,11 @@ def choose_vector(plan: Plan) -> None:
     def price(axis: UOp | None) -> float:
         total = 0.0
         strips = 0
+        ends_early = starts_early(kernel, axis, lanes)
         for a in plan.accesses:
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
+            early = ends_early and by is axis
             nest = nest_of(plan, a, u)
             packing = None if u is None else packing_cost(plan, by, lanes, a, u)
             # A kernel has one panel.
@@ -107,10 +114,10 @@ def choose_vector(plan: Plan) -> None:
                 total += arithmetic_cost(by, lanes, nest) / reuse_of(a, nest, by)
                 strips = packing.strips
             else:
-                total += vector_cost(by, lanes, a, nest) / reuse_of(a, nest, by)
+                total += vector_cost(by, lanes, a, nest, early) / reuse_of(a, nest, by)
                 if u is not None and by is not None and is_uneven(a, by, lanes):
                     total += UNEVEN * arithmetic_cost(by, lanes, nest)
-            total += arithmetic_cost(by, lanes, nest)
+            total += arithmetic_cost(by, lanes, nest, early)
         if strips > 1:
             # Sums are loaded and stored again with each strip.
             stores = [a for a in plan.accesses if a.is_store]
@@ -185,8 +192,9 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
             )
             apply_vector(plan, rest, lanes)
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
-    width, padded = widths(axis, lanes)
-    if padded != size_of(axis):
+    early = starts_early(kernel, axis, lanes)
+    width, padded = widths(axis, lanes, early)
+    if padded != size_of(axis) and not early:
         number = axis_number(kernel, axis)
         kernel.apply(Opt(OptOps.PADTO, number, padded))
         axis = kernel.axes[number]
@@ -401,10 +409,16 @@ def hoist_axes(kernel: Kernel) -> set[UOp]:
 def widen(plan: Plan, axis: UOp) -> None:
     """Several SIMD values an iteration."""
     size = size_of(axis)
-    if axis.src[0].op is not Ops.CONST or plan.nodes > 24:
+    nodes = plan.nodes + plan.extra
+    if axis.src[0].op is not Ops.CONST or nodes > MOST_WIDENED:
         return
+    early = plan.kernel.early.get(axis.arg.id)
     for n in (4, 2):
-        if size % n == 0 and size // n >= plan.target.threads and n * plan.nodes <= 64:
+        fits = size % n == 0
+        if early is not None:
+            # Few SIMD values may run twice.
+            fits = n * early.lanes <= early.size and ceildiv(size, n) * n <= size * MOST_TWICE
+        if fits and size // n >= plan.target.threads and n * nodes <= 64:
             plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), n))
             plan.refresh()
             return

@@ -29,6 +29,7 @@ from aster_ml.codegen.transcendental import (
     exp2_poly,
     log2_poly,
     sin_poly,
+    tanh_poly,
 )
 from aster_ml.dtype import DType, dtypes, round_float
 from aster_ml.errors import CompileError
@@ -297,6 +298,7 @@ REPLACEMENTS: dict[Ops, Replacement] = {
     Ops.EXP2: lambda d, dtype, s: d.exp2(s[0]),
     Ops.LOG2: lambda d, dtype, s: d.function(log2_poly, Ops.LOG2, s[0]),
     Ops.SIN: lambda d, dtype, s: d.function(sin_poly, Ops.SIN, s[0]),
+    Ops.TANH: lambda d, dtype, s: d.function(tanh_poly, Ops.TANH, s[0]),
     Ops.POW: lambda d, dtype, s: d.power(s[0], s[1]),
     Ops.THREEFRY: lambda d, dtype, s: d.random(s[0], s[1]),
     # Where the target lacks it, it is split when the walk is over, with those that the walk brings.

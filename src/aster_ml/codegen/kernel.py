@@ -46,6 +46,14 @@ class Note(NamedTuple):
     costs: tuple[tuple[str, float], ...]
 
 
+class EarlyLanes(NamedTuple):
+    """Lanes that start at `size - lanes - short`, where `short` is 0 for the last of them."""
+
+    short: UOp
+    size: int
+    lanes: int
+
+
 class Kernel:
     """One kernel while its axes are being arranged."""
 
@@ -63,6 +71,8 @@ class Kernel:
         self.staged: int | None = None
         # Whether some elements are computed twice.
         self.overlaps = False
+        # By the id of an axis whose last SIMD lanes start early.
+        self.early: dict[int, EarlyLanes] = {}
         # Id of the axis that runs over strips of a reduction.
         self.strips: int | None = None
         self.next_id = 1 + max([u.arg.id for u in toposort(sink) if u.op is Ops.RANGE], default=-1)
@@ -150,7 +160,7 @@ class Kernel:
             self.pad(axis, opt.arg)
         elif opt.op is OptOps.BLOCK:
             self.block(axis, opt.arg)
-        elif opt.op is OptOps.OVERLAP:
+        elif opt.op is OptOps.OVERLAP and axis.arg.id not in self.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif opt.op is OptOps.PEEL:
             self.peel(axis, opt.arg)
@@ -159,7 +169,7 @@ class Kernel:
                 self.staged = self.next_id
             if opt.op not in LANE_KIND:
                 raise KernelOptError(f"{opt}: there are no tensor cores on this device")
-            self.split(axis, opt.arg or size_of(axis), LANE_KIND[opt.op])
+            self.split_lanes(axis, opt.arg or size_of(axis), LANE_KIND[opt.op])
         self.applied.append(opt)
 
     def make_thread(self, axis: UOp, chunks: int = 0) -> None:
@@ -169,6 +179,7 @@ class Kernel:
         """
         if 0 < chunks < size_of(axis):
             place = self.outputs.index(axis)
+            self.early.pop(axis.arg.id, None)
             length = ceildiv(size_of(axis), chunks)
             if size_of(axis) % chunks:
                 self.overlap(axis, length, AxisType.LOOP)
@@ -179,6 +190,17 @@ class Kernel:
         self.outputs.remove(axis)
         self.rewrite({axis: new})
         self.outputs.insert(0, new)
+
+    def split_lanes(self, axis: UOp, lanes: int, kind: AxisType) -> None:
+        """Splits lanes off an axis; SIMD lanes that do not divide it start early at its end."""
+        size = axis.src[0]
+        uneven = size.op is Ops.CONST and 0 < lanes < size.arg and size.arg % lanes
+        if axis.arg.id in self.early and kind is AxisType.UPCAST:
+            self.widen_early(axis, lanes)
+        elif kind is AxisType.VECTOR and uneven and axis in self.outputs:
+            self.overlap(axis, lanes, kind)
+        else:
+            self.split(axis, lanes, kind)
 
     def split(self, axis: UOp, lanes: int, kind: AxisType) -> None:
         """`axis` -> `outer * lanes + inner`, `inner` of the given kind."""
@@ -240,13 +262,28 @@ class Kernel:
         inner = self.new_range(lanes, kind)
         steps = UOp.index_const(ceildiv(size.arg, lanes))
         outer = UOp(Ops.RANGE, axis.dtype, (steps,), axis.arg)
-        last = UOp.index_const(size.arg - lanes)
-        start = index_alu(Ops.MUL, outer, UOp.index_const(lanes))
-        # min(start, last), by the one of the two that there is an op for.
-        short = index_alu(Ops.MAX, index_alu(Ops.SUB, last, start), UOp.index_const(0))
-        whole = index_alu(Ops.ADD, index_alu(Ops.SUB, last, short), inner)
+        short = before_last(outer, size.arg, lanes)
+        start = index_alu(Ops.SUB, UOp.index_const(size.arg - lanes), short)
+        if kind is AxisType.VECTOR:
+            self.early[axis.arg.id] = EarlyLanes(short, size.arg, lanes)
         self.outputs = [x for r in self.outputs for x in ((outer, inner) if r is axis else (r,))]
-        self.rewrite({axis: whole}, {axis: (outer, inner)})
+        self.rewrite({axis: index_alu(Ops.ADD, start, inner)}, {axis: (outer, inner)})
+
+    def widen_early(self, axis: UOp, count: int) -> None:
+        """`count` SIMD values side by side, the last of which start early together."""
+        short, size, lanes = self.early[axis.arg.id]
+        wide = count * lanes
+        if not lanes < wide <= size:
+            raise KernelOptError(f"upcast: {count} times {lanes} lanes of an axis of {size}")
+        inner = self.new_range(count, AxisType.UPCAST)
+        outer = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(ceildiv(size, wide)),), axis.arg)
+        held = before_last(outer, size, wide)
+        self.early[axis.arg.id] = EarlyLanes(held, size, wide)
+        # size - lanes - short is to become size - wide - held + inner * lanes.
+        before = index_alu(Ops.SUB, UOp.index_const(count - 1), inner)
+        before = index_alu(Ops.ADD, held, index_alu(Ops.MUL, before, UOp.index_const(lanes)))
+        self.outputs = [x for r in self.outputs for x in ((outer, inner) if r is axis else (r,))]
+        self.rewrite({short: before}, {axis: (outer, inner)})
 
     def pad(self, axis: UOp, multiple: int) -> None:
         """The axis grows to a multiple; loads and stores beyond its end are masked."""
@@ -357,6 +394,14 @@ def can_overlap(kernel: Kernel) -> bool:
     return not stores_over_reads(kernel)
 
 
+def before_last(step: UOp, size: int, lanes: int) -> UOp:
+    """How far before the last lanes of an axis those of a step start: at least 0."""
+    start = index_alu(Ops.MUL, step, UOp.index_const(lanes))
+    # min(start, last), by the one of the two that there is an op for.
+    distance = index_alu(Ops.SUB, UOp.index_const(size - lanes), start)
+    return index_alu(Ops.MAX, distance, UOp.index_const(0))
+
+
 def can_block(kernel: Kernel) -> bool:
     """Whether sums may lie in the output between strips of their reduction."""
     # Lanes that run twice would add up twice.
@@ -406,6 +451,7 @@ def rebuild(u: UOp, src: tuple[UOp, ...]) -> UOp:
 
 LANE_KIND = {
     OptOps.UPCAST: AxisType.UPCAST,
+    OptOps.OVERLAP: AxisType.UPCAST,
     OptOps.UNROLL: AxisType.UNROLL,
     OptOps.VECTOR: AxisType.VECTOR,
     OptOps.LOCAL: AxisType.LOCAL,
@@ -505,18 +551,15 @@ def walks_as_one(access: Access, outer: UOp, inner: UOp, inner_size: int) -> boo
 
 def stray_ranges(sink: UOp) -> set[UOp]:
     """Ranges that something other than a plain address or a loop's end reads."""
-    inside: set[UOp] = set()
+    found: set[UOp] = set()
     for u in toposort(sink):
-        if u.op in (Ops.INDEX, Ops.END, Ops.REDUCE, Ops.RANGE):
-            sources = u.src[:1]
-        elif u.op in (Ops.LOAD, Ops.STORE):
-            sources = u.src[1:]
-        else:
-            sources = u.src if u.dtype is not dtypes.index else ()
-        for s in sources:
-            if s.dtype is dtypes.index or s.dtype is dtypes.bool:
-                inside |= {r for r in toposort(s) if r.op is Ops.RANGE}
-    return inside
+        # What index arithmetic makes is judged where it is read.
+        if u.dtype is dtypes.index or u.op in (Ops.INDEX, Ops.END, Ops.REDUCE):
+            continue
+        for s in u.src:
+            if s.dtype is dtypes.index:
+                found.update(s.ranges)
+    return found
 
 
 def simplify_indices(sink: UOp) -> UOp:

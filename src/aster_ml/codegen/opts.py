@@ -20,7 +20,7 @@ class OptOps(Enum):
 
     UPCAST = "UPCAST"  # split off lanes; of a reduction: accumulators side by side
     UNROLL = "UNROLL"  # split off lanes of a reduction that fold into one accumulator
-    VECTOR = "VECTOR"  # split off lanes that make one SIMD value
+    VECTOR = "VECTOR"  # split off lanes that make one SIMD value; of outputs the last start early
     THREAD = "THREAD"  # the axis goes outermost and is shared out over threads
     LOCAL = "LOCAL"  # split off work-items of a block
     GROUP = "GROUP"  # split off work-items that reduce together

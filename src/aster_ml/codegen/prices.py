@@ -60,6 +60,12 @@ INSTRUCTIONS_A_CYCLE = 2
 # Bytes a cycle from each level of cache, for each core, and from memory, for all of them together.
 CACHE_BYTES_A_CYCLE = (64, 32, 16)
 MEMORY_BYTES_A_CYCLE = 8
+# SIMD values of an axis in groups that start early, over those that there are.
+MOST_TWICE = 1.06
+# Nodes of a body from which on it is not repeated: it keeps the processor busy by itself.
+MOST_WIDENED = 24
+# Nodes that an op becomes where the target lacks it.
+DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110}
 # Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
 MAX_BODY = 512
 
@@ -74,6 +80,8 @@ class Plan:
     nodes: int
     # Those of them that are not index arithmetic.
     values: int
+    # What the ops among them that the target lacks become, on top.
+    extra: int = 0
     # Id of the output axis whose lanes are SIMD, -1 while there is none.
     vector_id: int = -1
 
@@ -122,14 +130,17 @@ def lane_count(plan: Plan) -> int:
     return max(plan.target.vector_bits // (8 * itemsize), 1)
 
 
-def vector_cost(axis: UOp | None, lanes: int, access: Access, nest: list[UOp]) -> float:
+def vector_cost(
+    axis: UOp | None, lanes: int, access: Access, nest: list[UOp], early: bool = False
+) -> float:
     """Instructions that an access takes in its loops when `axis` is the SIMD axis."""
     n = iterations(nest)
     if axis is None or axis not in nest:
         return float(n)
     stride = access.stride(axis)
-    wide, padded = widths(axis, lanes)
-    if stride == 2 and not access.is_store and padded == size_of(axis):
+    wide, padded = widths(axis, lanes, early)
+    masked = padded != size_of(axis) and not early
+    if stride == 2 and not access.is_store and not masked:
         return EVERY_SECOND * n / wide
     if access.is_store and between(access, axis, nest) is not None:
         return EVERY_SECOND * n / size_of(axis) * (padded / wide)
@@ -137,7 +148,7 @@ def vector_cost(axis: UOp | None, lanes: int, access: Access, nest: list[UOp]) -
         return n * (SCATTER if access.is_store else GATHER)
     if stride == 0 and not access.is_store:
         return EMBEDDED_BROADCAST * n / size_of(axis) * (padded / wide)
-    whole = padded == size_of(axis) or peels(axis, lanes)
+    whole = not masked or peels(axis, lanes)
     return n / size_of(axis) * (padded / wide) * (1 if whole else MASKED)
 
 
@@ -177,12 +188,12 @@ def reuse_of(access: Access, nest: list[UOp], axis: UOp | None) -> float:
     return float(min(iterations(free), TILE_REUSE / 2 if sums else TILE_REUSE))
 
 
-def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp]) -> float:
+def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp], early: bool = False) -> float:
     """Instructions that one elementwise node takes in these loops."""
     n = iterations(nest)
     if axis is None or axis not in nest:
         return float(n)
-    wide, padded = widths(axis, lanes)
+    wide, padded = widths(axis, lanes, early)
     # What a reduction takes in beyond the end of its axis has to be made harmless.
     free = axis.arg.kind is not AxisType.REDUCE or padded == size_of(axis) or peels(axis, lanes)
     return n / size_of(axis) * (padded / wide) * (1 if free else MASKED**2)
@@ -193,13 +204,18 @@ def peels(axis: UOp, lanes: int) -> bool:
     return axis.arg.kind is AxisType.REDUCE and size_of(axis) >= PEEL_LENGTH * lanes
 
 
-def widths(axis: UOp, lanes: int) -> tuple[int, int]:
-    """Lanes to use on an axis and the size to pad it to (its own when it needs no padding)."""
+def widths(axis: UOp, lanes: int, early: bool = False) -> tuple[int, int]:
+    """Lanes to use on an axis and the size to pad it to (its own when it needs no padding).
+
+    With `early`, the last lanes of a long axis start early instead.
+    """
     size = size_of(axis)
     if axis.src[0].op is not Ops.CONST or lanes < 2 or size < 2:
         return 1, size
     if size % lanes == 0:
         return lanes, size
+    if early and size > lanes:
+        return lanes, ceildiv(size, lanes) * lanes
     exact = max(d for d in (1, 2, 4, 8, 16, 32, 64) if size % d == 0 and d <= lanes)
     wide = min(lanes, next_power2(size))
     padded = ceildiv(size, wide) * wide
@@ -207,6 +223,17 @@ def widths(axis: UOp, lanes: int) -> tuple[int, int]:
     if size / (padded / wide) / MASKED > exact:
         return wide, padded
     return exact, size
+
+
+def starts_early(kernel: Kernel, axis: UOp | None, lanes: int) -> bool:
+    """Whether the last SIMD lanes of an axis may start early: they may run twice, alone."""
+    return (
+        axis is not None
+        and axis in kernel.outputs
+        and size_of(axis) > lanes
+        and can_overlap(kernel)
+        and not any(axis in u.ranges for u in kernel.reduces)
+    )
 
 
 def axis_number(kernel: Kernel, axis: UOp) -> int:
@@ -338,7 +365,8 @@ def cycles_of(plan: Plan) -> float:
     """About how long one thread takes, for arithmetic or to move bytes from the third cache."""
     kernel = plan.kernel
     steps = max([iterations(list(u.src[1:])) for u in kernel.reduces], default=1)
-    nodes = max(plan.values - sum(not a.is_store for a in plan.accesses), 1)
+    loads = sum(not a.is_store for a in plan.accesses)
+    nodes = max(plan.values + plan.extra - loads, 1)
     arithmetic = iterations(kernel.outputs) * steps * nodes / lane_discount(kernel)
     nbytes = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in plan.accesses)
     return float(max(arithmetic / INSTRUCTIONS_A_CYCLE, nbytes / CACHE_BYTES_A_CYCLE[2]))

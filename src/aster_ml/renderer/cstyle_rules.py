@@ -282,6 +282,7 @@ CSTYLE_RULES: dict[Ops, Rule] = {
     Ops.EXP2: call("exp2"),
     Ops.LOG2: call("log2"),
     Ops.SIN: call("sin"),
+    Ops.TANH: call("tanh"),
     Ops.SQRT: call("sqrt"),
     Ops.RECIPROCAL: write_reciprocal,
     Ops.TRUNC: call("trunc"),

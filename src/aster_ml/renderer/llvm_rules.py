@@ -15,6 +15,7 @@ from typing import Any
 from aster_ml.dtype import DType, bitcast_value, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.renderer.cell import Rule
+from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -174,6 +175,42 @@ def write_neg(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     if dtype.kind == "bool":
         return str(w.emit(f"xor {kind} {x[0]}, {literal(True, dtype, n)}"))
     return str(w.emit(f"sub {kind} {literal(0, dtype, n)}, {x[0]}"))
+
+
+def write_max(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """MAX; of a float and its negative, the float without its sign."""
+    if dtype.kind != "float":
+        return MAX_OF_INTEGERS(w, dtype, n, x, u)
+    kind, suffix = llvm_type(dtype, n), mangle(dtype, n)
+    if u is not None:
+        for i in (0, 1):
+            if u.src[i].op is Ops.NEG and u.src[i].src[0] is u.src[1 - i]:
+                return str(w.call(kind, f"llvm.fabs.{suffix}", f"{kind} {x[1 - i]}", kind))
+    width = n * dtype.bits
+    if width not in RANGE_WIDTHS or dtype.bits < 32 or not has_range(w.target):
+        args = f"{kind} {x[0]}, {kind} {x[1]}"
+        return str(w.call(kind, f"llvm.maximum.{suffix}", args, f"{kind}, {kind}"))
+    # VRANGE knows +0 above -0, but takes a number before NaN.
+    mask = f"i{max(n, 8)}"
+    args = f"{kind} {x[0]}, {kind} {x[1]}, i32 {MAX_BY_VALUE}, {kind} poison, {mask} -1"
+    kinds = f"{kind}, {kind}, i32, {kind}, {mask}"
+    if width == 512:
+        args, kinds = f"{args}, i32 {CURRENT_ROUNDING}", f"{kinds}, i32"
+    form = "ps" if dtype.bits == 32 else "pd"
+    larger = w.call(kind, f"llvm.x86.avx512.mask.range.{form}.{width}", args, kinds)
+    unordered = w.emit(f"fcmp uno {kind} {x[0]}, {x[1]}")
+    return select(w, dtype, n, unordered, w.emit(f"fadd {kind} {x[0]}, {x[1]}"), larger)
+
+
+MAX_OF_INTEGERS = binary(int="llvm.smax", uint="llvm.umax", bool="or")
+# Of VRANGE: the greater one, with the sign that it has.
+MAX_BY_VALUE, CURRENT_ROUNDING = 5, 4
+RANGE_WIDTHS = (128, 256, 512)
+
+
+def has_range(target: Target) -> bool:
+    """Whether the processor has VRANGE: of x86, those with SIMD registers of 512 bits."""
+    return target.vector_bits == 512 and target.arch.startswith("x86_64")
 
 
 def write_reciprocal(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
@@ -353,6 +390,7 @@ LLVM_RULES: dict[Ops, Rule] = {
     Ops.EXP2: library_call("exp2"),
     Ops.LOG2: library_call("log2"),
     Ops.SIN: library_call("sin"),
+    Ops.TANH: library_call("tanh"),
     Ops.SQRT: unary_call("llvm.sqrt"),
     Ops.RECIPROCAL: write_reciprocal,
     Ops.TRUNC: unary_call("llvm.trunc"),
@@ -362,7 +400,7 @@ LLVM_RULES: dict[Ops, Rule] = {
     Ops.FDIV: write_quotient,
     Ops.IDIV: write_division("sdiv", "udiv"),
     Ops.MOD: write_division("srem", "urem"),
-    Ops.MAX: binary(float="llvm.maximum", int="llvm.smax", uint="llvm.umax", bool="or"),
+    Ops.MAX: write_max,
     Ops.POW: library_call("pow"),
     Ops.CMPLT: compare("olt", "slt", "ult"),
     Ops.CMPNE: compare("une", "ne", "ne"),

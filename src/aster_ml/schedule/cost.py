@@ -14,6 +14,7 @@ OP_COST: dict[Ops, int] = {
     Ops.EXP2: 10,
     Ops.LOG2: 14,
     Ops.SIN: 24,
+    Ops.TANH: 14,
     Ops.POW: 30,
     Ops.SQRT: 5,
     Ops.RECIPROCAL: 4,

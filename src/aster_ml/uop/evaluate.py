@@ -167,6 +167,7 @@ MEANING: dict[Ops, Callable[..., Any]] = {
     Ops.EXP2: lambda d, x: exp2(x),
     Ops.LOG2: lambda d, x: log2(x),
     Ops.SIN: lambda d, x: sine(x),
+    Ops.TANH: lambda d, x: math.tanh(x),
     Ops.SQRT: lambda d, x: math.nan if x != x or x < 0 else math.sqrt(x),
     Ops.RECIPROCAL: lambda d, x: divide(1.0, x),
     Ops.TRUNC: lambda d, x: trunc(x),

@@ -88,6 +88,7 @@ class Ops(IntEnum):
     EXP2 = auto()
     LOG2 = auto()
     SIN = auto()
+    TANH = auto()
     SQRT = auto()
     RECIPROCAL = auto()
     TRUNC = auto()
@@ -165,6 +166,7 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.EXP2: OpInfo(Group.UNARY, "2**x."),
     Ops.LOG2: OpInfo(Group.UNARY, "log2(x); NaN below 0, -inf at 0."),
     Ops.SIN: OpInfo(Group.UNARY, "sin(x), x in radians."),
+    Ops.TANH: OpInfo(Group.UNARY, "tanh(x); zeros keep their sign."),
     Ops.SQRT: OpInfo(Group.UNARY, "Square root; NaN below 0."),
     Ops.RECIPROCAL: OpInfo(Group.UNARY, "1/x."),
     Ops.TRUNC: OpInfo(Group.UNARY, "Rounded towards zero."),
