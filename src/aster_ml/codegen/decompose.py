@@ -195,6 +195,8 @@ class Decomposition:
             dtype = src[0].dtype if src else NARROW[u.dtype].storage
             return UOp(op, dtype, src, u.arg)
         if op is Ops.LOAD:
+            if u.dtype is not u.src[0].dtype:
+                return UOp(op, u.dtype, src, u.arg)
             load = UOp(op, src[0].dtype, src, u.arg)
             return load if load.dtype is FLOAT32 else self.decode(load, u.dtype)
         if op is Ops.STORE:

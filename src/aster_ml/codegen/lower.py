@@ -23,6 +23,7 @@ from aster_ml.codegen.kernel import (
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
+from aster_ml.codegen.words import pack_words
 from aster_ml.config import DETERMINISTIC, NOOPT, SPEC
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
@@ -126,7 +127,8 @@ def lower(
         clock("codegen.build_blocks", kernel.sink)
     elif target.language in ("llvm", "c") and not NOOPT:
         # After the loop order is final: it says how often a panel is used.
-        pack_panels(kernel, target)
+        if not kernel.group or not pack_words(kernel, target):
+            pack_panels(kernel, target)
         clock("codegen.pack_panels", kernel.sink)
     # Splitting axes leaves sums of products in the indices.
     sink = simplify_indices(kernel.sink)

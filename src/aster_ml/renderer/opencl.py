@@ -251,7 +251,7 @@ class OpenCLWriter(CStyleWriter):
         """The built-in of one rounding."""
         return f"fma({', '.join(bare(x) for x in args)})"
 
-    def accumulate_product(self, reg: Cell, r: int, a: str, b: str) -> None:
+    def accumulate_product(self, reg: Cell, r: int, op: Ops, a: str, b: str) -> None:
         """`acc = fma(a, b, acc);`"""
         name = reg.values[r]
         self.write(f"{name} = {self.multiply_add([a, b, name], reg.dtype, reg.width)};")

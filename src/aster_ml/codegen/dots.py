@@ -1,0 +1,196 @@
+"""Default schedules of products of narrow operands: lanes, tile and panels of `words`, by cost.
+
+Receives a Plan; applies Opts to its Kernel where it is such a product and panels pay. What a DOT
+does to the graph is said in `words`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from aster_ml.codegen.kernel import Access, Kernel, Note, can_overlap, size_of
+from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.panels import max_nbytes
+from aster_ml.codegen.prices import Plan, axis_number, iterations, reduction_number
+from aster_ml.codegen.words import (
+    WORD_NBYTES,
+    Product,
+    find_product,
+    group_of,
+    needs_panel,
+)
+from aster_ml.helpers import ceildiv
+from aster_ml.target import Target
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+# Products below which no schedule is slow.
+LEAST_WORK = 4096
+# Results that each element has to serve for a panel to pay.
+LEAST_USES = 4
+# Sides of a register tile: of SIMD values, and of rows.
+VECTORS, ROWS = (1, 2, 3, 4), (1, 2, 4, 6, 8, 10, 12, 14, 16)
+# Instructions of arithmetic, loads, and all instructions that begin in a cycle; results that have
+# to be under way for that.
+ARITHMETIC, LOADS, ALL, UNDER_WAY = 2, 2, 6, 8
+# Cycles that it takes to put a SIMD value of words into a panel: a load of each element of a word
+# where lanes are neighbours; a share of a transposition where steps are; or lane by lane.
+NEIGHBOURS, TRANSPOSED, APART = 1.0, 8.0, 12.0
+# Cycles to finish and store a SIMD value of results, and to begin a tile.
+STORED, BEGUN = 3.0, 8.0
+
+
+class Choice(NamedTuple):
+    """Which axes have SIMD lanes and rows, and how many of them at once."""
+
+    lanes: UOp
+    rows: UOp
+    vectors: int
+    tile: int
+    # Rows whose panel is filled at once; 0 where they need none.
+    block: int
+    cycles: float
+
+
+def choose_dot(plan: Plan) -> bool:
+    """Gives a product of narrow operands its schedule; false for all other kernels."""
+    product = find_product(plan.kernel)
+    if product is None:
+        return False
+    kernel = plan.kernel
+    work = iterations(kernel.outputs) * product.steps
+    group = group_of(product.narrow, plan.target)
+    if work < LEAST_WORK or product.steps < 2 * group or not can_overlap(kernel):
+        return False
+    if not all([kernel.may_reorder(r) and r.src[0].op is Ops.CONST for r in kernel.outputs]):
+        return False
+    choices = list(all_choices(plan, product, group))
+    if not choices:
+        return False
+    best = min(choices, key=lambda c: c.cycles)
+    costs = {}
+    for c in choices:
+        name = f"{c.vectors} of axis {axis_number(kernel, c.lanes)} x {c.tile} of axis "
+        costs[name + str(axis_number(kernel, c.rows))] = c.cycles
+    chosen = next(name for name, cycles in costs.items() if cycles == best.cycles)
+    kernel.notes.append(Note("panels of words, SIMD values x rows, cycles", chosen, tuple(costs.items())))
+    apply_choice(plan, best, product, group)
+    return True
+
+
+def all_choices(plan: Plan, product: Product, group: int) -> Iterator[Choice]:
+    """Every fitting pair of axes and register tile with its cost."""
+    for wide, narrow in itertools.permutations(product.factors):
+        lanes = [r for r in plan.kernel.outputs if r in wide.strides and r not in narrow.strides]
+        rows = [r for r in plan.kernel.outputs if r in narrow.strides and r not in wide.strides]
+        if not lanes or not rows:
+            continue
+        if min(iterations(lanes), iterations(rows)) < LEAST_USES:
+            continue
+        row = max(rows, key=size_of)
+        for lane in lanes:
+            if wide.strides[lane] is None or narrow.strides[row] is None:
+                continue
+            for vectors, tile in itertools.product(VECTORS, ROWS):
+                choice = priced(plan, product, group, (wide, lane), (narrow, row), vectors, tile)
+                if choice is not None:
+                    yield choice
+
+
+def priced(
+    plan: Plan,
+    product: Product,
+    group: int,
+    wide: tuple[Access, UOp],
+    narrow: tuple[Access, UOp],
+    vectors: int,
+    tile: int,
+) -> Choice | None:
+    """A choice with the cycles that it takes, None where it does not fit."""
+    target, kernel = plan.target, plan.kernel
+    (wide_access, lane), (narrow_access, row) = wide, narrow
+    width = target.lanes(WORD_NBYTES)
+    values = ceildiv(size_of(lane), width)
+    if vectors > values or tile > size_of(row) or width < 2:
+        return None
+    if tile * vectors + vectors + 2 > (target.vector_registers or 16):
+        return None
+    steps = ceildiv(product.steps, group)
+    block = rounds = 0
+    room = max_nbytes(target) - steps * vectors * width * WORD_NBYTES
+    if needs_panel(narrow_access, product.axis, group):
+        if narrow_access.strides[row] == 1 and tile & (tile - 1):
+            return None
+        fitting = room // (steps * WORD_NBYTES) // tile * tile
+        if fitting < tile:
+            return None
+        rounds = ceildiv(size_of(row), fitting)
+        block = size_of(row)
+        if rounds > 1:
+            block = ceildiv(ceildiv(size_of(row), rounds), tile) * tile
+            rounds = ceildiv(size_of(row), block)
+    elif room < 0:
+        return None
+    others = iterations([r for r in kernel.outputs if r is not lane and r is not row])
+    tiles = ceildiv(values, vectors) * ceildiv(size_of(row), tile) * others
+    results = tile * vectors
+    cycle = max(
+        max(results, UNDER_WAY) / ARITHMETIC,
+        (tile + vectors) / LOADS,
+        (results + tile + vectors + 3) / ALL,
+    )
+    cycles = tiles * (steps * cycle + results * STORED + BEGUN)
+    filled = ceildiv(values, vectors) * vectors * steps * max(rounds, 1)
+    cycles += filled * fill_cost(wide_access, lane, product.axis, group)
+    if block:
+        filled = ceildiv(size_of(row) * steps, width)
+        cycles += filled * fill_cost(narrow_access, row, product.axis, group)
+    return Choice(lane, row, vectors, tile, block, cycles)
+
+
+def fill_cost(access: Access, lane: UOp, axis: UOp, group: int) -> float:
+    """Cycles for a SIMD value of words of a panel."""
+    if access.strides[lane] == 1:
+        return NEIGHBOURS * group
+    return TRANSPOSED if access.strides[axis] == 1 else APART * group
+
+
+def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> None:
+    """The Opts of a choice: what its names say, loops ordered so that panels are filled seldom."""
+    kernel = plan.kernel
+    width = plan.target.lanes(WORD_NBYTES)
+    lane, row = choice.lanes, choice.rows
+    number = axis_number(kernel, lane)
+    padded = ceildiv(size_of(lane), width) * width
+    if padded != size_of(lane):
+        kernel.apply(Opt(OptOps.PADTO, number, padded))
+    kernel.apply(Opt(OptOps.VECTOR, number, width))
+    ids = [lane.arg.id, row.arg.id]
+    if choice.vectors > 1:
+        op = OptOps.OVERLAP if padded // width % choice.vectors else OptOps.UPCAST
+        kernel.apply(Opt(op, place_of(kernel, ids[0]), choice.vectors))
+    if choice.block and choice.block < size_of(row):
+        kernel.apply(Opt(OptOps.TILE, place_of(kernel, ids[1]), choice.block))
+        ids[1] = kernel.next_id - 1
+    if choice.tile > 1:
+        inner = kernel.axes[place_of(kernel, ids[1])]
+        op = OptOps.OVERLAP if size_of(inner) % choice.tile else OptOps.UPCAST
+        kernel.apply(Opt(op, axis_number(kernel, inner), choice.tile))
+    # Rows run inside of the lanes, whose panel they share.
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    last = [r for r in loops if r.arg.id == ids[1]]
+    wanted = [r for r in loops if r.arg.id not in ids] + [r for r in loops if r.arg.id == ids[0]]
+    for i, r in enumerate(wanted + last):
+        now = [x for x in kernel.outputs if not x.arg.kind.is_lane]
+        if now[i] is not r:
+            kernel.apply(Opt(OptOps.SWAP, axis_number(kernel, now[i]), axis_number(kernel, r)))
+    axis = next(r for r in kernel.axes if r.arg.id == product.axis.arg.id)
+    kernel.apply(Opt(OptOps.DOT, reduction_number(kernel, axis), group))
+    plan.refresh()
+
+
+def place_of(kernel: Kernel, number: int) -> int:
+    """Position of the axis of an id, as Opts name it."""
+    return next(i for i, r in enumerate(kernel.axes) if r.arg.id == number)
