@@ -38,8 +38,9 @@ ARITHMETIC, LOADS, ALL, UNDER_WAY = 2, 2, 6, 8
 # Cycles that it takes to put a SIMD value of words into a panel: a load of each element of a word
 # where lanes are neighbours; a share of a transposition where steps are; or lane by lane.
 NEIGHBOURS, TRANSPOSED, APART = 1.0, 8.0, 12.0
-# Cycles to finish and store a SIMD value of results, and to begin a tile.
-STORED, BEGUN = 3.0, 8.0
+# Cycles to finish and store a SIMD value of results, also where its lanes lie apart in memory and
+# change places with those of other rows; and to begin a tile.
+STORED, STORED_APART, BEGUN = 3.0, 10.0, 8.0
 
 
 class Choice(NamedTuple):
@@ -141,7 +142,9 @@ def priced(
         (tile + vectors) / LOADS,
         (results + tile + vectors + 3) / ALL,
     )
-    cycles = tiles * (steps * cycle + results * STORED + BEGUN)
+    near = all([a.stride(lane) == 1 for a in plan.accesses if a.is_store])
+    stored = results * (STORED if near else STORED_APART)
+    cycles = tiles * (steps * cycle + stored + BEGUN)
     filled = ceildiv(values, vectors) * vectors * steps * max(rounds, 1)
     cycles += filled * fill_cost(wide_access, lane, product.axis, group)
     if block:

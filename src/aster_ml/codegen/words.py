@@ -100,11 +100,14 @@ def has_vector(f: Access) -> bool:
     return any([r.arg.kind is AxisType.VECTOR for r in f.strides])
 
 
+def words_of(narrow: DType | None) -> int:
+    """How many elements of a dtype fit in one word that a DOT takes; 1 where it takes none."""
+    return WORD_NBYTES // narrow.itemsize if narrow in BITS else 1
+
+
 def group_of(narrow: DType | None, target: Target) -> int:
     """How many elements of a dtype go in one word: as many as an instruction takes, else 1."""
-    if narrow in BITS and narrow.name in target.dot_dtypes:
-        return WORD_NBYTES // narrow.itemsize
-    return 1
+    return words_of(narrow) if narrow is not None and narrow.name in target.dot_dtypes else 1
 
 
 def needs_panel(f: Access, axis: UOp, group: int) -> bool:
@@ -116,7 +119,7 @@ def pack_words(kernel: Kernel, target: Target) -> bool:
     """Does what the kernel's DOT says; false where it is no such product, or too large."""
     product = find_product(kernel)
     group = kernel.group
-    if product is None or group not in (1, group_of(product.narrow, target)):
+    if product is None or group not in (1, words_of(product.narrow)):
         return False
     wide = [f for f in product.factors if has_vector(f)]
     if len(wide) != 1 or product.steps < group:
