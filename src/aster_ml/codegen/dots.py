@@ -22,7 +22,6 @@ from aster_ml.codegen.words import (
     needs_panel,
 )
 from aster_ml.helpers import ceildiv
-from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -76,7 +75,9 @@ def choose_dot(plan: Plan) -> bool:
         name = f"{c.vectors} of axis {axis_number(kernel, c.lanes)} x {c.tile} of axis "
         costs[name + str(axis_number(kernel, c.rows))] = c.cycles
     chosen = next(name for name, cycles in costs.items() if cycles == best.cycles)
-    kernel.notes.append(Note("panels of words, SIMD values x rows, cycles", chosen, tuple(costs.items())))
+    kernel.notes.append(
+        Note("panels of words, SIMD values x rows, cycles", chosen, tuple(costs.items()))
+    )
     apply_choice(plan, best, product, group)
     return True
 

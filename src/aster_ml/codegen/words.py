@@ -292,4 +292,5 @@ class Panel(Operand):
         size = size_of(lane)
         if innermost and self.lies_along_lanes and size > 1 and size & (size - 1) == 0:
             return AxisType.VECTOR
-        return lane.arg.kind
+        kind: AxisType = lane.arg.kind
+        return kind

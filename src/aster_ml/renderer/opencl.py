@@ -19,7 +19,7 @@ from aster_ml.renderer.cstyle import BIT_DTYPES, CStyleWriter
 from aster_ml.renderer.cstyle_rules import bare
 from aster_ml.renderer.lanes import size_of
 from aster_ml.uop.linear import Linear
-from aster_ml.uop.ops import AxisType
+from aster_ml.uop.ops import AxisType, Ops
 
 TYPES = {
     dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",

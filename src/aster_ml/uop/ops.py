@@ -214,7 +214,8 @@ OP_TABLE: dict[Ops, OpInfo] = {
         "The element of src[0] at src[1:], one index an axis. Linear "
         "stage: src[1] counts elements, src[2] adds what the lanes add.",
     ),
-    Ops.LOAD: OpInfo(Group.MEMORY, 
+    Ops.LOAD: OpInfo(
+        Group.MEMORY,
         "The value at the INDEX src[0]; 0 where the bool src[1] fails. A uint32 read from a "
         "narrower dtype is as many elements as it has room for, the first in its lowest bits.",
     ),
