@@ -169,7 +169,7 @@ def test_float32_and_few_products_keep_their_schedules() -> None:
     assert "DOT" not in repr(schedule_kernel(kernel_of(product_of("int8", 4, 4, 4)), DOTS).applied)
 
 
-def run_with(dtype: str, device: str, turns: str, text: str) -> None:
+def check_with(dtype: str, device: str, turns: str, text: str) -> None:
     """Runs a product of 6 rows by these Opts and compares it with NumPy's."""
     (n, k, m), seeds = (6, 11, 8), (1, 2)
     with Context(DEV=device):
@@ -194,14 +194,14 @@ def run_with(dtype: str, device: str, turns: str, text: str) -> None:
 )
 def test_the_interpreter_says_the_same(dtype: str, group: int, turns: str, text: str) -> None:
     # It checks each access as well: no word is read from beyond the end of its buffer.
-    run_with(dtype, "PYTHON", turns, text.replace(" THREAD(0,0)", "") + f" DOT(0,{group})")
+    check_with(dtype, "PYTHON", turns, text.replace(" THREAD(0,0)", "") + f" DOT(0,{group})")
 
 
 @pytest.mark.parametrize("turns", TURNS)
 @pytest.mark.parametrize("dtype, group", [("int8", 4), ("bfloat16", 2), ("int8", 1)])
 def test_c_has_no_word_for_a_dot_and_computes_it(dtype: str, group: int, turns: str) -> None:
     with Context(CLANG=1):
-        run_with(dtype, "CPU", turns, f"VECTOR(1,8) UPCAST(0,3) DOT(0,{group})")
+        check_with(dtype, "CPU", turns, f"VECTOR(1,8) UPCAST(0,3) DOT(0,{group})")
 
 
 @pytest.mark.parametrize("dtype", [dtypes.int32, dtypes.float32])

@@ -69,7 +69,6 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         choose_group_opts(plan)
         return
     if choose_dot(plan):
-        choose_threads(plan)
         return
     choose_vector(plan)
     order_for_hoisting(plan)

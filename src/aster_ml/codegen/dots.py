@@ -27,8 +27,8 @@ from aster_ml.uop.ops import Ops
 
 # Products below which no schedule is slow.
 LEAST_WORK = 4096
-# Results that each element has to serve for a panel to pay.
-LEAST_USES = 4
+# Results that each word has to serve for a panel to pay, times the elements in it.
+LEAST_USES = 8
 # Sides of a register tile: of SIMD values, and of rows.
 VECTORS, ROWS = (1, 2, 3, 4), (1, 2, 4, 6, 8, 10, 12, 14, 16)
 # Instructions of arithmetic, loads, and all instructions that begin in a cycle; results that have
@@ -40,6 +40,9 @@ NEIGHBOURS, TRANSPOSED, APART = 1.0, 8.0, 12.0
 # Cycles to finish and store a SIMD value of results, also where its lanes lie apart in memory and
 # change places with those of other rows; and to begin a tile.
 STORED, STORED_APART, BEGUN = 3.0, 10.0, 8.0
+
+# Cycles from which a second thread pays for its wake-up, and how uneven shares may be.
+THREAD_CYCLES, UNEVEN = 20_000, 1.1
 
 
 class Choice(NamedTuple):
@@ -89,7 +92,7 @@ def all_choices(plan: Plan, product: Product, group: int) -> Iterator[Choice]:
         rows = [r for r in plan.kernel.outputs if r in narrow.strides and r not in wide.strides]
         if not lanes or not rows:
             continue
-        if min(iterations(lanes), iterations(rows)) < LEAST_USES:
+        if min(iterations(lanes), iterations(rows)) * group < LEAST_USES:
             continue
         row = max(rows, key=size_of)
         for lane in lanes:
@@ -171,28 +174,75 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     if padded != size_of(lane):
         kernel.apply(Opt(OptOps.PADTO, number, padded))
     kernel.apply(Opt(OptOps.VECTOR, number, width))
-    ids = [lane.arg.id, row.arg.id]
     if choice.vectors > 1:
         op = OptOps.OVERLAP if padded // width % choice.vectors else OptOps.UPCAST
-        kernel.apply(Opt(op, place_of(kernel, ids[0]), choice.vectors))
-    if choice.block and choice.block < size_of(row):
-        kernel.apply(Opt(OptOps.TILE, place_of(kernel, ids[1]), choice.block))
-        ids[1] = kernel.next_id - 1
+        kernel.apply(Opt(op, place_of(kernel, lane.arg.id), choice.vectors))
+    steps = {lane.arg.id: ceildiv(padded // width, choice.vectors)}
+    shared = choose_shared(plan, choice, steps)
+    rows = [row.arg.id]
+    if shared == rows[0]:
+        parts = ceildiv(ceildiv(size_of(row), plan.target.threads), choice.tile) * choice.tile
+        rows.append(tile_rows(kernel, rows[-1], parts))
+    if choice.block and choice.block < size_of(kernel.axes[place_of(kernel, rows[-1])]):
+        rows.append(tile_rows(kernel, rows[-1], choice.block))
     if choice.tile > 1:
-        inner = kernel.axes[place_of(kernel, ids[1])]
+        inner = kernel.axes[place_of(kernel, rows[-1])]
         op = OptOps.OVERLAP if size_of(inner) % choice.tile else OptOps.UPCAST
         kernel.apply(Opt(op, axis_number(kernel, inner), choice.tile))
     # Rows run inside of the lanes, whose panel they share.
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    last = [r for r in loops if r.arg.id == ids[1]]
-    wanted = [r for r in loops if r.arg.id not in ids] + [r for r in loops if r.arg.id == ids[0]]
-    for i, r in enumerate(wanted + last):
-        now = [x for x in kernel.outputs if not x.arg.kind.is_lane]
-        if now[i] is not r:
-            kernel.apply(Opt(OptOps.SWAP, axis_number(kernel, now[i]), axis_number(kernel, r)))
+    inner_ids = [lane.arg.id, rows[-1]]
+    loops = {r.arg.id: r for r in kernel.outputs if not r.arg.kind.is_lane}
+    order = [r for i, r in loops.items() if i not in inner_ids]
+    order += [loops[i] for i in inner_ids if i in loops]
+    set_order(kernel, order)
+    if shared is not None:
+        kernel.apply(Opt(OptOps.THREAD, place_of(kernel, shared)))
     axis = next(r for r in kernel.axes if r.arg.id == product.axis.arg.id)
     kernel.apply(Opt(OptOps.DOT, reduction_number(kernel, axis), group))
     plan.refresh()
+
+
+def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | None:
+    """Id of the axis that threads share, None for one thread.
+
+    Rows can be shared evenly whatever their number is, but then each thread fills all panels of
+    lanes. Where rows have panels for blocks of them, these are to stay outside of the lanes.
+    """
+    threads = plan.target.threads
+    if threads < 2 or choice.cycles < THREAD_CYCLES:
+        return None
+    kernel = plan.kernel
+    sizes = {
+        r.arg.id: steps.get(r.arg.id, size_of(r))
+        for r in kernel.outputs
+        if not r.arg.kind.is_lane and r is not choice.rows
+    }
+    if 0 < choice.block < size_of(choice.rows):
+        sizes.pop(choice.lanes.arg.id, None)
+    even = [i for i, n in sizes.items() if ceildiv(n, threads) * threads <= UNEVEN * n]
+    if even:
+        return even[0]
+    if size_of(choice.rows) >= 2 * threads * choice.tile:
+        return int(choice.rows.arg.id)
+    longest = max(sizes, key=lambda i: sizes[i], default=None)
+    return longest if longest is not None and sizes[longest] >= threads else None
+
+
+def tile_rows(kernel: Kernel, number: int, length: int) -> int:
+    """Parts of so many steps of an axis, which are an axis inside of it, of this id."""
+    axis = kernel.axes[place_of(kernel, number)]
+    if length >= size_of(axis):
+        return number
+    kernel.apply(Opt(OptOps.TILE, axis_number(kernel, axis), length))
+    return kernel.next_id - 1
+
+
+def set_order(kernel: Kernel, wanted: list[UOp]) -> None:
+    """Brings the output loops into this order, by swaps."""
+    for i, r in enumerate(wanted):
+        now = [x for x in kernel.outputs if not x.arg.kind.is_lane]
+        if now[i] is not r:
+            kernel.apply(Opt(OptOps.SWAP, axis_number(kernel, now[i]), axis_number(kernel, r)))
 
 
 def place_of(kernel: Kernel, number: int) -> int:
