@@ -19,9 +19,11 @@ from aster_ml.codegen.words import (
     Product,
     find_product,
     group_of,
+    may_read_once,
     needs_panel,
 )
 from aster_ml.helpers import ceildiv
+from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -29,14 +31,16 @@ from aster_ml.uop.ops import Ops
 LEAST_WORK = 4096
 # Results that each word has to serve for a panel to pay, times the elements in it.
 LEAST_USES = 8
-# Sides of a register tile: of SIMD values, and of rows.
-VECTORS, ROWS = (1, 2, 3, 4), (1, 2, 4, 6, 8, 10, 12, 14, 16)
+# Sides of a register tile: of SIMD values, and the most rows.
+VECTORS, MOST_ROWS = (1, 2, 3, 4, 5, 6), 16
 # Instructions of arithmetic, loads, and all instructions that begin in a cycle; results that have
 # to be under way for that.
 ARITHMETIC, LOADS, ALL, UNDER_WAY = 2, 2, 6, 8
 # Cycles that it takes to put a SIMD value of words into a panel: a load of each element of a word
 # where lanes are neighbours; a share of a transposition where steps are; or lane by lane.
 NEIGHBOURS, TRANSPOSED, APART = 1.0, 8.0, 12.0
+# What of that is left where the value is used at once and needs no panel.
+READ_ONCE = 0.3
 # Cycles to finish and store a SIMD value of results, also where its lanes lie apart in memory and
 # change places with those of other rows; and to begin a tile.
 STORED, STORED_APART, BEGUN = 3.0, 10.0, 8.0
@@ -98,10 +102,21 @@ def all_choices(plan: Plan, product: Product, group: int) -> Iterator[Choice]:
         for lane in lanes:
             if wide.strides[lane] is None or narrow.strides[row] is None:
                 continue
-            for vectors, tile in itertools.product(VECTORS, ROWS):
-                choice = priced(plan, product, group, (wide, lane), (narrow, row), vectors, tile)
-                if choice is not None:
-                    yield choice
+            for vectors in VECTORS:
+                for tile in row_tiles(plan.target, vectors, size_of(row)):
+                    operands = (wide, lane), (narrow, row)
+                    choice = priced(plan, product, group, *operands, vectors, tile)
+                    if choice is not None:
+                        yield choice
+
+
+def row_tiles(target: Target, vectors: int, rows: int) -> set[int]:
+    """Numbers of rows worth trying: what registers hold, that shared out evenly, powers of two."""
+    most = ((target.vector_registers or 16) - vectors - 2) // vectors
+    most = min(most, MOST_ROWS, rows)
+    if most < 1:
+        return set()
+    return {most, ceildiv(rows, ceildiv(rows, most)), 1 << (most.bit_length() - 1)}
 
 
 def priced(
@@ -118,16 +133,12 @@ def priced(
     (wide_access, lane), (narrow_access, row) = wide, narrow
     width = target.lanes(WORD_NBYTES)
     values = ceildiv(size_of(lane), width)
-    if vectors > values or tile > size_of(row) or width < 2:
-        return None
-    if tile * vectors + vectors + 2 > (target.vector_registers or 16):
+    if vectors > values or width < 2:
         return None
     steps = ceildiv(product.steps, group)
     block = rounds = 0
     room = max_nbytes(target) - steps * vectors * width * WORD_NBYTES
     if needs_panel(narrow_access, product.axis, group):
-        if narrow_access.strides[row] == 1 and tile & (tile - 1):
-            return None
         fitting = room // (steps * WORD_NBYTES) // tile * tile
         if fitting < tile:
             return None
@@ -146,21 +157,28 @@ def priced(
         (tile + vectors) / LOADS,
         (results + tile + vectors + 3) / ALL,
     )
-    near = all([a.stride(lane) == 1 for a in plan.accesses if a.is_store])
-    stored = results * (STORED if near else STORED_APART)
+    side_by_side = all([a.stride(lane) == 1 for a in plan.accesses if a.is_store])
+    stored = results * (STORED if side_by_side else STORED_APART)
     cycles = tiles * (steps * cycle + stored + BEGUN)
-    filled = ceildiv(values, vectors) * vectors * steps * max(rounds, 1)
-    cycles += filled * fill_cost(wide_access, lane, product.axis, group)
+    filled: float = ceildiv(values, vectors) * vectors * steps * max(rounds, 1)
+    near = wide_access.strides[lane] == 1
+    if size_of(row) == tile and may_read_once(
+        wide_access.node, near, group, product.reduce, target
+    ):
+        filled *= READ_ONCE
+    cycles += filled * fill_cost(wide_access, lane, product.axis, group, NEIGHBOURS)
     if block:
         filled = ceildiv(size_of(row) * steps, width)
-        cycles += filled * fill_cost(narrow_access, row, product.axis, group)
+        # As many rows are loaded side by side as a tile has.
+        part = NEIGHBOURS * width / tile * tile.bit_count()
+        cycles += filled * fill_cost(narrow_access, row, product.axis, group, part)
     return Choice(lane, row, vectors, tile, block, cycles)
 
 
-def fill_cost(access: Access, lane: UOp, axis: UOp, group: int) -> float:
-    """Cycles for a SIMD value of words of a panel."""
+def fill_cost(access: Access, lane: UOp, axis: UOp, group: int, near: float) -> float:
+    """Cycles for a SIMD value of words of a panel; `near` where neighbours are lanes."""
     if access.strides[lane] == 1:
-        return NEIGHBOURS * group
+        return near * group
     return TRANSPOSED if access.strides[axis] == 1 else APART * group
 
 
@@ -224,7 +242,7 @@ def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | No
         return even[0]
     if size_of(choice.rows) >= 2 * threads * choice.tile:
         return int(choice.rows.arg.id)
-    longest = max(sizes, key=lambda i: sizes[i], default=None)
+    longest: int | None = max(sizes, key=lambda i: sizes[i], default=None)
     return longest if longest is not None and sizes[longest] >= threads else None
 
 

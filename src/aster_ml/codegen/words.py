@@ -126,18 +126,30 @@ def pack_words(kernel: Kernel, target: Target) -> bool:
         return False
     lanes = wide[0]
     rows = next(f for f in product.factors if f is not lanes)
-    panels = [Panel(kernel, product, lanes, group, [])]
-    other: Operand = Operand(kernel, product, rows, group)
+    again = [r for r in kernel.outputs if not r.arg.kind.is_lane and r not in lanes.strides]
+    y: Operand = Operand(kernel, product, lanes, group)
+    if again or not may_read_once(lanes.node, y.lies_along_lanes, group, product.reduce, target):
+        y = Panel(kernel, product, lanes, group, [])
+    x: Operand = Operand(kernel, product, rows, group)
     if needs_panel(rows, product.axis, group):
-        panel = Panel(kernel, product, rows, group, loops_of(kernel, rows, lanes))
-        panels.append(panel)
-        other = panel
+        x = Panel(kernel, product, rows, group, loops_of(kernel, rows, lanes))
+    panels = [p for p in (y, x) if isinstance(p, Panel)]
     if sum([p.size for p in panels]) * WORD_NBYTES > max_nbytes(target):
         return False
     for number, p in enumerate(panels):
         p.fill(number)
-    kernel.sink = substitute(kernel.sink, {product.reduce: total(product, other, panels[0])})
+    kernel.sink = substitute(kernel.sink, {product.reduce: total(product, x, y)})
     return True
+
+
+def may_read_once(load: UOp, near: bool, group: int, reduce: UOp, target: Target) -> bool:
+    """Whether lanes that serve one tile of rows alone are as good without a panel.
+
+    They are where memory gives SIMD values of them; int8 need their sum besides, and masked
+    accesses of narrow elements are instructions with the widest registers only.
+    """
+    whole = len(load.src) == 1 or target.vector_bits >= 512
+    return near and whole and (group == 1 or reduce.dtype.kind == "float")
 
 
 def loops_of(kernel: Kernel, rows: Access, lanes: Access) -> list[UOp]:
@@ -147,7 +159,7 @@ def loops_of(kernel: Kernel, rows: Access, lanes: Access) -> list[UOp]:
     return [r for r in loops[min(first, default=0) :] if r in rows.strides]
 
 
-def total(product: Product, rows: Operand, lanes: Panel) -> UOp:
+def total(product: Product, rows: Operand, lanes: Operand) -> UOp:
     """The sum of products over the words of both."""
     kernel, reduce = lanes.kernel, product.reduce
     dtype, op = reduce.dtype, Ops.MUL if lanes.group == 1 else Ops.DOT
@@ -185,6 +197,13 @@ class Operand:
         self.over = product.steps % group
         self.dtype = dtypes.uint32 if group > 1 else product.reduce.dtype
         self.is_run = access.strides[self.axis] == 1
+        self.lanes = [r for r in access.strides if r.arg.kind.is_lane]
+        self.lanes.sort(key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
+
+    @property
+    def lies_along_lanes(self) -> bool:
+        """Whether neighbours in memory are neighbours among the lanes."""
+        return bool(self.lanes) and self.access.strides[self.lanes[-1]] == 1
 
     def word(self, step: UOp) -> UOp:
         """The elements of one step in a word."""
@@ -225,8 +244,6 @@ class Panel(Operand):
     ) -> None:
         super().__init__(kernel, product, access, group)
         self.loops = loops
-        self.lanes = [r for r in access.strides if r.arg.kind.is_lane]
-        self.lanes.sort(key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
         self.rows = ceildiv(product.steps, group)
         self.size = int(prod([size_of(r) for r in (*loops, *self.lanes)])) * self.rows
         self.memory = self.filled = product.reduce
@@ -255,42 +272,54 @@ class Panel(Operand):
         whole = self.product.steps // self.group
         width = max([size_of(r) for r in self.kernel.outputs if r.arg.kind is AxisType.VECTOR])
         strips = whole // width if self.is_run and not self.lies_along_lanes else 0
-        fills = []
-        if strips:
-            # SIMD lanes along the reduction, whose words change places as they are stored.
-            strip = self.kernel.new_range(strips, AxisType.LOOP)
-            lane = self.kernel.new_range(width, AxisType.VECTOR)
-            step = index_alu(Ops.ADD, index_alu(Ops.MUL, strip, UOp.index_const(width)), lane)
-            fills.append(self.stored(step, super().word(step), [strip, lane], True))
-        if whole > strips * width:
-            rest = self.kernel.new_range(whole - strips * width, AxisType.LOOP)
-            step = index_alu(Ops.ADD, rest, UOp.index_const(strips * width))
-            fills.append(self.stored(step, super().word(step), [rest], False))
-        if self.over:
-            step = UOp.index_const(self.rows - 1)
-            fills.append(self.stored(step, super().last(), [], False))
+        fills = [self.fill_transposed(strips, width)] if strips else []
+        for start, lanes, kind in self.lane_parts():
+            place = {r: self.kernel.new_range(size_of(r), r.arg.kind) for r in self.lanes[:-1]}
+            if self.lanes:
+                lane = self.kernel.new_range(lanes, kind)
+                place[self.lanes[-1]] = index_alu(Ops.ADD, lane, UOp.index_const(start))
+            if whole > strips * width:
+                rest = self.kernel.new_range(whole - strips * width, AxisType.LOOP)
+                step = index_alu(Ops.ADD, rest, UOp.index_const(strips * width))
+                fills.append(self.stored(step, super().word(step), dict(place)))
+            if self.over:
+                step = UOp.index_const(self.rows - 1)
+                fills.append(self.stored(step, super().last(), dict(place)))
         self.filled = self.memory.after(*fills)
 
-    @property
-    def lies_along_lanes(self) -> bool:
-        """Whether neighbours in memory are neighbours among the lanes."""
-        return bool(self.lanes) and self.access.strides[self.lanes[-1]] == 1
+    def lane_parts(self) -> list[tuple[int, int, AxisType]]:
+        """Parts of the innermost lanes to fill apart: start, length and kind.
 
-    def stored(self, step: UOp, value: UOp, ranges: list[UOp], transposed: bool) -> UOp:
-        """The words of some steps stored for all lanes and loops of the panel."""
-        place = {r: self.kernel.new_range(size_of(r), AxisType.LOOP) for r in self.loops}
-        for i, r in enumerate(self.lanes):
-            place[r] = self.kernel.new_range(size_of(r), self.kind(r, i, transposed))
+        Where memory allows SIMD values, they have a power of two of lanes each.
+        """
+        if not self.lanes:
+            return [(0, 1, AxisType.UPCAST)]
+        size = size_of(self.lanes[-1])
+        if not self.lies_along_lanes:
+            return [(0, size, self.lanes[-1].arg.kind)]
+        lengths = [1 << bit for bit in reversed(range(size.bit_length())) if size >> bit & 1]
+        starts = [sum(lengths[:i]) for i in range(len(lengths))]
+        kinds = [AxisType.VECTOR if n > 1 else AxisType.UPCAST for n in lengths]
+        return list(zip(starts, lengths, kinds, strict=True))
+
+    def fill_transposed(self, strips: int, width: int) -> UOp:
+        """Strips of steps, which have the SIMD lanes, and change places with the panel's lanes."""
+        strip = self.kernel.new_range(strips, AxisType.LOOP)
+        lane = self.kernel.new_range(width, AxisType.VECTOR)
+        step = index_alu(Ops.ADD, index_alu(Ops.MUL, strip, UOp.index_const(width)), lane)
+        place = {r: self.kernel.new_range(size_of(r), AxisType.LOOP) for r in self.lanes[:-1]}
+        for r in self.lanes[-1:]:
+            place[r] = self.kernel.new_range(size_of(r), AxisType.UPCAST)
+        return self.stored(step, super().word(step), place)
+
+    def stored(self, step: UOp, value: UOp, place: dict[UOp, UOp]) -> UOp:
+        """The words of some steps stored for some lanes and all loops of the panel."""
+        for r in self.loops:
+            place[r] = self.kernel.new_range(size_of(r), AxisType.LOOP)
         store = self.memory.index(self.at(step, place)).store(substitute(value, place))
-        return store.end(*place.values(), *ranges)
+        return store.end(*sorted(store.ranges & self.own(place, step), key=lambda r: r.arg.id))
 
-    def kind(self, lane: UOp, number: int, transposed: bool) -> AxisType:
-        """How a lane of the kernel runs while the panel is filled."""
-        innermost = number == len(self.lanes) - 1
-        if transposed:
-            return AxisType.UPCAST if innermost else AxisType.LOOP
-        size = size_of(lane)
-        if innermost and self.lies_along_lanes and size > 1 and size & (size - 1) == 0:
-            return AxisType.VECTOR
-        kind: AxisType = lane.arg.kind
-        return kind
+    @staticmethod
+    def own(place: dict[UOp, UOp], step: UOp) -> frozenset[UOp]:
+        """The ranges that a fill runs over."""
+        return step.ranges.union(*[x.ranges for x in place.values()])
