@@ -13,7 +13,13 @@ from typing import NamedTuple
 from aster_ml.codegen.kernel import Access, Kernel, Note, can_overlap, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes
-from aster_ml.codegen.prices import Plan, axis_number, iterations, reduction_number
+from aster_ml.codegen.prices import (
+    THREAD_CYCLES,
+    Plan,
+    axis_number,
+    iterations,
+    reduction_number,
+)
 from aster_ml.codegen.words import (
     WORD_NBYTES,
     Product,
@@ -45,8 +51,8 @@ READ_ONCE = 0.3
 # change places with those of other rows; and to begin a tile.
 STORED, STORED_APART, BEGUN = 3.0, 10.0, 8.0
 
-# Cycles from which a second thread pays for its wake-up, and how uneven shares may be.
-THREAD_CYCLES, UNEVEN = 20_000, 1.1
+# How uneven the shares of threads may be.
+UNEVEN_SHARES = 1.1
 
 
 class Choice(NamedTuple):
@@ -237,13 +243,13 @@ def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | No
     }
     if 0 < choice.block < size_of(choice.rows):
         sizes.pop(choice.lanes.arg.id, None)
-    even = [i for i, n in sizes.items() if ceildiv(n, threads) * threads <= UNEVEN * n]
+    even = [i for i, n in sizes.items() if ceildiv(n, threads) * threads <= UNEVEN_SHARES * n]
     if even:
         return even[0]
     if size_of(choice.rows) >= 2 * threads * choice.tile:
         return int(choice.rows.arg.id)
-    longest: int | None = max(sizes, key=lambda i: sizes[i], default=None)
-    return longest if longest is not None and sizes[longest] >= threads else None
+    steps_of, longest = max([(n, i) for i, n in sizes.items()], default=(0, -1))
+    return longest if steps_of >= threads else None
 
 
 def tile_rows(kernel: Kernel, number: int, length: int) -> int:
