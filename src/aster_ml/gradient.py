@@ -350,6 +350,7 @@ NO_GRADIENT = frozenset(
         Ops.SHL,
         Ops.SHR,
         Ops.THREEFRY,
+        Ops.DOT,
         Ops.IDIV,
         Ops.MOD,
     }

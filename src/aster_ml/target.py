@@ -37,7 +37,8 @@ class Target:
     differ. `vector_bits` is the width of a SIMD register, 0 without SIMD. `cache_bytes` are the
     first, second and third level, 0 for a level that is not there. `max_group` and `local_bytes`
     are the most work-items and the most shared memory of one work-group. `native_dtypes` have
-    arithmetic of their own; `native_ops` are names of ops.
+    arithmetic of their own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for
+    which there is an instruction that Ops.DOT is.
     """
 
     device: str
@@ -54,6 +55,7 @@ class Target:
     index_bits: int = 64
     native_dtypes: frozenset[str] = PLAIN_DTYPES
     native_ops: frozenset[str] = PLAIN_OPS
+    dot_dtypes: frozenset[str] = frozenset()
 
     @functools.cached_property
     def key(self) -> str:

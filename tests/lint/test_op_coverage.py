@@ -63,7 +63,12 @@ def names(ops: set[Ops]) -> list[str]:
         ),
         ("uop.spec", {*spec.TENSOR, *spec.KERNEL, *spec.LINEAR}, NO_SPEC, set(Ops)),
         ("renderer.llvm_rules.LLVM_RULES", set(LLVM_RULES), NO_RULE, set(ELEMENTWISE)),
-        ("renderer.cstyle_rules.CSTYLE_RULES", set(CSTYLE_RULES), NO_RULE, set(ELEMENTWISE)),
+        (
+            "renderer.cstyle_rules.CSTYLE_RULES",
+            set(CSTYLE_RULES),
+            NO_RULE | {Ops.DOT},  # an instruction of x86, which C has no word for
+            set(ELEMENTWISE),
+        ),
         ("runtime.python.TARGET", {Ops[n] for n in PYTHON.native_ops}, set(), set(ELEMENTWISE)),
         ("gradient.GRADIENT and NO_GRADIENT", {*GRADIENT, *NO_GRADIENT}, LATER, set(Ops)),
     ],

@@ -240,7 +240,7 @@ class Instance:
             count = 1 if op in ONE_SOURCE else 3 if op is Ops.MULACC else 2
             pats = pats or (UPat(),) * count
             self.need_dtype(op, dtype)
-            wanted = [dtype] * len(pats)
+            wanted = [dtypes.uint32 if op is Ops.DOT else dtype] * len(pats)
         src = self.sources(op, pats, wanted)
         return UOp(op, dtype, src)
 
@@ -298,6 +298,8 @@ class Instance:
         if op in (Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR, Ops.POW, Ops.SUB, Ops.NEG) and is_bool:
             raise DrawAgainError
         if op is Ops.THREEFRY and dtype is not dtypes.uint64:
+            raise DrawAgainError
+        if op is Ops.DOT and dtype not in (dtypes.int32, dtypes.float32):
             raise DrawAgainError
         if op in (Ops.POW, Ops.SHL) and dtype is INDEX:
             # Numbers without a width would grow without end.

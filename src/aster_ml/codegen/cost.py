@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 
+from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.group_opts import choose_group_opts
 from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_peel, size_of
 from aster_ml.codegen.opts import Opt, OptOps
@@ -71,6 +72,8 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         return
     if target.has_local:
         choose_group_opts(plan)
+        return
+    if choose_dot(plan):
         return
     choose_vector(plan)
     order_for_hoisting(plan)

@@ -31,10 +31,11 @@ from aster_ml.codegen.transcendental import (
     sin_poly,
     tanh_poly,
 )
+from aster_ml.codegen.word_emulation import split_dot, split_word
 from aster_ml.dtype import DType, dtypes, round_float
 from aster_ml.errors import CompileError
 from aster_ml.target import Target
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMPARE, ELEMENTWISE, Ops
 
@@ -100,6 +101,8 @@ class Decomposition:
     def run(self, order: dict[UOp, None]) -> UOp:
         """What the last node of the order becomes."""
         new, native, rewritten = self.new, self.native, self.rewritten
+        if Ops.DOT in rewritten and any([u.op is Ops.DOT for u in order]):
+            order = toposort(split_words(order))
         last: UOp | None = None
         for u in order:
             src = tuple([new[s] for s in u.src])
@@ -196,6 +199,9 @@ class Decomposition:
             dtype = src[0].dtype if src else NARROW[u.dtype].storage
             return UOp(op, dtype, src, u.arg)
         if op is Ops.LOAD:
+            if u.dtype is not u.src[0].dtype:
+                # A word, whose elements are nobody's numbers yet.
+                return UOp(op, u.dtype, src, u.arg)
             load = UOp(op, src[0].dtype, src, u.arg)
             return load if load.dtype is FLOAT32 else self.decode(load, u.dtype)
         if op is Ops.STORE:
@@ -293,6 +299,12 @@ def split_mulacc(sink: UOp) -> UOp:
     return changes.get(sink, sink)
 
 
+def split_words(order: dict[UOp, None]) -> UOp:
+    """The last node of the order, with every word that is loaded put together from its elements."""
+    words = [u for u in order if u.op is Ops.LOAD and u.dtype is not u.src[0].dtype]
+    return substitute(list(order)[-1], {u: split_word(u) for u in words})
+
+
 Replacement = Callable[[Decomposition, DType, tuple[UOp, ...]], UOp]
 REPLACEMENTS: dict[Ops, Replacement] = {
     Ops.EXP2: lambda d, dtype, s: d.exp2(s[0]),
@@ -301,6 +313,7 @@ REPLACEMENTS: dict[Ops, Replacement] = {
     Ops.TANH: lambda d, dtype, s: d.function(tanh_poly, Ops.TANH, s[0]),
     Ops.POW: lambda d, dtype, s: d.power(s[0], s[1]),
     Ops.THREEFRY: lambda d, dtype, s: d.random(s[0], s[1]),
+    Ops.DOT: lambda d, dtype, s: split_dot(dtype, s[0], s[1]),
     # Where the target lacks it, it is split when the walk is over, with those that the walk brings.
     Ops.MULACC: lambda d, dtype, s: UOp(Ops.MULACC, dtype, s),
 }

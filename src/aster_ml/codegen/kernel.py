@@ -75,6 +75,8 @@ class Kernel:
         self.early: dict[int, EarlyLanes] = {}
         # Id of the axis that runs over strips of a reduction.
         self.strips: int | None = None
+        # How many factors of its product go in one word of a panel; 0 without panels of words.
+        self.group = 0
         self.next_id = 1 + max([u.arg.id for u in toposort(sink) if u.op is Ops.RANGE], default=-1)
 
     # what there is
@@ -162,6 +164,10 @@ class Kernel:
             self.block(axis, opt.arg)
         elif opt.op is OptOps.OVERLAP and axis.arg.id not in self.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
+        elif opt.op is OptOps.TILE:
+            self.overlap(axis, opt.arg, AxisType.LOOP)
+        elif opt.op is OptOps.DOT:
+            self.group = opt.arg
         elif opt.op is OptOps.PEEL:
             self.peel(axis, opt.arg)
         else:
@@ -258,6 +264,8 @@ class Kernel:
         size = axis.src[0]
         if size.op is not Ops.CONST or not 0 < lanes <= size.arg:
             raise KernelOptError(f"overlap: {lanes} lanes of an axis of {size!r}")
+        if size.arg % lanes == 0:
+            return self.split(axis, lanes, kind)
         self.overlaps = True
         inner = self.new_range(lanes, kind)
         steps = UOp.index_const(ceildiv(size.arg, lanes))

@@ -23,6 +23,7 @@ from aster_ml.codegen.kernel import (
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
+from aster_ml.codegen.words import find_product, pack_words, words_of
 from aster_ml.config import DETERMINISTIC, NOOPT, SPEC
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
@@ -101,6 +102,14 @@ def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
     """Raises KernelOptError where a kernel would be wrong with an Opt that somebody asks for."""
     if opt.op in WORK_GROUPS and not target.has_local:
         raise KernelOptError(f"{opt}: this device has no work-groups")
+    if opt.op is OptOps.DOT:
+        product = find_product(kernel)
+        groups = {1} if product is None else {1, words_of(product.narrow)}
+        if product is None or opt.arg not in groups:
+            raise KernelOptError(
+                f"{opt}: a sum of products of loaded narrow numbers over one axis is wanted, "
+                f"and groups of {' or '.join(map(str, sorted(groups)))}"
+            )
     outputs = kernel.axes[: kernel.first_reduction]
     if opt.op not in OF_REDUCTIONS and 0 <= opt.axis < len(outputs):
         if not kernel.may_reorder(outputs[opt.axis]):
@@ -124,8 +133,11 @@ def lower(
     if target.has_local:
         kernel.sink = build_blocks(kernel)
         clock("codegen.build_blocks", kernel.sink)
+    elif kernel.group and pack_words(kernel, target):
+        # After the loop order is final: it says how often a panel is filled.
+        clock("codegen.pack_words", kernel.sink)
     elif target.language in ("llvm", "c") and not NOOPT:
-        # After the loop order is final: it says how often a panel is used.
+        # For the same reason.
         pack_panels(kernel, target)
         clock("codegen.pack_panels", kernel.sink)
     # Splitting axes leaves sums of products in the indices.

@@ -30,12 +30,24 @@ class OptOps(Enum):
     SWAP = "SWAP"  # two output axes change places
     PEEL = "PEEL"  # so many steps of a reduction on their own, and the rest on its own
     BLOCK = "BLOCK"  # strips of a reduction run outside of the outputs, which add up in memory
+    TILE = "TILE"  # a loop of so many steps inside, which need not divide: the last ones run twice
+    DOT = (
+        "DOT"  # a product of narrow operands goes through panels, so many of a reduction in a word
+    )
     TC = "TC"  # a tile for tensor cores
     GROUPTOP = "GROUPTOP"  # GROUP: which elements each work-item has makes no difference here
 
 
 OF_REDUCTIONS = frozenset(
-    {OptOps.UNROLL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.STAGE, OptOps.BLOCK, OptOps.PEEL}
+    {
+        OptOps.UNROLL,
+        OptOps.GROUP,
+        OptOps.GROUPTOP,
+        OptOps.STAGE,
+        OptOps.BLOCK,
+        OptOps.PEEL,
+        OptOps.DOT,
+    }
 )
 
 

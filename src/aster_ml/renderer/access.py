@@ -61,6 +61,8 @@ class AccessWriter(Language):
         if c.vector is not None:
             moves = c.base is not None and c.base[0].width > 1
             c.step = None if moves else weights.get(c.vector, 0)
+        if u.op is Ops.LOAD:
+            c.unit = u.dtype.itemsize // c.place.dtype.itemsize or 1
         if len(u.src) > gate:
             c.gate = self.read(c, u.src[gate], 1)
             c.inputs.append(c.gate)
@@ -74,13 +76,14 @@ class AccessWriter(Language):
         n, dtype = c.width, c.dtype
         if gate is False:
             return dtypes.as_const(0, dtype)
-        if n == 1 or (c.step in (1, -1) and not self.gates_elements(c, gate)):
-            low = offset - (n - 1) if c.step == -1 else offset
+        if n == 1 or (c.step in (c.unit, -c.unit) and not self.gates_elements(c, gate)):
+            backwards = n > 1 and c.step == -c.unit
+            low = offset - (n - 1) * c.unit if backwards else offset
             found = self.load(self.address(c, base, low), dtype, n, gate)
-            return self.reverse(found, dtype, n) if c.step == -1 else found
-        if c.step == 1:
+            return self.reverse(found, dtype, n) if backwards else found
+        if c.step == c.unit == 1:
             return self.load_masked(self.address(c, base, offset), dtype, n, gate)
-        if c.step == 2 and n > 2 and not self.gates_elements(c, gate):
+        if c.step == 2 and c.unit == 1 and n > 2 and not self.gates_elements(c, gate):
             found_apart = self.load_every_second(c, base, offset, gate)
             if found_apart is not None:
                 return found_apart

@@ -112,9 +112,11 @@ class KernelWriter(AccessWriter):
             product = c.inputs[1][0]
             if (
                 fold_op(c.u) is Ops.ADD
-                and product.op is Ops.MUL
                 and product.uses == 1
-                and product.dtype.kind == "float"
+                and (
+                    product.op is Ops.DOT
+                    or (product.op is Ops.MUL and product.dtype.kind == "float")
+                )
                 and product.vector is c.inputs[0][0].vector
                 and all(d.op is not Ops.DEFINE_REG for d, _ in product.inputs)
             ):
@@ -341,7 +343,7 @@ class KernelWriter(AccessWriter):
                 for d, dm in source.inputs:
                     i = j if dm is None else dm[j]
                     factors.append(self.wide_text(d, i, self.need(d, i), n))
-                self.accumulate_product(reg, r, *factors)
+                self.accumulate_product(reg, r, source.op, *factors)
                 continue
             value = self.need(source, j)
             if source.width > n:

@@ -30,7 +30,7 @@ class Cell:
 
     __slots__ = ("base", "carried", "consumer", "count", "depth", "dtype", "fused", "gate",
                  "inputs", "lanes", "offsets", "op", "place", "splats", "spread", "step", "u",
-                 "uses", "value", "values", "vector", "width")  # fmt: skip
+                 "unit", "uses", "value", "values", "vector", "width")  # fmt: skip
 
     def __init__(self, u: UOp, lanes: Lanes, vector: UOp | None) -> None:
         self.u = u
@@ -59,6 +59,8 @@ class Cell:
         self.base: Input | None = None
         self.offsets: list[int] = []
         self.step: int | None = 0
+        # Elements of the buffer that one of ours is: several of a word.
+        self.unit = 1
         self.gate: Input | None = None
         self.value: Input | None = None
 

@@ -198,7 +198,7 @@ class CStyleWriter(KernelWriter):
             text = self.rules[op](self, reg.dtype, reg.width, [name, value], None)
             self.write(f"{name} = {bare(text)};")
 
-    def accumulate_product(self, reg: Cell, r: int, a: str, b: str) -> None:
+    def accumulate_product(self, reg: Cell, r: int, op: Ops, a: str, b: str) -> None:
         """`acc += a * b;`"""
         self.write(f"{reg.values[r]} += {a} * {b};")
 

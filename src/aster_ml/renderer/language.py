@@ -48,8 +48,8 @@ class Language(abc.ABC):
         """Folds `value` into instance `r` of an accumulator."""
 
     @abc.abstractmethod
-    def accumulate_product(self, reg: Cell, r: int, a: str, b: str) -> None:
-        """Adds `a * b` to instance `r` of a float accumulator, in one rounding where possible."""
+    def accumulate_product(self, reg: Cell, r: int, op: Ops, a: str, b: str) -> None:
+        """Adds a MUL of floats, in one rounding where possible, or a DOT to an accumulator."""
 
     @abc.abstractmethod
     def text(self, value: Value, dtype: DType, n: int) -> str:

@@ -13,7 +13,14 @@ from __future__ import annotations
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.base import KernelWriter, Renderer
 from aster_ml.renderer.cell import Address, Cell, Value
-from aster_ml.renderer.llvm_rules import LLVM_RULES, literal, llvm_type, mangle, memory_type
+from aster_ml.renderer.llvm_rules import (
+    LLVM_RULES,
+    add_dot,
+    literal,
+    llvm_type,
+    mangle,
+    memory_type,
+)
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -187,9 +194,12 @@ class LLVMWriter(KernelWriter):
         before = self.text(reg.values[r], reg.dtype, reg.width)
         reg.values[r] = self.rules[op](self, reg.dtype, reg.width, [before, value], None)
 
-    def accumulate_product(self, reg: Cell, r: int, a: str, b: str) -> None:
-        """One fused multiply and add, where the processor has it."""
+    def accumulate_product(self, reg: Cell, r: int, op: Ops, a: str, b: str) -> None:
+        """One instruction, where the processor has it."""
         before = self.text(reg.values[r], reg.dtype, reg.width)
+        if op is Ops.DOT:
+            reg.values[r] = add_dot(self, reg.dtype, reg.width, a, b, before)
+            return
         reg.values[r] = self.rules[Ops.MULACC](self, reg.dtype, reg.width, [a, b, before], None)
 
     def define_local(self, c: Cell) -> None:
@@ -293,7 +303,8 @@ class LLVMWriter(KernelWriter):
             self.zero_bytes = max(self.zero_bytes, n * dtype.itemsize)
             pointer = self.emit(f"select i1 {gate}, ptr {pointer}, ptr %zeros")
         kind = memory_type(dtype, n)
-        found = self.emit(f"load {kind}, ptr {pointer}, align {dtype.itemsize}")
+        align = min(dtype.itemsize, at.place.dtype.itemsize)
+        found = self.emit(f"load {kind}, ptr {pointer}, align {align}")
         return self.from_memory(found, dtype, n)
 
     def store(self, at: Address, dtype: DType, n: int, value: str, gate: str | None) -> None:

@@ -242,6 +242,31 @@ def write_mulacc(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> s
     return str(w.call(kind, f"llvm.fmuladd.{mangle(dtype, n)}", args, f"{kind}, {kind}, {kind}"))
 
 
+# The widths for which x86 has instructions that a DOT is.
+DOT_WIDTHS = {4: "128", 8: "256", 16: "512"}
+
+
+def add_dot(w: Any, dtype: DType, n: int, x: str, y: str, total: str) -> str:
+    """A DOT added to `total`, by the instruction of x86; int8 in x become unsigned in passing."""
+    if n not in DOT_WIDTHS:
+        raise InternalError(f"renderer: there is no DOT of {n} words at once")
+    words, kind = llvm_type(dtypes.uint32, n), llvm_type(dtype, n)
+    if dtype.kind == "float":
+        parts, name = f"<{2 * n} x bfloat>", "avx512bf16.dpbf16ps"
+    else:
+        parts, name = f"<{4 * n} x i8>", "avx512.vpdpbusd"
+        x = w.emit(f"xor {words} {x}, {literal(0x80808080, dtypes.uint32, n)}")
+    x, y = (w.emit(f"bitcast {words} {v} to {parts}") for v in (x, y))
+    args = f"{kind} {total}, {parts} {x}, {parts} {y}"
+    kinds = f"{kind}, {parts}, {parts}"
+    return str(w.call(kind, f"llvm.x86.{name}.{DOT_WIDTHS[n]}", args, kinds))
+
+
+def write_dot(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """DOT on its own."""
+    return add_dot(w, dtype, n, x[0], x[1], literal(dtypes.as_const(0, dtype), dtype, n))
+
+
 def divides_safely(u: UOp) -> bool:
     """Whether a divisor is known to be neither 0 nor -1."""
     low, high = u.bounds
@@ -410,6 +435,7 @@ LLVM_RULES: dict[Ops, Rule] = {
     Ops.AND: binary(int="and"),
     Ops.SHL: write_shift(left=True),
     Ops.SHR: write_shift(left=False),
+    Ops.DOT: write_dot,
     Ops.WHERE: write_where,
     Ops.MULACC: write_mulacc,
 }

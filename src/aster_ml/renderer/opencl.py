@@ -19,7 +19,7 @@ from aster_ml.renderer.cstyle import BIT_DTYPES, CStyleWriter
 from aster_ml.renderer.cstyle_rules import bare
 from aster_ml.renderer.lanes import size_of
 from aster_ml.uop.linear import Linear
-from aster_ml.uop.ops import AxisType
+from aster_ml.uop.ops import AxisType, Ops
 
 TYPES = {
     dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",
@@ -251,7 +251,7 @@ class OpenCLWriter(CStyleWriter):
         """The built-in of one rounding."""
         return f"fma({', '.join(bare(x) for x in args)})"
 
-    def accumulate_product(self, reg: Cell, r: int, a: str, b: str) -> None:
+    def accumulate_product(self, reg: Cell, r: int, op: Ops, a: str, b: str) -> None:
         """`acc = fma(a, b, acc);`"""
         name = reg.values[r]
         self.write(f"{name} = {self.multiply_add([a, b, name], reg.dtype, reg.width)};")

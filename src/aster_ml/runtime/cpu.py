@@ -20,7 +20,7 @@ from aster_ml.runtime import clang, llvm_jit
 from aster_ml.runtime.cpu_pool import thread_count
 from aster_ml.runtime.cpu_program import CpuProgram, graph_of_calls
 from aster_ml.runtime.host_memory import HostAllocator, read_text
-from aster_ml.target import Target
+from aster_ml.target import PLAIN_OPS, Target
 
 DOC = "native code through LLVM (CLANG=1: through a C compiler), on all cores"
 
@@ -72,10 +72,13 @@ def sysctl(name: str) -> int:
 @functools.lru_cache(maxsize=16)
 def cpu_target(language: str, arch: str, threads: int) -> Target:
     """The Target of this machine."""
-    bits, registers = llvm_jit.host().vector
+    host = llvm_jit.host()
+    bits, registers = host.vector
+    dots = host.dot_dtypes if language == "llvm" else frozenset()
     return Target(
         "CPU", language, arch=arch, vector_bits=bits, vector_registers=registers,
         cache_bytes=cache_bytes(), threads=threads,
+        native_ops=PLAIN_OPS | ({"DOT"} if dots else set()), dot_dtypes=dots,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from aster_ml.dtype import DType, dtypes, to_numpy_dtype
+from aster_ml.dtype import DType, bitcast_value, dtypes, to_numpy_dtype
 from aster_ml.errors import InternalError
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.linear import Linear
@@ -108,6 +108,16 @@ def read_element(array: Any, dtype: DType, where: str, i: int) -> Any:
         raise InternalError(f"{where}: element {i} of {len(array)} is read")
     value = array[i]
     return float(value) if dtype.kind == "float" else value.item()
+
+
+def read_word(array: Any, dtype: DType, where: str, i: int) -> int:
+    """Neighbours from element `i` on as one word of 32 bits, the first in the lowest ones."""
+    storage = {1: dtypes.uint8, 2: dtypes.uint16}[dtype.itemsize]
+    word = 0
+    for k in range(4 // dtype.itemsize):
+        value = read_element(array, dtype, where, i + k)
+        word |= bitcast_value(value, dtype, storage) << (8 * dtype.itemsize * k)
+    return word
 
 
 def write_element(array: Any, where: str, i: int, value: Any) -> None:
@@ -349,17 +359,18 @@ class Interpreter:
         lanes = self.lanes[u]
         locate = self.compile_place(u.src[0], lanes)
         gate, gate_rows = self.reader(lanes, u.src[1]) if len(u.src) > 1 else (-1, [])
-        zero, dtype = dtypes.as_const(0, u.dtype), u.dtype
+        zero, dtype = dtypes.as_const(0, u.dtype), u.src[0].dtype
+        read = read_element if dtype is u.dtype else read_word
         where = f"{self.linear.name}: {describe_access(u)}"
 
         def step(item: Item) -> None:
             array, elements = locate(item)
             if gate < 0:
-                found = [read_element(array, dtype, where, i) for i in elements]
+                found = [read(array, dtype, where, i) for i in elements]
             else:
                 holds = item.values[gate]
                 found = [
-                    read_element(array, dtype, where, i) if holds[row] else zero
+                    read(array, dtype, where, i) if holds[row] else zero
                     for i, row in zip(elements, gate_rows, strict=True)
                 ]
             item.values[number] = found

@@ -69,6 +69,13 @@ class Host(NamedTuple):
             return 128, 32
         return 0, 0
 
+    @property
+    def dot_dtypes(self) -> frozenset[str]:
+        """Narrow dtypes whose neighbours one instruction multiplies and adds up."""
+        instructions = {"int8": "avx512vnni", "bfloat16": "avx512bf16"}
+        wide = self.vector[0] == 512
+        return frozenset([name for name, has in instructions.items() if wide and self.has(has)])
+
 
 @functools.cache
 def binding() -> ModuleType:

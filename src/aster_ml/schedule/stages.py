@@ -325,7 +325,7 @@ class StagePlanner:
             if is_row_major_view(u) or not self.divides(u, readings):
                 return False
             compute += 8
-        if compute == 0 or FUSE >= 2:
+        if compute == 0 or FUSE >= 2 or self.is_widened(u, readings):
             return False
         if u.op is Ops.PAD and not any([self.reads_padding(u, r) for r in readings]):
             # What is below it is as large or smaller, and decides for itself.
@@ -342,6 +342,20 @@ class StagePlanner:
             return False
         times = f"computing it {repeats + numel:,} times for {numel:,} elements"
         return self.store_because(u, f"{times} would cost {spared:,}, storing it {price:,}")
+
+    def is_widened(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether `u` is memory in a wider dtype, summed along one of its axes and nothing else.
+
+        why: a product takes its operands through panels anyway, and converts them there
+        """
+        narrow = u.src[0].dtype
+        if u.op is not Ops.CAST or not narrow.itemsize < u.dtype.itemsize or len(readings) != 1:
+            return False
+        if narrow.kind not in ("int", "uint", "float") or self.costs[u] != (1, 1):
+            return False
+        idxs = readings[0].idxs
+        kinds = [i.arg.kind for i in idxs if i.op is Ops.RANGE]
+        return AxisType.REDUCE in kinds and all([i.op in (Ops.RANGE, Ops.CONST) for i in idxs])
 
     def store_because(self, u: UOp, why: str) -> bool:
         """Notes why a value is stored; true."""

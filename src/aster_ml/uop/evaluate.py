@@ -150,6 +150,21 @@ def threefry(counter: int, key: int) -> int:
     return x0 | (x1 << 32)
 
 
+def dot(dtype: DType, x: int, y: int) -> Any:
+    """DOT: products of the narrow elements of two words, added up."""
+    if dtype.kind == "float":
+        a, b = (parts(word, 16, dtypes.uint16, dtypes.bfloat16) for word in (x, y))
+        return a[0] * b[0] + a[1] * b[1]
+    signed = (parts(word, 8, dtypes.uint8, dtypes.int8) for word in (x, y))
+    return sum([(a + 128) * b for a, b in zip(*signed, strict=True)])
+
+
+def parts(word: int, bits: int, storage: DType, dtype: DType) -> list[Any]:
+    """The elements in a word, the lowest bits first."""
+    mask = (1 << bits) - 1
+    return [bitcast_value((word >> i) & mask, storage, dtype) for i in range(0, 32, bits)]
+
+
 def multiply_add(dtype: DType, x: Any, y: Any, z: Any) -> Any:
     """x * y + z, rounded once."""
     plain = x * y + z
@@ -188,6 +203,7 @@ MEANING: dict[Ops, Callable[..., Any]] = {
     Ops.SHL: shift_left,
     Ops.SHR: shift_right,
     Ops.THREEFRY: lambda d, x, y: threefry(x, y),
+    Ops.DOT: dot,
     Ops.WHERE: lambda d, c, x, y: x if c else y,
     Ops.MULACC: multiply_add,
 }

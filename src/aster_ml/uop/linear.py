@@ -11,8 +11,9 @@ Reading rules of the list (the specification of the linear stage):
   for each combination of them; at most one is VECTOR, and its instances make one SIMD value.
 - `INDEX(buffer, base, offset)` counts elements. `offset` is a sum of lanes times constants: it is
   a plain number for each instance; lanes whose stride is not constant stand in `base`.
-- `LOAD(index, gate?)` is 0 where the gate fails and then touches no memory. `STORE(index, value,
-  gate?)` writes only where the gate holds.
+- `LOAD(index, gate?)` is 0 where the gate fails and then touches no memory; a uint32 from a
+  narrower dtype is as many neighbours as it has room for, and may lie anywhere.
+  `STORE(index, value, gate?)` writes only where the gate holds.
 - `DEFINE_REG(start, *lanes)` sets every instance of an accumulator to `start` at that point; as a
   source it means the accumulator's value at the point of use. `ACCUMULATE(reg, value, *unrolled)`
   folds `value` into it with the op of its arg, the unrolled lanes in order.

@@ -110,6 +110,7 @@ class Ops(IntEnum):
     SHL = auto()
     SHR = auto()
     THREEFRY = auto()
+    DOT = auto()
     # ternary
     WHERE = auto()
     MULACC = auto()
@@ -187,6 +188,11 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.SHL: OpInfo(Group.BINARY, "x shifted left by y bits; 0 when y is not below the width."),
     Ops.SHR: OpInfo(Group.BINARY, "x shifted right by y bits; signed types keep the sign."),
     Ops.THREEFRY: OpInfo(Group.BINARY, "Threefry-2x32-20: uint64 counter x under uint64 key y."),
+    Ops.DOT: OpInfo(
+        Group.BINARY,
+        "Products of what lies in the uint32 x and y, added up: as float32 of two bfloat16 each, "
+        "as int32 of four int8 each, where 128 is added to those of x.",
+    ),
     Ops.WHERE: OpInfo(Group.TERNARY, "src[1] where the bool src[0] holds, else src[2]."),
     Ops.MULACC: OpInfo(Group.TERNARY, "src[0] * src[1] + src[2], rounded once where possible."),
     Ops.REDUCE: OpInfo(
@@ -209,7 +215,11 @@ OP_TABLE: dict[Ops, OpInfo] = {
         "The element of src[0] at src[1:], one index an axis. Linear "
         "stage: src[1] counts elements, src[2] adds what the lanes add.",
     ),
-    Ops.LOAD: OpInfo(Group.MEMORY, "The value at the INDEX src[0]; 0 where the bool src[1] fails."),
+    Ops.LOAD: OpInfo(
+        Group.MEMORY,
+        "The value at the INDEX src[0]; 0 where the bool src[1] fails. A uint32 read from a "
+        "narrower dtype is as many elements as it has room for, the first in its lowest bits.",
+    ),
     Ops.STORE: OpInfo(Group.MEMORY, "Writes src[1] to src[0] where the bool src[2] holds."),
     Ops.ACCUMULATE: OpInfo(
         Group.MEMORY,

@@ -43,6 +43,9 @@ def sources_mix(u: UOp) -> bool:
     """Whether the dtypes of an elementwise node's sources go together and give the node's."""
     if u.op in (Ops.CAST, Ops.BITCAST):
         return u.dtype is not VOID
+    if u.op is Ops.DOT:
+        words = all([s.dtype is dtypes.uint32 for s in u.src])
+        return words and u.dtype in (dtypes.int32, dtypes.float32)
     try:
         check_alu(u.op, u.src)
     except AsterError:
@@ -56,6 +59,11 @@ def is_const_arg(u: UOp) -> bool:
     if u.arg.__class__ is not kind:
         return False
     return kind is float or u.dtype is INDEX or bool(u.dtype.min <= u.arg <= u.dtype.max)
+
+
+def is_word(u: UOp) -> bool:
+    """Whether a LOAD reads neighbours of a narrow dtype as one word."""
+    return u.dtype is dtypes.uint32 and u.src[0].dtype.itemsize < u.dtype.itemsize
 
 
 def are_ranges(uops: tuple[UOp, ...]) -> bool:
@@ -327,7 +335,10 @@ KERNEL: Table = {
         ),
     ),
     Ops.LOAD: (
-        SAME_DTYPE,
+        (
+            "it has the dtype of what it reads, or is a word of several of its elements",
+            lambda u: u.dtype is u.src[0].dtype or is_word(u),
+        ),
         NO_ARG,
         ("it reads an INDEX", lambda u: u.src[0].op is Ops.INDEX),
         (

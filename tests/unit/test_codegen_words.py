@@ -1,0 +1,224 @@
+"""Products of narrow numbers: their schedules, and that each way to fill panels is right."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aster_ml import Context, Tensor
+from aster_ml.codegen.decompose import decompose
+from aster_ml.codegen.lower import lower, schedule_kernel
+from aster_ml.codegen.opts import parse_opts
+from aster_ml.device import Device
+from aster_ml.dtype import dtypes
+from aster_ml.engine import storage
+from aster_ml.engine.compile import compile_kernel
+from aster_ml.engine.realize import schedule_uops
+from aster_ml.errors import KernelOptError
+from aster_ml.target import PLAIN_OPS, Target
+from aster_ml.uop.evaluate import evaluate, evaluate_expr
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+PLAIN = Target(
+    "CPU", "llvm", vector_bits=512, vector_registers=32, cache_bytes=(32 << 10, 1 << 20, 16 << 20)
+)
+DOTS = Target(
+    "CPU", "llvm", vector_bits=512, vector_registers=32, cache_bytes=(32 << 10, 1 << 20, 16 << 20),
+    native_ops=PLAIN_OPS | {"DOT"}, dot_dtypes=frozenset({"int8", "bfloat16"}),
+)  # fmt: skip
+TURNS = ("nn", "nt", "tn", "tt")
+
+
+def operand(
+    dtype: str, shape: tuple[int, ...], turned: bool, seed: int, fill: int | None = None
+) -> tuple[Tensor, Any]:
+    """A matrix, which lies in memory as its transpose if it is turned; and its exact numbers."""
+    if turned:
+        shape = (*shape[:-2], shape[-1], shape[-2])
+    rng = np.random.default_rng(seed)
+    if dtype == "int8":
+        numbers = rng.integers(-128, 128, shape) if fill is None else np.full(shape, fill)
+        tensor = Tensor(numbers.astype(np.int8)).realize()
+    else:
+        made = rng.standard_normal(shape).astype(np.float32)
+        tensor = Tensor(made).cast(dtype).contiguous().realize()
+        numbers = tensor.cast("float32").numpy().astype(np.float64)
+    if turned:
+        return tensor.transpose(-1, -2), np.swapaxes(numbers, -1, -2)
+    return tensor, numbers
+
+
+def multiply(dtype: str, x: Tensor, y: Tensor) -> Tensor:
+    """The product; of int8 in int32."""
+    return x.matmul(y, dtype=dtypes.int32) if dtype == "int8" else x @ y
+
+
+def check_product(
+    dtype: str, n: int, k: int, m: int, turns: str, batch: int = 1, fill: int | None = None
+) -> None:
+    """A product against NumPy's: of int8 exact, of floats within a step of the result's dtype."""
+    outer = (batch,) if batch > 1 else ()
+    x, a = operand(dtype, (*outer, n, k), turns[0] == "t", 1, fill)
+    y, b = operand(dtype, (*outer, k, m), turns[1] == "t", 2, fill)
+    found, want = multiply(dtype, x, y).numpy(), a @ b
+    if dtype == "int8":
+        np.testing.assert_array_equal(found, want)
+        return
+    step = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
+    np.testing.assert_allclose(found.astype(np.float64), want, rtol=2 * step, atol=step * k**0.5)
+
+
+def kernel_of(t: Tensor) -> UOp:
+    """The AST of the one kernel that computes `t`."""
+    schedule, _ = schedule_uops([t.contiguous().uop])
+    asts = [s.ast for s in schedule.steps if s.ast is not None]
+    assert len(asts) == 1, "operands are stored in a wider dtype before they are multiplied"
+    return asts[0]
+
+
+def product_of(dtype: str, n: int, k: int, m: int, turns: str = "nn") -> Tensor:
+    x = operand(dtype, (n, k), turns[0] == "t", 1)[0]
+    return multiply(dtype, x, operand(dtype, (k, m), turns[1] == "t", 2)[0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float16"])
+@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize(
+    "shape", [(40, 133, 70), (6, 678, 41), (33, 37, 7), (17, 64, 128), (130, 5, 34)]
+)
+def test_products_are_right(dtype: str, turns: str, shape: tuple[int, int, int]) -> None:
+    check_product(dtype, *shape, turns)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_products_of_any_size_are_right(seed: int) -> None:
+    rng = random.Random(seed)
+    n, k, m = (rng.randint(1, 70) for _ in range(3))
+    dtype = rng.choice(["int8", "int8", "bfloat16", "float16"])
+    check_product(dtype, n, k, m, rng.choice(TURNS), rng.choice([1, 1, 3]))
+
+
+@pytest.mark.parametrize("k", [4, 39, 130])
+def test_the_least_numbers_do_not_overflow(k: int) -> None:
+    check_product("int8", 20, k, 33, "nn", fill=-128)
+    check_product("int8", 20, k, 33, "tn", fill=-128)
+
+
+@pytest.mark.parametrize("turns", TURNS)
+def test_rows_whose_panel_is_too_large_for_one_are_filled_in_parts(turns: str) -> None:
+    found = schedule_kernel(kernel_of(product_of("float16", 700, 300, 320, turns)), DOTS)
+    assert "TILE(" in " ".join(map(repr, found.applied))
+    check_product("float16", 700, 300, 320, turns)
+
+
+def test_what_is_not_finite_stays_where_it_is() -> None:
+    # A word that is not full has zeros at its end, and none of the infinities next to them.
+    x = np.ones((8, 37), np.float32)
+    x[3, 36], x[4, 35], x[5, 0] = np.inf, -np.inf, np.nan
+    left = Tensor(x).cast("bfloat16").contiguous().realize()
+    right = Tensor(np.ones((37, 40), np.float32)).cast("bfloat16").contiguous().realize()
+    found = (left @ right).cast("float32").numpy()
+    np.testing.assert_array_equal(found[3], np.inf)
+    np.testing.assert_array_equal(found[4], -np.inf)
+    np.testing.assert_array_equal(np.isnan(found).any(1), [i == 5 for i in range(8)])
+    np.testing.assert_array_equal(found[[0, 1, 2, 6, 7]], 37)
+
+
+def test_a_product_of_itself_and_one_that_overwrites_an_operand_are_right() -> None:
+    x, a = operand("bfloat16", (40, 40), False, 3)
+    found = (x @ x.T).cast("float32").numpy()
+    np.testing.assert_allclose(found, a @ a.T, rtol=2.0**-7, atol=0.05)
+    x.assign(x @ x.T).realize()
+    np.testing.assert_array_equal(x.cast("float32").numpy(), found)
+
+
+def test_what_follows_a_product_is_in_its_kernel() -> None:
+    x, a = operand("int8", (24, 50), False, 1)
+    y, b = operand("int8", (50, 35), False, 2)
+    bias = Tensor(np.arange(35, dtype=np.int32) * 1000).realize()
+    found = (multiply("int8", x, y) + bias).relu()
+    kernel_of(found)
+    np.testing.assert_array_equal(found.numpy(), np.maximum(a @ b + np.arange(35) * 1000, 0))
+
+
+def test_words_are_used_where_there_is_an_instruction_for_them() -> None:
+    for dtype, group in (("int8", 4), ("bfloat16", 2)):
+        ast = kernel_of(product_of(dtype, 64, 129, 64))
+        assert f"DOT(0,{group})" in map(repr, schedule_kernel(ast, DOTS).applied)
+        assert Ops.DOT in [u.op for u in lower(ast, DOTS)[0].uops]
+        assert "DOT(0,1)" in map(repr, schedule_kernel(ast, PLAIN).applied)
+        assert Ops.DOT not in [u.op for u in lower(ast, PLAIN)[0].uops]
+
+
+def test_halves_are_converted_once_for_all_results() -> None:
+    ast = kernel_of(product_of("float16", 64, 129, 64))
+    linear = lower(ast, DOTS)[0]
+    assert "DOT(0,1)" in map(repr, schedule_kernel(ast, DOTS).applied)
+    products = [u for u in linear.uops if u.op is Ops.MUL and u.dtype is dtypes.float32]
+    assert products
+    assert all(s.op is Ops.LOAD for u in products for s in u.src)
+
+
+def test_float32_and_few_products_keep_their_schedules() -> None:
+    x = Tensor.ones(64, 64).contiguous().realize()
+    assert "DOT" not in repr(schedule_kernel(kernel_of(x @ x.T), DOTS).applied)
+    assert "DOT" not in repr(schedule_kernel(kernel_of(product_of("int8", 4, 4, 4)), DOTS).applied)
+
+
+def check_with(dtype: str, device: str, turns: str, text: str) -> None:
+    """Runs a product of 6 rows by these Opts and compares it with NumPy's."""
+    (n, k, m), seeds = (6, 11, 8), (1, 2)
+    with Context(DEV=device):
+        x, a = operand(dtype, (n, k), turns[0] == "t", seeds[0])
+        y, b = operand(dtype, (k, m), turns[1] == "t", seeds[1])
+        result = multiply(dtype, x, y)
+        compiled = compile_kernel(kernel_of(result), Device[device], parse_opts(text))
+        out = Tensor.full((n, m), 99).cast(result.dtype).contiguous().realize()
+        bases = [t.uop.base for t in (out, x, y)]
+        handles = [storage.buffer_of(u).ensure_allocated().handle for u in bases]
+        compiled.program(tuple(handles), (), (1,), (1,))
+        found = out.cast("float32").numpy().astype(np.float64)
+    np.testing.assert_allclose(found, a @ b, rtol=2.0**-7, atol=0 if dtype == "int8" else 0.02)
+
+
+@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize(
+    "dtype, group", [("int8", 4), ("bfloat16", 2), ("int8", 1), ("float16", 1)]
+)
+@pytest.mark.parametrize(
+    "text", ["VECTOR(1,4)", "VECTOR(1,4) UPCAST(0,2) THREAD(0,0)", "OVERLAP(1,5) VECTOR(0,2)"]
+)
+def test_the_interpreter_says_the_same(dtype: str, group: int, turns: str, text: str) -> None:
+    # It checks each access as well: no word is read from beyond the end of its buffer.
+    check_with(dtype, "PYTHON", turns, text.replace(" THREAD(0,0)", "") + f" DOT(0,{group})")
+
+
+@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize("dtype, group", [("int8", 4), ("bfloat16", 2), ("int8", 1)])
+def test_c_has_no_word_for_a_dot_and_computes_it(dtype: str, group: int, turns: str) -> None:
+    with Context(CLANG=1):
+        check_with(dtype, "CPU", turns, f"VECTOR(1,8) UPCAST(0,3) DOT(0,{group})")
+
+
+@pytest.mark.parametrize("dtype", [dtypes.int32, dtypes.float32])
+def test_a_dot_in_other_ops_has_its_value(dtype: Any) -> None:
+    rng = random.Random(5)
+    for _ in range(50):
+        # Exponents in the middle, so that bfloat16 has neither infinities nor NaN.
+        words = [rng.getrandbits(32) & 0xBFFFBFFF for _ in range(2)]
+        x, y = (UOp.const(dtypes.uint32, w) for w in words)
+        split = decompose(UOp(Ops.DOT, dtype, (x, y)), PLAIN)
+        want = evaluate(Ops.DOT, dtype, tuple(words), (dtypes.uint32,) * 2)
+        assert evaluate_expr(split, {}) == pytest.approx(want, rel=1e-6)
+
+
+def test_a_dot_of_other_kernels_is_refused() -> None:
+    x = Tensor.ones(12, 32).contiguous().realize()
+    with pytest.raises(KernelOptError, match=r"DOT\(0,4\): a sum of products of loaded narrow"):
+        schedule_kernel(kernel_of(x @ x.T), PLAIN, parse_opts("DOT(0,4)"))
+    with pytest.raises(KernelOptError, match="groups of 1 or 4"):
+        schedule_kernel(kernel_of(product_of("int8", 12, 32, 8)), PLAIN, parse_opts("DOT(0,2)"))
