@@ -225,7 +225,10 @@ class PooledAllocator(Drained, Allocator):
             nbytes, handle = self.inbox.popleft()
             self.serial += 1
             self.blocks[self.serial] = (nbytes, handle)
-            self.classes.setdefault(nbytes, deque()).append(self.serial)
+            serials = self.classes.get(nbytes)
+            if serials is None:
+                serials = self.classes[nbytes] = deque()
+            serials.append(self.serial)
             self.pool_bytes += nbytes
         if self.pool_bytes > self.limit_bytes:
             self.shrink_to(self.limit_bytes)

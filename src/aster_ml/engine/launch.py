@@ -143,7 +143,7 @@ def run_step(
     TOTALS.kernel_count += 1
     TOTALS.global_ops += compiled.estimates.ops
     TOTALS.global_mem += compiled.estimates.mem
-    if DEBUG < 2 and not wait:
+    if DEBUG.value < 2 and not wait:
         compiled.program(handles, args, sizes, local)
         return None
     seconds = compiled.program(handles, args, sizes, local, wait=True) or 0.0
@@ -239,7 +239,7 @@ def run_schedule(
         if step.kind == "view":
             slot = schedule.slots[step.slots[0]]
             table[step.slots[0]] = table[step.slots[1]].view(slot.size, slot.dtype, step.offset)
-    for observer in RECORDER if CAPTURING else ():
+    for observer in RECORDER if RECORDER and CAPTURING else ():
         observer.note(bound, table, nodes, filled, values)
     for step, compiled in zip(schedule.steps, bound.compiled, strict=True):
         run_step(step, compiled, [table[s] for s in step.slots], values)

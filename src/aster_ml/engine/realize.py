@@ -243,7 +243,7 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
         TOTALS.schedule_hits += 1
     else:
         TOTALS.schedule_misses += 1
-    if DEBUG >= 1 and not hit and debug_shown("schedule"):
+    if not hit and DEBUG >= 1 and debug_shown("schedule"):
         print(
             f"scheduled {pluralize('step', len(schedule.steps))} in "
             f"{(time.perf_counter() - start) * 1e3:.2f} ms"

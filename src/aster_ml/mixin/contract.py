@@ -62,7 +62,11 @@ class ContractMixin(PoolMixin):
         # [*b, n, 1, k] and [*b, 1, m, k], spread over [*b, n, m, k].
         left = left.shaped((*xs[:-1], *(1,) * len(columns), k))
         right = right.shaped((*ws[:-2], *(1,) * len(rows), *columns, k))
-        factors = broadcast_all("matmul", (left, right))
+        if len(xs) <= 2 and len(ws) <= 2 and left.device == right.device:
+            spread = (*rows, *columns, k)
+            factors: tuple[UOp, ...] = (left.broadcast_to(spread), right.broadcast_to(spread))
+        else:
+            factors = broadcast_all("matmul", (left, right))
         product = UOp(Ops.MUL, wide, factors)
         shape = product._shape = factors[0].shape
         product._device = factors[0]._device

@@ -122,14 +122,24 @@ def entries() -> Entries:
         object_cache.put(key, binary)
     loaded = llvm_jit.load_object(binary, *names)
     return Entries(
-        MethodDef(b"run", loaded.address(names[0]), METH_NOARGS, None),
-        MethodDef(b"run", loaded.address(names[1]), METH_FASTCALL, None),
+        new_definition(loaded.address(names[0]), METH_NOARGS),
+        new_definition(loaded.address(names[1]), METH_FASTCALL),
         python_function("PyEval_SaveThread"),
         python_function("PyEval_RestoreThread"),
         python_function("PyLong_FromLongLong"),
         python_function("PyLong_AsLongLong"),
         loaded,
     )
+
+
+def new_definition(code: int, convention: int) -> MethodDef:
+    """A definition that is never freed: functions look at theirs even when they go themselves.
+
+    why: at the interpreter's end a function may outlive the tables of this module
+    """
+    definition = MethodDef(b"run", code, convention, None)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))
+    return definition
 
 
 def python_function(name: str) -> int:

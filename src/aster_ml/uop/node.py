@@ -55,7 +55,8 @@ sint: TypeAlias = "int | UOp"
 BUFFER, CONST, PERMUTE, FLIP, RESHAPE, EXPAND = (
     Ops.BUFFER, Ops.CONST, Ops.PERMUTE, Ops.FLIP, Ops.RESHAPE, Ops.EXPAND,
 )  # fmt: skip
-new_object, new_ref, pack_float = object.__new__, weakref.ref, struct.Struct("<d").pack
+new_object, new_tuple, new_ref = object.__new__, tuple.__new__, weakref.ref
+pack_float = struct.Struct("<d").pack
 FIELDS = frozenset({"op", "dtype", "src", "arg"})
 NOOP, VCONST = Dialect.NOOP, Dialect.VCONST
 # Every live node by (op, dtype, src, arg); entries leave with their node.
@@ -366,7 +367,7 @@ class UOp(
     @staticmethod
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
         """A buffer node unlike any other; memory is attached elsewhere."""
-        u = UOp(BUFFER, dtype, (), BufferArg(next(BUFFER_IDS), device, size))
+        u = UOp(BUFFER, dtype, (), new_tuple(BufferArg, (next(BUFFER_IDS), device, size)))
         u._shape, u._device = (size,), device
         return u
 
@@ -380,7 +381,7 @@ class UOp(
             local = tuple([s // len(device) if i == axis else s for i, s in enumerate(shape)])
             parts = [UOp.new_memory(d, local, dtype) for d in device]
             return parts[0].beside(parts[1:], axis)
-        room = max_shape(shape)
+        room = shape if all_plain(shape) else max_shape(shape)
         size = prod(room)
         u = UOp.new_buffer(device, size, dtype)
         if room != (size,):
