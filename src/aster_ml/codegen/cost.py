@@ -126,6 +126,10 @@ def choose_vector(plan: Plan) -> None:
             stores = [a for a in plan.accesses if a.is_store]
             again = [vector_cost(axis, lanes, a, list(kernel.outputs)) for a in stores]
             total += 2 * (strips - 1) * sum(again)
+        if not kernel.reduces:
+            # What is computed beyond one node an access.
+            more = plan.values + plan.extra - len(plan.accesses)
+            total += max(more, 0) * arithmetic_cost(axis, lanes, kernel.outputs, ends_early)
         for u, by in own.items():
             if by is not None and axis not in u.ranges:
                 # Lanes of a sum are added up once for each result.
@@ -358,7 +362,8 @@ def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:
     for a in plan.accesses:
         if a.is_store and vector:
             r = between(a, vector[0], outputs)
-            if r is not None and size_of(r) * plan.values <= MAX_BODY:
+            nodes = plan.values + plan.extra
+            if r is not None and size_of(r) * nodes <= MAX_BODY:
                 kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
                 plan.refresh()
                 return True

@@ -422,7 +422,7 @@ def tanh_poly(x: UOp) -> UOp:
     form = format_of(x)
     size = size_of_float(x)
     z = x * x
-    near = mulacc(x * z, horner(z, form.tanh), x)
+    near = mulacc(x, z * horner(z, form.tanh), x)
     p, exponent = near_power(at_most(size, TANH_HIGH), 2 / math.log(2))
     scale = (exponent + (form.bias << form.fraction)).bitcast(x.dtype)
     far = 1.0 - x.const_like(2.0).alu(Ops.FDIV, mulacc(p, scale, 1.0))
