@@ -144,7 +144,7 @@ def priced(
     steps = ceildiv(product.steps, group)
     block = rounds = 0
     room = max_nbytes(target) - steps * vectors * width * WORD_NBYTES
-    if needs_panel(narrow_access, product.axis, group):
+    if needs_panel(narrow_access, product, group):
         fitting = room // (steps * WORD_NBYTES) // tile * tile
         if fitting < tile:
             return None
@@ -245,11 +245,11 @@ def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | No
         sizes.pop(choice.lanes.arg.id, None)
     even = [i for i, n in sizes.items() if ceildiv(n, threads) * threads <= UNEVEN_SHARES * n]
     if even:
-        return even[0]
+        return int(even[0])
     if size_of(choice.rows) >= 2 * threads * choice.tile:
         return int(choice.rows.arg.id)
     steps_of, longest = max([(n, i) for i, n in sizes.items()], default=(0, -1))
-    return longest if steps_of >= threads else None
+    return int(longest) if steps_of >= threads else None
 
 
 def tile_rows(kernel: Kernel, number: int, length: int) -> int:

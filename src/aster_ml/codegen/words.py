@@ -33,7 +33,7 @@ BITS = {dtypes.int8: dtypes.uint8, dtypes.bfloat16: dtypes.uint16}
 
 
 class Product(NamedTuple):
-    """A sum of products of narrow operands: the REDUCE, its axis, and both loads."""
+    """A sum of products with a narrow operand, or two: the REDUCE, its axis, and both loads."""
 
     reduce: UOp
     axis: UOp
@@ -65,11 +65,14 @@ def find_product(kernel: Kernel) -> Product | None:
         return None
     if value.dtype not in (dtypes.int32, dtypes.float32) or value.src[0] is value.src[1]:
         return None
-    if not all([is_widened(s) for s in value.src]):
+    if not any([is_widened(s) for s in value.src]):
+        return None
+    loads = [s.src[0] if is_widened(s) else s for s in value.src]
+    if not all([u.op is Ops.LOAD for u in loads]):
         return None
     found = {a.node: a for a in kernel.accesses()}
     written = {store.src[0].src[0] for store in kernel.stores}
-    factors = [found[s.src[0]] for s in value.src]
+    factors = [found[u] for u in loads]
     if not all([fits(f, axis, written) for f in factors]):
         return None
     return Product(reduce, axis, (factors[0], factors[1]))
@@ -110,9 +113,11 @@ def group_of(narrow: DType | None, target: Target) -> int:
     return words_of(narrow) if narrow is not None and narrow.name in target.dot_dtypes else 1
 
 
-def needs_panel(f: Access, axis: UOp, group: int) -> bool:
+def needs_panel(f: Access, product: Product, group: int) -> bool:
     """Whether the operand without SIMD lanes cannot be read where it lies."""
-    return group == 1 or f.strides[axis] != 1
+    if group == 1:
+        return f.node.dtype is not product.reduce.dtype
+    return f.strides[product.axis] != 1
 
 
 def pack_words(kernel: Kernel, target: Target) -> bool:
@@ -131,7 +136,7 @@ def pack_words(kernel: Kernel, target: Target) -> bool:
     if again or not may_read_once(lanes.node, y.lies_along_lanes, group, product.reduce, target):
         y = Panel(kernel, product, lanes, group, [])
     x: Operand = Operand(kernel, product, rows, group)
-    if needs_panel(rows, product.axis, group):
+    if needs_panel(rows, product, group):
         x = Panel(kernel, product, rows, group, loops_of(kernel, rows, lanes))
     panels = [p for p in (y, x) if isinstance(p, Panel)]
     if sum([p.size for p in panels]) * WORD_NBYTES > max_nbytes(target):
