@@ -14,6 +14,7 @@ from aster_ml.codegen.kernel import Access, Kernel, Note, can_overlap, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes
 from aster_ml.codegen.prices import (
+    HORIZONTAL,
     THREAD_CYCLES,
     Plan,
     axis_number,
@@ -26,9 +27,10 @@ from aster_ml.codegen.words import (
     find_product,
     group_of,
     may_read_once,
+    may_run_along,
     needs_panel,
 )
-from aster_ml.helpers import ceildiv
+from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -80,6 +82,10 @@ def choose_dot(plan: Plan) -> bool:
     if not all([kernel.may_reorder(r) and r.src[0].op is Ops.CONST for r in kernel.outputs]):
         return False
     choices = list(all_choices(plan, product, group))
+    along = cycles_along(plan, product, group)
+    if along is not None and all([along < c.cycles for c in choices]):
+        run_along(plan, product, group, along)
+        return True
     if not choices:
         return False
     best = min(choices, key=lambda c: c.cycles)
@@ -93,6 +99,58 @@ def choose_dot(plan: Plan) -> bool:
     )
     apply_choice(plan, best, product, group)
     return True
+
+
+def tile_along(plan: Plan, product: Product) -> list[tuple[UOp, int]]:
+    """Axes and numbers of results at once, where SIMD lanes run along the reduction.
+
+    What the larger operand is loaded for comes first; then as many as wait for one another.
+    """
+    _, large = sorted(product.factors, key=lambda f: iterations(list(f.strides)))
+    again = [r for r in plan.kernel.outputs if r not in large.strides]
+    own = [r for r in plan.kernel.outputs if r in large.strides]
+    tile: list[tuple[UOp, int]] = []
+    for axes in (again, own):
+        r = max(axes, key=size_of, default=None)
+        wanted = UNDER_WAY // prod([n for _, n in tile])
+        if r is not None and min(size_of(r), wanted) > 1:
+            tile.append((r, min(size_of(r), wanted)))
+    return tile
+
+
+def cycles_along(plan: Plan, product: Product, group: int) -> float | None:
+    """Cycles with SIMD lanes along the reduction, None where these cannot be."""
+    if not may_run_along(product, group):
+        return None
+    tile = tile_along(plan, product)
+    results = prod([n for _, n in tile])
+    steps = ceildiv(product.steps, group * plan.target.lanes(WORD_NBYTES))
+    cycle = max(max(results, UNDER_WAY) / ARITHMETIC, (results + 1) / LOADS)
+    tiles = iterations(plan.kernel.outputs) / results
+    return tiles * (steps * cycle + results * HORIZONTAL + BEGUN)
+
+
+def run_along(plan: Plan, product: Product, group: int, cycles: float) -> None:
+    """The Opts for SIMD lanes along the reduction."""
+    kernel, threads = plan.kernel, plan.target.threads
+    kernel.notes.append(
+        Note("SIMD lanes along the words of both operands, cycles", "yes", (("", cycles),))
+    )
+    ids = [r.arg.id for r in kernel.outputs]
+    for r, n in tile_along(plan, product):
+        op = OptOps.OVERLAP if size_of(r) % n else OptOps.UPCAST
+        kernel.apply(Opt(op, axis_number(kernel, r), n))
+    kernel.apply(Opt(OptOps.DOT, 0, group))
+    loops = [r for r in kernel.outputs if r.arg.id in ids and not r.arg.kind.is_lane]
+    longest = max(loops, key=size_of, default=None)
+    if (
+        threads > 1
+        and cycles >= THREAD_CYCLES
+        and longest is not None
+        and size_of(longest) >= threads
+    ):
+        kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, longest)))
+    plan.refresh()
 
 
 def all_choices(plan: Plan, product: Product, group: int) -> Iterator[Choice]:
