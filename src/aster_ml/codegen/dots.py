@@ -127,7 +127,7 @@ def cycles_along(plan: Plan, product: Product, group: int) -> float | None:
     steps = ceildiv(product.steps, group * plan.target.lanes(WORD_NBYTES))
     cycle = max(max(results, UNDER_WAY) / ARITHMETIC, (results + 1) / LOADS)
     tiles = iterations(plan.kernel.outputs) / results
-    return tiles * (steps * cycle + results * HORIZONTAL + BEGUN)
+    return float(tiles * (steps * cycle + results * HORIZONTAL + BEGUN))
 
 
 def run_along(plan: Plan, product: Product, group: int, cycles: float) -> None:
@@ -224,7 +224,7 @@ def priced(
     side_by_side = all([a.stride(lane) == 1 for a in plan.accesses if a.is_store])
     stored = results * (STORED if side_by_side else STORED_APART)
     cycles = tiles * (steps * cycle + stored + BEGUN)
-    filled: float = ceildiv(values, vectors) * vectors * steps * max(rounds, 1)
+    filled: float = ceildiv(values, vectors) * vectors * steps * max(rounds, 1) * others
     near = wide_access.strides[lane] == 1
     if size_of(row) == tile and may_read_once(
         wide_access.node, near, group, product.reduce, target
@@ -232,7 +232,7 @@ def priced(
         filled *= READ_ONCE
     cycles += filled * fill_cost(wide_access, lane, product.axis, group, NEIGHBOURS)
     if block:
-        filled = ceildiv(size_of(row) * steps, width)
+        filled = ceildiv(size_of(row) * steps, width) * others
         # As many rows are loaded side by side as a tile has.
         part = NEIGHBOURS * width / tile * tile.bit_count()
         cycles += filled * fill_cost(narrow_access, row, product.axis, group, part)
