@@ -14,6 +14,7 @@ from aster_ml.codegen.kernel import Access, Kernel, Note, can_overlap, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes
 from aster_ml.codegen.prices import (
+    HORIZONTAL,
     THREAD_CYCLES,
     Plan,
     axis_number,
@@ -26,9 +27,10 @@ from aster_ml.codegen.words import (
     find_product,
     group_of,
     may_read_once,
+    may_run_along,
     needs_panel,
 )
-from aster_ml.helpers import ceildiv
+from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -80,6 +82,10 @@ def choose_dot(plan: Plan) -> bool:
     if not all([kernel.may_reorder(r) and r.src[0].op is Ops.CONST for r in kernel.outputs]):
         return False
     choices = list(all_choices(plan, product, group))
+    along = cycles_along(plan, product, group)
+    if along is not None and all([along < c.cycles for c in choices]):
+        run_along(plan, product, group, along)
+        return True
     if not choices:
         return False
     best = min(choices, key=lambda c: c.cycles)
@@ -93,6 +99,58 @@ def choose_dot(plan: Plan) -> bool:
     )
     apply_choice(plan, best, product, group)
     return True
+
+
+def tile_along(plan: Plan, product: Product) -> list[tuple[UOp, int]]:
+    """Axes and numbers of results at once, where SIMD lanes run along the reduction.
+
+    What the larger operand is loaded for comes first; then as many as wait for one another.
+    """
+    _, large = sorted(product.factors, key=lambda f: iterations(list(f.strides)))
+    again = [r for r in plan.kernel.outputs if r not in large.strides]
+    own = [r for r in plan.kernel.outputs if r in large.strides]
+    tile: list[tuple[UOp, int]] = []
+    for axes in (again, own):
+        r = max(axes, key=size_of, default=None)
+        wanted = UNDER_WAY // prod([n for _, n in tile])
+        if r is not None and min(size_of(r), wanted) > 1:
+            tile.append((r, min(size_of(r), wanted)))
+    return tile
+
+
+def cycles_along(plan: Plan, product: Product, group: int) -> float | None:
+    """Cycles with SIMD lanes along the reduction, None where these cannot be."""
+    if not may_run_along(product, group):
+        return None
+    tile = tile_along(plan, product)
+    results = prod([n for _, n in tile])
+    steps = ceildiv(product.steps, group * plan.target.lanes(WORD_NBYTES))
+    cycle = max(max(results, UNDER_WAY) / ARITHMETIC, (results + 1) / LOADS)
+    tiles = iterations(plan.kernel.outputs) / results
+    return float(tiles * (steps * cycle + results * HORIZONTAL + BEGUN))
+
+
+def run_along(plan: Plan, product: Product, group: int, cycles: float) -> None:
+    """The Opts for SIMD lanes along the reduction."""
+    kernel, threads = plan.kernel, plan.target.threads
+    kernel.notes.append(
+        Note("SIMD lanes along the words of both operands, cycles", "yes", (("", cycles),))
+    )
+    ids = [r.arg.id for r in kernel.outputs]
+    for r, n in tile_along(plan, product):
+        op = OptOps.OVERLAP if size_of(r) % n else OptOps.UPCAST
+        kernel.apply(Opt(op, axis_number(kernel, r), n))
+    kernel.apply(Opt(OptOps.DOT, 0, group))
+    loops = [r for r in kernel.outputs if r.arg.id in ids and not r.arg.kind.is_lane]
+    longest = max(loops, key=size_of, default=None)
+    if (
+        threads > 1
+        and cycles >= THREAD_CYCLES
+        and longest is not None
+        and size_of(longest) >= threads
+    ):
+        kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, longest)))
+    plan.refresh()
 
 
 def all_choices(plan: Plan, product: Product, group: int) -> Iterator[Choice]:
@@ -144,7 +202,7 @@ def priced(
     steps = ceildiv(product.steps, group)
     block = rounds = 0
     room = max_nbytes(target) - steps * vectors * width * WORD_NBYTES
-    if needs_panel(narrow_access, product.axis, group):
+    if needs_panel(narrow_access, product, group):
         fitting = room // (steps * WORD_NBYTES) // tile * tile
         if fitting < tile:
             return None
@@ -166,7 +224,7 @@ def priced(
     side_by_side = all([a.stride(lane) == 1 for a in plan.accesses if a.is_store])
     stored = results * (STORED if side_by_side else STORED_APART)
     cycles = tiles * (steps * cycle + stored + BEGUN)
-    filled: float = ceildiv(values, vectors) * vectors * steps * max(rounds, 1)
+    filled: float = ceildiv(values, vectors) * vectors * steps * max(rounds, 1) * others
     near = wide_access.strides[lane] == 1
     if size_of(row) == tile and may_read_once(
         wide_access.node, near, group, product.reduce, target
@@ -174,7 +232,7 @@ def priced(
         filled *= READ_ONCE
     cycles += filled * fill_cost(wide_access, lane, product.axis, group, NEIGHBOURS)
     if block:
-        filled = ceildiv(size_of(row) * steps, width)
+        filled = ceildiv(size_of(row) * steps, width) * others
         # As many rows are loaded side by side as a tile has.
         part = NEIGHBOURS * width / tile * tile.bit_count()
         cycles += filled * fill_cost(narrow_access, row, product.axis, group, part)
@@ -245,11 +303,11 @@ def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | No
         sizes.pop(choice.lanes.arg.id, None)
     even = [i for i, n in sizes.items() if ceildiv(n, threads) * threads <= UNEVEN_SHARES * n]
     if even:
-        return even[0]
+        return int(even[0])
     if size_of(choice.rows) >= 2 * threads * choice.tile:
         return int(choice.rows.arg.id)
     steps_of, longest = max([(n, i) for i, n in sizes.items()], default=(0, -1))
-    return longest if steps_of >= threads else None
+    return int(longest) if steps_of >= threads else None
 
 
 def tile_rows(kernel: Kernel, number: int, length: int) -> int:

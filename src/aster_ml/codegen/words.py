@@ -28,12 +28,14 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ReduceArg, ScratchArg
 
 WORD_NBYTES = 4
+# Fewest words for which there is a SIMD value.
+LEAST_LANES = 4
 # Narrow dtypes that words are made of, and the integers that have their bits.
 BITS = {dtypes.int8: dtypes.uint8, dtypes.bfloat16: dtypes.uint16}
 
 
 class Product(NamedTuple):
-    """A sum of products of narrow operands: the REDUCE, its axis, and both loads."""
+    """A sum of products with a narrow operand, or two: the REDUCE, its axis, and both loads."""
 
     reduce: UOp
     axis: UOp
@@ -65,11 +67,14 @@ def find_product(kernel: Kernel) -> Product | None:
         return None
     if value.dtype not in (dtypes.int32, dtypes.float32) or value.src[0] is value.src[1]:
         return None
-    if not all([is_widened(s) for s in value.src]):
+    if not any([is_widened(s) for s in value.src]):
+        return None
+    loads = [s.src[0] if is_widened(s) else s for s in value.src]
+    if not all([u.op is Ops.LOAD for u in loads]):
         return None
     found = {a.node: a for a in kernel.accesses()}
     written = {store.src[0].src[0] for store in kernel.stores}
-    factors = [found[s.src[0]] for s in value.src]
+    factors = [found[u] for u in loads]
     if not all([fits(f, axis, written) for f in factors]):
         return None
     return Product(reduce, axis, (factors[0], factors[1]))
@@ -110,9 +115,11 @@ def group_of(narrow: DType | None, target: Target) -> int:
     return words_of(narrow) if narrow is not None and narrow.name in target.dot_dtypes else 1
 
 
-def needs_panel(f: Access, axis: UOp, group: int) -> bool:
+def needs_panel(f: Access, product: Product, group: int) -> bool:
     """Whether the operand without SIMD lanes cannot be read where it lies."""
-    return group == 1 or f.strides[axis] != 1
+    if group == 1:
+        return f.node.dtype is not product.reduce.dtype
+    return f.strides[product.axis] != 1
 
 
 def pack_words(kernel: Kernel, target: Target) -> bool:
@@ -122,6 +129,8 @@ def pack_words(kernel: Kernel, target: Target) -> bool:
     if product is None or group not in (1, words_of(product.narrow)):
         return False
     wide = [f for f in product.factors if has_vector(f)]
+    if not wide and may_run_along(product, group):
+        return word_lanes(kernel, product, target)
     if len(wide) != 1 or product.steps < group:
         return False
     lanes = wide[0]
@@ -131,7 +140,7 @@ def pack_words(kernel: Kernel, target: Target) -> bool:
     if again or not may_read_once(lanes.node, y.lies_along_lanes, group, product.reduce, target):
         y = Panel(kernel, product, lanes, group, [])
     x: Operand = Operand(kernel, product, rows, group)
-    if needs_panel(rows, product.axis, group):
+    if needs_panel(rows, product, group):
         x = Panel(kernel, product, rows, group, loops_of(kernel, rows, lanes))
     panels = [p for p in (y, x) if isinstance(p, Panel)]
     if sum([p.size for p in panels]) * WORD_NBYTES > max_nbytes(target):
@@ -150,6 +159,65 @@ def may_read_once(load: UOp, near: bool, group: int, reduce: UOp, target: Target
     """
     whole = len(load.src) == 1 or target.vector_bits >= 512
     return near and whole and (group == 1 or reduce.dtype.kind == "float")
+
+
+def may_run_along(product: Product, group: int) -> bool:
+    """Whether the words themselves may be SIMD lanes: both operands have theirs in a row."""
+    near = [f.strides[product.axis] == 1 for f in product.factors]
+    return group > 1 and all(near) and product.steps >= LEAST_LANES * group
+
+
+def word_lanes(kernel: Kernel, product: Product, target: Target) -> bool:
+    """SIMD lanes along the reduction, which are added up at the end, as in a sum.
+
+    What is over from whole SIMD values is another one, which ends with the last step; what it has
+    in common with the one before is masked.
+    """
+    reduce, group, steps = product.reduce, kernel.group, product.steps
+    width = min(target.lanes(WORD_NBYTES), 1 << ((steps // group).bit_length() - 1))
+    if width < LEAST_LANES:
+        return False
+    # The lanes' sum that int8 need is made once, of what has fewer axes.
+    rows, lanes = sorted(product.factors, key=lambda f: -len(f.strides))
+    x, y = (Operand(kernel, product, f, group) for f in (rows, lanes))
+    lane = kernel.new_range(width, AxisType.VECTOR)
+    length, dtype = width * group, reduce.dtype
+    over = steps % length
+
+    def dot(first: UOp, mask: UOp | None, both: bool) -> UOp:
+        """The DOT of the words from `first` on, or of the lanes alone."""
+        at = index_alu(Ops.ADD, first, index_alu(Ops.MUL, lane, UOp.index_const(group)))
+        b = y.made(at, group)
+        a = x.made(at, group) if both else UOp.const(b.dtype, 0)
+        if mask is not None:
+            # Zeros in one of them do, save that an infinity times 0 is not 0.
+            b = b & mask
+            a = a & mask if both and dtype.kind == "float" else a
+        return UOp(Ops.DOT, dtype, (a, b))
+
+    def over_steps(both: bool) -> UOp:
+        """The sum of both, or of the lanes alone, in each lane."""
+        k = kernel.new_range(steps // length, AxisType.REDUCE)
+        value = dot(index_alu(Ops.MUL, k, UOp.index_const(length)), None, both)
+        result = UOp(Ops.REDUCE, dtype, (value, k), ReduceArg(Ops.ADD))
+        if not over:
+            return result
+        known = index_alu(
+            Ops.SUB,
+            UOp.index_const(length - over),
+            index_alu(Ops.MUL, lane, UOp.index_const(group)),
+        )
+        bits = index_alu(Ops.MUL, index_alu(Ops.MAX, known, UOp.index_const(0)), UOp.index_const(8))
+        bits = index_alu(Ops.MUL, bits, UOp.index_const(WORD_NBYTES // group))
+        mask = UOp.const(dtypes.uint32, 0xFFFFFFFF) << bits.cast(dtypes.uint32)
+        return result + dot(UOp.index_const(steps - length), mask, both)
+
+    value = over_steps(True)
+    if dtype.kind != "float":
+        value = value - over_steps(False)
+    value = UOp(Ops.REDUCE, dtype, (value, lane), ReduceArg(Ops.ADD))
+    kernel.sink = substitute(kernel.sink, {reduce: value})
+    return True
 
 
 def loops_of(kernel: Kernel, rows: Access, lanes: Access) -> list[UOp]:

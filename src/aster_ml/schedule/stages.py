@@ -353,9 +353,10 @@ class StagePlanner:
             return False
         if narrow.kind not in ("int", "uint", "float") or self.costs[u] != (1, 1):
             return False
-        idxs = readings[0].idxs
+        idxs, valid = readings[0].idxs, readings[0].valid
         kinds = [i.arg.kind for i in idxs if i.op is Ops.RANGE]
-        return AxisType.REDUCE in kinds and all([i.op in (Ops.RANGE, Ops.CONST) for i in idxs])
+        plain = valid is None and all([i.op in (Ops.RANGE, Ops.CONST) for i in idxs])
+        return plain and AxisType.REDUCE in kinds
 
     def store_because(self, u: UOp, why: str) -> bool:
         """Notes why a value is stored; true."""
