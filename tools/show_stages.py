@@ -19,6 +19,7 @@ from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.schedule.capture import capture
 from aster_ml.schedule.plan import plan
+from aster_ml.schedule.split_reduce import Workers
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -44,7 +45,7 @@ def stages() -> dict[str, str]:
     out = UOp.new_buffer("CPU", 256, dtypes.float32).mop(Ops.RESHAPE, (8, 32))
     # Ids of buffers count up in a process; the printed ones start from 0.
     captured = capture([out.store(value)], [], lambda u: None)
-    schedule, _ = plan(captured.body)
+    schedule, _ = plan(captured.body, lambda device: Workers(TARGET.threads, 1 << 19))
     ast = schedule.steps[0].ast
     assert ast is not None
     kernel = Kernel(ast)

@@ -156,13 +156,17 @@ SPEC = Setting(
     "1 verifies every stage against its specification, and that accesses "
     "stay inside their buffers; 2 every pass of codegen too.",
 )
-THREADS = Setting("THREADS", 0, "Threads of the CPU device; 0 means one a core.", ("codegen",))
+THREADS = Setting(
+    "THREADS", 0, "Threads of the CPU device; 0 means one a core.", ("schedule", "codegen")
+)
 DETERMINISTIC = Setting(
     "DETERMINISTIC",
     0,
     "1 gives results that are equal bit for bit with any number of THREADS; BEAM is not used then.",
-    ("codegen",),
+    ("schedule", "codegen"),
 )
+# With DETERMINISTIC=1 schedules are made for so many threads; fewer or more share the parts out.
+SAME_THREADS = 16
 BEAM = Setting(
     "BEAM",
     0,

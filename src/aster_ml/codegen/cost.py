@@ -7,16 +7,18 @@ costs is said in `prices`, and devices with work-groups are served by `group_opt
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.group_opts import choose_group_opts
-from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_peel, size_of
+from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_nest, can_peel, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
     DECOMPOSED,
     HORIZONTAL,
     MAX_BODY,
+    MAX_WRITTEN_OUT,
     MOST_TWICE,
     MOST_WIDENED,
     THREAD_CYCLES,
@@ -53,8 +55,16 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
-# What is peeled off a reduction leaves a multiple of so many SIMD values.
-PEEL_MULTIPLE = 4
+# What is peeled off a reduction leaves a multiple of so many accumulators, or a few more.
+LEAST_ACCUMULATORS = 6
+# Accumulators side by side: additions of one wait for one another, and two can begin at a time.
+ACCUMULATORS = 8
+# Steps of a sum in its own dtype, half as many where no wider one is left; longer sums are sums of
+# sums.
+NEST_STEPS = 16
+# Rows that a reduction over rows takes at a time, the best first, and how much it may do to each
+# element; what takes long is not done again with each strip.
+ROWS, MAX_ROW_VALUES = (8, 7, 6, 5, 4, 10), 8
 # Longest side of a register tile, and how many axes are tried in pairs.
 MAX_TILE_SIDE = 16
 TILE_CANDIDATES = 4
@@ -77,11 +87,13 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         return
     choose_vector(plan)
     order_for_hoisting(plan)
-    choose_tile(plan)
-    choose_strips(plan)
+    if not choose_rows(plan):
+        choose_tile(plan)
+        choose_strips(plan)
     order_for_panel(plan)
     choose_partials(plan)
     choose_threads(plan)
+    choose_nests(plan)
 
 
 def choose_vector(plan: Plan) -> None:
@@ -189,7 +201,8 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
     """Splits the SIMD lanes off an axis, padding it first where that is worth it."""
     kernel = plan.kernel
     if peels(axis, lanes) and not packs_along(plan, axis, lanes):
-        length = size_of(axis) // (PEEL_MULTIPLE * lanes) * PEEL_MULTIPLE * lanes
+        steps = [n * lanes for n in range(ACCUMULATORS, LEAST_ACCUMULATORS - 1, -1)]
+        length = max([size_of(axis) // n * n for n in steps])
         if length != size_of(axis) and can_peel(kernel, axis):
             kernel.apply(Opt(OptOps.PEEL, reduction_number(kernel, axis), length))
             plan.refresh()
@@ -197,7 +210,11 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
                 next(r for r in kernel.axes if r.arg.id == i)
                 for i in (axis.arg.id, kernel.next_id - 1)
             )
-            apply_vector(plan, rest, lanes)
+            # In SIMD values of the same width, so that both are folded at once.
+            number, padded = axis_number(kernel, rest), ceildiv(size_of(rest), lanes) * lanes
+            if padded != size_of(rest):
+                kernel.apply(Opt(OptOps.PADTO, number, padded))
+            kernel.apply(Opt(OptOps.VECTOR, number, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     early = starts_early(kernel, axis, lanes)
     width, padded = widths(axis, lanes, early)
@@ -227,6 +244,8 @@ def choose_tile(plan: Plan) -> None:
         if any(not r.arg.kind.is_lane for r in u.src[1:]) and set(outputs) <= u.ranges
     ]
     if not main:
+        if kernel.reduces and outer:
+            write_out(plan, [r for r in outputs if r not in outer])
         if outputs and not kernel.reduces:
             if not tile_interleaved(plan, outputs) and not tile_transposed(plan, outputs):
                 widen(plan, outputs[-1])
@@ -305,6 +324,43 @@ def order_for_panel(plan: Plan) -> None:
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]
     set_order(kernel, wanted)
+
+
+def choose_rows(plan: Plan) -> bool:
+    """Reductions over rows of many SIMD values: some rows at a time, their sums in the output.
+
+    So memory is read in runs as long as the rows; a tile would go down a few columns at a time.
+    """
+    kernel = plan.kernel
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    simd = [r for r in kernel.outputs if r.arg.id != plan.vector_id and r.arg.kind.is_lane]
+    if not loops or loops[-1].arg.id != plan.vector_id or not can_block(kernel):
+        return False
+    if len(simd) != 1 or plan.values > MAX_ROW_VALUES:
+        return False
+    (u,), (store,) = kernel.reduces, kernel.stores
+    stepped = [r for r in u.src[1:] if r.src[0].op is Ops.CONST]
+    loads = [a for a in plan.accesses if not a.is_store]
+    if (
+        len(stepped) != 1
+        or len(u.src) != 2
+        or size_of(stepped[0]) < 2 * ROWS[0]
+        or size_of(loops[-1]) <= ACCUMULATORS
+        or any(set(kernel.outputs) - a.strides.keys() or a.stride(simd[0]) != 1 for a in loads)
+        or any(not a.strides.get(stepped[0]) for a in loads)
+        or any(x.op in DECOMPOSED for x in toposort(store.src[1], enter=lambda n: n is not u))
+    ):
+        return False
+    results = iterations(loops[-1:]) * size_of(simd[0]) * u.dtype.itemsize
+    if results > plan.target.cache_bytes[1] // 2:
+        return False
+    even = [n for n in ROWS if size_of(stepped[0]) % n == 0]
+    number = reduction_number(kernel, stepped[0])
+    kernel.apply(Opt(OptOps.BLOCK, number, even[0] if even else ROWS[0]))
+    if even:
+        kernel.apply(Opt(OptOps.UNROLL, number, even[0]))
+    plan.refresh()
+    return True
 
 
 def set_order(kernel: Kernel, wanted: list[UOp]) -> None:
@@ -414,6 +470,25 @@ def hoist_axes(kernel: Kernel) -> set[UOp]:
     return result
 
 
+def write_out(plan: Plan, inner: list[UOp]) -> None:
+    """A short loop that no reduction depends on becomes lanes: of short rows, what is masked is
+    then known beforehand.
+    """
+    kernel = plan.kernel
+    if not inner or inner[-1].src[0].op is not Ops.CONST or size_of(inner[-1]) > MAX_WRITTEN_OUT:
+        return
+    stop = frozenset({Ops.REDUCE, Ops.STAGE})
+    if sum(work_of(store.src[1], stop) for store in kernel.stores) * size_of(inner[-1]) <= MAX_BODY:
+        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, inner[-1]), size_of(inner[-1])))
+        plan.refresh()
+
+
+def work_of(value: UOp, stop: frozenset[Ops] = frozenset({Ops.STAGE})) -> int:
+    """Operations and loads that a value takes, those below some nodes aside."""
+    nodes = toposort(value, enter=lambda u: u.op not in stop)
+    return sum(1 for u in nodes if u.op in ELEMENTWISE or u.op is Ops.LOAD)
+
+
 def widen(plan: Plan, axis: UOp) -> None:
     """Several SIMD values an iteration."""
     size = size_of(axis)
@@ -435,9 +510,7 @@ def widen(plan: Plan, axis: UOp) -> None:
 def choose_partials(plan: Plan) -> None:
     """More accumulators side by side where one or two would wait for their own last addition."""
     kernel = plan.kernel
-    for u in list(kernel.reduces):
-        if u not in kernel.reduces:
-            continue
+    for u in each_reduction(kernel):
         lanes = prod(
             [
                 size_of(r)
@@ -446,17 +519,62 @@ def choose_partials(plan: Plan) -> None:
             ]
         )
         loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
-        nodes = sum(1 for x in toposort(u.src[0]) if x.op in ELEMENTWISE or x.op is Ops.LOAD)
+        nodes = work_of(u.src[0])
         if lanes >= 4 or not loops or nodes > 40:
             continue
         axis = max(loops, key=size_of)
         if axis.src[0].op is not Ops.CONST:
             continue
-        for n in (8, 6, 4, 3, 2):
-            if lanes * n <= 8 and size_of(axis) % n == 0:
+        for n in range(ACCUMULATORS // lanes, 1, -1):
+            if size_of(axis) % n == 0:
                 kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), n))
                 plan.refresh()
                 break
+
+
+def each_reduction(kernel: Kernel) -> Iterator[UOp]:
+    """The reductions one after the other, as they are by then."""
+    for first in [u.src[1].arg.id for u in kernel.reduces if len(u.src) > 1]:
+        yield from [u for u in kernel.reduces if first in [r.arg.id for r in u.src[1:]]][:1]
+
+
+def choose_nests(plan: Plan) -> None:
+    """Sums of sums where one sum would add up too many terms one after the other.
+
+    Without that, errors of long sums grow as their square root; NumPy's do as the logarithm.
+    """
+    kernel = plan.kernel
+    if not plan.target.has_dtype("float64"):
+        return
+    for lane in [r for u in kernel.reduces for r in u.src[1:] if r.arg.kind is AxisType.VECTOR]:
+        while nest(kernel, lane):
+            plan.refresh()
+
+
+def nest(kernel: Kernel, lane: UOp) -> bool:
+    """Makes a sum of sums of the reduction with this SIMD lane, if it has too many steps."""
+    u = next((u for u in kernel.reduces if lane in u.src[1:]), None)
+    if u is None or not {r for r in u.src[0].ranges if r.arg.kind.is_lane} <= set(u.src[1:]):
+        return False
+    loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
+    exact = u.dtype is dtypes.float64 and any(x.op is Ops.CAST for x in u.src[:1])
+    most = NEST_STEPS if u.dtype is dtypes.float32 else NEST_STEPS // 2
+    if exact or iterations(loops) <= most:
+        return False
+    within = 1
+    while loops and within * size_of(loops[-1]) <= most:
+        axis = loops.pop()
+        within *= size_of(axis)
+    length = size_of(axis) if within > 1 else 0
+    if 2 * within <= most:
+        axis = loops[-1]
+        wanted = most // within
+        even = [d for d in divisors(size_of(axis)) if wanted // 2 <= d <= wanted]
+        length = even[-1] if even else wanted
+    if not can_nest(kernel, axis):
+        return False
+    kernel.apply(Opt(OptOps.NEST, reduction_number(kernel, axis), length))
+    return True
 
 
 def choose_threads(plan: Plan) -> None:

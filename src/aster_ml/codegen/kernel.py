@@ -170,6 +170,8 @@ class Kernel:
             self.group = opt.arg
         elif opt.op is OptOps.PEEL:
             self.peel(axis, opt.arg)
+        elif opt.op is OptOps.NEST:
+            self.nest(axis, opt.arg)
         else:
             if opt.op is OptOps.STAGE:
                 self.staged = self.next_id
@@ -251,6 +253,43 @@ class Kernel:
         tail = UOp(Ops.REDUCE, old.dtype, (value, *closed), old.arg)
         self.sink = substitute(self.sink, {old: main.alu(old.arg.op, tail)})
 
+    def nest(self, axis: UOp, length: int) -> None:
+        """A sum of sums: over `length` steps of the axis at a time, and over these sums.
+
+        Rounding errors grow with the number of additions one after the other: the inner sums are
+        short, and the outer ones lose nothing, having twice the bits. Loops within the axis and
+        lanes that are no SIMD lanes belong to the inner sums, all else to the outer ones.
+        """
+        old = next((u for u in self.reduces if axis in u.src[1:]), None)
+        size = size_of(axis)
+        if old is None or not can_nest(self, axis) or not 0 < length <= size:
+            raise KernelOptError(f"nest: {length} steps of the axis of {axis.src[0]!r}")
+        closed = list(old.src[1:])
+        place = closed.index(axis)
+        within = [r for r in closed[place + 1 :] if not r.arg.kind.is_lane]
+        outer = [r for r in closed[:place] if not r.arg.kind.is_lane]
+        inner: UOp = axis
+        value = old.src[0]
+        if length < size:
+            far = self.new_range(ceildiv(size, length), AxisType.REDUCE)
+            start = index_alu(Ops.MUL, far, UOp.index_const(length))
+            inner = self.new_range(steps_left(start, length, size), AxisType.REDUCE)
+            step = {axis: index_alu(Ops.ADD, start, inner)}
+            # Loops within may run to what is left of this axis.
+            sized = [r for r in toposort(value) if r.op is Ops.RANGE and axis in toposort(r.src[0])]
+            fresh = {
+                r: r.replace(src=(simplify_around(substitute(r.src[0], step)),)) for r in sized
+            }
+            value = substitute(value, {**step, **fresh})
+            outer.append(far)
+        lanes = [r for r in closed if r.arg.kind.is_lane]
+        simd = [r for r in lanes if r.arg.kind is AxisType.VECTOR]
+        side_by_side = [r for r in lanes if r.arg.kind is not AxisType.VECTOR]
+        part = UOp(Ops.REDUCE, old.dtype, (value, inner, *within, *side_by_side), old.arg)
+        wide = part if old.dtype is dtypes.float64 else part.cast(dtypes.float64)
+        total = UOp(Ops.REDUCE, wide.dtype, (wide, *outer, *simd), old.arg)
+        self.sink = substitute(self.sink, {old: total.cast(old.dtype)})
+
     def overlap(self, axis: UOp, lanes: int, kind: AxisType) -> None:
         """`axis` -> `min(outer * lanes, size - lanes) + inner`, `inner` a part of an output axis.
 
@@ -331,32 +370,37 @@ class Kernel:
         """`length` steps of a reduction at a time; between strips its sums lie in the output.
 
         The strips are the outermost output axis: what they load is used by all outputs while it is
-        in the cache. What follows the reduction is stored with the last strip.
+        in the cache. Where all is loaded but once, they stand within all outputs but the last.
+        What follows the reduction is stored with the last strip.
         """
         size = size_of(axis)
-        if size % length or not 0 < length < size:
-            raise KernelOptError(f"block: strips of {length} do not share out {size} steps")
+        if not 0 < length < size:
+            raise KernelOptError(f"block: strips of {length} of {size} steps")
         if not can_block(self):
             raise KernelOptError("block: one store of one sum in the sum's own dtype is wanted")
         (store,), (old,) = self.stores, self.reduces
-        strip = self.new_range(size // length, AxisType.LOOP)
-        inner = self.new_range(length, AxisType.REDUCE)
-        step = index_alu(Ops.ADD, index_alu(Ops.MUL, strip, UOp.index_const(length)), inner)
-        summed = substitute(old.src[0], {axis: step})
+        strip = self.new_range(ceildiv(size, length), AxisType.LOOP)
+        start = index_alu(Ops.MUL, strip, UOp.index_const(length))
+        inner = self.new_range(steps_left(start, length, size), AxisType.REDUCE)
+        summed = substitute(old.src[0], {axis: index_alu(Ops.ADD, start, inner)})
         closed = [inner if r is axis else r for r in old.src[1:]]
         strip_sum = UOp(Ops.REDUCE, old.dtype, (summed, *closed), old.arg)
         # A masked load gives zero: the sums before the first strip.
-        gate = self.both(UOp.index_const(0) < strip, *store.src[2:])
-        before = UOp(Ops.LOAD, old.dtype, (store.src[0], gate))
-        total = before.alu(Ops.ADD, strip_sum)
+        again = UOp.index_const(0) < strip
+        before = UOp(Ops.LOAD, old.dtype, (store.src[0], self.both(again, *store.src[2:])))
+        if old.arg.op is not Ops.ADD:
+            before = again.where(before, UOp.const(old.dtype, identity(old.arg.op, old.dtype)))
+        total = before.alu(old.arg.op, strip_sum)
         value = total
         if store.src[1] is not old:
-            last = strip.alu(Ops.CMPEQ, UOp.index_const(size // length - 1))
+            last = strip.alu(Ops.CMPEQ, UOp.index_const(ceildiv(size, length) - 1))
             value = last.where(substitute(store.src[1], {old: total}), total)
         end = UOp(store.op, store.dtype, (store.src[0], value, *store.src[2:]), store.arg)
         self.strips = strip.arg.id
-        self.outputs.insert(0, strip)
-        self.sink = self.sink.replace(src=(end.end(strip, *self.outputs[1:]),))
+        loops = [r for r in self.outputs if not r.arg.kind.is_lane]
+        once = all(set(loops) <= a.strides.keys() for a in self.accesses())
+        self.outputs.insert(self.outputs.index(loops[-1]) if once and loops else 0, strip)
+        self.sink = self.sink.replace(src=(end.end(*self.outputs),))
 
     def both(self, a: UOp, b: UOp | None = None) -> UOp:
         """The conjunction."""
@@ -397,6 +441,17 @@ def can_peel(kernel: Kernel, axis: UOp) -> bool:
     return len(mine) == 1 and not any(axis in u.ranges for u in kernel.reduces if u is not mine[0])
 
 
+def can_nest(kernel: Kernel, axis: UOp) -> bool:
+    """Whether the sum over an axis may become a sum of sums: of floats, each step on its own."""
+    mine = [u for u in kernel.reduces if axis in u.src[1:]]
+    if axis.src[0].op is not Ops.CONST or len(mine) != 1 or mine[0].arg.op is not Ops.ADD:
+        return False
+    within = toposort(mine[0])
+    return mine[0].dtype in (dtypes.float32, dtypes.float64) and not any(
+        axis in u.ranges for u in kernel.reduces if u not in within
+    )
+
+
 def can_overlap(kernel: Kernel) -> bool:
     """Whether the same element may be computed and stored twice."""
     return not stores_over_reads(kernel)
@@ -417,11 +472,21 @@ def can_block(kernel: Kernel) -> bool:
         return False
     (store,), (reduce,) = kernel.stores, kernel.reduces
     return (
-        reduce.arg.op is Ops.ADD
+        reduce.arg.op in (Ops.ADD, Ops.MAX)
         and reduce.dtype is store.src[1].dtype
         and not stores_over_reads(kernel)
         and set(kernel.outputs) <= reduce.ranges
     )
+
+
+def steps_left(start: UOp, length: int, size: int) -> UOp:
+    """`length` steps from `start`, or as many as are left of an axis that it does not divide."""
+    whole = UOp.index_const(length)
+    if size % length == 0:
+        return whole
+    over = index_alu(Ops.SUB, index_alu(Ops.ADD, start, whole), UOp.index_const(size))
+    # In simplest form, as indices will be: an axis has to stay one node.
+    return simplify_around(index_alu(Ops.SUB, whole, index_alu(Ops.MAX, over, UOp.index_const(0))))
 
 
 def stores_over_reads(kernel: Kernel) -> list[UOp]:

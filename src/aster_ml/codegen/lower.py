@@ -11,6 +11,7 @@ from dataclasses import replace
 from aster_ml.codegen.blocks import build_blocks
 from aster_ml.codegen.cost import choose_opts
 from aster_ml.codegen.decompose import decompose
+from aster_ml.codegen.folds import fold_together
 from aster_ml.codegen.in_order import lower_in_order
 from aster_ml.codegen.indices import lower_index_dtype, split_lanes
 from aster_ml.codegen.kernel import (
@@ -23,8 +24,9 @@ from aster_ml.codegen.kernel import (
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
+from aster_ml.codegen.rows import fill_rows, keep_rows
 from aster_ml.codegen.words import find_product, pack_words, words_of
-from aster_ml.config import DETERMINISTIC, NOOPT, SPEC
+from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS, SPEC
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
@@ -65,6 +67,8 @@ def schedule_kernel(
     # First, because every choice below is better on fewer, longer axes.
     split_divided_axes(kernel)
     merge_axes(kernel)
+    if target.language in ("llvm", "c"):
+        keep_rows(kernel, target)
     if opts is None:
         if DETERMINISTIC:
             # The same choices whatever the number of threads, so the same order of additions.
@@ -75,10 +79,6 @@ def schedule_kernel(
             check_opt(kernel, opt, target)
             kernel.apply(as_simd(kernel, opt, opts) if by_hand else opt)
     return kernel
-
-
-# With DETERMINISTIC=1 schedules are made for so many threads; fewer or more share the parts out.
-SAME_THREADS = 16
 
 
 def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
@@ -140,6 +140,11 @@ def lower(
         # For the same reason.
         pack_panels(kernel, target)
         clock("codegen.pack_panels", kernel.sink)
+    if target.language in ("llvm", "c"):
+        fill_rows(kernel, target)
+        clock("codegen.fill_rows", kernel.sink)
+        kernel.sink = fold_together(kernel.sink)
+        clock("codegen.fold_together", kernel.sink)
     # Splitting axes leaves sums of products in the indices.
     sink = simplify_indices(kernel.sink)
     clock("codegen.simplify_indices", sink)

@@ -29,6 +29,7 @@ class OptOps(Enum):
     PADTO = "PADTO"  # the axis grows to a multiple; what is beyond its end is masked
     SWAP = "SWAP"  # two output axes change places
     PEEL = "PEEL"  # so many steps of a reduction on their own, and the rest on its own
+    NEST = "NEST"  # so many steps of a sum at a time, and these sums in a wider dtype
     BLOCK = "BLOCK"  # strips of a reduction run outside of the outputs, which add up in memory
     TILE = "TILE"  # a loop of so many steps inside, which need not divide: the last ones run twice
     DOT = (
@@ -47,6 +48,7 @@ OF_REDUCTIONS = frozenset(
         OptOps.BLOCK,
         OptOps.PEEL,
         OptOps.DOT,
+        OptOps.NEST,
     }
 )
 

@@ -66,6 +66,8 @@ MOST_TWICE = 1.06
 MOST_WIDENED = 24
 # Nodes that an op becomes where the target lacks it.
 DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110}
+# Steps of a short loop that are written out.
+MAX_WRITTEN_OUT = 8
 # Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
 MAX_BODY = 512
 
@@ -233,6 +235,8 @@ def starts_early(kernel: Kernel, axis: UOp | None, lanes: int) -> bool:
         and size_of(axis) > lanes
         and can_overlap(kernel)
         and not any(axis in u.ranges for u in kernel.reduces)
+        # Short rows are written out, so that masks are known beforehand.
+        and not (kernel.reduces and size_of(axis) <= MAX_WRITTEN_OUT * lanes)
     )
 
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from aster_ml.config import DEBUG, debug_shown
-from aster_ml.device import Buffer
+from aster_ml.config import DEBUG, DETERMINISTIC, SAME_THREADS, debug_shown
+from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import TOTALS
@@ -23,6 +23,7 @@ from aster_ml.schedule.effects import Effects
 from aster_ml.schedule.fold import number_like
 from aster_ml.schedule.plan import plan
 from aster_ml.schedule.split import Schedule
+from aster_ml.schedule.split_reduce import Workers
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
@@ -214,6 +215,18 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
     return [u for u in lazy if needs[u]]
 
 
+# Work-groups share a kernel: so many, from so few elements on; threads wake up for more.
+WORK_GROUPS, MIN_GROUP_LENGTH, MIN_THREAD_LENGTH = 256, 1 << 15, 1 << 19
+
+
+def workers_of(device: str) -> Workers:
+    """How many share a kernel of a device: threads or work-groups."""
+    target = Device[device].target
+    if target.has_local:
+        return Workers(WORK_GROUPS, MIN_GROUP_LENGTH)
+    return Workers(SAME_THREADS if DETERMINISTIC else target.threads, MIN_THREAD_LENGTH)
+
+
 def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     """The schedule of what these nodes need, or None when all are memory already."""
     if PENDING:
@@ -235,7 +248,7 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
         # They may have effects of their own, which others wait for.
         asked += late
         captured = capture(request.fresh, request.assigns, storage.stand_in)
-    schedule, hit = plan(captured.body)
+    schedule, hit = plan(captured.body, workers_of)
     if schedule.numbers:
         request.note_numbers(captured.buffers, schedule.numbers)
     TOTALS.schedule_s += time.perf_counter() - start

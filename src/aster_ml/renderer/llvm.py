@@ -16,6 +16,7 @@ from aster_ml.renderer.cell import Address, Cell, Value
 from aster_ml.renderer.llvm_rules import (
     LLVM_RULES,
     add_dot,
+    is_x86,
     literal,
     llvm_type,
     mangle,
@@ -256,6 +257,8 @@ class LLVMWriter(KernelWriter):
 
     def horizontal(self, op: Ops, value: str, dtype: DType, n: int) -> str:
         """LLVM's reductions; sums and products may take any order."""
+        if op is Ops.MAX and dtype in (dtypes.float32, dtypes.float64) and is_x86(self.target):
+            return self.horizontal_max(value, dtype, n)
         names = HORIZONTAL[op]
         name = names.get(dtype.kind, names.get("int", ""))
         kind, vector = llvm_type(dtype, 1), llvm_type(dtype, n)
@@ -265,6 +268,38 @@ class LLVMWriter(KernelWriter):
         start = literal(-0.0 if name == "fadd" else 1.0, dtype, 1)
         self.declarations[f"declare {kind} @{full}({kind}, {vector})"] = None
         return self.emit(f"call reassoc {kind} @{full}({kind} {start}, {vector} {value})")
+
+    def horizontal_max(self, value: str, dtype: DType, n: int) -> str:
+        """The largest element as integers in the order of the floats, NaN above all of them.
+
+        Of a negative number all bits but the sign are turned around, and turned back at the end.
+        """
+        bits = dtypes.int32 if dtype is dtypes.float32 else dtypes.int64
+        vector, low = llvm_type(dtype, n), literal(dtypes.max(bits), bits, n)
+        raw = self.emit(f"bitcast {vector} {value} to {llvm_type(bits, n)}")
+        isnan = self.emit(f"fcmp uno {vector} {value}, {value}")
+        key = f"{llvm_type(bits, n)} {self.turn_negative(raw, bits, n)}"
+        kinds = f"{llvm_type(dtypes.bool, n)} {isnan}, {llvm_type(bits, n)} {low}, {key}"
+        value = self.emit(f"select {kinds}")
+        rule = self.rules[Ops.MAX]
+        while n > 4:
+            n //= 2
+            halves = [self.part(value, bits, 2 * n, first, n) for first in (0, n)]
+            value = rule(self, bits, n, halves, None)
+        for step in (2, 1) if n == 4 else (1,):
+            order = [(i + step) % n for i in range(n)]
+            turned = self.shuffle(value, "poison", bits, order)
+            value = rule(self, bits, n, [value, turned], None)
+        back = self.turn_negative(value, bits, n)
+        found = self.emit(f"bitcast {llvm_type(bits, n)} {back} to {llvm_type(dtype, n)}")
+        return self.extract(found, dtype, n, 0)
+
+    def turn_negative(self, value: str, bits: DType, n: int) -> str:
+        """The bits of negative numbers inverted, save the sign."""
+        kind = llvm_type(bits, n)
+        signs = self.emit(f"ashr {kind} {value}, {literal(bits.bits - 1, bits, n)}")
+        mask = self.emit(f"and {kind} {signs}, {literal(dtypes.max(bits), bits, n)}")
+        return self.emit(f"xor {kind} {value}, {mask}")
 
     # memory
 

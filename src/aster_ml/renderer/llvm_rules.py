@@ -188,6 +188,9 @@ def write_max(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
                 return str(w.call(kind, f"llvm.fabs.{suffix}", f"{kind} {x[1 - i]}", kind))
     width = n * dtype.bits
     if width not in RANGE_WIDTHS or dtype.bits < 32 or not has_range(w.target):
+        known = u is not None and any(s.op is Ops.CONST for s in u.src)
+        if n > 1 and dtype.bits >= 32 and is_x86(w.target) and not known:
+            return max_of_both_orders(w, dtype, n, x)
         args = f"{kind} {x[0]}, {kind} {x[1]}"
         return str(w.call(kind, f"llvm.maximum.{suffix}", args, f"{kind}, {kind}"))
     # VRANGE knows +0 above -0, but takes a number before NaN.
@@ -200,6 +203,29 @@ def write_max(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     larger = w.call(kind, f"llvm.x86.avx512.mask.range.{form}.{width}", args, kinds)
     unordered = w.emit(f"fcmp uno {kind} {x[0]}, {x[1]}")
     return select(w, dtype, n, unordered, w.emit(f"fadd {kind} {x[0]}, {x[1]}"), larger)
+
+
+def max_of_both_orders(w: Any, dtype: DType, n: int, x: list[str]) -> str:
+    """MAX by x86's own, which gives the second operand where neither is above the other.
+
+    What both orders of operands have in common makes +0 of +0 and -0; ones make NaN. LLVM's
+    sequence has more instructions, each of which waits for the last.
+    """
+    bits = dtypes.uint32 if dtype is dtypes.float32 else dtypes.uint64
+    kind, raw = llvm_type(dtype, n), llvm_type(bits, n)
+    sides = []
+    for a, b in (x, x[::-1]):
+        above = w.emit(f"fcmp ogt {kind} {a}, {b}")
+        sides.append(w.emit(f"bitcast {kind} {select(w, dtype, n, above, a, b)} to {raw}"))
+    common = w.emit(f"and {raw} {sides[0]}, {sides[1]}")
+    unordered = w.emit(f"fcmp uno {kind} {x[0]}, {x[1]}")
+    found = select(w, bits, n, unordered, literal(dtypes.max(bits), bits, n), common)
+    return str(w.emit(f"bitcast {raw} {found} to {kind}"))
+
+
+def is_x86(target: Target) -> bool:
+    """Whether the processor is of that kind, by the first word of its name."""
+    return target.arch.partition("-")[0] in ("x86_64", "i386", "i686", "AMD64")
 
 
 MAX_OF_INTEGERS = binary(int="llvm.smax", uint="llvm.umax", bool="or")

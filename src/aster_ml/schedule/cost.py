@@ -38,6 +38,8 @@ LAUNCH = 2000
 SMALL_WORK = 32768
 # With fewer rows than this, a kernel that works row by row cannot fill the machine.
 MIN_ROWS = 16
+# Elements that kernels may go over column by column, again and again: what a second cache holds.
+MAX_COLUMNS = 1 << 18
 # More than this many different readings of one value are not written out.
 MAX_READINGS = 4
 

@@ -14,7 +14,7 @@ from aster_ml.schedule.fold import fold_numbers
 from aster_ml.schedule.gather import gather_before_storing
 from aster_ml.schedule.merge import merge_drafts
 from aster_ml.schedule.split import HazardError, Schedule, Splitter, order_drafts
-from aster_ml.schedule.split_reduce import split_long_reductions
+from aster_ml.schedule.split_reduce import WorkersOf, split_long_reductions
 from aster_ml.schedule.stages import plan_stages
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -66,13 +66,16 @@ class ScheduleCache:
 CACHE = ScheduleCache()
 
 
-def plan(body: UOp) -> tuple[Schedule, bool]:
-    """The schedule of a body, and whether it was in the cache."""
+def plan(body: UOp, workers: WorkersOf) -> tuple[Schedule, bool]:
+    """The schedule of a body, and whether it was in the cache.
+
+    `workers` says how many share a kernel of a device; it depends on settings alone.
+    """
     settings = stage_key("schedule")
     found = CACHE.get((body, *settings))
     if found is not None:
         return found, True
-    schedule = make_schedule(body)
+    schedule = make_schedule(body, workers)
     CACHE.put(body, settings, schedule)
     return schedule, False
 
@@ -85,13 +88,13 @@ def memory_of(store: UOp) -> int:
     return int(place.arg.slot)
 
 
-def make_schedule(body: UOp) -> Schedule:
+def make_schedule(body: UOp, workers: WorkersOf) -> Schedule:
     """Plans a body from scratch."""
     params = sorted([u for u in toposort(body) if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
     body, numbers = fold_numbers(body)
-    body = split_long_reductions(copy_before_views(gather_before_storing(body)))
+    body = split_long_reductions(copy_before_views(gather_before_storing(body)), workers)
     memory_ops = [u for u in toposort(body) if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
     for _ in range(1 + 2 * len(memory_ops)):
         planner = plan_stages(body)

@@ -1,24 +1,38 @@
 """Long reductions with few results, in two steps, so that every thread has a part.
 
 rewrite: REDUCE(x, axes) -> REDUCE(CONTIGUOUS(REDUCE(x', axes')), axes'')
-when: the result has fewer elements than MIN_ROWS and the reduced axes hold at least MIN_LENGTH
+when: several workers share a kernel, there are not enough results for them, and enough is reduced
 why: a kernel is shared out over its outputs only
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from aster_ml.config import SPLIT_REDUCE
-from aster_ml.helpers import all_int, divisors, prod
+from aster_ml.helpers import all_int, ceildiv, divisors, prod
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-MIN_LENGTH = 1 << 15
+
+class Workers(NamedTuple):
+    """How many share a kernel of a device, and the elements from which on a second kernel pays."""
+
+    number: int
+    least: int
+
+
+WorkersOf = Callable[[str], Workers]
+
+# Results beyond which a kernel can be shared out over them.
 MAX_RESULTS = 32
-PARTS = 256
+# Most parts, and most of them for each worker: more are no better balanced.
+PARTS, PARTS_EACH = 256, 4
 
 
-def split_long_reductions(body: UOp) -> UOp:
+def split_long_reductions(body: UOp, workers: WorkersOf) -> UOp:
     """The body with each long reduction split."""
     if not SPLIT_REDUCE:
         return body
@@ -26,12 +40,12 @@ def split_long_reductions(body: UOp) -> UOp:
     for u in toposort(body):
         src = tuple([new[s] for s in u.src])
         fresh = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
-        new[u] = split_one(fresh) if u.op is Ops.REDUCE else fresh
+        new[u] = split_one(fresh, workers) if u.op is Ops.REDUCE else fresh
     return new[body]
 
 
-def split_one(u: UOp) -> UOp:
-    """One REDUCE, split along its outermost long axis, or as it was."""
+def split_one(u: UOp, workers: WorkersOf) -> UOp:
+    """One REDUCE, split along an axis that has enough parts, an outer one first; or as it was."""
     x = u.src[0]
     shape = x.shape
     if not all_int(shape):
@@ -40,16 +54,34 @@ def split_one(u: UOp) -> UOp:
     # What only repeats is multiplied, not added up.
     long = [a for a in u.arg.axes if x.op is not Ops.EXPAND or x.src[0].shape[a] != 1]
     length = prod([shape[a] for a in long])
-    if not long or kept > MAX_RESULTS or length < MIN_LENGTH or kept * length == 0:
+    if not long or kept > MAX_RESULTS or kept * length == 0 or not isinstance(u.device, str):
         return u
-    axis = max(long, key=lambda a: (min(shape[a], PARTS), -a))
-    fitting = [d for d in divisors(shape[axis]) if d <= PARTS]
-    parts = fitting[-1]
-    if parts < 8:
+    count, least = workers(u.device)
+    rows = prod([s for i, s in enumerate(shape[: long[-1]]) if i not in u.arg.axes])
+    if count < 2 or length < least or rows >= 2 * count:
         return u
+    choices = {a: n for a in long if (n := parts_of(shape[a], count))}
+    if not choices:
+        return u
+    axis = next(iter(choices))
+    parts = choices[axis]
     inner = shape[axis] // parts
     split_shape = (*shape[:axis], parts, inner, *shape[axis + 1 :])
     axes = tuple(sorted([a if a < axis else a + 1 for a in u.arg.axes if a != axis] + [axis + 1]))
     partial = x.mop(Ops.RESHAPE, split_shape).rop(u.arg.op, axes)
     stored = UOp(Ops.CONTIGUOUS, u.dtype, (partial,))
     return stored.rop(u.arg.op, (axis,)).mop(Ops.RESHAPE, u.shape)
+
+
+def parts_of(size: int, workers: int) -> int:
+    """Into how many parts to split an axis: those that leave nobody waiting; 0 if there are none.
+
+    A multiple of the workers leaves nobody, many parts hardly anybody.
+    """
+
+    def waiting(parts: int) -> float:
+        return float(round(ceildiv(parts, workers) * workers / parts, 1))
+
+    fitting = [d for d in divisors(size) if workers <= d <= max(PARTS, workers)]
+    enough = [d for d in fitting if d >= min(PARTS_EACH * workers, PARTS)]
+    return min(fitting, key=lambda d: (waiting(d), d not in enough[:1], d), default=0)

@@ -12,7 +12,7 @@ becomes an expression. Nothing here knows of devices beyond their names.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,6 +76,18 @@ def estimate(size: int | UOp) -> int:
 def volume(ranges: Iterable[UOp]) -> int:
     """Number of iterations of a set of loops."""
     return prod([estimate_range(r) for r in ranges])  # type: ignore[no-any-return]
+
+
+def reach_of_columns(outputs: Sequence[UOp], used: frozenset[UOp]) -> int:
+    """Elements between the first and the last of what loops outside of `used` run over.
+
+    Where the last axis of the outputs is one of `used` these go down columns; else 0.
+    """
+    ranges = [r for r in outputs if r.op is Ops.RANGE]
+    if not ranges or ranges[-1] not in used:
+        return 0
+    first = next((i for i, r in enumerate(ranges) if r not in used), len(ranges))
+    return volume(ranges[first:]) if first < len(ranges) else 0
 
 
 def estimate_range(r: UOp) -> int:
@@ -459,6 +471,8 @@ class StagePlanner:
         rows = volume(used)
         work = max(volume(outputs), estimate(prod(u.src[0].shape)))
         if rows < cost.MIN_ROWS and work > cost.SMALL_WORK:
+            return False
+        if reach_of_columns(stored.ranges, used) > cost.MAX_COLUMNS:
             return False
         stored.outer = used
         return True

@@ -1,0 +1,54 @@
+"""What is left of a reduction at its end: the lanes of SIMD accumulators, folded once.
+
+Receives a kernel's graph whose Opts are applied; returns one. Which lanes there are is not decided
+here.
+
+rewrite: op(REDUCE(a, r, v), REDUCE(b, s, w)) -> REDUCE(op(REDUCE(a, r), REDUCE(b, s)), v)
+when: v and w are SIMD lanes of the same width, and both reductions fold by op; the first may be a
+sum in a wider dtype
+why: a peeled reduction has two ends, and folding lanes takes as long as some steps of its loop; and
+two sums that are rounded and added have one rounding more than a sum
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.kernel import size_of
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops
+
+
+def fold_together(sink: UOp) -> UOp:
+    """The graph with the lanes of each pair of reductions folded at once."""
+    new: dict[UOp, UOp] = {}
+    for u in toposort(sink):
+        src = tuple([new[s] for s in u.src])
+        fresh = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+        found = one_fold(fresh) if u.op in (Ops.ADD, Ops.MAX) else None
+        new[u] = fresh if found is None else found
+    return new[sink]
+
+
+def one_fold(u: UOp) -> UOp | None:
+    """One pair, if it is one."""
+    first, second = u.src
+    total = first.src[0] if first.op is Ops.CAST else first
+    v, w = simd_lane(total, u.op), simd_lane(second, u.op)
+    if v is None or w is None or size_of(v) != size_of(w) or second.dtype is not u.dtype:
+        return None
+    a = without(total, v)
+    b = substitute(without(second, w), {w: v}).cast(total.dtype)
+    return UOp(Ops.REDUCE, total.dtype, (a.alu(u.op, b), v), total.arg).cast(u.dtype)
+
+
+def simd_lane(u: UOp, op: Ops) -> UOp | None:
+    """The SIMD lane that a reduction by `op` folds; None for anything else."""
+    if u.op is not Ops.REDUCE or u.arg.op is not op:
+        return None
+    return next((r for r in u.src[1:] if r.arg.kind is AxisType.VECTOR), None)
+
+
+def without(u: UOp, lane: UOp) -> UOp:
+    """A reduction that leaves one lane to others."""
+    rest = [r for r in u.src[1:] if r is not lane]
+    return UOp(Ops.REDUCE, u.dtype, (u.src[0], *rest), u.arg) if rest else u.src[0]

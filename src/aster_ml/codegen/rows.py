@@ -1,0 +1,148 @@
+"""Values of a row that take long and are read twice, kept in scratch: the terms of a softmax.
+
+Receives a kernel whose neighbouring axes are merged (`keep_rows`), and again when its Opts are
+applied (`fill_rows`); in between, such a value is a STAGE that is read like memory, so schedules
+are chosen for what then remains. Only for targets without work-groups.
+
+rewrite: v(r) in a reduction over r and v(o) in an output axis o of that size
+-> LOAD(INDEX(STAGE(v(s), s), r)) and LOAD(INDEX(STAGE(v(s), s), o))
+when: v has an op that takes long, and a row fits the cache
+why: without that each element is computed twice
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aster_ml.codegen.kernel import Kernel, simplify_indices, size_of
+from aster_ml.codegen.prices import DECOMPOSED
+from aster_ml.helpers import ceildiv, prod
+from aster_ml.target import Target
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import ELEMENTWISE, AxisType, Memory, Ops, ScratchArg, StageArg
+
+# Scratch is stack, and the part of the second cache that it may take.
+MAX_NBYTES, CACHE_PART = 256 << 10, 4
+# SIMD values of a short row that are written out.
+MAX_WRITTEN_OUT = 4
+
+
+def max_nbytes(target: Target) -> int:
+    """The most scratch for a row."""
+    return min(MAX_NBYTES, target.cache_bytes[1] // CACHE_PART)
+
+
+def keep_rows(kernel: Kernel, target: Target) -> None:
+    """Makes STAGEs of the values that are worth it."""
+    if not any(u.op in DECOMPOSED for u in toposort(kernel.sink)):
+        return
+    for u in kernel.reduces:
+        if len(u.src) != 2 or u.src[1].src[0].op is not Ops.CONST:
+            continue
+        r = u.src[1]
+        for o in kernel.outputs:
+            if o.src[0] is r.src[0] and o not in u.ranges and kernel.may_reorder(o):
+                v = shared_value(kernel, u, o)
+                if v is not None and size_of(r) * v.dtype.itemsize <= max_nbytes(target):
+                    keep_row(kernel, v, r, o)
+                    return
+
+
+def shared_value(kernel: Kernel, u: UOp, o: UOp) -> UOp | None:
+    """The largest value in a reduction that takes long and is computed along `o` as well."""
+    r = u.src[1]
+    known = toposort(kernel.sink)
+    for v in reversed(toposort(u.src[0])):
+        if v.op not in ELEMENTWISE or r not in v.ranges or v.ranges - u.ranges != {r}:
+            continue
+        if any(x.op in DECOMPOSED and r in x.ranges for x in toposort(v)):
+            if moved(v, r, o) in known:
+                return v
+    return None
+
+
+def moved(v: UOp, r: UOp, o: UOp) -> UOp:
+    """A value along another axis, with its indices in simplest form as all of the kernel are."""
+    return simplify_indices(substitute(v, {r: o}))
+
+
+def keep_row(kernel: Kernel, v: UOp, r: UOp, o: UOp) -> None:
+    """One value becomes a STAGE, read in both places."""
+    s = kernel.new_range(size_of(r), AxisType.LOOP)
+    stage = UOp(Ops.STAGE, v.dtype, (substitute(v, {r: s}), s), StageArg(Memory.LOCAL))
+    changes = {v: stage.index(r).load(), moved(v, r, o): stage.index(o).load()}
+    kernel.sink = substitute(kernel.sink, changes)
+
+
+def fill_rows(kernel: Kernel, target: Target) -> None:
+    """STAGEs become scratch that is filled in a loop of its own, or are computed where read."""
+    for stage in [u for u in toposort(kernel.sink) if u.op is Ops.STAGE]:
+        v, s = stage.src
+        nodes = toposort(kernel.sink)
+        reads = [u for u in nodes if u.op is Ops.LOAD and u.src[0].src[0] is stage]
+        at = {u: u.src[0].src[1] for u in reads}
+        lanes = sorted(
+            [x for x in v.ranges if x.arg.kind.is_lane],
+            key=lambda x: (x.arg.kind is AxisType.VECTOR, x.arg.id),
+        )
+        simd = any(x.arg.kind is AxisType.VECTOR for x in lanes)
+        width = 1 if simd else target.lanes(v.dtype.itemsize)
+        steps = max([size_of(s), *[int(i.vmax) + 1 for i in at.values()]])
+        size = ceildiv(steps, width) * width * prod([size_of(x) for x in lanes])
+        if size * v.dtype.itemsize > max_nbytes(target):
+            again = {u: substitute(v, {s: i}) for u, i in at.items()}
+            kernel.sink = substitute(kernel.sink, again)
+            continue
+        local = UOp(Ops.DEFINE_LOCAL, v.dtype, (), ScratchArg(next_scratch(nodes), size))
+        whole = size_of(s) // width * width
+        filled = [
+            fill(kernel, local, stage, lanes, start, length, width)
+            for start, length in ((0, whole), (whole, size_of(s) - whole))
+            if length
+        ]
+        ready = local.after(*filled)
+        kernel.sink = substitute(
+            kernel.sink, {u: ready.index(position(i, lanes)).load() for u, i in at.items()}
+        )
+
+
+def next_scratch(nodes: Iterable[UOp]) -> int:
+    """A number for scratch that no other has."""
+    return 1 + max([u.arg.id for u in nodes if u.op is Ops.DEFINE_LOCAL], default=-1)
+
+
+def position(step: UOp, lanes: list[UOp]) -> UOp:
+    """Where a step of the row lies in scratch: its lanes side by side."""
+    for x in lanes:
+        step = index_alu(Ops.ADD, index_alu(Ops.MUL, step, x.src[0]), x)
+    return step
+
+
+def fill(
+    kernel: Kernel, local: UOp, stage: UOp, lanes: list[UOp], start: int, length: int, width: int
+) -> UOp:
+    """The loop that stores `length` steps from `start`, in SIMD values where lanes have none."""
+    v, s = stage.src
+    turns = ceildiv(length, width)
+    kind = AxisType.UPCAST if turns <= MAX_WRITTEN_OUT else AxisType.LOOP
+    loop = kernel.new_range(turns, kind)
+    step = index_alu(
+        Ops.ADD, UOp.index_const(start), index_alu(Ops.MUL, loop, UOp.index_const(width))
+    )
+    closed = [loop]
+    if width > 1:
+        closed.append(kernel.new_range(width, AxisType.VECTOR))
+        step = index_alu(Ops.ADD, step, closed[1])
+    value = substitute(v, {s: step})
+    if length < width:
+        inside = closed[1] < length
+        value = substitute(
+            value,
+            {
+                u: UOp(Ops.LOAD, u.dtype, (u.src[0], kernel.both(inside, *u.src[1:])))
+                for u in toposort(value)
+                if u.op is Ops.LOAD and closed[1] in u.ranges
+            },
+        )
+    return local.index(position(step, lanes)).store(value).end(*closed)

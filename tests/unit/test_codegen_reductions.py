@@ -1,0 +1,106 @@
+"""Reductions as the schedules of CPUs arrange them: edge values wherever they lie, and accuracy."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aster_ml import Tensor
+
+NAN, INF = np.nan, np.inf
+EDGES = (NAN, -NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45)
+# One axis, rows, columns; shorter and longer than SIMD values and tiles, even and odd.
+SHAPES = [
+    ((n,), 0) for n in (1, 2, 3, 7, 16, 33, 255, 1000, 4099)
+] + [((5, n), 1) for n in (3, 16, 42, 51, 130, 700)] + [
+    ((n, m), 0) for n, m in ((2, 5), (9, 16), (40, 51), (130, 33), (33, 300))
+]  # fmt: skip
+
+
+def largest(x: Any, axis: int) -> Any:
+    """NaN where there is one; +0 above -0."""
+    found = x.max(axis)
+    plus = ((x == 0) & ~np.signbit(x)).any(axis)
+    return np.where(found == 0, np.where(plus, x.dtype.type(0.0), x.dtype.type(-0.0)), found)
+
+
+def assert_same(got: Any, want: Any) -> None:
+    """Equal, NaN where NaN is, with the same signs of zeros."""
+    np.testing.assert_array_equal(got, want)
+    number = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(want)[number])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_a_maximum_is_exact_wherever_the_edge_lies(
+    shape: tuple[int, ...], axis: int, dtype: str
+) -> None:
+    rng = np.random.default_rng(len(shape))
+    draws = [
+        np.where(rng.random(shape) < 0.5, 0.0, -0.0),
+        np.full(shape, -0.0),
+        -np.abs(rng.standard_normal(shape)),
+        np.full(shape, -INF),
+    ]
+    for place, edge in itertools.product((0, -1, shape[axis] // 2), (NAN, -NAN, 0.0, INF)):
+        x = -np.abs(rng.standard_normal(shape))
+        np.moveaxis(x, axis, 0)[place] = edge
+        draws.append(x)
+    for draw in draws:
+        x = draw.astype(dtype)
+        assert_same(Tensor(x).max(axis).numpy(), largest(x, axis))
+        assert_same(Tensor(x).min(axis).numpy(), -largest(-x, axis))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_larger_of_two_is_exact(dtype: str) -> None:
+    # As many pairs as fill SIMD values, and some over.
+    pairs = list(itertools.product(EDGES, EDGES)) * 3 + [(1.0, 2.0)]
+    x, y = np.array(pairs, dtype=dtype).T
+    both = np.stack([x, y])
+    assert_same(Tensor(x).maximum(Tensor(y)).numpy(), largest(both, 0))
+    assert_same(Tensor(x).abs().numpy(), np.abs(x))
+    for edge in EDGES:
+        both = np.stack([x, np.full_like(x, edge)])
+        assert_same(Tensor(x).maximum(float(edge)).numpy(), largest(both, 0))
+
+
+def root_mean_square(errors: Any) -> float:
+    """What errors are on average."""
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+LENGTHS = (100, 300, 700, 1500, 2100, 4000, 9000, 20_000, 65_536, 250_007)
+
+
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_are_as_accurate_as_those_of_numpy(dtype: str, positive: bool) -> None:
+    """Rows, which NumPy adds up pairwise, and columns, which it adds up one after the other.
+
+    The mean error over many sums. That of one length is off by a tenth by chance alone, by more
+    where all errors are a few units of the last place.
+    """
+    rng = np.random.default_rng(5)
+    ratios: dict[str, list[float]] = {}
+    for n in LENGTHS:
+        trials = 200 if n < 10_000 else 60
+        x = rng.random((trials, n)) if positive else rng.standard_normal((trials, n))
+        x = x.astype(dtype)
+        columns = np.ascontiguousarray(x.T)
+        exact = np.array([math.fsum(row) for row in x])
+        for name, mine, theirs in (
+            ("sum of rows", Tensor(x).sum(1).numpy(), x.sum(1)),
+            ("mean of rows", Tensor(x).mean(1).numpy() * n, x.mean(1) * n),
+            ("sum of columns", Tensor(columns).sum(0).numpy(), columns.sum(0)),
+        ):
+            ratio = root_mean_square(mine - exact) / root_mean_square(theirs - exact)
+            ratios.setdefault(name, []).append(ratio)
+    for name, found in ratios.items():
+        assert max(found) < 1.5, (name, found)
+        assert np.mean(found) < 1.03, (name, found)
