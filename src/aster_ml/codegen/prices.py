@@ -372,7 +372,9 @@ def cycles_of(plan: Plan) -> float:
     loads = sum(not a.is_store for a in plan.accesses)
     nodes = max(plan.values + plan.extra - loads, 1)
     arithmetic = iterations(kernel.outputs) * steps * nodes / lane_discount(kernel)
-    nbytes = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in plan.accesses)
+    # Scratch stays in the nearest caches.
+    moved = [a for a in plan.accesses if a.buffer.op is Ops.PARAM]
+    nbytes = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in moved)
     return float(max(arithmetic / INSTRUCTIONS_A_CYCLE, nbytes / CACHE_BYTES_A_CYCLE[2]))
 
 
