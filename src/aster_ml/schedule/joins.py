@@ -23,7 +23,7 @@ TRUE = UOp.const(dtypes.bool, True)
 
 
 class Join(NamedTuple):
-    """Source number `chosen` of an ADD is what counts inside of `boxes`, the other one elsewhere."""
+    """Source `chosen` of an ADD is what counts inside of `boxes`, the other one elsewhere."""
 
     chosen: int
     boxes: tuple[Box, ...]
