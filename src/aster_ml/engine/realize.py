@@ -258,7 +258,7 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     start = time.perf_counter()
     captured = capture(request.fresh, request.assigns, storage.stand_in)
     asked = list(nodes)
-    while request.assigns or captured.effects:
+    while request.assigns or captured.effects or captured.laid_out:
         stores = {*request.assigns, *[s for after in captured.effects for s in after.src[1:]]}
         overwritten = {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
         late = pending_readers(stores, overwritten, asked)
