@@ -104,14 +104,6 @@ def test_a_write_leaves_what_was_stored_before() -> None:
     assert b.tolist() == [3, 5, 7, 9]
 
 
-def test_on_several_devices() -> None:
-    x = Tensor(np.arange(8, dtype=np.float32)).shard(("CPU:0", "CPU:1"), 0).realize()
-    a = (x * 2 + 1).contiguous()
-    (a.sum() + 1).realize()
-    assert kernels(a) == 0
-    assert a.tolist() == (np.arange(8) * 2 + 1).tolist()
-
-
 def test_in_a_jitted_function() -> None:
     @TinyJit
     def both(x: Tensor) -> tuple[Tensor, Tensor]:
