@@ -169,3 +169,16 @@ def test_axes_of_lanes_as_vectors() -> None:
         Dialect.CONTRACT, dtypes.int32.vec(4), (lanes(7, 8, axes=((1, 2),)),), ((1, 2), (3, 2))
     )
     assert graph_rewrite(twice, sym + expander).arg == (7, 7, 8, 8)
+
+
+def test_tags_stay_when_a_graph_is_rewritten() -> None:
+    total = (UOp.const(dtypes.int32, 1) + UOp.variable("v", 0, 3, dtypes.int32)).rtag("sum")
+    grow = PatternMatcher([(UPat(Ops.CONST, name="c"), grown)])
+    once = graph_rewrite(total, grow)
+    assert once.tag == "sum"
+    assert {s.arg for s in once.src if s.op is Ops.CONST} == {2}
+    assert graph_rewrite(once, grow) is once
+
+
+def grown(c: UOp) -> UOp | None:
+    return None if c.tag else c.replace(arg=c.arg + 1, tag=1)

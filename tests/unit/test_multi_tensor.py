@@ -446,3 +446,13 @@ def test_which_axis_results_have() -> None:
     assert x[:, Tensor([1, 2], device=TWO)].uop.axis == 0
     assert z[Tensor([1, 2]).shard(TWO, 0)].uop.axis == 0
     assert Tensor(X).uop.axis is None
+
+
+def test_a_stored_value_that_a_tensor_names_is_memory_afterwards() -> None:
+    x = Tensor(np.arange(8, dtype=np.float32)).shard(("CPU:0", "CPU:1"), 0).realize()
+    a = (x * 2 + 1).contiguous()
+    (a.sum() + 1).realize()
+    before = GlobalCounters.kernel_count
+    a.realize()
+    assert GlobalCounters.kernel_count == before
+    assert a.tolist() == (np.arange(8) * 2 + 1).tolist()

@@ -173,12 +173,39 @@ def test_embedding_refuses_floats() -> None:
         nn.Embedding(7, 3)(Tensor([1.0, 2.0]))
 
 
+# What the reference has after Tensor.manual_seed(3).
+SEEDED: list[tuple[Callable[[], Any], list[float], list[float]]] = [
+    (lambda: nn.Conv2d(4, 6, 3), [-0.13209641, 0.11588236], [-0.14237389, -0.11164789]),
+    (lambda: nn.Conv2d(4, 6, 3, groups=2), [0.01653647, 0.06057759], [-0.16624801, 0.0570465]),
+    (lambda: nn.ConvTranspose2d(4, 6, 3), [-0.05243317, 0.15674913], [-0.14237389, -0.11164789]),
+    (
+        lambda: nn.ConvTranspose2d(4, 6, 3, groups=2),
+        [-0.1494513, -0.07043561],
+        [-0.16624801, 0.0570465],
+    ),
+    (lambda: nn.ConvTranspose2d(4, 6, 3, bias=False), [0.05711123, -0.08251071], []),
+]
+
+
+@pytest.mark.parametrize(("layer", "weight", "bias"), SEEDED)
+def test_a_seed_gives_the_weights_of_the_reference(
+    layer: Callable[[], Any], weight: list[float], bias: list[float]
+) -> None:
+    Tensor.manual_seed(3)
+    made = layer()
+    np.testing.assert_allclose(made.weight.numpy().ravel()[:2], weight, rtol=1e-5)
+    assert (made.bias is None) == (not bias)
+    if bias:
+        np.testing.assert_allclose(made.bias.numpy()[:2], bias, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("layer", "bound"),
     [
         (lambda: nn.Linear(64, 50), 1 / 8),
         (lambda: nn.Conv2d(16, 20, 3), 1 / 12),
-        (lambda: nn.Conv2d(64, 64, 3, groups=64), 1 / 3),
+        (lambda: nn.Conv2d(64, 64, 3, groups=64), 1 / 24),
+        (lambda: nn.ConvTranspose2d(64, 64, 3, groups=64), 1 / 24),
         (lambda: nn.Conv1d(4, 64, 4), 1 / 4),
         (lambda: nn.ConvTranspose2d(16, 20, 3), 1 / 12),
         (lambda: nn.LSTMCell(10, 16), 1 / 4),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -244,3 +245,18 @@ def test_need() -> None:
 def test_new_buffers_are_unlike_any_other() -> None:
     found: set[Any] = {UOp.new_buffer("CPU", 4, F32) for _ in range(3)}
     assert len(found) == 3
+
+
+def test_a_tag_marks_a_node_and_changes_no_value() -> None:
+    u = UOp.variable("marked", 0, 3, I32)
+    assert u.tag is None
+    marked = u.rtag("x")
+    assert (marked.tag, marked.op, marked.dtype, marked.arg) == ("x", u.op, u.dtype, u.arg)
+    assert marked is not u
+    assert marked is u.replace(tag="x")
+    assert marked.rtag(None) is u
+    assert u.rtag().tag is True
+    assert UOp(Ops.CONST, I32, (), 3, 7).tag == 7
+    assert UOp(Ops.CONST, I32, arg=3, tag=7) is UOp(Ops.CONST, I32, (), 3, 7)
+    assert pickle.loads(pickle.dumps(marked)) is marked
+    assert "tag='x'" in str(marked)

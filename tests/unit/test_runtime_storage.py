@@ -119,10 +119,13 @@ except OutOfMemoryError as error:
     assert "no room on the disk for 1048576 bytes" in run_python(code)
 
 
-def test_kernels_do_not_write_to_files(tmp_path: Path) -> None:
+def test_files_are_written_by_copies_not_through_views(tmp_path: Path) -> None:
     path = tmp_path / "values.bin"
     path.write_bytes(bytes(8))
-    assert disk(path, 8).ensure_allocated().is_readonly()
+    buffer = disk(path, 8).ensure_allocated()
+    assert buffer.as_memoryview().readonly
+    buffer.copyin(bytes(range(8)))
+    assert path.read_bytes() == bytes(range(8))
 
 
 @pytest.mark.parametrize("name", ["DISK:file", "NPY"])

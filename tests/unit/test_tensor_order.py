@@ -168,6 +168,8 @@ def test_gradient_of_sort() -> None:
 def test_cumulative(axis: int) -> None:
     check_tensor(Tensor(A).cumsum(axis), np.cumsum(A, axis), rtol=1e-5, atol=1e-6)
     check_tensor(Tensor(A).cumprod(axis), np.cumprod(A, axis), rtol=1e-5)
+    positive = Tensor(A > 0)
+    check_tensor(positive.cumprod(axis), np.cumprod(A > 0, axis), dtype="int32")
     check_tensor(Tensor(A).cummax(axis), np.maximum.accumulate(A, axis))
     check_tensor(Tensor(A).cummin(axis), np.minimum.accumulate(A, axis))
     want = np.logaddexp.accumulate(A.astype(np.float64), axis)

@@ -17,7 +17,7 @@ from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.linear_form import form_of
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
-from aster_ml.uop.symbolic import affine, simplify_around
+from aster_ml.uop.symbolic import OPAQUE, affine, simplify, simplify_around
 
 
 @dataclass(frozen=True)
@@ -636,7 +636,7 @@ def stray_ranges(sink: UOp) -> set[UOp]:
 
 
 def simplify_indices(sink: UOp) -> UOp:
-    """The kernel with every index and gate in simplest form."""
+    """The kernel with every index and gate, and every choice by place, in simplest form."""
     new: dict[UOp, UOp] = {}
     for u in toposort(sink):
         src = tuple([new[s] for s in u.src])
@@ -646,8 +646,15 @@ def simplify_indices(sink: UOp) -> UOp:
             src = (src[0], simplify_around(src[1]))
         elif u.op is Ops.STORE and len(src) > 2:
             src = (*src[:2], simplify_around(src[2]))
+        elif u.op is Ops.WHERE and compares_places(src[0]):
+            src = (simplify(src[0]), *src[1:])
         new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
     return new[sink]
+
+
+def compares_places(u: UOp) -> bool:
+    """Whether a condition is made of indices alone."""
+    return bool(u.ranges) and not any([x.op in OPAQUE for x in toposort(u)])
 
 
 def size_of(r: UOp) -> int:

@@ -20,7 +20,7 @@ from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
 from aster_ml.schedule.capture import Captured, capture
 from aster_ml.schedule.effects import Effects
-from aster_ml.schedule.fold import number_like
+from aster_ml.schedule.fold import number_like, number_of
 from aster_ml.schedule.plan import plan
 from aster_ml.schedule.split import Schedule
 from aster_ml.schedule.split_reduce import Workers
@@ -39,6 +39,7 @@ BUFFER, RESHAPE = Ops.BUFFER, Ops.RESHAPE
 SEEN_THROUGH = frozenset(
     {*MOVEMENT, *MARKS, *MEMORY, Ops.CONST, Ops.BIND, Ops.CONTIGUOUS, Ops.AFTER}
 )
+SHOWING = MARKS | MOVEMENT
 
 
 def settle(u: UOp) -> UOp | None:
@@ -89,27 +90,44 @@ class Request:
         self.fresh: list[UOp] = []
         self.assigns: list[UOp] = []
         self.results: list[tuple[UOp, UOp]] = []
+        self.known: set[UOp] = set()
         for u in nodes:
             self.add(u)
 
     def add(self, u: UOp) -> None:
         """One node: nothing to do, effects to run, or a new buffer to fill."""
+        if u in self.known:
+            return
         if u.op in SEEN_THROUGH or storage.stand_in(u) is not None:
             if settle(u) is not None:
                 return
             place = strip_effects(u)
             if place is not None:
+                self.known.add(u)
                 self.assigns.extend(effects_of(u))
                 self.results.append((u, place))
                 return
+            below = u
+            while below.op is Ops.RESHAPE and len(below.src) == 1:
+                below = below.src[0]
+            if below.op is Ops.CONTIGUOUS and below is not u:
+                # Memory for what others may name, and this is a view of it.
+                self.add(below)
+                return
+        self.known.add(u)
         device = u.device
         if device is None:
             raise DeviceError(f"{u!r} lives on no device; give one: Tensor(..., device=...)")
-        if device.startswith("DISK"):
+        if device.startswith("DISK") and u.op is not Ops.COPY:
             raise DeviceError(
                 f"the DISK device computes nothing: move the tensor first, "
                 f"x.to('CPU') (asked for {u!r})"
             )
+        number = None if RECORDER else number_of(u)
+        if number is not None:
+            # Counters are other numbers at each step; the schedule of the rest must not change.
+            storage.set_stand_in(u, number_like(u, number))
+            return
         view = UOp.new_memory(device, u.shape, u.dtype)
         self.fresh.append(view.store(u))
         self.results.append((u, view))
@@ -227,6 +245,22 @@ def workers_of(device: str) -> Workers:
     return Workers(SAME_THREADS if DETERMINISTIC else target.threads, MIN_THREAD_LENGTH)
 
 
+def named_values(laid_out: list[UOp], request: Request) -> list[UOp]:
+    """The values, not asked for, that are stored on the way and that a live tensor shows.
+
+    They get memory of their own, which the tensor is then.
+    """
+    if not laid_out or not LIVE_NODES:
+        return []
+    asked = {u for u, _ in request.results}
+    named = set()
+    for u in LIVE_NODES[0]():
+        while u.op in SHOWING:
+            u = u.src[0]
+        named.add(u)
+    return [u for u in laid_out if u in named and u not in asked and settle(u) is None]
+
+
 def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     """The schedule of what these nodes need, or None when all are memory already."""
     if PENDING:
@@ -237,10 +271,11 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     start = time.perf_counter()
     captured = capture(request.fresh, request.assigns, storage.stand_in)
     asked = list(nodes)
-    while request.assigns or captured.effects:
+    while request.assigns or captured.effects or captured.laid_out:
         stores = {*request.assigns, *[s for after in captured.effects for s in after.src[1:]]}
         overwritten = {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
         late = pending_readers(stores, overwritten, asked)
+        late += named_values(captured.laid_out, request)
         if not late:
             break
         for u in late:
@@ -313,8 +348,9 @@ def note_effects(request: Request, captured: Captured, memories: list[Buffer]) -
 def compute_parts(nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]) -> list[UOp]:
     """What `compute` makes of the nodes of one device that these stand for, put together again."""
     reached = open_nodes(nodes)
-    # Copies that a tensor names are kept, so that its next reader need not copy again.
-    kept = [u for u in LIVE_NODES[0]() if u in reached and is_copied(u)] if LIVE_NODES else []
+    # What a tensor names is kept, so that its next reader need not copy or compute it again.
+    live = LIVE_NODES[0]() if LIVE_NODES else ()
+    kept = [u for u in live if u in reached and (u.op is Ops.CONTIGUOUS or is_copied(u))]
     asked = [*nodes, *kept]
     wanted = all_parts([u for u in asked if settle(u) is None])
     made = dict(zip(wanted, compute(wanted), strict=True))

@@ -79,7 +79,26 @@ def write_file(target: Handle, value: Any) -> None:
     node, start = place
     size = prod(target.shape)
     part = storage.buffer_of(node).view(size, target.dtype, start)
-    part.copyin(value.memory().as_memoryview())
+    # A number on DISK, and what is read from other files, is made where there are kernels.
+    part.copyin(move(value, "CPU").memory().as_memoryview())
+    storage.note_overwritten([part])
+
+
+def write_file_part(target: Any, indices: Any, value: Any) -> None:
+    """Writes a value to what an index names of a file, at once.
+
+    Rows of bytes are written alone; for anything else the file is read and written again.
+    """
+    part = None
+    if mask_in(target, indices) is None:
+        parsed = parse_indices(target, indices)
+        if not parsed.picked and all([s.step == 1 for s in parsed.spans]):
+            part = target[indices]
+    if part is None or file_range(part.uop) is None:
+        part, whole = target, move(target, "CPU")
+        whole[indices] = move(value, "CPU")
+        value = whole
+    write_file(part, fit_value(value, part.shape))
 
 
 def file_range(uop: UOp) -> tuple[UOp, int] | None:
@@ -270,6 +289,9 @@ class AssignMixin(IndexMixin, DevicesMixin):
         value = v if isinstance(v, Handle) else value_like(self, v)
         if value.dtype is not self.dtype:
             value = value.cast(self.dtype)
+        if is_on_disk(self):
+            write_file_part(self, indices, value)
+            return
         if value.device != self.device:
             raise DeviceError(
                 f"assign: a value on {value.device} to a tensor on {self.device}; "

@@ -13,6 +13,8 @@ from aster_ml.device import Device
 from aster_ml.errors import ArgumentError, DeviceError, ShapeError
 from aster_ml.mixin.handle import Handle, number_everywhere
 from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 
 Place = str | tuple[str, ...]
 
@@ -33,6 +35,11 @@ def move(x: Any, device: Place) -> Any:
     """`x` on the device (or as a whole on each of several) with this canonical name."""
     if x.device == device:
         return x
+    if isinstance(device, str) and device.startswith("DISK"):
+        # A file is filled from memory: nothing is computed there, and a number takes memory too.
+        apart = x.device.__class__ is tuple or x.device.startswith(("DISK", "NPY"))
+        uop = (move(x, "CPU") if apart else x).uop
+        return x.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,)).copy_to(device))
     if number_everywhere(x.uop):
         value = x.full(x.shape, x.uop.base.arg, dtype=x.dtype, device=device)
         return x.from_uop(value.uop, x._requires_grad)

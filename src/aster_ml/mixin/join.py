@@ -1,11 +1,12 @@
 """Tensors put together and taken apart: cat, stack, split, padding with content, shifting.
 
-Receives tensors and sizes; returns tensors made of movement, and of sums of values that are zero
-where others are not.
+Receives tensors and sizes; returns tensors made of movement, and of sums of paddings that do not
+meet, of which the schedule makes choices (`schedule.joins`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
@@ -39,8 +40,7 @@ class JoinMixin(Handle):
     def cat(self, *args: Any, dim: int = 0) -> Self:
         """Self and the others one after the other along `dim`.
 
-        They are added up, each with zeros where the others are, so that consumers can take them in;
-        a -0.0 comes out as 0.0.
+        Each element is that of one part, bit for bit, wherever a consumer takes the result in.
 
         Shapes: self [n, m] -> [n, m].
         Raises: ShapeError where sizes on other axes differ.
@@ -290,7 +290,7 @@ def pad_with(x: H, pairs: list[tuple[Any, Any]], value: float) -> H:
         shape = tuple([s + b + a for s, (b, a) in zip(x.shape, pairs, strict=True)])
         return x.full_of(shape, value)
     padded = x.pad_zeros(pairs)
-    if padded is x or value == 0:
+    if padded is x or (value == 0 and math.copysign(1.0, value) > 0):
         return padded
     inside = x.from_uop(UOp.const(dtypes.bool, True), False).broadcast_to(x.shape)
     return inside.pad_zeros(pairs).where(padded, x.scalar(value))

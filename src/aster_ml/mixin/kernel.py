@@ -37,6 +37,10 @@ class KernelMixin:
         kind: Any = self.__class__
         return kind(op, dtype, src, arg)  # type: ignore[no-any-return]
 
+    def rtag(self, tag: Any = True) -> Self:
+        """The same node with a mark for who rewrites graphs, or, with None, without."""
+        return self.replace(tag=tag)  # type: ignore[attr-defined, no-any-return]
+
     def __str__(self) -> str:
         return python_text(self)
 

@@ -46,8 +46,10 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
         """Product of the elements up to each.
 
         Shapes: self [n, m], axis=1 -> [n, m].
+        Dtype: the default int for bool, else that of self.
         """
-        return scan(self, Ops.MUL, self.resolve_axis(axis, "cumprod"))
+        factors = self.cast(dtypes.default_int) if self.dtype is dtypes.bool else self
+        return scan(factors, Ops.MUL, self.resolve_axis(axis, "cumprod"))
 
     def cummax(self, axis: int = 0) -> Self:
         """Greatest of the elements up to each.

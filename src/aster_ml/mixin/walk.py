@@ -73,7 +73,7 @@ class WalkMixin:
         kind: Any = self.__class__
         dtype = kwargs.get("dtype", self.dtype)
         src = (self, *kwargs.get("src", ()))
-        return kind(op, dtype, src, kwargs.get("arg"))  # type: ignore[no-any-return]
+        return kind(op, dtype, src, kwargs.get("arg"), kwargs.get("tag"))  # type: ignore[no-any-return]
 
     def contiguous(self) -> Self:
         """Self, stored row-major in memory of its own."""

@@ -88,7 +88,7 @@ class Conv2d:
     """Cross-correlation of the axes after the channels with a weight, plus a bias.
 
     The number of spatial axes is that of `kernel_size` (a single number means two). Weight and bias
-    start uniform in +-1/sqrt(fan in), where fan in is in_channels / groups times the kernel's size.
+    start uniform in +-1/sqrt(n), n being in_channels times the kernel's size, whatever `groups` is.
 
     Shapes: x [n, in_channels, *s] -> [n, out_channels, *t].
     """
@@ -108,9 +108,9 @@ class Conv2d:
         self.kernel_size: tuple[int, ...] = make_tuple(kernel_size, 2)
         self.stride, self.dilation, self.groups = stride, dilation, groups
         self.padding = resolve_padding(padding, self.kernel_size, stride, dilation)
-        shape = (in_channels // groups, *self.kernel_size)
-        bound = fan_in_bound(math.prod(shape))
-        self.weight = uniform_weight(out_channels, *shape, bound=bound)
+        bound = fan_in_bound(in_channels * math.prod(self.kernel_size))
+        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        self.weight = uniform_weight(*shape, bound=bound)
         self.bias = uniform_weight(out_channels, bound=bound) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -138,11 +138,11 @@ def Conv1d(
     )
 
 
-class ConvTranspose2d:
+class ConvTranspose2d(Conv2d):
     """The transpose of a convolution, as its gradient towards the input is, plus a bias.
 
-    Weight and bias start uniform in +-1/sqrt(fan in), where fan in is in_channels / groups times
-    the kernel's size.
+    Weight and bias start as those of `Conv2d`. The weight is drawn last, after one of a Conv2d that
+    is never computed, so that a seed gives the numbers that it gives in the reference.
 
     Shapes: x [n, in_channels, *s] -> [n, out_channels, *t].
     """
@@ -165,14 +165,13 @@ class ConvTranspose2d:
                 f"ConvTranspose2d: padding={padding!r} is a word; give numbers, and "
                 "output_padding where the size stays ambiguous"
             )
-        self.kernel_size: tuple[int, ...] = make_tuple(kernel_size, 2)
-        self.stride, self.dilation, self.groups = stride, dilation, groups
-        self.padding, self.output_padding = padding, output_padding
-        bound = fan_in_bound(in_channels // groups * math.prod(self.kernel_size))
-        self.weight = uniform_weight(
-            in_channels, out_channels // groups, *self.kernel_size, bound=bound
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias
         )
-        self.bias = uniform_weight(out_channels, bound=bound) if bias else None
+        self.output_padding = output_padding
+        shape = (in_channels, out_channels // groups, *self.kernel_size)
+        bound = fan_in_bound(in_channels * math.prod(self.kernel_size))
+        self.weight = uniform_weight(*shape, bound=bound)
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.conv_transpose2d(

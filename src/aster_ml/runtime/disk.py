@@ -111,14 +111,18 @@ def reserve(file: Any, length: int, stop: int) -> None:
 
 
 class DiskHandle:
-    """`nbytes` bytes of a file from byte `start` on."""
+    """`nbytes` bytes of a file from byte `start` on.
 
-    __slots__ = ("file", "nbytes", "start")
+    The file has `whole` bytes, or gets them when a part is written.
+    """
 
-    def __init__(self, file: DiskFile, start: int, nbytes: int) -> None:
+    __slots__ = ("file", "nbytes", "start", "whole")
+
+    def __init__(self, file: DiskFile, start: int, nbytes: int, whole: int) -> None:
         self.file = file
         self.start = start
         self.nbytes = nbytes
+        self.whole = whole
 
 
 class DiskAllocator(Allocator):
@@ -129,7 +133,7 @@ class DiskAllocator(Allocator):
 
     def alloc(self, nbytes: int) -> DiskHandle:
         """The first `nbytes` bytes; the file is opened when they are read or written."""
-        return DiskHandle(self.file, 0, nbytes)
+        return DiskHandle(self.file, 0, nbytes, nbytes)
 
     def free(self, handle: DiskHandle, nbytes: int) -> None:
         """Nothing is held for a handle; the map goes with the last view of it."""
@@ -138,7 +142,9 @@ class DiskAllocator(Allocator):
     def copyin(self, handle: DiskHandle, source: memoryview) -> None:
         """Writes bytes; makes the file, or makes it longer."""
         part = slice(handle.start, handle.start + source.nbytes)
-        handle.file.write(part.stop)[part] = np.frombuffer(source, dtype=np.uint8)
+        handle.file.write(max(part.stop, handle.whole))[part] = np.frombuffer(
+            source, dtype=np.uint8
+        )
 
     def copyout(self, target: memoryview, handle: DiskHandle) -> None:
         """Reads bytes."""
@@ -147,16 +153,12 @@ class DiskAllocator(Allocator):
 
     def offset(self, handle: DiskHandle, byte_offset: int, nbytes: int) -> DiskHandle:
         """A part of the part."""
-        return DiskHandle(handle.file, handle.start + byte_offset, nbytes)
+        return DiskHandle(handle.file, handle.start + byte_offset, nbytes, handle.whole)
 
     def as_memoryview(self, handle: DiskHandle, nbytes: int) -> memoryview:
         """The file itself, mapped, for reading only."""
         part = slice(handle.start, handle.start + nbytes)
         return handle.file.read(part.stop)[part].data.toreadonly()
-
-    def is_readonly(self, handle: DiskHandle) -> bool:
-        """Kernels do not write to files; copies do."""
-        return True
 
 
 class DiskBackend(Backend):

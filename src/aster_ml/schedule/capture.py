@@ -20,13 +20,15 @@ from aster_ml.uop.ops import BodyArg, Ops, ParamArg
 class Captured(NamedTuple):
     """`body` is a SINK of STOREs; PARAM i of it stands for `buffers[i]`.
 
-    `effects` are the AFTER nodes of the user's graph whose STOREs the body runs.
+    `effects` are the AFTER nodes of the user's graph whose STOREs the body runs, `laid_out` its
+    CONTIGUOUS nodes, whose values it stores.
     """
 
     body: UOp
     buffers: list[UOp]
     values: dict[str, int]
     effects: list[UOp]
+    laid_out: list[UOp]
 
 
 def capture(
@@ -40,6 +42,7 @@ def capture(
     buffers: list[UOp] = []
     values: dict[str, int] = {}
     effects: list[UOp] = []
+    laid_out: list[UOp] = []
     checked = False
     new: dict[UOp, UOp] = {}
     stack = [(root, False) for root in reversed(roots)]
@@ -78,6 +81,8 @@ def capture(
                 new[u] = u if src == u.src else UOp(op, u.dtype, src, u.arg)
             if op is Ops.AFTER:
                 effects.append(u)
+            elif op is Ops.CONTIGUOUS:
+                laid_out.append(u)
             if METADATA.data and u in METADATA:
                 METADATA[new[u]] = METADATA[u]
         else:
@@ -94,7 +99,7 @@ def capture(
                 if s not in new:
                     stack.append((s, False))
     body = UOp(Ops.SINK, dtypes.void, tuple([new[root] for root in roots]), BodyArg(len(fresh)))
-    return Captured(body, buffers, values, effects)
+    return Captured(body, buffers, values, effects, laid_out)
 
 
 def other_name(name: str, value: int, values: dict[str, int]) -> str:

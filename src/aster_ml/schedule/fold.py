@@ -24,6 +24,9 @@ from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, BodyArg, DeviceArg, Ops
 
 # Numbers pass through these unchanged.
 PASSING = (MOVEMENT - {Ops.PAD}) | {Ops.DETACH, Ops.CONTIGUOUS_BACKWARD}
+# What a value is made of that no memory goes into, and how many nodes of it are looked through.
+NUMBERS_ALONE = PASSING | ELEMENTWISE | {Ops.CONST, Ops.DEVICE}
+FEW = 16
 COMMUTING = frozenset({Ops.ADD, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.MAX})
 
 
@@ -156,6 +159,22 @@ class Folder:
         count = prod([x.shape[a] for a in axes])
         value = repeated(u, self.number[x], count)
         return u if value is None else self.spread(u, value)
+
+
+def number_of(root: UOp) -> Any:
+    """What a few nodes of numbers alone come to everywhere; None for any other value."""
+    found: dict[UOp, None] = {}
+    stack = [root]
+    while stack:
+        u = stack.pop()
+        if u.op not in NUMBERS_ALONE or len(found) > FEW:
+            return None
+        found[u] = None
+        stack.extend(u.src)
+    folder = Folder()
+    for u in toposort(root):
+        folder.add(u)
+    return folder.number.get(folder.new[root])
 
 
 def stands_for(x: UOp, u: UOp) -> bool:

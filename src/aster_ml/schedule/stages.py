@@ -22,6 +22,7 @@ from aster_ml.errors import InternalError
 from aster_ml.helpers import all_int, prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.effects import Effects
+from aster_ml.schedule.joins import find_joins, is_inside
 from aster_ml.uop.graph import consumers, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import (
@@ -119,6 +120,7 @@ class StagePlanner:
         self.why: dict[UOp, str] = {}
         self.effects = Effects()
         self.place_of: dict[tuple[UOp, Reading], UOp] = {}
+        self.joins = find_joins(self.order)
         self.find_forced(body)
         self.costs = cost.fused_costs(self.order, self.forced)
 
@@ -571,6 +573,11 @@ class StagePlanner:
                 return self.simple(
                     src[0].alu(op, *src[1:]) if op is not Ops.CAST else src[0].cast(u.dtype)
                 )
+            join = self.joins.get(u)
+            if join is not None:
+                chosen, other = src[join.chosen], src[1 - join.chosen]
+                inside = self.simple(is_inside(join.boxes, reading.idxs, u.shape))
+                return inside.where(chosen, other)
             return plain(UOp(op, u.dtype, tuple(src), u.arg))
         if op is Ops.PAD:
             if not self.reads_padding(u, reading):

@@ -61,7 +61,7 @@ def substitute_all(
             new[u] = u
         elif ready:
             src = tuple([new[s] for s in u.src])
-            new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+            new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg, u.tag)
         else:
             stack.append((u, True))
             stack.extend([(s, False) for s in u.src if s not in new])

@@ -57,7 +57,7 @@ BUFFER, CONST, PERMUTE, FLIP, RESHAPE, EXPAND = (
 )  # fmt: skip
 new_object, new_tuple, new_ref = object.__new__, tuple.__new__, weakref.ref
 pack_float = struct.Struct("<d").pack
-FIELDS = frozenset({"op", "dtype", "src", "arg"})
+FIELDS = frozenset({"op", "dtype", "src", "arg", "tag"})
 NOOP, VCONST = Dialect.NOOP, Dialect.VCONST
 # Every live node by (op, dtype, src, arg); entries leave with their node.
 NODES: dict[Any, weakref.ref[UOp]] = {}
@@ -107,7 +107,10 @@ NO_RANGES: frozenset[Any] = frozenset()
 class UOp(
     KernelMixin, ShardMixin, SymbolMixin, WalkMixin, ScalarMixin, MovementMixin, ReduceMixin
 ):  # fmt: skip
-    """A node of the graph: an op, the dtype of its value, its sources and a small argument."""
+    """A node of the graph: an op, the dtype of its value, its sources and a small argument.
+
+    A `tag` marks a node for who rewrites a graph; it is another node then, of the same value.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -122,11 +125,13 @@ class UOp(
         "dtype",
         "op",
         "src",
+        "tag",
     )
     op: Ops
     dtype: DType
     src: tuple[UOp, ...]
     arg: Any
+    tag: Any
     _axis: Any
     _key: Any
     _shape: Any
@@ -136,13 +141,20 @@ class UOp(
     _digest: Any
 
     def __new__(
-        cls, op: Ops, dtype: DType = dtypes.void, src: tuple[UOp, ...] = (), arg: Any = None
+        cls,
+        op: Ops,
+        dtype: DType = dtypes.void,
+        src: tuple[UOp, ...] = (),
+        arg: Any = None,
+        tag: Any = None,
     ) -> UOp:
         # Equal floats may differ (0.0, -0.0) and unequal ones be the same (NaN): bits decide.
         if op is CONST and arg.__class__ is float:
             key: Any = (op, dtype, src, pack_float(arg))
         else:
             key = (op, dtype, src, arg)
+        if tag is not None:
+            key = (*key, tag)
         ref = NODES.get(key)
         if ref is not None:
             found = ref()
@@ -153,6 +165,7 @@ class UOp(
         self.dtype = dtype
         self.src = src
         self.arg = arg
+        self.tag = tag
         self._key = key
         self._shape = self._device = self._bounds = self._ranges = self._digest = self._axis = UNSET
         NODES[key] = new_ref(self)
@@ -179,7 +192,7 @@ class UOp(
         special = REDUCERS.get(self.op)
         if special is not None:
             return special(self)
-        return UOp, (self.op, self.dtype, self.src, self.arg)
+        return UOp, (self.op, self.dtype, self.src, self.arg, self.tag)
 
     def __copy__(self) -> Self:
         return self
@@ -297,14 +310,17 @@ class UOp(
     # construction
 
     def replace(self, **changes: Any) -> UOp:
-        """The same node with some of op, dtype, src, arg changed."""
+        """The same node with some of op, dtype, src, arg, tag changed."""
         if not changes.keys() <= FIELDS:
-            raise FieldError(f"replace: a node has op, dtype, src and arg, given {list(changes)}")
+            raise FieldError(
+                f"replace: a node has op, dtype, src, arg and tag, given {list(changes)}"
+            )
         return UOp(
             changes.get("op", self.op),
             changes.get("dtype", self.dtype),
             changes.get("src", self.src),
             changes.get("arg", self.arg),
+            changes.get("tag", self.tag),
         )
 
     @staticmethod

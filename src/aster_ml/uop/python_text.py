@@ -1,7 +1,7 @@
 """Nodes as Python text: what `print(node)` shows, an expression that gives the node again.
 
-Receives nodes (anything with op, dtype, src and arg); returns text. A node that stands more than
-once is named where it stands first, so that the text grows with the graph and not with its paths.
+Receives nodes (anything with op, dtype, src, arg and tag); returns text. A node that stands more
+than once is named where it stands first, so that the text grows with the graph, not its paths.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def python_text(root: Any) -> str:
             names[u] = f"x{len(names)}"
             name = f"{names[u]}:="
         dtype = "" if u.dtype is dtypes.void and not u.src and u.arg is None else f", {u.dtype!r}"
-        line = f"{indent}{name}UOp({u.op!r}{dtype}, arg={plain(u.arg)!r}, src=("
+        tag = "" if u.tag is None else f" tag={u.tag!r},"
+        line = f"{indent}{name}UOp({u.op!r}{dtype}, arg={plain(u.arg)!r},{tag} src=("
         lines.append(line)
         work.append(("))", depth))
         for s in reversed(u.src):

@@ -77,7 +77,7 @@ def rewrite_after(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp])
         if src:
             changed = tuple([done[s] for s in src])
             if changed != src:
-                new = UOp(u.op, u.dtype, changed, u.arg)
+                new = UOp(u.op, u.dtype, changed, u.arg, u.tag)
                 if new in done:
                     done[u] = done[new]
                     continue
@@ -124,7 +124,7 @@ def rewrite_first(root: UOp, pm: PatternMatcher, ctx: Any, done: dict[UOp, UOp])
                 done[u] = u
                 waiting.discard(u)
                 continue
-            result = UOp(u.op, u.dtype, src, u.arg)
+            result = UOp(u.op, u.dtype, src, u.arg, u.tag)
         else:
             if u in waiting:
                 raise not_ending(pm, u, ctx, "it becomes something that contains it")

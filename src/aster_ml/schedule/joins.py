@@ -1,0 +1,92 @@
+"""Sums of paddings that do not meet: each element is one part's, so it is chosen and not added.
+
+Receives the nodes of a body; returns for each such ADD the source to choose and where. `cat`, and
+the gradients of slices, are built so: adding says all that gradients and folding have to know.
+
+why: a + 0 is a but for -0.0, and 0 * inf of one part must not reach the next
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from aster_ml.dtype import dtypes
+from aster_ml.mixin.sizes import same_size, size_between, size_sum
+from aster_ml.uop.movement import Indices, both
+from aster_ml.uop.node import UOp, index_alu, to_uop
+from aster_ml.uop.ops import Ops
+
+# For each axis where a part begins and ends.
+Box = tuple[tuple[Any, Any], ...]
+TRUE = UOp.const(dtypes.bool, True)
+
+
+class Join(NamedTuple):
+    """Source `chosen` of an ADD is what counts inside of `boxes`, the other one elsewhere."""
+
+    chosen: int
+    boxes: tuple[Box, ...]
+
+
+def find_joins(order: Iterable[UOp]) -> dict[UOp, Join]:
+    """The ADDs both of whose sources are padding wherever the other is not."""
+    joins: dict[UOp, Join] = {}
+    inside: dict[UOp, tuple[Box, ...]] = {}
+    for u in order:
+        if u.op is Ops.PAD:
+            inside[u] = (box_of(u),)
+        elif u.op is Ops.ADD and u.src[0] in inside and u.src[1] in inside:
+            first, second = inside[u.src[0]], inside[u.src[1]]
+            if all([are_apart(a, b) for a in first for b in second]):
+                chosen = 0 if len(first) <= len(second) else 1
+                joins[u] = Join(chosen, (first, second)[chosen])
+                inside[u] = merged([*first, *second])
+    return joins
+
+
+def box_of(pad: UOp) -> Box:
+    """Where a PAD has elements of its source."""
+    sizes = zip(pad.marg, pad.src[0].shape, strict=True)
+    return tuple([(before, size_sum(before, size)) for (before, _), size in sizes])
+
+
+def are_apart(a: Box, b: Box) -> bool:
+    """Whether one ends before the other begins on some axis, whatever the variables are."""
+    return any([ends_before(p, q) or ends_before(q, p) for p, q in zip(a, b, strict=True)])
+
+
+def ends_before(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    """Whether an interval ends where the other begins, or before."""
+    gap = size_between(one[1], other[0])
+    return bool((gap if isinstance(gap, int) else gap.vmin) >= 0)
+
+
+def merged(boxes: list[Box]) -> tuple[Box, ...]:
+    """The boxes, those that continue the one before as one with it."""
+    result = boxes[:1]
+    for box in boxes[1:]:
+        last = result[-1]
+        differ = [i for i, (p, q) in enumerate(zip(last, box, strict=True)) if p != q]
+        if len(differ) == 1 and same_size(last[differ[0]][1], box[differ[0]][0]):
+            i = differ[0]
+            result[-1] = (*last[:i], (last[i][0], box[i][1]), *last[i + 1 :])
+        else:
+            result.append(box)
+    return tuple(result)
+
+
+def is_inside(boxes: tuple[Box, ...], idxs: Indices, shape: tuple[Any, ...]) -> UOp:
+    """The condition under which an element is in one of the boxes."""
+    found: UOp | None = None
+    for box in boxes:
+        valid: UOp | None = None
+        for (start, stop), i, size in zip(box, idxs, shape, strict=True):
+            if not (isinstance(start, int) and start == 0):
+                above = index_alu(Ops.CMPLT, to_uop(size_sum(start, -1)), i)
+                valid = both(valid, above)
+            if stop is not size and stop != size:
+                valid = both(valid, index_alu(Ops.CMPLT, i, to_uop(stop)))
+        valid = TRUE if valid is None else valid
+        found = valid if found is None else found.alu(Ops.OR, valid)
+    return TRUE if found is None else found

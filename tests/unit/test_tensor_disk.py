@@ -1,0 +1,222 @@
+"""Tensors that are files: written by copies, assignments and by index; read, cast and computed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aster_ml import Tensor, TinyJit, dtypes
+from aster_ml.errors import DeviceError, ShapeError
+from aster_ml.nn.state import safe_load, safe_save
+
+
+def on_disk(path: Path, *shape: int, dtype: Any = dtypes.int32, fill: int | None = 0) -> Tensor:
+    """A tensor whose memory is a file, with content unless `fill` is None."""
+    tensor = Tensor.empty(*shape, dtype=dtype, device=f"disk:{path}")
+    return tensor if fill is None else tensor.assign(Tensor.full(shape, fill, dtype=dtype))
+
+
+def assert_file(path: Path, want: Any) -> None:
+    """Asserts every byte of a file."""
+    assert path.read_bytes() == np.asarray(want).tobytes()
+
+
+# copies to a file
+
+
+def test_a_copy_to_a_file_writes_it_when_it_is_realized(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    copy = (Tensor([1.0, 2.0, 3.0]) * 2).to(f"disk:{path}")
+    assert not path.exists()
+    copy.realize()
+    assert copy.device == f"DISK:{path}"
+    assert_file(path, np.array([2, 4, 6], np.float32))
+    assert copy.tolist() == [2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("name", ["bool", "int8", "uint16", "float16", "float64"])
+def test_of_each_width(tmp_path: Path, name: str) -> None:
+    value = Tensor([[0, 1, 1], [1, 0, 1]], dtype=name)
+    copy = value.to(f"disk:{tmp_path / 'a'}").realize()
+    assert copy.shape == (2, 3)
+    assert_file(tmp_path / "a", value.numpy())
+    np.testing.assert_array_equal(copy.numpy(), value.numpy())
+
+
+def test_numbers_take_room_in_a_file(tmp_path: Path) -> None:
+    (Tensor.ones(4) * 2).to(f"disk:{tmp_path / 'a'}").realize()
+    assert_file(tmp_path / "a", np.full(4, 2, np.float32))
+
+
+def test_views_are_laid_out(tmp_path: Path) -> None:
+    value = np.arange(12, dtype=np.int32).reshape(3, 4)
+    Tensor(value).permute(1, 0)[::2].to(f"disk:{tmp_path / 'a'}").realize()
+    assert_file(tmp_path / "a", np.ascontiguousarray(value.T[::2]))
+
+
+def test_of_several_devices(tmp_path: Path) -> None:
+    parts = Tensor([1, 2, 3, 4]).shard(("CPU:0", "CPU:1"), 0)
+    parts.to(f"disk:{tmp_path / 'a'}").realize()
+    assert_file(tmp_path / "a", np.arange(1, 5, dtype=np.int32))
+
+
+def test_from_file_to_file(tmp_path: Path) -> None:
+    first = on_disk(tmp_path / "a", 6).assign(Tensor.arange(6))
+    first.to(f"disk:{tmp_path / 'b'}").realize()
+    first[1:3].to(f"disk:{tmp_path / 'c'}").realize()
+    first.reshape(2, 3).permute(1, 0).to(f"disk:{tmp_path / 'd'}").realize()
+    assert_file(tmp_path / "b", np.arange(6, dtype=np.int32))
+    assert_file(tmp_path / "c", np.array([1, 2], np.int32))
+    assert_file(tmp_path / "d", np.array([0, 3, 1, 4, 2, 5], np.int32))
+
+
+def test_a_longer_file_keeps_its_end(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 12)
+    Tensor([1, 2]).to(f"disk:{tmp_path / 'a'}").realize()
+    assert (tmp_path / "a").read_bytes() == np.array([1, 2], np.int32).tobytes() + b"xxxx"
+
+
+def test_a_jitted_function_writes_files_each_time(tmp_path: Path) -> None:
+    @TinyJit
+    def save(x: Tensor) -> Tensor:
+        return (x + 1).to(f"disk:{tmp_path / 'a'}").realize()
+
+    for i in range(5):
+        save(Tensor([i, 2 * i]).realize())
+        assert_file(tmp_path / "a", np.array([i + 1, 2 * i + 1], np.int32))
+
+
+# writes to a file that is a tensor
+
+
+def test_a_written_part_makes_the_whole_file(tmp_path: Path) -> None:
+    t = on_disk(tmp_path / "a", 10, dtype=dtypes.uint8, fill=None)
+    t[2:5] = Tensor([1, 2, 3], dtype=dtypes.uint8)
+    assert (tmp_path / "a").read_bytes() == bytes([0, 0, 1, 2, 3, 0, 0, 0, 0, 0])
+
+
+INDICES: list[Any] = [
+    1,
+    slice(1, 3),
+    (2, slice(1, 3)),
+    (slice(None), 1),
+    slice(None, None, 2),
+    slice(None, None, -1),
+    (slice(1, None), slice(0, 4, 3)),
+    -1,
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=[str(i) for i in INDICES])
+def test_any_index_can_be_written(tmp_path: Path, index: Any) -> None:
+    want = np.zeros((3, 4), np.int32)
+    value = np.arange(1, want[index].size + 1, dtype=np.int32).reshape(want[index].shape)
+    want[index] = value
+    t = on_disk(tmp_path / "a", 3, 4)
+    t[index] = Tensor(value)
+    assert_file(tmp_path / "a", want)
+    t[index] = 7
+    want[index] = 7
+    assert_file(tmp_path / "a", want)
+
+
+def test_places_that_tensors_name(tmp_path: Path) -> None:
+    t = on_disk(tmp_path / "a", 6)
+    t[Tensor([4, 1])] = Tensor([10, 20])
+    t[Tensor([True, False, False, False, False, True])] = 5
+    assert_file(tmp_path / "a", np.array([5, 20, 0, 0, 10, 5], np.int32))
+
+
+def test_in_place_arithmetic(tmp_path: Path) -> None:
+    t = on_disk(tmp_path / "a", 3, fill=3)
+    t += 2
+    t[1:] *= 2
+    assert_file(tmp_path / "a", np.array([5, 10, 10], np.int32))
+
+
+def test_parts_under_another_dtype(tmp_path: Path) -> None:
+    t = on_disk(tmp_path / "a", 16, dtype=dtypes.uint8, fill=None)
+    t[:8].bitcast(dtypes.int64).assign([77])
+    t[8:].bitcast(dtypes.float32).assign(Tensor([1.5, 2.5]))
+    want = np.array([77], np.int64).tobytes() + np.array([1.5, 2.5], np.float32).tobytes()
+    assert (tmp_path / "a").read_bytes() == want
+
+
+def test_what_was_read_before_is_read_again_after_a_write(tmp_path: Path) -> None:
+    t = on_disk(tmp_path / "a", 3, fill=1)
+    first = t.to("CPU")
+    held = first + 0
+    first.realize()
+    t.assign(Tensor([7, 8, 9]))
+    assert t.to("CPU").tolist() == [7, 8, 9]
+    assert first.tolist() == [1, 1, 1]
+    assert held.shape == (3,)
+
+
+# reading
+
+
+def test_values_made_of_files_are_made_where_they_are_read(tmp_path: Path) -> None:
+    t = on_disk(tmp_path / "a", 2, 3).assign(Tensor([[1, 2, 3], [4, 5, 6]]))
+    assert (t * 2 + t.permute(1, 0).reshape(2, 3)).tolist() == [[3, 8, 8], [13, 13, 18]]
+    assert t.cast(dtypes.float32).to("CPU").tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert t.sum().item() == 21
+
+
+def test_bfloat16_weights_are_cast_on_the_way(tmp_path: Path) -> None:
+    weights = Tensor([1.5, -2.25, 3e38], dtype=dtypes.bfloat16)
+    safe_save({"w": weights, "v": Tensor([1, 2])}, str(tmp_path / "m.safetensors"))
+    found = safe_load(str(tmp_path / "m.safetensors"))["w"]
+    want = weights.float().tolist()
+    assert found.dtype is dtypes.bfloat16
+    assert found.cast(dtypes.float32).tolist() == want
+    assert found.cast(dtypes.float32).to("CPU").realize().tolist() == want
+    assert found.to("CPU").float().tolist() == want
+    assert found[1:].half().to(None).tolist() == [-2.25, float("inf")]
+
+
+# mistakes
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "a"
+    with pytest.raises(DeviceError, match=r"none/a cannot be written: No such file.*folder that"):
+        Tensor([1.0]).to(f"disk:{path}").realize()
+    with pytest.raises(DeviceError, match="none/a cannot be written"):
+        on_disk(path, 3)
+    with pytest.raises(DeviceError, match="cannot be written: Is a directory"):
+        Tensor([1.0]).to(f"disk:{tmp_path}").realize()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to the superuser")
+def test_a_file_that_is_read_only(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(8))
+    (tmp_path / "a").chmod(0o444)
+    with pytest.raises(DeviceError, match="cannot be written: Permission denied"):
+        on_disk(tmp_path / "a", 2)
+
+
+def test_values_that_do_not_fit(tmp_path: Path) -> None:
+    t = on_disk(tmp_path / "a", 4)
+    with pytest.raises(ShapeError, match="3 and 4"):
+        t.assign(Tensor([1, 2, 3]))
+    with pytest.raises(ShapeError, match="3"):
+        t[:2] = Tensor([1, 2, 3])
+    assert_file(tmp_path / "a", np.zeros(4, np.int32))
+
+
+def test_a_file_that_is_too_short(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abcd")
+    t = Tensor.empty(10, dtype=dtypes.uint8, device=f"disk:{tmp_path / 'a'}")
+    with pytest.raises(DeviceError, match="has 4 bytes, but byte 9"):
+        t.tolist()
+
+
+def test_nothing_is_computed_into_a_file(tmp_path: Path) -> None:
+    t = on_disk(tmp_path / "a", 3)
+    with pytest.raises(DeviceError, match="computes nothing: move the tensor first"):
+        (t + 1).realize()
