@@ -254,3 +254,15 @@ def test_a_dot_of_other_kernels_is_refused() -> None:
         schedule_kernel(kernel_of(x @ x.T), PLAIN, parse_opts("DOT(0,4)"))
     with pytest.raises(KernelOptError, match="groups of 1 or 4"):
         schedule_kernel(kernel_of(product_of("int8", 12, 32, 8)), PLAIN, parse_opts("DOT(0,2)"))
+
+
+def test_what_a_dot_means() -> None:
+    def word(*numbers: int) -> int:
+        return int.from_bytes(np.array(numbers, np.int8).tobytes(), "little")
+
+    words = (dtypes.uint32,) * 2
+    operands = (word(1, -2, 127, -128), word(5, -128, 3, 100))
+    want = 129 * 5 + 126 * -128 + 255 * 3 + 0 * 100
+    assert evaluate(Ops.DOT, dtypes.int32, operands, words) == want
+    # 1.5 and -2, 4 and 0.5 as bfloat16.
+    assert evaluate(Ops.DOT, dtypes.float32, (0xC000_3FC0, 0x3F00_4080), words) == 1.5 * 4 - 2 * 0.5
