@@ -45,7 +45,7 @@ def stages() -> dict[str, str]:
     out = UOp.new_buffer("CPU", 256, dtypes.float32).mop(Ops.RESHAPE, (8, 32))
     # Ids of buffers count up in a process; the printed ones start from 0.
     captured = capture([out.store(value)], [], lambda u: None)
-    schedule, _ = plan(captured.body, lambda device: Workers(TARGET.threads, 1 << 19))
+    schedule, _ = plan(captured.body, lambda device: Workers(TARGET.threads, 1 << 18))
     ast = schedule.steps[0].ast
     assert ast is not None
     kernel = Kernel(ast)

@@ -33,8 +33,6 @@ CASTS = {Ops.CAST, Ops.BITCAST}
 NO_REDUCTION = {Ops.XOR}
 # No language has it: it is decomposed for every target but the interpreter.
 NO_RULE = {Ops.THREEFRY}
-# It stands only while the schedule is made, between two graphs that are verified.
-NO_SPEC = {Ops.STAGE}
 # These are no values, so they have no shape.
 NO_SHAPE = {Ops.DEVICE, Ops.STORE, Ops.END, Ops.BARRIER, Ops.SINK}
 # These come after the tensor stage, and a gradient is taken there.
@@ -61,7 +59,7 @@ def names(ops: set[Ops]) -> list[str]:
             NO_SHAPE,
             set(Ops) - set(ELEMENTWISE) - set(MOVEMENT),  # whose families have one rule each
         ),
-        ("uop.spec", {*spec.TENSOR, *spec.KERNEL, *spec.LINEAR}, NO_SPEC, set(Ops)),
+        ("uop.spec", {*spec.TENSOR, *spec.KERNEL, *spec.LINEAR}, set(), set(Ops)),
         ("renderer.llvm_rules.LLVM_RULES", set(LLVM_RULES), NO_RULE, set(ELEMENTWISE)),
         (
             "renderer.cstyle_rules.CSTYLE_RULES",

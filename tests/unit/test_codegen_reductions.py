@@ -10,6 +10,12 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
+from aster_ml.codegen.lower import lower
+from aster_ml.config import Context
+from aster_ml.engine.realize import schedule_uops
+from aster_ml.schedule.split_reduce import parts_of
+from aster_ml.uop.ops import Ops
+from tests.unit.test_codegen_schedule import CPU, kernel_of, memory, opts_of
 
 NAN, INF = np.nan, np.inf
 EDGES = (NAN, -NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45)
@@ -104,3 +110,57 @@ def test_sums_are_as_accurate_as_those_of_numpy(dtype: str, positive: bool) -> N
     for name, found in ratios.items():
         assert max(found) < 1.5, (name, found)
         assert np.mean(found) < 1.03, (name, found)
+
+
+def test_sums_over_wide_rows_take_some_rows_at_a_time() -> None:
+    assert "BLOCK(0,8) UNROLL(0,8)" in opts_of(memory(64, 700).sum(0))
+    # Rows that nothing divides well, and maxima, too; one tile takes in short rows.
+    assert "BLOCK(0,8)" in opts_of(memory(67, 700).max(0))
+    assert "BLOCK" not in opts_of(memory(64, 32).sum(0))
+
+
+@pytest.mark.parametrize("rows", [16, 64, 67, 103])
+def test_sums_over_wide_rows_are_right(rows: int) -> None:
+    x = memory(3, rows, 203)
+    want = x.numpy().astype(np.float64)
+    np.testing.assert_allclose(x.sum(1).numpy(), want.sum(1), atol=1e-5)
+    np.testing.assert_array_equal(x.max(1).numpy(), want.max(1))
+    np.testing.assert_allclose((x * x).mean(1).sqrt().numpy(), (want**2).mean(1) ** 0.5, rtol=1e-6)
+
+
+def test_long_sums_are_sums_of_sums() -> None:
+    assert "NEST(0,16)" in opts_of(memory(2, 1 << 14).sum(1))
+    assert "NEST" not in opts_of(memory(2, 1 << 10).sum(1))
+
+
+@pytest.mark.parametrize("shape", [(20, 42), (20, 300), (7, 1411), (20, 4, 51)])
+def test_terms_of_a_softmax_are_computed_once(shape: tuple[int, ...]) -> None:
+    x = memory(*shape)
+    for axis in (1, -1):
+        linear = lower(kernel_of(x.softmax(axis)), CPU)[0]
+        powers = [u for u in linear.uops if u.op is Ops.SHL]
+        in_scratch = any(u.op is Ops.DEFINE_LOCAL for u in linear.uops)
+        # One for what fills SIMD values, one for what is left of a row.
+        assert in_scratch
+        assert len(powers) <= 2
+        e = np.exp(x.numpy().astype(np.float64))
+        np.testing.assert_allclose(
+            x.softmax(axis).numpy(), e / e.sum(axis, keepdims=True), atol=1e-6
+        )
+
+
+def test_a_long_reduction_is_split_for_several_workers_alone() -> None:
+    def kernels(threads: int) -> int:
+        x = memory(1 << 19)
+        with Context(THREADS=threads):
+            return len([s for s in schedule_uops([x.sum().uop])[0].steps if s.ast is not None])
+
+    assert (kernels(1), kernels(2)) == (1, 2)
+
+
+def test_parts_of_a_long_reduction_leave_nobody_waiting() -> None:
+    assert parts_of(4096, 2) == 8
+    assert parts_of(4099, 2) == 0
+    # All shares are equal, or there are many of them.
+    assert parts_of(3 * 1024, 3) == 12
+    assert parts_of(1 << 10, 3) == 32

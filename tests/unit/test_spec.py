@@ -124,7 +124,7 @@ LOAD = Q.index(R0).load()
         (stored(Q.index(R0.cast(I32)).load()), "one flat index, of dtype index"),
         (stored(UOp(Ops.LOAD, F32, (Q,))), "it reads an INDEX"),
         (stored(UOp(Ops.LOAD, F32, (Q.index(R0), R0))), "its gate, if any, is a bool"),
-        (stored(UOp(Ops.INDEX, F32, (LOAD, R0)).load()), "indexes a PARAM or a DEFINE_LOCAL"),
+        (stored(UOp(Ops.INDEX, F32, (LOAD, R0)).load()), "indexes a PARAM, a DEFINE_LOCAL"),
         (stored(LOAD.cast(I32)), "the dtype of what it writes to"),
         (UOp.sink(P.index(R0).store(LOAD, R0).end(R0)), "its gate, if any, is a bool"),
         (UOp.sink(UOp(Ops.STORE, VOID, (P, LOAD)).end(R0)), "it writes to an INDEX"),

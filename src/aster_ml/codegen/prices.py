@@ -368,10 +368,12 @@ def packing_cost(
 def cycles_of(plan: Plan) -> float:
     """About how long one thread takes, for arithmetic or to move bytes from the third cache."""
     kernel = plan.kernel
-    steps = max([iterations(list(u.src[1:])) for u in kernel.reduces], default=1)
+    # Reductions that do not depend on all outputs run outside of the others.
+    loops = [iterations(list(u.ranges.union(u.src[1:]))) for u in kernel.reduces]
     loads = sum(not a.is_store for a in plan.accesses)
     nodes = max(plan.values + plan.extra - loads, 1)
-    arithmetic = iterations(kernel.outputs) * steps * nodes / lane_discount(kernel)
+    steps = max([iterations(kernel.outputs), *loops])
+    arithmetic = steps * nodes / lane_discount(kernel)
     # Scratch stays in the nearest caches.
     moved = [a for a in plan.accesses if a.buffer.op is Ops.PARAM]
     nbytes = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in moved)

@@ -234,7 +234,7 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
 
 
 # Work-groups share a kernel: so many, from so few elements on; threads wake up for more.
-WORK_GROUPS, MIN_GROUP_LENGTH, MIN_THREAD_LENGTH = 256, 1 << 15, 1 << 19
+WORK_GROUPS, MIN_GROUP_LENGTH, MIN_THREAD_LENGTH = 256, 1 << 15, 1 << 18
 
 
 def workers_of(device: str) -> Workers:

@@ -25,6 +25,7 @@ from aster_ml.uop.ops import (
     UNARY,
     BodyArg,
     KernelArg,
+    Memory,
     Ops,
 )
 from aster_ml.uop.rewrite import VERIFIERS
@@ -328,7 +329,10 @@ KERNEL: Table = {
     ),
     Ops.INDEX: (
         SAME_DTYPE,
-        ("it indexes a PARAM or a DEFINE_LOCAL", lambda u: has_memory(u.src[0])),
+        (
+            "it indexes a PARAM, a DEFINE_LOCAL or a STAGE",
+            lambda u: has_memory(u.src[0]) or u.src[0].op is Ops.STAGE,
+        ),
         (
             "it has one flat index, of dtype index",
             lambda u: len(u.src) == 2 and u.src[1].dtype is INDEX and u.src[1].shape == (),
@@ -375,6 +379,11 @@ KERNEL: Table = {
         NO_ARG,
         ("it ends a STORE, or what ends one", lambda u: u.src[0].op in (Ops.STORE, Ops.END)),
         ("it closes ranges, each once", lambda u: len(u.src) > 1 and are_ranges(u.src[1:])),
+    ),
+    Ops.STAGE: (
+        SAME_DTYPE,
+        ("it is kept in scratch", lambda u: u.arg.memory is Memory.LOCAL),
+        ("it closes one range", lambda u: len(u.src) == 2 and are_ranges(u.src[1:])),
     ),
     Ops.AFTER: (
         SAME_DTYPE,
