@@ -192,6 +192,10 @@ FUSE = Setting(
     "values inside of the kernels that read them wherever that is possible.",
     ("schedule",),
 )
+# Read where the graph is made, so that caches, which go by graphs, need not know of it.
+WINO = Setting(
+    "WINO", 0, "1 computes convolutions of 3x3 by Winograd's algorithm where that looks quicker."
+)
 MAX_KERNEL_NODES = Setting(
     "MAX_KERNEL_NODES",
     400,

@@ -48,6 +48,7 @@ from aster_ml.codegen.prices import (
     vector_cost,
     widths,
 )
+from aster_ml.codegen.stacks import write_out_stacks
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod
 from aster_ml.target import Target
@@ -85,6 +86,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         return
     if choose_dot(plan):
         return
+    write_out_stacks(plan)
     choose_vector(plan)
     order_for_hoisting(plan)
     if not choose_rows(plan):
@@ -108,10 +110,8 @@ def choose_vector(plan: Plan) -> None:
         return
     owner = owners(kernel)
     own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
-    candidates: list[UOp | None] = [
-        None,
-        *[r for r in kernel.outputs if kernel.may_reorder(r) and widths(r, lanes)[0] > 1],
-    ]
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
+    candidates: list[UOp | None] = [None, *[r for r in loops if widths(r, lanes)[0] > 1]]
 
     def price(axis: UOp | None) -> float:
         total = 0.0

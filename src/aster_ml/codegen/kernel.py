@@ -636,10 +636,13 @@ def stray_ranges(sink: UOp) -> set[UOp]:
 
 
 def simplify_indices(sink: UOp) -> UOp:
-    """The kernel with every index and gate, and every choice by place, in simplest form."""
+    """The kernel with every index, gate, comparison of indices and choice by place simplified."""
     new: dict[UOp, UOp] = {}
     for u in toposort(sink):
         src = tuple([new[s] for s in u.src])
+        if u.dtype is dtypes.bool and src and src[0].dtype is dtypes.index:
+            new[u] = simplify_around(u if src == u.src else UOp(u.op, u.dtype, src, u.arg))
+            continue
         if u.op is Ops.INDEX:
             src = (src[0], simplify_around(src[1]))
         elif u.op is Ops.LOAD and len(src) > 1:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from aster_ml.config import WINO
 from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import make_tuple
 from aster_ml.mixin.handle import broadcast_all, cast_node, check_tensor
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
+from aster_ml.mixin.winograd import winograd, winograd_way
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, ReduceArg
@@ -154,6 +156,7 @@ class ContractMixin(PoolMixin):
             self [n, c, t + k], weight [o, c, k] -> [n, o, t + 1].
         Dtype: `dtype`, else the least upper of both; accumulates as `dot` does.
         Raises: ShapeError when channels, groups or kernel do not fit.
+        Error: with WINO=1 that of `mixin.winograd`, where it is used.
         Source: torch.nn.functional.conv2d.
         """
         check_tensor(weight, "conv")
@@ -176,13 +179,16 @@ class ContractMixin(PoolMixin):
             )
         result, wide = accumulation_dtypes((x.dtype, weight.dtype), dtype)
         pads = resolve_padding(padding, dims, "conv")
-        x = windows_of(
-            pad_last(x.cast(wide), pads),
-            kernel,
-            make_tuple(stride, dims),
-            make_tuple(dilation, dims),
-            "conv",
-        )
+        steps = make_tuple(stride, dims), make_tuple(dilation, dims)
+        if WINO and steps == ((1, 1), (1, 1)):
+            way = winograd_way(x.uop, weight.uop, wide, pads, groups)
+            if way is not None:
+                made = winograd(
+                    cast_node(x.uop, wide), cast_node(weight.uop, wide), pads, groups, way
+                )
+                out = x.derive_with(made, weight).cast(result)
+                return out if bias is None else out + bias.reshape((1, -1, 1, 1))
+        x = windows_of(pad_last(x.cast(wide), pads), kernel, *steps, "conv")
         sizes = x.shape[2 : 2 + dims]
         # [n, groups, 1, *sizes, c, *kernel] and [1, groups, out, 1.., c, *kernel].
         x = x.reshape((batch, groups, c_group, *sizes, *kernel))

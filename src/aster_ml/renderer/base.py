@@ -19,7 +19,16 @@ from collections.abc import Callable
 from aster_ml.dtype import DType
 from aster_ml.errors import InternalError
 from aster_ml.renderer.access import AccessWriter
-from aster_ml.renderer.cell import Cell, Input, Value, fold, fold_op, simplify, strip_after
+from aster_ml.renderer.cell import (
+    Cell,
+    Input,
+    Value,
+    chosen_inputs,
+    fold,
+    fold_op,
+    simplify,
+    strip_after,
+)
 from aster_ml.renderer.lanes import (
     Lanes,
     instances,
@@ -208,7 +217,7 @@ class KernelWriter(AccessWriter):
                 else:
                     lacking = [
                         (s, j)
-                        for s, m in d.inputs
+                        for s, m in (chosen_inputs(d, i) if d.op is Ops.WHERE else d.inputs)
                         if s.values[j := i if m is None else m[i]] is None
                     ]
                 if lacking:
@@ -252,7 +261,10 @@ class KernelWriter(AccessWriter):
             values.append(v)
         src = c.u.src
         if known:
-            found = fold(c, values) if known == len(values) else simplify(c, values)
+            if c.op is Ops.WHERE and values[0].__class__ is bool:
+                return values[1] if values[0] else values[2]
+            found = fold(c, values) if known == len(values) else None
+            found = simplify(c, values) if found is None else found
             if found is not None:
                 return found
             values = [

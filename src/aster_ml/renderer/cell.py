@@ -92,6 +92,17 @@ def fold_op(u: UOp) -> Ops:
     return u.arg.op if isinstance(u.arg, ReduceArg) else u.arg
 
 
+def chosen_inputs(c: Cell, k: int) -> list[Input]:
+    """What instance `k` of a WHERE reads: its condition, and where that is known, one source."""
+    d, m = c.inputs[0]
+    condition = d.values[k if m is None else m[k]]
+    if condition is None:
+        return c.inputs[:1]
+    if condition.__class__ is not bool:
+        return c.inputs
+    return c.inputs[1:2] if condition else c.inputs[2:]
+
+
 def fold(c: Cell, values: list[Value]) -> Value:
     """The value of an integer op whose operands are known; None for other ops."""
     dts = [s.dtype for s in c.u.src]
@@ -104,16 +115,13 @@ def fold(c: Cell, values: list[Value]) -> Value:
 
 
 def simplify(c: Cell, values: list[Value]) -> Value:
-    """One operand, or a constant, where known integers make it the result; else None."""
+    """One operand, or a constant, where known numbers make it the result; else None."""
     op = c.op
-    if op is Ops.WHERE:
-        if values[0].__class__ is bool:
-            chosen = values[1] if values[0] else values[2]
-            # A number of float dtype stays a number: it is written as a literal where it is used.
-            return chosen
+    if len(values) != 2:
         return None
-    if len(values) != 2 or c.u.src[0].dtype.kind == "float":
-        return None
+    if c.u.src[0].dtype.kind == "float":
+        # What is 0 in a lane because something else is chosen in it.
+        return values[1 - values.index(0)] if op is Ops.ADD and 0 in values else None
     x, y = values
     if x.__class__ is tuple or y.__class__ is tuple:
         return None

@@ -40,6 +40,8 @@ SMALL_WORK = 32768
 MIN_ROWS = 16
 # Elements that kernels may go over column by column, again and again: what a second cache holds.
 MAX_COLUMNS = 1 << 18
+# Longest row of values side by side that a kernel writes out.
+MAX_STACK = 8
 # More than this many different readings of one value are not written out.
 MAX_READINGS = 4
 

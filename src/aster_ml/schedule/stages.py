@@ -23,13 +23,13 @@ from aster_ml.helpers import all_int, prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.effects import Effects
 from aster_ml.schedule.joins import find_joins, is_inside
+from aster_ml.schedule.stacks import read_pad, stacked_size
 from aster_ml.uop.graph import consumers, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import (
     Indices,
     both,
     flat_index,
-    is_row_major_view,
     slice_of_base,
     source_index,
 )
@@ -42,7 +42,8 @@ class Reading(NamedTuple):
     """How a node is read: by the stored value `root`, at `idxs`, where `valid` holds.
 
     `nest` are the ranges of all loops around the reading; `after` the STOREs that it has to see.
-    `summed` says that a sum reads it through nothing but movement.
+    `summed` says that a sum reads it through nothing but movement. Of so many turns of the loops
+    as `share` says, one reads it: the others have what lies beside it in a stack.
     """
 
     root: UOp
@@ -51,6 +52,7 @@ class Reading(NamedTuple):
     nest: tuple[UOp, ...]
     after: tuple[UOp, ...] = ()
     summed: bool = False
+    share: int = 1
 
 
 @dataclass
@@ -226,7 +228,7 @@ class StagePlanner:
                     if first is not reading:
                         self.derived[u, reading] = self.derived[u, first]
                         continue
-                self.stored[reading.root].size += 1
+                self.stored[reading.root].size += op not in MOVEMENT
                 self.pass_on(u, reading)
 
     def read_by_store(self, u: UOp, target: UOp | None) -> None:
@@ -255,7 +257,12 @@ class StagePlanner:
         """How the sources of `u` are read when `u` is read so."""
         op = u.op
         if op in MOVEMENT:
-            idxs, valid = source_index(u, reading.idxs)
+            share = reading.share
+            if op is Ops.PAD:
+                idxs, valid, _ = read_pad(u, reading.idxs)
+                share *= stacked_size(u)
+            else:
+                idxs, valid = source_index(u, reading.idxs)
             idxs = tuple([self.simple(i) for i in idxs])
             if valid is not None:
                 valid = self.simple(both(reading.valid, valid))  # type: ignore[arg-type]
@@ -264,7 +271,7 @@ class StagePlanner:
             else:
                 valid = reading.valid
             result: tuple[Reading, ...] = (
-                self.add(u.src[0], reading._replace(idxs=idxs, valid=valid)),
+                self.add(u.src[0], reading._replace(idxs=idxs, valid=valid, share=share)),
             )
         elif op is Ops.REDUCE:
             axes = self.new_ranges(tuple([u.src[0].shape[a] for a in u.arg.axes]), AxisType.REDUCE)
@@ -326,8 +333,10 @@ class StagePlanner:
             return False
         if u.op in (Ops.RESHAPE, Ops.PAD) and any(self.has_large_index(r) for r in readings):
             return self.store_because(u, "views of views whose indices would grow too long")
+        if u.op is Ops.RESHAPE and self.in_memory(u):
+            return False
         roots = {r.root for r in readings}
-        if len(readings) > cost.MAX_READINGS * len(roots):
+        if sum([1 / r.share for r in readings]) > cost.MAX_READINGS * len(roots):
             ways = f"read in {len(readings)} ways, too many to write out"
             return self.worth_storing(u) and self.store_because(u, ways)
         if any(self.stored[root].size > int(MAX_KERNEL_NODES.value) for root in roots):
@@ -336,7 +345,7 @@ class StagePlanner:
         compute, loads = self.costs[u]
         if u.op is Ops.RESHAPE:
             # A plain view costs nothing; one that divides in an inner loop may.
-            if is_row_major_view(u) or not self.divides(u, readings):
+            if not self.divides(u, readings):
                 return False
             compute += 8
         if compute == 0 or FUSE >= 2 or self.is_widened(u, readings):
@@ -412,7 +421,7 @@ class StagePlanner:
         Loops that it does not depend on and that run inside of those that it does, do not repeat
         it: it is computed before them.
         """
-        return volume(self.nest_of(r))
+        return max(int(volume(self.nest_of(r))) // r.share, 1)
 
     def nest_of(self, r: Reading) -> tuple[UOp, ...]:
         """The loops inside of which a value read so is computed."""
@@ -450,6 +459,8 @@ class StagePlanner:
             return False
         used = self.used(first)
         numel = estimate(prod(u.shape))
+        if any([r.share > 1 for r in readings]):
+            return False
         if len(readings) == 1 and first.summed and u.arg.op is Ops.ADD and not stored.outer:
             # Terms of another sum: fused when few of them are computed more than once.
             if 2 * volume(used) <= 3 * numel:
@@ -582,9 +593,14 @@ class StagePlanner:
         if op is Ops.PAD:
             if not self.reads_padding(u, reading):
                 return src[0]
-            valid = source_index(u, reading.idxs)[1]
-            assert valid is not None
-            return mask_terms(self.simple(valid), src[0])
+            _, valid, chosen = read_pad(u, reading.idxs)
+            value = src[0] if valid is None else mask_terms(self.simple(valid), src[0])
+            if chosen is None:
+                return value
+            chosen, nothing = self.simple(chosen), value.const_like(0)
+            if chosen.op is Ops.CONST:
+                return value if chosen.arg else nothing
+            return chosen.where(value, nothing)
         if op is Ops.REDUCE:
             idxs = below[0].idxs
             ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is Ops.RANGE]

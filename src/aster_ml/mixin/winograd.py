@@ -1,0 +1,298 @@
+"""Convolution of 3x3 windows by fewer multiplications.
+
+Tiles of the input and weights are transformed, multiplied as matrices for each place of a
+transformed tile, and the products are transformed back.
+
+Receives nodes of an input that is padded and a weight; returns the node of the result. Whether this
+is quicker than the plain way is said here too, by what either has to multiply and to move.
+
+A tile of m x m results takes (m + 2) x (m + 2) inputs. Rows are transformed, then columns, each by
+sums that are written out: no matrix of the transforms appears in the graph. In memory the channels
+come last until the results are put in their places, so that every kernel has its SIMD lanes along
+channels, whatever the sizes of the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aster_ml.dtype import DType, dtypes
+from aster_ml.helpers import all_int, ceildiv, divisors, prod, round_up
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+Vector = Sequence[UOp]
+Transform = Callable[[Vector], Vector]
+
+
+def scaled(x: UOp, factor: float) -> UOp:
+    """`x * factor`."""
+    return x.alu(Ops.MUL, UOp.const(x.dtype, factor))
+
+
+def plus(x: UOp, y: UOp) -> UOp:
+    """`x + y`."""
+    return x.alu(Ops.ADD, y)
+
+
+def minus(x: UOp, y: UOp) -> UOp:
+    """`x - y`."""
+    return x.alu(Ops.SUB, y)
+
+
+# Transforms of one axis, for tiles of 2 and 4 results, at the points 0, 1, -1 (2, -2) and infinity.
+
+
+def inputs_for_2(d: Vector) -> Vector:
+    """4 inputs."""
+    return minus(d[0], d[2]), plus(d[1], d[2]), minus(d[2], d[1]), minus(d[1], d[3])
+
+
+def weights_for_2(g: Vector) -> Vector:
+    """3 weights -> 4."""
+    ends, middle = scaled(plus(g[0], g[2]), 0.5), scaled(g[1], 0.5)
+    return g[0], plus(ends, middle), minus(ends, middle), g[2]
+
+
+def results_for_2(m: Vector) -> Vector:
+    """4 products -> 2 results."""
+    return plus(m[0], plus(m[1], m[2])), minus(minus(m[1], m[2]), m[3])
+
+
+def inputs_for_4(d: Vector) -> Vector:
+    """6 inputs."""
+    even, odd = minus(d[4], scaled(d[2], 4)), minus(d[3], scaled(d[1], 4))
+    near, far = minus(d[4], d[2]), scaled(minus(d[3], d[1]), 2)
+    return (
+        plus(minus(scaled(d[0], 4), scaled(d[2], 5)), d[4]),
+        plus(even, odd),
+        minus(even, odd),
+        plus(near, far),
+        minus(near, far),
+        plus(minus(scaled(d[1], 4), scaled(d[3], 5)), d[5]),
+    )
+
+
+def weights_for_4(g: Vector) -> Vector:
+    """3 weights -> 6."""
+    ends, middle = scaled(plus(g[0], g[2]), -1 / 6), scaled(g[1], 1 / 6)
+    far, odd = plus(scaled(g[0], 1 / 24), scaled(g[2], 1 / 6)), scaled(g[1], 1 / 12)
+    return (
+        scaled(g[0], 1 / 4),
+        minus(ends, middle),
+        plus(ends, middle),
+        plus(far, odd),
+        minus(far, odd),
+        g[2],
+    )
+
+
+def results_for_4(m: Vector) -> Vector:
+    """6 products -> 4 results."""
+    near, near_odd = plus(m[1], m[2]), minus(m[1], m[2])
+    far, far_odd = plus(m[3], m[4]), minus(m[3], m[4])
+    return (
+        plus(plus(m[0], near), far),
+        plus(near_odd, scaled(far_odd, 2)),
+        plus(near, scaled(far, 4)),
+        plus(plus(near_odd, scaled(far_odd, 8)), m[5]),
+    )
+
+
+TRANSFORMS: dict[int, tuple[Transform, Transform, Transform]] = {
+    2: (inputs_for_2, weights_for_2, results_for_2),
+    4: (inputs_for_4, weights_for_4, results_for_4),
+}
+
+
+def part(x: UOp, cuts: dict[int, tuple[int, int]]) -> UOp:
+    """What lies between two places of some axes."""
+    return x.mop(Ops.SHRINK, tuple([cuts.get(i, (0, s)) for i, s in enumerate(x.shape)]))
+
+
+def stacked(parts: Vector, axis: int) -> UOp:
+    """Values whose `axis` has one element, side by side along it."""
+    result: UOp | None = None
+    for i, x in enumerate(parts):
+        pairs = [(0, 0)] * len(x.shape)
+        pairs[axis] = (i, len(parts) - 1 - i)
+        wide = x.mop(Ops.PAD, tuple(pairs))
+        result = wide if result is None else plus(result, wide)
+    return parts[0] if result is None else result
+
+
+def along(x: UOp, axis: int, transform: Transform) -> UOp:
+    """An axis transformed."""
+    places = [part(x, {axis: (i, i + 1)}) for i in range(x.shape[axis])]
+    return stacked(transform(places), axis)
+
+
+def along_windows(x: UOp, axis: int, tiles: int, transform: Transform) -> UOp:
+    """Windows along axes of blocks and of the places in a block, transformed.
+
+    A window is a block with the first 2 places of the next.
+    """
+    m = x.shape[axis + 1]
+    places = []
+    for i in range(m + 2):
+        block, place = divmod(i, m)
+        places.append(part(x, {axis: (block, block + tiles), axis + 1: (place, place + 1)}))
+    return stacked(transform(places), axis + 1)
+
+
+def stored(x: UOp) -> UOp:
+    """`x` in memory, in the order of its axes."""
+    return UOp(Ops.CONTIGUOUS, x.dtype, (x,))
+
+
+def gradient_stored(x: UOp) -> UOp:
+    """`x`, whose gradient will be memory."""
+    return UOp(Ops.CONTIGUOUS_BACKWARD, x.dtype, (x,))
+
+
+def transformed_weights(w: UOp, groups: int, m: int) -> UOp:
+    """Weights [o, c / groups, 3, 3] -> [m + 2, m + 2, groups, c / groups, o / groups]."""
+    o, c = w.shape[:2]
+    w = w.mop(Ops.RESHAPE, (groups, o // groups, c, 3, 3))
+    for axis in (3, 4):
+        w = along(w, axis, TRANSFORMS[m][1])
+    return stored(w.mop(Ops.PERMUTE, (3, 4, 0, 2, 1)))
+
+
+def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int) -> UOp:
+    """The convolution of an input with transformed weights."""
+    n, c, *image = x.shape
+    groups, c_group, o_group = u.shape[2:]
+    for_inputs, _, for_results = TRANSFORMS[m]
+    sizes = [s + before + after - 2 for s, (before, after) in zip(image, pads, strict=True)]
+    th, tw = [-(-s // m) for s in sizes]
+    around = [
+        (before, (t + 1) * m - s - before)
+        for s, t, (before, _) in zip(image, (th, tw), pads, strict=True)
+    ]
+    x = x.mop(Ops.PAD, ((0, 0), (0, 0), *around)).mop(Ops.PERMUTE, (0, 2, 3, 1))
+    x = gradient_stored(stored(x).mop(Ops.RESHAPE, (n, th + 1, m, tw + 1, m, c)))
+    x = along_windows(x, 1, th, for_inputs)
+    x = along_windows(x, 3, tw, for_inputs)
+    # [tiles' rows, columns, n, th, tw, c], as matrices [groups, tiles, c / groups].
+    x = stored(x.mop(Ops.PERMUTE, (2, 4, 0, 1, 3, 5)))
+    a, tiles = m + 2, n * th * tw
+    full = (a, a, groups, tiles, o_group, c_group)
+    x = x.mop(Ops.RESHAPE, (a, a, tiles, groups, c_group)).mop(Ops.PERMUTE, (0, 1, 3, 2, 4))
+    x = x.mop(Ops.RESHAPE, (a, a, groups, tiles, 1, c_group)).mop(Ops.EXPAND, full)
+    u = u.mop(Ops.PERMUTE, (0, 1, 2, 4, 3)).mop(Ops.RESHAPE, (a, a, groups, 1, o_group, c_group))
+    y = x.alu(Ops.MUL, u.mop(Ops.EXPAND, full)).rop(Ops.ADD, (5,))
+    y = stored(y.mop(Ops.RESHAPE, (a, a, groups, n, th, tw, o_group)))
+    for axis in (0, 1):
+        y = along(y, axis, for_results)
+    y = y.mop(Ops.PERMUTE, (3, 2, 6, 4, 0, 5, 1))
+    return y.mop(Ops.RESHAPE, (n, groups * o_group, th * m, tw * m))
+
+
+def winograd(
+    x: UOp, w: UOp, pads: Sequence[tuple[int, int]], groups: int, way: tuple[int, int]
+) -> UOp:
+    """The convolution of an input with 3x3 weights, by tiles of m x m results.
+
+    `way` is m, and the number of parts that the batch is taken in.
+
+    Shapes: x [n, c, h + 3, w + 3], w [o, c, 3, 3] -> [n, o, h + 2, w + 2].
+    Error: relative to the largest result, about 1e-6 for m = 2 and 1e-5 for m = 4 in float32.
+    Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308.
+    """
+    m, parts = way
+    n = x.shape[0]
+    u = transformed_weights(w, groups, m)
+    if parts == 1:
+        y = convolve(x, u, pads, m)
+    else:
+        step = n // parts
+        ys = []
+        for i in range(parts):
+            # Other axes of 1 make it a node of its own, whose gradient is the product of this part
+            # and not one sum of the products of all.
+            own = gradient_stored(u.mop(Ops.RESHAPE, (*(1,) * i, *u.shape)))
+            images = part(x, {0: (i * step, (i + 1) * step)})
+            ys.append(stored(convolve(images, own.mop(Ops.RESHAPE, u.shape), pads, m)))
+        y = stacked([v.mop(Ops.RESHAPE, (1, *v.shape)) for v in ys], 0)
+        y = y.mop(Ops.RESHAPE, (n, *y.shape[2:]))
+    sizes = result_sizes(x, pads)
+    if y.shape[2:] == sizes:
+        return y
+    # why: stored whole, since only a tile that is whole is stored in runs
+    return part(stored(y), {i: (0, s) for i, s in enumerate(sizes, 2)})
+
+
+def result_sizes(x: UOp, pads: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Height and width of what a padded input gives with weights of 3x3."""
+    return tuple([s + b + a - 2 for s, (b, a) in zip(x.shape[2:], pads, strict=True)])
+
+
+# When it is used. The unit of cost is a multiplication with its addition of the plain way, at 16
+# SIMD lanes; the others are measured against it, an element each.
+
+# Of the transformed input and results: made, and for the results unmade.
+INPUT, RESULT = 26, 20
+# Of the transformed weights: made, by the size of tiles.
+WEIGHT = {2: 22, 4: 36}
+# Of the transformed weights, when they are multiplied: loading them.
+WEIGHT_LOAD = 15
+# Of the result, when its parts are put together.
+COPY = 30
+# Of the transformed inputs and results of a part, for each MB of them beyond what stays in near
+# caches from one kernel to the next.
+FAR, NEAR_NBYTES, MAX_FAR = 2.0, 6 << 20, 60.0
+# With less work than this one kernel is better than five, which cost so much by their number.
+LITTLE_WORK = 1 << 22
+LAUNCHES = 700_000
+# Channels of one SIMD value.
+LANES = 16
+# How much of the plain way's cost it may be estimated at: estimates are that rough.
+MARGIN = 0.9
+# Parts that the batch is taken in, at most: each is a graph of its own.
+MAX_PARTS = 8
+
+
+def winograd_way(
+    x: UOp, w: UOp, dtype: DType, pads: Sequence[tuple[Any, Any]], groups: int
+) -> tuple[int, int] | None:
+    """The size of tiles and the number of parts of the batch; None where the plain way is better.
+
+    It is where sizes are known only when a kernel runs, and for what several devices share.
+    """
+    if w.shape[2:] != (3, 3) or dtype not in (dtypes.float32, dtypes.float64):
+        return None
+    if not all_int((*x.shape, *w.shape, *pads[0], *pads[1])) or x.has_multi or w.has_multi:
+        return None
+    n, o, c = x.shape[0], w.shape[0], w.shape[1]
+    sizes = result_sizes(x, pads)
+    plain = n * prod(sizes) * o * c * 9
+    if min(*sizes, *pads[0], *pads[1]) < 0 or plain < LITTLE_WORK:
+        return None
+    costs = {
+        (m, parts): cost_of_way(m, parts, n * prod([ceildiv(s, m) for s in sizes]), groups, c, o)
+        + (COPY * n * prod(sizes) * o if parts > 1 else 0)
+        for m in TRANSFORMS
+        for parts in divisors(n)
+        if parts <= MAX_PARTS
+    }
+    best = min(costs, key=lambda way: costs[way])
+    return best if costs[best] < MARGIN * plain else None
+
+
+def cost_of_way(m: int, parts: int, tiles: int, groups: int, c: int, o: int) -> float:
+    """The cost of transforms and products; `c` are the channels of a group, `o` those of all."""
+    places = (m + 2) ** 2
+    inputs, results = (places * tiles * round_up(channels, LANES) for channels in (groups * c, o))
+    weights = places * o * c
+    nbytes = 4 * (inputs + results) / parts
+    far = min(MAX_FAR, FAR * max(0.0, nbytes - NEAR_NBYTES) / (1 << 20))
+    cost: float = (
+        (INPUT + far) * inputs
+        + (RESULT + far) * results
+        + (WEIGHT[m] + WEIGHT_LOAD * parts) * weights
+        + places * tiles * o * c
+        + LAUNCHES * parts
+    )
+    return cost

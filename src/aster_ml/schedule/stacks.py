@@ -1,0 +1,62 @@
+"""Stacks: values of one element each, side by side along a short axis, as PADs that are added up.
+
+Receives PADs and how they are read; says how what is below them is read. A kernel writes such an
+axis out (`codegen/cost.py`), so that what stands at a place is chosen while it is made: below a
+PAD the value is computed for all places alike, and of all turns of the axis one counts.
+"""
+
+from __future__ import annotations
+
+from aster_ml.helpers import prod
+from aster_ml.schedule import cost
+from aster_ml.uop.movement import Indices, both, source_index
+from aster_ml.uop.node import UOp, index_alu, to_uop
+from aster_ml.uop.ops import Ops
+
+ZERO = UOp.index_const(0)
+MINUS_ONE = UOp.index_const(-1)
+
+
+def stacked_axes(u: UOp) -> list[int]:
+    """The axes along which a PAD puts its one element into a row that is short enough."""
+    return [
+        axis
+        for axis, ((before, after), size) in enumerate(zip(u.marg, u.src[0].shape, strict=True))
+        if isinstance(size, int)
+        and size == 1
+        and isinstance(before, int)
+        and isinstance(after, int)
+        and 1 < before + after + 1 <= cost.MAX_STACK
+    ]
+
+
+def stacked_size(u: UOp) -> int:
+    """How many elements the rows of a PAD have that are stacks."""
+    return int(prod([u.shape[axis] for axis in stacked_axes(u)]))
+
+
+def read_pad(u: UOp, idxs: Indices) -> tuple[Indices, UOp | None, UOp | None]:
+    """Where an element of a PAD comes from; when there is one; and when it is the one of a stack.
+
+    The last does not concern what is below: there an element is, whether it is wanted or not.
+    """
+    axes = stacked_axes(u)
+    if not axes:
+        return (*source_index(u, idxs), None)
+    inner: list[UOp] = []
+    valid: UOp | None = None
+    chosen: UOp | None = None
+    for axis, ((before, after), size, i) in enumerate(
+        zip(u.marg, u.src[0].shape, idxs, strict=True)
+    ):
+        if axis in axes:
+            inner.append(ZERO)
+            chosen = both(chosen, index_alu(Ops.CMPEQ, i, to_uop(before)))
+            continue
+        place = index_alu(Ops.SUB, i, to_uop(before))
+        inner.append(place)
+        if not (isinstance(before, int) and before == 0):
+            valid = both(valid, index_alu(Ops.CMPLT, MINUS_ONE, place))
+        if not (isinstance(after, int) and after == 0):
+            valid = both(valid, index_alu(Ops.CMPLT, place, to_uop(size)))
+    return tuple(inner), valid, chosen
