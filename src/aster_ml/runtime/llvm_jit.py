@@ -191,8 +191,7 @@ class Generator:
         self.machine = make_target_machine(codegen_level)
         self.address = ctypes.cast(self.machine._ptr, ctypes.c_void_p)
         self.head = (
-            f'target triple = "{host().triple}"\n'
-            f'target datalayout = "{self.machine.target_data}"\n'
+            f'target triple = "{host().triple}"\ntarget datalayout = "{self.machine.target_data}"\n'
         )
         # Held while it works.
         self.lock = threading.Lock()
@@ -257,9 +256,7 @@ def after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=before_fork, after_in_parent=after_fork, after_in_child=after_fork
-    )
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=after_fork)
 
 
 def compile_ir(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEVEL) -> bytes:
