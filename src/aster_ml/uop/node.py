@@ -542,15 +542,14 @@ def infer_iteratively(root: UOp, slot: str, rule: Callable[[UOp], Any]) -> None:
     stack = [root]
     while stack:
         u = stack[-1]
-        if getattr(u, slot) is not UNSET:
-            stack.pop()
-            continue
-        pending = [s for s in u.src if getattr(s, slot) is UNSET]
-        if pending:
-            stack.extend(pending)
-        else:
-            object.__setattr__(u, slot, rule(u))
-            stack.pop()
+        if getattr(u, slot) is UNSET:
+            for s in u.src:
+                if getattr(s, slot) is UNSET:
+                    stack.append(s)
+            if stack[-1] is not u:
+                continue
+            setattr(u, slot, rule(u))
+        stack.pop()
 
 
 def compute_digest(u: UOp) -> bytes:
