@@ -22,6 +22,7 @@ from aster_ml.engine.beside import Beside, Job
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates, estimate
 from aster_ml.engine.explain import kernel_lines
+from aster_ml.engine.quiet import Uncollected
 from aster_ml.engine.search import can_search, find_opts
 from aster_ml.errors import DeviceError
 from aster_ml.renderer.base import Renderer
@@ -136,16 +137,16 @@ def compile_kernels(
         for old in list(MEMORY_CACHE)[: MAX_KERNELS // 2]:
             del MEMORY_CACHE[old]
     threads = min([b.target.threads if b.compiles_beside else 1 for _, b in missing.values()])
-    with Beside(min(threads, len(missing)) - 1) as beside:
-        made = {}
+    with Uncollected(), Beside(min(threads, len(missing)) - 1) as beside:
+        made: dict[tuple[object, ...], Draft | Compiled] = {}
         for key, (ast, backend) in missing.items():
             made[key] = make_draft(ast, backend, opts, beside)
         drafts = [d for d in made.values() if isinstance(d, Draft)]
         waiting = time.perf_counter()
-        for d in drafts:
-            d.binary.run_now()
-        for d in drafts:
-            d.binary.result()
+        for draft in drafts:
+            draft.binary.run_now()
+        for draft in drafts:
+            draft.binary.result()
         TOTALS.wait_s += time.perf_counter() - waiting
         for key, d in made.items():
             found[key] = MEMORY_CACHE[key] = load_draft(d) if isinstance(d, Draft) else d

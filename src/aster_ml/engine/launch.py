@@ -48,8 +48,8 @@ def bind(schedule: Schedule) -> Bound:
     if bound is None:
         if DEBUG >= 1:
             show_devices(schedule)
-        kernels = [step for step in schedule.steps if step.ast is not None]
-        made = iter(compile_kernels([(step.ast, Device[step.device]) for step in kernels]))
+        kernels = [(s.ast, Device[s.device]) for s in schedule.steps if s.ast is not None]
+        made = iter(compile_kernels(kernels))
         compiled = [None if step.ast is None else next(made) for step in schedule.steps]
         memory = plan_memory(schedule)
         bound = schedule.bound[key] = Bound(schedule, compiled, memory)
