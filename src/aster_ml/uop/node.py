@@ -118,6 +118,7 @@ class UOp(
         "_key",
         "_ranges",
         "_shape",
+        "_simple",
         "arg",
         "dtype",
         "op",
@@ -134,6 +135,8 @@ class UOp(
     _bounds: Any
     _ranges: Any
     _digest: Any
+    # What `simplify` has made of the node; None where that is the node itself.
+    _simple: Any
 
     def __new__(
         cls, op: Ops, dtype: DType = dtypes.void, src: tuple[UOp, ...] = (), arg: Any = None
@@ -155,6 +158,7 @@ class UOp(
         self.arg = arg
         self._key = key
         self._shape = self._device = self._bounds = self._ranges = self._digest = self._axis = UNSET
+        self._simple = UNSET
         NODES[key] = new_ref(self)
         return self
 
