@@ -14,11 +14,11 @@ from aster_ml import Context, GlobalCounters, Tensor
 from aster_ml.device import Device
 from aster_ml.engine.beside import SWITCH_S, Beside
 from aster_ml.engine.compile import MEMORY_CACHE, compile_kernels
-from aster_ml.engine.quiet import Uncollected
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import CompileError
 from aster_ml.runtime import llvm_jit
 from aster_ml.runtime.cpu import CpuBackend
+from aster_ml.uop.quiet import Uncollected
 
 IR = "define i64 @f() {{\n  ret i64 {0}\n}}\n"
 

@@ -22,7 +22,6 @@ from aster_ml.engine.beside import Beside, Job
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates, estimate
 from aster_ml.engine.explain import kernel_lines
-from aster_ml.engine.quiet import Uncollected
 from aster_ml.engine.search import can_search, find_opts
 from aster_ml.errors import DeviceError
 from aster_ml.renderer.base import Renderer
@@ -34,6 +33,7 @@ from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.quiet import Uncollected
 from aster_ml.uop.spec import verify
 from aster_ml.uop.text import linear_to_text, to_text
 
