@@ -2,13 +2,18 @@
 
 End to end: everything that the first `realize` takes and a later one does not (schedule, codegen,
 LLVM, loading), in a fresh process with an empty disk cache. The nodes are those of the three forms
-that the work goes through: the tensors' graph, the kernels' graphs, the linear programs.
+that the work goes through: the tensors' graph, the kernels' graphs, the linear programs. Those keep
+lanes as one node, so that few nodes stand for much code; a row of its own has the seconds over all
+nodes that the compiler makes on its way.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 import time
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from benchmarks import networks
@@ -31,16 +36,38 @@ def count_kernels(tensors: list[Any]) -> tuple[int, int]:
     return len(asts), sum(len(toposort(ast)) + len(lower(ast, target)[0].uops) for ast in asts)
 
 
+def count_made(work: Callable[[], Any]) -> int:
+    """Nodes that are made, not found, while `work` compiles what it needs from the beginning."""
+    make = importlib.import_module("aster_ml.uop.node").UOp.__new__.__code__
+    importlib.import_module("aster_ml.schedule.plan").CACHE.clear()
+    importlib.import_module("aster_ml.engine.compile").MEMORY_CACHE.clear()
+    count = 0
+
+    def see(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal count
+        count += event == "c_call" and frame.f_code is make and arg.__name__ == "__new__"
+
+    with importlib.import_module("aster_ml.config").Context(CACHE=0):
+        before = sys.getprofile()
+        sys.setprofile(see)
+        try:
+            work()
+        finally:
+            sys.setprofile(before)
+    return count
+
+
 def measure_compiling(library: Library, case: str, **params: Any) -> dict[str, float]:
     """Microseconds a node, the nodes, and the kernels."""
     assert isinstance(library, Lazy)
     opened = networks.CASES[case](library, **params)
-    assert opened.value is not None
+    value = opened.value
+    assert value is not None
     toposort = importlib.import_module("aster_ml.uop.graph").toposort
     realize = library.module.Tensor.realize
 
     def timed() -> float:
-        tensors = opened.value()
+        tensors = value()
         start = time.perf_counter()
         realize(*tensors)
         library.wait()
@@ -48,10 +75,12 @@ def measure_compiling(library: Library, case: str, **params: Any) -> dict[str, f
 
     seconds = timed()
     seconds -= min(timed() for _ in range(AGAIN))
-    tensors = opened.value()
+    tensors = value()
     graph = len(toposort(*[t.uop for t in tensors]))
     kernels, nodes = count_kernels(tensors)
+    made = count_made(lambda: realize(*tensors))
     return {
+        "made": seconds / made * 1e6,
         "each": seconds / (graph + nodes) * 1e6,
         "graph": seconds / graph * 1e6,
         "kernel": seconds / kernels * 1e3,
@@ -64,6 +93,7 @@ def rows() -> list[Row]:
     for name, case, params, quick in networks.with_limits():
         for key, text, unit, wanted in (
             ("each", "each UOp of all stages", "us/UOp", Wanted(20)),
+            ("made", "each UOp that the compiler makes on its way", "us/UOp", None),
             ("graph", "each UOp of the tensors' graph", "us/UOp", None),
             ("kernel", "each kernel", "ms/kernel", None),
         ):

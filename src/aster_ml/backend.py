@@ -74,6 +74,8 @@ class Backend(abc.ABC):
 
     name: str
     allocator: Allocator
+    # Whether `compile` may run in several threads at once, and gains by it.
+    compiles_beside = False
 
     def __init__(self, name: str, allocator: Allocator) -> None:
         self.name = name

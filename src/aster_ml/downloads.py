@@ -11,7 +11,6 @@ import gzip
 import hashlib
 import os
 import pathlib
-import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -65,6 +64,9 @@ def fetch(
     )
     if path.is_file() and allow_caching:
         return path
+    # A fifth of the time to import Aster, for what most programs never do.
+    import urllib.request
+
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:

@@ -13,7 +13,7 @@ from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.device import Device
 from aster_ml.engine import storage
-from aster_ml.engine.compile import compile_kernel
+from aster_ml.engine.compile import compile_kernel, render
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import ArgumentError, KernelOptError
 from aster_ml.target import Target
@@ -382,3 +382,30 @@ def test_interleaved_stores_are_right(columns: int, repeats: int) -> None:
     want = np.repeat(x.numpy(), repeats, 1) * y.numpy().reshape(7, -1)
     got = x.repeat_interleave(repeats, 1) * y.reshape(7, columns * repeats)
     np.testing.assert_array_equal(got.numpy(), want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(64, 48), (33, 64), (16, 24), (100, 36)])
+def test_transposed_copies_are_right(shape: tuple[int, int], dtype: str) -> None:
+    drawn = np.random.default_rng(0).integers(-100, 100, (3, *shape))
+    x = Tensor(drawn.astype(dtype)).realize()
+    for order in [(0, 2, 1), (2, 0, 1), (1, 2, 0)]:
+        want = drawn.astype(dtype).transpose(order)
+        np.testing.assert_array_equal(x.permute(order).contiguous().numpy(), want)
+
+
+def test_a_transposed_copy_loads_neighbours_side_by_side() -> None:
+    linear, opts = lower(kernel_of(memory(64, 48).permute(1, 0)), CPU)
+    source = render(linear, CPU)
+    assert [opt.op for opt in opts] == [OptOps.VECTOR, OptOps.UPCAST]
+    assert "load <4 x float>" in source
+    assert "load float" not in source
+    # Every shuffle of two values stays inside of blocks of four elements.
+    mixed = "<i32 0, i32 8, i32 1, i32 9, i32 4, i32 12, i32 5, i32 13>"
+    assert mixed in source
+
+
+def test_a_tile_that_is_added_to_what_lies_across_is_right() -> None:
+    x, w, y = memory(2, 16, 14, 14), memory(64, 16, 3, 3), memory(2, 64, 12, 12)
+    want = convolve(x.numpy(), w.numpy()) + y.numpy()
+    np.testing.assert_allclose((x.conv2d(w) + y).numpy(), want, atol=1e-4)

@@ -10,7 +10,7 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
-from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg, ScratchArg
 
@@ -33,7 +33,7 @@ def build_blocks(kernel: Kernel) -> UOp:
 def ranges_of_kind(kernel: Kernel, *kinds: AxisType) -> list[UOp]:
     """The axes of these kinds, by id."""
     return sorted(
-        [r for r in toposort(kernel.sink) if r.op is Ops.RANGE and r.arg.kind in kinds],
+        [r for r in kernel.facts.order if r.op is Ops.RANGE and r.arg.kind in kinds],
         key=lambda r: r.arg.id,
     )
 
@@ -54,14 +54,14 @@ def stage_loads(kernel: Kernel, strip_id: int) -> None:
     all work-items together have filled `local` with f over the tile, and a barrier
     why: each element of the tile is read by many work-items, and from memory only once
     """
-    strip = next(r for r in toposort(kernel.sink) if r.op is Ops.RANGE and r.arg.id == strip_id)
+    strip = next(r for r in kernel.facts.order if r.op is Ops.RANGE and r.arg.id == strip_id)
     items = ranges_of_kind(kernel, AxisType.LOCAL)
     n_items = prod([size(r) for r in items])
     tile_kinds = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
     fills: list[UOp] = []
     reads: list[tuple[UOp, UOp, UOp]] = []
     for number, u in enumerate(
-        x for x in toposort(kernel.sink) if x.op is Ops.LOAD and strip in x.ranges
+        x for x in kernel.facts.order if x.op is Ops.LOAD and strip in x.ranges
     ):
         axes = sorted([r for r in u.ranges if r.arg.kind in tile_kinds], key=lambda r: r.arg.id)
         count = prod([size(r) for r in axes])

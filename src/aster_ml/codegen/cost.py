@@ -75,7 +75,7 @@ UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
 
 def choose_opts(kernel: Kernel, target: Target) -> None:
     """Gives the kernel the default schedule for the target."""
-    computed = [u for u in toposort(kernel.sink) if u.op in ELEMENTWISE or u.op is Ops.LOAD]
+    computed = [u for u in kernel.facts.order if u.op in ELEMENTWISE or u.op is Ops.LOAD]
     values = sum(1 for u in computed if u.dtype is not dtypes.index)
     extra = sum(DECOMPOSED.get(u.op, 0) for u in computed if not target.has_op(u.op.name))
     plan = Plan(kernel, target, kernel.accesses(), len(computed), values, extra)
@@ -164,7 +164,7 @@ def meets_lanes(kernel: Kernel, axis: UOp) -> bool:
     """Whether something depends on the axis and has SIMD lanes: of a reduction inside another."""
     return any(
         axis in u.ranges and any(r.arg.kind is AxisType.VECTOR for r in u.ranges)
-        for u in toposort(kernel.sink)
+        for u in kernel.facts.order
         if u.op is Ops.LOAD or u.op in ELEMENTWISE
     )
 

@@ -18,7 +18,6 @@ from aster_ml.codegen.prices import (
 )
 from aster_ml.helpers import prod
 from aster_ml.target import Target
-from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 
@@ -54,7 +53,7 @@ def bound_of(kernel: Kernel, target: Target, ops: int, nbytes: int) -> Bound:
 
 def axes_of(kernel: Kernel) -> list[UOp]:
     """All ranges of a kernel, lanes too."""
-    return [u for u in toposort(kernel.sink) if u.op is Ops.RANGE]
+    return [u for u in kernel.facts.order if u.op is Ops.RANGE]
 
 
 def shared(kernel: Kernel) -> bool:

@@ -9,7 +9,6 @@ from aster_ml.codegen.kernel import Kernel, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import Plan, axis_number, inside, iterations, reduction_number
 from aster_ml.helpers import prod
-from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 
@@ -51,7 +50,7 @@ def largest_divisor(r: UOp, limit: int) -> int:
 
 def work_items(kernel: Kernel) -> int:
     """Work-items of a block so far."""
-    ranges = [r for r in toposort(kernel.sink) if r.op is Ops.RANGE]
+    ranges = [r for r in kernel.facts.order if r.op is Ops.RANGE]
     sizes = [size_of(r) for r in ranges if r.arg.kind in (AxisType.LOCAL, AxisType.GROUP)]
     return int(prod(sizes))
 

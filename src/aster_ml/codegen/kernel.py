@@ -6,9 +6,9 @@ not decided here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from aster_ml.codegen.facts import Access, Facts
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
@@ -18,24 +18,6 @@ from aster_ml.uop.linear_form import form_of
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
 from aster_ml.uop.symbolic import OPAQUE, affine, simplify, simplify_around
-
-
-@dataclass(frozen=True)
-class Access:
-    """A load or store: which buffer, at which index, with which stride along each axis.
-
-    `strides` holds an int for axes that the index is affine in, None for others; axes that it does
-    not depend on are absent.
-    """
-
-    node: UOp
-    buffer: UOp
-    is_store: bool
-    strides: dict[UOp, int | None]
-
-    def stride(self, axis: UOp) -> int | None:
-        """Elements between neighbours along the axis; 0 when it does not matter."""
-        return self.strides.get(axis, 0)
 
 
 class Note(NamedTuple):
@@ -59,6 +41,7 @@ class Kernel:
 
     def __init__(self, sink: UOp) -> None:
         self.sink = sink
+        self.known = Facts(sink)
         self.outputs: list[UOp] = []
         self.applied: list[Opt] = []
         # Why they were chosen, where the cost did.
@@ -77,26 +60,33 @@ class Kernel:
         self.strips: int | None = None
         # How many factors of its product go in one word of a panel; 0 without panels of words.
         self.group = 0
-        self.next_id = 1 + max([u.arg.id for u in toposort(sink) if u.op is Ops.RANGE], default=-1)
+        self.next_id = 1 + max(
+            [u.arg.id for u in self.facts.order if u.op is Ops.RANGE], default=-1
+        )
 
     # what there is
 
     @property
+    def facts(self) -> Facts:
+        """What is known of the graph as it is now."""
+        if self.known.sink is not self.sink:
+            self.known = Facts(self.sink)
+        return self.known
+
+    @property
     def stores(self) -> list[UOp]:
         """The STORE nodes."""
-        return [end.src[0] if end.op is Ops.END else end for end in self.sink.src]
+        return self.facts.stores
 
     @property
     def reduces(self) -> list[UOp]:
         """The REDUCE nodes, sources first."""
-        return [u for u in toposort(self.sink) if u.op is Ops.REDUCE]
+        return self.facts.reduces
 
     @property
     def axes(self) -> list[UOp]:
         """Loops that Opts can name: outputs first, then those of reductions in order of id."""
-        reduced = {r for u in self.reduces for r in u.src[1:] if r.arg.kind is AxisType.REDUCE}
-        outputs = [r for r in self.outputs if r.arg.kind is AxisType.LOOP]
-        return outputs + sorted(reduced, key=lambda r: r.arg.id)
+        return [r for r in self.outputs if r.arg.kind is AxisType.LOOP] + self.facts.reduced
 
     @property
     def first_reduction(self) -> int:
@@ -105,23 +95,7 @@ class Kernel:
 
     def accesses(self) -> list[Access]:
         """Every load and store with its strides."""
-        result = []
-        for u in toposort(self.sink):
-            if u.op not in (Ops.LOAD, Ops.STORE):
-                continue
-            at = u.src[0]
-            ranges = set(at.src[1].ranges)
-            strides: dict[UOp, int | None] = {}
-            if ranges:
-                base, found = affine(at.src[1], ranges)
-                strides.update(found)
-                strides.update(dict.fromkeys(base.ranges))
-            # What a gate depends on changes with the axis too, though not the address.
-            for gate in u.src[2:] if u.op is Ops.STORE else u.src[1:]:
-                for r in gate.ranges:
-                    strides.setdefault(r, 0)
-            result.append(Access(u, at.src[0], u.op is Ops.STORE, strides))
-        return result
+        return self.facts.accesses
 
     def may_reorder(self, axis: UOp) -> bool:
         """Whether iterations of an output axis can run in any order, or at once.
@@ -131,7 +105,7 @@ class Kernel:
         """
         if self.strips is not None:
             return bool(axis.arg.id != self.strips)
-        return all(tells_apart(store.src[0].src[1], axis) for store in stores_over_reads(self))
+        return all(tells_apart(store.src[0].src[1], axis) for store in self.facts.stores_over_reads)
 
     # changing it
 
@@ -347,7 +321,7 @@ class Kernel:
             return
         inside = new < size
         changes: dict[UOp, UOp] = {}
-        for u in toposort(self.sink):
+        for u in self.facts.order:
             if u in changes:
                 continue
             src = tuple([changes.get(s, s) for s in u.src])
@@ -412,7 +386,7 @@ class Kernel:
         """Substitutes axes; where an axis is closed (END, REDUCE), its parts are."""
         new: dict[UOp, UOp] = dict(changes)
         parts = parts or {}
-        for u in toposort(self.sink):
+        for u in self.facts.order:
             if u in new:
                 continue
             if u.op in (Ops.END, Ops.REDUCE):
@@ -454,7 +428,7 @@ def can_nest(kernel: Kernel, axis: UOp) -> bool:
 
 def can_overlap(kernel: Kernel) -> bool:
     """Whether the same element may be computed and stored twice."""
-    return not stores_over_reads(kernel)
+    return not kernel.facts.stores_over_reads
 
 
 def before_last(step: UOp, size: int, lanes: int) -> UOp:
@@ -474,7 +448,7 @@ def can_block(kernel: Kernel) -> bool:
     return (
         reduce.arg.op in (Ops.ADD, Ops.MAX)
         and reduce.dtype is store.src[1].dtype
-        and not stores_over_reads(kernel)
+        and not kernel.facts.stores_over_reads
         and set(kernel.outputs) <= reduce.ranges
     )
 
@@ -487,13 +461,6 @@ def steps_left(start: UOp, length: int, size: int) -> UOp:
     over = index_alu(Ops.SUB, index_alu(Ops.ADD, start, whole), UOp.index_const(size))
     # In simplest form, as indices will be: an axis has to stay one node.
     return simplify_around(index_alu(Ops.SUB, whole, index_alu(Ops.MAX, over, UOp.index_const(0))))
-
-
-def stores_over_reads(kernel: Kernel) -> list[UOp]:
-    """The stores to memory that some stored value, its own or another, is made from."""
-    values = toposort(*[store.src[1] for store in kernel.stores])
-    read = {u.src[0].src[0] for u in values if u.op is Ops.LOAD}
-    return [store for store in kernel.stores if store.src[0].src[0] in read]
 
 
 def tells_apart(index: UOp, axis: UOp) -> bool:
@@ -606,7 +573,7 @@ def split_divided_axes(kernel: Kernel) -> None:
             continue
         by = {
             u.src[1].arg
-            for u in toposort(kernel.sink)
+            for u in kernel.facts.order
             if u.op in (Ops.IDIV, Ops.MOD) and u.src[0] is r and u.src[1].op is Ops.CONST
         }
         if by and 1 < min(by) < size_of(r) and size_of(r) % min(by) == 0:

@@ -15,7 +15,6 @@ from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import prod
 from aster_ml.target import Target
-from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
 
@@ -50,7 +49,7 @@ def applied(ast: UOp, target: Target, opts: Opts) -> Kernel | None:
 
 def is_small(kernel: Kernel) -> bool:
     """Whether the loop body stays within bounds."""
-    nodes = toposort(kernel.sink)
+    nodes = kernel.facts.order
     lanes = [int(r.src[0].vmax) for r in nodes if r.op is Ops.RANGE and r.arg.kind.is_lane]
     work = sum(1 for u in nodes if u.op in ELEMENTWISE or u.op is Ops.LOAD)
     return bool(prod(lanes) // max(lanes, default=1) * work <= MAX_BODY)

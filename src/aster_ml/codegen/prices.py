@@ -124,7 +124,7 @@ def lane_count(plan: Plan) -> int:
     itemsize = max(
         [
             u.dtype.itemsize
-            for u in toposort(plan.kernel.sink)
+            for u in plan.kernel.facts.order
             if u.dtype.itemsize and u.dtype.kind in ("float", "int", "uint")
         ],
         default=4,
@@ -409,7 +409,7 @@ def lane_discount(kernel: Kernel) -> int:
     return max(
         [
             size_of(r)
-            for r in toposort(kernel.sink)
+            for r in kernel.facts.order
             if r.op is Ops.RANGE and r.arg.kind.name == "VECTOR"
         ],
         default=1,

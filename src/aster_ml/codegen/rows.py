@@ -35,7 +35,7 @@ def max_nbytes(target: Target) -> int:
 
 def keep_rows(kernel: Kernel, target: Target) -> None:
     """Makes STAGEs of the values that are worth it."""
-    if not any(u.op in DECOMPOSED for u in toposort(kernel.sink)):
+    if not any(u.op in DECOMPOSED for u in kernel.facts.order):
         return
     for u in kernel.reduces:
         if len(u.src) != 2 or u.src[1].src[0].op is not Ops.CONST:
@@ -52,7 +52,7 @@ def keep_rows(kernel: Kernel, target: Target) -> None:
 def shared_value(kernel: Kernel, u: UOp, o: UOp) -> UOp | None:
     """The largest value in a reduction that takes long and is computed along `o` as well."""
     r = u.src[1]
-    known = toposort(kernel.sink)
+    known = kernel.facts.order
     for v in reversed(toposort(u.src[0])):
         if v.op not in ELEMENTWISE or r not in v.ranges or v.ranges - u.ranges != {r}:
             continue
@@ -77,9 +77,9 @@ def keep_row(kernel: Kernel, v: UOp, r: UOp, o: UOp) -> None:
 
 def fill_rows(kernel: Kernel, target: Target) -> None:
     """STAGEs become scratch that is filled in a loop of its own, or are computed where read."""
-    for stage in [u for u in toposort(kernel.sink) if u.op is Ops.STAGE]:
+    for stage in [u for u in kernel.facts.order if u.op is Ops.STAGE]:
         v, s = stage.src
-        nodes = toposort(kernel.sink)
+        nodes = kernel.facts.order
         reads = [u for u in nodes if u.op is Ops.LOAD and u.src[0].src[0] is stage]
         at = {u: u.src[0].src[1] for u in reads}
         lanes = sorted(

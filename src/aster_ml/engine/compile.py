@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from aster_ml.backend import Backend, Program
 from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import Opt
 from aster_ml.config import BEAM, CACHE, DEBUG, SPEC, debug_shown, stage_key
+from aster_ml.engine.beside import Beside, Job
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates, estimate
 from aster_ml.engine.explain import kernel_lines
@@ -31,6 +33,7 @@ from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.quiet import Uncollected
 from aster_ml.uop.spec import verify
 from aster_ml.uop.text import linear_to_text, to_text
 
@@ -99,26 +102,63 @@ def render(linear: Linear, target: Target) -> str:
     return renderer_for(target).render(linear)
 
 
+@dataclass
+class Draft:
+    """A kernel in the compiler's hands: its linear program and source, and its binary to be."""
+
+    ast: UOp
+    backend: Backend
+    linear: Linear
+    source: str
+    disk_key: str | None
+    binary: Job[bytes]
+
+
 def compile_kernel(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = None) -> Compiled:
     """The kernel for this backend, from a cache where possible."""
-    target = backend.target
-    key = (ast, target.key, opts, *stage_key("codegen"))
-    found = MEMORY_CACHE.get(key)
-    if found is not None:
-        return found
+    return compile_kernels([(ast, backend)], opts)[0]
+
+
+def compile_kernels(
+    wanted: Sequence[tuple[UOp, Backend]], opts: tuple[Opt, ...] | None = None
+) -> list[Compiled]:
+    """The kernels for their backends, from a cache where possible.
+
+    While the source of one is written, the backend's compiler works on others in threads.
+    """
+    settings = stage_key("codegen")
+    keys = [(ast, backend.target.key, opts, *settings) for ast, backend in wanted]
+    missing = {key: w for key, w in zip(keys, wanted, strict=True) if key not in MEMORY_CACHE}
+    if not missing:
+        return [MEMORY_CACHE[key] for key in keys]
     start = time.perf_counter()
-    if len(MEMORY_CACHE) >= MAX_KERNELS:
+    found = {key: MEMORY_CACHE[key] for key in keys if key not in missing}
+    while len(MEMORY_CACHE) >= MAX_KERNELS:
         for old in list(MEMORY_CACHE)[: MAX_KERNELS // 2]:
             del MEMORY_CACHE[old]
-    found = MEMORY_CACHE[key] = compile_or_load(ast, backend, target, opts)
+    threads = min([b.target.threads if b.compiles_beside else 1 for _, b in missing.values()])
+    with Uncollected(), Beside(min(threads, len(missing)) - 1) as beside:
+        made: dict[tuple[object, ...], Draft | Compiled] = {}
+        for key, (ast, backend) in missing.items():
+            made[key] = make_draft(ast, backend, opts, beside)
+        drafts = [d for d in made.values() if isinstance(d, Draft)]
+        waiting = time.perf_counter()
+        for draft in drafts:
+            draft.binary.run_now()
+        for draft in drafts:
+            draft.binary.result()
+        TOTALS.wait_s += time.perf_counter() - waiting
+        for key, d in made.items():
+            found[key] = MEMORY_CACHE[key] = load_draft(d) if isinstance(d, Draft) else d
     TOTALS.compile_s += time.perf_counter() - start
-    return found
+    return [found[key] for key in keys]
 
 
-def compile_or_load(
-    ast: UOp, backend: Backend, target: Target, opts: tuple[Opt, ...] | None
-) -> Compiled:
-    """From the disk cache, else from scratch."""
+def make_draft(
+    ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None, beside: Beside
+) -> Draft | Compiled:
+    """The kernel from the disk cache, or else its source, handed on to the backend's compiler."""
+    target = backend.target
     if BEAM and opts is None and can_search(ast, target):
         opts = find_opts(ast, backend.name, target)
     disk_key = None
@@ -141,11 +181,16 @@ def compile_or_load(
         verify(linear, "linear")
     source = render(linear, target)
     show(ast, linear, source, backend, applied, opts)
-    waiting = time.perf_counter()
-    binary = backend.compile(source)
-    TOTALS.wait_s += time.perf_counter() - waiting
     TOTALS.compiled_kernels += 1
-    program = backend.load(linear.name, binary)
+    job = beside.begin(functools.partial(backend.compile, source))
+    return Draft(ast, backend, linear, source, disk_key, job)
+
+
+def load_draft(draft: Draft) -> Compiled:
+    """A kernel whose binary is there: loaded, and written to the disk cache."""
+    linear, target, disk_key = draft.linear, draft.backend.target, draft.disk_key
+    binary = draft.binary.result()
+    program = draft.backend.load(linear.name, binary)
     threads = linear.thread.src[0] if linear.thread is not None else 1
     n = threads.arg if isinstance(threads, UOp) and threads.op is Ops.CONST else threads
     static = isinstance(n, int) and all(isinstance(s, int) for s in linear.global_size)
@@ -157,8 +202,8 @@ def compile_or_load(
         target.threads if linear.thread is not None else 1,
         tuple(linear.global_size),
         tuple(linear.local_size) if target.has_local else None,
-        estimate(ast),
-        source,
+        estimate(draft.ast),
+        draft.source,
         static,
         linear.written,
     )

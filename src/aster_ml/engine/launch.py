@@ -15,7 +15,7 @@ from aster_ml.allocator import MEMORY
 from aster_ml.config import CAPTURING, DEBUG, debug_shown, stage_key
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
-from aster_ml.engine.compile import Compiled, compile_kernel
+from aster_ml.engine.compile import Compiled, compile_kernels
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.memory import MemoryPlan, plan_memory
 from aster_ml.errors import ArgumentError, DeviceError
@@ -48,11 +48,9 @@ def bind(schedule: Schedule) -> Bound:
     if bound is None:
         if DEBUG >= 1:
             show_devices(schedule)
-        compiled: list[Compiled | None] = []
-        for step in schedule.steps:
-            compiled.append(
-                None if step.ast is None else compile_kernel(step.ast, Device[step.device])
-            )
+        kernels = [(s.ast, Device[s.device]) for s in schedule.steps if s.ast is not None]
+        made = iter(compile_kernels(kernels))
+        compiled = [None if step.ast is None else next(made) for step in schedule.steps]
         memory = plan_memory(schedule)
         bound = schedule.bound[key] = Bound(schedule, compiled, memory)
         bound.temporaries = sorted(

@@ -17,7 +17,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,6 +200,9 @@ class Search:
     def try_all(self, candidates: list[tuple[Opt, ...]]) -> Iterable[tuple[float, tuple[Opt, ...]]]:
         """Compiles some side by side, then times them one after another, while there is time."""
         size = BATCH * len(self.workers)
+        # Brings logging with it, which takes longer to import than this module.
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(len(self.workers)) as pool:
             for i in range(0, len(candidates), size):
                 if time.monotonic() > self.stop_at:

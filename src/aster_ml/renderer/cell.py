@@ -29,8 +29,8 @@ class Cell:
     """
 
     __slots__ = ("base", "carried", "consumer", "count", "depth", "dtype", "fused", "gate",
-                 "inputs", "lanes", "offsets", "op", "place", "splats", "spread", "step", "u",
-                 "unit", "uses", "value", "values", "vector", "width")  # fmt: skip
+                 "groups", "inputs", "lanes", "offsets", "op", "place", "splats", "spread", "step",
+                 "u", "unit", "uses", "value", "values", "vector", "width")  # fmt: skip
 
     def __init__(self, u: UOp, lanes: Lanes, vector: UOp | None) -> None:
         self.u = u
@@ -63,6 +63,8 @@ class Cell:
         self.unit = 1
         self.gate: Input | None = None
         self.value: Input | None = None
+        # Of a load: instances that are loaded together; None until it was looked for.
+        self.groups: list[list[int]] | None = None
 
 
 Input = tuple[Cell, "list[int] | None"]

@@ -90,6 +90,10 @@ class Language(abc.ABC):
         """Neighbours among the `n` elements of a SIMD value, as a narrower one."""
         raise InternalError(f"renderer: {type(self).__name__} has no parts of a value")
 
+    def join(self, parts: list[str], dtype: DType, n: int) -> str:
+        """SIMD values of `n` elements side by side, a power of two of them, as a wider one."""
+        raise InternalError(f"renderer: {type(self).__name__} joins no values")
+
     @abc.abstractmethod
     def horizontal(self, op: Ops, value: str, dtype: DType, n: int) -> str:
         """The elements folded to one."""

@@ -255,6 +255,17 @@ class LLVMWriter(KernelWriter):
             f"shufflevector {vector} {value}, {vector} poison, <{count} x i32> <{mask}>"
         )
 
+    def join(self, parts: list[str], dtype: DType, n: int) -> str:
+        """Shuffles that put neighbours side by side, pair by pair."""
+        while len(parts) > 1:
+            vector, mask = llvm_type(dtype, n), ", ".join(f"i32 {i}" for i in range(2 * n))
+            parts = [
+                self.emit(f"shufflevector {vector} {a}, {vector} {b}, <{2 * n} x i32> <{mask}>")
+                for a, b in zip(parts[::2], parts[1::2], strict=True)
+            ]
+            n *= 2
+        return parts[0]
+
     def horizontal(self, op: Ops, value: str, dtype: DType, n: int) -> str:
         """LLVM's reductions; sums and products may take any order."""
         if op is Ops.MAX and dtype in (dtypes.float32, dtypes.float64) and is_x86(self.target):

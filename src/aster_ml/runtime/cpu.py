@@ -85,6 +85,8 @@ def cpu_target(language: str, arch: str, threads: int) -> Target:
 class CpuBackend(Backend):
     """A CPU device. Several of them keep separate accounts of memory and share all else."""
 
+    compiles_beside = True
+
     @property
     def target(self) -> Target:
         """Follows the settings CLANG and THREADS. Raises: DeviceError when CLANG=1 lacks one."""

@@ -26,12 +26,6 @@ CODEGEN_LEVEL = 1
 LOCK = threading.RLock()
 LIBRARY_NUMBERS = itertools.count()
 
-if hasattr(os, "register_at_fork"):
-    # A process that is copied while another thread compiles could never compile again.
-    os.register_at_fork(
-        before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
-    )
-
 
 class Host(NamedTuple):
     """The processor that this process runs on, as LLVM sees it."""
@@ -106,6 +100,11 @@ def host_key() -> str:
 @functools.cache
 def target_machine(codegen_level: int) -> Any:
     """LLVM's code generator for this processor."""
+    return make_target_machine(codegen_level)
+
+
+def make_target_machine(codegen_level: int) -> Any:
+    """A code generator of its own: only one thread at a time may use it."""
     machine = host()
     target = binding().Target.from_triple(machine.triple)
     return target.create_target_machine(
@@ -138,12 +137,140 @@ def build_module(source: str, opt_level: int, codegen_level: int) -> Any:
     return module
 
 
+class Entries(NamedTuple):
+    """Functions of llvmlite's library, called past its lock.
+
+    why: the lock lets one thread at a time into LLVM, which needs that only where threads share a
+    context or a code generator. The short ones keep Python's lock too: to get it back takes longer
+    than they do.
+    """
+
+    new_context: Any
+    free_context: Any
+    free_module: Any
+    free_text: Any
+    free_buffer: Any
+    buffer_start: Any
+    buffer_size: Any
+    parse: Any
+    verify: Any
+    emit: Any
+
+
+@functools.cache
+def entries() -> Entries:
+    """The functions with their types."""
+    library = binding().ffi.lib._name
+    short, long = ctypes.PyDLL(library), ctypes.CDLL(library)
+    pointer, text = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+
+    def entry(found: Any, result: Any, *arguments: Any) -> Any:
+        found.restype, found.argtypes = result, arguments
+        return found
+
+    return Entries(
+        entry(short.LLVMPY_ContextCreate, pointer),
+        entry(short.LLVMPY_ContextDispose, None, pointer),
+        entry(short.LLVMPY_DisposeModule, None, pointer),
+        entry(short.LLVMPY_DisposeString, None, pointer),
+        entry(short.LLVMPY_DisposeMemoryBuffer, None, pointer),
+        entry(short.LLVMPY_GetBufferStart, pointer, pointer),
+        entry(short.LLVMPY_GetBufferSize, ctypes.c_size_t, pointer),
+        entry(long.LLVMPY_ParseAssembly, pointer, pointer, ctypes.c_char_p, text),
+        entry(long.LLVMPY_VerifyModule, ctypes.c_bool, pointer, text),
+        entry(
+            long.LLVMPY_TargetMachineEmitToMemory, pointer, pointer, pointer, ctypes.c_int, text
+        ),
+    )  # fmt: skip
+
+
+class Generator:
+    """LLVM for one thread at a time, beside other threads with others."""
+
+    def __init__(self, codegen_level: int) -> None:
+        self.machine = make_target_machine(codegen_level)
+        self.address = ctypes.cast(self.machine._ptr, ctypes.c_void_p)
+        self.head = (
+            f'target triple = "{host().triple}"\ntarget datalayout = "{self.machine.target_data}"\n'
+        )
+        # Held while it works.
+        self.lock = threading.Lock()
+
+    def emit(self, source: str) -> bytes:
+        """IR text -> object. Raises: CompileError with LLVM's words."""
+        e = entries()
+        words = [ctypes.c_void_p() for _ in range(3)]
+        with self.lock:
+            # A context of its own is freed with the module; the global one would grow for ever.
+            context = e.new_context()
+            module = e.parse(context, (self.head + source).encode(), words[0])
+            buffer = None
+            try:
+                if module and not e.verify(module, words[1]):
+                    buffer = e.emit(self.address, module, 1, words[2])
+                if buffer is None:
+                    said = [ctypes.string_at(w.value).decode() for w in words if w.value]
+                    raise CompileError(f"LLVM refused generated IR: {' '.join(said)}")
+                return ctypes.string_at(e.buffer_start(buffer), e.buffer_size(buffer))
+            finally:
+                if buffer is not None:
+                    e.free_buffer(buffer)
+                for w in words:
+                    if w.value:
+                        e.free_text(w)
+                if module:
+                    e.free_module(module)
+                e.free_context(context)
+
+
+# By level: those at rest, and all there are.
+AT_REST: dict[int, list[Generator]] = {}
+GENERATORS: list[Generator] = []
+
+
+def take_generator(codegen_level: int) -> Generator:
+    """One that no other thread has."""
+    with LOCK:
+        at_rest = AT_REST.setdefault(codegen_level, [])
+        if not at_rest:
+            at_rest.append(Generator(codegen_level))
+            GENERATORS.append(at_rest[0])
+        return at_rest.pop()
+
+
+def before_fork() -> None:
+    """Waits until no thread is inside of LLVM, and keeps all of them out.
+
+    why: a process that is copied while another thread compiles could never compile again
+    """
+    LOCK.acquire()
+    for g in GENERATORS:
+        g.lock.acquire()
+
+
+def after_fork() -> None:
+    """Lets threads compile again, in either process."""
+    for g in GENERATORS:
+        g.lock.release()
+    LOCK.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=after_fork)
+
+
 def compile_ir(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEVEL) -> bytes:
-    """IR text -> relocatable object for this machine.
+    """IR text -> relocatable object for this machine, in several threads at once.
 
     `opt_level` 0 runs no pass over the IR, only code generation; 1 to 3 run LLVM's pipelines first.
     Raises: CompileError with LLVM's words when the IR is not valid.
     """
+    if opt_level == 0:
+        generator = take_generator(codegen_level)
+        try:
+            return generator.emit(source)
+        finally:
+            AT_REST[codegen_level].append(generator)
     with LOCK:
         module = build_module(source, opt_level, codegen_level)
         return bytes(target_machine(codegen_level).emit_object(module))

@@ -99,10 +99,14 @@ class ObjectCache:
             return
         path = self.path(key)
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        content = MAGIC + digest(key.encode()) + digest(data) + data
         try:
-            # What is in here is run, so nobody else may write it.
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_bytes(MAGIC + digest(key.encode()) + digest(data) + data)
+            try:
+                temporary.write_bytes(content)
+            except FileNotFoundError:
+                # What is in here is run, so nobody else may write it.
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                temporary.write_bytes(content)
         except OSError as error:
             self.refuse(error)
             remove_file(temporary)

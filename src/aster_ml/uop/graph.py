@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.node import UOp
@@ -14,18 +14,30 @@ def toposort(*roots: UOp, enter: Callable[[UOp], bool] | None = None) -> dict[UO
     `enter` says whether to go below a node; the node itself is listed either way.
     """
     done: dict[UOp, None] = {}
-    stack: list[tuple[UOp, bool]] = [(root, False) for root in reversed(roots)]
-    while stack:
-        u, ready = stack.pop()
-        if u in done:
+    for root in roots:
+        if root in done:
             continue
-        if ready or not u.src or (enter is not None and not enter(u)):
-            done[u] = None
+        if enter is not None and not enter(root):
+            done[root] = None
             continue
-        stack.append((u, True))
-        for s in reversed(u.src):
-            if s not in done:
-                stack.append((s, False))
+        # Nodes that are entered, each with those of its sources that are left.
+        stack: list[tuple[UOp, Iterator[UOp]]] = []
+        u, left = root, iter(root.src)
+        while True:
+            for s in left:
+                if s in done:
+                    continue
+                src = s.src
+                if src and (enter is None or enter(s)):
+                    stack.append((u, left))
+                    u, left = s, iter(src)
+                    break
+                done[s] = None
+            else:
+                done[u] = None
+                if not stack:
+                    break
+                u, left = stack.pop()
     return done
 
 
@@ -52,19 +64,28 @@ def substitute_all(
     """`substitute` on several roots, sharing the work."""
     roots = list(roots)
     new = dict(changes)
-    stack = [(root, False) for root in roots]
+    stack = [*roots]
     while stack:
-        u, ready = stack.pop()
+        u = stack[-1]
         if u in new:
+            stack.pop()
             continue
-        if not u.src or (enter is not None and not enter(u)):
+        src = u.src
+        if not src or (enter is not None and not enter(u)):
             new[u] = u
-        elif ready:
-            src = tuple([new[s] for s in u.src])
-            new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg, u.tag)
-        else:
-            stack.append((u, True))
-            stack.extend([(s, False) for s in u.src if s not in new])
+            stack.pop()
+            continue
+        changed = False
+        for s in src:
+            found = new.get(s)
+            if found is None:
+                stack.append(s)
+            elif found is not s:
+                changed = True
+        if stack[-1] is u:
+            fresh = tuple([new[s] for s in src])
+            new[u] = UOp(u.op, u.dtype, fresh, u.arg, u.tag) if changed else u
+            stack.pop()
     return [new[root] for root in roots]
 
 

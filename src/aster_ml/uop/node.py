@@ -121,6 +121,7 @@ class UOp(
         "_key",
         "_ranges",
         "_shape",
+        "_simple",
         "arg",
         "dtype",
         "op",
@@ -139,6 +140,8 @@ class UOp(
     _bounds: Any
     _ranges: Any
     _digest: Any
+    # What `simplify` has made of the node; None where that is the node itself.
+    _simple: Any
 
     def __new__(
         cls,
@@ -168,6 +171,7 @@ class UOp(
         self.tag = tag
         self._key = key
         self._shape = self._device = self._bounds = self._ranges = self._digest = self._axis = UNSET
+        self._simple = UNSET
         NODES[key] = new_ref(self)
         return self
 
@@ -558,15 +562,14 @@ def infer_iteratively(root: UOp, slot: str, rule: Callable[[UOp], Any]) -> None:
     stack = [root]
     while stack:
         u = stack[-1]
-        if getattr(u, slot) is not UNSET:
-            stack.pop()
-            continue
-        pending = [s for s in u.src if getattr(s, slot) is UNSET]
-        if pending:
-            stack.extend(pending)
-        else:
-            object.__setattr__(u, slot, rule(u))
-            stack.pop()
+        if getattr(u, slot) is UNSET:
+            for s in u.src:
+                if getattr(s, slot) is UNSET:
+                    stack.append(s)
+            if stack[-1] is not u:
+                continue
+            setattr(u, slot, rule(u))
+        stack.pop()
 
 
 def compute_digest(u: UOp) -> bytes:

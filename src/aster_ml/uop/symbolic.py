@@ -44,7 +44,7 @@ from aster_ml.uop.linear_form import (
     number,
     product_form,
 )
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import UNSET, UOp
 from aster_ml.uop.ops import Ops, VarArg
 from aster_ml.uop.pattern import PatternMatcher
 from aster_ml.uop.rewrite import LEAST_STEPS, steps_allowed
@@ -68,9 +68,7 @@ symbolic = PatternMatcher(
 
 def simplify(u: UOp) -> UOp:
     """The same value by fewer operations: an index or bool expression, or a whole kernel graph."""
-    done: dict[UOp, UOp] = {}
-    simplify_into(u, done)
-    return done[u]
+    return simplify_all([u])[0]
 
 
 def simplify_around(u: UOp) -> UOp:
@@ -92,13 +90,19 @@ OPAQUE = frozenset({Ops.LOAD, Ops.REDUCE, Ops.PARAM})
 
 
 def simplify_all(uops: Iterable[UOp]) -> list[UOp]:
-    """`simplify` on several expressions, sharing the work."""
+    """`simplify` on several expressions, sharing the work; what was simplified before is known."""
     done: dict[UOp, UOp] = {}
-    uops = list(uops)
+    result = []
     for u in uops:
-        if u not in done:
+        simple = u._simple
+        if simple is UNSET:
             simplify_into(u, done)
-    return [done[u] for u in uops]
+            found = done[u]
+            # The node itself is not kept in itself: it would never be dropped.
+            simple = u._simple = None if found is u else found
+            found._simple = None
+        result.append(u if simple is None else simple)
+    return result
 
 
 SUM_OPS = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})

@@ -1,0 +1,184 @@
+"""Calls beside the caller, and kernels that are compiled so."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from aster_ml import Context, GlobalCounters, Tensor
+from aster_ml.device import Device
+from aster_ml.engine.beside import SWITCH_S, Beside
+from aster_ml.engine.compile import MEMORY_CACHE, compile_kernels
+from aster_ml.engine.realize import schedule_uops
+from aster_ml.errors import CompileError
+from aster_ml.runtime import llvm_jit
+from aster_ml.runtime.cpu import CpuBackend
+from aster_ml.uop.quiet import Uncollected
+
+IR = "define i64 @f() {{\n  ret i64 {0}\n}}\n"
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_results_are_those_of_the_calls(threads: int) -> None:
+    with Beside(threads) as beside:
+        jobs = [beside.begin(lambda i=i: i * i) for i in range(20)]
+        for job in jobs[::2]:
+            job.run_now()
+        assert [job.result() for job in jobs] == [i * i for i in range(20)]
+
+
+def test_calls_run_while_the_caller_goes_on() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work() -> str:
+        begun.set()
+        assert go_on.wait(30)
+        return threading.current_thread().name
+
+    with Beside(1) as beside:
+        job = beside.begin(work)
+        assert begun.wait(30)
+        # It has begun, so this leaves it where it is.
+        job.run_now()
+        go_on.set()
+        assert job.result() != threading.current_thread().name
+
+
+def test_the_caller_takes_what_nobody_has_begun() -> None:
+    go_on = threading.Event()
+    with Beside(1) as beside:
+        first = beside.begin(lambda: go_on.wait(30))
+        second = beside.begin(threading.get_ident)
+        second.run_now()
+        go_on.set()
+        assert first.result()
+        assert second.result() == threading.get_ident()
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_error_of_a_call_is_raised_where_its_result_is_wanted(threads: int) -> None:
+    with Beside(threads) as beside:
+        job = beside.begin(lambda: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            job.result()
+
+
+def test_the_switch_interval_is_as_before() -> None:
+    before = sys.getswitchinterval()
+    with Beside(1):
+        with Beside(2):
+            assert sys.getswitchinterval() == pytest.approx(min(before, SWITCH_S))
+        assert sys.getswitchinterval() == pytest.approx(min(before, SWITCH_S))
+    assert sys.getswitchinterval() == pytest.approx(before)
+
+
+def test_the_search_for_circles_rests_and_comes_back() -> None:
+    assert gc.isenabled()
+    with Uncollected():
+        with Uncollected():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="wrong"), Uncollected():
+        raise ValueError("wrong")
+    assert gc.isenabled()
+
+
+def normal(*shape: int) -> Tensor:
+    """Normal numbers in memory."""
+    return Tensor(np.random.RandomState(0).randn(*shape).astype(np.float32)).realize()
+
+
+def kernels(count: int) -> list[Tensor]:
+    """Values that no kernel serves together."""
+    return [normal(7 + i, 9).exp2().sum(axis=i % 2) for i in range(count)]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_kernels_compiled_in_threads_are_right(threads: int) -> None:
+    values = kernels(12)
+    expected = [np.exp2(normal(7 + i, 9).numpy()).sum(axis=i % 2) for i in range(12)]
+    with Context(CACHE=0, THREADS=threads):
+        MEMORY_CACHE.clear()
+        before = GlobalCounters.compiled_kernels
+        Tensor.realize(*values)
+    assert GlobalCounters.compiled_kernels - before >= 12
+    for found, wanted in zip(values, expected, strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5)
+
+
+def test_equal_kernels_are_compiled_once() -> None:
+    steps = schedule_uops([t.uop for t in kernels(2)])[0].steps
+    asts = [(step.ast, Device["CPU"]) for step in steps if step.ast is not None]
+    with Context(CACHE=0):
+        MEMORY_CACHE.clear()
+        before = GlobalCounters.compiled_kernels
+        found = compile_kernels([*asts, *asts])
+        assert GlobalCounters.compiled_kernels - before == len(set(asts))
+        assert found[: len(asts)] == found[len(asts) :]
+        assert compile_kernels(asts) == found[: len(asts)]
+    assert GlobalCounters.compiled_kernels - before == len(set(asts))
+
+
+def test_a_kernel_that_is_refused_leaves_nothing_behind(monkeypatch) -> None:
+    values = kernels(6)
+
+    def refuse(self: CpuBackend, source: str) -> bytes:
+        raise CompileError("refused")
+
+    with Context(CACHE=0, THREADS=3):
+        MEMORY_CACHE.clear()
+        monkeypatch.setattr(CpuBackend, "compile", refuse)
+        with pytest.raises(CompileError, match="refused"):
+            Tensor.realize(*values)
+        assert not MEMORY_CACHE
+        monkeypatch.undo()
+        Tensor.realize(*values)
+    assert gc.isenabled()
+    assert np.isfinite(values[5].numpy()).all()
+
+
+def test_llvm_gives_several_threads_what_it_gives_one() -> None:
+    sources = [IR.format(i) for i in range(40)]
+    alone = [llvm_jit.compile_ir(source) for source in sources]
+    with Beside(4) as beside:
+        jobs = [beside.begin(lambda s=s: llvm_jit.compile_ir(s)) for s in sources]
+        assert [job.result() for job in jobs] == alone
+        refused = beside.begin(lambda: llvm_jit.compile_ir("define i64 @f() { ret i32 0 }"))
+        with pytest.raises(CompileError, match="refused"):
+            refused.result()
+
+
+# From 3.12 on Python warns of every copy that is made beside threads.
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="copies of a process are of POSIX alone")
+def test_a_copy_of_the_process_compiles_while_threads_do() -> None:
+    stop = threading.Event()
+
+    def compile_on() -> int:
+        count = 0
+        while not stop.is_set():
+            llvm_jit.compile_ir(IR.format(count % 7))
+            count += 1
+        return count
+
+    with Beside(2) as beside:
+        jobs = [beside.begin(compile_on) for _ in range(2)]
+        codes = []
+        for i in range(5):
+            child = os.fork()
+            if not child:
+                code = 1
+                try:
+                    code = 0 if llvm_jit.compile_ir(IR.format(100 + i)) else 2
+                finally:
+                    os._exit(code)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        stop.set()
+        assert codes == [0] * 5
+        assert all(job.result() > 0 for job in jobs)
