@@ -188,6 +188,13 @@ FUSE = Setting(
     "values inside of the kernels that read them wherever that is possible.",
     ("schedule",),
 )
+DEPTH_FIRST = Setting(
+    "DEPTH_FIRST",
+    1,
+    "1 runs kernels that hand on large intermediates part by part, so that these stay in a cache "
+    "and are never there as a whole (attention); 0 does not; 2 wherever it can be done.",
+    ("schedule",),
+)
 MAX_KERNEL_NODES = Setting(
     "MAX_KERNEL_NODES",
     400,
