@@ -235,7 +235,8 @@ class Builder:
                 continue
             src = tuple([new[s] for s in u.src])
             if u.op is Ops.REDUCE:
-                src = (src[0], *[r for r in src[1:] if r.op is Ops.RANGE])
+                sums = [near.get(r, r) for r in u.src[1:]]
+                src = (src[0], *[r for r in sums if r.op is Ops.RANGE])
                 new[u] = src[0] if len(src) == 1 else UOp(u.op, u.dtype, src, u.arg)
             elif u.op is Ops.INDEX:
                 new[u] = u.replace(src=(src[0], splitter.planner.simple(src[1])))
