@@ -136,10 +136,10 @@ def compile_or_load(
             loaded = from_entry(entry, ast, backend)
             if loaded is not None:
                 return loaded
-    if SPEC:
-        verify(ast, "run" if is_run else "kernel")
     if is_run:
         return compile_run(ast, backend, target, disk_key)
+    if SPEC:
+        verify(ast, "kernel")
     linear, applied = lower(ast, target, opts)
     if SPEC:
         verify(linear, "linear")
@@ -177,6 +177,8 @@ def compile_run(ast: UOp, backend: Backend, target: Target, disk_key: str | None
     alone = replace(target, threads=1)
     linears = []
     for kernel in ast.src:
+        if SPEC:
+            verify(kernel, "kernel")
         linear, applied = lower(kernel, alone)
         if SPEC:
             verify(linear, "linear")
