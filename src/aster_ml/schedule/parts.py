@@ -169,14 +169,6 @@ class Builder:
         made = RunDraft(step, list(reads), alone=True, made=frozenset(written & set(slots)))
         return made, self.completed
 
-    def token(self, slot: int) -> UOp:
-        """A leaf that stands for a slot."""
-        found = self.splitter.read_of
-        s = self.splitter.slots[slot]
-        leaf = UOp(Ops.PARAM, s.dtype, (), ParamArg(len(found), s.size, "part"))
-        found[leaf] = slot, s.dtype
-        return leaf
-
     def with_sums_apart(self, draft: Draft) -> Draft:
         """A kernel that sums over parts, made to add its sum to memory; what follows comes later."""
         summed = self.run.summed(draft)
@@ -193,13 +185,13 @@ class Builder:
             why = "a sum over the parts of a run"
             self.splitter.slots.append(Slot(old.size, total.dtype, old.device, why))
             slot = len(self.splitter.slots) - 1
-            value = substitute_all([part.value], {total: self.token(slot).index(part.place).load()})
+            value = substitute_all([part.value], {total: new_leaf(self.splitter, slot).index(part.place).load()})
             reads = [r for r in draft.reads if r[0] in slots_of(self.splitter, value[0])]
             after = Draft(draft.step, [*reads, (slot, frozenset())], draft.writes, draft.store)
             after.target_after, after.ranges = draft.target_after, draft.ranges
             after.parts, after.kept = [Part(part.slot, part.place, value[0])], draft.kept
             self.completed.append(after)
-        before = self.token(slot).index(part.place).load()
+        before = new_leaf(self.splitter, slot).index(part.place).load()
         first = index_alu(Ops.CMPLT, self.starts[summed[0]], UOp.index_const(1))
         for i in summed[1:]:
             other = index_alu(Ops.CMPLT, self.starts[i], UOp.index_const(1))
@@ -224,30 +216,20 @@ class Builder:
             near[r] = part
             whole = size == int(r.src[0].arg)
             far[r] = part if whole else index_alu(Ops.ADD, start, part)
-        roots = [x for p in draft.parts for x in (p.place, p.value)]
-        order = toposort(*roots)
-        local = substitute_all([u.src[1] for u in order if u.op is Ops.INDEX and self.is_scratch(u)], near)
-        new: dict[UOp, UOp] = dict(far)
-        for u, at in zip([u for u in order if u.op is Ops.INDEX and self.is_scratch(u)], local):
-            new[u] = u.replace(src=(u.src[0], splitter.planner.simple(at)))
-        for u in order:
-            if u in new:
-                continue
-            src = tuple([new[s] for s in u.src])
-            if u.op is Ops.REDUCE:
-                sums = [near.get(r, r) for r in u.src[1:]]
-                src = (src[0], *[r for r in sums if r.op is Ops.RANGE])
-                new[u] = src[0] if len(src) == 1 else UOp(u.op, u.dtype, src, u.arg)
-            elif u.op is Ops.INDEX:
-                new[u] = u.replace(src=(src[0], splitter.planner.simple(src[1])))
-            else:
-                new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+        simple = splitter.planner.simple
+        order = toposort(*[x for p in draft.parts for x in (p.place, p.value)])
+        scratch = [u for u in order if u.op is Ops.INDEX and self.is_scratch(u)]
+        places = [p.place for p in draft.parts]
+        found = iter(substitute_all([*[u.src[1] for u in scratch], *places], near))
+        new = dict(far)
+        new.update({u: u.replace(src=(u.src[0], simple(next(found)))) for u in scratch})
+        sums = {r: near[r] for r in near if r not in draft.ranges}
+        values = rebuilt([x for p in draft.parts for x in (p.value, p.place)], new, simple, sums)
         parts = []
-        for p in draft.parts:
-            place = new[p.place]
-            if p.slot in run.scratch:
-                place = substitute_all([p.place], near)[0]
-            parts.append(Part(p.slot, splitter.planner.simple(place), new[p.value]))
+        for i, p in enumerate(draft.parts):
+            place, whole_place = simple(next(found)), simple(values[2 * i + 1])
+            place = place if p.slot in run.scratch else whole_place
+            parts.append(Part(p.slot, place, values[2 * i]))
         ranges_ = tuple([x for r in draft.ranges if (x := near.get(r, r)).op is Ops.RANGE])
         sizes = {
             s: n // splitter.slots[s].dtype.itemsize for s, n in run.scratch.items()
@@ -270,6 +252,63 @@ class RunDraft(Draft):
     def written_slots(self) -> set[int]:
         """The slots that it writes."""
         return set(self.made)
+
+
+def rebuilt(
+    roots: list[UOp], changes: dict[UOp, UOp], simple: Callable[[UOp], UOp], sums: dict[UOp, UOp]
+) -> list[UOp]:
+    """Expressions with other nodes in some places, and indices in simplest form.
+
+    What a reduction runs over changes as `sums` says: to other ranges, or to none where it is a sum.
+    """
+    new = dict(changes)
+    for u in toposort(*roots):
+        if u in new:
+            continue
+        if u.op is Ops.REDUCE:
+            over = [x for r in u.src[1:] for x in toposort(sums.get(r, r)) if x.op is Ops.RANGE]
+            value = new[u.src[0]]
+            new[u] = UOp(u.op, u.dtype, (value, *over), u.arg) if over else value
+            continue
+        src = tuple([new[s] for s in u.src])
+        if u.dtype is not dtypes.index:
+            src = tuple([simple(s) if s.dtype is dtypes.index else s for s in src])
+        new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+    return [new[root] for root in roots]
+
+
+def split_divided(draft: Draft, splitter: Splitter) -> None:
+    """Splits the ranges that a kernel's indices divide by a number, so that these become sums."""
+    exprs = [x for p in draft.parts for x in (p.place, p.value)]
+    divisor: dict[UOp, set[int]] = {}
+    for u in toposort(*exprs):
+        if u.op in (Ops.IDIV, Ops.MOD) and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST:
+            divisor.setdefault(u.src[0], set()).add(u.src[1].arg)
+    planner = splitter.planner
+    whole: dict[UOp, UOp] = {}
+    for r, numbers in divisor.items():
+        size, by = r.src[0], min(numbers)
+        if size.op is not Ops.CONST or len(numbers) > 1 or by <= 1 or size.arg % by or size.arg == by:
+            continue
+        outer, inner = (UOp.range(n, next(planner.ids), r.arg.kind) for n in (size.arg // by, by))
+        whole[r] = index_alu(Ops.ADD, index_alu(Ops.MUL, outer, UOp.index_const(by)), inner)
+    if not whole:
+        return
+    made = [planner.simple(u) if u.dtype is dtypes.index else u for u in rebuilt(exprs, whole, planner.simple, whole)]
+    draft.parts = [
+        p._replace(place=made[2 * i], value=made[2 * i + 1]) for i, p in enumerate(draft.parts)
+    ]
+    draft.ranges = tuple(
+        [x for r in draft.ranges for x in toposort(whole.get(r, r)) if x.op is Ops.RANGE]
+    )
+
+
+def new_leaf(splitter: Splitter, slot: int) -> UOp:
+    """A leaf that stands for a slot."""
+    s = splitter.slots[slot]
+    leaf = UOp(Ops.PARAM, s.dtype, (), ParamArg(len(splitter.read_of), s.size, "part"))
+    splitter.read_of[leaf] = slot, s.dtype
+    return leaf
 
 
 def slots_of(splitter: Splitter, value: UOp) -> set[int]:

@@ -16,17 +16,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aster_ml.config import DEPTH_FIRST
-from aster_ml.schedule.parts import Run, build_run, fits
-from aster_ml.schedule.split import Draft, Part, Splitter
+from aster_ml.schedule.parts import Run, build_run, fits, new_leaf, split_divided
+from aster_ml.schedule.split import Draft, Splitter
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.linear_form import Form, form_of
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import AxisType, Ops, ParamArg
+from aster_ml.uop.ops import Ops
 
 # Temporaries below so many bytes are left where they are: they stay in the caches.
 LARGE_NBYTES = 4 << 20
 # What is asked for after the run is made anew there when it has as many bytes.
-AGAIN_NBYTES = 64 << 20
+AGAIN_NBYTES = 32 << 20
 # A run looks at so many steps behind the one that it begins with.
 NEAR = 64
 
@@ -91,6 +91,10 @@ class Runs:
         self.drafts = drafts
         self.splitter = splitter
         self.known: dict[Draft, Facts] = {}
+        # Temporaries of fewer bytes are not what a run is for.
+        self.least = LARGE_NBYTES
+        # What was made anew once stays.
+        self.anew: set[int] = set()
         self.tried: set[int] = set()
 
     def nbytes(self, slot: int) -> int:
@@ -99,19 +103,19 @@ class Runs:
         return int(s.size * s.dtype.itemsize)
 
     def is_large(self, slot: int) -> bool:
-        """Whether a slot is a temporary that may be worth a run."""
-        return slot >= self.splitter.n_args and self.nbytes(slot) >= (
-            LARGE_NBYTES if DEPTH_FIRST < 2 else 0
-        )
+        """Whether a slot is a temporary that counts beside the one that a run is looked for."""
+        return slot >= self.splitter.n_args and self.nbytes(slot) >= self.least
 
     def facts(self, draft: Draft) -> Facts:
         """What a draft touches; not `plain` where it cannot be part of a run."""
         found = self.known.get(draft)
         if found is not None:
             return found
-        order = toposort(*[x for p in draft.parts for x in (p.place, p.value)])
         plain = bool(draft.parts) and not draft.alone and draft.info is None
         plain &= draft.step.device.partition(":")[0] == "CPU"
+        if plain:
+            split_divided(draft, self.splitter)
+        order = toposort(*[x for p in draft.parts for x in (p.place, p.value)])
         ranges = {u for u in order if u.op is Ops.RANGE}
         plain &= not any([u.op is Ops.DEFINE_VAR for u in order])
         plain &= all([r.src[0].op is Ops.CONST for r in ranges])
@@ -128,33 +132,40 @@ class Runs:
     # which kernels, along which axes
 
     def find(self) -> list[Draft]:
-        """The drafts, with runs in place of their kernels."""
-        at = 0
-        while at < len(self.drafts):
-            for slot in sorted(self.drafts[at].written_slots):
-                if self.is_large(slot) and slot not in self.tried:
-                    self.tried.add(slot)
-                    if self.try_at(at, slot):
-                        at = -1
-                        break
-            at += 1
-        return self.drafts
+        """The drafts, with runs in place of their kernels: around the largest temporary first."""
+        tried: set[int] = set()
+        while True:
+            least = LARGE_NBYTES if DEPTH_FIRST < 2 else 1
+            large = [
+                (-self.nbytes(slot), at, slot)
+                for at, d in enumerate(self.drafts)
+                if d.parts
+                for slot in d.written_slots
+                if slot >= self.splitter.n_args and self.nbytes(slot) >= least
+            ]
+            left = [found for found in large if found[2] not in tried]
+            if not left:
+                return self.drafts
+            size, at, slot = min(left)
+            tried.add(slot)
+            self.least = max(least, -size // 8)
+            self.try_at(at, slot)
 
-    def try_at(self, at: int, slot: int) -> bool:
-        """Whether a run that begins with the kernel that makes this slot was found."""
+    def try_at(self, at: int, slot: int) -> None:
+        """Puts a run in its place that begins with the kernel that makes this slot, if there is one."""
         draft = self.drafts[at]
         facts = self.facts(draft)
         if not facts.plain:
-            return False
+            return
         form = facts.places[slot]
         outer = sorted(draft.ranges, key=lambda r: -form.terms.get(r, 0))
         for count in range(len(outer) - 1, 0, -1):
             members = self.spread(at, dict(enumerate(outer[:count])))
-            run = self.shape_of(at, members)
+            run = self.shape_of(members)
             if run is not None:
-                self.put(at, run)
-                return True
-        return False
+                made, completed = build_run(run, self.splitter)
+                self.drafts = [*run.before, made, *completed, *run.after]
+                return
 
     def spread(self, at: int, axes: dict[int, UOp]) -> dict[Draft, Member]:
         """All kernels near that touch the same memory and have the same axes."""
@@ -244,7 +255,7 @@ class Runs:
         return True
 
     def order(
-        self, at: int, members: dict[Draft, Member]
+        self, members: dict[Draft, Member]
     ) -> tuple[list[Draft], list[Draft], list[Draft]]:
         """The drafts before the run, in it and after it, so that nothing that conflicts moves."""
         before: list[Draft] = []
@@ -269,26 +280,105 @@ class Runs:
             return False
         return all([self.agrees(second, first, s) for s in first.draft.written_slots & reads])
 
-    def shape_of(self, at: int, members: dict[Draft, Member]) -> Run | None:
-        """The run of these kernels, without those that gain nothing by it; None if none is left."""
-        members = dict(members)
+    def shape_of(self, members: dict[Draft, Member]) -> Run | None:
+        """The run of these kernels, without those that gain nothing by it; None if none is left.
+
+        First as if large temporaries that are wanted later were made anew there.
+        """
+        for remake in (True, False):
+            run = self.shape_so(dict(members), remake)
+            if run is not None:
+                return run
+        return None
+
+    def shape_so(self, members: dict[Draft, Member], remake: bool) -> Run | None:
+        """The run, with or without what is made anew."""
         while len(members) > 1:
-            before, inside, after = self.order(at, members)
-            chosen = [members[d] for d in inside]
-            hidden = self.hidden(inside, [*before, *after])
+            before, inside, after = self.order(members)
+            again = self.made_again(inside, members, after) if remake else set()
+            if remake and not again:
+                return None
+            hidden = self.hidden(inside, [*before, *after], again)
             needless = self.needless(inside, hidden)
             gone = [d for d in members if d not in inside or d in needless]
             if not gone:
-                run = Run(chosen_axes(chosen), [m.draft for m in chosen], hidden, before, after)
-                return run if fits(run, self.splitter, self.facts) else None
+                axes = chosen_axes([members[d] for d in inside])
+                run = Run(axes, inside, hidden, before, after)
+                if not fits(run, self.splitter, self.facts):
+                    return None
+                if again:
+                    run.after = self.make_again(inside, after, again)
+                return run
             for d in gone:
                 del members[d]
         return None
 
-    def hidden(self, inside: list[Draft], others: list[Draft]) -> set[int]:
-        """Temporaries that are made and read in the run alone."""
+    def hidden(self, inside: list[Draft], others: list[Draft], again: set[int]) -> set[int]:
+        """Temporaries that are made and read in the run alone, but for those made `again`."""
         made = {s for d in inside for s in d.written_slots if s >= self.splitter.n_args}
-        return made - {s for d in others for s in d.read_slots}
+        return made - {s for d in others for s in d.read_slots if s not in again}
+
+    # what is wanted after the run
+
+    def made_again(
+        self, inside: list[Draft], members: dict[Draft, Member], after: list[Draft]
+    ) -> set[int]:
+        """The temporaries that are made anew after the run, none where that spares too little."""
+        writer = {s: d for d in inside for s in d.written_slots if self.is_large(s)}
+        wanted = {s for d in after for s in d.read_slots if s in writer and s not in self.anew}
+        if sum([self.nbytes(s) for s in wanted]) < (AGAIN_NBYTES if DEPTH_FIRST < 2 else 1):
+            return set()
+        found: set[int] = set()
+        while wanted:
+            slot = wanted.pop()
+            d = writer[slot]
+            if not set(members[d].axes.values()) <= set(d.ranges):
+                continue  # a sum over parts is there after the run
+            found.add(slot)
+            wanted |= {s for s in d.read_slots if s in writer and s not in found}
+        # Whatever these are made of has to be there still, with the same value.
+        kept = {s for slot in found for s in writer[slot].read_slots} - found
+        for d in self.drafts:
+            overwrites = any([s < self.splitter.n_args for s in kept & d.written_slots])
+            if overwrites or (d in after and not d.parts and found & d.read_slots):
+                return set()
+        return found
+
+    def make_again(self, inside: list[Draft], after: list[Draft], again: set[int]) -> list[Draft]:
+        """The drafts after the run, which read temporaries that are made anew before them."""
+        splitter = self.splitter
+        new: dict[int, int] = {}
+        for slot in sorted(again):
+            splitter.slots.append(splitter.slots[slot])
+            new[slot] = len(splitter.slots) - 1
+        self.anew.update(new.values())
+        result = []
+        for d in inside:
+            parts = [p._replace(slot=new[p.slot]) for p in d.parts if p.slot in again]
+            if parts:
+                made = Draft(d.step, d.reads, parts[0].slot, parts=parts, ranges=d.ranges)
+                made.metadata = d.metadata
+                result.append(made)
+        for d in [*result, *after]:
+            if again & d.read_slots:
+                self.read_instead(d, new)
+        return [*result, *after]
+
+    def read_instead(self, draft: Draft, new: dict[int, int]) -> None:
+        """Lets a kernel read other slots."""
+        exprs = [x for p in draft.parts for x in (p.place, p.value)]
+        leaves = {u.src[0] for u in toposort(*exprs) if u.op is Ops.INDEX}
+        changes = {}
+        for leaf in leaves:
+            slot = self.splitter.read_of[leaf][0]
+            if slot in new:
+                changes[leaf] = new_leaf(self.splitter, new[slot])
+        made = substitute_all(exprs, changes)
+        draft.parts = [
+            p._replace(place=made[2 * i], value=made[2 * i + 1]) for i, p in enumerate(draft.parts)
+        ]
+        draft.reads = [(new.get(slot, slot), stores) for slot, stores in draft.reads]
+        self.known.pop(draft, None)
 
     def needless(self, inside: list[Draft], hidden: set[int]) -> set[Draft]:
         """Kernels that neither touch a large hidden temporary nor make anything that others read."""
@@ -300,11 +390,6 @@ class Runs:
             if not any([d.written_slots & e.read_slots for e in inside if e is not d]):
                 found.add(d)
         return found
-
-    def put(self, at: int, run: Run) -> None:
-        """The run takes the place of its kernels."""
-        made, completed = build_run(run, self.splitter)
-        self.drafts = [*run.before, made, *completed, *run.after]
 
 
 def chosen_axes(members: list[Member]) -> list[dict[Draft, UOp]]:
@@ -324,7 +409,4 @@ def join_runs(drafts: list[Draft], splitter: Splitter) -> list[Draft]:
     """The drafts with runs in place of kernels that hand on large temporaries."""
     if not DEPTH_FIRST:
         return drafts
-    runs = Runs(drafts, splitter)
-    if not any([runs.is_large(s) for d in drafts for s in d.written_slots]):
-        return drafts
-    return runs.find()
+    return Runs(drafts, splitter).find()
