@@ -327,6 +327,8 @@ class StagePlanner:
             compute += 8
         if compute == 0 or FUSE >= 2 or self.is_widened(u, readings):
             return False
+        if loads == 0 and compute <= cost.AS_GOOD_AS_A_LOAD:
+            return False
         if u.op is Ops.PAD and not any([self.reads_padding(u, r) for r in readings]):
             # What is below it is as large or smaller, and decides for itself.
             return False
