@@ -44,6 +44,7 @@ from aster_ml.uop.ops import (
     MOVEMENT,
     AxisType,
     KernelArg,
+    RunArg,
     Ops,
     ParamArg,
     RangeArg,
@@ -502,7 +503,7 @@ def without_effects(u: UOp) -> UOp:
 
 def as_kernel(sink: UOp) -> UOp:
     """A kernel's graph in Aster's form: as it is, or translated if it is hand-written."""
-    if isinstance(sink.arg, KernelArg):
+    if isinstance(sink.arg, (KernelArg, RunArg)):
         return sink
     if sink.arg is None and not reaches(sink, is_foreign):
         return sink

@@ -225,18 +225,22 @@ class Runs:
             if len(fitting) != 1:
                 return
             axes[axis] = fitting.pop()
-        if len(set(axes.values())) == len(axes) and all([self.may_part(other, r) for r in axes.values()]):
+        if len(set(axes.values())) == len(axes) and self.may_part(other, set(axes.values())):
             members[other] = found = Member(other, axes)
             waiting.append(found)
 
-    def may_part(self, draft: Draft, r: UOp) -> bool:
-        """Whether a kernel may run in parts of a range: an output's, or that of its one sum."""
-        if r in draft.ranges:
+    def may_part(self, draft: Draft, ranges: set[UOp]) -> bool:
+        """Whether a kernel may run in parts of ranges: outputs', or those of its one plain sum."""
+        summed = ranges - set(draft.ranges)
+        if not summed:
             return True
         if len(draft.parts) != 1:
             return False
-        found = [u for u in toposort(draft.parts[0].value) if u.op is Ops.REDUCE and r in u.src[1:]]
-        return len(found) == 1 and found[0].arg.op is Ops.ADD
+        order = toposort(draft.parts[0].value)
+        found = [u for u in order if u.op is Ops.REDUCE and not summed.isdisjoint(u.src[1:])]
+        if len(found) != 1 or found[0].arg.op is not Ops.ADD:
+            return False
+        return summed <= set(found[0].src[1:]) and set(found[0].ranges) <= set(draft.ranges)
 
     # whether they may run so, and whether that pays
 
