@@ -44,11 +44,11 @@ from aster_ml.uop.ops import (
     MOVEMENT,
     AxisType,
     KernelArg,
-    RunArg,
     Ops,
     ParamArg,
     RangeArg,
     ReduceArg,
+    RunArg,
     ScratchArg,
     VarArg,
 )

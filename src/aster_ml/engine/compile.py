@@ -172,7 +172,7 @@ def compile_or_load(
 
 
 def compile_run(ast: UOp, backend: Backend, target: Target, disk_key: str | None) -> Compiled:
-    """A run of kernels as one function: each kernel for a thread, the lanes shared out over them."""
+    """A run as one function: each kernel for one thread, and lanes that threads share out."""
     arg: RunArg = ast.arg
     alone = replace(target, threads=1)
     linears = []

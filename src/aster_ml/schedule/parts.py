@@ -17,7 +17,7 @@ from aster_ml.helpers import divisors, prod, round_up
 from aster_ml.schedule.split import Draft, Part, Read, Slot, Splitter, Step
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, Ops, ParamArg, RunArg, VarArg
+from aster_ml.uop.ops import Ops, ParamArg, RunArg, VarArg
 
 # Bytes of scratch that a part should have: they are to stay in the second or third cache.
 PART_NBYTES = 1 << 20
@@ -81,7 +81,9 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
                 if len(set(steps)) == len(steps) and not run.summed(d):
                     inner = sum(
                         [
-                            a * (int(t.src[0].arg) - 1) if t.op is Ops.RANGE else splitter.slots[slot].size
+                            a * (int(t.src[0].arg) - 1)
+                            if t.op is Ops.RANGE
+                            else splitter.slots[slot].size
                             for t, a in form.terms.items()
                             if t not in [ranges[d] for ranges in run.axes]
                         ]
@@ -102,7 +104,7 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
 
 
 def pays(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
-    """Whether most of the memory that the kernels touch is scratch then, and little is read again."""
+    """Whether most of the memory that is touched is scratch then, and little is read again."""
 
     def nbytes(slot: int) -> int:
         s = splitter.slots[slot]
@@ -154,7 +156,9 @@ class Builder:
             [(v.arg.name, n, p) for v, n, p in zip(self.starts, run.sizes, self.parts, strict=True)]
         )
         scratch = tuple([int(round_up(run.scratch.get(s, 0), 64)) for s in slots])
-        arg = RunArg(axes, shared, 1, tuple([tuple([number[s] for s in k.slots]) for k in kernels]), scratch)
+        arg = RunArg(
+            axes, shared, 1, tuple([tuple([number[s] for s in k.slots]) for k in kernels]), scratch
+        )
         lanes = max(LANES_NBYTES // sum(scratch), arg.parts // 32)
         arg = arg._replace(lanes=max(1, min(lanes, MAX_LANES, arg.shared_parts)))
         for s, n in run.scratch.items():
@@ -163,14 +167,16 @@ class Builder:
             splitter.slots[s] = slot._replace(size=size)
         ast = UOp(Ops.SINK, dtypes.void, tuple([k.ast for k in kernels if k.ast is not None]), arg)
         metadata = dict.fromkeys([m for d in run.inside for m in d.metadata])
-        step = Step("kernel", tuple(slots), ast, run.inside[0].step.device, metadata=tuple(metadata))
+        step = Step(
+            "kernel", tuple(slots), ast, run.inside[0].step.device, metadata=tuple(metadata)
+        )
         reads: dict[Read, None] = dict.fromkeys([r for d in run.inside for r in d.reads])
         reads.update(dict.fromkeys([(s, frozenset[UOp]()) for s in slots]))
         made = RunDraft(step, list(reads), alone=True, made=frozenset(written & set(slots)))
         return made, self.completed
 
     def with_sums_apart(self, draft: Draft) -> Draft:
-        """A kernel that sums over parts, made to add its sum to memory; what follows comes later."""
+        """A kernel that sums over parts adds its sum to memory; what follows comes later."""
         summed = self.run.summed(draft)
         if not summed:
             return draft
@@ -185,7 +191,9 @@ class Builder:
             why = "a sum over the parts of a run"
             self.splitter.slots.append(Slot(old.size, total.dtype, old.device, why))
             slot = len(self.splitter.slots) - 1
-            value = substitute_all([part.value], {total: new_leaf(self.splitter, slot).index(part.place).load()})
+            value = substitute_all(
+                [part.value], {total: new_leaf(self.splitter, slot).index(part.place).load()}
+            )
             reads = [r for r in draft.reads if r[0] in slots_of(self.splitter, value[0])]
             after = Draft(draft.step, [*reads, (slot, frozenset())], draft.writes, draft.store)
             after.target_after, after.ranges = draft.target_after, draft.ranges
@@ -197,7 +205,13 @@ class Builder:
             other = index_alu(Ops.CMPLT, self.starts[i], UOp.index_const(1))
             first = first.alu(Ops.AND, other)
         before = first.where(total.const_like(0), before)
-        changed = Draft(draft.step, draft.reads, slot, None, parts=[Part(slot, part.place, before.alu(Ops.ADD, total))])
+        changed = Draft(
+            draft.step,
+            draft.reads,
+            slot,
+            None,
+            parts=[Part(slot, part.place, before.alu(Ops.ADD, total))],
+        )
         changed.ranges, changed.metadata = draft.ranges, draft.metadata
         for ranges_ in self.run.axes:
             ranges_[changed] = ranges_[draft]
@@ -231,9 +245,7 @@ class Builder:
             place = place if p.slot in run.scratch else whole_place
             parts.append(Part(p.slot, place, values[2 * i]))
         ranges_ = tuple([x for r in draft.ranges if (x := near.get(r, r)).op is Ops.RANGE])
-        sizes = {
-            s: n // splitter.slots[s].dtype.itemsize for s, n in run.scratch.items()
-        }
+        sizes = {s: n // splitter.slots[s].dtype.itemsize for s, n in run.scratch.items()}
         made = Draft(draft.step, parts=parts, ranges=ranges_)
         return splitter.close(made, sizes)
 
@@ -259,7 +271,8 @@ def rebuilt(
 ) -> list[UOp]:
     """Expressions with other nodes in some places, and indices in simplest form.
 
-    What a reduction runs over changes as `sums` says: to other ranges, or to none where it is a sum.
+    What a reduction runs over changes as `sums` says: to the ranges there, of which there may be
+    none.
     """
     new = dict(changes)
     for u in toposort(*roots):
@@ -288,13 +301,22 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
     whole: dict[UOp, UOp] = {}
     for r, numbers in divisor.items():
         size, by = r.src[0], min(numbers)
-        if size.op is not Ops.CONST or len(numbers) > 1 or by <= 1 or size.arg % by or size.arg == by:
+        if (
+            size.op is not Ops.CONST
+            or len(numbers) > 1
+            or by <= 1
+            or size.arg % by
+            or size.arg == by
+        ):
             continue
         outer, inner = (UOp.range(n, next(planner.ids), r.arg.kind) for n in (size.arg // by, by))
         whole[r] = index_alu(Ops.ADD, index_alu(Ops.MUL, outer, UOp.index_const(by)), inner)
     if not whole:
         return
-    made = [planner.simple(u) if u.dtype is dtypes.index else u for u in rebuilt(exprs, whole, planner.simple, whole)]
+    made = [
+        planner.simple(u) if u.dtype is dtypes.index else u
+        for u in rebuilt(exprs, whole, planner.simple, whole)
+    ]
     draft.parts = [
         p._replace(place=made[2 * i], value=made[2 * i + 1]) for i, p in enumerate(draft.parts)
     ]

@@ -125,6 +125,9 @@ class Runs:
                 if u.op is Ops.INDEX:
                     slot = self.splitter.read_of[u.src[0]][0]
                     loads.setdefault(slot, []).append(form_of(u.src[1]))
+            # What merged kernels hand on in a register they do not read.
+            read = {s for slot in loads for s, _ in self.splitter.shown.get(slot, ())} | set(loads)
+            draft.reads = [r for r in draft.reads if r[0] in read]
         places = {p.slot: form_of(p.place) for p in draft.parts} if plain else {}
         found = self.known[draft] = Facts(frozenset(ranges), places, loads, plain)
         return found
@@ -152,7 +155,7 @@ class Runs:
             self.try_at(at, slot)
 
     def try_at(self, at: int, slot: int) -> None:
-        """Puts a run in its place that begins with the kernel that makes this slot, if there is one."""
+        """Puts the run that begins with the kernel that makes this slot in its place, if any."""
         draft = self.drafts[at]
         facts = self.facts(draft)
         if not facts.plain:
@@ -250,7 +253,10 @@ class Runs:
         steps = coefficients(place, writer.axes)
         if not all(steps.values()):
             return False
-        for form in self.facts(reader.draft).loads[slot]:
+        loads = self.facts(reader.draft).loads.get(slot)
+        if loads is None:
+            return False  # it reads a view of the slot
+        for form in loads:
             if coefficients(form, reader.axes) != steps:
                 return False
             if not (is_outermost(place, writer.axes) and is_outermost(form, reader.axes)):
@@ -258,9 +264,7 @@ class Runs:
                     return False
         return True
 
-    def order(
-        self, members: dict[Draft, Member]
-    ) -> tuple[list[Draft], list[Draft], list[Draft]]:
+    def order(self, members: dict[Draft, Member]) -> tuple[list[Draft], list[Draft], list[Draft]]:
         """The drafts before the run, in it and after it, so that nothing that conflicts moves."""
         before: list[Draft] = []
         inside: list[Draft] = []
@@ -320,7 +324,9 @@ class Runs:
     def hidden(self, inside: list[Draft], others: list[Draft], again: set[int]) -> set[int]:
         """Temporaries that are made and read in the run alone, but for those made `again`."""
         made = {s for d in inside for s in d.written_slots if s >= self.splitter.n_args}
-        return made - {s for d in others for s in d.read_slots if s not in again}
+        read = {s for d in others for s in d.read_slots}
+        read |= {s for d in inside if again & d.written_slots for s in d.read_slots}
+        return made - (read - again)
 
     # what is wanted after the run
 
@@ -385,7 +391,7 @@ class Runs:
         self.known.pop(draft, None)
 
     def needless(self, inside: list[Draft], hidden: set[int]) -> set[Draft]:
-        """Kernels that neither touch a large hidden temporary nor make anything that others read."""
+        """Kernels that touch no large hidden temporary and make nothing that others read."""
         large = {s for s in hidden if self.is_large(s)}
         found: set[Draft] = set()
         for d in inside:
@@ -404,9 +410,7 @@ def chosen_axes(members: list[Member]) -> list[dict[Draft, UOp]]:
 def conflict(first: Draft, second: Draft) -> bool:
     """Whether two steps share memory that one of them writes."""
     writes = second.written_slots
-    return bool(
-        first.written_slots & (second.read_slots | writes) or writes & first.read_slots
-    )
+    return bool(first.written_slots & (second.read_slots | writes) or writes & first.read_slots)
 
 
 def join_runs(drafts: list[Draft], splitter: Splitter) -> list[Draft]:
