@@ -7,6 +7,7 @@ does not belong here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,9 @@ from aster_ml.config import DEPTH_FIRST
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import divisors, prod, round_up
 from aster_ml.schedule.split import Draft, Part, Read, Slot, Splitter, Step
+from aster_ml.schedule.stages import estimate_range
 from aster_ml.uop.graph import substitute_all, toposort
+from aster_ml.uop.linear_form import Form
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops, ParamArg, RunArg, VarArg
 
@@ -69,31 +72,44 @@ def choose_rows(size: int, row_nbytes: int, exact: bool) -> int:
     return fitting[-1]
 
 
+def coefficients(form: Form, axes: dict[int, UOp]) -> dict[int, int]:
+    """By how many elements each axis moves an index; 0 where it does not."""
+    return {axis: form.terms.get(r, 0) for axis, r in axes.items()}
+
+
+def is_outermost(form: Form, axes: dict[int, UOp]) -> bool:
+    """Whether places that differ in these axes never meet, whatever the others are."""
+    chosen = set(axes.values())
+    low = high = form.const
+    for t, a in form.terms.items():
+        if t not in chosen:
+            below, above = sorted((a * t.bounds[0], a * t.bounds[1]))
+            low, high = low + below, high + above
+    if low < 0:
+        return False
+    for r in sorted(chosen, key=lambda r: form.terms.get(r, 0)):
+        step = form.terms.get(r, 0)
+        if high >= step:
+            return False
+        high += step * (estimate_range(r) - 1)
+    return True
+
+
 def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
     """Lays the run out: its rows and scratch. Whether it can be, and pays."""
     last = len(run.axes) - 1
-    row_nbytes = 0
     for d in run.inside:
+        axes = {axis: ranges[d] for axis, ranges in enumerate(run.axes)}
         for slot, form in facts(d).places.items():
-            steps = [form.terms.get(ranges[d], 0) for ranges in run.axes]
+            steps = [*coefficients(form, axes).values()]
             # Outermost in memory and in the order of the axes: a part is one piece of it.
-            if slot in run.hidden and sorted(steps, reverse=True) == steps and steps[last]:
-                if len(set(steps)) == len(steps) and not run.summed(d):
-                    inner = sum(
-                        [
-                            a * (int(t.src[0].arg) - 1)
-                            if t.op is Ops.RANGE
-                            else splitter.slots[slot].size
-                            for t, a in form.terms.items()
-                            if t not in [ranges[d] for ranges in run.axes]
-                        ]
-                    )
-                    if inner < steps[last]:
-                        run.scratch[slot] = steps[last] * splitter.slots[slot].dtype.itemsize
-                        row_nbytes += run.scratch[slot]
+            descending = all([a > b for a, b in itertools.pairwise([*steps, 0])])
+            if slot in run.hidden and descending and is_outermost(form, axes):
+                run.scratch[slot] = steps[last] * splitter.slots[slot].dtype.itemsize
+    row_nbytes = sum(run.scratch.values())
     if not run.scratch:
         return False
-    sums = any([last in run.summed(d) for d in run.inside])
+    sums = any([run.summed(d) for d in run.inside])
     run.rows = choose_rows(run.sizes[last], row_nbytes, sums)
     if not run.rows or run.rows * row_nbytes > MAX_PART_NBYTES:
         return False

@@ -16,8 +16,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aster_ml.config import DEPTH_FIRST
-from aster_ml.schedule.parts import Run, build_run, fits, new_leaf, split_divided
+from aster_ml.schedule.parts import (
+    Run,
+    build_run,
+    coefficients,
+    fits,
+    is_outermost,
+    new_leaf,
+    split_divided,
+)
 from aster_ml.schedule.split import Draft, Splitter
+from aster_ml.schedule.stages import estimate_range
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.linear_form import Form, form_of
 from aster_ml.uop.node import UOp
@@ -47,34 +56,6 @@ class Member:
 
     draft: Draft
     axes: dict[int, UOp] = field(default_factory=dict)
-
-
-def estimate_range(r: UOp) -> int:
-    """Size of a range as a number."""
-    return int(r.src[0].vmax)
-
-
-def coefficients(form: Form, axes: dict[int, UOp]) -> dict[int, int]:
-    """By how many elements each axis moves an index; 0 where it does not."""
-    return {axis: form.terms.get(r, 0) for axis, r in axes.items()}
-
-
-def is_outermost(form: Form, axes: dict[int, UOp]) -> bool:
-    """Whether places that differ in these axes never meet, whatever the others are."""
-    chosen = set(axes.values())
-    low = high = form.const
-    for t, a in form.terms.items():
-        if t not in chosen:
-            below, above = sorted((a * t.bounds[0], a * t.bounds[1]))
-            low, high = low + below, high + above
-    if low < 0:
-        return False
-    for r in sorted(chosen, key=lambda r: form.terms.get(r, 0)):
-        step = form.terms.get(r, 0)
-        if high >= step:
-            return False
-        high += step * (estimate_range(r) - 1)
-    return True
 
 
 def digits(form: Form) -> list[tuple[int, int]] | None:
