@@ -281,6 +281,21 @@ def test_random_graphs_in_parts(small_parts: None) -> None:
     check_seeds(range(7000, 7040), assigns=True)
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_as_torch_has_it(causal: bool) -> None:
+    torch = pytest.importorskip("torch")
+    arrays = [random(4, 700, 64) for _ in range(3)]
+    have = with_gradients(lambda *t: attention(*t, is_causal=causal), *arrays)
+    assert runs_of(schedule_of(*have))
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    result = torch.nn.functional.scaled_dot_product_attention(*theirs, is_causal=causal)
+    weights = torch.cos(torch.arange(result.numel())).reshape(result.shape)
+    (result * weights).sum().backward()
+    for h, w in zip(have, [result, *[t.grad for t in theirs]], strict=True):
+        np.testing.assert_allclose(h.numpy(), w.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
 # looking at one
 
 
