@@ -86,9 +86,9 @@ EXAMPLES = (
         lambda: Tensor.empty(1, 8, 512, 64).scaled_dot_product_attention(
             Tensor.empty(1, 8, 512, 64), Tensor.empty(1, 8, 512, 64)
         ),
-        "Two products with the powers of a softmax between them. The scores are never in memory as\n"
-        "a whole: all kernels run for some rows of a head before the next rows, and hand them on in\n"
-        "scratch that each thread has for itself.",
+        "Two products with the powers of a softmax between them. The scores are never in memory\n"
+        "as a whole: all kernels run for some rows of a head before the next rows, and hand them\n"
+        "on in scratch that each thread has for itself.",
     ),
 )
 
