@@ -96,6 +96,9 @@ EXAMPLES = (
 NOTES = (
     (r"^void ", "one call runs lo <= i < hi of the outermost loop, so threads share it out"),
     (r"^\s*\w+ local\d+\[", "scratch on the stack, which stays in the cache"),
+    (r"int64_t l = lo;", "the lanes of this thread"),
+    (r"uint64_t at\d+ = .* \+ l", "scratch that each lane has for itself"),
+    (r"int64_t c = first;", "the parts of this lane, each through all kernels"),
     (r"= lo;", "the part of this thread"),
     (r"^\s*\w+ acc0\w* = ", "accumulators: they stay in registers until the sum is complete"),
     (r"acc\w+ = max", "the largest so far"),
@@ -181,7 +184,7 @@ def run_text(ast: UOp) -> str:
         about.append((linear, [linear.name, *kernel_lines(kernel, alone)]))
     driver = c_driver(name, [linear for linear, _ in about], ast.arg, TARGET.threads)
     parts = ["```\n" + "\n  ".join(said) + "\n```\n"]
-    parts.append("```c\n" + "\n".join(driver).rstrip() + "\n```\n")
+    parts.append("```c\n" + "\n".join(annotated("\n".join(driver))) + "\n```\n")
     for linear, lines in about:
         source = "\n".join(annotated(CRenderer(TARGET).render(linear)))
         parts.append("```\n" + "\n  ".join(lines) + "\n```\n\n```c\n" + source + "\n```\n")
