@@ -11,16 +11,19 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from aster_ml import Tensor
 from aster_ml.codegen.lower import lower
-from aster_ml.engine.explain import kernel_lines
+from aster_ml.engine.explain import kernel_lines, run_name
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.renderer.c import CRenderer
+from aster_ml.renderer.runs import c_driver
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import RunArg
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "generated-kernels.md"
 TARGET = Target(
@@ -83,7 +86,9 @@ EXAMPLES = (
         lambda: Tensor.empty(1, 8, 512, 64).scaled_dot_product_attention(
             Tensor.empty(1, 8, 512, 64), Tensor.empty(1, 8, 512, 64)
         ),
-        "Two products with a softmax between them.",
+        "Two products with the powers of a softmax between them. The scores are never in memory\n"
+        "as a whole: all kernels run for some rows of a head before the next rows, and hand them\n"
+        "on in scratch that each thread has for itself.",
     ),
 )
 
@@ -91,6 +96,9 @@ EXAMPLES = (
 NOTES = (
     (r"^void ", "one call runs lo <= i < hi of the outermost loop, so threads share it out"),
     (r"^\s*\w+ local\d+\[", "scratch on the stack, which stays in the cache"),
+    (r"int64_t l = lo;", "the lanes of this thread"),
+    (r"uint64_t at\d+ = .* \+ l", "scratch that each lane has for itself"),
+    (r"int64_t c = first;", "the parts of this lane, each through all kernels"),
     (r"= lo;", "the part of this thread"),
     (r"^\s*\w+ acc0\w* = ", "accumulators: they stay in registers until the sum is complete"),
     (r"acc\w+ = max", "the largest so far"),
@@ -166,15 +174,35 @@ def kernel_text(ast: UOp) -> str:
     return f"```\n{said}\n```\n\n```c\n{source}\n```\n"
 
 
+def run_text(ast: UOp) -> str:
+    """A run of kernels: the function that goes over its parts, then each of its kernels."""
+    name = run_name(ast)
+    said, about = [name, *kernel_lines(ast, TARGET)[:2]], []
+    alone = replace(TARGET, threads=1)
+    for i, kernel in enumerate(ast.src):
+        linear = replace(lower(kernel, alone)[0], name=f"{name}_{i}")
+        about.append((linear, [linear.name, *kernel_lines(kernel, alone)]))
+    driver = c_driver(name, [linear for linear, _ in about], ast.arg, TARGET.threads)
+    parts = ["```\n" + "\n  ".join(said) + "\n```\n"]
+    parts.append("```c\n" + "\n".join(annotated("\n".join(driver))) + "\n```\n")
+    for linear, lines in about:
+        source = "\n".join(annotated(CRenderer(TARGET).render(linear)))
+        parts.append("```\n" + "\n  ".join(lines) + "\n```\n\n```c\n" + source + "\n```\n")
+    return "\n".join(parts)
+
+
 def kernels_page() -> str:
     """The whole page."""
     parts = [HEAD]
     for example in EXAMPLES:
         asts = kernels_of(example.make())
+        runs = [ast for ast in asts if isinstance(ast.arg, RunArg)]
         count = "one kernel" if len(asts) == 1 else f"{len(asts)} kernels"
+        if runs:
+            count = f"one run of {len(runs[0].src)} kernels"
         parts.append(f"## {example.title}\n\n```\n{example.code}\n```\n\n{example.text} ")
         parts[-1] += f"Here it is {count}.\n"
-        parts += [kernel_text(ast) for ast in asts]
+        parts += [run_text(ast) if ast in runs else kernel_text(ast) for ast in asts]
     return "\n".join(parts)
 
 

@@ -196,6 +196,13 @@ FUSE = Setting(
 WINO = Setting(
     "WINO", 0, "1 computes convolutions of 3x3 by Winograd's algorithm where that looks quicker."
 )
+DEPTH_FIRST = Setting(
+    "DEPTH_FIRST",
+    1,
+    "1 runs kernels that hand on large intermediates part by part, so that these stay in a cache "
+    "and are never there as a whole (attention); 0 does not; 2 wherever it can be done.",
+    ("schedule",),
+)
 MAX_KERNEL_NODES = Setting(
     "MAX_KERNEL_NODES",
     400,

@@ -23,7 +23,9 @@ def test_committed_page_is_what_the_compiler_makes(page: str) -> None:
 def test_every_kernel_has_its_reasons_and_notes(page: str) -> None:
     sources = re.findall(r"^```c\n(.*?)^```", page, re.S | re.M)
     assert len(sources) >= len(EXAMPLES)
-    assert page.count("  schedule: ") == page.count("  bound: ") == len(sources)
+    kernels = [source for source in sources if "the lanes of this thread" not in source]
+    assert len(sources) == len(kernels) + 1
+    assert page.count("  schedule: ") == page.count("  bound: ") == len(kernels)
     for source in sources:
         assert source.count("// ") >= 3, source
         assert source.rstrip().endswith("}")

@@ -48,6 +48,7 @@ from aster_ml.uop.ops import (
     ParamArg,
     RangeArg,
     ReduceArg,
+    RunArg,
     ScratchArg,
     VarArg,
 )
@@ -502,7 +503,7 @@ def without_effects(u: UOp) -> UOp:
 
 def as_kernel(sink: UOp) -> UOp:
     """A kernel's graph in Aster's form: as it is, or translated if it is hand-written."""
-    if isinstance(sink.arg, KernelArg):
+    if isinstance(sink.arg, (KernelArg, RunArg)):
         return sink
     if sink.arg is None and not reaches(sink, is_foreign):
         return sink

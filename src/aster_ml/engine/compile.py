@@ -11,28 +11,38 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aster_ml.backend import Backend, Program
 from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import Opt
-from aster_ml.config import BEAM, CACHE, DEBUG, SPEC, debug_shown, stage_key
+from aster_ml.config import (
+    BEAM,
+    CACHE,
+    DEBUG,
+    DETERMINISTIC,
+    SAME_THREADS,
+    SPEC,
+    debug_shown,
+    stage_key,
+)
 from aster_ml.engine.beside import Beside, Job
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates, estimate
-from aster_ml.engine.explain import kernel_lines
+from aster_ml.engine.explain import kernel_lines, run_name
 from aster_ml.engine.search import can_search, find_opts
 from aster_ml.errors import DeviceError
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.renderer.opencl import OpenCLRenderer
+from aster_ml.renderer.runs import render_run
 from aster_ml.runtime import object_cache
 from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import Ops, RunArg
 from aster_ml.uop.quiet import Uncollected
 from aster_ml.uop.spec import verify
 from aster_ml.uop.text import linear_to_text, to_text
@@ -159,7 +169,8 @@ def make_draft(
 ) -> Draft | Compiled:
     """The kernel from the disk cache, or else its source, handed on to the backend's compiler."""
     target = backend.target
-    if BEAM and opts is None and can_search(ast, target):
+    is_run = isinstance(ast.arg, RunArg)
+    if BEAM and opts is None and not is_run and can_search(ast, target):
         opts = find_opts(ast, backend.name, target)
     disk_key = None
     if CACHE and target.language in ("llvm", "c") and DEBUG < 3 and not SPEC:
@@ -174,6 +185,8 @@ def make_draft(
             loaded = from_entry(entry, ast, backend)
             if loaded is not None:
                 return loaded
+    if is_run:
+        return compile_run(ast, backend, target, disk_key)
     if SPEC:
         verify(ast, "kernel")
     linear, applied = lower(ast, target, opts)
@@ -208,17 +221,62 @@ def load_draft(draft: Draft) -> Compiled:
         linear.written,
     )
     if disk_key is not None and static and not target.has_local:
-        header = json.dumps(
-            {
-                "name": compiled.name,
-                "vars": compiled.var_names,
-                "n": n,
-                "parts": compiled.parts,
-                "written": sorted(compiled.written),
-            }
-        ).encode()
-        object_cache.put(disk_key, len(header).to_bytes(4, "little") + header + binary)
+        put_entry(disk_key, compiled, binary)
     return compiled
+
+
+def compile_run(ast: UOp, backend: Backend, target: Target, disk_key: str | None) -> Compiled:
+    """A run as one function: each kernel for one thread, and lanes that threads share out."""
+    arg: RunArg = ast.arg
+    alone = replace(target, threads=1)
+    linears = []
+    for kernel in ast.src:
+        if SPEC:
+            verify(kernel, "kernel")
+        linear, applied = lower(kernel, alone)
+        if SPEC:
+            verify(linear, "linear")
+        show(kernel, linear, render(linear, target) if DEBUG >= 4 else "", backend, applied, None)
+        linears.append(linear)
+    lanes = min(arg.lanes, SAME_THREADS if DETERMINISTIC else target.threads)
+    source = render_run(renderer_for(target), run_name(ast), linears, arg, lanes)
+    waiting = time.perf_counter()
+    binary = backend.compile(source)
+    TOTALS.wait_s += time.perf_counter() - waiting
+    TOTALS.compiled_kernels += 1
+    written = [
+        slots[i] for slots, linear in zip(arg.slots, linears, strict=True) for i in linear.written
+    ]
+    compiled = Compiled(
+        run_name(ast),
+        backend.load(run_name(ast), binary),
+        (),
+        lanes,
+        lanes,
+        (1, 1, 1),
+        None,
+        estimate(ast),
+        source,
+        True,
+        frozenset(written),
+    )
+    if disk_key is not None:
+        put_entry(disk_key, compiled, binary)
+    return compiled
+
+
+def put_entry(disk_key: str, compiled: Compiled, binary: bytes) -> None:
+    """Keeps a compiled kernel on disk."""
+    header = json.dumps(
+        {
+            "name": compiled.name,
+            "vars": compiled.var_names,
+            "n": compiled.n,
+            "parts": compiled.parts,
+            "written": sorted(compiled.written),
+        }
+    ).encode()
+    object_cache.put(disk_key, len(header).to_bytes(4, "little") + header + binary)
 
 
 def from_entry(entry: bytes, ast: UOp, backend: Backend) -> Compiled | None:

@@ -9,7 +9,7 @@ from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, Ops
+from aster_ml.uop.ops import ELEMENTWISE, Ops, RunArg
 
 
 class Estimates(NamedTuple):
@@ -29,6 +29,8 @@ COUNTING = ELEMENTWISE | {Ops.RANGE, Ops.CONST, Ops.DEFINE_VAR}
 
 def estimate(ast: UOp) -> Estimates:
     """Counts every arithmetic node once for each combination of the ranges that it depends on."""
+    if isinstance(ast.arg, RunArg):
+        return estimate_run(ast)
     ops, nbytes = 0, 0
     # What a kernel loads and stores in one place it moves twice.
     touched: dict[tuple[UOp, Ops], int] = {}
@@ -56,6 +58,17 @@ def estimate(ast: UOp) -> Estimates:
                 touched[buffer, u.op] = max(touched.get((buffer, u.op), 0), count)
     nbytes = sum(touched.values())
     return Estimates(ops, nbytes)
+
+
+def estimate_run(ast: UOp) -> Estimates:
+    """The work of all parts; of memory, each slot that is whole once."""
+    arg: RunArg = ast.arg
+    sizes: dict[int, int] = {}
+    for kernel, slots in zip(ast.src, arg.slots, strict=True):
+        for p in [u for u in toposort(kernel) if u.op is Ops.PARAM]:
+            slot = slots[p.arg.slot]
+            sizes[slot] = 0 if arg.scratch[slot] else p.arg.size * p.dtype.itemsize
+    return Estimates(sum([estimate(k).ops for k in ast.src]) * arg.parts, sum(sizes.values()))
 
 
 def is_masked_load(u: UOp) -> bool:

@@ -6,6 +6,7 @@ Receives a Schedule; returns text. Nothing is compiled or run.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from aster_ml.codegen.explain import explain_kernel
 from aster_ml.codegen.lower import kernel_name, schedule_kernel
@@ -16,6 +17,7 @@ from aster_ml.helpers import pluralize
 from aster_ml.schedule.split import Schedule, Step
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import RunArg
 
 
 def amount(count: float, unit: str) -> str:
@@ -33,13 +35,38 @@ def show_work(e: Estimates) -> str:
 
 
 def kernel_lines(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) -> list[str]:
-    """What is to say of one kernel, its work first."""
+    """What is to say of one kernel, its work first; of a run, of each of its kernels."""
     work = estimate(ast)
+    if isinstance(ast.arg, RunArg):
+        return run_lines(ast, target)
     return [f"work: {show_work(work)}", *explain_kernel(ast, target, work.ops, work.mem, opts)]
+
+
+def run_lines(ast: UOp, target: Target) -> list[str]:
+    """What is to say of a run."""
+    arg: RunArg = ast.arg
+    parts = ", ".join([f"{part} of {size:,}" for _, size, part in arg.axes])
+    scratch = amount(sum(arg.scratch), "B")
+    lines = [
+        f"work: {show_work(estimate(ast))}",
+        f"{pluralize('kernel', len(ast.src))}, one after another for each part ({parts}) of their "
+        f"outer axes; {scratch} of scratch for each of at most {pluralize('lane', arg.lanes)}",
+    ]
+    for kernel in ast.src:
+        lines.append(f"{name_of(kernel, target)}")
+        lines += [f"   {line}" for line in kernel_lines(kernel, replace(target, threads=1))]
+    return lines
+
+
+def run_name(ast: UOp) -> str:
+    """`run_3_8x512`: how many kernels go over which axes."""
+    return f"run_{len(ast.src)}_{'x'.join([str(size) for _, size, _ in ast.arg.axes])}"
 
 
 def name_of(ast: UOp, target: Target) -> str:
     """The name that the kernel will have."""
+    if isinstance(ast.arg, RunArg):
+        return run_name(ast)
     if ast.arg is not None and ast.arg.name:
         return str(ast.arg.name)
     if ast.arg is not None and ast.arg.in_order:

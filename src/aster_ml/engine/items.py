@@ -33,7 +33,7 @@ from aster_ml.errors import ArgumentError, DeviceError, InternalError
 from aster_ml.schedule.split import Schedule, Step
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
 
 
@@ -78,8 +78,11 @@ class CompiledRunner(Runner):
         self.compiled = compile_kernel(ast, Device[device], opts)
         super().__init__(self.compiled.name, device, self.compiled.estimates)
         self.ast = ast
-        slots = [u.arg.slot for u in toposort(ast) if u.op is Ops.PARAM]
-        self.arity = 1 + max(slots, default=-1)
+        if isinstance(ast.arg, RunArg):
+            self.arity = len(ast.arg.scratch)
+        else:
+            slots = [u.arg.slot for u in toposort(ast) if u.op is Ops.PARAM]
+            self.arity = 1 + max(slots, default=-1)
         if p is not None:
             self.p = p
 

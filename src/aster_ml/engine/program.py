@@ -18,7 +18,7 @@ from aster_ml.engine.estimate import Estimates, bytes_of_accesses, estimate
 from aster_ml.errors import ArgumentError
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp, sint
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import Ops, RunArg
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,11 @@ def get_program(
         raise ArgumentError(
             f"get_program: {ast!r} is no kernel; the `ast` of an item of Tensor.schedule is one, "
             "unless the item is a copy or a view"
+        )
+    if isinstance(ast.arg, RunArg):
+        raise ArgumentError(
+            f"get_program: this is a run of {len(ast.src)} kernels (DEPTH_FIRST=0 schedules none); "
+            "give one of them, ast.src[0]"
         )
     ast = as_kernel(ast)
     name = Device.canonicalize(device)

@@ -13,7 +13,7 @@ from aster_ml.engine.replan import written_slots
 from aster_ml.engine.replay import Recorded, overlap, span
 from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import Ops, RunArg
 
 
 class Fixed:
@@ -42,6 +42,9 @@ def fills(item: Recorded, slot: int) -> bool:
     ast = item.step.ast
     if ast is None:
         return bool(item.step.nbytes == item.buffers[slot].nbytes)
+    if isinstance(ast.arg, RunArg):
+        # Its kernels write each other's sources.
+        return False
     for u in toposort(ast):
         if u.op is Ops.LOAD and u.src[0].src[0].op is Ops.PARAM:
             if u.src[0].src[0].arg.slot == slot:

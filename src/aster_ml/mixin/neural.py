@@ -120,7 +120,8 @@ class NeuralMixin(Base):
         if enable_gqa:
             key, value = (share_heads(t, self.shape[-3]) for t in (key, value))
         wide = sum_acc_dtype(least_upper_dtype(self.dtype, key.dtype))
-        scores = self.dot(key.transpose(-2, -1), wide) * (1 / math.sqrt(self.shape[-1]))
+        scores = self.dot(key.transpose(-2, -1), wide)
+        scale = 1 / math.sqrt(self.shape[-1])
         n, m = scores.shape[-2:]
         if is_causal:
             here = self.arange(n, device=self.device).reshape((n, 1))
@@ -129,8 +130,12 @@ class NeuralMixin(Base):
         elif attn_mask is not None and attn_mask.dtype is dtypes.bool:
             scores = attn_mask.where(scores, -math.inf)
         elif attn_mask is not None:
-            scores = scores + attn_mask
-        return scores.softmax(-1).dropout(dropout_p).cast(self.dtype).dot(value)
+            scores, scale = scores * scale + attn_mask, 1.0
+        # The sum divides what is made of the rows, which are longer.
+        parts = ((scores - scores.max(-1, keepdim=True).detach()) * scale).exp()
+        total = parts.sum(-1, keepdim=True)
+        mixed = parts.dropout(dropout_p).cast(self.dtype).dot(value, wide)
+        return (mixed / total).cast(least_upper_dtype(self.dtype, value.dtype))
 
     def sequential(self, ll: Sequence[Callable[[Self], Self]]) -> Self:
         """Self, passed through every function of the list in turn.

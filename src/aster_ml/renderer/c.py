@@ -8,6 +8,7 @@ variables as 64-bit integers, and the part of the THREAD range to run.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.base import Renderer
@@ -37,6 +38,27 @@ class CRenderer(Renderer):
         """The C source of one kernel."""
         return CWriter(self.target, linear).run()
 
+    def render_all(self, linears: Sequence[Linear], rest: Sequence[str]) -> str:
+        """The C source of several kernels, and what stands behind them."""
+        helpers: dict[str, str] = {}
+        functions: list[str] = []
+        for linear in linears:
+            writer = CWriter(self.target, linear)
+            writer.run()
+            helpers.update(writer.helpers)
+            functions += [*writer.whole_function(), ""]
+        return "\n".join([*headers(helpers), *functions, *rest])
+
+
+def headers(helpers: dict[str, str]) -> list[str]:
+    """Includes, types and helper functions."""
+    body = [*helpers.values()]
+    includes = ["#include <stdbool.h>", "#include <stdint.h>"]
+    if any("#math" in text for text in body):
+        includes.insert(0, "#include <math.h>")
+        body = [text for text in body if "#math" not in text]
+    return [*includes, "", *body, *([""] if body else [])]
+
 
 class CWriter(CStyleWriter):
     """Writes the C of one kernel."""
@@ -57,24 +79,17 @@ class CWriter(CStyleWriter):
 
     def finish(self) -> str:
         """Headers, types, helpers, the function."""
-        body = [*self.helpers.values()]
-        includes = ["#include <stdbool.h>", "#include <stdint.h>"]
-        if any("#math" in text for text in body):
-            includes.insert(0, "#include <math.h>")
-            body = [text for text in body if "#math" not in text]
-        parts = [
-            *includes,
-            "",
-            *body,
-            *([""] if body else []),
+        return "\n".join([*headers(self.helpers), *self.whole_function(), ""])
+
+    def whole_function(self) -> list[str]:
+        """The function alone."""
+        return [
             f"void {self.linear.name}(uint64_t *args, int64_t lo, int64_t hi) {{",
             *self.head,
             *self.scratch,
             *self.lines,
             "}",
-            "",
         ]
-        return "\n".join(parts)
 
     def type_of(self, dtype: DType, n: int) -> str:
         """C's own types, and SIMD types named by element and width: `float8`."""

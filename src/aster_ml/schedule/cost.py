@@ -28,6 +28,8 @@ OP_COST: dict[Ops, int] = {
 }
 # One more store and load of an element, when that element stays in some cache.
 STORE_AND_LOAD = 8
+# What is made of places alone (a mask) by so little is made wherever it is read.
+AS_GOOD_AS_A_LOAD = 4
 # Computing twice inside one kernel saves a launch and a round trip besides.
 SAME_KERNEL_BONUS = 10
 # A load of one more buffer for each repeated computation.
@@ -98,6 +100,7 @@ def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]
             c, n = costs.get(s, (0, 0))
             compute, loads = compute + c, loads + n
         if u.op is Ops.EXPAND and compute and u.shape != u.src[0].shape:
-            compute, loads = 0, 1
+            if loads or compute > AS_GOOD_AS_A_LOAD:
+                compute, loads = 0, 1
         costs[u] = (min(compute, MAX_COST), min(loads, MAX_COST))
     return costs

@@ -13,6 +13,7 @@ from aster_ml.schedule.effects import snapshot_value, snapshot_version
 from aster_ml.schedule.fold import fold_numbers
 from aster_ml.schedule.gather import gather_before_storing
 from aster_ml.schedule.merge import merge_drafts
+from aster_ml.schedule.runs import join_runs
 from aster_ml.schedule.split import HazardError, Schedule, Splitter, order_drafts
 from aster_ml.schedule.split_reduce import WorkersOf, split_long_reductions
 from aster_ml.schedule.stages import plan_stages
@@ -112,6 +113,7 @@ def make_schedule(body: UOp, workers: WorkersOf) -> Schedule:
             continue
         written = frozenset([d.writes for d in drafts if d.writes < len(params)])
         new = {memory_of(store) for store in body.src[: body.arg.fresh]}
-        steps = [splitter.close(d) for d in merge_drafts(drafts, splitter)]
+        drafts = join_runs(merge_drafts(drafts, splitter), splitter)
+        steps = [splitter.close(d) for d in drafts]
         return Schedule(steps, splitter.slots, len(params), written, written - new, numbers)
     raise InternalError("plan: effects collide however often values are stored beforehand")

@@ -353,8 +353,12 @@ class Splitter:
                 found.update(dict.fromkeys(METADATA.get(u) or ()))
         return tuple(found)
 
-    def close(self, draft: Draft) -> Step:
-        """The step of a draft; of a kernel, its graph with buffers and ranges numbered."""
+    def close(self, draft: Draft, sizes: dict[int, int] | None = None) -> Step:
+        """The step of a draft; of a kernel, its graph with buffers and ranges numbered.
+
+        `sizes` are those of slots of which the kernel sees a part.
+        """
+        seen = {} if sizes is None else sizes
         if not draft.parts:
             return draft.step
         number: dict[int, int] = {}
@@ -368,12 +372,13 @@ class Splitter:
                 slot, dtype = self.read_of[node.src[0]]
                 if slot not in number:
                     number[slot] = len(number)
-                arg = ParamArg(number[slot], self.slots[slot].size)
+                arg = ParamArg(number[slot], seen.get(slot, self.slots[slot].size))
                 changes[node.src[0]] = UOp(Ops.PARAM, dtype, (), arg)
         ends = []
         for part, dtype in zip(draft.parts, dtypes_, strict=True):
             place, value = substitute_all([part.place, part.value], changes)
-            arg = ParamArg(number[part.slot], self.slots[part.slot].size)
+            size = seen.get(part.slot, self.slots[part.slot].size)
+            arg = ParamArg(number[part.slot], size)
             at = UOp(Ops.PARAM, dtype, (), arg).index(place)
             inside = kept_in(place, arg.size)
             if SPEC:

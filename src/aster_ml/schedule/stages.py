@@ -350,6 +350,8 @@ class StagePlanner:
             compute += 8
         if compute == 0 or FUSE >= 2 or self.is_widened(u, readings):
             return False
+        if loads == 0 and compute <= cost.AS_GOOD_AS_A_LOAD:
+            return False
         if u.op is Ops.PAD and not any([self.reads_padding(u, r) for r in readings]):
             # What is below it is as large or smaller, and decides for itself.
             return False
@@ -586,9 +588,8 @@ class StagePlanner:
                 )
             join = self.joins.get(u)
             if join is not None:
-                chosen, other = src[join.chosen], src[1 - join.chosen]
                 inside = self.simple(is_inside(join.boxes, reading.idxs, u.shape))
-                return inside.where(chosen, other)
+                return inside.where(src[join.chosen], src[1 - join.chosen])
             return plain(UOp(op, u.dtype, tuple(src), u.arg))
         if op is Ops.PAD:
             if not self.reads_padding(u, reading):

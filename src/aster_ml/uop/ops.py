@@ -6,6 +6,7 @@ gradient, renderers). Nothing here computes anything.
 
 from __future__ import annotations
 
+import math
 from enum import Enum, EnumType, IntEnum, auto
 from typing import Any, NamedTuple, TypeVar
 
@@ -396,3 +397,29 @@ class KernelArg(NamedTuple):
     name: str = ""
     opts: str | None = None
     in_order: bool = False
+
+
+class RunArg(NamedTuple):
+    """Of the SINK of kernels that run one after another for each part of some axes.
+
+    `axes` are (variable, size, part): the variable is where the part begins; the last part of an
+    axis ends with it, and may overlap the one before. The outermost `shared` may be shared out, in
+    at most `lanes` lanes. PARAM i of kernel k is slot `slots[k][i]` of the run; of a slot that is
+    scratch each lane has its own `scratch[slot]` bytes, 0 of memory that is whole.
+    """
+
+    axes: tuple[tuple[str, int, int], ...]
+    shared: int
+    lanes: int
+    slots: tuple[tuple[int, ...], ...]
+    scratch: tuple[int, ...]
+
+    @property
+    def shared_parts(self) -> int:
+        """Parts of the shared axes together."""
+        return math.prod([-(-size // part) for _, size, part in self.axes[: self.shared]])
+
+    @property
+    def parts(self) -> int:
+        """All parts."""
+        return math.prod([-(-size // part) for _, size, part in self.axes])

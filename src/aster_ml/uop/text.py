@@ -32,6 +32,7 @@ from aster_ml.uop.ops import (
     ParamArg,
     RangeArg,
     ReduceArg,
+    RunArg,
     ScatterArg,
     ScratchArg,
     StageArg,
@@ -93,8 +94,8 @@ def arg_text(u: UOp) -> str:
     kind = ARG_TYPES.get(u.op)
     if kind is None:
         return value_text(u.arg, u)
-    if isinstance(u.arg, KernelArg):
-        kind = KernelArg
+    if isinstance(u.arg, (KernelArg, RunArg)):
+        kind = type(u.arg)
     if u.arg.__class__ is not kind:
         raise InternalError(f"text: the argument of {u!r} is no {kind.__name__}")
     defaults = kind._field_defaults
@@ -227,7 +228,7 @@ def read_arg(op: Ops, dtype: DType, text: str) -> Any:
         return Ops[text] if text in Ops.__members__ else ast.literal_eval(text)
     fields = {name: read_value(value, FIELD_ENUMS.get(name)) for name, value in FIELD.findall(text)}
     if op is Ops.SINK and "fresh" not in fields:
-        kind = KernelArg
+        kind = RunArg if "axes" in fields else KernelArg
     return kind(**fields)
 
 

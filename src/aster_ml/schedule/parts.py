@@ -1,0 +1,359 @@
+"""A run of kernels laid out: how large its parts are, what is scratch, each kernel for one part.
+
+Receives kernels that agree on outer axes (`schedule/runs.py` finds them); returns one draft whose
+step is all of them, and drafts that finish what was summed over parts. Which kernels go together
+does not belong here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aster_ml.config import DEPTH_FIRST
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import divisors, prod, round_up
+from aster_ml.schedule.split import Draft, Part, Read, Slot, Splitter, Step
+from aster_ml.schedule.stages import estimate_range
+from aster_ml.uop.graph import substitute_all, toposort
+from aster_ml.uop.linear_form import Form
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import Ops, ParamArg, RunArg, VarArg
+
+# Bytes of scratch that a part should have: they are to stay in the second or third cache.
+PART_NBYTES = 1 << 20
+# With fewer rows a product is no product of matrices any more, so that scratch may grow beyond,
+MIN_ROWS = 64
+# up to so many bytes.
+MAX_PART_NBYTES = 16 << 20
+# Lanes at most, and bytes of all lanes together that need no reason.
+MAX_LANES = 64
+LANES_NBYTES = 16 << 20
+
+
+@dataclass(eq=False)
+class Run:
+    """Kernels, their range for each axis, the temporaries of theirs alone, and the other drafts."""
+
+    axes: list[dict[Draft, UOp]]
+    inside: list[Draft]
+    hidden: set[int]
+    before: list[Draft]
+    after: list[Draft]
+    # Rows of the innermost axis in a part; slots that are scratch, with the bytes of a part.
+    rows: int = 0
+    scratch: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Sizes of the axes."""
+        return [int(next(iter(ranges.values())).src[0].arg) for ranges in self.axes]
+
+    def summed(self, draft: Draft) -> list[int]:
+        """The axes that a kernel sums over."""
+        return [i for i, ranges in enumerate(self.axes) if ranges[draft] not in draft.ranges]
+
+
+def choose_rows(size: int, row_nbytes: int, exact: bool) -> int:
+    """Rows of a part; with `exact` they divide the size. 0 where nothing fits."""
+    wanted = max(PART_NBYTES // row_nbytes, MIN_ROWS)
+    if wanted >= size:
+        return size
+    fitting = [d for d in divisors(size) if d <= wanted]
+    if 2 * fitting[-1] < wanted:
+        # The last part overlaps the one before, unless what is summed would be summed twice.
+        if not exact:
+            return int(min(round_up(-(-size // -(-size // wanted)), 8), size))
+        larger = [d for d in divisors(size) if d > wanted]
+        if fitting[-1] < MIN_ROWS // 4:
+            return larger[0] if larger[0] * row_nbytes <= MAX_PART_NBYTES else 0
+    return fitting[-1]
+
+
+def coefficients(form: Form, axes: dict[int, UOp]) -> dict[int, int]:
+    """By how many elements each axis moves an index; 0 where it does not."""
+    return {axis: form.terms.get(r, 0) for axis, r in axes.items()}
+
+
+def is_outermost(form: Form, axes: dict[int, UOp]) -> bool:
+    """Whether places that differ in these axes never meet, whatever the others are."""
+    chosen = set(axes.values())
+    low = high = form.const
+    for t, a in form.terms.items():
+        if t not in chosen:
+            below, above = sorted((a * t.bounds[0], a * t.bounds[1]))
+            low, high = low + below, high + above
+    if low < 0:
+        return False
+    for r in sorted(chosen, key=lambda r: form.terms.get(r, 0)):
+        step = form.terms.get(r, 0)
+        if high >= step:
+            return False
+        high += step * (estimate_range(r) - 1)
+    return True
+
+
+def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
+    """Lays the run out: its rows and scratch. Whether it can be, and pays."""
+    last = len(run.axes) - 1
+    for d in run.inside:
+        axes = {axis: ranges[d] for axis, ranges in enumerate(run.axes)}
+        for slot, form in facts(d).places.items():
+            steps = [*coefficients(form, axes).values()]
+            # Outermost in memory and in the order of the axes: a part is one piece of it.
+            descending = all([a > b for a, b in itertools.pairwise([*steps, 0])])
+            if slot in run.hidden and descending and is_outermost(form, axes):
+                run.scratch[slot] = steps[last] * splitter.slots[slot].dtype.itemsize
+    row_nbytes = sum(run.scratch.values())
+    if not run.scratch:
+        return False
+    sums = any([run.summed(d) for d in run.inside])
+    run.rows = choose_rows(run.sizes[last], row_nbytes, sums)
+    if not run.rows or run.rows * row_nbytes > MAX_PART_NBYTES:
+        return False
+    if run.rows == run.sizes[last] and prod(run.sizes[:last]) == 1:
+        return False
+    run.scratch = {s: run.rows * n for s, n in run.scratch.items()}
+    return DEPTH_FIRST >= 2 or pays(run, splitter, facts)
+
+
+def pays(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
+    """Whether most of the memory that is touched is scratch then, and little is read again."""
+
+    def nbytes(slot: int) -> int:
+        s = splitter.slots[slot]
+        return int(s.size * s.dtype.itemsize)
+
+    touched = {s for d in run.inside for s in d.read_slots | d.written_slots}
+    spared = sum([nbytes(s) for s in run.scratch])
+    if spared < 2 * sum([nbytes(s) for s in touched if s not in run.scratch]):
+        return False
+    # What does not depend on the innermost axis is read for each part of it.
+    last = len(run.axes) - 1
+    again = 0
+    for d in run.inside:
+        for slot, forms in facts(d).loads.items():
+            if slot not in run.scratch and not any([run.axes[last][d] in f.terms for f in forms]):
+                outer = [r[d] for r in run.axes[:last] if any([r[d] in f.terms for f in forms])]
+                again += nbytes(slot) // prod([int(r.src[0].arg) for r in outer])
+    return again <= 2 * sum(run.scratch.values()) or run.rows == run.sizes[last]
+
+
+class Builder:
+    """Writes down one run."""
+
+    def __init__(self, run: Run, splitter: Splitter) -> None:
+        self.run = run
+        self.splitter = splitter
+        self.completed: list[Draft] = []
+        last = len(run.axes) - 1
+        self.parts = [run.rows if i == last else 1 for i in range(len(run.axes))]
+        self.starts = [
+            UOp(Ops.DEFINE_VAR, dtypes.index, (), VarArg(f"part{i}", 0, size - part))
+            for i, (size, part) in enumerate(zip(run.sizes, self.parts))
+        ]
+
+    def build(self) -> tuple[Draft, list[Draft]]:
+        """The run as one draft, and drafts that have to follow."""
+        run, splitter = self.run, self.splitter
+        kernels = []
+        for d in run.inside:
+            kernels.append(self.part_of(self.with_sums_apart(d)))
+        slots = list(dict.fromkeys([s for k in kernels for s in k.slots]))
+        # What is written stands first, as in any kernel.
+        written = {s for d in run.inside for s in d.written_slots}
+        slots.sort(key=lambda s: (s not in written, s in run.scratch))
+        number = {s: i for i, s in enumerate(slots)}
+        summed = [i for d in run.inside for i in run.summed(d)]
+        shared = min(summed, default=len(run.axes))
+        axes = tuple(
+            [(v.arg.name, n, p) for v, n, p in zip(self.starts, run.sizes, self.parts, strict=True)]
+        )
+        scratch = tuple([int(round_up(run.scratch.get(s, 0), 64)) for s in slots])
+        arg = RunArg(
+            axes, shared, 1, tuple([tuple([number[s] for s in k.slots]) for k in kernels]), scratch
+        )
+        lanes = max(LANES_NBYTES // sum(scratch), arg.parts // 32)
+        arg = arg._replace(lanes=max(1, min(lanes, MAX_LANES, arg.shared_parts)))
+        for s, n in run.scratch.items():
+            slot = splitter.slots[s]
+            size = arg.lanes * int(round_up(n, 64)) // slot.dtype.itemsize
+            splitter.slots[s] = slot._replace(size=size)
+        ast = UOp(Ops.SINK, dtypes.void, tuple([k.ast for k in kernels if k.ast is not None]), arg)
+        metadata = dict.fromkeys([m for d in run.inside for m in d.metadata])
+        step = Step(
+            "kernel", tuple(slots), ast, run.inside[0].step.device, metadata=tuple(metadata)
+        )
+        reads: dict[Read, None] = dict.fromkeys([r for d in run.inside for r in d.reads])
+        reads.update(dict.fromkeys([(s, frozenset[UOp]()) for s in slots]))
+        made = RunDraft(step, list(reads), alone=True, made=frozenset(written & set(slots)))
+        return made, self.completed
+
+    def with_sums_apart(self, draft: Draft) -> Draft:
+        """A kernel that sums over parts adds its sum to memory; what follows comes later."""
+        summed = self.run.summed(draft)
+        if not summed:
+            return draft
+        (part,) = draft.parts
+        ranges = {self.run.axes[i][draft] for i in summed}
+        (total,) = [
+            u for u in toposort(part.value) if u.op is Ops.REDUCE and not ranges.isdisjoint(u.src)
+        ]
+        slot = part.slot
+        if part.value is not total:
+            old = self.splitter.slots[slot]
+            why = "a sum over the parts of a run"
+            self.splitter.slots.append(Slot(old.size, total.dtype, old.device, why))
+            slot = len(self.splitter.slots) - 1
+            value = substitute_all(
+                [part.value], {total: new_leaf(self.splitter, slot).index(part.place).load()}
+            )
+            reads = [r for r in draft.reads if r[0] in slots_of(self.splitter, value[0])]
+            after = Draft(draft.step, [*reads, (slot, frozenset())], draft.writes, draft.store)
+            after.target_after, after.ranges = draft.target_after, draft.ranges
+            after.parts, after.kept = [Part(part.slot, part.place, value[0])], draft.kept
+            self.completed.append(after)
+        before = new_leaf(self.splitter, slot).index(part.place).load()
+        first = index_alu(Ops.CMPLT, self.starts[summed[0]], UOp.index_const(1))
+        for i in summed[1:]:
+            other = index_alu(Ops.CMPLT, self.starts[i], UOp.index_const(1))
+            first = first.alu(Ops.AND, other)
+        before = first.where(total.const_like(0), before)
+        changed = Draft(
+            draft.step,
+            draft.reads,
+            slot,
+            None,
+            parts=[Part(slot, part.place, before.alu(Ops.ADD, total))],
+        )
+        changed.ranges, changed.metadata = draft.ranges, draft.metadata
+        for ranges_ in self.run.axes:
+            ranges_[changed] = ranges_[draft]
+        return changed
+
+    def part_of(self, draft: Draft) -> Step:
+        """The kernel for one part."""
+        splitter, run = self.splitter, self.run
+        near: dict[UOp, UOp] = {}
+        far: dict[UOp, UOp] = {}
+        for ranges, start, size in zip(run.axes, self.starts, self.parts, strict=True):
+            r = ranges[draft]
+            part = UOp.index_const(0)
+            if size > 1:
+                part = UOp.range(size, next(splitter.planner.ids), r.arg.kind)
+            near[r] = part
+            whole = size == int(r.src[0].arg)
+            far[r] = part if whole else index_alu(Ops.ADD, start, part)
+        simple = splitter.planner.simple
+        order = toposort(*[x for p in draft.parts for x in (p.place, p.value)])
+        scratch = [u for u in order if u.op is Ops.INDEX and self.is_scratch(u)]
+        places = [p.place for p in draft.parts]
+        found = iter(substitute_all([*[u.src[1] for u in scratch], *places], near))
+        new = dict(far)
+        new.update({u: u.replace(src=(u.src[0], simple(next(found)))) for u in scratch})
+        sums = {r: near[r] for r in near if r not in draft.ranges}
+        values = rebuilt([x for p in draft.parts for x in (p.value, p.place)], new, simple, sums)
+        parts = []
+        for i, p in enumerate(draft.parts):
+            place, whole_place = simple(next(found)), simple(values[2 * i + 1])
+            place = place if p.slot in run.scratch else whole_place
+            parts.append(Part(p.slot, place, values[2 * i]))
+        ranges_ = tuple([x for r in draft.ranges if (x := near.get(r, r)).op is Ops.RANGE])
+        sizes = {s: n // splitter.slots[s].dtype.itemsize for s, n in run.scratch.items()}
+        made = Draft(draft.step, parts=parts, ranges=ranges_)
+        return splitter.close(made, sizes)
+
+    def is_scratch(self, index: UOp) -> bool:
+        """Whether an INDEX reads scratch."""
+        return self.splitter.read_of[index.src[0]][0] in self.run.scratch
+
+
+@dataclass(eq=False)
+class RunDraft(Draft):
+    """The draft of a run: it writes several slots."""
+
+    made: frozenset[int] = frozenset()
+
+    @property
+    def written_slots(self) -> set[int]:
+        """The slots that it writes."""
+        return set(self.made)
+
+
+def rebuilt(
+    roots: list[UOp], changes: dict[UOp, UOp], simple: Callable[[UOp], UOp], sums: dict[UOp, UOp]
+) -> list[UOp]:
+    """Expressions with other nodes in some places, and indices in simplest form.
+
+    What a reduction runs over changes as `sums` says: to the ranges there, of which there may be
+    none.
+    """
+    new = dict(changes)
+    for u in toposort(*roots):
+        if u in new:
+            continue
+        if u.op is Ops.REDUCE:
+            over = [x for r in u.src[1:] for x in toposort(sums.get(r, r)) if x.op is Ops.RANGE]
+            value = new[u.src[0]]
+            new[u] = UOp(u.op, u.dtype, (value, *over), u.arg) if over else value
+            continue
+        src = tuple([new[s] for s in u.src])
+        if u.dtype is not dtypes.index:
+            src = tuple([simple(s) if s.dtype is dtypes.index else s for s in src])
+        new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+    return [new[root] for root in roots]
+
+
+def split_divided(draft: Draft, splitter: Splitter) -> None:
+    """Splits the ranges that a kernel's indices divide by a number, so that these become sums."""
+    exprs = [x for p in draft.parts for x in (p.place, p.value)]
+    divisor: dict[UOp, set[int]] = {}
+    for u in toposort(*exprs):
+        if u.op in (Ops.IDIV, Ops.MOD) and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST:
+            divisor.setdefault(u.src[0], set()).add(u.src[1].arg)
+    planner = splitter.planner
+    whole: dict[UOp, UOp] = {}
+    for r, numbers in divisor.items():
+        size, by = r.src[0], min(numbers)
+        if (
+            size.op is not Ops.CONST
+            or len(numbers) > 1
+            or by <= 1
+            or size.arg % by
+            or size.arg == by
+        ):
+            continue
+        outer, inner = (UOp.range(n, next(planner.ids), r.arg.kind) for n in (size.arg // by, by))
+        whole[r] = index_alu(Ops.ADD, index_alu(Ops.MUL, outer, UOp.index_const(by)), inner)
+    if not whole:
+        return
+    made = [
+        planner.simple(u) if u.dtype is dtypes.index else u
+        for u in rebuilt(exprs, whole, planner.simple, whole)
+    ]
+    draft.parts = [
+        p._replace(place=made[2 * i], value=made[2 * i + 1]) for i, p in enumerate(draft.parts)
+    ]
+    draft.ranges = tuple(
+        [x for r in draft.ranges for x in toposort(whole.get(r, r)) if x.op is Ops.RANGE]
+    )
+
+
+def new_leaf(splitter: Splitter, slot: int) -> UOp:
+    """A leaf that stands for a slot."""
+    s = splitter.slots[slot]
+    leaf = UOp(Ops.PARAM, s.dtype, (), ParamArg(len(splitter.read_of), s.size, "part"))
+    splitter.read_of[leaf] = slot, s.dtype
+    return leaf
+
+
+def slots_of(splitter: Splitter, value: UOp) -> set[int]:
+    """The slots that an expression loads from."""
+    return {splitter.read_of[u.src[0]][0] for u in toposort(value) if u.op is Ops.INDEX}
+
+
+def build_run(run: Run, splitter: Splitter) -> tuple[Draft, list[Draft]]:
+    """The run as one draft, and drafts that finish what it has summed."""
+    return Builder(run, splitter).build()

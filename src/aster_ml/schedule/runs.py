@@ -1,0 +1,401 @@
+"""Depth first: kernels that hand on large intermediates run together, part by part.
+
+Receives drafts in running order; returns drafts in running order. Where a temporary is much larger
+than what it is made of and than what is made of it (the scores of attention), its kernels agree on
+outer axes along which each only reads what the others make at the same place. They become one step
+that goes over these axes in parts and runs all of them for one part before the next, so that of the
+temporary only a part is ever there, again and again in the same scratch.
+
+A kernel that sums over such an axis adds each part's sum to its result, which is complete after the
+run. What is wanted of the temporary later is made anew there, where that spares enough memory. How
+the parts are laid out is `schedule/parts.py`; how such a step becomes code, `renderer/runs.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aster_ml.config import DEPTH_FIRST
+from aster_ml.schedule.parts import (
+    Run,
+    build_run,
+    coefficients,
+    fits,
+    is_outermost,
+    new_leaf,
+    split_divided,
+)
+from aster_ml.schedule.split import Draft, Splitter
+from aster_ml.schedule.stages import estimate_range
+from aster_ml.uop.graph import substitute_all, toposort
+from aster_ml.uop.linear_form import Form, form_of
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+# Temporaries below so many bytes are left where they are: they stay in the caches.
+LARGE_NBYTES = 4 << 20
+# What is asked for after the run is made anew there when it has as many bytes.
+AGAIN_NBYTES = 32 << 20
+# A run looks at so many steps behind the one that it begins with.
+NEAR = 64
+
+
+@dataclass(eq=False)
+class Facts:
+    """What a kernel touches: the form of each index, by slot."""
+
+    ranges: frozenset[UOp]
+    places: dict[int, Form]
+    loads: dict[int, list[Form]]
+    plain: bool
+
+
+@dataclass(eq=False)
+class Member:
+    """A kernel of a run, and its range for each of the run's axes."""
+
+    draft: Draft
+    axes: dict[int, UOp] = field(default_factory=dict)
+
+
+def digits(form: Form) -> list[tuple[int, int]] | None:
+    """Steps and sizes of a sum of ranges alone."""
+    if form.const or any([t.op is not Ops.RANGE for t in form.terms]):
+        return None
+    return sorted([(a, estimate_range(t)) for t, a in form.terms.items()])
+
+
+class Runs:
+    """State of finding the runs of one schedule."""
+
+    def __init__(self, drafts: list[Draft], splitter: Splitter) -> None:
+        self.drafts = drafts
+        self.splitter = splitter
+        self.known: dict[Draft, Facts] = {}
+        # Temporaries of fewer bytes are not what a run is for.
+        self.least = LARGE_NBYTES
+        # What was made anew once stays.
+        self.anew: set[int] = set()
+        self.tried: set[int] = set()
+
+    def nbytes(self, slot: int) -> int:
+        """Bytes of a slot."""
+        s = self.splitter.slots[slot]
+        return int(s.size * s.dtype.itemsize)
+
+    def is_large(self, slot: int) -> bool:
+        """Whether a slot is a temporary that counts beside the one that a run is looked for."""
+        return slot >= self.splitter.n_args and self.nbytes(slot) >= self.least
+
+    def facts(self, draft: Draft) -> Facts:
+        """What a draft touches; not `plain` where it cannot be part of a run."""
+        found = self.known.get(draft)
+        if found is not None:
+            return found
+        plain = bool(draft.parts) and not draft.alone and draft.info is None
+        plain &= draft.step.device.partition(":")[0] == "CPU"
+        if plain:
+            split_divided(draft, self.splitter)
+        order = toposort(*[x for p in draft.parts for x in (p.place, p.value)])
+        ranges = {u for u in order if u.op is Ops.RANGE}
+        plain &= not any([u.op is Ops.DEFINE_VAR for u in order])
+        plain &= all([r.src[0].op is Ops.CONST for r in ranges])
+        loads: dict[int, list[Form]] = {}
+        if plain:
+            for u in order:
+                if u.op is Ops.INDEX:
+                    slot = self.splitter.read_of[u.src[0]][0]
+                    loads.setdefault(slot, []).append(form_of(u.src[1]))
+            # What merged kernels hand on in a register they do not read.
+            read = {s for slot in loads for s, _ in self.splitter.shown.get(slot, ())} | set(loads)
+            draft.reads = [r for r in draft.reads if r[0] in read]
+        places = {p.slot: form_of(p.place) for p in draft.parts} if plain else {}
+        found = self.known[draft] = Facts(frozenset(ranges), places, loads, plain)
+        return found
+
+    # which kernels, along which axes
+
+    def find(self) -> list[Draft]:
+        """The drafts, with runs in place of their kernels: around the largest temporary first."""
+        tried: set[int] = set()
+        while True:
+            least = LARGE_NBYTES if DEPTH_FIRST < 2 else 1
+            large = [
+                (-self.nbytes(slot), at, slot)
+                for at, d in enumerate(self.drafts)
+                if d.parts
+                for slot in d.written_slots
+                if slot >= self.splitter.n_args and self.nbytes(slot) >= least
+            ]
+            left = [found for found in large if found[2] not in tried]
+            if not left:
+                return self.drafts
+            size, at, slot = min(left)
+            tried.add(slot)
+            self.least = max(least, -size // 8)
+            self.try_at(at, slot)
+
+    def try_at(self, at: int, slot: int) -> None:
+        """Puts the run that begins with the kernel that makes this slot in its place, if any."""
+        draft = self.drafts[at]
+        facts = self.facts(draft)
+        if not facts.plain:
+            return
+        form = facts.places[slot]
+        outer = sorted(draft.ranges, key=lambda r: -form.terms.get(r, 0))
+        for count in range(len(outer) - 1, 0, -1):
+            members = self.spread(at, dict(enumerate(outer[:count])))
+            run = self.shape_of(members)
+            if run is not None:
+                made, completed = build_run(run, self.splitter)
+                self.drafts = [*run.before, made, *completed, *run.after]
+                return
+
+    def spread(self, at: int, axes: dict[int, UOp]) -> dict[Draft, Member]:
+        """All kernels near that touch the same memory and have the same axes."""
+        near = self.drafts[max(at - NEAR, 0) : at + NEAR]
+        writers: dict[int, list[Draft]] = {}
+        readers: dict[int, list[Draft]] = {}
+        for d in near:
+            for slot in d.written_slots:
+                writers.setdefault(slot, []).append(d)
+            for slot in d.read_slots:
+                readers.setdefault(slot, []).append(d)
+        first = Member(self.drafts[at], axes)
+        members = {first.draft: first}
+        waiting = [first]
+        while waiting:
+            member = waiting.pop()
+            facts = self.facts(member.draft)
+            for slot, form in facts.places.items():
+                steps = coefficients(form, member.axes)
+                if all(steps.values()) and is_outermost(form, member.axes):
+                    for other in readers.get(slot, ()):
+                        self.join(other, slot, member, steps, members, waiting)
+            for slot, forms in facts.loads.items():
+                if self.is_large(slot) and len(writers.get(slot, ())) == 1:
+                    steps = coefficients(forms[0], member.axes)
+                    if all(steps.values()):
+                        self.join(writers[slot][0], slot, member, steps, members, waiting)
+        return members
+
+    def join(
+        self,
+        other: Draft,
+        slot: int,
+        member: Member,
+        steps: dict[int, int],
+        members: dict[Draft, Member],
+        waiting: list[Member],
+    ) -> None:
+        """Another kernel becomes a member if its accesses of a slot have the axes."""
+        if other in members:
+            return
+        facts = self.facts(other)
+        if not facts.plain:
+            return
+        axes: dict[int, UOp] = {}
+        forms = [*facts.loads.get(slot, ())]
+        if slot in facts.places:
+            forms.append(facts.places[slot])
+        for axis, step in steps.items():
+            size = estimate_range(member.axes[axis])
+            fitting = {
+                t
+                for form in forms
+                for t, a in form.terms.items()
+                if a == step and t.op is Ops.RANGE and estimate_range(t) == size
+            }
+            if len(fitting) != 1:
+                return
+            axes[axis] = fitting.pop()
+        if len(set(axes.values())) == len(axes) and self.may_part(other, set(axes.values())):
+            members[other] = found = Member(other, axes)
+            waiting.append(found)
+
+    def may_part(self, draft: Draft, ranges: set[UOp]) -> bool:
+        """Whether a kernel may run in parts of ranges: outputs', or those of its one plain sum."""
+        summed = ranges - set(draft.ranges)
+        if not summed:
+            return True
+        if len(draft.parts) != 1:
+            return False
+        order = toposort(draft.parts[0].value)
+        found = [u for u in order if u.op is Ops.REDUCE and not summed.isdisjoint(u.src[1:])]
+        if len(found) != 1 or found[0].arg.op is not Ops.ADD:
+            return False
+        return summed <= set(found[0].src[1:]) and set(found[0].ranges) <= set(draft.ranges)
+
+    # whether they may run so, and whether that pays
+
+    def agrees(self, reader: Member, writer: Member, slot: int) -> bool:
+        """Whether one kernel reads of a slot only what the other makes in the same part."""
+        place = self.facts(writer.draft).places[slot]
+        steps = coefficients(place, writer.axes)
+        if not all(steps.values()):
+            return False
+        loads = self.facts(reader.draft).loads.get(slot)
+        if loads is None:
+            return False  # it reads a view of the slot
+        for form in loads:
+            if coefficients(form, reader.axes) != steps:
+                return False
+            if not (is_outermost(place, writer.axes) and is_outermost(form, reader.axes)):
+                if digits(form) is None or digits(form) != digits(place):
+                    return False
+        return True
+
+    def order(self, members: dict[Draft, Member]) -> tuple[list[Draft], list[Draft], list[Draft]]:
+        """The drafts before the run, in it and after it, so that nothing that conflicts moves."""
+        before: list[Draft] = []
+        inside: list[Draft] = []
+        after: list[Draft] = []
+        for d in self.drafts:
+            if any([conflict(e, d) for e in after]):
+                after.append(d)
+                continue
+            behind = [e for e in inside if conflict(e, d)]
+            if d in members and all([self.may_follow(members[e], members[d]) for e in behind]):
+                if not d.read_slots & d.written_slots:
+                    inside.append(d)
+                    continue
+            (after if behind else before).append(d)
+        return before, inside, after
+
+    def may_follow(self, first: Member, second: Member) -> bool:
+        """Whether two kernels that share memory may run in one part after the other."""
+        reads, writes = second.draft.read_slots, second.draft.written_slots
+        if writes & (first.draft.read_slots | first.draft.written_slots):
+            return False
+        return all([self.agrees(second, first, s) for s in first.draft.written_slots & reads])
+
+    def shape_of(self, members: dict[Draft, Member]) -> Run | None:
+        """The run of these kernels, without those that gain nothing by it; None if none is left.
+
+        First as if large temporaries that are wanted later were made anew there.
+        """
+        for remake in (True, False):
+            run = self.shape_so(dict(members), remake)
+            if run is not None:
+                return run
+        return None
+
+    def shape_so(self, members: dict[Draft, Member], remake: bool) -> Run | None:
+        """The run, with or without what is made anew."""
+        while len(members) > 1:
+            before, inside, after = self.order(members)
+            again = self.made_again(inside, members, after) if remake else set()
+            if remake and not again:
+                return None
+            hidden = self.hidden(inside, [*before, *after], again)
+            needless = self.needless(inside, hidden)
+            gone = [d for d in members if d not in inside or d in needless]
+            if not gone:
+                axes = chosen_axes([members[d] for d in inside])
+                run = Run(axes, inside, hidden, before, after)
+                if not fits(run, self.splitter, self.facts):
+                    return None
+                if again:
+                    run.after = self.make_again(inside, after, again)
+                return run
+            for d in gone:
+                del members[d]
+        return None
+
+    def hidden(self, inside: list[Draft], others: list[Draft], again: set[int]) -> set[int]:
+        """Temporaries that are made and read in the run alone, but for those made `again`."""
+        made = {s for d in inside for s in d.written_slots if s >= self.splitter.n_args}
+        read = {s for d in others for s in d.read_slots}
+        read |= {s for d in inside if again & d.written_slots for s in d.read_slots}
+        return made - (read - again)
+
+    # what is wanted after the run
+
+    def made_again(
+        self, inside: list[Draft], members: dict[Draft, Member], after: list[Draft]
+    ) -> set[int]:
+        """The temporaries that are made anew after the run, none where that spares too little."""
+        writer = {s: d for d in inside for s in d.written_slots if self.is_large(s)}
+        wanted = {s for d in after for s in d.read_slots if s in writer and s not in self.anew}
+        if sum([self.nbytes(s) for s in wanted]) < (AGAIN_NBYTES if DEPTH_FIRST < 2 else 1):
+            return set()
+        found: set[int] = set()
+        while wanted:
+            slot = wanted.pop()
+            d = writer[slot]
+            if not set(members[d].axes.values()) <= set(d.ranges):
+                continue  # a sum over parts is there after the run
+            found.add(slot)
+            wanted |= {s for s in d.read_slots if s in writer and s not in found}
+        # Whatever these are made of has to be there still, with the same value.
+        kept = {s for slot in found for s in writer[slot].read_slots} - found
+        for d in self.drafts:
+            overwrites = any([s < self.splitter.n_args for s in kept & d.written_slots])
+            if overwrites or (d in after and not d.parts and found & d.read_slots):
+                return set()
+        return found
+
+    def make_again(self, inside: list[Draft], after: list[Draft], again: set[int]) -> list[Draft]:
+        """The drafts after the run, which read temporaries that are made anew before them."""
+        splitter = self.splitter
+        new: dict[int, int] = {}
+        for slot in sorted(again):
+            splitter.slots.append(splitter.slots[slot])
+            new[slot] = len(splitter.slots) - 1
+        self.anew.update(new.values())
+        result = []
+        for d in inside:
+            parts = [p._replace(slot=new[p.slot]) for p in d.parts if p.slot in again]
+            if parts:
+                made = Draft(d.step, d.reads, parts[0].slot, parts=parts, ranges=d.ranges)
+                made.metadata = d.metadata
+                result.append(made)
+        for d in [*result, *after]:
+            if again & d.read_slots:
+                self.read_instead(d, new)
+        return [*result, *after]
+
+    def read_instead(self, draft: Draft, new: dict[int, int]) -> None:
+        """Lets a kernel read other slots."""
+        exprs = [x for p in draft.parts for x in (p.place, p.value)]
+        leaves = {u.src[0] for u in toposort(*exprs) if u.op is Ops.INDEX}
+        changes = {}
+        for leaf in leaves:
+            slot = self.splitter.read_of[leaf][0]
+            if slot in new:
+                changes[leaf] = new_leaf(self.splitter, new[slot])
+        made = substitute_all(exprs, changes)
+        draft.parts = [
+            p._replace(place=made[2 * i], value=made[2 * i + 1]) for i, p in enumerate(draft.parts)
+        ]
+        draft.reads = [(new.get(slot, slot), stores) for slot, stores in draft.reads]
+        self.known.pop(draft, None)
+
+    def needless(self, inside: list[Draft], hidden: set[int]) -> set[Draft]:
+        """Kernels that touch no large hidden temporary and make nothing that others read."""
+        large = {s for s in hidden if self.is_large(s)}
+        found: set[Draft] = set()
+        for d in inside:
+            if large & (d.read_slots | d.written_slots):
+                continue
+            if not any([d.written_slots & e.read_slots for e in inside if e is not d]):
+                found.add(d)
+        return found
+
+
+def chosen_axes(members: list[Member]) -> list[dict[Draft, UOp]]:
+    """For each axis of the run the range of each kernel."""
+    return [{m.draft: m.axes[axis] for m in members} for axis in sorted(members[0].axes)]
+
+
+def conflict(first: Draft, second: Draft) -> bool:
+    """Whether two steps share memory that one of them writes."""
+    writes = second.written_slots
+    return bool(first.written_slots & (second.read_slots | writes) or writes & first.read_slots)
+
+
+def join_runs(drafts: list[Draft], splitter: Splitter) -> list[Draft]:
+    """The drafts with runs in place of kernels that hand on large temporaries."""
+    if not DEPTH_FIRST:
+        return drafts
+    return Runs(drafts, splitter).find()

@@ -1,0 +1,313 @@
+"""Kernels that hand on large temporaries run part by part: which do, memory, values, gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aster_ml import Context, Tensor, TinyJit, Variable, dtypes
+from aster_ml.engine.memory import check_plan, plan_memory
+from aster_ml.engine.program import get_program
+from aster_ml.engine.realize import schedule_uops
+from aster_ml.errors import ArgumentError
+from aster_ml.schedule import parts
+from aster_ml.schedule.plan import CACHE
+from aster_ml.schedule.split import Schedule
+from aster_ml.uop.ops import RunArg
+from aster_ml.uop.text import parse, to_text
+from tests.unit.test_schedule_fuzz import check_seeds
+
+RANDOM = np.random.default_rng(7)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Runs wherever there can be one, with parts of a few rows."""
+    monkeypatch.setattr(parts, "PART_NBYTES", 1 << 9)
+    monkeypatch.setattr(parts, "MIN_ROWS", 4)
+    CACHE.clear()
+    with Context(DEPTH_FIRST=2):
+        yield
+    CACHE.clear()
+
+
+def random(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def schedule_of(*tensors: Tensor) -> Schedule:
+    """The schedule, whose temporaries have places that do not overlap."""
+    schedule = schedule_uops([t.uop for t in tensors])[0]
+    check_plan(schedule, plan_memory(schedule))
+    return schedule
+
+
+def runs_of(schedule: Schedule) -> list[RunArg]:
+    """The runs of a schedule; each is read back from its text."""
+    found = [s.ast for s in schedule.steps if s.ast is not None and isinstance(s.ast.arg, RunArg)]
+    assert all(parse(to_text(ast)) is ast for ast in found)
+    return [ast.arg for ast in found]
+
+
+def temporary_nbytes(schedule: Schedule) -> int:
+    return sum(plan_memory(schedule).arena_nbytes.values())
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, **config: Any) -> Tensor:
+    return q.scaled_dot_product_attention(k, v, **config)
+
+
+def with_gradients(make: Callable[..., Tensor], *arrays: np.ndarray) -> list[Tensor]:
+    """What a function makes of tensors of these, and a gradient for each."""
+    tensors = [Tensor(a.copy(), requires_grad=True).realize() for a in arrays]
+    result = make(*tensors)
+    weights = Tensor(np.cos(np.arange(int(np.prod(result.shape))))).cast(dtypes.float32)
+    (result * weights.reshape(result.shape)).sum().backward()
+    return [result, *[t.grad for t in tensors]]
+
+
+def check_as_without(
+    make: Callable[..., Tensor], *arrays: np.ndarray, atol: float = 2e-6, runs: int = 1
+) -> None:
+    """Asserts that a value and its gradients are those of plain kernels, made in a run at least."""
+    have = with_gradients(make, *arrays)
+    assert len(runs_of(schedule_of(*have))) >= runs
+    Tensor.realize(*have)
+    with Context(DEPTH_FIRST=0):
+        want = with_gradients(make, *arrays)
+        assert not runs_of(schedule_of(*want))
+        for h, w in zip(have, want, strict=True):
+            np.testing.assert_allclose(
+                h.cast(dtypes.float32).numpy(), w.cast(dtypes.float32).numpy(), rtol=1e-5, atol=atol
+            )
+
+
+# which kernels run so, and what it spares
+
+
+def test_long_scores_are_never_there() -> None:
+    q, k, v = (Tensor.empty(8, 4096, 64) for _ in range(3))
+    scores = 8 * 4096 * 4096 * 4
+    schedule = schedule_of(attention(q, k, v))
+    assert len(runs_of(schedule)) == len(schedule.steps) == 1
+    assert temporary_nbytes(schedule) < scores // 10
+    with Context(DEPTH_FIRST=0):
+        assert temporary_nbytes(schedule_of(attention(q, k, v))) > scores
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_training_a_block_never_has_its_scores(causal: bool) -> None:
+    x = Tensor.empty(2, 2048, 512)
+    weights = [Tensor.empty(512, 512, requires_grad=True) for _ in range(4)]
+    q, k, v = [(x @ w).reshape(2, 2048, 8, 64).transpose(1, 2) for w in weights[:3]]
+    mixed = attention(q, k, v, is_causal=causal).transpose(1, 2).reshape(2, 2048, 512) @ weights[3]
+    loss = ((mixed + x) ** 2).mean()
+    loss.backward()
+    schedule = schedule_of(loss, *[w.grad for w in weights])
+    # The scores are made once for the value, and again for the gradients.
+    assert len(runs_of(schedule)) == 2
+    scores = 2 * 8 * 2048 * 2048 * 4
+    activations = 2 * 2048 * 512 * 4
+    assert temporary_nbytes(schedule) < scores // 10 + 12 * activations
+
+
+def test_equal_parts_are_one_kernel() -> None:
+    q, k, v = (Tensor.empty(2, n, 64) for n in (8192, 4096, 4096))
+    schedule = schedule_of(attention(q, k, v))
+    (arg,) = runs_of(schedule)
+    assert arg.parts >= 128
+    assert len(schedule.steps[0].ast.src) <= 5
+
+
+def test_small_scores_stay_as_they_are() -> None:
+    q, k, v = (Tensor.empty(4, 64, 32) for _ in range(3))
+    assert not runs_of(schedule_of(attention(q, k, v)))
+
+
+def test_a_product_of_large_operands_is_no_run() -> None:
+    x, w1, w2 = Tensor.empty(2048, 2048), Tensor.empty(2048, 2048), Tensor.empty(2048, 2048)
+    assert not runs_of(schedule_of((x @ w1).relu() @ w2))
+
+
+def test_symbolic_lengths_are_no_run(small_parts: None) -> None:
+    n = Variable("n", 1, 64).bind(40)
+    q, k, v = (Tensor(random(2, 64, 8))[:, :n] for _ in range(3))
+    assert not runs_of(schedule_of(attention(q, k, v)))
+
+
+def test_other_devices_have_no_runs(small_parts: None) -> None:
+    q, k, v = (Tensor(random(2, 16, 8), device="PYTHON") for _ in range(3))
+    assert not runs_of(schedule_of(attention(q, k, v)))
+
+
+# values
+
+
+MASK = RANDOM.random((20, 24)) < 0.7
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"is_causal": True}, {"attn_mask": MASK}, {"attn_mask": random(20, 24)}],
+    ids=["plain", "causal", "bool mask", "float mask"],
+)
+def test_attention_in_parts(small_parts: None, config: dict[str, Any]) -> None:
+    given = {k: Tensor(v) if isinstance(v, np.ndarray) else v for k, v in config.items()}
+    arrays = random(2, 3, 20, 8), random(2, 3, 24, 8), random(2, 3, 24, 8)
+    check_as_without(lambda q, k, v: attention(q, k, v, **given), *arrays)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 37, 37, 8), (2, 2, 31, 6, 5), (3, 1, 24, 100, 16)])
+def test_odd_sizes(small_parts: None, shape: tuple[int, ...]) -> None:
+    b, h, n, m, e = shape
+    check_as_without(attention, random(b, h, n, e), random(b, h, m, e), random(b, h, m, e))
+
+
+def test_rows_that_do_not_divide_overlap(small_parts: None) -> None:
+    q, k, v = (random(2, n, 8) for n in (37, 40, 40))
+    result = attention(*[Tensor(a) for a in (q, k, v)])
+    (arg,) = runs_of(schedule_of(result))
+    assert arg.axes[-1][1] % arg.axes[-1][2]
+    scores = np.exp(q @ k.swapaxes(1, 2) / np.sqrt(8))
+    want = scores / scores.sum(-1, keepdims=True) @ v
+    np.testing.assert_allclose(result.numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_shared_heads(small_parts: None) -> None:
+    arrays = random(1, 4, 24, 8), random(1, 2, 24, 8), random(1, 2, 24, 8)
+    check_as_without(lambda q, k, v: attention(q, k, v, enable_gqa=True), *arrays)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves(small_parts: None, dtype: str) -> None:
+    arrays = random(2, 24, 8), random(2, 24, 8), random(2, 24, 8)
+    atol = 2e-2 if dtype == "bfloat16" else 4e-3
+    check_as_without(lambda *t: attention(*[x.cast(dtype) for x in t]), *arrays, atol=atol)
+
+
+def test_fully_masked_rows_are_nan(small_parts: None) -> None:
+    mask = MASK.copy()
+    mask[3] = False
+    q, k, v = Tensor(random(2, 20, 8)), Tensor(random(2, 24, 8)), Tensor(random(2, 24, 8))
+    result = attention(q, k, v, attn_mask=Tensor(mask))
+    assert runs_of(schedule_of(result))
+    have = np.isnan(result.numpy())
+    assert have[:, 3].all()
+    assert not np.delete(have, 3, axis=1).any()
+
+
+def test_dropout_of_a_run_is_that_of_its_gradient(small_parts: None) -> None:
+    with Tensor.train():
+        q, k, v = (Tensor(random(2, 24, 8), requires_grad=True) for _ in range(3))
+        result = attention(q, k, v, dropout_p=0.5)
+        result.sum().backward()
+        Tensor.realize(result, v.grad)
+    # The sum of the result is linear in the values, so its gradient times them is the sum.
+    np.testing.assert_allclose((v.grad * v).sum().item(), result.sum().item(), rtol=1e-4)
+
+
+def test_a_block_that_makes_scores_again(small_parts: None) -> None:
+    def block(x: Tensor, w: Tensor, o: Tensor) -> Tensor:
+        heads = (x @ w).reshape(2, 16, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        mixed = attention(heads[0], heads[1], heads[2], is_causal=True)
+        return ((mixed.transpose(1, 2).reshape(2, 16, 8) @ o + x) ** 2).sum(-1)
+
+    arrays = random(2, 16, 8), random(8, 24) / 3, random(8, 8) / 3
+    check_as_without(block, *arrays, atol=2e-5, runs=2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, w: (x @ w).softmax(-1) @ w.T,
+        lambda x, w: (x @ w).relu().layernorm() @ w.T,
+        lambda x, w: ((x @ w).sigmoid() * (x @ w)).sum(-1),
+        lambda x, w: ((x @ w).exp() @ w.T).max(0),
+    ],
+    ids=["softmax", "layernorm", "gated", "maximum over rows"],
+)
+def test_rows_of_other_kinds(small_parts: None, make: Callable[..., Tensor]) -> None:
+    check_as_without(make, random(36, 8), random(8, 64), atol=2e-4)
+
+
+def test_replays(small_parts: None) -> None:
+    @TinyJit
+    def step(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, is_causal=True).realize()
+
+    for _ in range(4):
+        arrays = [random(2, 20, 8) for _ in range(3)]
+        have = step(*[Tensor(a).realize() for a in arrays]).numpy()
+        with Context(DEPTH_FIRST=0):
+            want = attention(*[Tensor(a) for a in arrays], is_causal=True).numpy()
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
+
+
+def test_memory_that_is_overwritten_keeps_its_readers(small_parts: None) -> None:
+    arrays = [random(2, 20, 8) for _ in range(3)]
+    q, k, v = (Tensor(a.copy()).realize() for a in arrays)
+    result = attention(q, k, v)
+    q.assign(result * 2)
+    k.assign(k + 1)
+    Tensor.realize(result, q, k)
+    with Context(DEPTH_FIRST=0):
+        want = attention(*[Tensor(a) for a in arrays]).numpy()
+    np.testing.assert_allclose(result.numpy(), want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(q.numpy(), 2 * want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(k.numpy(), arrays[1] + 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_share_the_parts_out(small_parts: None, threads: int) -> None:
+    arrays = [random(5, 20, 8) for _ in range(3)]
+    with Context(THREADS=threads):
+        have = [t.numpy() for t in with_gradients(attention, *arrays)]
+    with Context(THREADS=1):
+        want = [t.numpy() for t in with_gradients(attention, *arrays)]
+    for h, w in zip(have, want, strict=True):
+        np.testing.assert_array_equal(h, w)
+
+
+@pytest.mark.cc
+def test_as_c(small_parts: None) -> None:
+    with Context(CLANG=1):
+        check_as_without(attention, random(2, 20, 8), random(2, 24, 8), random(2, 24, 8))
+
+
+def test_random_graphs_in_parts(small_parts: None) -> None:
+    check_seeds(range(7000, 7040), assigns=True)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_as_torch_has_it(causal: bool) -> None:
+    torch = pytest.importorskip("torch")
+    arrays = [random(4, 700, 64) for _ in range(3)]
+    have = with_gradients(lambda *t: attention(*t, is_causal=causal), *arrays)
+    assert runs_of(schedule_of(*have))
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    result = torch.nn.functional.scaled_dot_product_attention(*theirs, is_causal=causal)
+    weights = torch.cos(torch.arange(result.numel())).reshape(result.shape)
+    (result * weights).sum().backward()
+    for h, w in zip(have, [result, *[t.grad for t in theirs]], strict=True):
+        np.testing.assert_allclose(h.numpy(), w.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+# looking at one
+
+
+def test_a_run_is_explained_and_scheduled(small_parts: None) -> None:
+    arrays = [random(2, 20, 8) for _ in range(3)]
+    text = attention(*[Tensor(a) for a in arrays]).explain()
+    assert "one after another for each part (1 of 2, 4 of 20)" in text
+    result = attention(*[Tensor(a).realize() for a in arrays])
+    (item,) = Tensor.schedule(result)
+    item.run()
+    np.testing.assert_allclose(
+        result.numpy(), attention(*[Tensor(a) for a in arrays]).numpy(), atol=1e-6
+    )
+    with pytest.raises(ArgumentError, match="a run of 3 kernels"):
+        get_program(item.ast)
