@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from aster_ml import Context, Tensor, TinyJit, nn
+from aster_ml.uop.sharding import MULTI_SEEN
 from benchmarks.calls import count_calls
 from tests.unit.jit_helpers import vector
 
@@ -51,6 +52,15 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 @pytest.fixture
 def operands() -> tuple[Tensor, Tensor]:
     return Tensor.ones(64, 64).contiguous().realize(), Tensor.ones(64, 64).contiguous().realize()
+
+
+@pytest.fixture(autouse=True)
+def one_device() -> Iterator[None]:
+    """As in a process that has had no tensor on several devices; others ask each node for them."""
+    seen = list(MULTI_SEEN)
+    MULTI_SEEN.clear()
+    yield
+    MULTI_SEEN.extend(seen)
 
 
 def test_building_a_sum() -> None:
