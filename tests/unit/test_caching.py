@@ -28,6 +28,7 @@ OTHER_VALUES = {
     "THREADS": 1,
     "SPLIT_REDUCE": 0,
     "FUSE": 0,
+    "DEPTH_FIRST": 0,
     "TRACEMETA": 1,
     "DETERMINISTIC": 1,
     "BEAM": 1,

@@ -199,5 +199,5 @@ def test_text_gives_the_node_again() -> None:
 def test_replace_knows_its_fields() -> None:
     a = UOp.variable("a", 0, 9)
     assert a.replace(dtype=dtypes.int32).dtype is dtypes.int32
-    with pytest.raises(FieldError, match="op, dtype, src and arg"):
+    with pytest.raises(FieldError, match="op, dtype, src, arg and tag"):
         a.replace(color=1)
