@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,16 @@ def test_panels_stay_whole_where_chunks_of_rows_do_not_divide() -> None:
     """A thread has a chunk of rows; with one row at a time, panels would be filled for each."""
     found = opts_of(memory(67, 400) @ memory(400, 301))
     assert found.endswith("THREAD(1,2)")
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_rows_of_a_streamed_sum_stay_whole_on_threads(threads: int) -> None:
+    """Each thread has a chunk of columns, and not one SIMD value of each row."""
+    found = opts_of(memory(1024, 1024).sum(0), replace(CPU, threads=threads, vector_bits=512))
+    if "BLOCK" in found:
+        assert re.search(r"THREAD\(\d,[^0]", found)
+    else:
+        assert "UPCAST(0," in found
 
 
 @pytest.mark.parametrize("shape", [(23, 60, 71), (7, 129, 40), (1, 300, 33), (50, 64, 3)])

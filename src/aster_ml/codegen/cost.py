@@ -28,7 +28,7 @@ from aster_ml.codegen.prices import (
     axis_number,
     axis_text,
     between,
-    can_chunk,
+    chunk_count,
     cycles_of,
     inside,
     is_uneven,
@@ -598,6 +598,6 @@ def choose_threads(plan: Plan) -> None:
         return
 
     axis = min(fitting, key=lambda r: (round(sharing_cost(plan, r, loops), 1), loops.index(r)))
-    chunks = target.threads if can_chunk(plan, axis, loops) else 0
+    chunks = chunk_count(plan, axis, loops)
     kernel.notes.append(Note("threads", f"parts of {axis_text(kernel, axis)}", costs))
     kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, axis), chunks))

@@ -18,7 +18,7 @@ from aster_ml.codegen.panels import (
     uses_of,
     wanted_panel,
 )
-from aster_ml.helpers import ceildiv, next_power2, prod
+from aster_ml.helpers import ceildiv, divisors, next_power2, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -55,6 +55,8 @@ FAR, FAR_NBYTES = 0.25, 4096
 ROW = 4.0
 # Cycles of a kernel from which on a second thread pays for its wake-up.
 THREAD_CYCLES = 1 << 15
+# Chunks for each thread, at most, of an axis that threads do not divide.
+MOST_CHUNKS = 4
 # SIMD instructions of arithmetic that a core begins in a cycle.
 INSTRUCTIONS_A_CYCLE = 2
 # Bytes a cycle from each level of cache, for each core, and from memory, for all of them together.
@@ -380,25 +382,30 @@ def cycles_of(plan: Plan) -> float:
     return float(max(arithmetic / INSTRUCTIONS_A_CYCLE, nbytes / CACHE_BYTES_A_CYCLE[2]))
 
 
-def can_chunk(plan: Plan, axis: UOp, loops: list[UOp]) -> bool:
-    """Whether a chunk for each thread is split off the axis, the rest staying in its place.
+def chunk_count(plan: Plan, axis: UOp, loops: list[UOp]) -> int:
+    """Into how many chunks an axis is divided for the threads; 0 where all of it is shared out.
 
-    Loops around the rest are then not entered for each of its steps.
+    The rest of a divided axis stays in its place, so that loops around it are not entered for each
+    of its steps.
     """
-    movable = [r for r in loops if plan.kernel.may_reorder(r)]
-    if axis.src[0].op is not Ops.CONST or movable[0] is axis:
-        return False
-    return size_of(axis) % plan.target.threads == 0 or can_overlap(plan.kernel)
+    threads, size = plan.target.threads, size_of(axis)
+    if axis.src[0].op is not Ops.CONST or loops[0] is axis:
+        return 0
+    if size % threads == 0 or can_overlap(plan.kernel):
+        return threads
+    return next((n for n in divisors(size) if threads <= n <= MOST_CHUNKS * threads), 0)
 
 
 def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp]) -> float:
     """The time that sharing out an axis takes, against that of equal shares."""
-    threads, size = plan.target.threads, size_of(axis)
-    cost = ceildiv(size, threads) * threads / size
+    threads = plan.target.threads
+    chunks = chunk_count(plan, axis, loops)
+    shares = size_of(axis) if chunks in (0, threads) else chunks
+    cost = ceildiv(shares, threads) * threads / shares
     a = wanted_panel(plan.kernel, plan.accesses)
     if a is not None and axis not in a.strides:
         # Panels are filled by every thread, or in every step of the axis.
-        fills = threads if can_chunk(plan, axis, loops) else size
+        fills = chunks or size_of(axis)
         uses = uses_of(a, plan.kernel.outputs) / lane_discount(plan.kernel)
         cost += GATHER * (fills - 1) / uses
     return float(cost)
