@@ -100,6 +100,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="measure nothing, write the page and its plots from this results.json",
     )
     parser.add_argument(
+        "--into",
+        type=Path,
+        metavar="RESULTS",
+        help="put what was measured in the place of the same rows of this results.json, and write "
+        "the page anew, which names these rows",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
@@ -211,7 +218,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if committed is not None:
                 code |= check_again(session, rows, options, committed, data)
     whole = not (options.only or options.no_peers or quick)
-    if options.out is not None or whole:
+    if options.into is not None:
+        earlier = json.loads(options.into.read_text(encoding="utf-8"))
+        data = results.put_into(earlier, data)
+    if options.out is not None or options.into is not None or whole:
         write(data, options)
     return code
 

@@ -59,6 +59,7 @@ AGAIN = """\
 make bench                                    # all rows; writes this page and results.json
 BENCH_QUICK=1 make bench                      # all rows, few repeats and cases; prints only
 python -m benchmarks --only "matmul*"         # some rows; prints only
+python -m benchmarks --only "conv*" --into benchmarks/results.json    # some rows anew
 python -m benchmarks --threads 1,2            # every row with one thread and with two
 python -m benchmarks --seed 7 --only "random cases"
 python -m benchmarks --peer tinygrad=/its/python --peer jax=/its/python
@@ -171,11 +172,17 @@ def machine_text(data: Data) -> str:
     machine: dict[str, Any] = data["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     short = "" if data["form"] == "full" else " This is the quick form: its figures are rough."
+    again = ""
+    if data.get("again"):
+        again = (
+            " Measured again later, all libraries of the row in turn, after a change that the row "
+            f"asked for: {'; '.join(data['again'])}."
+        )
     return (
         f"Measured on {data['date']}: {machine['processor']}, {machine['cores']} cores, "
         f"{machine['vectors']}, caches {machine['caches']}, memory {machine['memory']}, "
         f"{machine['system']}, Python {machine['python']}, load before the run "
-        f"{machine['load']}. Versions: {versions}.{short}"
+        f"{machine['load']}. Versions: {versions}.{short}{again}"
     )
 
 

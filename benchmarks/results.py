@@ -202,6 +202,17 @@ def plain_data(results: Sequence[Result], about: Data) -> Data:
     return {**about, "sets": set_summaries(rows), "rows": rows}
 
 
+def put_into(old: Data, new: Data) -> Data:
+    """An earlier run with the rows of a later one in their places; `again` names these."""
+    fresh = {(r["name"], r["threads"]): r for r in new["rows"]}
+    rows = [fresh.get((r["name"], r["threads"]), r) for r in old["rows"]]
+    known = {r["name"] for r in old["rows"]}
+    names = {r["name"] for r in new["rows"]} & known
+    again = sorted({*old.get("again", []), *names})
+    find_shares(rows)
+    return {**old, "again": again, "sets": set_summaries(rows), "rows": rows}
+
+
 def ratio_among(row: Data, names: Sequence[str], key: str) -> float | None:
     """The ratio to the best of some peers alone; None where it cannot be told."""
     found = {n: f[key] for n, f in row["libraries"].items() if f.get(key)}

@@ -222,6 +222,23 @@ def test_render_writes_the_page_again(tmp_path: Path) -> None:
     assert written == ["performance.md", "plots", "plots/subject.svg"]
 
 
+def test_rows_measured_again_take_the_place_of_the_earlier_ones() -> None:
+    old = data_of(
+        result_of(RATE, aster=[1.0], torch=[2.0]), result_of(COPY, aster=[4.0], torch=[2.0])
+    )
+    new = data_of(
+        result_of(RATE, aster=[3.0], torch=[2.0]), result_of(TIME, aster=[1.0], torch=[2.0])
+    )
+    data = results.put_into(old, new)
+    assert [r["name"] for r in data["rows"]] == ["a rate", "a copy"]
+    assert data["rows"][0]["ratio_median"] == 1.5
+    assert data["rows"][0]["share"] == 0.75
+    assert data["again"] == ["a rate"]
+    assert "Measured again later" in page.performance_page(data, {})
+    assert "Measured again later" not in page.performance_page(old, {})
+    assert results.put_into(data, new)["again"] == ["a rate"]
+
+
 # random sets
 
 
