@@ -14,6 +14,7 @@ the parts are laid out is `schedule/parts.py`; how such a step becomes code, `re
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from aster_ml.config import DEPTH_FIRST
 from aster_ml.schedule.parts import (
@@ -250,16 +251,25 @@ class Runs:
         before: list[Draft] = []
         inside: list[Draft] = []
         after: list[Draft] = []
+        touched, delayed = Touched(set(), set()), Touched(set(), set())
         for d in self.drafts:
-            if any([conflict(e, d) for e in after]):
+            reads, writes = d.read_slots, d.written_slots
+            if delayed.conflicts(reads, writes):
                 after.append(d)
+                delayed.add(reads, writes)
                 continue
-            behind = [e for e in inside if conflict(e, d)]
-            if d in members and all([self.may_follow(members[e], members[d]) for e in behind]):
-                if not d.read_slots & d.written_slots:
+            conflicts = touched.conflicts(reads, writes)
+            if d in members and not reads & writes:
+                behind = [e for e in inside if conflict(e, d)] if conflicts else []
+                if all([self.may_follow(members[e], members[d]) for e in behind]):
                     inside.append(d)
+                    touched.add(reads, writes)
                     continue
-            (after if behind else before).append(d)
+            if conflicts:
+                after.append(d)
+                delayed.add(reads, writes)
+            else:
+                before.append(d)
         return before, inside, after
 
     def may_follow(self, first: Member, second: Member) -> bool:
@@ -386,6 +396,23 @@ class Runs:
 def chosen_axes(members: list[Member]) -> list[dict[Draft, UOp]]:
     """For each axis of the run the range of each kernel."""
     return [{m.draft: m.axes[axis] for m in members} for axis in sorted(members[0].axes)]
+
+
+class Touched(NamedTuple):
+    """The slots that some steps read, and those that they write."""
+
+    reads: set[int]
+    writes: set[int]
+
+    def conflicts(self, reads: set[int], writes: set[int]) -> bool:
+        """Whether a step that reads and writes these has to stay behind one of the steps."""
+        shared = self.writes & reads or self.writes & writes or self.reads & writes
+        return bool(shared)
+
+    def add(self, reads: set[int], writes: set[int]) -> None:
+        """One step more."""
+        self.reads.update(reads)
+        self.writes.update(writes)
 
 
 def conflict(first: Draft, second: Draft) -> bool:
