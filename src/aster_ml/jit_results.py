@@ -109,5 +109,6 @@ class ResultPlace:
         return held
 
     def forget(self) -> None:
-        """Holds no result any more; the memory in the replay is all that is left of it."""
-        self.held, self.current = [], None
+        """Holds the result of the last call no more; the memory in the replay is left of it."""
+        self.held = [held for held in self.held if held is not self.current]
+        self.current = None

@@ -18,7 +18,12 @@ MINUS_ONE = UOp.index_const(-1)
 
 
 def stacked_axes(u: UOp) -> list[int]:
-    """The axes along which a PAD puts its one element into a row that is short enough."""
+    """The axes along which a PAD puts its one element into a row that is short enough.
+
+    Memory is read where an element is and nowhere else: it may be about to be written.
+    """
+    if u.src[0].base.op in (Ops.PARAM, Ops.BUFFER, Ops.AFTER):
+        return []
     return [
         axis
         for axis, ((before, after), size) in enumerate(zip(u.marg, u.src[0].shape, strict=True))
