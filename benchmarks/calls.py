@@ -21,6 +21,16 @@ SUBJECT = "Python calls"
 LIMITS = {"build": 12, "realize": 190, "launch": 5, "render": 8}
 
 
+def run_seen(see: Callable[[FrameType, str, Any], None], work: Callable[[], Any]) -> None:
+    """Runs `work` while Python tells `see` of each call (`sys.setprofile`)."""
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+
+
 def count_calls(work: Callable[[], Any]) -> int:
     """Calls of Python functions while `work` runs, its own call among them."""
     count = 0
@@ -29,12 +39,7 @@ def count_calls(work: Callable[[], Any]) -> int:
         nonlocal count
         count += event == "call"
 
-    before = sys.getprofile()
-    sys.setprofile(see)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
+    run_seen(see, work)
     return count
 
 
@@ -59,12 +64,7 @@ def stack_at(work: Callable[[], Any], *names: str) -> list[str]:
         if event == "call" and not found and frame.f_code.co_qualname.endswith(names):
             found.extend(list(frames_of(frame))[:-outside])
 
-    before = sys.getprofile()
-    sys.setprofile(see)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
+    run_seen(see, work)
     if not found:
         raise LookupError(f"nothing named {' or '.join(names)} was called")
     return found

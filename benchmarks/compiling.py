@@ -10,13 +10,13 @@ nodes that the compiler makes on its way.
 from __future__ import annotations
 
 import importlib
-import sys
 import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from benchmarks import networks
+from benchmarks.calls import run_seen
 from benchmarks.libraries import Lazy, Library
 from benchmarks.row import Row, Wanted
 
@@ -48,12 +48,7 @@ def count_made(work: Callable[[], Any]) -> int:
         count += event == "c_call" and frame.f_code is make and arg.__name__ == "__new__"
 
     with importlib.import_module("aster_ml.config").Context(CACHE=0):
-        before = sys.getprofile()
-        sys.setprofile(see)
-        try:
-            work()
-        finally:
-            sys.setprofile(before)
+        run_seen(see, work)
     return count
 
 

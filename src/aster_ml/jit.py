@@ -81,7 +81,7 @@ class Captured:
         """Gives back the memory that nothing needs between two calls; the next one takes it again.
 
         Results that somebody still has stay readable: they go to memory of the host, where the
-        device works on that too.
+        device works on that too. A spare result, kept for the next call, stays as well.
         """
         self.replay.free_intermediates()
 

@@ -144,7 +144,7 @@ class Recording(Generic[T]):
         ]
 
     def forget_results(self) -> None:
-        """Lets go of results that nobody has."""
+        """Lets go of the results of the last call; spare ones stay for the next."""
         for place in self.places:
             place.forget()
 

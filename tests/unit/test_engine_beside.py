@@ -18,7 +18,7 @@ from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import CompileError
 from aster_ml.runtime import llvm_jit
 from aster_ml.runtime.cpu import CpuBackend
-from aster_ml.uop.quiet import Uncollected
+from aster_ml.uop.quiet import uncollected
 
 IR = "define i64 @f() {{\n  ret i64 {0}\n}}\n"
 
@@ -79,12 +79,12 @@ def test_the_switch_interval_is_as_before() -> None:
 
 def test_the_search_for_circles_rests_and_comes_back() -> None:
     assert gc.isenabled()
-    with Uncollected():
-        with Uncollected():
+    with uncollected():
+        with uncollected():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="wrong"), Uncollected():
+    with pytest.raises(ValueError, match="wrong"), uncollected():
         raise ValueError("wrong")
     assert gc.isenabled()
 

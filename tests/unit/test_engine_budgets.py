@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from aster_ml import Context, Tensor, TinyJit, nn
 from aster_ml.uop.sharding import MULTI_SEEN
-from benchmarks.calls import count_calls
+from benchmarks.calls import count_calls, frames_of, run_seen
 from tests.unit.jit_helpers import vector
 
 
@@ -28,20 +27,11 @@ def frames_at(name: str, function: Callable[[], Any]) -> int:
         nonlocal deepest
         if event != "call" or not frame.f_code.co_qualname.endswith(name):
             return
-        stack = []
-        at: FrameType | None = frame
-        while at is not None:
-            stack.append(at.f_code.co_qualname)
-            at = at.f_back
+        stack = list(frames_of(frame))
         if "Tensor.realize" in stack:
             deepest = max(deepest, stack.index("Tensor.realize") + 1)
 
-    before = sys.getprofile()
-    sys.setprofile(look)
-    try:
-        function()
-    finally:
-        sys.setprofile(before)
+    run_seen(look, function)
     return deepest
 
 

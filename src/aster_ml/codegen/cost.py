@@ -597,7 +597,9 @@ def choose_threads(plan: Plan) -> None:
     if not fitting:
         return
 
-    axis = min(fitting, key=lambda r: (round(sharing_cost(plan, r, loops), 1), loops.index(r)))
+    panel = wanted_panel(kernel, plan.accesses)
+    costs_of = {r: round(sharing_cost(plan, r, loops, panel), 1) for r in fitting}
+    axis = min(fitting, key=lambda r: (costs_of[r], loops.index(r)))
     chunks = chunk_count(plan, axis, loops)
     kernel.notes.append(Note("threads", f"parts of {axis_text(kernel, axis)}", costs))
     kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, axis), chunks))

@@ -16,7 +16,6 @@ from aster_ml.codegen.panels import (
     max_nbytes,
     run_of,
     uses_of,
-    wanted_panel,
 )
 from aster_ml.helpers import ceildiv, divisors, next_power2, prod
 from aster_ml.target import Target
@@ -396,17 +395,16 @@ def chunk_count(plan: Plan, axis: UOp, loops: list[UOp]) -> int:
     return next((n for n in divisors(size) if threads <= n <= MOST_CHUNKS * threads), 0)
 
 
-def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp]) -> float:
-    """The time that sharing out an axis takes, against that of equal shares."""
+def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp], panel: Access | None) -> float:
+    """The time that sharing out an axis takes, `panel` packed, against that of equal shares."""
     threads = plan.target.threads
     chunks = chunk_count(plan, axis, loops)
     shares = size_of(axis) if chunks in (0, threads) else chunks
     cost = ceildiv(shares, threads) * threads / shares
-    a = wanted_panel(plan.kernel, plan.accesses)
-    if a is not None and axis not in a.strides:
+    if panel is not None and axis not in panel.strides:
         # Panels are filled by every thread, or in every step of the axis.
         fills = chunks or size_of(axis)
-        uses = uses_of(a, plan.kernel.outputs) / lane_discount(plan.kernel)
+        uses = uses_of(panel, plan.kernel.outputs) / lane_discount(plan.kernel)
         cost += GATHER * (fills - 1) / uses
     return float(cost)
 

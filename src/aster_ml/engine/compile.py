@@ -43,7 +43,7 @@ from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, RunArg
-from aster_ml.uop.quiet import Uncollected
+from aster_ml.uop.quiet import uncollected
 from aster_ml.uop.spec import verify
 from aster_ml.uop.text import linear_to_text, to_text
 
@@ -147,7 +147,7 @@ def compile_kernels(
         for old in list(MEMORY_CACHE)[: MAX_KERNELS // 2]:
             del MEMORY_CACHE[old]
     threads = min([b.target.threads if b.compiles_beside else 1 for _, b in missing.values()])
-    with Uncollected(), Beside(min(threads, len(missing)) - 1) as beside:
+    with uncollected(), Beside(min(threads, len(missing)) - 1) as beside:
         made: dict[tuple[object, ...], Draft | Compiled] = {}
         for key, (ast, backend) in missing.items():
             made[key] = make_draft(ast, backend, opts, beside)

@@ -20,7 +20,7 @@ from aster_ml.schedule.stages import plan_stages
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.quiet import Uncollected
+from aster_ml.uop.quiet import uncollected
 
 # Nodes that all bodies in the cache may have together.
 MAX_CACHED_NODES = 500_000
@@ -77,7 +77,7 @@ def plan(body: UOp, workers: WorkersOf) -> tuple[Schedule, bool]:
     found = CACHE.get((body, *settings))
     if found is not None:
         return found, True
-    with Uncollected():
+    with uncollected():
         schedule = make_schedule(body, workers)
     CACHE.put(body, settings, schedule)
     return schedule, False

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
-from aster_ml.uop.movement import Indices, both, source_index
+from aster_ml.uop.movement import Indices, below_padding, both, source_index
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import Ops
 
 ZERO = UOp.index_const(0)
-MINUS_ONE = UOp.index_const(-1)
 
 
 def stacked_axes(u: UOp) -> list[int]:
@@ -51,17 +50,12 @@ def read_pad(u: UOp, idxs: Indices) -> tuple[Indices, UOp | None, UOp | None]:
     inner: list[UOp] = []
     valid: UOp | None = None
     chosen: UOp | None = None
-    for axis, ((before, after), size, i) in enumerate(
-        zip(u.marg, u.src[0].shape, idxs, strict=True)
-    ):
+    for axis, (margins, size, i) in enumerate(zip(u.marg, u.src[0].shape, idxs, strict=True)):
         if axis in axes:
             inner.append(ZERO)
-            chosen = both(chosen, index_alu(Ops.CMPEQ, i, to_uop(before)))
-            continue
-        place = index_alu(Ops.SUB, i, to_uop(before))
-        inner.append(place)
-        if not (isinstance(before, int) and before == 0):
-            valid = both(valid, index_alu(Ops.CMPLT, MINUS_ONE, place))
-        if not (isinstance(after, int) and after == 0):
-            valid = both(valid, index_alu(Ops.CMPLT, place, to_uop(size)))
+            chosen = both(chosen, index_alu(Ops.CMPEQ, i, to_uop(margins[0])))
+        else:
+            place, there = below_padding(margins, size, i)
+            inner.append(place)
+            valid = both(valid, there)
     return tuple(inner), valid, chosen

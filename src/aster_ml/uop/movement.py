@@ -106,17 +106,26 @@ def source_index(u: UOp, idxs: Indices) -> tuple[Indices, UOp | None]:
         ), None
     result: list[UOp] = []
     valid: UOp | None = None
-    for (before, after), size, i in zip(u.marg, source.shape, idxs, strict=True):
-        inner = index_alu(Ops.SUB, i, to_uop(before))
+    for margins, size, i in zip(u.marg, source.shape, idxs, strict=True):
+        inner, there = below_padding(margins, size, i)
         result.append(inner)
-        if not (isinstance(before, int) and before == 0):
-            valid = both(valid, index_alu(Ops.CMPLT, MINUS_ONE, inner))
-        if not (isinstance(after, int) and after == 0):
-            valid = both(valid, index_alu(Ops.CMPLT, inner, to_uop(size)))
+        valid = both(valid, there)
     return tuple(result), valid
 
 
 MINUS_ONE = UOp.index_const(-1)
+
+
+def below_padding(margins: tuple[Any, Any], size: Any, i: UOp) -> tuple[UOp, UOp | None]:
+    """On one axis of a PAD: which element of its source `i` shows, and when there is one."""
+    before, after = margins
+    place = index_alu(Ops.SUB, i, to_uop(before))
+    there: UOp | None = None
+    if not (isinstance(before, int) and before == 0):
+        there = index_alu(Ops.CMPLT, MINUS_ONE, place)
+    if not (isinstance(after, int) and after == 0):
+        there = both(there, index_alu(Ops.CMPLT, place, to_uop(size)))
+    return place, there
 
 
 def both(a: UOp | None, b: UOp | None) -> UOp | None:

@@ -7,23 +7,17 @@ again and again; what is dropped goes at once, by its count of references, as ev
 from __future__ import annotations
 
 import gc
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
-class Uncollected:
+@contextmanager
+def uncollected() -> Iterator[None]:
     """A `with` block without the search, unless it rests already."""
-
-    __slots__ = ("was_on",)
-
-    def __enter__(self) -> None:
-        self.was_on = gc.isenabled()
-        gc.disable()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.was_on:
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
             gc.enable()
