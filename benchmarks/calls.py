@@ -57,7 +57,8 @@ def stack_at(work: Callable[[], Any], *names: str) -> list[str]:
 
     Raises: LookupError when no such function is called.
     """
-    outside = len(list(frames_of(sys._getframe())))
+    # This one and those that it was called from, and `run_seen`.
+    outside = len(list(frames_of(sys._getframe()))) + 1
     found: list[str] = []
 
     def see(frame: FrameType, event: str, arg: Any) -> None:

@@ -11,8 +11,9 @@ import re
 import sys
 from pathlib import Path
 
+from aster_ml.codegen.axes import merge_axes
 from aster_ml.codegen.cost import choose_opts
-from aster_ml.codegen.kernel import Kernel, merge_axes
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower import lower
 from aster_ml.dtype import dtypes
 from aster_ml.renderer.c import CRenderer

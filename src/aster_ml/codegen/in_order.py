@@ -7,9 +7,9 @@ they go through memory or registers; what the scheduler makes never is.
 
 from __future__ import annotations
 
+from aster_ml.codegen.axes import simplify_indices
 from aster_ml.codegen.decompose import decompose
 from aster_ml.codegen.indices import lower_index_dtype, split_lanes
-from aster_ml.codegen.kernel import simplify_indices
 from aster_ml.codegen.linearize import FIRST, INLINE, WITHOUT_LOOP, Linearizer, Scope, memory_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, DeviceError

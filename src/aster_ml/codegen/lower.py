@@ -8,19 +8,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from aster_ml.codegen.axes import merge_axes, simplify_indices, split_divided_axes
 from aster_ml.codegen.blocks import build_blocks
 from aster_ml.codegen.cost import choose_opts
 from aster_ml.codegen.decompose import decompose
 from aster_ml.codegen.folds import fold_together
 from aster_ml.codegen.in_order import lower_in_order
 from aster_ml.codegen.indices import lower_index_dtype, split_lanes
-from aster_ml.codegen.kernel import (
-    Kernel,
-    merge_axes,
-    simplify_indices,
-    size_of,
-    split_divided_axes,
-)
+from aster_ml.codegen.kernel import Kernel, size_of
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels

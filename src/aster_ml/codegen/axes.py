@@ -1,0 +1,129 @@
+"""Axes before anything is chosen: neighbours become one, divided ones two; indices are simplified.
+
+Receives a Kernel or its graph as the schedule gives it; changes nothing of what it computes. Which
+Opts axes get is chosen in `cost`, and applied by `Kernel`.
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.facts import Access
+from aster_ml.codegen.kernel import Kernel, size_of
+from aster_ml.dtype import dtypes
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.symbolic import OPAQUE, simplify, simplify_around
+
+
+def merge_axes(kernel: Kernel) -> None:
+    """Makes one axis of neighbours that every access walks as one.
+
+    rewrite: r0 (size a), r1 (size b) -> r (size a*b), r0 = r // b, r1 = r % b
+    when: in every index the stride of r0 is b times that of r1, and neither stands elsewhere
+    why: fewer, longer loops; and lanes that need not stop at the end of a row
+    """
+    groups = [list(kernel.outputs)]
+    for u in kernel.reduces:
+        if u.src[1:]:
+            groups.append(list(u.src[1:]))
+    if all(len(g) < 2 for g in groups):
+        return
+    elsewhere = stray_ranges(kernel.sink)
+    accesses = kernel.accesses()
+    closed_by: dict[UOp, int] = {}
+    for g in groups:
+        for r in g:
+            closed_by[r] = closed_by.get(r, 0) + 1
+    for group in groups:
+        i = 0
+        while i + 1 < len(group):
+            r0, r1 = group[i], group[i + 1]
+            if (
+                r0 in elsewhere
+                or r1 in elsewhere
+                or closed_by[r0] > 1
+                or closed_by[r1] > 1
+                or r0.src[0].op is not Ops.CONST
+                or r1.src[0].op is not Ops.CONST
+            ):
+                i += 1
+                continue
+            b = r1.src[0].arg
+            if not all(walks_as_one(a, r0, r1, b) for a in accesses):
+                i += 1
+                continue
+            merged = kernel.new_range(r0.src[0].arg * b, r0.arg.kind)
+            kernel.outputs = [merged if r is r0 else r for r in kernel.outputs if r is not r1]
+            # Indices are affine with matching strides, so r0 * b + r1 stands for the merged axis:
+            # r0 -> 0 and r1 -> merged says the same.
+            kernel.rewrite({r0: UOp.index_const(0), r1: merged}, {r0: (), r1: (merged,)})
+            accesses = kernel.accesses()
+            closed_by[merged] = 1
+            group[i : i + 2] = [merged]
+    kernel.sink = simplify_indices(kernel.sink)
+
+
+def split_divided_axes(kernel: Kernel) -> None:
+    """Makes two axes of an output axis that indices divide.
+
+    rewrite: r (size a*b), r // b, r % b -> r0 (size a), r1 (size b), r0 * b + r1, r0, r1
+    why: what is repeated or interleaved then has plain strides, and SIMD lanes need no gather
+    """
+    found = False
+    for r in list(kernel.outputs):
+        if r.src[0].op is not Ops.CONST:
+            continue
+        by = {
+            u.src[1].arg
+            for u in kernel.facts.order
+            if u.op in (Ops.IDIV, Ops.MOD) and u.src[0] is r and u.src[1].op is Ops.CONST
+        }
+        if by and 1 < min(by) < size_of(r) and size_of(r) % min(by) == 0:
+            kernel.split(r, min(by), AxisType.LOOP)
+            found = True
+    if found:
+        kernel.sink = simplify_indices(kernel.sink)
+
+
+def walks_as_one(access: Access, outer: UOp, inner: UOp, inner_size: int) -> bool:
+    """Whether an access goes on over the end of `inner` as it goes along it."""
+    far, near = access.stride(outer), access.stride(inner)
+    return far is not None and near is not None and far == near * inner_size
+
+
+def stray_ranges(sink: UOp) -> set[UOp]:
+    """Ranges that something other than a plain address or a loop's end reads."""
+    found: set[UOp] = set()
+    for u in toposort(sink):
+        # What index arithmetic makes is judged where it is read.
+        if u.dtype is dtypes.index or u.op in (Ops.INDEX, Ops.END, Ops.REDUCE):
+            continue
+        for s in u.src:
+            if s.dtype is dtypes.index:
+                found.update(s.ranges)
+    return found
+
+
+def simplify_indices(sink: UOp) -> UOp:
+    """The kernel with every index, gate, comparison of indices and choice by place simplified."""
+    new: dict[UOp, UOp] = {}
+    for u in toposort(sink):
+        src = tuple([new[s] for s in u.src])
+        if u.dtype is dtypes.bool and src and src[0].dtype is dtypes.index:
+            new[u] = simplify_around(u if src == u.src else UOp(u.op, u.dtype, src, u.arg))
+            continue
+        if u.op is Ops.INDEX:
+            src = (src[0], simplify_around(src[1]))
+        elif u.op is Ops.LOAD and len(src) > 1:
+            src = (src[0], simplify_around(src[1]))
+        elif u.op is Ops.STORE and len(src) > 2:
+            src = (*src[:2], simplify_around(src[2]))
+        elif u.op is Ops.WHERE and compares_places(src[0]):
+            src = (simplify(src[0]), *src[1:])
+        new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+    return new[sink]
+
+
+def compares_places(u: UOp) -> bool:
+    """Whether a condition is made of indices alone."""
+    return bool(u.ranges) and not any([x.op in OPAQUE for x in toposort(u)])
