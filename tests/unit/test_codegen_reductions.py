@@ -113,15 +113,41 @@ def test_sums_are_as_accurate_as_those_of_numpy(dtype: str, positive: bool) -> N
 
 
 def test_sums_over_wide_rows_take_some_rows_at_a_time() -> None:
-    assert "BLOCK(0,8) UNROLL(0,8)" in opts_of(memory(64, 700).sum(0))
-    # Rows that nothing divides well, and maxima, too; one tile takes in short rows.
-    assert "BLOCK(0,8)" in opts_of(memory(67, 700).max(0))
-    assert "BLOCK" not in opts_of(memory(64, 32).sum(0))
+    assert "ROWS(0,8)" in opts_of(memory(64, 700).sum(0))
+    # Rows that nothing divides well, maxima and products with a vector, too.
+    assert "ROWS(0,8)" in opts_of(memory(67, 700).max(0))
+    assert "ROWS(0,8)" in opts_of(memory(1, 67) @ memory(67, 700))
+    # One tile takes in short rows; and what serves several results is read only once by a tile.
+    assert "ROWS" not in opts_of(memory(64, 32).sum(0))
+    assert "ROWS" not in opts_of(memory(4, 67) @ memory(67, 700))
 
 
+def test_sums_of_a_row_have_no_masks_and_stay_in_the_nearest_cache() -> None:
+    linear = lower(kernel_of(memory(67, 701).mean(0)), CPU)[0]
+    loads = [u for u in linear.uops if u.op is Ops.LOAD]
+    assert loads
+    assert all(len(u.src) == 1 for u in loads)
+    (scratch,) = [u for u in linear.uops if u.op is Ops.DEFINE_LOCAL]
+    assert scratch.arg.size == 704
+    wide = lower(kernel_of(memory(67, 100_000).sum(0)), CPU)[0]
+    (scratch,) = [u for u in wide.uops if u.op is Ops.DEFINE_LOCAL]
+    assert 2 * 4 * scratch.arg.size <= CPU.cache_bytes[0]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_rows_are_shared_out_in_long_parts(threads: int) -> None:
+    x = memory(700, 1601)
+    with Context(THREADS=threads):
+        np.testing.assert_array_equal(x.max(0).numpy(), x.numpy().max(0))
+        v = memory(1, 700)
+        want = v.numpy().astype(np.float64) @ x.numpy()
+        np.testing.assert_allclose((v @ x).numpy(), want, atol=1e-4)
+
+
+@pytest.mark.parametrize("columns", [203, 16_001])
 @pytest.mark.parametrize("rows", [16, 64, 67, 103])
-def test_sums_over_wide_rows_are_right(rows: int) -> None:
-    x = memory(3, rows, 203)
+def test_sums_over_wide_rows_are_right(rows: int, columns: int) -> None:
+    x = memory(3, rows, columns)
     want = x.numpy().astype(np.float64)
     np.testing.assert_allclose(x.sum(1).numpy(), want.sum(1), atol=1e-5)
     np.testing.assert_array_equal(x.max(1).numpy(), want.max(1))

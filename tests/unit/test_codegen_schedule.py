@@ -99,7 +99,7 @@ def test_panels_stay_whole_where_chunks_of_rows_do_not_divide() -> None:
 def test_rows_of_a_streamed_sum_stay_whole_on_threads(threads: int) -> None:
     """Each thread has a chunk of columns, and not one SIMD value of each row."""
     found = opts_of(memory(1024, 1024).sum(0), replace(CPU, threads=threads, vector_bits=512))
-    assert found.endswith(f"THREAD(1,{2 ** (threads - 1)})")
+    assert found.endswith(f"ROWS(0,8) THREAD(0,{threads})")
 
 
 @pytest.mark.parametrize("shape", [(23, 60, 71), (7, 129, 40), (1, 300, 33), (50, 64, 3)])
@@ -188,6 +188,11 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "OVERLAP(1,24) OVERLAP(0,11) THREAD(0,0)",
         "VECTOR(1,16) OVERLAP(0,5)",
         "VECTOR(0,8) THREAD(1,0)",
+        "VECTOR(1,8) ROWS(0,8)",
+        "ROWS(0,5) VECTOR(1,16) THREAD(1,0)",
+        "ROWS(0,3) OVERLAP(1,7) OVERLAP(0,5)",
+        "ROWS(0,8) UNROLL(0,4)",
+        "ROWS(0,32) TILE(1,5) THREAD(0,2)",
     ],
 )
 def test_any_schedule_gives_the_same_product(text: str) -> None:

@@ -15,12 +15,14 @@ from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_nest, c
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
+    ACCUMULATORS,
     DECOMPOSED,
     HORIZONTAL,
     MAX_BODY,
     MAX_WRITTEN_OUT,
     MOST_TWICE,
     MOST_WIDENED,
+    ROWS,
     THREAD_CYCLES,
     UNEVEN,
     Plan,
@@ -41,6 +43,7 @@ from aster_ml.codegen.prices import (
     peels,
     reduction_number,
     reuse_of,
+    runs_by_rows,
     sharing_cost,
     starts_early,
     tile_cost,
@@ -58,14 +61,9 @@ from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
 # What is peeled off a reduction leaves a multiple of so many accumulators, or a few more.
 LEAST_ACCUMULATORS = 6
-# Accumulators side by side: additions of one wait for one another, and two can begin at a time.
-ACCUMULATORS = 8
 # Steps of a sum in its own dtype, half as many where no wider one is left; longer sums are sums of
 # sums.
 NEST_STEPS = 16
-# Rows that a reduction over rows takes at a time, the best first, and how much it may do to each
-# element; what takes long is not done again with each strip.
-ROWS, MAX_ROW_VALUES = (8, 7, 6, 5, 4, 10), 8
 # Longest side of a register tile, and how many axes are tried in pairs.
 MAX_TILE_SIDE = 16
 TILE_CANDIDATES = 4
@@ -224,6 +222,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
         axis = kernel.axes[number]
     if axis in kernel.outputs:
         plan.vector_id = axis.arg.id
+        plan.by_rows = runs_by_rows(kernel, axis, lanes)
     kernel.apply(Opt(OptOps.VECTOR, axis_number(kernel, axis), width))
     plan.refresh()
 
@@ -327,38 +326,17 @@ def order_for_panel(plan: Plan) -> None:
 
 
 def choose_rows(plan: Plan) -> bool:
-    """Reductions over rows of many SIMD values: some rows at a time, their sums in the output.
-
-    So memory is read in runs as long as the rows; a tile would go down a few columns at a time.
-    """
+    """Whole rows of a reduction, as was foreseen when it was given SIMD lanes along them."""
     kernel = plan.kernel
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    simd = [r for r in kernel.outputs if r.arg.id != plan.vector_id and r.arg.kind.is_lane]
-    if not loops or loops[-1].arg.id != plan.vector_id or not can_block(kernel):
+    if not plan.by_rows:
         return False
-    if len(simd) != 1 or plan.values > MAX_ROW_VALUES:
-        return False
-    (u,), (store,) = kernel.reduces, kernel.stores
-    stepped = [r for r in u.src[1:] if r.src[0].op is Ops.CONST]
-    loads = [a for a in plan.accesses if not a.is_store]
-    if (
-        len(stepped) != 1
-        or len(u.src) != 2
-        or size_of(stepped[0]) < 2 * ROWS[0]
-        or size_of(loops[-1]) <= ACCUMULATORS
-        or any(set(kernel.outputs) - a.strides.keys() or a.stride(simd[0]) != 1 for a in loads)
-        or any(not a.strides.get(stepped[0]) for a in loads)
-        or any(x.op in DECOMPOSED for x in toposort(store.src[1], enter=lambda n: n is not u))
-    ):
-        return False
-    results = iterations(loops[-1:]) * size_of(simd[0]) * u.dtype.itemsize
-    if results > plan.target.cache_bytes[1] // 2:
-        return False
-    even = [n for n in ROWS if size_of(stepped[0]) % n == 0]
-    number = reduction_number(kernel, stepped[0])
-    kernel.apply(Opt(OptOps.BLOCK, number, even[0] if even else ROWS[0]))
-    if even:
-        kernel.apply(Opt(OptOps.UNROLL, number, even[0]))
+    row = [r for r in kernel.outputs if not r.arg.kind.is_lane][-1]
+    lanes = next(r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR)
+    nbytes = size_of(lanes) * kernel.reduces[0].dtype.itemsize
+    pieces = ceildiv(size_of(row) * nbytes, plan.target.cache_bytes[0] // 2)
+    if pieces > 1:
+        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, row), ceildiv(size_of(row), pieces)))
+    kernel.apply(Opt(OptOps.ROWS, 0, ROWS))
     plan.refresh()
     return True
 
@@ -510,6 +488,8 @@ def widen(plan: Plan, axis: UOp) -> None:
 def choose_partials(plan: Plan) -> None:
     """More accumulators side by side where one or two would wait for their own last addition."""
     kernel = plan.kernel
+    if kernel.rows:
+        return
     for u in each_reduction(kernel):
         lanes = prod(
             [

@@ -58,6 +58,8 @@ class Kernel:
         self.early: dict[int, EarlyLanes] = {}
         # Id of the axis that runs over strips of a reduction.
         self.strips: int | None = None
+        # How many steps of its reduction are taken at a time for a whole row; 0 without rows.
+        self.rows = 0
         # How many factors of its product go in one word of a panel; 0 without panels of words.
         self.group = 0
         self.next_id = 1 + max(
@@ -136,6 +138,8 @@ class Kernel:
             self.pad(axis, opt.arg)
         elif opt.op is OptOps.BLOCK:
             self.block(axis, opt.arg)
+        elif opt.op is OptOps.ROWS:
+            self.by_rows(axis, opt.arg)
         elif opt.op is OptOps.OVERLAP and axis.arg.id not in self.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif opt.op is OptOps.TILE:
@@ -376,6 +380,12 @@ class Kernel:
         self.outputs.insert(self.outputs.index(loops[-1]) if once and loops else 0, strip)
         self.sink = self.sink.replace(src=(end.end(*self.outputs),))
 
+    def by_rows(self, axis: UOp, count: int) -> None:
+        """Sums of a whole row of outputs are in scratch; `row_sums` puts them there."""
+        if not can_sum_rows(self) or not 0 < count <= size_of(axis):
+            raise KernelOptError(f"rows: {count} steps of the axis of {axis.src[0]!r}")
+        self.rows = count
+
     def both(self, a: UOp, b: UOp | None = None) -> UOp:
         """The conjunction."""
         return a if b is None else b.alu(Ops.AND, a)
@@ -450,6 +460,20 @@ def can_block(kernel: Kernel) -> bool:
         and reduce.dtype is store.src[1].dtype
         and not kernel.facts.stores_over_reads
         and set(kernel.outputs) <= reduce.ranges
+    )
+
+
+def can_sum_rows(kernel: Kernel) -> bool:
+    """Whether one reduction over one loop is all that runs in the output loops."""
+    if len(kernel.reduces) != 1 or kernel.strips is not None or kernel.facts.stores_over_reads:
+        return False
+    (u,) = kernel.reduces
+    return (
+        len(u.src) == 2
+        and u.src[1].arg.kind is AxisType.REDUCE
+        and u.src[1].src[0].op is Ops.CONST
+        and bool(kernel.outputs)
+        and set(kernel.outputs) <= u.ranges
     )
 
 

@@ -19,6 +19,7 @@ from aster_ml.codegen.kernel import Kernel, size_of
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
+from aster_ml.codegen.row_sums import sum_rows
 from aster_ml.codegen.rows import fill_rows, keep_rows
 from aster_ml.codegen.words import find_product, pack_words, words_of
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS, SPEC
@@ -136,6 +137,9 @@ def lower(
         pack_panels(kernel, target)
         clock("codegen.pack_panels", kernel.sink)
     if target.language in ("llvm", "c"):
+        # Once it is known which part of a row a thread has.
+        sum_rows(kernel, target)
+        clock("codegen.sum_rows", kernel.sink)
         fill_rows(kernel, target)
         clock("codegen.fill_rows", kernel.sink)
         kernel.sink = fold_together(kernel.sink)

@@ -1,9 +1,9 @@
 """The schedule language: how the axes of a kernel run, as data.
 
 An `Opt` names an axis by its position in `Kernel.axes` (outputs first, then reductions) and says
-what becomes of it; UNROLL, GROUP, STAGE and BLOCK are of reductions alone and count only these. A
-list of Opts is the whole of what a default schedule or a search decides; it prints as text and
-parses back.
+what becomes of it; UNROLL, GROUP, STAGE, BLOCK and ROWS are of reductions alone and count only
+these. A list of Opts is the whole of what a default schedule or a search decides; it prints as text
+and parses back.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class OptOps(Enum):
     PEEL = "PEEL"  # so many steps of a reduction on their own, and the rest on its own
     NEST = "NEST"  # so many steps of a sum at a time, and these sums in a wider dtype
     BLOCK = "BLOCK"  # strips of a reduction run outside of the outputs, which add up in memory
+    ROWS = "ROWS"  # so many steps of a reduction at a time for a whole row of outputs
     TILE = "TILE"  # a loop of so many steps inside, which need not divide: the last ones run twice
     DOT = (
         "DOT"  # a product of narrow operands goes through panels, so many of a reduction in a word
@@ -46,6 +47,7 @@ OF_REDUCTIONS = frozenset(
         OptOps.GROUPTOP,
         OptOps.STAGE,
         OptOps.BLOCK,
+        OptOps.ROWS,
         OptOps.PEEL,
         OptOps.DOT,
         OptOps.NEST,

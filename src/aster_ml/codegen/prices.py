@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap, size_of
+from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap, can_sum_rows, size_of
 from aster_ml.codegen.panels import (
     can_pack,
     least_uses,
@@ -17,11 +17,12 @@ from aster_ml.codegen.panels import (
     run_of,
     uses_of,
 )
+from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
 # An element gathered or scattered on its own, against one lane of a vector access.
 GATHER = 1.5
@@ -61,6 +62,11 @@ INSTRUCTIONS_A_CYCLE = 2
 # Bytes a cycle from each level of cache, for each core, and from memory, for all of them together.
 CACHE_BYTES_A_CYCLE = (64, 32, 16)
 MEMORY_BYTES_A_CYCLE = 8
+# Accumulators side by side: additions of one wait for one another, and two can begin at a time.
+ACCUMULATORS = 8
+# Rows that a reduction over rows takes at a time: prefetchers follow so many, and their sums in
+# scratch are read and written once for all of them. It does no more than that to each element.
+ROWS, MAX_ROW_VALUES = 8, 8
 # SIMD values of an axis in groups that start early, over those that there are.
 MOST_TWICE = 1.06
 # Nodes of a body from which on it is not repeated: it keeps the processor busy by itself.
@@ -87,6 +93,8 @@ class Plan:
     extra: int = 0
     # Id of the output axis whose lanes are SIMD, -1 while there is none.
     vector_id: int = -1
+    # Whether whole rows along it are reduced together.
+    by_rows: bool = False
 
     def refresh(self) -> None:
         """Reads the accesses again after the graph has changed."""
@@ -235,9 +243,34 @@ def starts_early(kernel: Kernel, axis: UOp | None, lanes: int) -> bool:
         and axis in kernel.outputs
         and size_of(axis) > lanes
         and can_overlap(kernel)
-        and not any(axis in u.ranges for u in kernel.reduces)
-        # Short rows are written out, so that masks are known beforehand.
-        and not (kernel.reduces and size_of(axis) <= MAX_WRITTEN_OUT * lanes)
+        and (
+            runs_by_rows(kernel, axis, lanes)
+            if any(axis in u.ranges for u in kernel.reduces)
+            # Short rows are written out, so that masks are known beforehand.
+            else not (kernel.reduces and size_of(axis) <= MAX_WRITTEN_OUT * lanes)
+        )
+    )
+
+
+def runs_by_rows(kernel: Kernel, axis: UOp, lanes: int) -> bool:
+    """Whether a reduction is over rows along an axis, too long for sums in registers.
+
+    A tile of sums in registers would go down a few columns at a time. What it loads is read once;
+    what else there is, as the vector of a product, does not change along the row.
+    """
+    if kernel.outputs[-1:] != [axis] or not can_sum_rows(kernel):
+        return False
+    (u,) = kernel.reduces
+    values = [x for x in toposort(u.src[0]) if x.op in ELEMENTWISE or x.op is Ops.LOAD]
+    loads = [a for a in kernel.accesses() if not a.is_store and u.src[1] in a.node.ranges]
+    streams = [a for a in loads if set(kernel.outputs) <= a.strides.keys()]
+    return (
+        size_of(u.src[1]) >= 2 * ROWS
+        and size_of(axis) > ACCUMULATORS * lanes
+        and sum(x.dtype is not dtypes.index for x in values) <= MAX_ROW_VALUES
+        and bool(streams)
+        and all(a.stride(axis) == 1 and a.stride(u.src[1]) for a in streams)
+        and not any(axis in a.strides for a in loads if a not in streams)
     )
 
 
@@ -385,10 +418,10 @@ def chunk_count(plan: Plan, axis: UOp, loops: list[UOp]) -> int:
     """Into how many chunks an axis is divided for the threads; 0 where all of it is shared out.
 
     The rest of a divided axis stays in its place, so that loops around it are not entered for each
-    of its steps.
+    of its steps; and of rows that are reduced together, each thread has a part that is long.
     """
     threads, size = plan.target.threads, size_of(axis)
-    if axis.src[0].op is not Ops.CONST or loops[0] is axis:
+    if axis.src[0].op is not Ops.CONST or (loops[0] is axis and not plan.by_rows):
         return 0
     if size % threads == 0 or can_overlap(plan.kernel):
         return threads

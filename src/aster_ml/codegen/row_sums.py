@@ -1,0 +1,82 @@
+"""Reductions over whole rows: some rows at a time, the sums of a row in scratch.
+
+Receives a kernel whose Opts are applied, one of them ROWS; returns its graph with the reduction
+going through DEFINE_LOCAL. Only for targets without work-groups, where scratch is stack. Which
+kernels gain by it is said in `cost`.
+
+rewrite: f(REDUCE(v(r, o), r)) -> f(LOAD(sums at o)), after loops over the first rows have stored
+REDUCE(v(k, o), k) in `sums` at each o, and loops over the others, n at a time, have added theirs
+why: memory is read in runs as long as the rows, which prefetchers and page tables like; sums in
+scratch need no masks and no values to begin with, and what follows the reduction is done once
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.kernel import Kernel, can_sum_rows, size_of
+from aster_ml.codegen.rows import max_nbytes, next_scratch, position
+from aster_ml.helpers import prod
+from aster_ml.target import Target
+from aster_ml.uop.graph import substitute
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import AxisType, Ops, ScratchArg
+
+
+def sum_rows(kernel: Kernel, target: Target) -> None:
+    """The reduction by rows, if the Opts ask for one."""
+    axes = row_axes(kernel)
+    # Other Opts may have left no row to speak of.
+    if not kernel.rows or not can_sum_rows(kernel) or not axes:
+        return
+    (u,) = kernel.reduces
+    (axis,) = u.src[1:]
+    size = prod([size_of(r) for r in axes])
+    if size * u.dtype.itemsize > max_nbytes(target):
+        return
+    sums = UOp(Ops.DEFINE_LOCAL, u.dtype, (), ScratchArg(next_scratch(kernel.facts.order), size))
+    n = kernel.rows
+    first = size_of(axis) % n or n
+    ready = sums.after(fill(kernel, sums, u, axes, first))
+    strips = (size_of(axis) - first) // n
+    if strips:
+        strip = kernel.new_range(strips, AxisType.LOOP)
+        ready = sums.after(fill(kernel, ready, u, axes, n, strip, first))
+    kernel.sink = substitute(kernel.sink, {u: ready.index(place(axes)).load()})
+
+
+def row_axes(kernel: Kernel) -> list[UOp]:
+    """The output axes whose sums are in scratch together: the innermost loop, and lanes."""
+    last = [r for r in kernel.outputs if not r.arg.kind.is_lane][-1:]
+    lanes = [r for r in kernel.outputs if r.arg.kind.is_lane]
+    if not last or last[0].arg.kind is not AxisType.LOOP or size_of(last[0]) < 2:
+        return []
+    return last + sorted(lanes, key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
+
+
+def place(axes: list[UOp]) -> UOp:
+    """Where the sum of an element of the row lies."""
+    return position(axes[0], axes[1:])
+
+
+def fill(
+    kernel: Kernel,
+    sums: UOp,
+    u: UOp,
+    axes: list[UOp],
+    count: int,
+    strip: UOp | None = None,
+    start: int = 0,
+) -> UOp:
+    """Loops that reduce `count` rows: the first of all, or those of each strip from `start` on."""
+    mine = [kernel.new_range(size_of(r), r.arg.kind) for r in axes]
+    row = UOp.index_const(0)
+    if strip is not None:
+        step = index_alu(Ops.MUL, strip, UOp.index_const(count))
+        row = index_alu(Ops.ADD, step, UOp.index_const(start))
+    k = kernel.new_range(count, AxisType.UNROLL)
+    at = dict(zip(axes, mine, strict=True))
+    value = substitute(u.src[0], {**at, u.src[1]: index_alu(Ops.ADD, row, k)})
+    total = UOp(Ops.REDUCE, u.dtype, (value, k), u.arg)
+    where = sums.index(place(mine))
+    if strip is None:
+        return where.store(total).end(*mine)
+    return where.store(where.load().alu(u.arg.op, total)).end(strip, *mine)
