@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel, can_sum_rows, size_of
 from aster_ml.codegen.rows import max_nbytes, next_scratch, position
+from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg
+
+FUSED_DTYPES = (dtypes.float32, dtypes.float64)
 
 
 def sum_rows(kernel: Kernel, target: Target) -> None:
@@ -33,13 +36,13 @@ def sum_rows(kernel: Kernel, target: Target) -> None:
     if size * u.dtype.itemsize > max_nbytes(target):
         return
     sums = UOp(Ops.DEFINE_LOCAL, u.dtype, (), ScratchArg(next_scratch(kernel.facts.order), size))
-    n = kernel.rows
+    n, fused = kernel.rows, target.has_op("MULACC")
     first = size_of(axis) % n or n
-    ready = sums.after(fill(kernel, sums, u, axes, first))
+    ready = sums.after(fill(kernel, sums, u, axes, fused, first))
     strips = (size_of(axis) - first) // n
     if strips:
         strip = kernel.new_range(strips, AxisType.LOOP)
-        ready = sums.after(fill(kernel, ready, u, axes, n, strip, first))
+        ready = sums.after(fill(kernel, ready, u, axes, fused, n, strip, first))
     kernel.sink = substitute(kernel.sink, {u: ready.index(place(axes)).load()})
 
 
@@ -62,6 +65,7 @@ def fill(
     sums: UOp,
     u: UOp,
     axes: list[UOp],
+    fused: bool,
     count: int,
     strip: UOp | None = None,
     start: int = 0,
@@ -70,13 +74,28 @@ def fill(
     mine = [kernel.new_range(size_of(r), r.arg.kind) for r in axes]
     row = UOp.index_const(0)
     if strip is not None:
-        step = index_alu(Ops.MUL, strip, UOp.index_const(count))
-        row = index_alu(Ops.ADD, step, UOp.index_const(start))
-    k = kernel.new_range(count, AxisType.UNROLL)
+        row = index_alu(Ops.MUL, strip, UOp.index_const(count))
+        row = index_alu(Ops.ADD, row, UOp.index_const(start))
     at = dict(zip(axes, mine, strict=True))
-    value = substitute(u.src[0], {**at, u.src[1]: index_alu(Ops.ADD, row, k)})
-    total = UOp(Ops.REDUCE, u.dtype, (value, k), u.arg)
+
+    def step(k: UOp) -> UOp:
+        return substitute(u.src[0], {**at, u.src[1]: index_alu(Ops.ADD, row, k)})
+
+    total = folded([step(UOp.index_const(i)) for i in range(count)], u.arg.op, fused)
     where = sums.index(place(mine))
     if strip is None:
         return where.store(total).end(*mine)
-    return where.store(where.load().alu(u.arg.op, total)).end(strip, *mine)
+    return where.store(total.alu(u.arg.op, where.load())).end(strip, *mine)
+
+
+def folded(values: list[UOp], op: Ops, fused: bool) -> UOp:
+    """The values in two chains, in which loads are operands and products part of the addition.
+
+    why: the fewer instructions, the more loads are on their way at a time
+    """
+    chains = values[:2]
+    for i, v in enumerate(values[2:]):
+        before = chains[i % 2]
+        product = fused and op is Ops.ADD and v.op is Ops.MUL and v.dtype in FUSED_DTYPES
+        chains[i % 2] = UOp(Ops.MULACC, v.dtype, (*v.src, before)) if product else before.alu(op, v)
+    return chains[0] if len(chains) == 1 else chains[0].alu(op, chains[1])
