@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.group_opts import choose_group_opts
+from aster_ml.codegen.hints import longest, row_passes
 from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_nest, can_peel, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
@@ -41,8 +42,11 @@ from aster_ml.codegen.prices import (
     peels,
     reduction_number,
     reuse_of,
+    rows_ahead,
     sharing_cost,
     starts_early,
+    stream_from,
+    streamed_nbytes,
     tile_cost,
     times,
     vector_cost,
@@ -94,6 +98,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         choose_strips(plan)
     order_for_panel(plan)
     choose_partials(plan)
+    choose_hints(plan)
     choose_threads(plan)
     choose_nests(plan)
 
@@ -575,6 +580,30 @@ def nest(kernel: Kernel, lane: UOp) -> bool:
         return False
     kernel.apply(Opt(OptOps.NEST, reduction_number(kernel, axis), length))
     return True
+
+
+def choose_hints(plan: Plan) -> None:
+    """Rows that are asked for in time, and stores past the caches where nothing finds them there.
+
+    Of a product the stores are few, and stay as they are.
+    """
+    kernel = plan.kernel
+    outputs = set(kernel.outputs)
+    if any(outputs <= u.ranges for u in kernel.reduces):
+        return
+    for axis in [r for r in kernel.outputs if r in hoist_axes(kernel)][-1:]:
+        passes = row_passes(kernel.facts, axis)
+        steps = rows_ahead(plan, axis, longest(passes).loads) if passes else 0
+        if steps:
+            kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, axis), steps))
+            plan.refresh()
+    stored = [streamed_nbytes(plan, a) for a in plan.accesses if a.is_store]
+    limit = stream_from(plan.target)
+    if min(stored) >= limit:
+        costs = ("stored bytes", float(sum(stored))), ("bytes from which on", float(limit))
+        kernel.notes.append(Note("stores", "past the caches", costs))
+        kernel.apply(Opt(OptOps.STREAM))
+        plan.refresh()
 
 
 def choose_threads(plan: Plan) -> None:

@@ -32,6 +32,8 @@ class OptOps(Enum):
     NEST = "NEST"  # so many steps of a sum at a time, and these sums in a wider dtype
     BLOCK = "BLOCK"  # strips of a reduction run outside of the outputs, which add up in memory
     TILE = "TILE"  # a loop of so many steps inside, which need not divide: the last ones run twice
+    AHEAD = "AHEAD"  # the longest pass over rows asks for those so many steps of the axis further
+    STREAM = "STREAM"  # what the kernel stores goes past the caches
     DOT = (
         "DOT"  # a product of narrow operands goes through panels, so many of a reduction in a word
     )
