@@ -68,6 +68,9 @@ MOST_TWICE = 1.06
 STREAMED_PART = 1.0
 # Bytes of neighbours that a streamed store has to fill at once: what memory moves.
 LINE_NBYTES = 64
+# Bytes that a transpose past the caches reads of a row before it goes on to the next rows: runs that
+# are long enough for memory, and few enough rows for the first cache.
+TRANSPOSED_NBYTES = 256
 # Bytes between what a pass over rows computes with and what it asks for, the shortest row, and how
 # much of the last cache all rows fill.
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
@@ -252,6 +255,11 @@ def starts_early(kernel: Kernel, axis: UOp | None, lanes: int) -> bool:
 def axis_number(kernel: Kernel, axis: UOp) -> int:
     """Position of an axis as Opts name it."""
     return kernel.axes.index(axis)
+
+
+def axis_of(kernel: Kernel, number: int) -> UOp:
+    """The output loop with this id, as it is by now."""
+    return next(r for r in kernel.outputs if r.arg.id == number and not r.arg.kind.is_lane)
 
 
 def reduction_number(kernel: Kernel, axis: UOp) -> int:
