@@ -11,23 +11,27 @@ from collections.abc import Iterator
 
 from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.group_opts import choose_group_opts
-from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_nest, can_peel, size_of
+from aster_ml.codegen.hints import longest, row_passes
+from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_nest, can_overlap, can_peel, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
     ACCUMULATORS,
     DECOMPOSED,
     HORIZONTAL,
+    LINE_NBYTES,
     MAX_BODY,
     MAX_WRITTEN_OUT,
     MOST_TWICE,
     MOST_WIDENED,
     ROWS,
     THREAD_CYCLES,
+    TRANSPOSED_NBYTES,
     UNEVEN,
     Plan,
     arithmetic_cost,
     axis_number,
+    axis_of,
     axis_text,
     between,
     chunk_count,
@@ -44,8 +48,11 @@ from aster_ml.codegen.prices import (
     reduction_number,
     reuse_of,
     runs_by_rows,
+    rows_ahead,
     sharing_cost,
     starts_early,
+    stream_from,
+    streamed_nbytes,
     tile_cost,
     times,
     vector_cost,
@@ -92,6 +99,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
         choose_strips(plan)
     order_for_panel(plan)
     choose_partials(plan)
+    choose_hints(plan)
     choose_threads(plan)
     choose_nests(plan)
 
@@ -420,8 +428,34 @@ def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
                     if size_of(r) % n == 0 and n * size_of(vector[0]) * plan.nodes <= 4 * MAX_BODY:
                         kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n))
                         plan.refresh()
+                        tile_runs(plan, r.arg.id, vector[0])
                         return True
     return False
+
+
+def tile_runs(plan: Plan, axis_id: int, vector: UOp) -> None:
+    """Of a transpose past the caches: longer runs of the rows that are read, one after the other."""
+    kernel = plan.kernel
+    stores = [a for a in plan.accesses if a.is_store]
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    axis = next((r for r in loops if r.arg.id == axis_id), None)
+    if axis is None or len(loops) < 2 or not all(map(kernel.may_reorder, loops)):
+        return
+    if any(
+        streamed_nbytes(plan, a) < stream_from(plan.target)
+        or size_of(vector) * a.buffer.dtype.itemsize < LINE_NBYTES
+        for a in stores
+    ):
+        return
+    gathered = [a for a in plan.accesses if a.stride(vector) not in (0, 1)]
+    run = max(abs(a.stride(axis) or 0) * a.buffer.dtype.itemsize for a in gathered)
+    steps = TRANSPOSED_NBYTES // max(run, 1)
+    if 1 < steps < size_of(axis) and (size_of(axis) % steps == 0 or can_overlap(kernel)):
+        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, axis), steps))
+        inner = kernel.outputs[kernel.outputs.index(axis_of(kernel, axis_id)) + 1]
+        loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+        set_order(kernel, [*[r for r in loops if r is not inner], inner])
+        plan.refresh()
 
 
 def order_for_hoisting(plan: Plan) -> None:
@@ -555,6 +589,30 @@ def nest(kernel: Kernel, lane: UOp) -> bool:
         return False
     kernel.apply(Opt(OptOps.NEST, reduction_number(kernel, axis), length))
     return True
+
+
+def choose_hints(plan: Plan) -> None:
+    """Rows that are asked for in time, and stores past the caches where nothing finds them there.
+
+    Of a product the stores are few, and stay as they are.
+    """
+    kernel = plan.kernel
+    outputs = set(kernel.outputs)
+    if any(outputs <= u.ranges for u in kernel.reduces):
+        return
+    for axis in [r for r in kernel.outputs if r in hoist_axes(kernel)][-1:]:
+        passes = row_passes(kernel.facts, axis)
+        steps = rows_ahead(plan, axis, longest(passes).loads) if passes else 0
+        if steps:
+            kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, axis), steps))
+            plan.refresh()
+    stored = [streamed_nbytes(plan, a) for a in plan.accesses if a.is_store]
+    limit = stream_from(plan.target)
+    if min(stored) >= limit:
+        costs = ("stored bytes", float(sum(stored))), ("bytes from which on", float(limit))
+        kernel.notes.append(Note("stores", "past the caches", costs))
+        kernel.apply(Opt(OptOps.STREAM))
+        plan.refresh()
 
 
 def choose_threads(plan: Plan) -> None:

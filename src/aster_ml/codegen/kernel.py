@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from aster_ml.codegen.facts import Access, Facts
+from aster_ml.codegen.hints import longest, look_ahead, row_passes, stream_stores
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
@@ -146,6 +147,10 @@ class Kernel:
             self.overlap(axis, opt.arg, AxisType.LOOP)
         elif opt.op is OptOps.DOT:
             self.group = opt.arg
+        elif opt.op is OptOps.STREAM:
+            self.sink = stream_stores(self.sink, self.stores)
+        elif opt.op is OptOps.AHEAD:
+            self.look_ahead(axis, opt.arg)
         elif opt.op is OptOps.PEEL:
             self.peel(axis, opt.arg)
         elif opt.op is OptOps.NEST:
@@ -157,6 +162,13 @@ class Kernel:
                 raise KernelOptError(f"{opt}: there are no tensor cores on this device")
             self.split_lanes(axis, opt.arg or size_of(axis), LANE_KIND[opt.op])
         self.applied.append(opt)
+
+    def look_ahead(self, axis: UOp, steps: int) -> None:
+        """The pass over rows that computes most asks for those of later steps of an output axis."""
+        passes = row_passes(self.facts, axis) if axis in self.outputs else []
+        if not passes:
+            raise KernelOptError("ahead: rows that are read twice in a step of an output axis")
+        self.sink = look_ahead(self.sink, longest(passes).loads, axis, steps)
 
     def make_thread(self, axis: UOp, chunks: int = 0) -> None:
         """The axis becomes the outermost and is shared out, or so many chunks of it do.
@@ -332,9 +344,10 @@ class Kernel:
             if u is axis:
                 fresh = new
             elif u.op is Ops.LOAD and axis in u.ranges:
-                fresh = UOp(Ops.LOAD, u.dtype, (src[0], self.both(inside, *src[1:])))
+                fresh = UOp(Ops.LOAD, u.dtype, (src[0], self.both(inside, *src[1:])), u.arg)
             elif u.op is Ops.STORE and axis in u.ranges:
-                fresh = UOp(Ops.STORE, u.dtype, (src[0], src[1], self.both(inside, *src[2:])))
+                src = (src[0], src[1], self.both(inside, *src[2:]))
+                fresh = UOp(Ops.STORE, u.dtype, src, u.arg)
             elif u.op is Ops.REDUCE and axis in u.src[1:]:
                 value = inside.where(src[0], UOp.const(u.dtype, identity(u.arg.op, u.dtype)))
                 fresh = UOp(u.op, u.dtype, (value, *src[1:]), u.arg)

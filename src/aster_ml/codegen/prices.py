@@ -6,6 +6,7 @@ chooses or changes anything: that is `cost` and `group_opts`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,6 +70,16 @@ ACCUMULATORS = 8
 ROWS, MAX_ROW_VALUES = 8, 8
 # SIMD values of an axis in groups that start early, over those that there are.
 MOST_TWICE = 1.06
+# Stored bytes, of those that the last cache holds, from which on stores go past the caches.
+STREAMED_PART = 1.0
+# Bytes of neighbours that a streamed store has to fill at once: what memory moves.
+LINE_NBYTES = 64
+# Bytes that a transpose past the caches reads of a row before it goes on to the next rows: runs that
+# are long enough for memory, and few enough rows for the first cache.
+TRANSPOSED_NBYTES = 256
+# Bytes between what a pass over rows computes with and what it asks for, the shortest row, and how
+# much of the last cache all rows fill.
+AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
 # Nodes of a body from which on it is not repeated: it keeps the processor busy by itself.
 MOST_WIDENED = 24
 # Nodes that an op becomes where the target lacks it.
@@ -279,6 +290,11 @@ def axis_number(kernel: Kernel, axis: UOp) -> int:
     return kernel.axes.index(axis)
 
 
+def axis_of(kernel: Kernel, number: int) -> UOp:
+    """The output loop with this id, as it is by now."""
+    return next(r for r in kernel.outputs if r.arg.id == number and not r.arg.kind.is_lane)
+
+
 def reduction_number(kernel: Kernel, axis: UOp) -> int:
     """Position of an axis among those of reductions."""
     return axis_number(kernel, axis) - kernel.first_reduction
@@ -397,6 +413,48 @@ def packing_cost(
         return None
     each = GATHER if run_of(a, reduce.src[1:], wide) is None else TRANSPOSED
     return Packing(each * iterations(list(a.strides)), strips)
+
+
+def streamed_nbytes(plan: Plan, a: Access) -> int:
+    """Bytes that a store writes in whole lines of memory, past which nothing reads them; or 0.
+
+    Its lanes, or they and the innermost loop, go along neighbours; nothing else is in the way.
+    """
+    outputs = plan.kernel.outputs
+    lanes = [r for r in outputs if r.arg.kind is AxisType.VECTOR]
+    if len(lanes) != 1 or a.stride(lanes[0]) != 1 or a.buffer.op is not Ops.PARAM:
+        return 0
+    if a.node.src[2:] or plan.kernel.strips is not None or plan.kernel.facts.stores_over_reads:
+        return 0
+    run = size_of(lanes[0])
+    for r in sorted((r for r in outputs if r.arg.kind is AxisType.UPCAST), key=size_of):
+        run *= size_of(r) if a.stride(r) == run else 1
+    loops = [r for r in outputs if not r.arg.kind.is_lane]
+    goes_on = bool(loops) and a.stride(loops[-1]) == run
+    itemsize = a.buffer.dtype.itemsize
+    if run * itemsize < LINE_NBYTES and not goes_on:
+        return 0
+    return min(times(a), a.buffer.arg.size) * itemsize
+
+
+def stream_from(target: Target) -> int:
+    """Bytes from which on what is stored would not be found in the last cache."""
+    return int(STREAMED_PART * max(target.cache_bytes))
+
+
+def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:
+    """How many steps of an axis further rows should be asked for; 0 where it does not pay.
+
+    It pays where passes after the first find a row in the cache, and the row is long enough for
+    memory to rest meanwhile.
+    """
+    nbytes = [abs(a.stride(axis) or 0) * a.buffer.dtype.itemsize for a in loads]
+    total = sum(size_of(axis) * n for n in nbytes)
+    caches = plan.target.cache_bytes
+    steps = ceildiv(AHEAD_NBYTES, max(min(nbytes), 1))
+    if min(nbytes) < LEAST_ROW_NBYTES or total <= AHEAD_PART * max(caches):
+        return 0
+    return steps if (steps + 1) * sum(nbytes) <= caches[1] // 2 else 0
 
 
 def cycles_of(plan: Plan) -> float:

@@ -141,7 +141,7 @@ def fill(
         value = substitute(
             value,
             {
-                u: UOp(Ops.LOAD, u.dtype, (u.src[0], kernel.both(inside, *u.src[1:])))
+                u: UOp(Ops.LOAD, u.dtype, (u.src[0], kernel.both(inside, *u.src[1:])), u.arg)
                 for u in toposort(value)
                 if u.op is Ops.LOAD and closed[1] in u.ranges
             },

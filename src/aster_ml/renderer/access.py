@@ -20,6 +20,8 @@ from aster_ml.uop.ops import Ops
 MAX_RUN = 16
 # Inside of blocks of so many bytes every processor with SIMD registers mixes two values at once.
 BLOCK_BYTES = 16
+# SIMD values that wait in registers to be stored past the caches together.
+MAX_WAITING = 4
 
 
 class AccessWriter(Language):
@@ -81,6 +83,8 @@ class AccessWriter(Language):
         if n == 1 or (c.step in (c.unit, -c.unit) and not self.gates_elements(c, gate)):
             backwards = n > 1 and c.step == -c.unit
             low = offset - (n - 1) * c.unit if backwards else offset
+            if c.u.arg is not None:
+                self.ask_for(self.address(c, base, low + c.u.arg.ahead))
             found = self.load(self.address(c, base, low), dtype, n, gate)
             return self.reverse(found, dtype, n) if backwards else found
         if c.step == c.unit == 1:
@@ -121,6 +125,8 @@ class AccessWriter(Language):
             raise InternalError(f"renderer: {c.u!r} stores nothing")
         source, m = value_input
         dtype = source.dtype
+        streams = c.u.arg is not None and c.u.arg.streams and dtype is not dtypes.bool
+        waiting: list[tuple[Address, str]] = []
         for group in self.store_groups(c):
             k = group[0]
             base, offset, gate = self.operands_of_access(c, k)
@@ -135,12 +141,28 @@ class AccessWriter(Language):
                 text = self.wide_text(source, j, value, n)
                 text = self.reverse(text, dtype, n) if c.step == -1 else text
                 low = offset - (n - 1) if c.step == -1 else offset
+                if streams and n > 1 and c.step == 1 and gate is None:
+                    waiting.append((self.address(c, base, low), text))
+                    if len(waiting) == MAX_WAITING:
+                        self.store_past_caches(waiting, dtype, n)
+                        waiting = []
+                    continue
                 self.store(self.address(c, base, low), dtype, n, text, gate)
             elif c.step == 1:
                 text = self.wide_text(source, j, value, n)
                 self.store_masked(self.address(c, base, offset), dtype, n, text, gate)
             else:
                 self.store_elements(c, base, offset, gate, value)
+        if waiting:
+            self.store_past_caches(waiting, dtype, n)
+
+    def ask_for(self, at: Address) -> None:
+        """Has memory bring what is read soon; nothing where the language has no word for it."""
+
+    def store_past_caches(self, stores: list[tuple[Address, str]], dtype: DType, n: int) -> None:
+        """Stores SIMD values that are not read again soon; the language may know better."""
+        for at, value in stores:
+            self.store(at, dtype, n, value, None)
 
     def store_groups(self, c: Cell) -> list[list[int]]:
         """Instances to store together: lanes that lie apart, with instances between them.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.base import Renderer
-from aster_ml.renderer.cell import Value
+from aster_ml.renderer.cell import Address, Value
 from aster_ml.renderer.cstyle import BIT_DTYPES, CStyleWriter
 from aster_ml.renderer.cstyle_rules import bare
 from aster_ml.uop.linear import Linear
@@ -66,6 +66,7 @@ class CWriter(CStyleWriter):
     def prologue(self) -> None:
         """Names the arguments."""
         self.head: list[str] = []
+        self.streams = False
         for slot, p in enumerate(self.linear.params):
             kind = self.type_of(p.dtype, 1)
             const = "" if p.arg.slot in self.linear.written else "const "
@@ -88,6 +89,8 @@ class CWriter(CStyleWriter):
             *self.head,
             *self.scratch,
             *self.lines,
+            # Other stores would be seen before those that went past the caches.
+            *(["#ifdef __SSE2__", "  __builtin_ia32_sfence();", "#endif"] * self.streams),
             "}",
         ]
 
@@ -132,6 +135,27 @@ class CWriter(CStyleWriter):
             return f"{name}[{index}] = {value};"
         place = name if index == "0" else f"{name} + {index}"
         return f"{self.store_helper(dtype, n)}({place}, {value});"
+
+    def ask_for(self, at: Address) -> None:
+        """The compiler's built-in."""
+        self.write(f"__builtin_prefetch({self.names[at.place]} + {self.index(at)});")
+
+    def store_past_caches(self, stores: list[tuple[Address, str]], dtype: DType, n: int) -> None:
+        """A helper, which looks at the address, an instance."""
+        name = f"stream_{self.short(dtype, n)}"
+        if name not in self.helpers:
+            vector = self.type_of(dtype, n)
+            negate = "v = -v; " if dtype is dtypes.bool else ""
+            body = (
+                f"{negate}\n#ifdef __clang__\n  if (((uintptr_t)p & {n * dtype.itemsize - 1}) == 0) "
+                f"{{ __builtin_nontemporal_store(v, ({vector} *)p); return; }}\n#endif\n"
+                f"  __builtin_memcpy(p, &v, sizeof v);"
+            )
+            params = f"{self.type_of(dtype, 1)} *p, {vector} v"
+            self.helper(name, self.function("void", name, params, body))
+        self.streams = True
+        for at, value in stores:
+            self.write(f"{name}({self.names[at.place]} + {self.index(at)}, {bare(value)});")
 
     def load_helper(self, dtype: DType, n: int) -> str:
         """The function that loads a SIMD value."""

@@ -60,6 +60,9 @@ class LLVMWriter(KernelWriter):
         self.pointers: list[dict[tuple[UOp, str], str]] = [{}]
         self.phis: list[LoopText] = []
         self.zero_bytes = self.trash_bytes = 0
+        # Where an address is seen to be a multiple of so many bytes, by loop depth.
+        self.aligned: list[dict[tuple[str, int], str]] = [{}]
+        self.streams = False
         for slot, p in enumerate(self.linear.params):
             self.entry.append(f"  %slot{slot} = getelementptr i8, ptr %args, i64 {8 * slot}")
             self.entry.append(f"  %buf{slot} = load ptr, ptr %slot{slot}, align 8")
@@ -88,7 +91,12 @@ class LLVMWriter(KernelWriter):
             head.append(f"  store {zeros} zeroinitializer, ptr %zeros, align 16")
         if self.trash_bytes:
             head.append(f"  %trash = alloca [{self.trash_bytes} x i8], align 16")
-        tail = ["  ret void", "}", *self.declarations, ""]
+        if self.streams and is_x86(self.target):
+            # Other stores would be seen before those that went past the caches.
+            self.declarations["declare void @llvm.x86.sse.sfence()"] = None
+            self.lines.append("  call void @llvm.x86.sse.sfence()")
+        tail = ["  ret void", "}", *self.declarations]
+        tail += ["!0 = !{i32 1}", ""] if self.streams else [""]
         return "\n".join([*head, *self.entry, *self.lines, *tail])
 
     # names and constants
@@ -157,11 +165,13 @@ class LLVMWriter(KernelWriter):
         self.block = label
         self.phis.append(loop)
         self.pointers.append({})
+        self.aligned.append({})
 
     def close_loop(self, c: Cell) -> None:
         """Counts, jumps back, and fills in what the phis take from the end of the body."""
         loop = self.phis.pop()
         self.pointers.pop()
+        self.aligned.pop()
         kind, latch = loop.kind, self.block
         following = self.emit(f"add nuw nsw {kind} {loop.counter}, 1")
         test = self.emit(f"icmp slt {kind} {following}, {loop.stop}")
@@ -363,6 +373,51 @@ class LLVMWriter(KernelWriter):
         self.lines.append(
             f"  store {memory_type(dtype, n)} {value}, ptr {pointer}, align {dtype.itemsize}"
         )
+
+    def ask_for(self, at: Address) -> None:
+        """A prefetch into the first cache."""
+        self.declarations["declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"] = None
+        pointer = self.pointer(at)
+        self.lines.append(f"  call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+
+    def store_past_caches(self, stores: list[tuple[Address, str]], dtype: DType, n: int) -> None:
+        """Non-temporal stores, which take whole SIMD values of memory, where the addresses are."""
+        kind, nbytes = memory_type(dtype, n), n * dtype.itemsize
+        lines = []
+        checks: dict[str, None] = {}
+        for at, value in stores:
+            value, pointer = self.to_memory(value, dtype, n), self.pointer(at)
+            checks[self.is_aligned(at, pointer, nbytes)] = None
+            lines.append(f"  store {kind} {value}, ptr {pointer}, align ")
+        self.streams = True
+        test, *others = checks
+        for other in others:
+            test = self.emit(f"and i1 {test}, {other}")
+        self.count += 1
+        whole, any_place, after = [f"{x}{self.count}" for x in ("whole", "any", "stored")]
+        self.lines += [
+            f"  br i1 {test}, label %{whole}, label %{any_place}",
+            f"{whole}:",
+            *[f"{line}{nbytes}, !nontemporal !0" for line in lines],
+            f"  br label %{after}",
+            f"{any_place}:",
+            *[f"{line}{dtype.itemsize}" for line in lines],
+            f"  br label %{after}",
+            f"{after}:",
+        ]
+        self.block = after
+
+    def is_aligned(self, at: Address, pointer: str, nbytes: int) -> str:
+        """The bit that says whether an address is a multiple of `nbytes`."""
+        over = at.offset * at.place.dtype.itemsize % nbytes
+        key = (f"{self.names[at.place]} {at.base}", over)
+        for known in self.aligned:
+            if key in known:
+                return known[key]
+        number = self.emit(f"ptrtoint ptr {pointer} to i64")
+        rest = self.emit(f"and i64 {number}, {nbytes - 1}")
+        self.aligned[-1][key] = found = self.emit(f"icmp eq i64 {rest}, 0")
+        return found
 
     def load_masked(self, at: Address, dtype: DType, n: int, gate: Value) -> str:
         """LLVM's masked load, which touches no memory where the gate fails."""

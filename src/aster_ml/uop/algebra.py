@@ -399,12 +399,12 @@ GATE_RULES: list[Rule] = [
     Rule(
         "load-gate-true",
         UPat(Ops.LOAD, None, (X, UPat.const(True))),
-        lambda u, x: UOp(Ops.LOAD, u.dtype, (x,)),
+        lambda u, x: UOp(Ops.LOAD, u.dtype, (x,), u.arg),
     ),
     Rule("load-gate-false", UPat(Ops.LOAD, None, (X, UPat.const(False))), lambda u: like(u, 0)),
     Rule(
         "store-gate-true",
         UPat(Ops.STORE, None, (X, Y, UPat.const(True))),
-        lambda u, x, y: UOp(Ops.STORE, u.dtype, (x, y)),
+        lambda u, x, y: UOp(Ops.STORE, u.dtype, (x, y), u.arg),
     ),
 ]

@@ -358,6 +358,18 @@ class MultiArg(NamedTuple):
     axis: int | None
 
 
+class LoadArg(NamedTuple):
+    """Of LOAD, where it has one: what lies `ahead` elements further is wanted soon, a hint."""
+
+    ahead: int
+
+
+class StoreArg(NamedTuple):
+    """Of STORE, where it has one: what is stored goes past the caches (`streams`), a hint."""
+
+    streams: bool
+
+
 class ScratchArg(NamedTuple):
     """Of DEFINE_LOCAL and DEFINE_REG: `size` in elements.
 

@@ -123,6 +123,10 @@ SAME_RESULT: Row = (
     lambda u: u.dtype is u.src[u.arg.output].dtype,
 )
 ONE_SOURCE: Row = ("it has one source", lambda u: len(u.src) == 1)
+HINT: Row = (
+    "it has no argument, or the hint of its op",
+    lambda u: u.arg is None or type(u.arg) is ARG_TYPES[u.op],
+)
 ARG_TYPE: Row = ("its argument is of the type for its op", lambda u: type(u.arg) is ARG_TYPES[u.op])
 SCALAR: Row = ("it is a scalar", lambda u: u.shape == ())
 
@@ -343,7 +347,7 @@ KERNEL: Table = {
             "it has the dtype of what it reads, or is a word of several of its elements",
             lambda u: u.dtype is u.src[0].dtype or is_word(u),
         ),
-        NO_ARG,
+        HINT,
         ("it reads an INDEX", lambda u: u.src[0].op is Ops.INDEX),
         (
             "its gate, if any, is a bool",
@@ -352,7 +356,7 @@ KERNEL: Table = {
     ),
     Ops.STORE: (
         IS_VOID,
-        NO_ARG,
+        HINT,
         ("it writes to an INDEX", lambda u: u.src[0].op is Ops.INDEX),
         (
             "the value has the dtype of what it writes to",

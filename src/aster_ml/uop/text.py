@@ -26,6 +26,7 @@ from aster_ml.uop.ops import (
     CallArg,
     DeviceArg,
     KernelArg,
+    LoadArg,
     Memory,
     MultiArg,
     Ops,
@@ -36,6 +37,7 @@ from aster_ml.uop.ops import (
     ScatterArg,
     ScratchArg,
     StageArg,
+    StoreArg,
     VarArg,
 )
 from aster_ml.uop.show import render_expr
@@ -54,6 +56,8 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.REDUCE: ReduceArg,
     Ops.SCATTER: ScatterArg,
     Ops.STAGE: StageArg,
+    Ops.LOAD: LoadArg,
+    Ops.STORE: StoreArg,
     Ops.SINK: BodyArg,
     Ops.CALL: CallArg,
 }

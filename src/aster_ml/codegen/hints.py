@@ -1,0 +1,82 @@
+"""Hints about memory: what is wanted soon, and what is not wanted again.
+
+Receives what is known of a kernel's graph; returns the graph with hints on its loads and stores.
+They change nothing that a kernel computes. Whether they pay is said in `prices`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aster_ml.codegen.facts import Access, Facts
+from aster_ml.dtype import dtypes
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, AxisType, LoadArg, Ops, StoreArg
+
+
+class Pass(NamedTuple):
+    """A loop over a row: what it computes, and which loads happen in it."""
+
+    root: UOp
+    loads: tuple[Access, ...]
+
+
+def passes_of(facts: Facts) -> list[Pass]:
+    """What reductions fold, what STAGEs keep and what is stored, each with its own loads."""
+    loads = {a.node: a for a in facts.accesses if not a.is_store and a.buffer.op is Ops.PARAM}
+    roots = [u.src[0] for u in facts.order if u.op in (Ops.REDUCE, Ops.STAGE)]
+    roots += [store.src[1] for store in facts.stores]
+    return [Pass(root, tuple([loads[u] for u in own_nodes(root) if u in loads])) for root in roots]
+
+
+def own_nodes(root: UOp) -> list[UOp]:
+    """The values of a pass, those of passes before it and index arithmetic aside."""
+    inner = frozenset({Ops.REDUCE, Ops.STAGE})
+    nodes = toposort(root, enter=lambda u: u.op not in inner)
+    values = [u for u in nodes if u.op in ELEMENTWISE or u.op is Ops.LOAD]
+    return [u for u in values if u.dtype is not dtypes.index]
+
+
+def walks_rows(a: Access, axis: UOp) -> bool:
+    """Whether an access goes along a row of memory, in SIMD values, at each step of the axis."""
+    # A STAGE gets its SIMD lanes when it is filled.
+    lanes = [r for r in a.strides if r.arg.kind is AxisType.VECTOR] or list(a.strides)
+    return bool(a.stride(axis)) and any(a.strides[r] == 1 for r in lanes)
+
+
+def row_passes(facts: Facts, axis: UOp) -> list[Pass]:
+    """The passes that walk rows which another pass of the same step of the axis walks too."""
+    found = [
+        p._replace(loads=tuple([a for a in p.loads if walks_rows(a, axis)]))
+        for p in passes_of(facts)
+    ]
+    places = [{(a.buffer, a.strides[axis]) for a in p.loads} for p in found]
+    shared = [
+        tuple([
+            a
+            for a in p.loads
+            if any((a.buffer, a.strides[axis]) in x for x in places[:i] + places[i + 1 :])
+        ])
+        for i, p in enumerate(found)
+    ]  # fmt: skip
+    return [p._replace(loads=x) for p, x in zip(found, shared, strict=True) if x]
+
+
+def longest(passes: list[Pass]) -> Pass:
+    """The pass that computes most, the last of several: while it does, memory can bring more."""
+    return max(reversed(passes), key=lambda p: len(own_nodes(p.root)))
+
+
+def look_ahead(sink: UOp, loads: tuple[Access, ...], axis: UOp, steps: int) -> UOp:
+    """The graph in which these loads ask for what they read so many steps of the axis later."""
+    asked = {
+        a.node: UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg((a.stride(axis) or 0) * steps))
+        for a in loads
+    }
+    return substitute(sink, asked)
+
+
+def stream_stores(sink: UOp, stores: list[UOp]) -> UOp:
+    """The graph in which stores go past the caches."""
+    return substitute(sink, {u: UOp(u.op, u.dtype, u.src, StoreArg(True)) for u in stores})
