@@ -194,30 +194,40 @@ class AccessWriter(Language):
                 and abs(c.step) >= size > 1
                 and (c.gate is None or c.gate[0].width == 1)
             ):
-                c.groups = [g for g in self.runs_of(c, size) if len(g) == size]
+                for run in self.neighbours(c):
+                    # What is left at the end of a run begins early.
+                    starts = range(0, len(run), size) if len(run) >= size else ()
+                    ends = [min(start + size, len(run)) for start in starts]
+                    c.groups += [run[end - size : end] for end in ends]
         return c.groups
 
-    @staticmethod
-    def runs_of(c: Cell, longest: int) -> list[list[int]]:
+    def runs_of(self, c: Cell, longest: int) -> list[list[int]]:
         """All instances, in groups of powers of two whose offsets follow one another."""
+        groups: list[list[int]] = []
+        for run in self.neighbours(c):
+            while run:
+                size = 1 << (min(len(run), longest).bit_length() - 1)
+                groups.append(run[:size])
+                run = run[size:]
+        return groups
+
+    @staticmethod
+    def neighbours(c: Cell) -> list[list[int]]:
+        """All instances, in runs as long as they are whose offsets follow one another."""
 
         def operands(k: int) -> tuple[int, ...]:
             return tuple([x[1][k] if x[1] else k for x in (c.base, c.gate) if x is not None])
 
-        order = sorted(range(c.count), key=lambda k: (operands(k), c.offsets[k]))
-        groups: list[list[int]] = []
-        while order:
-            run = 1
-            while (
-                run < min(longest, len(order))
-                and operands(order[run]) == operands(order[0])
-                and c.offsets[order[run]] == c.offsets[order[0]] + run
-            ):
-                run += 1
-            run = 1 << (run.bit_length() - 1)
-            groups.append(order[:run])
-            order = order[run:]
-        return groups
+        found: list[list[int]] = []
+        before: tuple[tuple[int, ...], int] | None = None
+        for k in sorted(range(c.count), key=lambda k: (operands(k), c.offsets[k])):
+            here = (operands(k), c.offsets[k])
+            if before == (here[0], here[1] - 1):
+                found[-1].append(k)
+            else:
+                found.append([k])
+            before = here
+        return found
 
     def load_interleaved(self, c: Cell, group: list[int]) -> None:
         """Loads the runs of neighbours that the lanes of a group have, and transposes them."""
@@ -229,7 +239,8 @@ class AccessWriter(Language):
         # Lane i of a block is in the i-th value, so that mixing blocks gives whole instances.
         columns = [self.join(runs[j::size], dtype, size) for j in range(size)]
         for k, text in zip(group, self.interleave(columns, dtype, n, 1, size), strict=True):
-            c.values[k] = self.keep(c, text)
+            if c.values[k] is None:
+                c.values[k] = self.keep(c, text)
 
     def store_interleaved(self, c: Cell, group: list[int]) -> None:
         """Stores the runs of neighbours that the lanes of a group make, transposed by shuffles."""

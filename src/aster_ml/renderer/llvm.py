@@ -259,6 +259,8 @@ class LLVMWriter(KernelWriter):
 
     def part(self, value: str, dtype: DType, n: int, first: int, count: int) -> str:
         """A shuffle that keeps some elements."""
+        if count == n:
+            return value
         vector = llvm_type(dtype, n)
         mask = ", ".join(f"i32 {i}" for i in range(first, first + count))
         return self.emit(
