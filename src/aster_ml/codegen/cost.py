@@ -127,10 +127,10 @@ def choose_vector(plan: Plan) -> None:
             # A kernel has one panel.
             if packing is not None and not strips:
                 total += packing.instructions
-                total += arithmetic_cost(by, lanes, nest) / reuse_of(a, nest, by)
+                total += arithmetic_cost(by, lanes, nest) / reuse_of(a, nest, by, lanes)
                 strips = packing.strips
             else:
-                total += vector_cost(by, lanes, a, nest, early) / reuse_of(a, nest, by)
+                total += vector_cost(by, lanes, a, nest, early) / reuse_of(a, nest, by, lanes)
                 if u is not None and by is not None and is_uneven(a, by, lanes):
                     total += UNEVEN * arithmetic_cost(by, lanes, nest)
             total += arithmetic_cost(by, lanes, nest, early)
@@ -181,7 +181,7 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     def price(r: UOp | None) -> float:
         nest = nest_of(plan, accesses[0], u)
         return sum(
-            vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r) + arithmetic_cost(r, lanes, nest)
+            vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r, lanes) + arithmetic_cost(r, lanes, nest)
             for a in accesses
         )
 

@@ -182,16 +182,20 @@ def between(access: Access, axis: UOp, axes: list[UOp]) -> UOp | None:
     return fitting[0] if fitting else None
 
 
-def reuse_of(access: Access, nest: list[UOp], axis: UOp | None) -> float:
+def reuse_of(access: Access, nest: list[UOp], axis: UOp | None, lanes: int) -> float:
     """How many results a loaded value may serve in a register tile: other outputs' lanes."""
     if access.is_store:
         return 1.0
     free = [
         r for r in nest if r.arg.kind is AxisType.LOOP and r is not axis and r not in access.strides
     ]
+    # SIMD values side by side share what they have in common too.
+    beside = 1
+    if axis in nest and axis.arg.kind is AxisType.LOOP and axis not in access.strides:
+        beside = max(size_of(axis) // lanes, 1)
     # With lanes along a reduction no operand is broadcast: all take registers of their own.
     sums = axis is not None and axis.arg.kind is AxisType.REDUCE
-    return float(min(iterations(free), TILE_REUSE / 2 if sums else TILE_REUSE))
+    return float(min(iterations(free) * beside, TILE_REUSE / 2 if sums else TILE_REUSE))
 
 
 def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp], early: bool = False) -> float:
