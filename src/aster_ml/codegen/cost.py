@@ -13,6 +13,7 @@ from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.group_opts import choose_group_opts
 from aster_ml.codegen.hints import longest, row_passes
 from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_nest, can_overlap, can_peel, size_of
+from aster_ml.codegen.limits import windows_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
@@ -132,10 +133,10 @@ def choose_vector(plan: Plan) -> None:
             # A kernel has one panel.
             if packing is not None and not strips:
                 total += packing.instructions
-                total += arithmetic_cost(by, lanes, nest) / reuse_of(a, nest, by)
+                total += arithmetic_cost(by, lanes, nest) / reuse_of(a, nest, by, lanes)
                 strips = packing.strips
             else:
-                total += vector_cost(by, lanes, a, nest, early) / reuse_of(a, nest, by)
+                total += vector_cost(by, lanes, a, nest, early) / reuse_of(a, nest, by, lanes)
                 if u is not None and by is not None and is_uneven(a, by, lanes):
                     total += UNEVEN * arithmetic_cost(by, lanes, nest)
             total += arithmetic_cost(by, lanes, nest, early)
@@ -186,7 +187,7 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     def price(r: UOp | None) -> float:
         nest = nest_of(plan, accesses[0], u)
         return sum(
-            vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r) + arithmetic_cost(r, lanes, nest)
+            vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r, lanes) + arithmetic_cost(r, lanes, nest)
             for a in accesses
         )
 
@@ -265,6 +266,8 @@ def choose_tile(plan: Plan) -> None:
         return
     registers = plan.target.vector_registers or 16
     overlap = may_overlap(plan, loads)
+    along = [r for r in outputs if r.arg.id != plan.vector_id]
+    windows = windows_of(along, main[0]) if len(main) == 1 else {}
     candidates = []
     for r in outputs:
         if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
@@ -272,6 +275,8 @@ def choose_tile(plan: Plan) -> None:
             sizes = [d for d in divisors(size) if d <= MAX_TILE_SIDE]
             if overlap:
                 sizes += [n for n in UNEVEN_SIDES if n <= size and size % n]
+            if r in windows and MAX_TILE_SIDE < size < registers:
+                sizes.append(size)
             if len(sizes) > 1:
                 candidates.append((r, sizes))
     if not candidates:
@@ -285,10 +290,11 @@ def choose_tile(plan: Plan) -> None:
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
         for sides in itertools.product(*[c[1] for c in pair]):
             tile = dict(zip([c[0] for c in pair], sides, strict=True))
-            cost = tile_cost(plan, tile, loads, vector, registers)
+            cost = tile_cost(plan, tile, loads, vector, registers, windows)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
                 best_cost, best_tile = cost, tile
-    alone = tile_cost(plan, dict.fromkeys(best_tile, 1), loads, vector, registers)
+    one = dict.fromkeys(best_tile, 1)
+    alone = tile_cost(plan, one, loads, vector, registers, windows)
     if best_cost is not None and alone is not None:
         costs = (tile_text(kernel, best_tile), best_cost), ("1 result", alone)
         kernel.notes.append(Note("register tile, instructions a result", costs[0][0], costs))
@@ -296,6 +302,9 @@ def choose_tile(plan: Plan) -> None:
         if n > 1:
             op = OptOps.OVERLAP if size_of(r) % n else OptOps.UPCAST
             kernel.apply(Opt(op, axis_number(kernel, r), n))
+            if r in windows and size_of(r) == n:
+                step = windows[r].step
+                kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, step), size_of(step)))
     plan.refresh()
     if wanted_panel(kernel, plan.accesses) is None:
         order_loops(plan)

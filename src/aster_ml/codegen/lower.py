@@ -16,6 +16,7 @@ from aster_ml.codegen.folds import fold_together
 from aster_ml.codegen.in_order import lower_in_order
 from aster_ml.codegen.indices import lower_index_dtype, split_lanes
 from aster_ml.codegen.kernel import Kernel, size_of
+from aster_ml.codegen.limits import limit_reductions
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
@@ -136,6 +137,9 @@ def lower(
         # For the same reason.
         pack_panels(kernel, target)
         clock("codegen.pack_panels", kernel.sink)
+        # After panels, which are filled for every step.
+        limit_reductions(kernel)
+        clock("codegen.limit_reductions", kernel.sink)
     if target.language in ("llvm", "c"):
         # Once it is known which part of a row a thread has.
         sum_rows(kernel, target)

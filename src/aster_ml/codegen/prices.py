@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap, can_sum_rows, size_of
+from aster_ml.codegen.limits import Window
 from aster_ml.codegen.panels import (
     can_pack,
     least_uses,
@@ -86,6 +87,8 @@ MOST_WIDENED = 24
 DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110}
 # Steps of a short loop that are written out.
 MAX_WRITTEN_OUT = 8
+# Products that windows over a short axis are written out to, at most.
+MAX_PRODUCTS = 128
 # Most nodes times lane instances in one loop body: keeps compile time and registers in hand.
 MAX_BODY = 512
 
@@ -198,16 +201,20 @@ def between(access: Access, axis: UOp, axes: list[UOp]) -> UOp | None:
     return fitting[0] if fitting else None
 
 
-def reuse_of(access: Access, nest: list[UOp], axis: UOp | None) -> float:
+def reuse_of(access: Access, nest: list[UOp], axis: UOp | None, lanes: int) -> float:
     """How many results a loaded value may serve in a register tile: other outputs' lanes."""
     if access.is_store:
         return 1.0
     free = [
         r for r in nest if r.arg.kind is AxisType.LOOP and r is not axis and r not in access.strides
     ]
+    # SIMD values side by side share what they have in common too.
+    beside = 1
+    if axis in nest and axis.arg.kind is AxisType.LOOP and axis not in access.strides:
+        beside = max(size_of(axis) // lanes, 1)
     # With lanes along a reduction no operand is broadcast: all take registers of their own.
     sums = axis is not None and axis.arg.kind is AxisType.REDUCE
-    return float(min(iterations(free), TILE_REUSE / 2 if sums else TILE_REUSE))
+    return float(min(iterations(free) * beside, TILE_REUSE / 2 if sums else TILE_REUSE))
 
 
 def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp], early: bool = False) -> float:
@@ -315,23 +322,38 @@ def axis_text(kernel: Kernel, axis: UOp | None) -> str:
 
 
 def tile_cost(
-    plan: Plan, tile: dict[UOp, int], loads: list[Access], vector: set[UOp], registers: int
+    plan: Plan,
+    tile: dict[UOp, int],
+    loads: list[Access],
+    vector: set[UOp],
+    registers: int,
+    windows: dict[UOp, Window],
 ) -> float | None:
     """Instructions for each result of a step of the reduction; None if the tile is too large."""
     results = prod(tile.values())
     need = 0.0
     held = 1
+    # Of windows over all of a short axis the steps are written out, and those that meet nothing
+    # are left out; with part of a longer one in the tile no step is left out.
+    over = [windows[r] for r, n in tile.items() if r in windows and n > 1]
+    whole = all(n in (1, size_of(r)) for r, n in tile.items() if r in windows)
+    waste = prod([w.waste for w in windows.values()]) if not whole else 1.0
+    written = prod([size_of(w.step) for w in over]) if whole else 1
+    if results * written > (MAX_PRODUCTS if over else MAX_BODY):
+        return None
     for a in loads:
         mine = {r: n for r, n in tile.items() if r in a.strides}
         count = prod(mine.values())
         lanes = vector & a.strides.keys()
         if lanes:
             # What serves one result alone is an operand from memory.
-            held += 1 if results == count and plan.vector_id >= 0 else count
+            held += 1 if results == count and plan.vector_id >= 0 else count * written
             need += LOADED * count + (ROW if is_streamed(plan, a) else 0)
         else:
             # A value without SIMD lanes is broadcast as part of the arithmetic.
-            need += (EMBEDDED_BROADCAST if registers >= 32 else BROADCAST) * count
+            each = EMBEDDED_BROADCAST if registers >= 32 else BROADCAST
+            # Windows that are written out have most of it in common.
+            need += each * count / (written if over and mine else 1)
         itemsize = a.buffer.dtype.itemsize
         # Gathered lanes come from a panel, side by side.
         if all(a.strides[v] == 1 for v in lanes) and any(
@@ -345,7 +367,7 @@ def tile_cost(
     steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
     cost = (need + results * latency) / results + store_cost(plan, tile, vector) / steps
     # What the last lanes do twice.
-    return float(cost * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()]))
+    return float(cost * waste * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()]))
 
 
 def is_streamed(plan: Plan, a: Access) -> bool:

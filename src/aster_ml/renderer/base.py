@@ -14,7 +14,7 @@ memory, unless neither is written.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from aster_ml.dtype import DType
 from aster_ml.errors import InternalError
@@ -348,9 +348,11 @@ class KernelWriter(AccessWriter):
         self.complete_readers(reg.u)
         op, n, dtype = fold_op(c.u), reg.width, reg.dtype
         m = c.inputs[1][1]
-        for k in range(c.count):
+        for k in order_of_products(c) if source.fused else range(c.count):
             r, j = k % reg.count, k if m is None else m[k]
             if source.fused:
+                if any([self.is_outside(d, j if dm is None else dm[j]) for d, dm in source.inputs]):
+                    continue
                 factors = []
                 for d, dm in source.inputs:
                     i = j if dm is None else dm[j]
@@ -364,6 +366,10 @@ class KernelWriter(AccessWriter):
                     self.accumulate(reg, r, op, self.extract(text, dtype, source.width, i))
             else:
                 self.accumulate(reg, r, op, self.wide_text(source, j, value, n))
+
+    def is_outside(self, d: Cell, i: int) -> bool:
+        """Whether an instance is loaded from where there is nothing, which adds nothing to a sum."""
+        return d.op is Ops.LOAD and d.gate is not None and self.need(d, i).__class__ is not str
 
     def wide_text(self, d: Cell, j: int, value: Value, n: int) -> str:
         """Instance `j` of `d` as text of width `n`."""
@@ -418,3 +424,22 @@ STEPS: dict[Ops, Callable[[KernelWriter, Cell], None]] = {
     Ops.ACCUMULATE: KernelWriter.accumulate_all,
     Ops.STORE: KernelWriter.write_stores,
 }
+
+
+def order_of_products(c: Cell) -> Iterable[int]:
+    """The order in which products are added up: those of what is loaded from one place together.
+
+    why: lanes along a window and along what it moves over load each place many times, and all that
+    is loaded in them would not fit the registers
+    """
+    source, m = c.inputs[1]
+    factors = [d for d, _ in source.inputs]
+    if not any([len(set(d.offsets)) < len(d.offsets) for d in factors]):
+        return range(c.count)
+    places = []
+    for d, dm in source.inputs:
+        of = [k if m is None else m[k] for k in range(c.count)]
+        offsets = d.offsets or [0] * d.count
+        places.append([offsets[j if dm is None else dm[j]] for j in of])
+    most = max(places, key=lambda offsets: len(set(offsets)))
+    return sorted(range(c.count), key=most.__getitem__)

@@ -42,6 +42,9 @@ SMALL_WORK = 32768
 MIN_ROWS = 16
 # Elements that kernels may go over column by column, again and again: what a second cache holds.
 MAX_COLUMNS = 1 << 18
+# How often the terms of a sum may be computed, for each of them, where that sum is summed in turn;
+# and where most of it is beyond the ends of an operand, with which codegen has nothing to do.
+MOST_AGAIN, MOST_PADDED = 1.5, 4
 # Longest row of values side by side that a kernel writes out.
 MAX_STACK = 8
 # More than this many different readings of one value are not written out.

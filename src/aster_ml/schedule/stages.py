@@ -93,6 +93,11 @@ def reach_of_columns(outputs: Sequence[UOp], used: frozenset[UOp]) -> int:
     return volume(ranges[first:]) if first < len(ranges) else 0
 
 
+def meets_in_windows(valid: UOp | None) -> bool:
+    """Whether a condition says of places, by comparisons alone, that they are within bounds."""
+    return valid is not None and not any([x.op in (Ops.IDIV, Ops.MOD) for x in toposort(valid)])
+
+
 def estimate_range(r: UOp) -> int:
     """Size of a range as a number."""
     return int(r.src[0].vmax)
@@ -464,8 +469,10 @@ class StagePlanner:
         if any([r.share > 1 for r in readings]):
             return False
         if len(readings) == 1 and first.summed and u.arg.op is Ops.ADD and not stored.outer:
-            # Terms of another sum: fused when few of them are computed more than once.
-            if 2 * volume(used) <= 3 * numel:
+            # Terms of another sum: fused when few of them are computed more than once, or not at
+            # all, since steps of a sum at which windows meet nothing are left out.
+            most = cost.MOST_PADDED if meets_in_windows(first.valid) else cost.MOST_AGAIN
+            if volume(used) <= most * numel:
                 stored.has_reduce = True
                 return True
         for r in readings:

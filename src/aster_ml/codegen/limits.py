@@ -1,0 +1,199 @@
+"""Reductions that step over nothing but zeros: they begin and end where their terms do.
+
+Receives a kernel whose Opts are applied; returns its graph. Which axes there are is not decided
+here.
+
+rewrite: REDUCE(v, k) with v = 0 unless a <= k < b -> REDUCE(v at k = a + j, j < b - a)
+when: a and b are affine in the loops around the reduction, a step is always left, and another loop
+runs within k
+why: the gradient of a convolution by its input reads a smaller image than it makes, with zeros all
+around; each of its rows needs only the rows of weights that meet the image
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from aster_ml.codegen.kernel import Kernel, size_of
+from aster_ml.dtype import dtypes
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.linear_form import Form, form_of, node_of
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.symbolic import simplify_around
+
+
+def limit_reductions(kernel: Kernel) -> None:
+    """Limits each sum to the steps at which its terms can be other than zero."""
+    closed = [r for u in kernel.reduces for r in u.src[1:]]
+    changes: dict[UOp, UOp] = {}
+    for u in kernel.reduces:
+        loops = [r for r in u.src[1:] if r.arg.kind is AxisType.REDUCE]
+        # What runs within the innermost loop are lanes at most.
+        outer = loops if len(loops) < len(u.src) - 1 else loops[:-1]
+        if u.arg.op is not Ops.ADD or not outer:
+            continue
+        conditions = list(dict.fromkeys(needed(u.src[0])))
+        if any(differs_by_lane(c) for c in conditions):
+            continue
+        new = u
+        for r in outer:
+            if conditions and r.src[0].op is Ops.CONST and closed.count(r) == 1:
+                new = limited(new, r, conditions)
+        if new is not u:
+            changes[u] = new
+    if changes:
+        kernel.sink = substitute(kernel.sink, changes)
+
+
+def needed(value: UOp) -> Iterator[UOp]:
+    """Comparisons of indices without each of which a value is zero."""
+    if value.op is Ops.LOAD:
+        for gate in value.src[1:]:
+            yield from [c for c in conjuncts(gate) if is_comparison(c)]
+    elif value.op is Ops.MUL and value.dtype.kind in ("float", "int", "uint"):
+        for s in value.src:
+            yield from needed(s)
+    elif value.op in (Ops.CAST, Ops.NEG):
+        yield from needed(value.src[0])
+
+
+def conjuncts(gate: UOp) -> Iterator[UOp]:
+    """What has to hold for a gate, each for itself."""
+    if gate.op is Ops.AND:
+        for s in gate.src:
+            yield from conjuncts(s)
+    else:
+        yield gate
+
+
+def is_comparison(condition: UOp) -> bool:
+    """Whether it compares indices."""
+    return condition.op is Ops.CMPLT and condition.src[0].dtype is dtypes.index
+
+
+def differs_by_lane(condition: UOp) -> bool:
+    """Whether a condition holds for some lanes of a step and not for others, as only a run tells.
+
+    why: with tests in it that it cannot do without, a loop is no quicker for having fewer steps
+    """
+    lanes = [r.arg.kind.is_lane for r in condition.ranges]
+    return any(lanes) and not all(lanes)
+
+
+class Bounds:
+    """Where the steps of a loop begin and end: at the largest of `low`, before the least `high`.
+
+    `exact` are the comparisons that then hold at every step.
+    """
+
+    def __init__(self, r: UOp, conditions: list[UOp]) -> None:
+        self.size = size_of(r)
+        self.low: list[Form] = []
+        self.high: list[Form] = []
+        self.exact: list[UOp] = []
+        for c in conditions:
+            if r in c.ranges:
+                self.add(r, c)
+
+    def add(self, r: UOp, condition: UOp) -> None:
+        """Takes in `x < y`, if it is affine with one step of `y - x` a step of the loop."""
+        room = form_of(condition.src[1]).plus(form_of(condition.src[0]), -1)
+        step = room.terms.pop(r, 0)
+        kinds = {t.arg.kind for t in room.terms if t.op is Ops.RANGE}
+        if abs(step) != 1 or any(t.op is not Ops.RANGE for t in room.terms):
+            return
+        if not kinds <= {AxisType.LOOP, AxisType.THREAD}:
+            return
+        if step > 0:
+            self.low.append(Form(room.scaled(-1).terms, 1 - room.const))
+        else:
+            self.high.append(room)
+        self.exact.append(condition)
+
+    def count(self, axis: UOp, place: int) -> int:
+        """How many steps there are at a place of the one axis that they depend on."""
+        low, high = (
+            [f.const + f.terms.get(axis, 0) * place for f in forms]
+            for forms in (self.low, self.high)
+        )
+        return max(min([self.size, *high]) - max([0, *low]), 0)
+
+    def nodes(self) -> tuple[UOp, UOp] | None:
+        """The first step, and how many there are; None where that says nothing, or may be none."""
+        low = [f for f in self.low if f.bounds()[1] > 0]
+        high = [f for f in self.high if f.bounds()[0] < self.size]
+        whole = Form({}, self.size)
+        room = [h.plus(f, -1) for h in [whole, *high] for f in [Form({}, 0), *low]]
+        if not (low or high) or any(f.bounds()[0] < 1 for f in room):
+            return None
+        first = largest(low)
+        over = largest([whole.plus(f, -1) for f in high])
+        size = UOp.index_const(self.size)
+        steps = index_alu(Ops.SUB, index_alu(Ops.SUB, size, over), first)
+        # At least one, so that the loop needs no test before its first step.
+        return first, index_alu(Ops.MAX, steps, UOp.index_const(1))
+
+
+def largest(forms: list[Form]) -> UOp:
+    """The largest of the forms and 0."""
+    result = UOp.index_const(0)
+    for f in forms:
+        result = index_alu(Ops.MAX, node_of(f), result)
+    return result
+
+
+class Window(NamedTuple):
+    """An axis of results with the steps of a sum that move over it, past both ends of an operand.
+
+    `waste` is how many steps there are for each one that meets the operand.
+    """
+
+    step: UOp
+    waste: float
+
+
+def windows_of(axes: list[UOp], reduce: UOp) -> dict[UOp, Window]:
+    """The axes along which a sum moves over an operand that is shorter than they are."""
+    result: dict[UOp, Window] = {}
+    if reduce.arg.op is not Ops.ADD:
+        return result
+    conditions = [c for c in dict.fromkeys(needed(reduce.src[0])) if len(c.ranges) == 2]
+    for axis in axes:
+        for step in reduce.src[1:]:
+            mine = [c for c in conditions if c.ranges == {axis, step}]
+            if not mine or step.src[0].op is not Ops.CONST or axis.src[0].op is not Ops.CONST:
+                continue
+            bounds = Bounds(step, mine)
+            used = sum([bounds.count(axis, i) for i in range(size_of(axis))])
+            if len(bounds.exact) == len(mine) and used:
+                result[axis] = Window(step, size_of(axis) * size_of(step) / used)
+    return result
+
+
+def limited(u: UOp, r: UOp, conditions: list[UOp]) -> UOp:
+    """The reduction with one of its loops limited, if that can be."""
+    bounds = Bounds(r, conditions)
+    found = bounds.nodes()
+    if found is None:
+        return u
+    first, steps = found
+    # Of the same id, by which sums of indices are ordered, so that what is outside comes first.
+    loop = UOp(Ops.RANGE, r.dtype, (simplify_around(steps),), r.arg)
+    value = without_conditions(u.src[0], frozenset(bounds.exact))
+    value = substitute(value, {r: index_alu(Ops.ADD, first, loop)})
+    return UOp(Ops.REDUCE, u.dtype, (value, *[loop if x is r else x for x in u.src[1:]]), u.arg)
+
+
+def without_conditions(value: UOp, exact: frozenset[UOp]) -> UOp:
+    """A value whose loads no longer ask what holds anyway."""
+    changes: dict[UOp, UOp] = {}
+    for x in toposort(value):
+        if x.op is Ops.LOAD and x.src[1:]:
+            kept = [c for c in conjuncts(x.src[1]) if c not in exact]
+            if len(kept) < len(list(conjuncts(x.src[1]))):
+                gates = [functools.reduce(lambda a, b: a.alu(Ops.AND, b), kept)] if kept else []
+                changes[x] = UOp(Ops.LOAD, x.dtype, (x.src[0], *gates), x.arg)
+    return substitute(value, changes) if changes else value
