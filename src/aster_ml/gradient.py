@@ -11,7 +11,7 @@ is built, so that the gradient of `exp` is `g * exp(x)`, and that of a mean is a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, TypeAlias
 
 from aster_ml.dtype import dtypes, sum_acc_dtype
@@ -453,16 +453,23 @@ def compute_gradient(root: UOp, root_grad: UOp, targets: set[UOp]) -> dict[UOp, 
     homes = {u: root.device if u.device is None else u.device for u in grads}
     placed: dict[UOp, UOp] = {}
     for device in set(homes.values()):
-        placed.update(place({u: g for u, g in grads.items() if homes[u] == device}, device))
+        here = {u: g for u, g in grads.items() if homes[u] == device}
+        placed.update(place(here, device, known))
     return placed
 
 
-def place(grads: dict[UOp, UOp], device: Any) -> dict[UOp, UOp]:
+def place(grads: dict[UOp, UOp], device: Any, known: Container[UOp]) -> dict[UOp, UOp]:
     """The gradients, with a device for what is made of numbers alone and may have to be stored.
 
-    The gradient of a roll, of a padding, of a sum of sums does not depend on any value.
+    The gradient of a roll, of a padding, of a sum of sums does not depend on any value. What is
+    `known`, the graph that the gradients are of, stays the same nodes: a copy of a write in it
+    would write once more, and a copy of a value would be computed once more.
     """
-    order = toposort(*grads.values())
+
+    def enter(u: UOp) -> bool:
+        return u not in known or u.device is None
+
+    order = toposort(*grads.values(), enter=enter)
     alone = [u for u in order if u.op is Ops.REDUCE and u.device is None]
     alone += [g for g in grads.values() if g.device is None]
     if not alone or device is None:
@@ -473,4 +480,4 @@ def place(grads: dict[UOp, UOp], device: Any) -> dict[UOp, UOp]:
         for u in toposort(*alone)
         if u.op is Ops.CONST and not u.src and u.dtype.kind == "float"
     }
-    return dict(zip(grads, substitute_all(grads.values(), placed), strict=True))
+    return dict(zip(grads, substitute_all(grads.values(), placed, enter), strict=True))

@@ -55,6 +55,7 @@ from aster_ml.mixin.order import OrderMixin
 from aster_ml.mixin.random import STREAMS, RandomMixin
 from aster_ml.mixin.scan import ScanMixin
 from aster_ml.mixin.select import SelectMixin
+from aster_ml.mixin.sizes import same_size
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -261,7 +262,7 @@ class Tensor(
 
         Raises: ShapeError when there are more or fewer.
         """
-        if self.numel() != 1:
+        if not same_size(self.numel(), 1):
             error = ShapeError if all_int(self.shape) else SymbolicSizeError
             raise error(
                 f"item: {show_shape(self.shape)} has {show_shape((self.numel(),))[1:-1]} elements; "
@@ -333,7 +334,7 @@ class Tensor(
         """The gradient for each target, which has one or several names in the graph."""
         if gradient is not None:
             check_tensor(gradient, "gradient")
-        if gradient is None and self.numel() != 1:
+        if gradient is None and not same_size(self.numel(), 1):
             raise UnreducedError(
                 f"gradient: of {show_shape(self.shape)}, which has "
                 f"{self.numel()} elements; reduce it to one, with .sum() or "

@@ -12,7 +12,7 @@ from aster_ml.renderer.cstyle_rules import CSTYLE_RULES
 from aster_ml.renderer.llvm_rules import LLVM_RULES
 from aster_ml.runtime.python import TARGET as PYTHON
 from aster_ml.target import PLAIN_DTYPES, PLAIN_OPS
-from aster_ml.uop import spec
+from aster_ml.uop import spec_linear, spec_tables
 from aster_ml.uop.evaluate import IDENTITY, MEANING
 from aster_ml.uop.infer import SHAPE_RULES
 from aster_ml.uop.ops import (
@@ -59,7 +59,12 @@ def names(ops: set[Ops]) -> list[str]:
             NO_SHAPE,
             set(Ops) - set(ELEMENTWISE) - set(MOVEMENT),  # whose families have one rule each
         ),
-        ("uop.spec", {*spec.TENSOR, *spec.KERNEL, *spec.LINEAR}, set(), set(Ops)),
+        (
+            "uop.spec_tables",
+            {*spec_tables.TENSOR, *spec_tables.KERNEL, *spec_linear.LINEAR},
+            set(),
+            set(Ops),
+        ),
         ("renderer.llvm_rules.LLVM_RULES", set(LLVM_RULES), NO_RULE, set(ELEMENTWISE)),
         (
             "renderer.cstyle_rules.CSTYLE_RULES",

@@ -190,6 +190,24 @@ def test_truth_is_refused_where_it_is_open() -> None:
         list(R0)
 
 
+def test_unequal_is_a_value_and_equal_is_sameness() -> None:
+    n, m = UOp.variable("n", 1, 10), UOp.variable("m", 1, 10)
+    assert (n != m) is n.ne(m)
+    assert (n != 3) is (3 != n) is n.ne(3)
+    assert (n == n) is True
+    assert (n == m) is False
+    assert (n == 3) is False
+    assert not n != n
+    assert bool(n != 11) is True
+    assert bool(UOp.const(dtypes.int32, 3) != UOp.const(dtypes.int32, 3)) is False
+    for other in (None, "n", (), (n,)):
+        assert (n != other) is True
+    assert (n, 2) != (m, 2)
+    assert not (n, 2) != (n, 2)
+    with pytest.raises(ArgumentError, match="may be true or false"):
+        bool(n != 3)
+
+
 def test_sizes() -> None:
     assert smax(3, 5) == 5
     assert smin(3, 5) == 3

@@ -7,7 +7,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from aster_ml import Tensor
+from aster_ml import Tensor, TinyJit
+from aster_ml.engine.counters import TOTALS
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.mixin import digest
 
@@ -48,6 +49,27 @@ def test_a_message_in_each_row() -> None:
     assert got.shape == (2, 3, 32)
     for i, j in np.ndindex(2, 3):
         assert got[i, j].tobytes() == wanted("sha3_256", rows[i, j].tobytes())
+
+
+def test_long_messages_in_rows_on_two_devices_and_jitted() -> None:
+    rows = [np.frombuffer(message(400 + i), dtype=np.uint8)[:400] for i in range(4)]
+    digests = [wanted("sha3_256", row.tobytes()) for row in rows]
+    data = Tensor(np.stack(rows))
+    assert [bytes(d) for d in data.keccak().tolist()] == digests
+    assert [bytes(d) for d in data.shard(("CPU", "CPU:1"), 0).keccak().tolist()] == digests
+    jitted = TinyJit(lambda x: x.keccak().realize())
+    for row, wants in zip(rows, digests, strict=True):
+        assert bytes(jitted(Tensor(row.copy()).realize()).data()) == wants
+
+
+def test_blocks_are_not_planned_one_by_one() -> None:
+    counts = []
+    for blocks in (10, 40):
+        data = Tensor(message(blocks * RATE))
+        before = TOTALS.schedule_hits + TOTALS.schedule_misses
+        assert bytes(data.keccak().data()) == wanted("sha3_256", message(blocks * RATE))
+        counts.append(TOTALS.schedule_hits + TOTALS.schedule_misses - before)
+    assert counts[0] == counts[1] < 10
 
 
 def test_other_dtypes_by_their_bytes() -> None:

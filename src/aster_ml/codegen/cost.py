@@ -12,7 +12,16 @@ from collections.abc import Iterator
 from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.group_opts import choose_group_opts
 from aster_ml.codegen.hints import longest, row_passes
-from aster_ml.codegen.kernel import Access, Kernel, Note, can_block, can_nest, can_overlap, can_peel, size_of
+from aster_ml.codegen.kernel import (
+    Access,
+    Kernel,
+    Note,
+    can_block,
+    can_nest,
+    can_overlap,
+    can_peel,
+    size_of,
+)
 from aster_ml.codegen.limits import windows_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
@@ -48,8 +57,8 @@ from aster_ml.codegen.prices import (
     peels,
     reduction_number,
     reuse_of,
-    runs_by_rows,
     rows_ahead,
+    runs_by_rows,
     sharing_cost,
     starts_early,
     stream_from,
@@ -187,7 +196,8 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     def price(r: UOp | None) -> float:
         nest = nest_of(plan, accesses[0], u)
         return sum(
-            vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r, lanes) + arithmetic_cost(r, lanes, nest)
+            vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r, lanes)
+            + arithmetic_cost(r, lanes, nest)
             for a in accesses
         )
 
@@ -443,7 +453,7 @@ def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
 
 
 def tile_runs(plan: Plan, axis_id: int, vector: UOp) -> None:
-    """Of a transpose past the caches: longer runs of the rows that are read, one after the other."""
+    """Of a transpose past the caches: longer runs of the rows that are read, one by one."""
     kernel = plan.kernel
     stores = [a for a in plan.accesses if a.is_store]
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]

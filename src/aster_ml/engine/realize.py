@@ -302,13 +302,15 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     return request, captured, schedule
 
 
-def realize_uops(nodes: list[UOp]) -> list[UOp]:
+def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
     """Computes the nodes; returns for each the memory that has its value.
 
-    Constants and views of memory come back as they are: there is nothing to compute.
+    Constants and views of memory come back as they are: there is nothing to compute. What is done
+    several `times` are writes, each of which reads what the last has left; nobody else may be
+    waiting to read that memory.
     """
     if MULTI_SEEN and any([u.has_multi for u in nodes]):
-        found = compute_parts(nodes, realize_uops)
+        found = compute_parts(nodes, lambda parts: realize_uops(parts, times))
         if storage.DUE.data:
             run_due([b for u in found for b in storage.buffers_below(u)])
         return found
@@ -321,6 +323,9 @@ def realize_uops(nodes: list[UOp]) -> list[UOp]:
             run_due(captured.buffers, schedule.overwritten)
         memories = [storage.buffer_of(b) for b in captured.buffers]
         run_schedule(schedule, memories, captured.values, captured.buffers)
+        while times > 1:
+            run_schedule(schedule, memories, captured.values, captured.buffers)
+            times -= 1
         note_effects(request, captured, memories)
         for u, memory in request.results:
             storage.set_stand_in(u, memory, memories)

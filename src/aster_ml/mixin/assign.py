@@ -40,6 +40,7 @@ from aster_ml.mixin.index import (
 )
 from aster_ml.mixin.masks import mask_in, written_by_mask
 from aster_ml.mixin.movement import broadcast_shapes
+from aster_ml.mixin.sizes import same_size
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
@@ -109,7 +110,7 @@ def file_range(uop: UOp) -> tuple[UOp, int] | None:
         if uop.op is Ops.SHRINK:
             step, whole = uop.dtype.itemsize, True
             for (low, high), size in reversed(list(zip(uop.marg, source.shape, strict=True))):
-                if not whole and high - low != 1:
+                if not whole and not same_size(high - low, 1):
                     return None
                 whole = whole and high - low == size
                 start += low * step

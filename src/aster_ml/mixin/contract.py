@@ -17,6 +17,7 @@ from aster_ml.helpers import make_tuple
 from aster_ml.mixin.handle import broadcast_all, cast_node, check_tensor
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
+from aster_ml.mixin.sizes import same_size
 from aster_ml.mixin.winograd import winograd, winograd_way
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -171,7 +172,7 @@ class ContractMixin(PoolMixin):
             )
         batch, c_in = x.shape[:2]
         c_out, c_group = weight.shape[:2]
-        if c_group * groups != c_in or c_out % groups:
+        if not same_size(c_group * groups, c_in) or c_out % groups:
             raise ShapeError(
                 f"conv: {groups} groups of {c_group} channels against {c_in} in the "
                 f"input and {c_out} in the result, in {show_shape(x.shape)} and "
@@ -226,7 +227,7 @@ class ContractMixin(PoolMixin):
                 f"{show_shape(weight.shape)}; [n, c, *sizes] and "
                 "[c, out / groups, *kernel] are wanted, with equally many axes"
             )
-        if weight.shape[0] != x.shape[1] or x.shape[1] % groups:
+        if not same_size(weight.shape[0], x.shape[1]) or x.shape[1] % groups:
             raise ShapeError(
                 f"conv_transpose: {x.shape[1]} channels in {show_shape(x.shape)} "
                 f"against {weight.shape[0]} in {show_shape(weight.shape)}, in "
@@ -348,7 +349,7 @@ def take_diagonals(x: C, labels: Labels, formula: str) -> tuple[C, Labels]:
         while labels.count(label) > 1:
             i = labels.index(label)
             j = labels.index(label, i + 1)
-            if x.shape[i] != x.shape[j]:
+            if not same_size(x.shape[i], x.shape[j]):
                 raise ShapeError(
                     f"einsum: {label} has sizes {x.shape[i]} and {x.shape[j]} in "
                     f"{formula!r} on {show_shape(x.shape)}"

@@ -17,6 +17,7 @@ from aster_ml.engine.multi import parts
 from aster_ml.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from aster_ml.helpers import prod
 from aster_ml.mixin.handle import Flag, Handle, either_flag
+from aster_ml.mixin.sizes import same_size
 from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.infer import show_shape
@@ -34,7 +35,7 @@ def argument(param: UOp, tensors: tuple[Any, ...]) -> UOp:
         raise DTypeError(
             f"call: parameter {slot} is {param.dtype.name}, the tensor {given.dtype.name}; cast it"
         )
-    if prod(given.shape) != size:
+    if not same_size(prod(given.shape), size):
         raise ShapeError(
             f"call: parameter {slot} has {size} elements, the tensor {show_shape(given.shape)}; "
             "equally many are wanted"

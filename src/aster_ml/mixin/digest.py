@@ -3,7 +3,8 @@
 Receives tensors whose last axis is a message of bytes; returns tensors of bytes.
 
 A state is 25 words, word `x + 5 * y` at column x and row y. Every round is stored, so that all
-rounds are the same few kernels. Messages of more than one block are computed at once.
+rounds are the same few kernels. Messages of more than one block are computed at once, by one
+schedule that runs as often as there are blocks.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from aster_ml.dtype import dtypes
+from aster_ml.engine.realize import realize_uops
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.mixin.join import JoinMixin
@@ -123,14 +125,8 @@ class DigestMixin(JoinMixin, MathMixin):
         before, behind, second = [
             make(np.arange(step, step + 5, dtype=np.int32) % 5, self.device) for step in (4, 1, 2)
         ]
-        words = [blocks[:, i].contiguous() for i in range(count)]
-        if count > 1:
-            words[0].realize(*words[1:])
-        state = words[0]
-        for number, block in enumerate(words):
-            if number:
-                # A block at a time: all of them are one schedule, which is planned once.
-                state = (state.realize() ^ block).contiguous()
+
+        def permuted(state: Any) -> Any:
             for change in changes:
                 square = state.reshape((-1, 5, 5))
                 parity = square[:, 0]
@@ -142,7 +138,20 @@ class DigestMixin(JoinMixin, MathMixin):
                 square = ((state << left) | (state >> right)).reshape((-1, 5, 5))
                 square = square ^ (~square[:, :, behind] & square[:, :, second])
                 state = (square.reshape((-1, WORDS)) ^ change).contiguous()
-        return state
+            return state
+
+        first = permuted(blocks[:, 0].contiguous())
+        if count == 1:
+            return first
+        # The other blocks one after the other: the same schedule, which finds its block in memory.
+        state = make.empty(*first.shape, dtype=first.dtype, device=self.device).assign(first)
+        number = make.empty(1, dtype=dtypes.int32, device=self.device).assign(1)
+        state.realize(number, blocks)
+        block = blocks[:, number].reshape((-1, WORDS))
+        state.assign(permuted((state ^ block).contiguous()))
+        number.assign(number + 1)
+        realize_uops([state.uop, number.uop], count - 1)
+        return state.realize()
 
     def hash(self) -> Self:
         """16 bytes that depend on every byte of self, whatever its shape.

@@ -96,7 +96,7 @@ def group_sizes(
             "both be found; give one of them"
         )
     rest = size // known if free else known
-    if rest * (known if free else 1) != size:
+    if not rest * (known if free else 1) == size:
         raise ShapeError(
             f"rearrange: axis {axis} has size {show_shape((size,))[1:-1]}, which is "
             f"not made up of ({' '.join(group)}) in {formula!r} with these sizes"

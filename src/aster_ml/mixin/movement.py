@@ -41,7 +41,7 @@ def broadcast_shapes(what: str, *shapes: Sizes) -> Sizes:
                 other = shape[axis]
                 if other is size or other == size or other == 1:
                     continue
-                if size != 1 and not same_size(size, other):
+                if not (size == 1 or same_size(size, other)):
                     shown = " and ".join(show_shape(s) for s in shapes)
                     raise ShapeError(
                         f"{what}: shapes {shown} do not broadcast: on axis {axis} sizes are "
@@ -208,7 +208,7 @@ class MovementMixin:
                 want[i] = have
                 continue
             want[i] = check_size("expand", size)
-            if have != 1 and not same_size(have, want[i]):
+            if not (have == 1 or same_size(have, want[i])):
                 raise ShapeError(
                     f"expand: axis {i} of {show_shape(full)} has size {show_size(have)}, which "
                     f"does not repeat to {show_size(want[i])} in {show_shape(tuple(want))}"
@@ -225,7 +225,7 @@ class MovementMixin:
             # A symbolic size that is written in another way takes the way that `shape` has it.
             full = tuple(
                 [
-                    want if have != 1 and same_size(have, want) else have
+                    have if have == 1 or not same_size(have, want) else want
                     for have, want in zip(full, shape, strict=True)
                 ]
             )
@@ -252,7 +252,7 @@ class MovementMixin:
         Shapes: self [n, m], axis=(0, 1) -> [n, m].
         """
         axes = self.resolve_axes(argfix(axis, *args), "flip")
-        axes = tuple(sorted([a for a in axes if self.shape[a] != 1]))
+        axes = tuple(sorted([a for a in axes if not self.shape[a] == 1]))
         return self.mop(Ops.FLIP, axes) if axes else self
 
     def shrink(self, arg: Sequence[Any]) -> Self:
@@ -334,9 +334,9 @@ class MovementMixin:
         """
         shape = self.shape
         if dim is None:
-            return self.reshape(tuple([s for s in shape if s != 1]))
+            return self.reshape(tuple([s for s in shape if not s == 1]))
         axis = self.resolve_axis(dim, "squeeze")
-        if not shape or shape[axis] != 1:
+        if not shape or not shape[axis] == 1:
             return self
         return self.reshape(shape[:axis] + shape[axis + 1 :])
 

@@ -15,6 +15,7 @@ from aster_ml.dtype import dtypes, least_upper_float
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError
 from aster_ml.helpers import all_int, ceildiv, make_tuple, prod
 from aster_ml.mixin.handle import Handle, check_tensor
+from aster_ml.mixin.sizes import same_size
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import smax
 
@@ -186,7 +187,7 @@ class PoolMixin(Base):
         whole = mode == "linear" and not dtypes.is_float(self.dtype)
         x = self.cast(dtypes.float32) if whole else self
         for axis, new in enumerate(size, len(self.shape) - len(size)):
-            if x.shape[axis] != new:
+            if not same_size(x.shape[axis], new):
                 x = x.resize_axis(axis, new, mode, align_corners)
         return x.round().cast(self.dtype) if whole else x
 

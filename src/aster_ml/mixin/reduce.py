@@ -60,7 +60,7 @@ class ReduceMixin:
         """`axis` folded with `op`; without `keepdim` the axes go."""
         axes = self.resolve_axes(axis, what)
         shape = self.shape
-        real = tuple([a for a in axes if shape[a] != 1])
+        real = tuple([a for a in axes if not shape[a] == 1])
         kept = tuple([1 if i in axes else s for i, s in enumerate(shape)])
         if any(isinstance(s, int) and s == 0 for s in shape):
             value = self.full_of(kept, identity_of(op, self.dtype))

@@ -85,7 +85,7 @@ def is_inside(boxes: tuple[Box, ...], idxs: Indices, shape: tuple[Any, ...]) -> 
             if not (isinstance(start, int) and start == 0):
                 above = index_alu(Ops.CMPLT, to_uop(size_sum(start, -1)), i)
                 valid = both(valid, above)
-            if stop is not size and stop != size:
+            if stop is not size and not stop == size:
                 valid = both(valid, index_alu(Ops.CMPLT, i, to_uop(stop)))
         valid = TRUE if valid is None else valid
         found = valid if found is None else found.alu(Ops.OR, valid)

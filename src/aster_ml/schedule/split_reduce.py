@@ -52,7 +52,7 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
         return u
     kept = prod([s for i, s in enumerate(shape) if i not in u.arg.axes])
     # What only repeats is multiplied, not added up.
-    long = [a for a in u.arg.axes if x.op is not Ops.EXPAND or x.src[0].shape[a] != 1]
+    long = [a for a in u.arg.axes if x.op is not Ops.EXPAND or not x.src[0].shape[a] == 1]
     length = prod([shape[a] for a in long])
     if not long or kept > MAX_RESULTS or kept * length == 0 or not isinstance(u.device, str):
         return u

@@ -302,7 +302,7 @@ def infer_bounds(u: UOp) -> tuple[Any, Any]:
 
 def check_reshape(old: Shape, new: Shape) -> None:
     """Raises ShapeError unless both shapes hold the same number of elements."""
-    if prod(old) != prod(new):
+    if not prod(old) == prod(new):
         raise ShapeError(
             f"reshape: {show_shape(old)} has {prod(old)} elements, "
             f"{show_shape(new)} has {prod(new)}"

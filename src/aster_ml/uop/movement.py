@@ -155,7 +155,7 @@ def is_whole_memory(u: UOp) -> bool:
         below = u.src[0].shape
         if len(u.src) == 1 or not all(isinstance(s, int) for s in below):
             return False
-        if max_shape(u.shape) != below or any(to_sint(start) != 0 for start, _ in u.marg):
+        if max_shape(u.shape) != below or not all(to_sint(start) == 0 for start, _ in u.marg):
             return False
         u = u.src[0]
     return is_row_major_view(u)

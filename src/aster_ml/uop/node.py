@@ -209,6 +209,10 @@ class UOp(
         arg = "" if self.arg is None else f" {self.arg!r}"
         return f"<{self.op.name}{dtype}{arg} of {len(self.src)}>"
 
+    def __ne__(self, x: object) -> Any:
+        # Equality is sameness, for all that is kept by node; what is unequal is a value to compute.
+        return self.ne(x) if isinstance(x, (UOp, int, float)) else NotImplemented
+
     def __bool__(self) -> bool:
         low, high = self.bounds
         if low == high:
@@ -639,6 +643,8 @@ def index_alu(op: Ops, x: UOp, y: UOp) -> UOp:
     elif op in COMMUTATIVE and op is not Ops.CMPNE and x.digest > y.digest:
         x, y = y, x
     if op is Ops.CMPLT or op is Ops.CMPNE or op is Ops.CMPEQ:
+        if x is y:
+            return UOp(Ops.CONST, dtypes.bool, (), op is Ops.CMPEQ)
         found = UOp(op, dtypes.bool, (x, y))
         low, high = found.bounds
         return UOp(Ops.CONST, dtypes.bool, (), bool(low)) if low == high else found
