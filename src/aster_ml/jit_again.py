@@ -66,6 +66,8 @@ class Again:
         graph = self.replay.single
         if graph is None or not self.recording.is_pure or len(inputs.bases) != len(inputs.tensors):
             return False
+        if not self.recording.watch.holds():
+            return False
         self.known: list[tuple[Any, ...]] = []
         self.forms: list[Any] = []
         self.bases: list[weakref.ref[UOp]] = []
@@ -127,7 +129,7 @@ class Again:
             t = state.ref()
             if t is not None and t.uop is not state.uop:
                 return DIFFERENT
-        if recording.watch.conditions and recording.watch.broken() is not None:
+        if recording.watch.conditions and not recording.watch.holds():
             return DIFFERENT
         totals = TOTALS
         totals.kernel_count += replay.kernels

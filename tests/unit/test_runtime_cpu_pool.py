@@ -7,15 +7,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from aster_ml.config import Context
 from aster_ml.runtime import llvm_jit
+from aster_ml.runtime.cpu_places import AWAY_FROM
 from aster_ml.runtime.cpu_pool import MAX_THREADS, POOL, ThreadPool, Words, processor_count
 from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph
-from aster_ml.runtime.cpu_worker import worker_ir
+from aster_ml.runtime.cpu_worker import LINE, worker_ir
 from aster_ml.runtime.llvm_jit import compile_ir, load_object
 from tests.unit.runtime_kernels import kernel, python_environment, run_python
 
@@ -307,3 +309,26 @@ def test_the_worker_compiles_for_other_processors(triple: str, pause: str) -> No
     assert pause == "" or [pause] in lines
     assert "__atomic" not in assembly
     assert "aster_run_list" in assembly
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinity")
+def test_a_worker_that_is_woken_may_run_anywhere_again() -> None:
+    """It is kept off the caller's processor only until it is awake."""
+    graph, counts = counting_graph(2)
+    allowed = os.sched_getaffinity(0)
+    pool = ThreadPool()
+    try:
+        pool.run(graph.list_address, 2)
+        identity = pool.threads[0].native_id
+        assert identity is not None
+        pool.state.view[AWAY_FROM + LINE] = 0
+        os.sched_setaffinity(identity, allowed - {min(allowed)} or allowed)
+        pool.state.view[AWAY_FROM + LINE] = min(allowed) + 1
+        deadline = time.monotonic() + 10
+        while os.sched_getaffinity(identity) != allowed and time.monotonic() < deadline:
+            pool.native.pause(2 * pool.spin_limit)  # type: ignore[union-attr]
+            pool.run(graph.list_address, 2)
+        assert os.sched_getaffinity(identity) == allowed
+        assert set(counts) != {0}
+    finally:
+        pool.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import operator
 import sys
 import types
 import weakref
@@ -155,11 +156,14 @@ def array_digest(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
 class Condition:
     """A place that has to hold what it held: `read` looks, `where` is how an error calls it."""
 
-    __slots__ = ("read", "signature", "where")
+    __slots__ = ("cell", "read", "signature", "where")
 
     def __init__(self, where: str, read: Callable[[], Any]) -> None:
         self.where = where
         self.read = read
+        # The closure's variable that the place is, if it is one.
+        found = read.args[0] if isinstance(read, functools.partial) else None
+        self.cell: types.CellType | None = found if isinstance(found, types.CellType) else None
         self.signature = Signature(read())
 
     def holds(self) -> bool:
@@ -339,6 +343,65 @@ def attribute_reader(owner: Any, name: str) -> Callable[[], Any]:
     return lambda: getattr(ref(), name, ABSENT)
 
 
+class Quick:
+    """Conditions in the form in which it takes least time to see that nothing was exchanged.
+
+    It looks at identity alone: what is not the same object may be as good, which `Signature` knows.
+    """
+
+    def __init__(self, conditions: Iterable[Condition]) -> None:
+        self.cells: list[tuple[types.CellType, Callable[[], Any]]] = []
+        self.objects: list[tuple[Callable[[], Any], Callable[[], Any]]] = []
+        self.values: list[tuple[Callable[[], Any], Any]] = []
+        self.containers: list[tuple[Callable[[], Any], Any, tuple[Any, ...]]] = []
+        self.others: list[Condition] = []
+        for c in conditions:
+            read, signature = c.read, c.signature
+            kind, parts = signature.kind, signature.parts
+            if kind is weakref.ref and c.cell is not None:
+                self.cells.append((c.cell, signature.value))
+            elif kind is weakref.ref:
+                self.objects.append((read, signature.value))
+            elif parts is None and kind is not np.ndarray:
+                self.values.append((read, signature.value))
+            elif kind in (list, tuple) and are_plain(parts or ()):
+                self.containers.append((read, kind, tuple([p.value for p in parts or ()])))
+            else:
+                self.others.append(c)
+
+    def holds(self) -> bool:
+        """Whether all hold the very objects that they held; false where that is not known."""
+        try:
+            for cell, ref in self.cells:
+                if cell.cell_contents is not ref():
+                    return False
+        except ValueError:
+            return False  # a variable that holds nothing any more
+        for read, ref in self.objects:
+            if read() is not ref():
+                return False
+        for read, value in self.values:
+            if read() is not value:
+                return False
+        for read, kind, parts in self.containers:
+            now: Any = read()
+            if (
+                now.__class__ is not kind
+                or len(now) != len(parts)
+                or not all(map(operator.is_, now, parts))
+            ):
+                return False
+        for c in self.others:
+            if not c.holds():
+                return False
+        return True
+
+
+def are_plain(parts: Iterable[Signature]) -> bool:
+    """Whether these are numbers and strings."""
+    return all([issubclass(p.kind, PLAIN) and p.parts is None for p in parts])
+
+
 class Watch:
     """The conditions under which a function reads what it read."""
 
@@ -349,20 +412,18 @@ class Watch:
         self.settable = [
             c for key, c in collector.settable.items() if key not in collector.conditions
         ]
+        self.quick: Quick | None = None
+
+    def holds(self) -> bool:
+        """Whether all conditions do. Asked with every call of a jitted function."""
+        quick = self.quick
+        if quick is None:
+            quick = self.quick = Quick(self.conditions)
+        return quick.holds() or self.broken() is None
 
     def broken(self) -> Condition | None:
         """The first condition that does not hold."""
-        for condition in self.conditions:
-            signature, now = condition.signature, condition.read()
-            # Asked with every call of a jitted function: what `fits` finds first, without a call.
-            if signature.kind is weakref.ref:
-                if signature.value() is now:
-                    continue
-            elif now is signature.value and signature.parts is None:
-                continue
-            if not signature.fits(now):
-                return condition
-        return None
+        return next((c for c in self.conditions if not c.holds()), None)
 
     def place_of(self, objects: Iterable[Any]) -> str | None:
         """Where the function gets at one of these objects by itself, if it does."""
@@ -381,4 +442,5 @@ class Watch:
         changed = [c for c in self.conditions if not c.holds()]
         grown = [c for c in changed if c.signature.parts is not None]
         self.conditions = [c for c in self.conditions if c not in grown]
+        self.quick = None
         return ([c for c in changed if c not in grown], [c for c in self.settable if not c.holds()])

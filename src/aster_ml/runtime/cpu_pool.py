@@ -23,6 +23,13 @@ import numpy as np
 from aster_ml.config import THREADS
 from aster_ml.errors import ArgumentError
 from aster_ml.runtime import llvm_jit
+from aster_ml.runtime.cpu_places import (
+    GET_ALLOWED,
+    GET_PROCESSOR,
+    IDENTITY,
+    SET_ALLOWED,
+    SYSTEM_FUNCTIONS,
+)
 from aster_ml.runtime.cpu_worker import (
     COMING,
     LINE,
@@ -37,7 +44,7 @@ from aster_ml.runtime.cpu_worker import (
 from aster_ml.runtime.native_call import list_call
 
 # How long a worker looks for the next list before it sleeps.
-SPIN_S = 80e-6
+SPIN_S = 200e-6
 # Kernels keep their LOCAL scratch on the stack, and some systems give threads very little.
 STACK_BYTES = 8 << 20
 
@@ -126,6 +133,10 @@ class ThreadPool:
         self.spin_limit = min(int(SPIN_S / pause_s), 1 << 20)
         name = "SwitchToThread" if os.name == "nt" else "sched_yield"
         self.state.view[YIELD] = llvm_jit.symbol_address(name)
+        places = [llvm_jit.symbol_address(name) for name in SYSTEM_FUNCTIONS]
+        if all(places):
+            for word, address in zip((GET_PROCESSOR, GET_ALLOWED, SET_ALLOWED), places):
+                self.state.view[word] = address
         self.enter = list_call(self.state.address)
         self.native = functions
 
@@ -173,6 +184,7 @@ class ThreadPool:
                     thread.start()
                 except RuntimeError:
                     return  # no more threads for this process; a run works with any number
+                self.state.view[IDENTITY + LINE * number] = thread.native_id or 0
                 self.threads.append(thread)
                 self.gates.append(gate)
         except BaseException:

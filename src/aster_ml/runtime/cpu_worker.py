@@ -36,6 +36,7 @@ import hashlib
 from typing import Any, NamedTuple
 
 from aster_ml.runtime import llvm_jit, object_cache
+from aster_ml.runtime.cpu_places import HOME, PLACES_IR
 
 # All offsets are in words of 8 bytes; what several threads write stands 64 bytes apart.
 LINE = 8
@@ -43,7 +44,8 @@ LINE = 8
 EPOCH, INSIDE, CURRENT_LIST, THREAD_COUNT, STOP, YIELD, COMING, PROGRESS = (
     0, 8, 16, 17, 18, 19, 20, 24,
 )  # fmt: skip
-# Per worker, a line each from here on: asleep or about to be; the epoch it has done.
+# Per worker, a line each from here on: asleep or about to be; the epoch it has done. Further words
+# of the state and of these lines belong to `cpu_places`.
 PARKED, SEEN = 32, 33
 MAX_THREADS = 256
 STATE_WORDS = PARKED + LINE * MAX_THREADS
@@ -95,6 +97,7 @@ done:
   ret void
 }}
 
+{PLACES_IR}
 define internal i1 @claim(ptr %record, i64 %part, i64 %serial) {{
 entry:
   %slot = getelementptr i64, ptr %record, i64 {CLAIMS}
@@ -296,6 +299,9 @@ entry:
   store i64 %serial.now, ptr %p.serial
   store ptr %list, ptr %p.list
   store i64 %threads, ptr %p.threads
+  %here = call i64 @processor(ptr %state)
+  %p.home = getelementptr i64, ptr %state, i64 {HOME}
+  store atomic i64 %here, ptr %p.home monotonic, align 8
   store atomic i64 0, ptr %p.progress release, align 8
   %opened = atomicrmw add ptr %state, i64 1 seq_cst
   %p.coming = getelementptr i64, ptr %state, i64 {COMING}
@@ -321,10 +327,11 @@ define i64 @aster_announce(ptr %state, i64 %helpers) {{
 entry:
   %p.coming = getelementptr i64, ptr %state, i64 {COMING}
   %old = atomicrmw xchg ptr %p.coming, i64 1 seq_cst
+  %here = call i64 @processor(ptr %state)
   br label %head
 head:
-  %thread = phi i64 [ 1, %entry ], [ %after, %body ]
-  %asleep = phi i64 [ 0, %entry ], [ %sum, %body ]
+  %thread = phi i64 [ 1, %entry ], [ %after, %next ]
+  %asleep = phi i64 [ 0, %entry ], [ %sum, %next ]
   %more = icmp sle i64 %thread, %helpers
   br i1 %more, label %body, label %done
 body:
@@ -334,6 +341,13 @@ body:
   %parked = load atomic i64, ptr %word seq_cst, align 8
   %sum = add i64 %asleep, %parked
   %after = add i64 %thread, 1
+  %sleeps = icmp ne i64 %parked, 0
+  br i1 %sleeps, label %look, label %next
+look:
+  %p.worker = getelementptr i64, ptr %state, i64 %line
+  call void @send_away(ptr %state, ptr %p.worker, i64 %here)
+  br label %next
+next:
   br label %head
 done:
   ret i64 %asleep
@@ -352,6 +366,7 @@ entry:
   %p.threads = getelementptr i64, ptr %state, i64 {THREAD_COUNT}
   %p.stop = getelementptr i64, ptr %state, i64 {STOP}
   store atomic i64 0, ptr %p.parked seq_cst, align 8
+  call void @come_back(ptr %state, ptr %line)
   br label %head
 head:
   %spins = phi i64 [ 0, %entry ], [ 0, %leave ], [ %spins.next, %idle ]
@@ -373,6 +388,7 @@ check:
   %wanted = icmp slt i64 %thread, %threads
   br i1 %wanted, label %go, label %leave
 go:
+  call void @step_aside(ptr %state)
   %list = load ptr, ptr %p.list
   call void @walk(ptr %state, ptr %list, i64 %thread)
   br label %leave
