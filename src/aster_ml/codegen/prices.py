@@ -75,8 +75,8 @@ MOST_TWICE = 1.06
 STREAMED_PART = 1.0
 # Bytes of neighbours that a streamed store has to fill at once: what memory moves.
 LINE_NBYTES = 64
-# Bytes that a transpose past the caches reads of a row before it goes on to the next rows: runs that
-# are long enough for memory, and few enough rows for the first cache.
+# Bytes that a transpose past the caches reads of a row before it goes on to the next rows: long
+# enough for memory, and few enough for the first cache.
 TRANSPOSED_NBYTES = 256
 # Bytes between what a pass over rows computes with and what it asks for, the shortest row, and how
 # much of the last cache all rows fill.
@@ -458,7 +458,7 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
     itemsize = a.buffer.dtype.itemsize
     if run * itemsize < LINE_NBYTES and not goes_on:
         return 0
-    return min(times(a), a.buffer.arg.size) * itemsize
+    return int(min(times(a), a.buffer.arg.size)) * itemsize
 
 
 def stream_from(target: Target) -> int:

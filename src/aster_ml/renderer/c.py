@@ -147,7 +147,8 @@ class CWriter(CStyleWriter):
             vector = self.type_of(dtype, n)
             negate = "v = -v; " if dtype is dtypes.bool else ""
             body = (
-                f"{negate}\n#ifdef __clang__\n  if (((uintptr_t)p & {n * dtype.itemsize - 1}) == 0) "
+                f"{negate}\n#ifdef __clang__\n"
+                f"  if (((uintptr_t)p & {n * dtype.itemsize - 1}) == 0) "
                 f"{{ __builtin_nontemporal_store(v, ({vector} *)p); return; }}\n#endif\n"
                 f"  __builtin_memcpy(p, &v, sizeof v);"
             )
