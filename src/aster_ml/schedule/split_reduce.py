@@ -18,16 +18,17 @@ from aster_ml.uop.ops import Ops
 
 
 class Workers(NamedTuple):
-    """How many share a kernel of a device, and the elements from which on a second kernel pays."""
+    """How many share a kernel of a device, the elements from which on a second kernel pays, and
+    the results beyond which a kernel can be shared out over them.
+    """
 
     number: int
     least: int
+    results: int
 
 
 WorkersOf = Callable[[str], Workers]
 
-# Results beyond which a kernel can be shared out over them.
-MAX_RESULTS = 32
 # Most parts, and most of them for each worker: more are no better balanced.
 PARTS, PARTS_EACH = 256, 4
 
@@ -54,11 +55,11 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     # What only repeats is multiplied, not added up.
     long = [a for a in u.arg.axes if x.op is not Ops.EXPAND or x.src[0].shape[a] != 1]
     length = prod([shape[a] for a in long])
-    if not long or kept > MAX_RESULTS or kept * length == 0 or not isinstance(u.device, str):
+    if not long or kept * length == 0 or not isinstance(u.device, str):
         return u
-    count, least = workers(u.device)
+    count, least, most = workers(u.device)
     rows = prod([s for i, s in enumerate(shape[: long[-1]]) if i not in u.arg.axes])
-    if count < 2 or length < least or rows >= 2 * count:
+    if count < 2 or kept > most or kept * length < least or rows >= 2 * count:
         return u
     choices = {a: n for a in long if (n := parts_of(shape[a], count))}
     if not choices:
