@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -190,3 +191,43 @@ def test_parts_of_a_long_reduction_leave_nobody_waiting() -> None:
     # All shares are equal, or there are many of them.
     assert parts_of(3 * 1024, 3) == 12
     assert parts_of(1 << 10, 3) == 32
+
+
+def test_lengths_that_nothing_divides_are_shared_out_with_a_rest() -> None:
+    """The rest is reduced with the parts; long reductions have parts of whole SIMD values."""
+    x = memory(1_000_003)
+    with Context(THREADS=2):
+        steps = [s for s in schedule_uops([x.max().uop])[0].steps if s.ast is not None]
+        assert len(steps) == 2
+        np.testing.assert_array_equal(x.max().numpy(), x.numpy().max())
+        want = math.fsum(x.numpy().tolist())
+        np.testing.assert_allclose(x.sum().numpy(), want, rtol=1e-6)
+        for place in (0, 124_927, 999_424, -1):
+            edge = x.numpy().copy()
+            edge[place] = NAN
+            assert np.isnan(Tensor(edge).max().numpy())
+            edge[place] = 1e9
+            assert Tensor(edge).max().item() == np.float32(1e9)
+
+
+@pytest.mark.parametrize("shape", [(4000, 100), (4001, 100), (40_009, 7)])
+def test_sums_of_few_columns_are_shared_out_over_rows(shape: tuple[int, int]) -> None:
+    x = memory(*shape)
+    want = x.numpy().astype(np.float64).sum(0)
+    with Context(THREADS=2):
+        assert len([s for s in schedule_uops([x.sum(0).uop])[0].steps if s.ast is not None]) == 2
+        np.testing.assert_allclose(x.sum(0).numpy(), want, atol=1e-3)
+    with Context(DETERMINISTIC=1):
+        found = []
+        for threads in (1, 2, 3):
+            with Context(THREADS=threads):
+                found.append(x.sum(0).numpy())
+        for other in found[1:]:
+            np.testing.assert_array_equal(found[0], other)
+
+
+def test_maxima_have_more_accumulators_than_sums_where_registers_allow() -> None:
+    wide = replace(CPU, vector_bits=512, vector_registers=32)
+    assert opts_of(memory(1 << 14).max(), wide).endswith("UPCAST(0,16)")
+    assert "UPCAST(0,8)" in opts_of(memory(1 << 14).sum(), wide)
+    assert opts_of(memory(1 << 14).max()).endswith("UPCAST(0,8)")

@@ -26,7 +26,6 @@ from aster_ml.codegen.limits import windows_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
-    ACCUMULATORS,
     DECOMPOSED,
     HORIZONTAL,
     LINE_NBYTES,
@@ -39,6 +38,7 @@ from aster_ml.codegen.prices import (
     TRANSPOSED_NBYTES,
     UNEVEN,
     Plan,
+    accumulators,
     arithmetic_cost,
     axis_number,
     axis_of,
@@ -76,8 +76,6 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
-# What is peeled off a reduction leaves a multiple of so many accumulators, or a few more.
-LEAST_ACCUMULATORS = 6
 # Steps of a sum in its own dtype, half as many where no wider one is left; longer sums are sums of
 # sums.
 NEST_STEPS = 16
@@ -218,7 +216,10 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
     """Splits the SIMD lanes off an axis, padding it first where that is worth it."""
     kernel = plan.kernel
     if peels(axis, lanes) and not packs_along(plan, axis, lanes):
-        steps = [n * lanes for n in range(ACCUMULATORS, LEAST_ACCUMULATORS - 1, -1)]
+        reduce = next(u for u in kernel.reduces if axis in u.src[1:])
+        most = min(accumulators(plan, reduce), size_of(axis) // lanes)
+        # What is peeled off leaves a multiple of so many accumulators, or a few less.
+        steps = [n * lanes for n in range(most, most * 3 // 4 - 1, -1)]
         length = max([size_of(axis) // n * n for n in steps])
         if length != size_of(axis) and can_peel(kernel, axis):
             kernel.apply(Opt(OptOps.PEEL, reduction_number(kernel, axis), length))
@@ -553,12 +554,13 @@ def choose_partials(plan: Plan) -> None:
         )
         loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
         nodes = work_of(u.src[0])
-        if lanes >= 4 or not loops or nodes > 40:
+        most = accumulators(plan, u)
+        if lanes >= most // 2 or not loops or nodes > 40:
             continue
         axis = max(loops, key=size_of)
         if axis.src[0].op is not Ops.CONST:
             continue
-        for n in range(ACCUMULATORS // lanes, 1, -1):
+        for n in range(most // lanes, 1, -1):
             if size_of(axis) % n == 0:
                 kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), n))
                 plan.refresh()

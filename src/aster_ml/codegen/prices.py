@@ -66,6 +66,8 @@ CACHE_BYTES_A_CYCLE = (64, 32, 16)
 MEMORY_BYTES_A_CYCLE = 8
 # Accumulators side by side: additions of one wait for one another, and two can begin at a time.
 ACCUMULATORS = 8
+# Additions that a step of a maximum takes as long as: a comparison, the search for NaN, a choice.
+MAXIMUM = 2
 # Rows that a reduction over rows takes at a time: prefetchers follow so many, and their sums in
 # scratch are read and written once for all of them. It does no more than that to each element.
 ROWS, MAX_ROW_VALUES = 8, 8
@@ -290,6 +292,13 @@ def runs_by_rows(kernel: Kernel, axis: UOp, lanes: int) -> bool:
         and all(a.stride(axis) == 1 and a.stride(u.src[1]) for a in streams)
         and not any(axis in a.strides for a in loads if a not in streams)
     )
+
+
+def accumulators(plan: Plan, u: UOp) -> int:
+    """How many steps of a reduction can be under way, and sums be kept, at a time."""
+    slow = u.arg.op is Ops.MAX and u.dtype in dtypes.floats
+    room = (plan.target.vector_registers or 16) // 2
+    return max(ACCUMULATORS, min(MAXIMUM * ACCUMULATORS, room)) if slow else ACCUMULATORS
 
 
 def axis_number(kernel: Kernel, axis: UOp) -> int:

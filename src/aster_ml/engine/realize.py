@@ -234,15 +234,19 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
 
 
 # Work-groups share a kernel: so many, from so few elements on; threads wake up for more.
-WORK_GROUPS, MIN_GROUP_LENGTH, MIN_THREAD_LENGTH = 256, 1 << 15, 1 << 18
+WORK_GROUPS, MIN_GROUP_LENGTH, MIN_THREAD_LENGTH = 256, 1 << 15, 1 << 17
+# Results of a reduction that are few for all work-groups, and for each thread: what lies side by
+# side in less than a few cache lines is not read well by several threads.
+GROUP_RESULTS, THREAD_RESULTS = 32, 64
 
 
 def workers_of(device: str) -> Workers:
     """How many share a kernel of a device: threads or work-groups."""
     target = Device[device].target
     if target.has_local:
-        return Workers(WORK_GROUPS, MIN_GROUP_LENGTH)
-    return Workers(SAME_THREADS if DETERMINISTIC else target.threads, MIN_THREAD_LENGTH)
+        return Workers(WORK_GROUPS, MIN_GROUP_LENGTH, GROUP_RESULTS)
+    threads = SAME_THREADS if DETERMINISTIC else target.threads
+    return Workers(threads, MIN_THREAD_LENGTH, THREAD_RESULTS * threads)
 
 
 def named_values(laid_out: list[UOp], request: Request) -> list[UOp]:

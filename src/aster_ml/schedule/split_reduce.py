@@ -18,16 +18,19 @@ from aster_ml.uop.ops import Ops
 
 
 class Workers(NamedTuple):
-    """How many share a kernel of a device, and the elements from which on a second kernel pays."""
+    """How many share a kernel of a device, the elements from which on a second kernel pays, and
+    the results beyond which a kernel can be shared out over them.
+    """
 
     number: int
     least: int
+    results: int
 
 
 WorkersOf = Callable[[str], Workers]
 
-# Results beyond which a kernel can be shared out over them.
-MAX_RESULTS = 32
+# Parts of an axis that none fits are whole multiples of so many elements, if they are much longer.
+EVEN, MUCH = 128, 16
 # Most parts, and most of them for each worker: more are no better balanced.
 PARTS, PARTS_EACH = 256, 4
 
@@ -54,23 +57,39 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     # What only repeats is multiplied, not added up.
     long = [a for a in u.arg.axes if x.op is not Ops.EXPAND or not x.src[0].shape[a] == 1]
     length = prod([shape[a] for a in long])
-    if not long or kept > MAX_RESULTS or kept * length == 0 or not isinstance(u.device, str):
+    if not long or kept * length == 0 or not isinstance(u.device, str):
         return u
-    count, least = workers(u.device)
+    count, least, most = workers(u.device)
     rows = prod([s for i, s in enumerate(shape[: long[-1]]) if i not in u.arg.axes])
-    if count < 2 or length < least or rows >= 2 * count:
+    if count < 2 or kept > most or kept * length < least or rows >= 2 * count:
         return u
     choices = {a: n for a in long if (n := parts_of(shape[a], count))}
-    if not choices:
-        return u
-    axis = next(iter(choices))
-    parts = choices[axis]
+    axis = next(iter(choices)) if choices else max(long, key=lambda a: shape[a])
+    parts = choices.get(axis, PARTS_EACH * count)
     inner = shape[axis] // parts
+    inner -= inner % EVEN if not choices and inner >= MUCH * EVEN else 0
+    if not inner:
+        return u
+    main = parts * inner
     split_shape = (*shape[:axis], parts, inner, *shape[axis + 1 :])
     axes = tuple(sorted([a if a < axis else a + 1 for a in u.arg.axes if a != axis] + [axis + 1]))
-    partial = x.mop(Ops.RESHAPE, split_shape).rop(u.arg.op, axes)
+    partial = between(x, axis, 0, main).mop(Ops.RESHAPE, split_shape).rop(u.arg.op, axes)
     stored = UOp(Ops.CONTIGUOUS, u.dtype, (partial,))
-    return stored.rop(u.arg.op, (axis,)).mop(Ops.RESHAPE, u.shape)
+    total = stored.rop(u.arg.op, (axis,)).mop(Ops.RESHAPE, u.shape)
+    if main == shape[axis]:
+        return total
+    # What is over is reduced with the parts.
+    rest = between(x, axis, main, shape[axis]).rop(u.arg.op, u.arg.axes)
+    return total.alu(u.arg.op, rest)
+
+
+def between(x: UOp, axis: int, start: int, stop: int) -> UOp:
+    """A stretch of an axis."""
+    if stop - start == x.shape[axis]:
+        return x
+    return x.mop(
+        Ops.SHRINK, tuple((start, stop) if a == axis else (0, n) for a, n in enumerate(x.shape))
+    )
 
 
 def parts_of(size: int, workers: int) -> int:
