@@ -32,6 +32,7 @@ from aster_ml.codegen.prices import (
     axis_of,
     axis_text,
     between,
+    bodies_side_by_side,
     chunk_count,
     cycles_of,
     inside,
@@ -526,16 +527,18 @@ def work_of(value: UOp, stop: frozenset[Ops] = frozenset({Ops.STAGE})) -> int:
 def widen(plan: Plan, axis: UOp) -> None:
     """Several SIMD values an iteration."""
     size = size_of(axis)
-    nodes = plan.nodes + plan.extra
-    if axis.src[0].op is not Ops.CONST or nodes > MOST_WIDENED:
+    nodes = max(plan.nodes + plan.extra, 1)
+    if axis.src[0].op is not Ops.CONST:
         return
     early = plan.kernel.early.get(axis.arg.id)
-    for n in (4, 2):
+    small = nodes <= MOST_WIDENED
+    most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
+    for n in [n for n in (4, 2) if n <= most]:
         fits = size % n == 0
         if early is not None:
             # Few SIMD values may run twice.
             fits = n * early.lanes <= early.size and ceildiv(size, n) * n <= size * MOST_TWICE
-        if fits and size // n >= plan.target.threads and n * nodes <= 64:
+        if fits and size // n >= plan.target.threads:
             plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), n))
             plan.refresh()
             return
