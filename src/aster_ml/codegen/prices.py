@@ -68,16 +68,16 @@ MOST_TWICE = 1.06
 STREAMED_PART = 1.0
 # Bytes of neighbours that a streamed store has to fill at once: what memory moves.
 LINE_NBYTES = 64
-# Bytes that a transpose past the caches reads of a row before it goes on to the next rows: runs that
-# are long enough for memory, and few enough rows for the first cache.
+# Bytes that a transpose past the caches reads of a row before it goes on to the next rows: runs
+# long enough for memory, and few enough rows for the first cache.
 TRANSPOSED_NBYTES = 256
-# Bytes between what a pass over rows computes with and what it asks for, the shortest row, and how
-# much of the last cache all rows fill.
+# Bytes between what a pass over rows computes with and what it asks for, the shortest row, and
+# how much of the last cache all rows fill.
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
 # Nodes of a body up to which it is repeated for the loop's own sake.
 MOST_WIDENED = 24
-# Chains of nodes side by side that keep the processor busy, and nodes that it looks ahead; the least
-# steps of a loop whose body is repeated for that.
+# Chains of nodes side by side that keep the processor busy, and nodes that it looks ahead; the
+# least steps of a loop whose body is repeated for that.
 CHAINS, IN_FLIGHT, LEAST_REPEATED = 5, 200, 256
 # Nodes that an op becomes where the target lacks it.
 DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110}
@@ -417,7 +417,7 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
     goes_on = bool(loops) and a.stride(loops[-1]) == run
     if run * itemsize < LINE_NBYTES and not goes_on:
         return 0
-    return min(times(a), a.buffer.arg.size) * itemsize
+    return int(min(times(a), a.buffer.arg.size)) * itemsize
 
 
 def stream_from(target: Target) -> int:
