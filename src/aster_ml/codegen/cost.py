@@ -11,39 +11,39 @@ from collections.abc import Iterator
 
 from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.group_opts import choose_group_opts
-from aster_ml.codegen.hints import longest, row_passes
 from aster_ml.codegen.kernel import (
     Access,
     Kernel,
     Note,
     can_block,
     can_nest,
-    can_overlap,
     can_peel,
     size_of,
 )
 from aster_ml.codegen.limits import windows_of
+from aster_ml.codegen.moves import (
+    choose_hints,
+    hoist_axes,
+    set_order,
+    tile_interleaved,
+    tile_transposed,
+    widen,
+)
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
     DECOMPOSED,
     HORIZONTAL,
-    LINE_NBYTES,
     MAX_BODY,
     MAX_WRITTEN_OUT,
-    MOST_TWICE,
-    MOST_WIDENED,
     ROWS,
     THREAD_CYCLES,
-    TRANSPOSED_NBYTES,
     UNEVEN,
     Plan,
     accumulators,
     arithmetic_cost,
     axis_number,
-    axis_of,
     axis_text,
-    between,
     chunk_count,
     cycles_of,
     inside,
@@ -57,12 +57,9 @@ from aster_ml.codegen.prices import (
     peels,
     reduction_number,
     reuse_of,
-    rows_ahead,
     runs_by_rows,
     sharing_cost,
     starts_early,
-    stream_from,
-    streamed_nbytes,
     tile_cost,
     times,
     vector_cost,
@@ -369,14 +366,6 @@ def choose_rows(plan: Plan) -> bool:
     return True
 
 
-def set_order(kernel: Kernel, wanted: list[UOp]) -> None:
-    """Brings these output loops into this order, by swaps."""
-    for i, r in enumerate(wanted):
-        now = [x for x in kernel.outputs if x in wanted]
-        if now[i] is not r:
-            kernel.apply(Opt(OptOps.SWAP, axis_number(kernel, now[i]), axis_number(kernel, r)))
-
-
 def order_loops(plan: Plan) -> None:
     """The order of the output loops in which least is loaded again from beyond the second cache.
 
@@ -417,67 +406,6 @@ def order_loops(plan: Plan) -> None:
         set_order(kernel, list(best))
 
 
-def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:
-    """Lanes along the axis that lies between the SIMD lanes of a store."""
-    kernel = plan.kernel
-    vector = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
-    for a in plan.accesses:
-        if a.is_store and vector:
-            r = between(a, vector[0], outputs)
-            nodes = plan.values + plan.extra
-            if r is not None and size_of(r) * nodes <= MAX_BODY:
-                kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
-                plan.refresh()
-                return True
-    return False
-
-
-def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
-    """Lanes along an axis in which gathered elements lie side by side.
-
-    why: each cache line is then used whole while it is there
-    """
-    kernel = plan.kernel
-    vector = [r for r in kernel.outputs if r.arg.kind.name == "VECTOR"]
-    if not vector:
-        return False
-    for r in outputs:
-        for a in plan.accesses:
-            if a.stride(r) == 1 and a.stride(vector[0]) not in (0, 1) and r.src[0].op is Ops.CONST:
-                for n in (16, 8, 4):
-                    if size_of(r) % n == 0 and n * size_of(vector[0]) * plan.nodes <= 4 * MAX_BODY:
-                        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n))
-                        plan.refresh()
-                        tile_runs(plan, r.arg.id, vector[0])
-                        return True
-    return False
-
-
-def tile_runs(plan: Plan, axis_id: int, vector: UOp) -> None:
-    """Of a transpose past the caches: longer runs of the rows that are read, one by one."""
-    kernel = plan.kernel
-    stores = [a for a in plan.accesses if a.is_store]
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    axis = next((r for r in loops if r.arg.id == axis_id), None)
-    if axis is None or len(loops) < 2 or not all(map(kernel.may_reorder, loops)):
-        return
-    if any(
-        streamed_nbytes(plan, a) < stream_from(plan.target)
-        or size_of(vector) * a.buffer.dtype.itemsize < LINE_NBYTES
-        for a in stores
-    ):
-        return
-    gathered = [a for a in plan.accesses if a.stride(vector) not in (0, 1)]
-    run = max(abs(a.stride(axis) or 0) * a.buffer.dtype.itemsize for a in gathered)
-    steps = TRANSPOSED_NBYTES // max(run, 1)
-    if 1 < steps < size_of(axis) and (size_of(axis) % steps == 0 or can_overlap(kernel)):
-        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, axis), steps))
-        inner = kernel.outputs[kernel.outputs.index(axis_of(kernel, axis_id)) + 1]
-        loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-        set_order(kernel, [*[r for r in loops if r is not inner], inner])
-        plan.refresh()
-
-
 def order_for_hoisting(plan: Plan) -> None:
     """Brings the loops that a reduction depends on outside of those that it does not.
 
@@ -489,17 +417,6 @@ def order_for_hoisting(plan: Plan) -> None:
     if outer and all(map(kernel.may_reorder, loops)):
         uses = {r: sum(r in u.ranges for u in kernel.reduces) for r in loops}
         set_order(kernel, sorted(loops, key=lambda r: -uses[r]))
-
-
-def hoist_axes(kernel: Kernel) -> set[UOp]:
-    """Output axes that some reduction runs directly inside of, with others further in."""
-    outputs = {r for r in kernel.outputs if not r.arg.kind.is_lane}
-    result: set[UOp] = set()
-    for u in kernel.reduces:
-        mine = {r for r in u.ranges if r in outputs}
-        if mine != outputs:
-            result |= mine
-    return result
 
 
 def write_out(plan: Plan, inner: list[UOp]) -> None:
@@ -519,24 +436,6 @@ def work_of(value: UOp, stop: frozenset[Ops] = frozenset({Ops.STAGE})) -> int:
     """Operations and loads that a value takes, those below some nodes aside."""
     nodes = toposort(value, enter=lambda u: u.op not in stop)
     return sum(1 for u in nodes if u.op in ELEMENTWISE or u.op is Ops.LOAD)
-
-
-def widen(plan: Plan, axis: UOp) -> None:
-    """Several SIMD values an iteration."""
-    size = size_of(axis)
-    nodes = plan.nodes + plan.extra
-    if axis.src[0].op is not Ops.CONST or nodes > MOST_WIDENED:
-        return
-    early = plan.kernel.early.get(axis.arg.id)
-    for n in (4, 2):
-        fits = size % n == 0
-        if early is not None:
-            # Few SIMD values may run twice.
-            fits = n * early.lanes <= early.size and ceildiv(size, n) * n <= size * MOST_TWICE
-        if fits and size // n >= plan.target.threads and n * nodes <= 64:
-            plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), n))
-            plan.refresh()
-            return
 
 
 def choose_partials(plan: Plan) -> None:
@@ -610,30 +509,6 @@ def nest(kernel: Kernel, lane: UOp) -> bool:
         return False
     kernel.apply(Opt(OptOps.NEST, reduction_number(kernel, axis), length))
     return True
-
-
-def choose_hints(plan: Plan) -> None:
-    """Rows that are asked for in time, and stores past the caches where nothing finds them there.
-
-    Of a product the stores are few, and stay as they are.
-    """
-    kernel = plan.kernel
-    outputs = set(kernel.outputs)
-    if any(outputs <= u.ranges for u in kernel.reduces):
-        return
-    for axis in [r for r in kernel.outputs if r in hoist_axes(kernel)][-1:]:
-        passes = row_passes(kernel.facts, axis)
-        steps = rows_ahead(plan, axis, longest(passes).loads) if passes else 0
-        if steps:
-            kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, axis), steps))
-            plan.refresh()
-    stored = [streamed_nbytes(plan, a) for a in plan.accesses if a.is_store]
-    limit = stream_from(plan.target)
-    if min(stored) >= limit:
-        costs = ("stored bytes", float(sum(stored))), ("bytes from which on", float(limit))
-        kernel.notes.append(Note("stores", "past the caches", costs))
-        kernel.apply(Opt(OptOps.STREAM))
-        plan.refresh()
 
 
 def choose_threads(plan: Plan) -> None:

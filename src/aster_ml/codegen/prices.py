@@ -77,14 +77,17 @@ MOST_TWICE = 1.06
 STREAMED_PART = 1.0
 # Bytes of neighbours that a streamed store has to fill at once: what memory moves.
 LINE_NBYTES = 64
-# Bytes that a transpose past the caches reads of a row before it goes on to the next rows: long
-# enough for memory, and few enough for the first cache.
+# Bytes that a transpose past the caches reads of a row before it goes on to the next rows: runs
+# long enough for memory, and few enough rows for the first cache.
 TRANSPOSED_NBYTES = 256
-# Bytes between what a pass over rows computes with and what it asks for, the shortest row, and how
-# much of the last cache all rows fill.
+# Bytes between what a pass over rows computes with and what it asks for, the shortest row, and
+# how much of the last cache all rows fill.
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
-# Nodes of a body from which on it is not repeated: it keeps the processor busy by itself.
+# Nodes of a body up to which it is repeated for the loop's own sake.
 MOST_WIDENED = 24
+# Chains of nodes side by side that keep the processor busy, and nodes that it looks ahead; the
+# least steps of a loop whose body is repeated for that.
+CHAINS, IN_FLIGHT, LEAST_REPEATED = 5, 200, 256
 # Nodes that an op becomes where the target lacks it.
 DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110}
 # Steps of a short loop that are written out.
@@ -448,6 +451,15 @@ def packing_cost(
     return Packing(each * iterations(list(a.strides)), strips)
 
 
+def bodies_side_by_side(plan: Plan, nodes: int) -> int:
+    """How many bodies of so many nodes have to stand side by side to keep the processor busy."""
+    steps = iterations([r for r in plan.kernel.outputs if not r.arg.kind.is_lane])
+    wanted = next_power2(ceildiv(CHAINS * nodes, IN_FLIGHT))
+    # A body takes about eight registers.
+    most = min(max((plan.target.vector_registers or 16) // 8, 1), MAX_BODY // nodes)
+    return 1 if steps < LEAST_REPEATED else min(wanted, most)
+
+
 def streamed_nbytes(plan: Plan, a: Access) -> int:
     """Bytes that a store writes in whole lines of memory, past which nothing reads them; or 0.
 
@@ -457,6 +469,11 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
     lanes = [r for r in outputs if r.arg.kind is AxisType.VECTOR]
     if len(lanes) != 1 or a.stride(lanes[0]) != 1 or a.buffer.op is not Ops.PARAM:
         return 0
+    itemsize = a.buffer.dtype.itemsize
+    # Rows that begin anywhere in a line have lines that no store fills.
+    whole = min(size_of(lanes[0]) * itemsize, LINE_NBYTES)
+    if any((a.stride(r) or 0) * itemsize % whole for r in outputs if r is not lanes[0]):
+        return 0
     if a.node.src[2:] or plan.kernel.strips is not None or plan.kernel.facts.stores_over_reads:
         return 0
     run = size_of(lanes[0])
@@ -464,7 +481,6 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
         run *= size_of(r) if a.stride(r) == run else 1
     loops = [r for r in outputs if not r.arg.kind.is_lane]
     goes_on = bool(loops) and a.stride(loops[-1]) == run
-    itemsize = a.buffer.dtype.itemsize
     if run * itemsize < LINE_NBYTES and not goes_on:
         return 0
     return int(min(times(a), a.buffer.arg.size)) * itemsize

@@ -42,6 +42,8 @@ from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
+# What a kernel with reductions has, and most lanes of others that are written side by side.
+FOLDS, MOST_SIDE_BY_SIDE = frozenset({Ops.DEFINE_REG, Ops.ACCUMULATE, Ops.REDUCE}), 4
 LOOPS = frozenset({AxisType.LOOP, AxisType.REDUCE, AxisType.THREAD})
 # Work-items of a block: those that share a reduction count on after the others.
 WORK_ITEMS = frozenset({AxisType.GLOBAL, AxisType.LOCAL, AxisType.GROUP})
@@ -117,6 +119,7 @@ class KernelWriter(AccessWriter):
                 reg = c.inputs[0][0]
                 for loop in open_loops[depths[reg] :]:
                     loop.carried[reg] = None
+        self.side_by_side = not any(u.op in FOLDS for u in self.linear.uops)
         for c in folds:
             product = c.inputs[1][0]
             if (
@@ -195,11 +198,18 @@ class KernelWriter(AccessWriter):
     # the walk
 
     def list_value(self, c: Cell) -> None:
-        """A value in list order: written now, or, where it has lanes, when it is needed."""
+        """A value in list order: written now, or, where it has lanes, when it is needed.
+
+        Few lanes of a kernel without reductions are written side by side, node after node: each
+        instruction of a chain waits for the one before, and a processor looks only so far ahead.
+        """
         if c.fused:
             return
         if c.count == 1:
             self.need(c, 0)
+        elif self.side_by_side and c.count <= MOST_SIDE_BY_SIDE and c.op in ELEMENTWISE:
+            for k in range(c.count):
+                self.need(c, k)
         else:
             self.pending[c] = None
 

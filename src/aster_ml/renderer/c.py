@@ -145,13 +145,12 @@ class CWriter(CStyleWriter):
         name = f"stream_{self.short(dtype, n)}"
         if name not in self.helpers:
             vector = self.type_of(dtype, n)
-            negate = "v = -v; " if dtype is dtypes.bool else ""
             body = (
-                f"{negate}\n#ifdef __clang__\n"
-                f"  if (((uintptr_t)p & {n * dtype.itemsize - 1}) == 0) "
-                f"{{ __builtin_nontemporal_store(v, ({vector} *)p); return; }}\n#endif\n"
-                f"  __builtin_memcpy(p, &v, sizeof v);"
+                "__builtin_memcpy(p, &v, sizeof v);\n#else\n"
+                f"  if ((uintptr_t)p % {n * dtype.itemsize}) __builtin_memcpy(p, &v, sizeof v);\n"
+                f"  else __builtin_nontemporal_store(v, ({vector} *)p);\n#endif"
             )
+            body = f"\n#ifndef __clang__\n  {body}"
             params = f"{self.type_of(dtype, 1)} *p, {vector} v"
             self.helper(name, self.function("void", name, params, body))
         self.streams = True

@@ -16,11 +16,11 @@ void elementwise(uint64_t *args, int64_t lo, int64_t hi) {
     int32_t t0 = r0 * 16;
     float8 v1 = load_f32x8(buf1 + t0);
     float8 v2 = load_f32x8(buf2 + t0);
-    float8 t3 = (v1 * v2) + splat_f32x8(1.0f);
-    store_f32x8(buf0 + t0, t3);
-    float8 v4 = load_f32x8(buf1 + t0 + 8);
-    float8 v5 = load_f32x8(buf2 + t0 + 8);
-    float8 t6 = (v4 * v5) + splat_f32x8(1.0f);
+    float8 v3 = load_f32x8(buf1 + t0 + 8);
+    float8 v4 = load_f32x8(buf2 + t0 + 8);
+    float8 t5 = (v1 * v2) + splat_f32x8(1.0f);
+    float8 t6 = (v3 * v4) + splat_f32x8(1.0f);
+    store_f32x8(buf0 + t0, t5);
     store_f32x8(buf0 + t0 + 8, t6);
   }
 }

@@ -6,11 +6,11 @@ __kernel void elementwise(__global char *mem0, long at0, __global const char *me
     int t0 = r0 * 16;
     float8 v1 = vload8(0, buf1 + t0);
     float8 v2 = vload8(0, buf2 + t0);
-    float8 t3 = (v1 * v2) + (float8)(1.0f);
-    vstore8(t3, 0, buf0 + t0);
-    float8 v4 = vload8(0, buf1 + t0 + 8);
-    float8 v5 = vload8(0, buf2 + t0 + 8);
-    float8 t6 = (v4 * v5) + (float8)(1.0f);
+    float8 v3 = vload8(0, buf1 + t0 + 8);
+    float8 v4 = vload8(0, buf2 + t0 + 8);
+    float8 t5 = (v1 * v2) + (float8)(1.0f);
+    float8 t6 = (v3 * v4) + (float8)(1.0f);
+    vstore8(t5, 0, buf0 + t0);
     vstore8(t6, 0, buf0 + t0 + 8);
   }
 }

@@ -17,18 +17,18 @@ loop0.1:
   %v7 = getelementptr float, ptr %buf2, i64 %v6
   %v8 = load <8 x float>, ptr %v7, align 4
   %v9 = fmul <8 x float> %v5, %v8
-  %v10 = fadd <8 x float> %v9, splat (float 0x3FF0000000000000)
-  %v11 = zext i32 %v2 to i64
-  %v12 = getelementptr float, ptr %buf0, i64 %v11
-  store <8 x float> %v10, ptr %v12, align 4
-  %v13 = getelementptr float, ptr %v4, i64 8
-  %v14 = load <8 x float>, ptr %v13, align 4
-  %v15 = getelementptr float, ptr %v7, i64 8
-  %v16 = load <8 x float>, ptr %v15, align 4
-  %v17 = fmul <8 x float> %v14, %v16
-  %v18 = fadd <8 x float> %v17, splat (float 0x3FF0000000000000)
-  %v19 = getelementptr float, ptr %v12, i64 8
-  store <8 x float> %v18, ptr %v19, align 4
+  %v10 = getelementptr float, ptr %v4, i64 8
+  %v11 = load <8 x float>, ptr %v10, align 4
+  %v12 = getelementptr float, ptr %v7, i64 8
+  %v13 = load <8 x float>, ptr %v12, align 4
+  %v14 = fmul <8 x float> %v11, %v13
+  %v15 = fadd <8 x float> %v9, splat (float 0x3FF0000000000000)
+  %v16 = fadd <8 x float> %v14, splat (float 0x3FF0000000000000)
+  %v17 = zext i32 %v2 to i64
+  %v18 = getelementptr float, ptr %buf0, i64 %v17
+  store <8 x float> %v15, ptr %v18, align 4
+  %v19 = getelementptr float, ptr %v18, i64 8
+  store <8 x float> %v16, ptr %v19, align 4
   %v20 = add nuw nsw i32 %r0.1, 1
   %v21 = icmp slt i32 %v20, 6
   br i1 %v21, label %loop0.1, label %loop0.1.end

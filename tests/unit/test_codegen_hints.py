@@ -1,0 +1,162 @@
+"""Hints about memory: when they are given, what they look like, and that they change no value."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aster_ml import Context, Tensor
+from aster_ml.codegen.lower import lower, schedule_kernel
+from aster_ml.codegen.opts import parse_opts
+from aster_ml.device import Device
+from aster_ml.engine import storage
+from aster_ml.engine.compile import compile_kernel, render
+from aster_ml.engine.realize import schedule_uops
+from aster_ml.errors import KernelOptError
+from aster_ml.target import Target
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import LoadArg, Ops, StoreArg
+from aster_ml.uop.spec import verify
+from aster_ml.uop.text import linear_from_text, linear_to_text
+
+# Caches so small that small kernels go past them.
+CPU = Target(
+    "CPU",
+    "llvm",
+    arch="x86_64-any",
+    vector_bits=512,
+    vector_registers=32,
+    cache_bytes=(1 << 10, 64 << 10, 32 << 10),
+)
+
+
+def kernel_of(t: Tensor) -> UOp:
+    """The AST of the one kernel that computes `t`."""
+    schedule, _ = schedule_uops([t.contiguous().uop])
+    asts = [s.ast for s in schedule.steps if s.ast is not None]
+    assert len(asts) == 1
+    return asts[0]
+
+
+def memory(*shape: int) -> Tensor:
+    return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32)).realize()
+
+
+def opts_of(t: Tensor, target: Target = CPU) -> list[str]:
+    return [o.op.name for o in schedule_kernel(kernel_of(t), target).applied]
+
+
+def test_large_results_go_past_the_caches_and_small_ones_do_not() -> None:
+    assert "STREAM" in opts_of(memory(128, 128) + 1)
+    assert "STREAM" not in opts_of(memory(64, 64) + 1)
+    assert "STREAM" not in opts_of(memory(128, 128) + 1, replace(CPU, cache_bytes=(0, 0, 0)))
+
+
+def test_what_is_read_and_written_in_place_stays_in_the_caches() -> None:
+    x = memory(128, 128)
+    schedule, _ = schedule_uops([x.assign(x + 1).uop])
+    (ast,) = [s.ast for s in schedule.steps if s.ast is not None]
+    assert "STREAM" not in [o.op.name for o in schedule_kernel(ast, CPU).applied]
+
+
+def test_rows_that_are_no_whole_lines_stay_in_the_caches() -> None:
+    assert "STREAM" in opts_of(memory(128, 160).T)
+    assert "STREAM" not in opts_of(memory(129, 160).T)
+
+
+def test_a_product_stores_as_ever() -> None:
+    assert "STREAM" not in opts_of(memory(128, 128) @ memory(128, 128))
+
+
+def test_a_transpose_past_the_caches_reads_longer_runs() -> None:
+    found = opts_of(memory(128, 256).T)
+    assert "TILE" in found and "SWAP" in found
+
+
+@pytest.mark.parametrize("name", ["softmax", "layernorm"])
+def test_rows_that_are_read_again_are_asked_for(name: str) -> None:
+    found = getattr(memory(64, 512), name)()
+    assert "AHEAD" in opts_of(found)
+    # Short rows follow one another soon enough, and few of them are in the cache.
+    assert "AHEAD" not in opts_of(getattr(memory(512, 64), name)())
+    assert "AHEAD" not in opts_of(found, replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20)))
+
+
+def test_a_sum_of_rows_asks_for_nothing() -> None:
+    assert "AHEAD" not in opts_of(memory(64, 512).sum(1))
+    with pytest.raises(KernelOptError, match="rows that are read twice"):
+        schedule_kernel(kernel_of(memory(64, 512) + 1), CPU, parse_opts("AHEAD(0,1)"))
+
+
+def test_the_pass_that_computes_most_asks() -> None:
+    linear, _ = lower(kernel_of(memory(64, 512).softmax()), CPU)
+    asking = [u for u in linear.uops if u.op is Ops.LOAD and u.arg is not None]
+    # Rows of 2 KB: four of them are the 8 KB that memory has time for.
+    assert asking and {u.arg for u in asking} == {LoadArg(4 * 512)}
+    first = next(u for u in linear.uops if u.op is Ops.LOAD)
+    assert first.arg is None
+
+
+def test_hints_print_parse_and_keep_the_rules() -> None:
+    linear, _ = lower(kernel_of(memory(64, 512).softmax()), CPU)
+    verify(linear, "linear")
+    text = linear_to_text(linear)
+    assert "ahead=2048" in text and "streams=True" in text
+    assert linear_from_text(text) == linear
+    assert any(u.arg == StoreArg(True) for u in linear.uops if u.op is Ops.STORE)
+
+
+def test_llvm_writes_both_and_closes_with_a_fence() -> None:
+    source = render(lower(kernel_of(memory(64, 512).softmax()), CPU)[0], CPU)
+    assert "@llvm.prefetch.p0" in source
+    assert re.search(r"store <16 x float> %\w+, ptr %\w+, align 64, !nontemporal !0", source)
+    assert source.index("call void @llvm.x86.sse.sfence()") > source.rindex("store <16")
+    # Other processors have the hint, and no such fence.
+    arm = replace(CPU, arch="aarch64-any", vector_bits=128)
+    other = render(lower(kernel_of(memory(128, 128) + 1), arm)[0], arm)
+    assert "!nontemporal" in other and "sfence" not in other
+
+
+def test_c_writes_both() -> None:
+    target = replace(CPU, language="c")
+    source = render(lower(kernel_of(memory(64, 512).softmax()), target)[0], target)
+    assert "__builtin_prefetch(" in source
+    assert "__builtin_nontemporal_store(" in source and "__builtin_ia32_sfence();" in source
+
+
+@pytest.mark.parametrize("settings", [{"CLANG": 0}, {"CLANG": 1}])
+@pytest.mark.parametrize("offset", [0, 1, 4, 16])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("add", "VECTOR(0,16) UPCAST(0,4) STREAM(0,0)"),
+        ("transpose", "VECTOR(1,16) UPCAST(0,16) TILE(0,2) SWAP(1,2) STREAM(0,0)"),
+        ("transpose", "VECTOR(1,16) UPCAST(0,8) TILE(0,3) SWAP(1,2) STREAM(0,0)"),
+        ("softmax", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) AHEAD(0,2) STREAM(0,0)"),
+        ("standard", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) AHEAD(0,1) STREAM(0,0)"),
+    ],
+)
+def test_memory_may_begin_anywhere(
+    name: str, text: str, offset: int, settings: dict[str, Any]
+) -> None:
+    """Only whole aligned values go past the caches; what begins elsewhere is stored as ever."""
+    x = memory(80, 128)
+    made = {"add": x + 1, "transpose": x.T, "softmax": x.softmax(), "standard": x.layernorm()}
+    ast = kernel_of(made[name])
+    room = np.full(80 * 128 + 64, 7, np.float32)
+    base = -(room.ctypes.data // 4) % 16 + offset
+    room = room[base:]
+    with Context(**settings):
+        device = Device["CPU"]
+        compiled = compile_kernel(ast, device, parse_opts(text))
+        target = device.allocator.wrap(room[: 80 * 128], 80 * 128 * 4)
+        source = storage.buffer_of(x.uop.base).ensure_allocated().handle
+        assert isinstance(compiled.n, int)
+        compiled.program((target, source), (), (compiled.n,), (compiled.parts,))
+    wanted = made[name].numpy().reshape(-1)
+    np.testing.assert_allclose(room[: 80 * 128], wanted, rtol=1e-6, atol=1e-6)
+    assert (room[80 * 128 :] == 7).all()
