@@ -58,6 +58,11 @@ class Job(Generic[T]):
         self.work = work
         self.future = future
 
+    @property
+    def is_done(self) -> bool:
+        """Whether a thread has done the call."""
+        return self.future is not None and self.future.done()
+
     def run_now(self) -> None:
         """Runs the call in the calling thread, unless another has begun with it."""
         if self.future is not None and self.future.cancel():

@@ -300,11 +300,13 @@ class AccessWriter(Language):
         high = [x + window // 2 for x in low]
         even = self.interleave(values[::2], dtype, n, unit, window)
         odd = self.interleave(values[1::2], dtype, n, unit, window)
-        return [
+        mixed = [
             self.shuffle(a, b, dtype, order)
             for a, b in zip(even, odd, strict=True)
             for order in (low, high)
         ]
+        # A compiler that looks for other ways through two steps finds none and takes its time.
+        return [self.opaque(m, dtype, n) for m in mixed] if len(values) == 2 else mixed
 
     def store_elements(self, c: Cell, base: Value, offset: int, gate: Value, value: Value) -> None:
         """Stores a SIMD value one element after the other."""

@@ -86,6 +86,10 @@ class Language(abc.ABC):
         """The elements `order` of two SIMD values side by side."""
         raise InternalError(f"renderer: {type(self).__name__} has no shuffle of two values")
 
+    def opaque(self, value: str, dtype: DType, n: int) -> str:
+        """A SIMD value that a compiler behind the language takes as it is, where it can be told."""
+        return value
+
     def part(self, value: str, dtype: DType, n: int, first: int, count: int) -> str:
         """Neighbours among the `n` elements of a SIMD value, as a narrower one."""
         raise InternalError(f"renderer: {type(self).__name__} has no parts of a value")

@@ -257,6 +257,15 @@ class LLVMWriter(KernelWriter):
         mask = ", ".join(f"i32 {i}" for i in order)
         return self.emit(f"shufflevector {vector} {low}, {vector} {high}, <{n} x i32> <{mask}>")
 
+    def opaque(self, value: str, dtype: DType, n: int) -> str:
+        """A value behind a fence, which is no instruction; LLVM has it for floats alone."""
+        if dtype not in (dtypes.float32, dtypes.float64):
+            return value
+        kind = llvm_type(dtype, n)
+        return self.call(
+            kind, f"llvm.arithmetic.fence.{mangle(dtype, n)}", f"{kind} {value}", kind
+        )
+
     def part(self, value: str, dtype: DType, n: int, first: int, count: int) -> str:
         """A shuffle that keeps some elements."""
         if count == n:
