@@ -181,7 +181,8 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     def price(r: UOp | None) -> float:
         nest = nest_of(plan, accesses[0], u)
         return sum(
-            vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r, lanes) + arithmetic_cost(r, lanes, nest)
+            vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r, lanes)
+            + arithmetic_cost(r, lanes, nest)
             for a in accesses
         )
 

@@ -320,7 +320,9 @@ def tile_cost(
     steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
     cost = (need + results * latency) / results + store_cost(plan, tile, vector) / steps
     # What the last lanes do twice.
-    return float(cost * waste * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()]))
+    return float(
+        cost * waste * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()])
+    )
 
 
 def is_streamed(plan: Plan, a: Access) -> bool:
