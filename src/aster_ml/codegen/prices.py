@@ -28,6 +28,8 @@ from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
 # An element gathered or scattered on its own, against one lane of a vector access.
 GATHER = 1.5
+# The same for one that may be outside, on whose place or on nothing the load then waits.
+MASKED_GATHER = 3.0
 # One that is loaded in a run, transposed and stored in a panel.
 TRANSPOSED = 0.6
 SCATTER = 2.0
@@ -448,6 +450,8 @@ def packing_cost(
     if strips > 1 and not can_block(kernel):
         return None
     each = GATHER if run_of(a, reduce.src[1:], wide) is None else TRANSPOSED
+    if a.node.src[1:]:
+        each *= MASKED_GATHER
     return Packing(each * iterations(list(a.strides)), strips)
 
 

@@ -97,15 +97,18 @@ class AccessWriter(Language):
             if k in group:
                 self.load_interleaved(c, group)
                 return c.values[k]
+        # Truth is told apart from its bytes in all elements at once.
+        stored = dtypes.uint8 if dtype is dtypes.bool and self.can_shuffle else dtype
         parts = []
         for i in range(n):
             part_gate = self.element(c.gate, gate, i)
             if part_gate is False:
-                parts.append(self.text(dtypes.as_const(0, dtype), dtype, 1))
+                parts.append(self.text(dtypes.as_const(0, stored), stored, 1))
                 continue
             address = self.element_address(c, base, offset, i)
-            parts.append(self.load(address, dtype, 1, None if part_gate is True else part_gate))
-        return self.build(parts, dtype)
+            parts.append(self.load(address, stored, 1, None if part_gate is True else part_gate))
+        found = self.build(parts, stored)
+        return found if stored is dtype else self.from_memory(found, dtype, n)
 
     def load_every_second(self, c: Cell, base: Value, offset: int, gate: Value) -> str | None:
         """Elements two apart, out of two contiguous loads that end where the last element does."""

@@ -82,6 +82,10 @@ class Language(abc.ABC):
     # Whether `shuffle` is there.
     can_shuffle = False
 
+    def from_memory(self, value: str, dtype: DType, n: int) -> str:
+        """A value as it is in registers, from what was loaded."""
+        return value
+
     def shuffle(self, low: str, high: str, dtype: DType, order: list[int]) -> str:
         """The elements `order` of two SIMD values side by side."""
         raise InternalError(f"renderer: {type(self).__name__} has no shuffle of two values")

@@ -15,6 +15,7 @@ from aster_ml.schedule.gather import gather_before_storing
 from aster_ml.schedule.merge import merge_drafts
 from aster_ml.schedule.runs import join_runs
 from aster_ml.schedule.split import HazardError, Schedule, Splitter, order_drafts
+from aster_ml.schedule.split_products import split_products
 from aster_ml.schedule.split_reduce import WorkersOf, split_long_reductions
 from aster_ml.schedule.stages import plan_stages
 from aster_ml.uop.graph import toposort
@@ -97,7 +98,8 @@ def make_schedule(body: UOp, workers: WorkersOf) -> Schedule:
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
     body, numbers = fold_numbers(body)
-    body = split_long_reductions(copy_before_views(gather_before_storing(body)), workers)
+    body = split_products(copy_before_views(gather_before_storing(body)))
+    body = split_long_reductions(body, workers)
     memory_ops = [u for u in toposort(body) if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
     for _ in range(1 + 2 * len(memory_ops)):
         planner = plan_stages(body)
