@@ -17,7 +17,8 @@ from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.effects import Effects, Version, base_param
-from aster_ml.schedule.stages import StagePlanner, Stored, estimate_range, kept_in
+from aster_ml.schedule.readings import Stored, estimate_range, kept_in
+from aster_ml.schedule.stages import StagePlanner
 from aster_ml.uop.graph import substitute, substitute_all, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
