@@ -12,7 +12,7 @@ from aster_ml.allocator import MEMORY
 from aster_ml.engine import compile as engine_compile
 from aster_ml.schedule import plan as plan_module
 from aster_ml.schedule.plan import CACHE, LARGE_BODY
-from aster_ml.uop.node import NODES
+from aster_ml.uop.interned import NODES
 
 LENGTH = 100_000
 

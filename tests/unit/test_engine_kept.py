@@ -12,7 +12,7 @@ from aster_ml import GlobalCounters, Tensor, TinyJit, nn
 from aster_ml.allocator import MEMORY
 from aster_ml.engine import storage
 from aster_ml.nn.optim import SGD, Adam
-from aster_ml.uop.node import NODES
+from aster_ml.uop.interned import NODES
 
 
 def kernels(*tensors: Tensor) -> int:

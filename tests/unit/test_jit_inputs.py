@@ -316,7 +316,7 @@ def test_kernels_are_counted_on_replay() -> None:
 
 def test_memory_does_not_grow_over_replays() -> None:
     from aster_ml.allocator import MEMORY
-    from aster_ml.uop.node import NODES
+    from aster_ml.uop.interned import NODES
 
     weight = Tensor(ramp(256)).realize()
     jitted = TinyJit(lambda x: (x * weight).realize() + x.sum())

@@ -13,7 +13,7 @@ from aster_ml import Tensor, TinyJit, UOp, nn
 from aster_ml.engine import storage
 from aster_ml.engine.multi import PARTS
 from aster_ml.nn.state import get_parameters
-from aster_ml.uop.node import UNSET
+from aster_ml.uop.interned import UNSET
 from aster_ml.uop.sharding import MULTI_SEEN
 
 TWO = ("CPU:1", "CPU:2")

@@ -14,8 +14,8 @@ import pytest
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, InternalError, ShapeError
+from aster_ml.uop.interned import NODES
 from aster_ml.uop.node import (
-    NODES,
     UOp,
     Variable,
     need,

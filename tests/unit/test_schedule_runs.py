@@ -15,7 +15,7 @@ from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import ArgumentError
 from aster_ml.schedule import parts
 from aster_ml.schedule.plan import CACHE
-from aster_ml.schedule.split import Schedule
+from aster_ml.schedule.steps import Schedule
 from aster_ml.uop.ops import RunArg
 from aster_ml.uop.text import parse, to_text
 from tests.unit.test_schedule_fuzz import check_seeds

@@ -16,7 +16,7 @@ from aster_ml.engine import storage
 from aster_ml.engine.launch import run_schedule
 from aster_ml.engine.multi import parts
 from aster_ml.helpers import prod
-from aster_ml.schedule.split import Schedule, Slot, Step
+from aster_ml.schedule.steps import Schedule, Slot, Step
 from aster_ml.uop.graph import reaches, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import CallArg, Ops

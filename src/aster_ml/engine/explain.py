@@ -14,7 +14,7 @@ from aster_ml.codegen.opts import Opt
 from aster_ml.device import Device
 from aster_ml.engine.estimate import Estimates, estimate
 from aster_ml.helpers import pluralize
-from aster_ml.schedule.split import Schedule, Step
+from aster_ml.schedule.steps import Schedule, Step
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import RunArg

@@ -14,7 +14,7 @@ from aster_ml.engine.estimate import Estimates
 from aster_ml.engine.items import CompiledRunner, ExecItem, Runner, ast_of
 from aster_ml.engine.replay import Place, Recorded, Replay, Segment
 from aster_ml.errors import ArgumentError
-from aster_ml.schedule.split import Step
+from aster_ml.schedule.steps import Step
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from aster_ml.config import GRAPH_GUARD, GRAPH_LIMIT
 from aster_ml.engine import storage
 from aster_ml.uop.graph import toposort
-from aster_ml.uop.node import NODES, UOp
+from aster_ml.uop.interned import NODES
+from aster_ml.uop.node import UOp
 
 PACKAGE = str(Path(__file__).resolve().parent.parent)
 

@@ -30,7 +30,7 @@ from aster_ml.engine.realize import (
     run_due,
 )
 from aster_ml.errors import ArgumentError, DeviceError, InternalError
-from aster_ml.schedule.split import Schedule, Step
+from aster_ml.schedule.steps import Schedule, Step
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, RunArg

@@ -20,7 +20,7 @@ from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.memory import MemoryPlan, plan_memory
 from aster_ml.errors import ArgumentError, DeviceError
 from aster_ml.helpers import colored
-from aster_ml.schedule.split import Schedule, Step
+from aster_ml.schedule.steps import Schedule, Step
 from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from aster_ml.errors import InternalError
 from aster_ml.helpers import round_up
-from aster_ml.schedule.split import Schedule
+from aster_ml.schedule.steps import Schedule
 
 ALIGNMENT = 128
 

@@ -22,8 +22,8 @@ from aster_ml.schedule.capture import Captured, capture
 from aster_ml.schedule.effects import Effects
 from aster_ml.schedule.fold import number_like, number_of
 from aster_ml.schedule.plan import plan
-from aster_ml.schedule.split import Schedule
 from aster_ml.schedule.split_reduce import Workers
+from aster_ml.schedule.steps import Schedule
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp

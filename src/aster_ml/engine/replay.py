@@ -24,7 +24,7 @@ from aster_ml.engine.launch import Bound, run_step, size_now, variables_now
 from aster_ml.engine.replan import move_together
 from aster_ml.errors import InternalError
 from aster_ml.helpers import pluralize
-from aster_ml.schedule.split import Step
+from aster_ml.schedule.steps import Step
 from aster_ml.uop.node import BUFFER_IDS, UOp
 from aster_ml.uop.ops import Ops
 

@@ -32,8 +32,9 @@ from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.uop.graph import reaches
 from aster_ml.uop.infer import show_shape
+from aster_ml.uop.interned import NODES
 from aster_ml.uop.movement import is_whole_memory
-from aster_ml.uop.node import NODES, UOp
+from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMPARE, MOVEMENT, DeviceArg, Ops, ReduceArg
 from aster_ml.uop.sharding import MULTI_SEEN, breaks_up_axis
 

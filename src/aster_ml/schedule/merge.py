@@ -18,7 +18,8 @@ from aster_ml.config import FUSE, MAX_KERNEL_NODES
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
-from aster_ml.schedule.split import Draft, Part, Read, Splitter
+from aster_ml.schedule.split import Splitter
+from aster_ml.schedule.steps import Draft, Part, Read
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops

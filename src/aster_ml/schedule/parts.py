@@ -15,8 +15,9 @@ from typing import Any
 from aster_ml.config import DEPTH_FIRST
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import divisors, prod, round_up
-from aster_ml.schedule.split import Draft, Part, Read, Slot, Splitter, Step
-from aster_ml.schedule.stages import estimate_range
+from aster_ml.schedule.readings import estimate_range
+from aster_ml.schedule.split import Splitter
+from aster_ml.schedule.steps import Draft, Part, Read, Slot, Step
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.linear_form import Form
 from aster_ml.uop.node import UOp, index_alu

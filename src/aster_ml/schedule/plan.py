@@ -13,11 +13,13 @@ from aster_ml.schedule.effects import snapshot_value, snapshot_version
 from aster_ml.schedule.fold import fold_numbers
 from aster_ml.schedule.gather import gather_before_storing
 from aster_ml.schedule.merge import merge_drafts
+from aster_ml.schedule.order import order_drafts
 from aster_ml.schedule.runs import join_runs
-from aster_ml.schedule.split import HazardError, Schedule, Splitter, order_drafts
+from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.split_products import split_products
 from aster_ml.schedule.split_reduce import WorkersOf, split_long_reductions
 from aster_ml.schedule.stages import plan_stages
+from aster_ml.schedule.steps import HazardError, Schedule
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops

@@ -26,8 +26,9 @@ from aster_ml.schedule.parts import (
     new_leaf,
     split_divided,
 )
-from aster_ml.schedule.split import Draft, Splitter
-from aster_ml.schedule.stages import estimate_range
+from aster_ml.schedule.readings import estimate_range
+from aster_ml.schedule.split import Splitter
+from aster_ml.schedule.steps import Draft
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.linear_form import Form, form_of
 from aster_ml.uop.node import UOp

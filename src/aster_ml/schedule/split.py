@@ -1,23 +1,24 @@
 """Cuts the graph of stored values into kernels.
 
-Hop 3, second half. Receives a `StagePlanner` with every stored value expressed; returns Steps in an
-order that respects data and effects. Each kernel is closed: its buffers are PARAMs numbered by
-first use (the output is 0), its ranges are numbered in order, so that equal kernels are the same
-object wherever they come from.
+Hop 3, second half. Receives a `StagePlanner` with every stored value expressed; returns drafts of
+steps, sources first, which `schedule/order.py` orders. Each kernel is closed: its buffers are
+PARAMs numbered by first use (the output is 0), its ranges are numbered in order, so that equal
+kernels are the same object wherever they come from.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from aster_ml.config import SPEC
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
-from aster_ml.schedule.effects import Effects, Version, base_param
-from aster_ml.schedule.stages import StagePlanner, Stored, estimate_range, kept_in
+from aster_ml.schedule.effects import Effects, base_param
+from aster_ml.schedule.readings import Stored, estimate_range, kept_in
+from aster_ml.schedule.stages import StagePlanner
+from aster_ml.schedule.steps import Draft, HazardError, Part, Read, Slot, Step
 from aster_ml.uop.graph import substitute, substitute_all, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
@@ -34,108 +35,6 @@ from aster_ml.uop.ops import (
     StageArg,
 )
 from aster_ml.uop.show import render_expr
-
-
-class Slot(NamedTuple):
-    """Memory that a schedule needs: an argument (below the number of arguments) or a temporary."""
-
-    size: int
-    dtype: DType
-    device: str
-    # Why it is there, of a temporary.
-    why: str = ""
-
-
-@dataclass
-class Step:
-    """One thing to do.
-
-    `kind` is "kernel" (run `ast` on the slots), "copy" (slots[1] into slots[0]) or "view" (slots[0]
-    shows slots[1] from byte `offset`). `offset` of a copy is that of its source, in bytes.
-    """
-
-    kind: str
-    slots: tuple[int, ...]
-    ast: UOp | None = None
-    device: str = ""
-    offset: int = 0
-    nbytes: int = 0
-    # Calls of Tensor methods that it comes from, while TRACEMETA is set.
-    metadata: tuple[Any, ...] = ()
-
-
-@dataclass(eq=False)
-class Schedule:
-    """Steps in order; `slots` lists the arguments first, then temporaries.
-
-    `bound` is for whoever runs it: what follows from the steps under some settings.
-    """
-
-    steps: list[Step]
-    slots: list[Slot]
-    n_args: int
-    written: frozenset[int] = frozenset()
-    # Those of the written arguments that had a value before.
-    overwritten: frozenset[int] = frozenset()
-    # Arguments that are one number everywhere, which no step fills.
-    numbers: dict[int, Any] = field(default_factory=dict)
-    bound: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False)
-
-
-# A slot, and the STOREs that have to have happened.
-Read = tuple[int, frozenset[UOp]]
-
-
-class Part(NamedTuple):
-    """One value that a kernel stores: at element `place` of a slot."""
-
-    slot: int
-    place: UOp
-    value: UOp
-
-
-@dataclass(eq=False)
-class Draft:
-    """A step before it is ordered: what it reads, and behind which STOREs.
-
-    A kernel is a draft of its parts over `ranges` until it is closed. An `alone` one stores where
-    its data says, or runs as somebody has asked (`info`), so no other may run inside its loops. Of
-    one that is `kept`, the memory was asked for: its readers read it there.
-    """
-
-    step: Step
-    reads: list[Read] = field(default_factory=list)
-    writes: int = -1
-    store: UOp | None = None
-    target_after: frozenset[UOp] = frozenset()
-    parts: list[Part] = field(default_factory=list)
-    ranges: tuple[UOp, ...] = ()
-    alone: bool = False
-    kept: bool = False
-    info: KernelArg | None = None
-    metadata: tuple[Any, ...] = ()
-
-    @property
-    def read_slots(self) -> set[int]:
-        """The slots that it reads."""
-        return {slot for slot, _ in self.reads}
-
-    @property
-    def written_slots(self) -> set[int]:
-        """The slots that it writes."""
-        return {p.slot for p in self.parts} if self.parts else {self.writes}
-
-
-class HazardError(Exception):
-    """A kernel would read memory that it or an earlier one has overwritten.
-
-    `value` is the node to store beforehand, or `version` the content to copy while it is there.
-    """
-
-    def __init__(self, value: UOp | None = None, version: Version | None = None) -> None:
-        super().__init__("hazard")
-        self.value = value
-        self.version = version
 
 
 class Splitter:
@@ -419,79 +318,6 @@ def canonical(sink: UOp, outputs: list[UOp]) -> UOp:
     for i, r in enumerate(order):
         changes[r] = UOp(Ops.RANGE, r.dtype, r.src, RangeArg(i, r.arg.kind))
     return substitute_all([sink], changes)[0]
-
-
-def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) -> list[Draft]:
-    """Drafts so that each reader of overwritten memory comes on the right side of the STORE.
-
-    Data dependencies hold in the given order already; a STORE to an argument comes after readers of
-    the old value and before readers of the new one. Otherwise the order is kept.
-    """
-    writers: dict[int, list[int]] = {}
-    for i, d in enumerate(drafts):
-        writers.setdefault(d.writes, []).append(i)
-    assigned = {d.writes for d in drafts if d.writes < len(params)}
-    before: list[set[int]] = [set() for _ in drafts]
-    for i, d in enumerate(drafts):
-        for slot, after in d.reads:
-            for w in writers.get(slot, ()):
-                if w == i:
-                    continue
-                store = drafts[w].store
-                if slot not in assigned or store is None:
-                    before[i].add(w)
-                elif store in after or is_fresh(store, planner):
-                    before[i].add(w)
-                else:
-                    before[w].add(i)
-        for w in writers.get(d.writes, ()):
-            if w != i and (
-                drafts[w].store in d.target_after
-                or (w < i and d.store is None)
-                or (w < i and drafts[w].store is None)
-            ):
-                before[i].add(w)
-    result: list[Draft] = []
-    state = [0] * len(drafts)
-    for root in range(len(drafts)):
-        stack = [root]
-        while stack:
-            i = stack[-1]
-            if state[i] == 2:
-                stack.pop()
-                continue
-            state[i] = 1
-            waiting = [b for b in sorted(before[i], reverse=True) if state[b] != 2]
-            if not waiting:
-                state[i] = 2
-                result.append(drafts[stack.pop()])
-                continue
-            for b in waiting:
-                if state[b] == 1:
-                    path = [x for x in stack[stack.index(b) :] if state[x] == 1]
-                    raise HazardError(version=cycle_version(drafts, path, params))
-            stack.extend(waiting)
-    return result
-
-
-def is_fresh(store: UOp, planner: StagePlanner) -> bool:
-    """Whether a STORE makes a new value that others read through its memory."""
-    return planner.is_target(store)
-
-
-def cycle_version(drafts: list[Draft], path: list[int], params: list[UOp]) -> Version:
-    """In a circle of steps, each waiting for the next: old content that one of them reads.
-
-    Where a step waits for another because that one reads what it overwrites, a copy made in time
-    ends the waiting.
-    """
-    for waiting, reader in zip(path, [*path[1:], path[0]], strict=True):
-        store, slot = drafts[waiting].store, drafts[waiting].writes
-        for read, after in drafts[reader].reads:
-            if read == slot < len(params) and store is not None and store not in after:
-                if drafts[reader].step.kind != "copy":
-                    return Version(params[slot], after)
-    raise InternalError("split: steps wait for one another and no argument explains it")
 
 
 def kernel_stage(value: UOp, ranges: tuple[UOp, ...], device: str) -> UOp:

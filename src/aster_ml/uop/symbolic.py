@@ -34,6 +34,7 @@ from aster_ml.uop.conditions import (
 )
 from aster_ml.uop.divmod import DIVMOD_RULES
 from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.interned import UNSET
 from aster_ml.uop.linear_form import (
     INDEX,
     Form,
@@ -44,7 +45,7 @@ from aster_ml.uop.linear_form import (
     number,
     product_form,
 )
-from aster_ml.uop.node import UNSET, UOp
+from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, VarArg
 from aster_ml.uop.pattern import PatternMatcher
 from aster_ml.uop.rewrite import LEAST_STEPS, steps_allowed

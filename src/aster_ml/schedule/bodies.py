@@ -1,0 +1,156 @@
+"""A body while it is planned: what is known of it, and what has to be stored whatever it costs.
+
+Receives a captured body; `Body` is the state that both walks of `schedule/stages.py` share. Nothing
+here chooses.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from aster_ml.errors import InternalError
+from aster_ml.helpers import all_int, prod
+from aster_ml.schedule import cost
+from aster_ml.schedule.effects import Effects
+from aster_ml.schedule.joins import find_joins
+from aster_ml.schedule.readings import (
+    MARKS,
+    READ_IN_PLACE,
+    VIEWS_OF_MEMORY,
+    ZERO,
+    Reading,
+    Stored,
+    changes_width,
+    without_effects,
+)
+from aster_ml.uop.graph import consumers, toposort
+from aster_ml.uop.infer import max_shape
+from aster_ml.uop.movement import flat_index, slice_of_base, source_index
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import MOVEMENT, AxisType, Ops, ParamArg
+from aster_ml.uop.symbolic import simplify_around
+
+
+class Body:
+    """State of the two passes over one body."""
+
+    def __init__(self, body: UOp) -> None:
+        self.order = list(toposort(body))
+        self.consumers = consumers(self.order)
+        self.stored: dict[UOp, Stored] = {}
+        self.readings: dict[UOp, dict[Reading, None]] = {}
+        self.derived: dict[tuple[UOp, Reading], tuple[Reading, ...]] = {}
+        self.ids = itertools.count()
+        self.token_of: dict[tuple[UOp, tuple[UOp, ...]], UOp] = {}
+        self.memory_behind: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
+        self.memo: dict[UOp, UOp] = {}
+        self.targets: dict[UOp, UOp] = {}
+        # The STOREs to new memory.
+        self.fresh = frozenset(body.src[: body.arg.fresh])
+        # For each STORE of the body the node that has its value, below views that change nothing.
+        self.value_of: dict[UOp, UOp] = {}
+        self.forced: set[UOp] = set()
+        self.index_sizes: dict[UOp, int] = {}
+        # Why a value was stored that could have been computed where it is read.
+        self.why: dict[UOp, str] = {}
+        self.effects = Effects()
+        self.place_of: dict[tuple[UOp, Reading], UOp] = {}
+        self.joins = find_joins(self.order)
+        self.find_forced(body)
+        self.costs = cost.fused_costs(self.order, self.forced)
+
+    def simple(self, u: UOp) -> UOp:
+        """`simplify_around`, remembered for this body."""
+        found = self.memo.get(u)
+        if found is None:
+            found = self.memo[u] = u if not u.src else simplify_around(u)
+        return found
+
+    def find_forced(self, body: UOp) -> None:
+        """Marks what has to be stored whatever it costs."""
+        for number, store in enumerate(body.src):
+            if store.op is not Ops.STORE:
+                raise InternalError(f"stages: a body holds STOREs, found {store!r}")
+            # A fresh output is the memory of its value for every other reader too. Memory that
+            # existed before may be overwritten again, so an assign is a reader like any other.
+            value = self.value_of[store] = self.laid_out_alike(store.src[1])
+            if number < body.arg.fresh and value.op not in READ_IN_PLACE:
+                self.targets.setdefault(value, store)
+        self.forced |= set(self.targets)
+        for u in self.order:
+            if u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u)):
+                self.forced.add(u)
+                if slice_of_base(without_effects(u.src[0])) is None:
+                    self.forced.add(u.src[0])
+            elif u.op is Ops.SCATTER:
+                self.forced.add(u)
+        for u in self.order:
+            if u.op is Ops.CONTIGUOUS and not self.in_memory(u.src[0]):
+                self.forced.add(u)
+
+    def laid_out_alike(self, value: UOp) -> UOp:
+        """What has the same elements in the same order below the views of a value.
+
+        Views that lead elsewhere, and views of memory, are left as they are.
+        """
+        x = value
+        while x.op in (Ops.RESHAPE, Ops.PERMUTE, *MARKS):
+            x = x.src[0]
+        if x is value or x.op in READ_IN_PLACE or not all_int((*value.shape, *x.shape)):
+            return value
+        ranges = idxs = self.new_ranges(value.shape, AxisType.LOOP)
+        y = value
+        while y is not x:
+            if y.op in MOVEMENT:
+                idxs = source_index(y, idxs)[0]
+            y = y.src[0]
+        same = self.simple(flat_index(idxs, x.shape)) is self.simple(
+            flat_index(ranges, value.shape)
+        )
+        return x if same else value
+
+    def in_memory(self, u: UOp) -> bool:
+        """Whether `u` is memory, whole and in order."""
+        while u not in self.forced and u.op in (*VIEWS_OF_MEMORY, Ops.CONTIGUOUS):
+            if u.op is Ops.RESHAPE and len(u.src) > 1:
+                return False  # rows of a symbolic size lie apart, each with room for the largest
+            u = u.src[0]
+        return u.op is Ops.PARAM or u in self.forced
+
+    def is_target(self, store: UOp) -> bool:
+        """Whether a STORE names the memory that its value is computed into."""
+        value = self.value_of.get(store)
+        return value is not None and self.targets.get(value) is store
+
+    def new_ranges(self, shape: tuple[int | UOp, ...], kind: AxisType) -> tuple[UOp, ...]:
+        """Fresh ranges over a shape; axes of size 1 need none."""
+        # Sizes in simplest form: simplifying an index must not make another range of one.
+        return tuple(
+            [
+                ZERO
+                if isinstance(s, int) and s == 1
+                else UOp.range(s if isinstance(s, int) else self.simple(s), next(self.ids), kind)
+                for s in shape
+            ]
+        )
+
+    def reads_padding(self, u: UOp, reading: Reading) -> bool:
+        """Whether a reading of a PAD goes beyond the elements of its source."""
+        valid = source_index(u, reading.idxs)[1]
+        if valid is None:
+            return False
+        valid = self.simple(valid)
+        return valid.op is not Ops.CONST or not valid.arg
+
+    def token(self, source: UOp, after: tuple[UOp, ...] = ()) -> UOp:
+        """A leaf that stands for memory, read once some STOREs have happened.
+
+        why: an expression then ends at its loads, for every walk and rewrite
+        """
+        key = (source, after)
+        found = self.token_of.get(key)
+        if found is None:
+            arg = ParamArg(len(self.memory_behind), max(prod(max_shape(source.shape)), 1), "memory")
+            found = self.token_of[key] = UOp(Ops.PARAM, source.dtype, (), arg)
+            self.memory_behind[found] = key
+        return found

@@ -1,0 +1,227 @@
+"""Whether a value is stored or computed where it is read.
+
+Receives a node and its readings; answers with a bool, and notes why something is stored. The
+weights are in `schedule/cost.py`, the walk that asks in `schedule/stages.py`.
+"""
+
+from __future__ import annotations
+
+from aster_ml.config import FUSE, MAX_KERNEL_NODES
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import prod
+from aster_ml.schedule import cost
+from aster_ml.schedule.bodies import Body
+from aster_ml.schedule.readings import (
+    DATA_DEPENDENT,
+    Reading,
+    estimate,
+    reach_of_columns,
+    volume,
+)
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.movement import source_index
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+
+
+class Decisions(Body):
+    """The questions of the walk down."""
+
+    def decide(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether to store `u`, read so, rather than compute it at each reading."""
+        if u.op is Ops.REDUCE:
+            if not FUSE:
+                return self.store_because(u, "FUSE=0 stores every reduction")
+            if self.may_fuse_reduce(u, readings) or self.cheap_again(u, readings):
+                return False
+            return self.store_because(u, "a reduction that its readers would do more than once")
+        if u.op not in ELEMENTWISE and u.op not in (Ops.PAD, Ops.RESHAPE, Ops.INDEX):
+            return False
+        if u.dtype is dtypes.index or (u.op is Ops.CAST and u.src[0].dtype is dtypes.index):
+            return False
+        if u.device is None or any(r.idxs is DATA_DEPENDENT for r in readings):
+            return False
+        if u.op in (Ops.RESHAPE, Ops.PAD) and any(self.has_large_index(r) for r in readings):
+            return self.store_because(u, "views of views whose indices would grow too long")
+        if u.op is Ops.RESHAPE and self.in_memory(u):
+            return False
+        roots = {r.root for r in readings}
+        if sum([1 / r.share for r in readings]) > cost.MAX_READINGS * len(roots):
+            ways = f"read in {len(readings)} ways, too many to write out"
+            return self.worth_storing(u) and self.store_because(u, ways)
+        if any(self.stored[root].size > int(MAX_KERNEL_NODES.value) for root in roots):
+            full = f"its reader has {MAX_KERNEL_NODES.value} nodes without it"
+            return u.op in ELEMENTWISE and self.store_because(u, full)
+        compute, loads = self.costs[u]
+        if u.op is Ops.RESHAPE:
+            # A plain view costs nothing; one that divides in an inner loop may.
+            if not self.divides(u, readings):
+                return False
+            compute += 8
+        if compute == 0 or FUSE >= 2 or self.is_widened(u, readings):
+            return False
+        if loads == 0 and compute <= cost.AS_GOOD_AS_A_LOAD:
+            return False
+        if u.op is Ops.PAD and not any([self.reads_padding(u, r) for r in readings]):
+            # What is below it is as large or smaller, and decides for itself.
+            return False
+        numel = max(estimate(prod(u.shape)), 1)
+        repeats = sum(self.times(r) for r in readings) - numel
+        spared = repeats * (compute + cost.EXTRA_LOAD * max(loads - 1, 0))
+        price = (
+            numel * (cost.STORE_AND_LOAD + (cost.SAME_KERNEL_BONUS if len(roots) == 1 else 0))
+            + cost.LAUNCH
+        )
+        work = max(volume(r.nest) for r in readings)
+        if not (spared > price and spared * 10 > work and self.worth_storing(u)):
+            return False
+        times = f"computing it {repeats + numel:,} times for {numel:,} elements"
+        return self.store_because(u, f"{times} would cost {spared:,}, storing it {price:,}")
+
+    def is_widened(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether `u` is memory in a wider dtype, summed along one of its axes and nothing else.
+
+        why: a product takes its operands through panels anyway, and converts them there
+        """
+        narrow = u.src[0].dtype
+        if u.op is not Ops.CAST or not narrow.itemsize < u.dtype.itemsize or len(readings) != 1:
+            return False
+        if narrow.kind not in ("int", "uint", "float") or self.costs[u] != (1, 1):
+            return False
+        idxs, valid = readings[0].idxs, readings[0].valid
+        kinds = [i.arg.kind for i in idxs if i.op is Ops.RANGE]
+        plain = valid is None and all([i.op in (Ops.RANGE, Ops.CONST) for i in idxs])
+        return plain and AxisType.REDUCE in kinds
+
+    def store_because(self, u: UOp, why: str) -> bool:
+        """Notes why a value is stored; true."""
+        self.why[u] = why
+        return True
+
+    def has_large_index(self, reading: Reading) -> bool:
+        """Whether the indices of a reading, written out, have grown past what a kernel should hold.
+
+        why: views of views of views, each dividing what the last one multiplied, grow without end
+        """
+        parts = reading.idxs if reading.valid is None else (*reading.idxs, reading.valid)
+        stack = [i for i in parts if i not in self.index_sizes]
+        while stack:
+            u = stack[-1]
+            missing = [s for s in u.src if s not in self.index_sizes]
+            if missing:
+                stack.extend(missing)
+                continue
+            self.index_sizes[u] = 1 + sum([self.index_sizes[s] for s in u.src])
+            stack.pop()
+        return sum([self.index_sizes[i] for i in parts]) > cost.MAX_INDEX_NODES
+
+    def worth_storing(self, u: UOp) -> bool:
+        """Constants, however large, are cheaper to make than to load."""
+        return self.costs[u][1] > 0 or self.costs[u][0] >= 2 * cost.STORE_AND_LOAD
+
+    def times(self, r: Reading) -> int:
+        """How often a value read so is computed.
+
+        Loops that it does not depend on and that run inside of those that it does, do not repeat
+        it: it is computed before them.
+        """
+        return max(int(volume(self.nest_of(r))) // r.share, 1)
+
+    def nest_of(self, r: Reading) -> tuple[UOp, ...]:
+        """The loops inside of which a value read so is computed."""
+        used = self.used(r)
+        if used <= self.stored[r.root].outer:
+            return tuple([n for n in r.nest if n in used])
+        last = max([i for i, n in enumerate(r.nest) if n in used], default=-1)
+        return r.nest[: last + 1]
+
+    def used(self, r: Reading) -> frozenset[UOp]:
+        """The ranges that a reading depends on."""
+        parts = [i.ranges for i in r.idxs]
+        if r.valid is not None:
+            parts.append(r.valid.ranges)
+        return frozenset().union(*parts)
+
+    def divides(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether the source indices of a RESHAPE hold divisions."""
+        return any(
+            x.op in (Ops.IDIV, Ops.MOD)
+            for r in readings
+            for i in source_index(u, r.idxs)[0]
+            for x in toposort(self.simple(i))
+        )
+
+    def may_fuse_reduce(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether a reduction can be computed inside the one kernel that reads it.
+
+        It can where each of its elements is computed once: at the loops over all of its reader's
+        outputs, or at some outer ones of them, the others running inside.
+        """
+        first = readings[0]
+        stored = self.stored[first.root]
+        if stored.node.op is Ops.SCATTER or stored.size > int(MAX_KERNEL_NODES.value):
+            return False
+        used = self.used(first)
+        numel = estimate(prod(u.shape))
+        if any([r.share > 1 for r in readings]):
+            return False
+        if len(readings) == 1 and first.summed and u.arg.op is Ops.ADD and not stored.outer:
+            # Terms of another sum: fused when few of them are computed more than once, or not at
+            # all, since steps of a sum at which windows meet nothing are left out.
+            most = cost.MOST_PADDED if meets_in_windows(first.valid) else cost.MOST_AGAIN
+            if volume(used) <= most * numel:
+                stored.has_reduce = True
+                return True
+        for r in readings:
+            if r.root is not first.root or r.idxs != first.idxs or r.valid is not None:
+                return False
+        outputs = frozenset([r for r in stored.ranges if r.op is Ops.RANGE])
+        if not used <= outputs or volume(used) > numel:
+            return False
+        if used == outputs:
+            if stored.outer and stored.outer != outputs:
+                return False
+            stored.has_reduce = True
+            return True
+        # The rest of the outputs run inside the loops over `used`. A kernel that is a reduction
+        # over all its outputs needs its loop order for itself.
+        if stored.has_reduce or (stored.outer and stored.outer != used):
+            return False
+        rows = volume(used)
+        work = max(volume(outputs), estimate(prod(u.src[0].shape)))
+        if rows < cost.MIN_ROWS and work > cost.SMALL_WORK:
+            return False
+        if reach_of_columns(stored.ranges, used) > cost.MAX_COLUMNS:
+            return False
+        stored.outer = used
+        return True
+
+    def cheap_again(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether a small reduction costs less at each reading in one kernel than a launch."""
+        stored = self.stored[readings[0].root]
+        if stored.outer or stored.node.op is Ops.SCATTER:
+            return False
+        if any([r.root is not readings[0].root for r in readings]):
+            return False
+        if u.device is None or any([r.idxs is DATA_DEPENDENT for r in readings]):
+            return False
+        if stored.size > int(MAX_KERNEL_NODES.value):
+            return False
+        if FUSE >= 2:
+            stored.has_reduce = True
+            return True
+        length = estimate(prod([u.src[0].shape[a] for a in u.arg.axes]))
+        times = [max(volume(r.nest), 1) for r in readings]
+        if max(times) * length > cost.SMALL_WORK:
+            return False
+        compute, loads = self.costs[u.src[0]]
+        again = sum(times) - estimate(prod(u.shape))
+        if again * length * (compute + loads) > cost.LAUNCH:
+            return False
+        stored.has_reduce = True
+        return True
+
+
+def meets_in_windows(valid: UOp | None) -> bool:
+    """Whether a condition says of places, by comparisons alone, that they are within bounds."""
+    return valid is not None and not any([x.op in (Ops.IDIV, Ops.MOD) for x in toposort(valid)])

@@ -1,0 +1,205 @@
+"""Stored values as expressions over ranges, in which others are read through INDEX.
+
+The walk up, sources first: receives a body whose readings are known; fills the `value` of each
+`Stored`. Movement ops, IOTA and axes are gone afterwards.
+"""
+
+from __future__ import annotations
+
+from aster_ml.dtype import dtypes
+from aster_ml.schedule.bodies import Body
+from aster_ml.schedule.joins import is_inside
+from aster_ml.schedule.readings import (
+    DATA_DEPENDENT,
+    Reading,
+    is_moved,
+    kept_in,
+    volume,
+)
+from aster_ml.schedule.stacks import read_pad
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.infer import max_shape
+from aster_ml.uop.movement import flat_index
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, Ops
+
+
+class Expressions(Body):
+    """The walk up."""
+
+    def go_up(self) -> None:
+        """Sources first: each reading as an expression."""
+        values: dict[tuple[UOp, Reading], UOp] = {}
+        for u in self.order:
+            stored = self.stored.get(u)
+            if stored is not None and not is_moved(u):
+                nest = tuple([r for r in stored.ranges if r.op is Ops.RANGE])
+                reading = Reading(u, stored.ranges, None, nest)
+                stored.value = self.express(u, reading, values)
+            for reading in self.readings.get(u, ()):
+                if reading.idxs is DATA_DEPENDENT:
+                    continue
+                if stored is not None or u.op is Ops.PARAM:
+                    values[u, reading] = self.read_memory(u, u.shape, reading)
+                else:
+                    values[u, reading] = self.express(u, reading, values)
+
+    def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
+        """A load from a stored value or a parameter, which is to be seen as of this shape."""
+        flat = self.simple(flat_index(reading.idxs, max_shape(shape)))
+        token = self.token(source, reading.after)
+        # A place that is always inside needs no gate: padding masks its value where it matters.
+        inside = flat.vmin >= 0 and flat.vmax < token.arg.size
+        valid = (
+            reading.valid if inside or reading.valid is not None else kept_in(flat, token.arg.size)
+        )
+        return token.index(flat).load(None if inside else valid)
+
+    def express(self, u: UOp, reading: Reading, values: dict[tuple[UOp, Reading], UOp]) -> UOp:
+        """The value of `u` at a reading, from those of its sources."""
+        op = u.op
+        if op is Ops.CONST:
+            return UOp(Ops.CONST, u.dtype, (), u.arg)
+        if op is Ops.DEFINE_VAR:
+            return u
+        if op is Ops.IOTA:
+            return reading.idxs[0]
+        below = self.derived[u, reading]
+        if op is Ops.AFTER:
+            return values[self.place_of[u, reading], below[0]]
+        if op is Ops.INDEX:
+            idxs = tuple([values[s, r] for s, r in zip(u.src[1:], below[1:], strict=True)])
+            memory, after = self.memory_of(u.src[0])
+            return self.read_memory(
+                memory, u.src[0].shape, reading._replace(idxs=idxs, after=(*reading.after, *after))
+            )
+        if op is Ops.STORE:
+            return values[u.src[1], below[0]]
+        src = [values[s, r] for s, r in zip(u.src, below, strict=False)]
+        if op in ELEMENTWISE:
+            if u.dtype is dtypes.index or (u.dtype is dtypes.bool and src[0].dtype is dtypes.index):
+                return self.simple(
+                    src[0].alu(op, *src[1:]) if op is not Ops.CAST else src[0].cast(u.dtype)
+                )
+            join = self.joins.get(u)
+            if join is not None:
+                inside = self.simple(is_inside(join.boxes, reading.idxs, u.shape))
+                return inside.where(src[join.chosen], src[1 - join.chosen])
+            return plain(UOp(op, u.dtype, tuple(src), u.arg))
+        if op is Ops.PAD:
+            if not self.reads_padding(u, reading):
+                return src[0]
+            _, valid, chosen = read_pad(u, reading.idxs)
+            value = src[0] if valid is None else mask_terms(self.simple(valid), src[0])
+            if chosen is None:
+                return value
+            chosen, nothing = self.simple(chosen), value.const_like(0)
+            if chosen.op is Ops.CONST:
+                return value if chosen.arg else nothing
+            return chosen.where(value, nothing)
+        if op is Ops.REDUCE:
+            idxs = below[0].idxs
+            ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is Ops.RANGE]
+            idle = [r for r in ranges if r not in src[0].ranges]
+            if idle:
+                times = repeated(u, idle)
+                if times is not None:
+                    ranges = [r for r in ranges if r not in idle]
+                    made = src[0]
+                    if ranges:
+                        arg = u.arg._replace(axes=())
+                        made = UOp(Ops.REDUCE, u.dtype, (made, *ranges), arg)
+                    return made if times == 1 else made.alu(Ops.MUL, UOp.const(u.dtype, times))
+            if src[0].op is Ops.REDUCE and src[0].arg.op is u.arg.op is Ops.ADD:
+                # A sum of sums is one sum.
+                return src[0].replace(src=(src[0].src[0], *ranges, *src[0].src[1:]))
+            return (
+                src[0]
+                if not ranges
+                else UOp(Ops.REDUCE, u.dtype, (src[0], *ranges), u.arg._replace(axes=()))
+            )
+        if op is Ops.SCATTER:
+            return UOp(Ops.SCATTER, u.dtype, tuple(src), u.arg)
+        return src[0]
+
+    def memory_of(self, u: UOp) -> tuple[UOp, tuple[UOp, ...]]:
+        """The memory behind row-major views, and the STOREs that it has to be read after."""
+        after: tuple[UOp, ...] = ()
+        # Below an effect it is the memory that counts, whatever a view of it was stored as before.
+        while u.op is not Ops.PARAM and (after or u not in self.stored):
+            after += u.src[1:] if u.op is Ops.AFTER else ()
+            u = u.src[0]
+        return u, after
+
+
+def mask_terms(valid: UOp, value: UOp) -> UOp:
+    """`value` where `valid` holds, else 0; of a sum, each term so.
+
+    A product with a load that is 0 there already is left as it is where the other factor is made of
+    loads without division and the like (as with padding by stored zeros, one that is infinite then
+    gives NaN).
+    """
+    if value.op is Ops.REDUCE and value.arg.op is Ops.ADD:
+        return value.replace(src=(mask_terms(valid, value.src[0]), *value.src[1:]))
+    if is_gated(value):
+        return value
+    if value.op is Ops.MUL and any(is_gated(s) for s in value.src) and all(map(tame, value.src)):
+        return value
+    return valid.where(value, value.const_like(0))
+
+
+def plain(u: UOp) -> UOp:
+    """An elementwise node without a 0 that is added to an integer, or a choice by what is not so.
+
+    Such a 0 says in a tensor's graph on which device an arange is.
+    """
+    if u.op is Ops.ADD and u.dtype.kind in ("int", "uint"):
+        for zero, other in (u.src, u.src[::-1]):
+            if zero.op is Ops.CONST and zero.arg == 0:
+                return other
+    if u.op is Ops.WHERE and u.src[0].op is Ops.CMPNE and u.src[0].src[0].dtype is dtypes.bool:
+        condition, true = u.src[0].src
+        if true.op is Ops.CONST and true.arg is True:
+            return UOp(Ops.WHERE, u.dtype, (condition, u.src[2], u.src[1]))
+    return u
+
+
+def repeated(u: UOp, ranges: list[UOp]) -> int | None:
+    """By what a reduction multiplies a value that is the same all along these ranges.
+
+    None where that is no number, or none that its dtype holds.
+    """
+    if u.arg.op in (Ops.MAX, Ops.AND, Ops.OR):
+        return 1
+    if u.arg.op is not Ops.ADD or any([r.src[0].op is not Ops.CONST for r in ranges]):
+        return None
+    times = int(volume(ranges))
+    if u.dtype.kind == "float":
+        return times if times <= 1 << dtypes.finfo(u.dtype)[1] else None
+    return times if times <= dtypes.max(u.dtype) else None
+
+
+def is_gated(u: UOp) -> bool:
+    """Whether `u` is a load that gives 0 where its gate fails."""
+    return u.op is Ops.LOAD and len(u.src) > 1
+
+
+UNBOUNDED = frozenset(
+    {
+        Ops.RECIPROCAL,
+        Ops.FDIV,
+        Ops.IDIV,
+        Ops.MOD,
+        Ops.LOG2,
+        Ops.EXP2,
+        Ops.POW,
+        Ops.SQRT,
+        Ops.BITCAST,
+    }
+)
+
+
+def tame(value: UOp) -> bool:
+    """Whether an expression of finite loads is finite."""
+    order = toposort(value, enter=lambda u: u.op not in (Ops.LOAD, Ops.REDUCE))
+    return not any([u.op in UNBOUNDED for u in order])

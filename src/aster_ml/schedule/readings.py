@@ -1,0 +1,133 @@
+"""How values are read, and what is stored: the records of planning, and what they ask of nodes.
+
+`Reading` and `Stored` pass between the two walks of `schedule/stages.py`. Plain functions of nodes
+and ranges; what depends on a whole body is in `schedule/bodies.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aster_ml.helpers import prod
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.movement import Indices, both
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import MOVEMENT, Ops
+
+ZERO = UOp.index_const(0)
+# Stands for indices that are data: any element may be read.
+DATA_DEPENDENT: Indices = (UOp.index_const(-1),) * 99
+LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.DEFINE_VAR, Ops.IOTA, Ops.DEVICE, Ops.SINK})
+MARKS = (Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
+VIEWS_OF_MEMORY = (Ops.AFTER, Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
+# Values that already are memory or make none worth sharing: an output of them is a copy.
+READ_IN_PLACE = frozenset({Ops.PARAM, Ops.CONST, Ops.AFTER, *MOVEMENT, Ops.DETACH})
+
+
+class Reading(NamedTuple):
+    """How a node is read: by the stored value `root`, at `idxs`, where `valid` holds.
+
+    `nest` are the ranges of all loops around the reading; `after` the STOREs that it has to see.
+    `summed` says that a sum reads it through nothing but movement. Of so many turns of the loops
+    as `share` says, one reads it: the others have what lies beside it in a stack.
+    """
+
+    root: UOp
+    idxs: Indices
+    valid: UOp | None
+    nest: tuple[UOp, ...]
+    after: tuple[UOp, ...] = ()
+    summed: bool = False
+    share: int = 1
+
+
+@dataclass
+class Stored:
+    """A value with memory: `value` over `ranges`; where it goes, and what it must wait for.
+
+    `target` is the STORE of the body that names the memory, or None for a temporary.
+    """
+
+    node: UOp
+    ranges: tuple[UOp, ...]
+    target: UOp | None = None
+    value: UOp | None = None
+    outer: frozenset[UOp] = frozenset()
+    size: int = 0
+    has_reduce: bool = False
+
+
+def estimate(size: int | UOp) -> int:
+    """A size as a number; of a symbolic one, its largest."""
+    return size if isinstance(size, int) else int(size.vmax)
+
+
+def volume(ranges: Iterable[UOp]) -> int:
+    """Number of iterations of a set of loops."""
+    return prod([estimate_range(r) for r in ranges])  # type: ignore[no-any-return]
+
+
+def reach_of_columns(outputs: Sequence[UOp], used: frozenset[UOp]) -> int:
+    """Elements between the first and the last of what loops outside of `used` run over.
+
+    Where the last axis of the outputs is one of `used` these go down columns; else 0.
+    """
+    ranges = [r for r in outputs if r.op is Ops.RANGE]
+    if not ranges or ranges[-1] not in used:
+        return 0
+    first = next((i for i, r in enumerate(ranges) if r not in used), len(ranges))
+    return volume(ranges[first:]) if first < len(ranges) else 0
+
+
+def estimate_range(r: UOp) -> int:
+    """Size of a range as a number."""
+    return int(r.src[0].vmax)
+
+
+def kept_in(flat: UOp, size: int) -> UOp | None:
+    """The condition under which a place lies inside of memory, where a variable may put it outside.
+
+    Places that loaded numbers decide are theirs to keep inside.
+    """
+    if flat.vmin >= 0 and flat.vmax < size:
+        return None
+    order = toposort(flat)
+    if not any([u.op is Ops.DEFINE_VAR for u in order]) or any([u.op is Ops.LOAD for u in order]):
+        return None
+    above = None if flat.vmin >= 0 else index_alu(Ops.CMPLT, UOp.index_const(-1), flat)
+    below = None if flat.vmax < size else index_alu(Ops.CMPLT, flat, UOp.index_const(size))
+    return both(above, below)
+
+
+def changes_width(u: UOp) -> bool:
+    """Whether a BITCAST changes the number of elements."""
+    return u.dtype.itemsize != u.src[0].dtype.itemsize
+
+
+def without_effects(u: UOp) -> UOp:
+    """A view of memory without the effects that it has to see; anything else as it is."""
+    views: list[UOp] = []
+    x = u
+    while x.op in MOVEMENT or x.op is Ops.AFTER:
+        if x.op is not Ops.AFTER:
+            views.append(x)
+        x = x.src[0]
+    if x.op is not Ops.PARAM:
+        return u
+    for v in reversed(views):
+        x = v.replace(src=(x, *v.src[1:]))
+    return x
+
+
+def is_moved(u: UOp) -> bool:
+    """Whether the memory of `u` is made without a kernel."""
+    return u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u))
+
+
+def scalar_aware(source: UOp, reading: Reading) -> Reading:
+    """The reading of an operand; a scalar beside a shaped value has no indices."""
+    if source.shape:
+        return reading._replace(summed=False) if reading.summed else reading
+    return reading._replace(idxs=(), summed=False)

@@ -1,0 +1,117 @@
+"""What a schedule is made of: steps and the memory they need, and both before they are ordered.
+
+`Schedule`, `Step` and `Slot` go to whoever runs them; `Draft` and `Part` pass between the modules
+that cut, merge and order kernels. Records alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from aster_ml.dtype import DType
+from aster_ml.schedule.effects import Version
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import KernelArg
+
+
+class Slot(NamedTuple):
+    """Memory that a schedule needs: an argument (below the number of arguments) or a temporary."""
+
+    size: int
+    dtype: DType
+    device: str
+    # Why it is there, of a temporary.
+    why: str = ""
+
+
+@dataclass
+class Step:
+    """One thing to do.
+
+    `kind` is "kernel" (run `ast` on the slots), "copy" (slots[1] into slots[0]) or "view" (slots[0]
+    shows slots[1] from byte `offset`). `offset` of a copy is that of its source, in bytes.
+    """
+
+    kind: str
+    slots: tuple[int, ...]
+    ast: UOp | None = None
+    device: str = ""
+    offset: int = 0
+    nbytes: int = 0
+    # Calls of Tensor methods that it comes from, while TRACEMETA is set.
+    metadata: tuple[Any, ...] = ()
+
+
+@dataclass(eq=False)
+class Schedule:
+    """Steps in order; `slots` lists the arguments first, then temporaries.
+
+    `bound` is for whoever runs it: what follows from the steps under some settings.
+    """
+
+    steps: list[Step]
+    slots: list[Slot]
+    n_args: int
+    written: frozenset[int] = frozenset()
+    # Those of the written arguments that had a value before.
+    overwritten: frozenset[int] = frozenset()
+    # Arguments that are one number everywhere, which no step fills.
+    numbers: dict[int, Any] = field(default_factory=dict)
+    bound: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False)
+
+
+# A slot, and the STOREs that have to have happened.
+Read = tuple[int, frozenset[UOp]]
+
+
+class Part(NamedTuple):
+    """One value that a kernel stores: at element `place` of a slot."""
+
+    slot: int
+    place: UOp
+    value: UOp
+
+
+@dataclass(eq=False)
+class Draft:
+    """A step before it is ordered: what it reads, and behind which STOREs.
+
+    A kernel is a draft of its parts over `ranges` until it is closed. An `alone` one stores where
+    its data says, or runs as somebody has asked (`info`), so no other may run inside its loops. Of
+    one that is `kept`, the memory was asked for: its readers read it there.
+    """
+
+    step: Step
+    reads: list[Read] = field(default_factory=list)
+    writes: int = -1
+    store: UOp | None = None
+    target_after: frozenset[UOp] = frozenset()
+    parts: list[Part] = field(default_factory=list)
+    ranges: tuple[UOp, ...] = ()
+    alone: bool = False
+    kept: bool = False
+    info: KernelArg | None = None
+    metadata: tuple[Any, ...] = ()
+
+    @property
+    def read_slots(self) -> set[int]:
+        """The slots that it reads."""
+        return {slot for slot, _ in self.reads}
+
+    @property
+    def written_slots(self) -> set[int]:
+        """The slots that it writes."""
+        return {p.slot for p in self.parts} if self.parts else {self.writes}
+
+
+class HazardError(Exception):
+    """A kernel would read memory that it or an earlier one has overwritten.
+
+    `value` is the node to store beforehand, or `version` the content to copy while it is there.
+    """
+
+    def __init__(self, value: UOp | None = None, version: Version | None = None) -> None:
+        super().__init__("hazard")
+        self.value = value
+        self.version = version

@@ -1,0 +1,253 @@
+"""Interning: one object for one value, and what is inferred of a node when it is first asked for.
+
+`Interned` is the part of a UOp that knows no op's meaning: building, forgetting and copying nodes,
+and slots that are filled once from those of the sources. What can be made of nodes is in
+`uop/node.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from aster_ml.dtype import DType, dtypes
+from aster_ml.uop.infer import infer_bounds, infer_device, infer_shape
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.sharding import PLAIN, infer_axis, own_axis, shard_bounds
+
+if TYPE_CHECKING:
+    from aster_ml.uop.node import UOp
+
+CONST, new_object, new_ref = Ops.CONST, object.__new__, weakref.ref
+pack_float = struct.Struct("<d").pack
+# Every live node by (op, dtype, src, arg); entries leave with their node.
+NODES: dict[Any, weakref.ref[Any]] = {}
+UNSET: Any = object()
+
+
+def unnamed(u: UOp) -> frozenset[UOp]:
+    """Ranges that a node is inside of: those of its sources, less those that it closes."""
+    op, src = u.op, u.src
+    if op is Ops.RANGE:
+        return frozenset((u, *u.src[0].ranges))
+    if op in CLOSES_RANGES and len(src) > 1:
+        inner = src[0].ranges.union(*[s.ranges for s in src[1:]])
+        return inner.difference([r for r in src[1:] if r.op is Ops.RANGE])
+    if op is Ops.AFTER and any([s.op is Ops.END for s in src[1:]]):
+        # Behind the end of a loop there is what the last turn has left.
+        over = [r for s in src[1:] if s.op is Ops.END for r in s.src[1:]]
+        return src[0].ranges.union(*[s.ranges for s in src[1:]]).difference(over)
+    if op is Ops.BARRIER:
+        # What lanes did before it is done: whatever comes after depends on the loops alone.
+        return frozenset([r for s in src for r in s.ranges if not r.arg.kind.is_lane])
+    if not src:
+        return NO_RANGES
+    first = src[0].ranges
+    if len(src) == 1:
+        return first
+    return first.union(*[s.ranges for s in src[1:] if s.ranges is not first])
+
+
+CLOSES_RANGES = frozenset({Ops.REDUCE, Ops.STAGE, Ops.END})
+NO_RANGES: frozenset[Any] = frozenset()
+
+
+class Interned:
+    """An op, a dtype, sources and a small argument: the same four are the same object."""
+
+    __slots__ = (
+        "__weakref__",
+        "_axis",
+        "_bounds",
+        "_device",
+        "_digest",
+        "_key",
+        "_ranges",
+        "_shape",
+        "_simple",
+        "arg",
+        "dtype",
+        "op",
+        "src",
+        "tag",
+    )
+    op: Ops
+    dtype: DType
+    src: tuple[UOp, ...]
+    arg: Any
+    tag: Any
+    _axis: Any
+    _key: Any
+    _shape: Any
+    _device: Any
+    _bounds: Any
+    _ranges: Any
+    _digest: Any
+    # What `simplify` has made of the node; None where that is the node itself.
+    _simple: Any
+
+    def __new__(
+        cls,
+        op: Ops,
+        dtype: DType = dtypes.void,
+        src: tuple[UOp, ...] = (),
+        arg: Any = None,
+        tag: Any = None,
+    ) -> Self:
+        # Equal floats may differ (0.0, -0.0) and unequal ones be the same (NaN): bits decide.
+        if op is CONST and arg.__class__ is float:
+            key: Any = (op, dtype, src, pack_float(arg))
+        else:
+            key = (op, dtype, src, arg)
+        if tag is not None:
+            key = (*key, tag)
+        ref = NODES.get(key)
+        if ref is not None:
+            found = ref()
+            if found is not None:
+                return found  # type: ignore[no-any-return]
+        self = new_object(cls)
+        self.op = op
+        self.dtype = dtype
+        self.src = src
+        self.arg = arg
+        self.tag = tag
+        self._key = key
+        self._shape = self._device = self._bounds = self._ranges = self._digest = self._axis = UNSET
+        self._simple = UNSET
+        NODES[key] = new_ref(self)
+        return self
+
+    def __del__(self) -> None:
+        ref = NODES.get(self._key)
+        if ref is not None:
+            # A newer node may have taken the place while this one was dying.
+            found = ref()
+            if found is None or found is self:
+                del NODES[self._key]
+
+    def forget(self) -> None:
+        """From now on the same expression is another node; this one stays what it was.
+
+        why: memory below it has changed, so its value is that of a time that is past
+        """
+        ref = NODES.get(self._key)
+        if ref is not None and ref() is self:
+            del NODES[self._key]
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    # inferred
+
+    @property
+    def shape(self) -> Any:
+        """Sizes of the value, outermost first; () of a scalar; None of what has no value."""
+        if self._shape is UNSET:
+            infer_iteratively(self, "_shape", infer_shape)
+        return self._shape
+
+    @property
+    def device(self) -> Any:
+        """Where a tensor-stage value lives, a name or several; None for what lives anywhere."""
+        if self._device is UNSET:
+            infer_iteratively(self, "_device", infer_device)
+        return self._device
+
+    @property
+    def axis(self) -> int | None:
+        """Of a value on several devices: the axis that it is split along; None if it is not."""
+        if self._axis is UNSET:
+            infer_iteratively(self, "_axis", infer_axis)
+        return own_axis(self)  # type: ignore[arg-type]
+
+    @property
+    def has_multi(self) -> bool:
+        """Whether a value on several devices stands here or below."""
+        if self._axis is UNSET:
+            infer_iteratively(self, "_axis", infer_axis)
+        return bool(self._axis != PLAIN)
+
+    @property
+    def bounds(self) -> tuple[Any, ...]:
+        """Least and greatest value, inclusive; of a MULTI, where the part of each device lies."""
+        if self.op is Ops.MULTI and self.arg.axis is not None:
+            return tuple(shard_bounds(self.shape[self.arg.axis], len(self.src)))
+        if self._bounds is UNSET:
+            infer_iteratively(self, "_bounds", infer_bounds)
+        bounds: tuple[Any, Any] = self._bounds
+        return bounds
+
+    @property
+    def vmin(self) -> Any:
+        """Least value."""
+        if self._bounds is UNSET:
+            infer_iteratively(self, "_bounds", infer_bounds)
+        return self._bounds[0]
+
+    @property
+    def vmax(self) -> Any:
+        """Greatest value."""
+        if self._bounds is UNSET:
+            infer_iteratively(self, "_bounds", infer_bounds)
+        return self._bounds[1]
+
+    @property
+    def ranges(self) -> frozenset[UOp]:
+        """The ranges that the value changes with and that it does not close itself."""
+        if self._ranges is UNSET:
+            infer_iteratively(self, "_ranges", unnamed)
+        ranges: frozenset[UOp] = self._ranges
+        return ranges
+
+    @property
+    def digest(self) -> bytes:
+        """A hash of the whole expression that is the same in every process."""
+        if self._digest is UNSET:
+            infer_iteratively(self, "_digest", compute_digest)
+        digest: bytes = self._digest
+        return digest
+
+    @property
+    def key(self) -> str:
+        """`digest` as text."""
+        return self.digest.hex()
+
+
+def infer_iteratively(root: Any, slot: str, rule: Callable[[UOp], Any]) -> None:
+    """Fills `slot` of `root`, first of everything below it that lacks it, without recursion."""
+    for s in root.src:
+        if getattr(s, slot) is UNSET:
+            break
+    else:
+        object.__setattr__(root, slot, rule(root))
+        return
+    stack = [root]
+    while stack:
+        u = stack[-1]
+        if getattr(u, slot) is UNSET:
+            for s in u.src:
+                if getattr(s, slot) is UNSET:
+                    stack.append(s)
+            if stack[-1] is not u:
+                continue
+            setattr(u, slot, rule(u))
+        stack.pop()
+
+
+def compute_digest(u: UOp) -> bytes:
+    """Hash over op, dtype, argument and the digests of the sources.
+
+    A bound variable has that of the variable: sums and products are ordered by it, and must not be
+    ordered by values, or each would be compiled apart.
+    """
+    if u.op is Ops.BIND:
+        return u.src[0].digest
+    text = f"{u.op.name} {u.dtype.name} {u.arg!r}".encode()
+    return hashlib.blake2b(text + b"".join([s.digest for s in u.src]), digest_size=16).digest()
