@@ -32,9 +32,11 @@ from aster_ml.codegen.prices import (
     cycles_of,
     inside,
     is_uneven,
+    is_uneven_tile,
     iterations,
     lane_count,
     may_overlap,
+    needs_strips,
     nest_of,
     owners,
     packing_cost,
@@ -257,6 +259,7 @@ def choose_tile(plan: Plan) -> None:
     if not loads or not outputs:
         return
     registers = plan.target.vector_registers or 16
+    panel = wanted_panel(kernel, plan.accesses)
     overlap = may_overlap(plan, loads)
     candidates = []
     for r in outputs:
@@ -278,6 +281,8 @@ def choose_tile(plan: Plan) -> None:
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
         for sides in itertools.product(*[c[1] for c in pair]):
             tile = dict(zip([c[0] for c in pair], sides, strict=True))
+            if is_uneven_tile(tile) and needs_strips(plan, panel, tile):
+                continue
             cost = tile_cost(plan, tile, loads, vector, registers)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
                 best_cost, best_tile = cost, tile
