@@ -114,6 +114,7 @@ def choose_vector(plan: Plan) -> None:
     own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     candidates: list[UOp | None] = [None, *[r for r in loops if widths(r, lanes)[0] > 1]]
+    finish = finish_nodes(plan)
 
     def price(axis: UOp | None) -> float:
         total = 0.0
@@ -144,6 +145,8 @@ def choose_vector(plan: Plan) -> None:
             # What is computed beyond one node an access.
             more = plan.values + plan.extra - len(plan.accesses)
             total += max(more, 0) * arithmetic_cost(axis, lanes, kernel.outputs, ends_early)
+        else:
+            total += finish * arithmetic_cost(axis, lanes, kernel.outputs, ends_early)
         for u, by in own.items():
             if by is not None and axis not in u.ranges:
                 # Lanes of a sum are added up once for each result.
@@ -160,6 +163,17 @@ def choose_vector(plan: Plan) -> None:
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
         if r is not None and r in kernel.axes and not meets_lanes(kernel, r):
             apply_vector(plan, r, lanes)
+
+
+def finish_nodes(plan: Plan) -> int:
+    """Operations on each result of reductions, loads and index arithmetic aside."""
+    stop = (Ops.REDUCE, Ops.STAGE)
+    nodes: dict[UOp, None] = {}
+    for store in plan.kernel.stores:
+        nodes.update(dict.fromkeys(toposort(store.src[1], enter=lambda u: u.op not in stop)))
+    mine = [u for u in nodes if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
+    lacking = [u.op for u in mine if not plan.target.has_op(u.op.name)]
+    return len(mine) + sum([DECOMPOSED.get(op, 0) for op in lacking])
 
 
 def meets_lanes(kernel: Kernel, axis: UOp) -> bool:
