@@ -280,7 +280,7 @@ def tile_cost(
         if lanes:
             # What serves one result alone is an operand from memory.
             held += 1 if results == count and plan.vector_id >= 0 else count
-            need += LOADED * count + (ROW if is_streamed(plan, a, tile) else 0)
+            need += LOADED * count + ROW * streamed_share(plan, a, tile)
         else:
             # A value without SIMD lanes is broadcast as part of the arithmetic.
             need += (EMBEDDED_BROADCAST if registers >= 32 else BROADCAST) * count
@@ -300,19 +300,20 @@ def tile_cost(
     return float(cost * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()]))
 
 
-def is_streamed(plan: Plan, a: Access, tile: dict[UOp, int]) -> bool:
-    """Whether what is loaded comes from beyond the second cache, each step from another page.
+def streamed_share(plan: Plan, a: Access, tile: dict[UOp, int]) -> float:
+    """The part of a tile's loads that comes from beyond the second cache, from a page a step.
 
-    It does if the tile has all results that it serves, so that nothing is loaded again.
+    What tiles further on load again is near by then: of few results a tile has them all.
     """
     itemsize = a.buffer.dtype.itemsize
     steps = [abs(a.stride(r) or 0) for r in a.strides if r.arg.kind is AxisType.REDUCE]
-    return (
-        min(steps, default=0) * itemsize >= FAR_NBYTES
-        and uses_of(a, plan.kernel.outputs)
-        <= prod([n for r, n in tile.items() if r not in a.strides])
-        and times(a) * itemsize > plan.target.cache_bytes[1]
-    )
+    if (
+        min(steps, default=0) * itemsize < FAR_NBYTES
+        or times(a) * itemsize <= plan.target.cache_bytes[1]
+    ):
+        return 0.0
+    served = prod([n for r, n in tile.items() if r not in a.strides])
+    return float(served / uses_of(a, plan.kernel.outputs))
 
 
 def may_overlap(plan: Plan, loads: list[Access]) -> bool:
