@@ -29,6 +29,7 @@ CPU = Target(
     threads=2,
     cache_bytes=(32 << 10, 1 << 20, 16 << 20),
 )
+AVX512 = replace(CPU, vector_bits=512, vector_registers=32)
 GPU = Target(
     "OPENCL",
     "opencl",
@@ -221,6 +222,27 @@ def test_lanes_that_are_far_apart_are_gathered_once_into_a_panel() -> None:
 def test_a_reduction_too_long_for_a_panel_is_blocked() -> None:
     found = opts_of(memory(64, 12000) @ memory(12000, 256))
     assert "BLOCK(0," in found
+
+
+@pytest.mark.parametrize("target", [CPU, AVX512], ids=["avx2", "avx512"])
+@pytest.mark.parametrize("depth", [1024, 2048, 4096, 6000, 8192])
+def test_lanes_far_apart_have_a_panel_however_long_the_reduction_is(
+    depth: int, target: Target
+) -> None:
+    """An uneven tile has no strips, so it must not be so large that it would need some."""
+    found = ops_of(Tensor.empty(128, depth) @ Tensor.empty(1024, depth).T, target)
+    assert Ops.DEFINE_LOCAL in found
+
+
+def test_what_is_done_to_sums_is_done_in_simd_values() -> None:
+    x, w = Tensor.empty(8, 256), Tensor.empty(1024, 256)
+    assert opts_of((x @ w.T).gelu(), AVX512).startswith("VECTOR(1,16)")
+
+
+def test_few_rows_of_a_large_product_have_wide_tiles() -> None:
+    """Each page is visited once for as many columns as there are registers for."""
+    found = opts_of(Tensor.empty(3, 2955) @ Tensor.empty(2955, 1735), AVX512)
+    assert found.startswith("PADTO(1,1744) VECTOR(1,16) UPCAST(0,3) OVERLAP(0,6)")
 
 
 @pytest.mark.parametrize("threads", [1, 2])

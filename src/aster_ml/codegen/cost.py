@@ -48,9 +48,11 @@ from aster_ml.codegen.prices import (
     cycles_of,
     inside,
     is_uneven,
+    is_uneven_tile,
     iterations,
     lane_count,
     may_overlap,
+    needs_strips,
     nest_of,
     owners,
     packing_cost,
@@ -123,6 +125,7 @@ def choose_vector(plan: Plan) -> None:
     own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     candidates: list[UOp | None] = [None, *[r for r in loops if widths(r, lanes)[0] > 1]]
+    finish = finish_nodes(plan)
 
     def price(axis: UOp | None) -> float:
         total = 0.0
@@ -153,6 +156,8 @@ def choose_vector(plan: Plan) -> None:
             # What is computed beyond one node an access.
             more = plan.values + plan.extra - len(plan.accesses)
             total += max(more, 0) * arithmetic_cost(axis, lanes, kernel.outputs, ends_early)
+        else:
+            total += finish * arithmetic_cost(axis, lanes, kernel.outputs, ends_early)
         for u, by in own.items():
             if by is not None and axis not in u.ranges:
                 # Lanes of a sum are added up once for each result.
@@ -169,6 +174,17 @@ def choose_vector(plan: Plan) -> None:
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
         if r is not None and r in kernel.axes and not meets_lanes(kernel, r):
             apply_vector(plan, r, lanes)
+
+
+def finish_nodes(plan: Plan) -> int:
+    """Operations on each result of reductions, loads and index arithmetic aside."""
+    stop = (Ops.REDUCE, Ops.STAGE)
+    nodes: dict[UOp, None] = {}
+    for store in plan.kernel.stores:
+        nodes.update(dict.fromkeys(toposort(store.src[1], enter=lambda u: u.op not in stop)))
+    mine = [u for u in nodes if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
+    lacking = [u.op for u in mine if not plan.target.has_op(u.op.name)]
+    return len(mine) + sum([DECOMPOSED.get(op, 0) for op in lacking])
 
 
 def meets_lanes(kernel: Kernel, axis: UOp) -> bool:
@@ -273,6 +289,7 @@ def choose_tile(plan: Plan) -> None:
     if not loads or not outputs:
         return
     registers = plan.target.vector_registers or 16
+    panel = wanted_panel(kernel, plan.accesses)
     overlap = may_overlap(plan, loads)
     along = [r for r in outputs if r.arg.id != plan.vector_id]
     windows = windows_of(along, main[0]) if len(main) == 1 else {}
@@ -298,6 +315,8 @@ def choose_tile(plan: Plan) -> None:
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
         for sides in itertools.product(*[c[1] for c in pair]):
             tile = dict(zip([c[0] for c in pair], sides, strict=True))
+            if is_uneven_tile(tile) and needs_strips(plan, panel, tile):
+                continue
             cost = tile_cost(plan, tile, loads, vector, registers, windows)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
                 best_cost, best_tile = cost, tile

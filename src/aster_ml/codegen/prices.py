@@ -16,6 +16,7 @@ from aster_ml.codegen.panels import (
     can_pack,
     least_uses,
     max_nbytes,
+    panel_nbytes,
     run_of,
     uses_of,
 )
@@ -362,7 +363,7 @@ def tile_cost(
         if lanes:
             # What serves one result alone is an operand from memory.
             held += 1 if results == count and plan.vector_id >= 0 else count * written
-            need += LOADED * count + (ROW if is_streamed(plan, a) else 0)
+            need += LOADED * count + ROW * streamed_share(plan, a, tile)
         else:
             # A value without SIMD lanes is broadcast as part of the arithmetic.
             each = EMBEDDED_BROADCAST if registers >= 32 else BROADCAST
@@ -386,15 +387,20 @@ def tile_cost(
     )
 
 
-def is_streamed(plan: Plan, a: Access) -> bool:
-    """Whether what is loaded comes from beyond the second cache, each step from another page."""
+def streamed_share(plan: Plan, a: Access, tile: dict[UOp, int]) -> float:
+    """The part of a tile's loads that comes from beyond the second cache, from a page a step.
+
+    What tiles further on load again is near by then: of few results a tile has them all.
+    """
     itemsize = a.buffer.dtype.itemsize
     steps = [abs(a.stride(r) or 0) for r in a.strides if r.arg.kind is AxisType.REDUCE]
-    return (
-        min(steps, default=0) * itemsize >= FAR_NBYTES
-        and not uses_of(a, plan.kernel.outputs) > 1
-        and times(a) * itemsize > plan.target.cache_bytes[1]
-    )
+    if (
+        min(steps, default=0) * itemsize < FAR_NBYTES
+        or times(a) * itemsize <= plan.target.cache_bytes[1]
+    ):
+        return 0.0
+    served = prod([n for r, n in tile.items() if r not in a.strides])
+    return float(served / uses_of(a, plan.kernel.outputs))
 
 
 def may_overlap(plan: Plan, loads: list[Access]) -> bool:
@@ -402,6 +408,19 @@ def may_overlap(plan: Plan, loads: list[Access]) -> bool:
     steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
     widest = max(a.buffer.dtype.itemsize for a in loads) * 2 * lane_count(plan)
     return can_overlap(plan.kernel) and steps * widest <= max_nbytes(plan.target)
+
+
+def is_uneven_tile(tile: dict[UOp, int]) -> bool:
+    """Whether some results of a tile are computed twice: then sums cannot be taken up again."""
+    return any(size_of(r) % n for r, n in tile.items())
+
+
+def needs_strips(plan: Plan, panel: Access | None, tile: dict[UOp, int]) -> bool:
+    """Whether the panel of a tile is too large for all of the reduction."""
+    if panel is None:
+        return False
+    side = prod([n for r, n in tile.items() if r in panel.strides])
+    return bool(panel_nbytes(plan.kernel, panel) * side > max_nbytes(plan.target))
 
 
 def store_cost(plan: Plan, tile: dict[UOp, int], vector: set[UOp]) -> float:

@@ -16,6 +16,10 @@ from aster_ml.mixin.symbol import two_values
 from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.ops import BodyArg, Ops, ParamArg
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+AFTER, BIND, BUFFER = Ops.AFTER, Ops.BIND, Ops.BUFFER
+CONTIGUOUS, IOTA = Ops.CONTIGUOUS, Ops.IOTA
+
 
 class Captured(NamedTuple):
     """`body` is a SINK of STOREs; PARAM i of it stands for `buffers[i]`.
@@ -50,13 +54,13 @@ def capture(
         u, ready = stack.pop()
         if u in new:
             continue
-        op = u.op
-        if op is Ops.BUFFER:
+        op, src = u.op, u.src
+        if op is BUFFER:
             arg = ParamArg(len(buffers), u.arg.size, u.arg.device)
             new[u] = UOp(Ops.PARAM, u.dtype, (), arg)
             buffers.append(u)
-        elif op is Ops.BIND:
-            variable, value = u.src[0], u.src[1].arg
+        elif op is BIND:
+            variable, value = src[0], src[1].arg
             arg = variable.arg
             if values.setdefault(arg.name, value) != value:
                 if not checked:
@@ -65,7 +69,7 @@ def capture(
                 arg = arg._replace(name=other_name(arg.name, value, values))
                 values[arg.name] = value
             new[u] = UOp(Ops.DEFINE_VAR, variable.dtype, (), arg)
-        elif not u.src:
+        elif not src:
             if op is Ops.PARAM:
                 raise ArgumentError(
                     f"a value made of parameter {u.arg.slot} (as_param) has none of its own; "
@@ -73,15 +77,15 @@ def capture(
                 )
             new[u] = u
         elif ready:
-            src = tuple([new[s] for s in u.src])
-            if op is Ops.IOTA:
+            made = (new[src[0]],) if len(src) == 1 else tuple([new[s] for s in src])
+            if op is IOTA:
                 # A body that is cached must not keep nodes of users alive, and so their memory.
-                new[u] = UOp(op, u.dtype, src, "body")
+                new[u] = UOp(op, u.dtype, made, "body")
             else:
-                new[u] = u if src == u.src else UOp(op, u.dtype, src, u.arg)
-            if op is Ops.AFTER:
+                new[u] = u if made == src else UOp(op, u.dtype, made, u.arg)
+            if op is AFTER:
                 effects.append(u)
-            elif op is Ops.CONTIGUOUS:
+            elif op is CONTIGUOUS:
                 laid_out.append(u)
             if METADATA.data and u in METADATA:
                 METADATA[new[u]] = METADATA[u]
@@ -95,7 +99,7 @@ def capture(
                     stack.append((stored, False))
                 continue
             stack.append((u, True))
-            for s in reversed(u.src):
+            for s in src[::-1]:
                 if s not in new:
                     stack.append((s, False))
     body = UOp(Ops.SINK, dtypes.void, tuple([new[root] for root in roots]), BodyArg(len(fresh)))
