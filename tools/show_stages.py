@@ -16,6 +16,7 @@ from aster_ml.codegen.cost import choose_opts
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower import lower
 from aster_ml.dtype import dtypes
+from aster_ml.engine.realize import MIN_THREAD_LENGTH, THREAD_RESULTS
 from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.schedule.capture import capture
@@ -46,7 +47,8 @@ def stages() -> dict[str, str]:
     out = UOp.new_buffer("CPU", 256, dtypes.float32).mop(Ops.RESHAPE, (8, 32))
     # Ids of buffers count up in a process; the printed ones start from 0.
     captured = capture([out.store(value)], [], lambda u: None)
-    schedule, _ = plan(captured.body, lambda device: Workers(TARGET.threads, 1 << 18))
+    workers = Workers(TARGET.threads, MIN_THREAD_LENGTH, THREAD_RESULTS * TARGET.threads)
+    schedule, _ = plan(captured.body, lambda device: workers)
     ast = schedule.steps[0].ast
     assert ast is not None
     kernel = Kernel(ast)
