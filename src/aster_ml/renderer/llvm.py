@@ -252,9 +252,7 @@ class LLVMWriter(KernelWriter):
         if dtype not in (dtypes.float32, dtypes.float64):
             return value
         kind = llvm_type(dtype, n)
-        return self.call(
-            kind, f"llvm.arithmetic.fence.{mangle(dtype, n)}", f"{kind} {value}", kind
-        )
+        return self.call(kind, f"llvm.arithmetic.fence.{mangle(dtype, n)}", f"{kind} {value}", kind)
 
     def part(self, value: str, dtype: DType, n: int, first: int, count: int) -> str:
         """A shuffle that keeps some elements."""
