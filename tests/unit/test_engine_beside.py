@@ -32,6 +32,15 @@ def test_results_are_those_of_the_calls(threads: int) -> None:
         assert [job.result() for job in jobs] == [i * i for i in range(20)]
 
 
+def test_who_asks_is_told_whether_a_thread_is_done() -> None:
+    with Beside(0) as alone:
+        assert not alone.begin(lambda: 1).is_done
+    with Beside(1) as beside:
+        job = beside.begin(lambda: 1)
+        assert job.result() == 1
+        assert job.is_done
+
+
 def test_calls_run_while_the_caller_goes_on() -> None:
     begun, go_on = threading.Event(), threading.Event()
 

@@ -281,3 +281,18 @@ def test_lanes_of_zero_by_zero_that_are_not_wanted() -> None:
     Tensor.realize(y, gradient)
     row = [0.25, 0.25, 1 / 6, 1 / 6, 1 / 6, 0.0]
     np.testing.assert_allclose(gradient.numpy(), [[[row, row]]], rtol=1e-6)
+
+
+def test_what_is_left_of_a_run_begins_early() -> None:
+    # Six neighbours for each of 8 lanes that lie 6 apart: blocks 0 to 3 and 2 to 5, no lane alone.
+    b = Builder("six_neighbours")
+    out, x = b.param(48), b.param(48)
+    j, i = b.axis(6, UPCAST), b.axis(8, VECTOR)
+    b.store(at(out, 0, j * 8 + i), b.load(at(x, 0, i * 6 + j)))
+    source = render(b)
+    assert source.count("load <4 x float>") == 16
+    assert "load float" not in source
+    data = np.arange(48, dtype=np.float32)
+    found = np.zeros(48, np.float32)
+    run_llvm(b.build(), [found, data])
+    np.testing.assert_array_equal(found, data.reshape(8, 6).T.reshape(-1))

@@ -146,36 +146,36 @@ def compile_kernels(
     while len(MEMORY_CACHE) >= MAX_KERNELS:
         for old in list(MEMORY_CACHE)[: MAX_KERNELS // 2]:
             del MEMORY_CACHE[old]
-    with uncollected():
-        made = compile_missing(missing, opts)
-    found |= made
-    MEMORY_CACHE.update(made)
+    threads = min([b.target.threads if b.compiles_beside else 1 for _, b in missing.values()])
+    with uncollected(), Beside(min(threads, len(missing)) - 1) as beside:
+        made: dict[tuple[object, ...], Draft | Compiled] = {}
+        for key, (ast, backend) in missing.items():
+            made[key] = make_draft(ast, backend, opts, beside)
+        found |= load_made(made)
+        # Before circles are looked for again: the search would go through all of it.
+        made.clear()
+    MEMORY_CACHE.update({key: found[key] for key in missing})
     TOTALS.compile_s += time.perf_counter() - start
     return [found[key] for key in keys]
 
 
-def compile_missing(
-    missing: dict[tuple[object, ...], tuple[UOp, Backend]], opts: tuple[Opt, ...] | None
+def load_made(
+    made: dict[tuple[object, ...], Draft | Compiled],
 ) -> dict[tuple[object, ...], Compiled]:
-    """The kernels of which there are none yet."""
-    threads = min([b.target.threads if b.compiles_beside else 1 for _, b in missing.values()])
-    with Beside(min(threads, len(missing)) - 1) as beside:
-        made: dict[tuple[object, ...], Draft | Compiled] = {}
-        for key, (ast, backend) in missing.items():
-            made[key] = make_draft(ast, backend, opts, beside)
-        drafts = {key: d for key, d in made.items() if isinstance(d, Draft)}
-        found = {key: d for key, d in made.items() if isinstance(d, Compiled)}
-        # Loading needs no compiler: what is ready goes first, while the threads work on.
-        found |= {key: load_draft(d) for key, d in drafts.items() if d.binary.is_done}
-        left = {key: d for key, d in drafts.items() if key not in found}
-        waiting = time.perf_counter()
-        # The threads take them in order; whoever takes a long one last lets the others wait.
-        for draft in sorted(left.values(), key=lambda d: len(d.source), reverse=True):
-            draft.binary.run_now()
-        for draft in left.values():
-            draft.binary.result()
-        TOTALS.wait_s += time.perf_counter() - waiting
-        return found | {key: load_draft(d) for key, d in left.items()}
+    """The kernels with their binaries, which the threads and the caller go on to compile."""
+    drafts = {key: d for key, d in made.items() if isinstance(d, Draft)}
+    found = {key: d for key, d in made.items() if isinstance(d, Compiled)}
+    # Loading needs no compiler: what is ready goes first, while the threads work on.
+    found |= {key: load_draft(d) for key, d in drafts.items() if d.binary.is_done}
+    left = {key: d for key, d in drafts.items() if key not in found}
+    waiting = time.perf_counter()
+    # The threads take them in order; whoever takes a long one last lets the others wait.
+    for draft in sorted(left.values(), key=lambda d: len(d.source), reverse=True):
+        draft.binary.run_now()
+    for draft in left.values():
+        draft.binary.result()
+    TOTALS.wait_s += time.perf_counter() - waiting
+    return found | {key: load_draft(d) for key, d in left.items()}
 
 
 def make_draft(
