@@ -333,7 +333,7 @@ def needs_strips(plan: Plan, panel: Access | None, tile: dict[UOp, int]) -> bool
     if panel is None:
         return False
     side = prod([n for r, n in tile.items() if r in panel.strides])
-    return panel_nbytes(plan.kernel, panel) * side > max_nbytes(plan.target)
+    return bool(panel_nbytes(plan.kernel, panel) * side > max_nbytes(plan.target))
 
 
 def store_cost(plan: Plan, tile: dict[UOp, int], vector: set[UOp]) -> float:
