@@ -6,7 +6,8 @@ addresses `cpu_pool` puts there, and does nothing where the system has none.
 A system that wakes a worker may put it on the caller's own processor, where both take turns
 although others are idle, for as long as it likes. So the caller keeps a worker that it wakes away
 from its processor; the worker may run anywhere again once it is awake elsewhere. And a worker that
-finds itself beside the caller when it comes to a list asks to be moved, and is free again, too.
+finds itself beside the caller when it comes to a list, or looks for one, asks to be moved, and is
+free again, too.
 """
 
 from __future__ import annotations

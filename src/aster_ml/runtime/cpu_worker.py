@@ -369,8 +369,8 @@ entry:
   call void @come_back(ptr %state, ptr %line)
   br label %head
 head:
-  %spins = phi i64 [ 0, %entry ], [ 0, %leave ], [ %spins.next, %idle ]
-  %last = phi i64 [ -1, %entry ], [ %epoch, %leave ], [ %epoch, %idle ]
+  %spins = phi i64 [ 0, %entry ], [ 0, %leave ], [ %spins.next, %wait ]
+  %last = phi i64 [ -1, %entry ], [ %epoch, %leave ], [ %epoch, %wait ]
   %epoch = load atomic i64, ptr %state acquire, align 8
   %odd = and i64 %epoch, 1
   %open = icmp ne i64 %odd, 0
@@ -407,6 +407,14 @@ count:
   %tired = icmp sgt i64 %spins.next, %limit
   br i1 %tired, label %end, label %idle
 idle:
+  ; Before others may run here: what waits may be the caller.
+  %low = and i64 %spins.next, {YIELD_MASK}
+  %due = icmp eq i64 %low, {YIELD_MASK}
+  br i1 %due, label %aside, label %wait
+aside:
+  call void @step_aside(ptr %state)
+  br label %wait
+wait:
   call void @wait_step(ptr %state, i64 %spins.next)
   br label %head
 end:
