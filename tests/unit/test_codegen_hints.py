@@ -74,7 +74,8 @@ def test_a_product_stores_as_ever() -> None:
 
 def test_a_transpose_past_the_caches_reads_longer_runs() -> None:
     found = opts_of(memory(128, 256).T)
-    assert "TILE" in found and "SWAP" in found
+    assert "TILE" in found
+    assert "SWAP" in found
 
 
 @pytest.mark.parametrize("name", ["softmax", "layernorm"])
@@ -96,7 +97,8 @@ def test_the_pass_that_computes_most_asks() -> None:
     linear, _ = lower(kernel_of(memory(64, 512).softmax()), CPU)
     asking = [u for u in linear.uops if u.op is Ops.LOAD and u.arg is not None]
     # Rows of 2 KB: four of them are the 8 KB that memory has time for.
-    assert asking and {u.arg for u in asking} == {LoadArg(4 * 512)}
+    assert asking
+    assert {u.arg for u in asking} == {LoadArg(4 * 512)}
     first = next(u for u in linear.uops if u.op is Ops.LOAD)
     assert first.arg is None
 
@@ -105,7 +107,8 @@ def test_hints_print_parse_and_keep_the_rules() -> None:
     linear, _ = lower(kernel_of(memory(64, 512).softmax()), CPU)
     verify(linear, "linear")
     text = linear_to_text(linear)
-    assert "ahead=2048" in text and "streams=True" in text
+    assert "ahead=2048" in text
+    assert "streams=True" in text
     assert linear_from_text(text) == linear
     assert any(u.arg == StoreArg(True) for u in linear.uops if u.op is Ops.STORE)
 
@@ -118,14 +121,16 @@ def test_llvm_writes_both_and_closes_with_a_fence() -> None:
     # Other processors have the hint, and no such fence.
     arm = replace(CPU, arch="aarch64-any", vector_bits=128)
     other = render(lower(kernel_of(memory(128, 128) + 1), arm)[0], arm)
-    assert "!nontemporal" in other and "sfence" not in other
+    assert "!nontemporal" in other
+    assert "sfence" not in other
 
 
 def test_c_writes_both() -> None:
     target = replace(CPU, language="c")
     source = render(lower(kernel_of(memory(64, 512).softmax()), target)[0], target)
     assert "__builtin_prefetch(" in source
-    assert "__builtin_nontemporal_store(" in source and "__builtin_ia32_sfence();" in source
+    assert "__builtin_nontemporal_store(" in source
+    assert "__builtin_ia32_sfence();" in source
 
 
 @pytest.mark.parametrize("settings", [{"CLANG": 0}, {"CLANG": 1}])

@@ -444,3 +444,27 @@ def test_a_tile_that_is_added_to_what_lies_across_is_right() -> None:
     x, w, y = memory(2, 16, 14, 14), memory(64, 16, 3, 3), memory(2, 64, 12, 12)
     want = convolve(x.numpy(), w.numpy()) + y.numpy()
     np.testing.assert_allclose((x.conv2d(w) + y).numpy(), want, atol=1e-4)
+
+
+@pytest.mark.parametrize("settings", [{"CLANG": 0}, {"CLANG": 1}])
+def test_elements_that_alternate_are_loaded_once(settings: dict[str, Any]) -> None:
+    a, b = memory(5, 32, 2), memory(5, 1, 2)
+    source = render(lower(kernel_of(a * b), CPU)[0], CPU)
+    # Two SIMD values a step, for both of the elements that alternate.
+    assert source.count("load <8 x float>") == 2
+    with Context(**settings):
+        np.testing.assert_array_equal((a * b).numpy(), a.numpy() * b.numpy())
+
+
+def test_steps_that_do_not_divide_stand_side_by_side_as_well() -> None:
+    # 1001 SIMD values, four at a time: some of the last are stored twice.
+    assert opts_of(memory(8008) + memory(8008)) == "VECTOR(0,8) OVERLAP(0,4)"
+    x = memory(8008)
+    np.testing.assert_array_equal((x + x).numpy(), x.numpy() * 2)
+
+
+def test_long_chains_stand_side_by_side_where_there_are_enough_of_them() -> None:
+    large, small = memory(1 << 16), memory(1 << 8)
+    assert opts_of(large.tanh().tanh().tanh()).startswith("VECTOR(0,8) UPCAST(0,2)")
+    assert opts_of(small.tanh().tanh().tanh()) == "VECTOR(0,8)"
+    assert opts_of(large.tanh()).startswith("VECTOR(0,8) THREAD")

@@ -120,11 +120,15 @@ def widen(plan: Plan, axis: UOp) -> None:
     most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
     for n in [n for n in (4, 2) if n <= most]:
         fits = size % n == 0
+        # Few SIMD values may run twice.
+        few = ceildiv(size, n) * n <= size * MOST_TWICE
         if early is not None:
-            # Few SIMD values may run twice.
-            fits = n * early.lanes <= early.size and ceildiv(size, n) * n <= size * MOST_TWICE
+            fits = n * early.lanes <= early.size and few
+        op = OptOps.UPCAST
+        if not fits and early is None and few and can_overlap(plan.kernel):
+            fits, op = True, OptOps.OVERLAP
         if fits and size // n >= plan.target.threads:
-            plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), n))
+            plan.kernel.apply(Opt(op, axis_number(plan.kernel, axis), n))
             plan.refresh()
             return
 

@@ -90,6 +90,10 @@ class AccessWriter(Language):
         if c.step == c.unit == 1:
             return self.load_masked(self.address(c, base, offset), dtype, n, gate)
         if c.step == 2 and c.unit == 1 and n > 2 and not self.gates_elements(c, gate):
+            for pair in self.runs_of(c, 2) if self.can_shuffle and c.count > 1 else []:
+                if k in pair and len(pair) == 2:
+                    self.load_pair(c, pair)
+                    return c.values[k]
             found_apart = self.load_every_second(c, base, offset, gate)
             if found_apart is not None:
                 return found_apart
@@ -109,6 +113,17 @@ class AccessWriter(Language):
             parts.append(self.load(address, stored, 1, None if part_gate is True else part_gate))
         found = self.build(parts, stored)
         return found if stored is dtype else self.from_memory(found, dtype, n)
+
+    def load_pair(self, c: Cell, pair: list[int]) -> None:
+        """Two instances whose elements alternate: two contiguous loads, each used whole."""
+        base, offset, gate = self.operands_of_access(c, pair[0])
+        n = c.width
+        low, high = (
+            self.load(self.address(c, base, x), c.dtype, n, gate) for x in (offset, offset + n)
+        )
+        for first, k in enumerate(pair):
+            order = list(range(first, 2 * n, 2))
+            c.values[k] = self.keep(c, self.shuffle(low, high, c.dtype, order))
 
     def load_every_second(self, c: Cell, base: Value, offset: int, gate: Value) -> str | None:
         """Elements two apart, out of two contiguous loads that end where the last element does."""
