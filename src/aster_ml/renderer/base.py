@@ -378,7 +378,7 @@ class KernelWriter(AccessWriter):
                 self.accumulate(reg, r, op, self.wide_text(source, j, value, n))
 
     def is_outside(self, d: Cell, i: int) -> bool:
-        """Whether an instance is loaded from where nothing is, which adds nothing to a sum."""
+        """Whether an instance is loaded from where there is nothing: it adds nothing to a sum."""
         return d.op is Ops.LOAD and d.gate is not None and self.need(d, i).__class__ is not str
 
     def wide_text(self, d: Cell, j: int, value: Value, n: int) -> str:
