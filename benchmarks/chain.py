@@ -109,7 +109,7 @@ def count_live(library: Library) -> tuple[int, int]:
     """Live nodes and bytes of device memory, of Aster, without the schedules in their cache."""
     importlib.import_module("aster_ml.schedule.plan").CACHE.clear()
     gc.collect()
-    nodes = importlib.import_module("aster_ml.uop.node").NODES
+    nodes = importlib.import_module("aster_ml.uop.interned").NODES
     return len(nodes), library.module.GlobalCounters.mem_used
 
 

@@ -49,7 +49,7 @@ def count_nodes(library: Library) -> float:
     if library.name != "aster":
         return 0.0
     gc.collect()
-    return float(len(importlib.import_module("aster_ml.uop.node").NODES))
+    return float(len(importlib.import_module("aster_ml.uop.interned").NODES))
 
 
 def measure_peak(library: Library, case: str, **params: Any) -> dict[str, float]:
