@@ -175,8 +175,8 @@ def machine_text(data: Data) -> str:
     again = ""
     if data.get("again"):
         again = (
-            " Measured again later, all libraries of the row in turn, after a change that the row "
-            f"asked for: {'; '.join(data['again'])}."
+            " Measured again later, all libraries of the row in turn, where a change or a "
+            f"disturbed run asked for it: {'; '.join(data['again'])}."
         )
     return (
         f"Measured on {data['date']}: {machine['processor']}, {machine['cores']} cores, "

@@ -83,6 +83,23 @@ def test_columns_of_a_sum_vectorise_across_columns() -> None:
     assert "UPCAST(0," in found
 
 
+@pytest.mark.parametrize("width", [31, 37, 55])
+def test_lanes_that_lie_apart_start_early_in_place_of_masks(width: int) -> None:
+    x, w = memory(2, 16, 8, width), memory(16, 1, 3, 3)
+    assert "PADTO" not in opts_of(x.conv2d(w, groups=16, stride=3))
+
+
+@pytest.mark.parametrize("width", [61, 97, 121, 160])
+def test_strided_windows_of_any_width_are_right(width: int) -> None:
+    rng = np.random.default_rng(width)
+    x = rng.standard_normal((1, 4, 7, width)).astype(np.float32)
+    w = rng.standard_normal((4, 1, 3, 3)).astype(np.float32)
+    views = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::3, ::3]
+    wanted = np.einsum("bchwij,cij->bchw", views, w[:, 0])
+    found = Tensor(x).conv2d(Tensor(w), groups=4, stride=3).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_a_product_gets_a_register_tile() -> None:
     found = opts_of(memory(64, 64) @ memory(64, 64))
     assert "VECTOR(1,8)" in found
