@@ -83,12 +83,6 @@ def test_columns_of_a_sum_vectorise_across_columns() -> None:
     assert "UPCAST(0," in found
 
 
-@pytest.mark.parametrize("width", [31, 37, 55])
-def test_lanes_that_lie_apart_start_early_in_place_of_masks(width: int) -> None:
-    x, w = memory(2, 16, 8, width), memory(16, 1, 3, 3)
-    assert "PADTO" not in opts_of(x.conv2d(w, groups=16, stride=3))
-
-
 @pytest.mark.parametrize("width", [61, 97, 121, 160])
 def test_strided_windows_of_any_width_are_right(width: int) -> None:
     rng = np.random.default_rng(width)

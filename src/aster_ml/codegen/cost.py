@@ -46,7 +46,6 @@ from aster_ml.codegen.prices import (
     axis_text,
     chunk_count,
     cycles_of,
-    gathers_early,
     inside,
     is_uneven,
     is_uneven_tile,
@@ -249,7 +248,6 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
             kernel.apply(Opt(OptOps.VECTOR, number, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     early = starts_early(kernel, axis, lanes)
-    early = early or gathers_early(plan, axis, lanes)
     width, padded = widths(axis, lanes, early)
     if padded != size_of(axis) and not early:
         number = axis_number(kernel, axis)
@@ -300,11 +298,7 @@ def choose_tile(plan: Plan) -> None:
         if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
             size = size_of(r) if r.src[0].op is Ops.CONST else 1
             sizes = [d for d in divisors(size) if d <= MAX_TILE_SIDE]
-            early = kernel.early.get(r.arg.id)
-            if early is not None:
-                # All lanes side by side have to find room in the axis.
-                sizes = [d for d in sizes if d * early.lanes <= early.size]
-            elif overlap:
+            if overlap:
                 sizes += [n for n in UNEVEN_SIDES if n <= size and size % n]
             if r in windows and MAX_TILE_SIDE < size < registers:
                 sizes.append(size)

@@ -278,27 +278,6 @@ def starts_early(kernel: Kernel, axis: UOp | None, lanes: int) -> bool:
     )
 
 
-def gathers_early(plan: Plan, axis: UOp, lanes: int) -> bool:
-    """Whether the last SIMD lanes of an output axis, along which elements lie apart, start early.
-
-    Lanes beyond the end would be loaded one by one; whole SIMD values come in a few shuffles. A
-    panel is filled once, and has its lanes side by side.
-    """
-    kernel, owner = plan.kernel, owners(plan.kernel)
-    if any(
-        packing_cost(plan, axis, lanes, a, owner[a.node]) for a in plan.accesses if a.node in owner
-    ):
-        return False
-    loads = [a for a in kernel.accesses() if not a.is_store and axis in a.strides]
-    return (
-        axis in kernel.outputs
-        and size_of(axis) > lanes
-        and can_overlap(kernel)
-        and any(abs(a.stride(axis) or 0) > 1 for a in loads)
-        and not any(a.node.src[1:] for a in loads)
-    )
-
-
 def runs_by_rows(kernel: Kernel, axis: UOp, lanes: int) -> bool:
     """Whether a reduction is over rows along an axis, too long for sums in registers.
 
