@@ -18,10 +18,10 @@ from aster_ml.engine.compile import compile_kernel, render
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
-from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import LoadArg, Ops, StoreArg
 from aster_ml.uop.spec import verify
 from aster_ml.uop.text import linear_from_text, linear_to_text
+from tests.unit.kernel_checks import kernel_of, memory
 
 # Caches so small that small kernels go past them.
 CPU = Target(
@@ -32,18 +32,6 @@ CPU = Target(
     vector_registers=32,
     cache_bytes=(1 << 10, 64 << 10, 32 << 10),
 )
-
-
-def kernel_of(t: Tensor) -> UOp:
-    """The AST of the one kernel that computes `t`."""
-    schedule, _ = schedule_uops([t.contiguous().uop])
-    asts = [s.ast for s in schedule.steps if s.ast is not None]
-    assert len(asts) == 1
-    return asts[0]
-
-
-def memory(*shape: int) -> Tensor:
-    return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32)).realize()
 
 
 def opts_of(t: Tensor, target: Target = CPU) -> list[str]:

@@ -20,6 +20,7 @@ from aster_ml.errors import ArgumentError, KernelOptError
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from tests.unit.kernel_checks import kernel_of, memory
 
 CPU = Target(
     "CPU",
@@ -39,18 +40,6 @@ GPU = Target(
     local_bytes=32 << 10,
     index_bits=32,
 )
-
-
-def kernel_of(t: Tensor) -> UOp:
-    """The AST of the one kernel that computes `t`."""
-    schedule, _ = schedule_uops([t.contiguous().uop])
-    asts = [s.ast for s in schedule.steps if s.ast is not None]
-    assert len(asts) == 1
-    return asts[0]
-
-
-def memory(*shape: int) -> Tensor:
-    return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32)).realize()
 
 
 def opts_of(t: Tensor, target: Target = CPU) -> str:

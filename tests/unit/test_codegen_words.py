@@ -16,12 +16,12 @@ from aster_ml.device import Device
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel
-from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import KernelOptError
 from aster_ml.target import PLAIN_OPS, Target
 from aster_ml.uop.evaluate import evaluate, evaluate_expr
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from tests.unit.kernel_checks import kernel_of
 
 PLAIN = Target(
     "CPU", "llvm", vector_bits=512, vector_registers=32, cache_bytes=(32 << 10, 1 << 20, 16 << 20)
@@ -70,14 +70,6 @@ def check_product(
         return
     step = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
     np.testing.assert_allclose(found.astype(np.float64), want, rtol=2 * step, atol=step * k**0.5)
-
-
-def kernel_of(t: Tensor) -> UOp:
-    """The AST of the one kernel that computes `t`."""
-    schedule, _ = schedule_uops([t.contiguous().uop])
-    asts = [s.ast for s in schedule.steps if s.ast is not None]
-    assert len(asts) == 1, "operands are stored in a wider dtype before they are multiplied"
-    return asts[0]
 
 
 def product_of(dtype: str, n: int, k: int, m: int, turns: str = "nn") -> Tensor:

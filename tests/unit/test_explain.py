@@ -13,18 +13,13 @@ from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.engine.explain import amount
 from aster_ml.target import Target
-from aster_ml.uop.node import UOp
+from tests.unit.kernel_checks import kernel_of
 
 TARGET = Target("CPU", "llvm", arch="example", vector_bits=256, vector_registers=16, threads=2)
 
 
 def draw(*shape: int) -> Tensor:
     return Tensor.rand(*shape).realize()
-
-
-def kernel_of(value: Tensor) -> UOp:
-    [ast] = [s.ast for s in value.schedule() if s.ast is not None]
-    return ast
 
 
 def costs_of(line: str) -> dict[str, float]:

@@ -21,8 +21,8 @@ from aster_ml.device import Device
 from aster_ml.engine import search, search_worker
 from aster_ml.engine.search import Found, Search, Worker, WorkerError
 from aster_ml.target import Target
-from aster_ml.uop.node import UOp
 from aster_ml.uop.text import to_text
+from tests.unit.kernel_checks import kernel_of
 from tools import search_gains
 
 TARGET = Target("CPU", "llvm", arch="example", vector_bits=256, vector_registers=16, threads=2)
@@ -34,11 +34,6 @@ def cache_folder(tmp_path: Path) -> Iterator[Path]:
     with Context(CACHEDIR=str(tmp_path)):
         search.REMEMBERED.clear()
         yield tmp_path
-
-
-def kernel_of(value: Tensor) -> UOp:
-    [step] = [s for s in value.schedule() if s.ast is not None]
-    return step.ast
 
 
 def product(n: int = 24) -> Tensor:

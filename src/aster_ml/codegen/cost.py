@@ -463,13 +463,7 @@ def choose_partials(plan: Plan) -> None:
     if kernel.rows:
         return
     for u in each_reduction(kernel):
-        lanes = prod(
-            [
-                size_of(r)
-                for r in u.src[0].ranges
-                if r.arg.kind.is_lane and r.arg.kind.name == "UPCAST"
-            ]
-        )
+        lanes = prod([size_of(r) for r in u.src[0].ranges if r.arg.kind is AxisType.UPCAST])
         loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
         nodes = work_of(u.src[0])
         most = accumulators(plan, u)

@@ -91,7 +91,7 @@ def group_reductions(plan: Plan) -> None:
     """Shares long reductions with few results out over the work-items of a block."""
     kernel = plan.kernel
     for u in kernel.reduces:
-        if any(r.arg.kind.name == "REDUCE" for r in u.ranges) or not u.src[1:]:
+        if any(r.arg.kind is AxisType.REDUCE for r in u.ranges) or not u.src[1:]:
             continue
         results = iterations(list(u.ranges))
         axis = max(u.src[1:], key=size_of)

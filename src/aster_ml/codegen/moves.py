@@ -69,7 +69,7 @@ def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
     why: each cache line is then used whole while it is there
     """
     kernel = plan.kernel
-    vector = [r for r in kernel.outputs if r.arg.kind.name == "VECTOR"]
+    vector = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
     if not vector:
         return False
     for r in outputs:

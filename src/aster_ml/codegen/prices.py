@@ -578,7 +578,7 @@ def lane_discount(kernel: Kernel) -> int:
         [
             size_of(r)
             for r in kernel.facts.order
-            if r.op is Ops.RANGE and r.arg.kind.name == "VECTOR"
+            if r.op is Ops.RANGE and r.arg.kind is AxisType.VECTOR
         ],
         default=1,
     )
