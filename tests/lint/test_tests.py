@@ -1,4 +1,8 @@
-"""Every test can fail: each test function, and each helper that says it checks, asserts."""
+"""Every test can fail, and runs with what `make test` installs.
+
+Each test function, and each helper that says it checks, asserts; no test file needs a package at
+its top that only further extras bring.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from collections.abc import Iterator
 from tests.lint.sources import place, python_files
 
 CHECKING = ("assert_", "check_", "assert")
+# Packages of extras that `make test` does not install, and peers of the benchmarks.
+FURTHER = ("torch", "gguf", "pyopencl", "jax", "tinygrad")
 RAISING = ("raises", "warns", "fail", "deprecated_call")
 
 
@@ -53,6 +59,15 @@ def silent_functions(tree: ast.Module) -> list[ast.FunctionDef]:
     ]
 
 
+def imports_at_the_top(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
+    """What a file imports when it is imported itself: top-level packages."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from [(node, alias.name.partition(".")[0]) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            yield node, (node.module or "").partition(".")[0]
+
+
 def test_every_test_asserts() -> None:
     wrong = [
         f"{place(path, function)}: {function.name}"
@@ -60,6 +75,22 @@ def test_every_test_asserts() -> None:
         for function in silent_functions(tree)
     ]
     assert not wrong, "nothing is asserted in:\n" + "\n".join(wrong)
+
+
+def test_no_test_file_needs_a_further_extra() -> None:
+    """Without PyTorch the rest of a file runs: what compares with it uses pytest.importorskip."""
+    wrong = [
+        f"{place(path, node)}: {name}"
+        for path, tree in python_files("tests")
+        for node, name in imports_at_the_top(tree)
+        if name in FURTHER
+    ]
+    assert not wrong, "pytest.importorskip inside of the tests would do:\n" + "\n".join(wrong)
+
+
+def test_the_check_sees_imports() -> None:
+    tree = ast.parse("import os, torch.nn\nfrom gguf import x\ndef f():\n    import jax\n")
+    assert [name for _, name in imports_at_the_top(tree)] == ["os", "torch", "gguf"]
 
 
 def test_the_check_sees_what_it_looks_for() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from aster_ml import Tensor, UOp, dtypes
 from aster_ml.compat.dialect import Dialect
@@ -30,19 +29,20 @@ def of_elements(function: Callable[[UOp], UOp], values: Any = POINTS) -> Any:
     return Tensor.empty(*x.shape).custom_kernel(x, fxn=kernel)[0].numpy()
 
 
-FUNCTIONS: list[tuple[Callable[[UOp], UOp], Callable[[torch.Tensor], torch.Tensor]]] = [
+# Ours, and PyTorch's: a method of its tensors, or the name of one of its functions.
+FUNCTIONS: list[tuple[Callable[[UOp], UOp], Callable[[Any], Any] | str]] = [
     (lambda x: x.square(), lambda x: x.square()),
     (lambda x: x.relu(), lambda x: x.relu()),
-    (lambda x: x.relu6(), torch.nn.functional.relu6),
-    (lambda x: x.hardtanh(), torch.nn.functional.hardtanh),
-    (lambda x: x.hardsigmoid(), torch.nn.functional.hardsigmoid),
-    (lambda x: x.hardswish(), torch.nn.functional.hardswish),
+    (lambda x: x.relu6(), "relu6"),
+    (lambda x: x.hardtanh(), "hardtanh"),
+    (lambda x: x.hardsigmoid(), "hardsigmoid"),
+    (lambda x: x.hardswish(), "hardswish"),
     (lambda x: x.sigmoid(), lambda x: x.sigmoid()),
     (lambda x: x.tanh(), lambda x: x.tanh()),
-    (lambda x: x.silu(), torch.nn.functional.silu),
-    (lambda x: x.gelu(), lambda x: torch.nn.functional.gelu(x, approximate="tanh")),
+    (lambda x: x.silu(), "silu"),
+    (lambda x: x.gelu(), lambda x: x * (1 + (0.7978845608 * (x + 0.044715 * x**3)).tanh()) / 2),
     (lambda x: x.quick_gelu(), lambda x: x * (1.702 * x).sigmoid()),
-    (lambda x: x.leaky_relu(0.1), lambda x: torch.nn.functional.leaky_relu(x, 0.1)),
+    (lambda x: x.leaky_relu(0.1), lambda x: x.where(x > 0, 0.1 * x)),
     (lambda x: x.clamp(-1, 2), lambda x: x.clamp(-1, 2)),
     (lambda x: x.clip(max_=1), lambda x: x.clamp(max=1)),
     (lambda x: x.ceil(), lambda x: x.ceil()),
@@ -57,7 +57,10 @@ FUNCTIONS: list[tuple[Callable[[UOp], UOp], Callable[[torch.Tensor], torch.Tenso
 
 @pytest.mark.parametrize("case", range(len(FUNCTIONS)))
 def test_function_of_an_element(case: int) -> None:
+    torch = pytest.importorskip("torch")
     ours, oracle = FUNCTIONS[case]
+    if isinstance(oracle, str):
+        oracle = getattr(torch.nn.functional, oracle)
     wanted = oracle(torch.from_numpy(POINTS)).numpy()
     np.testing.assert_allclose(of_elements(ours), wanted, rtol=2e-6, atol=1e-6)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from aster_ml import Tensor, TinyJit, Variable
 
@@ -24,7 +23,7 @@ LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., Any]]] = {
     "variance": (lambda x, w: (x.var(0) * 3).sum(), lambda x, w: (x.var(0) * 3).sum()),
     "flat": (lambda x, w: (x.reshape(-1) ** 3).sum(), lambda x, w: (x.reshape(-1) ** 3).sum()),
     "joined": (lambda x, w: (x.T.cat(w, dim=1) ** 2).sum(),
-               lambda x, w: (torch.cat([x.T, w], 1) ** 2).sum()),
+               lambda x, w: (x.T**2).sum() + (w**2).sum()),
     "repeated": (lambda x, w: (x.sum(0).unsqueeze(1).expand(x.shape[1], 5) * w).sum(),
                  lambda x, w: (x.sum(0).unsqueeze(1).expand(x.shape[1], 5) * w).sum()),
     "cumulative": (lambda x, w: (x.cumsum(1) ** 2).sum(), lambda x, w: (x.cumsum(1) ** 2).sum()),
@@ -39,6 +38,7 @@ LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients(name: str) -> None:
+    torch = pytest.importorskip("torch")
     ours, theirs = LOSSES[name]
     for size in (1, 6, 10):
         n = Variable("n", 1, 10).bind(size)
@@ -62,6 +62,7 @@ def test_the_gradient_of_a_value_of_symbolic_shape() -> None:
 
 
 def test_training_steps_over_parts_of_any_size() -> None:
+    torch = pytest.importorskip("torch")
     w = Tensor(W).contiguous().realize()
     want = torch.tensor(W)
     x = Tensor(X).realize()
