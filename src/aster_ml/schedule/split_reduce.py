@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from aster_ml.config import SPLIT_REDUCE
 from aster_ml.helpers import all_int, ceildiv, divisors, prod
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import rebuilt
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -39,12 +39,10 @@ def split_long_reductions(body: UOp, workers: WorkersOf) -> UOp:
     """The body with each long reduction split."""
     if not SPLIT_REDUCE:
         return body
-    new: dict[UOp, UOp] = {}
-    for u in toposort(body):
-        src = tuple([new[s] for s in u.src])
-        fresh = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
-        new[u] = split_one(fresh, workers) if u.op is Ops.REDUCE else fresh
-    return new[body]
+    return rebuilt(body, REDUCTIONS, lambda old, u: split_one(u, workers))
+
+
+REDUCTIONS = frozenset({Ops.REDUCE})
 
 
 def split_one(u: UOp, workers: WorkersOf) -> UOp:
