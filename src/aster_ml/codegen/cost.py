@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.group_opts import choose_group_opts
+from aster_ml.codegen.hints import own_nodes
 from aster_ml.codegen.kernel import (
     Access,
     Kernel,
@@ -32,7 +33,6 @@ from aster_ml.codegen.moves import (
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
-    DECOMPOSED,
     HORIZONTAL,
     MAX_BODY,
     MAX_WRITTEN_OUT,
@@ -46,6 +46,7 @@ from aster_ml.codegen.prices import (
     axis_text,
     chunk_count,
     cycles_of,
+    decomposed_nodes,
     inside,
     is_uneven,
     is_uneven_tile,
@@ -89,7 +90,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     """Gives the kernel the default schedule for the target."""
     computed = [u for u in kernel.facts.order if u.op in ELEMENTWISE or u.op is Ops.LOAD]
     values = sum(1 for u in computed if u.dtype is not dtypes.index)
-    extra = sum(DECOMPOSED.get(u.op, 0) for u in computed if not target.has_op(u.op.name))
+    extra = decomposed_nodes(computed, target)
     plan = Plan(kernel, target, kernel.accesses(), len(computed), values, extra)
     if target.language in ("python", "null"):
         return
@@ -178,13 +179,9 @@ def choose_vector(plan: Plan) -> None:
 
 def finish_nodes(plan: Plan) -> int:
     """Operations on each result of reductions, loads and index arithmetic aside."""
-    stop = (Ops.REDUCE, Ops.STAGE)
-    nodes: dict[UOp, None] = {}
-    for store in plan.kernel.stores:
-        nodes.update(dict.fromkeys(toposort(store.src[1], enter=lambda u: u.op not in stop)))
-    mine = [u for u in nodes if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
-    lacking = [u.op for u in mine if not plan.target.has_op(u.op.name)]
-    return len(mine) + sum([DECOMPOSED.get(op, 0) for op in lacking])
+    values = own_nodes(*[store.src[1] for store in plan.kernel.stores])
+    mine = [u for u in values if u.op is not Ops.LOAD]
+    return len(mine) + decomposed_nodes(mine, plan.target)
 
 
 def meets_lanes(kernel: Kernel, axis: UOp) -> bool:

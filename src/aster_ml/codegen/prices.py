@@ -128,6 +128,13 @@ def iterations(axes: list[UOp]) -> int:
     return prod([size_of(r) for r in axes])  # type: ignore[no-any-return]
 
 
+def decomposed_nodes(nodes: Iterable[UOp], target: Target) -> int:
+    """What the ops among these nodes that the target lacks become, beyond one node each."""
+    return sum(
+        [DECOMPOSED[u.op] for u in nodes if u.op in DECOMPOSED and not target.has_op(u.op.name)]
+    )
+
+
 def times(access: Access) -> int:
     """How often an access happens when what does not change in a loop is hoisted out of it."""
     return iterations(list(access.strides))
