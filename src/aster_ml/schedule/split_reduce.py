@@ -71,23 +71,14 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     main = parts * inner
     split_shape = (*shape[:axis], parts, inner, *shape[axis + 1 :])
     axes = tuple(sorted([a if a < axis else a + 1 for a in u.arg.axes if a != axis] + [axis + 1]))
-    partial = between(x, axis, 0, main).mop(Ops.RESHAPE, split_shape).rop(u.arg.op, axes)
+    partial = x.stretch(axis, 0, main).mop(Ops.RESHAPE, split_shape).rop(u.arg.op, axes)
     stored = UOp(Ops.CONTIGUOUS, u.dtype, (partial,))
     total = stored.rop(u.arg.op, (axis,)).mop(Ops.RESHAPE, u.shape)
     if main == shape[axis]:
         return total
     # What is over is reduced with the parts.
-    rest = between(x, axis, main, shape[axis]).rop(u.arg.op, u.arg.axes)
+    rest = x.stretch(axis, main, shape[axis]).rop(u.arg.op, u.arg.axes)
     return total.alu(u.arg.op, rest)
-
-
-def between(x: UOp, axis: int, start: int, stop: int) -> UOp:
-    """A stretch of an axis."""
-    if stop - start == x.shape[axis]:
-        return x
-    return x.mop(
-        Ops.SHRINK, tuple((start, stop) if a == axis else (0, n) for a, n in enumerate(x.shape))
-    )
 
 
 def parts_of(size: int, workers: int) -> int:
