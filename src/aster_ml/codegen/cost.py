@@ -49,11 +49,9 @@ from aster_ml.codegen.prices import (
     decomposed_nodes,
     inside,
     is_uneven,
-    is_uneven_tile,
     iterations,
     lane_count,
     may_overlap,
-    needs_strips,
     nest_of,
     owners,
     packing_cost,
@@ -63,12 +61,12 @@ from aster_ml.codegen.prices import (
     runs_by_rows,
     sharing_cost,
     starts_early,
-    tile_cost,
     times,
     vector_cost,
     widths,
 )
 from aster_ml.codegen.stacks import write_out_stacks
+from aster_ml.codegen.tiles import Tiles
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod
 from aster_ml.target import Target
@@ -309,16 +307,17 @@ def choose_tile(plan: Plan) -> None:
     vector = {
         r for r in kernel.outputs + [x for u in main for x in u.src[1:]] if r.arg.kind.is_lane
     }
+    tiles = Tiles(plan, loads, vector, windows, panel)
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
         for sides in itertools.product(*[c[1] for c in pair]):
             tile = dict(zip([c[0] for c in pair], sides, strict=True))
-            if is_uneven_tile(tile) and needs_strips(plan, panel, tile):
+            if tiles.is_uneven(tile) and tiles.needs_strips(tile):
                 continue
-            cost = tile_cost(plan, tile, loads, vector, registers, windows)
+            cost = tiles.cost(tile)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
                 best_cost, best_tile = cost, tile
     one = dict.fromkeys(best_tile, 1)
-    alone = tile_cost(plan, one, loads, vector, registers, windows)
+    alone = tiles.cost(one)
     if best_cost is not None and alone is not None:
         costs = (tile_text(kernel, best_tile), best_cost), ("1 result", alone)
         kernel.notes.append(Note("register tile, instructions a result", costs[0][0], costs))

@@ -16,7 +16,7 @@ from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.linear_form import form_of
-from aster_ml.uop.node import UOp, index_alu, to_uop
+from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
 from aster_ml.uop.symbolic import affine, simplify_around
 
@@ -552,7 +552,8 @@ def identity(op: Ops, dtype: Any) -> Any:
 
 def size_of(r: UOp) -> int:
     """Size of an axis; of a symbolic one, its largest."""
-    return int(to_uop(r.src[0]).vmax)
+    size = r.src[0]
+    return int(size.arg if size.op is Ops.CONST else size.vmax)
 
 
 __all__ = ["Access", "Kernel", "ReduceArg", "identity", "size_of"]
