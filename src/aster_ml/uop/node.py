@@ -378,7 +378,9 @@ Variable = UOp.variable
 
 def to_uop(size: sint) -> UOp:
     """An int or index node as a node."""
-    return size if size.__class__ is UOp else UOp.index_const(size)  # type: ignore
+    if size.__class__ is UOp:
+        return size
+    return UOp(Ops.CONST, dtypes.index, (), size)
 
 
 def to_sint(u: sint) -> sint:
