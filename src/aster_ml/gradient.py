@@ -172,8 +172,8 @@ def product_tree(x: UOp, axes: tuple[int, ...]) -> UOp:
         while size > 1:
             half = size // 2
             if size % 2:
-                odd.append(cut_axis(x, axis, size - 1, size))
-            x = cut_axis(x, axis, 0, half).alu(Ops.MUL, cut_axis(x, axis, half, 2 * half))
+                odd.append(x.stretch(axis, size - 1, size))
+            x = x.stretch(axis, 0, half).alu(Ops.MUL, x.stretch(axis, half, 2 * half))
             size = half
         for factor in odd:
             x = x.alu(Ops.MUL, factor)
@@ -189,12 +189,6 @@ def filled_with_ones(x: UOp, axis: int) -> UOp:
     marks = TRUE.mop(Ops.RESHAPE, (1,) * len(count)).mop(Ops.EXPAND, count)
     inside = marks.pad_zeros(pairs).broadcast_to(shape)
     return inside.where(x.pad_zeros(pairs).broadcast_to(shape), x.const_like(1))
-
-
-def cut_axis(u: UOp, axis: int, start: int, stop: int) -> UOp:
-    """`u` from `start` to `stop` along one axis."""
-    kept = [(start, stop) if a == axis else (0, size) for a, size in enumerate(u.shape)]
-    return u.mop(Ops.SHRINK, tuple(kept))
 
 
 def of_index(g: Term, u: UOp, i: int) -> Term:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.group_opts import choose_group_opts
+from aster_ml.codegen.hints import own_nodes
 from aster_ml.codegen.kernel import (
     Access,
     Kernel,
@@ -32,7 +33,6 @@ from aster_ml.codegen.moves import (
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
-    DECOMPOSED,
     HORIZONTAL,
     MAX_BODY,
     MAX_WRITTEN_OUT,
@@ -46,13 +46,12 @@ from aster_ml.codegen.prices import (
     axis_text,
     chunk_count,
     cycles_of,
+    decomposed_nodes,
     inside,
     is_uneven,
-    is_uneven_tile,
     iterations,
     lane_count,
     may_overlap,
-    needs_strips,
     nest_of,
     owners,
     packing_cost,
@@ -62,12 +61,12 @@ from aster_ml.codegen.prices import (
     runs_by_rows,
     sharing_cost,
     starts_early,
-    tile_cost,
     times,
     vector_cost,
     widths,
 )
 from aster_ml.codegen.stacks import write_out_stacks
+from aster_ml.codegen.tiles import Tiles
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod
 from aster_ml.target import Target
@@ -89,7 +88,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     """Gives the kernel the default schedule for the target."""
     computed = [u for u in kernel.facts.order if u.op in ELEMENTWISE or u.op is Ops.LOAD]
     values = sum(1 for u in computed if u.dtype is not dtypes.index)
-    extra = sum(DECOMPOSED.get(u.op, 0) for u in computed if not target.has_op(u.op.name))
+    extra = decomposed_nodes(computed, target)
     plan = Plan(kernel, target, kernel.accesses(), len(computed), values, extra)
     if target.language in ("python", "null"):
         return
@@ -178,13 +177,9 @@ def choose_vector(plan: Plan) -> None:
 
 def finish_nodes(plan: Plan) -> int:
     """Operations on each result of reductions, loads and index arithmetic aside."""
-    stop = (Ops.REDUCE, Ops.STAGE)
-    nodes: dict[UOp, None] = {}
-    for store in plan.kernel.stores:
-        nodes.update(dict.fromkeys(toposort(store.src[1], enter=lambda u: u.op not in stop)))
-    mine = [u for u in nodes if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
-    lacking = [u.op for u in mine if not plan.target.has_op(u.op.name)]
-    return len(mine) + sum([DECOMPOSED.get(op, 0) for op in lacking])
+    values = own_nodes(*[store.src[1] for store in plan.kernel.stores])
+    mine = [u for u in values if u.op is not Ops.LOAD]
+    return len(mine) + decomposed_nodes(mine, plan.target)
 
 
 def meets_lanes(kernel: Kernel, axis: UOp) -> bool:
@@ -312,16 +307,17 @@ def choose_tile(plan: Plan) -> None:
     vector = {
         r for r in kernel.outputs + [x for u in main for x in u.src[1:]] if r.arg.kind.is_lane
     }
+    tiles = Tiles(plan, loads, vector, windows, panel)
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
         for sides in itertools.product(*[c[1] for c in pair]):
             tile = dict(zip([c[0] for c in pair], sides, strict=True))
-            if is_uneven_tile(tile) and needs_strips(plan, panel, tile):
+            if tiles.is_uneven(tile) and tiles.needs_strips(tile):
                 continue
-            cost = tile_cost(plan, tile, loads, vector, registers, windows)
+            cost = tiles.cost(tile)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
                 best_cost, best_tile = cost, tile
     one = dict.fromkeys(best_tile, 1)
-    alone = tile_cost(plan, one, loads, vector, registers, windows)
+    alone = tiles.cost(one)
     if best_cost is not None and alone is not None:
         costs = (tile_text(kernel, best_tile), best_cost), ("1 result", alone)
         kernel.notes.append(Note("register tile, instructions a result", costs[0][0], costs))

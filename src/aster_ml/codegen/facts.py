@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
-from aster_ml.uop.symbolic import affine
+from aster_ml.uop.symbolic import affine_form
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,10 @@ class Facts:
             if index not in strides_of:
                 known = strides_of[index] = {}
                 if index.ranges:
-                    base, found = affine(index, set(index.ranges))
+                    rest, found = affine_form(index, index.ranges)
                     known.update(found)
-                    known.update(dict.fromkeys(base.ranges))
+                    for t in rest.terms:
+                        known.update(dict.fromkeys(t.ranges))
             strides = dict(strides_of[index])
             # What a gate depends on changes with the axis too, though not the address.
             for gate in u.src[2:] if u.op is Ops.STORE else u.src[1:]:

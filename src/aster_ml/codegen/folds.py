@@ -13,29 +13,26 @@ two sums that are rounded and added have one rounding more than a sum
 from __future__ import annotations
 
 from aster_ml.codegen.kernel import size_of
-from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.graph import rebuilt, substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 
 
 def fold_together(sink: UOp) -> UOp:
     """The graph with the lanes of each pair of reductions folded at once."""
-    new: dict[UOp, UOp] = {}
-    for u in toposort(sink):
-        src = tuple([new[s] for s in u.src])
-        fresh = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
-        found = one_fold(fresh) if u.op in (Ops.ADD, Ops.MAX) else None
-        new[u] = fresh if found is None else found
-    return new[sink]
+    return rebuilt(sink, FOLDING, one_fold)
 
 
-def one_fold(u: UOp) -> UOp | None:
-    """One pair, if it is one."""
+FOLDING = frozenset({Ops.ADD, Ops.MAX})
+
+
+def one_fold(old: UOp, u: UOp) -> UOp:
+    """One pair, if it is one; or what it was."""
     first, second = u.src
     total = first.src[0] if first.op is Ops.CAST else first
     v, w = simd_lane(total, u.op), simd_lane(second, u.op)
     if v is None or w is None or size_of(v) != size_of(w) or second.dtype is not u.dtype:
-        return None
+        return u
     a = without(total, v)
     b = substitute(without(second, w), {w: v}).cast(total.dtype)
     return UOp(Ops.REDUCE, total.dtype, (a.alu(u.op, b), v), total.arg).cast(u.dtype)

@@ -30,10 +30,10 @@ def passes_of(facts: Facts) -> list[Pass]:
     return [Pass(root, tuple([loads[u] for u in own_nodes(root) if u in loads])) for root in roots]
 
 
-def own_nodes(root: UOp) -> list[UOp]:
+def own_nodes(*roots: UOp) -> list[UOp]:
     """The values of a pass, those of passes before it and index arithmetic aside."""
     inner = frozenset({Ops.REDUCE, Ops.STAGE})
-    nodes = toposort(root, enter=lambda u: u.op not in inner)
+    nodes = toposort(*roots, enter=lambda u: u.op not in inner)
     values = [u for u in nodes if u.op in ELEMENTWISE or u.op is Ops.LOAD]
     return [u for u in values if u.dtype is not dtypes.index]
 

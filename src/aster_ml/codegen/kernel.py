@@ -15,10 +15,9 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import substitute, toposort
-from aster_ml.uop.linear_form import form_of
-from aster_ml.uop.node import UOp, index_alu, to_uop
+from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
-from aster_ml.uop.symbolic import affine, simplify_around
+from aster_ml.uop.symbolic import affine_form, simplify_around
 
 
 class Note(NamedTuple):
@@ -506,12 +505,12 @@ def tells_apart(index: UOp, axis: UOp) -> bool:
     With stride s and size n: what is smaller than s in the rest of the index stays within a span
     of s, and what is larger comes in multiples of s * n.
     """
-    base, strides = affine(index, {axis})
+    rest, strides = affine_form(index, {axis})
     stride = abs(strides.get(axis) or 0)
-    if not stride or axis in base.ranges:
+    if not stride or any([axis in t.ranges for t in rest.terms]):
         return False
     low = high = 0
-    for term, factor in form_of(base).terms.items():
+    for term, factor in rest.terms.items():
         if factor % (stride * size_of(axis)) == 0:
             continue
         ends = (term.vmin * factor, term.vmax * factor)
@@ -552,7 +551,8 @@ def identity(op: Ops, dtype: Any) -> Any:
 
 def size_of(r: UOp) -> int:
     """Size of an axis; of a symbolic one, its largest."""
-    return int(to_uop(r.src[0]).vmax)
+    size = r.src[0]
+    return int(size.arg if size.op is Ops.CONST else size.vmax)
 
 
 __all__ = ["Access", "Kernel", "ReduceArg", "identity", "size_of"]

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap, can_sum_rows, size_of
-from aster_ml.codegen.limits import Window
 from aster_ml.codegen.panels import (
     can_pack,
     least_uses,
     max_nbytes,
-    panel_nbytes,
     run_of,
     uses_of,
 )
@@ -126,6 +124,13 @@ class Plan:
 def iterations(axes: list[UOp]) -> int:
     """Product of the sizes of axes."""
     return prod([size_of(r) for r in axes])  # type: ignore[no-any-return]
+
+
+def decomposed_nodes(nodes: Iterable[UOp], target: Target) -> int:
+    """What the ops among these nodes that the target lacks become, beyond one node each."""
+    return sum(
+        [DECOMPOSED[u.op] for u in nodes if u.op in DECOMPOSED and not target.has_op(u.op.name)]
+    )
 
 
 def times(access: Access) -> int:
@@ -336,101 +341,11 @@ def axis_text(kernel: Kernel, axis: UOp | None) -> str:
     return "none" if axis is None else f"axis {axis_number(kernel, axis)} of {size_of(axis)}"
 
 
-def tile_cost(
-    plan: Plan,
-    tile: dict[UOp, int],
-    loads: list[Access],
-    vector: set[UOp],
-    registers: int,
-    windows: dict[UOp, Window],
-) -> float | None:
-    """Instructions for each result of a step of the reduction; None if the tile is too large."""
-    results = prod(tile.values())
-    need = 0.0
-    held = 1
-    # Of windows over all of a short axis the steps are written out, and those that meet nothing
-    # are left out; with part of a longer one in the tile no step is left out.
-    over = [windows[r] for r, n in tile.items() if r in windows and n > 1]
-    whole = all(n in (1, size_of(r)) for r, n in tile.items() if r in windows)
-    waste = prod([w.waste for w in windows.values()]) if not whole else 1.0
-    written = prod([size_of(w.step) for w in over]) if whole else 1
-    if results * written > (MAX_PRODUCTS if over else MAX_BODY):
-        return None
-    for a in loads:
-        mine = {r: n for r, n in tile.items() if r in a.strides}
-        count = prod(mine.values())
-        lanes = vector & a.strides.keys()
-        if lanes:
-            # What serves one result alone is an operand from memory.
-            held += 1 if results == count and plan.vector_id >= 0 else count * written
-            need += LOADED * count + ROW * streamed_share(plan, a, tile)
-        else:
-            # A value without SIMD lanes is broadcast as part of the arithmetic.
-            each = EMBEDDED_BROADCAST if registers >= 32 else BROADCAST
-            # Windows that are written out have most of it in common.
-            need += each * count / (written if over and mine else 1)
-        itemsize = a.buffer.dtype.itemsize
-        # Gathered lanes come from a panel, side by side.
-        if all(a.strides[v] == 1 for v in lanes) and any(
-            n > 1 and abs(a.strides[r] or 0) * itemsize >= FAR_NBYTES for r, n in mine.items()
-        ):
-            need += FAR * count
-    if results * plan.values > MAX_BODY or (results > 1 and results + held > registers):
-        return None
-    # Too few independent accumulators leave the adders waiting.
-    latency = max(1.0, 8 / results)
-    steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
-    cost = (need + results * latency) / results + store_cost(plan, tile, vector) / steps
-    # What the last lanes do twice.
-    return float(
-        cost * waste * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()])
-    )
-
-
-def streamed_share(plan: Plan, a: Access, tile: dict[UOp, int]) -> float:
-    """The part of a tile's loads that comes from beyond the second cache, from a page a step.
-
-    What tiles further on load again is near by then: of few results a tile has them all.
-    """
-    itemsize = a.buffer.dtype.itemsize
-    steps = [abs(a.stride(r) or 0) for r in a.strides if r.arg.kind is AxisType.REDUCE]
-    if (
-        min(steps, default=0) * itemsize < FAR_NBYTES
-        or times(a) * itemsize <= plan.target.cache_bytes[1]
-    ):
-        return 0.0
-    served = prod([n for r, n in tile.items() if r not in a.strides])
-    return float(served / uses_of(a, plan.kernel.outputs))
-
-
 def may_overlap(plan: Plan, loads: list[Access]) -> bool:
     """Whether the tile may be uneven: nothing is read that is stored, also not between strips."""
     steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
     widest = max(a.buffer.dtype.itemsize for a in loads) * 2 * lane_count(plan)
     return can_overlap(plan.kernel) and steps * widest <= max_nbytes(plan.target)
-
-
-def is_uneven_tile(tile: dict[UOp, int]) -> bool:
-    """Whether some results of a tile are computed twice: then sums cannot be taken up again."""
-    return any(size_of(r) % n for r, n in tile.items())
-
-
-def needs_strips(plan: Plan, panel: Access | None, tile: dict[UOp, int]) -> bool:
-    """Whether the panel of a tile is too large for all of the reduction."""
-    if panel is None:
-        return False
-    side = prod([n for r, n in tile.items() if r in panel.strides])
-    return bool(panel_nbytes(plan.kernel, panel) * side > max_nbytes(plan.target))
-
-
-def store_cost(plan: Plan, tile: dict[UOp, int], vector: set[UOp]) -> float:
-    """Instructions that storing a SIMD value takes whose lanes lie apart, in runs of the tile."""
-    cost = 0.0
-    for a in plan.accesses:
-        lanes = [r for r in vector if a.stride(r) not in (0, 1)] if a.is_store else []
-        run = max([n for r, n in tile.items() if a.stride(r) == 1], default=1)
-        cost += sum(SCATTER * size_of(r) for r in lanes) / min(1 << (run.bit_length() - 1), MAX_GAP)
-    return cost
 
 
 class Packing(NamedTuple):

@@ -38,9 +38,7 @@ class ShardMixin:
         u: Any = self
         if axis is None:
             return u
-        part = shard_bounds(u.shape[axis], count)[number]
-        cut = tuple([part if i == axis else (0, s) for i, s in enumerate(u.shape)])
-        return u.mop(Ops.SHRINK, cut)
+        return u.stretch(axis, *shard_bounds(u.shape[axis], count)[number])
 
     def shard(self, devices: tuple[str, ...], axis: int | None = None) -> Self:
         """The value copied to several devices: to each a part of `axis`, or all of it."""

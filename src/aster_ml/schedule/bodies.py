@@ -7,7 +7,9 @@ here chooses.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+from aster_ml.config import MAX_KERNEL_NODES
 from aster_ml.errors import InternalError
 from aster_ml.helpers import all_int, prod
 from aster_ml.schedule import cost
@@ -23,9 +25,9 @@ from aster_ml.schedule.readings import (
     changes_width,
     without_effects,
 )
-from aster_ml.uop.graph import consumers, toposort
+from aster_ml.uop.graph import consumers, reaches, toposort
 from aster_ml.uop.infer import max_shape
-from aster_ml.uop.movement import flat_index, slice_of_base, source_index
+from aster_ml.uop.movement import Indices, flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops, ParamArg
 from aster_ml.uop.symbolic import simplify_around
@@ -44,6 +46,12 @@ class Body:
         self.token_of: dict[tuple[UOp, tuple[UOp, ...]], UOp] = {}
         self.memory_behind: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
         self.memo: dict[UOp, UOp] = {}
+        self.sources: dict[tuple[UOp, Indices], tuple[Indices, UOp | None]] = {}
+        self.flats: dict[tuple[Indices, tuple[int | UOp, ...]], UOp] = {}
+        self.divided: dict[UOp, bool] = {}
+        self.volumes: dict[tuple[UOp, ...], int] = {}
+        self.ranges_used: dict[tuple[Any, ...], frozenset[UOp]] = {}
+        self.max_nodes = int(MAX_KERNEL_NODES.value)
         self.targets: dict[UOp, UOp] = {}
         # The STOREs to new memory.
         self.fresh = frozenset(body.src[: body.arg.fresh])
@@ -64,6 +72,40 @@ class Body:
         found = self.memo.get(u)
         if found is None:
             found = self.memo[u] = u if not u.src else simplify_around(u)
+        return found
+
+    def simple_all(self, idxs: Indices) -> Indices:
+        """`simple` of each; ranges and numbers are so already."""
+        memo = self.memo
+        result = []
+        for i in idxs:
+            if i.op is not Ops.RANGE and i.op is not Ops.CONST:
+                found = memo.get(i)
+                i = self.simple(i) if found is None else found
+            result.append(i)
+        return tuple(result)
+
+    def source_of(self, u: UOp, idxs: Indices) -> tuple[Indices, UOp | None]:
+        """`source_index` with indices in simplest form, remembered for this body."""
+        found = self.sources.get((u, idxs))
+        if found is None:
+            below, valid = source_index(u, idxs)
+            found = self.sources[u, idxs] = self.simple_all(below), valid
+        return found
+
+    def flat_place(self, idxs: Indices, shape: tuple[int | UOp, ...]) -> UOp:
+        """`flat_index` in simplest form, remembered for this body."""
+        found = self.flats.get((idxs, shape))
+        if found is None:
+            found = self.flats[idxs, shape] = self.simple(flat_index(idxs, shape))
+        return found
+
+    def divides(self, u: UOp) -> bool:
+        """Whether an index holds a division."""
+        found = self.divided.get(u)
+        if found is None:
+            found = reaches(u, lambda x: x.op is Ops.IDIV or x.op is Ops.MOD)
+            self.divided[u] = found
         return found
 
     def find_forced(self, body: UOp) -> None:
@@ -136,7 +178,7 @@ class Body:
 
     def reads_padding(self, u: UOp, reading: Reading) -> bool:
         """Whether a reading of a PAD goes beyond the elements of its source."""
-        valid = source_index(u, reading.idxs)[1]
+        valid = self.source_of(u, reading.idxs)[1]
         if valid is None:
             return False
         valid = self.simple(valid)

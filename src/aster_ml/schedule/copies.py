@@ -19,7 +19,7 @@ DATA_ONLY = ("DISK", "NPY")
 def copy_before_views(body: UOp) -> UOp:
     """The body with every such copy moved below what is made of the memory."""
     order = toposort(body)
-    if not any(is_odd_copy(u) for u in order):
+    if not any([is_odd_copy(u) for u in order if u.op is Ops.COPY]):
         return body
     new: dict[UOp, UOp] = {}
     for u in order:

@@ -19,9 +19,11 @@ from aster_ml.schedule.readings import (
     volume,
 )
 from aster_ml.uop.graph import toposort
-from aster_ml.uop.movement import source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+
+# Values that may be stored or computed where they are read, beside reductions.
+DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX}
 
 
 class Decisions(Body):
@@ -35,45 +37,53 @@ class Decisions(Body):
             if self.may_fuse_reduce(u, readings) or self.cheap_again(u, readings):
                 return False
             return self.store_because(u, "a reduction that its readers would do more than once")
-        if u.op not in ELEMENTWISE and u.op not in (Ops.PAD, Ops.RESHAPE, Ops.INDEX):
+        op = u.op
+        if op not in DECIDED or u.dtype is dtypes.index or u.device is None:
             return False
-        if u.dtype is dtypes.index or (u.op is Ops.CAST and u.src[0].dtype is dtypes.index):
+        if op is Ops.CAST and u.src[0].dtype is dtypes.index:
             return False
-        if u.device is None or any(r.idxs is DATA_DEPENDENT for r in readings):
-            return False
-        if u.op in (Ops.RESHAPE, Ops.PAD) and any(self.has_large_index(r) for r in readings):
-            return self.store_because(u, "views of views whose indices would grow too long")
-        if u.op is Ops.RESHAPE and self.in_memory(u):
-            return False
-        roots = {r.root for r in readings}
-        if sum([1 / r.share for r in readings]) > cost.MAX_READINGS * len(roots):
-            ways = f"read in {len(readings)} ways, too many to write out"
-            return self.worth_storing(u) and self.store_because(u, ways)
-        if any(self.stored[root].size > int(MAX_KERNEL_NODES.value) for root in roots):
-            full = f"its reader has {MAX_KERNEL_NODES.value} nodes without it"
-            return u.op in ELEMENTWISE and self.store_because(u, full)
-        compute, loads = self.costs[u]
-        if u.op is Ops.RESHAPE:
-            # A plain view costs nothing; one that divides in an inner loop may.
-            if not self.divides(u, readings):
+        for r in readings:
+            if r.idxs is DATA_DEPENDENT:
                 return False
+        if op is Ops.RESHAPE or op is Ops.PAD:
+            if any([self.has_large_index(r) for r in readings]):
+                return self.store_because(u, "views of views whose indices would grow too long")
+            if op is Ops.RESHAPE and self.in_memory(u):
+                return False
+        roots = dict.fromkeys([r.root for r in readings])
+        if len(readings) > 1:
+            if sum([1 / r.share for r in readings]) > cost.MAX_READINGS * len(roots):
+                ways = f"read in {len(readings)} ways, too many to write out"
+                return self.worth_storing(u) and self.store_because(u, ways)
+        for root in roots:
+            if self.stored[root].size > self.max_nodes:
+                full = f"its reader has {self.max_nodes} nodes without it"
+                return op in ELEMENTWISE and self.store_because(u, full)
+        compute, loads = self.costs[u]
+        if op is Ops.RESHAPE:
+            # A plain view costs nothing; one that divides in an inner loop may.
             compute += 8
         if compute == 0 or FUSE >= 2 or self.is_widened(u, readings):
             return False
         if loads == 0 and compute <= cost.AS_GOOD_AS_A_LOAD:
             return False
-        if u.op is Ops.PAD and not any([self.reads_padding(u, r) for r in readings]):
+        numel = max(estimate(prod(u.shape)), 1)
+        turns = [self.turns(r.nest) for r in readings]
+        if sum(turns) <= numel:
+            # It is computed once for each element at most.
+            return False
+        if op is Ops.PAD and not any([self.reads_padding(u, r) for r in readings]):
             # What is below it is as large or smaller, and decides for itself.
             return False
-        numel = max(estimate(prod(u.shape)), 1)
-        repeats = sum(self.times(r) for r in readings) - numel
+        repeats = sum([self.times(r) for r in readings]) - numel
         spared = repeats * (compute + cost.EXTRA_LOAD * max(loads - 1, 0))
         price = (
             numel * (cost.STORE_AND_LOAD + (cost.SAME_KERNEL_BONUS if len(roots) == 1 else 0))
             + cost.LAUNCH
         )
-        work = max(volume(r.nest) for r in readings)
-        if not (spared > price and spared * 10 > work and self.worth_storing(u)):
+        if not (spared > price and spared * 10 > max(turns) and self.worth_storing(u)):
+            return False
+        if op is Ops.RESHAPE and not self.divides_below(u, readings):
             return False
         times = f"computing it {repeats + numel:,} times for {numel:,} elements"
         return self.store_because(u, f"{times} would cost {spared:,}, storing it {price:,}")
@@ -104,16 +114,21 @@ class Decisions(Body):
         why: views of views of views, each dividing what the last one multiplied, grow without end
         """
         parts = reading.idxs if reading.valid is None else (*reading.idxs, reading.valid)
-        stack = [i for i in parts if i not in self.index_sizes]
+        sizes = self.index_sizes
+        stack = [i for i in parts if i not in sizes]
         while stack:
             u = stack[-1]
-            missing = [s for s in u.src if s not in self.index_sizes]
-            if missing:
-                stack.extend(missing)
-                continue
-            self.index_sizes[u] = 1 + sum([self.index_sizes[s] for s in u.src])
-            stack.pop()
-        return sum([self.index_sizes[i] for i in parts]) > cost.MAX_INDEX_NODES
+            total = 1
+            for s in u.src:
+                size = sizes.get(s)
+                if size is None:
+                    stack.append(s)
+                else:
+                    total += size
+            if stack[-1] is u:
+                sizes[u] = total
+                stack.pop()
+        return sum(map(sizes.__getitem__, parts)) > cost.MAX_INDEX_NODES
 
     def worth_storing(self, u: UOp) -> bool:
         """Constants, however large, are cheaper to make than to load."""
@@ -125,31 +140,39 @@ class Decisions(Body):
         Loops that it does not depend on and that run inside of those that it does, do not repeat
         it: it is computed before them.
         """
-        return max(int(volume(self.nest_of(r))) // r.share, 1)
+        return max(self.turns(self.nest_of(r)) // r.share, 1)
 
     def nest_of(self, r: Reading) -> tuple[UOp, ...]:
         """The loops inside of which a value read so is computed."""
         used = self.used(r)
+        nest = r.nest
         if used <= self.stored[r.root].outer:
-            return tuple([n for n in r.nest if n in used])
-        last = max([i for i, n in enumerate(r.nest) if n in used], default=-1)
-        return r.nest[: last + 1]
+            return tuple([n for n in nest if n in used])
+        last = len(nest)
+        while last and nest[last - 1] not in used:
+            last -= 1
+        return nest[:last]
 
     def used(self, r: Reading) -> frozenset[UOp]:
         """The ranges that a reading depends on."""
-        parts = [i.ranges for i in r.idxs]
-        if r.valid is not None:
-            parts.append(r.valid.ranges)
-        return frozenset().union(*parts)
+        found = self.ranges_used.get(r[1:3])
+        if found is None:
+            parts = [i.ranges for i in r.idxs]
+            if r.valid is not None:
+                parts.append(r.valid.ranges)
+            found = self.ranges_used[r[1:3]] = frozenset().union(*parts)
+        return found
 
-    def divides(self, u: UOp, readings: list[Reading]) -> bool:
+    def turns(self, nest: tuple[UOp, ...]) -> int:
+        """Turns of these loops."""
+        found = self.volumes.get(nest)
+        if found is None:
+            found = self.volumes[nest] = volume(nest)
+        return found
+
+    def divides_below(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether the source indices of a RESHAPE hold divisions."""
-        return any(
-            x.op in (Ops.IDIV, Ops.MOD)
-            for r in readings
-            for i in source_index(u, r.idxs)[0]
-            for x in toposort(self.simple(i))
-        )
+        return any([self.divides(i) for r in readings for i in self.source_of(u, r.idxs)[0]])
 
     def may_fuse_reduce(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether a reduction can be computed inside the one kernel that reads it.

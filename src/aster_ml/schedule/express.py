@@ -19,7 +19,6 @@ from aster_ml.schedule.readings import (
 from aster_ml.schedule.stacks import read_pad
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import max_shape
-from aster_ml.uop.movement import flat_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
 
@@ -46,7 +45,7 @@ class Expressions(Body):
 
     def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
         """A load from a stored value or a parameter, which is to be seen as of this shape."""
-        flat = self.simple(flat_index(reading.idxs, max_shape(shape)))
+        flat = self.flat_place(reading.idxs, max_shape(shape))
         token = self.token(source, reading.after)
         # A place that is always inside needs no gate: padding masks its value where it matters.
         inside = flat.vmin >= 0 and flat.vmax < token.arg.size

@@ -11,7 +11,7 @@ from __future__ import annotations
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import all_int, prod
 from aster_ml.schedule import cost
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import rebuilt, toposort
 from aster_ml.uop.movement import is_row_major_view, source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
@@ -22,20 +22,18 @@ MAX_NODES = 24
 
 def gather_before_storing(body: UOp) -> UOp:
     """The body with every such gather moved down to what is memory."""
-    order = toposort(body)
-    if not any([u.op is Ops.INDEX for u in order]):
-        return body
     stored = {store.src[1] for store in body.src}
-    new: dict[UOp, UOp] = {}
-    for u in order:
-        src = tuple([new[s] for s in u.src])
-        made = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
-        if u.op is Ops.INDEX and u.src[0] not in stored and all_int((*u.shape, *u.src[0].shape)):
-            found = pick(made.src[0], made.src[1:], made.shape, [MAX_NODES])
-            if found is not None and is_less(made, found):
-                made = found
-        new[u] = made
-    return new[body]
+
+    def move(old: UOp, u: UOp) -> UOp:
+        if old.src[0] in stored or not all_int((*old.shape, *old.src[0].shape)):
+            return u
+        found = pick(u.src[0], u.src[1:], u.shape, [MAX_NODES])
+        return found if found is not None and is_less(u, found) else u
+
+    return rebuilt(body, GATHERS, move)
+
+
+GATHERS = frozenset({Ops.INDEX})
 
 
 def pick(x: UOp, idxs: tuple[UOp, ...], shape: tuple[int, ...], left: list[int]) -> UOp | None:

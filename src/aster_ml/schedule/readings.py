@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import Indices, both
 from aster_ml.uop.node import UOp, index_alu
@@ -66,7 +65,11 @@ def estimate(size: int | UOp) -> int:
 
 def volume(ranges: Iterable[UOp]) -> int:
     """Number of iterations of a set of loops."""
-    return prod([estimate_range(r) for r in ranges])  # type: ignore[no-any-return]
+    result = 1
+    for r in ranges:
+        size = r.src[0]
+        result *= size.arg if size.op is Ops.CONST else int(size.vmax)
+    return result
 
 
 def reach_of_columns(outputs: Sequence[UOp], used: frozenset[UOp]) -> int:
@@ -129,5 +132,10 @@ def is_moved(u: UOp) -> bool:
 def scalar_aware(source: UOp, reading: Reading) -> Reading:
     """The reading of an operand; a scalar beside a shaped value has no indices."""
     if source.shape:
-        return reading._replace(summed=False) if reading.summed else reading
-    return reading._replace(idxs=(), summed=False)
+        if not reading.summed:
+            return reading
+        root, idxs, valid, nest, after, _, share = reading
+    else:
+        root, _, valid, nest, after, _, share = reading
+        idxs = ()
+    return Reading(root, idxs, valid, nest, after, False, share)

@@ -13,8 +13,8 @@ the parts are laid out is `schedule/parts.py`; how such a step becomes code, `re
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from aster_ml.config import DEPTH_FIRST
 from aster_ml.schedule.parts import (
@@ -74,6 +74,8 @@ class Runs:
         self.drafts = drafts
         self.splitter = splitter
         self.known: dict[Draft, Facts] = {}
+        # The slots that drafts read and write.
+        self.touched: dict[Draft, tuple[set[int], set[int]]] = {}
         # Temporaries of fewer bytes are not what a run is for.
         self.least = LARGE_NBYTES
         # What was made anew once stays.
@@ -88,6 +90,13 @@ class Runs:
     def is_large(self, slot: int) -> bool:
         """Whether a slot is a temporary that counts beside the one that a run is looked for."""
         return slot >= self.splitter.n_args and self.nbytes(slot) >= self.least
+
+    def touches(self, draft: Draft) -> tuple[set[int], set[int]]:
+        """The slots that a draft reads, and those that it writes."""
+        found = self.touched.get(draft)
+        if found is None:
+            found = self.touched[draft] = draft.read_slots, draft.written_slots
+        return found
 
     def facts(self, draft: Draft) -> Facts:
         """What a draft touches; not `plain` where it cannot be part of a run."""
@@ -111,6 +120,7 @@ class Runs:
             # What merged kernels hand on in a register they do not read.
             read = {s for slot in loads for s, _ in self.splitter.shown.get(slot, ())} | set(loads)
             draft.reads = [r for r in draft.reads if r[0] in read]
+            self.touched.pop(draft, None)
         places = {p.slot: form_of(p.place) for p in draft.parts} if plain else {}
         found = self.known[draft] = Facts(frozenset(ranges), places, loads, plain)
         return found
@@ -126,7 +136,7 @@ class Runs:
                 (-self.nbytes(slot), at, slot)
                 for at, d in enumerate(self.drafts)
                 if d.parts
-                for slot in d.written_slots
+                for slot in self.touches(d)[1]
                 if slot >= self.splitter.n_args and self.nbytes(slot) >= least
             ]
             left = [found for found in large if found[2] not in tried]
@@ -145,25 +155,27 @@ class Runs:
             return
         form = facts.places[slot]
         outer = sorted(draft.ranges, key=lambda r: -form.terms.get(r, 0))
+        writers: dict[int, list[Draft]] = {}
+        readers: dict[int, list[Draft]] = {}
+        for d in self.drafts[max(at - NEAR, 0) : at + NEAR]:
+            reads, writes = self.touches(d)
+            for s in writes:
+                writers.setdefault(s, []).append(d)
+            for s in reads:
+                readers.setdefault(s, []).append(d)
         for count in range(len(outer) - 1, 0, -1):
-            members = self.spread(at, dict(enumerate(outer[:count])))
+            axes = dict(enumerate(outer[:count]))
+            members = self.spread(Member(draft, axes), writers, readers)
             run = self.shape_of(members)
             if run is not None:
                 made, completed = build_run(run, self.splitter)
                 self.drafts = [*run.before, made, *completed, *run.after]
                 return
 
-    def spread(self, at: int, axes: dict[int, UOp]) -> dict[Draft, Member]:
+    def spread(
+        self, first: Member, writers: dict[int, list[Draft]], readers: dict[int, list[Draft]]
+    ) -> dict[Draft, Member]:
         """All kernels near that touch the same memory and have the same axes."""
-        near = self.drafts[max(at - NEAR, 0) : at + NEAR]
-        writers: dict[int, list[Draft]] = {}
-        readers: dict[int, list[Draft]] = {}
-        for d in near:
-            for slot in d.written_slots:
-                writers.setdefault(slot, []).append(d)
-            for slot in d.read_slots:
-                readers.setdefault(slot, []).append(d)
-        first = Member(self.drafts[at], axes)
         members = {first.draft: first}
         waiting = [first]
         while waiting:
@@ -252,44 +264,61 @@ class Runs:
         before: list[Draft] = []
         inside: list[Draft] = []
         after: list[Draft] = []
-        touched, delayed = Touched(set(), set()), Touched(set(), set())
+        # What kernels of the run read and write, and what those after it do.
+        near_reads: set[int] = set()
+        near_writes: set[int] = set()
+        late_reads: set[int] = set()
+        late_writes: set[int] = set()
         for d in self.drafts:
-            reads, writes = d.read_slots, d.written_slots
-            if delayed.conflicts(reads, writes):
+            reads, writes = self.touched.get(d) or self.touches(d)
+            if late_writes & reads or late_writes & writes or late_reads & writes:
                 after.append(d)
-                delayed.add(reads, writes)
+                late_reads |= reads
+                late_writes |= writes
                 continue
-            conflicts = touched.conflicts(reads, writes)
+            conflicts = near_writes & reads or near_writes & writes or near_reads & writes
             if d in members and not reads & writes:
-                behind = [e for e in inside if conflict(e, d)] if conflicts else []
+                behind = [e for e in inside if self.conflict(e, d)] if conflicts else []
                 if all([self.may_follow(members[e], members[d]) for e in behind]):
                     inside.append(d)
-                    touched.add(reads, writes)
+                    near_reads |= reads
+                    near_writes |= writes
                     continue
             if conflicts:
                 after.append(d)
-                delayed.add(reads, writes)
+                late_reads |= reads
+                late_writes |= writes
             else:
                 before.append(d)
         return before, inside, after
 
+    def conflict(self, first: Draft, second: Draft) -> bool:
+        """Whether two steps share memory that one of them writes."""
+        (reads, writes), (late_reads, late_writes) = self.touches(first), self.touches(second)
+        return bool(writes & late_reads or writes & late_writes or late_writes & reads)
+
     def may_follow(self, first: Member, second: Member) -> bool:
         """Whether two kernels that share memory may run in one part after the other."""
-        reads, writes = second.draft.read_slots, second.draft.written_slots
-        if writes & (first.draft.read_slots | first.draft.written_slots):
+        (reads, writes), (early_reads, made) = self.touches(second.draft), self.touches(first.draft)
+        if writes & early_reads or writes & made:
             return False
-        return all([self.agrees(second, first, s) for s in first.draft.written_slots & reads])
+        return all([self.agrees(second, first, s) for s in made & reads])
 
     def shape_of(self, members: dict[Draft, Member]) -> Run | None:
         """The run of these kernels, without those that gain nothing by it; None if none is left.
 
         First as if large temporaries that are wanted later were made anew there.
         """
-        for remake in (True, False):
+        written = {s for d in members for s in self.touches(d)[1] if self.is_large(s)}
+        for remake in (True, False) if self.is_much(written) else (False,):
             run = self.shape_so(dict(members), remake)
             if run is not None:
                 return run
         return None
+
+    def is_much(self, slots: Iterable[int]) -> bool:
+        """Whether so much memory is spared that making it anew pays."""
+        return sum([self.nbytes(s) for s in slots]) >= (AGAIN_NBYTES if DEPTH_FIRST < 2 else 1)
 
     def shape_so(self, members: dict[Draft, Member], remake: bool) -> Run | None:
         """The run, with or without what is made anew."""
@@ -315,9 +344,10 @@ class Runs:
 
     def hidden(self, inside: list[Draft], others: list[Draft], again: set[int]) -> set[int]:
         """Temporaries that are made and read in the run alone, but for those made `again`."""
-        made = {s for d in inside for s in d.written_slots if s >= self.splitter.n_args}
-        read = {s for d in others for s in d.read_slots}
-        read |= {s for d in inside if again & d.written_slots for s in d.read_slots}
+        n_args, touches = self.splitter.n_args, self.touches
+        made = {s for d in inside for s in touches(d)[1] if s >= n_args}
+        read = set[int]().union(*[touches(d)[0] for d in others])
+        read |= {s for d in inside if again & touches(d)[1] for s in touches(d)[0]}
         return made - (read - again)
 
     # what is wanted after the run
@@ -326,9 +356,10 @@ class Runs:
         self, inside: list[Draft], members: dict[Draft, Member], after: list[Draft]
     ) -> set[int]:
         """The temporaries that are made anew after the run, none where that spares too little."""
-        writer = {s: d for d in inside for s in d.written_slots if self.is_large(s)}
-        wanted = {s for d in after for s in d.read_slots if s in writer and s not in self.anew}
-        if sum([self.nbytes(s) for s in wanted]) < (AGAIN_NBYTES if DEPTH_FIRST < 2 else 1):
+        touches = self.touches
+        writer = {s: d for d in inside for s in touches(d)[1] if self.is_large(s)}
+        wanted = {s for d in after for s in touches(d)[0] if s in writer and s not in self.anew}
+        if not self.is_much(wanted):
             return set()
         found: set[int] = set()
         while wanted:
@@ -337,12 +368,13 @@ class Runs:
             if not set(members[d].axes.values()) <= set(d.ranges):
                 continue  # a sum over parts is there after the run
             found.add(slot)
-            wanted |= {s for s in d.read_slots if s in writer and s not in found}
+            wanted |= {s for s in touches(d)[0] if s in writer and s not in found}
         # Whatever these are made of has to be there still, with the same value.
-        kept = {s for slot in found for s in writer[slot].read_slots} - found
+        kept = {s for slot in found for s in touches(writer[slot])[0]} - found
         for d in self.drafts:
-            overwrites = any([s < self.splitter.n_args for s in kept & d.written_slots])
-            if overwrites or (d in after and not d.parts and found & d.read_slots):
+            reads, writes = touches(d)
+            overwrites = any([s < self.splitter.n_args for s in kept & writes])
+            if overwrites or (d in after and not d.parts and found & reads):
                 return set()
         return found
 
@@ -362,7 +394,7 @@ class Runs:
                 made.metadata = d.metadata
                 result.append(made)
         for d in [*result, *after]:
-            if again & d.read_slots:
+            if again & self.touches(d)[0]:
                 self.read_instead(d, new)
         return [*result, *after]
 
@@ -381,15 +413,17 @@ class Runs:
         ]
         draft.reads = [(new.get(slot, slot), stores) for slot, stores in draft.reads]
         self.known.pop(draft, None)
+        self.touched.pop(draft, None)
 
     def needless(self, inside: list[Draft], hidden: set[int]) -> set[Draft]:
         """Kernels that touch no large hidden temporary and make nothing that others read."""
         large = {s for s in hidden if self.is_large(s)}
         found: set[Draft] = set()
         for d in inside:
-            if large & (d.read_slots | d.written_slots):
+            reads, writes = self.touches(d)
+            if large & reads or large & writes:
                 continue
-            if not any([d.written_slots & e.read_slots for e in inside if e is not d]):
+            if not any([writes & self.touches(e)[0] for e in inside if e is not d]):
                 found.add(d)
         return found
 
@@ -397,29 +431,6 @@ class Runs:
 def chosen_axes(members: list[Member]) -> list[dict[Draft, UOp]]:
     """For each axis of the run the range of each kernel."""
     return [{m.draft: m.axes[axis] for m in members} for axis in sorted(members[0].axes)]
-
-
-class Touched(NamedTuple):
-    """The slots that some steps read, and those that they write."""
-
-    reads: set[int]
-    writes: set[int]
-
-    def conflicts(self, reads: set[int], writes: set[int]) -> bool:
-        """Whether a step that reads and writes these has to stay behind one of the steps."""
-        shared = self.writes & reads or self.writes & writes or self.reads & writes
-        return bool(shared)
-
-    def add(self, reads: set[int], writes: set[int]) -> None:
-        """One step more."""
-        self.reads.update(reads)
-        self.writes.update(writes)
-
-
-def conflict(first: Draft, second: Draft) -> bool:
-    """Whether two steps share memory that one of them writes."""
-    writes = second.written_slots
-    return bool(first.written_slots & (second.read_slots | writes) or writes & first.read_slots)
 
 
 def join_runs(drafts: list[Draft], splitter: Splitter) -> list[Draft]:

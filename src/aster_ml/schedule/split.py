@@ -164,7 +164,7 @@ class Splitter:
             flat, out = self.planner.simple(flat_index(idxs, at.shape)), self.memory(at)
             self.slot_of[u] = out
         else:
-            flat = self.planner.simple(flat_index(stored.ranges, max_shape(shape)))
+            flat = self.planner.flat_place(stored.ranges, max_shape(shape))
             out = self.memory(u)
         self.emit(u, out, flat, value, stored.ranges, target, after)
         if u in self.planner.fresh:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 
 from aster_ml.helpers import all_int, prod
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import rebuilt
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
 
@@ -26,18 +26,13 @@ MIN_LENGTH = 128
 
 def split_products(body: UOp) -> UOp:
     """The body with a sum for each product."""
-    order = toposort(body)
-    if not any(u.op is Ops.REDUCE and u.src[0].op is Ops.ADD for u in order):
-        return body
-    new: dict[UOp, UOp] = {}
-    for u in order:
-        src = tuple([new[s] for s in u.src])
-        fresh = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
-        new[u] = split_one(fresh) if u.op is Ops.REDUCE else fresh
-    return new[body]
+    return rebuilt(body, REDUCTIONS, split_one)
 
 
-def split_one(u: UOp) -> UOp:
+REDUCTIONS = frozenset({Ops.REDUCE})
+
+
+def split_one(old: UOp, u: UOp) -> UOp:
     """One REDUCE, as several; or as it was."""
     x = u.src[0]
     if u.arg.op is not Ops.ADD or x.op is not Ops.ADD or u.dtype.kind != "float":

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from aster_ml.config import SPLIT_REDUCE
 from aster_ml.helpers import all_int, ceildiv, divisors, prod
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import rebuilt
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -39,12 +39,10 @@ def split_long_reductions(body: UOp, workers: WorkersOf) -> UOp:
     """The body with each long reduction split."""
     if not SPLIT_REDUCE:
         return body
-    new: dict[UOp, UOp] = {}
-    for u in toposort(body):
-        src = tuple([new[s] for s in u.src])
-        fresh = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
-        new[u] = split_one(fresh, workers) if u.op is Ops.REDUCE else fresh
-    return new[body]
+    return rebuilt(body, REDUCTIONS, lambda old, u: split_one(u, workers))
+
+
+REDUCTIONS = frozenset({Ops.REDUCE})
 
 
 def split_one(u: UOp, workers: WorkersOf) -> UOp:
@@ -73,23 +71,14 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     main = parts * inner
     split_shape = (*shape[:axis], parts, inner, *shape[axis + 1 :])
     axes = tuple(sorted([a if a < axis else a + 1 for a in u.arg.axes if a != axis] + [axis + 1]))
-    partial = between(x, axis, 0, main).mop(Ops.RESHAPE, split_shape).rop(u.arg.op, axes)
+    partial = x.stretch(axis, 0, main).mop(Ops.RESHAPE, split_shape).rop(u.arg.op, axes)
     stored = UOp(Ops.CONTIGUOUS, u.dtype, (partial,))
     total = stored.rop(u.arg.op, (axis,)).mop(Ops.RESHAPE, u.shape)
     if main == shape[axis]:
         return total
     # What is over is reduced with the parts.
-    rest = between(x, axis, main, shape[axis]).rop(u.arg.op, u.arg.axes)
+    rest = x.stretch(axis, main, shape[axis]).rop(u.arg.op, u.arg.axes)
     return total.alu(u.arg.op, rest)
-
-
-def between(x: UOp, axis: int, start: int, stop: int) -> UOp:
-    """A stretch of an axis."""
-    if stop - start == x.shape[axis]:
-        return x
-    return x.mop(
-        Ops.SHRINK, tuple((start, stop) if a == axis else (0, n) for a, n in enumerate(x.shape))
-    )
 
 
 def parts_of(size: int, workers: int) -> int:

@@ -23,7 +23,7 @@ from aster_ml.schedule.readings import (
     scalar_aware,
 )
 from aster_ml.schedule.stacks import read_pad, stacked_size
-from aster_ml.uop.movement import both, source_index
+from aster_ml.uop.movement import both
 from aster_ml.uop.node import UOp, need
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
 
@@ -88,29 +88,26 @@ class StagePlanner(Decisions, Expressions):
             share = reading.share
             if op is Ops.PAD:
                 idxs, valid, _ = read_pad(u, reading.idxs)
+                idxs = self.simple_all(idxs)
                 share *= stacked_size(u)
             else:
-                idxs, valid = source_index(u, reading.idxs)
-            idxs = tuple([self.simple(i) for i in idxs])
+                idxs, valid = self.source_of(u, reading.idxs)
             if valid is not None:
                 valid = self.simple(both(reading.valid, valid))  # type: ignore[arg-type]
                 if valid.op is Ops.CONST and valid.arg:
                     valid = None
             else:
                 valid = reading.valid
-            result: tuple[Reading, ...] = (
-                self.add(u.src[0], reading._replace(idxs=idxs, valid=valid, share=share)),
-            )
+            root, _, _, nest, after, summed, _ = reading
+            below = Reading(root, idxs, valid, nest, after, summed, share)
+            result: tuple[Reading, ...] = (self.add(u.src[0], below),)
         elif op is Ops.REDUCE:
             axes = self.new_ranges(tuple([u.src[0].shape[a] for a in u.arg.axes]), AxisType.REDUCE)
             place = dict(zip(u.arg.axes, axes, strict=True))
             idxs = tuple([place.get(i, idx) for i, idx in enumerate(reading.idxs)])
             nest = (*self.nest_of(reading), *[a for a in axes if a.op is Ops.RANGE])
-            result = (
-                self.add(
-                    u.src[0], reading._replace(idxs=idxs, nest=nest, summed=u.arg.op is Ops.ADD)
-                ),
-            )
+            below = reading._replace(idxs=idxs, nest=nest, summed=u.arg.op is Ops.ADD)
+            result = (self.add(u.src[0], below),)
         elif op is Ops.INDEX:
             # The indices are values read here; what they select from is read from memory.
             parts = [self.add(s, scalar_aware(s, reading)) for s in u.src[1:]]
@@ -139,9 +136,8 @@ class StagePlanner(Decisions, Expressions):
                 seen = self.effects.of(tuple(after))
                 after.extend([s for s in u.src[1:] if s not in seen])
             elif u.op in MOVEMENT and idxs is not DATA_DEPENDENT:
-                idxs, valid = source_index(u, idxs)
+                idxs, valid = self.source_of(u, idxs)
                 need(valid is None, f"stages: {u!r} is no place to write to")
-                idxs = tuple([self.simple(i) for i in idxs])
             u = u.src[0]
         return u, reading._replace(idxs=idxs, after=tuple(after))
 

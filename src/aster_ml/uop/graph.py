@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 
 
 def toposort(*roots: UOp, enter: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
@@ -87,6 +88,26 @@ def substitute_all(
             new[u] = UOp(u.op, u.dtype, fresh, u.arg, u.tag) if changed else u
             stack.pop()
     return [new[root] for root in roots]
+
+
+def rebuilt(root: UOp, ops: Container[Ops], change: Callable[[UOp, UOp], UOp]) -> UOp:
+    """`root` with each node of these ops replaced, sources first.
+
+    `change` gets the node as it was, and as it is over what its sources have become.
+    """
+    # What has become another node.
+    new: dict[UOp, UOp] = {}
+    for u in toposort(root):
+        fresh = u
+        for s in u.src if new else ():
+            if s in new:
+                fresh = UOp(u.op, u.dtype, tuple([new.get(s, s) for s in u.src]), u.arg, u.tag)
+                break
+        if u.op in ops:
+            fresh = change(u, fresh)
+        if fresh is not u:
+            new[u] = fresh
+    return new.get(root, root)
 
 
 def reaches(root: UOp, wanted: Callable[[UOp], bool]) -> bool:

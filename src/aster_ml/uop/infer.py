@@ -66,10 +66,10 @@ def merged_arg(u: UOp) -> Any:
 
 def movement_shape(u: UOp) -> Shape:
     """Shape after a movement op."""
-    shape = u.src[0].shape
     op = u.op
-    if op in (Ops.RESHAPE, Ops.EXPAND):
-        return tuple(merged_arg(u))
+    if op is Ops.RESHAPE or op is Ops.EXPAND:
+        return u.arg if len(u.src) == 1 else tuple(merged_arg(u))
+    shape = u.src[0]._shape
     if op is Ops.PERMUTE:
         return tuple([shape[i] for i in u.arg])
     if op is Ops.FLIP:
@@ -91,7 +91,7 @@ def infer_shape(u: UOp) -> Shape | None:
         # Scalars (constants) stand beside any shape; anything else has been broadcast already.
         best: Shape = ()
         for s in u.src:
-            shape = s.shape
+            shape = s._shape
             if shape:
                 if best and shape != best:
                     raise ShapeError(
@@ -172,7 +172,7 @@ def infer_device(u: UOp) -> str | tuple[str, ...] | None:
         if own is not None or not u.src:
             return own
     for s in u.src:
-        found: str | tuple[str, ...] | None = s.device
+        found: str | tuple[str, ...] | None = s._device
         if found is not None:
             return found
     return None

@@ -32,23 +32,22 @@ def unnamed(u: UOp) -> frozenset[UOp]:
     """Ranges that a node is inside of: those of its sources, less those that it closes."""
     op, src = u.op, u.src
     if op is Ops.RANGE:
-        return frozenset((u, *u.src[0].ranges))
+        return frozenset((u, *src[0]._ranges))
+    # Sources have theirs by now.
+    result = NO_RANGES
+    for s in src:
+        more = s._ranges
+        if more and not more <= result:
+            result = result | more if result else more
     if op in CLOSES_RANGES and len(src) > 1:
-        inner = src[0].ranges.union(*[s.ranges for s in src[1:]])
-        return inner.difference([r for r in src[1:] if r.op is Ops.RANGE])
+        return result.difference([r for r in src[1:] if r.op is Ops.RANGE])
     if op is Ops.AFTER and any([s.op is Ops.END for s in src[1:]]):
         # Behind the end of a loop there is what the last turn has left.
-        over = [r for s in src[1:] if s.op is Ops.END for r in s.src[1:]]
-        return src[0].ranges.union(*[s.ranges for s in src[1:]]).difference(over)
+        return result.difference([r for s in src[1:] if s.op is Ops.END for r in s.src[1:]])
     if op is Ops.BARRIER:
         # What lanes did before it is done: whatever comes after depends on the loops alone.
-        return frozenset([r for s in src for r in s.ranges if not r.arg.kind.is_lane])
-    if not src:
-        return NO_RANGES
-    first = src[0].ranges
-    if len(src) == 1:
-        return first
-    return first.union(*[s.ranges for s in src[1:] if s.ranges is not first])
+        return frozenset([r for r in result if not r.arg.kind.is_lane])
+    return result
 
 
 CLOSES_RANGES = frozenset({Ops.REDUCE, Ops.STAGE, Ops.END})
@@ -249,5 +248,7 @@ def compute_digest(u: UOp) -> bytes:
     """
     if u.op is Ops.BIND:
         return u.src[0].digest
-    text = f"{u.op.name} {u.dtype.name} {u.arg!r}".encode()
-    return hashlib.blake2b(text + b"".join([s.digest for s in u.src]), digest_size=16).digest()
+    made = hashlib.blake2b(f"{u.op._name_} {u.dtype.name} {u.arg!r}".encode(), digest_size=16)
+    for s in u.src:
+        made.update(s._digest)
+    return made.digest()

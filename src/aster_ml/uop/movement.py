@@ -22,7 +22,9 @@ def flat_index(idxs: Indices, shape: tuple[Any, ...]) -> UOp:
     """Row-major position of an element."""
     total = ZERO
     for i, size in zip(idxs, shape, strict=True):
-        total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, to_uop(size)), i)
+        if total is not ZERO:
+            total = index_alu(Ops.MUL, total, to_uop(size))
+        total = i if total is ZERO else total if i is ZERO else index_alu(Ops.ADD, total, i)
     return total
 
 

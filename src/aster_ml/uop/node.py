@@ -325,6 +325,14 @@ class UOp(
         """The value in a shape that is known to have as many elements."""
         return self if self.shape == shape else self.mop(RESHAPE, shape)
 
+    def stretch(self, axis: int, start: sint, stop: sint) -> UOp:
+        """The value from `start` to `stop` along one axis."""
+        shape = self.shape
+        if start == 0 and stop == shape[axis]:
+            return self
+        cut = tuple([(start, stop) if a == axis else (0, n) for a, n in enumerate(shape)])
+        return self.mop(Ops.SHRINK, cut)
+
     def rop(self, op: Ops, axes: tuple[int, ...]) -> UOp:
         """Tensor-stage REDUCE over `axes`, which stay with size 1."""
         return UOp(Ops.REDUCE, self.dtype, (self,), ReduceArg(op, axes))
@@ -370,7 +378,9 @@ Variable = UOp.variable
 
 def to_uop(size: sint) -> UOp:
     """An int or index node as a node."""
-    return size if size.__class__ is UOp else UOp.index_const(size)  # type: ignore
+    if size.__class__ is UOp:
+        return size
+    return UOp(Ops.CONST, dtypes.index, (), size)
 
 
 def to_sint(u: sint) -> sint:

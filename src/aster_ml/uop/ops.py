@@ -267,10 +267,14 @@ class AxisType(Enum):
     UNROLL = "unroll"  # lanes of a reduction, folded into one accumulator in order
     VECTOR = "vector"  # lanes in one SIMD value
 
-    @property
-    def is_lane(self) -> bool:
-        """Whether the range is written out by the renderer instead of looped over."""
-        return self in LANE_KINDS
+    # Whether the range is written out by the renderer instead of looped over.
+    is_lane: bool
+
+    def __init__(self, name: str) -> None:
+        self.is_lane = name in ("upcast", "unroll", "vector")
+
+    # Members are compared as the objects they are.
+    __hash__ = object.__hash__
 
 
 LANE_KINDS = frozenset({AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR})

@@ -77,9 +77,9 @@ def simplify_around(u: UOp) -> UOp:
 
     why: another reader may have the same reduction, and both have to stay one
     """
-    inner = [x for x in toposort(u, enter=lambda n: n.op not in OPAQUE) if x.op in OPAQUE]
-    if not inner:
+    if not has_opaque(u):
         return simplify(u)
+    inner = [x for x in toposort(u, enter=lambda n: n.op not in OPAQUE) if x.op in OPAQUE]
     names = {
         x: UOp(Ops.DEFINE_VAR, x.dtype, (), VarArg(f"inner {i}", *x.bounds))
         for i, x in enumerate(inner)
@@ -88,6 +88,21 @@ def simplify_around(u: UOp) -> UOp:
 
 
 OPAQUE = frozenset({Ops.LOAD, Ops.REDUCE, Ops.PARAM})
+
+
+def has_opaque(u: UOp) -> bool:
+    """Whether something that `simplify_around` leaves as it is stands at or below `u`."""
+    seen = {u}
+    stack = [u]
+    while stack:
+        x = stack.pop()
+        if x.op in OPAQUE:
+            return True
+        for s in x.src:
+            if s not in seen:
+                seen.add(s)
+                stack.append(s)
+    return False
 
 
 def simplify_all(uops: Iterable[UOp]) -> list[UOp]:
@@ -233,15 +248,44 @@ def affine(u: UOp, lanes: Collection[UOp]) -> tuple[UOp, dict[UOp, int]]:
     The dict has the stride of each lane in which the index is affine, 0 where it does not depend on
     the lane. A lane that is missing there is not affine, and the base still depends on it.
     """
-    u, *simple = simplify_all([u, *lanes])
-    form = form_of(u)
-    strides = {
-        lane: stride for lane, s in zip(lanes, simple) if (stride := stride_in(form, s)) is not None
-    }
-    # A lane whose size is an expression may be another node once that is simplified.
-    gone = {s for lane, s in zip(lanes, simple) if lane in strides}
-    base = {t: a for t, a in form.terms.items() if t not in gone}
-    return node_of(Form(base, form.const)), strides
+    rest, strides = affine_form(u, lanes)
+    return node_of(rest), strides
+
+
+def affine_form(u: UOp, lanes: Collection[UOp]) -> tuple[Form, dict[UOp, int]]:
+    """`affine` with the base as a form."""
+    form = plain_form(u)
+    simple = list(lanes)
+    if form is None:
+        # A lane whose size is an expression may be another node once that is simplified.
+        u, *simple = simplify_all([u, *lanes])
+        form = form_of(u)
+    terms = form.terms
+    # What terms change with, other than a range that is a term itself.
+    tangled: set[UOp] = set()
+    for t in terms:
+        if t.op is not Ops.RANGE:
+            tangled |= t.ranges
+        elif t.src[0].op is not Ops.CONST:
+            tangled |= t.ranges - {t}
+    strides: dict[UOp, int] = {}
+    rest = dict(terms)
+    for lane, s in zip(lanes, simple, strict=True):
+        if s not in tangled:
+            strides[lane] = terms.get(s, 0)
+            rest.pop(s, None)
+    return Form(rest, form.const), strides
+
+
+def plain_form(u: UOp) -> Form | None:
+    """The form of a sum of ranges of known size, which is as simple as it can be; else None."""
+    form = form_within(u, SHORT_WALK)
+    if form is None:
+        return None
+    for t in form.terms:
+        if t.op is not Ops.RANGE or t.src[0].op is not Ops.CONST or t.src[0].arg < 2:
+            return None
+    return form
 
 
 def stride_in(form: Form, lane: UOp) -> int | None:
