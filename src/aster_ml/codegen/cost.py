@@ -85,8 +85,11 @@ TILE_CANDIDATES = 4
 UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
 
 
-def choose_opts(kernel: Kernel, target: Target) -> None:
-    """Gives the kernel the default schedule for the target."""
+def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
+    """Gives the kernel the default schedule for the target.
+
+    With a `rank` above 0 that of its second best SIMD axis, third best and so on: for a search.
+    """
     computed = [u for u in kernel.facts.order if u.op in ELEMENTWISE or u.op is Ops.LOAD]
     values = sum(1 for u in computed if u.dtype is not dtypes.index)
     extra = sum(DECOMPOSED.get(u.op, 0) for u in computed if not target.has_op(u.op.name))
@@ -99,7 +102,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     if choose_dot(plan):
         return
     write_out_stacks(plan)
-    choose_vector(plan)
+    choose_vector(plan, rank)
     order_for_hoisting(plan)
     if not choose_rows(plan):
         choose_tile(plan)
@@ -111,7 +114,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     choose_nests(plan)
 
 
-def choose_vector(plan: Plan) -> None:
+def choose_vector(plan: Plan, rank: int = 0) -> None:
     """One SIMD axis among the outputs, and one of its own for each reduction that lacks it.
 
     Every candidate (also none) is priced over all accesses: those in a reduction that does not
@@ -165,7 +168,8 @@ def choose_vector(plan: Plan) -> None:
         return total
 
     prices = [price(r) for r in candidates]
-    axis = candidates[prices.index(min(prices))]
+    best = sorted(range(len(prices)), key=prices.__getitem__)
+    axis = candidates[best[min(rank, len(best) - 1)]]
     names = [axis_text(kernel, r) for r in candidates]
     costs = tuple(zip(names, prices, strict=True))
     kernel.notes.append(Note("SIMD axis, instructions", axis_text(kernel, axis), costs))
