@@ -36,8 +36,10 @@ from aster_ml.codegen.prices import (
     HORIZONTAL,
     MAX_BODY,
     MAX_WRITTEN_OUT,
+    MAXIMUM,
     ROWS,
     THREAD_CYCLES,
+    TRANSPOSED,
     UNEVEN,
     Plan,
     accumulators,
@@ -47,6 +49,7 @@ from aster_ml.codegen.prices import (
     chunk_count,
     cycles_of,
     inside,
+    is_float_maximum,
     is_uneven,
     is_uneven_tile,
     iterations,
@@ -67,6 +70,7 @@ from aster_ml.codegen.prices import (
     vector_cost,
     widths,
 )
+from aster_ml.codegen.short_rows import write_out_rows, writes_out_rows
 from aster_ml.codegen.stacks import write_out_stacks
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod
@@ -133,12 +137,16 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     def price(axis: UOp | None) -> float:
         total = 0.0
         strips = 0
-        ends_early = starts_early(kernel, axis, lanes)
+        by_rows = writes_out_rows(plan, axis, lanes)
+        ends_early = by_rows or starts_early(kernel, axis, lanes)
         for a in plan.accesses:
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
             early = ends_early and by is axis
             nest = nest_of(plan, a, u)
+            if by_rows and u is not None:
+                total += TRANSPOSED * iterations(nest) + arithmetic_cost(by, lanes, nest, early)
+                continue
             packing = None if u is None else packing_cost(plan, by, lanes, a, u)
             # A kernel has one panel.
             if packing is not None and not strips:
@@ -164,7 +172,8 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
         for u, by in own.items():
             if by is not None and axis not in u.ranges:
                 # Lanes of a sum are added up once for each result.
-                total += HORIZONTAL * iterations(list(u.ranges))
+                slow = MAXIMUM if is_float_maximum(u) else 1
+                total += slow * HORIZONTAL * iterations(list(u.ranges))
         return total
 
     prices = [price(r) for r in candidates]
@@ -174,7 +183,11 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     costs = tuple(zip(names, prices, strict=True))
     kernel.notes.append(Note("SIMD axis, instructions", axis_text(kernel, axis), costs))
     if axis is not None:
-        apply_vector(plan, axis, lanes)
+        by_rows = writes_out_rows(plan, axis, lanes)
+        apply_vector(plan, axis, lanes, by_rows)
+        if by_rows:
+            write_out_rows(kernel)
+            plan.refresh()
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
         if r is not None and r in kernel.axes and not meets_lanes(kernel, r):
             apply_vector(plan, r, lanes)
@@ -229,8 +242,11 @@ def packs_along(plan: Plan, axis: UOp, lanes: int) -> bool:
     )
 
 
-def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
-    """Splits the SIMD lanes off an axis, padding it first where that is worth it."""
+def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> None:
+    """Splits the SIMD lanes off an axis, padding it first where that is worth it.
+
+    Lanes that have a short row each start early at the end of the axis.
+    """
     kernel = plan.kernel
     if peels(axis, lanes) and not packs_along(plan, axis, lanes):
         reduce = next(u for u in kernel.reduces if axis in u.src[1:])
@@ -251,7 +267,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
                 kernel.apply(Opt(OptOps.PADTO, number, padded))
             kernel.apply(Opt(OptOps.VECTOR, number, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
-    early = starts_early(kernel, axis, lanes)
+    early = by_rows or starts_early(kernel, axis, lanes)
     width, padded = widths(axis, lanes, early)
     if padded != size_of(axis) and not early:
         number = axis_number(kernel, axis)
