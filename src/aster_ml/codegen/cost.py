@@ -25,9 +25,10 @@ from aster_ml.codegen.moves import (
     choose_hints,
     hoist_axes,
     set_order,
+    set_side_by_side,
     tile_interleaved,
     tile_transposed,
-    widen,
+    widen_one,
 )
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
@@ -39,7 +40,6 @@ from aster_ml.codegen.prices import (
     MAXIMUM,
     ROWS,
     THREAD_CYCLES,
-    TRANSPOSED,
     UNEVEN,
     Plan,
     accumulators,
@@ -70,7 +70,7 @@ from aster_ml.codegen.prices import (
     vector_cost,
     widths,
 )
-from aster_ml.codegen.short_rows import write_out_rows, writes_out_rows
+from aster_ml.codegen.short_rows import row_cost, row_lanes, write_out_rows
 from aster_ml.codegen.stacks import write_out_stacks
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod
@@ -137,15 +137,15 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     def price(axis: UOp | None) -> float:
         total = 0.0
         strips = 0
-        by_rows = writes_out_rows(plan, axis, lanes)
-        ends_early = by_rows or starts_early(kernel, axis, lanes)
+        each = row_lanes(plan, axis, lanes)
+        ends_early = bool(each) or starts_early(kernel, axis, lanes)
         for a in plan.accesses:
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
             early = ends_early and by is axis
             nest = nest_of(plan, a, u)
-            if by_rows and u is not None:
-                total += TRANSPOSED * iterations(nest) + arithmetic_cost(by, lanes, nest, early)
+            if each and axis is not None and u is not None:
+                total += row_cost(a, axis, each, nest) + arithmetic_cost(axis, each, nest, True)
                 continue
             packing = None if u is None else packing_cost(plan, by, lanes, a, u)
             # A kernel has one panel.
@@ -183,9 +183,9 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     costs = tuple(zip(names, prices, strict=True))
     kernel.notes.append(Note("SIMD axis, instructions", axis_text(kernel, axis), costs))
     if axis is not None:
-        by_rows = writes_out_rows(plan, axis, lanes)
-        apply_vector(plan, axis, lanes, by_rows)
-        if by_rows:
+        each = row_lanes(plan, axis, lanes)
+        apply_vector(plan, axis, each or lanes, bool(each))
+        if each:
             write_out_rows(kernel)
             plan.refresh()
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
@@ -300,7 +300,7 @@ def choose_tile(plan: Plan) -> None:
             write_out(plan, [r for r in outputs if r not in outer])
         if outputs and not kernel.reduces:
             if not tile_interleaved(plan, outputs) and not tile_transposed(plan, outputs):
-                widen(plan, outputs[-1])
+                widen_one(plan, outputs)
         return
     if outer:
         return
@@ -503,6 +503,8 @@ def choose_partials(plan: Plan) -> None:
                 kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), n))
                 plan.refresh()
                 break
+        else:
+            set_side_by_side(plan, u, most // lanes)
 
 
 def each_reduction(kernel: Kernel) -> Iterator[UOp]:

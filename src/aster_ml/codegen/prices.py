@@ -44,8 +44,8 @@ UNEVEN = 0.3
 MAX_GAP = 8
 # A vector access whose lanes are masked.
 MASKED = 1.5
-# Steps of a reduction that are written out so that SIMD lanes have a row each.
-LONGEST_ROW = 32
+# Steps of a reduction that are written out so that SIMD lanes have a row each, and the least lanes.
+LONGEST_ROW, LEAST_LANES = 32, 4
 # Reductions of at least so many SIMD values have what is over from a multiple of them on its own.
 PEEL_LENGTH = 8
 # Results of a register tile that one loaded value may be expected to serve.
@@ -90,6 +90,8 @@ TRANSPOSED_NBYTES = 256
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
 # Nodes of a body up to which it is repeated for the loop's own sake.
 MOST_WIDENED = 24
+# Steps of a loop up to which the loop around it is repeated for its sake.
+FEW_STEPS = 4
 # Chains of nodes side by side that keep the processor busy, and nodes that it looks ahead; the
 # least steps of a loop whose body is repeated for that.
 CHAINS, IN_FLIGHT, LEAST_REPEATED = 5, 200, 256

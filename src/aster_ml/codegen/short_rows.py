@@ -12,8 +12,11 @@ from aster_ml.codegen.facts import Access
 from aster_ml.codegen.kernel import Kernel, can_overlap, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
+    EVERY_SECOND,
+    LEAST_LANES,
     LONGEST_ROW,
     MAX_BODY,
+    TRANSPOSED,
     Plan,
     iterations,
     nest_of,
@@ -25,41 +28,53 @@ from aster_ml.uop.ops import AxisType, Ops
 
 
 def is_short_row(access: Access, axis: UOp, reduce: UOp) -> bool:
-    """Whether neighbours along an output axis have rows of a reduction that do not overlap."""
+    """Whether neighbours along an output axis have rows of a reduction side by side.
+
+    They do not overlap, and at least half of what lies there is of some row.
+    """
     gap = access.stride(axis)
     return (
         gap is not None
         and access.buffer.op is Ops.PARAM
         and not access.node.src[1:]
-        and any(access.stride(r) == 1 and abs(gap) >= size_of(r) for r in reduce.src[1:])
+        and any(access.stride(r) == 1 and size_of(r) <= abs(gap) <= 2 * size_of(r) for r in reduce.src[1:])
     )
 
 
-def writes_out_rows(plan: Plan, axis: UOp | None, lanes: int) -> bool:
-    """Whether all reductions are over short rows, one for each lane along an output axis.
+def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
+    """How many lanes along an output axis have a short row each of every reduction; 0 for none.
 
     Of what is loaded nothing serves two results: else a register tile has more of it. Lanes that
     are left over start early, since masked ones would be loaded one by one.
     """
     kernel = plan.kernel
     if axis is None or axis not in kernel.outputs or not kernel.reduces:
-        return False
-    if size_of(axis) % lanes and (size_of(axis) < lanes or not can_overlap(kernel)):
-        return False
+        return 0
+    wide = min(lanes, 1 << size_of(axis).bit_length() - 1)
+    if axis.src[0].op is not Ops.CONST or wide < LEAST_LANES:
+        return 0
+    if size_of(axis) % wide and not can_overlap(kernel):
+        return 0
     steps = [iterations(list(u.src[1:])) for u in kernel.reduces]
     if not all(axis in u.ranges for u in kernel.reduces) or max(steps) > LONGEST_ROW:
-        return False
+        return 0
     owner = owners(kernel)
     loads = [a for a in plan.accesses if a.node in owner]
-    return (
-        bool(loads)
-        and sum(steps) * plan.values <= MAX_BODY
-        and all(
-            is_short_row(a, axis, owner[a.node])
-            and set(nest_of(plan, a, owner[a.node])) <= a.strides.keys()
-            for a in loads
-        )
+    if not loads or sum(steps) * plan.values > MAX_BODY:
+        return 0
+    fits = all(
+        is_short_row(a, axis, owner[a.node])
+        and set(nest_of(plan, a, owner[a.node])) <= a.strides.keys()
+        for a in loads
     )
+    return wide if fits else 0
+
+
+def row_cost(a: Access, axis: UOp, lanes: int, nest: list[UOp]) -> float:
+    """Instructions that loading short rows takes."""
+    # Of pairs, two loads and two shuffles make two SIMD values.
+    each = EVERY_SECOND / 2 / lanes if a.stride(axis) == 2 else TRANSPOSED
+    return each * iterations(nest)
 
 
 def write_out_rows(kernel: Kernel) -> None:
@@ -68,4 +83,4 @@ def write_out_rows(kernel: Kernel) -> None:
         kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, loops[0]), size_of(loops[0])))
 
 
-__all__ = ["is_short_row", "write_out_rows", "writes_out_rows"]
+__all__ = ["row_cost", "row_lanes", "write_out_rows"]

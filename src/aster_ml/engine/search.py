@@ -197,7 +197,7 @@ class Search:
         while self.time_left() > 0:
             near = [neighbours(self.ast, self.target, opts) for _, opts in best]
             timed = list(self.try_all(unseen(chain(elsewhere, *near), seen)))
-            better = sorted([*best, *timed])[:width]
+            better = sorted([*best, *timed], key=seconds_of)[:width]
             gained = better[0][0] * LEAST_GAIN <= best[0][0]
             best, elsewhere = better, iter(())
             if not gained:
@@ -261,6 +261,11 @@ class Search:
             return self.workers[0].ask("time", opts, budget_s, limit_s)
         except WorkerError:
             return None
+
+
+def seconds_of(timed: Timed) -> float:
+    """By which schedules are sorted; Opts have no order."""
+    return timed[0]
 
 
 def unseen(
