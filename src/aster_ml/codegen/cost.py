@@ -26,9 +26,10 @@ from aster_ml.codegen.moves import (
     choose_hints,
     hoist_axes,
     set_order,
+    set_side_by_side,
     tile_interleaved,
     tile_transposed,
-    widen,
+    widen_one,
 )
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
@@ -36,6 +37,7 @@ from aster_ml.codegen.prices import (
     HORIZONTAL,
     MAX_BODY,
     MAX_WRITTEN_OUT,
+    MAXIMUM,
     ROWS,
     THREAD_CYCLES,
     UNEVEN,
@@ -48,6 +50,7 @@ from aster_ml.codegen.prices import (
     cycles_of,
     decomposed_nodes,
     inside,
+    is_float_maximum,
     is_uneven,
     iterations,
     lane_count,
@@ -65,6 +68,7 @@ from aster_ml.codegen.prices import (
     vector_cost,
     widths,
 )
+from aster_ml.codegen.short_rows import row_cost, row_lanes, write_out_rows
 from aster_ml.codegen.stacks import write_out_stacks
 from aster_ml.codegen.tiles import Tiles
 from aster_ml.dtype import dtypes
@@ -84,8 +88,11 @@ TILE_CANDIDATES = 4
 UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
 
 
-def choose_opts(kernel: Kernel, target: Target) -> None:
-    """Gives the kernel the default schedule for the target."""
+def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
+    """Gives the kernel the default schedule for the target.
+
+    With a `rank` above 0 that of its second best SIMD axis, third best and so on: for a search.
+    """
     computed = [u for u in kernel.facts.order if u.op in ELEMENTWISE or u.op is Ops.LOAD]
     values = sum(1 for u in computed if u.dtype is not dtypes.index)
     extra = decomposed_nodes(computed, target)
@@ -98,7 +105,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     if choose_dot(plan):
         return
     write_out_stacks(plan)
-    choose_vector(plan)
+    choose_vector(plan, rank)
     order_for_hoisting(plan)
     if not choose_rows(plan):
         choose_tile(plan)
@@ -110,7 +117,7 @@ def choose_opts(kernel: Kernel, target: Target) -> None:
     choose_nests(plan)
 
 
-def choose_vector(plan: Plan) -> None:
+def choose_vector(plan: Plan, rank: int = 0) -> None:
     """One SIMD axis among the outputs, and one of its own for each reduction that lacks it.
 
     Every candidate (also none) is priced over all accesses: those in a reduction that does not
@@ -129,12 +136,16 @@ def choose_vector(plan: Plan) -> None:
     def price(axis: UOp | None) -> float:
         total = 0.0
         strips = 0
-        ends_early = starts_early(kernel, axis, lanes)
+        each = row_lanes(plan, axis, lanes)
+        ends_early = bool(each) or starts_early(kernel, axis, lanes)
         for a in plan.accesses:
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
             early = ends_early and by is axis
             nest = nest_of(plan, a, u)
+            if each and axis is not None and u is not None:
+                total += row_cost(a, axis, each, nest) + arithmetic_cost(axis, each, nest, True)
+                continue
             packing = None if u is None else packing_cost(plan, by, lanes, a, u)
             # A kernel has one panel.
             if packing is not None and not strips:
@@ -160,16 +171,22 @@ def choose_vector(plan: Plan) -> None:
         for u, by in own.items():
             if by is not None and axis not in u.ranges:
                 # Lanes of a sum are added up once for each result.
-                total += HORIZONTAL * iterations(list(u.ranges))
+                slow = MAXIMUM if is_float_maximum(u) else 1
+                total += slow * HORIZONTAL * iterations(list(u.ranges))
         return total
 
     prices = [price(r) for r in candidates]
-    axis = candidates[prices.index(min(prices))]
+    best = sorted(range(len(prices)), key=prices.__getitem__)
+    axis = candidates[best[min(rank, len(best) - 1)]]
     names = [axis_text(kernel, r) for r in candidates]
     costs = tuple(zip(names, prices, strict=True))
     kernel.notes.append(Note("SIMD axis, instructions", axis_text(kernel, axis), costs))
     if axis is not None:
-        apply_vector(plan, axis, lanes)
+        each = row_lanes(plan, axis, lanes)
+        apply_vector(plan, axis, each or lanes, bool(each))
+        if each:
+            write_out_rows(kernel)
+            plan.refresh()
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
         if r is not None and r in kernel.axes and not meets_lanes(kernel, r):
             apply_vector(plan, r, lanes)
@@ -220,8 +237,11 @@ def packs_along(plan: Plan, axis: UOp, lanes: int) -> bool:
     )
 
 
-def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
-    """Splits the SIMD lanes off an axis, padding it first where that is worth it."""
+def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> None:
+    """Splits the SIMD lanes off an axis, padding it first where that is worth it.
+
+    Lanes that have a short row each start early at the end of the axis.
+    """
     kernel = plan.kernel
     if peels(axis, lanes) and not packs_along(plan, axis, lanes):
         reduce = next(u for u in kernel.reduces if axis in u.src[1:])
@@ -242,7 +262,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
                 kernel.apply(Opt(OptOps.PADTO, number, padded))
             kernel.apply(Opt(OptOps.VECTOR, number, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
-    early = starts_early(kernel, axis, lanes)
+    early = by_rows or starts_early(kernel, axis, lanes)
     width, padded = widths(axis, lanes, early)
     if padded != size_of(axis) and not early:
         number = axis_number(kernel, axis)
@@ -275,7 +295,7 @@ def choose_tile(plan: Plan) -> None:
             write_out(plan, [r for r in outputs if r not in outer])
         if outputs and not kernel.reduces:
             if not tile_interleaved(plan, outputs) and not tile_transposed(plan, outputs):
-                widen(plan, outputs[-1])
+                widen_one(plan, outputs)
         return
     if outer:
         return
@@ -473,6 +493,8 @@ def choose_partials(plan: Plan) -> None:
                 kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), n))
                 plan.refresh()
                 break
+        else:
+            set_side_by_side(plan, u, most // lanes)
 
 
 def each_reduction(kernel: Kernel) -> Iterator[UOp]:

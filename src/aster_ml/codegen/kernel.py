@@ -132,8 +132,7 @@ class Kernel:
         if opt.op is OptOps.THREAD:
             self.make_thread(axis, opt.arg)
         elif opt.op is OptOps.SWAP:
-            i, j = self.outputs.index(axis), self.outputs.index(axes[opt.arg])
-            self.outputs[i], self.outputs[j] = self.outputs[j], self.outputs[i]
+            self.swap(axis, opt.arg)
         elif opt.op is OptOps.PADTO:
             self.pad(axis, opt.arg)
         elif opt.op is OptOps.BLOCK:
@@ -161,6 +160,16 @@ class Kernel:
                 raise KernelOptError(f"{opt}: there are no tensor cores on this device")
             self.split_lanes(axis, opt.arg or size_of(axis), LANE_KIND[opt.op])
         self.applied.append(opt)
+
+    def swap(self, axis: UOp, number: int) -> None:
+        """Two output axes change places."""
+        count = self.first_reduction
+        if axis not in self.outputs or not 0 <= number < count:
+            raise KernelOptError(
+                f"swap: two of the {count} output axes are wanted, {number} is none"
+            )
+        i, j = self.outputs.index(axis), self.outputs.index(self.axes[number])
+        self.outputs[i], self.outputs[j] = self.outputs[j], self.outputs[i]
 
     def look_ahead(self, axis: UOp, steps: int) -> None:
         """The pass over rows that computes most asks for those of later steps of an output axis."""
@@ -324,8 +333,8 @@ class Kernel:
     def pad(self, axis: UOp, multiple: int) -> None:
         """The axis grows to a multiple; loads and stores beyond its end are masked."""
         size = axis.src[0]
-        if size.op is not Ops.CONST:
-            raise KernelOptError(f"pad: the axis {size!r} has a symbolic size")
+        if size.op is not Ops.CONST or multiple < 1:
+            raise KernelOptError(f"pad: a multiple of {multiple} for the axis of {size!r}")
         new = UOp(
             Ops.RANGE,
             axis.dtype,

@@ -52,11 +52,16 @@ class PassClock:
 
 
 def schedule_kernel(
-    ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None, by_hand: bool = False
+    ast: UOp,
+    target: Target,
+    opts: tuple[Opt, ...] | None = None,
+    by_hand: bool = False,
+    rank: int = 0,
 ) -> Kernel:
     """The kernel with its axes arranged: by the given Opts, or by the cost.
 
-    Of Opts that were written `by_hand`, an UPCAST may be SIMD.
+    Of Opts that were written `by_hand`, an UPCAST may be SIMD. With a `rank`, the SIMD axis is not
+    the one that costs least, but one of the next.
     """
     kernel = Kernel(ast)
     if NOOPT and opts is None:
@@ -70,7 +75,7 @@ def schedule_kernel(
         if DETERMINISTIC:
             # The same choices whatever the number of threads, so the same order of additions.
             target = replace(target, threads=SAME_THREADS)
-        choose_opts(kernel, target)
+        choose_opts(kernel, target, rank)
     else:
         for opt in opts:
             check_opt(kernel, opt, target)

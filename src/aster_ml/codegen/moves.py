@@ -10,6 +10,7 @@ from aster_ml.codegen.hints import longest, row_passes
 from aster_ml.codegen.kernel import Kernel, Note, can_overlap, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
+    FEW_STEPS,
     LINE_NBYTES,
     MAX_BODY,
     MOST_TWICE,
@@ -109,12 +110,19 @@ def tile_runs(plan: Plan, axis_id: int, vector: UOp) -> None:
         plan.refresh()
 
 
-def widen(plan: Plan, axis: UOp) -> None:
-    """Several SIMD values an iteration."""
+def widen_one(plan: Plan, outputs: list[UOp]) -> None:
+    """Several SIMD values an iteration: of a row, or of several rows that are no longer than one."""
+    for axis in outputs[:-3:-1]:
+        if widen(plan, axis) or size_of(axis) > FEW_STEPS:
+            return
+
+
+def widen(plan: Plan, axis: UOp) -> bool:
+    """Several SIMD values an iteration along an axis, if they fit."""
     size = size_of(axis)
     nodes = max(plan.nodes + plan.extra, 1)
     if axis.src[0].op is not Ops.CONST:
-        return
+        return False
     early = plan.kernel.early.get(axis.arg.id)
     small = nodes <= MOST_WIDENED
     most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
@@ -130,7 +138,25 @@ def widen(plan: Plan, axis: UOp) -> None:
         if fits and size // n >= plan.target.threads:
             plan.kernel.apply(Opt(op, axis_number(plan.kernel, axis), n))
             plan.refresh()
-            return
+            return True
+    return False
+
+
+def set_side_by_side(plan: Plan, u: UOp, count: int) -> None:
+    """Some results next to each other, where additions of one would wait for one another."""
+    kernel = plan.kernel
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
+    if not loops or not set(kernel.outputs) <= u.ranges or loops[-1].src[0].op is not Ops.CONST:
+        return
+    axis, size = loops[-1], size_of(loops[-1])
+    fitting = [n for n in range(count, 1, -1) if size % n == 0]
+    n = fitting[0] if fitting else count
+    if axis.arg.id in kernel.early or size < 2 * n * plan.target.threads:
+        return
+    if fitting or can_overlap(kernel):
+        op = OptOps.UPCAST if fitting else OptOps.OVERLAP
+        kernel.apply(Opt(op, axis_number(kernel, axis), n))
+        plan.refresh()
 
 
 def choose_hints(plan: Plan) -> None:

@@ -1,7 +1,8 @@
 """Schedules near a given one: what a search tries next.
 
 Receives a kernel AST, a Target and Opts; returns lists of Opts that can be applied to the kernel,
-each one change away. Which of them is faster is not known here.
+each one change away, and the schedules from which a search sets out. Which of them is faster is not
+known here.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.kernel import Kernel, can_overlap, size_of
 from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.errors import InternalError, KernelOptError
-from aster_ml.helpers import prod
+from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
@@ -21,22 +22,40 @@ from aster_ml.uop.ops import ELEMENTWISE, Ops
 Opts = tuple[Opt, ...]
 # Lanes that are tried along one axis, and the numbers of them next to each other.
 LANES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
-SIZED = frozenset({OptOps.UPCAST, OptOps.UNROLL, OptOps.VECTOR, OptOps.BLOCK})
+SIDES = frozenset({OptOps.UPCAST, OptOps.UNROLL, OptOps.OVERLAP})
+# What comes in powers of two, or as half and double.
+HALVED = frozenset({OptOps.VECTOR, OptOps.BLOCK, OptOps.ROWS, OptOps.TILE, OptOps.AHEAD})
+# What sums need for their accuracy is not up for search.
+KEPT = frozenset({OptOps.NEST})
+# Opts of a whole kernel, or of its one reduction: there is one of each.
+ONCE = frozenset({OptOps.THREAD, OptOps.VECTOR, OptOps.BLOCK, OptOps.ROWS, OptOps.STREAM})
 # Nodes times lanes of a loop body, past which compiling takes long and registers overflow.
 MAX_BODY = 2048
+# SIMD axes, by price, that a search sets out from besides the default one.
+RANKS = 4
 
 
-def neighbours(ast: UOp, target: Target, opts: Opts) -> list[Opts]:
+def starts(ast: UOp, target: Target) -> Iterator[Opts]:
+    """Whole schedules by the cost, for each of the SIMD axes that it found dearer than the best."""
+    found = {tuple(schedule_kernel(ast, target).applied)}
+    for rank in range(1, RANKS):
+        opts = tuple(schedule_kernel(ast, target, rank=rank).applied)
+        if opts not in found:
+            found.add(opts)
+            yield opts
+
+
+def neighbours(ast: UOp, target: Target, opts: Opts) -> Iterator[Opts]:
     """What one change makes of a schedule; equal kernels come once."""
-    found: dict[UOp, Opts] = {}
     start = applied(ast, target, opts)
     if start is None:
-        return []
+        return
+    found = {start.sink}
     for candidate in changed(start, opts):
         kernel = applied(ast, target, candidate)
-        if kernel is not None and kernel.sink is not start.sink and is_small(kernel):
-            found.setdefault(kernel.sink, candidate)
-    return list(found.values())
+        if kernel is not None and kernel.sink not in found and is_small(kernel):
+            found.add(kernel.sink)
+            yield candidate
 
 
 def applied(ast: UOp, target: Target, opts: Opts) -> Kernel | None:
@@ -58,13 +77,22 @@ def is_small(kernel: Kernel) -> bool:
 def changed(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
     """Every single change: another size, one Opt less, one Opt more."""
     for i, opt in enumerate(opts):
-        if opt.op in SIZED:
-            for n in near(opt.arg):
-                yield (*opts[:i], opt._replace(arg=n), *opts[i + 1 :])
-    for i in range(len(opts)):
-        yield (*opts[:i], *opts[i + 1 :])
-    for more in additions(kernel, opts):
-        yield (*opts, more)
+        for n in sizes_near(opt):
+            yield (*opts[:i], opt._replace(arg=n), *opts[i + 1 :])
+    for i, opt in enumerate(opts):
+        if opt.op not in KEPT:
+            yield (*opts[:i], *opts[i + 1 :])
+    had = {opt.op for opt in opts} & ONCE
+    for more in additions(kernel):
+        if not any(opt.op in had for opt in more):
+            yield (*opts, *more)
+
+
+def sizes_near(opt: Opt) -> list[int]:
+    """Other sizes of an Opt that has one."""
+    if opt.op in SIDES:
+        return near(opt.arg)
+    return [n for n in (opt.arg // 2, opt.arg * 2) if n > 1] if opt.op in HALVED else []
 
 
 def near(n: int) -> list[int]:
@@ -75,21 +103,37 @@ def near(n: int) -> list[int]:
     return [*smaller, *[x for x in LANES if x > n][:2]]
 
 
-def additions(kernel: Kernel, opts: Opts) -> Iterator[Opt]:
+def additions(kernel: Kernel) -> Iterator[Opts]:
     """Opts that may still come."""
-    outputs, count = kernel.first_reduction, len(kernel.axes)
-    for axis in range(count):
-        for n in (2, 3, 4, 6, 8):
-            yield Opt(OptOps.UPCAST, axis, n)
-    for axis in range(count - outputs):
+    outputs, sizes = kernel.first_reduction, [size_of(r) for r in kernel.axes]
+    for axis, size in enumerate(sizes):
+        for n in (2, 3, 4, 6, 8, 16):
+            uneven = axis < outputs and size % n and kernel.axes[axis].arg.id not in kernel.early
+            yield (Opt(OptOps.OVERLAP if uneven else OptOps.UPCAST, axis, n),)
+    for axis in range(len(sizes) - outputs):
+        for n in (2, 3, 4, 5, 7, 8):
+            yield (Opt(OptOps.UNROLL, axis, n),)
         for n in (2, 4, 8):
-            yield Opt(OptOps.UNROLL, axis, n)
+            yield (Opt(OptOps.BLOCK, axis, ceildiv(sizes[outputs + axis], n)),)
+        yield (Opt(OptOps.ROWS, axis, 8),)
     for i, j in combinations(range(outputs), 2):
-        yield Opt(OptOps.SWAP, i, j)
-    if not any(opt.op is OptOps.THREAD for opt in opts):
-        for axis in range(outputs):
-            yield Opt(OptOps.THREAD, axis)
-    if not any(opt.op is OptOps.VECTOR for opt in opts):
-        for axis in range(count):
-            for n in (4, 8, 16):
-                yield Opt(OptOps.VECTOR, axis, n)
+        yield (Opt(OptOps.SWAP, i, j),)
+    for axis in range(outputs):
+        yield (Opt(OptOps.THREAD, axis),)
+        yield (Opt(OptOps.AHEAD, axis, 2),)
+        for n in (16, 64, 256):
+            if n < sizes[axis]:
+                yield (Opt(OptOps.TILE, axis, n),)
+    if outputs:
+        yield (Opt(OptOps.STREAM),)
+    for axis, size in enumerate(sizes):
+        for n in (4, 8, 16):
+            # Lanes of an output may start early; all else has to divide.
+            if size % n and (axis >= outputs or not can_overlap(kernel) or size < n):
+                padded = Opt(OptOps.PADTO, axis, ceildiv(size, n) * n)
+                yield (padded, Opt(OptOps.VECTOR, axis, n))
+            else:
+                yield (Opt(OptOps.VECTOR, axis, n),)
+
+
+__all__ = ["applied", "neighbours", "starts"]

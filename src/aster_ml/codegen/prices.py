@@ -42,6 +42,8 @@ UNEVEN = 0.3
 MAX_GAP = 8
 # A vector access whose lanes are masked.
 MASKED = 1.5
+# Steps of a reduction that are written out so that SIMD lanes have a row each, and the least lanes.
+LONGEST_ROW, LEAST_LANES = 32, 4
 # Reductions of at least so many SIMD values have what is over from a multiple of them on its own.
 PEEL_LENGTH = 8
 # Results of a register tile that one loaded value may be expected to serve.
@@ -86,6 +88,8 @@ TRANSPOSED_NBYTES = 256
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
 # Nodes of a body up to which it is repeated for the loop's own sake.
 MOST_WIDENED = 24
+# Steps of a loop up to which the loop around it is repeated for its sake.
+FEW_STEPS = 4
 # Chains of nodes side by side that keep the processor busy, and nodes that it looks ahead; the
 # least steps of a loop whose body is repeated for that.
 CHAINS, IN_FLIGHT, LEAST_REPEATED = 5, 200, 256
@@ -307,9 +311,15 @@ def runs_by_rows(kernel: Kernel, axis: UOp, lanes: int) -> bool:
 
 def accumulators(plan: Plan, u: UOp) -> int:
     """How many steps of a reduction can be under way, and sums be kept, at a time."""
-    slow = u.arg.op is Ops.MAX and u.dtype in dtypes.floats
+    if not is_float_maximum(u):
+        return ACCUMULATORS
     room = (plan.target.vector_registers or 16) // 2
-    return max(ACCUMULATORS, min(MAXIMUM * ACCUMULATORS, room)) if slow else ACCUMULATORS
+    return max(ACCUMULATORS, min(MAXIMUM * ACCUMULATORS, room))
+
+
+def is_float_maximum(u: UOp) -> bool:
+    """Whether each step of a reduction also looks for NaN."""
+    return bool(u.arg.op is Ops.MAX and u.dtype in dtypes.floats)
 
 
 def axis_number(kernel: Kernel, axis: UOp) -> int:

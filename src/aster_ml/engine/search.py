@@ -16,15 +16,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from aster_ml.codegen.lower import schedule_kernel
-from aster_ml.codegen.neighbours import applied, neighbours
+from aster_ml.codegen.neighbours import applied, neighbours, starts
 from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.config import (
     BEAM,
@@ -49,8 +50,12 @@ LEAST_GAIN = 1.03
 TRIAL_S, FINAL_S, FINAL_ROUNDS = 0.01, 0.05, 3
 # A candidate that takes longer to compile or to run than this is given up.
 CANDIDATE_TIMEOUT_S = 20.0
+# One that is compiled by the end of the search has so long for its runs.
+LEAST_TRIAL_S = 0.5
 # What is compiled side by side before it is timed, a worker.
 BATCH = 4
+
+Timed = tuple[float, tuple[Opt, ...]]
 
 
 class Found(NamedTuple):
@@ -104,24 +109,37 @@ class Worker(AbstractContextManager["Worker"]):
             process.kill()
             process.communicate()
 
-    def ask(self, what: str, opts: tuple[Opt, ...] | None, budget_s: float = 0.0) -> float:
+    def ask(
+        self,
+        what: str,
+        opts: tuple[Opt, ...] | None,
+        budget_s: float = 0.0,
+        limit_s: float | None = None,
+    ) -> float:
         """One request for a candidate (None is the default schedule): seconds a run, or 0.
 
         Raises: WorkerError where the candidate failed, crashed or took too long.
         """
         text = None if opts is None else " ".join(map(repr, opts))
+        request = {"do": what, "opts": text, "budget_s": budget_s}
         try:
-            answer = self.exchange(self.start(), {"do": what, "opts": text, "budget_s": budget_s})
+            answer = self.exchange(self.start(), request, limit_s)
         except OSError as error:
             self.stop()
             raise WorkerError(str(error)) from None
         return float(answer.get("seconds", 0.0))
 
-    def exchange(self, process: subprocess.Popen[str], request: dict[str, Any]) -> dict[str, Any]:
+    def exchange(
+        self,
+        process: subprocess.Popen[str],
+        request: dict[str, Any],
+        limit_s: float | None = None,
+    ) -> dict[str, Any]:
         """A line there and a line back, in time."""
         assert process.stdin is not None
         assert process.stdout is not None
-        watch = threading.Timer(CANDIDATE_TIMEOUT_S, process.kill)
+        limit = CANDIDATE_TIMEOUT_S if limit_s is None else min(limit_s, CANDIDATE_TIMEOUT_S)
+        watch = threading.Timer(limit, process.kill)
         watch.start()
         try:
             process.stdin.write(json.dumps(request) + "\n")
@@ -173,45 +191,45 @@ class Search:
         usual = self.measure(None)
         if usual is None:
             return None
-        best: list[tuple[float, tuple[Opt, ...]]] = [(usual, default)]
+        best: list[Timed] = [(usual, default)]
         seen = {default}
-        while time.monotonic() < self.stop_at:
-            near = [c for _, opts in best for c in neighbours(self.ast, self.target, opts)]
-            fresh = [c for c in dict.fromkeys(near) if c not in seen]
-            seen.update(fresh)
-            timed = list(self.try_all(fresh))
-            better = sorted([*best, *timed])[:width]
-            if better[0][0] * LEAST_GAIN > best[0][0]:
-                best = better
+        elsewhere = starts(self.ast, self.target)
+        while self.time_left() > 0:
+            near = [neighbours(self.ast, self.target, opts) for _, opts in best]
+            timed = list(self.try_all(unseen(chain(elsewhere, *near), seen)))
+            better = sorted([*best, *timed], key=seconds_of)[:width]
+            gained = better[0][0] * LEAST_GAIN <= best[0][0]
+            best, elsewhere = better, iter(())
+            if not gained:
                 break
-            best = better
         return self.settle(default, best[0][1])
+
+    def time_left(self) -> float:
+        """Seconds in which candidates may still be tried."""
+        return self.stop_at - time.monotonic()
 
     def settle(self, default: tuple[Opt, ...], opts: tuple[Opt, ...]) -> Found:
         """Compares the best with the default again, in turns: only a clear gain counts."""
         ours, theirs = float("inf"), float("inf")
-        for _ in range(FINAL_ROUNDS):
+        for _ in range(FINAL_ROUNDS if opts != default else 1):
             theirs = min(theirs, self.measure(None, FINAL_S) or theirs)
             ours = min(ours, self.measure(opts, FINAL_S) or ours)
         if ours * LEAST_GAIN > theirs:
             opts, ours = default, theirs
         return Found(opts, ours * 1e6, theirs * 1e6, self.tried)
 
-    def try_all(self, candidates: list[tuple[Opt, ...]]) -> Iterable[tuple[float, tuple[Opt, ...]]]:
+    def try_all(self, candidates: Iterator[tuple[Opt, ...]]) -> Iterable[Timed]:
         """Compiles some side by side, then times them one after another, while there is time."""
         size = BATCH * len(self.workers)
         # Brings logging with it, which takes longer to import than this module.
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(len(self.workers)) as pool:
-            for i in range(0, len(candidates), size):
-                if time.monotonic() > self.stop_at:
-                    return
-                some = candidates[i : i + size]
+            while self.time_left() > 0 and (some := list(islice(candidates, size))):
                 parts = [some[w :: len(self.workers)] for w in range(len(self.workers))]
                 compiled = list(pool.map(self.compile_some, self.workers, parts))
                 for opts in [c for part in compiled for c in part]:
-                    seconds = self.measure(opts)
+                    seconds = self.measure(opts, limit_s=max(self.time_left(), LEAST_TRIAL_S))
                     self.tried += 1
                     if seconds is not None:
                         yield seconds, opts
@@ -219,24 +237,45 @@ class Search:
     def compile_some(
         self, worker: Worker, candidates: list[tuple[Opt, ...]]
     ) -> list[tuple[Opt, ...]]:
-        """Those that can be compiled."""
+        """Those that can be compiled in the time that is left."""
         good = []
         for opts in candidates:
-            if time.monotonic() > self.stop_at:
+            left = self.time_left()
+            if left <= 0:
                 break
             try:
-                worker.ask("compile", opts)
+                worker.ask("compile", opts, limit_s=left)
             except WorkerError:
                 continue
             good.append(opts)
         return good
 
-    def measure(self, opts: tuple[Opt, ...] | None, budget_s: float = TRIAL_S) -> float | None:
+    def measure(
+        self,
+        opts: tuple[Opt, ...] | None,
+        budget_s: float = TRIAL_S,
+        limit_s: float | None = None,
+    ) -> float | None:
         """Seconds of a run whose results are right; None where it is not."""
         try:
-            return self.workers[0].ask("time", opts, budget_s)
+            return self.workers[0].ask("time", opts, budget_s, limit_s)
         except WorkerError:
             return None
+
+
+def seconds_of(timed: Timed) -> float:
+    """By which schedules are sorted; Opts have no order."""
+    return timed[0]
+
+
+def unseen(
+    candidates: Iterable[tuple[Opt, ...]], seen: set[tuple[Opt, ...]]
+) -> Iterator[tuple[Opt, ...]]:
+    """Those that are not among the seen, where each then is."""
+    for opts in candidates:
+        if opts not in seen:
+            seen.add(opts)
+            yield opts
 
 
 # keeping what was found

@@ -1,0 +1,86 @@
+"""Reductions over short rows that lie one after another, as the last axis of [n, 5] is.
+
+With SIMD lanes along the outputs, each lane has a row of its own: when the reduction is written
+out, a row is loaded as it lies and the rows are transposed in registers, nothing is added up across
+lanes, and no lane is idle. Says where that can be and does it; what it costs beside other ways is
+compared in `cost`.
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.facts import Access
+from aster_ml.codegen.kernel import Kernel, can_overlap, size_of
+from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.prices import (
+    EVERY_SECOND,
+    LEAST_LANES,
+    LONGEST_ROW,
+    MAX_BODY,
+    TRANSPOSED,
+    Plan,
+    iterations,
+    nest_of,
+    owners,
+    reduction_number,
+)
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops
+
+
+def is_short_row(access: Access, axis: UOp, reduce: UOp) -> bool:
+    """Whether neighbours along an output axis have rows of a reduction side by side.
+
+    They do not overlap, and at least half of what lies there is of some row.
+    """
+    gap = access.stride(axis)
+    return (
+        gap is not None
+        and access.buffer.op is Ops.PARAM
+        and not access.node.src[1:]
+        and any(access.stride(r) == 1 and size_of(r) <= abs(gap) <= 2 * size_of(r) for r in reduce.src[1:])
+    )
+
+
+def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
+    """How many lanes along an output axis have a short row each of every reduction; 0 for none.
+
+    Of what is loaded nothing serves two results: else a register tile has more of it. Lanes that
+    are left over start early, since masked ones would be loaded one by one.
+    """
+    kernel = plan.kernel
+    if axis is None or axis not in kernel.outputs or not kernel.reduces:
+        return 0
+    wide = min(lanes, 1 << size_of(axis).bit_length() - 1)
+    if axis.src[0].op is not Ops.CONST or wide < LEAST_LANES:
+        return 0
+    if size_of(axis) % wide and not can_overlap(kernel):
+        return 0
+    steps = [iterations(list(u.src[1:])) for u in kernel.reduces]
+    if not all(axis in u.ranges for u in kernel.reduces) or max(steps) > LONGEST_ROW:
+        return 0
+    owner = owners(kernel)
+    loads = [a for a in plan.accesses if a.node in owner]
+    if not loads or sum(steps) * plan.values > MAX_BODY:
+        return 0
+    fits = all(
+        is_short_row(a, axis, owner[a.node])
+        and set(nest_of(plan, a, owner[a.node])) <= a.strides.keys()
+        for a in loads
+    )
+    return wide if fits else 0
+
+
+def row_cost(a: Access, axis: UOp, lanes: int, nest: list[UOp]) -> float:
+    """Instructions that loading short rows takes."""
+    # Of pairs, two loads and two shuffles make two SIMD values.
+    each = EVERY_SECOND / 2 / lanes if a.stride(axis) == 2 else TRANSPOSED
+    return each * iterations(nest)
+
+
+def write_out_rows(kernel: Kernel) -> None:
+    """Every step of every reduction at once."""
+    while loops := [r for r in kernel.axes if r.arg.kind is AxisType.REDUCE]:
+        kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, loops[0]), size_of(loops[0])))
+
+
+__all__ = ["row_cost", "row_lanes", "write_out_rows"]
