@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 
 from aster_ml.codegen.axes import merge_axes, simplify_indices, split_divided_axes
+from aster_ml.codegen.below_max import mark_differences
 from aster_ml.codegen.blocks import build_blocks
 from aster_ml.codegen.cost import choose_opts
 from aster_ml.codegen.decompose import decompose
@@ -69,6 +70,8 @@ def schedule_kernel(
     # First, because every choice below is better on fewer, longer axes.
     split_divided_axes(kernel)
     merge_axes(kernel)
+    # Before a value that is computed in two places is kept: both have to stay the same.
+    mark_differences(kernel, target)
     if target.language in ("llvm", "c"):
         keep_rows(kernel, target)
     if opts is None:

@@ -202,7 +202,8 @@ def write_max(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     form = "ps" if dtype.bits == 32 else "pd"
     larger = w.call(kind, f"llvm.x86.avx512.mask.range.{form}.{width}", args, kinds)
     unordered = w.emit(f"fcmp uno {kind} {x[0]}, {x[1]}")
-    return select(w, dtype, n, unordered, w.emit(f"fadd {kind} {x[0]}, {x[1]}"), larger)
+    # A constant, so that the register of an accumulator is free for its next value.
+    return select(w, dtype, n, unordered, literal(math.nan, dtype, n), larger)
 
 
 def max_of_both_orders(w: Any, dtype: DType, n: int, x: list[str]) -> str:
