@@ -61,6 +61,7 @@ from aster_ml.codegen.prices import (
     peels,
     reduction_number,
     reuse_of,
+    rows_start_early,
     runs_by_rows,
     sharing_cost,
     starts_early,
@@ -86,6 +87,8 @@ MAX_TILE_SIDE = 16
 TILE_CANDIDATES = 4
 # Sides to try of an axis that no divisor from the first of them on shares out.
 UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
+# SIMD values to try side by side of an axis whose last lanes start early.
+UPCASTS_EARLY = (1, 2, 3, 4, 6, 8)
 
 
 def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
@@ -262,7 +265,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
                 kernel.apply(Opt(OptOps.PADTO, number, padded))
             kernel.apply(Opt(OptOps.VECTOR, number, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
-    early = by_rows or starts_early(kernel, axis, lanes)
+    early = by_rows or starts_early(kernel, axis, lanes) or rows_start_early(plan, axis, lanes)
     width, padded = widths(axis, lanes, early)
     if padded != size_of(axis) and not early:
         number = axis_number(kernel, axis)
@@ -313,7 +316,11 @@ def choose_tile(plan: Plan) -> None:
         if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
             size = size_of(r) if r.src[0].op is Ops.CONST else 1
             sizes = [d for d in divisors(size) if d <= MAX_TILE_SIDE]
-            if overlap:
+            early = kernel.early.get(r.arg.id)
+            if early is not None:
+                # So many SIMD values as start early together have to find room in the axis.
+                sizes = [n for n in UPCASTS_EARLY if n * early.lanes <= early.size]
+            elif overlap:
                 sizes += [n for n in UNEVEN_SIDES if n <= size and size % n]
             if r in windows and MAX_TILE_SIDE < size < registers:
                 sizes.append(size)

@@ -76,6 +76,8 @@ MAXIMUM = 2
 ROWS, MAX_ROW_VALUES = 8, 8
 # SIMD values of an axis in groups that start early, over those that there are.
 MOST_TWICE = 1.06
+# SIMD values of rows from which on the last of them start early.
+EARLY_ROWS = 4
 # Stored bytes, of those that the last cache holds, from which on stores go past the caches.
 STREAMED_PART = 1.0
 # Bytes of neighbours that a streamed store has to fill at once: what memory moves.
@@ -285,6 +287,34 @@ def starts_early(kernel: Kernel, axis: UOp | None, lanes: int) -> bool:
             else not (kernel.reduces and size_of(axis) <= MAX_WRITTEN_OUT * lanes)
         )
     )
+
+
+def rows_start_early(plan: Plan, axis: UOp, lanes: int) -> bool:
+    """Whether the last SIMD lanes start early because rows of a product lie along them.
+
+    Lanes beyond the end would be loaded and stored one by one, while whole SIMD values change
+    places in a few shuffles. A panel is filled once, and has its lanes side by side.
+    """
+    kernel = plan.kernel
+    if size_of(axis) < EARLY_ROWS * lanes or axis not in kernel.outputs or not can_overlap(kernel):
+        return False
+    owner = owners(kernel)
+    loads = [a for a in plan.accesses if a.node in owner and axis in a.strides]
+    apart = [a for a in loads if abs(a.stride(axis) or 0) > 1]
+    return (
+        len(kernel.reduces) == 1
+        and bool(apart)
+        and all(a.stride(axis) is not None and not a.node.src[1:] for a in loads)
+        # Windows overlap, and have a way of their own.
+        and all(reach(a) <= abs(a.stride(axis) or 0) for a in apart)
+        and not any(packing_cost(plan, axis, lanes, a, owner[a.node]) for a in loads)
+    )
+
+
+def reach(a: Access) -> int:
+    """How far apart the first and the last element of an access along reductions are, and one."""
+    steps = [(abs(a.stride(r) or 0), r) for r in a.strides if r.arg.kind is AxisType.REDUCE]
+    return 1 + sum(step * (size_of(r) - 1) for step, r in steps)
 
 
 def runs_by_rows(kernel: Kernel, axis: UOp, lanes: int) -> bool:
