@@ -43,6 +43,7 @@ from aster_ml.codegen.prices import (
     accumulators,
     arithmetic_cost,
     axis_number,
+    axis_of,
     axis_text,
     chunk_count,
     cycles_of,
@@ -67,6 +68,7 @@ from aster_ml.codegen.prices import (
     vector_cost,
     widths,
 )
+from aster_ml.codegen.slabs import SlabCost, slab_cost
 from aster_ml.codegen.stacks import write_out_stacks
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod
@@ -127,11 +129,16 @@ def choose_vector(plan: Plan) -> None:
     candidates: list[UOp | None] = [None, *[r for r in loops if widths(r, lanes)[0] > 1]]
     finish = finish_nodes(plan)
 
-    def price(axis: UOp | None) -> float:
-        total = 0.0
+    def price(axis: UOp | None, slab: SlabCost | None = None) -> float:
+        total = 0.0 if slab is None else slab.instructions
         strips = 0
         ends_early = starts_early(kernel, axis, lanes)
         for a in plan.accesses:
+            if slab is not None and a.node is slab.found.access.node:
+                nest = nest_of(plan, a, owner[a.node])
+                each = arithmetic_cost(axis, lanes, nest)
+                total += each / reuse_of(a, nest, axis, lanes) + each
+                continue
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
             early = ends_early and by is axis
@@ -167,8 +174,17 @@ def choose_vector(plan: Plan) -> None:
     prices = [price(r) for r in candidates]
     axis = candidates[prices.index(min(prices))]
     names = [axis_text(kernel, r) for r in candidates]
+    chosen = axis_text(kernel, axis)
+    best: SlabCost | None = None
+    for slab in [slab_cost(plan, r, lanes) for r in candidates if r is not None]:
+        if slab is not None:
+            prices.append(price(slab.found.columns.out, slab))
+            names.append(f"{axis_text(kernel, slab.found.columns.out)}, windows in a slab")
+            best, chosen = (slab, names[-1]) if prices[-1] <= min(prices) else (best, chosen)
     costs = tuple(zip(names, prices, strict=True))
-    kernel.notes.append(Note("SIMD axis, instructions", axis_text(kernel, axis), costs))
+    kernel.notes.append(Note("SIMD axis, instructions", chosen, costs))
+    if best is not None:
+        axis = load_slab(plan, best)
     if axis is not None:
         apply_vector(plan, axis, lanes)
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
@@ -225,6 +241,18 @@ def packs_along(plan: Plan, axis: UOp, lanes: int) -> bool:
     )
 
 
+def load_slab(plan: Plan, slab: SlabCost) -> UOp:
+    """Has windows loaded through scratch; the axis that they lie along, as it is then."""
+    kernel, number = plan.kernel, slab.found.columns.out.arg.id
+    rows = slab.found.rows
+    if rows is not None and slab.rows < size_of(rows.out):
+        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, rows.out), slab.rows))
+    axis = axis_of(kernel, number)
+    kernel.apply(Opt(OptOps.SLAB, axis_number(kernel, axis)))
+    plan.refresh()
+    return axis_of(kernel, number)
+
+
 def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
     """Splits the SIMD lanes off an axis, padding it first where that is worth it."""
     kernel = plan.kernel
@@ -248,8 +276,9 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
             kernel.apply(Opt(OptOps.VECTOR, number, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     early = starts_early(kernel, axis, lanes)
+    early = early or (kernel.slab is not None and axis in kernel.outputs)
     width, padded = widths(axis, lanes, early)
-    if padded != size_of(axis) and not early:
+    if padded != size_of(axis) and not (early and size_of(axis) > lanes):
         number = axis_number(kernel, axis)
         kernel.apply(Opt(OptOps.PADTO, number, padded))
         axis = kernel.axes[number]
@@ -290,7 +319,10 @@ def choose_tile(plan: Plan) -> None:
         return
     registers = plan.target.vector_registers or 16
     panel = wanted_panel(kernel, plan.accesses)
-    overlap = may_overlap(plan, loads)
+    stage = kernel.slab_stage()
+    # What a slab is made for stays in loops around it.
+    outputs = [r for r in outputs if stage is None or r not in stage.ranges]
+    overlap = stage is not None or may_overlap(plan, loads)
     along = [r for r in outputs if r.arg.id != plan.vector_id]
     windows = windows_of(along, main[0]) if len(main) == 1 else {}
     candidates = []
@@ -298,7 +330,11 @@ def choose_tile(plan: Plan) -> None:
         if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
             size = size_of(r) if r.src[0].op is Ops.CONST else 1
             sizes = [d for d in divisors(size) if d <= MAX_TILE_SIDE]
-            if overlap:
+            early = kernel.early.get(r.arg.id)
+            if early is not None:
+                # All lanes side by side have to find room in the axis.
+                sizes = [n for n in range(1, MAX_TILE_SIDE + 1) if n * early.lanes <= early.size]
+            elif overlap:
                 sizes += [n for n in UNEVEN_SIDES if n <= size and size % n]
             if r in windows and MAX_TILE_SIDE < size < registers:
                 sizes.append(size)
@@ -333,7 +369,9 @@ def choose_tile(plan: Plan) -> None:
                 step = windows[r].step
                 kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, step), size_of(step)))
     plan.refresh()
-    if wanted_panel(kernel, plan.accesses) is None:
+    if kernel.slab is not None:
+        order_for_slab(plan)
+    elif wanted_panel(kernel, plan.accesses) is None:
         order_loops(plan)
 
 
@@ -367,6 +405,14 @@ def order_for_panel(plan: Plan) -> None:
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]
     set_order(kernel, wanted)
+
+
+def order_for_slab(plan: Plan) -> None:
+    """The loops that a slab depends on come first, so that it is filled once for all others."""
+    kernel, stage = plan.kernel, plan.kernel.slab_stage()
+    assert stage is not None
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    set_order(kernel, sorted(loops, key=lambda r: r not in stage.ranges))
 
 
 def choose_rows(plan: Plan) -> bool:
