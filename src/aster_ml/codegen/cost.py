@@ -151,7 +151,7 @@ def choose_vector(plan: Plan) -> None:
                 strips = packing.strips
             else:
                 total += vector_cost(by, lanes, a, nest, early) / reuse_of(a, nest, by, lanes)
-                if u is not None and by is not None and is_uneven(a, by, lanes):
+                if u is not None and by is not None and not early and is_uneven(a, by, lanes):
                     total += UNEVEN * arithmetic_cost(by, lanes, nest)
             total += arithmetic_cost(by, lanes, nest, early)
         if strips > 1:
