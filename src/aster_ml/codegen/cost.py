@@ -68,7 +68,7 @@ from aster_ml.codegen.prices import (
     vector_cost,
     widths,
 )
-from aster_ml.codegen.slabs import SlabCost, slab_cost
+from aster_ml.codegen.slabs import SlabCost, far_slab, slab_cost
 from aster_ml.codegen.stacks import write_out_stacks
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod
@@ -137,7 +137,7 @@ def choose_vector(plan: Plan) -> None:
             if slab is not None and a.node is slab.found.access.node:
                 nest = nest_of(plan, a, owner[a.node])
                 each = arithmetic_cost(axis, lanes, nest)
-                total += each / reuse_of(a, nest, axis, lanes) + each
+                total += each * (1 / reuse_of(a, nest, axis, lanes) + 1 + UNEVEN)
                 continue
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
@@ -185,6 +185,11 @@ def choose_vector(plan: Plan) -> None:
     kernel.notes.append(Note("SIMD axis, instructions", chosen, costs))
     if best is not None:
         axis = load_slab(plan, best)
+    elif axis is not None:
+        far = far_slab(plan, axis, lanes)
+        if far is not None:
+            load_slab(plan, far, whole=True)
+            axis = axis_of(kernel, axis.arg.id)
     if axis is not None:
         apply_vector(plan, axis, lanes)
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
@@ -241,14 +246,14 @@ def packs_along(plan: Plan, axis: UOp, lanes: int) -> bool:
     )
 
 
-def load_slab(plan: Plan, slab: SlabCost) -> UOp:
+def load_slab(plan: Plan, slab: SlabCost, whole: bool = False) -> UOp:
     """Has windows loaded through scratch; the axis that they lie along, as it is then."""
     kernel, number = plan.kernel, slab.found.columns.out.arg.id
     rows = slab.found.rows
     if rows is not None and slab.rows < size_of(rows.out):
         kernel.apply(Opt(OptOps.TILE, axis_number(kernel, rows.out), slab.rows))
     axis = axis_of(kernel, number)
-    kernel.apply(Opt(OptOps.SLAB, axis_number(kernel, axis)))
+    kernel.apply(Opt(OptOps.SLAB, axis_number(kernel, axis), int(whole)))
     plan.refresh()
     return axis_of(kernel, number)
 
@@ -276,7 +281,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int) -> None:
             kernel.apply(Opt(OptOps.VECTOR, number, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     early = starts_early(kernel, axis, lanes)
-    early = early or (kernel.slab is not None and axis in kernel.outputs)
+    early = early or kernel.loads_slab(axis)
     width, padded = widths(axis, lanes, early)
     if padded != size_of(axis) and not (early and size_of(axis) > lanes):
         number = axis_number(kernel, axis)
@@ -351,7 +356,7 @@ def choose_tile(plan: Plan) -> None:
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
         for sides in itertools.product(*[c[1] for c in pair]):
             tile = dict(zip([c[0] for c in pair], sides, strict=True))
-            if is_uneven_tile(tile) and needs_strips(plan, panel, tile):
+            if (kernel.overlaps or is_uneven_tile(tile)) and needs_strips(plan, panel, tile):
                 continue
             cost = tile_cost(plan, tile, loads, vector, registers, windows)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
@@ -400,7 +405,7 @@ def order_for_panel(plan: Plan) -> None:
     """The loops that a packed panel changes with come first, so that it is filled least often."""
     kernel = plan.kernel
     a = wanted_panel(kernel, plan.accesses)
-    if a is None or panel_nbytes(kernel, a) > max_nbytes(plan.target):
+    if a is None or panel_nbytes(kernel, a) > max_nbytes(plan.target) or kernel.slab is not None:
         return
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]
@@ -408,11 +413,16 @@ def order_for_panel(plan: Plan) -> None:
 
 
 def order_for_slab(plan: Plan) -> None:
-    """The loops that a slab depends on come first, so that it is filled once for all others."""
+    """The loops that a slab depends on come first, so that it is filled once for all others.
+
+    Those that a packed panel changes with stand before them: that takes longer to fill.
+    """
     kernel, stage = plan.kernel, plan.kernel.slab_stage()
     assert stage is not None
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    set_order(kernel, sorted(loops, key=lambda r: r not in stage.ranges))
+    a = wanted_panel(kernel, plan.accesses)
+    packed = {} if a is None else a.strides
+    set_order(kernel, sorted(loops, key=lambda r: (r not in packed, r not in stage.ranges)))
 
 
 def choose_rows(plan: Plan) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aster_ml.codegen.facts import Access, Facts
 from aster_ml.codegen.hints import longest, look_ahead, row_passes, stream_stores
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
-from aster_ml.codegen.windows import Windowed, find_windowed, moved_load
+from aster_ml.codegen.windows import Window, Windowed, find_windowed, moved_load
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
@@ -169,7 +169,7 @@ class Kernel:
         elif opt.op is OptOps.AHEAD:
             self.look_ahead(axis, opt.arg)
         elif opt.op is OptOps.SLAB:
-            self.load_slab(axis)
+            self.load_slab(axis, bool(opt.arg))
         elif opt.op is OptOps.PEEL:
             self.peel(axis, opt.arg)
         elif opt.op is OptOps.NEST:
@@ -412,12 +412,15 @@ class Kernel:
         self.outputs.insert(self.outputs.index(loops[-1]) if once and loops else 0, strip)
         self.sink = self.sink.replace(src=(end.end(*self.outputs),))
 
-    def load_slab(self, axis: UOp) -> None:
-        """The windows of a load along an output axis read a STAGE of what they meet."""
+    def load_slab(self, axis: UOp, whole: bool) -> None:
+        """The windows of a load along an output axis read a STAGE of what they meet.
+
+        Its rows are `whole`, or in phases: what neighbours along the axis read lies side by side.
+        """
         found = find_windowed(self.facts, self.outputs, axis)
         if found is None or self.slab is not None:
             raise KernelOptError("slab: an output axis with windows of one load along it is wanted")
-        self.slab = slab = slab_of(found, self.next_id)
+        self.slab = slab = slab_of(found, self.next_id, whole)
         columns, windows = found.columns, [w for w in (found.rows, found.columns) if w is not None]
         places = {w: self.new_range(w.places, AxisType.LOOP) for w in reversed(windows)}
         others = {r: self.new_range(r.src[0], AxisType.LOOP) for r in found.others}
@@ -436,15 +439,7 @@ class Kernel:
             at = index_alu(Ops.MUL, at, UOp.index_const(found.rows.places))
             at = index_alu(Ops.ADD, at, found.rows.place())
         at = index_alu(Ops.MUL, at, UOp.index_const(slab.phases * slab.pitch))
-        place = UOp.index_const(0)
-        if columns.inner is not None:
-            # Where a step of a window lies among the places of the first.
-            step = index_alu(Ops.MUL, columns.inner, UOp.index_const(columns.dilation))
-            phases = UOp.index_const(slab.phases)
-            phase = index_alu(Ops.MOD, step, phases)
-            place = index_alu(Ops.MUL, phase, UOp.index_const(slab.pitch))
-            place = index_alu(Ops.ADD, place, index_alu(Ops.IDIV, step, phases))
-        at = index_alu(Ops.ADD, index_alu(Ops.ADD, at, place), columns.out)
+        at = index_alu(Ops.ADD, at, columns.place() if whole else place_in_phases(columns, slab))
         self.sink = substitute(self.sink, {found.access.node: stage.index(at).load()})
 
     def slab_stage(self) -> UOp | None:
@@ -453,6 +448,13 @@ class Kernel:
             return None
         stages = [u for u in self.facts.order if u.op is Ops.STAGE]
         return next(u for u in stages if u.src[-1].arg.id == self.slab.columns)
+
+    def loads_slab(self, axis: UOp) -> bool:
+        """Whether SIMD lanes along an output axis are loaded from a slab."""
+        stage = self.slab_stage()
+        return axis in self.outputs and any(
+            a.buffer is stage and a.stride(axis) == 1 for a in self.accesses()
+        )
 
     def by_rows(self, axis: UOp, count: int) -> None:
         """Sums of a whole row of outputs are in scratch; `row_sums` puts them there."""
@@ -493,13 +495,26 @@ class Kernel:
         return new
 
 
-def slab_of(found: Windowed, number: int) -> Slab:
+def slab_of(found: Windowed, number: int, whole: bool = False) -> Slab:
     """Room for SIMD lanes that reach beyond the last window, which whole cache lines give."""
     columns, line = found.columns, LINE_NBYTES // found.access.buffer.dtype.itemsize
+    if whole:
+        return Slab(number, 1, ceildiv(columns.places, line) * line)
     steps = 0 if columns.inner is None else columns.dilation * (size_of(columns.inner) - 1)
     reach = ceildiv(size_of(columns.out), line) * line + steps // columns.stride
-    whole = ceildiv(columns.places, columns.stride)
-    return Slab(number, columns.stride, ceildiv(max(reach, whole), line) * line)
+    places = ceildiv(columns.places, columns.stride)
+    return Slab(number, columns.stride, ceildiv(max(reach, places), line) * line)
+
+
+def place_in_phases(columns: Window, slab: Slab) -> UOp:
+    """Where in its row a window's step lies: its phase, and the windows one after the other."""
+    if columns.inner is None:
+        return columns.out
+    step = index_alu(Ops.MUL, columns.inner, UOp.index_const(columns.dilation))
+    phases = UOp.index_const(slab.phases)
+    phase = index_alu(Ops.MUL, index_alu(Ops.MOD, step, phases), UOp.index_const(slab.pitch))
+    first = index_alu(Ops.ADD, phase, index_alu(Ops.IDIV, step, phases))
+    return index_alu(Ops.ADD, first, columns.out)
 
 
 def can_peel(kernel: Kernel, axis: UOp) -> bool:

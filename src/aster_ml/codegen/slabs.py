@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aster_ml.codegen.kernel import Kernel, size_of, slab_of
+from aster_ml.codegen.kernel import Kernel, Slab, size_of, slab_of
 from aster_ml.codegen.panels import max_nbytes
-from aster_ml.codegen.prices import MASKED, MASKED_GATHER, Plan, iterations
+from aster_ml.codegen.prices import FAR_NBYTES, GATHER, MASKED, MASKED_GATHER, Plan, iterations
 from aster_ml.codegen.rows import next_scratch
 from aster_ml.codegen.windows import Windowed, find_windowed
 from aster_ml.helpers import ceildiv, prod
@@ -39,39 +39,70 @@ class SlabCost(NamedTuple):
 
 
 def slab_cost(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
-    """What a slab for the windows along an axis would take; None where there is none to gain."""
-    kernel = plan.kernel
-    if not any(a.is_store and a.stride(axis) == 1 for a in plan.accesses):
-        return None
-    found = find_windowed(kernel.facts, kernel.outputs, axis)
+    """What a slab for the windows along a SIMD axis would take; None where it gains nothing."""
+    found = stored_windows(plan, axis)
     if found is None or found.columns.stride > MAX_PHASES:
         return None
-    a, columns, rows = found.access, found.columns, found.rows
-    gated = bool(a.node.src[1:])
-    if not gated and a.stride(axis) == 1:
+    if not found.access.node.src[1:] and found.access.stride(axis) == 1:
         return None
-    slab = slab_of(found, 0)
+    return cost_of(plan, found, slab_of(found, 0), lanes)
+
+
+def far_slab(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
+    """A slab for windows that are broadcast to SIMD lanes along another axis; None without need.
+
+    why: what each step of the sum loads lies on a page of its own, beyond the second cache: each
+    would wait for memory alone, while a slab is filled by loads that are under way together
+    """
+    kernel = plan.kernel
+    found = stored_windows(plan, kernel.outputs[-1])
+    if found is None or axis in found.access.strides or len(kernel.reduces) != 1:
+        return None
+    a, itemsize = found.access, found.access.buffer.dtype.itemsize
+    inside = [w.out for w in (found.columns, found.rows) if w is not None]
+    reach = sum([(a.stride(r) or 0) * (size_of(r) - 1) for r in (*inside, *found.others)])
+    gap = max([a.stride(r) or 0 for r in found.others], default=0)
+    panel = iterations(list(kernel.reduces[0].src[1:])) * lanes * itemsize
+    if gap * itemsize < FAR_NBYTES or panel > max_nbytes(plan.target):
+        return None
+    if reach * itemsize <= plan.target.cache_bytes[1] // 2:
+        return None
+    return cost_of(plan, found, slab_of(found, 0, whole=True), lanes)
+
+
+def stored_windows(plan: Plan, axis: UOp) -> Windowed | None:
+    """The windows along an axis that results lie side by side along."""
+    if not any(a.is_store and a.stride(axis) == 1 for a in plan.accesses):
+        return None
+    return find_windowed(plan.kernel.facts, plan.kernel.outputs, axis)
+
+
+def cost_of(plan: Plan, found: Windowed, slab: Slab, lanes: int) -> SlabCost | None:
+    """How much of a slab there is room for at a time, and what filling all of it takes."""
+    a, columns, rows = found.access, found.columns, found.rows
     others = iterations(list(found.others))
     room = max_nbytes(plan.target) // a.buffer.dtype.itemsize
     room //= others * slab.phases * slab.pitch
-    outer = [r for r in kernel.outputs if r in a.strides and r is not axis]
+    outer = [r for r in plan.kernel.outputs if r in a.strides and r is not columns.out]
     blocks, results, filled = 1, 0, 1
     if rows is not None:
         outer.remove(rows.out)
         count = size_of(rows.out)
-        most = min((room - rows._replace(out=UOp.range(1, -1)).places) // rows.stride + 1, count)
+        # Each result more takes `stride` rows more than one does.
+        one = rows.places - rows.stride * (count - 1)
+        most = min((room - one) // rows.stride + 1, count)
         if most < 1:
             return None
         blocks = max(ceildiv(count, most), ceildiv(plan.target.threads, iterations(outer)))
         results = ceildiv(count, blocks)
         blocks = ceildiv(count, results)
-        filled = rows.places - rows.stride * (count - results)
+        filled = one + rows.stride * (results - 1)
     elif room < 1:
         return None
     turns = ceildiv(columns.places, lanes)
     each = turns * (MASKED + 1)
-    if (a.stride(axis) or 0) != columns.stride:
-        each = columns.places * (MASKED_GATHER if gated else 1.5)
+    if (a.stride(columns.out) or 0) != columns.stride:
+        each = columns.places * (MASKED_GATHER if a.node.src[1:] else GATHER)
     if slab.phases > 1:
         each += turns * (1 + slab.phases)
     return SlabCost(found, results, iterations(outer) * blocks * filled * others * each)
