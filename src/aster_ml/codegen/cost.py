@@ -47,6 +47,7 @@ from aster_ml.codegen.prices import (
     axis_text,
     chunk_count,
     cycles_of,
+    distinct_part,
     inside,
     is_uneven,
     is_uneven_tile,
@@ -366,6 +367,7 @@ def choose_tile(plan: Plan) -> None:
     if best_cost is not None and alone is not None:
         costs = (tile_text(kernel, best_tile), best_cost), ("1 result", alone)
         kernel.notes.append(Note("register tile, instructions a result", costs[0][0], costs))
+    written_out = any(distinct_part(plan, a, best_tile) < 1 for a in loads)
     for r, n in best_tile.items():
         if n > 1:
             op = OptOps.OVERLAP if size_of(r) % n else OptOps.UPCAST
@@ -373,11 +375,22 @@ def choose_tile(plan: Plan) -> None:
             if r in windows and size_of(r) == n:
                 step = windows[r].step
                 kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, step), size_of(step)))
+    if written_out:
+        write_out_rows(kernel)
     plan.refresh()
     if kernel.slab is not None:
         order_for_slab(plan)
     elif wanted_panel(kernel, plan.accesses) is None:
         order_loops(plan)
+
+
+def write_out_rows(kernel: Kernel) -> None:
+    """The steps from row to row of a window in a slab stand side by side: they share loads."""
+    assert kernel.slab is not None and kernel.slab.rows is not None
+    step = kernel.slab.rows.inner
+    assert step is not None
+    axis = next(r for r in kernel.axes if r.arg.id == step.arg.id)
+    kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, axis), size_of(axis)))
 
 
 def tile_text(kernel: Kernel, tile: dict[UOp, int]) -> str:

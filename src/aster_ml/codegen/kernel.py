@@ -44,9 +44,10 @@ class EarlyLanes(NamedTuple):
 class Slab(NamedTuple):
     """How rows lie in scratch: each in so many phases, `pitch` elements from one to the next.
 
-    `columns` is the id of the axis along a row.
+    `columns` is the id of the axis along a row; `rows` says which of them windows meet.
     """
 
+    rows: Window | None
     columns: int
     phases: int
     pitch: int
@@ -499,11 +500,11 @@ def slab_of(found: Windowed, number: int, whole: bool = False) -> Slab:
     """Room for SIMD lanes that reach beyond the last window, which whole cache lines give."""
     columns, line = found.columns, LINE_NBYTES // found.access.buffer.dtype.itemsize
     if whole:
-        return Slab(number, 1, ceildiv(columns.places, line) * line)
+        return Slab(found.rows, number, 1, ceildiv(columns.places, line) * line)
     steps = 0 if columns.inner is None else columns.dilation * (size_of(columns.inner) - 1)
     reach = ceildiv(size_of(columns.out), line) * line + steps // columns.stride
     places = ceildiv(columns.places, columns.stride)
-    return Slab(number, columns.stride, ceildiv(max(reach, places), line) * line)
+    return Slab(found.rows, number, columns.stride, ceildiv(max(reach, places), line) * line)
 
 
 def place_in_phases(columns: Window, slab: Slab) -> UOp:

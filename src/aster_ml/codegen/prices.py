@@ -382,7 +382,9 @@ def tile_cost(
         if lanes:
             # What serves one result alone is an operand from memory.
             held += 1 if results == count and plan.vector_id >= 0 else count * written
-            need += LOADED * count + ROW * streamed_share(plan, a, tile)
+            part = distinct_part(plan, a, tile)
+            held += 0 if part == 1 else rows_within(plan)
+            need += LOADED * count * part + ROW * streamed_share(plan, a, tile)
         else:
             # A value without SIMD lanes is broadcast as part of the arithmetic.
             each = EMBEDDED_BROADCAST if registers >= 32 else BROADCAST
@@ -404,6 +406,27 @@ def tile_cost(
     return float(
         cost * waste * prod([ceildiv(size_of(r), n) * n / size_of(r) for r, n in tile.items()])
     )
+
+
+def distinct_part(plan: Plan, a: Access, tile: dict[UOp, int]) -> float:
+    """The part of what a tile loads from a slab that differs, once windows are written out.
+
+    Results below one another read the same rows, in different steps of their windows.
+    """
+    rows = plan.kernel.slab.rows if plan.kernel.slab is not None else None
+    if rows is None or rows.inner is None or a.buffer.op is not Ops.STAGE:
+        return 1.0
+    n = next((n for r, n in tile.items() if r.arg.id == rows.out.arg.id), 1)
+    steps = size_of(rows.inner)
+    if n == 1 or steps == 1 or prod(tile.values()) * steps > MAX_PRODUCTS:
+        return 1.0
+    return min(1.0, (rows.stride * (n - 1) + rows.dilation * (steps - 1) + 1) / (n * steps))
+
+
+def rows_within(plan: Plan) -> int:
+    """Rows of a window in a slab: so many numbers of a kernel that is written out are at hand."""
+    rows = plan.kernel.slab.rows if plan.kernel.slab is not None else None
+    return 1 if rows is None or rows.inner is None else size_of(rows.inner)
 
 
 def streamed_share(plan: Plan, a: Access, tile: dict[UOp, int]) -> float:
