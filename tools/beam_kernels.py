@@ -132,7 +132,9 @@ def reducing(rng: random.Random) -> dict[str, Work]:
         "gradient of layernorm": lambda: with_gradient(lambda t: t.layernorm(-1), x),
         "gradient of max": lambda: with_gradient(lambda t: t.max(a), x),
         "gradient of variance": lambda: with_gradient(lambda t: t.var(b), y),
-        "gradient of a bias": lambda: with_gradient(lambda t: y.gelu() + t, floats(rng, y.shape[2])),
+        "gradient of a bias": lambda: with_gradient(
+            lambda t: y.gelu() + t, floats(rng, y.shape[2])
+        ),
     }
 
 
@@ -167,7 +169,9 @@ def moving(rng: random.Random) -> dict[str, Work]:
         "gather along an axis": lambda: [x.gather(0, rows)],
         "scatter of additions": lambda: with_gradient(lambda t: t[places], table),
         "one-hot": lambda: [places.one_hot(rng.choice((10, 100, 333)))],
-        "cross entropy": lambda: [short.sparse_categorical_crossentropy(places[: short.shape[0]] % 10)],
+        "cross entropy": lambda: [
+            short.sparse_categorical_crossentropy(places[: short.shape[0]] % 10)
+        ],
         "cumsum": lambda: [short.cumsum(1)],
         "cumsum, axis 0": lambda: [short.cumsum(0)],
         "cummax": lambda: [short.cummax(1)[0]],

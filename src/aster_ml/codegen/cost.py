@@ -45,6 +45,7 @@ from aster_ml.codegen.prices import (
     accumulators,
     arithmetic_cost,
     axis_number,
+    axis_of,
     axis_text,
     chunk_count,
     cycles_of,
@@ -70,6 +71,7 @@ from aster_ml.codegen.prices import (
     widths,
 )
 from aster_ml.codegen.short_rows import row_cost, row_lanes, write_out_rows
+from aster_ml.codegen.slabs import SlabCost, far_slab, slab_cost
 from aster_ml.codegen.stacks import write_out_stacks
 from aster_ml.codegen.tiles import Tiles
 from aster_ml.dtype import dtypes
@@ -136,12 +138,17 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     candidates: list[UOp | None] = [None, *[r for r in loops if widths(r, lanes)[0] > 1]]
     finish = finish_nodes(plan)
 
-    def price(axis: UOp | None) -> float:
-        total = 0.0
+    def price(axis: UOp | None, slab: SlabCost | None = None) -> float:
+        total = 0.0 if slab is None else slab.instructions
         strips = 0
         each = row_lanes(plan, axis, lanes)
         ends_early = bool(each) or starts_early(kernel, axis, lanes)
         for a in plan.accesses:
+            if slab is not None and a.node is slab.found.access.node:
+                nest = nest_of(plan, a, owner[a.node])
+                nodes = arithmetic_cost(axis, lanes, nest)
+                total += nodes * (1 / reuse_of(a, nest, axis, lanes) + 1 + UNEVEN)
+                continue
             u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
             early = ends_early and by is axis
@@ -157,7 +164,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
                 strips = packing.strips
             else:
                 total += vector_cost(by, lanes, a, nest, early) / reuse_of(a, nest, by, lanes)
-                if u is not None and by is not None and is_uneven(a, by, lanes):
+                if u is not None and by is not None and not early and is_uneven(a, by, lanes):
                     total += UNEVEN * arithmetic_cost(by, lanes, nest)
             total += arithmetic_cost(by, lanes, nest, early)
         if strips > 1:
@@ -179,11 +186,25 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
         return total
 
     prices = [price(r) for r in candidates]
-    best = sorted(range(len(prices)), key=prices.__getitem__)
-    axis = candidates[best[min(rank, len(best) - 1)]]
+    ranked = sorted(range(len(prices)), key=prices.__getitem__)
+    axis = candidates[ranked[min(rank, len(ranked) - 1)]]
     names = [axis_text(kernel, r) for r in candidates]
+    chosen = axis_text(kernel, axis)
+    best: SlabCost | None = None
+    for slab in [slab_cost(plan, r, lanes) for r in candidates if r is not None and not rank]:
+        if slab is not None:
+            prices.append(price(slab.found.columns.out, slab))
+            names.append(f"{axis_text(kernel, slab.found.columns.out)}, windows in a slab")
+            best, chosen = (slab, names[-1]) if prices[-1] <= min(prices) else (best, chosen)
     costs = tuple(zip(names, prices, strict=True))
-    kernel.notes.append(Note("SIMD axis, instructions", axis_text(kernel, axis), costs))
+    kernel.notes.append(Note("SIMD axis, instructions", chosen, costs))
+    if best is not None:
+        axis = load_slab(plan, best)
+    elif axis is not None:
+        far = far_slab(plan, axis, lanes)
+        if far is not None:
+            load_slab(plan, far, whole=True)
+            axis = axis_of(kernel, axis.arg.id)
     if axis is not None:
         each = row_lanes(plan, axis, lanes)
         apply_vector(plan, axis, each or lanes, bool(each))
@@ -240,6 +261,18 @@ def packs_along(plan: Plan, axis: UOp, lanes: int) -> bool:
     )
 
 
+def load_slab(plan: Plan, slab: SlabCost, whole: bool = False) -> UOp:
+    """Has windows loaded through scratch; the axis that they lie along, as it is then."""
+    kernel, number = plan.kernel, slab.found.columns.out.arg.id
+    rows = slab.found.rows
+    if rows is not None and slab.rows < size_of(rows.out):
+        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, rows.out), slab.rows))
+    axis = axis_of(kernel, number)
+    kernel.apply(Opt(OptOps.SLAB, axis_number(kernel, axis), int(whole)))
+    plan.refresh()
+    return axis_of(kernel, number)
+
+
 def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> None:
     """Splits the SIMD lanes off an axis, padding it first where that is worth it.
 
@@ -266,8 +299,9 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
             kernel.apply(Opt(OptOps.VECTOR, number, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     early = by_rows or starts_early(kernel, axis, lanes) or rows_start_early(plan, axis, lanes)
+    early = early or kernel.loads_slab(axis)
     width, padded = widths(axis, lanes, early)
-    if padded != size_of(axis) and not early:
+    if padded != size_of(axis) and not (early and size_of(axis) > lanes):
         number = axis_number(kernel, axis)
         kernel.apply(Opt(OptOps.PADTO, number, padded))
         axis = kernel.axes[number]
@@ -308,7 +342,10 @@ def choose_tile(plan: Plan) -> None:
         return
     registers = plan.target.vector_registers or 16
     panel = wanted_panel(kernel, plan.accesses)
-    overlap = may_overlap(plan, loads)
+    stage = kernel.slab_stage()
+    # What a slab is made for stays in loops around it.
+    outputs = [r for r in outputs if stage is None or r not in stage.ranges]
+    overlap = stage is not None or may_overlap(plan, loads)
     along = [r for r in outputs if r.arg.id != plan.vector_id]
     windows = windows_of(along, main[0]) if len(main) == 1 else {}
     candidates = []
@@ -318,8 +355,8 @@ def choose_tile(plan: Plan) -> None:
             sizes = [d for d in divisors(size) if d <= MAX_TILE_SIDE]
             early = kernel.early.get(r.arg.id)
             if early is not None:
-                # So many SIMD values as start early together have to find room in the axis.
-                sizes = [n for n in UPCASTS_EARLY if n * early.lanes <= early.size]
+                # All lanes side by side have to find room in the axis.
+                sizes = [n for n in range(1, MAX_TILE_SIDE + 1) if n * early.lanes <= early.size]
             elif overlap:
                 sizes += [n for n in UNEVEN_SIDES if n <= size and size % n]
             if r in windows and MAX_TILE_SIDE < size < registers:
@@ -338,7 +375,7 @@ def choose_tile(plan: Plan) -> None:
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
         for sides in itertools.product(*[c[1] for c in pair]):
             tile = dict(zip([c[0] for c in pair], sides, strict=True))
-            if tiles.is_uneven(tile) and tiles.needs_strips(tile):
+            if (kernel.overlaps or tiles.is_uneven(tile)) and tiles.needs_strips(tile):
                 continue
             cost = tiles.cost(tile)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
@@ -348,6 +385,7 @@ def choose_tile(plan: Plan) -> None:
     if best_cost is not None and alone is not None:
         costs = (tile_text(kernel, best_tile), best_cost), ("1 result", alone)
         kernel.notes.append(Note("register tile, instructions a result", costs[0][0], costs))
+    written_out = tiles.distinct_part([*best_tile.items()]) < 1
     for r, n in best_tile.items():
         if n > 1:
             op = OptOps.OVERLAP if size_of(r) % n else OptOps.UPCAST
@@ -355,9 +393,22 @@ def choose_tile(plan: Plan) -> None:
             if r in windows and size_of(r) == n:
                 step = windows[r].step
                 kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, step), size_of(step)))
+    if written_out:
+        write_out_slab(kernel)
     plan.refresh()
-    if wanted_panel(kernel, plan.accesses) is None:
+    if kernel.slab is not None:
+        order_for_slab(plan)
+    elif wanted_panel(kernel, plan.accesses) is None:
         order_loops(plan)
+
+
+def write_out_slab(kernel: Kernel) -> None:
+    """The steps from row to row of a window in a slab stand side by side: they share loads."""
+    assert kernel.slab is not None and kernel.slab.rows is not None
+    step = kernel.slab.rows.inner
+    assert step is not None
+    axis = next(r for r in kernel.axes if r.arg.id == step.arg.id)
+    kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, axis), size_of(axis)))
 
 
 def tile_text(kernel: Kernel, tile: dict[UOp, int]) -> str:
@@ -385,11 +436,24 @@ def order_for_panel(plan: Plan) -> None:
     """The loops that a packed panel changes with come first, so that it is filled least often."""
     kernel = plan.kernel
     a = wanted_panel(kernel, plan.accesses)
-    if a is None or panel_nbytes(kernel, a) > max_nbytes(plan.target):
+    if a is None or panel_nbytes(kernel, a) > max_nbytes(plan.target) or kernel.slab is not None:
         return
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]
     set_order(kernel, wanted)
+
+
+def order_for_slab(plan: Plan) -> None:
+    """The loops that a slab depends on come first, so that it is filled once for all others.
+
+    Those that a packed panel changes with stand before them: that takes longer to fill.
+    """
+    kernel, stage = plan.kernel, plan.kernel.slab_stage()
+    assert stage is not None
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    a = wanted_panel(kernel, plan.accesses)
+    packed = {} if a is None else a.strides
+    set_order(kernel, sorted(loops, key=lambda r: (r not in packed, r not in stage.ranges)))
 
 
 def choose_rows(plan: Plan) -> bool:

@@ -11,13 +11,17 @@ from typing import Any, NamedTuple
 from aster_ml.codegen.facts import Access, Facts
 from aster_ml.codegen.hints import longest, look_ahead, row_passes, stream_stores
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
+from aster_ml.codegen.windows import Window, Windowed, find_windowed, moved_load
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
+from aster_ml.uop.ops import AxisType, Memory, Ops, RangeArg, ReduceArg, StageArg
 from aster_ml.uop.symbolic import affine_form, simplify_around
+
+# A cache line.
+LINE_NBYTES = 64
 
 
 class Note(NamedTuple):
@@ -34,6 +38,18 @@ class EarlyLanes(NamedTuple):
     short: UOp
     size: int
     lanes: int
+
+
+class Slab(NamedTuple):
+    """How rows lie in scratch: each in so many phases, `pitch` elements from one to the next.
+
+    `columns` is the id of the axis along a row; `rows` says which of them windows meet.
+    """
+
+    rows: Window | None
+    columns: int
+    phases: int
+    pitch: int
 
 
 class Kernel:
@@ -62,6 +78,8 @@ class Kernel:
         self.rows = 0
         # How many factors of its product go in one word of a panel; 0 without panels of words.
         self.group = 0
+        # Of windows that are loaded through scratch.
+        self.slab: Slab | None = None
         self.next_id = 1 + max(
             [u.arg.id for u in self.facts.order if u.op is Ops.RANGE], default=-1
         )
@@ -149,6 +167,8 @@ class Kernel:
             self.sink = stream_stores(self.sink, self.stores)
         elif opt.op is OptOps.AHEAD:
             self.look_ahead(axis, opt.arg)
+        elif opt.op is OptOps.SLAB:
+            self.load_slab(axis, bool(opt.arg))
         elif opt.op is OptOps.PEEL:
             self.peel(axis, opt.arg)
         elif opt.op is OptOps.NEST:
@@ -401,6 +421,50 @@ class Kernel:
         self.outputs.insert(self.outputs.index(loops[-1]) if once and loops else 0, strip)
         self.sink = self.sink.replace(src=(end.end(*self.outputs),))
 
+    def load_slab(self, axis: UOp, whole: bool) -> None:
+        """The windows of a load along an output axis read a STAGE of what they meet.
+
+        Its rows are `whole`, or in phases: what neighbours along the axis read lies side by side.
+        """
+        found = find_windowed(self.facts, self.outputs, axis)
+        if found is None or self.slab is not None:
+            raise KernelOptError("slab: an output axis with windows of one load along it is wanted")
+        self.slab = slab = slab_of(found, self.next_id, whole)
+        columns, windows = found.columns, [w for w in (found.rows, found.columns) if w is not None]
+        places = {w: self.new_range(w.places, AxisType.LOOP) for w in reversed(windows)}
+        others = {r: self.new_range(r.src[0], AxisType.LOOP) for r in found.others}
+        value = moved_load(found.access.node, places)
+        assert value is not None
+        stage = UOp(
+            Ops.STAGE,
+            value.dtype,
+            (substitute(value, others), *others.values(), *[places[w] for w in windows]),
+            StageArg(Memory.LOCAL),
+        )
+        at = UOp.index_const(0)
+        for r in found.others:
+            at = index_alu(Ops.ADD, index_alu(Ops.MUL, at, r.src[0]), r)
+        if found.rows is not None:
+            at = index_alu(Ops.MUL, at, UOp.index_const(found.rows.places))
+            at = index_alu(Ops.ADD, at, found.rows.place())
+        at = index_alu(Ops.MUL, at, UOp.index_const(slab.phases * slab.pitch))
+        at = index_alu(Ops.ADD, at, columns.place() if whole else place_in_phases(columns, slab))
+        self.sink = substitute(self.sink, {found.access.node: stage.index(at).load()})
+
+    def slab_stage(self) -> UOp | None:
+        """What windows load through scratch, if they do, with the axes that it spans there."""
+        if self.slab is None:
+            return None
+        stages = [u for u in self.facts.order if u.op is Ops.STAGE]
+        return next(u for u in stages if u.src[-1].arg.id == self.slab.columns)
+
+    def loads_slab(self, axis: UOp) -> bool:
+        """Whether SIMD lanes along an output axis are loaded from a slab."""
+        stage = self.slab_stage()
+        return axis in self.outputs and any(
+            a.buffer is stage and a.stride(axis) == 1 for a in self.accesses()
+        )
+
     def by_rows(self, axis: UOp, count: int) -> None:
         """Sums of a whole row of outputs are in scratch; `row_sums` puts them there."""
         if not can_sum_rows(self) or not 0 < count <= size_of(axis):
@@ -438,6 +502,28 @@ class Kernel:
         self.outputs = [new if r is axis else r for r in self.outputs]
         self.rewrite({axis: new})
         return new
+
+
+def slab_of(found: Windowed, number: int, whole: bool = False) -> Slab:
+    """Room for SIMD lanes that reach beyond the last window, which whole cache lines give."""
+    columns, line = found.columns, LINE_NBYTES // found.access.buffer.dtype.itemsize
+    if whole:
+        return Slab(found.rows, number, 1, ceildiv(columns.places, line) * line)
+    steps = 0 if columns.inner is None else columns.dilation * (size_of(columns.inner) - 1)
+    reach = ceildiv(size_of(columns.out), line) * line + steps // columns.stride
+    places = ceildiv(columns.places, columns.stride)
+    return Slab(found.rows, number, columns.stride, ceildiv(max(reach, places), line) * line)
+
+
+def place_in_phases(columns: Window, slab: Slab) -> UOp:
+    """Where in its row a window's step lies: its phase, and the windows one after the other."""
+    if columns.inner is None:
+        return columns.out
+    step = index_alu(Ops.MUL, columns.inner, UOp.index_const(columns.dilation))
+    phases = UOp.index_const(slab.phases)
+    phase = index_alu(Ops.MUL, index_alu(Ops.MOD, step, phases), UOp.index_const(slab.pitch))
+    first = index_alu(Ops.ADD, phase, index_alu(Ops.IDIV, step, phases))
+    return index_alu(Ops.ADD, first, columns.out)
 
 
 def can_peel(kernel: Kernel, axis: UOp) -> bool:

@@ -23,6 +23,7 @@ from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
 from aster_ml.codegen.row_sums import sum_rows
 from aster_ml.codegen.rows import fill_rows, keep_rows
+from aster_ml.codegen.slabs import fill_slab
 from aster_ml.codegen.words import find_product, pack_words, words_of
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS, SPEC
 from aster_ml.dtype import dtypes
@@ -153,6 +154,7 @@ def lower(
         sum_rows(kernel, target)
         clock("codegen.sum_rows", kernel.sink)
         fill_rows(kernel, target)
+        fill_slab(kernel, target)
         clock("codegen.fill_rows", kernel.sink)
         kernel.sink = fold_together(kernel.sink)
         clock("codegen.fold_together", kernel.sink)

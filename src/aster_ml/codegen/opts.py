@@ -33,6 +33,7 @@ class OptOps(Enum):
     BLOCK = "BLOCK"  # strips of a reduction run outside of the outputs, which add up in memory
     ROWS = "ROWS"  # so many steps of a reduction at a time for a whole row of outputs
     TILE = "TILE"  # a loop of so many steps inside, which need not divide: the last ones run twice
+    SLAB = "SLAB"  # what windows along the axis meet is loaded once, into scratch
     AHEAD = "AHEAD"  # the longest pass over rows asks for those so many steps of the axis further
     STREAM = "STREAM"  # what the kernel stores goes past the caches
     DOT = (

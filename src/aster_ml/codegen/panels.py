@@ -111,8 +111,12 @@ def uses_of(a: Access, outputs: list[UOp]) -> int:
 
 
 def can_pack(a: Access) -> bool:
-    """Whether a load could go through a panel: it is along axes of known size."""
-    return not a.is_store and all(r.src[0].op is Ops.CONST for r in a.strides)
+    """Whether a load could go through a panel: from memory, along axes of known size."""
+    return (
+        not a.is_store
+        and a.buffer.op is not Ops.STAGE
+        and all(r.src[0].op is Ops.CONST for r in a.strides)
+    )
 
 
 def packed_load(kernel: Kernel, a: Access, reduced: list[UOp]) -> UOp:

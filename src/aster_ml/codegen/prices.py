@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap, can_sum_rows, size_of
 from aster_ml.codegen.panels import (
+    MIN_GATHERED_USES,
     can_pack,
     least_uses,
     max_nbytes,
@@ -34,6 +35,8 @@ TRANSPOSED = 0.6
 SCATTER = 2.0
 # Elements two apart: two contiguous loads and a shuffle.
 EVERY_SECOND = 3.0
+# Three apart: three loads and two shuffles.
+EVERY_THIRD = 5.0
 # Instructions that add up the lanes of a SIMD value.
 HORIZONTAL = 8.0
 # What masked or unaligned operands add to the arithmetic of a product.
@@ -184,8 +187,8 @@ def vector_cost(
     stride = access.stride(axis)
     wide, padded = widths(axis, lanes, early)
     masked = padded != size_of(axis) and not early
-    if stride == 2 and not access.is_store and not masked:
-        return EVERY_SECOND * n / wide
+    if stride in (2, 3) and not access.is_store and not masked:
+        return (EVERY_SECOND if stride == 2 else EVERY_THIRD) * n / wide
     if access.is_store and between(access, axis, nest) is not None:
         return EVERY_SECOND * n / size_of(axis) * (padded / wide)
     if stride is None or stride not in (0, 1):
@@ -281,7 +284,7 @@ def starts_early(kernel: Kernel, axis: UOp | None, lanes: int) -> bool:
         and size_of(axis) > lanes
         and can_overlap(kernel)
         and (
-            runs_by_rows(kernel, axis, lanes)
+            runs_by_rows(kernel, axis, lanes) or loads_early(kernel, axis)
             if any(axis in u.ranges for u in kernel.reduces)
             # Short rows are written out, so that masks are known beforehand.
             else not (kernel.reduces and size_of(axis) <= MAX_WRITTEN_OUT * lanes)
@@ -315,6 +318,22 @@ def reach(a: Access) -> int:
     """How far apart the first and the last element of an access along reductions are, and one."""
     steps = [(abs(a.stride(r) or 0), r) for r in a.strides if r.arg.kind is AxisType.REDUCE]
     return 1 + sum(step * (size_of(r) - 1) for step, r in steps)
+
+
+def loads_early(kernel: Kernel, axis: UOp) -> bool:
+    """Whether what a reduction loads along an axis is whole, near, and too little used to pack.
+
+    Lanes beyond the end would be loaded under masks, or where they lie apart one by one.
+    """
+    if len(kernel.reduces) != 1 or not set(kernel.outputs) <= kernel.reduces[0].ranges:
+        return False
+    loads = [a for a in kernel.accesses() if not a.is_store and axis in a.strides]
+    return all(
+        a.stride(axis) in (1, 2, 3)
+        and not a.node.src[1:]
+        and uses_of(a, kernel.outputs) < MIN_GATHERED_USES
+        for a in loads
+    )
 
 
 def runs_by_rows(kernel: Kernel, axis: UOp, lanes: int) -> bool:

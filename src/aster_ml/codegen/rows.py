@@ -78,7 +78,8 @@ def keep_row(kernel: Kernel, v: UOp, r: UOp, o: UOp) -> None:
 
 def fill_rows(kernel: Kernel, target: Target) -> None:
     """STAGEs become scratch that is filled in a loop of its own, or are computed where read."""
-    for stage in [u for u in kernel.facts.order if u.op is Ops.STAGE]:
+    slab = kernel.slab_stage()
+    for stage in [u for u in kernel.facts.order if u.op is Ops.STAGE and u is not slab]:
         v, s = stage.src
         nodes = kernel.facts.order
         reads = [u for u in nodes if u.op is Ops.LOAD and u.src[0].src[0] is stage]

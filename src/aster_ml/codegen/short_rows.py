@@ -37,7 +37,10 @@ def is_short_row(access: Access, axis: UOp, reduce: UOp) -> bool:
         gap is not None
         and access.buffer.op is Ops.PARAM
         and not access.node.src[1:]
-        and any(access.stride(r) == 1 and size_of(r) <= abs(gap) <= 2 * size_of(r) for r in reduce.src[1:])
+        and any(
+            access.stride(r) == 1 and size_of(r) <= abs(gap) <= 2 * size_of(r)
+            for r in reduce.src[1:]
+        )
     )
 
 

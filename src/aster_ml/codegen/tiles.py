@@ -30,7 +30,7 @@ from aster_ml.codegen.prices import (
 )
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import AxisType
+from aster_ml.uop.ops import AxisType, Ops
 
 # How many results each axis of outputs has in a tile.
 Tile = dict[UOp, int]
@@ -44,6 +44,8 @@ class Load(NamedTuple):
     far: frozenset[UOp]
     # Results that each element serves, of what comes from beyond the second cache; 0 of others.
     streamed: int
+    # Whether it loads windows from a slab.
+    from_slab: bool
 
 
 class Store(NamedTuple):
@@ -82,6 +84,10 @@ class Tiles:
             for a, lanes in apart
             if a.is_store and lanes
         ]
+        rows = kernel.slab.rows if kernel.slab is not None else None
+        self.rows = None if rows is None or rows.inner is None else rows
+        # Rows of a window in a slab: so many numbers of a kernel that is written out are at hand.
+        self.rows_within = 1 if self.rows is None else size_of(rows.inner)
         # Bytes of a panel without a tile, how many fit, and the axes that widen it.
         self.panel = frozenset[UOp]() if panel is None else frozenset(panel.strides)
         self.panel_nbytes = 0 if panel is None else panel_nbytes(kernel, panel)
@@ -126,7 +132,7 @@ class Tiles:
         # A value without SIMD lanes is broadcast as part of the arithmetic.
         broadcast = EMBEDDED_BROADCAST if self.registers >= 32 else BROADCAST
         need, held = 0.0, 1
-        for strides, has_lanes, far, streamed in self.loads:
+        for strides, has_lanes, far, streamed, from_slab in self.loads:
             count = served = 1
             changes = jumps = False
             for r, n in sides:
@@ -139,8 +145,10 @@ class Tiles:
             if has_lanes:
                 # What serves one result alone is an operand from memory.
                 held += 1 if results == count and self.is_simd else count * written
+                part = self.distinct_part(sides) if from_slab else 1.0
+                held += self.rows_within if part < 1.0 else 0
                 # What tiles further on load again is near by then: of few results a tile has all.
-                need += LOADED * count + (ROW * (served / streamed) if streamed else 0.0)
+                need += LOADED * count * part + (ROW * (served / streamed) if streamed else 0.0)
             else:
                 # Windows that are written out have most of it in common.
                 need += broadcast * count / (written if over and changes else 1)
@@ -156,6 +164,20 @@ class Tiles:
             # What the last lanes do twice.
             twice *= -(-self.sizes[r] // n) * n / self.sizes[r]
         return cost * waste * twice
+
+    def distinct_part(self, sides: list[tuple[UOp, int]]) -> float:
+        """The part of what a tile loads from a slab that differs, once windows are written out.
+
+        Results below one another read the same rows, in different steps of their windows.
+        """
+        rows = self.rows
+        if rows is None:
+            return 1.0
+        n = next((n for r, n in sides if r.arg.id == rows.out.arg.id), 1)
+        steps = self.rows_within
+        if n == 1 or steps == 1 or prod([n for _, n in sides]) * steps > MAX_PRODUCTS:
+            return 1.0
+        return min(1.0, (rows.stride * (n - 1) + rows.dilation * (steps - 1) + 1) / (n * steps))
 
     def store_cost(self, sides: list[tuple[UOp, int]]) -> float:
         """Instructions that storing SIMD values takes whose lanes lie apart, in runs of a tile."""
@@ -175,7 +197,8 @@ def load_of(plan: Plan, a: Access, vector: set[UOp]) -> Load:
     if all([a.strides[v] == 1 for v in lanes]):
         far = [r for r, stride in a.strides.items() if abs(stride or 0) * itemsize >= FAR_NBYTES]
     streamed = uses_of(a, plan.kernel.outputs) if lanes and comes_from_far(plan, a) else 0
-    return Load(a.strides, bool(lanes), frozenset(far), streamed)
+    from_slab = a.buffer.op is Ops.STAGE
+    return Load(a.strides, bool(lanes), frozenset(far), streamed, from_slab)
 
 
 def comes_from_far(plan: Plan, a: Access) -> bool:

@@ -20,6 +20,8 @@ from aster_ml.uop.ops import Ops
 MAX_RUN = 16
 # Inside of blocks of so many bytes every processor with SIMD registers mixes two values at once.
 BLOCK_BYTES = 16
+# How far apart elements may lie so that all between them is loaded.
+MAX_SPREAD = 4
 # SIMD values that wait in registers to be stored past the caches together.
 MAX_WAITING = 4
 
@@ -101,6 +103,9 @@ class AccessWriter(Language):
             if k in group:
                 self.load_interleaved(c, group)
                 return c.values[k]
+        if self.can_shuffle and self.is_spread(c, gate):
+            self.load_spread(c, k)
+            return c.values[k]
         # Truth is told apart from its bytes in all elements at once.
         stored = dtypes.uint8 if dtype is dtypes.bool and self.can_shuffle else dtype
         parts = []
@@ -134,6 +139,37 @@ class AccessWriter(Language):
         low = self.load(self.address(c, base, offset), c.dtype, n, gate)
         high = self.load(self.address(c, base, offset + n - 1), c.dtype, n, gate)
         return self.shuffle(low, high, c.dtype, order)
+
+    def is_spread(self, c: Cell, gate: Value) -> bool:
+        """Whether the elements of a SIMD value lie so few apart that loading all between pays."""
+        near = c.step is not None and 2 < c.step <= MAX_SPREAD and c.unit == 1 and c.width > c.step
+        return near and c.dtype is not dtypes.bool and not self.gates_elements(c, gate)
+
+    def load_spread(self, c: Cell, k: int) -> None:
+        """Elements some few apart: all between them is loaded once, and shuffled apart.
+
+        Instances that have the elements between one another's are made of the same loads.
+        """
+        n, step = c.width, c.step or 1
+        run = next(run for run in self.neighbours(c) if k in run)
+        start = run.index(k) // step * step
+        group = run[start : start + step]
+        # Of one alone the last load ends where its last element does.
+        length = (n - 1) * step + len(group)
+        base, offset, gate = self.operands_of_access(c, group[0])
+        starts = [min(i * n, length - n) for i in range(step)]
+        parts = [self.load(self.address(c, base, offset + x), c.dtype, n, gate) for x in starts]
+        for first, member in enumerate(group):
+            text = parts[0]
+            places = [first + i * step for i in range(n)]
+            for number, (part, begin) in enumerate(zip(parts[1:], starts[1:], strict=True)):
+                done = starts[number] + n
+                order = [
+                    (i if number else x) if x < done else min(n + x - begin, 2 * n - 1)
+                    for i, x in enumerate(places)
+                ]
+                text = self.shuffle(text, part, c.dtype, order)
+            c.values[member] = self.keep(c, text)
 
     def write_stores(self, c: Cell) -> None:
         """STORE: every instance in order."""
