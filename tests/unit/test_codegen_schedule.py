@@ -242,7 +242,7 @@ def test_what_is_done_to_sums_is_done_in_simd_values() -> None:
 def test_few_rows_of_a_large_product_have_wide_tiles() -> None:
     """Each page is visited once for as many columns as there are registers for."""
     found = opts_of(Tensor.empty(3, 2955) @ Tensor.empty(2955, 1735), AVX512)
-    assert found.startswith("PADTO(1,1744) VECTOR(1,16) UPCAST(0,3) OVERLAP(0,6)")
+    assert found.startswith("VECTOR(1,16) UPCAST(0,3) OVERLAP(0,7)")
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -84,10 +84,10 @@ class Tiles:
             for a, lanes in apart
             if a.is_store and lanes
         ]
-        rows = kernel.slab.rows if kernel.slab is not None else None
-        self.rows = None if rows is None or rows.inner is None else rows
+        self.rows = kernel.slab.rows if kernel.slab is not None else None
+        step = None if self.rows is None else self.rows.inner
         # Rows of a window in a slab: so many numbers of a kernel that is written out are at hand.
-        self.rows_within = 1 if self.rows is None else size_of(rows.inner)
+        self.rows_within = 1 if step is None else size_of(step)
         # Bytes of a panel without a tile, how many fit, and the axes that widen it.
         self.panel = frozenset[UOp]() if panel is None else frozenset(panel.strides)
         self.panel_nbytes = 0 if panel is None else panel_nbytes(kernel, panel)
