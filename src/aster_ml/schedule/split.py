@@ -266,25 +266,35 @@ class Splitter:
             number[part.slot] = len(number)
             dtypes_.append(part.value.dtype)
         changes: dict[UOp, UOp] = {}
-        for node in toposort(*[x for p in draft.parts for x in (p.place, p.value)]):
-            if node.op is Ops.INDEX:
+        for r in draft.ranges:
+            changes[r] = UOp(Ops.RANGE, r.dtype, r.src, RangeArg(len(changes), r.arg.kind))
+        outputs = tuple(changes.values())
+        count = len(outputs)
+        exprs = [x for p in draft.parts for x in (p.place, p.value)]
+        # Outputs are numbered first, then reductions in order of the graph.
+        for node in toposort(*exprs):
+            if node.op is Ops.RANGE:
+                if node not in changes:
+                    arg = RangeArg(count, node.arg.kind)
+                    changes[node] = UOp(Ops.RANGE, node.dtype, node.src, arg)
+                    count += 1
+            elif node.op is Ops.INDEX:
                 slot, dtype = self.read_of[node.src[0]]
                 if slot not in number:
                     number[slot] = len(number)
-                arg = ParamArg(number[slot], seen.get(slot, self.slots[slot].size))
-                changes[node.src[0]] = UOp(Ops.PARAM, dtype, (), arg)
+                size = seen.get(slot, self.slots[slot].size)
+                changes[node.src[0]] = UOp(Ops.PARAM, dtype, (), ParamArg(number[slot], size))
+        made = substitute_all(exprs, changes)
         ends = []
-        for part, dtype in zip(draft.parts, dtypes_, strict=True):
-            place, value = substitute_all([part.place, part.value], changes)
+        for i, (part, dtype) in enumerate(zip(draft.parts, dtypes_, strict=True)):
+            place, value = made[2 * i], made[2 * i + 1]
             size = seen.get(part.slot, self.slots[part.slot].size)
-            arg = ParamArg(number[part.slot], size)
-            at = UOp(Ops.PARAM, dtype, (), arg).index(place)
-            inside = kept_in(place, arg.size)
+            at = UOp(Ops.PARAM, dtype, (), ParamArg(number[part.slot], size)).index(place)
+            inside = kept_in(place, size)
             if SPEC:
                 check_bounds(at, value, inside)
-            ends.append(at.store(value, inside).end(*draft.ranges))
-        sink = UOp(Ops.SINK, dtypes.void, tuple(ends), draft.info)
-        ast = canonical(sink, list(draft.ranges))
+            ends.append(at.store(value, inside).end(*outputs))
+        ast = UOp(Ops.SINK, dtypes.void, tuple(ends), draft.info)
         kept = draft.metadata
         return Step("kernel", tuple(number), ast, draft.step.device, metadata=kept)
 
@@ -309,15 +319,6 @@ def check_bounds(target: UOp, value: UOp, gate: UOp | None) -> None:
                 f"split: an index runs from {low} to {high} in a buffer of "
                 f"{at.src[0].arg.size} elements: {render_expr(at.src[1])}"
             )
-
-
-def canonical(sink: UOp, outputs: list[UOp]) -> UOp:
-    """The kernel with its ranges numbered: outputs first, then reductions in order of the graph."""
-    order = outputs + [r for r in toposort(sink) if r.op is Ops.RANGE and r not in set(outputs)]
-    changes: dict[UOp, UOp] = {}
-    for i, r in enumerate(order):
-        changes[r] = UOp(Ops.RANGE, r.dtype, r.src, RangeArg(i, r.arg.kind))
-    return substitute_all([sink], changes)[0]
 
 
 def kernel_stage(value: UOp, ranges: tuple[UOp, ...], device: str) -> UOp:

@@ -84,8 +84,10 @@ def substitute_all(
             elif found is not s:
                 changed = True
         if stack[-1] is u:
-            fresh = tuple([new[s] for s in src])
-            new[u] = UOp(u.op, u.dtype, fresh, u.arg, u.tag) if changed else u
+            if changed:
+                new[u] = UOp(u.op, u.dtype, tuple([new[s] for s in src]), u.arg, u.tag)
+            else:
+                new[u] = u
             stack.pop()
     return [new[root] for root in roots]
 
