@@ -36,6 +36,8 @@ from aster_ml.uop.ops import (
 )
 from aster_ml.uop.show import render_expr
 
+NOTHING: frozenset[UOp] = frozenset()
+
 
 class Splitter:
     """State of cutting one planned body."""
@@ -63,7 +65,7 @@ class Splitter:
                 value = u.src[1] if u.op is Ops.STORE else u
                 size = max(prod(max_shape(value.shape)), 1)
                 need(value.device is not None, f"split: {value!r} lives on no device")
-                why = self.planner.why.get(u, f"asked for by {u.op.name}")
+                why = self.planner.why.get(u) or f"asked for by {u.op.name}"
                 self.slots.append(Slot(size, value.dtype, str(value.device), why))
                 found = len(self.slots) - 1
             self.slot_of[u] = found
@@ -164,7 +166,7 @@ class Splitter:
             flat, out = self.planner.simple(flat_index(idxs, at.shape)), self.memory(at)
             self.slot_of[u] = out
         else:
-            flat = self.planner.flat_place(stored.ranges, max_shape(shape))
+            flat = self.planner.flat_place(stored.ranges, shape)
             out = self.memory(u)
         self.emit(u, out, flat, value, stored.ranges, target, after)
         if u in self.planner.fresh:
@@ -226,8 +228,9 @@ class Splitter:
             if node.op is not Ops.INDEX:
                 continue
             source, stores = self.planner.memory_behind[node.src[0]]
-            after = self.effects.of(stores)
-            slot = self.memory(source)
+            after = self.effects.of(stores) if stores else NOTHING
+            slot = self.slot_of.get(source, -1)
+            slot = self.memory(source) if slot < 0 else slot
             self.read_of[node.src[0]] = slot, source.dtype
             if slot == out and target is not None:
                 self.check_in_place(u, node, flat, after, target_after)
