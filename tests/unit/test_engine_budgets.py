@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from aster_ml import Context, Tensor, TinyJit, nn
+from aster_ml.codegen.lower import lower
+from aster_ml.engine.realize import prepare
+from aster_ml.target import Target
+from aster_ml.uop.node import UOp
 from aster_ml.uop.sharding import MULTI_SEEN
 from benchmarks.calls import count_calls, frames_of, run_seen
 from tests.unit.jit_helpers import vector
@@ -122,3 +126,39 @@ def test_warm_calls_of_a_layer_stay_proportional() -> None:
     for _ in range(3):
         model(x).realize()
     assert 0 < python_calls(lambda: model(x).realize()) <= 1000
+
+
+def chain_gradients(length: int) -> list[UOp]:
+    """Of the sum of `x = x + w` and `x = x * w` in turn, by both."""
+    x, w = (Tensor.ones(64).contiguous().realize() for _ in range(2))
+    x.requires_grad = w.requires_grad = True
+    y = x
+    for i in range(length):
+        y = y * w if i & 1 else y + w
+    y.sum().backward()
+    assert x.grad is not None
+    assert w.grad is not None
+    return [x.grad.uop, w.grad.uop]
+
+
+def test_planning_costs_the_same_for_each_op_of_a_chain() -> None:
+    each = []
+    for length in (300, 1200):
+        nodes = chain_gradients(length)
+        each.append(python_calls(lambda nodes=nodes: prepare(nodes)) / length)
+    assert 0 < max(each) <= 300
+    assert abs(each[0] - each[1]) <= 0.1 * each[0]
+
+
+@pytest.mark.parametrize(("name", "most"), [("product", 6000), ("convolution", 10_000)])
+def test_arranging_a_kernel(name: str, most: int) -> None:
+    a = Tensor.ones(512, 512).contiguous().realize()
+    x = Tensor.ones(8, 64, 56, 56).contiguous().realize()
+    w = Tensor.ones(64, 64, 3, 3).contiguous().realize()
+    value = a @ a if name == "product" else x.conv2d(w, padding=1).relu()
+    prepared = prepare([value.uop])
+    assert prepared is not None
+    ast = prepared[2].steps[-1].ast
+    target = Target("CPU", "llvm", vector_bits=256, vector_registers=16, threads=4)
+    lower(ast, target)
+    assert 0 < python_calls(lambda: lower(ast, target)) <= most

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aster_ml.dtype import dtypes
-from aster_ml.uop.graph import consumers, reaches, substitute, substitute_all, toposort
+from aster_ml.uop.graph import consumers, reaches, rebuilt, substitute, substitute_all, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -47,6 +47,26 @@ def test_substitution() -> None:
     assert substitute(X + Y, {X: Y, Y: X}) is UOp(Ops.ADD, I32, (Y, X))
     assert substitute(U, {X: Y}, enter=lambda u: u is not XY) is U
     assert substitute_all([U, X, XY], {X: Y}) == [substitute(U, {X: Y}), Y, Y * Y]
+
+
+def test_rebuilding_asks_about_the_named_ops_alone() -> None:
+    asked: list[tuple[UOp, UOp]] = []
+
+    def change(old: UOp, u: UOp) -> UOp:
+        asked.append((old, u))
+        return Y if old is XY else u
+
+    # The second is asked about over what has become of the first.
+    assert rebuilt(U, {Ops.MUL, Ops.ADD}, change) is Y + Y.alu(Ops.NEG)
+    assert asked == [(XY, XY), (U, Y + Y.alu(Ops.NEG))]
+    assert rebuilt(U, {Ops.SUB}, change) is U
+    assert len(asked) == 2
+
+
+def test_an_order_goes_on() -> None:
+    order = toposort(XY)
+    assert toposort(U, done=order) is order
+    assert list(order) == list(toposort(U))
 
 
 def test_search() -> None:

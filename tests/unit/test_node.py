@@ -278,3 +278,10 @@ def test_a_tag_marks_a_node_and_changes_no_value() -> None:
     assert UOp(Ops.CONST, I32, arg=3, tag=7) is UOp(Ops.CONST, I32, (), 3, 7)
     assert pickle.loads(pickle.dumps(marked)) is marked
     assert "tag='x'" in str(marked)
+
+
+def test_a_stretch_of_an_axis() -> None:
+    x = UOp.param(0, 12, dtypes.float32).mop(Ops.RESHAPE, (3, 4))
+    assert x.stretch(1, 1, 3) is x.mop(Ops.SHRINK, ((0, 3), (1, 3)))
+    assert x.stretch(1, 1, 3).shape == (3, 2)
+    assert x.stretch(0, 0, 3) is x

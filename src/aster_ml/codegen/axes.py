@@ -108,8 +108,10 @@ def simplify_indices(sink: UOp) -> UOp:
     """The kernel with every index, gate, comparison of indices and choice by place simplified."""
     new: dict[UOp, UOp] = {}
     for u in toposort(sink):
-        src = tuple([new[s] for s in u.src])
-        if u.dtype is dtypes.bool and src and src[0].dtype is dtypes.index:
+        if not u.src or (u.dtype is dtypes.index and not any([s in new for s in u.src])):
+            continue
+        src = tuple([new.get(s, s) for s in u.src])
+        if u.dtype is dtypes.bool and src[0].dtype is dtypes.index:
             new[u] = simplify_around(u if src == u.src else UOp(u.op, u.dtype, src, u.arg))
             continue
         if u.op is Ops.INDEX:
@@ -120,8 +122,9 @@ def simplify_indices(sink: UOp) -> UOp:
             src = (*src[:2], simplify_around(src[2]))
         elif u.op is Ops.WHERE and compares_places(src[0]):
             src = (simplify(src[0]), *src[1:])
-        new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
-    return new[sink]
+        if src != u.src:
+            new[u] = UOp(u.op, u.dtype, src, u.arg)
+    return new.get(sink, sink)
 
 
 def compares_places(u: UOp) -> bool:

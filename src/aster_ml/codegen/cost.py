@@ -133,6 +133,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     if lanes < 2:
         return
     owner = owners(kernel)
+    nests = [(a, u := owner.get(a.node), nest_of(plan, a, u)) for a in plan.accesses]
     own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     candidates: list[UOp | None] = [None, *[r for r in loops if widths(r, lanes)[0] > 1]]
@@ -143,16 +144,13 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
         strips = 0
         each = row_lanes(plan, axis, lanes)
         ends_early = bool(each) or starts_early(kernel, axis, lanes)
-        for a in plan.accesses:
+        for a, u, nest in nests:
             if slab is not None and a.node is slab.found.access.node:
-                nest = nest_of(plan, a, owner[a.node])
                 nodes = arithmetic_cost(axis, lanes, nest)
                 total += nodes * (1 / reuse_of(a, nest, axis, lanes) + 1 + UNEVEN)
                 continue
-            u = owner.get(a.node)
             by = own[u] if u is not None and axis not in u.ranges else axis
             early = ends_early and by is axis
-            nest = nest_of(plan, a, u)
             if each and axis is not None and u is not None:
                 total += row_cost(a, axis, each, nest) + arithmetic_cost(axis, each, nest, True)
                 continue
@@ -234,19 +232,18 @@ def meets_lanes(kernel: Kernel, axis: UOp) -> bool:
 
 def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     """The axis of a reduction that saves most as its SIMD axis, if any saves anything."""
-    mine = inside(plan, u)
+    mine = inside(u)
     accesses = [a for a in plan.accesses if a.node in mine]
     wide = [r for r in u.src[1:] if widths(r, lanes)[0] > 1]
     if not accesses:
         return max(wide, key=size_of, default=None)
 
+    nest = nest_of(plan, accesses[0], u)
+
     def price(r: UOp | None) -> float:
-        nest = nest_of(plan, accesses[0], u)
-        return sum(
-            vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r, lanes)
-            + arithmetic_cost(r, lanes, nest)
-            for a in accesses
-        )
+        arithmetic = arithmetic_cost(r, lanes, nest)
+        costs = [vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r, lanes) for a in accesses]
+        return sum([cost + arithmetic for cost in costs])
 
     return min([None, *wide], key=price)
 
@@ -336,7 +333,7 @@ def choose_tile(plan: Plan) -> None:
         return
     if outer:
         return
-    mine = set().union(*[inside(plan, u) for u in main])
+    mine = set().union(*[inside(u) for u in main])
     loads = [a for a in plan.accesses if a.node in mine]
     if not loads or not outputs:
         return
@@ -481,7 +478,7 @@ def order_loops(plan: Plan) -> None:
     """
     kernel = plan.kernel
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    loads = set().union(*[inside(plan, u) for u in kernel.reduces])
+    loads = set().union(*[inside(u) for u in kernel.reduces])
     accesses = [a for a in plan.accesses if a.node in loads]
     cache = plan.target.cache_bytes[1] // 2
     total = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in accesses)

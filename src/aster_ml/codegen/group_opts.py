@@ -61,7 +61,7 @@ def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
     main = [u for u in kernel.reduces if set(kernel.outputs) <= u.ranges]
     if len(main) != 1 or len(kernel.reduces) != 1 or BLOCK_SIDE**2 > target.max_group:
         return False
-    mine = inside(plan, main[0])
+    mine = inside(main[0])
     loads = [a for a in plan.accesses if a.node in mine]
     depth = max(main[0].src[1:], key=size_of)
     reused = [

@@ -19,7 +19,11 @@ def split_lanes(sink: UOp) -> UOp:
     """
     new: dict[UOp, UOp] = {}
     for u in toposort(sink):
-        src = tuple([new[s] for s in u.src])
+        src = u.src
+        for s in src:
+            if new[s] is not s:
+                src = tuple([new[s] for s in src])
+                break
         if u.op is Ops.INDEX:
             lanes = {r for r in u.src[1].ranges if r.arg.kind.is_lane}
             if lanes:
@@ -34,7 +38,7 @@ def split_lanes(sink: UOp) -> UOp:
                 base, offset = src[1], ZERO
             new[u] = UOp(Ops.INDEX, u.dtype, (src[0], base, offset))
         else:
-            new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+            new[u] = u if src is u.src else UOp(u.op, u.dtype, src, u.arg)
     return new[sink]
 
 

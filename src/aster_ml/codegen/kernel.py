@@ -492,8 +492,12 @@ class Kernel:
                     else (new[u.src[0]])
                 )
             else:
-                src = tuple([new[s] for s in u.src])
-                new[u] = u if src == u.src else rebuild(u, src)
+                made = u
+                for s in u.src:
+                    if new[s] is not s:
+                        made = rebuild(u, tuple([new[s] for s in u.src]))
+                        break
+                new[u] = made
         self.sink = new[self.sink]
 
     def set_kind(self, axis: UOp, kind: AxisType) -> UOp:

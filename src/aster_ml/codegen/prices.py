@@ -20,7 +20,7 @@ from aster_ml.codegen.panels import (
     uses_of,
 )
 from aster_ml.dtype import dtypes
-from aster_ml.helpers import ceildiv, divisors, next_power2, prod
+from aster_ml.helpers import ceildiv, divisors, next_power2
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -130,9 +130,13 @@ class Plan:
         self.accesses = self.kernel.accesses()
 
 
-def iterations(axes: list[UOp]) -> int:
+def iterations(axes: Iterable[UOp]) -> int:
     """Product of the sizes of axes."""
-    return prod([size_of(r) for r in axes])  # type: ignore[no-any-return]
+    result = 1
+    for r in axes:
+        size = r.src[0]
+        result *= size.arg if size.op is Ops.CONST else int(size.vmax)
+    return result
 
 
 def decomposed_nodes(nodes: Iterable[UOp], target: Target) -> int:
@@ -144,16 +148,15 @@ def decomposed_nodes(nodes: Iterable[UOp], target: Target) -> int:
 
 def times(access: Access) -> int:
     """How often an access happens when what does not change in a loop is hoisted out of it."""
-    return iterations(list(access.strides))
+    return iterations(access.strides)
 
 
 def owners(kernel: Kernel) -> dict[UOp, UOp]:
     """The innermost reduction around each load that is inside of one."""
     result: dict[UOp, UOp] = {}
     for u in reversed(kernel.reduces):
-        for x in toposort(u.src[0]):
-            if x.op is Ops.LOAD and any(r in x.ranges for r in u.src[1:]):
-                result[x] = u
+        for x in inside(u):
+            result[x] = u
     return result
 
 
@@ -267,7 +270,8 @@ def widths(axis: UOp, lanes: int, early: bool = False) -> tuple[int, int]:
         return lanes, size
     if early and size > lanes:
         return lanes, ceildiv(size, lanes) * lanes
-    exact = max(d for d in (1, 2, 4, 8, 16, 32, 64) if size % d == 0 and d <= lanes)
+    # The largest power of two that divides it.
+    exact = min(size & -size, 64, 1 << (lanes.bit_length() - 1))
     wide = min(lanes, next_power2(size))
     padded = ceildiv(size, wide) * wide
     # Elements a vector instruction, a masked one counting more.
@@ -386,13 +390,11 @@ def reduction_number(kernel: Kernel, axis: UOp) -> int:
     return axis_number(kernel, axis) - kernel.first_reduction
 
 
-def inside(plan: Plan, reduce: UOp) -> set[UOp]:
-    """Accesses that happen in the loops of a reduction."""
-    return {
-        u
-        for u in toposort(reduce.src[0])
-        if u.op is Ops.LOAD and any(r in u.ranges for r in reduce.src[1:])
-    }
+def inside(reduce: UOp) -> set[UOp]:
+    """Loads that happen in the loops of a reduction."""
+    loops = set(reduce.src[1:])
+    loads = [u for u in toposort(reduce.src[0]) if u.op is Ops.LOAD]
+    return {u for u in loads if not loops.isdisjoint(u.ranges)}
 
 
 def axis_text(kernel: Kernel, axis: UOp | None) -> str:

@@ -94,10 +94,10 @@ class Body:
         return found
 
     def flat_place(self, idxs: Indices, shape: tuple[int | UOp, ...]) -> UOp:
-        """`flat_index` in simplest form, remembered for this body."""
+        """Where an element lies in memory for a shape, in simplest form, remembered so."""
         found = self.flats.get((idxs, shape))
         if found is None:
-            found = self.flats[idxs, shape] = self.simple(flat_index(idxs, shape))
+            found = self.flats[idxs, shape] = self.simple(flat_index(idxs, max_shape(shape)))
         return found
 
     def divides(self, u: UOp) -> bool:

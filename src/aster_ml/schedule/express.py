@@ -18,7 +18,6 @@ from aster_ml.schedule.readings import (
 )
 from aster_ml.schedule.stacks import read_pad
 from aster_ml.uop.graph import toposort
-from aster_ml.uop.infer import max_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
 
@@ -45,14 +44,16 @@ class Expressions(Body):
 
     def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
         """A load from a stored value or a parameter, which is to be seen as of this shape."""
-        flat = self.flat_place(reading.idxs, max_shape(shape))
+        flat = self.flat_place(reading.idxs, shape)
         token = self.token(source, reading.after)
         # A place that is always inside needs no gate: padding masks its value where it matters.
         inside = flat.vmin >= 0 and flat.vmax < token.arg.size
         valid = (
             reading.valid if inside or reading.valid is not None else kept_in(flat, token.arg.size)
         )
-        return token.index(flat).load(None if inside else valid)
+        dtype = token.dtype.base
+        at = UOp(Ops.INDEX, dtype, (token, flat))
+        return UOp(Ops.LOAD, dtype, (at,) if inside or valid is None else (at, valid))
 
     def express(self, u: UOp, reading: Reading, values: dict[tuple[UOp, Reading], UOp]) -> UOp:
         """The value of `u` at a reading, from those of its sources."""

@@ -40,11 +40,13 @@ class Folder:
 
     def add(self, u: UOp) -> None:
         """The next node, its sources before it."""
-        if not u.src:
-            made = u
-        else:
-            src = tuple([self.new[s] for s in u.src])
-            made = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+        made = u
+        if u.src:
+            new = self.new
+            for s in u.src:
+                if new[s] is not s:
+                    made = UOp(u.op, u.dtype, tuple([new[s] for s in u.src]), u.arg)
+                    break
             if made not in self.number:
                 made = self.folded(made)
         self.new[u] = made
@@ -77,7 +79,7 @@ class Folder:
 
     def folded_alu(self, u: UOp) -> UOp:
         """An elementwise node of numbers, or with an operand that changes nothing."""
-        if u.dtype is dtypes.index or any([s.dtype is dtypes.index for s in u.src]):
+        if u.dtype is dtypes.index or u.src[0].dtype is dtypes.index:
             return u
         if u.op is Ops.BITCAST and u.dtype.itemsize != u.src[0].dtype.itemsize:
             return u
@@ -87,14 +89,17 @@ class Folder:
                 again = self.negated(inner)
                 if again is not None and stands_for(again, u):
                     return again
-        known = [s in self.number for s in u.src]
-        if all(known):
+        number, src = self.number, u.src
+        known = 0
+        for s in src:
+            known += s in number
+        if known == len(src):
             if all_int(u.shape):
                 found = self.value_of(u)
                 if found is not None:
                     return self.spread(u, found)
             return u
-        if any(known) or len(set(u.src)) < len(u.src):
+        if known or len(set(src)) < len(src):
             kept = self.kept(u)
             if kept is None:
                 return u

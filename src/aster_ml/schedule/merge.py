@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from aster_ml.config import FUSE, MAX_KERNEL_NODES
 from aster_ml.dtype import dtypes
-from aster_ml.helpers import prod
 from aster_ml.schedule import cost
+from aster_ml.schedule.readings import volume
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.steps import Draft, Part, Read
 from aster_ml.uop.graph import substitute_all, toposort
@@ -48,11 +48,13 @@ class Group:
     writes: set[int]
     # Whether a later step shares memory with it, so that it cannot move down.
     pinned: bool = False
-    work: int = 0
+    work: int = 1
     has_reduce: bool = False
     nodes: int = 0
-    # Loads of its expressions by the element that they read.
+    # Loads of its expressions by the element that they read; all nodes of these; all loops.
     loads: dict[UOp, UOp] = field(default_factory=dict)
+    order: dict[UOp, None] = field(default_factory=dict)
+    ranges: set[UOp] = field(default_factory=set)
 
 
 class Merger:
@@ -66,7 +68,7 @@ class Merger:
         self.alike: dict[tuple[object, ...], list[Group]] = {}
         self.writer: dict[int, Group] = {}
         # Who has read a slot since it was last written.
-        self.readers: dict[int, list[Group]] = {}
+        self.readers: dict[int, dict[Group, None]] = {}
 
     def add(self, at: int, draft: Draft) -> None:
         """The next draft: into an earlier kernel where that pays, or as it is."""
@@ -74,7 +76,7 @@ class Merger:
         behind = self.conflicts(new)
         key = None
         if draft.parts and not draft.alone:
-            describe(new)
+            describe(new, draft.parts)
             key = (draft.step.device, *[r.src[0] for r in draft.ranges])
             for group in self.alike.get(key, [])[: -NEAR - 1 : -1]:
                 merged = self.try_merge(group, new, behind)
@@ -97,19 +99,17 @@ class Merger:
             if slot in self.writer:
                 found[self.writer[slot]] = None
         for slot in new.writes:
-            found.update(dict.fromkeys(self.readers.get(slot, ())))
+            found.update(self.readers.get(slot, {}))
         return list(found)
 
     def note(self, group: Group) -> None:
         """Who has touched what, now that a draft has come into this group."""
         for slot in group.reads:
-            readers = self.readers.setdefault(slot, [])
-            if group not in readers:
-                readers.append(group)
+            self.readers.setdefault(slot, {})[group] = None
         for slot in group.writes:
             if self.writer.get(slot) is not group:
                 self.writer[slot] = group
-                self.readers[slot] = []
+                self.readers[slot] = {}
 
     def size(self, slot: int) -> int:
         """Elements of a slot."""
@@ -118,7 +118,7 @@ class Merger:
     def counts(self, group: Group, at: UOp) -> bool:
         """Whether loading an element once instead of twice saves anything to speak of."""
         slot = self.splitter.read_of[at.src[0]][0]
-        return not is_large(group) or 2 * self.size(slot) >= volume(group)
+        return not is_large(group) or 2 * self.size(slot) >= volume(group.draft.ranges)
 
     def stays_one_result(self, group: Group, new: Group) -> bool:
         """Whether what the two make is one result: nobody else reads what the first makes."""
@@ -143,7 +143,7 @@ class Merger:
         if parts is None:
             return None
         draft = group.draft
-        draft.parts = parts
+        draft.parts.extend(parts)
         if new.draft.metadata:
             draft.metadata = tuple(dict.fromkeys([*draft.metadata, *new.draft.metadata]))
         reads: dict[Read, None] = dict.fromkeys([*draft.reads, *new.draft.reads])
@@ -153,22 +153,22 @@ class Merger:
         group.writes |= new.writes
         if not comes_up:
             group.at = new.at
-        describe(group)
+        describe(group, parts)
         return group
 
     def joined(self, group: Group, new: Group) -> list[Part] | None:
-        """The parts of both over the loops of the first, where no memory stands between."""
-        ranges = dict(zip(new.draft.ranges, group.draft.ranges, strict=True))
-        flat = substitute_all([x for p in new.draft.parts for x in (p.place, p.value)], ranges)
-        made = [Part(p.slot, flat[2 * i], flat[2 * i + 1]) for i, p in enumerate(new.draft.parts)]
+        """The parts of the second over the loops of the first, where no memory stands between."""
         if group.draft.kept and group.writes & new.reads:
             return None
+        ranges: dict[UOp, UOp] = dict(zip(new.draft.ranges, group.draft.ranges, strict=True))
+        exprs = [x for p in new.draft.parts for x in (p.place, p.value)]
+        loads = [u for u in new.order if u.op is Ops.LOAD]
+        flat = substitute_all([*exprs, *loads], ranges)
+        made = [Part(p.slot, flat[2 * i], flat[2 * i + 1]) for i, p in enumerate(new.draft.parts)]
         written = {p.slot: p for p in group.draft.parts}
         handed: dict[UOp, UOp] = {}
         shared = False
-        for u in toposort(*flat):
-            if u.op is not Ops.LOAD:
-                continue
+        for u in flat[len(exprs) :]:
             slot = self.splitter.read_of[u.src[0].src[0]][0]
             part = written.get(slot)
             if part is not None:
@@ -187,33 +187,34 @@ class Merger:
             # Its loops are arranged for its operands, and others of that size would be in the way.
             slots = [self.splitter.read_of[at.src[0]][0] for at in new.loads]
             sizes = [self.size(s) for s in slots if s not in written]
-            if any([n * 8 > volume(group) and n > cost.SMALL_WORK for n in sizes]):
+            if any([n * 8 > volume(group.draft.ranges) and n > cost.SMALL_WORK for n in sizes]):
                 return None
             if group.work > LARGE_WORK and not self.stays_one_result(group, new):
                 return None
         if handed:
             values = substitute_all([p.value for p in made], handed)
             made = [p._replace(value=v) for p, v in zip(made, values, strict=True)]
-        return [*group.draft.parts, *made]
+        return made
 
 
-def describe(group: Group) -> None:
-    """Reads off a kernel's expressions what merging asks of it."""
-    draft = group.draft
-    order = toposort(*[x for p in draft.parts for x in (p.place, p.value)])
-    group.loads = {u.src[0]: u for u in order if u.op is Ops.LOAD}
-    reduced = [u for u in order if u.op is Ops.REDUCE]
-    group.has_reduce = bool(reduced)
-    group.nodes = sum(
-        [u.op in ELEMENTWISE or u.op is Ops.LOAD for u in order if u.dtype is not dtypes.index]
-    )
-    ranges = {*draft.ranges, *[r for u in reduced for r in u.src[1:]]}
-    group.work = prod([int(r.src[0].vmax) for r in ranges])
-
-
-def volume(group: Group) -> int:
-    """Turns of the loops over the results."""
-    return int(prod([int(r.src[0].vmax) for r in group.draft.ranges]))
+def describe(group: Group, parts: list[Part]) -> None:
+    """Reads off the expressions of more parts what merging asks of a kernel."""
+    known = len(group.order)
+    toposort(*[x for p in parts for x in (p.place, p.value)], done=group.order)
+    ranges = {*group.ranges, *group.draft.ranges}
+    for u in list(group.order)[known:]:
+        op = u.op
+        if op is Ops.LOAD:
+            group.loads[u.src[0]] = u
+            group.nodes += 1
+        elif op is Ops.REDUCE:
+            group.has_reduce = True
+            ranges.update(u.src[1:])
+        elif op in ELEMENTWISE and u.dtype is not dtypes.index:
+            group.nodes += 1
+    if len(ranges) > len(group.ranges):
+        group.ranges = ranges
+        group.work = volume(ranges)
 
 
 def is_large(group: Group) -> bool:

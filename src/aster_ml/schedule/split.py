@@ -36,6 +36,8 @@ from aster_ml.uop.ops import (
 )
 from aster_ml.uop.show import render_expr
 
+NOTHING: frozenset[UOp] = frozenset()
+
 
 class Splitter:
     """State of cutting one planned body."""
@@ -63,7 +65,7 @@ class Splitter:
                 value = u.src[1] if u.op is Ops.STORE else u
                 size = max(prod(max_shape(value.shape)), 1)
                 need(value.device is not None, f"split: {value!r} lives on no device")
-                why = self.planner.why.get(u, f"asked for by {u.op.name}")
+                why = self.planner.why.get(u) or f"asked for by {u.op.name}"
                 self.slots.append(Slot(size, value.dtype, str(value.device), why))
                 found = len(self.slots) - 1
             self.slot_of[u] = found
@@ -164,7 +166,7 @@ class Splitter:
             flat, out = self.planner.simple(flat_index(idxs, at.shape)), self.memory(at)
             self.slot_of[u] = out
         else:
-            flat = self.planner.flat_place(stored.ranges, max_shape(shape))
+            flat = self.planner.flat_place(stored.ranges, shape)
             out = self.memory(u)
         self.emit(u, out, flat, value, stored.ranges, target, after)
         if u in self.planner.fresh:
@@ -226,8 +228,9 @@ class Splitter:
             if node.op is not Ops.INDEX:
                 continue
             source, stores = self.planner.memory_behind[node.src[0]]
-            after = self.effects.of(stores)
-            slot = self.memory(source)
+            after = self.effects.of(stores) if stores else NOTHING
+            slot = self.slot_of.get(source, -1)
+            slot = self.memory(source) if slot < 0 else slot
             self.read_of[node.src[0]] = slot, source.dtype
             if slot == out and target is not None:
                 self.check_in_place(u, node, flat, after, target_after)
@@ -266,25 +269,35 @@ class Splitter:
             number[part.slot] = len(number)
             dtypes_.append(part.value.dtype)
         changes: dict[UOp, UOp] = {}
-        for node in toposort(*[x for p in draft.parts for x in (p.place, p.value)]):
-            if node.op is Ops.INDEX:
+        for r in draft.ranges:
+            changes[r] = UOp(Ops.RANGE, r.dtype, r.src, RangeArg(len(changes), r.arg.kind))
+        outputs = tuple(changes.values())
+        count = len(outputs)
+        exprs = [x for p in draft.parts for x in (p.place, p.value)]
+        # Outputs are numbered first, then reductions in order of the graph.
+        for node in toposort(*exprs):
+            if node.op is Ops.RANGE:
+                if node not in changes:
+                    arg = RangeArg(count, node.arg.kind)
+                    changes[node] = UOp(Ops.RANGE, node.dtype, node.src, arg)
+                    count += 1
+            elif node.op is Ops.INDEX:
                 slot, dtype = self.read_of[node.src[0]]
                 if slot not in number:
                     number[slot] = len(number)
-                arg = ParamArg(number[slot], seen.get(slot, self.slots[slot].size))
-                changes[node.src[0]] = UOp(Ops.PARAM, dtype, (), arg)
+                size = seen.get(slot, self.slots[slot].size)
+                changes[node.src[0]] = UOp(Ops.PARAM, dtype, (), ParamArg(number[slot], size))
+        made = substitute_all(exprs, changes)
         ends = []
-        for part, dtype in zip(draft.parts, dtypes_, strict=True):
-            place, value = substitute_all([part.place, part.value], changes)
+        for i, (part, dtype) in enumerate(zip(draft.parts, dtypes_, strict=True)):
+            place, value = made[2 * i], made[2 * i + 1]
             size = seen.get(part.slot, self.slots[part.slot].size)
-            arg = ParamArg(number[part.slot], size)
-            at = UOp(Ops.PARAM, dtype, (), arg).index(place)
-            inside = kept_in(place, arg.size)
+            at = UOp(Ops.PARAM, dtype, (), ParamArg(number[part.slot], size)).index(place)
+            inside = kept_in(place, size)
             if SPEC:
                 check_bounds(at, value, inside)
-            ends.append(at.store(value, inside).end(*draft.ranges))
-        sink = UOp(Ops.SINK, dtypes.void, tuple(ends), draft.info)
-        ast = canonical(sink, list(draft.ranges))
+            ends.append(at.store(value, inside).end(*outputs))
+        ast = UOp(Ops.SINK, dtypes.void, tuple(ends), draft.info)
         kept = draft.metadata
         return Step("kernel", tuple(number), ast, draft.step.device, metadata=kept)
 
@@ -309,15 +322,6 @@ def check_bounds(target: UOp, value: UOp, gate: UOp | None) -> None:
                 f"split: an index runs from {low} to {high} in a buffer of "
                 f"{at.src[0].arg.size} elements: {render_expr(at.src[1])}"
             )
-
-
-def canonical(sink: UOp, outputs: list[UOp]) -> UOp:
-    """The kernel with its ranges numbered: outputs first, then reductions in order of the graph."""
-    order = outputs + [r for r in toposort(sink) if r.op is Ops.RANGE and r not in set(outputs)]
-    changes: dict[UOp, UOp] = {}
-    for i, r in enumerate(order):
-        changes[r] = UOp(Ops.RANGE, r.dtype, r.src, RangeArg(i, r.arg.kind))
-    return substitute_all([sink], changes)[0]
 
 
 def kernel_stage(value: UOp, ranges: tuple[UOp, ...], device: str) -> UOp:

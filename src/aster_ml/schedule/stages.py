@@ -120,7 +120,21 @@ class StagePlanner(Decisions, Expressions):
             self.place_of[u, reading] = memory
             result = (self.add(memory, below),)
         else:
-            result = tuple([self.add(s, scalar_aware(s, reading)) for s in u.src])
+            readings = self.readings
+            plain = reading
+            if reading.summed:
+                root, idxs, valid, nest, after, _, share = reading
+                plain = Reading(root, idxs, valid, nest, after, False, share)
+            parts = []
+            for s in u.src:
+                below = plain if s.shape else scalar_aware(s, reading)
+                found = readings.get(s)
+                if found is None:
+                    readings[s] = {below: None}
+                else:
+                    found[below] = None
+                parts.append(below)
+            result = tuple(parts)
         self.derived[u, reading] = result
 
     def read_place(self, u: UOp, reading: Reading) -> tuple[UOp, Reading]:

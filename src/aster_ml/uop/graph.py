@@ -9,12 +9,17 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 
-def toposort(*roots: UOp, enter: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
+def toposort(
+    *roots: UOp,
+    enter: Callable[[UOp], bool] | None = None,
+    done: dict[UOp, None] | None = None,
+) -> dict[UOp, None]:
     """Every node below the roots (and they), sources first.
 
-    `enter` says whether to go below a node; the node itself is listed either way.
+    `enter` says whether to go below a node; the node itself is listed either way. With `done`, an
+    order that other roots have had, what is not in it yet is added to it.
     """
-    done: dict[UOp, None] = {}
+    done = {} if done is None else done
     for root in roots:
         if root in done:
             continue
@@ -84,8 +89,10 @@ def substitute_all(
             elif found is not s:
                 changed = True
         if stack[-1] is u:
-            fresh = tuple([new[s] for s in src])
-            new[u] = UOp(u.op, u.dtype, fresh, u.arg, u.tag) if changed else u
+            if changed:
+                new[u] = UOp(u.op, u.dtype, tuple([new[s] for s in src]), u.arg, u.tag)
+            else:
+                new[u] = u
             stack.pop()
     return [new[root] for root in roots]
 

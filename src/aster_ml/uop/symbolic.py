@@ -148,7 +148,8 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
         if u in done:
             continue
         op, src = u.op, u.src
-        if not src:
+        if not src or (op is Ops.RANGE and not src[0].src):
+            # There are no rules for these.
             done[u] = u
             continue
         result: UOp | None
@@ -164,14 +165,20 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
                         stack.extend([(s, None) for s in pending])
                         continue
                     waits = form_of(UOp(op, INDEX, tuple([done[s] for s in src])))
-                pending = [f for t in waits.terms for f in atoms_of(t) if f not in done]
-                if pending:
-                    stack.append((u, waits))
-                    stack.extend([(f, None) for f in pending])
+                place = len(stack)
+                for t in waits.terms:
+                    for f in factors_of(t) if t.op is Ops.MUL else (t,):
+                        if f not in done:
+                            stack.append((f, None))
+                if len(stack) > place:
+                    stack.insert(place, (u, waits))
                     continue
-            form = merge_terms(renewed(waits, done))
+            fresh = renewed(waits, done)
+            form = merge_terms(fresh)
             result = node_of(form)
-            settled = all([done.get(f) is f for t in form.terms for f in atoms_of(t)])
+            settled = form is waits or all(
+                [done.get(f) is f for t in form.terms for f in atoms_of(t)]
+            )
             SUM_RULE.fired += result is not u
         elif u.dtype is BOOL and op in JOIN_OPS:
             if waits is None:
@@ -231,6 +238,12 @@ def atoms_of(monomial: UOp) -> list[UOp]:
 
 def renewed(form: Form, done: dict[UOp, UOp]) -> Form:
     """The form with what its atoms have become."""
+    for t in form.terms:
+        if t.op is Ops.MUL or done[t] is not t:
+            break
+    else:
+        # No factor is a sum: that would be a term of another form.
+        return form
     if all([done[f] is f and f.op not in SUM_OPS for t in form.terms for f in atoms_of(t)]):
         return form
     result = Form({}, form.const)
