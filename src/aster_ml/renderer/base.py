@@ -358,6 +358,8 @@ class KernelWriter(AccessWriter):
         self.complete_readers(reg.u)
         op, n, dtype = fold_op(c.u), reg.width, reg.dtype
         m = c.inputs[1][1]
+        if op is Ops.MAX and self.accumulate_maxima(c):
+            return
         for k in order_of_products(c) if source.fused else range(c.count):
             r, j = k % reg.count, k if m is None else m[k]
             if source.fused:

@@ -47,6 +47,10 @@ class Language(abc.ABC):
     def accumulate(self, reg: Cell, r: int, op: Ops, value: str) -> None:
         """Folds `value` into instance `r` of an accumulator."""
 
+    def accumulate_maxima(self, c: Cell) -> bool:
+        """Writes a whole ACCUMULATE by MAX where the language knows better than one by one."""
+        return False
+
     @abc.abstractmethod
     def accumulate_product(self, reg: Cell, r: int, op: Ops, a: str, b: str) -> None:
         """Adds a MUL of floats, in one rounding where possible, or a DOT to an accumulator."""

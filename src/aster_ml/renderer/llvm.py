@@ -13,6 +13,7 @@ from __future__ import annotations
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.base import KernelWriter, Renderer
 from aster_ml.renderer.cell import Address, Cell, Value
+from aster_ml.renderer.llvm_maxima import become_one, write_maxima
 from aster_ml.renderer.llvm_rules import (
     LLVM_RULES,
     add_dot,
@@ -204,6 +205,18 @@ class LLVMWriter(KernelWriter):
         """The new value takes the place of the old one."""
         before = self.text(reg.values[r], reg.dtype, reg.width)
         reg.values[r] = self.rules[op](self, reg.dtype, reg.width, [before, value], None)
+
+    def accumulate_maxima(self, c: Cell) -> bool:
+        """Accumulators that become one have NaN in the first of them alone."""
+        if not become_one(c, self.target):
+            return False
+        reg, (source, m) = c.inputs[0][0], c.inputs[1]
+        n, dtype = reg.width, reg.dtype
+        instances = [(source, k if m is None else m[k]) for k in range(c.count)]
+        operands = (self.wide_text(d, j, self.need(d, j), n) for d, j in instances)
+        before = [self.text(v, dtype, n) for v in reg.values]
+        reg.values = [*write_maxima(self, dtype, n, before, operands)]
+        return True
 
     def accumulate_product(self, reg: Cell, r: int, op: Ops, a: str, b: str) -> None:
         """One instruction, where the processor has it."""

@@ -193,24 +193,40 @@ def write_max(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
             return max_of_both_orders(w, dtype, n, x)
         args = f"{kind} {x[0]}, {kind} {x[1]}"
         return str(w.call(kind, f"llvm.maximum.{suffix}", args, f"{kind}, {kind}"))
-    # VRANGE knows +0 above -0, but takes a number before NaN.
-    mask = f"i{max(n, 8)}"
+    unordered = w.emit(f"fcmp uno {kind} {x[0]}, {x[1]}")
+    # A constant, so that the register of an accumulator is free for its next value.
+    nan = literal(math.nan, dtype, n)
+    return select(w, dtype, n, unordered, nan, write_range(w, dtype, n, x))
+
+
+def write_range(w: Any, dtype: DType, n: int, x: list[str]) -> str:
+    """The larger by VRANGE, which knows +0 above -0, but takes a number before NaN."""
+    kind, mask, width = llvm_type(dtype, n), f"i{max(n, 8)}", n * dtype.bits
     args = f"{kind} {x[0]}, {kind} {x[1]}, i32 {MAX_BY_VALUE}, {kind} poison, {mask} -1"
     kinds = f"{kind}, {kind}, i32, {kind}, {mask}"
     if width == 512:
         args, kinds = f"{args}, i32 {CURRENT_ROUNDING}", f"{kinds}, i32"
     form = "ps" if dtype.bits == 32 else "pd"
-    larger = w.call(kind, f"llvm.x86.avx512.mask.range.{form}.{width}", args, kinds)
-    unordered = w.emit(f"fcmp uno {kind} {x[0]}, {x[1]}")
-    # A constant, so that the register of an accumulator is free for its next value.
-    return select(w, dtype, n, unordered, literal(math.nan, dtype, n), larger)
+    return str(w.call(kind, f"llvm.x86.avx512.mask.range.{form}.{width}", args, kinds))
 
 
 def max_of_both_orders(w: Any, dtype: DType, n: int, x: list[str]) -> str:
-    """MAX by x86's own, which gives the second operand where neither is above the other.
+    """MAX by what both orders of operands have in common; ones make NaN.
 
-    What both orders of operands have in common makes +0 of +0 and -0; ones make NaN. LLVM's
-    sequence has more instructions, each of which waits for the last.
+    LLVM's sequence has more instructions, each of which waits for the last.
+    """
+    bits = dtypes.uint32 if dtype is dtypes.float32 else dtypes.uint64
+    kind, raw = llvm_type(dtype, n), llvm_type(bits, n)
+    common = in_both_orders(w, dtype, n, x)
+    unordered = w.emit(f"fcmp uno {kind} {x[0]}, {x[1]}")
+    found = select(w, bits, n, unordered, literal(dtypes.max(bits), bits, n), common)
+    return str(w.emit(f"bitcast {raw} {found} to {kind}"))
+
+
+def in_both_orders(w: Any, dtype: DType, n: int, x: list[str]) -> str:
+    """The bits of the larger by x86's own, which gives the second where neither is above the other.
+
+    What both orders of operands have in common makes +0 of +0 and -0.
     """
     bits = dtypes.uint32 if dtype is dtypes.float32 else dtypes.uint64
     kind, raw = llvm_type(dtype, n), llvm_type(bits, n)
@@ -218,10 +234,7 @@ def max_of_both_orders(w: Any, dtype: DType, n: int, x: list[str]) -> str:
     for a, b in (x, x[::-1]):
         above = w.emit(f"fcmp ogt {kind} {a}, {b}")
         sides.append(w.emit(f"bitcast {kind} {select(w, dtype, n, above, a, b)} to {raw}"))
-    common = w.emit(f"and {raw} {sides[0]}, {sides[1]}")
-    unordered = w.emit(f"fcmp uno {kind} {x[0]}, {x[1]}")
-    found = select(w, bits, n, unordered, literal(dtypes.max(bits), bits, n), common)
-    return str(w.emit(f"bitcast {raw} {found} to {kind}"))
+    return str(w.emit(f"and {raw} {sides[0]}, {sides[1]}"))
 
 
 def is_x86(target: Target) -> bool:
