@@ -22,6 +22,8 @@ MAX_RUN = 16
 BLOCK_BYTES = 16
 # How far apart elements may lie so that all between them is loaded.
 MAX_SPREAD = 4
+# A line of the caches: a transposition loads each once, in case others throw it out.
+LINE_BYTES = 64
 # SIMD values that wait in registers to be stored past the caches together.
 MAX_WAITING = 4
 
@@ -236,6 +238,7 @@ class AccessWriter(Language):
         """Instances to load together, as `store_groups` has them: as many as a block has elements.
 
         Each lane's elements are loaded side by side then, which takes a fourth of the instructions.
+        Where they fill SIMD values of a line, as many as a value has.
         """
         if c.groups is None:
             size = min(BLOCK_BYTES // max(c.dtype.itemsize, 1), c.width)
@@ -248,7 +251,11 @@ class AccessWriter(Language):
                 and abs(c.step) >= size > 1
                 and (c.gate is None or c.gate[0].width == 1)
             ):
+                whole = c.width if c.width * c.dtype.itemsize == LINE_BYTES else c.count + 1
                 for run in self.neighbours(c):
+                    while len(run) >= whole:
+                        c.groups.append(run[:whole])
+                        run = run[whole:]
                     # What is left at the end of a run begins early.
                     starts = range(0, len(run), size) if len(run) >= size else ()
                     ends = [min(start + size, len(run)) for start in starts]
@@ -290,9 +297,13 @@ class AccessWriter(Language):
         runs = [
             self.load(self.element_address(c, base, offset, i), dtype, size, gate) for i in range(n)
         ]
-        # Lane i of a block is in the i-th value, so that mixing blocks gives whole instances.
-        columns = [self.join(runs[j::size], dtype, size) for j in range(size)]
-        for k, text in zip(group, self.interleave(columns, dtype, n, 1, size), strict=True):
+        if size == n:
+            texts = [text for text, _ in self.columns(runs, dtype, n)]
+        else:
+            # Lane i of a block is in the i-th value, so that mixing blocks gives whole instances.
+            columns = [self.join(runs[j::size], dtype, size) for j in range(size)]
+            texts = self.interleave(columns, dtype, n, 1, size)
+        for k, text in zip(group, texts, strict=True):
             if c.values[k] is None:
                 c.values[k] = self.keep(c, text)
 
