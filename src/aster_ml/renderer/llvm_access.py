@@ -46,7 +46,6 @@ class LLVMAccessWriter(KernelWriter):
     count: int
     block: str
     streams: bool
-    phis: list[LoopText]
 
     @abc.abstractmethod
     def emit(self, text: str) -> str:
@@ -72,7 +71,7 @@ class LLVMAccessWriter(KernelWriter):
                 pointer = self.pointers[-1][key] = Pointer(found, len(self.lines) - 1)
             found = pointer.name
             pointer.uses += 1
-            if pointer.uses == MANY_USES and self.phis:
+            if pointer.uses == MANY_USES and self.loops:
                 self.hide_sum(pointer)
         if at.offset == 0:
             return found
