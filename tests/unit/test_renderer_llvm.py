@@ -373,3 +373,21 @@ def test_the_sum_of_an_address_with_many_uses_is_hidden(count: int, hidden: int)
     found = np.zeros(8, np.float32)
     run_llvm(b.build(), [found, data])
     np.testing.assert_array_equal(found, data.reshape(8, 4)[:, :count].sum(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("count", "stores"), [(6, 16), (7, 16), (11, 16), (12, 16), (14, 16), (15, 16)]
+)
+def test_what_is_left_of_stored_neighbours_begins_early(count: int, stores: int) -> None:
+    # Two runs for each of 8 lanes, where powers of two side by side would be two or three.
+    b = Builder("stored_neighbours")
+    out, x = b.param(8 * 16), b.param(8 * count)
+    j, i = b.axis(count, UPCAST), b.axis(8, VECTOR)
+    b.store(at(out, 0, i * 16 + j), b.load(at(x, 0, j * 8 + i)))
+    assert len(re.findall(r"store <\d", render(b))) == stores
+    assert "store float" not in render(b)
+    data = np.arange(8 * count, dtype=np.float32)
+    found = np.full((8, 16), -1, np.float32)
+    run_llvm(b.build(), [found, data])
+    np.testing.assert_array_equal(found[:, :count], data.reshape(count, 8).T)
+    assert (found[:, count:] == -1).all()

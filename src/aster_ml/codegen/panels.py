@@ -154,8 +154,11 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
     if a.strides[vector] != 1:
         loops |= {r for r in axes[:-1] if abs(a.stride(r) or 0) >= n}
 
+    # Loops over what were lanes stand around the others, so that rows are read on and on.
+    outside_in = [*[r for r in axes if r.arg.kind.is_lane], *reduced]
+
     def copies() -> dict[UOp, UOp]:
-        kinds = {r: AxisType.LOOP if r in loops else r.arg.kind for r in axes}
+        kinds = {r: AxisType.LOOP if r in loops else r.arg.kind for r in outside_in}
         return {r: kernel.new_range(size_of(r), kind) for r, kind in kinds.items()}
 
     run = run_of(a, reduced, n)

@@ -269,13 +269,21 @@ class AccessWriter(Language):
         return c.groups
 
     def runs_of(self, c: Cell, longest: int) -> list[list[int]]:
-        """All instances, in groups of powers of two whose offsets follow one another."""
+        """All instances, in groups of powers of two whose offsets follow one another.
+
+        What is left of a run and nearly fills the next larger group is one that begins early.
+        """
         groups: list[list[int]] = []
         for run in self.neighbours(c):
-            while run:
-                size = 1 << (min(len(run), longest).bit_length() - 1)
-                groups.append(run[:size])
-                run = run[size:]
+            start, end = 0, len(run)
+            while start < end:
+                left = end - start
+                size = 1 << (min(left, longest).bit_length() - 1)
+                over = 1 << (left - 1).bit_length()
+                if 3 * over <= 4 * left < 4 * over <= 4 * min(longest, end):
+                    start, size = end - over, over
+                groups.append(run[start : start + size])
+                start += size
         return groups
 
     @staticmethod
