@@ -302,9 +302,9 @@ def test_what_is_left_of_a_run_begins_early() -> None:
 
 
 def lanes_apart(gates: str, dtype: DType, n: int) -> tuple[Builder, int]:
-    """Two loops that move `n` lanes which lie 3 apart, from and to memory 5 apart; its size."""
+    """Two loops that move `n` lanes which lie 9 apart to where they lie 5 apart; the size."""
     b = Builder(f"apart_{gates}_{dtype.name}")
-    size = 2 * 5 * n
+    size = 2 * 9 * n
     out, x, word = b.param(size, dtype), b.param(size, dtype), b.param(1)
     r = b.axis(2, LOOP)
     v = b.axis(n, VECTOR)
@@ -313,8 +313,8 @@ def lanes_apart(gates: str, dtype: DType, n: int) -> tuple[Builder, int]:
         gate = (b.add(b.load(at(word, 0)) < f32(1)),)
     elif gates == "each":
         gate = (b.add(v + b.add(r * i32(2)) < i32(n // 2)),)
-    base = b.add(r * i32(5 * n))
-    b.store(at(out, base, v * 5), b.load(at(x, base, v * 3), *gate), *gate)
+    base = b.add(r * i32(9 * n))
+    b.store(at(out, base, v * 5), b.load(at(x, base, v * 9), *gate), *gate)
     b.end(r)
     return b, size
 
@@ -339,7 +339,7 @@ def test_lanes_that_lie_apart_move_at_once(gates: str, dtype: DType) -> None:
                 for i in range(n):
                     if (gates == "one" and word == 2) or (gates == "each" and i + 2 * r >= n // 2):
                         continue
-                    wanted[r * 5 * n + 5 * i] = data[r * 5 * n + 3 * i]
+                    wanted[9 * r * n + 5 * i] = data[9 * r * n + 9 * i]
             np.testing.assert_array_equal(found, wanted)
 
 
@@ -348,8 +348,8 @@ def test_what_lies_apart_behind_a_gate_is_not_touched() -> None:
     out, x = b.param(16), b.param(1)
     never = b.add(b.load(at(x, 0)) < f32(0))
     v = b.axis(16, VECTOR)
-    b.store(at(out, 0, v), b.load(at(x, 1 << 30, v * 7), never))
-    b.store(at(x, 1 << 30, v * 7), b.load(at(out, 0, v)), never)
+    b.store(at(out, 0, v), b.load(at(x, 1 << 30, v * 9), never))
+    b.store(at(x, 1 << 30, v * 9), b.load(at(out, 0, v)), never)
     found = np.ones(16, np.float32)
     run_llvm(b.build(), [found, np.full(1, 5, np.float32)], target=WIDE)
     np.testing.assert_array_equal(found, np.zeros(16))
