@@ -90,6 +90,10 @@ class Backend(abc.ABC):
     def compile(self, source: str) -> bytes:
         """Source text in the target's language as a binary. Raises: CompileError."""
 
+    def prepare(self) -> None:
+        """Makes ready what launches need beside their kernels, while those compile."""
+        return
+
     @abc.abstractmethod
     def load(self, name: str, binary: bytes) -> Program:
         """The function `name` of a compiled binary, ready to launch."""

@@ -191,3 +191,31 @@ def test_a_copy_of_the_process_compiles_while_threads_do() -> None:
         stop.set()
         assert codes == [0] * 5
         assert all(job.result() > 0 for job in jobs)
+
+
+def test_what_launches_need_is_made_ready_beside_kernels(monkeypatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(
+        CpuBackend, "prepare", lambda self: made.append(threading.current_thread().name)
+    )
+    with Context(CACHE=0, THREADS=2):
+        MEMORY_CACHE.clear()
+        Tensor.realize(*kernels(3))
+        assert len(made) == 1
+        assert made[0] != threading.current_thread().name
+        Tensor.realize(*kernels(3))
+    with Context(CACHE=0, THREADS=1):
+        MEMORY_CACHE.clear()
+        Tensor.realize(*kernels(4))
+    assert len(made) == 1
+
+
+def test_an_error_of_making_ready_is_raised(monkeypatch) -> None:
+    def refuse(self: CpuBackend) -> None:
+        raise CompileError("refused")
+
+    monkeypatch.setattr(CpuBackend, "prepare", refuse)
+    with Context(CACHE=0, THREADS=2):
+        MEMORY_CACHE.clear()
+        with pytest.raises(CompileError, match="refused"):
+            Tensor.realize(*kernels(5))

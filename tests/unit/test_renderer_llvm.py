@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.dtype import dtypes
+from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.runtime import llvm_jit
@@ -32,6 +33,8 @@ from tests.unit.linear_builder import (
 from tests.unit.linear_programs import CASES, check_outputs, f32, i32
 
 CPU_CASES = [name for name, make in CASES.items() if not make().groups]
+# A processor that reaches elements which lie apart with one instruction.
+WIDE = replace(CPU, arch="x86_64", vector_bits=512, vector_registers=32)
 GOLDEN = [
     "elementwise",
     "sum_with_accumulators",
@@ -296,3 +299,95 @@ def test_what_is_left_of_a_run_begins_early() -> None:
     found = np.zeros(48, np.float32)
     run_llvm(b.build(), [found, data])
     np.testing.assert_array_equal(found, data.reshape(8, 6).T.reshape(-1))
+
+
+def lanes_apart(gates: str, dtype: DType, n: int) -> tuple[Builder, int]:
+    """Two loops that move `n` lanes which lie 9 apart to where they lie 5 apart; the size."""
+    b = Builder(f"apart_{gates}_{dtype.name}")
+    size = 2 * 9 * n
+    out, x, word = b.param(size, dtype), b.param(size, dtype), b.param(1)
+    r = b.axis(2, LOOP)
+    v = b.axis(n, VECTOR)
+    gate: tuple[UOp, ...] = ()
+    if gates == "one":
+        gate = (b.add(b.load(at(word, 0)) < f32(1)),)
+    elif gates == "each":
+        gate = (b.add(v + b.add(r * i32(2)) < i32(n // 2)),)
+    base = b.add(r * i32(9 * n))
+    b.store(at(out, base, v * 5), b.load(at(x, base, v * 9), *gate), *gate)
+    b.end(r)
+    return b, size
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int64], ids=str)
+@pytest.mark.parametrize("gates", ["none", "one", "each"])
+def test_lanes_that_lie_apart_move_at_once(gates: str, dtype: DType) -> None:
+    n = 64 // dtype.itemsize
+    b, size = lanes_apart(gates, dtype, n)
+    source = LLVMRenderer(WIDE).render(b.build())
+    assert source.count("@llvm.masked.scatter") == 2
+    # Single loads are quicker, but for what each gate costs.
+    assert source.count("@llvm.masked.gather") == (0 if gates == "none" else 2)
+    assert "masked" not in LLVMRenderer(CPU).render(b.build())
+    data = np.arange(size).astype(dtype.name)
+    for target in (WIDE, CPU):
+        for word in (0, 2):
+            found = np.full(size, -1, dtype.name)
+            run_llvm(b.build(), [found, data, np.full(1, word, np.float32)], target=target)
+            wanted = np.full(size, -1, dtype.name)
+            for r in range(2):
+                for i in range(n):
+                    if (gates == "one" and word == 2) or (gates == "each" and i + 2 * r >= n // 2):
+                        continue
+                    wanted[9 * r * n + 5 * i] = data[9 * r * n + 9 * i]
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_what_lies_apart_behind_a_gate_is_not_touched() -> None:
+    b = Builder("far_apart")
+    out, x = b.param(16), b.param(1)
+    never = b.add(b.load(at(x, 0)) < f32(0))
+    v = b.axis(16, VECTOR)
+    b.store(at(out, 0, v), b.load(at(x, 1 << 30, v * 9), never))
+    b.store(at(x, 1 << 30, v * 9), b.load(at(out, 0, v)), never)
+    found = np.ones(16, np.float32)
+    run_llvm(b.build(), [found, np.full(1, 5, np.float32)], target=WIDE)
+    np.testing.assert_array_equal(found, np.zeros(16))
+
+
+@pytest.mark.parametrize(("count", "hidden"), [(2, 0), (3, 1)])
+def test_the_sum_of_an_address_with_many_uses_is_hidden(count: int, hidden: int) -> None:
+    b = Builder("three_of_four")
+    out, x = b.param(8), b.param(32)
+    r = b.axis(8, LOOP)
+    base = b.add(r * i32(4))
+    loads = [b.load(at(x, base, UOp.const(dtypes.int32, i))) for i in range(count)]
+    total = loads[0]
+    for load in loads[1:]:
+        total = b.add(total + load)
+    b.store(at(out, r), total)
+    b.end(r)
+    source = render(b)
+    assert source.count("call ptr @llvm.launder") == hidden
+    data = np.arange(32, dtype=np.float32)
+    found = np.zeros(8, np.float32)
+    run_llvm(b.build(), [found, data])
+    np.testing.assert_array_equal(found, data.reshape(8, 4)[:, :count].sum(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("count", "stores"), [(6, 16), (7, 16), (11, 16), (12, 16), (14, 16), (15, 16)]
+)
+def test_what_is_left_of_stored_neighbours_begins_early(count: int, stores: int) -> None:
+    # Two runs for each of 8 lanes, where powers of two side by side would be two or three.
+    b = Builder("stored_neighbours")
+    out, x = b.param(8 * 16), b.param(8 * count)
+    j, i = b.axis(count, UPCAST), b.axis(8, VECTOR)
+    b.store(at(out, 0, i * 16 + j), b.load(at(x, 0, j * 8 + i)))
+    assert len(re.findall(r"store <\d", render(b))) == stores
+    assert "store float" not in render(b)
+    data = np.arange(8 * count, dtype=np.float32)
+    found = np.full((8, 16), -1, np.float32)
+    run_llvm(b.build(), [found, data])
+    np.testing.assert_array_equal(found[:, :count], data.reshape(count, 8).T)
+    assert (found[:, count:] == -1).all()

@@ -140,19 +140,27 @@ def packed_load(kernel: Kernel, a: Access, reduced: list[UOp]) -> UOp:
 
 
 def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp, UOp]]:
-    """The loops in which a panel is filled, as what its axes become; lanes stay lanes.
+    """The loops in which a panel is filled, as what its axes become; the SIMD lanes stay lanes.
 
+    Other lanes do so too, except where all that is done for one is much already, and nothing of the
+    next lies beside it: to write that out again and again gives a compiler more and nobody less.
     Where the SIMD lanes lie apart in memory and the steps of a reduction lie side by side, so many
     of these are loaded at once, and transposed on their way into the panel.
     """
     reduced = [r for r in axes if not r.arg.kind.is_lane]
-
-    def copies() -> dict[UOp, UOp]:
-        kinds = {r: AxisType.LOOP if r in reduced else r.arg.kind for r in axes}
-        return {r: kernel.new_range(size_of(r), kind) for r, kind in kinds.items()}
-
     vector = axes[-1]
     n = size_of(vector)
+    loops = {*reduced}
+    if a.strides[vector] != 1:
+        loops |= {r for r in axes[:-1] if abs(a.stride(r) or 0) >= n}
+
+    # Loops over what were lanes stand around the others, so that rows are read on and on.
+    outside_in = [*[r for r in axes if r.arg.kind.is_lane], *reduced]
+
+    def copies() -> dict[UOp, UOp]:
+        kinds = {r: AxisType.LOOP if r in loops else r.arg.kind for r in outside_in}
+        return {r: kernel.new_range(size_of(r), kind) for r, kind in kinds.items()}
+
     run = run_of(a, reduced, n)
     if a.strides[vector] == 1 or run is None:
         return [copies()]

@@ -148,10 +148,14 @@ def compile_kernels(
             del MEMORY_CACHE[old]
     threads = min([b.target.threads if b.compiles_beside else 1 for _, b in missing.values()])
     with uncollected(), Beside(min(threads, len(missing)) - 1) as beside:
+        backends = dict.fromkeys([backend for _, backend in missing.values()])
+        ready = [beside.begin(b.prepare) for b in backends if beside.threads > 0]
         made: dict[tuple[object, ...], Draft | Compiled] = {}
         for key, (ast, backend) in missing.items():
             made[key] = make_draft(ast, backend, opts, beside)
         found |= load_made(made)
+        for job in ready:
+            job.result()
         # Before circles are looked for again: the search would go through all of it.
         made.clear()
     MEMORY_CACHE.update({key: found[key] for key in missing})

@@ -11,8 +11,9 @@ each op is in `llvm_rules`.
 from __future__ import annotations
 
 from aster_ml.dtype import DType, dtypes
-from aster_ml.renderer.base import KernelWriter, Renderer
-from aster_ml.renderer.cell import Address, Cell, Value
+from aster_ml.renderer.base import Renderer
+from aster_ml.renderer.cell import Cell, Value
+from aster_ml.renderer.llvm_access import LLVMAccessWriter, Pointer
 from aster_ml.renderer.llvm_maxima import become_one, write_maxima
 from aster_ml.renderer.llvm_rules import (
     LLVM_RULES,
@@ -44,7 +45,7 @@ class LLVMRenderer(Renderer):
         return LLVMWriter(self.target, linear).run()
 
 
-class LLVMWriter(KernelWriter):
+class LLVMWriter(LLVMAccessWriter):
     """Writes the IR of one kernel."""
 
     rules = LLVM_RULES
@@ -58,7 +59,7 @@ class LLVMWriter(KernelWriter):
         self.block = "entry"
         self.names: dict[UOp, str] = {}
         # The pointer at each base, by loop depth: a pointer made in a loop is not known after it.
-        self.pointers: list[dict[tuple[UOp, str], str]] = [{}]
+        self.pointers: list[dict[tuple[UOp, str], Pointer]] = [{}]
         self.phis: list[LoopText] = []
         self.zero_bytes = self.trash_bytes = 0
         # Where an address is seen to be a multiple of so many bytes, by loop depth.
@@ -343,139 +344,6 @@ class LLVMWriter(KernelWriter):
         signs = self.emit(f"ashr {kind} {value}, {literal(bits.bits - 1, bits, n)}")
         mask = self.emit(f"and {kind} {signs}, {literal(dtypes.max(bits), bits, n)}")
         return self.emit(f"xor {kind} {value}, {mask}")
-
-    # memory
-
-    def pointer(self, at: Address) -> str:
-        """The pointer of an address: one for each base, and constant offsets from it."""
-        found = self.names[at.place]
-        kind = memory_type(at.place.dtype, 1)
-        if at.base is not None and at.base_node is not None:
-            key = (at.place, at.base)
-            for known in self.pointers:
-                if key in known:
-                    found = known[key]
-                    break
-            else:
-                found = self.pointers[-1][key] = self.emit(
-                    f"getelementptr {kind}, ptr {found}, {self.wide_index(at.base, at.base_node)}"
-                )
-        if at.offset == 0:
-            return found
-        return self.emit(f"getelementptr {kind}, ptr {found}, i64 {at.offset}")
-
-    def wide_index(self, base: str, node: UOp) -> str:
-        """A base as a 64-bit index; what is never negative needs no sign."""
-        dtype = node.dtype
-        if dtype.itemsize == 8:
-            return f"i64 {base}"
-        unsigned = dtype.kind == "uint" or node.vmin >= 0
-        return "i64 " + self.emit(
-            f"{'zext' if unsigned else 'sext'} {llvm_type(dtype, 1)} {base} to i64"
-        )
-
-    def load(self, at: Address, dtype: DType, n: int, gate: str | None) -> str:
-        """Where the gate fails, zeros of our own are read instead, so no branch is needed."""
-        pointer = self.pointer(at)
-        if gate is not None:
-            self.zero_bytes = max(self.zero_bytes, n * dtype.itemsize)
-            pointer = self.emit(f"select i1 {gate}, ptr {pointer}, ptr %zeros")
-        kind = memory_type(dtype, n)
-        align = min(dtype.itemsize, at.place.dtype.itemsize)
-        found = self.emit(f"load {kind}, ptr {pointer}, align {align}")
-        return self.from_memory(found, dtype, n)
-
-    def store(self, at: Address, dtype: DType, n: int, value: str, gate: str | None) -> None:
-        """Where the gate fails, the value goes to scratch that nobody reads."""
-        value = self.to_memory(value, dtype, n)
-        pointer = self.pointer(at)
-        if gate is not None:
-            self.trash_bytes = max(self.trash_bytes, n * dtype.itemsize)
-            pointer = self.emit(f"select i1 {gate}, ptr {pointer}, ptr %trash")
-        self.lines.append(
-            f"  store {memory_type(dtype, n)} {value}, ptr {pointer}, align {dtype.itemsize}"
-        )
-
-    def ask_for(self, at: Address) -> None:
-        """A prefetch into the first cache."""
-        self.declarations["declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"] = None
-        pointer = self.pointer(at)
-        self.lines.append(f"  call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
-
-    def store_past_caches(self, stores: list[tuple[Address, str]], dtype: DType, n: int) -> None:
-        """Non-temporal stores, which take whole SIMD values of memory, where the addresses are."""
-        kind, nbytes = memory_type(dtype, n), n * dtype.itemsize
-        lines = []
-        checks: dict[str, None] = {}
-        for at, value in stores:
-            value, pointer = self.to_memory(value, dtype, n), self.pointer(at)
-            checks[self.is_aligned(at, pointer, nbytes)] = None
-            lines.append(f"  store {kind} {value}, ptr {pointer}, align ")
-        self.streams = True
-        test, *others = checks
-        for other in others:
-            test = self.emit(f"and i1 {test}, {other}")
-        self.count += 1
-        whole, any_place, after = [f"{x}{self.count}" for x in ("whole", "any", "stored")]
-        self.lines += [
-            f"  br i1 {test}, label %{whole}, label %{any_place}",
-            f"{whole}:",
-            *[f"{line}{nbytes}, !nontemporal !0" for line in lines],
-            f"  br label %{after}",
-            f"{any_place}:",
-            *[f"{line}{dtype.itemsize}" for line in lines],
-            f"  br label %{after}",
-            f"{after}:",
-        ]
-        self.block = after
-
-    def is_aligned(self, at: Address, pointer: str, nbytes: int) -> str:
-        """The bit that says whether an address is a multiple of `nbytes`."""
-        over = at.offset * at.place.dtype.itemsize % nbytes
-        key = (f"{self.names[at.place]} {at.base}", over)
-        for known in self.aligned:
-            if key in known:
-                return known[key]
-        number = self.emit(f"ptrtoint ptr {pointer} to i64")
-        rest = self.emit(f"and i64 {number}, {nbytes - 1}")
-        self.aligned[-1][key] = found = self.emit(f"icmp eq i64 {rest}, 0")
-        return found
-
-    def load_masked(self, at: Address, dtype: DType, n: int, gate: Value) -> str:
-        """LLVM's masked load, which touches no memory where the gate fails."""
-        mask, kind = self.text(gate, dtypes.bool, n), memory_type(dtype, n)
-        name = f"llvm.masked.load.{mangle(dtype, n, memory=True)}.p0"
-        found = self.call(
-            kind,
-            name,
-            f"ptr {self.pointer(at)}, i32 {dtype.itemsize}, "
-            f"<{n} x i1> {mask}, {kind} zeroinitializer",
-            f"ptr, i32, <{n} x i1>, {kind}",
-        )
-        return self.from_memory(found, dtype, n)
-
-    def store_masked(self, at: Address, dtype: DType, n: int, value: str, gate: Value) -> None:
-        """LLVM's masked store."""
-        mask, kind = self.text(gate, dtypes.bool, n), memory_type(dtype, n)
-        name = f"llvm.masked.store.{mangle(dtype, n, memory=True)}.p0"
-        self.declarations[f"declare void @{name}({kind}, ptr, i32, <{n} x i1>)"] = None
-        value = self.to_memory(value, dtype, n)
-        self.lines.append(
-            f"  call void @{name}({kind} {value}, ptr {self.pointer(at)}, "
-            f"i32 {dtype.itemsize}, <{n} x i1> {mask})"
-        )
-
-    def from_memory(self, value: str, dtype: DType, n: int) -> str:
-        """A bool is a byte in memory and a bit in a value."""
-        if dtype is not dtypes.bool:
-            return value
-        return self.emit(f"icmp ne {memory_type(dtype, n)} {value}, {literal(0, dtypes.uint8, n)}")
-
-    def to_memory(self, value: str, dtype: DType, n: int) -> str:
-        """The reverse of `from_memory`."""
-        if dtype is not dtypes.bool:
-            return value
-        return self.emit(f"zext {llvm_type(dtype, n)} {value} to {memory_type(dtype, n)}")
 
 
 class LoopText:

@@ -253,6 +253,11 @@ def has_range(target: Target) -> bool:
     return target.vector_bits == 512 and target.arch.startswith("x86_64")
 
 
+def has_scatter(target: Target) -> bool:
+    """Whether one instruction reaches elements that lie apart: x86 with registers of 512 bits."""
+    return target.vector_bits == 512 and target.arch.startswith("x86_64")
+
+
 def write_reciprocal(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     """RECIPROCAL is a division."""
     return str(w.emit(f"fdiv {llvm_type(dtype, n)} {literal(1.0, dtype, n)}, {x[0]}"))

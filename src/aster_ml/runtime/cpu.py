@@ -16,9 +16,10 @@ from pathlib import Path
 from aster_ml.backend import Backend, Call, Graph, Program
 from aster_ml.config import CLANG
 from aster_ml.errors import InternalError
-from aster_ml.runtime import clang, llvm_jit
+from aster_ml.runtime import clang, llvm_jit, native_call
 from aster_ml.runtime.cpu_pool import thread_count
 from aster_ml.runtime.cpu_program import CpuProgram, graph_of_calls
+from aster_ml.runtime.cpu_worker import native
 from aster_ml.runtime.host_memory import HostAllocator, read_text
 from aster_ml.target import PLAIN_OPS, Target
 
@@ -101,6 +102,11 @@ class CpuBackend(Backend):
         if CLANG.value:
             return LIBRARY + clang.compile_c(source)
         return OBJECT + llvm_jit.compile_ir(source)
+
+    def prepare(self) -> None:
+        """The native functions that launch kernels."""
+        native_call.entries()
+        native()
 
     def load(self, name: str, binary: bytes) -> Program:
         """The kernel `name`, ready to launch. Raises: CompileError."""

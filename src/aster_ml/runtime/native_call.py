@@ -26,28 +26,24 @@ BYTES_AT = bytes.__basicsize__ - 1
 # Calling conventions, as methodobject.h numbers them.
 METH_NOARGS, METH_FASTCALL = 0x0004, 0x0080
 
+
+def read_word(name: str, kind: str, number: int) -> str:
+    """The IR that reads a word of `self`."""
+    return (
+        f"%{name}.at = getelementptr i8, ptr %self, i64 {BYTES_AT + 8 * number}\n"
+        f"  %{name} = load {kind}, ptr %{name}.at"
+    )
+
+
 SOURCE = f"""
-define internal i64 @word(ptr %self, i64 %number) {{
-  %bytes = getelementptr i8, ptr %self, i64 {BYTES_AT}
-  %place = getelementptr i64, ptr %bytes, i64 %number
-  %value = load i64, ptr %place
-  ret i64 %value
-}}
-
-define internal ptr @code(ptr %self, i64 %number) {{
-  %value = call i64 @word(ptr %self, i64 %number)
-  %code = inttoptr i64 %value to ptr
-  ret ptr %code
-}}
-
 ; No arguments. Words: release, take, number; run, its two arguments.
 define ptr @aster_call_serial(ptr %self, ptr %ignored) {{
-  %release = call ptr @code(ptr %self, i64 0)
-  %take = call ptr @code(ptr %self, i64 1)
-  %number = call ptr @code(ptr %self, i64 2)
-  %run = call ptr @code(ptr %self, i64 3)
-  %first = call i64 @word(ptr %self, i64 4)
-  %second = call i64 @word(ptr %self, i64 5)
+  {read_word("release", "ptr", 0)}
+  {read_word("take", "ptr", 1)}
+  {read_word("number", "ptr", 2)}
+  {read_word("run", "ptr", 3)}
+  {read_word("first", "i64", 4)}
+  {read_word("second", "i64", 5)}
   %thread = call ptr %release()
   call void %run(i64 %first, i64 %second)
   call void %take(ptr %thread)
@@ -59,13 +55,13 @@ define ptr @aster_call_serial(ptr %self, ptr %ignored) {{
 ; announce, run, state. Runs the list unless a worker is asleep; returns how many are.
 define ptr @aster_call_list(ptr %self, ptr %arguments, i64 %count) {{
 entry:
-  %release = call ptr @code(ptr %self, i64 0)
-  %take = call ptr @code(ptr %self, i64 1)
-  %number = call ptr @code(ptr %self, i64 2)
-  %integer = call ptr @code(ptr %self, i64 3)
-  %announce = call ptr @code(ptr %self, i64 4)
-  %run = call ptr @code(ptr %self, i64 5)
-  %state = call i64 @word(ptr %self, i64 6)
+  {read_word("release", "ptr", 0)}
+  {read_word("take", "ptr", 1)}
+  {read_word("number", "ptr", 2)}
+  {read_word("integer", "ptr", 3)}
+  {read_word("announce", "ptr", 4)}
+  {read_word("run", "ptr", 5)}
+  {read_word("state", "i64", 6)}
   %list.object = load ptr, ptr %arguments
   %p.helpers = getelementptr ptr, ptr %arguments, i64 1
   %helpers.object = load ptr, ptr %p.helpers
@@ -118,7 +114,7 @@ def entries() -> Entries:
     key = f"native_call {llvm_jit.host().key} {digest}"
     binary = object_cache.get(key)
     if binary is None:
-        binary = llvm_jit.compile_ir(SOURCE, opt_level=1)
+        binary = llvm_jit.compile_ir(SOURCE)
         object_cache.put(key, binary)
     loaded = llvm_jit.load_object(binary, *names)
     return Entries(

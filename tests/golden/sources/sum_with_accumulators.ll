@@ -11,7 +11,8 @@ loop3.1:
   %acc3 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %v29, %loop3.1 ]
   %v4 = mul nsw i32 %r3.1, 64
   %v5 = zext i32 %v4 to i64
-  %v6 = getelementptr float, ptr %buf1, i64 %v5
+  %v6.sum = getelementptr float, ptr %buf1, i64 %v5
+  %v6 = call ptr @llvm.launder.invariant.group.p0(ptr %v6.sum)
   %v7 = load <8 x float>, ptr %v6, align 4
   %v8 = fadd <8 x float> %acc2, %v7
   %v9 = getelementptr float, ptr %v6, i64 8
@@ -44,4 +45,5 @@ loop3.1.end:
   store float %v33, ptr %buf0, align 4
   ret void
 }
+declare ptr @llvm.launder.invariant.group.p0(ptr)
 declare float @llvm.vector.reduce.fadd.v8f32(float, <8 x float>)
