@@ -110,23 +110,26 @@ def tile_runs(plan: Plan, axis_id: int, vector: UOp) -> None:
         plan.refresh()
 
 
-def widen_one(plan: Plan, outputs: list[UOp]) -> None:
-    """Several SIMD values an iteration: of a row, or of several rows that are no longer than one."""
+def widen_rows(plan: Plan, outputs: list[UOp]) -> None:
+    """Several SIMD values an iteration: of a row, and of several rows where one has few."""
+    side = 1
     for axis in outputs[:-3:-1]:
-        if widen(plan, axis) or size_of(axis) > FEW_STEPS:
+        n = widen(plan, axis, side)
+        side *= n
+        if ceildiv(size_of(axis), n) > FEW_STEPS:
             return
 
 
-def widen(plan: Plan, axis: UOp) -> bool:
-    """Several SIMD values an iteration along an axis, if they fit."""
+def widen(plan: Plan, axis: UOp, side: int) -> int:
+    """SIMD values along an axis that an iteration now has, beside so many that it had already."""
     size = size_of(axis)
     nodes = max(plan.nodes + plan.extra, 1)
     if axis.src[0].op is not Ops.CONST:
-        return False
+        return 1
     early = plan.kernel.early.get(axis.arg.id)
     small = nodes <= MOST_WIDENED
     most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
-    for n in [n for n in (4, 2) if n <= most]:
+    for n in [n for n in (4, 2) if n * side <= most]:
         fits = size % n == 0
         # Few SIMD values may run twice.
         few = ceildiv(size, n) * n <= size * MOST_TWICE
@@ -138,8 +141,8 @@ def widen(plan: Plan, axis: UOp) -> bool:
         if fits and size // n >= plan.target.threads:
             plan.kernel.apply(Opt(op, axis_number(plan.kernel, axis), n))
             plan.refresh()
-            return True
-    return False
+            return n
+    return 1
 
 
 def set_side_by_side(plan: Plan, u: UOp, count: int) -> None:
