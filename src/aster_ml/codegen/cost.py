@@ -27,6 +27,7 @@ from aster_ml.codegen.moves import (
     hoist_axes,
     set_order,
     set_side_by_side,
+    share_indices,
     tile_interleaved,
     tile_transposed,
     widen_rows,
@@ -328,8 +329,10 @@ def choose_tile(plan: Plan) -> None:
         if kernel.reduces and outer:
             write_out(plan, [r for r in outputs if r not in outer])
         if outputs and not kernel.reduces:
-            if not tile_interleaved(plan, outputs) and not tile_transposed(plan, outputs):
-                widen_rows(plan, outputs)
+            # The first of them that fits.
+            for way in (tile_interleaved, tile_transposed, share_indices, widen_rows):
+                if way(plan, outputs):
+                    break
         return
     if outer:
         return
