@@ -97,7 +97,7 @@ MOST_WIDENED = 24
 FEW_STEPS = 4
 # Chains of nodes side by side that keep the processor busy, and nodes that it looks ahead; the
 # least steps of a loop whose body is repeated for that.
-CHAINS, IN_FLIGHT, LEAST_REPEATED = 5, 200, 256
+CHAINS, IN_FLIGHT, LEAST_REPEATED = 5, 70, 256
 # Nodes that an op becomes where the target lacks it.
 DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110}
 # Steps of a short loop that are written out.
