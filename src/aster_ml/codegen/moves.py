@@ -117,14 +117,15 @@ def share_indices(plan: Plan, outputs: list[UOp]) -> bool:
     why: a division, a loaded index, or tests that differ by SIMD lane, at almost every step
     """
     kernel = plan.kernel
-    inner = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
+    lanes = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
+    inner = list(lanes)
     for r in reversed(outputs):
         if iterations([x for x in outputs if x in inner]) <= FEW_STEPS:
             inner.append(r)
     computed = [r for r in inner if r.arg.id not in kernel.early]
     hard = [a for a in plan.accesses if any(a.stride(r) is None for r in computed)]
     gates = [g for a in plan.accesses if not a.is_store for g in a.node.src[1:]]
-    masked = any(r in g.ranges for g in gates for r in inner)
+    masked = any(r in g.ranges for g in gates for r in lanes)
     for r in reversed(outputs if hard or masked else []):
         easy = r not in inner and all(a.stride(r) is not None for a in hard)
         if not easy or r.src[0].op is not Ops.CONST or r.arg.id in kernel.early:
