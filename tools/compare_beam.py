@@ -1,9 +1,10 @@
 """Times default schedules beside those that a search finds: where a search wins, the cost is wrong.
 
 `python tools/compare_beam.py --seed 4 --into found.json` searches for each kernel of
-`tools.beam_kernels` in a time of its own, times both schedules in turns, and prints the ratios, their
-geometric mean and the worst. `--again found.json` times what an earlier call has found without
-searching: after a change of the cost, or in a quiet minute. One thread, unless THREADS says more.
+`tools.beam_kernels` in a time of its own, times both schedules in turns, and prints the ratios,
+their geometric mean and the worst. `--again found.json` times what an earlier call has found
+without searching: after a change of the cost, or in a quiet minute. One thread, unless THREADS
+says more.
 """
 
 from __future__ import annotations
@@ -106,17 +107,16 @@ def summary(cases: list[Compared]) -> list[str]:
     lines = []
     for case in sorted(cases, key=lambda c: -c.ratio):
         if case.ratio >= DEFECT:
-            lines += [
-                f"{case.ratio:5.2f}x {case.default_us:9.1f} us -> {case.found_us:9.1f} us  {case.name}",
-                f"       {case.default or 'plain loops'}  ->  {case.found or 'plain loops'}",
-            ]
+            times = f"{case.default_us:9.1f} us -> {case.found_us:9.1f} us"
+            both = [text or "plain loops" for text in (case.default, case.found)]
+            lines += [f"{case.ratio:5.2f}x {times}  {case.name}", f"       {'  ->  '.join(both)}"]
     mean = statistics.geometric_mean(ratios)
     won = sum(r >= DEFECT for r in ratios)
     worst = max(cases, key=lambda c: c.ratio)
     return [
         *lines,
-        f"{len(cases)} kernels: a search is {mean:.3f} times as fast (geometric mean), "
-        f"by {100 * (DEFECT - 1):.0f}% or more for {won}; most {worst.ratio:.2f} times, {worst.name}",
+        f"{len(cases)} kernels: a search is {mean:.3f} times as fast (geometric mean), by "
+        f"{100 * (DEFECT - 1):.0f}% or more for {won}; most {worst.ratio:.2f} times ({worst.name})",
     ]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from aster_ml import Context, Tensor
 from aster_ml.codegen.lower import lower, schedule_kernel
-from aster_ml.codegen.neighbours import near, neighbours
+from aster_ml.codegen.neighbours import applied, near, neighbours, starts
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.config import stage_key
 from aster_ml.device import Device
@@ -50,7 +50,7 @@ def values_of(n: int = 24) -> tuple[Tensor, np.ndarray[Any, Any]]:
 def test_neighbours_are_other_schedules_of_the_same_kernel() -> None:
     ast = kernel_of(product())
     start = tuple(schedule_kernel(ast, TARGET).applied)
-    found = neighbours(ast, TARGET, start)
+    found = list(neighbours(ast, TARGET, start))
     assert len(found) > 10
     assert start not in found
     sinks = {schedule_kernel(ast, TARGET, opts).sink for opts in found}
@@ -58,7 +58,40 @@ def test_neighbours_are_other_schedules_of_the_same_kernel() -> None:
 
 
 def test_neighbours_of_what_does_not_fit_are_none() -> None:
-    assert neighbours(kernel_of(product()), TARGET, (Opt(OptOps.UPCAST, 9, 4),)) == []
+    assert not list(neighbours(kernel_of(product()), TARGET, (Opt(OptOps.UPCAST, 9, 4),)))
+
+
+def test_neighbours_have_every_kind_of_opt_that_fits() -> None:
+    x = Tensor.rand(35, 300).realize()
+    ast = kernel_of(x.sum(0))
+    start = tuple(schedule_kernel(ast, TARGET).applied)
+    kinds = {opt.op for opts in neighbours(ast, TARGET, ()) for opt in opts}
+    kinds |= {opt.op for opts in neighbours(ast, TARGET, start) for opt in opts}
+    wanted = {"UPCAST", "OVERLAP", "UNROLL", "VECTOR", "BLOCK", "ROWS", "TILE", "STREAM", "THREAD"}
+    assert wanted <= {kind.name for kind in kinds}
+
+
+def test_neighbours_keep_what_sums_need_for_their_accuracy() -> None:
+    ast = kernel_of(Tensor.rand(4, 20_000).realize().sum(1))
+    start = tuple(schedule_kernel(ast, TARGET).applied)
+    assert OptOps.NEST in [opt.op for opt in start]
+    assert all(OptOps.NEST in [o.op for o in opts] for opts in neighbours(ast, TARGET, start))
+
+
+def test_a_search_sets_out_from_schedules_of_other_simd_axes() -> None:
+    ast = kernel_of(product())
+    default = tuple(schedule_kernel(ast, TARGET).applied)
+    found = list(starts(ast, TARGET))
+    assert found
+    assert default not in found
+    assert all(applied(ast, TARGET, opts) is not None for opts in found)
+
+
+@pytest.mark.parametrize(
+    "text", ["SWAP(0,2)", "SWAP(0,9)", "SWAP(2,0)", "PADTO(0,0)", "BLOCK(0,0)"]
+)
+def test_opts_that_do_not_fit_are_refused_as_such(text: str) -> None:
+    assert applied(kernel_of(product()), TARGET, parse_opts(text)) is None
 
 
 def test_sizes_near_a_size() -> None:
@@ -232,6 +265,54 @@ def test_search_without_time_keeps_the_default(tmp_path: Path) -> None:
     assert found is not None
     assert found.opts == tuple(schedule_kernel(ast, target).applied)
     assert found.tried == 0
+
+
+def test_equal_times_are_no_reason_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ast, target = kernel_of(product()), Device["CPU"].target
+    monkeypatch.setattr(Worker, "ask", lambda self, *args, **words: 1e-3)
+    with Worker(ast, "CPU", tmp_path) as worker:
+        found = Search(ast, "CPU", target, [worker], seconds=5.0).run(2)
+    assert found is not None
+    assert found.tried > 10
+    assert found.opts == tuple(schedule_kernel(ast, target).applied)
+
+
+def test_candidates_that_fail_do_not_end_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ast, target = kernel_of(product()), Device["CPU"].target
+
+    def ask(self: Worker, what: str, opts: Any, *args: Any, **words: Any) -> float:
+        if opts is not None and len(opts) % 2:
+            raise WorkerError("it crashed")
+        return 1e-3 if opts is None else 1e-4
+
+    monkeypatch.setattr(Worker, "ask", ask)
+    with Worker(ast, "CPU", tmp_path) as worker:
+        found = Search(ast, "CPU", target, [worker], seconds=5.0).run(2)
+    assert found is not None
+    assert found.tried > 0
+    assert len(found.opts) % 2 == 0
+
+
+def test_a_candidate_has_no_more_time_than_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ast, target = kernel_of(product()), Device["CPU"].target
+    limits = []
+
+    def ask(
+        self: Worker, what: str, opts: Any, budget_s: float = 0.0, limit_s: float | None = None
+    ) -> float:
+        limits.append((what, opts is None, limit_s))
+        return 1e-3
+
+    monkeypatch.setattr(Worker, "ask", ask)
+    with Worker(ast, "CPU", tmp_path) as worker:
+        Search(ast, "CPU", target, [worker], seconds=3.0).run(1)
+    tries = [limit for what, is_default, limit in limits if what == "compile" and not is_default]
+    assert tries
+    assert all(limit is not None and limit <= 3.0 for limit in tries)
 
 
 def test_search_ends_in_its_time(tmp_path: Path) -> None:

@@ -27,9 +27,10 @@ from aster_ml.codegen.moves import (
     hoist_axes,
     set_order,
     set_side_by_side,
+    share_indices,
     tile_interleaved,
     tile_transposed,
-    widen_one,
+    widen_rows,
 )
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
@@ -70,7 +71,7 @@ from aster_ml.codegen.prices import (
     vector_cost,
     widths,
 )
-from aster_ml.codegen.short_rows import row_cost, row_lanes, write_out_rows
+from aster_ml.codegen.short_rows import row_cost, row_lanes, write_out_rows, write_out_windows
 from aster_ml.codegen.slabs import SlabCost, far_slab, slab_cost
 from aster_ml.codegen.stacks import write_out_stacks
 from aster_ml.codegen.tiles import Tiles
@@ -116,7 +117,8 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
         choose_tile(plan)
         choose_strips(plan)
     order_for_panel(plan)
-    choose_partials(plan)
+    if not write_out_windows(plan):
+        choose_partials(plan)
     choose_hints(plan)
     choose_threads(plan)
     choose_nests(plan)
@@ -207,8 +209,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
         each = row_lanes(plan, axis, lanes)
         apply_vector(plan, axis, each or lanes, bool(each))
         if each:
-            write_out_rows(kernel)
-            plan.refresh()
+            write_out_rows(plan)
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
         if r is not None and r in kernel.axes and not meets_lanes(kernel, r):
             apply_vector(plan, r, lanes)
@@ -328,8 +329,10 @@ def choose_tile(plan: Plan) -> None:
         if kernel.reduces and outer:
             write_out(plan, [r for r in outputs if r not in outer])
         if outputs and not kernel.reduces:
-            if not tile_interleaved(plan, outputs) and not tile_transposed(plan, outputs):
-                widen_one(plan, outputs)
+            # The first of them that fits.
+            for way in (tile_interleaved, tile_transposed, share_indices, widen_rows):
+                if way(plan, outputs):
+                    break
         return
     if outer:
         return

@@ -21,6 +21,7 @@ from aster_ml.codegen.prices import (
     axis_of,
     between,
     bodies_side_by_side,
+    iterations,
     rows_ahead,
     stream_from,
     streamed_nbytes,
@@ -110,23 +111,61 @@ def tile_runs(plan: Plan, axis_id: int, vector: UOp) -> None:
         plan.refresh()
 
 
-def widen_one(plan: Plan, outputs: list[UOp]) -> None:
-    """Several SIMD values an iteration: of a row, or of several rows no longer than one."""
+def share_indices(plan: Plan, outputs: list[UOp]) -> bool:
+    """Lanes along an axis for which the same indices and masks serve, where these take arithmetic.
+
+    why: a division, a loaded index, or tests that differ by SIMD lane, at almost every step
+    """
+    kernel = plan.kernel
+    lanes = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
+    inner = list(lanes)
+    for r in reversed(outputs):
+        if iterations([x for x in outputs if x in inner]) <= FEW_STEPS:
+            inner.append(r)
+    computed = [r for r in inner if r.arg.id not in kernel.early]
+    hard = [a for a in plan.accesses if any(a.stride(r) is None for r in computed)]
+    gates = [g for a in plan.accesses if not a.is_store for g in a.node.src[1:]]
+    masked = any(r in g.ranges for g in gates for r in lanes)
+    for r in reversed(outputs if hard or masked else []):
+        easy = r not in inner and all(a.stride(r) is not None for a in hard)
+        if not easy or r.src[0].op is not Ops.CONST or r.arg.id in kernel.early:
+            continue
+        size = size_of(r)
+        for n in [n for n in (4, 2) if n * plan.nodes <= MAX_BODY]:
+            few = ceildiv(size, n) * n <= size * MOST_TWICE and can_overlap(kernel)
+            if size // n >= plan.target.threads and (size % n == 0 or few):
+                op = OptOps.OVERLAP if size % n else OptOps.UPCAST
+                kernel.apply(Opt(op, axis_number(kernel, r), n))
+                plan.refresh()
+                return True
+    return False
+
+
+def widen_rows(plan: Plan, outputs: list[UOp]) -> bool:
+    """Several SIMD values an iteration: of a row, and of several rows where one has few.
+
+    Also of several rows where what is computed would wait for itself, and a row does not divide.
+    """
+    side = 1
     for axis in outputs[:-3:-1]:
-        if widen(plan, axis) or size_of(axis) > FEW_STEPS:
-            return
+        n = widen(plan, axis, side)
+        side *= n
+        waits = n == 1 and plan.nodes + plan.extra > MOST_WIDENED
+        if ceildiv(size_of(axis), n) > FEW_STEPS and not waits:
+            break
+    return side > 1
 
 
-def widen(plan: Plan, axis: UOp) -> bool:
-    """Several SIMD values an iteration along an axis, if they fit."""
+def widen(plan: Plan, axis: UOp, side: int) -> int:
+    """SIMD values along an axis that an iteration now has, beside so many that it had already."""
     size = size_of(axis)
     nodes = max(plan.nodes + plan.extra, 1)
     if axis.src[0].op is not Ops.CONST:
-        return False
+        return 1
     early = plan.kernel.early.get(axis.arg.id)
     small = nodes <= MOST_WIDENED
     most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
-    for n in [n for n in (4, 2) if n <= most]:
+    for n in [n for n in (4, 2) if n * side <= most]:
         fits = size % n == 0
         # Few SIMD values may run twice.
         few = ceildiv(size, n) * n <= size * MOST_TWICE
@@ -138,8 +177,8 @@ def widen(plan: Plan, axis: UOp) -> bool:
         if fits and size // n >= plan.target.threads:
             plan.kernel.apply(Opt(op, axis_number(plan.kernel, axis), n))
             plan.refresh()
-            return True
-    return False
+            return n
+    return 1
 
 
 def set_side_by_side(plan: Plan, u: UOp, count: int) -> None:

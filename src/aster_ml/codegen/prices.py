@@ -97,7 +97,7 @@ MOST_WIDENED = 24
 FEW_STEPS = 4
 # Chains of nodes side by side that keep the processor busy, and nodes that it looks ahead; the
 # least steps of a loop whose body is repeated for that.
-CHAINS, IN_FLIGHT, LEAST_REPEATED = 5, 200, 256
+CHAINS, IN_FLIGHT, LEAST_REPEATED = 5, 70, 256
 # Nodes that an op becomes where the target lacks it.
 DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110}
 # Steps of a short loop that are written out.
@@ -169,11 +169,16 @@ def nest_of(plan: Plan, access: Access, owner: UOp | None) -> list[UOp]:
 
 def lane_count(plan: Plan) -> int:
     """Lanes of one SIMD value for the widest dtype that the kernel computes in."""
+    order = plan.kernel.facts.order
+    # Its 64 bits are two words of 32, which are joined and taken apart only in the graph.
+    random = any([u.op is Ops.THREEFRY for u in order])
     itemsize = max(
         [
             u.dtype.itemsize
-            for u in plan.kernel.facts.order
-            if u.dtype.itemsize and u.dtype.kind in ("float", "int", "uint")
+            for u in order
+            if u.dtype.itemsize
+            and u.dtype.kind in ("float", "int", "uint")
+            and not (random and u.dtype is dtypes.uint64)
         ],
         default=4,
     )

@@ -1,8 +1,9 @@
-"""Reductions over short rows that lie one after another, as the last axis of [n, 5] is.
+"""Reductions over short rows and windows: the last axis of [n, 5], pools.
 
 With SIMD lanes along the outputs, each lane has a row of its own: when the reduction is written
 out, a row is loaded as it lies and the rows are transposed in registers, nothing is added up across
-lanes, and no lane is idle. Says where that can be and does it; what it costs beside other ways is
+lanes, and no lane is idle. Windows that move along the lanes are written out too, so that what is
+masked is known beforehand. Says where that can be and does it; what it costs beside other ways is
 compared in `cost`.
 """
 
@@ -10,12 +11,15 @@ from __future__ import annotations
 
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.kernel import Kernel, can_overlap, size_of
+from aster_ml.codegen.limits import conjuncts
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
     EVERY_SECOND,
     LEAST_LANES,
     LONGEST_ROW,
+    MASKED,
     MAX_BODY,
+    MAX_WRITTEN_OUT,
     TRANSPOSED,
     Plan,
     iterations,
@@ -56,6 +60,9 @@ def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
     wide = min(lanes, 1 << size_of(axis).bit_length() - 1)
     if axis.src[0].op is not Ops.CONST or wide < LEAST_LANES:
         return 0
+    # One masked SIMD value may do.
+    if wide < size_of(axis) < lanes and size_of(axis) > wide * MASKED:
+        return 0
     if size_of(axis) % wide and not can_overlap(kernel):
         return 0
     steps = [iterations(list(u.src[1:])) for u in kernel.reduces]
@@ -80,10 +87,46 @@ def row_cost(a: Access, axis: UOp, lanes: int, nest: list[UOp]) -> float:
     return each * iterations(nest)
 
 
-def write_out_rows(kernel: Kernel) -> None:
+def write_out_rows(plan: Plan) -> None:
     """Every step of every reduction at once."""
-    while loops := [r for r in kernel.axes if r.arg.kind is AxisType.REDUCE]:
-        kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, loops[0]), size_of(loops[0])))
+    while loops := [r for r in plan.kernel.axes if r.arg.kind is AxisType.REDUCE]:
+        write_out(plan, loops[0])
 
 
-__all__ = ["row_cost", "row_lanes", "write_out_rows"]
+def write_out(plan: Plan, step: UOp) -> None:
+    """Every step of a loop of a reduction at once."""
+    number = reduction_number(plan.kernel, step)
+    plan.kernel.apply(Opt(OptOps.UNROLL, number, size_of(step)))
+    plan.refresh()
+
+
+def write_out_windows(plan: Plan) -> bool:
+    """Whether short windows that move along the lanes were written out.
+
+    What is masked of them is known beforehand then, where the lanes are all of their axis. Of what
+    is loaded nothing serves two results: else a register tile has more of it.
+    """
+    owner = owners(plan.kernel)
+    loads = [a for a in plan.accesses if a.node in owner and plan.kernel.slab is None]
+    for a in loads:
+        u = owner[a.node]
+        lanes = [r for r in u.ranges if r.arg.kind is AxisType.UPCAST]
+        for step in [r for r in u.src[1:] if moves_along_lanes(plan.kernel, a, r)]:
+            body = iterations([step, *lanes]) * plan.values
+            if body <= MAX_BODY and set(nest_of(plan, a, u)) <= a.strides.keys():
+                write_out(plan, step)
+                return True
+    return False
+
+
+def moves_along_lanes(kernel: Kernel, a: Access, step: UOp) -> bool:
+    """Whether some test of what is masked is of a short step and of lanes of outputs alone."""
+    if step.arg.kind.is_lane or step.src[0].op is not Ops.CONST or size_of(step) > MAX_WRITTEN_OUT:
+        return False
+    tests = [c.ranges for gate in a.node.src[1:] for c in conjuncts(gate) if step in c.ranges]
+    others = [[r for r in ranges if r is not step] for ranges in tests]
+    lanes = {r for r in kernel.outputs if r.arg.kind.is_lane}
+    return any(x and lanes.issuperset(x) for x in others)
+
+
+__all__ = ["row_cost", "row_lanes", "write_out_rows", "write_out_windows"]

@@ -75,6 +75,7 @@ class Tiles:
         self.steps = max(iterations(list(u.src[1:])) for u in kernel.reduces)
         self.waste = prod([w.waste for w in windows.values()])
         self.loads = [load_of(plan, a, vector) for a in loads]
+        self.gathered = [a.strides.keys() for a in loads if gathers(a, vector)]
         apart = [(a, [r for r in vector if a.stride(r) not in (0, 1)]) for a in plan.accesses]
         self.stores = [
             Store(
@@ -156,8 +157,9 @@ class Tiles:
                 need += FAR * count
         if results > 1 and results + held > self.registers:
             return None
-        # Too few independent accumulators leave the adders waiting.
-        latency = max(1.0, 8 / results)
+        # Too few independent accumulators leave the adders waiting, save for lanes one by one.
+        alone = self.gathered and any([tile.keys() <= axes for axes in self.gathered])
+        latency = 1.0 if alone else max(1.0, 8 / results)
         cost = (need + results * latency) / results + self.store_cost(sides) / self.steps
         twice = 1.0
         for r, n in sides:
@@ -199,6 +201,11 @@ def load_of(plan: Plan, a: Access, vector: set[UOp]) -> Load:
     streamed = uses_of(a, plan.kernel.outputs) if lanes and comes_from_far(plan, a) else 0
     from_slab = a.buffer.op is Ops.STAGE
     return Load(a.strides, bool(lanes), frozenset(far), streamed, from_slab)
+
+
+def gathers(a: Access, vector: set[UOp]) -> bool:
+    """Whether the SIMD lanes of a load come one by one."""
+    return any([a.stride(v) not in (0, 1, 2) for v in vector & a.strides.keys()])
 
 
 def comes_from_far(plan: Plan, a: Access) -> bool:
