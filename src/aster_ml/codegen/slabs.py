@@ -27,7 +27,7 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg
 
 # SIMD values of a row that are written out, and the most phases of a row.
-MAX_WRITTEN_OUT, MAX_PHASES = 4, 4
+MAX_WRITTEN_OUT, MAX_PHASES = 16, 4
 
 
 class SlabCost(NamedTuple):
