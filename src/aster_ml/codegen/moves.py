@@ -114,7 +114,7 @@ def tile_runs(plan: Plan, axis_id: int, vector: UOp) -> None:
 
 
 def widen_one(plan: Plan, outputs: list[UOp]) -> None:
-    """Several SIMD values an iteration: of a row, or of several rows that are no longer than one."""
+    """Several SIMD values an iteration: of a row, or of several rows no longer than one."""
     for axis in outputs[:-3:-1]:
         if widen(plan, axis) or size_of(axis) > FEW_STEPS:
             return
@@ -132,7 +132,7 @@ def widen(plan: Plan, axis: UOp) -> bool:
     if row_is_known(plan, axis, nodes):
         plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), size))
         plan.refresh()
-        return
+        return True
     for n in [n for n in (4, 2) if n <= most]:
         fits = size % n == 0
         # Few SIMD values may run twice.
@@ -173,6 +173,7 @@ def row_is_known(plan: Plan, axis: UOp, nodes: int) -> bool:
         1 < size <= MAX_WRITTEN_OUT
         and size * nodes <= MAX_BODY // 2
         and iterations(loops) >= size * plan.target.threads
+        and axis.arg.id == plan.vector_id
         and axis.arg.id not in plan.kernel.early
         and gates_along(plan.kernel, axis)
     )
