@@ -203,7 +203,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     elif axis is not None:
         far = far_slab(plan, axis, lanes)
         if far is not None:
-            load_slab(plan, far, whole=True)
+            load_slab(plan, far, whole=axis is not far.found.columns.out)
             axis = axis_of(kernel, axis.arg.id)
     if axis is not None:
         each = row_lanes(plan, axis, lanes)

@@ -13,6 +13,7 @@ from aster_ml.codegen.prices import (
     FEW_STEPS,
     LINE_NBYTES,
     MAX_BODY,
+    MAX_WRITTEN_OUT,
     MOST_TWICE,
     MOST_WIDENED,
     TRANSPOSED_NBYTES,
@@ -21,6 +22,7 @@ from aster_ml.codegen.prices import (
     axis_of,
     between,
     bodies_side_by_side,
+    gates_along,
     iterations,
     rows_ahead,
     stream_from,
@@ -165,6 +167,10 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
     early = plan.kernel.early.get(axis.arg.id)
     small = nodes <= MOST_WIDENED
     most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
+    if side == 1 and row_is_known(plan, axis, nodes):
+        plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), size))
+        plan.refresh()
+        return size
     for n in [n for n in (4, 2) if n * side <= most]:
         fits = size % n == 0
         # Few SIMD values may run twice.
@@ -196,6 +202,19 @@ def set_side_by_side(plan: Plan, u: UOp, count: int) -> None:
         op = OptOps.UPCAST if fitting else OptOps.OVERLAP
         kernel.apply(Opt(op, axis_number(kernel, axis), n))
         plan.refresh()
+
+
+def row_is_known(plan: Plan, axis: UOp, nodes: int) -> bool:
+    """Whether a short row, written out, is one where it is known which lanes are masked."""
+    size, loops = size_of(axis), [r for r in plan.kernel.outputs if not r.arg.kind.is_lane]
+    return (
+        1 < size <= MAX_WRITTEN_OUT
+        and size * nodes <= MAX_BODY // 2
+        and iterations(loops) >= size * plan.target.threads
+        and axis.arg.id == plan.vector_id
+        and axis.arg.id not in plan.kernel.early
+        and gates_along(plan.kernel, axis)
+    )
 
 
 def choose_hints(plan: Plan) -> None:

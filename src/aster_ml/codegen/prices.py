@@ -296,7 +296,8 @@ def starts_early(kernel: Kernel, axis: UOp | None, lanes: int) -> bool:
             runs_by_rows(kernel, axis, lanes) or loads_early(kernel, axis)
             if any(axis in u.ranges for u in kernel.reduces)
             # Short rows are written out, so that masks are known beforehand.
-            else not (kernel.reduces and size_of(axis) <= MAX_WRITTEN_OUT * lanes)
+            else size_of(axis) > MAX_WRITTEN_OUT * lanes
+            or not (kernel.reduces or gates_along(kernel, axis))
         )
     )
 
@@ -327,6 +328,12 @@ def reach(a: Access) -> int:
     """How far apart the first and the last element of an access along reductions are, and one."""
     steps = [(abs(a.stride(r) or 0), r) for r in a.strides if r.arg.kind is AxisType.REDUCE]
     return 1 + sum(step * (size_of(r) - 1) for step, r in steps)
+
+
+def gates_along(kernel: Kernel, axis: UOp) -> bool:
+    """Whether loads ask along an axis whether they are within bounds."""
+    loads = [u for u in kernel.facts.order if u.op is Ops.LOAD]
+    return any(axis in gate.ranges for u in loads for gate in u.src[1:])
 
 
 def loads_early(kernel: Kernel, axis: UOp) -> bool:

@@ -27,7 +27,10 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg
 
 # SIMD values of a row that are written out, and the most phases of a row.
-MAX_WRITTEN_OUT, MAX_PHASES = 4, 4
+MAX_WRITTEN_OUT, MAX_PHASES = 16, 4
+
+# Uses of an element from which on waiting for it from far away is nothing to what it is used for.
+MOST_USES = 100
 
 
 class SlabCost(NamedTuple):
@@ -49,25 +52,36 @@ def slab_cost(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
 
 
 def far_slab(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
-    """A slab for windows that are broadcast to SIMD lanes along another axis; None without need.
+    """A slab for windows that are near, but far from those of the next step; None without need.
+
+    They lie along the SIMD axis, or are broadcast to lanes along one that they do not change with.
 
     why: what each step of the sum loads lies on a page of its own, beyond the second cache: each
     would wait for memory alone, while a slab is filled by loads that are under way together
     """
     kernel = plan.kernel
     found = stored_windows(plan, kernel.outputs[-1])
-    if found is None or axis in found.access.strides or len(kernel.reduces) != 1:
+    if found is None or len(kernel.reduces) != 1:
+        return None
+    along = axis is found.columns.out
+    if (found.columns.stride > MAX_PHASES) if along else axis in found.access.strides:
         return None
     a, itemsize = found.access, found.access.buffer.dtype.itemsize
+    (u,) = kernel.reduces
+    loops = iterations(list(u.ranges.union(u.src[1:])))
+    if along and loops > MOST_USES * iterations([*found.others, *loops_around(plan, found)]) * (
+        found.row_count * found.columns.places
+    ):
+        return None
     inside = [w.out for w in (found.columns, found.rows) if w is not None]
     reach = sum([(a.stride(r) or 0) * (size_of(r) - 1) for r in (*inside, *found.others)])
     gap = max([a.stride(r) or 0 for r in found.others], default=0)
-    panel = iterations(list(kernel.reduces[0].src[1:])) * lanes * itemsize
-    if gap * itemsize < FAR_NBYTES or panel > max_nbytes(plan.target):
+    panel = iterations(list(u.src[1:])) * lanes * itemsize
+    if gap * itemsize < FAR_NBYTES or (not along and panel > max_nbytes(plan.target)):
         return None
     if reach * itemsize <= plan.target.cache_bytes[1] // 2:
         return None
-    return cost_of(plan, found, slab_of(found, 0, whole=True), lanes)
+    return cost_of(plan, found, slab_of(found, 0, whole=not along), lanes)
 
 
 def stored_windows(plan: Plan, axis: UOp) -> Windowed | None:
@@ -77,16 +91,22 @@ def stored_windows(plan: Plan, axis: UOp) -> Windowed | None:
     return find_windowed(plan.kernel.facts, plan.kernel.outputs, axis)
 
 
+def loops_around(plan: Plan, found: Windowed) -> list[UOp]:
+    """The output axes that windows depend on and do not slide along."""
+    along = [w.out for w in (found.columns, found.rows) if w is not None]
+    outputs = plan.kernel.outputs
+    return [r for r in outputs if r in found.access.strides and r not in along]
+
+
 def cost_of(plan: Plan, found: Windowed, slab: Slab, lanes: int) -> SlabCost | None:
     """How much of a slab there is room for at a time, and what filling all of it takes."""
     a, columns, rows = found.access, found.columns, found.rows
     others = iterations(list(found.others))
     room = max_nbytes(plan.target) // a.buffer.dtype.itemsize
     room //= others * slab.phases * slab.pitch
-    outer = [r for r in plan.kernel.outputs if r in a.strides and r is not columns.out]
+    outer = loops_around(plan, found)
     blocks, results, filled = 1, 0, 1
     if rows is not None:
-        outer.remove(rows.out)
         count = size_of(rows.out)
         # Each result more takes `stride` rows more than one does.
         one = rows.places - rows.stride * (count - 1)

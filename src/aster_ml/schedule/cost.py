@@ -45,6 +45,8 @@ MAX_COLUMNS = 1 << 18
 # How often the terms of a sum may be computed, for each of them, where that sum is summed in turn;
 # and where most of it is beyond the ends of an operand, with which codegen has nothing to do.
 MOST_AGAIN, MOST_PADDED = 1.5, 4
+# Steps of a window that is small, and results that each element serves where these are not few.
+MAX_WINDOW, FEW_RESULTS = 128, 16
 # Longest row of values side by side that a kernel writes out.
 MAX_STACK = 8
 # More than this many different readings of one value are not written out.

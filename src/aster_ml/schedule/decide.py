@@ -75,6 +75,8 @@ class Decisions(Body):
         if op is Ops.PAD and not any([self.reads_padding(u, r) for r in readings]):
             # What is below it is as large or smaller, and decides for itself.
             return False
+        if op is Ops.PAD and all([self.slides(u, r) for r in readings]):
+            return False
         repeats = sum([self.times(r) for r in readings]) - numel
         spared = repeats * (compute + cost.EXTRA_LOAD * max(loads - 1, 0))
         price = (
@@ -102,6 +104,21 @@ class Decisions(Body):
         kinds = [i.arg.kind for i in idxs if i.op is Ops.RANGE]
         plain = valid is None and all([i.op in (Ops.RANGE, Ops.CONST) for i in idxs])
         return plain and AxisType.REDUCE in kinds
+
+    def slides(self, u: UOp, reading: Reading) -> bool:
+        """Whether memory with its padding is read by small windows, for few results each.
+
+        why: codegen keeps what such windows meet in scratch, and pads it there
+        """
+        sums = [r for r in reading.nest if r.arg.kind is AxisType.REDUCE]
+        used = self.used(reading)
+        return (
+            bool(sums)
+            and used.issuperset(sums)
+            and self.costs[u] == (cost.own_cost(u), 1)
+            and volume(sums) <= cost.MAX_WINDOW
+            and volume(reading.nest) < cost.FEW_RESULTS * volume(used)
+        )
 
     def store_because(self, u: UOp, why: str) -> bool:
         """Notes why a value is stored; true."""

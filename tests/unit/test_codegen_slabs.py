@@ -1,0 +1,102 @@
+"""Slabs: windows that go through scratch, and elements three apart, against plain NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aster_ml import Tensor
+from aster_ml.codegen.lower import schedule_kernel
+from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.errors import KernelOptError
+from aster_ml.target import Target
+from aster_ml.uop.ops import Ops
+from tests.unit.test_codegen_schedule import AVX512, CPU, kernel_of, memory, ops_of, opts_of
+
+CASES = [
+    # image, weight, groups, stride, dilation, padding
+    ((2, 6, 37, 37), (6, 1, 5, 5), 6, 1, 2, 4),
+    ((1, 8, 50, 41), (8, 1, 3, 3), 8, 2, 1, 1),
+    ((2, 4, 40, 40), (4, 1, 6, 6), 4, 3, 2, 0),
+    ((1, 5, 30, 30), (5, 1, 2, 2), 5, 3, 1, 0),
+    ((2, 7, 29, 29), (6, 7, 4, 4), 1, 3, 2, 3),
+    ((1, 9, 33, 35), (5, 9, 4, 4), 1, 2, 1, 0),
+    ((2, 6, 21, 21), (4, 3, 3, 3), 2, 2, 2, 2),
+    ((1, 3, 9, 9), (3, 1, 7, 7), 3, 1, 1, 3),
+    ((1, 70, 61, 61), (33, 70, 3, 3), 1, 2, 1, 0),
+    ((1, 130, 40, 46), (3, 130, 2, 2), 1, 1, 1, 0),
+]
+
+
+def convolved(
+    x: np.ndarray, w: np.ndarray, groups: int, stride: int, dilation: int, padding: int
+) -> np.ndarray:
+    """The convolution, window step by window step."""
+    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (padding,) * 2, (padding,) * 2))
+    n, _, *sizes = x.shape
+    out, each, *kernel = w.shape
+    high, wide = [(s - dilation * (k - 1) - 1) // stride + 1 for s, k in zip(sizes, kernel)]
+    result = np.zeros((n, groups, out // groups, high, wide))
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            rows, columns = i * dilation, j * dilation
+            part = x[:, :, rows : rows + stride * high : stride]
+            part = part[..., columns : columns + stride * wide : stride][..., :high, :wide]
+            part = part.reshape(n, groups, each, high, wide)
+            weight = w[:, :, i, j].reshape(groups, out // groups, each)
+            result += np.einsum("ngchw,goc->ngohw", part, weight)
+    return result.reshape(n, out, high, wide)
+
+
+@pytest.mark.parametrize(("image", "weight", "groups", "stride", "dilation", "padding"), CASES)
+def test_windows_give_what_numpy_gives(
+    image: tuple[int, ...],
+    weight: tuple[int, ...],
+    groups: int,
+    stride: int,
+    dilation: int,
+    padding: int,
+) -> None:
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(s, dtype=np.float32) for s in (image, weight))
+    found = Tensor(x).conv2d(
+        Tensor(w), groups=groups, stride=stride, dilation=dilation, padding=padding
+    )
+    wanted = convolved(x, w, groups, stride, dilation, padding)
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+@pytest.mark.parametrize("size", [48, 67])
+def test_every_so_manieth_element_is_found(step: int, size: int) -> None:
+    x = np.random.default_rng(1).standard_normal((5, size * step), dtype=np.float32)
+    np.testing.assert_array_equal((Tensor(x)[:, ::step] * 2).numpy(), x[:, ::step] * 2)
+    y = x.reshape(5, size, step)
+    np.testing.assert_allclose(Tensor(y).sum(2).numpy(), y.sum(2), atol=1e-5)
+
+
+@pytest.mark.parametrize("target", [CPU, AVX512], ids=["avx2", "avx512"])
+@pytest.mark.parametrize(
+    "options", [{"padding": 2}, {"stride": 2, "padding": 1}, {"stride": 3, "padding": 2}], ids=str
+)
+def test_windows_of_one_channel_have_a_slab(options: dict[str, int], target: Target) -> None:
+    image, weight = memory(2, 32, 50, 50), memory(32, 1, 5, 5)
+    # Of one kernel: the padding is in the slab, and nowhere else.
+    assert "SLAB(" in opts_of(image.conv2d(weight, groups=32, **options), target)
+
+
+def test_windows_without_masks_and_gaps_have_no_slab() -> None:
+    image, weight = memory(2, 32, 50, 50), memory(32, 1, 5, 5)
+    assert "SLAB(" not in opts_of(image.conv2d(weight, groups=32), AVX512)
+    assert "SLAB(" not in opts_of(memory(300, 300) @ memory(300, 300), AVX512)
+
+
+def test_strided_rows_are_loaded_once_and_set_apart_in_a_second_scratch() -> None:
+    result = memory(2, 32, 50, 50).conv2d(memory(32, 1, 5, 5), groups=32, stride=2, padding=1)
+    assert ops_of(result, AVX512).count(Ops.DEFINE_LOCAL) == 2
+
+
+def test_a_kernel_without_windows_refuses_a_slab() -> None:
+    kernel = schedule_kernel(kernel_of(memory(64, 64) + 1), CPU, ())
+    with pytest.raises(KernelOptError, match="windows"):
+        kernel.apply(Opt(OptOps.SLAB, 0))
