@@ -48,6 +48,7 @@ from aster_ml.codegen.prices import (
     axis_of,
     axis_text,
     chunk_count,
+    columns_cost,
     cycles_of,
     decomposed_nodes,
     inside,
@@ -167,6 +168,8 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
                 if u is not None and by is not None and not early and is_uneven(a, by, lanes):
                     total += UNEVEN * arithmetic_cost(by, lanes, nest)
             total += arithmetic_cost(by, lanes, nest, early)
+            if u is not None:
+                total += columns_cost(plan, by, lanes, a, u)
         if strips > 1:
             # Sums are loaded and stored again with each strip.
             stores = [a for a in plan.accesses if a.is_store]

@@ -95,6 +95,9 @@ TRANSPOSED_NBYTES = 256
 # Bytes between what a pass over rows computes with and what it asks for, the shortest row, and
 # how much of the last cache all rows fill.
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
+# What an operand adds to the arithmetic of a product that goes down columns of a matrix beyond the
+# second cache, and beyond the last one.
+DOWN_COLUMNS = (0.35, 0.5)
 # Bytes of a row between the columns that a product goes down and those that it asks for.
 COLUMNS_AHEAD_NBYTES = 256
 # Nodes of a body up to which it is repeated for the loop's own sake.
@@ -517,7 +520,7 @@ def columns_ahead(plan: Plan, loads: list[Access]) -> int:
     It pays where each row is on a page of its own, which prefetchers do not cross, and no near
     cache holds all of the matrix. What is asked for should fit the second one until it is wanted.
     """
-    near = plan.target.cache_bytes[1]
+    near, last = plan.target.cache_bytes[1], SEVERAL_ROWS_PART * max(plan.target.cache_bytes)
     steps = COLUMNS_AHEAD_NBYTES
     for a in loads:
         itemsize = a.buffer.dtype.itemsize
@@ -526,9 +529,30 @@ def columns_ahead(plan: Plan, loads: list[Access]) -> int:
         if far < FAR_NBYTES // 2 or times(a) * itemsize <= near:
             return 0
         nbytes = run_of_lanes(a) * itemsize
-        most = max(near // (nbytes * iterations(axes)), 1)
-        steps = min(steps, ceildiv(COLUMNS_AHEAD_NBYTES, nbytes), most)
+        most = near // (nbytes * iterations(axes))
+        if most < 2 and times(a) * itemsize <= last:
+            # From the last cache it comes as quickly as what it would push out of the second one.
+            return 0
+        steps = min(steps, ceildiv(COLUMNS_AHEAD_NBYTES, nbytes), max(most, 1))
     return steps
+
+
+def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp) -> float:
+    """Instructions for an operand without SIMD lanes that goes down columns of a large matrix.
+
+    Nothing asks for these in time: they are read again for each panel of the other operand, a few
+    neighbours at each step, while SIMD lanes along them would be asked for, or packed once.
+    """
+    if axis is None or axis in a.strides or a.is_store or axis not in plan.kernel.outputs:
+        return 0.0
+    itemsize = a.buffer.dtype.itemsize
+    steps = [abs(a.strides[r] or 0) for r in reduce.src[1:] if r in a.strides]
+    nbytes = times(a) * itemsize
+    if min(steps, default=0) * itemsize < FAR_NBYTES // 4 or nbytes <= plan.target.cache_bytes[1]:
+        return 0.0
+    far = nbytes > SEVERAL_ROWS_PART * max(plan.target.cache_bytes)
+    each = DOWN_COLUMNS[1] if far else DOWN_COLUMNS[0]
+    return each * arithmetic_cost(axis, lanes, nest_of(plan, a, reduce))
 
 
 def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:
