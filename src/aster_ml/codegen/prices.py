@@ -96,8 +96,8 @@ TRANSPOSED_NBYTES = 256
 # how much of the last cache all rows fill.
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
 # What an operand adds to the arithmetic of a product that goes down columns of a matrix beyond the
-# second cache, and beyond the last one.
-DOWN_COLUMNS = (0.35, 0.5)
+# second cache.
+DOWN_COLUMNS = 0.5
 # Bytes of a row between the columns that a product goes down and those that it asks for.
 COLUMNS_AHEAD_NBYTES = 256
 # Nodes of a body up to which it is repeated for the loop's own sake.
@@ -550,9 +550,7 @@ def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UO
     nbytes = times(a) * itemsize
     if min(steps, default=0) * itemsize < FAR_NBYTES // 4 or nbytes <= plan.target.cache_bytes[1]:
         return 0.0
-    far = nbytes > SEVERAL_ROWS_PART * max(plan.target.cache_bytes)
-    each = DOWN_COLUMNS[1] if far else DOWN_COLUMNS[0]
-    return each * arithmetic_cost(axis, lanes, nest_of(plan, a, reduce))
+    return DOWN_COLUMNS * arithmetic_cost(axis, lanes, nest_of(plan, a, reduce))
 
 
 def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:
