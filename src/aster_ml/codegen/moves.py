@@ -161,8 +161,13 @@ def set_side_by_side(plan: Plan, u: UOp, count: int) -> None:
 
 
 def ask_for_columns(plan: Plan) -> None:
-    """A product asks for columns of a large matrix some steps before it goes down them."""
+    """A product asks for columns of a large matrix some steps before it goes down them.
+
+    Of whole rows that serve one result alone, processors ask for what follows by themselves.
+    """
     kernel = plan.kernel
+    if kernel.rows and not any(r.arg.kind is AxisType.UPCAST for r in kernel.outputs):
+        return
     for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
         loads = column_loads(kernel.facts, axis)
         if loads:
