@@ -112,7 +112,7 @@ def tile_runs(plan: Plan, axis_id: int, vector: UOp) -> None:
 
 
 def widen_one(plan: Plan, outputs: list[UOp]) -> None:
-    """Several SIMD values an iteration: of a row, or of several rows that are no longer than one."""
+    """Several SIMD values an iteration: of a row, or of several rows no longer than one."""
     for axis in outputs[:-3:-1]:
         if widen(plan, axis) or size_of(axis) > FEW_STEPS:
             return

@@ -96,8 +96,8 @@ TRANSPOSED_NBYTES = 256
 # how much of the last cache all rows fill.
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
 # What an operand adds to the arithmetic of a product that goes down columns of a matrix beyond the
-# second cache.
-DOWN_COLUMNS = 0.5
+# second cache, as far as it fills this part of the last one.
+DOWN_COLUMNS, LOST_PART = 0.5, 0.25
 # Bytes of a row between the columns that a product goes down and those that it asks for.
 COLUMNS_AHEAD_NBYTES = 256
 # Nodes of a body up to which it is repeated for the loop's own sake.
@@ -530,8 +530,9 @@ def columns_ahead(plan: Plan, loads: list[Access]) -> int:
             return 0
         nbytes = run_of_lanes(a) * itemsize
         most = near // (nbytes * iterations(axes))
-        if most < 2 and times(a) * itemsize <= last:
-            # From the last cache it comes as quickly as what it would push out of the second one.
+        # Processors go on by themselves after so many lines. And from the last cache a matrix comes
+        # as quickly as what it would push out of the second one.
+        if nbytes >= COLUMNS_AHEAD_NBYTES or (most < 2 and times(a) * itemsize <= last):
             return 0
         steps = min(steps, ceildiv(COLUMNS_AHEAD_NBYTES, nbytes), max(most, 1))
     return steps
@@ -550,7 +551,8 @@ def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UO
     nbytes = times(a) * itemsize
     if min(steps, default=0) * itemsize < FAR_NBYTES // 4 or nbytes <= plan.target.cache_bytes[1]:
         return 0.0
-    return DOWN_COLUMNS * arithmetic_cost(axis, lanes, nest_of(plan, a, reduce))
+    lost = min(nbytes / (LOST_PART * max(plan.target.cache_bytes)), 1.0)
+    return DOWN_COLUMNS * lost * arithmetic_cost(axis, lanes, nest_of(plan, a, reduce))
 
 
 def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:
