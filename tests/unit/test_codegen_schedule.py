@@ -83,6 +83,48 @@ def test_strided_windows_of_any_width_are_right(width: int) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_rows_of_a_narrow_product_start_early_in_place_of_masks() -> None:
+    found = opts_of(memory(1231, 29) @ memory(4, 29).transpose(), AVX512)
+    assert "PADTO" not in found
+    assert "VECTOR(0," in found
+
+
+def test_a_few_results_of_a_matrix_beyond_all_caches_are_summed_by_whole_rows() -> None:
+    rows = 1 << 15
+    found = opts_of(memory(3, rows) @ memory(rows, 1200))
+    assert "UPCAST(0,3) ROWS(0,8)" in found
+    assert "ROWS" not in opts_of(memory(3, 600) @ memory(600, 1000))
+
+
+def test_columns_of_a_large_matrix_are_asked_for() -> None:
+    rows = 1 << 15
+    assert "AHEAD" in opts_of(memory(26, rows) @ memory(rows, 1200))
+    assert "AHEAD" not in opts_of(memory(26, 64) @ memory(64, 1200))
+
+
+def test_lanes_lie_along_the_matrix_whose_columns_are_far_apart() -> None:
+    # Else its columns would be read again for each panel of the other operand.
+    found = opts_of(memory(4096, 2845).transpose() @ memory(512, 4096).transpose())
+    assert "VECTOR(0," in found
+
+
+@pytest.mark.parametrize("shape", [(67, 5, 3), (129, 29, 4), (130, 7, 2), (65, 33, 5)])
+def test_products_with_rows_that_start_early_are_right(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    rng = np.random.default_rng(m)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k)))
+    found = (Tensor(a) @ Tensor(b).transpose()).numpy()
+    np.testing.assert_allclose(found, a @ b.T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 12, 13, 25])
+def test_a_few_results_of_a_large_matrix_are_right(count: int) -> None:
+    rng = np.random.default_rng(count)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((count, 2900), (2900, 1555)))
+    found = (Tensor(a) @ Tensor(b)).numpy()
+    np.testing.assert_allclose(found, a.astype(np.float64) @ b, rtol=1e-3, atol=1e-3)
+
+
 def test_a_product_gets_a_register_tile() -> None:
     found = opts_of(memory(64, 64) @ memory(64, 64))
     assert "VECTOR(1,8)" in found
@@ -241,7 +283,7 @@ def test_what_is_done_to_sums_is_done_in_simd_values() -> None:
 
 def test_few_rows_of_a_large_product_have_wide_tiles() -> None:
     """Each page is visited once for as many columns as there are registers for."""
-    found = opts_of(Tensor.empty(3, 2955) @ Tensor.empty(2955, 1735), AVX512)
+    found = opts_of(Tensor.empty(3, 955) @ Tensor.empty(955, 1735), AVX512)
     assert found.startswith("VECTOR(1,16) UPCAST(0,3) OVERLAP(0,7)")
 
 

@@ -1,4 +1,4 @@
-"""Maxima that become one, and tiles of whole lines: what LLVM is given, and that values are right."""
+"""Maxima that become one, tiles of whole lines: what LLVM is given, and that values are right."""
 
 from __future__ import annotations
 

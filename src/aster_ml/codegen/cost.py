@@ -49,6 +49,7 @@ from aster_ml.codegen.prices import (
     axis_of,
     axis_text,
     chunk_count,
+    columns_cost,
     cycles_of,
     decomposed_nodes,
     inside,
@@ -62,6 +63,7 @@ from aster_ml.codegen.prices import (
     packing_cost,
     peels,
     reduction_number,
+    results_beside,
     reuse_of,
     rows_start_early,
     runs_by_rows,
@@ -71,6 +73,7 @@ from aster_ml.codegen.prices import (
     vector_cost,
     widths,
 )
+from aster_ml.codegen.rows import max_nbytes as max_row_nbytes
 from aster_ml.codegen.short_rows import row_cost, row_lanes, write_out_rows, write_out_windows
 from aster_ml.codegen.slabs import SlabCost, far_slab, slab_cost
 from aster_ml.codegen.stacks import write_out_stacks
@@ -145,7 +148,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
         total = 0.0 if slab is None else slab.instructions
         strips = 0
         each = row_lanes(plan, axis, lanes)
-        ends_early = bool(each) or starts_early(kernel, axis, lanes)
+        ends_early = bool(each) or starts_early(kernel, plan.target, axis, lanes)
         for a, u, nest in nests:
             if slab is not None and a.node is slab.found.access.node:
                 nodes = arithmetic_cost(axis, lanes, nest)
@@ -167,6 +170,8 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
                 if u is not None and by is not None and not early and is_uneven(a, by, lanes):
                     total += UNEVEN * arithmetic_cost(by, lanes, nest)
             total += arithmetic_cost(by, lanes, nest, early)
+            if u is not None:
+                total += columns_cost(plan, by, lanes, a, u)
         if strips > 1:
             # Sums are loaded and stored again with each strip.
             stores = [a for a in plan.accesses if a.is_store]
@@ -296,8 +301,8 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
                 kernel.apply(Opt(OptOps.PADTO, number, padded))
             kernel.apply(Opt(OptOps.VECTOR, number, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
-    early = by_rows or starts_early(kernel, axis, lanes) or rows_start_early(plan, axis, lanes)
-    early = early or kernel.loads_slab(axis)
+    early = by_rows or starts_early(kernel, plan.target, axis, lanes)
+    early = early or rows_start_early(plan, axis, lanes) or kernel.loads_slab(axis)
     width, padded = widths(axis, lanes, early)
     if padded != size_of(axis) and not (early and size_of(axis) > lanes):
         number = axis_number(kernel, axis)
@@ -305,7 +310,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
         axis = kernel.axes[number]
     if axis in kernel.outputs:
         plan.vector_id = axis.arg.id
-        plan.by_rows = runs_by_rows(kernel, axis, lanes)
+        plan.by_rows = runs_by_rows(kernel, plan.target, axis, lanes)
     kernel.apply(Opt(OptOps.VECTOR, axis_number(kernel, axis), width))
     plan.refresh()
 
@@ -462,9 +467,15 @@ def choose_rows(plan: Plan) -> bool:
     if not plan.by_rows:
         return False
     row = [r for r in kernel.outputs if not r.arg.kind.is_lane][-1]
+    beside = results_beside(kernel, row)
+    for r in beside:
+        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
+    row = [r for r in kernel.outputs if not r.arg.kind.is_lane][-1]
     lanes = next(r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR)
     nbytes = size_of(lanes) * kernel.reduces[0].dtype.itemsize
-    pieces = ceildiv(size_of(row) * nbytes, plan.target.cache_bytes[0] // 2)
+    # Sums of several results are read and written less often for all that is computed.
+    room = max_row_nbytes(plan.target) if beside else plan.target.cache_bytes[0] // 2
+    pieces = ceildiv(size_of(row) * nbytes * iterations(beside), room)
     if pieces > 1:
         kernel.apply(Opt(OptOps.TILE, axis_number(kernel, row), ceildiv(size_of(row), pieces)))
     kernel.apply(Opt(OptOps.ROWS, 0, ROWS))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel, Note, can_overlap, size_of
+from aster_ml.codegen.moves import ask_for_columns
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes
 from aster_ml.codegen.prices import (
@@ -277,6 +278,8 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     order = [r for i, r in loops.items() if i not in inner_ids]
     order += [loops[i] for i in inner_ids if i in loops]
     set_order(kernel, order)
+    plan.refresh()
+    ask_for_columns(plan)
     if shared is not None:
         kernel.apply(Opt(OptOps.THREAD, place_of(kernel, shared)))
     axis = next(r for r in kernel.axes if r.arg.id == product.axis.arg.id)

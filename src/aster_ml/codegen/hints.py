@@ -77,6 +77,38 @@ def look_ahead(sink: UOp, loads: tuple[Access, ...], axis: UOp, steps: int) -> U
     return substitute(sink, asked)
 
 
+def column_loads(facts: Facts, axis: UOp) -> list[Access]:
+    """Loads in reductions that go down some columns of a matrix at each step of the axis."""
+    inner = {x for u in facts.reduces for x in own_nodes(u.src[0])}
+    return [
+        a
+        for a in facts.accesses
+        if a.node in inner
+        and a.buffer.op is Ops.PARAM
+        and axis in a.strides
+        and any(r.arg.kind is AxisType.VECTOR and a.strides[r] == 1 for r in a.strides)
+        and any(r.arg.kind is AxisType.REDUCE and a.strides[r] for r in a.strides)
+    ]
+
+
+def run_of_lanes(a: Access) -> int:
+    """How many neighbours the lanes of an access take at once, 1 where its SIMD lanes lie apart."""
+    run = 1
+    lanes = [(a.strides[r] or 0, r.src[0].arg) for r in a.strides if r.arg.kind.is_lane]
+    for step, size in sorted(lanes):
+        run *= size if step == run else 1
+    return run
+
+
+def look_aside(sink: UOp, loads: list[Access], steps: int) -> UOp:
+    """The graph in which loads down columns ask for the columns so many steps further."""
+    asked = {
+        a.node: UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg(run_of_lanes(a) * steps))
+        for a in loads
+    }
+    return substitute(sink, asked)
+
+
 def stream_stores(sink: UOp, stores: list[UOp]) -> UOp:
     """The graph in which stores go past the caches."""
     return substitute(sink, {u: UOp(u.op, u.dtype, u.src, StoreArg(True)) for u in stores})

@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from aster_ml.codegen.facts import Access, Facts
-from aster_ml.codegen.hints import longest, look_ahead, row_passes, stream_stores
+from aster_ml.codegen.hints import (
+    column_loads,
+    longest,
+    look_ahead,
+    look_aside,
+    row_passes,
+    stream_stores,
+)
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
 from aster_ml.codegen.windows import Window, Windowed, find_windowed, moved_load
 from aster_ml.dtype import dtypes
@@ -192,10 +199,20 @@ class Kernel:
         self.outputs[i], self.outputs[j] = self.outputs[j], self.outputs[i]
 
     def look_ahead(self, axis: UOp, steps: int) -> None:
-        """The pass over rows that computes most asks for those of later steps of an output axis."""
+        """The pass over rows that computes most asks for those of later steps of an output axis.
+
+        So do loads down columns, without such rows.
+        """
         passes = row_passes(self.facts, axis) if axis in self.outputs else []
+        columns = column_loads(self.facts, axis) if axis in self.outputs and not passes else []
+        if columns:
+            self.sink = look_aside(self.sink, columns, steps)
+            return
         if not passes:
-            raise KernelOptError("ahead: rows that are read twice in a step of an output axis")
+            raise KernelOptError(
+                "ahead: rows that are read twice in a step of an output axis are wanted, or "
+                "columns in a reduction"
+            )
         self.sink = look_ahead(self.sink, longest(passes).loads, axis, steps)
 
     def make_thread(self, axis: UOp, chunks: int = 0) -> None:

@@ -6,7 +6,7 @@ about memory. SIMD axes, register tiles of reductions and threads are chosen in 
 
 from __future__ import annotations
 
-from aster_ml.codegen.hints import longest, row_passes
+from aster_ml.codegen.hints import column_loads, longest, row_passes
 from aster_ml.codegen.kernel import Kernel, Note, can_overlap, size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
@@ -22,6 +22,7 @@ from aster_ml.codegen.prices import (
     axis_of,
     between,
     bodies_side_by_side,
+    columns_ahead,
     gates_along,
     iterations,
     rows_ahead,
@@ -217,6 +218,24 @@ def row_is_known(plan: Plan, axis: UOp, nodes: int) -> bool:
     )
 
 
+def ask_for_columns(plan: Plan) -> None:
+    """A product asks for columns of a large matrix some steps before it goes down them.
+
+    Of whole rows that serve one result alone, processors ask for what follows by themselves.
+    """
+    kernel = plan.kernel
+    if kernel.rows and not any(r.arg.kind is AxisType.UPCAST for r in kernel.outputs):
+        return
+    for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
+        loads = column_loads(kernel.facts, axis)
+        if loads:
+            steps = columns_ahead(plan, loads)
+            if steps:
+                kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, axis), steps))
+                plan.refresh()
+            return
+
+
 def choose_hints(plan: Plan) -> None:
     """Rows that are asked for in time, and stores past the caches where nothing finds them there.
 
@@ -225,6 +244,7 @@ def choose_hints(plan: Plan) -> None:
     kernel = plan.kernel
     outputs = set(kernel.outputs)
     if any(outputs <= u.ranges for u in kernel.reduces):
+        ask_for_columns(plan)
         return
     for axis in [r for r in kernel.outputs if r in hoist_axes(kernel)][-1:]:
         passes = row_passes(kernel.facts, axis)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from aster_ml.codegen.hints import run_of_lanes
 from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap, can_sum_rows, size_of
 from aster_ml.codegen.panels import (
     MIN_GATHERED_USES,
@@ -77,6 +78,9 @@ MAXIMUM = 2
 # Rows that a reduction over rows takes at a time: prefetchers follow so many, and their sums in
 # scratch are read and written once for all of them. It does no more than that to each element.
 ROWS, MAX_ROW_VALUES = 8, 8
+# The part of the last cache that rows have to exceed for sums of several results in scratch: a
+# tile that goes down a few columns of them is as quick from a cache, and up to 2.6 times slower.
+SEVERAL_ROWS_PART = 0.4
 # SIMD values of an axis in groups that start early, over those that there are.
 MOST_TWICE = 1.06
 # SIMD values of rows from which on the last of them start early.
@@ -91,6 +95,11 @@ TRANSPOSED_NBYTES = 256
 # Bytes between what a pass over rows computes with and what it asks for, the shortest row, and
 # how much of the last cache all rows fill.
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
+# What an operand adds to the arithmetic of a product that goes down columns of a matrix beyond the
+# second cache, as far as it fills this part of the last one.
+DOWN_COLUMNS, LOST_PART = 0.5, 0.25
+# Bytes of a row between the columns that a product goes down and those that it asks for.
+COLUMNS_AHEAD_NBYTES = 256
 # Nodes of a body up to which it is repeated for the loop's own sake.
 MOST_WIDENED = 24
 # Steps of a loop up to which the loop around it is repeated for its sake.
@@ -285,7 +294,7 @@ def widths(axis: UOp, lanes: int, early: bool = False) -> tuple[int, int]:
     return exact, size
 
 
-def starts_early(kernel: Kernel, axis: UOp | None, lanes: int) -> bool:
+def starts_early(kernel: Kernel, target: Target, axis: UOp | None, lanes: int) -> bool:
     """Whether the last SIMD lanes of an axis may start early: they may run twice, alone."""
     return (
         axis is not None
@@ -293,7 +302,7 @@ def starts_early(kernel: Kernel, axis: UOp | None, lanes: int) -> bool:
         and size_of(axis) > lanes
         and can_overlap(kernel)
         and (
-            runs_by_rows(kernel, axis, lanes) or loads_early(kernel, axis)
+            runs_by_rows(kernel, target, axis, lanes) or loads_early(kernel, axis)
             if any(axis in u.ranges for u in kernel.reduces)
             # Short rows are written out, so that masks are known beforehand.
             else size_of(axis) > MAX_WRITTEN_OUT * lanes
@@ -352,18 +361,27 @@ def loads_early(kernel: Kernel, axis: UOp) -> bool:
     )
 
 
-def runs_by_rows(kernel: Kernel, axis: UOp, lanes: int) -> bool:
+def runs_by_rows(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
     """Whether a reduction is over rows along an axis, too long for sums in registers.
 
     A tile of sums in registers would go down a few columns at a time. What it loads is read once;
-    what else there is, as the vector of a product, does not change along the row.
+    what else there is, as the vector of a product, does not change along the row. Or there are a
+    few such vectors, and rows that no cache holds: then the sums of all of them are in scratch.
     """
     if kernel.outputs[-1:] != [axis] or not can_sum_rows(kernel):
         return False
     (u,) = kernel.reduces
     values = [x for x in toposort(u.src[0]) if x.op in ELEMENTWISE or x.op is Ops.LOAD]
     loads = [a for a in kernel.accesses() if not a.is_store and u.src[1] in a.node.ranges]
-    streams = [a for a in loads if set(kernel.outputs) <= a.strides.keys()]
+    streams = [a for a in loads if axis in a.strides]
+    beside = results_beside(kernel, axis)
+    if not all(set(kernel.outputs) - a.strides.keys() == set(beside) for a in streams):
+        return False
+    if beside:
+        nbytes = sum(times(a) * a.buffer.dtype.itemsize for a in streams)
+        few = iterations(beside) <= (target.vector_registers or 16) // 2 - 4
+        if not few or nbytes <= SEVERAL_ROWS_PART * max(target.cache_bytes):
+            return False
     return (
         size_of(u.src[1]) >= 2 * ROWS
         and size_of(axis) > ACCUMULATORS * lanes
@@ -372,6 +390,12 @@ def runs_by_rows(kernel: Kernel, axis: UOp, lanes: int) -> bool:
         and all(a.stride(axis) == 1 and a.stride(u.src[1]) for a in streams)
         and not any(axis in a.strides for a in loads if a not in streams)
     )
+
+
+def results_beside(kernel: Kernel, axis: UOp) -> list[UOp]:
+    """Output axes along which the rows that are reduced do not change."""
+    loads = [a for a in kernel.accesses() if not a.is_store and axis in a.strides]
+    return [r for r in kernel.outputs if not any(r in a.strides for a in loads)]
 
 
 def accumulators(plan: Plan, u: UOp) -> int:
@@ -500,6 +524,47 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
 def stream_from(target: Target) -> int:
     """Bytes from which on what is stored would not be found in the last cache."""
     return int(STREAMED_PART * max(target.cache_bytes))
+
+
+def columns_ahead(plan: Plan, loads: list[Access]) -> int:
+    """How many steps before it goes down some columns a product asks for them; 0 for never.
+
+    It pays where each row is on a page of its own, which prefetchers do not cross, and no near
+    cache holds all of the matrix. What is asked for should fit the second one until it is wanted.
+    """
+    near, last = plan.target.cache_bytes[1], SEVERAL_ROWS_PART * max(plan.target.cache_bytes)
+    steps = COLUMNS_AHEAD_NBYTES
+    for a in loads:
+        itemsize = a.buffer.dtype.itemsize
+        axes = [r for r in a.strides if r.arg.kind is AxisType.REDUCE]
+        far = min(abs(a.strides[r] or 0) for r in axes) * itemsize
+        if far < FAR_NBYTES // 2 or times(a) * itemsize <= near:
+            return 0
+        nbytes = run_of_lanes(a) * itemsize
+        most = near // (nbytes * iterations(axes))
+        # Processors go on by themselves after so many lines. And from the last cache a matrix comes
+        # as quickly as what it would push out of the second one.
+        if nbytes >= COLUMNS_AHEAD_NBYTES or (most < 2 and times(a) * itemsize <= last):
+            return 0
+        steps = min(steps, ceildiv(COLUMNS_AHEAD_NBYTES, nbytes), max(most, 1))
+    return steps
+
+
+def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp) -> float:
+    """Instructions for an operand without SIMD lanes that goes down columns of a large matrix.
+
+    Nothing asks for these in time: they are read again for each panel of the other operand, a few
+    neighbours at each step, while SIMD lanes along them would be asked for, or packed once.
+    """
+    if axis is None or axis in a.strides or a.is_store or axis not in plan.kernel.outputs:
+        return 0.0
+    itemsize = a.buffer.dtype.itemsize
+    steps = [abs(a.strides[r] or 0) for r in reduce.src[1:] if r in a.strides]
+    nbytes = times(a) * itemsize
+    if min(steps, default=0) * itemsize < FAR_NBYTES // 4 or nbytes <= plan.target.cache_bytes[1]:
+        return 0.0
+    lost = min(nbytes / (LOST_PART * max(plan.target.cache_bytes)), 1.0)
+    return DOWN_COLUMNS * lost * arithmetic_cost(axis, lanes, nest_of(plan, a, reduce))
 
 
 def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:

@@ -92,6 +92,8 @@ class AccessWriter(Language):
             found = self.load(self.address(c, base, low), dtype, n, gate)
             return self.reverse(found, dtype, n) if backwards else found
         if c.step == c.unit == 1:
+            if c.u.arg is not None:
+                self.ask_for(self.address(c, base, offset + c.u.arg.ahead))
             return self.load_masked(self.address(c, base, offset), dtype, n, gate)
         if c.step == 2 and c.unit == 1 and n > 2 and not self.gates_elements(c, gate):
             for pair in self.runs_of(c, 2) if self.can_shuffle and c.count > 1 else []:
