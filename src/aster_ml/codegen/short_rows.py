@@ -65,6 +65,9 @@ def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
         return 0
     if size_of(axis) % wide and not can_overlap(kernel):
         return 0
+    # What is written out has a known length.
+    if any([r.src[0].op is not Ops.CONST for u in kernel.reduces for r in u.src[1:]]):
+        return 0
     steps = [iterations(list(u.src[1:])) for u in kernel.reduces]
     if not all(axis in u.ranges for u in kernel.reduces) or max(steps) > LONGEST_ROW:
         return 0
