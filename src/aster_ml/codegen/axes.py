@@ -7,7 +7,8 @@ Opts axes get is chosen in `cost`, and applied by `Kernel`.
 from __future__ import annotations
 
 from aster_ml.codegen.facts import Access
-from aster_ml.codegen.kernel import Kernel, size_of
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import dtypes
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp

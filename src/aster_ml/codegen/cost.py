@@ -10,22 +10,19 @@ import itertools
 from collections.abc import Iterator
 
 from aster_ml.codegen.dots import choose_dot
+from aster_ml.codegen.early import results_beside
 from aster_ml.codegen.group_opts import choose_group_opts
-from aster_ml.codegen.hints import own_nodes
-from aster_ml.codegen.kernel import (
-    Access,
-    Kernel,
-    Note,
-    can_block,
-    can_nest,
-    can_peel,
-    size_of,
-)
+from aster_ml.codegen.kernel import Kernel, Note, can_block, can_nest
 from aster_ml.codegen.limits import windows_of
+from aster_ml.codegen.loop_order import (
+    hoist_axes,
+    order_for_hoisting,
+    order_for_panel,
+    order_for_slab,
+    order_loops,
+)
 from aster_ml.codegen.moves import (
     choose_hints,
-    hoist_axes,
-    set_order,
     set_side_by_side,
     share_indices,
     tile_interleaved,
@@ -35,47 +32,28 @@ from aster_ml.codegen.moves import (
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
 from aster_ml.codegen.prices import (
-    HORIZONTAL,
     MAX_BODY,
     MAX_WRITTEN_OUT,
-    MAXIMUM,
     ROWS,
     THREAD_CYCLES,
-    UNEVEN,
     Plan,
     accumulators,
-    arithmetic_cost,
     axis_number,
-    axis_of,
     axis_text,
     chunk_count,
-    columns_cost,
     cycles_of,
     decomposed_nodes,
     inside,
-    is_float_maximum,
-    is_uneven,
     iterations,
-    lane_count,
     may_overlap,
-    nest_of,
-    owners,
-    packing_cost,
-    peels,
     reduction_number,
-    results_beside,
-    reuse_of,
-    rows_start_early,
-    runs_by_rows,
     sharing_cost,
-    starts_early,
     times,
-    vector_cost,
-    widths,
 )
+from aster_ml.codegen.ranges import size_of
 from aster_ml.codegen.rows import max_nbytes as max_row_nbytes
-from aster_ml.codegen.short_rows import row_cost, row_lanes, write_out_rows, write_out_windows
-from aster_ml.codegen.slabs import SlabCost, far_slab, slab_cost
+from aster_ml.codegen.short_rows import write_out_windows
+from aster_ml.codegen.simd import choose_vector
 from aster_ml.codegen.stacks import write_out_stacks
 from aster_ml.codegen.tiles import Tiles
 from aster_ml.dtype import dtypes
@@ -125,194 +103,6 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
     choose_hints(plan)
     choose_threads(plan)
     choose_nests(plan)
-
-
-def choose_vector(plan: Plan, rank: int = 0) -> None:
-    """One SIMD axis among the outputs, and one of its own for each reduction that lacks it.
-
-    Every candidate (also none) is priced over all accesses: those in a reduction that does not
-    depend on the candidate run with the reduction's own best axis.
-    """
-    kernel = plan.kernel
-    lanes = lane_count(plan)
-    if lanes < 2:
-        return
-    owner = owners(kernel)
-    nests = [(a, u := owner.get(a.node), nest_of(plan, a, u)) for a in plan.accesses]
-    own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    candidates: list[UOp | None] = [None, *[r for r in loops if widths(r, lanes)[0] > 1]]
-    finish = finish_nodes(plan)
-
-    def price(axis: UOp | None, slab: SlabCost | None = None) -> float:
-        total = 0.0 if slab is None else slab.instructions
-        strips = 0
-        each = row_lanes(plan, axis, lanes)
-        ends_early = bool(each) or starts_early(kernel, plan.target, axis, lanes)
-        for a, u, nest in nests:
-            if slab is not None and a.node is slab.found.access.node:
-                nodes = arithmetic_cost(axis, lanes, nest)
-                total += nodes * (1 / reuse_of(a, nest, axis, lanes) + 1 + UNEVEN)
-                continue
-            by = own[u] if u is not None and axis not in u.ranges else axis
-            early = ends_early and by is axis
-            if each and axis is not None and u is not None:
-                total += row_cost(a, axis, each, nest) + arithmetic_cost(axis, each, nest, True)
-                continue
-            packing = None if u is None else packing_cost(plan, by, lanes, a, u)
-            # A kernel has one panel.
-            if packing is not None and not strips:
-                total += packing.instructions
-                total += arithmetic_cost(by, lanes, nest) / reuse_of(a, nest, by, lanes)
-                strips = packing.strips
-            else:
-                total += vector_cost(by, lanes, a, nest, early) / reuse_of(a, nest, by, lanes)
-                if u is not None and by is not None and not early and is_uneven(a, by, lanes):
-                    total += UNEVEN * arithmetic_cost(by, lanes, nest)
-            total += arithmetic_cost(by, lanes, nest, early)
-            if u is not None:
-                total += columns_cost(plan, by, lanes, a, u)
-        if strips > 1:
-            # Sums are loaded and stored again with each strip.
-            stores = [a for a in plan.accesses if a.is_store]
-            again = [vector_cost(axis, lanes, a, list(kernel.outputs)) for a in stores]
-            total += 2 * (strips - 1) * sum(again)
-        if not kernel.reduces:
-            # What is computed beyond one node an access.
-            more = plan.values + plan.extra - len(plan.accesses)
-            total += max(more, 0) * arithmetic_cost(axis, lanes, kernel.outputs, ends_early)
-        else:
-            total += finish * arithmetic_cost(axis, lanes, kernel.outputs, ends_early)
-        for u, by in own.items():
-            if by is not None and axis not in u.ranges:
-                # Lanes of a sum are added up once for each result.
-                slow = MAXIMUM if is_float_maximum(u) else 1
-                total += slow * HORIZONTAL * iterations(list(u.ranges))
-        return total
-
-    prices = [price(r) for r in candidates]
-    ranked = sorted(range(len(prices)), key=prices.__getitem__)
-    axis = candidates[ranked[min(rank, len(ranked) - 1)]]
-    names = [axis_text(kernel, r) for r in candidates]
-    chosen = axis_text(kernel, axis)
-    best: SlabCost | None = None
-    for slab in [slab_cost(plan, r, lanes) for r in candidates if r is not None and not rank]:
-        if slab is not None:
-            prices.append(price(slab.found.columns.out, slab))
-            names.append(f"{axis_text(kernel, slab.found.columns.out)}, windows in a slab")
-            best, chosen = (slab, names[-1]) if prices[-1] <= min(prices) else (best, chosen)
-    costs = tuple(zip(names, prices, strict=True))
-    kernel.notes.append(Note("SIMD axis, instructions", chosen, costs))
-    if best is not None:
-        axis = load_slab(plan, best)
-    elif axis is not None:
-        far = far_slab(plan, axis, lanes)
-        if far is not None:
-            load_slab(plan, far, whole=axis is not far.found.columns.out)
-            axis = axis_of(kernel, axis.arg.id)
-    if axis is not None:
-        each = row_lanes(plan, axis, lanes)
-        apply_vector(plan, axis, each or lanes, bool(each))
-        if each:
-            write_out_rows(plan)
-    for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
-        if r is not None and r in kernel.axes and not meets_lanes(kernel, r):
-            apply_vector(plan, r, lanes)
-
-
-def finish_nodes(plan: Plan) -> int:
-    """Operations on each result of reductions, loads and index arithmetic aside."""
-    values = own_nodes(*[store.src[1] for store in plan.kernel.stores])
-    mine = [u for u in values if u.op is not Ops.LOAD]
-    return len(mine) + decomposed_nodes(mine, plan.target)
-
-
-def meets_lanes(kernel: Kernel, axis: UOp) -> bool:
-    """Whether something depends on the axis and has SIMD lanes: of a reduction inside another."""
-    return any(
-        axis in u.ranges and any(r.arg.kind is AxisType.VECTOR for r in u.ranges)
-        for u in kernel.facts.order
-        if u.op is Ops.LOAD or u.op in ELEMENTWISE
-    )
-
-
-def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
-    """The axis of a reduction that saves most as its SIMD axis, if any saves anything."""
-    mine = inside(u)
-    accesses = [a for a in plan.accesses if a.node in mine]
-    wide = [r for r in u.src[1:] if widths(r, lanes)[0] > 1]
-    if not accesses:
-        return max(wide, key=size_of, default=None)
-
-    nest = nest_of(plan, accesses[0], u)
-
-    def price(r: UOp | None) -> float:
-        arithmetic = arithmetic_cost(r, lanes, nest)
-        costs = [vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r, lanes) for a in accesses]
-        return sum([cost + arithmetic for cost in costs])
-
-    return min([None, *wide], key=price)
-
-
-def packs_along(plan: Plan, axis: UOp, lanes: int) -> bool:
-    """Whether something is loaded through a panel once the axis of a reduction has SIMD lanes."""
-    owner = owners(plan.kernel)
-    return any(
-        axis in owner[a.node].src[1:] and packing_cost(plan, axis, lanes, a, owner[a.node])
-        for a in plan.accesses
-        if a.node in owner
-    )
-
-
-def load_slab(plan: Plan, slab: SlabCost, whole: bool = False) -> UOp:
-    """Has windows loaded through scratch; the axis that they lie along, as it is then."""
-    kernel, number = plan.kernel, slab.found.columns.out.arg.id
-    rows = slab.found.rows
-    if rows is not None and slab.rows < size_of(rows.out):
-        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, rows.out), slab.rows))
-    axis = axis_of(kernel, number)
-    kernel.apply(Opt(OptOps.SLAB, axis_number(kernel, axis), int(whole)))
-    plan.refresh()
-    return axis_of(kernel, number)
-
-
-def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> None:
-    """Splits the SIMD lanes off an axis, padding it first where that is worth it.
-
-    Lanes that have a short row each start early at the end of the axis.
-    """
-    kernel = plan.kernel
-    if peels(axis, lanes) and not packs_along(plan, axis, lanes):
-        reduce = next(u for u in kernel.reduces if axis in u.src[1:])
-        most = min(accumulators(plan, reduce), size_of(axis) // lanes)
-        # What is peeled off leaves a multiple of so many accumulators, or a few less.
-        steps = [n * lanes for n in range(most, most * 3 // 4 - 1, -1)]
-        length = max([size_of(axis) // n * n for n in steps])
-        if length != size_of(axis) and can_peel(kernel, axis):
-            kernel.apply(Opt(OptOps.PEEL, reduction_number(kernel, axis), length))
-            plan.refresh()
-            axis, rest = (
-                next(r for r in kernel.axes if r.arg.id == i)
-                for i in (axis.arg.id, kernel.next_id - 1)
-            )
-            # In SIMD values of the same width, so that both are folded at once.
-            number, padded = axis_number(kernel, rest), ceildiv(size_of(rest), lanes) * lanes
-            if padded != size_of(rest):
-                kernel.apply(Opt(OptOps.PADTO, number, padded))
-            kernel.apply(Opt(OptOps.VECTOR, number, lanes))
-            axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
-    early = by_rows or starts_early(kernel, plan.target, axis, lanes)
-    early = early or rows_start_early(plan, axis, lanes) or kernel.loads_slab(axis)
-    width, padded = widths(axis, lanes, early)
-    if padded != size_of(axis) and not (early and size_of(axis) > lanes):
-        number = axis_number(kernel, axis)
-        kernel.apply(Opt(OptOps.PADTO, number, padded))
-        axis = kernel.axes[number]
-    if axis in kernel.outputs:
-        plan.vector_id = axis.arg.id
-        plan.by_rows = runs_by_rows(kernel, plan.target, axis, lanes)
-    kernel.apply(Opt(OptOps.VECTOR, axis_number(kernel, axis), width))
-    plan.refresh()
 
 
 def choose_tile(plan: Plan) -> None:
@@ -437,30 +227,6 @@ def choose_strips(plan: Plan) -> None:
             return
 
 
-def order_for_panel(plan: Plan) -> None:
-    """The loops that a packed panel changes with come first, so that it is filled least often."""
-    kernel = plan.kernel
-    a = wanted_panel(kernel, plan.accesses)
-    if a is None or panel_nbytes(kernel, a) > max_nbytes(plan.target) or kernel.slab is not None:
-        return
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]
-    set_order(kernel, wanted)
-
-
-def order_for_slab(plan: Plan) -> None:
-    """The loops that a slab depends on come first, so that it is filled once for all others.
-
-    Those that a packed panel changes with stand before them: that takes longer to fill.
-    """
-    kernel, stage = plan.kernel, plan.kernel.slab_stage()
-    assert stage is not None
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    a = wanted_panel(kernel, plan.accesses)
-    packed = {} if a is None else a.strides
-    set_order(kernel, sorted(loops, key=lambda r: (r not in packed, r not in stage.ranges)))
-
-
 def choose_rows(plan: Plan) -> bool:
     """Whole rows of a reduction, as was foreseen when it was given SIMD lanes along them."""
     kernel = plan.kernel
@@ -481,59 +247,6 @@ def choose_rows(plan: Plan) -> bool:
     kernel.apply(Opt(OptOps.ROWS, 0, ROWS))
     plan.refresh()
     return True
-
-
-def order_loops(plan: Plan) -> None:
-    """The order of the output loops in which least is loaded again from beyond the second cache.
-
-    At each depth, what the loops further in touch either stays in the cache or does not; from the
-    outermost depth at which it does, each loop further out loads again what depends on it, save
-    that what does not depend on the nearest such loop is still there.
-    """
-    kernel = plan.kernel
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    loads = set().union(*[inside(u) for u in kernel.reduces])
-    accesses = [a for a in plan.accesses if a.node in loads]
-    cache = plan.target.cache_bytes[1] // 2
-    total = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in accesses)
-    if not 2 <= len(loops) <= 4 or total <= cache:
-        return
-
-    def traffic(order: tuple[UOp, ...]) -> float:
-        def touched(a: Access, depth: int) -> float:
-            skipped = set(order[:depth])
-            n = iterations([r for r in a.strides if r not in skipped])
-            return float(n * a.buffer.dtype.itemsize)
-
-        depth = len(order)
-        while depth and sum(touched(a, depth - 1) for a in accesses) <= cache:
-            depth -= 1
-        result = 0.0
-        for a in accesses:
-            again = 1
-            near = True
-            for r in reversed(order[:depth]):
-                near = near and r not in a.strides
-                again *= 1 if near else size_of(r)
-            result += touched(a, depth) * again
-        return result
-
-    best = min(itertools.permutations(loops), key=traffic)
-    if traffic(best) < 0.8 * traffic(tuple(loops)):
-        set_order(kernel, list(best))
-
-
-def order_for_hoisting(plan: Plan) -> None:
-    """Brings the loops that a reduction depends on outside of those that it does not.
-
-    why: inside of the others it would run again for each of their steps
-    """
-    kernel = plan.kernel
-    outer = hoist_axes(kernel)
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    if outer and all(map(kernel.may_reorder, loops)):
-        uses = {r: sum(r in u.ranges for u in kernel.reduces) for r in loops}
-        set_order(kernel, sorted(loops, key=lambda r: -uses[r]))
 
 
 def write_out(plan: Plan, inner: list[UOp]) -> None:

@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from aster_ml.codegen.kernel import Access, Kernel, Note, can_overlap, size_of
+from aster_ml.codegen.kernel import Access, Kernel, Note, can_overlap
+from aster_ml.codegen.loop_order import set_order
 from aster_ml.codegen.moves import ask_for_columns
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes
@@ -22,6 +23,7 @@ from aster_ml.codegen.prices import (
     iterations,
     reduction_number,
 )
+from aster_ml.codegen.ranges import size_of
 from aster_ml.codegen.words import (
     WORD_NBYTES,
     Product,
@@ -320,14 +322,6 @@ def tile_rows(kernel: Kernel, number: int, length: int) -> int:
         return number
     kernel.apply(Opt(OptOps.TILE, axis_number(kernel, axis), length))
     return kernel.next_id - 1
-
-
-def set_order(kernel: Kernel, wanted: list[UOp]) -> None:
-    """Brings the output loops into this order, by swaps."""
-    for i, r in enumerate(wanted):
-        now = [x for x in kernel.outputs if not x.arg.kind.is_lane]
-        if now[i] is not r:
-            kernel.apply(Opt(OptOps.SWAP, axis_number(kernel, now[i]), axis_number(kernel, r)))
 
 
 def place_of(kernel: Kernel, number: int) -> int:

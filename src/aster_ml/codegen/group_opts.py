@@ -5,9 +5,10 @@ Receives a Plan and applies Opts to its kernel. Schedules of CPUs are in `cost`.
 
 from __future__ import annotations
 
-from aster_ml.codegen.kernel import Kernel, size_of
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import Plan, axis_number, inside, iterations, reduction_number
+from aster_ml.codegen.ranges import size_of
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops

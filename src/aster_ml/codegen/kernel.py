@@ -18,17 +18,15 @@ from aster_ml.codegen.hints import (
     stream_stores,
 )
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
-from aster_ml.codegen.windows import Window, Windowed, find_windowed, moved_load
+from aster_ml.codegen.ranges import before_last, size_of, steps_left, tells_apart
+from aster_ml.codegen.windows import Slab, find_windowed, slab_load, slab_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, Memory, Ops, RangeArg, ReduceArg, StageArg
-from aster_ml.uop.symbolic import affine_form, simplify_around
-
-# A cache line.
-LINE_NBYTES = 64
+from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
+from aster_ml.uop.symbolic import simplify_around
 
 
 class Note(NamedTuple):
@@ -45,18 +43,6 @@ class EarlyLanes(NamedTuple):
     short: UOp
     size: int
     lanes: int
-
-
-class Slab(NamedTuple):
-    """How rows lie in scratch: each in so many phases, `pitch` elements from one to the next.
-
-    `columns` is the id of the axis along a row; `rows` says which of them windows meet.
-    """
-
-    rows: Window | None
-    columns: int
-    phases: int
-    pitch: int
 
 
 class Kernel:
@@ -447,26 +433,8 @@ class Kernel:
         if found is None or self.slab is not None:
             raise KernelOptError("slab: an output axis with windows of one load along it is wanted")
         self.slab = slab = slab_of(found, self.next_id, whole)
-        columns, windows = found.columns, [w for w in (found.rows, found.columns) if w is not None]
-        places = {w: self.new_range(w.places, AxisType.LOOP) for w in reversed(windows)}
-        others = {r: self.new_range(r.src[0], AxisType.LOOP) for r in found.others}
-        value = moved_load(found.access.node, places)
-        assert value is not None
-        stage = UOp(
-            Ops.STAGE,
-            value.dtype,
-            (substitute(value, others), *others.values(), *[places[w] for w in windows]),
-            StageArg(Memory.LOCAL),
-        )
-        at = UOp.index_const(0)
-        for r in found.others:
-            at = index_alu(Ops.ADD, index_alu(Ops.MUL, at, r.src[0]), r)
-        if found.rows is not None:
-            at = index_alu(Ops.MUL, at, UOp.index_const(found.rows.places))
-            at = index_alu(Ops.ADD, at, found.rows.place())
-        at = index_alu(Ops.MUL, at, UOp.index_const(slab.phases * slab.pitch))
-        at = index_alu(Ops.ADD, at, columns.place() if whole else place_in_phases(columns, slab))
-        self.sink = substitute(self.sink, {found.access.node: stage.index(at).load()})
+        load = slab_load(found, slab, whole, self.new_range)
+        self.sink = substitute(self.sink, {found.access.node: load})
 
     def slab_stage(self) -> UOp | None:
         """What windows load through scratch, if they do, with the axes that it spans there."""
@@ -525,28 +493,6 @@ class Kernel:
         return new
 
 
-def slab_of(found: Windowed, number: int, whole: bool = False) -> Slab:
-    """Room for SIMD lanes that reach beyond the last window, which whole cache lines give."""
-    columns, line = found.columns, LINE_NBYTES // found.access.buffer.dtype.itemsize
-    if whole:
-        return Slab(found.rows, number, 1, ceildiv(columns.places, line) * line)
-    steps = 0 if columns.inner is None else columns.dilation * (size_of(columns.inner) - 1)
-    reach = ceildiv(size_of(columns.out), line) * line + steps // columns.stride
-    places = ceildiv(columns.places, columns.stride)
-    return Slab(found.rows, number, columns.stride, ceildiv(max(reach, places), line) * line)
-
-
-def place_in_phases(columns: Window, slab: Slab) -> UOp:
-    """Where in its row a window's step lies: its phase, and the windows one after the other."""
-    if columns.inner is None:
-        return columns.out
-    step = index_alu(Ops.MUL, columns.inner, UOp.index_const(columns.dilation))
-    phases = UOp.index_const(slab.phases)
-    phase = index_alu(Ops.MUL, index_alu(Ops.MOD, step, phases), UOp.index_const(slab.pitch))
-    first = index_alu(Ops.ADD, phase, index_alu(Ops.IDIV, step, phases))
-    return index_alu(Ops.ADD, first, columns.out)
-
-
 def can_peel(kernel: Kernel, axis: UOp) -> bool:
     """Whether one reduction alone runs over an axis, and no other depends on it."""
     mine = [u for u in kernel.reduces if axis in u.src[1:]]
@@ -567,14 +513,6 @@ def can_nest(kernel: Kernel, axis: UOp) -> bool:
 def can_overlap(kernel: Kernel) -> bool:
     """Whether the same element may be computed and stored twice."""
     return not kernel.facts.stores_over_reads
-
-
-def before_last(step: UOp, size: int, lanes: int) -> UOp:
-    """How far before the last lanes of an axis those of a step start: at least 0."""
-    start = index_alu(Ops.MUL, step, UOp.index_const(lanes))
-    # min(start, last), by the one of the two that there is an op for.
-    distance = index_alu(Ops.SUB, UOp.index_const(size - lanes), start)
-    return index_alu(Ops.MAX, distance, UOp.index_const(0))
 
 
 def can_block(kernel: Kernel) -> bool:
@@ -603,35 +541,6 @@ def can_sum_rows(kernel: Kernel) -> bool:
         and bool(kernel.outputs)
         and set(kernel.outputs) <= u.ranges
     )
-
-
-def steps_left(start: UOp, length: int, size: int) -> UOp:
-    """`length` steps from `start`, or as many as are left of an axis that it does not divide."""
-    whole = UOp.index_const(length)
-    if size % length == 0:
-        return whole
-    over = index_alu(Ops.SUB, index_alu(Ops.ADD, start, whole), UOp.index_const(size))
-    # In simplest form, as indices will be: an axis has to stay one node.
-    return simplify_around(index_alu(Ops.SUB, whole, index_alu(Ops.MAX, over, UOp.index_const(0))))
-
-
-def tells_apart(index: UOp, axis: UOp) -> bool:
-    """Whether two values of `axis` never give the same index, whatever the other axes are.
-
-    With stride s and size n: what is smaller than s in the rest of the index stays within a span
-    of s, and what is larger comes in multiples of s * n.
-    """
-    rest, strides = affine_form(index, {axis})
-    stride = abs(strides.get(axis) or 0)
-    if not stride or any([axis in t.ranges for t in rest.terms]):
-        return False
-    low = high = 0
-    for term, factor in rest.terms.items():
-        if factor % (stride * size_of(axis)) == 0:
-            continue
-        ends = (term.vmin * factor, term.vmax * factor)
-        low, high = low + min(ends), high + max(ends)
-    return bool(high - low < stride)
 
 
 def rebuild(u: UOp, src: tuple[UOp, ...]) -> UOp:
@@ -665,10 +574,4 @@ def identity(op: Ops, dtype: Any) -> Any:
     }[op]
 
 
-def size_of(r: UOp) -> int:
-    """Size of an axis; of a symbolic one, its largest."""
-    size = r.src[0]
-    return int(size.arg if size.op is Ops.CONST else size.vmax)
-
-
-__all__ = ["Access", "Kernel", "ReduceArg", "identity", "size_of"]
+__all__ = ["Access", "Kernel", "ReduceArg", "identity"]

@@ -16,11 +16,12 @@ from aster_ml.codegen.decompose import decompose
 from aster_ml.codegen.folds import fold_together
 from aster_ml.codegen.in_order import lower_in_order
 from aster_ml.codegen.indices import lower_index_dtype, split_lanes
-from aster_ml.codegen.kernel import Kernel, size_of
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.limits import limit_reductions
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
+from aster_ml.codegen.ranges import size_of
 from aster_ml.codegen.row_sums import sum_rows
 from aster_ml.codegen.rows import fill_rows, keep_rows
 from aster_ml.codegen.slabs import fill_slab

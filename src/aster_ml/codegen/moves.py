@@ -6,12 +6,14 @@ about memory. SIMD axes, register tiles of reductions and threads are chosen in 
 
 from __future__ import annotations
 
+from aster_ml.codegen.ahead import columns_ahead, rows_ahead, stream_from, streamed_nbytes
+from aster_ml.codegen.early import gates_along
 from aster_ml.codegen.hints import column_loads, longest, row_passes
-from aster_ml.codegen.kernel import Kernel, Note, can_overlap, size_of
+from aster_ml.codegen.kernel import Note, can_overlap
+from aster_ml.codegen.loop_order import hoist_axes, set_order
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
     FEW_STEPS,
-    LINE_NBYTES,
     MAX_BODY,
     MAX_WRITTEN_OUT,
     MOST_TWICE,
@@ -22,35 +24,13 @@ from aster_ml.codegen.prices import (
     axis_of,
     between,
     bodies_side_by_side,
-    columns_ahead,
-    gates_along,
     iterations,
-    rows_ahead,
-    stream_from,
-    streamed_nbytes,
 )
+from aster_ml.codegen.ranges import size_of
 from aster_ml.helpers import ceildiv
+from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
-
-
-def set_order(kernel: Kernel, wanted: list[UOp]) -> None:
-    """Brings these output loops into this order, by swaps."""
-    for i, r in enumerate(wanted):
-        now = [x for x in kernel.outputs if x in wanted]
-        if now[i] is not r:
-            kernel.apply(Opt(OptOps.SWAP, axis_number(kernel, now[i]), axis_number(kernel, r)))
-
-
-def hoist_axes(kernel: Kernel) -> set[UOp]:
-    """Output axes that some reduction runs directly inside of, with others further in."""
-    outputs = {r for r in kernel.outputs if not r.arg.kind.is_lane}
-    result: set[UOp] = set()
-    for u in kernel.reduces:
-        mine = {r for r in u.ranges if r in outputs}
-        if mine != outputs:
-            result |= mine
-    return result
 
 
 def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:

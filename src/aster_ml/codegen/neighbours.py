@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from aster_ml.codegen.kernel import Kernel, can_overlap, size_of
+from aster_ml.codegen.kernel import Kernel, can_overlap
 from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.ranges import size_of
 from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target

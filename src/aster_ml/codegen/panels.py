@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aster_ml.codegen.kernel import Access, Kernel, size_of
+from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.ranges import size_of
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
@@ -23,7 +24,7 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg
 
 # Rows closer together than this share pages and lines anyway.
-FAR_NBYTES = 1024
+APART_NBYTES = 1024
 # Fewer uses of a panel than this do not pay for packing it.
 MIN_REUSE = 6
 # Results that each gathered element has to serve, and each that is loaded in a run and transposed.
@@ -92,7 +93,7 @@ def is_worth_packing(a: Access, outputs: list[UOp], reduced: list[UOp]) -> bool:
     # Loops inside of the innermost one that the panel changes with use it again.
     inside = max([i for i, r in enumerate(loops) if r in a.strides], default=-1) + 1
     reuse = prod([size_of(r) for r in loops[inside:]])
-    return bool(far * a.buffer.dtype.itemsize >= FAR_NBYTES and reuse >= MIN_REUSE)
+    return bool(far * a.buffer.dtype.itemsize >= APART_NBYTES and reuse >= MIN_REUSE)
 
 
 def least_uses(a: Access, reduced: Iterable[UOp], lanes: int) -> int:

@@ -10,22 +10,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aster_ml.codegen.hints import run_of_lanes
-from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap, can_sum_rows, size_of
-from aster_ml.codegen.panels import (
-    MIN_GATHERED_USES,
-    can_pack,
-    least_uses,
-    max_nbytes,
-    run_of,
-    uses_of,
-)
+from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap
+from aster_ml.codegen.panels import can_pack, least_uses, max_nbytes, run_of, uses_of
+from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ops import AxisType, Ops
 
 # An element gathered or scattered on its own, against one lane of a vector access.
 GATHER = 1.5
@@ -87,8 +80,6 @@ MOST_TWICE = 1.06
 EARLY_ROWS = 4
 # Stored bytes, of those that the last cache holds, from which on stores go past the caches.
 STREAMED_PART = 1.0
-# Bytes of neighbours that a streamed store has to fill at once: what memory moves.
-LINE_NBYTES = 64
 # Bytes that a transpose past the caches reads of a row before it goes on to the next rows: runs
 # long enough for memory, and few enough rows for the first cache.
 TRANSPOSED_NBYTES = 256
@@ -294,110 +285,6 @@ def widths(axis: UOp, lanes: int, early: bool = False) -> tuple[int, int]:
     return exact, size
 
 
-def starts_early(kernel: Kernel, target: Target, axis: UOp | None, lanes: int) -> bool:
-    """Whether the last SIMD lanes of an axis may start early: they may run twice, alone."""
-    return (
-        axis is not None
-        and axis in kernel.outputs
-        and size_of(axis) > lanes
-        and can_overlap(kernel)
-        and (
-            runs_by_rows(kernel, target, axis, lanes) or loads_early(kernel, axis)
-            if any(axis in u.ranges for u in kernel.reduces)
-            # Short rows are written out, so that masks are known beforehand.
-            else size_of(axis) > MAX_WRITTEN_OUT * lanes
-            or not (kernel.reduces or gates_along(kernel, axis))
-        )
-    )
-
-
-def rows_start_early(plan: Plan, axis: UOp, lanes: int) -> bool:
-    """Whether the last SIMD lanes start early because rows of a product lie along them.
-
-    Lanes beyond the end would be loaded and stored one by one, while whole SIMD values change
-    places in a few shuffles. A panel is filled once, and has its lanes side by side.
-    """
-    kernel = plan.kernel
-    if size_of(axis) < EARLY_ROWS * lanes or axis not in kernel.outputs or not can_overlap(kernel):
-        return False
-    owner = owners(kernel)
-    loads = [a for a in plan.accesses if a.node in owner and axis in a.strides]
-    apart = [a for a in loads if abs(a.stride(axis) or 0) > 1]
-    return (
-        len(kernel.reduces) == 1
-        and bool(apart)
-        and all(a.stride(axis) is not None and not a.node.src[1:] for a in loads)
-        # Windows overlap, and have a way of their own.
-        and all(reach(a) <= abs(a.stride(axis) or 0) for a in apart)
-        and not any(packing_cost(plan, axis, lanes, a, owner[a.node]) for a in loads)
-    )
-
-
-def reach(a: Access) -> int:
-    """How far apart the first and the last element of an access along reductions are, and one."""
-    steps = [(abs(a.stride(r) or 0), r) for r in a.strides if r.arg.kind is AxisType.REDUCE]
-    return 1 + sum(step * (size_of(r) - 1) for step, r in steps)
-
-
-def gates_along(kernel: Kernel, axis: UOp) -> bool:
-    """Whether loads ask along an axis whether they are within bounds."""
-    loads = [u for u in kernel.facts.order if u.op is Ops.LOAD]
-    return any(axis in gate.ranges for u in loads for gate in u.src[1:])
-
-
-def loads_early(kernel: Kernel, axis: UOp) -> bool:
-    """Whether what a reduction loads along an axis is whole, near, and too little used to pack.
-
-    Lanes beyond the end would be loaded under masks, or where they lie apart one by one.
-    """
-    if len(kernel.reduces) != 1 or not set(kernel.outputs) <= kernel.reduces[0].ranges:
-        return False
-    loads = [a for a in kernel.accesses() if not a.is_store and axis in a.strides]
-    return all(
-        a.stride(axis) in (1, 2, 3)
-        and not a.node.src[1:]
-        and uses_of(a, kernel.outputs) < MIN_GATHERED_USES
-        for a in loads
-    )
-
-
-def runs_by_rows(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
-    """Whether a reduction is over rows along an axis, too long for sums in registers.
-
-    A tile of sums in registers would go down a few columns at a time. What it loads is read once;
-    what else there is, as the vector of a product, does not change along the row. Or there are a
-    few such vectors, and rows that no cache holds: then the sums of all of them are in scratch.
-    """
-    if kernel.outputs[-1:] != [axis] or not can_sum_rows(kernel):
-        return False
-    (u,) = kernel.reduces
-    values = [x for x in toposort(u.src[0]) if x.op in ELEMENTWISE or x.op is Ops.LOAD]
-    loads = [a for a in kernel.accesses() if not a.is_store and u.src[1] in a.node.ranges]
-    streams = [a for a in loads if axis in a.strides]
-    beside = results_beside(kernel, axis)
-    if not all(set(kernel.outputs) - a.strides.keys() == set(beside) for a in streams):
-        return False
-    if beside:
-        nbytes = sum(times(a) * a.buffer.dtype.itemsize for a in streams)
-        few = iterations(beside) <= (target.vector_registers or 16) // 2 - 4
-        if not few or nbytes <= SEVERAL_ROWS_PART * max(target.cache_bytes):
-            return False
-    return (
-        size_of(u.src[1]) >= 2 * ROWS
-        and size_of(axis) > ACCUMULATORS * lanes
-        and sum(x.dtype is not dtypes.index for x in values) <= MAX_ROW_VALUES
-        and bool(streams)
-        and all(a.stride(axis) == 1 and a.stride(u.src[1]) for a in streams)
-        and not any(axis in a.strides for a in loads if a not in streams)
-    )
-
-
-def results_beside(kernel: Kernel, axis: UOp) -> list[UOp]:
-    """Output axes along which the rows that are reduced do not change."""
-    loads = [a for a in kernel.accesses() if not a.is_store and axis in a.strides]
-    return [r for r in kernel.outputs if not any(r in a.strides for a in loads)]
-
-
 def accumulators(plan: Plan, u: UOp) -> int:
     """How many steps of a reduction can be under way, and sums be kept, at a time."""
     if not is_float_maximum(u):
@@ -493,93 +380,6 @@ def bodies_side_by_side(plan: Plan, nodes: int) -> int:
     # A body takes about eight registers.
     most = min(max((plan.target.vector_registers or 16) // 8, 1), MAX_BODY // nodes)
     return 1 if steps < LEAST_REPEATED else min(wanted, most)
-
-
-def streamed_nbytes(plan: Plan, a: Access) -> int:
-    """Bytes that a store writes in whole lines of memory, past which nothing reads them; or 0.
-
-    Its lanes, or they and the innermost loop, go along neighbours; nothing else is in the way.
-    """
-    outputs = plan.kernel.outputs
-    lanes = [r for r in outputs if r.arg.kind is AxisType.VECTOR]
-    if len(lanes) != 1 or a.stride(lanes[0]) != 1 or a.buffer.op is not Ops.PARAM:
-        return 0
-    itemsize = a.buffer.dtype.itemsize
-    # Rows that begin anywhere in a line have lines that no store fills.
-    whole = min(size_of(lanes[0]) * itemsize, LINE_NBYTES)
-    if any((a.stride(r) or 0) * itemsize % whole for r in outputs if r is not lanes[0]):
-        return 0
-    if a.node.src[2:] or plan.kernel.strips is not None or plan.kernel.facts.stores_over_reads:
-        return 0
-    run = size_of(lanes[0])
-    for r in sorted((r for r in outputs if r.arg.kind is AxisType.UPCAST), key=size_of):
-        run *= size_of(r) if a.stride(r) == run else 1
-    loops = [r for r in outputs if not r.arg.kind.is_lane]
-    goes_on = bool(loops) and a.stride(loops[-1]) == run
-    if run * itemsize < LINE_NBYTES and not goes_on:
-        return 0
-    return int(min(times(a), a.buffer.arg.size)) * itemsize
-
-
-def stream_from(target: Target) -> int:
-    """Bytes from which on what is stored would not be found in the last cache."""
-    return int(STREAMED_PART * max(target.cache_bytes))
-
-
-def columns_ahead(plan: Plan, loads: list[Access]) -> int:
-    """How many steps before it goes down some columns a product asks for them; 0 for never.
-
-    It pays where each row is on a page of its own, which prefetchers do not cross, and no near
-    cache holds all of the matrix. What is asked for should fit the second one until it is wanted.
-    """
-    near, last = plan.target.cache_bytes[1], SEVERAL_ROWS_PART * max(plan.target.cache_bytes)
-    steps = COLUMNS_AHEAD_NBYTES
-    for a in loads:
-        itemsize = a.buffer.dtype.itemsize
-        axes = [r for r in a.strides if r.arg.kind is AxisType.REDUCE]
-        far = min(abs(a.strides[r] or 0) for r in axes) * itemsize
-        if far < FAR_NBYTES // 2 or times(a) * itemsize <= near:
-            return 0
-        nbytes = run_of_lanes(a) * itemsize
-        most = near // (nbytes * iterations(axes))
-        # Processors go on by themselves after so many lines. And from the last cache a matrix comes
-        # as quickly as what it would push out of the second one.
-        if nbytes >= COLUMNS_AHEAD_NBYTES or (most < 2 and times(a) * itemsize <= last):
-            return 0
-        steps = min(steps, ceildiv(COLUMNS_AHEAD_NBYTES, nbytes), max(most, 1))
-    return steps
-
-
-def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp) -> float:
-    """Instructions for an operand without SIMD lanes that goes down columns of a large matrix.
-
-    Nothing asks for these in time: they are read again for each panel of the other operand, a few
-    neighbours at each step, while SIMD lanes along them would be asked for, or packed once.
-    """
-    if axis is None or axis in a.strides or a.is_store or axis not in plan.kernel.outputs:
-        return 0.0
-    itemsize = a.buffer.dtype.itemsize
-    steps = [abs(a.strides[r] or 0) for r in reduce.src[1:] if r in a.strides]
-    nbytes = times(a) * itemsize
-    if min(steps, default=0) * itemsize < FAR_NBYTES // 4 or nbytes <= plan.target.cache_bytes[1]:
-        return 0.0
-    lost = min(nbytes / (LOST_PART * max(plan.target.cache_bytes)), 1.0)
-    return DOWN_COLUMNS * lost * arithmetic_cost(axis, lanes, nest_of(plan, a, reduce))
-
-
-def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:
-    """How many steps of an axis further rows should be asked for; 0 where it does not pay.
-
-    It pays where passes after the first find a row in the cache, and the row is long enough for
-    memory to rest meanwhile.
-    """
-    nbytes = [abs(a.stride(axis) or 0) * a.buffer.dtype.itemsize for a in loads]
-    total = sum(size_of(axis) * n for n in nbytes)
-    caches = plan.target.cache_bytes
-    steps = ceildiv(AHEAD_NBYTES, max(min(nbytes), 1))
-    if min(nbytes) < LEAST_ROW_NBYTES or total <= AHEAD_PART * max(caches):
-        return 0
-    return steps if (steps + 1) * sum(nbytes) <= caches[1] // 2 else 0
 
 
 def cycles_of(plan: Plan) -> float:

@@ -12,7 +12,8 @@ scratch need no masks and no values to begin with, and what follows the reductio
 
 from __future__ import annotations
 
-from aster_ml.codegen.kernel import Kernel, can_sum_rows, size_of
+from aster_ml.codegen.kernel import Kernel, can_sum_rows
+from aster_ml.codegen.ranges import size_of
 from aster_ml.codegen.rows import max_nbytes, next_scratch, position
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod

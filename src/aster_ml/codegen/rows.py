@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aster_ml.codegen.axes import simplify_indices
-from aster_ml.codegen.kernel import Kernel, size_of
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.prices import DECOMPOSED
+from aster_ml.codegen.ranges import size_of
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort

@@ -10,7 +10,7 @@ compared in `cost`.
 from __future__ import annotations
 
 from aster_ml.codegen.facts import Access
-from aster_ml.codegen.kernel import Kernel, can_overlap, size_of
+from aster_ml.codegen.kernel import Kernel, can_overlap
 from aster_ml.codegen.limits import conjuncts
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
@@ -27,6 +27,7 @@ from aster_ml.codegen.prices import (
     owners,
     reduction_number,
 )
+from aster_ml.codegen.ranges import size_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aster_ml.codegen.kernel import Kernel, Slab, size_of, slab_of
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.panels import max_nbytes
 from aster_ml.codegen.prices import FAR_NBYTES, GATHER, MASKED, MASKED_GATHER, Plan, iterations
+from aster_ml.codegen.ranges import size_of
 from aster_ml.codegen.rows import next_scratch
-from aster_ml.codegen.windows import Windowed, find_windowed
+from aster_ml.codegen.windows import Slab, Windowed, find_windowed, slab_of
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute

@@ -6,9 +6,9 @@ stands in `schedule.stacks`.
 
 from __future__ import annotations
 
-from aster_ml.codegen.kernel import size_of
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import Plan, axis_number
+from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aster_ml.codegen.facts import Access
-from aster_ml.codegen.kernel import size_of
 from aster_ml.codegen.limits import Window
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, uses_of
 from aster_ml.codegen.prices import (
@@ -28,6 +27,7 @@ from aster_ml.codegen.prices import (
     iterations,
     times,
 )
+from aster_ml.codegen.ranges import size_of
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops

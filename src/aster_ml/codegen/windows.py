@@ -7,16 +7,19 @@ and says it anew in terms of the places that windows meet. What is done with tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aster_ml.codegen.facts import Access, Facts
+from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import dtypes
+from aster_ml.helpers import ceildiv
+from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.linear_form import Form, form_of, node_of
-from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import AxisType, Memory, Ops, StageArg
 
 # How many more places windows may have between them than elements that they meet.
 MOST_SKIPPED = 2
@@ -36,8 +39,8 @@ class Window(NamedTuple):
     @property
     def places(self) -> int:
         """How many places there are from the first to the last."""
-        steps = 0 if self.inner is None else length(self.inner) - 1
-        return self.stride * (length(self.out) - 1) + self.dilation * steps + 1
+        steps = 0 if self.inner is None else size_of(self.inner) - 1
+        return self.stride * (size_of(self.out) - 1) + self.dilation * steps + 1
 
     def place(self) -> UOp:
         """The place of a window's step."""
@@ -62,9 +65,16 @@ class Windowed(NamedTuple):
         return 1 if self.rows is None else self.rows.places
 
 
-def length(r: UOp) -> int:
-    """Steps of an axis of known size."""
-    return int(r.src[0].arg)
+class Slab(NamedTuple):
+    """How rows lie in scratch: each in so many phases, `pitch` elements from one to the next.
+
+    `columns` is the id of the axis along a row; `rows` says which of them windows meet.
+    """
+
+    rows: Window | None
+    columns: int
+    phases: int
+    pitch: int
 
 
 def find_windowed(facts: Facts, outputs: list[UOp], axis: UOp) -> Windowed | None:
@@ -105,8 +115,8 @@ def pair(a: Access, out: UOp, reduced: Iterable[UOp], most: int) -> Window | Non
             continue
         g = gcd(far, near)
         w = Window(out, r, far // g, near // g)
-        shared = w.places < length(out) * length(r) or most > 1
-        if shared and w.places <= most * length(out) * length(r):
+        shared = w.places < size_of(out) * size_of(r) or most > 1
+        if shared and w.places <= most * size_of(out) * size_of(r):
             return w
     return None
 
@@ -141,3 +151,51 @@ def moved(u: UOp, places: dict[Window, UOp]) -> UOp | None:
             return None
         changes[x] = node_of(Form(terms, form.const))
     return substitute(u, changes)
+
+
+def slab_of(found: Windowed, number: int, whole: bool = False) -> Slab:
+    """Room for SIMD lanes that reach beyond the last window, which whole cache lines give."""
+    columns, line = found.columns, LINE_NBYTES // found.access.buffer.dtype.itemsize
+    if whole:
+        return Slab(found.rows, number, 1, ceildiv(columns.places, line) * line)
+    steps = 0 if columns.inner is None else columns.dilation * (size_of(columns.inner) - 1)
+    reach = ceildiv(size_of(columns.out), line) * line + steps // columns.stride
+    places = ceildiv(columns.places, columns.stride)
+    return Slab(found.rows, number, columns.stride, ceildiv(max(reach, places), line) * line)
+
+
+def place_in_phases(columns: Window, slab: Slab) -> UOp:
+    """Where in its row a window's step lies: its phase, and the windows one after the other."""
+    if columns.inner is None:
+        return columns.out
+    step = index_alu(Ops.MUL, columns.inner, UOp.index_const(columns.dilation))
+    phases = UOp.index_const(slab.phases)
+    phase = index_alu(Ops.MUL, index_alu(Ops.MOD, step, phases), UOp.index_const(slab.pitch))
+    first = index_alu(Ops.ADD, phase, index_alu(Ops.IDIV, step, phases))
+    return index_alu(Ops.ADD, first, columns.out)
+
+
+def slab_load(
+    found: Windowed, slab: Slab, whole: bool, new_range: Callable[[Any, AxisType], UOp]
+) -> UOp:
+    """The load of windows out of a STAGE of what they meet; its rows are `whole` or in phases."""
+    columns, windows = found.columns, [w for w in (found.rows, found.columns) if w is not None]
+    places = {w: new_range(w.places, AxisType.LOOP) for w in reversed(windows)}
+    others = {r: new_range(r.src[0], AxisType.LOOP) for r in found.others}
+    value = moved_load(found.access.node, places)
+    assert value is not None
+    stage = UOp(
+        Ops.STAGE,
+        value.dtype,
+        (substitute(value, others), *others.values(), *[places[w] for w in windows]),
+        StageArg(Memory.LOCAL),
+    )
+    at = UOp.index_const(0)
+    for r in found.others:
+        at = index_alu(Ops.ADD, index_alu(Ops.MUL, at, r.src[0]), r)
+    if found.rows is not None:
+        at = index_alu(Ops.MUL, at, UOp.index_const(found.rows.places))
+        at = index_alu(Ops.ADD, at, found.rows.place())
+    at = index_alu(Ops.MUL, at, UOp.index_const(slab.phases * slab.pitch))
+    at = index_alu(Ops.ADD, at, columns.place() if whole else place_in_phases(columns, slab))
+    return stage.index(at).load()

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aster_ml.codegen.kernel import Access, Kernel, size_of
+from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.panels import max_nbytes
+from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import DType, dtypes
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target

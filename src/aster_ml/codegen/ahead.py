@@ -1,0 +1,120 @@
+"""Memory past the caches: what is asked for ahead of its use, and what is stored past them.
+
+Receives a Plan and accesses; gives steps, bytes and costs, none where it does not pay. Constants
+stand in `prices`, Opts are applied in `moves`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aster_ml.codegen.hints import run_of_lanes
+from aster_ml.codegen.kernel import Access
+from aster_ml.codegen.prices import (
+    AHEAD_NBYTES,
+    AHEAD_PART,
+    COLUMNS_AHEAD_NBYTES,
+    DOWN_COLUMNS,
+    FAR_NBYTES,
+    LEAST_ROW_NBYTES,
+    LOST_PART,
+    SEVERAL_ROWS_PART,
+    STREAMED_PART,
+    Plan,
+    arithmetic_cost,
+    iterations,
+    nest_of,
+    times,
+)
+from aster_ml.codegen.ranges import size_of
+from aster_ml.helpers import ceildiv
+from aster_ml.target import LINE_NBYTES, Target
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops
+
+
+def streamed_nbytes(plan: Plan, a: Access) -> int:
+    """Bytes that a store writes in whole lines of memory, past which nothing reads them; or 0.
+
+    Its lanes, or they and the innermost loop, go along neighbours; nothing else is in the way.
+    """
+    outputs = plan.kernel.outputs
+    lanes = [r for r in outputs if r.arg.kind is AxisType.VECTOR]
+    if len(lanes) != 1 or a.stride(lanes[0]) != 1 or a.buffer.op is not Ops.PARAM:
+        return 0
+    itemsize = a.buffer.dtype.itemsize
+    # Rows that begin anywhere in a line have lines that no store fills.
+    whole = min(size_of(lanes[0]) * itemsize, LINE_NBYTES)
+    if any((a.stride(r) or 0) * itemsize % whole for r in outputs if r is not lanes[0]):
+        return 0
+    if a.node.src[2:] or plan.kernel.strips is not None or plan.kernel.facts.stores_over_reads:
+        return 0
+    run = size_of(lanes[0])
+    for r in sorted((r for r in outputs if r.arg.kind is AxisType.UPCAST), key=size_of):
+        run *= size_of(r) if a.stride(r) == run else 1
+    loops = [r for r in outputs if not r.arg.kind.is_lane]
+    goes_on = bool(loops) and a.stride(loops[-1]) == run
+    if run * itemsize < LINE_NBYTES and not goes_on:
+        return 0
+    return int(min(times(a), a.buffer.arg.size)) * itemsize
+
+
+def stream_from(target: Target) -> int:
+    """Bytes from which on what is stored would not be found in the last cache."""
+    return int(STREAMED_PART * max(target.cache_bytes))
+
+
+def columns_ahead(plan: Plan, loads: list[Access]) -> int:
+    """How many steps before it goes down some columns a product asks for them; 0 for never.
+
+    It pays where each row is on a page of its own, which prefetchers do not cross, and no near
+    cache holds all of the matrix. What is asked for should fit the second one until it is wanted.
+    """
+    near, last = plan.target.cache_bytes[1], SEVERAL_ROWS_PART * max(plan.target.cache_bytes)
+    steps = COLUMNS_AHEAD_NBYTES
+    for a in loads:
+        itemsize = a.buffer.dtype.itemsize
+        axes = [r for r in a.strides if r.arg.kind is AxisType.REDUCE]
+        far = min(abs(a.strides[r] or 0) for r in axes) * itemsize
+        if far < FAR_NBYTES // 2 or times(a) * itemsize <= near:
+            return 0
+        nbytes = run_of_lanes(a) * itemsize
+        most = near // (nbytes * iterations(axes))
+        # Processors go on by themselves after so many lines. And from the last cache a matrix comes
+        # as quickly as what it would push out of the second one.
+        if nbytes >= COLUMNS_AHEAD_NBYTES or (most < 2 and times(a) * itemsize <= last):
+            return 0
+        steps = min(steps, ceildiv(COLUMNS_AHEAD_NBYTES, nbytes), max(most, 1))
+    return steps
+
+
+def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp) -> float:
+    """Instructions for an operand without SIMD lanes that goes down columns of a large matrix.
+
+    Nothing asks for these in time: they are read again for each panel of the other operand, a few
+    neighbours at each step, while SIMD lanes along them would be asked for, or packed once.
+    """
+    if axis is None or axis in a.strides or a.is_store or axis not in plan.kernel.outputs:
+        return 0.0
+    itemsize = a.buffer.dtype.itemsize
+    steps = [abs(a.strides[r] or 0) for r in reduce.src[1:] if r in a.strides]
+    nbytes = times(a) * itemsize
+    if min(steps, default=0) * itemsize < FAR_NBYTES // 4 or nbytes <= plan.target.cache_bytes[1]:
+        return 0.0
+    lost = min(nbytes / (LOST_PART * max(plan.target.cache_bytes)), 1.0)
+    return DOWN_COLUMNS * lost * arithmetic_cost(axis, lanes, nest_of(plan, a, reduce))
+
+
+def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:
+    """How many steps of an axis further rows should be asked for; 0 where it does not pay.
+
+    It pays where passes after the first find a row in the cache, and the row is long enough for
+    memory to rest meanwhile.
+    """
+    nbytes = [abs(a.stride(axis) or 0) * a.buffer.dtype.itemsize for a in loads]
+    total = sum(size_of(axis) * n for n in nbytes)
+    caches = plan.target.cache_bytes
+    steps = ceildiv(AHEAD_NBYTES, max(min(nbytes), 1))
+    if min(nbytes) < LEAST_ROW_NBYTES or total <= AHEAD_PART * max(caches):
+        return 0
+    return steps if (steps + 1) * sum(nbytes) <= caches[1] // 2 else 0

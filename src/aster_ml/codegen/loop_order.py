@@ -1,0 +1,111 @@
+"""The order of the output loops: what is filled or loaded from afar is so as seldom as can be.
+
+Receives a Plan whose SIMD axis and tile are chosen; applies SWAP alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.panels import max_nbytes, panel_nbytes, wanted_panel
+from aster_ml.codegen.prices import Plan, axis_number, inside, iterations, times
+from aster_ml.codegen.ranges import size_of
+from aster_ml.uop.node import UOp
+
+
+def set_order(kernel: Kernel, wanted: list[UOp]) -> None:
+    """Brings these output loops into this order, by swaps."""
+    for i, r in enumerate(wanted):
+        now = [x for x in kernel.outputs if x in wanted]
+        if now[i] is not r:
+            kernel.apply(Opt(OptOps.SWAP, axis_number(kernel, now[i]), axis_number(kernel, r)))
+
+
+def hoist_axes(kernel: Kernel) -> set[UOp]:
+    """Output axes that some reduction runs directly inside of, with others further in."""
+    outputs = {r for r in kernel.outputs if not r.arg.kind.is_lane}
+    result: set[UOp] = set()
+    for u in kernel.reduces:
+        mine = {r for r in u.ranges if r in outputs}
+        if mine != outputs:
+            result |= mine
+    return result
+
+
+def order_for_panel(plan: Plan) -> None:
+    """The loops that a packed panel changes with come first, so that it is filled least often."""
+    kernel = plan.kernel
+    a = wanted_panel(kernel, plan.accesses)
+    if a is None or panel_nbytes(kernel, a) > max_nbytes(plan.target) or kernel.slab is not None:
+        return
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
+    wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]
+    set_order(kernel, wanted)
+
+
+def order_for_slab(plan: Plan) -> None:
+    """The loops that a slab depends on come first, so that it is filled once for all others.
+
+    Those that a packed panel changes with stand before them: that takes longer to fill.
+    """
+    kernel, stage = plan.kernel, plan.kernel.slab_stage()
+    assert stage is not None
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    a = wanted_panel(kernel, plan.accesses)
+    packed = {} if a is None else a.strides
+    set_order(kernel, sorted(loops, key=lambda r: (r not in packed, r not in stage.ranges)))
+
+
+def order_loops(plan: Plan) -> None:
+    """The order of the output loops in which least is loaded again from beyond the second cache.
+
+    At each depth, what the loops further in touch either stays in the cache or does not; from the
+    outermost depth at which it does, each loop further out loads again what depends on it, save
+    that what does not depend on the nearest such loop is still there.
+    """
+    kernel = plan.kernel
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
+    loads = set().union(*[inside(u) for u in kernel.reduces])
+    accesses = [a for a in plan.accesses if a.node in loads]
+    cache = plan.target.cache_bytes[1] // 2
+    total = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in accesses)
+    if not 2 <= len(loops) <= 4 or total <= cache:
+        return
+
+    def traffic(order: tuple[UOp, ...]) -> float:
+        def touched(a: Access, depth: int) -> float:
+            skipped = set(order[:depth])
+            n = iterations([r for r in a.strides if r not in skipped])
+            return float(n * a.buffer.dtype.itemsize)
+
+        depth = len(order)
+        while depth and sum(touched(a, depth - 1) for a in accesses) <= cache:
+            depth -= 1
+        result = 0.0
+        for a in accesses:
+            again = 1
+            near = True
+            for r in reversed(order[:depth]):
+                near = near and r not in a.strides
+                again *= 1 if near else size_of(r)
+            result += touched(a, depth) * again
+        return result
+
+    best = min(itertools.permutations(loops), key=traffic)
+    if traffic(best) < 0.8 * traffic(tuple(loops)):
+        set_order(kernel, list(best))
+
+
+def order_for_hoisting(plan: Plan) -> None:
+    """Brings the loops that a reduction depends on outside of those that it does not.
+
+    why: inside of the others it would run again for each of their steps
+    """
+    kernel = plan.kernel
+    outer = hoist_axes(kernel)
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if outer and all(map(kernel.may_reorder, loops)):
+        uses = {r: sum(r in u.ranges for u in kernel.reduces) for r in loops}
+        set_order(kernel, sorted(loops, key=lambda r: -uses[r]))

@@ -1,0 +1,53 @@
+"""Ranges of a kernel: how long they are, and indices made of them.
+
+Receives ranges and indices, as nodes; what a whole kernel says of them is in `facts`.
+"""
+
+from __future__ import annotations
+
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.symbolic import affine_form, simplify_around
+
+
+def before_last(step: UOp, size: int, lanes: int) -> UOp:
+    """How far before the last lanes of an axis those of a step start: at least 0."""
+    start = index_alu(Ops.MUL, step, UOp.index_const(lanes))
+    # min(start, last), by the one of the two that there is an op for.
+    distance = index_alu(Ops.SUB, UOp.index_const(size - lanes), start)
+    return index_alu(Ops.MAX, distance, UOp.index_const(0))
+
+
+def steps_left(start: UOp, length: int, size: int) -> UOp:
+    """`length` steps from `start`, or as many as are left of an axis that it does not divide."""
+    whole = UOp.index_const(length)
+    if size % length == 0:
+        return whole
+    over = index_alu(Ops.SUB, index_alu(Ops.ADD, start, whole), UOp.index_const(size))
+    # In simplest form, as indices will be: an axis has to stay one node.
+    return simplify_around(index_alu(Ops.SUB, whole, index_alu(Ops.MAX, over, UOp.index_const(0))))
+
+
+def tells_apart(index: UOp, axis: UOp) -> bool:
+    """Whether two values of `axis` never give the same index, whatever the other axes are.
+
+    With stride s and size n: what is smaller than s in the rest of the index stays within a span
+    of s, and what is larger comes in multiples of s * n.
+    """
+    rest, strides = affine_form(index, {axis})
+    stride = abs(strides.get(axis) or 0)
+    if not stride or any([axis in t.ranges for t in rest.terms]):
+        return False
+    low = high = 0
+    for term, factor in rest.terms.items():
+        if factor % (stride * size_of(axis)) == 0:
+            continue
+        ends = (term.vmin * factor, term.vmax * factor)
+        low, high = low + min(ends), high + max(ends)
+    return bool(high - low < stride)
+
+
+def size_of(r: UOp) -> int:
+    """Size of an axis; of a symbolic one, its largest."""
+    size = r.src[0]
+    return int(size.arg if size.op is Ops.CONST else size.vmax)
