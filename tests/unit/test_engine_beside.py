@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,6 +162,27 @@ def test_llvm_gives_several_threads_what_it_gives_one() -> None:
         refused = beside.begin(lambda: llvm_jit.compile_ir("define i64 @f() { ret i32 0 }"))
         with pytest.raises(CompileError, match="refused"):
             refused.result()
+
+
+def test_a_generator_that_is_given_back_while_one_is_made_is_noted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A copy of the process takes the lock of each: twice, and it would wait for itself."""
+    level = llvm_jit.CODEGEN_LEVEL
+    old = llvm_jit.Generator(level)
+    monkeypatch.setattr(llvm_jit, "AT_REST", {level: []})
+    monkeypatch.setattr(llvm_jit, "GENERATORS", [old])
+    make = llvm_jit.make_target_machine
+
+    def make_late(codegen_level: int) -> Any:
+        llvm_jit.AT_REST[level].append(old)
+        return make(codegen_level)
+
+    monkeypatch.setattr(llvm_jit, "make_target_machine", make_late)
+    made = llvm_jit.take_generator(level)
+    assert made is not old
+    assert llvm_jit.GENERATORS == [old, made]
+    assert llvm_jit.take_generator(level) is old
 
 
 # From 3.12 on Python warns of every copy that is made beside threads.

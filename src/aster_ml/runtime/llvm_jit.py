@@ -232,10 +232,12 @@ def take_generator(codegen_level: int) -> Generator:
     """One that no other thread has."""
     with LOCK:
         at_rest = AT_REST.setdefault(codegen_level, [])
-        if not at_rest:
-            at_rest.append(Generator(codegen_level))
-            GENERATORS.append(at_rest[0])
-        return at_rest.pop()
+        if at_rest:
+            return at_rest.pop()
+        # Others may be given back meanwhile: each is noted once, or a fork would wait for itself.
+        made = Generator(codegen_level)
+        GENERATORS.append(made)
+        return made
 
 
 def before_fork() -> None:
