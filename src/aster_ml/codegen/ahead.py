@@ -22,15 +22,14 @@ from aster_ml.codegen.prices import (
     STREAMED_PART,
     Plan,
     arithmetic_cost,
-    iterations,
     nest_of,
     times,
 )
-from aster_ml.codegen.ranges import size_of
 from aster_ml.helpers import ceildiv
 from aster_ml.target import LINE_NBYTES, Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
 
 
 def streamed_nbytes(plan: Plan, a: Access) -> int:

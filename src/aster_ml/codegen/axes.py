@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import dtypes
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
 from aster_ml.uop.symbolic import OPAQUE, simplify, simplify_around
 
 

@@ -44,13 +44,11 @@ from aster_ml.codegen.prices import (
     cycles_of,
     decomposed_nodes,
     inside,
-    iterations,
     may_overlap,
     reduction_number,
     sharing_cost,
     times,
 )
-from aster_ml.codegen.ranges import size_of
 from aster_ml.codegen.rows import max_nbytes as max_row_nbytes
 from aster_ml.codegen.short_rows import write_out_windows
 from aster_ml.codegen.simd import choose_vector
@@ -62,6 +60,7 @@ from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
 
 # Steps of a sum in its own dtype, half as many where no wider one is left; longer sums are sums of
 # sums.

@@ -15,15 +15,7 @@ from aster_ml.codegen.loop_order import set_order
 from aster_ml.codegen.moves import ask_for_columns
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes
-from aster_ml.codegen.prices import (
-    HORIZONTAL,
-    THREAD_CYCLES,
-    Plan,
-    axis_number,
-    iterations,
-    reduction_number,
-)
-from aster_ml.codegen.ranges import size_of
+from aster_ml.codegen.prices import HORIZONTAL, THREAD_CYCLES, Plan, axis_number, reduction_number
 from aster_ml.codegen.words import (
     WORD_NBYTES,
     Product,
@@ -37,6 +29,7 @@ from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.ranges import iterations, size_of
 
 # Products below which no schedule is slow.
 LEAST_WORK = 4096

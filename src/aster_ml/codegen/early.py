@@ -16,17 +16,16 @@ from aster_ml.codegen.prices import (
     ROWS,
     SEVERAL_ROWS_PART,
     Plan,
-    iterations,
     owners,
     packing_cost,
     times,
 )
-from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import dtypes
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
 
 
 def starts_early(kernel: Kernel, target: Target, axis: UOp | None, lanes: int) -> bool:

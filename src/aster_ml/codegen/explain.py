@@ -12,11 +12,11 @@ from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.codegen.opts import Opt
 from aster_ml.codegen.prices import CACHE_BYTES_A_CYCLE, INSTRUCTIONS_A_CYCLE, MEMORY_BYTES_A_CYCLE
-from aster_ml.codegen.ranges import size_of
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
 
 
 class Bound(NamedTuple):

@@ -12,10 +12,10 @@ two sums that are rounded and added have one rounding more than a sum
 
 from __future__ import annotations
 
-from aster_ml.codegen.ranges import size_of
 from aster_ml.uop.graph import rebuilt, substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
 
 
 def fold_together(sink: UOp) -> UOp:

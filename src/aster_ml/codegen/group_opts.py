@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.prices import Plan, axis_number, inside, iterations, reduction_number
-from aster_ml.codegen.ranges import size_of
+from aster_ml.codegen.prices import Plan, axis_number, inside, reduction_number
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
 
 
 def choose_group_opts(plan: Plan) -> None:

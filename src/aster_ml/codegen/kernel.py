@@ -18,7 +18,6 @@ from aster_ml.codegen.hints import (
     stream_stores,
 )
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
-from aster_ml.codegen.ranges import before_last, size_of, steps_left, tells_apart
 from aster_ml.codegen.windows import Slab, find_windowed, slab_load, slab_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
@@ -26,6 +25,7 @@ from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
+from aster_ml.uop.ranges import before_last, size_of, steps_left, tells_apart
 from aster_ml.uop.symbolic import simplify_around
 
 

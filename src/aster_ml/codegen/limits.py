@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import dtypes
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.linear_form import Form, form_of, node_of
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
 from aster_ml.uop.symbolic import simplify_around
 
 

@@ -10,9 +10,9 @@ import itertools
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, wanted_panel
-from aster_ml.codegen.prices import Plan, axis_number, inside, iterations, times
-from aster_ml.codegen.ranges import size_of
+from aster_ml.codegen.prices import Plan, axis_number, inside, times
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ranges import iterations, size_of
 
 
 def set_order(kernel: Kernel, wanted: list[UOp]) -> None:

@@ -21,7 +21,6 @@ from aster_ml.codegen.limits import limit_reductions
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
-from aster_ml.codegen.ranges import size_of
 from aster_ml.codegen.row_sums import sum_rows
 from aster_ml.codegen.rows import fill_rows, keep_rows
 from aster_ml.codegen.slabs import fill_slab
@@ -34,6 +33,7 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.ranges import size_of
 from aster_ml.uop.spec import verify
 
 # Seconds spent in each pass since the process began.

@@ -24,13 +24,12 @@ from aster_ml.codegen.prices import (
     axis_of,
     between,
     bodies_side_by_side,
-    iterations,
 )
-from aster_ml.codegen.ranges import size_of
 from aster_ml.helpers import ceildiv
 from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
 
 
 def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:

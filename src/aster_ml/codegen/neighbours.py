@@ -13,12 +13,12 @@ from itertools import combinations
 from aster_ml.codegen.kernel import Kernel, can_overlap
 from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.ranges import size_of
 from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
+from aster_ml.uop.ranges import size_of
 
 Opts = tuple[Opt, ...]
 # Lanes that are tried along one axis, and the numbers of them next to each other.

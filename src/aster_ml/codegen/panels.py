@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aster_ml.codegen.kernel import Access, Kernel
-from aster_ml.codegen.ranges import size_of
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg
+from aster_ml.uop.ranges import size_of
 
 # Rows closer together than this share pages and lines anyway.
 APART_NBYTES = 1024

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap
 from aster_ml.codegen.panels import can_pack, least_uses, max_nbytes, run_of, uses_of
-from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
 
 # An element gathered or scattered on its own, against one lane of a vector access.
 GATHER = 1.5
@@ -128,15 +128,6 @@ class Plan:
     def refresh(self) -> None:
         """Reads the accesses again after the graph has changed."""
         self.accesses = self.kernel.accesses()
-
-
-def iterations(axes: Iterable[UOp]) -> int:
-    """Product of the sizes of axes."""
-    result = 1
-    for r in axes:
-        size = r.src[0]
-        result *= size.arg if size.op is Ops.CONST else int(size.vmax)
-    return result
 
 
 def decomposed_nodes(nodes: Iterable[UOp], target: Target) -> int:

@@ -13,7 +13,6 @@ scratch need no masks and no values to begin with, and what follows the reductio
 from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel, can_sum_rows
-from aster_ml.codegen.ranges import size_of
 from aster_ml.codegen.rows import max_nbytes, next_scratch, position
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
@@ -21,6 +20,7 @@ from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg
+from aster_ml.uop.ranges import size_of
 
 FUSED_DTYPES = (dtypes.float32, dtypes.float64)
 

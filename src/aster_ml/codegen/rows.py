@@ -17,12 +17,12 @@ from collections.abc import Iterable
 from aster_ml.codegen.axes import simplify_indices
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.prices import DECOMPOSED
-from aster_ml.codegen.ranges import size_of
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Memory, Ops, ScratchArg, StageArg
+from aster_ml.uop.ranges import size_of
 
 # Scratch is stack, and the part of the second cache that it may take.
 MAX_NBYTES, CACHE_PART = 256 << 10, 4

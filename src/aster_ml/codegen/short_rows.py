@@ -22,14 +22,13 @@ from aster_ml.codegen.prices import (
     MAX_WRITTEN_OUT,
     TRANSPOSED,
     Plan,
-    iterations,
     nest_of,
     owners,
     reduction_number,
 )
-from aster_ml.codegen.ranges import size_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
 
 
 def is_short_row(access: Access, axis: UOp, reduce: UOp) -> bool:

@@ -26,7 +26,6 @@ from aster_ml.codegen.prices import (
     inside,
     is_float_maximum,
     is_uneven,
-    iterations,
     lane_count,
     nest_of,
     owners,
@@ -37,12 +36,12 @@ from aster_ml.codegen.prices import (
     vector_cost,
     widths,
 )
-from aster_ml.codegen.ranges import size_of
 from aster_ml.codegen.short_rows import row_cost, row_lanes, write_out_rows
 from aster_ml.codegen.slabs import SlabCost, far_slab, slab_cost
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
 
 
 def choose_vector(plan: Plan, rank: int = 0) -> None:

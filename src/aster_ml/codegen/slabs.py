@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.panels import max_nbytes
-from aster_ml.codegen.prices import FAR_NBYTES, GATHER, MASKED, MASKED_GATHER, Plan, iterations
-from aster_ml.codegen.ranges import size_of
+from aster_ml.codegen.prices import FAR_NBYTES, GATHER, MASKED, MASKED_GATHER, Plan
 from aster_ml.codegen.rows import next_scratch
 from aster_ml.codegen.windows import Slab, Windowed, find_windowed, slab_of
 from aster_ml.helpers import ceildiv, prod
@@ -26,6 +25,7 @@ from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg
+from aster_ml.uop.ranges import iterations, size_of
 
 # SIMD values of a row that are written out, and the most phases of a row.
 MAX_WRITTEN_OUT, MAX_PHASES = 16, 4

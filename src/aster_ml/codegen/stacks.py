@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import Plan, axis_number
-from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import ELEMENTWISE, Ops
+from aster_ml.uop.ranges import size_of
 
 # Longest axis of a stack, as `schedule.cost` has it.
 MAX_STACK = 8

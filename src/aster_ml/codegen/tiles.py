@@ -24,13 +24,12 @@ from aster_ml.codegen.prices import (
     ROW,
     SCATTER,
     Plan,
-    iterations,
     times,
 )
-from aster_ml.codegen.ranges import size_of
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
 
 # How many results each axis of outputs has in a tile.
 Tile = dict[UOp, int]

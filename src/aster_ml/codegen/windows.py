@@ -12,7 +12,6 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from aster_ml.codegen.facts import Access, Facts
-from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv
 from aster_ml.target import LINE_NBYTES
@@ -20,6 +19,7 @@ from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.linear_form import Form, form_of, node_of
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Memory, Ops, StageArg
+from aster_ml.uop.ranges import size_of
 
 # How many more places windows may have between them than elements that they meet.
 MOST_SKIPPED = 2

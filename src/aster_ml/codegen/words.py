@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.panels import max_nbytes
-from aster_ml.codegen.ranges import size_of
 from aster_ml.dtype import DType, dtypes
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ReduceArg, ScratchArg
+from aster_ml.uop.ranges import size_of
 
 WORD_NBYTES = 4
 # Fewest words for which there is a SIMD value.

@@ -13,6 +13,7 @@ from aster_ml.errors import InternalError
 from aster_ml.renderer.cell import Address, Cell, Input, Value, strip_after
 from aster_ml.renderer.lanes import Affine, read_affine, weigh_instances
 from aster_ml.renderer.language import Language
+from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -22,8 +23,6 @@ MAX_RUN = 16
 BLOCK_BYTES = 16
 # How far apart elements may lie so that all between them is loaded.
 MAX_SPREAD = 4
-# A line of the caches: a transposition loads each once, in case others throw it out.
-LINE_BYTES = 64
 # SIMD values that wait in registers to be stored past the caches together.
 MAX_WAITING = 4
 
@@ -259,7 +258,8 @@ class AccessWriter(Language):
                 and abs(c.step) >= size > 1
                 and (c.gate is None or c.gate[0].width == 1)
             ):
-                whole = c.width if c.width * c.dtype.itemsize == LINE_BYTES else c.count + 1
+                # Each line of the caches once, in case others throw it out.
+                whole = c.width if c.width * c.dtype.itemsize == LINE_NBYTES else c.count + 1
                 for run in self.neighbours(c):
                     while len(run) >= whole:
                         c.groups.append(run[:whole])

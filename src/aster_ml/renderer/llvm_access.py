@@ -12,7 +12,7 @@ import abc
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.base import KernelWriter
 from aster_ml.renderer.cell import Address, Value
-from aster_ml.renderer.llvm_rules import has_scatter, literal, llvm_type, mangle, memory_type
+from aster_ml.renderer.llvm_rules import has_avx512, literal, llvm_type, mangle, memory_type
 from aster_ml.uop.node import UOp
 
 # From so many accesses on, what their pointer is the sum of is hidden.
@@ -224,7 +224,7 @@ class LLVMAccessWriter(KernelWriter):
     def reaches_apart(self, step: int, dtype: DType, n: int) -> bool:
         """Whether the processor reaches so many elements, `step` apart, with one instruction."""
         return (
-            has_scatter(self.target)
+            has_avx512(self.target)
             and dtype.itemsize in (4, 8)
             and n * dtype.itemsize == SCATTER_BYTES
             and step != 0

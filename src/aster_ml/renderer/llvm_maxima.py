@@ -18,7 +18,7 @@ from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.cell import Cell
 from aster_ml.renderer.llvm_rules import (
     RANGE_WIDTHS,
-    has_range,
+    has_avx512,
     in_both_orders,
     is_x86,
     literal,
@@ -71,7 +71,7 @@ def write_maxima(
 
 def larger(w: Any, dtype: DType, n: int, x: list[str]) -> str:
     """The larger of two floats, +0 above -0; anything for NaN."""
-    if n * dtype.bits in RANGE_WIDTHS and has_range(w.target):
+    if n * dtype.bits in RANGE_WIDTHS and has_avx512(w.target):
         return write_range(w, dtype, n, x)
     bits = dtypes.uint32 if dtype is dtypes.float32 else dtypes.uint64
     common = in_both_orders(w, dtype, n, x)

@@ -187,7 +187,7 @@ def write_max(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
             if u.src[i].op is Ops.NEG and u.src[i].src[0] is u.src[1 - i]:
                 return str(w.call(kind, f"llvm.fabs.{suffix}", f"{kind} {x[1 - i]}", kind))
     width = n * dtype.bits
-    if width not in RANGE_WIDTHS or dtype.bits < 32 or not has_range(w.target):
+    if width not in RANGE_WIDTHS or dtype.bits < 32 or not has_avx512(w.target):
         known = u is not None and any(s.op is Ops.CONST for s in u.src)
         if n > 1 and dtype.bits >= 32 and is_x86(w.target) and not known:
             return max_of_both_orders(w, dtype, n, x)
@@ -248,13 +248,8 @@ MAX_BY_VALUE, CURRENT_ROUNDING = 5, 4
 RANGE_WIDTHS = (128, 256, 512)
 
 
-def has_range(target: Target) -> bool:
-    """Whether the processor has VRANGE: of x86, those with SIMD registers of 512 bits."""
-    return target.vector_bits == 512 and target.arch.startswith("x86_64")
-
-
-def has_scatter(target: Target) -> bool:
-    """Whether one instruction reaches elements that lie apart: x86 with registers of 512 bits."""
+def has_avx512(target: Target) -> bool:
+    """Whether it is an x86 processor with SIMD registers of 512 bits: with VRANGE and scatters."""
     return target.vector_bits == 512 and target.arch.startswith("x86_64")
 
 

@@ -11,16 +11,11 @@ from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.bodies import Body
-from aster_ml.schedule.readings import (
-    DATA_DEPENDENT,
-    Reading,
-    estimate,
-    reach_of_columns,
-    volume,
-)
+from aster_ml.schedule.readings import DATA_DEPENDENT, Reading, estimate, reach_of_columns
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ranges import iterations
 
 # Values that may be stored or computed where they are read, beside reductions.
 DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX}
@@ -116,8 +111,8 @@ class Decisions(Body):
             bool(sums)
             and used.issuperset(sums)
             and self.costs[u] == (cost.own_cost(u), 1)
-            and volume(sums) <= cost.MAX_WINDOW
-            and volume(reading.nest) < cost.FEW_RESULTS * volume(used)
+            and iterations(sums) <= cost.MAX_WINDOW
+            and iterations(reading.nest) < cost.FEW_RESULTS * iterations(used)
         )
 
     def store_because(self, u: UOp, why: str) -> bool:
@@ -184,7 +179,7 @@ class Decisions(Body):
         """Turns of these loops."""
         found = self.volumes.get(nest)
         if found is None:
-            found = self.volumes[nest] = volume(nest)
+            found = self.volumes[nest] = iterations(nest)
         return found
 
     def divides_below(self, u: UOp, readings: list[Reading]) -> bool:
@@ -209,14 +204,14 @@ class Decisions(Body):
             # Terms of another sum: fused when few of them are computed more than once, or not at
             # all, since steps of a sum at which windows meet nothing are left out.
             most = cost.MOST_PADDED if meets_in_windows(first.valid) else cost.MOST_AGAIN
-            if volume(used) <= most * numel:
+            if iterations(used) <= most * numel:
                 stored.has_reduce = True
                 return True
         for r in readings:
             if r.root is not first.root or r.idxs != first.idxs or r.valid is not None:
                 return False
         outputs = frozenset([r for r in stored.ranges if r.op is Ops.RANGE])
-        if not used <= outputs or volume(used) > numel:
+        if not used <= outputs or iterations(used) > numel:
             return False
         if used == outputs:
             if stored.outer and stored.outer != outputs:
@@ -227,8 +222,8 @@ class Decisions(Body):
         # over all its outputs needs its loop order for itself.
         if stored.has_reduce or (stored.outer and stored.outer != used):
             return False
-        rows = volume(used)
-        work = max(volume(outputs), estimate(prod(u.src[0].shape)))
+        rows = iterations(used)
+        work = max(iterations(outputs), estimate(prod(u.src[0].shape)))
         if rows < cost.MIN_ROWS and work > cost.SMALL_WORK:
             return False
         if reach_of_columns(stored.ranges, used) > cost.MAX_COLUMNS:
@@ -251,7 +246,7 @@ class Decisions(Body):
             stored.has_reduce = True
             return True
         length = estimate(prod([u.src[0].shape[a] for a in u.arg.axes]))
-        times = [max(volume(r.nest), 1) for r in readings]
+        times = [max(iterations(r.nest), 1) for r in readings]
         if max(times) * length > cost.SMALL_WORK:
             return False
         compute, loads = self.costs[u.src[0]]

@@ -9,17 +9,12 @@ from __future__ import annotations
 from aster_ml.dtype import dtypes
 from aster_ml.schedule.bodies import Body
 from aster_ml.schedule.joins import is_inside
-from aster_ml.schedule.readings import (
-    DATA_DEPENDENT,
-    Reading,
-    is_moved,
-    kept_in,
-    volume,
-)
+from aster_ml.schedule.readings import DATA_DEPENDENT, Reading, is_moved, kept_in
 from aster_ml.schedule.stacks import read_pad
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
+from aster_ml.uop.ranges import iterations
 
 
 class Expressions(Body):
@@ -173,7 +168,7 @@ def repeated(u: UOp, ranges: list[UOp]) -> int | None:
         return 1
     if u.arg.op is not Ops.ADD or any([r.src[0].op is not Ops.CONST for r in ranges]):
         return None
-    times = int(volume(ranges))
+    times = int(iterations(ranges))
     if u.dtype.kind == "float":
         return times if times <= 1 << dtypes.finfo(u.dtype)[1] else None
     return times if times <= dtypes.max(u.dtype) else None

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from aster_ml.config import FUSE, MAX_KERNEL_NODES
 from aster_ml.dtype import dtypes
 from aster_ml.schedule import cost
-from aster_ml.schedule.readings import volume
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.steps import Draft, Part, Read
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
+from aster_ml.uop.ranges import iterations
 
 # How many of the kernels over the same loops are looked at, the latest first.
 NEAR = 8
@@ -118,7 +118,7 @@ class Merger:
     def counts(self, group: Group, at: UOp) -> bool:
         """Whether loading an element once instead of twice saves anything to speak of."""
         slot = self.splitter.read_of[at.src[0]][0]
-        return not is_large(group) or 2 * self.size(slot) >= volume(group.draft.ranges)
+        return not is_large(group) or 2 * self.size(slot) >= iterations(group.draft.ranges)
 
     def stays_one_result(self, group: Group, new: Group) -> bool:
         """Whether what the two make is one result: nobody else reads what the first makes."""
@@ -187,7 +187,7 @@ class Merger:
             # Its loops are arranged for its operands, and others of that size would be in the way.
             slots = [self.splitter.read_of[at.src[0]][0] for at in new.loads]
             sizes = [self.size(s) for s in slots if s not in written]
-            if any([n * 8 > volume(group.draft.ranges) and n > cost.SMALL_WORK for n in sizes]):
+            if any([n * 8 > iterations(group.draft.ranges) and n > cost.SMALL_WORK for n in sizes]):
                 return None
             if group.work > LARGE_WORK and not self.stays_one_result(group, new):
                 return None
@@ -214,7 +214,7 @@ def describe(group: Group, parts: list[Part]) -> None:
             group.nodes += 1
     if len(ranges) > len(group.ranges):
         group.ranges = ranges
-        group.work = volume(ranges)
+        group.work = iterations(ranges)
 
 
 def is_large(group: Group) -> bool:

@@ -15,13 +15,13 @@ from typing import Any
 from aster_ml.config import DEPTH_FIRST
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import divisors, prod, round_up
-from aster_ml.schedule.readings import estimate_range
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.steps import Draft, Part, Read, Slot, Step
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.linear_form import Form
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops, ParamArg, RunArg, VarArg
+from aster_ml.uop.ranges import size_of
 
 # Bytes of scratch that a part should have: they are to stay in the second or third cache.
 PART_NBYTES = 1 << 20
@@ -92,7 +92,7 @@ def is_outermost(form: Form, axes: dict[int, UOp]) -> bool:
         step = form.terms.get(r, 0)
         if high >= step:
             return False
-        high += step * (estimate_range(r) - 1)
+        high += step * (size_of(r) - 1)
     return True
 
 

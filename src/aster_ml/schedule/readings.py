@@ -6,7 +6,7 @@ and ranges; what depends on a whole body is in `schedule/bodies.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import Indices, both
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.ranges import iterations
 
 ZERO = UOp.index_const(0)
 # Stands for indices that are data: any element may be read.
@@ -63,15 +64,6 @@ def estimate(size: int | UOp) -> int:
     return size if isinstance(size, int) else int(size.vmax)
 
 
-def volume(ranges: Iterable[UOp]) -> int:
-    """Number of iterations of a set of loops."""
-    result = 1
-    for r in ranges:
-        size = r.src[0]
-        result *= size.arg if size.op is Ops.CONST else int(size.vmax)
-    return result
-
-
 def reach_of_columns(outputs: Sequence[UOp], used: frozenset[UOp]) -> int:
     """Elements between the first and the last of what loops outside of `used` run over.
 
@@ -81,12 +73,7 @@ def reach_of_columns(outputs: Sequence[UOp], used: frozenset[UOp]) -> int:
     if not ranges or ranges[-1] not in used:
         return 0
     first = next((i for i, r in enumerate(ranges) if r not in used), len(ranges))
-    return volume(ranges[first:]) if first < len(ranges) else 0
-
-
-def estimate_range(r: UOp) -> int:
-    """Size of a range as a number."""
-    return int(r.src[0].vmax)
+    return iterations(ranges[first:]) if first < len(ranges) else 0
 
 
 def kept_in(flat: UOp, size: int) -> UOp | None:

@@ -26,13 +26,13 @@ from aster_ml.schedule.parts import (
     new_leaf,
     split_divided,
 )
-from aster_ml.schedule.readings import estimate_range
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.steps import Draft
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.linear_form import Form, form_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.ranges import size_of
 
 # Temporaries below so many bytes are left where they are: they stay in the caches.
 LARGE_NBYTES = 4 << 20
@@ -64,7 +64,7 @@ def digits(form: Form) -> list[tuple[int, int]] | None:
     """Steps and sizes of a sum of ranges alone."""
     if form.const or any([t.op is not Ops.RANGE for t in form.terms]):
         return None
-    return sorted([(a, estimate_range(t)) for t, a in form.terms.items()])
+    return sorted([(a, size_of(t)) for t, a in form.terms.items()])
 
 
 class Runs:
@@ -213,12 +213,12 @@ class Runs:
         if slot in facts.places:
             forms.append(facts.places[slot])
         for axis, step in steps.items():
-            size = estimate_range(member.axes[axis])
+            size = size_of(member.axes[axis])
             fitting = {
                 t
                 for form in forms
                 for t, a in form.terms.items()
-                if a == step and t.op is Ops.RANGE and estimate_range(t) == size
+                if a == step and t.op is Ops.RANGE and size_of(t) == size
             }
             if len(fitting) != 1:
                 return

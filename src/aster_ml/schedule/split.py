@@ -16,7 +16,7 @@ from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.effects import Effects, base_param
-from aster_ml.schedule.readings import Stored, estimate_range, kept_in
+from aster_ml.schedule.readings import Stored, kept_in
 from aster_ml.schedule.stages import StagePlanner
 from aster_ml.schedule.steps import Draft, HazardError, Part, Read, Slot, Step
 from aster_ml.uop.graph import substitute, substitute_all, toposort
@@ -34,6 +34,7 @@ from aster_ml.uop.ops import (
     ReduceArg,
     StageArg,
 )
+from aster_ml.uop.ranges import size_of
 from aster_ml.uop.show import render_expr
 
 NOTHING: frozenset[UOp] = frozenset()
@@ -174,7 +175,7 @@ class Splitter:
 
     def copy_instead(self, draft: Draft) -> None:
         """Makes a small kernel that only repeats memory a plain copy: there is nothing to run."""
-        part, numel = draft.parts[0], prod([estimate_range(r) for r in draft.ranges])
+        part, numel = draft.parts[0], prod([size_of(r) for r in draft.ranges])
         if part.value.op is not Ops.LOAD or len(part.value.src) > 1 or numel > cost.SMALL_WORK:
             return
         token, at = part.value.src[0].src

@@ -33,7 +33,7 @@ from aster_ml.uop.conditions import (
     parts_of,
 )
 from aster_ml.uop.divmod import DIVMOD_RULES
-from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.graph import reaches, substitute, toposort
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.linear_form import (
     INDEX,
@@ -77,7 +77,7 @@ def simplify_around(u: UOp) -> UOp:
 
     why: another reader may have the same reduction, and both have to stay one
     """
-    if not has_opaque(u):
+    if not reaches(u, lambda x: x.op in OPAQUE):
         return simplify(u)
     inner = [x for x in toposort(u, enter=lambda n: n.op not in OPAQUE) if x.op in OPAQUE]
     names = {
@@ -88,21 +88,6 @@ def simplify_around(u: UOp) -> UOp:
 
 
 OPAQUE = frozenset({Ops.LOAD, Ops.REDUCE, Ops.PARAM})
-
-
-def has_opaque(u: UOp) -> bool:
-    """Whether something that `simplify_around` leaves as it is stands at or below `u`."""
-    seen = {u}
-    stack = [u]
-    while stack:
-        x = stack.pop()
-        if x.op in OPAQUE:
-            return True
-        for s in x.src:
-            if s not in seen:
-                seen.add(s)
-                stack.append(s)
-    return False
 
 
 def simplify_all(uops: Iterable[UOp]) -> list[UOp]:
@@ -301,20 +286,15 @@ def plain_form(u: UOp) -> Form | None:
     return form
 
 
-def stride_in(form: Form, lane: UOp) -> int | None:
-    """The coefficient of a range; None where it occurs in any other way too."""
-    for t in form.terms:
-        if t is not lane and lane in t.ranges:
-            return None
-    return form.terms.get(lane, 0)
-
-
 def stride_of(u: UOp, r: UOp) -> int | None:
     """What one step of the range adds to an index: 0 without it, None where it is not affine."""
     if r not in u.ranges:
         return 0
     u, r = simplify_all([u, r])
-    return stride_in(form_of(u), r)
+    form = form_of(u)
+    if any([t is not r and r in t.ranges for t in form.terms]):
+        return None
+    return form.terms.get(r, 0)
 
 
 # what is known where a condition holds

@@ -1,9 +1,11 @@
-"""Ranges of a kernel: how long they are, and indices made of them.
+"""Ranges: how long they are, and indices made of them.
 
-Receives ranges and indices, as nodes; what a whole kernel says of them is in `facts`.
+Receives ranges and indices, as nodes; what a whole kernel says of them is in `codegen.facts`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops
@@ -48,6 +50,15 @@ def tells_apart(index: UOp, axis: UOp) -> bool:
 
 
 def size_of(r: UOp) -> int:
-    """Size of an axis; of a symbolic one, its largest."""
+    """Size of a range; of a symbolic one, its largest."""
     size = r.src[0]
     return int(size.arg if size.op is Ops.CONST else size.vmax)
+
+
+def iterations(ranges: Iterable[UOp]) -> int:
+    """Product of the sizes of ranges."""
+    result = 1
+    for r in ranges:
+        size = r.src[0]  # as in `size_of`: a call for each would show in planning
+        result *= size.arg if size.op is Ops.CONST else int(size.vmax)
+    return result
