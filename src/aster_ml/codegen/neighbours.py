@@ -135,6 +135,3 @@ def additions(kernel: Kernel) -> Iterator[Opts]:
                 yield (padded, Opt(OptOps.VECTOR, axis, n))
             else:
                 yield (Opt(OptOps.VECTOR, axis, n),)
-
-
-__all__ = ["applied", "neighbours", "starts"]

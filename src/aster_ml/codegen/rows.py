@@ -27,7 +27,7 @@ from aster_ml.uop.ranges import size_of
 # Scratch is stack, and the part of the second cache that it may take.
 MAX_NBYTES, CACHE_PART = 256 << 10, 4
 # SIMD values of a short row that are written out.
-MAX_WRITTEN_OUT = 4
+MAX_TURNS = 4
 
 
 def max_nbytes(target: Target) -> int:
@@ -128,7 +128,7 @@ def fill(
     """The loop that stores `length` steps from `start`, in SIMD values where lanes have none."""
     v, s = stage.src
     turns = ceildiv(length, width)
-    kind = AxisType.UPCAST if turns <= MAX_WRITTEN_OUT else AxisType.LOOP
+    kind = AxisType.UPCAST if turns <= MAX_TURNS else AxisType.LOOP
     loop = kernel.new_range(turns, kind)
     step = index_alu(
         Ops.ADD, UOp.index_const(start), index_alu(Ops.MUL, loop, UOp.index_const(width))

@@ -130,6 +130,3 @@ def moves_along_lanes(kernel: Kernel, a: Access, step: UOp) -> bool:
     others = [[r for r in ranges if r is not step] for ranges in tests]
     lanes = {r for r in kernel.outputs if r.arg.kind.is_lane}
     return any(x and lanes.issuperset(x) for x in others)
-
-
-__all__ = ["row_cost", "row_lanes", "write_out_rows", "write_out_windows"]

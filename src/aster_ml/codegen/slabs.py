@@ -28,7 +28,7 @@ from aster_ml.uop.ops import AxisType, Ops, ScratchArg
 from aster_ml.uop.ranges import iterations, size_of
 
 # SIMD values of a row that are written out, and the most phases of a row.
-MAX_WRITTEN_OUT, MAX_PHASES = 16, 4
+MAX_TURNS, MAX_PHASES = 16, 4
 
 # Uses of an element from which on waiting for it from far away is nothing to what it is used for.
 MOST_USES = 100
@@ -191,7 +191,7 @@ def fill_phases(
 
 def simd_steps(kernel: Kernel, turns: int, lanes: int) -> tuple[UOp, list[UOp]]:
     """So many steps of SIMD values: the step of each element, and the axes to close."""
-    loop = kernel.new_range(turns, AxisType.UPCAST if turns <= MAX_WRITTEN_OUT else AxisType.LOOP)
+    loop = kernel.new_range(turns, AxisType.UPCAST if turns <= MAX_TURNS else AxisType.LOOP)
     lane = kernel.new_range(lanes, AxisType.VECTOR)
     start = index_alu(Ops.MUL, loop, UOp.index_const(lanes))
     return index_alu(Ops.ADD, start, lane), [loop, lane]

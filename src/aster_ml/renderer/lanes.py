@@ -13,7 +13,7 @@ from typing import NamedTuple
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import LANE_KINDS, AxisType, Ops
+from aster_ml.uop.ops import AxisType, Ops
 
 Lanes = tuple[UOp, ...]
 
@@ -45,7 +45,7 @@ def split_lanes(ranges: Sequence[UOp]) -> tuple[Lanes, UOp | None]:
 
 def lane_ranges(u: UOp) -> list[UOp]:
     """The lane ranges that a value depends on, ordered by id."""
-    found = [r for r in u.ranges if r.arg.kind in LANE_KINDS]
+    found = [r for r in u.ranges if r.arg.kind.is_lane]
     return sorted(found, key=lambda r: r.arg.id) if len(found) > 1 else found
 
 
@@ -100,7 +100,7 @@ def read_affine(u: UOp) -> Affine:
     op = u.op
     if op is Ops.CONST:
         return Affine(int(u.arg), {})
-    if op is Ops.RANGE and u.arg.kind in LANE_KINDS:
+    if op is Ops.RANGE and u.arg.kind.is_lane:
         return Affine(0, {u: 1})
     if op in (Ops.ADD, Ops.SUB):
         (a, x), (b, y) = read_affine(u.src[0]), read_affine(u.src[1])

@@ -30,10 +30,7 @@ def gather_before_storing(body: UOp) -> UOp:
         found = pick(u.src[0], u.src[1:], u.shape, [MAX_NODES])
         return found if found is not None and is_less(u, found) else u
 
-    return rebuilt(body, GATHERS, move)
-
-
-GATHERS = frozenset({Ops.INDEX})
+    return rebuilt(body, (Ops.INDEX,), move)
 
 
 def pick(x: UOp, idxs: tuple[UOp, ...], shape: tuple[int, ...], left: list[int]) -> UOp | None:

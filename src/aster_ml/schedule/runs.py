@@ -41,6 +41,9 @@ AGAIN_NBYTES = 32 << 20
 # A run looks at so many steps behind the one that it begins with.
 NEAR = 64
 
+# The slots that a kernel reads, and those that it writes.
+Touched = tuple[set[int], set[int]]
+
 
 @dataclass(eq=False)
 class Facts:
@@ -67,6 +70,16 @@ def digits(form: Form) -> list[tuple[int, int]] | None:
     return sorted([(a, size_of(t)) for t, a in form.terms.items()])
 
 
+def conflict(first: Touched, second: Touched) -> bool:
+    """Whether two share slots that one of them writes."""
+    (reads, writes), (late_reads, late_writes) = first, second
+    return not (
+        writes.isdisjoint(late_reads)
+        and writes.isdisjoint(late_writes)
+        and reads.isdisjoint(late_writes)
+    )
+
+
 class Runs:
     """State of finding the runs of one schedule."""
 
@@ -75,7 +88,7 @@ class Runs:
         self.splitter = splitter
         self.known: dict[Draft, Facts] = {}
         # The slots that drafts read and write.
-        self.touched: dict[Draft, tuple[set[int], set[int]]] = {}
+        self.touched: dict[Draft, Touched] = {}
         # Temporaries of fewer bytes are not what a run is for.
         self.least = LARGE_NBYTES
         # What was made anew once stays.
@@ -91,7 +104,7 @@ class Runs:
         """Whether a slot is a temporary that counts beside the one that a run is looked for."""
         return slot >= self.splitter.n_args and self.nbytes(slot) >= self.least
 
-    def touches(self, draft: Draft) -> tuple[set[int], set[int]]:
+    def touches(self, draft: Draft) -> Touched:
         """The slots that a draft reads, and those that it writes."""
         found = self.touched.get(draft)
         if found is None:
@@ -270,32 +283,24 @@ class Runs:
         late_reads: set[int] = set()
         late_writes: set[int] = set()
         for d in self.drafts:
-            reads, writes = self.touched.get(d) or self.touches(d)
-            if late_writes & reads or late_writes & writes or late_reads & writes:
-                after.append(d)
-                late_reads |= reads
-                late_writes |= writes
-                continue
-            conflicts = near_writes & reads or near_writes & writes or near_reads & writes
-            if d in members and not reads & writes:
-                behind = [e for e in inside if self.conflict(e, d)] if conflicts else []
+            touched = self.touches(d)
+            reads, writes = touched
+            waits = conflict((late_reads, late_writes), touched)
+            near = not waits and conflict((near_reads, near_writes), touched)
+            if d in members and not waits and not reads & writes:
+                behind = [e for e in inside if conflict(self.touches(e), touched)] if near else []
                 if all([self.may_follow(members[e], members[d]) for e in behind]):
                     inside.append(d)
                     near_reads |= reads
                     near_writes |= writes
                     continue
-            if conflicts:
+            if waits or near:
                 after.append(d)
                 late_reads |= reads
                 late_writes |= writes
             else:
                 before.append(d)
         return before, inside, after
-
-    def conflict(self, first: Draft, second: Draft) -> bool:
-        """Whether two steps share memory that one of them writes."""
-        (reads, writes), (late_reads, late_writes) = self.touches(first), self.touches(second)
-        return bool(writes & late_reads or writes & late_writes or late_writes & reads)
 
     def may_follow(self, first: Member, second: Member) -> bool:
         """Whether two kernels that share memory may run in one part after the other."""

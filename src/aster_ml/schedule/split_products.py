@@ -26,10 +26,7 @@ MIN_LENGTH = 128
 
 def split_products(body: UOp) -> UOp:
     """The body with a sum for each product."""
-    return rebuilt(body, REDUCTIONS, split_one)
-
-
-REDUCTIONS = frozenset({Ops.REDUCE})
+    return rebuilt(body, (Ops.REDUCE,), split_one)
 
 
 def split_one(old: UOp, u: UOp) -> UOp:

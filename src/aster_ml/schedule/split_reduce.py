@@ -39,10 +39,7 @@ def split_long_reductions(body: UOp, workers: WorkersOf) -> UOp:
     """The body with each long reduction split."""
     if not SPLIT_REDUCE:
         return body
-    return rebuilt(body, REDUCTIONS, lambda old, u: split_one(u, workers))
-
-
-REDUCTIONS = frozenset({Ops.REDUCE})
+    return rebuilt(body, (Ops.REDUCE,), lambda old, u: split_one(u, workers))
 
 
 def split_one(u: UOp, workers: WorkersOf) -> UOp:

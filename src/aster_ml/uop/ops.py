@@ -277,9 +277,6 @@ class AxisType(Enum):
     __hash__ = object.__hash__
 
 
-LANE_KINDS = frozenset({AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR})
-
-
 class Memory(Enum):
     """Where a STAGE keeps its value."""
 
