@@ -146,6 +146,8 @@ class Peer:
             line = self.lines.get(timeout=self.timeout_s)
         except queue.Empty:
             self.process.kill()
+            # It is gone by the next look at whether it lives.
+            self.process.wait()
             raise PeerError(f"no answer in {self.timeout_s:.0f} s") from None
         if not line:
             raise PeerError(self.last_words())

@@ -204,6 +204,29 @@ def test_peers_take_turns_with_aster_and_agree(tmp_path: Path) -> None:
     assert result.ratio(lambda f: f.best) is not None
 
 
+@pytest.mark.parametrize("request_name", ["open", "check", "time", "close"])
+def test_a_peer_that_stays_silent_costs_its_row_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_name: str
+) -> None:
+    [row] = [r for r in ROWS if r.case == "small eager"]
+    ask, silent = Peer.ask, [request_name]
+
+    def asked(self: Peer, do: str, **arguments: Any) -> dict[str, Any]:
+        if do in silent and self.library == "numpy":
+            silent.clear()
+            self.timeout_s = 0.0
+        return ask(self, do, **arguments)
+
+    monkeypatch.setattr(Peer, "ask", asked)
+    with Session({"aster": sys.executable, "numpy": sys.executable}, QUICK, tmp_path) as session:
+        [first] = session.run(Group((row,), 1))
+        [second] = session.run(Group((row,), 1))
+    assert first.figures["numpy"].error == "no answer in 0 s"
+    assert first.figures["aster"].values
+    assert not second.figures["numpy"].error
+    assert second.figures["numpy"].values
+
+
 def test_late_runs_take_fewer_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session({}, FULL, tmp_path) as session:
         session.began, session.done = 0.0, 0.5
