@@ -252,7 +252,11 @@ def gathered(u: UOp, x: Array, *index: Array) -> Array:
 
 
 def scattered(u: UOp, x: Array, *index: Array) -> Array:
-    """SCATTER: elements added up at their places."""
+    """SCATTER: elements added up at their places, or the greatest of them."""
+    if u.arg.op is Ops.MAX:
+        result = np.full(u.arg.shape, dtypes.min(u.dtype), dtype=x.dtype)
+        np.maximum.at(result, tuple([np.broadcast_to(i, x.shape) for i in index]), x)
+        return result
     wide = np.float64 if u.dtype.kind == "float" else x.dtype
     result = np.zeros(u.arg.shape, dtype=wide)
     np.add.at(result, tuple([np.broadcast_to(i, x.shape) for i in index]), x.astype(wide))

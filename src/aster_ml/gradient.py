@@ -202,8 +202,17 @@ def of_index(g: Term, u: UOp, i: int) -> Term:
 
 
 def of_scatter(g: Term, u: UOp, i: int) -> Term:
-    """Of elements added up at indices: what stands there; none for the indices."""
-    return g if g.is_number else g.of(g.node.gather_at(*u.src[1:]))
+    """Of elements added up at indices: what stands there; none for the indices.
+
+    Of the greatest that met: shared by those that reach it.
+    """
+    if u.arg.op is Ops.ADD:
+        return g if g.is_number else g.of(g.node.gather_at(*u.src[1:]))
+    x, at, wide = u.src[0], u.src[1:], sum_acc_dtype(u.dtype)
+    reached = x.alu(Ops.CMPEQ, u.gather_at(*at))
+    count = reached.cast(wide).scatter_at(u.arg.shape, *at)
+    share = (g.spread(u.shape).convert(wide) / count).convert(u.dtype)
+    return g.of(share.node.gather_at(*at)).where(reached)
 
 
 def of_copy(g: Term, u: UOp, i: int) -> Term:

@@ -41,8 +41,8 @@ from aster_ml.mixin.index import (
 from aster_ml.mixin.masks import mask_in, written_by_mask
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.sizes import same_size
-from aster_ml.uop.infer import show_shape
-from aster_ml.uop.node import UOp
+from aster_ml.uop.infer import max_shape, show_shape
+from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import MOVEMENT, Ops
 
 # Memory that results were realized to, and that of it which more than one tensor names: equal
@@ -439,10 +439,7 @@ def laid_out(value: Any, spans: list[Span], shape: tuple[Any, ...]) -> Any:
 
 
 def scatter_picked(x: Any, parsed: Parsed, value: Any) -> Any:
-    """`x` with `value` where tensors of indices say; of equal indices the last one counts.
-
-    For each element of the indexed axes, the last index that names it is found by comparison.
-    """
+    """`x` with `value` where tensors of indices say; of equal indices the last one counts."""
     cut = x.derive(cut_spans(x.uop, parsed.spans).reshape(parsed.shape))
     picked = parsed.picked
     axes = [axis for axis, _ in picked]
@@ -497,21 +494,20 @@ def last_hits(
     valid: UOp | None = None
     for (_, p), size in zip(picked, sizes, strict=True):
         node, ok = index_node(p.index.uop, size, p.checked)
-        node = node.broadcast_to(common).cast(dtypes.int64)
-        linear = (
-            node
-            if linear is None
-            else linear.alu(Ops.MUL, UOp.const(dtypes.int64, size)).alu(Ops.ADD, node)
-        )
+        node = node.broadcast_to(common)
+        if linear is None:
+            linear = node
+        else:
+            linear = index_alu(Ops.ADD, index_alu(Ops.MUL, linear, to_uop(size)), node)
         if ok is not None:
             ok = ok.broadcast_to(common)
             valid = ok if valid is None else valid.alu(Ops.AND, ok)
-    place = x.from_uop(linear, False).reshape((1, count))
-    numbers = x.arange(1, count + 1, device=x.device, dtype=dtypes.int32).reshape((1, count))
-    every = x.arange(places, device=x.device, dtype=dtypes.int64).reshape((places, 1))
-    same = place.eq(every)
+    assert linear is not None
+    numbers = x.arange(1, count + 1, device=x.device, dtype=dtypes.int32).broadcast_to((count,))
     if valid is not None:
-        same = same & x.from_uop(valid, False).reshape((1, count))
-    # Stored: it is read once for every element that stands behind a place.
-    last = same.where(numbers, 0).max(1).contiguous()
+        numbers = x.from_uop(valid, False).reshape((count,)).where(numbers, numbers.scalar(0))
+    at = linear.mop(Ops.RESHAPE, (count,))
+    last = numbers.derive(numbers.uop.scatter_at(max_shape((places,)), at, op=Ops.MAX))
+    if last.shape != (places,):
+        last = last.shrink([(0, places)])
     return last > 0, (last - 1).maximum(0)

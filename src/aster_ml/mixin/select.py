@@ -18,7 +18,8 @@ from aster_ml.mixin.index import axis_iota, gather_nodes, index_node, is_zero
 from aster_ml.mixin.masks import read_mask
 from aster_ml.mixin.math import MathMixin
 from aster_ml.mixin.movement import broadcast_shapes
-from aster_ml.uop.infer import show_shape
+from aster_ml.mixin.reduce import identity_of
+from aster_ml.uop.infer import max_shape, show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -70,17 +71,18 @@ class SelectMixin(MathMixin, CreateMixin):
         axis = check_index(self, dim, index, "scatter")
         value = source_of(self, index, src, "scatter")
         if reduce == "add":
-            return self.add(scattered_sum(self, axis, index, value))
-        same = named_places(self, axis, index)
+            return self.add(scattered(self, axis, index, value))
         if reduce == "multiply":
+            same = named_places(self, axis, index)
             met = same.where(value.unsqueeze(axis), value.scalar(1)).prod(axis + 1)
             return self.mul(padded_like(met, self, 1))
         numbers = self.arange(1, index.shape[axis] + 1, device=self.device, dtype=dtypes.int32)
-        numbers = numbers.reshape((*(1,) * (axis + 1), -1, *(1,) * (self.ndim - axis - 1)))
-        last = same.where(numbers, 0).max(axis + 1).contiguous()
-        taken = value.gather(axis, (last - 1).maximum(0))
+        numbers = numbers.reshape((*(1,) * axis, -1, *(1,) * (self.ndim - axis - 1)))
+        last = scattered(self, axis, index, numbers.broadcast_to(index.shape), Ops.MAX)
         # On other axes the index may be smaller than self: nothing is written past its end.
-        return padded_like(last, self).ne(0).where(padded_like(taken, self), self)
+        inside = [None if i == axis else (0, size) for i, size in enumerate(index.shape)]
+        taken = value.gather(axis, (last.shrink(inside) - 1).maximum(0))
+        return (last > 0).where(padded_like(taken, self), self)
 
     def scatter_reduce(
         self,
@@ -103,34 +105,28 @@ class SelectMixin(MathMixin, CreateMixin):
             )
         axis = check_index(self, dim, index, "scatter_reduce")
         value = source_of(self, index, src, "scatter_reduce")
-        same = named_places(self, axis, index)
-        count = padded_like(same.cast(dtypes.int32).sum(axis + 1), self)
-        wide = value.unsqueeze(axis)
         start = self
+        least, greatest = dtypes.min(self.dtype), dtypes.max(self.dtype)
+        if not include_self or reduce == "mean":
+            ones = self.full_of(index.shape, 1).cast(dtypes.int32)
+            count = scattered(self, axis, index, ones)
         if not include_self:
-            neutral = {
-                "sum": 0,
-                "mean": 0,
-                "prod": 1,
-                "amax": dtypes.min(self.dtype),
-                "amin": dtypes.max(self.dtype),
-            }[reduce]
+            neutral = {"sum": 0, "mean": 0, "prod": 1, "amax": least, "amin": greatest}[reduce]
             start = count.ne(0).where(self.scalar(neutral), self)
-        if reduce in ("sum", "mean"):
-            total = start + scattered_sum(self, axis, index, value)
-            if reduce == "sum":
-                return total
-            parts = (count + 1 if include_self else count).maximum(1)
-            return total.div(parts, rounding_mode=None if self.is_floating_point() else "floor")
-        if reduce == "prod":
-            return start * padded_like(same.where(wide, self.scalar(1)).prod(axis + 1), self, 1)
         if reduce == "amax":
-            least = dtypes.min(self.dtype)
-            met = padded_like(same.where(wide, self.scalar(least)).max(axis + 1), self, least)
-            return start.maximum(met)
-        greatest = dtypes.max(self.dtype)
-        met = padded_like(same.where(wide, self.scalar(greatest)).min(axis + 1), self, greatest)
-        return start.minimum(met)
+            return start.maximum(scattered(self, axis, index, value, Ops.MAX))
+        if reduce == "amin":
+            turned = scattered(self, axis, index, value.reversed_order(), Ops.MAX)
+            return start.minimum(turned.reversed_order())
+        if reduce == "prod":
+            same = named_places(self, axis, index)
+            met = same.where(value.unsqueeze(axis), self.scalar(1)).prod(axis + 1)
+            return start * padded_like(met, self, 1)
+        total = start + scattered(self, axis, index, value)
+        if reduce == "sum":
+            return total
+        parts = (count + 1 if include_self else count).maximum(1)
+        return total.div(parts, rounding_mode=None if self.is_floating_point() else "floor")
 
     def masked_fill(self, mask: Self, value: Any) -> Self:
         """`value` where `mask` holds, self elsewhere.
@@ -297,20 +293,20 @@ def named_places(x: S, axis: int, index: S) -> S:
     return same & x.from_uop(valid.broadcast_to(index.shape), False).unsqueeze(axis)
 
 
-def scattered_sum(x: S, axis: int, index: S, value: S) -> S:
-    """Zeros like `x` with the values added where the index says."""
-    shape = index.shape
+def scattered(x: S, axis: int, index: S, value: S, op: Ops = Ops.ADD) -> S:
+    """At each place of a value like `x` what is there of the values, by the index, folded."""
+    shape, least = index.shape, identity_of(op, value.dtype)
     if any(is_zero(s) for s in shape):
-        return x.const_like(0)
+        return value.full_of(x.shape, least)
     node, valid = index_node(index.uop, x.shape[axis])
     if valid is not None:
-        zero = UOp.const(value.dtype, 0)
-        value = value.derive(UOp(Ops.WHERE, value.dtype, (valid, value.uop, zero)))
+        value = value.from_uop(valid.broadcast_to(shape), False).where(value, value.scalar(least))
     nodes = [
         node.broadcast_to(shape) if i == axis else axis_iota(shape[i], i, shape)
         for i in range(x.ndim)
     ]
-    return value.derive(value.uop.scatter_at(x.shape, *nodes))
+    met = value.derive(value.uop.scatter_at(max_shape(x.shape), *nodes, op=op))
+    return met if met.shape == x.shape else met.shrink([(0, size) for size in x.shape])
 
 
 def padded_like(value: S, x: S, fill: Any = 0) -> S:

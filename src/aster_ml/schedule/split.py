@@ -186,15 +186,17 @@ class Splitter:
             draft.step = Step("copy", slots, None, draft.step.device, 0, nbytes)
 
     def draft_scatter(self, stored: Stored, target: UOp | None) -> None:
-        """Two kernels: zeros everywhere, then every element is added where it belongs."""
+        """Two kernels: zeros everywhere, then every element is added where it belongs.
+
+        Of the greatest the least value there is in place of zeros.
+        """
         u, value = stored.node, stored.value
         assert value is not None
         out = self.memory(u)
         sizes = u.arg.shape
         ranges = tuple([UOp.range(s, i) for i, s in enumerate(sizes)])
-        self.emit(
-            u, out, flat_index(ranges, sizes), UOp.const(u.dtype, 0), ranges, None, frozenset()
-        )
+        start = UOp.const(u.dtype, 0 if u.arg.op is Ops.ADD else dtypes.min(u.dtype))
+        self.emit(u, out, flat_index(ranges, sizes), start, ranges, None, frozenset())
         flat = self.planner.simple(flat_index(value.src[1:], sizes))
         ranges, part = stored.ranges, value.src[0]
         # What a whole range adds to one place is summed up first, in a register.

@@ -244,9 +244,9 @@ class UOp(
         """Tensor stage: the elements of self at these index values, one an axis of self."""
         return UOp(Ops.INDEX, self.dtype, (self, *idxs))
 
-    def scatter_at(self, shape: tuple[int, ...], *idxs: UOp) -> UOp:
-        """Tensor stage: zeros of `shape` with our elements added at these indices."""
-        return UOp(Ops.SCATTER, self.dtype, (self, *idxs), ScatterArg(Ops.ADD, shape))
+    def scatter_at(self, shape: tuple[int, ...], *idxs: UOp, op: Ops = Ops.ADD) -> UOp:
+        """Tensor stage: `shape` with our elements added at these indices, or their greatest."""
+        return UOp(Ops.SCATTER, self.dtype, (self, *idxs), ScatterArg(op, shape))
 
     def sink(*src: UOp, arg: Any = None) -> UOp:
         """The root over everything that has to happen. `arg` is what a kernel's author says."""

@@ -203,8 +203,8 @@ OP_TABLE: dict[Ops, OpInfo] = {
     ),
     Ops.SCATTER: OpInfo(
         Group.REDUCE,
-        "Zeros of arg.shape into which src[0] is added at the "
-        "indices src[1:], one an axis of the result; the reverse of INDEX.",
+        "What meets of src[0] at the indices src[1:], one an axis of the result of arg.shape, "
+        "folded with arg.op: sums are the reverse of INDEX.",
     ),
     Ops.CALL: OpInfo(
         Group.MEMORY,
@@ -324,7 +324,7 @@ class ReduceArg(NamedTuple):
 
 
 class ScatterArg(NamedTuple):
-    """Of SCATTER: how values that meet are combined (ADD), and the shape of the result."""
+    """Of SCATTER: how values that meet are combined (ADD or MAX), and the shape of the result."""
 
     op: Ops
     shape: tuple[int, ...]

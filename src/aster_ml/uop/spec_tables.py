@@ -168,6 +168,7 @@ TENSOR: Table = {
     Ops.SCATTER: (
         SAME_DTYPE,
         ARG_TYPE,
+        ("it adds or takes the greatest", lambda u: u.arg.op in (Ops.ADD, Ops.MAX)),
         ("it has one index an axis of its result", lambda u: len(u.src) == 1 + len(u.arg.shape)),
         ("its indices are of dtype index", lambda u: all([i.dtype is INDEX for i in u.src[1:]])),
     ),
