@@ -21,10 +21,11 @@ from aster_ml.uop.ops import Ops
 
 S = TypeVar("S", bound="ScanMixin")
 
-# A scan of n elements takes n * n steps; in blocks of this size, n * BLOCK.
-BLOCK = 128
+# A scan of n elements takes n * n steps; in blocks of this size, n * BLOCK. A block is as long as
+# what is written out at once, with its sums side by side.
+BLOCK = 8
 # Rows up to here are not worth the kernels that blocks cost.
-LONGEST_ROW = 256
+LONGEST_ROW = 32
 
 
 class ScanMixin(JoinMixin, MathMixin, CreateMixin):
@@ -83,8 +84,7 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
         if not isinstance(x.shape[place], int):
             full, part = filled_axis(x, place, float("-inf"))
             return full.logcumsumexp(place).shrink(part)
-        last = x.transpose(place, -1)
-        return log_scan(last).transpose(place, -1)
+        return log_scan(x, place)
 
 
 def scan(x: S, op: Ops, axis: int) -> S:
@@ -94,7 +94,7 @@ def scan(x: S, op: Ops, axis: int) -> S:
     if not isinstance(x.shape[axis], int):
         full, part = filled_axis(x, axis, identity_of(op, x.dtype))
         return scan(full, op, axis).shrink(part)
-    return scan_last(x.transpose(axis, -1), op).transpose(axis, -1)
+    return scan_axis(x, op, axis)
 
 
 def filled_axis(x: S, axis: int, value: Any) -> tuple[S, list[Any]]:
@@ -106,68 +106,78 @@ def filled_axis(x: S, axis: int, value: Any) -> tuple[S, list[Any]]:
     return x.pad(pairs, value=value), part
 
 
-def scan_last(x: S, op: Ops) -> S:
-    """`scan` along the last axis."""
-    *lead, size = x.shape
-    if size <= LONGEST_ROW:
-        return scan_row(x, op)
+def scan_axis(x: S, op: Ops, axis: int) -> S:
+    """`scan` along an axis of known size."""
+    if x.shape[axis] <= LONGEST_ROW:
+        return scan_row(x, op, axis)
     neutral = x.scalar(identity_of(op, x.dtype))
-    rows = blocks_of(x, neutral)
-    inner = scan_row(rows, op)
-    count = rows.shape[-2]
-    totals = inner.shrink([*[None] * (len(lead) + 1), (BLOCK - 1, BLOCK)]).reshape((*lead, count))
-    before = shifted(scan_last(totals, op), neutral)
-    joined = inner.alu(op, before.unsqueeze(-1).broadcast_to(inner.shape))
-    return joined.reshape((*lead, count * BLOCK)).shrink([*[None] * len(lead), (0, size)])
+    inner = scan_row(blocks_of(x, neutral, axis), op, axis + 1)
+    before = shifted(scan_axis(totals_of(inner, axis), op, axis), neutral, axis)
+    return rows_of(inner.alu(op, before.unsqueeze(axis + 1).broadcast_to(inner.shape)), x, axis)
 
 
-def scan_row(x: S, op: Ops) -> S:
-    """`scan` along the last axis, each result a reduction of the row masked after its place."""
-    *lead, size = x.shape
-    square = x.unsqueeze(-2).broadcast_to((*lead, size, size))
-    kept = up_to(x, size).where(square, x.scalar(identity_of(op, x.dtype)))
-    return kept.rop(op, (len(lead) + 1,)).reshape((*lead, size))
+def scan_row(x: S, op: Ops, axis: int) -> S:
+    """`scan` along an axis, each result a reduction of the row masked after its place."""
+    square = squared(x, axis)
+    kept = up_to(x, axis).where(square, x.scalar(identity_of(op, x.dtype)))
+    return kept.rop(op, (axis + 1,)).reshape(x.shape)
 
 
-def up_to(x: S, size: int) -> S:
-    """[size, size]: whether the column is at most the row."""
+def squared(x: S, axis: int) -> S:
+    """An axis of n elements as [n, n]: each has all of the row."""
+    shape = (*x.shape[:axis], x.shape[axis], *x.shape[axis:])
+    return x.unsqueeze(axis).broadcast_to(shape)
+
+
+def up_to(x: S, axis: int) -> S:
+    """[size, size, ..]: whether the column is at most the row, beside the axes that follow."""
+    size, after = x.shape[axis], (1,) * (x.ndim - axis - 1)
     place = x.arange(size, device=x.device)
-    return place.reshape((1, size)) <= place.reshape((size, 1))
+    return place.reshape((1, size, *after)) <= place.reshape((size, 1, *after))
 
 
-def blocks_of(x: S, neutral: S) -> S:
-    """The last axis as rows of BLOCK elements, the last one filled up."""
-    *lead, size = x.shape
+def blocks_of(x: S, neutral: S, axis: int) -> S:
+    """An axis as [count, BLOCK], the last block filled up."""
+    size, pairs = x.shape[axis], [(0, 0)] * x.ndim
     count = ceildiv(size, BLOCK)
-    pairs = [*[(0, 0)] * len(lead), (0, count * BLOCK - size)]
+    pairs[axis] = (0, count * BLOCK - size)
     filled = x.pad(pairs, value=neutral.uop.arg) if count * BLOCK > size else x
-    return filled.reshape((*lead, count, BLOCK))
+    return filled.reshape((*x.shape[:axis], count, BLOCK, *x.shape[axis + 1 :]))
 
 
-def shifted(x: S, neutral: S) -> S:
-    """The last axis moved on by one, with the neutral value in front."""
-    *lead, size = x.shape
-    cut: list[Any] = [None] * len(lead)
-    front = x.shrink([*cut, (0, size - 1)])
-    return front.pad([*[(0, 0)] * len(lead), (1, 0)], value=neutral.uop.arg)
+def totals_of(blocks: S, axis: int) -> S:
+    """The last element of each block."""
+    cut: list[Any] = [None] * blocks.ndim
+    cut[axis + 1] = (BLOCK - 1, BLOCK)
+    return blocks.shrink(cut).squeeze(axis + 1)
 
 
-def log_scan(x: S) -> S:
-    """`logcumsumexp` along the last axis: sums of exponentials relative to the maximum so far."""
-    *lead, size = x.shape
-    if size > LONGEST_ROW:
-        rows = blocks_of(x, x.scalar(float("-inf")))
-        inner = log_scan(rows)
-        count = rows.shape[-2]
-        cut = [*[None] * (len(lead) + 1), (BLOCK - 1, BLOCK)]
-        totals = inner.shrink(cut).reshape((*lead, count))
-        before = shifted(log_scan(totals), x.scalar(float("-inf")))
-        joined = inner.logaddexp(before.unsqueeze(-1))
-        return joined.reshape((*lead, count * BLOCK)).shrink([*[None] * len(lead), (0, size)])
-    most = scan_row(x, Ops.MAX).detach()
+def rows_of(blocks: S, x: S, axis: int) -> S:
+    """[count, BLOCK] as the axis of `x` that it was."""
+    count, size, cut = blocks.shape[axis], x.shape[axis], [None] * x.ndim
+    whole = blocks.reshape((*x.shape[:axis], count * BLOCK, *x.shape[axis + 1 :]))
+    return whole.shrink([*cut[:axis], (0, size), *cut[axis + 1 :]])
+
+
+def shifted(x: S, neutral: S, axis: int) -> S:
+    """An axis moved on by one, with the neutral value in front."""
+    cut: list[Any] = [None] * x.ndim
+    pairs = [(0, 0)] * x.ndim
+    cut[axis], pairs[axis] = (0, x.shape[axis] - 1), (1, 0)
+    return x.shrink(cut).pad(pairs, value=neutral.uop.arg)
+
+
+def log_scan(x: S, axis: int) -> S:
+    """`logcumsumexp` along an axis: sums of exponentials relative to the maximum so far."""
+    if x.shape[axis] > LONGEST_ROW:
+        least = x.scalar(float("-inf"))
+        inner = log_scan(blocks_of(x, least, axis), axis + 1)
+        before = shifted(log_scan(totals_of(inner, axis), axis), least, axis)
+        return rows_of(inner.logaddexp(before.unsqueeze(axis + 1)), x, axis)
+    most = scan_row(x, Ops.MAX, axis).detach()
     # Infinities have no difference to themselves.
     base = most.isfinite().where(most, x.scalar(0))
-    shape = (*lead, size, size)
-    off = x.unsqueeze(-2).broadcast_to(shape) - base.unsqueeze(-1)
-    kept = up_to(x, size).where(off, x.scalar(float("-inf")))
-    return kept.exp().sum(-1).log() + base
+    square = squared(x, axis)
+    off = square - base.unsqueeze(axis + 1)
+    kept = up_to(x, axis).where(off, x.scalar(float("-inf")))
+    return kept.exp().sum(axis + 1).log() + base
