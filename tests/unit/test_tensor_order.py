@@ -107,9 +107,9 @@ def sorted_as_numpy(x: Any, descending: bool) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("limit", [order.LONGEST_COUNTED, 4], ids=["counted", "network"])
+@pytest.mark.parametrize("limit", [order.MOST_COUNTED, 1], ids=["counted", "network"])
 def test_sort(limit: int, descending: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "LONGEST_COUNTED", limit)
+    monkeypatch.setattr(order, "MOST_COUNTED", limit)
     x = np.random.default_rng(1).integers(0, 6, size=(3, 11)).astype(np.float32)
     x[0, 3] = x[0, 7] = x[2, 0] = np.nan
     x[1, 5], x[1, 6] = np.inf, -np.inf
@@ -127,7 +127,7 @@ WIDTHS = ["float64", "float16", "int8", "int32", "int64", "uint8", "uint64"]
 def test_network_orders_every_dtype(
     dtype: str, descending: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order, "LONGEST_COUNTED", 1)
+    monkeypatch.setattr(order, "MOST_COUNTED", 1)
     x = np.trunc(np.random.default_rng(2).normal(size=(2, 7)) * 60)
     x = (np.abs(x) if dtype.startswith("u") else x).astype(dtype)
     if dtype.startswith("float"):
@@ -153,6 +153,21 @@ def test_topk() -> None:
     check_tensor(values, np.sort(A, 1)[:, ::-1][:, :2])
     check_tensor(places, np.argsort(-A, 1)[:, :2])
     check_tensor(Tensor(A).topk(3, largest=False)[0], np.sort(A, -1)[..., :3])
+
+
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_topk_of_a_network(dtype: str, largest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "MOST_COUNTED", 1)
+    x = np.random.default_rng(3).integers(-9, 9, (3, 5, 53)).astype(dtype)
+    for k in (1, 2, 5, 33, 53):
+        values, places = Tensor(x).topk(k, -1, largest)
+        at = np.argsort(-x if largest else x, -1, kind="stable")[..., :k]
+        check_tensor(places, at, dtype="int32")
+        check_tensor(values, np.take_along_axis(x, at, -1), dtype=dtype)
+    values, places = Tensor(x).topk(2, 1, largest)
+    at = np.argsort(-x if largest else x, 1, kind="stable")[:, :2]
+    check_tensor(places, at)
 
 
 def test_gradient_of_sort() -> None:

@@ -1,32 +1,29 @@
 """Order: where the greatest stands, sorting, the k greatest.
 
-Receives tensors; returns tensors of values and of places (ints). Short rows are sorted by counting,
-for each element, how many stand before it; long ones by a bitonic network.
+Receives tensors; returns tensors of values and of places (ints). Few elements are sorted by
+counting, for each, how many stand before it; more of them by a network (`mixin.network`).
 """
 
 from __future__ import annotations
 
 from typing import Any, Self, TypeVar
 
-import numpy as np
-
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, ShapeError
-from aster_ml.mixin.create import CreateMixin
-from aster_ml.mixin.data import copied_node
+from aster_ml.helpers import next_power2, prod
 from aster_ml.mixin.index import axis_iota, gather_nodes, is_zero
-from aster_ml.mixin.join import JoinMixin, symbolic_axis
-from aster_ml.mixin.math import MathMixin
-from aster_ml.uop.infer import show_shape
-from aster_ml.uop.node import UOp
+from aster_ml.mixin.join import symbolic_axis
+from aster_ml.mixin.network import NetworkMixin, least_words, sorted_words
+from aster_ml.uop.infer import max_shape, show_shape
 
 S = TypeVar("S", bound="OrderMixin")
 
-# Counting takes n * n steps in a few kernels, the network n * log(n)**2 in many.
-LONGEST_COUNTED = 2048
+# Counting takes n * n steps in three kernels, the network n * log(n)**2 in many. Up to so many
+# steps of counting, for all rows, take less than it costs to make and start those kernels.
+MOST_COUNTED = 1 << 20
 
 
-class OrderMixin(JoinMixin, MathMixin, CreateMixin):
+class OrderMixin(NetworkMixin):
     """Places in an order."""
 
     __slots__ = ()
@@ -88,14 +85,7 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
         size = self.shape[axis]
         if not isinstance(size, int):
             raise symbolic_axis("sort", axis, self.shape)
-        last = self.transpose(axis, -1)
-        if size <= LONGEST_COUNTED:
-            places = counted_places(last, descending)
-        else:
-            places = network_places(last, descending)
-        values = gather_last(last, places)
-        places = places.cast(dtypes.int32)
-        return values.transpose(axis, -1), places.transpose(axis, -1)
+        return in_order(self, axis, size, descending)
 
     def argsort(self, dim: int = -1, descending: bool = False) -> Self:
         """Places of the values in order along `dim`.
@@ -120,12 +110,27 @@ class OrderMixin(JoinMixin, MathMixin, CreateMixin):
             raise ArgumentError(
                 f"topk: k = {k!r}, axis {axis} of {show_shape(self.shape)} has {size} elements"
             )
+        if self.shape and size > 1 and k:
+            return in_order(self, axis, k, largest)
         values, places = self.sort(axis, largest)
         if not self.shape:
             return values, places
         cut: list[Any] = [None] * self.ndim
         cut[axis] = (0, k)
         return values.shrink(cut), places.shrink(cut)
+
+
+def in_order(x: S, axis: int, count: int, descending: bool) -> tuple[S, S]:
+    """The first `count` values of an axis in order, and the place that each came from."""
+    last = x.transpose(axis, -1)
+    *lead, size = last.shape
+    if prod(max_shape(tuple(lead))) * size * size <= MOST_COUNTED:
+        places = counted_places(last, descending)
+        places = places.shrink([*[None] * len(lead), (0, count)])
+    else:
+        places = network_places(last, count, descending)
+    values = gather_last(last, places)
+    return values.transpose(axis, -1), places.cast(dtypes.int32).transpose(axis, -1)
 
 
 def gather_last(x: S, places: S) -> S:
@@ -160,34 +165,31 @@ def counted_places(x: S, descending: bool) -> S:
     return hit.where(place.reshape((1, size)), place.scalar(0)).sum(-1)
 
 
-def network_places(x: S, descending: bool) -> S:
-    """Places of the last axis in order, by a bitonic network.
+def network_places(x: S, count: int, descending: bool) -> S:
+    """The first `count` places of the last axis in order, by a network.
 
     What is exchanged are whole numbers whose order is the one wanted: the key above, the place
-    below, in one word where both fit. The distances of a step are data, so that one kernel serves
-    every step of every network.
+    below, in one word where both fit.
     """
     *lead, size = x.shape
-    width = 1 << (size - 1).bit_length()
+    width = next_power2(size)
     key = ordered_bits(x)
     if descending:
         key = key.bitwise_not()
     pairs = [*[(0, 0)] * len(lead), (0, width - size)]
     place = x.arange(width, device=x.device, dtype=dtypes.uint64)
     # What fills up the row comes after everything: its places are the greatest.
-    beyond = place >= size
-    key = key.pad(pairs)
-    key = beyond.where(key.scalar(dtypes.max(key.dtype)), key)
+    key = (place < size).where(key.pad(pairs), key.scalar(dtypes.max(key.dtype)))
     place = place.broadcast_to(key.shape)
-    parts: list[S]
+    words: list[S]
     if key.dtype is dtypes.uint32:
-        parts = [((key.cast(dtypes.uint64) << 32) | place).contiguous()]
+        words = [(key.cast(dtypes.uint64) << 32) | place]
     else:
-        parts = [key.contiguous(), place.contiguous()]
-    for step, block in network_steps(width):
-        parts = exchange(parts, step_node(x, step), step_node(x, block))
-    places = parts[-1].bitwise_and(0xFFFFFFFF).cast(dtypes.int32)
-    return places.shrink([*[None] * len(lead), (0, size)])
+        words = [key, place]
+    block = next_power2(count)
+    words = least_words(words, block) if block < width else sorted_words(words)
+    places = words[-1].bitwise_and(0xFFFFFFFF).cast(dtypes.int32)
+    return places.shrink([*[None] * len(lead), (0, count)])
 
 
 def ordered_bits(x: S) -> S:
@@ -204,49 +206,3 @@ def ordered_bits(x: S) -> S:
     # Negative floats grow downwards: all their bits are turned over, of others the sign alone.
     turned = (raw >> (bits - 1)).ne(0).where(raw.bitwise_not(), raw ^ sign)
     return value.isnan().where(turned.scalar(dtypes.max(unsigned)), turned)
-
-
-def network_steps(width: int) -> list[tuple[int, int]]:
-    """For each step of the network how far apart it compares, and the size of sorted blocks."""
-    result = []
-    block = 2
-    while block <= width:
-        step = block // 2
-        while step:
-            result.append((step, block))
-            step //= 2
-        block *= 2
-    return result
-
-
-# One int on a device, by its value: the distances that networks are made of.
-STEP_NODES: dict[tuple[str, int], UOp] = {}
-
-
-def step_node(x: S, value: int) -> S:
-    """An int as data on the device of `x`."""
-    found = STEP_NODES.get((x.device, value))
-    if found is None:
-        array = np.array([value], dtype=np.int32)
-        found = STEP_NODES[x.device, value] = copied_node(array, x.device)
-    return x.from_uop(found, False)
-
-
-def exchange(parts: list[S], step: S, block: S) -> list[S]:
-    """One step: elements `step` apart are put in order, downwards in every second block."""
-    shape = parts[0].shape
-    width = shape[-1]
-    place = parts[0].arange(width, device=parts[0].device)
-    other = (place ^ step) & (width - 1)
-    at = other.uop.cast(dtypes.index).broadcast_to(shape)
-    nodes = [*[axis_iota(size, i, shape) for i, size in enumerate(shape[:-1])], at]
-    partners = [gather_nodes(part, nodes, None, shape, []) for part in parts]
-    before = parts[-1] < partners[-1]
-    for part, partner in zip(parts[-2::-1], partners[-2::-1], strict=True):
-        before = (part < partner) | (part.eq(partner) & before)
-    wants_first = (place & step).eq(0).eq((place & block).eq(0))
-    keep = before.eq(wants_first)
-    return [
-        keep.where(part, partner).contiguous()
-        for part, partner in zip(parts, partners, strict=True)
-    ]
