@@ -4,12 +4,13 @@ Receives tensors of unsigned ints whose order is the one wanted, no two alike, i
 in several, the first counting most; the length of their last axis is a power of two. Returns such
 words. What keys and places are is said in `mixin.order`.
 
-Blocks of a bitonic network run up and down by turns. Here all run up: of every second block the
-words are turned over, which a step does on the way from one size of blocks to the next.
+Blocks of a bitonic network rise and fall by turns. Here all rise: of every second block the words
+are turned over, which a step does on the way from one size of blocks to the next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from aster_ml.dtype import dtypes
@@ -18,6 +19,8 @@ from aster_ml.mixin.join import JoinMixin
 from aster_ml.mixin.math import MathMixin
 
 W = TypeVar("W", bound="NetworkMixin")
+# Which lines are turned over: of what is laid out as [rows, run], given the columns of a run.
+Turning = Callable[[W, int], W]
 
 # Distances that one kernel compares at: what it loads serves all of them.
 DISTANCES = 2
@@ -31,47 +34,59 @@ class NetworkMixin(JoinMixin, MathMixin, CreateMixin):
 
 def sorted_words(words: list[W]) -> list[W]:
     """Rows in ascending order."""
-    return blocks_sorted(words, words[0].shape[-1])
+    return columns_sorted(words, 1)
 
 
 def least_words(words: list[W], count: int) -> list[W]:
     """The `count` least of each row in ascending order; a power of two.
 
-    Blocks of so many are sorted, then the lesser halves of pairs of them, until one is left.
+    A row is taken as [count, columns], so that what is compared lies in runs. Columns are sorted,
+    then the lesser halves of pairs of them, until one is left.
     """
-    words = blocks_sorted(words, count)
-    while words[0].shape[-1] > count:
-        words = merged(halved(words, count), count, False)
+    columns = words[0].shape[-1] // count
+    words = columns_sorted(words, columns)
+    while columns > 1:
+        words = halved(words, columns)
+        columns //= 2
+        words = merged(words, count, columns, None)
     return words
 
 
-def blocks_sorted(words: list[W], size: int) -> list[W]:
-    """Blocks of this size in ascending order, every second one turned over."""
+def columns_sorted(words: list[W], columns: int) -> list[W]:
+    """Columns in ascending order, those of the right half turned over; sorted in growing blocks."""
+    lines = [word.reshape((*word.shape[:-1], -1, columns)) for word in words]
+    size = lines[0].shape[-2]
+    odd = odd_rows(lines[0], columns) if size > 1 else right_half(lines[0], columns)
+    words = [turned(x, odd).reshape(word.shape) for x, word in zip(lines, words, strict=True)]
     block = 1
-    words = [turned(w.unsqueeze(-1), odd_rows(w.unsqueeze(-1))).squeeze(-1) for w in words]
     while block < size:
         block *= 2
-        words = merged(words, block, True)
+        words = merged(words, block, columns, right_half if block == size else odd_rows)
     return words
 
 
-def merged(words: list[W], block: int, turning: bool) -> list[W]:
-    """Blocks that rise and then fall in order. Turning, halves of them are in order one by one."""
+def merged(words: list[W], block: int, columns: int, turning: Turning[W] | None) -> list[W]:
+    """Blocks of each column that rise and then fall in order.
+
+    Where their second half is turned over instead, `turning` says which lines are from now on.
+    """
     distances = block.bit_length() - 1
     while distances:
         sides = (distances - 1) % DISTANCES + 1
         distances -= sides
-        words = compared(words, 1 << distances, sides, turning)
-        turning = False
+        words = compared(words, columns << distances, sides, columns, turning)
+        turning = None
     return words
 
 
-def compared(words: list[W], step: int, sides: int, turning: bool) -> list[W]:
+def compared(
+    words: list[W], step: int, sides: int, columns: int, turning: Turning[W] | None
+) -> list[W]:
     """Elements `step` << i apart in order, for each i below `sides`, the largest first."""
     count, shape = 1 << sides, words[0].shape
     rows = [side_of(words, count, step, i) for i in range(count)]
-    if turning:
-        odd = odd_rows(rows[0][0])
+    if turning is not None:
+        odd = turning(rows[0][0], columns)
         for i in range(count):
             flip = odd if i < count // 2 else odd.logical_not()
             rows[i] = [turned(word, flip) for word in rows[i]]
@@ -86,15 +101,15 @@ def compared(words: list[W], step: int, sides: int, turning: bool) -> list[W]:
     ]
 
 
-def halved(words: list[W], block: int) -> list[W]:
-    """The lesser half of each pair of blocks, which rises and falls; every second turned over."""
-    low, high = (side_of(words, 2, block, i) for i in (0, 1))
+def halved(words: list[W], columns: int) -> list[W]:
+    """The lesser half of each pair of columns, which rises and falls; the right half turned."""
+    half = columns // 2
+    low, high = (side_of(words, 2, half, i) for i in (0, 1))
     high = [word.bitwise_not() for word in high]
     before = is_before(high, low)
     least = [before.where(b, a) for a, b in zip(low, high, strict=True)]
-    *lead, rows, _ = least[0].shape
-    odd = odd_rows(least[0])
-    return [turned(word, odd).reshape((*lead, rows * block)) for word in least]
+    odd = right_half(least[0], half)
+    return [turned(word, odd).flatten(-2) for word in least]
 
 
 def side_of(words: list[W], count: int, step: int, i: int) -> list[W]:
@@ -106,11 +121,17 @@ def side_of(words: list[W], count: int, step: int, i: int) -> list[W]:
     return [word.reshape(split).shrink(cut).reshape((*lead, rows, step)) for word in words]
 
 
-def odd_rows(word: W) -> W:
+def odd_rows(word: W, columns: int) -> W:
     """[rows, 1]: whether a row before the last axis has an odd number."""
     rows = word.shape[-2]
     number = word.arange(rows, device=word.device, dtype=dtypes.int32)
     return number.bitwise_and(1).ne(0).reshape((rows, 1))
+
+
+def right_half(word: W, columns: int) -> W:
+    """[run]: whether an element of the last axis is in the right half of the columns."""
+    place = word.arange(word.shape[-1], device=word.device, dtype=dtypes.int32)
+    return place.bitwise_and(columns // 2).ne(0)
 
 
 def turned(word: W, where: W) -> W:
