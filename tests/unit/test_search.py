@@ -19,6 +19,7 @@ from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.config import stage_key
 from aster_ml.device import Device
 from aster_ml.engine import search, search_worker
+from aster_ml.engine.realize import schedule_uops
 from aster_ml.engine.search import Found, Search, Worker, WorkerError
 from aster_ml.target import Target
 from aster_ml.uop.text import to_text
@@ -248,14 +249,26 @@ def test_other_results_are_noticed() -> None:
     assert not bench.is_right({})
 
 
-def test_buffers_that_index_others_hold_places_inside() -> None:
-    x, i = Tensor.rand(8).realize(), Tensor([7, 3]).realize()
-    ast = kernel_of(x[i] * 2)
-    slots = search_worker.index_slots(ast)
-    assert len(slots) == 1
+INDEXING = {
+    "rows": (lambda x, i: x[i] * 2, 12),
+    "along an axis": (lambda x, i: x.gather(0, i.reshape(-1, 1).expand(-1, 7)), 12),
+    "two axes": (lambda x, i: x[i, i], 12),
+    "additions": (lambda x, i: (x[i] * 2).sum().gradient(x)[0], 12),
+    "the last axis": (lambda x, i: x.gather(1, i.reshape(12, -1)), 7),
+}
+
+
+@pytest.mark.parametrize("name", INDEXING)
+def test_buffers_that_index_others_hold_places_all_over_them(name: str) -> None:
+    function, count = INDEXING[name]
+    x, i = Tensor.rand(12, 7).realize(), Tensor([3, 0, 2, 5] * 60).cast("int16").realize()
+    steps = [step for step in schedule_uops([function(x, i).uop])[0].steps if step.ast is not None]
+    [ast] = [step.ast for step in steps if search_worker.index_slots(step.ast)]
     bench = search_worker.Bench(ast, "CPU")
-    [content] = [c for s, c in zip(bench.slots, bench.contents) if s in slots]
-    assert not content.any()
+    slots = search_worker.index_slots(ast)
+    [content] = [c for s, c in zip(bench.slots, bench.contents, strict=True) if s in slots]
+    assert sorted(set(content.tolist())) == list(range(count))
+    assert bench.is_right(bench.results(bench.compiled("")))
 
 
 def test_search_without_time_keeps_the_default(tmp_path: Path) -> None:

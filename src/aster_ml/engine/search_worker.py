@@ -13,6 +13,7 @@ import json
 import sys
 import time
 import zlib
+from bisect import bisect_left
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ import numpy as np
 from aster_ml.backend import Backend
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.device import Buffer, Device
+from aster_ml.dtype import dtypes
 from aster_ml.engine.compile import Compiled, compile_kernel
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.text import parse
@@ -47,12 +49,40 @@ def index_slots(ast: UOp) -> set[int]:
     return found
 
 
-def draw(slot: int, buffer: Buffer, is_index: bool) -> Array:
-    """What a buffer holds while a kernel is tried: small numbers; zeros where they are indices."""
+def index_count(ast: UOp) -> int:
+    """Below which number all indices that a kernel loads may lie, so that they name places spread
+    over what they are used on, and none beyond it.
+    """
+    loads = [u for u in toposort(ast) if u.op is Ops.LOAD and u.dtype.kind in ("int", "uint")]
+    slots = index_slots(ast)
+    mine = [
+        u for u in loads if u.src[0].src[0].op is Ops.PARAM and u.src[0].src[0].arg.slot in slots
+    ]
+    used = [u for u in toposort(ast) if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
+    used = [u for u in used if not toposort(u.src[1]).keys().isdisjoint(mine)]
+
+    def reach(count: int) -> int | None:
+        """The places named last, added up; None where one may lie outside."""
+        values = {u: UOp.variable("i", 0, count - 1, u.dtype) for u in mine}
+        places = substitute_all([u.src[1] for u in used], dict(values))
+        ends = [(int(p.vmin), int(p.vmax)) for p in places]
+        inside = all(0 <= a and b < u.src[0].arg.size for (a, b), u in zip(ends, used, strict=True))
+        return sum(b for _, b in ends) if inside else None
+
+    most = max([u.src[0].arg.size for u in used], default=1)
+    limits = [min(most, *[int(dtypes.max(u.dtype)) for u in mine])] if mine else [1]
+    fits = bisect_left(range(1, limits[0] + 1), True, key=lambda n: reach(n) is None)
+    # Where indices are held inside an axis, all beyond its end would name the last place.
+    end = reach(fits) if fits else None
+    return 1 if end is None else 1 + bisect_left(range(1, fits), end, key=lambda n: reach(n) or 0)
+
+
+def draw(slot: int, buffer: Buffer, count: int) -> Array:
+    """What a buffer holds while a kernel is tried: small numbers; indices are below `count`."""
     size, dtype = buffer.size, buffer.dtype
     rng = np.random.default_rng(zlib.crc32(f"slot {slot}".encode()))
-    if is_index:
-        values = np.zeros(size)
+    if count:
+        values = np.resize(rng.integers(0, count, min(size, MAX_DRAWN)), size)
     elif dtype.kind == "float":
         values = np.resize(rng.uniform(-1, 1, min(size, MAX_DRAWN)), size)
     elif dtype.kind == "int":
@@ -70,10 +100,12 @@ class Bench:
         self.backend: Backend = Device[device]
         params = sorted([u for u in toposort(ast) if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
         indices = index_slots(ast)
+        count = index_count(ast) if indices else 0
         self.slots = [p.arg.slot for p in params]
         self.buffers = [Buffer(device, p.arg.size, p.dtype).allocate() for p in params]
         self.contents = [
-            draw(slot, buffer, slot in indices) for slot, buffer in zip(self.slots, self.buffers)
+            draw(slot, buffer, count if slot in indices else 0)
+            for slot, buffer in zip(self.slots, self.buffers)
         ]
         self.expected: dict[int, Array] | None = None
 
