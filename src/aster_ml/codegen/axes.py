@@ -13,7 +13,7 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
-from aster_ml.uop.symbolic import OPAQUE, simplify, simplify_around
+from aster_ml.uop.symbolic import OPAQUE, affine_form, simplify, simplify_around
 
 
 def merge_axes(kernel: Kernel) -> None:
@@ -68,6 +68,7 @@ def split_divided_axes(kernel: Kernel) -> None:
     """Makes two axes of an output axis that indices divide.
 
     rewrite: r (size a*b), r // b, r % b -> r0 (size a), r1 (size b), r0 * b + r1, r0, r1
+    also: (r + x) // b, where x steps through a short reduction, as windows do
     why: what is repeated or interleaved then has plain strides, and SIMD lanes need no gather
     """
     found = False
@@ -77,13 +78,24 @@ def split_divided_axes(kernel: Kernel) -> None:
         by = {
             u.src[1].arg
             for u in kernel.facts.order
-            if u.op in (Ops.IDIV, Ops.MOD) and u.src[0] is r and u.src[1].op is Ops.CONST
+            if u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST and walks(u.src[0], r)
         }
         if by and 1 < min(by) < size_of(r) and size_of(r) % min(by) == 0:
             kernel.split(r, min(by), AxisType.LOOP)
             found = True
     if found:
         kernel.sink = simplify_indices(kernel.sink)
+
+
+def walks(u: UOp, r: UOp) -> bool:
+    """Whether an index is an axis, or the axis and a step of a reduction."""
+    if u is r or r not in u.ranges:
+        return u is r
+    rest, strides = affine_form(u, {r})
+    others = [(t, a) for t, a in rest.terms.items()]
+    return strides.get(r) == 1 and all(
+        [t.op is Ops.RANGE and t.arg.kind is AxisType.REDUCE and abs(a) == 1 for t, a in others]
+    )
 
 
 def walks_as_one(access: Access, outer: UOp, inner: UOp, inner_size: int) -> bool:

@@ -31,6 +31,7 @@ from aster_ml.codegen.moves import (
 )
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
+from aster_ml.codegen.phases import write_out_phases, write_out_row
 from aster_ml.codegen.prices import (
     MAX_BODY,
     MAX_WRITTEN_OUT,
@@ -91,7 +92,10 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
     if choose_dot(plan):
         return
     write_out_stacks(plan)
+    nodes = write_out_phases(plan)
     choose_vector(plan, rank)
+    if nodes:
+        write_out_row(plan, nodes)
     order_for_hoisting(plan)
     if not choose_rows(plan):
         choose_tile(plan)

@@ -37,12 +37,17 @@ def starts_early(kernel: Kernel, target: Target, axis: UOp | None, lanes: int) -
         and can_overlap(kernel)
         and (
             runs_by_rows(kernel, target, axis, lanes) or loads_early(kernel, axis)
-            if any(axis in u.ranges for u in kernel.reduces)
+            if any(axis in u.ranges and not is_written_out(u) for u in kernel.reduces)
             # Short rows are written out, so that masks are known beforehand.
             else size_of(axis) > MAX_WRITTEN_OUT * lanes
             or not (kernel.reduces or gates_along(kernel, axis))
         )
     )
+
+
+def is_written_out(reduce: UOp) -> bool:
+    """Whether a reduction has no loop of its own left."""
+    return all([r.arg.kind.is_lane for r in reduce.src[1:]])
 
 
 def rows_start_early(plan: Plan, axis: UOp, lanes: int) -> bool:
