@@ -68,21 +68,30 @@ def split_divided_axes(kernel: Kernel) -> None:
     """Makes two axes of an output axis that indices divide.
 
     rewrite: r (size a*b), r // b, r % b -> r0 (size a), r1 (size b), r0 * b + r1, r0, r1
-    also: (r + x) // b, where x steps through a short reduction, as windows do
+    also: (r + x) // b, where x is of a reduction, as in windows; r grows to a multiple of b
     why: what is repeated or interleaved then has plain strides, and SIMD lanes need no gather
     """
     found = False
     for r in list(kernel.outputs):
         if r.src[0].op is not Ops.CONST:
             continue
-        by = {
-            u.src[1].arg
+        divided = [
+            u
             for u in kernel.facts.order
             if u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST and walks(u.src[0], r)
-        }
-        if by and 1 < min(by) < size_of(r) and size_of(r) % min(by) == 0:
-            kernel.split(r, min(by), AxisType.LOOP)
-            found = True
+        ]
+        n = min([u.src[1].arg for u in divided], default=1)
+        if not 1 < n < size_of(r):
+            continue
+        if size_of(r) % n:
+            # Windows are worth it.
+            if all([u.src[0] is r for u in divided]):
+                continue
+            at = kernel.outputs.index(r)
+            kernel.pad(r, n)
+            r = kernel.outputs[at]
+        kernel.split(r, n, AxisType.LOOP)
+        found = True
     if found:
         kernel.sink = simplify_indices(kernel.sink)
 
@@ -92,9 +101,8 @@ def walks(u: UOp, r: UOp) -> bool:
     if u is r or r not in u.ranges:
         return u is r
     rest, strides = affine_form(u, {r})
-    others = [(t, a) for t, a in rest.terms.items()]
     return strides.get(r) == 1 and all(
-        [t.op is Ops.RANGE and t.arg.kind is AxisType.REDUCE and abs(a) == 1 for t, a in others]
+        [t.op is Ops.RANGE and t.arg.kind is AxisType.REDUCE for t in rest.terms]
     )
 
 

@@ -10,36 +10,49 @@ from __future__ import annotations
 
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
+    LONGEST_ROW,
     MAX_BODY,
-    MAX_WRITTEN_OUT,
     Plan,
     axis_number,
     reduction_number,
 )
+from aster_ml.dtype import dtypes
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 
 def write_out_phases(plan: Plan) -> int:
     """Phases and the steps of windows that they choose become lanes; the nodes of a place then.
 
-    0 where there are none, or too many.
+    0 where there are none. Where there are too many, those of the last axes that leave room.
     """
     kernel = plan.kernel
-    axes = phases_and_steps(plan)
-    # Of each place one step in so many as there are phases is left.
-    nodes = iterations([r for r in axes if r.arg.kind is AxisType.REDUCE]) * plan.values
-    if not axes or nodes > MAX_BODY:
-        return 0
-    for number in [r.arg.id for r in axes]:
+    each, chosen = nodes_of_a_step(plan), set[UOp]()
+    for group in phases_and_steps(plan):
+        axes = chosen | group
+        # Of each place one step in so many as there are phases is left.
+        steps = iterations([r for r in axes if r.arg.kind is AxisType.REDUCE])
+        if steps * each <= MAX_BODY and iterations(axes) <= MAX_BODY:
+            chosen = axes
+    for number in [r.arg.id for r in kernel.axes if r in chosen]:
         r = next(r for r in kernel.axes if r.arg.id == number)
         if r.arg.kind is AxisType.REDUCE:
             kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, r), size_of(r)))
         else:
             kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
     plan.refresh()
-    return nodes
+    steps = iterations([r for r in chosen if r.arg.kind is AxisType.REDUCE])
+    return steps * each if chosen else 0
+
+
+def nodes_of_a_step(plan: Plan) -> int:
+    """Loads and arithmetic, aside from what is decided beforehand."""
+    return sum(
+        1
+        for u in plan.kernel.facts.order
+        if (u.op is Ops.LOAD or u.op in ELEMENTWISE) and u.dtype not in (dtypes.index, dtypes.bool)
+    )
 
 
 def write_out_row(plan: Plan, nodes: int) -> None:
@@ -51,23 +64,24 @@ def write_out_row(plan: Plan, nodes: int) -> None:
             plan.refresh()
 
 
-def phases_and_steps(plan: Plan) -> list[UOp]:
-    """The short axes of which remainders are taken together, outputs and reductions."""
+def phases_and_steps(plan: Plan) -> list[set[UOp]]:
+    """Short axes of which remainders are taken together, outputs and reductions; the last first."""
     kernel = plan.kernel
-    outputs = {r for r in kernel.outputs if is_short(r) and kernel.may_reorder(r)}
+    outputs = [r for r in kernel.outputs if is_short(r) and kernel.may_reorder(r)]
     steps = {r for u in kernel.reduces for r in u.src[1:] if is_short(r)}
-    found: set[UOp] = set()
+    found: dict[UOp, set[UOp]] = {}
     for u in kernel.facts.order:
         if u.op is Ops.MOD and u.src[1].op is Ops.CONST:
             mine = set(u.ranges)
-            if mine & outputs and mine & steps and mine <= outputs | steps:
-                found |= mine
-    return [r for r in kernel.axes if r in found]
+            phases = mine & set(outputs)
+            if len(phases) == 1 and mine & steps and mine <= phases | steps:
+                found.setdefault(phases.pop(), set()).update(mine)
+    return [found[r] for r in reversed(outputs) if r in found]
 
 
 def is_short(r: UOp) -> bool:
     """Whether an axis may be written out."""
-    return r.src[0].op is Ops.CONST and size_of(r) <= MAX_WRITTEN_OUT and not r.arg.kind.is_lane
+    return r.src[0].op is Ops.CONST and size_of(r) <= LONGEST_ROW and not r.arg.kind.is_lane
 
 
 __all__ = ["write_out_phases", "write_out_row"]
