@@ -99,7 +99,7 @@ FEW_STEPS = 4
 # least steps of a loop whose body is repeated for that.
 CHAINS, IN_FLIGHT, LEAST_REPEATED = 5, 70, 256
 # Nodes that an op becomes where the target lacks it.
-DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110}
+DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110, Ops.THREEFRY: 90}
 # Steps of a short loop that are written out.
 MAX_WRITTEN_OUT = 8
 # Products that windows over a short axis are written out to, at most.
