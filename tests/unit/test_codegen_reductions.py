@@ -231,3 +231,13 @@ def test_maxima_have_more_accumulators_than_sums_where_registers_allow() -> None
     assert opts_of(memory(1 << 14).max(), wide).endswith("UPCAST(0,16)")
     assert "UPCAST(0,8)" in opts_of(memory(1 << 14).sum(), wide)
     assert opts_of(memory(1 << 14).max()).endswith("UPCAST(0,8)")
+
+
+@pytest.mark.parametrize("columns", [19, 27, 32, 60, 63])
+def test_all_of_a_short_row_is_summed_side_by_side(columns: int) -> None:
+    x = memory(300, columns)
+    values = -(-columns // 8)
+    found = opts_of(x.sum(0)).split()
+    assert f"UPCAST(0,{values})" in found
+    assert (f"PADTO(0,{values * 8})" in found) == bool(columns % 8)
+    np.testing.assert_allclose(x.sum(0).numpy(), x.numpy().sum(0), rtol=1e-4, atol=1e-4)

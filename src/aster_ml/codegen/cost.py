@@ -23,6 +23,7 @@ from aster_ml.codegen.loop_order import (
 )
 from aster_ml.codegen.moves import (
     choose_hints,
+    set_row_beside,
     set_side_by_side,
     share_indices,
     tile_interleaved,
@@ -71,6 +72,8 @@ MAX_TILE_SIDE = 16
 TILE_CANDIDATES = 4
 # Sides to try of an axis that no divisor from the first of them on shares out.
 UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
+# Nodes of a reduction up to which several steps of it, or several results, stand side by side.
+MOST_PARTIAL = 40
 # SIMD values to try side by side of an axis whose last lanes start early.
 UPCASTS_EARLY = (1, 2, 3, 4, 6, 8)
 
@@ -277,11 +280,14 @@ def choose_partials(plan: Plan) -> None:
     if kernel.rows:
         return
     for u in each_reduction(kernel):
+        if work_of(u.src[0]) <= MOST_PARTIAL:
+            set_row_beside(plan, u, accumulators(plan, u))
+    for u in each_reduction(kernel):
         lanes = prod([size_of(r) for r in u.src[0].ranges if r.arg.kind is AxisType.UPCAST])
         loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
         nodes = work_of(u.src[0])
         most = accumulators(plan, u)
-        if lanes >= most // 2 or not loops or nodes > 40:
+        if lanes >= most // 2 or not loops or nodes > MOST_PARTIAL:
             continue
         axis = max(loops, key=size_of)
         if axis.src[0].op is not Ops.CONST:

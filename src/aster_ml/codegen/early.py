@@ -36,7 +36,7 @@ def starts_early(kernel: Kernel, target: Target, axis: UOp | None, lanes: int) -
         and size_of(axis) > lanes
         and can_overlap(kernel)
         and (
-            runs_by_rows(kernel, target, axis, lanes) or loads_early(kernel, axis)
+            runs_by_rows(kernel, target, axis, lanes) or loads_early(kernel, axis, lanes)
             if any(axis in u.ranges and not is_written_out(u) for u in kernel.reduces)
             # Short rows are written out, so that masks are known beforehand.
             else size_of(axis) > MAX_WRITTEN_OUT * lanes
@@ -84,7 +84,7 @@ def gates_along(kernel: Kernel, axis: UOp) -> bool:
     return any(axis in gate.ranges for u in loads for gate in u.src[1:])
 
 
-def loads_early(kernel: Kernel, axis: UOp) -> bool:
+def loads_early(kernel: Kernel, axis: UOp, lanes: int) -> bool:
     """Whether what a reduction loads along an axis is whole, near, and too little used to pack.
 
     Lanes beyond the end would be loaded under masks, or where they lie apart one by one.
@@ -92,6 +92,10 @@ def loads_early(kernel: Kernel, axis: UOp) -> bool:
     if len(kernel.reduces) != 1 or not set(kernel.outputs) <= kernel.reduces[0].ranges:
         return False
     loads = [a for a in kernel.accesses() if not a.is_store and axis in a.strides]
+    beside = all(a.stride(axis) == 1 and set(kernel.outputs) <= a.strides.keys() for a in loads)
+    if beside and size_of(axis) < ACCUMULATORS * lanes:
+        # All of a short row is summed side by side, and what is masked is known.
+        return False
     return all(
         a.stride(axis) in (1, 2, 3)
         and not a.node.src[1:]

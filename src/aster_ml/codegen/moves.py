@@ -25,7 +25,7 @@ from aster_ml.codegen.prices import (
     between,
     bodies_side_by_side,
 )
-from aster_ml.helpers import ceildiv
+from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -165,6 +165,22 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
             plan.refresh()
             return n
     return 1
+
+
+def set_row_beside(plan: Plan, u: UOp, most: int) -> None:
+    """The SIMD values of a short row of results next to each other, as they lie."""
+    kernel = plan.kernel
+    lanes = prod([size_of(r) for r in u.src[0].ranges if r.arg.kind is AxisType.UPCAST])
+    loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
+    rows = [r for r in kernel.outputs if r.arg.id == plan.vector_id and not r.arg.kind.is_lane]
+    if not loops or not rows or not set(kernel.outputs) <= u.ranges:
+        return
+    row = rows[0]
+    if row.src[0].op is Ops.CONST and 1 < size_of(row) <= most // max(lanes, 1):
+        # Lanes that start early are not those of short rows.
+        if row.arg.id not in kernel.early:
+            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, row), size_of(row)))
+            plan.refresh()
 
 
 def set_side_by_side(plan: Plan, u: UOp, count: int) -> None:
