@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.device import Device
@@ -511,3 +512,17 @@ def test_long_chains_stand_side_by_side_where_there_are_enough_of_them() -> None
     assert opts_of(small.tanh().tanh().tanh()) == "VECTOR(0,8)"
     assert opts_of(large.tanh()).startswith("VECTOR(0,8) UPCAST(0,2)")
     assert opts_of(small.tanh()) == "VECTOR(0,8)"
+
+
+def test_rows_that_are_scattered_into_are_shared_out() -> None:
+    x = memory(256, 1000)
+    places = (x.abs() * 100).cast("int32").contiguous().realize()
+
+    def adding(axis: int) -> Any:
+        steps = schedule_uops([x.scatter_reduce(axis, places, x, "sum").uop])[0].steps
+        return [step.ast for step in steps if step.ast is not None][1]
+
+    assert "THREAD(0," in repr(schedule_kernel(adding(1), CPU).applied)
+    for axis in (0, 1):
+        kernel = Kernel(adding(axis))
+        assert [kernel.may_reorder(r) for r in kernel.outputs] == [axis == 1, axis == 0]

@@ -37,13 +37,15 @@ def tells_apart(index: UOp, axis: UOp) -> bool:
     of s, and what is larger comes in multiples of s * n.
     """
     rest, strides = affine_form(index, {axis})
-    stride = abs(strides.get(axis) or 0)
-    if not stride or any([axis in t.ranges for t in rest.terms]):
+    # Beside what changes with it in some other way too, an axis is a term like any other.
+    stride = abs(strides.get(axis) or rest.terms.get(axis, 0))
+    if not stride:
         return False
     low = high = 0
     for term, factor in rest.terms.items():
-        if factor % (stride * size_of(axis)) == 0:
+        if term is axis or factor % (stride * size_of(axis)) == 0:
             continue
+        # A loaded index is within its bounds, wherever it was loaded.
         ends = (term.vmin * factor, term.vmax * factor)
         low, high = low + min(ends), high + max(ends)
     return bool(high - low < stride)
