@@ -25,6 +25,7 @@ from aster_ml.codegen.prices import (
     between,
     bodies_side_by_side,
 )
+from aster_ml.codegen.skew import row_stage
 from aster_ml.helpers import ceildiv
 from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
@@ -238,3 +239,21 @@ def choose_hints(plan: Plan) -> None:
         kernel.notes.append(Note("stores", "past the caches", costs))
         kernel.apply(Opt(OptOps.STREAM))
         plan.refresh()
+        store_rows_later(plan)
+
+
+def store_rows_later(plan: Plan) -> None:
+    """Rows whose results are stored past the caches while the next one is computed, in scratch.
+
+    Several SIMD values a step then, as the body has work of two kinds that waits for itself.
+    """
+    kernel = plan.kernel
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if len(loops) < 2 or row_stage(kernel.facts, kernel.outputs, loops[-2]) is None:
+        return
+    for n in (4, 2):
+        if size_of(loops[-1]) % n == 0 and size_of(loops[-1]) // n >= FEW_STEPS:
+            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, loops[-1]), n))
+            break
+    kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, loops[-2])))
+    plan.refresh()
