@@ -12,9 +12,9 @@ nothing that the kernel reads is stored by it
 why: stores past the caches are bound by memory, powers by arithmetic; one after the other, each
 waits while the other works
 
-What a row hands on to its stores (a sum, say) lies in scratch of two elements meanwhile: one is read
-in the loop over rows and one after it. `step` in there is 0 until a first row is filled, and then
-the number of steps, so it is the size of the loop that stores, too.
+What a row hands on to its stores (a sum, say) lies in scratch of two elements meanwhile: one is
+read in the loop over rows and one after it. Another such number is 0 until a first row is filled,
+and then the steps of a row: the size of the loop that stores, where there is something to store.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def sources(u: UOp) -> list[UOp]:
 
 
 def skew(linear: Linear, axis_id: int) -> Linear:
-    """The list in which rows are stored one turn later; as it was where its loops have no such form."""
+    """The list in which rows are stored one turn later; the same one where loops do not fit."""
     uops = linear.uops
     row = Row(uops, axis_id)
     if not row.fits:
