@@ -109,17 +109,34 @@ class Row:
             return
         if any(u.op is Ops.LOAD and memory_of(u) is memory for u in (*before, *self.body)):
             return
-        # The same elements at each step: lanes are told apart by kind and size.
-        alike = Copier({self.last: self.fill, **same_lanes(read, store)})
-        own = [u for u in read if memory_of(u) is memory]
-        self.fits = all(alike(u.src[0]) is store.src[0] for u in own)
+        # The same elements at each step.
+        alike = Copier({self.last: self.fill})
+        places = {
+            (alike(u.src[0].src[1]), steps_of_lanes(u.src[0].src[2]))
+            for u in read
+            if memory_of(u) is memory
+        }
+        self.fits = places == {(store.src[0].src[1], steps_of_lanes(store.src[0].src[2]))}
 
 
-def same_lanes(reads: Iterable[UOp], store: UOp) -> dict[UOp, UOp]:
-    """The lanes of a store for those of loads, by kind and size."""
-    lanes = {(r.arg.kind, r.src[0]): r for r in store.src[0].ranges if r.arg.kind.is_lane}
-    mine = {r for u in reads for r in u.src[0].ranges if r.arg.kind.is_lane}
-    return {r: lanes[key] for r in mine if (key := (r.arg.kind, r.src[0])) in lanes}
+def steps_of_lanes(offset: UOp) -> frozenset[tuple[AxisType | UOp, int, int]]:
+    """What a sum of lanes times constants adds up: the kind of each lane, its size, its step.
+
+    Lanes of two loops that are alike are not the same nodes; all else has to be.
+    """
+    found: set[tuple[AxisType | UOp, int, int]] = set()
+    stack = [(offset, 1)]
+    while stack:
+        u, step = stack.pop()
+        if u.op is Ops.ADD:
+            stack += [(s, step) for s in u.src]
+        elif u.op is Ops.MUL and u.src[1].op is Ops.CONST:
+            stack.append((u.src[0], step * u.src[1].arg))
+        elif u.op is Ops.RANGE:
+            found.add((u.arg.kind, u.src[0].arg, step))
+        elif u.op is not Ops.CONST or u.arg:
+            found.add((u, 1, step))
+    return frozenset(found)
 
 
 def end_of(uops: tuple[UOp, ...], loop: UOp) -> int:
