@@ -77,6 +77,31 @@ def look_ahead(sink: UOp, loads: tuple[Access, ...], axis: UOp, steps: int) -> U
     return substitute(sink, asked)
 
 
+def row_stage(facts: Facts, outputs: list[UOp], axis: UOp) -> tuple[UOp, UOp] | None:
+    """The STAGE of a row that each step of an output axis has, and where its stores read it.
+
+    They read every element of it once, lane by lane, in one loop inside of the axis.
+    """
+    loops = [r for r in outputs if not r.arg.kind.is_lane]
+    stages = [u for u in facts.order if u.op is Ops.STAGE]
+    if facts.stores_over_reads or len(stages) != 1 or loops[-2:-1] != [axis]:
+        return None
+    (stage,) = stages
+    reads = [a for a in facts.accesses if a.buffer is stage and loops[-1] in a.strides]
+    rows = [r for r in outputs if r not in stage.ranges]
+    lanes = any(r.arg.kind.is_lane for r in stage.ranges)
+    if lanes or len(reads) != 1 or set(rows) != set(reads[0].strides):
+        return None
+    # Each axis goes on where those before it end.
+    run = 1
+    for r in sorted(rows, key=lambda r: reads[0].stride(r) or 0):
+        if reads[0].stride(r) != run or r.src[0].op is not Ops.CONST:
+            return None
+        run *= r.src[0].arg
+    whole = stage.src[1].src[0]
+    return (stage, reads[0].node) if whole.op is Ops.CONST and run == whole.arg else None
+
+
 def column_loads(facts: Facts, axis: UOp) -> list[Access]:
     """Loads in reductions that go down some columns of a matrix at each step of the axis."""
     inner = {x for u in facts.reduces for x in own_nodes(u.src[0])}

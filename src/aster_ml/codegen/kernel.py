@@ -15,10 +15,10 @@ from aster_ml.codegen.hints import (
     look_ahead,
     look_aside,
     row_passes,
+    row_stage,
     stream_stores,
 )
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
-from aster_ml.codegen.skew import row_stage
 from aster_ml.codegen.windows import Slab, find_windowed, slab_load, slab_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from aster_ml.codegen.ahead import columns_ahead, rows_ahead, stream_from, streamed_nbytes
 from aster_ml.codegen.early import gates_along
-from aster_ml.codegen.hints import column_loads, longest, row_passes
+from aster_ml.codegen.hints import column_loads, longest, row_passes, row_stage
 from aster_ml.codegen.kernel import Note, can_overlap
 from aster_ml.codegen.loop_order import hoist_axes, set_order
 from aster_ml.codegen.opts import Opt, OptOps
@@ -25,7 +25,6 @@ from aster_ml.codegen.prices import (
     between,
     bodies_side_by_side,
 )
-from aster_ml.codegen.skew import row_stage
 from aster_ml.helpers import ceildiv
 from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from aster_ml.codegen.facts import Facts
+from aster_ml.codegen.linearize import memory_of
 from aster_ml.dtype import DType, dtypes
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -30,31 +30,6 @@ from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops, RangeArg, ScratchArg
 
 # What has no place in a loop that is run elsewhere.
 FOLDS = frozenset({Ops.DEFINE_REG, Ops.ACCUMULATE, Ops.REDUCE, Ops.RANGE, Ops.END, Ops.BARRIER})
-
-
-def row_stage(facts: Facts, outputs: list[UOp], axis: UOp) -> tuple[UOp, UOp] | None:
-    """The STAGE of a row that each step of an output axis has, and where its stores read it.
-
-    They read every element of it once, lane by lane, in one loop inside of the axis.
-    """
-    loops = [r for r in outputs if not r.arg.kind.is_lane]
-    stages = [u for u in facts.order if u.op is Ops.STAGE]
-    if facts.stores_over_reads or len(stages) != 1 or loops[-2:-1] != [axis]:
-        return None
-    (stage,) = stages
-    reads = [a for a in facts.accesses if a.buffer is stage and loops[-1] in a.strides]
-    rows = [r for r in outputs if r not in stage.ranges]
-    lanes = any(r.arg.kind.is_lane for r in stage.ranges)
-    if lanes or len(reads) != 1 or set(rows) != set(reads[0].strides):
-        return None
-    # Each axis goes on where those before it end.
-    run = 1
-    for r in sorted(rows, key=lambda r: reads[0].stride(r) or 0):
-        if reads[0].stride(r) != run or r.src[0].op is not Ops.CONST:
-            return None
-        run *= r.src[0].arg
-    whole = stage.src[1].src[0]
-    return (stage, reads[0].node) if whole.op is Ops.CONST and run == whole.arg else None
 
 
 class Copier:
@@ -142,11 +117,6 @@ def steps_of_lanes(offset: UOp) -> frozenset[tuple[AxisType | UOp, int, int]]:
 def end_of(uops: tuple[UOp, ...], loop: UOp) -> int:
     """Where a loop ends."""
     return next(i for i, u in enumerate(uops) if u.op is Ops.END and u.src[0] is loop)
-
-
-def memory_of(u: UOp) -> UOp:
-    """The memory that a LOAD or STORE goes to."""
-    return u.src[0].src[0]
 
 
 class Handed:
