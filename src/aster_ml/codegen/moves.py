@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from aster_ml.codegen.ahead import columns_ahead, rows_ahead, stream_from, streamed_nbytes
 from aster_ml.codegen.early import gates_along
-from aster_ml.codegen.hints import column_loads, longest, row_passes, row_stage
+from aster_ml.codegen.hints import (
+    column_loads,
+    longest,
+    own_nodes,
+    row_passes,
+    row_stage,
+    walks_rows,
+)
 from aster_ml.codegen.kernel import Note, can_overlap
 from aster_ml.codegen.loop_order import hoist_axes, set_order
 from aster_ml.codegen.opts import Opt, OptOps
@@ -242,17 +249,22 @@ def choose_hints(plan: Plan) -> None:
 
 
 def store_rows_later(plan: Plan) -> None:
-    """Rows whose results are stored past the caches while the next one is computed, in scratch.
+    """Rows in scratch whose results are stored, past the caches, while the next one is computed.
 
-    Several SIMD values a step then, as the body has work of two kinds that waits for itself.
+    Several SIMD values a step then, as the body has work of two kinds that waits for itself. Not
+    where stores read rows of memory too: nothing asks for these, and all the work would wait.
     """
     kernel = plan.kernel
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     if len(loops) < 2 or row_stage(kernel.facts, kernel.outputs, loops[-2]) is None:
         return
+    axis, inner = loops[-2:]
+    stored = set(own_nodes(*[u.src[1] for u in kernel.stores]))
+    if any(a.node in stored and walks_rows(a, axis) for a in plan.accesses):
+        return
     for n in (4, 2):
-        if size_of(loops[-1]) % n == 0 and size_of(loops[-1]) // n >= FEW_STEPS:
-            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, loops[-1]), n))
+        if size_of(inner) % n == 0 and size_of(inner) // n >= FEW_STEPS:
+            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, inner), n))
             break
-    kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, loops[-2])))
+    kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, axis)))
     plan.refresh()
