@@ -14,6 +14,11 @@ from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, LoadArg, Ops, StoreArg
 
+# Bytes beyond whole rows that are asked for. A row is read from its beginning as soon as the one
+# before it is done, and exactly a row ahead, where rows are a power of two long, is the place in
+# the first cache that is just being read.
+BEYOND_NBYTES = 2048
+
 
 class Pass(NamedTuple):
     """A loop over a row: what it computes, and which loads happen in it."""
@@ -70,10 +75,10 @@ def longest(passes: list[Pass]) -> Pass:
 
 def look_ahead(sink: UOp, loads: tuple[Access, ...], axis: UOp, steps: int) -> UOp:
     """The graph in which these loads ask for what they read so many steps of the axis later."""
-    asked = {
-        a.node: UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg((a.stride(axis) or 0) * steps))
-        for a in loads
-    }
+    asked = {}
+    for a in loads:
+        further = (a.stride(axis) or 0) * steps + BEYOND_NBYTES // a.node.dtype.itemsize
+        asked[a.node] = UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg(further))
     return substitute(sink, asked)
 
 
