@@ -251,20 +251,15 @@ def choose_hints(plan: Plan) -> None:
 def store_rows_later(plan: Plan) -> None:
     """Rows in scratch whose results are stored, past the caches, while the next one is computed.
 
-    Several SIMD values a step then, as the body has work of two kinds that waits for itself. Not
-    where stores read rows of memory too: nothing asks for these, and all the work would wait.
+    Not where stores read rows of memory too: nothing asks for these, and all the work would wait.
     """
     kernel = plan.kernel
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     if len(loops) < 2 or row_stage(kernel.facts, kernel.outputs, loops[-2]) is None:
         return
-    axis, inner = loops[-2:]
+    axis = loops[-2]
     stored = set(own_nodes(*[u.src[1] for u in kernel.stores]))
     if any(a.node in stored and walks_rows(a, axis) for a in plan.accesses):
         return
-    for n in (4, 2):
-        if size_of(inner) % n == 0 and size_of(inner) // n >= FEW_STEPS:
-            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, inner), n))
-            break
     kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, axis)))
     plan.refresh()
