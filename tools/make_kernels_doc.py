@@ -77,8 +77,10 @@ EXAMPLES = (
         "Softmax over rows",
         "x.softmax(-1)    # [2048, 4096]",
         lambda: Tensor.empty(2048, 4096).softmax(-1),
-        "Maximum, sum and quotient run one after another inside of the loop over rows, while a\n"
-        "row is in the cache: memory is read once and written once.",
+        "Maximum, powers, sum and quotient run one after another inside of the loop over rows,\n"
+        "while a row is in the cache: memory is read once and written once. Quotients of a row\n"
+        "are stored in the loop that makes the powers of the next one (`SKEW`), so memory writes\n"
+        "while the processor computes; the last row is stored after the loop.",
     ),
     Example(
         "Attention",

@@ -14,6 +14,11 @@ from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, LoadArg, Ops, StoreArg
 
+# Bytes beyond whole rows that are asked for. A row is read from its beginning as soon as the one
+# before it is done, and exactly a row ahead, where rows are a power of two long, is the place in
+# the first cache that is just being read.
+BEYOND_NBYTES = 2048
+
 
 class Pass(NamedTuple):
     """A loop over a row: what it computes, and which loads happen in it."""
@@ -70,11 +75,36 @@ def longest(passes: list[Pass]) -> Pass:
 
 def look_ahead(sink: UOp, loads: tuple[Access, ...], axis: UOp, steps: int) -> UOp:
     """The graph in which these loads ask for what they read so many steps of the axis later."""
-    asked = {
-        a.node: UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg((a.stride(axis) or 0) * steps))
-        for a in loads
-    }
+    asked = {}
+    for a in loads:
+        further = (a.stride(axis) or 0) * steps + BEYOND_NBYTES // a.node.dtype.itemsize
+        asked[a.node] = UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg(further))
     return substitute(sink, asked)
+
+
+def row_stage(facts: Facts, outputs: list[UOp], axis: UOp) -> tuple[UOp, UOp] | None:
+    """The STAGE of a row that each step of an output axis has, and where its stores read it.
+
+    They read every element of it once, lane by lane, in one loop inside of the axis.
+    """
+    loops = [r for r in outputs if not r.arg.kind.is_lane]
+    stages = [u for u in facts.order if u.op is Ops.STAGE]
+    if facts.stores_over_reads or len(stages) != 1 or loops[-2:-1] != [axis]:
+        return None
+    (stage,) = stages
+    reads = [a for a in facts.accesses if a.buffer is stage and loops[-1] in a.strides]
+    rows = [r for r in outputs if r not in stage.ranges]
+    lanes = any(r.arg.kind.is_lane for r in stage.ranges)
+    if lanes or len(reads) != 1 or set(rows) != set(reads[0].strides):
+        return None
+    # Each axis goes on where those before it end.
+    run = 1
+    for r in sorted(rows, key=lambda r: reads[0].stride(r) or 0):
+        if reads[0].stride(r) != run or r.src[0].op is not Ops.CONST:
+            return None
+        run *= r.src[0].arg
+    whole = stage.src[1].src[0]
+    return (stage, reads[0].node) if whole.op is Ops.CONST and run == whole.arg else None
 
 
 def column_loads(facts: Facts, axis: UOp) -> list[Access]:

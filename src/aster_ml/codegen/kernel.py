@@ -15,6 +15,7 @@ from aster_ml.codegen.hints import (
     look_ahead,
     look_aside,
     row_passes,
+    row_stage,
     stream_stores,
 )
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
@@ -69,6 +70,8 @@ class Kernel:
         self.strips: int | None = None
         # How many steps of its reduction are taken at a time for a whole row; 0 without rows.
         self.rows = 0
+        # Id of the axis whose rows are stored one step later.
+        self.skewed: int | None = None
         # How many factors of its product go in one word of a panel; 0 without panels of words.
         self.group = 0
         # Of windows that are loaded through scratch.
@@ -160,6 +163,8 @@ class Kernel:
             self.sink = stream_stores(self.sink, self.stores)
         elif opt.op is OptOps.AHEAD:
             self.look_ahead(axis, opt.arg)
+        elif opt.op is OptOps.SKEW:
+            self.skew(axis)
         elif opt.op is OptOps.SLAB:
             self.load_slab(axis, bool(opt.arg))
         elif opt.op is OptOps.PEEL:
@@ -200,6 +205,20 @@ class Kernel:
                 "columns in a reduction"
             )
         self.sink = look_ahead(self.sink, longest(passes).loads, axis, steps)
+
+    def skew(self, axis: UOp) -> None:
+        """Rows along an output axis are stored while the next one is computed (`codegen/skew`)."""
+        if row_stage(self.facts, self.outputs, axis) is None:
+            raise KernelOptError(
+                "skew: an output axis is wanted each step of which keeps a row in scratch and "
+                "stores one"
+            )
+        self.skewed = axis.arg.id
+
+    def stored_row(self) -> tuple[UOp, UOp] | None:
+        """Of rows that are stored one step later, the STAGE and where stores read it."""
+        axes = [r for r in self.outputs if r.arg.id == self.skewed]
+        return row_stage(self.facts, self.outputs, axes[0]) if axes else None
 
     def make_thread(self, axis: UOp, chunks: int = 0) -> None:
         """The axis becomes the outermost and is shared out, or so many chunks of it do.

@@ -23,6 +23,7 @@ from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
 from aster_ml.codegen.row_sums import sum_rows
 from aster_ml.codegen.rows import fill_rows, keep_rows
+from aster_ml.codegen.skew import skew
 from aster_ml.codegen.slabs import fill_slab
 from aster_ml.codegen.words import find_product, pack_words, words_of
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS, SPEC
@@ -174,6 +175,10 @@ def lower(
     clock("codegen.lower_index_dtype")
     linear = linearize(sink, outputs, (ast.arg and ast.arg.name) or kernel_name(kernel))
     clock("codegen.linearize")
+    if kernel.skewed is not None:
+        # Last: a row and the next one are not told apart in a graph.
+        linear = skew(linear, kernel.skewed)
+        clock("codegen.skew")
     return linear, tuple(kernel.applied)
 
 

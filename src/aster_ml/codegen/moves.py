@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from aster_ml.codegen.ahead import columns_ahead, rows_ahead, stream_from, streamed_nbytes
 from aster_ml.codegen.early import gates_along
-from aster_ml.codegen.hints import column_loads, longest, row_passes
+from aster_ml.codegen.hints import (
+    column_loads,
+    longest,
+    own_nodes,
+    row_passes,
+    row_stage,
+    walks_rows,
+)
 from aster_ml.codegen.kernel import Note, can_overlap
 from aster_ml.codegen.loop_order import hoist_axes, set_order
 from aster_ml.codegen.opts import Opt, OptOps
@@ -254,3 +261,21 @@ def choose_hints(plan: Plan) -> None:
         kernel.notes.append(Note("stores", "past the caches", costs))
         kernel.apply(Opt(OptOps.STREAM))
         plan.refresh()
+        store_rows_later(plan)
+
+
+def store_rows_later(plan: Plan) -> None:
+    """Rows in scratch whose results are stored, past the caches, while the next one is computed.
+
+    Not where stores read rows of memory too: nothing asks for these, and all the work would wait.
+    """
+    kernel = plan.kernel
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if len(loops) < 2 or row_stage(kernel.facts, kernel.outputs, loops[-2]) is None:
+        return
+    axis = loops[-2]
+    stored = set(own_nodes(*[u.src[1] for u in kernel.stores]))
+    if any(a.node in stored and walks_rows(a, axis) for a in plan.accesses):
+        return
+    kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, axis)))
+    plan.refresh()

@@ -29,7 +29,9 @@ HALVED = frozenset({OptOps.VECTOR, OptOps.BLOCK, OptOps.ROWS, OptOps.TILE, OptOp
 # What sums need for their accuracy is not up for search.
 KEPT = frozenset({OptOps.NEST})
 # Opts of a whole kernel, or of its one reduction: there is one of each.
-ONCE = frozenset({OptOps.THREAD, OptOps.VECTOR, OptOps.BLOCK, OptOps.ROWS, OptOps.STREAM})
+ONCE = frozenset(
+    {OptOps.THREAD, OptOps.VECTOR, OptOps.BLOCK, OptOps.ROWS, OptOps.STREAM, OptOps.SKEW}
+)
 # Nodes times lanes of a loop body, past which compiling takes long and registers overflow.
 MAX_BODY = 2048
 # SIMD axes, by price, that a search sets out from besides the default one.
@@ -122,6 +124,7 @@ def additions(kernel: Kernel) -> Iterator[Opts]:
     for axis in range(outputs):
         yield (Opt(OptOps.THREAD, axis),)
         yield (Opt(OptOps.AHEAD, axis, 2),)
+        yield (Opt(OptOps.SKEW, axis),)
         for n in (16, 64, 256):
             if n < sizes[axis]:
                 yield (Opt(OptOps.TILE, axis, n),)

@@ -35,6 +35,7 @@ class OptOps(Enum):
     TILE = "TILE"  # a loop of so many steps inside, which need not divide: the last ones run twice
     SLAB = "SLAB"  # what windows along the axis meet is loaded once, into scratch
     AHEAD = "AHEAD"  # the longest pass over rows asks for those so many steps of the axis further
+    SKEW = "SKEW"  # results of a row are stored while the next row along the axis is computed
     STREAM = "STREAM"  # what the kernel stores goes past the caches
     DOT = (
         "DOT"  # a product of narrow operands goes through panels, so many of a reduction in a word

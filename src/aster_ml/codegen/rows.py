@@ -79,7 +79,7 @@ def keep_row(kernel: Kernel, v: UOp, r: UOp, o: UOp) -> None:
 
 def fill_rows(kernel: Kernel, target: Target) -> None:
     """STAGEs become scratch that is filled in a loop of its own, or are computed where read."""
-    slab = kernel.slab_stage()
+    slab, late = kernel.slab_stage(), kernel.stored_row()
     for stage in [u for u in kernel.facts.order if u.op is Ops.STAGE and u is not slab]:
         v, s = stage.src
         nodes = kernel.facts.order
@@ -99,15 +99,27 @@ def fill_rows(kernel: Kernel, target: Target) -> None:
             continue
         local = UOp(Ops.DEFINE_LOCAL, v.dtype, (), ScratchArg(next_scratch(nodes), size))
         whole = size_of(s) // width * width
-        filled = [
-            fill(kernel, local, stage, lanes, start, length, width)
-            for start, length in ((0, whole), (whole, size_of(s) - whole))
-            if length
-        ]
+        if late is not None and late[0] is stage:
+            filled = [fill_alike(kernel, local, stage, late[1].src[0].src[1])]
+        else:
+            filled = [
+                fill(kernel, local, stage, lanes, start, length, width)
+                for start, length in ((0, whole), (whole, size_of(s) - whole))
+                if length
+            ]
         ready = local.after(*filled)
         kernel.sink = substitute(
             kernel.sink, {u: ready.index(position(i, lanes)).load() for u, i in at.items()}
         )
+
+
+def fill_alike(kernel: Kernel, local: UOp, stage: UOp, step: UOp) -> UOp:
+    """The loop that stores a row with the lanes with which stores of results read it."""
+    v, s = stage.src
+    axes = [r for r in kernel.outputs if r in step.ranges]
+    own = {r: kernel.new_range(size_of(r), r.arg.kind) for r in axes}
+    at = substitute(step, own)
+    return local.index(at).store(substitute(v, {s: at})).end(*own.values())
 
 
 def next_scratch(nodes: Iterable[UOp]) -> int:

@@ -1,0 +1,149 @@
+"""Rows stored while the next one is computed: when, in which form, and with what values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aster_ml import Context, Tensor
+from aster_ml.codegen.lower import lower, schedule_kernel
+from aster_ml.codegen.opts import parse_opts
+from aster_ml.codegen.skew import skew
+from aster_ml.device import Device
+from aster_ml.engine import storage
+from aster_ml.engine.compile import compile_kernel
+from aster_ml.errors import KernelOptError
+from aster_ml.runtime.cpu_program import CpuProgram, slot_packer
+from aster_ml.target import Target
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.spec import verify
+from aster_ml.uop.text import linear_from_text, linear_to_text
+from tests.unit.kernel_checks import kernel_of, memory
+
+# Caches so small that small kernels go past them.
+CPU = Target(
+    "CPU",
+    "llvm",
+    arch="x86_64-any",
+    vector_bits=512,
+    vector_registers=32,
+    cache_bytes=(1 << 10, 64 << 10, 32 << 10),
+)
+LANES = "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) UPCAST(1,4) STREAM(0,0)"
+
+
+def opts_of(t: Tensor, target: Target = CPU) -> list[str]:
+    return [o.op.name for o in schedule_kernel(kernel_of(t), target).applied]
+
+
+def loops_that_store(linear: Linear) -> list[tuple[int, int]]:
+    """For each loop that stores: at which depth, and into how many memories."""
+    found, depth, stores = [], 0, set()
+    for u in linear.uops:
+        if u.op is Ops.RANGE:
+            depth, stores = depth + 1, set()
+        elif u.op is Ops.STORE:
+            stores.add(u.src[0].src[0])
+        elif u.op is Ops.END:
+            if stores and depth:
+                found.append((depth, len(stores)))
+            depth, stores = depth - 1, set()
+    return found
+
+
+def test_powers_of_a_row_and_stores_of_the_one_before_share_a_loop() -> None:
+    linear, applied = lower(kernel_of(memory(64, 512).softmax()), CPU)
+    assert "SKEW" in [o.op.name for o in applied]
+    # Powers of the first row; both; what a row hands on; the stores of the last row.
+    assert loops_that_store(linear) == [(2, 1), (2, 2), (1, 3), (1, 1)]
+    verify(linear, "linear")
+    assert linear_from_text(linear_to_text(linear)) == linear
+
+
+def test_results_that_stay_in_the_caches_are_stored_at_once() -> None:
+    large = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
+    assert "SKEW" not in opts_of(memory(64, 512).softmax(), large)
+
+
+def test_stores_that_read_rows_of_memory_do_not_wait() -> None:
+    x, y = memory(64, 512), Tensor.ones(64, 512).contiguous().realize()
+    assert "SKEW" not in opts_of(x.softmax() * y)
+    # One row for all of them stays in a cache.
+    assert "SKEW" in opts_of(x.softmax() * memory(1, 512))
+
+
+def test_without_a_row_in_scratch_there_is_nothing_to_store_later() -> None:
+    assert "SKEW" not in opts_of(memory(64, 512).layernorm())
+    for text in ("SKEW(0,0)", "SKEW(1,0)"):
+        with pytest.raises(KernelOptError, match="keeps a row in scratch"):
+            schedule_kernel(kernel_of(memory(64, 512).layernorm()), CPU, parse_opts(text))
+
+
+def test_other_loops_are_left_as_they_are() -> None:
+    ast = kernel_of(memory(64, 512).softmax())
+    linear, _ = lower(ast, CPU, parse_opts("VECTOR(2,16) VECTOR(3,16)"))
+    assert skew(linear, 0) is linear
+    assert skew(linear, 99) is linear
+
+
+def numbered(x: Tensor) -> Tensor:
+    """Results that take more of a row than one number, and the number of the row itself."""
+    e = (x - x.max(1, keepdim=True)).exp()
+    s = e.sum(1, keepdim=True)
+    return e / s + s + Tensor.arange(x.shape[0]).reshape(-1, 1)
+
+
+ROW_KERNELS = {
+    "softmax": lambda x: x.softmax(),
+    "numbered": numbered,
+    "double": lambda x: x.double().softmax(),
+    "half": lambda x: x.softmax().half(),
+}
+
+
+@pytest.mark.parametrize("settings", [{"CLANG": 0}, {"CLANG": 1}])
+@pytest.mark.parametrize("rows", [2, 7])
+@pytest.mark.parametrize("name", ROW_KERNELS)
+def test_any_number_of_rows_and_any_part_of_them(
+    name: str, rows: int, settings: dict[str, Any]
+) -> None:
+    x = memory(rows, 256)
+    made = ROW_KERNELS[name](x)
+    ast = kernel_of(made)
+    opts = parse_opts(f"{LANES} SKEW(0,0) THREAD(0,0)")
+    linear, _ = lower(ast, replace(CPU, threads=2), opts)
+    assert [found for found in loops_that_store(linear) if found == (2, 2)]
+    wanted = made.numpy()
+    with Context(**settings):
+        program = compile_kernel(ast, Device["CPU"], opts).program
+    assert isinstance(program, CpuProgram)
+    source = storage.buffer_of(x.uop.base).ensure_allocated().handle
+    for low, high in ((0, rows), (0, 1), (rows - 1, rows), (rows // 2, rows), (rows, rows)):
+        out = np.full_like(wanted, 7)
+        program.function(slot_packer(2)(out.ctypes.data, source.address), low, high)
+        tolerance = 1e-3 if name == "half" else 1e-6
+        np.testing.assert_allclose(out[low:high], wanted[low:high], rtol=tolerance, atol=1e-7)
+        assert (out[:low] == 7).all()
+        assert (out[high:] == 7).all()
+
+
+def test_rows_with_infinities_and_nan_keep_to_themselves() -> None:
+    x = np.random.default_rng(1).standard_normal((5, 256)).astype(np.float32)
+    x[1, 3], x[2, 5], x[3] = np.nan, np.inf, -np.inf
+    t = Tensor(x).realize()
+    ast = kernel_of(t.softmax())
+    program = compile_kernel(ast, Device["CPU"], parse_opts(f"{LANES} SKEW(0,0)")).program
+    assert isinstance(program, CpuProgram)
+    out = np.zeros_like(x)
+    source = storage.buffer_of(t.uop.base).ensure_allocated().handle
+    program.function(slot_packer(2)(out.ctypes.data, source.address), 0, 1)
+    with np.errstate(invalid="ignore"):
+        wanted = np.exp(x - x.max(1, keepdims=True))
+        wanted /= wanted.sum(1, keepdims=True)
+    np.testing.assert_allclose(out, wanted, rtol=2e-6, atol=1e-9)
+    assert np.isnan(out[1:4]).all()
+    assert np.isfinite(out[[0, 4]]).all()
