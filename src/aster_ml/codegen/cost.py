@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.early import results_beside
 from aster_ml.codegen.group_opts import choose_group_opts
-from aster_ml.codegen.kernel import Kernel, Note, can_block, can_nest
+from aster_ml.codegen.kernel import Kernel, Note, can_block, can_nest, can_overlap
 from aster_ml.codegen.limits import windows_of
 from aster_ml.codegen.loop_order import (
     hoist_axes,
@@ -44,7 +44,6 @@ from aster_ml.codegen.prices import (
     cycles_of,
     decomposed_nodes,
     inside,
-    may_overlap,
     reduction_number,
     sharing_cost,
     times,
@@ -139,7 +138,7 @@ def choose_tile(plan: Plan) -> None:
     stage = kernel.slab_stage()
     # What a slab is made for stays in loops around it.
     outputs = [r for r in outputs if stage is None or r not in stage.ranges]
-    overlap = stage is not None or may_overlap(plan, loads)
+    overlap = stage is not None or can_overlap(kernel)
     along = [r for r in outputs if r.arg.id != plan.vector_id]
     windows = windows_of(along, main[0]) if len(main) == 1 else {}
     candidates = []
@@ -169,7 +168,7 @@ def choose_tile(plan: Plan) -> None:
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
         for sides in itertools.product(*[c[1] for c in pair]):
             tile = dict(zip([c[0] for c in pair], sides, strict=True))
-            if (kernel.overlaps or tiles.is_uneven(tile)) and tiles.needs_strips(tile):
+            if kernel.overlaps and tiles.needs_strips(tile):
                 continue
             cost = tiles.cost(tile)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):

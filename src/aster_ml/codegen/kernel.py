@@ -45,6 +45,14 @@ class EarlyLanes(NamedTuple):
     lanes: int
 
 
+class Twice(NamedTuple):
+    """The id of lanes that were split off an axis, how many, and how long it was."""
+
+    inner: int
+    lanes: int
+    size: int
+
+
 class Kernel:
     """One kernel while its axes are being arranged."""
 
@@ -61,8 +69,10 @@ class Kernel:
                     self.outputs.append(r)
         # Id of the lane axis along which loads are staged through local memory.
         self.staged: int | None = None
-        # Whether some elements are computed twice.
+        # Whether some elements are computed twice, those of `twice` aside.
         self.overlaps = False
+        # By the id of an axis of which the last lanes, no SIMD lanes, start early.
+        self.twice: dict[int, Twice] = {}
         # By the id of an axis whose last SIMD lanes start early.
         self.early: dict[int, EarlyLanes] = {}
         # Id of the axis that runs over strips of a reduction.
@@ -326,8 +336,11 @@ class Kernel:
             raise KernelOptError(f"overlap: {lanes} lanes of an axis of {size!r}")
         if size.arg % lanes == 0:
             return self.split(axis, lanes, kind)
-        self.overlaps = True
         inner = self.new_range(lanes, kind)
+        if kind is AxisType.UPCAST:
+            self.twice[axis.arg.id] = Twice(inner.arg.id, lanes, size.arg)
+        else:
+            self.overlaps = True
         steps = UOp.index_const(ceildiv(size.arg, lanes))
         outer = UOp(Ops.RANGE, axis.dtype, (steps,), axis.arg)
         short = before_last(outer, size.arg, lanes)
@@ -393,7 +406,8 @@ class Kernel:
 
         The strips are the outermost output axis: what they load is used by all outputs while it is
         in the cache. Where all is loaded but once, they stand within all outputs but the last.
-        What follows the reduction is stored with the last strip.
+        What follows the reduction is stored with the last strip. Lanes that start early add up and
+        store what the ones before them have not.
         """
         size = size_of(axis)
         if not 0 < length < size:
@@ -417,12 +431,25 @@ class Kernel:
         if store.src[1] is not old:
             last = strip.alu(Ops.CMPEQ, UOp.index_const(ceildiv(size, length) - 1))
             value = last.where(substitute(store.src[1], {old: total}), total)
-        end = UOp(store.op, store.dtype, (store.src[0], value, *store.src[2:]), store.arg)
+        gate = store.src[2:]
+        for first in self.first_times():
+            gate = (self.both(first, *gate),)
+        end = UOp(store.op, store.dtype, (store.src[0], value, *gate), store.arg)
         self.strips = strip.arg.id
         loops = [r for r in self.outputs if not r.arg.kind.is_lane]
         once = all(set(loops) <= a.strides.keys() for a in self.accesses())
         self.outputs.insert(self.outputs.index(loops[-1]) if once and loops else 0, strip)
         self.sink = self.sink.replace(src=(end.end(*self.outputs),))
+
+    def first_times(self) -> list[UOp]:
+        """Of each axis whose last lanes start early, which of them no lane before has computed."""
+        by_id = {r.arg.id: r for r in self.outputs}
+        result = []
+        for number, (inner, lanes, size) in self.twice.items():
+            begun = index_alu(Ops.MUL, by_id[number], UOp.index_const(lanes))
+            at = index_alu(Ops.ADD, by_id[inner], UOp.index_const(size - lanes + 1))
+            result.append(begun.alu(Ops.CMPLT, at))
+        return result
 
     def load_slab(self, axis: UOp, whole: bool) -> None:
         """The windows of a load along an output axis read a STAGE of what they meet.
@@ -517,9 +544,14 @@ def can_overlap(kernel: Kernel) -> bool:
 
 def can_block(kernel: Kernel) -> bool:
     """Whether sums may lie in the output between strips of their reduction."""
-    # Lanes that run twice would add up twice.
+    # What runs twice would add up twice.
     if kernel.overlaps or len(kernel.stores) != 1 or len(kernel.reduces) != 1:
         return False
+    # Those that start early have to be told from those before them.
+    sizes = {r.arg.id: size_of(r) for r in kernel.outputs}
+    for number, lanes in kernel.twice.items():
+        if sizes.get(number) != ceildiv(lanes.size, lanes.lanes):
+            return False
     (store,), (reduce,) = kernel.stores, kernel.reduces
     return (
         reduce.arg.op in (Ops.ADD, Ops.MAX)

@@ -316,13 +316,6 @@ def axis_text(kernel: Kernel, axis: UOp | None) -> str:
     return "none" if axis is None else f"axis {axis_number(kernel, axis)} of {size_of(axis)}"
 
 
-def may_overlap(plan: Plan, loads: list[Access]) -> bool:
-    """Whether the tile may be uneven: nothing is read that is stored, also not between strips."""
-    steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
-    widest = max(a.buffer.dtype.itemsize for a in loads) * 2 * lane_count(plan)
-    return can_overlap(plan.kernel) and steps * widest <= max_nbytes(plan.target)
-
-
 class Packing(NamedTuple):
     """What it takes to load SIMD values from a packed panel: filling it, and strips."""
 
