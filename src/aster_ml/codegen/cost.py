@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.early import results_beside
 from aster_ml.codegen.group_opts import choose_group_opts
-from aster_ml.codegen.kernel import Kernel, Note, can_block, can_nest, can_overlap
+from aster_ml.codegen.kernel import Kernel, Note, can_nest, can_overlap
 from aster_ml.codegen.limits import windows_of
 from aster_ml.codegen.loop_order import (
     hoist_axes,
@@ -30,7 +30,7 @@ from aster_ml.codegen.moves import (
     widen_rows,
 )
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
+from aster_ml.codegen.panels import wanted_panel
 from aster_ml.codegen.prices import (
     MAX_BODY,
     MAX_WRITTEN_OUT,
@@ -52,6 +52,7 @@ from aster_ml.codegen.rows import max_nbytes as max_row_nbytes
 from aster_ml.codegen.short_rows import write_out_windows
 from aster_ml.codegen.simd import choose_vector
 from aster_ml.codegen.stacks import write_out_stacks
+from aster_ml.codegen.strips import choose_strips
 from aster_ml.codegen.tiles import Tiles
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod
@@ -207,22 +208,6 @@ def write_out_slab(kernel: Kernel) -> None:
 def tile_text(kernel: Kernel, tile: dict[UOp, int]) -> str:
     """A register tile in words."""
     return " x ".join(f"{n} along axis {axis_number(kernel, r)}" for r, n in tile.items())
-
-
-def choose_strips(plan: Plan) -> None:
-    """Strips of the reduction where a packed panel for all of it would be too large."""
-    kernel = plan.kernel
-    a = wanted_panel(kernel, plan.accesses)
-    limit = max_nbytes(plan.target)
-    if a is None or panel_nbytes(kernel, a) <= limit or not can_block(kernel):
-        return
-    wanted = ceildiv(panel_nbytes(kernel, a), limit)
-    for r in reduced_axes(kernel):
-        fitting = [n for n in divisors(size_of(r)) if n >= wanted] if r in a.strides else []
-        if fitting and fitting[0] <= 4 * wanted:
-            kernel.apply(Opt(OptOps.BLOCK, reduction_number(kernel, r), size_of(r) // fitting[0]))
-            plan.refresh()
-            return
 
 
 def choose_rows(plan: Plan) -> bool:

@@ -325,9 +325,10 @@ class Kernel:
         """`axis` -> `min(outer * lanes, size - lanes) + inner`, `inner` a part of an output axis.
 
         What the last part has in common with the one before is computed and stored twice, which
-        nobody sees as long as the kernel does not read what it stores.
+        nobody sees as long as the kernel does not read what it stores. Strips do, so they store it
+        once.
         """
-        if axis not in self.outputs or not can_overlap(self):
+        if axis not in self.outputs or axis.arg.id == self.strips or not can_overlap(self):
             raise KernelOptError(
                 "overlap: an output axis of a kernel that reads no output is wanted"
             )
@@ -349,6 +350,8 @@ class Kernel:
             self.early[axis.arg.id] = EarlyLanes(short, size.arg, lanes)
         self.outputs = [x for r in self.outputs for x in ((outer, inner) if r is axis else (r,))]
         self.rewrite({axis: index_alu(Ops.ADD, start, inner)}, {axis: (outer, inner)})
+        if self.strips is not None:
+            self.store_where(first_time(outer, inner, size.arg, lanes))
 
     def widen_early(self, axis: UOp, count: int) -> None:
         """`count` SIMD values side by side, the last of which start early together."""
@@ -431,25 +434,21 @@ class Kernel:
         if store.src[1] is not old:
             last = strip.alu(Ops.CMPEQ, UOp.index_const(ceildiv(size, length) - 1))
             value = last.where(substitute(store.src[1], {old: total}), total)
-        gate = store.src[2:]
-        for first in self.first_times():
-            gate = (self.both(first, *gate),)
-        end = UOp(store.op, store.dtype, (store.src[0], value, *gate), store.arg)
+        end = UOp(store.op, store.dtype, (store.src[0], value, *store.src[2:]), store.arg)
         self.strips = strip.arg.id
         loops = [r for r in self.outputs if not r.arg.kind.is_lane]
         once = all(set(loops) <= a.strides.keys() for a in self.accesses())
         self.outputs.insert(self.outputs.index(loops[-1]) if once and loops else 0, strip)
         self.sink = self.sink.replace(src=(end.end(*self.outputs),))
-
-    def first_times(self) -> list[UOp]:
-        """Of each axis whose last lanes start early, which of them no lane before has computed."""
         by_id = {r.arg.id: r for r in self.outputs}
-        result = []
-        for number, (inner, lanes, size) in self.twice.items():
-            begun = index_alu(Ops.MUL, by_id[number], UOp.index_const(lanes))
-            at = index_alu(Ops.ADD, by_id[inner], UOp.index_const(size - lanes + 1))
-            result.append(begun.alu(Ops.CMPLT, at))
-        return result
+        for number, (inner_id, lanes, whole) in self.twice.items():
+            self.store_where(first_time(by_id[number], by_id[inner_id], whole, lanes))
+
+    def store_where(self, gate: UOp) -> None:
+        """The one result is stored where this holds, too, and nowhere else."""
+        (store,) = self.stores
+        gated = UOp(store.op, store.dtype, (*store.src[:2], self.both(gate, *store.src[2:])))
+        self.sink = substitute(self.sink, {store: gated})
 
     def load_slab(self, axis: UOp, whole: bool) -> None:
         """The windows of a load along an output axis read a STAGE of what they meet.
@@ -520,6 +519,13 @@ class Kernel:
         return new
 
 
+def first_time(outer: UOp, inner: UOp, size: int, lanes: int) -> UOp:
+    """Whether no step of `outer` before has computed this one of lanes that start early."""
+    begun = index_alu(Ops.MUL, outer, UOp.index_const(lanes))
+    at = index_alu(Ops.ADD, inner, UOp.index_const(size - lanes + 1))
+    return begun.alu(Ops.CMPLT, at)
+
+
 def can_peel(kernel: Kernel, axis: UOp) -> bool:
     """Whether one reduction alone runs over an axis, and no other depends on it."""
     mine = [u for u in kernel.reduces if axis in u.src[1:]]
@@ -538,8 +544,8 @@ def can_nest(kernel: Kernel, axis: UOp) -> bool:
 
 
 def can_overlap(kernel: Kernel) -> bool:
-    """Whether the same element may be computed and stored twice."""
-    return not kernel.facts.stores_over_reads
+    """Whether the same element may be computed twice: of strips it is stored the first time."""
+    return kernel.strips is not None or not kernel.facts.stores_over_reads
 
 
 def can_block(kernel: Kernel) -> bool:

@@ -211,7 +211,7 @@ def ask_for_columns(plan: Plan) -> None:
     packed = panel.node if panel is not None and fits else None
     for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
         loads = column_loads(kernel.facts, axis)
-        if any(a.node is packed for a in loads):
+        if any(a.node is packed or a.node.arg is not None for a in loads):
             return
         if loads:
             steps = columns_ahead(plan, loads)

@@ -98,7 +98,7 @@ def panel_nbytes(kernel: Kernel, a: Access) -> int:
 
 def is_worth_packing(a: Access, outputs: list[UOp], reduced: list[UOp]) -> bool:
     """Whether the conditions at the top hold for this load, room aside."""
-    if not can_pack(a):
+    if not can_pack(a) or a.node.arg is not None:
         return False
     axes = panel_axes(a, reduced)
     vector = [r for r in axes if r.arg.kind is AxisType.VECTOR]
