@@ -20,7 +20,7 @@ from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import ArgumentError, KernelOptError
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import LoadArg, Ops
 from tests.unit.kernel_checks import kernel_of, memory
 
 CPU = Target(
@@ -225,6 +225,12 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "THREAD(0,5) VECTOR(2,8)",
         "OVERLAP(1,7) OVERLAP(0,5) THREAD(1,3)",
         "THREAD(1,3) BLOCK(0,2)",
+        "OVERLAP(1,7) OVERLAP(0,5) BLOCK(0,8)",
+        "BLOCK(0,8) OVERLAP(2,7) OVERLAP(1,5)",
+        "BLOCK(0,10) VECTOR(2,16) OVERLAP(1,5)",
+        "BLOCK(0,8) TILE(1,5) OVERLAP(3,7)",
+        "VECTOR(1,8) OVERLAP(1,2) OVERLAP(0,5) BLOCK(0,9) AHEAD(2,2) THREAD(2,2)",
+        "VECTOR(1,8) OVERLAP(0,5) BLOCK(0,8) THREAD(1,2)",
         "OVERLAP(0,5) VECTOR(2,8)",
         "PEEL(0,20) UNROLL(0,4)",
         "PEEL(0,31) VECTOR(1,8)",
@@ -409,9 +415,35 @@ def test_what_is_written_in_place_is_not_written_twice() -> None:
     z.assign(z + x @ memory(64, 64))
     np.testing.assert_allclose(z.numpy(), want, rtol=1e-6)
     adding = x @ memory(64, 64) + z
+    kernel = schedule_kernel(kernel_of(adding), CPU, parse_opts("BLOCK(0,8)"))
     with pytest.raises(KernelOptError, match="reads no output"):
-        kernel = schedule_kernel(kernel_of(adding), CPU, parse_opts("BLOCK(0,8)"))
-        kernel.apply(Opt(OptOps.OVERLAP, 1, 5))
+        kernel.apply(Opt(OptOps.OVERLAP, 0, 5))
+    # Rows of strips may, for they are stored the first time alone.
+    kernel.apply(Opt(OptOps.OVERLAP, 1, 5))
+    assert kernel.stores[0].src[2:]
+    early = schedule_kernel(kernel_of(adding), CPU, parse_opts("TILE(0,5)"))
+    with pytest.raises(KernelOptError, match="block"):
+        early.apply(Opt(OptOps.BLOCK, 0, 8))
+
+
+def test_a_few_rows_read_a_large_matrix_where_it_lies_and_ask_ahead() -> None:
+    weight = Tensor.empty(4096, 4096)
+    found = opts_of(Tensor.empty(50, 4096) @ weight, AVX512)
+    assert "BLOCK(0," in found
+    assert "AHEAD(" in found
+    assert Ops.DEFINE_LOCAL not in ops_of(Tensor.empty(50, 4096) @ weight, AVX512)
+    # One that the caches hold is read as it is.
+    small = opts_of(Tensor.empty(50, 512) @ Tensor.empty(512, 512), AVX512)
+    assert "BLOCK(" not in small
+    assert "AHEAD(" not in small
+
+
+def test_a_panel_asks_for_the_rows_that_it_is_filled_with() -> None:
+    product = Tensor.empty(2000, 4096) @ Tensor.empty(4096, 4096)
+    linear = lower(kernel_of(product), AVX512)[0].uops
+    assert Ops.DEFINE_LOCAL in [u.op for u in linear]
+    asked = [u.arg for u in linear if u.op is Ops.LOAD and u.arg is not None]
+    assert asked == [LoadArg(8 * 4096)]
 
 
 def test_a_reduction_runs_outside_of_the_loops_that_it_does_not_depend_on() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from aster_ml.codegen.dots import choose_dot
 from aster_ml.codegen.early import results_beside
 from aster_ml.codegen.group_opts import choose_group_opts
-from aster_ml.codegen.kernel import Kernel, Note, can_block, can_nest
+from aster_ml.codegen.kernel import Kernel, Note, can_nest, can_overlap
 from aster_ml.codegen.limits import windows_of
 from aster_ml.codegen.loop_order import (
     hoist_axes,
@@ -31,7 +31,7 @@ from aster_ml.codegen.moves import (
     widen_rows,
 )
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.panels import max_nbytes, panel_nbytes, reduced_axes, wanted_panel
+from aster_ml.codegen.panels import wanted_panel
 from aster_ml.codegen.phases import write_out_phases, write_out_row
 from aster_ml.codegen.prices import (
     MAX_BODY,
@@ -46,7 +46,6 @@ from aster_ml.codegen.prices import (
     cycles_of,
     decomposed_nodes,
     inside,
-    may_overlap,
     reduction_number,
     sharing_cost,
     times,
@@ -55,6 +54,7 @@ from aster_ml.codegen.rows import max_nbytes as max_row_nbytes
 from aster_ml.codegen.short_rows import write_out_windows
 from aster_ml.codegen.simd import choose_vector
 from aster_ml.codegen.stacks import write_out_stacks
+from aster_ml.codegen.strips import choose_strips
 from aster_ml.codegen.tiles import Tiles
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod
@@ -146,7 +146,7 @@ def choose_tile(plan: Plan) -> None:
     stage = kernel.slab_stage()
     # What a slab is made for stays in loops around it.
     outputs = [r for r in outputs if stage is None or r not in stage.ranges]
-    overlap = stage is not None or may_overlap(plan, loads)
+    overlap = stage is not None or can_overlap(kernel)
     along = [r for r in outputs if r.arg.id != plan.vector_id]
     windows = windows_of(along, main[0]) if len(main) == 1 else {}
     candidates = []
@@ -176,7 +176,7 @@ def choose_tile(plan: Plan) -> None:
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
         for sides in itertools.product(*[c[1] for c in pair]):
             tile = dict(zip([c[0] for c in pair], sides, strict=True))
-            if (kernel.overlaps or tiles.is_uneven(tile)) and tiles.needs_strips(tile):
+            if kernel.overlaps and tiles.needs_strips(tile):
                 continue
             cost = tiles.cost(tile)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
@@ -215,22 +215,6 @@ def write_out_slab(kernel: Kernel) -> None:
 def tile_text(kernel: Kernel, tile: dict[UOp, int]) -> str:
     """A register tile in words."""
     return " x ".join(f"{n} along axis {axis_number(kernel, r)}" for r, n in tile.items())
-
-
-def choose_strips(plan: Plan) -> None:
-    """Strips of the reduction where a packed panel for all of it would be too large."""
-    kernel = plan.kernel
-    a = wanted_panel(kernel, plan.accesses)
-    limit = max_nbytes(plan.target)
-    if a is None or panel_nbytes(kernel, a) <= limit or not can_block(kernel):
-        return
-    wanted = ceildiv(panel_nbytes(kernel, a), limit)
-    for r in reduced_axes(kernel):
-        fitting = [n for n in divisors(size_of(r)) if n >= wanted] if r in a.strides else []
-        if fitting and fitting[0] <= 4 * wanted:
-            kernel.apply(Opt(OptOps.BLOCK, reduction_number(kernel, r), size_of(r) // fitting[0]))
-            plan.refresh()
-            return
 
 
 def choose_rows(plan: Plan) -> bool:

@@ -46,6 +46,14 @@ class EarlyLanes(NamedTuple):
     lanes: int
 
 
+class Twice(NamedTuple):
+    """The id of lanes that were split off an axis, how many, and how long it was."""
+
+    inner: int
+    lanes: int
+    size: int
+
+
 class Kernel:
     """One kernel while its axes are being arranged."""
 
@@ -62,8 +70,10 @@ class Kernel:
                     self.outputs.append(r)
         # Id of the lane axis along which loads are staged through local memory.
         self.staged: int | None = None
-        # Whether some elements are computed twice.
+        # Whether some elements are computed twice, those of `twice` aside.
         self.overlaps = False
+        # By the id of an axis of which the last lanes, no SIMD lanes, start early.
+        self.twice: dict[int, Twice] = {}
         # By the id of an axis whose last SIMD lanes start early.
         self.early: dict[int, EarlyLanes] = {}
         # Id of the axis that runs over strips of a reduction.
@@ -334,9 +344,10 @@ class Kernel:
         """`axis` -> `min(outer * lanes, size - lanes) + inner`, `inner` a part of an output axis.
 
         What the last part has in common with the one before is computed and stored twice, which
-        nobody sees as long as the kernel does not read what it stores.
+        nobody sees as long as the kernel does not read what it stores. Strips do, so they store it
+        once.
         """
-        if axis not in self.outputs or not can_overlap(self):
+        if axis not in self.outputs or axis.arg.id == self.strips or not can_overlap(self):
             raise KernelOptError(
                 "overlap: an output axis of a kernel that reads no output is wanted"
             )
@@ -345,8 +356,11 @@ class Kernel:
             raise KernelOptError(f"overlap: {lanes} lanes of an axis of {size!r}")
         if size.arg % lanes == 0:
             return self.split(axis, lanes, kind)
-        self.overlaps = True
         inner = self.new_range(lanes, kind)
+        if kind is AxisType.UPCAST:
+            self.twice[axis.arg.id] = Twice(inner.arg.id, lanes, size.arg)
+        else:
+            self.overlaps = True
         steps = UOp.index_const(ceildiv(size.arg, lanes))
         outer = UOp(Ops.RANGE, axis.dtype, (steps,), axis.arg)
         short = before_last(outer, size.arg, lanes)
@@ -355,6 +369,8 @@ class Kernel:
             self.early[axis.arg.id] = EarlyLanes(short, size.arg, lanes)
         self.outputs = [x for r in self.outputs for x in ((outer, inner) if r is axis else (r,))]
         self.rewrite({axis: index_alu(Ops.ADD, start, inner)}, {axis: (outer, inner)})
+        if self.strips is not None:
+            self.store_where(first_time(outer, inner, size.arg, lanes))
 
     def widen_early(self, axis: UOp, count: int) -> None:
         """`count` SIMD values side by side, the last of which start early together."""
@@ -412,7 +428,8 @@ class Kernel:
 
         The strips are the outermost output axis: what they load is used by all outputs while it is
         in the cache. Where all is loaded but once, they stand within all outputs but the last.
-        What follows the reduction is stored with the last strip.
+        What follows the reduction is stored with the last strip. Lanes that start early add up and
+        store what the ones before them have not.
         """
         size = size_of(axis)
         if not 0 < length < size:
@@ -442,6 +459,15 @@ class Kernel:
         once = all(set(loops) <= a.strides.keys() for a in self.accesses())
         self.outputs.insert(self.outputs.index(loops[-1]) if once and loops else 0, strip)
         self.sink = self.sink.replace(src=(end.end(*self.outputs),))
+        by_id = {r.arg.id: r for r in self.outputs}
+        for number, (inner_id, lanes, whole) in self.twice.items():
+            self.store_where(first_time(by_id[number], by_id[inner_id], whole, lanes))
+
+    def store_where(self, gate: UOp) -> None:
+        """The one result is stored where this holds, too, and nowhere else."""
+        (store,) = self.stores
+        gated = UOp(store.op, store.dtype, (*store.src[:2], self.both(gate, *store.src[2:])))
+        self.sink = substitute(self.sink, {store: gated})
 
     def load_slab(self, axis: UOp, whole: bool) -> None:
         """The windows of a load along an output axis read a STAGE of what they meet.
@@ -512,6 +538,13 @@ class Kernel:
         return new
 
 
+def first_time(outer: UOp, inner: UOp, size: int, lanes: int) -> UOp:
+    """Whether no step of `outer` before has computed this one of lanes that start early."""
+    begun = index_alu(Ops.MUL, outer, UOp.index_const(lanes))
+    at = index_alu(Ops.ADD, inner, UOp.index_const(size - lanes + 1))
+    return begun.alu(Ops.CMPLT, at)
+
+
 def can_peel(kernel: Kernel, axis: UOp) -> bool:
     """Whether one reduction alone runs over an axis, and no other depends on it."""
     mine = [u for u in kernel.reduces if axis in u.src[1:]]
@@ -530,15 +563,20 @@ def can_nest(kernel: Kernel, axis: UOp) -> bool:
 
 
 def can_overlap(kernel: Kernel) -> bool:
-    """Whether the same element may be computed and stored twice."""
-    return not kernel.facts.stores_over_reads
+    """Whether the same element may be computed twice: of strips it is stored the first time."""
+    return kernel.strips is not None or not kernel.facts.stores_over_reads
 
 
 def can_block(kernel: Kernel) -> bool:
     """Whether sums may lie in the output between strips of their reduction."""
-    # Lanes that run twice would add up twice.
+    # What runs twice would add up twice.
     if kernel.overlaps or len(kernel.stores) != 1 or len(kernel.reduces) != 1:
         return False
+    # Those that start early have to be told from those before them.
+    sizes = {r.arg.id: size_of(r) for r in kernel.outputs}
+    for number, lanes in kernel.twice.items():
+        if sizes.get(number) != ceildiv(lanes.size, lanes.lanes):
+            return False
     (store,), (reduce,) = kernel.stores, kernel.reduces
     return (
         reduce.arg.op in (Ops.ADD, Ops.MAX)

@@ -19,6 +19,7 @@ from aster_ml.codegen.hints import (
 from aster_ml.codegen.kernel import Note, can_overlap
 from aster_ml.codegen.loop_order import hoist_axes, set_order
 from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.panels import max_nbytes, panel_nbytes, wanted_panel
 from aster_ml.codegen.prices import (
     FEW_STEPS,
     MAX_BODY,
@@ -228,8 +229,13 @@ def ask_for_columns(plan: Plan) -> None:
     kernel = plan.kernel
     if kernel.rows and not any(r.arg.kind is AxisType.UPCAST for r in kernel.outputs):
         return
+    panel = wanted_panel(kernel, plan.accesses)
+    fits = panel is not None and panel_nbytes(kernel, panel) <= max_nbytes(plan.target)
+    packed = panel.node if panel is not None and fits else None
     for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
         loads = column_loads(kernel.facts, axis)
+        if any(a.node is packed or a.node.arg is not None for a in loads):
+            return
         if loads:
             steps = columns_ahead(plan, loads)
             if steps:

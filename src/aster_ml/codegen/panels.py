@@ -20,13 +20,15 @@ from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, Ops, ScratchArg
+from aster_ml.uop.ops import AxisType, LoadArg, Ops, ScratchArg
 from aster_ml.uop.ranges import size_of
 
 # Rows closer together than this share pages and lines anyway.
 APART_NBYTES = 1024
 # Fewer uses of a panel than this do not pay for packing it.
 MIN_REUSE = 6
+# Rows that are asked for before a panel is filled with them.
+FILL_AHEAD = 8
 # Results that each gathered element has to serve, and each that is loaded in a run and transposed.
 MIN_GATHERED_USES, MIN_TRANSPOSED_USES = 16, 6
 # Scratch is stack, and threads have little of it.
@@ -38,7 +40,24 @@ def pack_panels(kernel: Kernel, target: Target) -> None:
     a = wanted_panel(kernel, kernel.accesses())
     if a is None or panel_nbytes(kernel, a) > max_nbytes(target):
         return
-    kernel.sink = substitute(kernel.sink, {a.node: packed_load(kernel, a, reduced_axes(kernel))})
+    ahead = rows_ahead(kernel, a, target)
+    kernel.sink = substitute(
+        kernel.sink, {a.node: packed_load(kernel, a, reduced_axes(kernel), ahead)}
+    )
+
+
+def rows_ahead(kernel: Kernel, a: Access, target: Target) -> int:
+    """How many elements further what fills a panel asks for rows that it comes to soon; or 0.
+
+    why: of rows far apart the panel takes a run that is too short for processors to ask for it
+    """
+    axes = panel_axes(a, reduced_axes(kernel))
+    steps = [abs(a.strides[r] or 0) for r in axes if not r.arg.kind.is_lane]
+    itemsize, near = a.buffer.dtype.itemsize, target.cache_bytes[1]
+    total = prod([size_of(r) for r in a.strides]) * itemsize
+    if a.strides[axes[-1]] != 1 or min(steps) * itemsize < APART_NBYTES or total <= near:
+        return 0
+    return min(steps) * FILL_AHEAD
 
 
 def max_nbytes(target: Target) -> int:
@@ -79,7 +98,7 @@ def panel_nbytes(kernel: Kernel, a: Access) -> int:
 
 def is_worth_packing(a: Access, outputs: list[UOp], reduced: list[UOp]) -> bool:
     """Whether the conditions at the top hold for this load, room aside."""
-    if not can_pack(a):
+    if not can_pack(a) or a.node.arg is not None:
         return False
     axes = panel_axes(a, reduced)
     vector = [r for r in axes if r.arg.kind is AxisType.VECTOR]
@@ -120,8 +139,8 @@ def can_pack(a: Access) -> bool:
     )
 
 
-def packed_load(kernel: Kernel, a: Access, reduced: list[UOp]) -> UOp:
-    """The load through a panel that is filled beforehand."""
+def packed_load(kernel: Kernel, a: Access, reduced: list[UOp], ahead: int = 0) -> UOp:
+    """The load through a panel that is filled beforehand, from what was asked for before that."""
     axes = panel_axes(a, reduced)
     local = UOp(
         Ops.DEFINE_LOCAL, a.buffer.dtype, (), ScratchArg(0, prod([size_of(r) for r in axes]))
@@ -134,7 +153,10 @@ def packed_load(kernel: Kernel, a: Access, reduced: list[UOp]) -> UOp:
         return total
 
     def fill(place: dict[UOp, UOp]) -> UOp:
-        store = local.index(at(place)).store(substitute(a.node, place))
+        value = substitute(a.node, place)
+        if ahead:
+            value = UOp(Ops.LOAD, value.dtype, value.src, LoadArg(ahead))
+        store = local.index(at(place)).store(value)
         return store.end(*[r for value in place.values() for r in value.ranges])
 
     return local.after(*[fill(p) for p in places_to_fill(kernel, a, axes)]).index(at({})).load()

@@ -91,6 +91,9 @@ AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
 DOWN_COLUMNS, LOST_PART = 0.5, 0.25
 # Bytes of a row between the columns that a product goes down and those that it asks for.
 COLUMNS_AHEAD_NBYTES = 256
+# First caches that the columns of a strip fill that is read where it lies; from how many tiles of
+# rows they are read, fewer than pay for a packed panel, whose filling brings nothing else.
+STRIP_PART, LEAST_TILES, MOST_TILES = 2, 2, 20
 # Nodes of a body up to which it is repeated for the loop's own sake.
 MOST_WIDENED = 24
 # Steps of a loop up to which the loop around it is repeated for its sake.
@@ -314,13 +317,6 @@ def inside(reduce: UOp) -> set[UOp]:
 def axis_text(kernel: Kernel, axis: UOp | None) -> str:
     """An axis in words: `axis 1 of 64`, as Opts number it."""
     return "none" if axis is None else f"axis {axis_number(kernel, axis)} of {size_of(axis)}"
-
-
-def may_overlap(plan: Plan, loads: list[Access]) -> bool:
-    """Whether the tile may be uneven: nothing is read that is stored, also not between strips."""
-    steps = max(iterations(list(u.src[1:])) for u in plan.kernel.reduces)
-    widest = max(a.buffer.dtype.itemsize for a in loads) * 2 * lane_count(plan)
-    return can_overlap(plan.kernel) and steps * widest <= max_nbytes(plan.target)
 
 
 class Packing(NamedTuple):

@@ -93,13 +93,6 @@ class Tiles:
         self.panel_nbytes = 0 if panel is None else panel_nbytes(kernel, panel)
         self.max_nbytes = max_nbytes(plan.target)
 
-    def is_uneven(self, tile: Tile) -> bool:
-        """Whether some results are computed twice: then sums cannot be taken up again."""
-        for r, n in tile.items():
-            if self.sizes[r] % n:
-                return True
-        return False
-
     def needs_strips(self, tile: Tile) -> bool:
         """Whether the panel of a tile is too large for all of the reduction."""
         nbytes = self.panel_nbytes

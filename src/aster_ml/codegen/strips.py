@@ -1,0 +1,83 @@
+"""Strips of a reduction, outside of the outputs: of what one step of them loads, a cache holds all.
+
+Receives a Plan whose SIMD axis, tile and loop order are chosen; applies BLOCK, and AHEAD where
+strips are read where they lie. What strips do to the graph is said in `kernel`.
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.hints import column_loads, run_of_lanes
+from aster_ml.codegen.kernel import Access, can_block
+from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.panels import (
+    APART_NBYTES,
+    max_nbytes,
+    panel_nbytes,
+    reduced_axes,
+    wanted_panel,
+)
+from aster_ml.codegen.prices import (
+    AHEAD_PART,
+    LEAST_TILES,
+    MOST_TILES,
+    STRIP_PART,
+    Plan,
+    axis_number,
+    reduction_number,
+    times,
+)
+from aster_ml.helpers import ceildiv, divisors
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ranges import size_of
+
+
+def choose_strips(plan: Plan) -> None:
+    """Strips to be read where they lie, or where a packed panel for all would be too large."""
+    if strips_in_place(plan):
+        return
+    kernel = plan.kernel
+    a = wanted_panel(kernel, plan.accesses)
+    limit = max_nbytes(plan.target)
+    if a is None or panel_nbytes(kernel, a) <= limit or not can_block(kernel):
+        return
+    wanted = ceildiv(panel_nbytes(kernel, a), limit)
+    for r in reduced_axes(kernel):
+        fitting = [n for n in divisors(size_of(r)) if n >= wanted] if r in a.strides else []
+        if fitting and fitting[0] <= 4 * wanted:
+            kernel.apply(Opt(OptOps.BLOCK, reduction_number(kernel, r), size_of(r) // fitting[0]))
+            plan.refresh()
+            return
+
+
+def strips_in_place(plan: Plan) -> bool:
+    """Strips of a large operand that a few tiles of rows read one after the other; or false.
+
+    While they compute, they ask for the columns that are next, so that memory never rests. To pack
+    these columns takes time for which it brings nothing else, and many tiles to be worth it.
+    """
+    kernel = plan.kernel
+    reduced, loops = reduced_axes(kernel), [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if len(reduced) != 1 or len(loops) < 2 or not can_block(kernel):
+        return False
+    columns, rows = loops[-2:]
+    found = [a for a in column_loads(kernel.facts, columns) if rows not in a.strides]
+    if len(found) != 1 or not is_streamed(plan, found[0], reduced[0]):
+        return False
+    if not LEAST_TILES <= size_of(rows) <= MOST_TILES:
+        return False
+    run = run_of_lanes(found[0]) * found[0].buffer.dtype.itemsize
+    count = ceildiv(size_of(reduced[0]) * run, STRIP_PART * plan.target.cache_bytes[0])
+    if count > 1:
+        length = ceildiv(size_of(reduced[0]), count)
+        kernel.apply(Opt(OptOps.BLOCK, reduction_number(kernel, reduced[0]), length))
+    # Columns that begin anywhere in a line share lines with the next, so these are asked for too.
+    kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, columns), 2))
+    plan.refresh()
+    return True
+
+
+def is_streamed(plan: Plan, a: Access, axis: UOp) -> bool:
+    """Whether an operand comes from beyond the second cache, in rows that lie far apart."""
+    itemsize = a.buffer.dtype.itemsize
+    far = abs(a.strides.get(axis) or 0) * itemsize
+    return far >= APART_NBYTES and times(a) * itemsize > AHEAD_PART * max(plan.target.cache_bytes)
