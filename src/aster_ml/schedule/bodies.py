@@ -7,6 +7,7 @@ here chooses.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from aster_ml.config import MAX_KERNEL_NODES
@@ -33,6 +34,10 @@ from aster_ml.uop.ops import MOVEMENT, AxisType, Ops, ParamArg
 from aster_ml.uop.symbolic import simplify_around
 
 
+# No stored value has so many ranges of its own.
+BEYOND = 1 << 20
+
+
 class Body:
     """State of the two passes over one body."""
 
@@ -42,7 +47,10 @@ class Body:
         self.stored: dict[UOp, Stored] = {}
         self.readings: dict[UOp, dict[Reading, None]] = {}
         self.derived: dict[tuple[UOp, Reading], tuple[Reading, ...]] = {}
-        self.ids = itertools.count()
+        # Numbers of ranges: of each stored value's own, so that values made alike have the same
+        # indices, and what is found out of one of them is known of the others; and for drafts.
+        self.numbers: dict[UOp, Iterator[int]] = {}
+        self.ids = itertools.count(BEYOND)
         self.token_of: dict[tuple[UOp, tuple[UOp, ...]], UOp] = {}
         self.memory_behind: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
         self.memo: dict[UOp, UOp] = {}
@@ -140,7 +148,7 @@ class Body:
             x = x.src[0]
         if x is value or x.op in READ_IN_PLACE or not all_int((*value.shape, *x.shape)):
             return value
-        ranges = idxs = self.new_ranges(value.shape, AxisType.LOOP)
+        ranges = idxs = self.ranges_over(value.shape, AxisType.LOOP, itertools.count())
         y = value
         while y is not x:
             if y.op in MOVEMENT:
@@ -164,14 +172,25 @@ class Body:
         value = self.value_of.get(store)
         return value is not None and self.targets.get(value) is store
 
-    def new_ranges(self, shape: tuple[int | UOp, ...], kind: AxisType) -> tuple[UOp, ...]:
-        """Fresh ranges over a shape; axes of size 1 need none."""
+    def new_ranges(
+        self, shape: tuple[int | UOp, ...], kind: AxisType, root: UOp
+    ) -> tuple[UOp, ...]:
+        """Ranges over a shape that the stored value `root` has not had yet."""
+        numbers = self.numbers.get(root)
+        if numbers is None:
+            numbers = self.numbers[root] = itertools.count()
+        return self.ranges_over(shape, kind, numbers)
+
+    def ranges_over(
+        self, shape: tuple[int | UOp, ...], kind: AxisType, numbers: Iterator[int]
+    ) -> tuple[UOp, ...]:
+        """Ranges over a shape, numbered so; axes of size 1 need none."""
         # Sizes in simplest form: simplifying an index must not make another range of one.
         return tuple(
             [
                 ZERO
                 if isinstance(s, int) and s == 1
-                else UOp.range(s if isinstance(s, int) else self.simple(s), next(self.ids), kind)
+                else UOp.range(s if isinstance(s, int) else self.simple(s), next(numbers), kind)
                 for s in shape
             ]
         )

@@ -161,6 +161,10 @@ class Merger:
         if group.draft.kept and group.writes & new.reads:
             return None
         ranges: dict[UOp, UOp] = dict(zip(new.draft.ranges, group.draft.ranges, strict=True))
+        for r in sorted(new.ranges, key=lambda r: r.arg.id):
+            if r in group.ranges and r not in ranges:
+                # Two reductions, although of the same number.
+                ranges[r] = UOp.range(r.src[0], next(self.splitter.planner.ids), r.arg.kind)
         exprs = [x for p in new.draft.parts for x in (p.place, p.value)]
         loads = [u for u in new.order if u.op is Ops.LOAD]
         flat = substitute_all([*exprs, *loads], ranges)

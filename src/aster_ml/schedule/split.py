@@ -203,7 +203,7 @@ class Splitter:
         closed = [r for r in ranges if r.op is Ops.RANGE and r not in flat.ranges]
         if closed:
             sizes = tuple([r.src[0] for r in closed])
-            sums = self.planner.new_ranges(sizes, AxisType.REDUCE)
+            sums = self.planner.new_ranges(sizes, AxisType.REDUCE, u)
             part = substitute(part, dict(zip(closed, sums, strict=True)))
             part = UOp(Ops.REDUCE, u.dtype, (part, *sums), ReduceArg(u.arg.op))
             ranges = tuple([r for r in ranges if r not in closed])

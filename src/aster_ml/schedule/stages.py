@@ -63,7 +63,7 @@ class StagePlanner(Decisions, Expressions):
         """`u` is stored: its own sources are read over its own ranges."""
         value = u.src[1] if u.op is Ops.STORE else u
         shape = value.src[0].shape if value.op is Ops.SCATTER else value.shape
-        ranges = self.new_ranges(shape, AxisType.LOOP)
+        ranges = self.new_ranges(shape, AxisType.LOOP, u)
         self.stored[u] = Stored(u, ranges, target, has_reduce=u.op in (Ops.REDUCE, Ops.SCATTER))
         if u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u)):
             self.readings.setdefault(u.src[0], {})
@@ -102,7 +102,8 @@ class StagePlanner(Decisions, Expressions):
             below = Reading(root, idxs, valid, nest, after, summed, share)
             result: tuple[Reading, ...] = (self.add(u.src[0], below),)
         elif op is Ops.REDUCE:
-            axes = self.new_ranges(tuple([u.src[0].shape[a] for a in u.arg.axes]), AxisType.REDUCE)
+            shape = tuple([u.src[0].shape[a] for a in u.arg.axes])
+            axes = self.new_ranges(shape, AxisType.REDUCE, reading.root)
             place = dict(zip(u.arg.axes, axes, strict=True))
             idxs = tuple([place.get(i, idx) for i, idx in enumerate(reading.idxs)])
             nest = (*self.nest_of(reading), *[a for a in axes if a.op is Ops.RANGE])
