@@ -33,7 +33,6 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops, ParamArg
 from aster_ml.uop.symbolic import simplify_around
 
-
 # No stored value has so many ranges of its own.
 BEYOND = 1 << 20
 
