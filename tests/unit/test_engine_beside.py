@@ -33,13 +33,17 @@ def test_results_are_those_of_the_calls(threads: int) -> None:
         assert [job.result() for job in jobs] == [i * i for i in range(20)]
 
 
-def test_who_asks_is_told_whether_a_thread_is_done() -> None:
-    with Beside(0) as alone:
-        assert not alone.begin(lambda: 1).is_done
-    with Beside(1) as beside:
-        job = beside.begin(lambda: 1)
-        assert job.result() == 1
-        assert job.is_done
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_call_runs_once(threads: int) -> None:
+    ran = []
+    with Beside(threads) as beside:
+        jobs = [beside.begin(lambda i=i: ran.append(i)) for i in range(3)]
+        for job in jobs:
+            job.run_now()
+            job.result()
+            job.run_now()
+            job.result()
+    assert sorted(ran) == [0, 1, 2]
 
 
 def test_calls_run_while_the_caller_goes_on() -> None:
@@ -120,6 +124,22 @@ def test_kernels_compiled_in_threads_are_right(threads: int) -> None:
     assert GlobalCounters.compiled_kernels - before >= 12
     for found, wanted in zip(values, expected, strict=True):
         np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("count, threads", [(1, 2), (8, 1), (9, 2)])
+def test_the_compiler_gets_each_kernel_once(count: int, threads: int, monkeypatch) -> None:
+    compile_source, seen = CpuBackend.compile, []
+
+    def note(self: CpuBackend, source: str) -> bytes:
+        seen.append(source)
+        return compile_source(self, source)
+
+    values = kernels(count)
+    monkeypatch.setattr(CpuBackend, "compile", note)
+    with Context(CACHE=0, THREADS=threads):
+        MEMORY_CACHE.clear()
+        Tensor.realize(*values)
+    assert len(seen) == len(set(seen)) == count
 
 
 def test_equal_kernels_are_compiled_once() -> None:

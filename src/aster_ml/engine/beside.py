@@ -58,20 +58,18 @@ class Job(Generic[T]):
         self.work = work
         self.future = future
 
-    @property
-    def is_done(self) -> bool:
-        """Whether a thread has done the call."""
-        return self.future is not None and self.future.done()
-
     def run_now(self) -> None:
-        """Runs the call in the calling thread, unless another has begun with it."""
-        if self.future is not None and self.future.cancel():
+        """Runs the call in the calling thread, unless it has run or another has begun with it."""
+        if self.future is None or self.future.cancel():
             result = self.work()
             self.work, self.future = lambda: result, None
 
     def result(self) -> T:
         """What the call returns; an error of the call is raised here."""
-        return self.work() if self.future is None else self.future.result()
+        if self.future is not None:
+            return self.future.result()
+        self.run_now()
+        return self.work()
 
 
 class Beside:

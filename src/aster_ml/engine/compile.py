@@ -114,14 +114,14 @@ def render(linear: Linear, target: Target) -> str:
 
 @dataclass
 class Draft:
-    """A kernel in the compiler's hands: its linear program and source, and its binary to be."""
+    """A kernel in the compiler's hands: its linear program and source, and its program to be."""
 
     ast: UOp
     backend: Backend
     linear: Linear
     source: str
     disk_key: str | None
-    binary: Job[bytes]
+    built: Job[tuple[bytes, Program]]
 
 
 def compile_kernel(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = None) -> Compiled:
@@ -166,20 +166,16 @@ def compile_kernels(
 def load_made(
     made: dict[tuple[object, ...], Draft | Compiled],
 ) -> dict[tuple[object, ...], Compiled]:
-    """The kernels with their binaries, which the threads and the caller go on to compile."""
-    drafts = {key: d for key, d in made.items() if isinstance(d, Draft)}
-    found = {key: d for key, d in made.items() if isinstance(d, Compiled)}
-    # Loading needs no compiler: what is ready goes first, while the threads work on.
-    found |= {key: load_draft(d) for key, d in drafts.items() if d.binary.is_done}
-    left = {key: d for key, d in drafts.items() if key not in found}
+    """The kernels ready to launch, which the threads and the caller go on to compile."""
+    drafts = [d for d in made.values() if isinstance(d, Draft)]
     waiting = time.perf_counter()
     # The threads take them in order; whoever takes a long one last lets the others wait.
-    for draft in sorted(left.values(), key=lambda d: len(d.source), reverse=True):
-        draft.binary.run_now()
-    for draft in left.values():
-        draft.binary.result()
+    for draft in sorted(drafts, key=lambda d: len(d.source), reverse=True):
+        draft.built.run_now()
+    for draft in drafts:
+        draft.built.result()
     TOTALS.wait_s += time.perf_counter() - waiting
-    return found | {key: load_draft(d) for key, d in left.items()}
+    return {key: finish(d) if isinstance(d, Draft) else d for key, d in made.items()}
 
 
 def make_draft(
@@ -213,15 +209,20 @@ def make_draft(
     source = render(linear, target)
     show(ast, linear, source, backend, applied, opts)
     TOTALS.compiled_kernels += 1
-    job = beside.begin(functools.partial(backend.compile, source))
+    job = beside.begin(functools.partial(build, backend, linear.name, source))
     return Draft(ast, backend, linear, source, disk_key, job)
 
 
-def load_draft(draft: Draft) -> Compiled:
-    """A kernel whose binary is there: loaded, and written to the disk cache."""
+def build(backend: Backend, name: str, source: str) -> tuple[bytes, Program]:
+    """A source as a binary, and the function in it."""
+    binary = backend.compile(source)
+    return binary, backend.load(name, binary)
+
+
+def finish(draft: Draft) -> Compiled:
+    """A kernel whose program is there, with its binary written to the disk cache."""
     linear, target, disk_key = draft.linear, draft.backend.target, draft.disk_key
-    binary = draft.binary.result()
-    program = draft.backend.load(linear.name, binary)
+    binary, program = draft.built.result()
     threads = linear.thread.src[0] if linear.thread is not None else 1
     n = threads.arg if isinstance(threads, UOp) and threads.op is Ops.CONST else threads
     static = isinstance(n, int) and all(isinstance(s, int) for s in linear.global_size)
