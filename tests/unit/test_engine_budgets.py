@@ -67,7 +67,7 @@ def test_realizing_a_small_graph_again(operands) -> None:
         product(*operands).realize()
     assert 0 < python_calls(lambda: product(*operands)) <= 110
     y = product(*operands)
-    assert 0 < python_calls(y.realize) <= 190
+    assert 0 < python_calls(y.realize) <= 170
 
 
 def test_realizing_does_not_cost_more_when_many_tensors_are_alive(operands) -> None:
@@ -146,11 +146,11 @@ def test_planning_costs_the_same_for_each_op_of_a_chain() -> None:
     for length in (300, 1200):
         nodes = chain_gradients(length)
         each.append(python_calls(lambda nodes=nodes: prepare(nodes)) / length)
-    assert 0 < max(each) <= 300
+    assert 0 < max(each) <= 235
     assert abs(each[0] - each[1]) <= 0.1 * each[0]
 
 
-@pytest.mark.parametrize(("name", "most"), [("product", 6000), ("convolution", 10_000)])
+@pytest.mark.parametrize(("name", "most"), [("product", 5000), ("convolution", 9500)])
 def test_arranging_a_kernel(name: str, most: int) -> None:
     a = Tensor.ones(512, 512).contiguous().realize()
     x = Tensor.ones(8, 64, 56, 56).contiguous().realize()

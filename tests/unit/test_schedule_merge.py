@@ -58,6 +58,26 @@ def test_a_reduction_with_several_readers_is_computed_once() -> None:
     check_values(results, [s + 2, s * 4, (s + 2) * s])
 
 
+def test_reductions_of_kernels_that_become_one_keep_their_own_ranges() -> None:
+    (x, a), (y, b), (v, c) = vector(24, 1), vector(24, 2), vector(4, 3)
+    results = [x.reshape(4, 6).sum(1) + v, y.reshape(4, 6).max(1) * v]
+    (ast,) = kernels(*results)
+    ranges = [set(u.src[1:]) for u in toposort(ast) if u.op is Ops.REDUCE]
+    assert len(ranges) == 2
+    assert ranges[0].isdisjoint(ranges[1])
+    check_values(results, [a.reshape(4, 6).sum(1) + c, b.reshape(4, 6).max(1) * c])
+
+
+def test_layers_alike_are_one_kernel() -> None:
+    x = vector(2 * 4 * 7 * 7)[0].reshape(2, 4, 7, 7)
+    for seed in range(6):
+        weight = vector(4 * 4 * 9, seed)[0].reshape(4, 4, 3, 3)
+        x = x.conv2d(weight, padding=1).relu().contiguous()
+    items = Tensor.schedule(x)
+    assert len(items) >= 6
+    assert len({item.ast for item in items[1:]}) == 1
+
+
 def test_equal_results_have_memory_of_their_own() -> None:
     x, a = vector()
     one, other = x + 1, x + 1
