@@ -152,18 +152,21 @@ def gradient_stored(x: UOp) -> UOp:
 
 
 def transformed_weights(w: UOp, groups: int, m: int) -> UOp:
-    """Weights [o, c / groups, 3, 3] -> [m + 2, m + 2, groups, c / groups, o / groups]."""
+    """Weights [o, c / groups, 3, 3] -> [m + 2, m + 2, groups, o / groups, c / groups].
+
+    The product takes either order of channels; in this one weights are read as they lie.
+    """
     o, c = w.shape[:2]
-    w = w.mop(Ops.RESHAPE, (groups, o // groups, c, 3, 3))
-    for axis in (3, 4):
+    w = w.mop(Ops.RESHAPE, (groups, o // groups, c, 3, 3)).mop(Ops.PERMUTE, (3, 4, 0, 1, 2))
+    for axis in (0, 1):
         w = along(w, axis, TRANSFORMS[m][1])
-    return stored(w.mop(Ops.PERMUTE, (3, 4, 0, 2, 1)))
+    return stored(w)
 
 
 def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int) -> UOp:
     """The convolution of an input with transformed weights."""
     n, c, *image = x.shape
-    groups, c_group, o_group = u.shape[2:]
+    groups, o_group, c_group = u.shape[2:]
     for_inputs, _, for_results = TRANSFORMS[m]
     sizes = [s + before + after - 2 for s, (before, after) in zip(image, pads, strict=True)]
     th, tw = [-(-s // m) for s in sizes]
@@ -181,7 +184,7 @@ def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int) -> UOp:
     full = (a, a, groups, tiles, o_group, c_group)
     x = x.mop(Ops.RESHAPE, (a, a, tiles, groups, c_group)).mop(Ops.PERMUTE, (0, 1, 3, 2, 4))
     x = x.mop(Ops.RESHAPE, (a, a, groups, tiles, 1, c_group)).mop(Ops.EXPAND, full)
-    u = u.mop(Ops.PERMUTE, (0, 1, 2, 4, 3)).mop(Ops.RESHAPE, (a, a, groups, 1, o_group, c_group))
+    u = u.mop(Ops.RESHAPE, (a, a, groups, 1, o_group, c_group))
     y = x.alu(Ops.MUL, u.mop(Ops.EXPAND, full)).rop(Ops.ADD, (5,))
     y = stored(y.mop(Ops.RESHAPE, (a, a, groups, n, th, tw, o_group)))
     for axis in (0, 1):
