@@ -174,8 +174,8 @@ def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int) -> UOp:
         (before, (t + 1) * m - s - before)
         for s, t, (before, _) in zip(image, (th, tw), pads, strict=True)
     ]
-    x = x.mop(Ops.PAD, ((0, 0), (0, 0), *around)).mop(Ops.PERMUTE, (0, 2, 3, 1))
-    x = gradient_stored(stored(x).mop(Ops.RESHAPE, (n, th + 1, m, tw + 1, m, c)))
+    x = stored(x.mop(Ops.PERMUTE, (0, 2, 3, 1))).mop(Ops.PAD, ((0, 0), *around, (0, 0)))
+    x = gradient_stored(x.mop(Ops.RESHAPE, (n, th + 1, m, tw + 1, m, c)))
     x = along_windows(x, 1, th, for_inputs)
     x = along_windows(x, 3, tw, for_inputs)
     # [tiles' rows, columns, n, th, tw, c], as matrices [groups, tiles, c / groups].
