@@ -20,7 +20,7 @@ from typing import Any
 from aster_ml.dtype import DType, dtypes
 from aster_ml.helpers import all_int, ceildiv, divisors, prod, round_up
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import ANEW, Ops
 
 Vector = Sequence[UOp]
 Transform = Callable[[Vector], Vector]
@@ -163,8 +163,11 @@ def transformed_weights(w: UOp, groups: int, m: int) -> UOp:
     return stored(w)
 
 
-def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int) -> UOp:
-    """The convolution of an input with transformed weights."""
+def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int, anew: bool) -> UOp:
+    """The convolution of an input with transformed weights.
+
+    `anew` transforms the input once more for the gradient of the weights.
+    """
     n, c, *image = x.shape
     groups, o_group, c_group = u.shape[2:]
     for_inputs, _, for_results = TRANSFORMS[m]
@@ -180,6 +183,8 @@ def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int) -> UOp:
     x = along_windows(x, 3, tw, for_inputs)
     # [tiles' rows, columns, n, th, tw, c], as matrices [groups, tiles, c / groups].
     x = stored(x.mop(Ops.PERMUTE, (2, 4, 0, 1, 3, 5)))
+    if anew:
+        x = UOp(Ops.CONTIGUOUS_BACKWARD, x.dtype, (x,), ANEW)
     a, tiles = m + 2, n * th * tw
     # The gradient of the weights is a sum over tiles: a sum of sums over so many.
     few = tiles_of_sum(tiles) or tiles
@@ -226,8 +231,11 @@ def winograd(
     m, parts = way
     n = x.shape[0]
     u = transformed_weights(w, groups, m)
+    sizes = result_sizes(x, pads)
+    places = (m + 2) ** 2 * n * prod([ceildiv(s, m) for s in sizes])
+    anew = places * x.shape[1] * x.dtype.itemsize >= LARGE_NBYTES
     if parts == 1:
-        y = convolve(x, u, pads, m)
+        y = convolve(x, u, pads, m, anew)
     else:
         step = n // parts
         ys = []
@@ -236,10 +244,9 @@ def winograd(
             # and not one sum of the products of all.
             own = gradient_stored(u.mop(Ops.RESHAPE, (*(1,) * i, *u.shape)))
             images = part(x, {0: (i * step, (i + 1) * step)})
-            ys.append(stored(convolve(images, own.mop(Ops.RESHAPE, u.shape), pads, m)))
+            ys.append(stored(convolve(images, own.mop(Ops.RESHAPE, u.shape), pads, m, anew)))
         y = stacked([v.mop(Ops.RESHAPE, (1, *v.shape)) for v in ys], 0)
         y = y.mop(Ops.RESHAPE, (n, *y.shape[2:]))
-    sizes = result_sizes(x, pads)
     if y.shape[2:] == sizes:
         return y
     # why: stored whole, since only a tile that is whole is stored in runs
@@ -255,23 +262,26 @@ def result_sizes(x: UOp, pads: Sequence[tuple[int, int]]) -> tuple[int, ...]:
 # SIMD lanes; the others are measured against it, an element each.
 
 # Of the transformed input and results: made, and for the results unmade.
-INPUT, RESULT = 26, 20
+INPUT, RESULT = 12, 7
 # Of the transformed weights: made, by the size of tiles.
-WEIGHT = {2: 22, 4: 36}
+WEIGHT = {2: 27, 4: 43}
 # Of the transformed weights, when they are multiplied: loading them.
-WEIGHT_LOAD = 15
+WEIGHT_LOAD = 5
 # Of the result, when its parts are put together.
 COPY = 30
 # Of the transformed inputs and results of a part, for each MB of them beyond what stays in near
 # caches from one kernel to the next.
-FAR, NEAR_NBYTES, MAX_FAR = 2.0, 6 << 20, 60.0
+FAR, NEAR_NBYTES, MAX_FAR = 1.5, 6 << 20, 40.0
 # With less work than this one kernel is better than five, which cost so much by their number.
 LITTLE_WORK = 1 << 22
 LAUNCHES = 700_000
 # Channels of one SIMD value.
 LANES = 16
-# How much of the plain way's cost it may be estimated at: estimates are that rough.
-MARGIN = 0.9
+# How much of the plain way's cost it may be estimated at: estimates are that rough, and there are
+# five times as many kernels to compile.
+MARGIN = 0.8
+# Transformed inputs of so many bytes are not kept for gradients.
+LARGE_NBYTES = 4 << 20
 # Tiles that one sum of the weights' gradient adds up.
 LEAST_SUMMED, MOST_SUMMED = 128, 1536
 # Parts that the batch is taken in, at most: each is a graph of its own.
@@ -279,7 +289,12 @@ MAX_PARTS = 8
 
 
 def winograd_way(
-    x: UOp, w: UOp, dtype: DType, pads: Sequence[tuple[Any, Any]], groups: int
+    x: UOp,
+    w: UOp,
+    dtype: DType,
+    pads: Sequence[tuple[Any, Any]],
+    groups: int,
+    tiles_of: Sequence[int],
 ) -> tuple[int, int] | None:
     """The size of tiles and the number of parts of the batch; None where the plain way is better.
 
@@ -294,13 +309,15 @@ def winograd_way(
     plain = n * prod(sizes) * o * c * 9
     if min(*sizes, *pads[0], *pads[1]) < 0 or plain < LITTLE_WORK:
         return None
-    costs = {
-        (m, parts): cost_of_way(m, parts, n * prod([ceildiv(s, m) for s in sizes]), groups, c, o)
-        + (COPY * n * prod(sizes) * o if parts > 1 else 0)
-        for m in TRANSFORMS
-        for parts in divisors(n)
-        if parts <= MAX_PARTS
-    }
+    costs = {}
+    for m in tiles_of:
+        tiles = n * prod([ceildiv(s, m) for s in sizes])
+        for parts in divisors(n):
+            if parts <= MAX_PARTS and tiles_of_sum(tiles // parts):
+                together = COPY * n * prod(sizes) * o if parts > 1 else 0
+                costs[m, parts] = cost_of_way(m, parts, tiles, groups, c, o) + together
+    if not costs:
+        return None
     best = min(costs, key=lambda way: costs[way])
     return best if costs[best] < MARGIN * plain else None
 
