@@ -20,7 +20,7 @@ from aster_ml.helpers import argsort, prod
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.infer import max_shape, show_shape
 from aster_ml.uop.node import MOVEMENT_SET, UOp
-from aster_ml.uop.ops import ELEMENTWISE, DeviceArg, Ops
+from aster_ml.uop.ops import ANEW, ELEMENTWISE, DeviceArg, Ops
 from aster_ml.uop.terms import Term, is_number, moved
 
 # The gradient of source `i` of a node, given the gradient of the node; None where none passes.
@@ -453,12 +453,35 @@ def compute_gradient(root: UOp, root_grad: UOp, targets: set[UOp]) -> dict[UOp, 
         root_grad = UOp.const(root_grad.dtype, root_grad.arg)
     found = propagate(order, Term(root_grad, known).convert(root.dtype), targets)
     grads = {u: g.spread(u.shape).node for u, g in found.items()}
+    anew = values_anew(order)
+    if anew:
+        nodes = substitute_all(grads.values(), anew, lambda u: u not in known)
+        grads = dict(zip(grads, nodes, strict=True))
     homes = {u: root.device if u.device is None else u.device for u in grads}
     placed: dict[UOp, UOp] = {}
     for device in set(homes.values()):
         here = {u: g for u, g in grads.items() if homes[u] == device}
         placed.update(place(here, device, known))
     return placed
+
+
+def values_anew(order: Iterable[UOp]) -> dict[UOp, UOp]:
+    """Marks that ask for it, and views of them, -> the same values as nodes of their own.
+
+    Gradients that read these do not keep what the marks are of in memory until then: it is computed
+    once more, from the nearest marks below.
+    """
+    anew: dict[UOp, UOp] = {}
+    for u in order:
+        if u.op is Ops.CONTIGUOUS_BACKWARD and u.arg == ANEW:
+            value = u.src[0]
+            below = toposort(value, enter=lambda v: v.op is not Ops.CONTIGUOUS_BACKWARD)
+            marks = [v for v in below if v.op is Ops.CONTIGUOUS_BACKWARD]
+            own = {v: UOp(v.op, v.dtype, (v,)) for v in marks}
+            anew[u] = substitute_all([value], own)[0]
+        elif u.op in MOVEMENT_SET and u.src[0] in anew:
+            anew[u] = UOp(u.op, u.dtype, (anew[u.src[0]], *u.src[1:]), u.arg)
+    return anew
 
 
 def place(grads: dict[UOp, UOp], device: Any, known: Container[UOp]) -> dict[UOp, UOp]:

@@ -1,4 +1,6 @@
-"""Winograd's convolutions against PyTorch; where WINO=1 takes them, and that WINO=0 never does."""
+"""Winograd's convolutions against PyTorch; how accurate they are; where they are taken by default,
+by WINO=1, and that WINO=0 never takes them.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aster_ml import Context, Tensor
 from aster_ml.dtype import dtypes
-from aster_ml.mixin.winograd import TRANSFORMS, winograd, winograd_way
+from aster_ml.mixin.winograd import TRANSFORMS, tiles_of_sum, winograd, winograd_way
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import ANEW, Ops
 from tests.unit.numerics import check_slopes, leaf, tensor, value
 
 Array = Any
@@ -101,19 +105,20 @@ def test_gradients_are_slopes(way: tuple[int, int]) -> None:
     )
 
 
-def both_ways(make: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-    """The same with WINO=0 and with WINO=1."""
+def both_ways(make: Callable[[], Tensor], setting: int = 1) -> tuple[Tensor, Tensor]:
+    """The same with WINO=0 and with WINO=1, or as it is by default."""
     with Context(WINO=0):
         plain = make()
-    with Context(WINO=1):
+    with Context(WINO=setting):
         return plain, make()
 
 
+@pytest.mark.parametrize("setting", [-1, 1])
 @pytest.mark.parametrize("dtype, limit", [("float32", 2e-5), ("float16", 1e-3), ("bfloat16", 8e-3)])
-def test_the_setting_takes_it_where_it_pays(dtype: str, limit: float) -> None:
+def test_the_setting_takes_it_where_it_pays(dtype: str, limit: float, setting: int) -> None:
     x, w = Tensor(normal(2, 48, 28, 26)).cast(dtype), Tensor(normal(64, 48, 3, 3)).cast(dtype)
     bias = Tensor(normal(64)).cast(dtype)
-    plain, quick = both_ways(lambda: x.conv2d(w, bias, padding=(1, 0)).relu())
+    plain, quick = both_ways(lambda: x.conv2d(w, bias, padding=(1, 0)).relu(), setting)
     assert quick.uop is not plain.uop
     assert quick.dtype is plain.dtype
     # Products are added up in float32, as the plain way does.
@@ -173,22 +178,30 @@ def test_shared_values_are_plain() -> None:
 
 
 @pytest.mark.parametrize(
-    "x, o, way",
+    "x, o, default, any_size",
     [
-        ((8, 64, 56, 56), 64, (4, 8)),
-        ((1, 64, 56, 56), 64, (4, 1)),
-        ((1, 128, 28, 28), 128, (4, 1)),
+        ((8, 64, 56, 56), 64, (2, 8), (4, 8)),
+        ((1, 64, 56, 56), 64, (2, 1), (4, 1)),
+        ((1, 128, 28, 28), 128, (2, 1), (4, 1)),
         # The fewer tiles there are, the more it counts that there are 36 weights for each 9.
-        ((1, 256, 14, 14), 256, (2, 1)),
-        ((1, 512, 7, 7), 512, None),
-        ((16, 512, 7, 7), 512, (4, 1)),
-        ((32, 32, 24, 24), 32, (4, 2)),
-        ((1, 16, 56, 56), 16, None),
+        ((1, 256, 14, 14), 256, (2, 1), (2, 1)),
+        ((1, 512, 7, 7), 512, None, None),
+        ((16, 512, 7, 7), 512, (2, 2), (4, 1)),
+        # With few channels the transforms are too much of it, and with large images.
+        ((32, 32, 24, 24), 32, None, (4, 1)),
+        ((16, 16, 32, 32), 16, None, (4, 1)),
+        ((8, 8, 32, 32), 8, None, None),
+        ((1, 64, 112, 112), 64, None, (4, 1)),
+        # 61 x 61 tiles: no part of them is a sum that is short enough.
+        ((1, 128, 122, 122), 128, None, (4, 1)),
     ],
 )
-def test_what_the_cost_says(x: tuple[int, ...], o: int, way: tuple[int, int] | None) -> None:
+def test_what_the_cost_says(
+    x: tuple[int, ...], o: int, default: tuple[int, int] | None, any_size: tuple[int, int] | None
+) -> None:
     nodes = Tensor.empty(*x).uop, Tensor.empty(o, x[1], 3, 3).uop
-    assert winograd_way(*nodes, dtypes.float32, SAME, 1) == way
+    assert winograd_way(*nodes, dtypes.float32, SAME, 1, (2,)) == default
+    assert winograd_way(*nodes, dtypes.float32, SAME, 1, (2, 4)) == any_size
 
 
 def test_a_setting_that_changes_meets_no_stale_kernel() -> None:
@@ -198,7 +211,7 @@ def test_a_setting_that_changes_meets_no_stale_kernel() -> None:
         return len(x.conv2d(w, padding=1).schedule())
 
     counts = []
-    for setting in (0, 1, 0, 1):
+    for setting in (0, 1, 0, -1):
         with Context(WINO=setting):
             counts.append(kernels())
     # Padding that is stored, and the product.
@@ -209,6 +222,109 @@ def test_parts_of_a_batch_use_the_same_kernels() -> None:
     x, w = Tensor.empty(4, 64, 28, 28), Tensor.empty(64, 64, 3, 3)
     items = convolved(x.realize(), w.realize(), SAME, 1, (4, 4)).schedule()
     different = {item.ast for item in items}
-    # 5 for each part, of which the first reads at a place of its own; the weights, and what puts
-    # the parts together.
-    assert (len(items), len(different)) == (4 * 5 + 2, 4 + 4 + 2)
+    # 5 for each part, of which the first reads at a place of its own and the second has two forms;
+    # the weights, and what puts the parts together.
+    assert (len(items), len(different)) == (4 * 5 + 2, 4 + 2 + 3 + 2)
+
+
+# how accurate tiles of 2 are, which is why they are the default
+
+
+def plainly(x: Tensor, w: Tensor) -> Tensor:
+    """The convolution in the plain way."""
+    with Context(WINO=0):
+        return x.conv2d(w, padding=1)
+
+
+def root_mean_square(errors: Array) -> float:
+    """Of all elements."""
+    return float(np.sqrt(np.mean(np.square(errors, dtype=np.float64))))
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    n=st.integers(1, 6),
+    c=st.sampled_from((16, 32, 48, 100, 160)),
+    o=st.integers(16, 48),
+    sizes=st.tuples(st.integers(5, 24), st.integers(5, 24)),
+    kind=st.sampled_from(("normal", "relu", "positive")),
+    seed=st.integers(0, 1000),
+)
+def test_tiles_of_2_are_as_accurate_as_the_plain_way(
+    n: int, c: int, o: int, sizes: tuple[int, int], kind: str, seed: int
+) -> None:
+    """Forward and both gradients, against float64."""
+    arrays = [normal(n, c, *sizes, seed=seed), normal(o, c, 3, 3, seed=seed + 1)]
+    arrays.append(normal(n, o, *sizes, seed=seed + 2))
+    if kind == "relu":
+        arrays[0] = np.maximum(arrays[0], 0)
+    elif kind == "positive":
+        arrays = [np.abs(a) for a in arrays]
+
+    def results(conv: Callable[[Tensor, Tensor], Tensor], dtype: str) -> list[Array]:
+        x, w, g = [Tensor(a.astype(dtype)) for a in arrays]
+        y = conv(x, w)
+        return [t.numpy().astype(np.float64) for t in (y, *y.gradient(x, w, gradient=g))]
+
+    exact = results(plainly, "float64")
+    plain = results(plainly, "float32")
+    tiled = results(lambda x, w: convolved(x, w, SAME, 1, (2, 1)), "float32")
+    terms = (9 * c, 9 * o, n * sizes[0] * sizes[1])
+    for what, k, a, b, want in zip("ywx", terms, tiled, plain, exact, strict=True):
+        # Sums of a few hundred terms have errors near those of single operations.
+        least = 2.0**-24 * root_mean_square(want) * (2 if k < 512 else 1)
+        error, limit = root_mean_square(a - want), 1.25 * root_mean_square(b - want) + least
+        assert error <= limit, f"{what}: {error}, the plain way {root_mean_square(b - want)}"
+
+
+@pytest.mark.parametrize("shape", [(8, 32, 56, 56), (32, 16, 26, 26)])
+def test_long_sums_of_the_weights_gradient_are_sums_of_sums(shape: tuple[int, ...]) -> None:
+    """Which keeps the errors of a large batch as small as the plain way's."""
+    x, w = Tensor(normal(*shape)), Tensor(normal(16, shape[1], 3, 3))
+    g = Tensor(normal(shape[0], 16, *shape[2:], seed=3))
+    exact = plainly(x.double(), w.double()).gradient(w, gradient=g.double())
+    plain = plainly(x, w).gradient(w, gradient=g)
+    tiled = convolved(x, w, SAME, 1, (2, 1)).gradient(w, gradient=g)
+    want = exact[0].numpy()
+    errors = [root_mean_square(y[0].numpy() - want) for y in (tiled, plain)]
+    assert errors[0] < 1.25 * errors[1]
+
+
+def test_tiles_of_a_sum_are_a_divisor_that_is_neither_long_nor_short() -> None:
+    have = {n: tiles_of_sum(n) for n in (1, 97, 1536, 6272, 1681, 2 * 1543)}
+    assert have == {1: 1, 97: 97, 1536: 1536, 6272: 896, 1681: None, 2 * 1543: None}
+
+
+def test_whole_numbers_stay_exact() -> None:
+    """As in cellular automata: halves of weights are what a transform makes of them."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-50, 50, (2, 40, 12, 11)).astype(np.float32)
+    w = rng.integers(-50, 50, (8, 40, 3, 3)).astype(np.float32)
+    have = convolved(Tensor(x), Tensor(w), SAME, 1, (2, 1)).numpy()
+    np.testing.assert_array_equal(have, plainly(Tensor(x), Tensor(w)).numpy())
+
+
+def test_an_inf_reaches_the_results_of_its_tiles_alone() -> None:
+    x = normal(1, 16, 12, 12)
+    x[0, 3, 6, 6] = np.inf
+    w = normal(8, 16, 3, 3)
+    have = convolved(Tensor(x), Tensor(w), SAME, 1, (2, 1)).numpy()
+    far = np.ones((12, 12), bool)
+    far[4:8, 4:8] = False
+    assert not np.isfinite(have[..., ~far][..., 5:]).all()
+    np.testing.assert_allclose(
+        have[..., far], plainly(Tensor(x), Tensor(w)).numpy()[..., far], rtol=1e-3, atol=1e-4
+    )
+
+
+def test_transformed_inputs_are_not_kept_for_gradients() -> None:
+    """Large ones are made once more: what is kept is the input, not four times as much."""
+    x, w = Tensor.empty(4, 64, 56, 56), Tensor.empty(64, 64, 3, 3)
+    y = convolved(x, w, SAME, 1, (2, 1))
+    (dw,) = y.sum().gradient(w)
+    marked = [u for u in toposort(y.uop) if u.op is Ops.CONTIGUOUS_BACKWARD and u.arg == ANEW]
+    assert len(marked) == 1
+    assert marked[0] not in toposort(dw.uop)
+    # Small ones stay in a cache.
+    small = convolved(Tensor.empty(1, 16, 8, 8), Tensor.empty(16, 16, 3, 3), SAME, 1, (2, 1))
+    assert all([u.arg is None for u in toposort(small.uop) if u.op is Ops.CONTIGUOUS_BACKWARD])

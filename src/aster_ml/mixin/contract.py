@@ -157,7 +157,9 @@ class ContractMixin(PoolMixin):
             self [n, c, t + k], weight [o, c, k] -> [n, o, t + 1].
         Dtype: `dtype`, else the least upper of both; accumulates as `dot` does.
         Raises: ShapeError when channels, groups or kernel do not fit.
-        Error: with WINO=1 that of `mixin.winograd`, where it is used.
+        Error: 3x3 windows may be computed in tiles of 2 x 2 results (setting WINO), which are as
+            accurate relative to the largest values near by; an inf or nan then reaches all results
+            of the tiles it is in. With WINO=1 that of `mixin.winograd`.
         Source: torch.nn.functional.conv2d.
         """
         check_tensor(weight, "conv")
@@ -182,7 +184,8 @@ class ContractMixin(PoolMixin):
         pads = resolve_padding(padding, dims, "conv")
         steps = make_tuple(stride, dims), make_tuple(dilation, dims)
         if WINO and steps == ((1, 1), (1, 1)):
-            way = winograd_way(x.uop, weight.uop, wide, pads, groups)
+            tiles = (2,) if WINO < 0 else (2, 4)
+            way = winograd_way(x.uop, weight.uop, wide, pads, groups, tiles)
             if way is not None:
                 made = winograd(
                     cast_node(x.uop, wide), cast_node(weight.uop, wide), pads, groups, way

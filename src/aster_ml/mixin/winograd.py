@@ -20,7 +20,7 @@ from typing import Any
 from aster_ml.dtype import DType, dtypes
 from aster_ml.helpers import all_int, ceildiv, divisors, prod, round_up
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import ANEW, Ops
 
 Vector = Sequence[UOp]
 Transform = Callable[[Vector], Vector]
@@ -152,18 +152,24 @@ def gradient_stored(x: UOp) -> UOp:
 
 
 def transformed_weights(w: UOp, groups: int, m: int) -> UOp:
-    """Weights [o, c / groups, 3, 3] -> [m + 2, m + 2, groups, c / groups, o / groups]."""
+    """Weights [o, c / groups, 3, 3] -> [m + 2, m + 2, groups, o / groups, c / groups].
+
+    The product takes either order of channels; in this one weights are read as they lie.
+    """
     o, c = w.shape[:2]
-    w = w.mop(Ops.RESHAPE, (groups, o // groups, c, 3, 3))
-    for axis in (3, 4):
+    w = w.mop(Ops.RESHAPE, (groups, o // groups, c, 3, 3)).mop(Ops.PERMUTE, (3, 4, 0, 1, 2))
+    for axis in (0, 1):
         w = along(w, axis, TRANSFORMS[m][1])
-    return stored(w.mop(Ops.PERMUTE, (3, 4, 0, 2, 1)))
+    return stored(w)
 
 
-def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int) -> UOp:
-    """The convolution of an input with transformed weights."""
+def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int, anew: bool) -> UOp:
+    """The convolution of an input with transformed weights.
+
+    `anew` transforms the input once more for the gradient of the weights.
+    """
     n, c, *image = x.shape
-    groups, c_group, o_group = u.shape[2:]
+    groups, o_group, c_group = u.shape[2:]
     for_inputs, _, for_results = TRANSFORMS[m]
     sizes = [s + before + after - 2 for s, (before, after) in zip(image, pads, strict=True)]
     th, tw = [-(-s // m) for s in sizes]
@@ -171,23 +177,44 @@ def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int) -> UOp:
         (before, (t + 1) * m - s - before)
         for s, t, (before, _) in zip(image, (th, tw), pads, strict=True)
     ]
-    x = x.mop(Ops.PAD, ((0, 0), (0, 0), *around)).mop(Ops.PERMUTE, (0, 2, 3, 1))
-    x = gradient_stored(stored(x).mop(Ops.RESHAPE, (n, th + 1, m, tw + 1, m, c)))
+    x = stored(x.mop(Ops.PERMUTE, (0, 2, 3, 1))).mop(Ops.PAD, ((0, 0), *around, (0, 0)))
+    x = gradient_stored(x.mop(Ops.RESHAPE, (n, th + 1, m, tw + 1, m, c)))
     x = along_windows(x, 1, th, for_inputs)
     x = along_windows(x, 3, tw, for_inputs)
     # [tiles' rows, columns, n, th, tw, c], as matrices [groups, tiles, c / groups].
     x = stored(x.mop(Ops.PERMUTE, (2, 4, 0, 1, 3, 5)))
+    if anew:
+        x = UOp(Ops.CONTIGUOUS_BACKWARD, x.dtype, (x,), ANEW)
     a, tiles = m + 2, n * th * tw
-    full = (a, a, groups, tiles, o_group, c_group)
-    x = x.mop(Ops.RESHAPE, (a, a, tiles, groups, c_group)).mop(Ops.PERMUTE, (0, 1, 3, 2, 4))
-    x = x.mop(Ops.RESHAPE, (a, a, groups, tiles, 1, c_group)).mop(Ops.EXPAND, full)
-    u = u.mop(Ops.PERMUTE, (0, 1, 2, 4, 3)).mop(Ops.RESHAPE, (a, a, groups, 1, o_group, c_group))
-    y = x.alu(Ops.MUL, u.mop(Ops.EXPAND, full)).rop(Ops.ADD, (5,))
-    y = stored(y.mop(Ops.RESHAPE, (a, a, groups, n, th, tw, o_group)))
+    # The gradient of the weights is a sum over tiles: a sum of sums over so many.
+    few = tiles_of_sum(tiles) or tiles
+    sums = tiles // few
+    full = (a, a, sums, groups, few, o_group, c_group)
+    x = x.mop(Ops.RESHAPE, (a, a, sums, few, groups, c_group)).mop(Ops.PERMUTE, (0, 1, 2, 4, 3, 5))
+    x = x.mop(Ops.RESHAPE, (a, a, sums, groups, few, 1, c_group)).mop(Ops.EXPAND, full)
+    u = u.mop(Ops.RESHAPE, (a, a, 1, groups, o_group, c_group))
+    if sums > 1:
+        u = gradient_stored(u.mop(Ops.EXPAND, (a, a, sums, groups, o_group, c_group)))
+    u = u.mop(Ops.RESHAPE, (a, a, sums, groups, 1, o_group, c_group)).mop(Ops.EXPAND, full)
+    y = x.alu(Ops.MUL, u).rop(Ops.ADD, (6,)).mop(Ops.RESHAPE, (a, a, sums, groups, few, o_group))
+    # [results' rows, columns, n, th, tw, groups, o / groups].
+    y = y.mop(Ops.PERMUTE, (0, 1, 2, 4, 3, 5)).mop(Ops.RESHAPE, (a, a, n, th, tw, groups * o_group))
+    y = stored(y)
     for axis in (0, 1):
         y = along(y, axis, for_results)
-    y = y.mop(Ops.PERMUTE, (3, 2, 6, 4, 0, 5, 1))
+    y = gradient_stored(y.mop(Ops.PERMUTE, (2, 3, 0, 4, 1, 5)))
+    y = y.mop(Ops.PERMUTE, (0, 5, 1, 2, 3, 4))
     return y.mop(Ops.RESHAPE, (n, groups * o_group, th * m, tw * m))
+
+
+def tiles_of_sum(tiles: int) -> int | None:
+    """The tiles that one sum of the weights' gradient adds up, a divisor of all; None if too few.
+
+    Rounding errors grow with the root of it. So many keep them below those of the plain way, in
+    whose sums four times as many places are added up.
+    """
+    most = max([d for d in divisors(tiles) if d <= MOST_SUMMED])
+    return most if most == tiles or most >= LEAST_SUMMED else None
 
 
 def winograd(
@@ -204,8 +231,11 @@ def winograd(
     m, parts = way
     n = x.shape[0]
     u = transformed_weights(w, groups, m)
+    sizes = result_sizes(x, pads)
+    places = (m + 2) ** 2 * n * prod([ceildiv(s, m) for s in sizes])
+    anew = places * x.shape[1] * x.dtype.itemsize >= LARGE_NBYTES
     if parts == 1:
-        y = convolve(x, u, pads, m)
+        y = convolve(x, u, pads, m, anew)
     else:
         step = n // parts
         ys = []
@@ -214,10 +244,9 @@ def winograd(
             # and not one sum of the products of all.
             own = gradient_stored(u.mop(Ops.RESHAPE, (*(1,) * i, *u.shape)))
             images = part(x, {0: (i * step, (i + 1) * step)})
-            ys.append(stored(convolve(images, own.mop(Ops.RESHAPE, u.shape), pads, m)))
+            ys.append(stored(convolve(images, own.mop(Ops.RESHAPE, u.shape), pads, m, anew)))
         y = stacked([v.mop(Ops.RESHAPE, (1, *v.shape)) for v in ys], 0)
         y = y.mop(Ops.RESHAPE, (n, *y.shape[2:]))
-    sizes = result_sizes(x, pads)
     if y.shape[2:] == sizes:
         return y
     # why: stored whole, since only a tile that is whole is stored in runs
@@ -233,29 +262,39 @@ def result_sizes(x: UOp, pads: Sequence[tuple[int, int]]) -> tuple[int, ...]:
 # SIMD lanes; the others are measured against it, an element each.
 
 # Of the transformed input and results: made, and for the results unmade.
-INPUT, RESULT = 26, 20
+INPUT, RESULT = 12, 7
 # Of the transformed weights: made, by the size of tiles.
-WEIGHT = {2: 22, 4: 36}
+WEIGHT = {2: 27, 4: 43}
 # Of the transformed weights, when they are multiplied: loading them.
-WEIGHT_LOAD = 15
+WEIGHT_LOAD = 5
 # Of the result, when its parts are put together.
 COPY = 30
 # Of the transformed inputs and results of a part, for each MB of them beyond what stays in near
 # caches from one kernel to the next.
-FAR, NEAR_NBYTES, MAX_FAR = 2.0, 6 << 20, 60.0
+FAR, NEAR_NBYTES, MAX_FAR = 1.5, 6 << 20, 40.0
 # With less work than this one kernel is better than five, which cost so much by their number.
 LITTLE_WORK = 1 << 22
 LAUNCHES = 700_000
 # Channels of one SIMD value.
 LANES = 16
-# How much of the plain way's cost it may be estimated at: estimates are that rough.
-MARGIN = 0.9
+# How much of the plain way's cost it may be estimated at: estimates are that rough, and there are
+# five times as many kernels to compile.
+MARGIN = 0.8
+# Transformed inputs of so many bytes are not kept for gradients.
+LARGE_NBYTES = 4 << 20
+# Tiles that one sum of the weights' gradient adds up.
+LEAST_SUMMED, MOST_SUMMED = 128, 1536
 # Parts that the batch is taken in, at most: each is a graph of its own.
 MAX_PARTS = 8
 
 
 def winograd_way(
-    x: UOp, w: UOp, dtype: DType, pads: Sequence[tuple[Any, Any]], groups: int
+    x: UOp,
+    w: UOp,
+    dtype: DType,
+    pads: Sequence[tuple[Any, Any]],
+    groups: int,
+    tiles_of: Sequence[int],
 ) -> tuple[int, int] | None:
     """The size of tiles and the number of parts of the batch; None where the plain way is better.
 
@@ -270,13 +309,15 @@ def winograd_way(
     plain = n * prod(sizes) * o * c * 9
     if min(*sizes, *pads[0], *pads[1]) < 0 or plain < LITTLE_WORK:
         return None
-    costs = {
-        (m, parts): cost_of_way(m, parts, n * prod([ceildiv(s, m) for s in sizes]), groups, c, o)
-        + (COPY * n * prod(sizes) * o if parts > 1 else 0)
-        for m in TRANSFORMS
-        for parts in divisors(n)
-        if parts <= MAX_PARTS
-    }
+    costs = {}
+    for m in tiles_of:
+        tiles = n * prod([ceildiv(s, m) for s in sizes])
+        for parts in divisors(n):
+            if parts <= MAX_PARTS and tiles_of_sum(tiles // parts):
+                together = COPY * n * prod(sizes) * o if parts > 1 else 0
+                costs[m, parts] = cost_of_way(m, parts, tiles, groups, c, o) + together
+    if not costs:
+        return None
     best = min(costs, key=lambda way: costs[way])
     return best if costs[best] < MARGIN * plain else None
 

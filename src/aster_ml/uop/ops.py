@@ -136,6 +136,9 @@ class Ops(IntEnum):
     __str__ = __repr__
 
 
+# Of CONTIGUOUS_BACKWARD: what gradients read of the value is not kept for them.
+ANEW = "anew"
+
 OP_TABLE: dict[Ops, OpInfo] = {
     Ops.CONST: OpInfo(Group.LEAF, "One value (arg). At the tensor stage src may name its DEVICE."),
     Ops.BUFFER: OpInfo(Group.LEAF, "Memory of one device (BufferArg); a flat row of elements."),
@@ -148,7 +151,9 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.BIND: OpInfo(Group.MARK, "src[0], a DEFINE_VAR, has the value of src[1], a CONST, now."),
     Ops.DEVICE: OpInfo(Group.LEAF, "Names a device (DeviceArg), for constants."),
     Ops.CONTIGUOUS: OpInfo(Group.MARK, "src[0], stored row-major in memory of its own."),
-    Ops.CONTIGUOUS_BACKWARD: OpInfo(Group.MARK, "src[0]; its gradient is stored."),
+    Ops.CONTIGUOUS_BACKWARD: OpInfo(
+        Group.MARK, "src[0]; its gradient is stored; with arg ANEW gradients compute src[0] anew."
+    ),
     Ops.DETACH: OpInfo(Group.MARK, "src[0]; no gradient passes."),
     Ops.COPY: OpInfo(Group.MARK, "src[0], on another device (DeviceArg)."),
     Ops.MULTI: OpInfo(

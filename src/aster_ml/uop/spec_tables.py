@@ -7,7 +7,7 @@ rules for their order, in `uop/spec_linear.py`.
 from __future__ import annotations
 
 from aster_ml.uop.node import same_shape
-from aster_ml.uop.ops import ASSOCIATIVE, ELEMENTWISE, BodyArg, KernelArg, Memory, Ops
+from aster_ml.uop.ops import ANEW, ASSOCIATIVE, ELEMENTWISE, BodyArg, KernelArg, Memory, Ops
 from aster_ml.uop.spec_rows import (
     ALU_ROWS,
     ARG_TYPE,
@@ -58,7 +58,11 @@ TENSOR: Table = {
     Ops.DEVICE: (LEAF, ARG_TYPE),
     Ops.IOTA: (ONE_SOURCE, OF_INDEX, ("its size is an index", lambda u: u.src[0].dtype is INDEX)),
     Ops.CONTIGUOUS: (SAME_DTYPE,),
-    Ops.CONTIGUOUS_BACKWARD: MARK_ROWS,
+    Ops.CONTIGUOUS_BACKWARD: (
+        ONE_SOURCE,
+        SAME_DTYPE,
+        ("its argument is ANEW or none", lambda u: u.arg in (None, ANEW)),
+    ),
     Ops.DETACH: MARK_ROWS,
     Ops.COPY: (ONE_SOURCE, SAME_DTYPE, ARG_TYPE),
     Ops.MULTI: (
