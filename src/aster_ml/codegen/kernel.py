@@ -71,6 +71,8 @@ class Kernel:
         self.rows = 0
         # How many factors of its product go in one word of a panel; 0 without panels of words.
         self.group = 0
+        # Id of the axis whose steps ask for the block that the next step reads.
+        self.asking: int | None = None
         # Of windows that are loaded through scratch.
         self.slab: Slab | None = None
         self.next_id = 1 + max(
@@ -187,8 +189,12 @@ class Kernel:
     def look_ahead(self, axis: UOp, steps: int) -> None:
         """The pass over rows that computes most asks for those of later steps of an output axis.
 
-        So do loads down columns, without such rows.
+        So do loads down columns, without such rows; without sums each step of the axis asks for
+        the block of rows that the next one reads across (`next_blocks`).
         """
+        if axis in self.outputs and not self.reduces and not row_passes(self.facts, axis):
+            self.asking = axis.arg.id
+            return
         passes = row_passes(self.facts, axis) if axis in self.outputs else []
         columns = column_loads(self.facts, axis) if axis in self.outputs and not passes else []
         if columns:
