@@ -15,6 +15,8 @@ from aster_ml.codegen.facts import Access
 from aster_ml.codegen.hints import run_of_lanes
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
+from aster_ml.helpers import ceildiv
+from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops
@@ -64,13 +66,16 @@ def ask_for_next_blocks(kernel: Kernel) -> UOp:
     for a in kernel.accesses():
         block = find_block(kernel, axis, a)
         if block is not None:
-            piece = kernel.new_range(size_of(block.lane), AxisType.UPCAST)
-            at = a.buffer.index(next_index(a, axis, block, loops, piece))
+            line = max(LINE_NBYTES // a.buffer.dtype.itemsize, 1)
+            piece = kernel.new_range(ceildiv(size_of(block.lane) * block.run, line), AxisType.UPCAST)
+            at = a.buffer.index(next_index(a, axis, block, loops, piece, line))
             asks.append(UOp(Ops.ASK, dtypes.void, (at,)).end(*loops, piece))
     return kernel.sink.replace(src=(*asks, *kernel.sink.src))
 
 
-def next_index(a: Access, axis: UOp, block: Block, loops: list[UOp], piece: UOp) -> UOp:
+def next_index(
+    a: Access, axis: UOp, block: Block, loops: list[UOp], piece: UOp, line: int
+) -> UOp:
     """Where a tile asks: a row of the next block for each of its `tiles`, a piece for a part."""
     index = a.node.src[0].src[1]
     zero = UOp.index_const(0)
@@ -83,9 +88,8 @@ def next_index(a: Access, axis: UOp, block: Block, loops: list[UOp], piece: UOp)
         further = substitute(index, {**start, axis: zero, before[-1]: plus_one(before[-1])})
         following = (plus_one(axis) < size_of(axis)).where(following, further)
     row = index_alu(Ops.MUL, block.tiles, UOp.index_const(block.row_stride))
-    place = index_alu(Ops.MUL, block.parts, UOp.index_const(size_of(block.lane)))
-    place = index_alu(Ops.ADD, place, piece)
-    place = index_alu(Ops.MUL, place, UOp.index_const(block.run))
+    place = index_alu(Ops.MUL, block.parts, UOp.index_const(size_of(block.lane) * block.run))
+    place = index_alu(Ops.ADD, place, index_alu(Ops.MUL, piece, UOp.index_const(line)))
     return index_alu(Ops.ADD, index_alu(Ops.ADD, following, row), place)
 
 

@@ -14,6 +14,7 @@ from aster_ml.codegen.prices import (
     MAX_BODY,
     MOST_TWICE,
     STRIP_NBYTES,
+    TILED_TWICE,
     TRANSPOSED_NBYTES,
     Plan,
     axis_number,
@@ -35,16 +36,26 @@ def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
     vector = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
     if not vector:
         return False
+    # What is moved alone takes no registers beside those of the tile.
+    room = 4 * MAX_BODY // (size_of(vector[0]) * (plan.nodes if plan.values > 1 else 1))
     for r in outputs:
         for a in plan.accesses:
             if a.stride(r) == 1 and a.stride(vector[0]) not in (0, 1) and r.src[0].op is Ops.CONST:
-                for n in (16, 8, 4):
-                    if size_of(r) % n == 0 and n * size_of(vector[0]) * plan.nodes <= 4 * MAX_BODY:
-                        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n))
-                        plan.refresh()
-                        order_past_caches(plan, r.arg.id, vector[0])
-                        return True
+                size = size_of(r)
+                for n in [n for n in (16, 8, 4) if n <= room and may_have_lanes(plan, size, n)]:
+                    op = OptOps.OVERLAP if size % n else OptOps.UPCAST
+                    kernel.apply(Opt(op, axis_number(kernel, r), n))
+                    plan.refresh()
+                    order_past_caches(plan, r.arg.id, vector[0])
+                    return True
     return False
+
+
+def may_have_lanes(plan: Plan, size: int, lanes: int) -> bool:
+    """Whether lanes divide an axis, or the last of them may start early."""
+    if size % lanes == 0:
+        return True
+    return size > lanes and waste(size, lanes) <= TILED_TWICE and can_overlap(plan.kernel)
 
 
 def order_past_caches(plan: Plan, axis_id: int, vector: UOp) -> None:
