@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from aster_ml.codegen.facts import Access, Facts
 from aster_ml.codegen.hints import (
     column_loads,
+    find_block,
     longest,
     look_ahead,
     look_aside,
@@ -155,6 +156,7 @@ class Kernel:
         elif opt.op is OptOps.OVERLAP and axis.arg.id not in self.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif opt.op is OptOps.TILE:
+            self.early.pop(axis.arg.id, None)
             self.overlap(axis, opt.arg, AxisType.LOOP)
         elif opt.op is OptOps.DOT:
             self.group = opt.arg
@@ -192,7 +194,7 @@ class Kernel:
         So do loads down columns, without such rows; without sums each step of the axis asks for
         the block of rows that the next one reads across (`next_blocks`).
         """
-        if axis in self.outputs and not self.reduces and not row_passes(self.facts, axis):
+        if not self.reduces and any([find_block(self.outputs, axis, a) for a in self.accesses()]):
             self.asking = axis.arg.id
             return
         passes = row_passes(self.facts, axis) if axis in self.outputs else []
@@ -203,7 +205,7 @@ class Kernel:
         if not passes:
             raise KernelOptError(
                 "ahead: rows that are read twice in a step of an output axis are wanted, or "
-                "columns in a reduction"
+                "columns in a reduction, or blocks of a transpose"
             )
         self.sink = look_ahead(self.sink, longest(passes).loads, axis, steps)
 

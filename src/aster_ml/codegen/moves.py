@@ -1,7 +1,8 @@
 """Schedules of kernels that move as much as they compute: elementwise ones, and rows.
 
 Receives a Plan and applies Opts to its Kernel: lanes side by side, the order of loops, and hints
-about memory. Transposes stand in `transposes`; SIMD axes, register tiles of reductions and threads are chosen in `cost`.
+about memory. Transposes stand in `transposes`; SIMD axes, register tiles of reductions and threads
+are chosen in `cost`.
 """
 
 from __future__ import annotations

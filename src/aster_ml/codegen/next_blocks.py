@@ -9,10 +9,8 @@ long pieces of one row after the other, not a line of each row in turn as tiles 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from aster_ml.codegen.facts import Access
-from aster_ml.codegen.hints import run_of_lanes
+from aster_ml.codegen.hints import Block, find_block
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv
@@ -21,36 +19,6 @@ from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
-
-
-class Block(NamedTuple):
-    """The loops over a block of as many rows as it has tiles along a row.
-
-    Tiles follow one another along `tiles`, in the steps of `parts` each those of further rows.
-    """
-
-    tiles: UOp
-    parts: UOp
-    lane: UOp
-    row_stride: int
-    run: int
-
-
-def find_block(kernel: Kernel, axis: UOp, a: Access) -> Block | None:
-    """The block of an access that each step of an output axis reads; None if there is none."""
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    inner = loops[loops.index(axis) + 1 :] if axis in loops else []
-    simd = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
-    if len(inner) != 2 or len(simd) != 1 or a.is_store or a.buffer.op is not Ops.PARAM:
-        return None
-    (tiles, parts), (lane,) = inner, simd
-    run, row_stride = run_of_lanes(a), a.stride(lane)
-    if not row_stride or a.stride(tiles) != run or run == 1:
-        return None
-    rows = size_of(parts) * size_of(lane)
-    if a.stride(parts) != size_of(lane) * row_stride or size_of(tiles) != rows:
-        return None
-    return Block(tiles, parts, lane, row_stride, run)
 
 
 def ask_for_next_blocks(kernel: Kernel) -> UOp:
@@ -64,18 +32,18 @@ def ask_for_next_blocks(kernel: Kernel) -> UOp:
         return kernel.sink
     asks: list[UOp] = []
     for a in kernel.accesses():
-        block = find_block(kernel, axis, a)
+        block = find_block(kernel.outputs, axis, a)
         if block is not None:
             line = max(LINE_NBYTES // a.buffer.dtype.itemsize, 1)
-            piece = kernel.new_range(ceildiv(size_of(block.lane) * block.run, line), AxisType.UPCAST)
+            piece = kernel.new_range(
+                ceildiv(size_of(block.lane) * block.run, line), AxisType.UPCAST
+            )
             at = a.buffer.index(next_index(a, axis, block, loops, piece, line))
             asks.append(UOp(Ops.ASK, dtypes.void, (at,)).end(*loops, piece))
     return kernel.sink.replace(src=(*asks, *kernel.sink.src))
 
 
-def next_index(
-    a: Access, axis: UOp, block: Block, loops: list[UOp], piece: UOp, line: int
-) -> UOp:
+def next_index(a: Access, axis: UOp, block: Block, loops: list[UOp], piece: UOp, line: int) -> UOp:
     """Where a tile asks: a row of the next block for each of its `tiles`, a piece for a part."""
     index = a.node.src[0].src[1]
     zero = UOp.index_const(0)

@@ -7,6 +7,7 @@ Receives a Plan whose SIMD axis is chosen, and applies Opts to its Kernel. Const
 from __future__ import annotations
 
 from aster_ml.codegen.ahead import stream_from, streamed_nbytes
+from aster_ml.codegen.hints import is_block, run_of_lanes
 from aster_ml.codegen.kernel import can_overlap
 from aster_ml.codegen.loop_order import set_order
 from aster_ml.codegen.opts import Opt, OptOps
@@ -59,12 +60,13 @@ def may_have_lanes(plan: Plan, size: int, lanes: int) -> bool:
 
 
 def order_past_caches(plan: Plan, axis_id: int, vector: UOp) -> None:
-    """Of a transpose past the caches: blocks that are asked for, or at least longer runs of rows."""
+    """Of a transpose past the caches: blocks that are asked for, or at least longer runs."""
     kernel = plan.kernel
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     along = next((r for r in loops if r.arg.id == axis_id), None)
     if along is None or len(loops) < 2 or not all(map(kernel.may_reorder, loops)):
         return
+    # Rows of results that begin anywhere in a line are quicker filled from end to end.
     if any(
         streamed_nbytes(plan, a) < stream_from(plan.target)
         or size_of(vector) * a.buffer.dtype.itemsize < LINE_NBYTES
@@ -86,25 +88,32 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp) -> bool:
     across = next(
         (r for r in kernel.outputs if r.arg.id == plan.vector_id and r is not vector), None
     )
-    stored = [a.buffer.dtype.itemsize for a in plan.accesses if a.is_store]
-    rows = STRIP_NBYTES // max(stored)
-    parts = rows // size_of(vector)
-    if across is None or across.arg.kind.is_lane or not 1 < parts <= size_of(across):
+    if across is None or across.arg.kind.is_lane:
         return False
     if along.src[0].op is not Ops.CONST or across.src[0].op is not Ops.CONST:
         return False
-    twice = waste(size_of(across), parts) * waste(size_of(along), rows)
-    if twice > (MOST_TWICE if can_overlap(kernel) else 1) or size_of(along) < 2 * rows:
+    read = [a for a in plan.accesses if not a.is_store and a.stride(vector) not in (0, 1)]
+    # Two tiles that read half of each line find the other half as well in runs (float16); four of
+    # them do not.
+    if any(2 * run_of_lanes(a) * a.buffer.dtype.itemsize == LINE_NBYTES for a in read):
         return False
-    for r, steps in (across, parts), (along, rows):
+    rows = STRIP_NBYTES // max([a.buffer.dtype.itemsize for a in plan.accesses if a.is_store])
+    parts = rows // size_of(vector)
+    tiles = ceildiv(size_of(along), max(ceildiv(size_of(along), rows), 1))
+    if not 1 < parts <= size_of(across) or not is_block(tiles, rows) or size_of(along) == tiles:
+        return False
+    twice = waste(size_of(across), parts) * waste(size_of(along), tiles)
+    if twice > (MOST_TWICE if can_overlap(kernel) else 1):
+        return False
+    for r, steps in (across, parts), (along, tiles):
         kernel.apply(Opt(OptOps.TILE, axis_number(kernel, r), steps))
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     mine = []
     for axis_id in (across.arg.id, along.arg.id):
         outer = axis_of(kernel, axis_id)
         mine.append((outer, loops[loops.index(outer) + 1]))
-    (strips, part), (blocks, tiles) = mine
-    inner = [strips, blocks, tiles, part]
+    (strips, part), (blocks, tile) = mine
+    inner = [strips, blocks, tile, part]
     set_order(kernel, [*[r for r in loops if r not in inner], *inner])
     kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, blocks), 1))
     plan.refresh()
@@ -113,7 +122,7 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp) -> bool:
 
 def waste(size: int, steps: int) -> float:
     """What an axis takes that is gone through in so many steps at a time, the last ones twice."""
-    return ceildiv(size, steps) * steps / size
+    return float(ceildiv(size, steps) * steps / size)
 
 
 def tile_runs(plan: Plan, along: UOp, vector: UOp) -> None:
