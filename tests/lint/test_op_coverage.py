@@ -34,11 +34,11 @@ NO_REDUCTION = {Ops.XOR}
 # No language has it: it is decomposed for every target but the interpreter.
 NO_RULE = {Ops.THREEFRY}
 # These are no values, so they have no shape.
-NO_SHAPE = {Ops.DEVICE, Ops.STORE, Ops.END, Ops.BARRIER, Ops.SINK}
+NO_SHAPE = {Ops.DEVICE, Ops.STORE, Ops.ASK, Ops.END, Ops.BARRIER, Ops.SINK}
 # These come after the tensor stage, and a gradient is taken there.
 LATER = {
-    Ops.RANGE, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.STAGE, Ops.LOAD, Ops.ACCUMULATE, Ops.END,
-    Ops.BARRIER, Ops.SINK,
+    Ops.RANGE, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.STAGE, Ops.LOAD, Ops.ASK, Ops.ACCUMULATE,
+    Ops.END, Ops.BARRIER, Ops.SINK,
 }  # fmt: skip
 
 

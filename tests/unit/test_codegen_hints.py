@@ -129,6 +129,11 @@ def test_c_writes_both() -> None:
         ("add", "VECTOR(0,16) UPCAST(0,4) STREAM(0,0)"),
         ("transpose", "VECTOR(1,16) UPCAST(0,16) TILE(0,2) SWAP(1,2) STREAM(0,0)"),
         ("transpose", "VECTOR(1,16) UPCAST(0,8) TILE(0,3) SWAP(1,2) STREAM(0,0)"),
+        (
+            "transpose",
+            "VECTOR(1,16) UPCAST(0,4) TILE(1,2) TILE(0,24) SWAP(0,2) SWAP(1,2) AHEAD(1,1) "
+            "STREAM(0,0)",
+        ),
         ("softmax", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) AHEAD(0,2) STREAM(0,0)"),
         ("standard", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) AHEAD(0,1) STREAM(0,0)"),
     ],

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import math
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -28,73 +27,6 @@ def unary(name: str, argument: type, result: type, ir: str):  # type: ignore[no-
 def test_import_does_not_load_llvm() -> None:
     code = "import sys, aster_ml.runtime.cpu; print('llvmlite' in sys.modules)"
     assert run_python(code) == "False\n"
-
-
-def test_kernels_need_the_library_and_nothing_of_llvmlite() -> None:
-    code = """if True:
-        import sys, numpy
-        from aster_ml import Tensor
-        assert (Tensor([1.0, 2.0]) + 1).tolist() == [2.0, 3.0]
-        print([name for name in sys.modules if name.startswith("llvmlite")])
-    """
-    assert run_python(code, CACHE="0") == "[]\n"
-
-
-def test_llvm_is_made_ready_beside_the_program() -> None:
-    code = """if True:
-        import threading
-        from aster_ml.device import Device
-        from aster_ml.runtime import cpu, llvm_library
-        cpu.processor_count = lambda: 2
-        Device["CPU"]
-        for thread in threading.enumerate():
-            if thread.name == "aster-early":
-                thread.join()
-        print(llvm_library.entries.cache_info().currsize, cpu.native.cache_info().currsize)
-    """
-    assert run_python(code, CACHE="0") == "1 1\n"
-
-
-def test_what_fails_beside_the_program_is_told_when_it_is_wanted() -> None:
-    code = """if True:
-        import threading
-        from aster_ml.device import Device
-        from aster_ml.runtime import cpu, llvm_library
-        cpu.processor_count = lambda: 2
-        llvm_library.library_path = lambda: "/nowhere/library.so"
-        backend = Device["CPU"]
-        for thread in threading.enumerate():
-            if thread.name == "aster-early":
-                thread.join()
-        try:
-            backend.target
-        except OSError as error:
-            print("nowhere" in str(error))
-    """
-    assert run_python(code, CACHE="0") == "True\n"
-
-
-def test_threads_that_ask_at_once_get_one_result() -> None:
-    barrier, made = threading.Barrier(4), []
-
-    @llvm_library.once
-    def make() -> list[int]:
-        made.append(len(made))
-        return list(made)
-
-    def ask() -> None:
-        barrier.wait(30)
-        found.append(make())
-
-    found: list[list[int]] = []
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert made == [0]
-    assert len(found) == 4
-    assert all(item is found[0] for item in found)
 
 
 @pytest.mark.parametrize("opt_level", [0, 1, 2, 3])

@@ -27,7 +27,6 @@ from aster_ml.codegen.moves import (
     set_side_by_side,
     share_indices,
     tile_interleaved,
-    tile_transposed,
     widen_rows,
 )
 from aster_ml.codegen.opts import Opt, OptOps
@@ -56,6 +55,7 @@ from aster_ml.codegen.simd import choose_vector
 from aster_ml.codegen.stacks import write_out_stacks
 from aster_ml.codegen.strips import choose_strips
 from aster_ml.codegen.tiles import Tiles
+from aster_ml.codegen.transposes import tile_transposed
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod
 from aster_ml.target import Target

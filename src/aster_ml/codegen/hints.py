@@ -13,6 +13,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, LoadArg, Ops, StoreArg
+from aster_ml.uop.ranges import size_of
 
 # Bytes beyond whole rows that are asked for. A row is read from its beginning as soon as the one
 # before it is done, and exactly a row ahead, where rows are a power of two long, is the place in
@@ -128,6 +129,41 @@ def run_of_lanes(a: Access) -> int:
     for step, size in sorted(lanes):
         run *= size if step == run else 1
     return run
+
+
+class Block(NamedTuple):
+    """The loops over a block of about as many rows as it has tiles along a row.
+
+    Tiles follow one another along `tiles`, in the steps of `parts` each those of further rows.
+    """
+
+    tiles: UOp
+    parts: UOp
+    lane: UOp
+    row_stride: int
+    run: int
+
+
+def is_block(tiles: int, rows: int) -> bool:
+    """Whether so many tiles, each of which asks for a piece of one row, ask for most of a block."""
+    return 4 * tiles >= 3 * rows
+
+
+def find_block(outputs: list[UOp], axis: UOp, a: Access) -> Block | None:
+    """The block of an access that each step of an output axis reads; None if there is none."""
+    loops = [r for r in outputs if not r.arg.kind.is_lane]
+    inner = loops[loops.index(axis) + 1 :] if axis in loops else []
+    simd = [r for r in outputs if r.arg.kind is AxisType.VECTOR]
+    if len(inner) != 2 or len(simd) != 1 or a.is_store or a.buffer.op is not Ops.PARAM:
+        return None
+    (tiles, parts), (lane,) = inner, simd
+    run, row_stride = run_of_lanes(a), a.stride(lane)
+    if not row_stride or row_stride == 1 or run == 1 or tiles not in a.strides:
+        return None
+    rows = size_of(parts) * size_of(lane)
+    if not is_block(size_of(tiles), rows) or size_of(tiles) > rows:
+        return None
+    return Block(tiles, parts, lane, row_stride, run)
 
 
 def look_aside(sink: UOp, loads: list[Access], steps: int) -> UOp:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from aster_ml.codegen.facts import Access, Facts
 from aster_ml.codegen.hints import (
     column_loads,
+    find_block,
     longest,
     look_ahead,
     look_aside,
@@ -84,6 +85,8 @@ class Kernel:
         self.skewed: int | None = None
         # How many factors of its product go in one word of a panel; 0 without panels of words.
         self.group = 0
+        # Id of the axis whose steps ask for the block that the next step reads.
+        self.asking: int | None = None
         # Of windows that are loaded through scratch.
         self.slab: Slab | None = None
         self.next_id = 1 + max(
@@ -166,6 +169,7 @@ class Kernel:
         elif opt.op is OptOps.OVERLAP and axis.arg.id not in self.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif opt.op is OptOps.TILE:
+            self.early.pop(axis.arg.id, None)
             self.overlap(axis, opt.arg, AxisType.LOOP)
         elif opt.op is OptOps.DOT:
             self.group = opt.arg
@@ -202,8 +206,12 @@ class Kernel:
     def look_ahead(self, axis: UOp, steps: int) -> None:
         """The pass over rows that computes most asks for those of later steps of an output axis.
 
-        So do loads down columns, without such rows.
+        So do loads down columns, without such rows; without sums each step of the axis asks for
+        the block of rows that the next one reads across (`next_blocks`).
         """
+        if not self.reduces and any([find_block(self.outputs, axis, a) for a in self.accesses()]):
+            self.asking = axis.arg.id
+            return
         passes = row_passes(self.facts, axis) if axis in self.outputs else []
         columns = column_loads(self.facts, axis) if axis in self.outputs and not passes else []
         if columns:
@@ -212,7 +220,7 @@ class Kernel:
         if not passes:
             raise KernelOptError(
                 "ahead: rows that are read twice in a step of an output axis are wanted, or "
-                "columns in a reduction"
+                "columns in a reduction, or blocks of a transpose"
             )
         self.sink = look_ahead(self.sink, longest(passes).loads, axis, steps)
 

@@ -19,6 +19,7 @@ from aster_ml.codegen.indices import lower_index_dtype, split_lanes
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.limits import limit_reductions
 from aster_ml.codegen.linearize import linearize
+from aster_ml.codegen.next_blocks import ask_for_next_blocks
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
 from aster_ml.codegen.row_sums import sum_rows
@@ -161,7 +162,7 @@ def lower(
         kernel.sink = fold_together(kernel.sink)
         clock("codegen.fold_together", kernel.sink)
     # Splitting axes leaves sums of products in the indices.
-    sink = simplify_indices(kernel.sink)
+    sink = simplify_indices(ask_for_next_blocks(kernel))
     clock("codegen.simplify_indices", sink)
     # Before lanes are set apart: a decomposition may add integer arithmetic of its own.
     sink = decompose(sink, target)

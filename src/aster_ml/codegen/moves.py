@@ -1,7 +1,8 @@
-"""Schedules of kernels that move as much as they compute: elementwise ones, transposes, rows.
+"""Schedules of kernels that move as much as they compute: elementwise ones, and rows.
 
 Receives a Plan and applies Opts to its Kernel: lanes side by side, the order of loops, and hints
-about memory. SIMD axes, register tiles of reductions and threads are chosen in `cost`.
+about memory. Transposes stand in `transposes`; SIMD axes, register tiles of reductions and threads
+are chosen in `cost`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from aster_ml.codegen.hints import (
     walks_rows,
 )
 from aster_ml.codegen.kernel import Note, can_overlap
-from aster_ml.codegen.loop_order import hoist_axes, set_order
+from aster_ml.codegen.loop_order import hoist_axes
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, wanted_panel
 from aster_ml.codegen.prices import (
@@ -26,15 +27,12 @@ from aster_ml.codegen.prices import (
     MAX_WRITTEN_OUT,
     MOST_TWICE,
     MOST_WIDENED,
-    TRANSPOSED_NBYTES,
     Plan,
     axis_number,
-    axis_of,
     between,
     bodies_side_by_side,
 )
 from aster_ml.helpers import ceildiv, prod
-from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -53,52 +51,6 @@ def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:
                 plan.refresh()
                 return True
     return False
-
-
-def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
-    """Lanes along an axis in which gathered elements lie side by side.
-
-    why: each cache line is then used whole while it is there
-    """
-    kernel = plan.kernel
-    vector = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
-    if not vector:
-        return False
-    for r in outputs:
-        for a in plan.accesses:
-            if a.stride(r) == 1 and a.stride(vector[0]) not in (0, 1) and r.src[0].op is Ops.CONST:
-                for n in (16, 8, 4):
-                    if size_of(r) % n == 0 and n * size_of(vector[0]) * plan.nodes <= 4 * MAX_BODY:
-                        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n))
-                        plan.refresh()
-                        tile_runs(plan, r.arg.id, vector[0])
-                        return True
-    return False
-
-
-def tile_runs(plan: Plan, axis_id: int, vector: UOp) -> None:
-    """Of a transpose past the caches: longer runs of each row that is read, one after the other."""
-    kernel = plan.kernel
-    stores = [a for a in plan.accesses if a.is_store]
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    axis = next((r for r in loops if r.arg.id == axis_id), None)
-    if axis is None or len(loops) < 2 or not all(map(kernel.may_reorder, loops)):
-        return
-    if any(
-        streamed_nbytes(plan, a) < stream_from(plan.target)
-        or size_of(vector) * a.buffer.dtype.itemsize < LINE_NBYTES
-        for a in stores
-    ):
-        return
-    gathered = [a for a in plan.accesses if a.stride(vector) not in (0, 1)]
-    run = max(abs(a.stride(axis) or 0) * a.buffer.dtype.itemsize for a in gathered)
-    steps = TRANSPOSED_NBYTES // max(run, 1)
-    if 1 < steps < size_of(axis) and (size_of(axis) % steps == 0 or can_overlap(kernel)):
-        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, axis), steps))
-        inner = kernel.outputs[kernel.outputs.index(axis_of(kernel, axis_id)) + 1]
-        loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-        set_order(kernel, [*[r for r in loops if r is not inner], inner])
-        plan.refresh()
 
 
 def share_indices(plan: Plan, outputs: list[UOp]) -> bool:

@@ -34,7 +34,9 @@ class OptOps(Enum):
     ROWS = "ROWS"  # so many steps of a reduction at a time for a whole row of outputs
     TILE = "TILE"  # a loop of so many steps inside, which need not divide: the last ones run twice
     SLAB = "SLAB"  # what windows along the axis meet is loaded once, into scratch
-    AHEAD = "AHEAD"  # the longest pass over rows asks for those so many steps of the axis further
+    # the longest pass over rows asks for those so many steps of the axis further; a transpose for
+    # the next block
+    AHEAD = "AHEAD"
     SKEW = "SKEW"  # results of a row are stored while the next row along the axis is computed
     STREAM = "STREAM"  # what the kernel stores goes past the caches
     DOT = (

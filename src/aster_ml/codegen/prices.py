@@ -83,6 +83,13 @@ STREAMED_PART = 1.0
 # Bytes that a transpose past the caches reads of a row before it goes on to the next rows: runs
 # long enough for memory, and few enough rows for the first cache.
 TRANSPOSED_NBYTES = 256
+# What a tile of a transpose may do twice at the ends of its axis: without it each element is
+# gathered on its own, which takes more than twice as long.
+TILED_TWICE = 1.25
+# Bytes of each row of results that such a transpose fills before it goes on along the rows that it
+# reads: two lines side by side. With one line alone memory changes its page with every store, and
+# with four the rows that are read, of powers of two, push each other out of the first cache.
+STRIP_NBYTES = 128
 # Bytes between what a pass over rows computes with and what it asks for, the shortest row, and
 # how much of the last cache all rows fill.
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25

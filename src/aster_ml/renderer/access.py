@@ -31,6 +31,7 @@ class AccessWriter(Language):
     """The part of a writer that reaches memory."""
 
     cells: dict[UOp, Cell]
+    asked: list[Address]
 
     @abc.abstractmethod
     def read(self, c: Cell, source: UOp, width: int | None = None) -> Input:
@@ -208,6 +209,7 @@ class AccessWriter(Language):
                     waiting.append((self.address(c, base, low), text))
                     if len(waiting) == MAX_WAITING:
                         self.store_past_caches(waiting, dtype, n)
+                        self.write_asked(len(waiting))
                         waiting = []
                     continue
                 self.store(self.address(c, base, low), dtype, n, text, gate)
@@ -218,6 +220,22 @@ class AccessWriter(Language):
                 self.store_elements(c, base, offset, gate, value)
         if waiting:
             self.store_past_caches(waiting, dtype, n)
+        self.write_asked(len(self.asked))
+
+    def write_asks(self, c: Cell) -> None:
+        """ASK: every instance in order, some after each few stores.
+
+        why: all of them at once hold up the loads behind them
+        """
+        for k in range(c.count):
+            base, offset, _ = self.operands_of_access(c, k)
+            self.asked.append(self.address(c, base, offset))
+
+    def write_asked(self, most: int) -> None:
+        """So many of what was asked for and is not written yet."""
+        now, self.asked = self.asked[:most], self.asked[most:]
+        for at in now:
+            self.ask_for(at)
 
     def ask_for(self, at: Address) -> None:
         """Has memory bring what is read soon; nothing where the language has no word for it."""
@@ -357,13 +375,38 @@ class AccessWriter(Language):
             self.interleave(values[g * side : (g + 1) * side], dtype, n, 1, block)
             for g in range(groups)
         ]
-        joined = [self.interleave([*m], dtype, n, block, n) for m in zip(*mixed, strict=True)]
+        joined = [
+            self.turn_blocks([*m], dtype, n, block)
+            if groups == blocks
+            else self.interleave([*m], dtype, n, block, n)
+            for m in zip(*mixed, strict=True)
+        ]
         found = []
         for k in range(blocks):
             for j in range(block):
                 text = joined[j * side // block][k * groups // blocks]
                 found.append((text, k * groups % blocks * block + j * side % block))
         return found
+
+    def turn_blocks(self, values: list[str], dtype: DType, n: int, block: int) -> list[str]:
+        """Block 0 of each of as many SIMD values as each has blocks, then block 1 of each, ...
+
+        The even blocks of two values side by side, and the odd ones, take a quicker shuffle than
+        blocks in any other order: half of what it gives comes from each of the two.
+        """
+        if len(values) == 1:
+            return values
+        even, odd = (
+            [
+                self.shuffle(a, b, dtype, [x for x in range(2 * n) if x // block % 2 == parity])
+                for a, b in zip(values[::2], values[1::2], strict=True)
+            ]
+            for parity in (0, 1)
+        )
+        if len(even) == 2:
+            even, odd = ([self.opaque(m, dtype, n) for m in x] for x in (even, odd))
+        halves = [self.turn_blocks(x, dtype, n, block) for x in (even, odd)]
+        return [m for pair in zip(*halves, strict=True) for m in pair]
 
     def interleave(
         self, values: list[str], dtype: DType, n: int, unit: int, window: int

@@ -70,6 +70,7 @@ class KernelWriter(AccessWriter):
         self.linear = linear
         self.cells: dict[UOp, Cell] = {}
         self.pending: dict[Cell, None] = {}
+        self.asked = []
         self.maps: dict[tuple[Lanes, Lanes], list[int] | None] = {}
         self.loops: list[Cell] = []
         self.dims = {AxisType.GLOBAL: 0, AxisType.LOCAL: 0}
@@ -164,7 +165,7 @@ class KernelWriter(AccessWriter):
             elif u.arg.kind is not AxisType.GLOBAL:
                 # How many work-groups there are is the launch's affair.
                 c.inputs = [self.read(c, u.src[0])]
-        elif op is Ops.LOAD or op is Ops.STORE:
+        elif op in (Ops.LOAD, Ops.STORE, Ops.ASK):
             self.classify_access(c)
         elif op is Ops.DEFINE_REG:
             c.inputs = [self.read(c, u.src[0])]
@@ -435,6 +436,7 @@ STEPS: dict[Ops, Callable[[KernelWriter, Cell], None]] = {
     Ops.DEFINE_LOCAL: lambda w, c: w.define_local(c),
     Ops.ACCUMULATE: KernelWriter.accumulate_all,
     Ops.STORE: KernelWriter.write_stores,
+    Ops.ASK: KernelWriter.write_asks,
 }
 
 

@@ -280,6 +280,8 @@ class Interpreter:
             self.steps.append(Barrier())
         elif op is Ops.DEFINE_LOCAL:
             self.scratch.append(u)
+        elif op is Ops.ASK:
+            pass  # A hint: there are no caches here.
         elif op in ELEMENTWISE:
             step = self.compile_alu(u)
             self.steps.append(step)

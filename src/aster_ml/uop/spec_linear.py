@@ -40,6 +40,7 @@ LISTED = ELEMENTWISE | {
     Ops.END,
     Ops.LOAD,
     Ops.STORE,
+    Ops.ASK,
     Ops.DEFINE_REG,
     Ops.ACCUMULATE,
     Ops.REDUCE,
@@ -66,6 +67,7 @@ LINEAR: Table = {
     ),
     Ops.LOAD: KERNEL[Ops.LOAD],
     Ops.STORE: KERNEL[Ops.STORE],
+    Ops.ASK: KERNEL[Ops.ASK],
     Ops.DEFINE_REG: (
         SAME_DTYPE,
         ARG_TYPE,

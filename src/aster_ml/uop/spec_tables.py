@@ -254,6 +254,11 @@ KERNEL: Table = {
             lambda u: len(u.src) in (2, 3) and all([g.dtype is BOOL for g in u.src[2:]]),
         ),
     ),
+    Ops.ASK: (
+        IS_VOID,
+        NO_ARG,
+        ("it names an INDEX", lambda u: len(u.src) == 1 and u.src[0].op is Ops.INDEX),
+    ),
     Ops.REDUCE: (
         SAME_DTYPE,
         ARG_TYPE,
@@ -267,7 +272,10 @@ KERNEL: Table = {
     Ops.END: (
         IS_VOID,
         NO_ARG,
-        ("it ends a STORE, or what ends one", lambda u: u.src[0].op in (Ops.STORE, Ops.END)),
+        (
+            "it ends a STORE, an ASK, or what ends one",
+            lambda u: u.src[0].op in (Ops.STORE, Ops.ASK, Ops.END),
+        ),
         ("it closes ranges, each once", lambda u: len(u.src) > 1 and are_ranges(u.src[1:])),
     ),
     Ops.STAGE: (

@@ -1,0 +1,66 @@
+"""Blocks of a matrix that is read across its rows, each asked for while the one before is read.
+
+Receives a kernel whose loops are final; returns its graph with an ASK beside the stores. Which
+loops make a block is decided in `transposes`.
+
+why: rows lie pages apart, so processors do not ask for what comes by themselves; and memory wants
+long pieces of one row after the other, not a line of each row in turn as tiles read them
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.facts import Access
+from aster_ml.codegen.hints import Block, find_block
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import ceildiv
+from aster_ml.target import LINE_NBYTES
+from aster_ml.uop.graph import substitute
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
+
+
+def ask_for_next_blocks(kernel: Kernel) -> UOp:
+    """The kernel's graph, in which each tile asks for a piece of a row of the block that follows.
+
+    The pieces are as long as the tile has rows, so that all tiles together ask for all of it.
+    """
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    axis = next((r for r in loops if r.arg.id == kernel.asking), None)
+    if axis is None:
+        return kernel.sink
+    asks: list[UOp] = []
+    for a in kernel.accesses():
+        block = find_block(kernel.outputs, axis, a)
+        if block is not None:
+            line = max(LINE_NBYTES // a.buffer.dtype.itemsize, 1)
+            piece = kernel.new_range(
+                ceildiv(size_of(block.lane) * block.run, line), AxisType.UPCAST
+            )
+            at = a.buffer.index(next_index(a, axis, block, loops, piece, line))
+            asks.append(UOp(Ops.ASK, dtypes.void, (at,)).end(*loops, piece))
+    return kernel.sink.replace(src=(*asks, *kernel.sink.src))
+
+
+def next_index(a: Access, axis: UOp, block: Block, loops: list[UOp], piece: UOp, line: int) -> UOp:
+    """Where a tile asks: a row of the next block for each of its `tiles`, a piece for a part."""
+    index = a.node.src[0].src[1]
+    zero = UOp.index_const(0)
+    start = {r: zero for r in index.ranges if r.arg.kind.is_lane}
+    start |= {block.tiles: zero, block.parts: zero}
+    following = substitute(index, {**start, axis: plus_one(axis)})
+    before = loops[: loops.index(axis)]
+    if before:
+        # After the last block of some rows come further rows.
+        further = substitute(index, {**start, axis: zero, before[-1]: plus_one(before[-1])})
+        following = (plus_one(axis) < size_of(axis)).where(following, further)
+    row = index_alu(Ops.MUL, block.tiles, UOp.index_const(block.row_stride))
+    place = index_alu(Ops.MUL, block.parts, UOp.index_const(size_of(block.lane) * block.run))
+    place = index_alu(Ops.ADD, place, index_alu(Ops.MUL, piece, UOp.index_const(line)))
+    return index_alu(Ops.ADD, index_alu(Ops.ADD, following, row), place)
+
+
+def plus_one(axis: UOp) -> UOp:
+    """The step after that of an axis."""
+    return index_alu(Ops.ADD, axis, UOp.index_const(1))

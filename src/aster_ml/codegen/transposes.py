@@ -1,0 +1,139 @@
+"""Tiles and blocks of transposes: what lies apart along the SIMD lanes is read in whole lines.
+
+Receives a Plan whose SIMD axis is chosen, and applies Opts to its Kernel. Constants stand in
+`prices`; what asks for the next block is made in `next_blocks`.
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.ahead import stream_from, streamed_nbytes
+from aster_ml.codegen.hints import is_block, run_of_lanes
+from aster_ml.codegen.kernel import can_overlap
+from aster_ml.codegen.loop_order import set_order
+from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.prices import (
+    MAX_BODY,
+    MOST_TWICE,
+    STRIP_NBYTES,
+    TILED_TWICE,
+    TRANSPOSED_NBYTES,
+    Plan,
+    axis_number,
+    axis_of,
+)
+from aster_ml.helpers import ceildiv
+from aster_ml.target import LINE_NBYTES
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
+
+
+def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
+    """Lanes along an axis in which gathered elements lie side by side.
+
+    why: each cache line is then used whole while it is there
+    """
+    kernel = plan.kernel
+    vector = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
+    if not vector:
+        return False
+    # What is moved alone takes no registers beside those of the tile.
+    room = 4 * MAX_BODY // (size_of(vector[0]) * (plan.nodes if plan.values > 1 else 1))
+    for r in outputs:
+        for a in plan.accesses:
+            if a.stride(r) == 1 and a.stride(vector[0]) not in (0, 1) and r.src[0].op is Ops.CONST:
+                size = size_of(r)
+                for n in [n for n in (16, 8, 4) if n <= room and may_have_lanes(plan, size, n)]:
+                    op = OptOps.OVERLAP if size % n else OptOps.UPCAST
+                    kernel.apply(Opt(op, axis_number(kernel, r), n))
+                    plan.refresh()
+                    order_past_caches(plan, r.arg.id, vector[0])
+                    return True
+    return False
+
+
+def may_have_lanes(plan: Plan, size: int, lanes: int) -> bool:
+    """Whether lanes divide an axis, or the last of them may start early."""
+    if size % lanes == 0:
+        return True
+    return size > lanes and waste(size, lanes) <= TILED_TWICE and can_overlap(plan.kernel)
+
+
+def order_past_caches(plan: Plan, axis_id: int, vector: UOp) -> None:
+    """Of a transpose past the caches: blocks that are asked for, or at least longer runs."""
+    kernel = plan.kernel
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    along = next((r for r in loops if r.arg.id == axis_id), None)
+    if along is None or len(loops) < 2 or not all(map(kernel.may_reorder, loops)):
+        return
+    # Rows of results that begin anywhere in a line are quicker filled from end to end.
+    if any(
+        streamed_nbytes(plan, a) < stream_from(plan.target)
+        or size_of(vector) * a.buffer.dtype.itemsize < LINE_NBYTES
+        for a in plan.accesses
+        if a.is_store
+    ):
+        return
+    if not tile_blocks(plan, along, vector):
+        tile_runs(plan, along, vector)
+
+
+def tile_blocks(plan: Plan, along: UOp, vector: UOp) -> bool:
+    """Strips of rows, in blocks with as many tiles along a row as there are rows: AHEAD.
+
+    A strip fills so few lines of each row of results that the next ones are not thrown out while
+    others are filled, and so many that memory has them side by side.
+    """
+    kernel = plan.kernel
+    across = next(
+        (r for r in kernel.outputs if r.arg.id == plan.vector_id and r is not vector), None
+    )
+    if across is None or across.arg.kind.is_lane:
+        return False
+    if along.src[0].op is not Ops.CONST or across.src[0].op is not Ops.CONST:
+        return False
+    read = [a for a in plan.accesses if not a.is_store and a.stride(vector) not in (0, 1)]
+    # Two tiles that read half of each line find the other half as well in runs (float16); four of
+    # them do not.
+    if any(2 * run_of_lanes(a) * a.buffer.dtype.itemsize == LINE_NBYTES for a in read):
+        return False
+    rows = STRIP_NBYTES // max([a.buffer.dtype.itemsize for a in plan.accesses if a.is_store])
+    parts = rows // size_of(vector)
+    tiles = ceildiv(size_of(along), max(ceildiv(size_of(along), rows), 1))
+    if not 1 < parts <= size_of(across) or not is_block(tiles, rows) or size_of(along) == tiles:
+        return False
+    twice = waste(size_of(across), parts) * waste(size_of(along), tiles)
+    if twice > (MOST_TWICE if can_overlap(kernel) else 1):
+        return False
+    for r, steps in (across, parts), (along, tiles):
+        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, r), steps))
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    mine = []
+    for axis_id in (across.arg.id, along.arg.id):
+        outer = axis_of(kernel, axis_id)
+        mine.append((outer, loops[loops.index(outer) + 1]))
+    (strips, part), (blocks, tile) = mine
+    inner = [strips, blocks, tile, part]
+    set_order(kernel, [*[r for r in loops if r not in inner], *inner])
+    kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, blocks), 1))
+    plan.refresh()
+    return True
+
+
+def waste(size: int, steps: int) -> float:
+    """What an axis takes that is gone through in so many steps at a time, the last ones twice."""
+    return float(ceildiv(size, steps) * steps / size)
+
+
+def tile_runs(plan: Plan, along: UOp, vector: UOp) -> None:
+    """Longer runs of each row that is read, one after the other."""
+    kernel = plan.kernel
+    gathered = [a for a in plan.accesses if a.stride(vector) not in (0, 1)]
+    run = max(abs(a.stride(along) or 0) * a.buffer.dtype.itemsize for a in gathered)
+    steps = TRANSPOSED_NBYTES // max(run, 1)
+    if 1 < steps < size_of(along) and (size_of(along) % steps == 0 or can_overlap(kernel)):
+        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, along), steps))
+        inner = kernel.outputs[kernel.outputs.index(axis_of(kernel, along.arg.id)) + 1]
+        loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+        set_order(kernel, [*[r for r in loops if r is not inner], inner])
+        plan.refresh()
