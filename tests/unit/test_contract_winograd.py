@@ -222,9 +222,9 @@ def test_parts_of_a_batch_use_the_same_kernels() -> None:
     x, w = Tensor.empty(4, 64, 28, 28), Tensor.empty(64, 64, 3, 3)
     items = convolved(x.realize(), w.realize(), SAME, 1, (4, 4)).schedule()
     different = {item.ast for item in items}
-    # 5 for each part, of which the first reads at a place of its own and the second has two forms;
-    # the weights, and what puts the parts together.
-    assert (len(items), len(different)) == (4 * 5 + 2, 4 + 2 + 3 + 2)
+    # 5 for each part, of which the first reads at a place of its own; the weights, and what puts
+    # the parts together.
+    assert (len(items), len(different)) == (4 * 5 + 2, 4 + 4 + 2)
 
 
 # how accurate tiles of 2 are, which is why they are the default
