@@ -5,8 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from aster_ml import Tensor
+from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.engine.realize import schedule_uops
+from aster_ml.target import Target
 from aster_ml.uop.node import UOp
+
+# Caches so small that small kernels go past them.
+SMALL_CACHES = Target(
+    "CPU",
+    "llvm",
+    arch="x86_64-any",
+    vector_bits=512,
+    vector_registers=32,
+    cache_bytes=(1 << 10, 64 << 10, 32 << 10),
+)
 
 
 def kernel_of(t: Tensor) -> UOp:
@@ -19,3 +31,8 @@ def kernel_of(t: Tensor) -> UOp:
 def memory(*shape: int) -> Tensor:
     """Realized float32 numbers, the same for every call."""
     return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32)).realize()
+
+
+def opts_of(t: Tensor, target: Target = SMALL_CACHES) -> list[str]:
+    """The names of the Opts that the kernel of `t` gets."""
+    return [o.op.name for o in schedule_kernel(kernel_of(t), target).applied]

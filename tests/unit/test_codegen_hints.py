@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aster_ml import Context, Tensor
+from aster_ml import Context
 from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.device import Device
@@ -17,25 +17,11 @@ from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel, render
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import KernelOptError
-from aster_ml.target import Target
 from aster_ml.uop.ops import LoadArg, Ops, StoreArg
 from aster_ml.uop.spec import verify
 from aster_ml.uop.text import linear_from_text, linear_to_text
-from tests.unit.kernel_checks import kernel_of, memory
-
-# Caches so small that small kernels go past them.
-CPU = Target(
-    "CPU",
-    "llvm",
-    arch="x86_64-any",
-    vector_bits=512,
-    vector_registers=32,
-    cache_bytes=(1 << 10, 64 << 10, 32 << 10),
-)
-
-
-def opts_of(t: Tensor, target: Target = CPU) -> list[str]:
-    return [o.op.name for o in schedule_kernel(kernel_of(t), target).applied]
+from tests.unit.kernel_checks import SMALL_CACHES as CPU
+from tests.unit.kernel_checks import kernel_of, memory, opts_of
 
 
 def test_large_results_go_past_the_caches_and_small_ones_do_not() -> None:

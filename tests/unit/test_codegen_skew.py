@@ -17,27 +17,14 @@ from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel
 from aster_ml.errors import KernelOptError
 from aster_ml.runtime.cpu_program import CpuProgram, slot_packer
-from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.spec import verify
 from aster_ml.uop.text import linear_from_text, linear_to_text
-from tests.unit.kernel_checks import kernel_of, memory
+from tests.unit.kernel_checks import SMALL_CACHES as CPU
+from tests.unit.kernel_checks import kernel_of, memory, opts_of
 
-# Caches so small that small kernels go past them.
-CPU = Target(
-    "CPU",
-    "llvm",
-    arch="x86_64-any",
-    vector_bits=512,
-    vector_registers=32,
-    cache_bytes=(1 << 10, 64 << 10, 32 << 10),
-)
 LANES = "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) UPCAST(1,4) STREAM(0,0)"
-
-
-def opts_of(t: Tensor, target: Target = CPU) -> list[str]:
-    return [o.op.name for o in schedule_kernel(kernel_of(t), target).applied]
 
 
 def loops_that_store(linear: Linear) -> list[tuple[int, int]]:

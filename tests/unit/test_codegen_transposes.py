@@ -14,7 +14,6 @@ from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.next_blocks import ask_for_next_blocks
 from aster_ml.dtype import dtypes
 from aster_ml.engine.compile import render
-from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -22,17 +21,9 @@ from aster_ml.uop.ranges import size_of
 from aster_ml.uop.spec import verify
 from aster_ml.uop.symbolic import simplify_around
 from aster_ml.uop.text import linear_from_text, linear_to_text
+from tests.unit.kernel_checks import SMALL_CACHES as CPU
 from tests.unit.kernel_checks import kernel_of, memory
 
-# Caches so small that small kernels go past them.
-CPU = Target(
-    "CPU",
-    "llvm",
-    arch="x86_64-any",
-    vector_bits=512,
-    vector_registers=32,
-    cache_bytes=(1 << 10, 64 << 10, 32 << 10),
-)
 LINE = 16
 
 
