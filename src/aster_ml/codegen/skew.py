@@ -24,28 +24,13 @@ from dataclasses import replace
 
 from aster_ml.codegen.linearize import memory_of
 from aster_ml.dtype import DType, dtypes
+from aster_ml.uop.graph import substitute, substitute_all
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops, RangeArg, ScratchArg
 
 # What has no place in a loop that is run elsewhere.
 FOLDS = frozenset({Ops.DEFINE_REG, Ops.ACCUMULATE, Ops.REDUCE, Ops.RANGE, Ops.END, Ops.BARRIER})
-
-
-class Copier:
-    """Nodes over other sources, each made once."""
-
-    def __init__(self, changes: dict[UOp, UOp]) -> None:
-        self.new = dict(changes)
-
-    def __call__(self, u: UOp) -> UOp:
-        """What a node has become; as it was where nothing below it changes."""
-        found = self.new.get(u)
-        if found is None:
-            src = tuple([self(s) for s in u.src])
-            found = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
-            self.new[u] = found
-        return found
 
 
 class Row:
@@ -85,9 +70,11 @@ class Row:
         if any(u.op is Ops.LOAD and memory_of(u) is memory for u in (*before, *self.body)):
             return
         # The same elements at each step.
-        alike = Copier({self.last: self.fill})
         places = {
-            (alike(u.src[0].src[1]), steps_of_lanes(u.src[0].src[2]))
+            (
+                substitute(u.src[0].src[1], {self.last: self.fill}),
+                steps_of_lanes(u.src[0].src[2]),
+            )
             for u in read
             if memory_of(u) is memory
         }
@@ -210,21 +197,19 @@ class Skewer:
         # What both bodies have in common is listed once.
         listed: dict[UOp, None] = {}
         for body, changes in parts:
-            copied = Copier({**changes, row.fill: r, row.last: r})
-            listed.update(dict.fromkeys([copied(u) for u in body]))
+            changes = {**changes, row.fill: r, row.last: r}
+            listed.update(dict.fromkeys(substitute_all(body, changes)))
         self.new += listed
         self.add(UOp(Ops.END, dtypes.void, (r,)))
 
     def handed_on(self, number: UOp, kept: list[tuple[UOp, UOp]], place: int) -> dict[UOp, UOp]:
         """What stands for the values of a row in its stores; `number` is that of the row."""
-        changes = {u: u for u in self.linear.uops[: self.row.start]}
-        changes[self.row.loop] = number
+        changes = {self.row.loop: number}
         for u, places in zip(self.handed.kept, kept, strict=True):
             changes[u] = self.add(places[place].load())
-        copied = Copier(changes)
-        for u in self.handed.again:
-            self.add(copied(u))
-        return copied.new
+        again = substitute_all(self.handed.again, changes)
+        self.new += again
+        return changes | dict(zip(self.handed.again, again, strict=True))
 
     def run(self) -> Linear:
         """The new list."""
@@ -232,7 +217,7 @@ class Skewer:
         kind, steps = row.loop.dtype, row.fill.src[0]
         step, number = self.two_places(kind), self.two_places(kind)
         kept = [self.two_places(u.dtype) for u in self.handed.kept]
-        fill = row.body, {u: u for u in uops[: row.fill_start]}
+        fill: tuple[tuple[UOp, ...], dict[UOp, UOp]] = row.body, {}
         self.new += uops[: row.start]
         self.keep(step, UOp.const(kind, 0))
         self.new += uops[row.start : row.fill_start]
