@@ -31,6 +31,7 @@ from aster_ml.codegen.prices import (
     axis_number,
     between,
     bodies_side_by_side,
+    waste,
 )
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.node import UOp
@@ -74,7 +75,7 @@ def share_indices(plan: Plan, outputs: list[UOp]) -> bool:
             continue
         size = size_of(r)
         for n in [n for n in (4, 2) if n * plan.nodes <= MAX_BODY]:
-            few = ceildiv(size, n) * n <= size * MOST_TWICE and can_overlap(kernel)
+            few = waste(size, n) <= MOST_TWICE and can_overlap(kernel)
             if size // n >= plan.target.threads and (size % n == 0 or few):
                 op = OptOps.OVERLAP if size % n else OptOps.UPCAST
                 kernel.apply(Opt(op, axis_number(kernel, r), n))
@@ -114,7 +115,7 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
     for n in [n for n in (4, 2) if n * side <= most]:
         fits = size % n == 0
         # Few SIMD values may run twice.
-        few = ceildiv(size, n) * n <= size * MOST_TWICE
+        few = waste(size, n) <= MOST_TWICE
         if early is not None:
             fits = n * early.lanes <= early.size and few
         op = OptOps.UPCAST

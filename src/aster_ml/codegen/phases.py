@@ -82,6 +82,3 @@ def phases_and_steps(plan: Plan) -> list[set[UOp]]:
 def is_short(r: UOp) -> bool:
     """Whether an axis may be written out."""
     return r.src[0].op is Ops.CONST and size_of(r) <= LONGEST_ROW and not r.arg.kind.is_lane
-
-
-__all__ = ["write_out_phases", "write_out_row"]

@@ -304,6 +304,11 @@ def axis_number(kernel: Kernel, axis: UOp) -> int:
     return kernel.axes.index(axis)
 
 
+def waste(size: int, steps: int) -> float:
+    """What an axis takes that is gone through in so many steps at a time, the last ones twice."""
+    return float(ceildiv(size, steps) * steps / size)
+
+
 def axis_of(kernel: Kernel, number: int) -> UOp:
     """The output loop with this id, as it is by now."""
     return next(r for r in kernel.outputs if r.arg.id == number and not r.arg.kind.is_lane)

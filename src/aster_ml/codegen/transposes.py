@@ -20,6 +20,7 @@ from aster_ml.codegen.prices import (
     Plan,
     axis_number,
     axis_of,
+    waste,
 )
 from aster_ml.helpers import ceildiv
 from aster_ml.target import LINE_NBYTES
@@ -118,11 +119,6 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp) -> bool:
     kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, blocks), 1))
     plan.refresh()
     return True
-
-
-def waste(size: int, steps: int) -> float:
-    """What an axis takes that is gone through in so many steps at a time, the last ones twice."""
-    return float(ceildiv(size, steps) * steps / size)
 
 
 def tile_runs(plan: Plan, along: UOp, vector: UOp) -> None:

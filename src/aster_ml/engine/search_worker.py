@@ -70,8 +70,8 @@ def index_count(ast: UOp) -> int:
         return sum(b for _, b in ends) if inside else None
 
     most = max([u.src[0].arg.size for u in used], default=1)
-    limits = [min(most, *[int(dtypes.max(u.dtype)) for u in mine])] if mine else [1]
-    fits = bisect_left(range(1, limits[0] + 1), True, key=lambda n: reach(n) is None)
+    limit = min([most, *[int(dtypes.max(u.dtype)) for u in mine]]) if mine else 1
+    fits = bisect_left(range(1, limit + 1), True, key=lambda n: reach(n) is None)
     # Where indices are held inside an axis, all beyond its end would name the last place.
     end = reach(fits) if fits else None
     return 1 if end is None else 1 + bisect_left(range(1, fits), end, key=lambda n: reach(n) or 0)
