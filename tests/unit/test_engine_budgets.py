@@ -10,7 +10,9 @@ import pytest
 
 from aster_ml import Context, Tensor, TinyJit, nn
 from aster_ml.codegen.lower import lower
+from aster_ml.engine.calls import PENDING
 from aster_ml.engine.realize import prepare
+from aster_ml.engine.storage import DUE
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.sharding import MULTI_SEEN
@@ -49,12 +51,18 @@ def operands() -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture(autouse=True)
-def one_device() -> Iterator[None]:
-    """As in a process that has had no tensor on several devices; others ask each node for them."""
-    seen = list(MULTI_SEEN)
-    MULTI_SEEN.clear()
+def nothing_before() -> Iterator[None]:
+    """As in a process without tensors on several devices, kernels by hand and schedules that wait.
+
+    why: each node is asked for these where there are some, and other tests may leave them alive
+    """
+    seen, pending, due = list(MULTI_SEEN), list(PENDING), list(DUE.items())
+    for table in (MULTI_SEEN, PENDING, DUE):
+        table.clear()
     yield
     MULTI_SEEN.extend(seen)
+    PENDING.update(pending)
+    DUE.update(due)
 
 
 def test_building_a_sum() -> None:
@@ -141,12 +149,14 @@ def chain_gradients(length: int) -> list[UOp]:
     return [x.grad.uop, w.grad.uop]
 
 
-def test_planning_costs_the_same_for_each_op_of_a_chain() -> None:
+@pytest.mark.parametrize(("traced", "most"), [(0, 235), (2, 260)])
+def test_planning_costs_the_same_for_each_op_of_a_chain(traced: int, most: int) -> None:
     each = []
     for length in (300, 1200):
-        nodes = chain_gradients(length)
+        with Context(TRACEMETA=traced):
+            nodes = chain_gradients(length)
         each.append(python_calls(lambda nodes=nodes: prepare(nodes)) / length)
-    assert 0 < max(each) <= 235
+    assert 0 < max(each) <= most
     assert abs(each[0] - each[1]) <= 0.1 * each[0]
 
 

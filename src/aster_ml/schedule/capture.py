@@ -7,6 +7,7 @@ the same body (it is interned), so the body is the key of the schedule cache.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -87,8 +88,9 @@ def capture(
                 effects.append(u)
             elif op is CONTIGUOUS:
                 laid_out.append(u)
-            if METADATA.data and u in METADATA:
-                METADATA[new[u]] = METADATA[u]
+            made_by = METADATA.data.get(weakref.ref(u)) if METADATA.data else None
+            if made_by is not None:
+                METADATA[new[u]] = made_by
         else:
             stored = replacement(u)
             if stored is not None and stored is not u:

@@ -54,6 +54,7 @@ class Splitter:
         self.shown: dict[int, list[Read]] = {}
         # The slot and dtype of each leaf that stands for memory in an expression.
         self.read_of: dict[UOp, tuple[int, DType]] = {}
+        self.calls = self.find_calls() if METADATA.data else {}
 
     def memory(self, u: UOp) -> int:
         """The slot of a parameter or stored value; temporaries get theirs when first asked."""
@@ -245,18 +246,21 @@ class Splitter:
         asked = u.src[1] if u.op is Ops.STORE else u
         if asked.op is Ops.CONTIGUOUS and asked.arg is not None:
             draft.alone, draft.info = True, KernelArg(opts=asked.arg)
-        if METADATA.data:
-            draft.metadata = self.metadata_of(u)
+        if self.calls:
+            draft.metadata = tuple(self.calls[u])
         draft.kept = asked.op is Ops.CONTIGUOUS
         self.drafts.append(draft)
 
-    def metadata_of(self, root: UOp) -> tuple[Any, ...]:
-        """The calls whose nodes are computed in the kernel that stores `root`."""
-        found = dict.fromkeys(METADATA.get(root) or ())
+    def find_calls(self) -> dict[UOp, dict[Any, None]]:
+        """For each stored node the calls whose nodes its kernel computes, its own first."""
+        stored = self.planner.stored
+        found = {root: dict.fromkeys(METADATA.get(root) or ()) for root in stored}
         for u, readings in self.planner.readings.items():
-            if u not in self.planner.stored and any([r.root is root for r in readings]):
-                found.update(dict.fromkeys(METADATA.get(u) or ()))
-        return tuple(found)
+            made = METADATA.get(u)
+            if made and u not in stored:
+                for reading in readings:
+                    found[reading.root].update(dict.fromkeys(made))
+        return found
 
     def close(self, draft: Draft, sizes: dict[int, int] | None = None) -> Step:
         """The step of a draft; of a kernel, its graph with buffers and ranges numbered.

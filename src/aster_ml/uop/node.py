@@ -58,7 +58,7 @@ BUFFER_IDS = itertools.count()
 
 
 class MetadataTable(weakref.WeakKeyDictionary["UOp", tuple[Any, ...]]):
-    """A weak table; `data` is its dict, whose truth is had without a call."""
+    """A weak table; `data` is its dict by weak references, which is read without a call."""
 
     data: dict[Any, tuple[Any, ...]]
 
