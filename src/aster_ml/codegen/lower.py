@@ -21,6 +21,7 @@ from aster_ml.codegen.limits import limit_reductions
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.next_blocks import ask_for_next_blocks
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
+from aster_ml.codegen.paced import pace_stores
 from aster_ml.codegen.panels import pack_panels
 from aster_ml.codegen.row_sums import sum_rows
 from aster_ml.codegen.rows import fill_rows, keep_rows
@@ -161,8 +162,12 @@ def lower(
         clock("codegen.fill_rows", kernel.sink)
         kernel.sink = fold_together(kernel.sink)
         clock("codegen.fold_together", kernel.sink)
+    sink = ask_for_next_blocks(kernel)
+    if target.language == "llvm":
+        # With what is asked for, which goes in the same loop.
+        sink = pace_stores(kernel, sink)
     # Splitting axes leaves sums of products in the indices.
-    sink = simplify_indices(ask_for_next_blocks(kernel))
+    sink = simplify_indices(sink)
     clock("codegen.simplify_indices", sink)
     # Before lanes are set apart: a decomposition may add integer arithmetic of its own.
     sink = decompose(sink, target)
