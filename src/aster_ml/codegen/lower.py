@@ -164,7 +164,7 @@ def lower(
         clock("codegen.fold_together", kernel.sink)
     sink = ask_for_next_blocks(kernel)
     if target.language == "llvm":
-        # With what is asked for, which goes in the same loop.
+        # After what is asked for, which goes into the same loop.
         sink = pace_stores(kernel, sink)
     # Splitting axes leaves sums of products in the indices.
     sink = simplify_indices(sink)
