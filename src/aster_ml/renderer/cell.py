@@ -42,9 +42,10 @@ class Cell:
         self.count = instances(lanes)
         self.values: list[Value] = [None] * self.count
         self.inputs: list[Input] = []
-        # How many nodes read it, the last of them, and how many loops it stands in.
+        # How many nodes read it, the last of them (no Cell: those two would hold each other), and how
+        # many loops it stands in.
         self.uses = 0
-        self.consumer: Cell | None = None
+        self.consumer: UOp | None = None
         self.depth = 0
         # The widths in which SIMD consumers read this scalar, and the SIMD values made for them.
         self.spread: set[int] = set()
