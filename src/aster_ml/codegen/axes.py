@@ -9,7 +9,7 @@ from __future__ import annotations
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import holds, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
@@ -150,4 +150,4 @@ def simplify_indices(sink: UOp) -> UOp:
 
 def compares_places(u: UOp) -> bool:
     """Whether a condition is made of indices alone."""
-    return bool(u.ranges) and not any([x.op in OPAQUE for x in toposort(u)])
+    return bool(u.ranges) and not holds(u, OPAQUE)

@@ -6,7 +6,7 @@ Receives a kernel graph whose axes are final; returns one without index dtype.
 from __future__ import annotations
 
 from aster_ml.dtype import DType, dtypes
-from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.symbolic import affine, simplify_all
@@ -47,12 +47,13 @@ def keep_reductions(base: UOp, index: UOp) -> UOp:
 
     why: another reader may have the same reduction, and both have to stay one
     """
-    inner = [x for x in toposort(index) if x.op is Ops.REDUCE]
-    if not inner:
+    if not holds(index, REDUCE):
         return base
+    inner = [x for x in toposort(index) if x.op is Ops.REDUCE]
     return substitute(base, {s: x for s, x in zip(simplify_all(inner), inner) if s is not x})
 
 
+REDUCE = frozenset({Ops.REDUCE})
 ZERO = UOp.index_const(0)
 
 

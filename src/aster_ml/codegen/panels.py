@@ -135,7 +135,7 @@ def can_pack(a: Access) -> bool:
     return (
         not a.is_store
         and a.buffer.op is not Ops.STAGE
-        and all(r.src[0].op is Ops.CONST for r in a.strides)
+        and all([r.src[0].op is Ops.CONST for r in a.strides])
     )
 
 

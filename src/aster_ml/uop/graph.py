@@ -132,6 +132,23 @@ def reaches(root: UOp, wanted: Callable[[UOp], bool]) -> bool:
     return False
 
 
+def holds(root: UOp, ops: Container[Ops]) -> bool:
+    """Whether some node at or below the root has one of these ops."""
+    if root.op in ops:
+        return True
+    seen = {root}
+    stack = [root]
+    while stack:
+        for s in stack.pop().src:
+            if s not in seen:
+                if s.op in ops:
+                    return True
+                seen.add(s)
+                if s.src:
+                    stack.append(s)
+    return False
+
+
 ABOVE["substitute"] = substitute
 ABOVE["toposort"] = toposort
 ABOVE["consumers"] = consumers

@@ -102,7 +102,7 @@ def source_index(u: UOp, idxs: Indices) -> tuple[Indices, UOp | None]:
     if op is Ops.SHRINK:
         return tuple(
             [
-                index_alu(Ops.ADD, i, to_uop(start))
+                i if start.__class__ is int and not start else index_alu(Ops.ADD, i, to_uop(start))
                 for (start, _), i in zip(u.marg, idxs, strict=True)
             ]
         ), None
@@ -121,11 +121,11 @@ MINUS_ONE = UOp.index_const(-1)
 def below_padding(margins: tuple[Any, Any], size: Any, i: UOp) -> tuple[UOp, UOp | None]:
     """On one axis of a PAD: which element of its source `i` shows, and when there is one."""
     before, after = margins
-    place = index_alu(Ops.SUB, i, to_uop(before))
-    there: UOp | None = None
-    if not (isinstance(before, int) and before == 0):
+    place, there = i, None
+    if before.__class__ is not int or before:
+        place = index_alu(Ops.SUB, i, to_uop(before))
         there = index_alu(Ops.CMPLT, MINUS_ONE, place)
-    if not (isinstance(after, int) and after == 0):
+    if after.__class__ is not int or after:
         there = both(there, index_alu(Ops.CMPLT, place, to_uop(size)))
     return place, there
 

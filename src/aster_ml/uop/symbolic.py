@@ -33,7 +33,7 @@ from aster_ml.uop.conditions import (
     parts_of,
 )
 from aster_ml.uop.divmod import DIVMOD_RULES
-from aster_ml.uop.graph import reaches, substitute, toposort
+from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.linear_form import (
     INDEX,
@@ -69,7 +69,10 @@ symbolic = PatternMatcher(
 
 def simplify(u: UOp) -> UOp:
     """The same value by fewer operations: an index or bool expression, or a whole kernel graph."""
-    return simplify_all([u])[0]
+    simple = u._simple
+    if simple is UNSET:
+        return simplify_all([u])[0]
+    return u if simple is None else simple
 
 
 def simplify_around(u: UOp) -> UOp:
@@ -77,7 +80,7 @@ def simplify_around(u: UOp) -> UOp:
 
     why: another reader may have the same reduction, and both have to stay one
     """
-    if not reaches(u, lambda x: x.op in OPAQUE):
+    if not holds(u, OPAQUE):
         return simplify(u)
     inner = [x for x in toposort(u, enter=lambda n: n.op not in OPAQUE) if x.op in OPAQUE]
     names = {
