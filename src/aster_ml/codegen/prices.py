@@ -124,7 +124,6 @@ class Plan:
 
     kernel: Kernel
     target: Target
-    accesses: list[Access]
     nodes: int
     # Those of them that are not index arithmetic.
     values: int
@@ -135,9 +134,10 @@ class Plan:
     # Whether whole rows along it are reduced together.
     by_rows: bool = False
 
-    def refresh(self) -> None:
-        """Reads the accesses again after the graph has changed."""
-        self.accesses = self.kernel.accesses()
+    @property
+    def accesses(self) -> list[Access]:
+        """Those of the graph as it is now, each with its strides."""
+        return self.kernel.facts.accesses
 
 
 def decomposed_nodes(nodes: Iterable[UOp], target: Target) -> int:

@@ -100,7 +100,6 @@ def write_out(plan: Plan, step: UOp) -> None:
     """Every step of a loop of a reduction at once."""
     number = reduction_number(plan.kernel, step)
     plan.kernel.apply(Opt(OptOps.UNROLL, number, size_of(step)))
-    plan.refresh()
 
 
 def write_out_windows(plan: Plan) -> bool:

@@ -189,7 +189,6 @@ def load_slab(plan: Plan, slab: SlabCost, whole: bool = False) -> UOp:
         kernel.apply(Opt(OptOps.TILE, axis_number(kernel, rows.out), slab.rows))
     axis = axis_of(kernel, number)
     kernel.apply(Opt(OptOps.SLAB, axis_number(kernel, axis), int(whole)))
-    plan.refresh()
     return axis_of(kernel, number)
 
 
@@ -207,7 +206,6 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
         length = max([size_of(axis) // n * n for n in steps])
         if length != size_of(axis) and can_peel(kernel, axis):
             kernel.apply(Opt(OptOps.PEEL, reduction_number(kernel, axis), length))
-            plan.refresh()
             axis, rest = (
                 next(r for r in kernel.axes if r.arg.id == i)
                 for i in (axis.arg.id, kernel.next_id - 1)
@@ -229,4 +227,3 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
         plan.vector_id = axis.arg.id
         plan.by_rows = runs_by_rows(kernel, plan.target, axis, lanes)
     kernel.apply(Opt(OptOps.VECTOR, axis_number(kernel, axis), width))
-    plan.refresh()

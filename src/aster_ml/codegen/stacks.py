@@ -33,4 +33,3 @@ def write_out_stacks(plan: Plan) -> None:
     if sum(prod([size_of(r) for r in short if r in ranges]) for ranges in values) <= MAX_WRITTEN:
         for r in short:
             kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
-        plan.refresh()
