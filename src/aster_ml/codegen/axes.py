@@ -125,9 +125,14 @@ def simplify_indices(sink: UOp) -> UOp:
     """The kernel with every index, gate, comparison of indices and choice by place simplified."""
     new: dict[UOp, UOp] = {}
     for u in toposort(sink):
-        if not u.src or (u.dtype is dtypes.index and not any([s in new for s in u.src])):
-            continue
-        src = tuple([new.get(s, s) for s in u.src])
+        src = u.src
+        for s in src:
+            if s in new:
+                src = tuple([new.get(s, s) for s in src])
+                break
+        else:
+            if not src or u.dtype is dtypes.index:
+                continue
         if u.dtype is dtypes.bool and src[0].dtype is dtypes.index:
             new[u] = simplify_around(u if src == u.src else UOp(u.op, u.dtype, src, u.arg))
             continue

@@ -230,7 +230,9 @@ class Linearizer:
             self.new[u] = self.map(u.src[0])
             return
         else:
-            made = UOp(u.op, u.dtype, tuple([self.map(s) for s in u.src]), u.arg)
+            new = self.new
+            src = tuple([new[s] if s in new else self.map(s) for s in u.src])
+            made = UOp(u.op, u.dtype, src, u.arg)
         self.new[u] = made
         self.uops.append(made)
 

@@ -154,7 +154,7 @@ class KernelWriter(AccessWriter):
             ranges = sorted(u.src[1:], key=lambda r: -size_of(r))
         else:
             ranges = lane_ranges(u)
-        c = self.cells[u] = Cell(u, *split_lanes(ranges))
+        c = self.cells[u] = Cell(u, *split_lanes(ranges)) if ranges else Cell(u, (), None)
         if op is Ops.CONST:
             c.values = [u.arg]
         elif op is Ops.RANGE:
@@ -185,7 +185,7 @@ class KernelWriter(AccessWriter):
 
     def read(self, c: Cell, source: UOp, width: int | None = None) -> Input:
         """The cell of a source of `c`, and which of its instances each of ours reads."""
-        d = self.cell(source)
+        d = self.cells.get(source) or self.cell(source)
         d.uses += 1
         d.consumer = c.u
         width = c.width if width is None else width

@@ -39,7 +39,7 @@ class Cell:
         self.lanes = lanes
         self.vector = vector
         self.width = 1 if vector is None else size_of(vector)
-        self.count = instances(lanes)
+        self.count = instances(lanes) if lanes else 1
         self.values: list[Value] = [None] * self.count
         self.inputs: list[Input] = []
         # How many nodes read it, the last of them (no Cell: those two would hold each other), and how

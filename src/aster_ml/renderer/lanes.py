@@ -45,7 +45,8 @@ def split_lanes(ranges: Sequence[UOp]) -> tuple[Lanes, UOp | None]:
 
 def lane_ranges(u: UOp) -> list[UOp]:
     """The lane ranges that a value depends on, ordered by id."""
-    found = [r for r in u.ranges if r.arg.kind.is_lane]
+    ranges = u.ranges
+    found = [r for r in ranges if r.arg.kind.is_lane] if ranges else []
     if len(found) > 1:
         found.sort(key=lambda r: r.arg.id)
     return found
@@ -53,7 +54,7 @@ def lane_ranges(u: UOp) -> list[UOp]:
 
 def instances(lanes: Lanes) -> int:
     """How many instances a value with these lanes has."""
-    return int(prod([size_of(r) for r in lanes])) if lanes else 1
+    return int(prod([size_of(r) for r in lanes]))
 
 
 def weigh_instances(lanes: Lanes, weights: dict[UOp, int], start: int = 0) -> list[int]:

@@ -90,7 +90,7 @@ def substitute_all(
                 changed = True
         if stack[-1] is u:
             if changed:
-                new[u] = UOp(u.op, u.dtype, tuple([new[s] for s in src]), u.arg, u.tag)
+                new[u] = UOp(u.op, u.dtype, tuple(map(new.__getitem__, src)), u.arg, u.tag)
             else:
                 new[u] = u
             stack.pop()

@@ -187,7 +187,7 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
                 stack.extend([(s, None) for s in pending])
                 continue
             new = u
-            changed = tuple([done[s] for s in src])
+            changed = tuple(map(done.__getitem__, src))
             if changed != src:
                 new = UOp(op, u.dtype, changed, u.arg)
                 if new in done:
