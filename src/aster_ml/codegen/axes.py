@@ -33,7 +33,7 @@ def merge_axes(kernel: Kernel) -> None:
             groups.append(list(u.src[1:]))
     if all(len(g) < 2 for g in groups):
         return
-    elsewhere = stray_ranges(kernel.sink)
+    elsewhere = stray_ranges(kernel)
     accesses = kernel.accesses()
     closed_by = Counter([r for g in groups for r in g])
     changes: dict[UOp, UOp] = {}
@@ -108,10 +108,10 @@ def walks_as_one(access: Access, outer: UOp, inner: UOp) -> bool:
     return far is not None and near is not None and far == near * size_of(inner)
 
 
-def stray_ranges(sink: UOp) -> set[UOp]:
+def stray_ranges(kernel: Kernel) -> set[UOp]:
     """Ranges that something other than a plain address or a loop's end reads."""
     found: set[UOp] = set()
-    for u in toposort(sink):
+    for u in kernel.facts.order:
         # What index arithmetic makes is judged where it is read.
         if u.dtype is dtypes.index or u.op in (Ops.INDEX, Ops.END, Ops.REDUCE):
             continue

@@ -161,8 +161,8 @@ def owners(kernel: Kernel) -> dict[UOp, UOp]:
     return result
 
 
-def nest_of(plan: Plan, access: Access, owner: UOp | None) -> list[UOp]:
-    """The loops around an access: those of its reduction, or of the outputs."""
+def nest_of(plan: Plan, owner: UOp | None) -> list[UOp]:
+    """The loops around what is in a reduction, or in none: its own, or those of the outputs."""
     if owner is None:
         return list(plan.kernel.outputs)
     return list(owner.ranges.union(owner.src[1:]))

@@ -55,7 +55,8 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     if lanes < 2:
         return
     owner = owners(kernel)
-    nests = [(a, u := owner.get(a.node), nest_of(plan, a, u)) for a in plan.accesses]
+    around = {u: nest_of(plan, u) for u in (None, *kernel.reduces)}
+    nests = [(a, u := owner.get(a.node), around[u]) for a in plan.accesses]
     own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     candidates: list[UOp | None] = [None, *[r for r in loops if widths(r, lanes)[0] > 1]]
@@ -161,7 +162,7 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     if not accesses:
         return max(wide, key=size_of, default=None)
 
-    nest = nest_of(plan, accesses[0], u)
+    nest = nest_of(plan, u)
 
     def price(r: UOp | None) -> float:
         arithmetic = arithmetic_cost(r, lanes, nest)

@@ -153,6 +153,11 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
                         stack.extend([(s, None) for s in pending])
                         continue
                     waits = form_of(UOp(op, INDEX, tuple([done[s] for s in src])))
+                elif is_plain(waits):
+                    result = node_of(waits)
+                    SUM_RULE.fired += result is not u
+                    done[u] = done[result] = result
+                    continue
                 place = len(stack)
                 for t in waits.terms:
                     for f in factors_of(t) if t.op is Ops.MUL else (t,):
@@ -279,14 +284,17 @@ def affine_form(u: UOp, lanes: Collection[UOp]) -> tuple[Form, dict[UOp, int]]:
 
 
 def plain_form(u: UOp) -> Form | None:
-    """The form of a sum of ranges of known size, which is as simple as it can be; else None."""
+    """The form of a sum of ranges of known size, which needs no simplifying; else None."""
     form = form_within(u, SHORT_WALK)
-    if form is None:
-        return None
+    return None if form is None or not is_plain(form) else form
+
+
+def is_plain(form: Form) -> bool:
+    """Whether a sum is made of ranges of known size alone, which are as simple as they can be."""
     for t in form.terms:
         if t.op is not Ops.RANGE or t.src[0].op is not Ops.CONST or t.src[0].arg < 2:
-            return None
-    return form
+            return False
+    return True
 
 
 def stride_of(u: UOp, r: UOp) -> int | None:
