@@ -160,7 +160,8 @@ class Linearizer:
                 if top in done:
                     stack.pop()
                     continue
-                waiting = [x for x in scope.after.get(top, ()) if x not in done]
+                after = scope.after.get(top)
+                waiting = [x for x in after if x not in done] if after else ()
                 if waiting:
                     if top in entered:
                         raise InternalError(

@@ -100,29 +100,31 @@ def read_affine(u: UOp) -> Affine:
 
     Raises: InternalError when the expression is anything else.
     """
-    op = u.op
-    if op is Ops.CONST:
-        return Affine(int(u.arg), {})
-    if op is Ops.RANGE and u.arg.kind.is_lane:
-        return Affine(0, {u: 1})
-    if op in (Ops.ADD, Ops.SUB):
-        (a, x), (b, y) = read_affine(u.src[0]), read_affine(u.src[1])
-        sign = 1 if op is Ops.ADD else -1
-        weights = {r: x.get(r, 0) + sign * y.get(r, 0) for r in (*x, *y)}
-        return Affine(a + sign * b, {r: w for r, w in weights.items() if w})
-    if op in (Ops.MUL, Ops.SHL):
-        (a, x), (b, y) = read_affine(u.src[0]), read_affine(u.src[1])
-        if not x and op is Ops.MUL:
-            (a, x), (b, y) = (b, y), (a, x)
-        if not y:
-            factor = b if op is Ops.MUL else 1 << b
-            return Affine(a * factor, {r: w * factor for r, w in x.items() if factor})
-    if op is Ops.NEG:
-        a, x = read_affine(u.src[0])
-        return Affine(-a, {r: -w for r, w in x.items()})
-    if op is Ops.CAST:
-        return read_affine(u.src[0])
-    raise InternalError(f"renderer: {u!r} in an offset, which is a sum of lanes times constants")
+    const = 0
+    weights: dict[UOp, int] = {}
+    stack = [(u, 1)]
+    while stack:
+        x, factor = stack.pop()
+        op = x.op
+        if op is Ops.CONST:
+            const += factor * int(x.arg)
+        elif op is Ops.RANGE and x.arg.kind.is_lane:
+            weights[x] = weights.get(x, 0) + factor
+        elif op is Ops.ADD or op is Ops.SUB:
+            stack.append((x.src[0], factor))
+            stack.append((x.src[1], factor if op is Ops.ADD else -factor))
+        elif (op is Ops.MUL or op is Ops.SHL) and x.src[1].op is Ops.CONST:
+            times = int(x.src[1].arg)
+            stack.append((x.src[0], factor * times if op is Ops.MUL else factor << times))
+        elif op is Ops.MUL and x.src[0].op is Ops.CONST:
+            stack.append((x.src[1], factor * int(x.src[0].arg)))
+        elif op is Ops.NEG or op is Ops.CAST:
+            stack.append((x.src[0], -factor if op is Ops.NEG else factor))
+        else:
+            raise InternalError(
+                f"renderer: {x!r} in an offset, which is a sum of lanes times constants"
+            )
+    return Affine(const, {r: w for r, w in weights.items() if w})
 
 
 def combinations(lanes: Lanes) -> itertools.product[tuple[int, ...]]:

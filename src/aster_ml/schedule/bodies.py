@@ -56,6 +56,8 @@ class Body:
         self.memory_behind: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
         self.memo: dict[UOp, UOp] = {}
         self.sources: dict[tuple[Any, ...], tuple[Indices, UOp | None]] = {}
+        # For each PAD that is read the axes along which it is a stack.
+        self.stacked: dict[UOp, list[int]] = {}
         self.flats: dict[tuple[Indices, tuple[int | UOp, ...]], UOp] = {}
         self.divided: dict[UOp, bool] = {}
         self.volumes: dict[tuple[UOp, ...], int] = {}
@@ -108,7 +110,9 @@ class Body:
         self, u: UOp, idxs: Indices
     ) -> tuple[Indices, UOp | None, UOp | None]:
         """`source_of` a PAD, and of a stack the condition under which an element is its one."""
-        axes = stacked_axes(u)
+        axes = self.stacked.get(u)
+        if axes is None:
+            axes = self.stacked[u] = stacked_axes(u)
         if not axes:
             return (*self.source_of(u, idxs), None)
         below, valid, chosen = read_stack(u, axes, idxs)

@@ -88,7 +88,7 @@ class StagePlanner(Decisions, Expressions):
             share = reading.share
             if op is Ops.PAD:
                 idxs, valid, _ = self.below_pad(u, reading.idxs)
-                share *= stacked_size(u)
+                share *= stacked_size(u, self.stacked[u])
             else:
                 idxs, valid = self.source_of(u, reading.idxs)
             if valid is not None:

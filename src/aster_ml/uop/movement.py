@@ -109,13 +109,15 @@ def source_index(u: UOp, idxs: Indices) -> tuple[Indices, UOp | None]:
     result: list[UOp] = []
     valid: UOp | None = None
     for margins, size, i in zip(u.marg, source.shape, idxs, strict=True):
-        inner, there = below_padding(margins, size, i)
-        result.append(inner)
-        valid = both(valid, there)
+        if margins != NO_MARGINS:
+            i, there = below_padding(margins, size, i)
+            valid = both(valid, there)
+        result.append(i)
     return tuple(result), valid
 
 
 MINUS_ONE = UOp.index_const(-1)
+NO_MARGINS = (0, 0)
 
 
 def below_padding(margins: tuple[Any, Any], size: Any, i: UOp) -> tuple[UOp, UOp | None]:
