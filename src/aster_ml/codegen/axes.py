@@ -40,12 +40,17 @@ def merge_axes(kernel: Kernel) -> None:
     parts: dict[UOp, tuple[UOp, ...]] = {}
     for group in groups:
         # The axis that ends in `last`, a neighbour of what comes next.
-        axis = last = None
+        axis: UOp | None = None
+        last: UOp | None = None
         for r in group:
             if r in elsewhere or closed_by[r] > 1 or r.src[0].op is not Ops.CONST:
                 axis = last = None
                 continue
-            if last is None or not all([walks_as_one(a, last, r) for a in accesses]):
+            if (
+                axis is None
+                or last is None
+                or not all([walks_as_one(a, last, r) for a in accesses])
+            ):
                 axis = last = r
                 continue
             merged = kernel.new_range(size_of(axis) * size_of(r), axis.arg.kind)

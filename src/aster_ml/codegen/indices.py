@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.uop.graph import holds, substitute, toposort
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.symbolic import affine, simplify_all
 
@@ -27,7 +27,8 @@ def split_lanes(sink: UOp) -> UOp:
                 base = keep_reductions(base, u.src[1])
                 offset = ZERO
                 for lane in sorted(strides, key=lambda r: r.arg.id):
-                    offset = offset + lane * strides[lane]
+                    step = index_alu(Ops.MUL, lane, UOp.index_const(strides[lane]))
+                    offset = index_alu(Ops.ADD, offset, step)
                 # The base may hold loads, which have changed already.
                 base = rebuild_below(base, new)
             else:

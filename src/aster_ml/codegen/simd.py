@@ -67,7 +67,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     candidates: list[UOp | None] = [None, *[r for r in loops if widths(r, lanes)[0] > 1]]
-    finish = finish_nodes(plan)
+    finish = finish_nodes(plan) if kernel.reduces else 0
 
     def price(axis: UOp | None, slab: SlabCost | None = None) -> float:
         total = 0.0 if slab is None else slab.instructions

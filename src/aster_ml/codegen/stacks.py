@@ -26,7 +26,7 @@ def write_out_stacks(plan: Plan) -> None:
     compared = {u.src[0] for u in order if u.op is Ops.CMPEQ and u.src[1].op is Ops.CONST}
     fixed = [r for r in kernel.outputs if r in compared and r.src[0].op is Ops.CONST]
     short = [r for r in fixed if size_of(r) <= MAX_STACK]
-    if kernel.reduces or not all(map(kernel.may_reorder, short)):
+    if not short or kernel.reduces or not all(map(kernel.may_reorder, short)):
         return
     values = [u.ranges for u in order if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
     if sum(prod([size_of(r) for r in short if r in ranges]) for ranges in values) <= MAX_WRITTEN:

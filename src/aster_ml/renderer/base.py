@@ -304,7 +304,7 @@ class KernelWriter(AccessWriter):
     def complete_readers(self, place: UOp | None) -> None:
         """Writes pending values that read a buffer or accumulator which now changes."""
         for c in list(self.pending):
-            if c.place is place or any(d.u is place for d, _ in c.inputs):
+            if c.place is place or any([d.u is place for d, _ in c.inputs]):
                 self.complete(c)
 
     def enter_loop(self, c: Cell) -> None:

@@ -42,8 +42,8 @@ class Cell:
         self.count = instances(lanes) if lanes else 1
         self.values: list[Value] = [None] * self.count
         self.inputs: list[Input] = []
-        # How many nodes read it, the last of them (no Cell: those two would hold each other), and how
-        # many loops it stands in.
+        # How many nodes read it, the last of them (no Cell, which would hold this one and be held
+        # by it), and how many loops it stands in.
         self.uses = 0
         self.consumer: UOp | None = None
         self.depth = 0

@@ -7,6 +7,7 @@ its lanes in mixed radix, the first lane slowest. Writes no text.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 
 Lanes = tuple[UOp, ...]
+BY_ID = operator.attrgetter("arg.id")
 
 
 def size_of(lane: UOp) -> int:
@@ -48,7 +50,7 @@ def lane_ranges(u: UOp) -> list[UOp]:
     ranges = u.ranges
     found = [r for r in ranges if r.arg.kind.is_lane] if ranges else []
     if len(found) > 1:
-        found.sort(key=lambda r: r.arg.id)
+        found.sort(key=BY_ID)
     return found
 
 

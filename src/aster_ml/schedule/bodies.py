@@ -106,9 +106,7 @@ class Body:
             found = self.sources[key] = self.simple_all(below), valid
         return found
 
-    def below_pad(
-        self, u: UOp, idxs: Indices
-    ) -> tuple[Indices, UOp | None, UOp | None]:
+    def below_pad(self, u: UOp, idxs: Indices) -> tuple[Indices, UOp | None, UOp | None]:
         """`source_of` a PAD, and of a stack the condition under which an element is its one."""
         axes = self.stacked.get(u)
         if axes is None:

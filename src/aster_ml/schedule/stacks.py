@@ -39,9 +39,7 @@ def stacked_size(u: UOp, axes: list[int]) -> int:
     return int(prod([u.shape[axis] for axis in axes]))
 
 
-def read_stack(
-    u: UOp, axes: list[int], idxs: Indices
-) -> tuple[Indices, UOp | None, UOp | None]:
+def read_stack(u: UOp, axes: list[int], idxs: Indices) -> tuple[Indices, UOp | None, UOp | None]:
     """Where an element of a PAD comes from; when there is one; and when it is the one of a stack.
 
     The last does not concern what is below: there an element is, whether it is wanted or not.
