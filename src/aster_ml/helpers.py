@@ -37,7 +37,7 @@ def argsort(values: Sequence[Any]) -> tuple[int, ...]:
 
 def all_int(values: Iterable[Any]) -> bool:
     """Whether every value is a Python int."""
-    return all(isinstance(value, int) for value in values)
+    return all([isinstance(value, int) for value in values])
 
 
 def all_same(values: Sequence[Any]) -> bool:

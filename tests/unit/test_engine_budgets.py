@@ -75,7 +75,7 @@ def test_realizing_a_small_graph_again(operands) -> None:
         product(*operands).realize()
     assert 0 < python_calls(lambda: product(*operands)) <= 110
     y = product(*operands)
-    assert 0 < python_calls(y.realize) <= 170
+    assert 0 < python_calls(y.realize) <= 160
 
 
 def test_realizing_does_not_cost_more_when_many_tensors_are_alive(operands) -> None:
@@ -149,7 +149,7 @@ def chain_gradients(length: int) -> list[UOp]:
     return [x.grad.uop, w.grad.uop]
 
 
-@pytest.mark.parametrize(("traced", "most"), [(0, 235), (2, 260)])
+@pytest.mark.parametrize(("traced", "most"), [(0, 215), (2, 240)])
 def test_planning_costs_the_same_for_each_op_of_a_chain(traced: int, most: int) -> None:
     each = []
     for length in (300, 1200):
@@ -160,7 +160,7 @@ def test_planning_costs_the_same_for_each_op_of_a_chain(traced: int, most: int) 
     assert abs(each[0] - each[1]) <= 0.1 * each[0]
 
 
-@pytest.mark.parametrize(("name", "most"), [("product", 5000), ("convolution", 9500)])
+@pytest.mark.parametrize(("name", "most"), [("product", 4100), ("convolution", 4200)])
 def test_arranging_a_kernel(name: str, most: int) -> None:
     a = Tensor.ones(512, 512).contiguous().realize()
     x = Tensor.ones(8, 64, 56, 56).contiguous().realize()

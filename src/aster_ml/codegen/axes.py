@@ -6,14 +6,18 @@ Opts axes get is chosen in `cost`, and applied by `Kernel`.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
-from aster_ml.uop.graph import toposort
+from aster_ml.uop.graph import holds, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.symbolic import OPAQUE, affine_form, simplify, simplify_around
+
+ZERO = UOp.index_const(0)
 
 
 def merge_axes(kernel: Kernel) -> None:
@@ -29,38 +33,35 @@ def merge_axes(kernel: Kernel) -> None:
             groups.append(list(u.src[1:]))
     if all(len(g) < 2 for g in groups):
         return
-    elsewhere = stray_ranges(kernel.sink)
+    elsewhere = stray_ranges(kernel)
     accesses = kernel.accesses()
-    closed_by: dict[UOp, int] = {}
-    for g in groups:
-        for r in g:
-            closed_by[r] = closed_by.get(r, 0) + 1
+    closed_by = Counter([r for g in groups for r in g])
+    changes: dict[UOp, UOp] = {}
+    parts: dict[UOp, tuple[UOp, ...]] = {}
     for group in groups:
-        i = 0
-        while i + 1 < len(group):
-            r0, r1 = group[i], group[i + 1]
+        # The axis that ends in `last`, a neighbour of what comes next.
+        axis: UOp | None = None
+        last: UOp | None = None
+        for r in group:
+            if r in elsewhere or closed_by[r] > 1 or r.src[0].op is not Ops.CONST:
+                axis = last = None
+                continue
             if (
-                r0 in elsewhere
-                or r1 in elsewhere
-                or closed_by[r0] > 1
-                or closed_by[r1] > 1
-                or r0.src[0].op is not Ops.CONST
-                or r1.src[0].op is not Ops.CONST
+                axis is None
+                or last is None
+                or not all([walks_as_one(a, last, r) for a in accesses])
             ):
-                i += 1
+                axis = last = r
                 continue
-            b = r1.src[0].arg
-            if not all(walks_as_one(a, r0, r1, b) for a in accesses):
-                i += 1
-                continue
-            merged = kernel.new_range(r0.src[0].arg * b, r0.arg.kind)
-            kernel.outputs = [merged if r is r0 else r for r in kernel.outputs if r is not r1]
+            merged = kernel.new_range(size_of(axis) * size_of(r), axis.arg.kind)
             # Indices are affine with matching strides, so r0 * b + r1 stands for the merged axis:
             # r0 -> 0 and r1 -> merged says the same.
-            kernel.rewrite({r0: UOp.index_const(0), r1: merged}, {r0: (), r1: (merged,)})
-            accesses = kernel.accesses()
-            closed_by[merged] = 1
-            group[i : i + 2] = [merged]
+            changes[last], parts[last] = ZERO, ()
+            changes[r], parts[r] = merged, (merged,)
+            kernel.outputs = [merged if x is axis else x for x in kernel.outputs if x is not r]
+            axis, last = merged, r
+    if changes:
+        kernel.rewrite(changes, parts)
     kernel.sink = simplify_indices(kernel.sink)
 
 
@@ -106,16 +107,16 @@ def walks(u: UOp, r: UOp) -> bool:
     )
 
 
-def walks_as_one(access: Access, outer: UOp, inner: UOp, inner_size: int) -> bool:
+def walks_as_one(access: Access, outer: UOp, inner: UOp) -> bool:
     """Whether an access goes on over the end of `inner` as it goes along it."""
     far, near = access.stride(outer), access.stride(inner)
-    return far is not None and near is not None and far == near * inner_size
+    return far is not None and near is not None and far == near * size_of(inner)
 
 
-def stray_ranges(sink: UOp) -> set[UOp]:
+def stray_ranges(kernel: Kernel) -> set[UOp]:
     """Ranges that something other than a plain address or a loop's end reads."""
     found: set[UOp] = set()
-    for u in toposort(sink):
+    for u in kernel.facts.order:
         # What index arithmetic makes is judged where it is read.
         if u.dtype is dtypes.index or u.op in (Ops.INDEX, Ops.END, Ops.REDUCE):
             continue
@@ -129,9 +130,14 @@ def simplify_indices(sink: UOp) -> UOp:
     """The kernel with every index, gate, comparison of indices and choice by place simplified."""
     new: dict[UOp, UOp] = {}
     for u in toposort(sink):
-        if not u.src or (u.dtype is dtypes.index and not any([s in new for s in u.src])):
-            continue
-        src = tuple([new.get(s, s) for s in u.src])
+        src = u.src
+        for s in src:
+            if s in new:
+                src = tuple([new.get(s, s) for s in src])
+                break
+        else:
+            if not src or u.dtype is dtypes.index:
+                continue
         if u.dtype is dtypes.bool and src[0].dtype is dtypes.index:
             new[u] = simplify_around(u if src == u.src else UOp(u.op, u.dtype, src, u.arg))
             continue
@@ -150,4 +156,4 @@ def simplify_indices(sink: UOp) -> UOp:
 
 def compares_places(u: UOp) -> bool:
     """Whether a condition is made of indices alone."""
-    return bool(u.ranges) and not any([x.op in OPAQUE for x in toposort(u)])
+    return bool(u.ranges) and not holds(u, OPAQUE)

@@ -86,7 +86,7 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
     computed = [u for u in kernel.facts.order if u.op in ELEMENTWISE or u.op is Ops.LOAD]
     values = sum(1 for u in computed if u.dtype is not dtypes.index)
     extra = decomposed_nodes(computed, target)
-    plan = Plan(kernel, target, kernel.accesses(), len(computed), values, extra)
+    plan = Plan(kernel, target, len(computed), values, extra)
     if target.language in ("python", "null"):
         return
     if target.has_local:
@@ -142,7 +142,7 @@ def choose_tile(plan: Plan) -> None:
     if not loads or not outputs:
         return
     registers = plan.target.vector_registers or 16
-    panel = wanted_panel(kernel, plan.accesses)
+    panel = wanted_panel(kernel)
     stage = kernel.slab_stage()
     # What a slab is made for stays in loops around it.
     outputs = [r for r in outputs if stage is None or r not in stage.ranges]
@@ -196,10 +196,9 @@ def choose_tile(plan: Plan) -> None:
                 kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, step), size_of(step)))
     if written_out:
         write_out_slab(kernel)
-    plan.refresh()
     if kernel.slab is not None:
         order_for_slab(plan)
-    elif wanted_panel(kernel, plan.accesses) is None:
+    elif wanted_panel(kernel) is None:
         order_loops(plan)
 
 
@@ -235,7 +234,6 @@ def choose_rows(plan: Plan) -> bool:
     if pieces > 1:
         kernel.apply(Opt(OptOps.TILE, axis_number(kernel, row), ceildiv(size_of(row), pieces)))
     kernel.apply(Opt(OptOps.ROWS, 0, ROWS))
-    plan.refresh()
     return True
 
 
@@ -249,7 +247,6 @@ def write_out(plan: Plan, inner: list[UOp]) -> None:
     stop = frozenset({Ops.REDUCE, Ops.STAGE})
     if sum(work_of(store.src[1], stop) for store in kernel.stores) * size_of(inner[-1]) <= MAX_BODY:
         kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, inner[-1]), size_of(inner[-1])))
-        plan.refresh()
 
 
 def work_of(value: UOp, stop: frozenset[Ops] = frozenset({Ops.STAGE})) -> int:
@@ -279,7 +276,6 @@ def choose_partials(plan: Plan) -> None:
         for n in range(most // lanes, 1, -1):
             if size_of(axis) % n == 0:
                 kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), n))
-                plan.refresh()
                 break
         else:
             set_side_by_side(plan, u, most // lanes)
@@ -300,8 +296,9 @@ def choose_nests(plan: Plan) -> None:
     if not plan.target.has_dtype("float64"):
         return
     for lane in [r for u in kernel.reduces for r in u.src[1:] if r.arg.kind is AxisType.VECTOR]:
-        while nest(kernel, lane):
-            plan.refresh()
+        more = True
+        while more:
+            more = nest(kernel, lane)
 
 
 def nest(kernel: Kernel, lane: UOp) -> bool:
@@ -350,7 +347,7 @@ def choose_threads(plan: Plan) -> None:
     if not fitting:
         return
 
-    panel = wanted_panel(kernel, plan.accesses)
+    panel = wanted_panel(kernel)
     costs_of = {r: round(sharing_cost(plan, r, loops, panel), 1) for r in fitting}
     axis = min(fitting, key=lambda r: (costs_of[r], loops.index(r)))
     chunks = chunk_count(plan, axis, loops)

@@ -146,7 +146,6 @@ def run_along(plan: Plan, product: Product, group: int, cycles: float) -> None:
         and size_of(longest) >= threads
     ):
         kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, longest)))
-    plan.refresh()
 
 
 def all_choices(plan: Plan, product: Product, group: int) -> Iterator[Choice]:
@@ -273,13 +272,11 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     order = [r for i, r in loops.items() if i not in inner_ids]
     order += [loops[i] for i in inner_ids if i in loops]
     set_order(kernel, order)
-    plan.refresh()
     ask_for_columns(plan)
     if shared is not None:
         kernel.apply(Opt(OptOps.THREAD, place_of(kernel, shared)))
     axis = next(r for r in kernel.axes if r.arg.id == product.axis.arg.id)
     kernel.apply(Opt(OptOps.DOT, reduction_number(kernel, axis), group))
-    plan.refresh()
 
 
 def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | None:

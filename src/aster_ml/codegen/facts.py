@@ -7,7 +7,7 @@ Axes that can be named, and what is done to them, are the business of `kernel`.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -15,8 +15,7 @@ from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.symbolic import affine_form
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """A load or store: which buffer, at which index, with which stride along each axis.
 
     `strides` holds an int for axes that the index is affine in, None for others; axes that it does
@@ -66,6 +65,10 @@ class Facts:
     @functools.cached_property
     def stores_over_reads(self) -> list[UOp]:
         """The stores to memory that some stored value, its own or another, is made from."""
+        written = {store.src[0].src[0] for store in self.stores}
+        if not any([u.op is Ops.LOAD and u.src[0].src[0] in written for u in self.order]):
+            return []
+        # Gates of the stores may read, too, which is another matter.
         values = toposort(*[store.src[1] for store in self.stores])
         read = {u.src[0].src[0] for u in values if u.op is Ops.LOAD}
         return [store for store in self.stores if store.src[0].src[0] in read]

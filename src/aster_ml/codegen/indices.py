@@ -6,8 +6,8 @@ Receives a kernel graph whose axes are final; returns one without index dtype.
 from __future__ import annotations
 
 from aster_ml.dtype import DType, dtypes
-from aster_ml.uop.graph import substitute, toposort
-from aster_ml.uop.node import UOp
+from aster_ml.uop.graph import holds, substitute, toposort
+from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.symbolic import affine, simplify_all
 
@@ -19,11 +19,7 @@ def split_lanes(sink: UOp) -> UOp:
     """
     new: dict[UOp, UOp] = {}
     for u in toposort(sink):
-        src = u.src
-        for s in src:
-            if new[s] is not s:
-                src = tuple([new[s] for s in src])
-                break
+        src = tuple(map(new.__getitem__, u.src))
         if u.op is Ops.INDEX:
             lanes = {r for r in u.src[1].ranges if r.arg.kind.is_lane}
             if lanes:
@@ -31,14 +27,15 @@ def split_lanes(sink: UOp) -> UOp:
                 base = keep_reductions(base, u.src[1])
                 offset = ZERO
                 for lane in sorted(strides, key=lambda r: r.arg.id):
-                    offset = offset + lane * strides[lane]
+                    step = index_alu(Ops.MUL, lane, UOp.index_const(strides[lane]))
+                    offset = index_alu(Ops.ADD, offset, step)
                 # The base may hold loads, which have changed already.
                 base = rebuild_below(base, new)
             else:
                 base, offset = src[1], ZERO
             new[u] = UOp(Ops.INDEX, u.dtype, (src[0], base, offset))
         else:
-            new[u] = u if src is u.src else UOp(u.op, u.dtype, src, u.arg)
+            new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
     return new[sink]
 
 
@@ -47,17 +44,20 @@ def keep_reductions(base: UOp, index: UOp) -> UOp:
 
     why: another reader may have the same reduction, and both have to stay one
     """
-    inner = [x for x in toposort(index) if x.op is Ops.REDUCE]
-    if not inner:
+    if not holds(index, REDUCE):
         return base
+    inner = [x for x in toposort(index) if x.op is Ops.REDUCE]
     return substitute(base, {s: x for s, x in zip(simplify_all(inner), inner) if s is not x})
 
 
+REDUCE, LOADS = frozenset({Ops.REDUCE}), frozenset({Ops.LOAD})
 ZERO = UOp.index_const(0)
 
 
 def rebuild_below(u: UOp, new: dict[UOp, UOp]) -> UOp:
     """`u` over the new forms of the nodes below it."""
+    if not holds(u, LOADS):
+        return u
     for x in toposort(u, enter=lambda n: n not in new):
         if x not in new:
             src = tuple([new[s] for s in x.src])
@@ -69,7 +69,7 @@ def lower_index_dtype(sink: UOp, dtype: DType) -> UOp:
     """Every index value as a `dtype`; floor divisions in terms of those that round to zero."""
     new: dict[UOp, UOp] = {}
     for u in toposort(sink):
-        src = tuple([new[s] for s in u.src])
+        src = tuple(map(new.__getitem__, u.src))
         if u.dtype is not dtypes.index:
             if u.op is Ops.CAST and u.dtype is src[0].dtype:
                 new[u] = src[0]

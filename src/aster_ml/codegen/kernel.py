@@ -30,6 +30,8 @@ from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
 from aster_ml.uop.ranges import before_last, size_of, steps_left, tells_apart
 from aster_ml.uop.symbolic import simplify_around
 
+INDEX = dtypes.index
+
 
 class Note(NamedTuple):
     """A choice of the default schedule: what it is about, what was chosen, and what each costs."""
@@ -522,20 +524,21 @@ class Kernel:
         for u in self.facts.order:
             if u in new:
                 continue
-            if u.op in (Ops.END, Ops.REDUCE):
-                closed = [p for r in u.src[1:] for p in parts.get(r, (new.get(r, r),))]
+            src = u.src
+            if u.op is Ops.END or u.op is Ops.REDUCE:
+                closed = [p for r in src[1:] for p in parts.get(r, (new.get(r, r),))]
                 new[u] = (
-                    UOp(u.op, u.dtype, (new[u.src[0]], *closed), u.arg)
-                    if closed
-                    else (new[u.src[0]])
+                    UOp(u.op, u.dtype, (new[src[0]], *closed), u.arg) if closed else new[src[0]]
                 )
+                continue
+            made = tuple(map(new.__getitem__, src))
+            if made == src:
+                new[u] = u
+            elif u.dtype is INDEX and len(made) == 2 and u.op not in (Ops.STAGE, Ops.LOAD):
+                # Index arithmetic folds.
+                new[u] = index_alu(u.op, *made)
             else:
-                made = u
-                for s in u.src:
-                    if new[s] is not s:
-                        made = rebuild(u, tuple([new[s] for s in u.src]))
-                        break
-                new[u] = made
+                new[u] = UOp(u.op, u.dtype, made, u.arg)
         self.sink = new[self.sink]
 
     def set_kind(self, axis: UOp, kind: AxisType) -> UOp:
@@ -606,13 +609,6 @@ def can_sum_rows(kernel: Kernel) -> bool:
         and bool(kernel.outputs)
         and set(kernel.outputs) <= u.ranges
     )
-
-
-def rebuild(u: UOp, src: tuple[UOp, ...]) -> UOp:
-    """The node over new sources; index arithmetic folds."""
-    if u.dtype is dtypes.index and len(src) == 2 and u.op not in (Ops.STAGE, Ops.LOAD):
-        return index_alu(u.op, src[0], src[1])
-    return UOp(u.op, u.dtype, src, u.arg)
 
 
 LANE_KIND = {

@@ -17,6 +17,8 @@ from aster_ml.uop.ops import AxisType, Ops, ScratchArg
 # Read where they are used, so never listed.
 INLINE = frozenset({Ops.CONST, Ops.INDEX, Ops.END, Ops.SINK})
 FIRST = frozenset({Ops.PARAM, Ops.DEFINE_VAR, Ops.DEFINE_LOCAL})
+# What no scope holds as an item of its own.
+UNLISTED = INLINE | FIRST | {Ops.RANGE}
 WITHOUT_LOOP = frozenset({AxisType.GLOBAL, AxisType.LOCAL, AxisType.GROUP})
 
 
@@ -81,7 +83,7 @@ class Linearizer:
                 if u.op is Ops.REDUCE:
                     self.loop_of_reduce[u] = scope
         for u in self.order:
-            if u.op in INLINE or u.op in FIRST or u.op is Ops.RANGE:
+            if u.op in UNLISTED:
                 continue
             scope = self.innermost if u.op is Ops.STORE and is_output(u) else self.scope_for(u)
             self.scopes[u] = scope
@@ -122,7 +124,10 @@ class Linearizer:
         """The listed nodes that `u` reads, through what is read inline."""
         result: list[UOp] = []
         for s in u.src:
-            result.extend(self.inline_sources(s))
+            if s.op is Ops.INDEX or s.op is Ops.END:
+                result.extend(self.inline_sources(s))
+            elif s.op not in UNLISTED:
+                result.append(s)
         return result
 
     def inline_sources(self, s: UOp) -> list[UOp]:
@@ -131,9 +136,7 @@ class Linearizer:
             return [x for y in s.src[:2] for x in self.inline_sources(y)]
         if s.op is Ops.END:
             return self.inline_sources(s.src[0])
-        if s.op in INLINE or s.op in FIRST or s.op is Ops.RANGE:
-            return []
-        return [s]
+        return [] if s.op in UNLISTED else [s]
 
     def wait(self, scope: Scope, item: object, other_scope: Scope, other: object) -> None:
         """`item` of `scope` needs `other`: noted where their ways part."""
@@ -157,7 +160,8 @@ class Linearizer:
                 if top in done:
                     stack.pop()
                     continue
-                waiting = [x for x in scope.after.get(top, ()) if x not in done]
+                after = scope.after.get(top)
+                waiting = [x for x in after if x not in done] if after else ()
                 if waiting:
                     if top in entered:
                         raise InternalError(
@@ -169,6 +173,9 @@ class Linearizer:
                     continue
                 done.add(stack.pop())
                 self.emit_item(top)
+        # A scope and those within it hold each other: nothing of them is to outlive the list.
+        scope.items.clear()
+        scope.after.clear()
 
     def emit_item(self, item: object) -> None:
         """Lists one node, one whole loop, or one accumulation."""
@@ -204,7 +211,7 @@ class Linearizer:
             self.uops.append(self.reg[u])
         mapped = self.map(r)
         self.uops.append(mapped)
-        if any(isinstance(x, UOp) and x.op is Ops.BARRIER for x in scope.items):
+        if any([isinstance(x, UOp) and x.op is Ops.BARRIER for x in scope.items]):
             # Local memory is filled again in each turn: all have to be done with the last one.
             self.uops.append(UOp(Ops.BARRIER, dtypes.void, ()))
         self.emit_scope(scope)
@@ -224,7 +231,9 @@ class Linearizer:
             self.new[u] = self.map(u.src[0])
             return
         else:
-            made = UOp(u.op, u.dtype, tuple([self.map(s) for s in u.src]), u.arg)
+            new = self.new
+            src = tuple([new[s] if s in new else self.map(s) for s in u.src])
+            made = UOp(u.op, u.dtype, src, u.arg)
         self.new[u] = made
         self.uops.append(made)
 

@@ -32,7 +32,6 @@ from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS, SPEC
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
-from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -160,7 +159,8 @@ def lower(
         fill_rows(kernel, target)
         fill_slab(kernel, target)
         clock("codegen.fill_rows", kernel.sink)
-        kernel.sink = fold_together(kernel.sink)
+        if len(kernel.reduces) > 1:
+            kernel.sink = fold_together(kernel.sink)
         clock("codegen.fold_together", kernel.sink)
     sink = ask_for_next_blocks(kernel)
     if target.language == "llvm":
@@ -176,7 +176,7 @@ def lower(
     clock("codegen.split_lanes")
     # Last of the rewrites: bounds and floor division end here.
     sink = lower_index_dtype(sink, dtypes.int64 if target.index_bits == 64 else dtypes.int32)
-    changed = {r.arg.id: r for r in toposort(sink) if r.op is Ops.RANGE}
+    changed = {r.arg.id: r for end in sink.src for r in end.src[1:] if r.op is Ops.RANGE}
     outputs = [changed.get(r.arg.id, r) for r in kernel.outputs]
     clock("codegen.lower_index_dtype")
     linear = linearize(sink, outputs, (ast.arg and ast.arg.name) or kernel_name(kernel))

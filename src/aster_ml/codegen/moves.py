@@ -49,7 +49,6 @@ def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:
             nodes = plan.values + plan.extra
             if r is not None and size_of(r) * nodes <= MAX_BODY:
                 kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
-                plan.refresh()
                 return True
     return False
 
@@ -79,7 +78,6 @@ def share_indices(plan: Plan, outputs: list[UOp]) -> bool:
             if size // n >= plan.target.threads and (size % n == 0 or few):
                 op = OptOps.OVERLAP if size % n else OptOps.UPCAST
                 kernel.apply(Opt(op, axis_number(kernel, r), n))
-                plan.refresh()
                 return True
     return False
 
@@ -110,7 +108,6 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
     most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
     if side == 1 and row_is_known(plan, axis, nodes):
         plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), size))
-        plan.refresh()
         return size
     for n in [n for n in (4, 2) if n * side <= most]:
         fits = size % n == 0
@@ -123,7 +120,6 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
             fits, op = True, OptOps.OVERLAP
         if fits and size // n >= plan.target.threads:
             plan.kernel.apply(Opt(op, axis_number(plan.kernel, axis), n))
-            plan.refresh()
             return n
     return 1
 
@@ -141,7 +137,6 @@ def set_row_beside(plan: Plan, u: UOp, most: int) -> None:
         # Lanes that start early are not those of short rows.
         if row.arg.id not in kernel.early:
             kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, row), size_of(row)))
-            plan.refresh()
 
 
 def set_side_by_side(plan: Plan, u: UOp, count: int) -> None:
@@ -158,7 +153,6 @@ def set_side_by_side(plan: Plan, u: UOp, count: int) -> None:
     if fitting or can_overlap(kernel):
         op = OptOps.UPCAST if fitting else OptOps.OVERLAP
         kernel.apply(Opt(op, axis_number(kernel, axis), n))
-        plan.refresh()
 
 
 def row_is_known(plan: Plan, axis: UOp, nodes: int) -> bool:
@@ -182,7 +176,7 @@ def ask_for_columns(plan: Plan) -> None:
     kernel = plan.kernel
     if kernel.rows and not any(r.arg.kind is AxisType.UPCAST for r in kernel.outputs):
         return
-    panel = wanted_panel(kernel, plan.accesses)
+    panel = wanted_panel(kernel)
     fits = panel is not None and panel_nbytes(kernel, panel) <= max_nbytes(plan.target)
     packed = panel.node if panel is not None and fits else None
     for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
@@ -193,7 +187,6 @@ def ask_for_columns(plan: Plan) -> None:
             steps = columns_ahead(plan, loads)
             if steps:
                 kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, axis), steps))
-                plan.refresh()
             return
 
 
@@ -212,14 +205,12 @@ def choose_hints(plan: Plan) -> None:
         steps = rows_ahead(plan, axis, longest(passes).loads) if passes else 0
         if steps:
             kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, axis), steps))
-            plan.refresh()
     stored = [streamed_nbytes(plan, a) for a in plan.accesses if a.is_store]
     limit = stream_from(plan.target)
     if 0 < limit <= min(stored, default=0) and kernel.axes:
         costs = ("stored bytes", float(sum(stored))), ("bytes from which on", float(limit))
         kernel.notes.append(Note("stores", "past the caches", costs))
         kernel.apply(Opt(OptOps.STREAM))
-        plan.refresh()
         store_rows_later(plan)
 
 
@@ -237,4 +228,3 @@ def store_rows_later(plan: Plan) -> None:
     if any(a.node in stored and walks_rows(a, axis) for a in plan.accesses):
         return
     kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, axis)))
-    plan.refresh()

@@ -37,7 +37,7 @@ MAX_PANEL_NBYTES = 512 << 10
 
 def pack_panels(kernel: Kernel, target: Target) -> None:
     """Packs what is worth it."""
-    a = wanted_panel(kernel, kernel.accesses())
+    a = wanted_panel(kernel)
     if a is None or panel_nbytes(kernel, a) > max_nbytes(target):
         return
     ahead = rows_ahead(kernel, a, target)
@@ -70,14 +70,14 @@ def reduced_axes(kernel: Kernel) -> list[UOp]:
     return [r for u in kernel.reduces for r in u.src[1:] if r.arg.kind is AxisType.REDUCE]
 
 
-def wanted_panel(kernel: Kernel, accesses: list[Access]) -> Access | None:
+def wanted_panel(kernel: Kernel) -> Access | None:
     """The load that would be worth packing if there were room, if there is one."""
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     if len(kernel.reduces) != 1 or not set(loops) <= kernel.reduces[0].ranges:
         return None
     reduced = reduced_axes(kernel)
     written = {store.src[0].src[0] for store in kernel.stores}
-    for a in accesses:
+    for a in kernel.accesses():
         if a.buffer not in written and is_worth_packing(a, kernel.outputs, reduced):
             return a
     return None
@@ -135,7 +135,7 @@ def can_pack(a: Access) -> bool:
     return (
         not a.is_store
         and a.buffer.op is not Ops.STAGE
-        and all(r.src[0].op is Ops.CONST for r in a.strides)
+        and all([r.src[0].op is Ops.CONST for r in a.strides])
     )
 
 

@@ -41,7 +41,6 @@ def write_out_phases(plan: Plan) -> int:
             kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, r), size_of(r)))
         else:
             kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
-    plan.refresh()
     steps = iterations([r for r in chosen if r.arg.kind is AxisType.REDUCE])
     return steps * each if chosen else 0
 
@@ -61,7 +60,6 @@ def write_out_row(plan: Plan, nodes: int) -> None:
     for r in kernel.outputs:
         if r.arg.id == plan.vector_id and is_short(r) and size_of(r) * nodes <= MAX_BODY:
             kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
-            plan.refresh()
 
 
 def phases_and_steps(plan: Plan) -> list[set[UOp]]:

@@ -127,7 +127,6 @@ class Plan:
 
     kernel: Kernel
     target: Target
-    accesses: list[Access]
     nodes: int
     # Those of them that are not index arithmetic.
     values: int
@@ -138,9 +137,10 @@ class Plan:
     # Whether whole rows along it are reduced together.
     by_rows: bool = False
 
-    def refresh(self) -> None:
-        """Reads the accesses again after the graph has changed."""
-        self.accesses = self.kernel.accesses()
+    @property
+    def accesses(self) -> list[Access]:
+        """Those of the graph as it is now, each with its strides."""
+        return self.kernel.facts.accesses
 
 
 def decomposed_nodes(nodes: Iterable[UOp], target: Target) -> int:
@@ -164,8 +164,8 @@ def owners(kernel: Kernel) -> dict[UOp, UOp]:
     return result
 
 
-def nest_of(plan: Plan, access: Access, owner: UOp | None) -> list[UOp]:
-    """The loops around an access: those of its reduction, or of the outputs."""
+def nest_of(plan: Plan, owner: UOp | None) -> list[UOp]:
+    """The loops around what is in a reduction, or in none: its own, or those of the outputs."""
     if owner is None:
         return list(plan.kernel.outputs)
     return list(owner.ranges.union(owner.src[1:]))

@@ -37,7 +37,7 @@ def max_nbytes(target: Target) -> int:
 
 def keep_rows(kernel: Kernel, target: Target) -> None:
     """Makes STAGEs of the values that are worth it."""
-    if not any(u.op in DECOMPOSED for u in kernel.facts.order):
+    if not any([u.op in DECOMPOSED for u in kernel.facts.order]):
         return
     for u in kernel.reduces:
         if len(u.src) != 2 or u.src[1].src[0].op is not Ops.CONST:

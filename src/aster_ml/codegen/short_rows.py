@@ -77,7 +77,7 @@ def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
         return 0
     fits = all(
         is_short_row(a, axis, owner[a.node])
-        and set(nest_of(plan, a, owner[a.node])) <= a.strides.keys()
+        and set(nest_of(plan, owner[a.node])) <= a.strides.keys()
         for a in loads
     )
     return wide if fits else 0
@@ -100,7 +100,6 @@ def write_out(plan: Plan, step: UOp) -> None:
     """Every step of a loop of a reduction at once."""
     number = reduction_number(plan.kernel, step)
     plan.kernel.apply(Opt(OptOps.UNROLL, number, size_of(step)))
-    plan.refresh()
 
 
 def write_out_windows(plan: Plan) -> bool:
@@ -116,7 +115,7 @@ def write_out_windows(plan: Plan) -> bool:
         lanes = [r for r in u.ranges if r.arg.kind is AxisType.UPCAST]
         for step in [r for r in u.src[1:] if moves_along_lanes(plan.kernel, a, r)]:
             body = iterations([step, *lanes]) * plan.values
-            if body <= MAX_BODY and set(nest_of(plan, a, u)) <= a.strides.keys():
+            if body <= MAX_BODY and set(nest_of(plan, u)) <= a.strides.keys():
                 write_out(plan, step)
                 return True
     return False

@@ -7,6 +7,8 @@ in `cost`.
 
 from __future__ import annotations
 
+import functools
+
 from aster_ml.codegen.ahead import columns_cost
 from aster_ml.codegen.early import rows_start_early, runs_by_rows, starts_early
 from aster_ml.codegen.hints import own_nodes
@@ -55,11 +57,17 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     if lanes < 2:
         return
     owner = owners(kernel)
-    nests = [(a, u := owner.get(a.node), nest_of(plan, a, u)) for a in plan.accesses]
+    around = {u: nest_of(plan, u) for u in (None, *kernel.reduces)}
+
+    @functools.cache
+    def arithmetic(u: UOp | None, axis: UOp | None, early: bool) -> float:
+        return arithmetic_cost(axis, lanes, around[u], early)
+
+    nests = [(a, u := owner.get(a.node), around[u]) for a in plan.accesses]
     own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     candidates: list[UOp | None] = [None, *[r for r in loops if widths(r, lanes)[0] > 1]]
-    finish = finish_nodes(plan)
+    finish = finish_nodes(plan) if kernel.reduces else 0
 
     def price(axis: UOp | None, slab: SlabCost | None = None) -> float:
         total = 0.0 if slab is None else slab.instructions
@@ -68,7 +76,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
         ends_early = bool(each) or starts_early(kernel, plan.target, axis, lanes)
         for a, u, nest in nests:
             if slab is not None and a.node is slab.found.access.node:
-                nodes = arithmetic_cost(axis, lanes, nest)
+                nodes = arithmetic(u, axis, False)
                 total += nodes * (1 / reuse_of(a, nest, axis, lanes) + 1 + UNEVEN)
                 continue
             by = own[u] if u is not None and axis not in u.ranges else axis
@@ -80,13 +88,13 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
             # A kernel has one panel.
             if packing is not None and not strips:
                 total += packing.instructions
-                total += arithmetic_cost(by, lanes, nest) / reuse_of(a, nest, by, lanes)
+                total += arithmetic(u, by, False) / reuse_of(a, nest, by, lanes)
                 strips = packing.strips
             else:
                 total += vector_cost(by, lanes, a, nest, early) / reuse_of(a, nest, by, lanes)
                 if u is not None and by is not None and not early and is_uneven(a, by, lanes):
-                    total += UNEVEN * arithmetic_cost(by, lanes, nest)
-            total += arithmetic_cost(by, lanes, nest, early)
+                    total += UNEVEN * arithmetic(u, by, False)
+            total += arithmetic(u, by, early)
             if u is not None:
                 total += columns_cost(plan, by, lanes, a, u)
         if strips > 1:
@@ -97,9 +105,9 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
         if not kernel.reduces:
             # What is computed beyond one node an access.
             more = plan.values + plan.extra - len(plan.accesses)
-            total += max(more, 0) * arithmetic_cost(axis, lanes, kernel.outputs, ends_early)
+            total += max(more, 0) * arithmetic(None, axis, ends_early)
         else:
-            total += finish * arithmetic_cost(axis, lanes, kernel.outputs, ends_early)
+            total += finish * arithmetic(None, axis, ends_early)
         for u, by in own.items():
             if by is not None and axis not in u.ranges:
                 # Lanes of a sum are added up once for each result.
@@ -161,7 +169,7 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     if not accesses:
         return max(wide, key=size_of, default=None)
 
-    nest = nest_of(plan, accesses[0], u)
+    nest = nest_of(plan, u)
 
     def price(r: UOp | None) -> float:
         arithmetic = arithmetic_cost(r, lanes, nest)
@@ -189,7 +197,6 @@ def load_slab(plan: Plan, slab: SlabCost, whole: bool = False) -> UOp:
         kernel.apply(Opt(OptOps.TILE, axis_number(kernel, rows.out), slab.rows))
     axis = axis_of(kernel, number)
     kernel.apply(Opt(OptOps.SLAB, axis_number(kernel, axis), int(whole)))
-    plan.refresh()
     return axis_of(kernel, number)
 
 
@@ -207,7 +214,6 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
         length = max([size_of(axis) // n * n for n in steps])
         if length != size_of(axis) and can_peel(kernel, axis):
             kernel.apply(Opt(OptOps.PEEL, reduction_number(kernel, axis), length))
-            plan.refresh()
             axis, rest = (
                 next(r for r in kernel.axes if r.arg.id == i)
                 for i in (axis.arg.id, kernel.next_id - 1)
@@ -229,4 +235,3 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
         plan.vector_id = axis.arg.id
         plan.by_rows = runs_by_rows(kernel, plan.target, axis, lanes)
     kernel.apply(Opt(OptOps.VECTOR, axis_number(kernel, axis), width))
-    plan.refresh()

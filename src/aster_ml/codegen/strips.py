@@ -36,7 +36,7 @@ def choose_strips(plan: Plan) -> None:
     if strips_in_place(plan):
         return
     kernel = plan.kernel
-    a = wanted_panel(kernel, plan.accesses)
+    a = wanted_panel(kernel)
     limit = max_nbytes(plan.target)
     if a is None or panel_nbytes(kernel, a) <= limit or not can_block(kernel):
         return
@@ -45,7 +45,6 @@ def choose_strips(plan: Plan) -> None:
         fitting = [n for n in divisors(size_of(r)) if n >= wanted] if r in a.strides else []
         if fitting and fitting[0] <= 4 * wanted:
             kernel.apply(Opt(OptOps.BLOCK, reduction_number(kernel, r), size_of(r) // fitting[0]))
-            plan.refresh()
             return
 
 
@@ -72,7 +71,6 @@ def strips_in_place(plan: Plan) -> bool:
         kernel.apply(Opt(OptOps.BLOCK, reduction_number(kernel, reduced[0]), length))
     # Columns that begin anywhere in a line share lines with the next, so these are asked for too.
     kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, columns), 2))
-    plan.refresh()
     return True
 
 

@@ -47,7 +47,6 @@ def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
                 for n in [n for n in (16, 8, 4) if n <= room and may_have_lanes(plan, size, n)]:
                     op = OptOps.OVERLAP if size % n else OptOps.UPCAST
                     kernel.apply(Opt(op, axis_number(kernel, r), n))
-                    plan.refresh()
                     order_past_caches(plan, r.arg.id, vector[0])
                     return True
     return False
@@ -117,7 +116,6 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp) -> bool:
     inner = [strips, blocks, tile, part]
     set_order(kernel, [*[r for r in loops if r not in inner], *inner])
     kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, blocks), 1))
-    plan.refresh()
     return True
 
 
@@ -132,4 +130,3 @@ def tile_runs(plan: Plan, along: UOp, vector: UOp) -> None:
         inner = kernel.outputs[kernel.outputs.index(axis_of(kernel, along.arg.id)) + 1]
         loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
         set_order(kernel, [*[r for r in loops if r is not inner], inner])
-        plan.refresh()

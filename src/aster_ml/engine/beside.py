@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 # How long a thread that comes back from a call waits for Python's lock at most. The usual 5 ms are
@@ -52,39 +50,52 @@ QUICK_SWITCHING = QuickSwitching()
 class Job(Generic[T]):
     """A call whose result will be wanted."""
 
-    __slots__ = ("future", "work")
+    __slots__ = ("begun", "error", "found", "running", "work")
+    found: T
 
-    def __init__(self, work: Callable[[], T], future: Future[T] | None) -> None:
-        self.work = work
-        self.future = future
+    def __init__(self, work: Callable[[], T]) -> None:
+        self.work: Callable[[], T] | None = work
+        self.error: BaseException | None = None
+        # Taken by who runs the call, for good; and held until it has been run.
+        self.begun = threading.Lock()
+        self.running = threading.Lock()
+        self.running.acquire()
 
     def run_now(self) -> None:
         """Runs the call in the calling thread, unless it has run or another has begun with it."""
-        if self.future is None or self.future.cancel():
-            result = self.work()
-            self.work, self.future = lambda: result, None
+        if self.work is None or not self.begun.acquire(blocking=False):
+            return
+        try:
+            self.found = self.work()
+        except BaseException as error:
+            self.error = error
+        self.work = None
+        self.running.release()
 
     def result(self) -> T:
         """What the call returns; an error of the call is raised here."""
-        if self.future is not None:
-            return self.future.result()
         self.run_now()
-        return self.work()
+        with self.running:
+            if self.error is not None:
+                raise self.error
+            return self.found
 
 
 class Beside:
-    """So many threads beside the caller's, as long as the `with` block lasts."""
+    """So many threads beside the caller's, as long as the `with` block lasts.
+
+    why: a pool of `concurrent.futures` takes longer to import than its threads to be written down
+    """
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.pool: ThreadPoolExecutor | None = None
+        self.running: list[threading.Thread] = []
+        self.waiting: deque[Job[Any]] = deque()
+        # How many jobs there are to look for; a thread that finds none ends.
+        self.count = threading.Semaphore(0)
 
     def __enter__(self) -> Self:
         if self.threads > 0:
-            # Takes longer to import than most programs need it for.
-            from concurrent.futures import ThreadPoolExecutor
-
-            self.pool = ThreadPoolExecutor(self.threads)
             QUICK_SWITCHING.begin()
         return self
 
@@ -94,10 +105,33 @@ class Beside:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.pool is not None:
+        if self.threads > 0:
             QUICK_SWITCHING.end()
-            self.pool.shutdown(cancel_futures=True)
+            self.waiting.clear()
+            for _ in self.running:
+                self.count.release()
+            for thread in self.running:
+                thread.join()
 
     def begin(self, work: Callable[[], T]) -> Job[T]:
         """Starts a call as soon as a thread is free."""
-        return Job(work, None if self.pool is None else self.pool.submit(work))
+        job = Job(work)
+        if self.threads > 0:
+            self.waiting.append(job)
+            self.count.release()
+            if len(self.running) < self.threads:
+                thread = threading.Thread(target=self.work)
+                self.running.append(thread)
+                thread.start()
+        return job
+
+    def work(self) -> None:
+        """What a thread does: jobs in their order, as long as the block lasts."""
+        while True:
+            self.count.acquire()
+            try:
+                job = self.waiting.popleft()
+            except IndexError:
+                return
+            job.run_now()
+            del job

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aster_ml.errors import ShapeError
-from aster_ml.helpers import ceildiv, prod
+from aster_ml.helpers import all_int, ceildiv, prod
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.ops import Ops
 
@@ -70,6 +70,8 @@ def size_between(start: Any, stop: Any) -> Any:
 
 def size_sum(*sizes: Any) -> Any:
     """The sum of sizes in simplest form."""
+    if all_int(sizes):
+        return sum(sizes)
     terms: dict[Any, int] = {}
     number = 0
     for size in sizes:

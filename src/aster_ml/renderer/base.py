@@ -120,7 +120,7 @@ class KernelWriter(AccessWriter):
                 reg = c.inputs[0][0]
                 for loop in open_loops[depths[reg] :]:
                     loop.carried[reg] = None
-        self.side_by_side = not any(u.op in FOLDS for u in self.linear.uops)
+        self.side_by_side = not any([u.op in FOLDS for u in self.linear.uops])
         for c in folds:
             product = c.inputs[1][0]
             if (
@@ -131,7 +131,7 @@ class KernelWriter(AccessWriter):
                     or (product.op is Ops.MUL and product.dtype.kind == "float")
                 )
                 and product.vector is c.inputs[0][0].vector
-                and all(d.op is not Ops.DEFINE_REG for d, _ in product.inputs)
+                and all([d.op is not Ops.DEFINE_REG for d, _ in product.inputs])
             ):
                 product.fused = True
 
@@ -154,7 +154,7 @@ class KernelWriter(AccessWriter):
             ranges = sorted(u.src[1:], key=lambda r: -size_of(r))
         else:
             ranges = lane_ranges(u)
-        c = self.cells[u] = Cell(u, *split_lanes(ranges))
+        c = self.cells[u] = Cell(u, *split_lanes(ranges)) if ranges else Cell(u, (), None)
         if op is Ops.CONST:
             c.values = [u.arg]
         elif op is Ops.RANGE:
@@ -185,9 +185,9 @@ class KernelWriter(AccessWriter):
 
     def read(self, c: Cell, source: UOp, width: int | None = None) -> Input:
         """The cell of a source of `c`, and which of its instances each of ours reads."""
-        d = self.cell(source)
+        d = self.cells.get(source) or self.cell(source)
         d.uses += 1
-        d.consumer = c
+        d.consumer = c.u
         width = c.width if width is None else width
         if d.width == 1 and width > 1:
             d.spread.add(width)
@@ -220,28 +220,27 @@ class KernelWriter(AccessWriter):
             stack = [(c, k)]
             while stack:
                 d, i = stack[-1]
-                if d.values[i] is not None:
-                    stack.pop()
-                    continue
-                if d.op is Ops.REDUCE:
-                    lacking = []
-                else:
-                    lacking = [
-                        (s, j)
-                        for s, m in (chosen_inputs(d, i) if d.op is Ops.WHERE else d.inputs)
-                        if s.values[j := i if m is None else m[i]] is None
-                    ]
-                if lacking:
-                    stack.extend(reversed(lacking))
+                inputs = d.inputs
+                if d.op is Ops.WHERE:
+                    inputs = chosen_inputs(d, i)
+                elif d.op is Ops.REDUCE:
+                    inputs = []
+                for s, m in inputs:
+                    j = i if m is None else m[i]
+                    if s.values[j] is None:
+                        # What comes first in the sources is written first.
+                        stack.append((s, j))
+                        break
                 else:
                     stack.pop()
                     d.values[i] = self.write_value(d, i)
-                    self.spread_value(d, i)
+                    if d.spread:
+                        self.spread_value(d, i)
         return c.values[k]
 
     def spread_value(self, d: Cell, i: int) -> None:
         """Makes the SIMD forms of a scalar where it is written, which is before any use of it."""
-        if d.spread and d.values[i].__class__ is str:
+        if d.values[i].__class__ is str:
             for n in d.spread:
                 d.splats[i, n] = self.splat(d.values[i], d.dtype, n)
 
@@ -305,7 +304,7 @@ class KernelWriter(AccessWriter):
     def complete_readers(self, place: UOp | None) -> None:
         """Writes pending values that read a buffer or accumulator which now changes."""
         for c in list(self.pending):
-            if c.place is place or any(d.u is place for d, _ in c.inputs):
+            if c.place is place or any([d.u is place for d, _ in c.inputs]):
                 self.complete(c)
 
     def enter_loop(self, c: Cell) -> None:
@@ -316,7 +315,8 @@ class KernelWriter(AccessWriter):
         if kind in WORK_ITEMS:
             level = AxisType.GLOBAL if kind is AxisType.GLOBAL else AxisType.LOCAL
             c.values[0] = self.work_item(c, level, self.dims[level])
-            self.spread_value(c, 0)
+            if c.spread:
+                self.spread_value(c, 0)
             self.dims[level] += 1
             return
         if kind not in LOOPS:
@@ -328,7 +328,8 @@ class KernelWriter(AccessWriter):
             self.complete(d)
         self.loops.append(c)
         self.open_loop(c)
-        self.spread_value(c, 0)
+        if c.spread:
+            self.spread_value(c, 0)
 
     def leave_loop(self, c: Cell) -> None:
         """END of the innermost loop; what is pending in it has no consumer."""

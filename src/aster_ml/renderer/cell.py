@@ -39,12 +39,13 @@ class Cell:
         self.lanes = lanes
         self.vector = vector
         self.width = 1 if vector is None else size_of(vector)
-        self.count = instances(lanes)
+        self.count = instances(lanes) if lanes else 1
         self.values: list[Value] = [None] * self.count
         self.inputs: list[Input] = []
-        # How many nodes read it, the last of them, and how many loops it stands in.
+        # How many nodes read it, the last of them (no Cell, which would hold this one and be held
+        # by it), and how many loops it stands in.
         self.uses = 0
-        self.consumer: Cell | None = None
+        self.consumer: UOp | None = None
         self.depth = 0
         # The widths in which SIMD consumers read this scalar, and the SIMD values made for them.
         self.spread: set[int] = set()

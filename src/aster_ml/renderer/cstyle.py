@@ -98,7 +98,7 @@ class CStyleWriter(KernelWriter):
 
     def keep(self, c: Cell, value: str) -> str:
         """A name, unless the value is short and read once, by the instance beside it."""
-        d = c.consumer
+        d = None if c.consumer is None else self.cells[c.consumer]
         if (
             c.op in ELEMENTWISE
             and c.uses == 1

@@ -7,6 +7,7 @@ its lanes in mixed radix, the first lane slowest. Writes no text.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 
 Lanes = tuple[UOp, ...]
+BY_ID = operator.attrgetter("arg.id")
 
 
 def size_of(lane: UOp) -> int:
@@ -45,13 +47,16 @@ def split_lanes(ranges: Sequence[UOp]) -> tuple[Lanes, UOp | None]:
 
 def lane_ranges(u: UOp) -> list[UOp]:
     """The lane ranges that a value depends on, ordered by id."""
-    found = [r for r in u.ranges if r.arg.kind.is_lane]
-    return sorted(found, key=lambda r: r.arg.id) if len(found) > 1 else found
+    ranges = u.ranges
+    found = [r for r in ranges if r.arg.kind.is_lane] if ranges else []
+    if len(found) > 1:
+        found.sort(key=BY_ID)
+    return found
 
 
 def instances(lanes: Lanes) -> int:
     """How many instances a value with these lanes has."""
-    return int(prod(size_of(r) for r in lanes))
+    return int(prod([size_of(r) for r in lanes]))
 
 
 def weigh_instances(lanes: Lanes, weights: dict[UOp, int], start: int = 0) -> list[int]:
@@ -97,29 +102,31 @@ def read_affine(u: UOp) -> Affine:
 
     Raises: InternalError when the expression is anything else.
     """
-    op = u.op
-    if op is Ops.CONST:
-        return Affine(int(u.arg), {})
-    if op is Ops.RANGE and u.arg.kind.is_lane:
-        return Affine(0, {u: 1})
-    if op in (Ops.ADD, Ops.SUB):
-        (a, x), (b, y) = read_affine(u.src[0]), read_affine(u.src[1])
-        sign = 1 if op is Ops.ADD else -1
-        weights = {r: x.get(r, 0) + sign * y.get(r, 0) for r in (*x, *y)}
-        return Affine(a + sign * b, {r: w for r, w in weights.items() if w})
-    if op in (Ops.MUL, Ops.SHL):
-        (a, x), (b, y) = read_affine(u.src[0]), read_affine(u.src[1])
-        if not x and op is Ops.MUL:
-            (a, x), (b, y) = (b, y), (a, x)
-        if not y:
-            factor = b if op is Ops.MUL else 1 << b
-            return Affine(a * factor, {r: w * factor for r, w in x.items() if factor})
-    if op is Ops.NEG:
-        a, x = read_affine(u.src[0])
-        return Affine(-a, {r: -w for r, w in x.items()})
-    if op is Ops.CAST:
-        return read_affine(u.src[0])
-    raise InternalError(f"renderer: {u!r} in an offset, which is a sum of lanes times constants")
+    const = 0
+    weights: dict[UOp, int] = {}
+    stack = [(u, 1)]
+    while stack:
+        x, factor = stack.pop()
+        op = x.op
+        if op is Ops.CONST:
+            const += factor * int(x.arg)
+        elif op is Ops.RANGE and x.arg.kind.is_lane:
+            weights[x] = weights.get(x, 0) + factor
+        elif op is Ops.ADD or op is Ops.SUB:
+            stack.append((x.src[0], factor))
+            stack.append((x.src[1], factor if op is Ops.ADD else -factor))
+        elif (op is Ops.MUL or op is Ops.SHL) and x.src[1].op is Ops.CONST:
+            times = int(x.src[1].arg)
+            stack.append((x.src[0], factor * times if op is Ops.MUL else factor << times))
+        elif op is Ops.MUL and x.src[0].op is Ops.CONST:
+            stack.append((x.src[1], factor * int(x.src[0].arg)))
+        elif op is Ops.NEG or op is Ops.CAST:
+            stack.append((x.src[0], -factor if op is Ops.NEG else factor))
+        else:
+            raise InternalError(
+                f"renderer: {x!r} in an offset, which is a sum of lanes times constants"
+            )
+    return Affine(const, {r: w for r, w in weights.items() if w})
 
 
 def combinations(lanes: Lanes) -> itertools.product[tuple[int, ...]]:

@@ -10,6 +10,8 @@ each op is in `llvm_rules`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.cell import Cell, Value
@@ -259,16 +261,15 @@ class LLVMWriter(LLVMAccessWriter):
     def reverse(self, value: str, dtype: DType, n: int) -> str:
         """A shuffle."""
         vector = llvm_type(dtype, n)
-        order = ", ".join(f"i32 {i}" for i in reversed(range(n)))
-        return self.emit(f"shufflevector {vector} {value}, {vector} poison, <{n} x i32> <{order}>")
+        mask = lane_numbers(range(n - 1, -1, -1))
+        return self.emit(f"shufflevector {vector} {value}, {vector} poison, <{n} x i32> <{mask}>")
 
     can_shuffle = True
 
     def shuffle(self, low: str, high: str, dtype: DType, order: list[int]) -> str:
         """A shuffle of two values."""
         n = len(order)
-        vector = llvm_type(dtype, n)
-        mask = ", ".join(f"i32 {i}" for i in order)
+        vector, mask = llvm_type(dtype, n), lane_numbers(order)
         return self.emit(f"shufflevector {vector} {low}, {vector} {high}, <{n} x i32> <{mask}>")
 
     def opaque(self, value: str, dtype: DType, n: int) -> str:
@@ -282,8 +283,7 @@ class LLVMWriter(LLVMAccessWriter):
         """A shuffle that keeps some elements."""
         if count == n:
             return value
-        vector = llvm_type(dtype, n)
-        mask = ", ".join(f"i32 {i}" for i in range(first, first + count))
+        vector, mask = llvm_type(dtype, n), lane_numbers(range(first, first + count))
         return self.emit(
             f"shufflevector {vector} {value}, {vector} poison, <{count} x i32> <{mask}>"
         )
@@ -291,7 +291,7 @@ class LLVMWriter(LLVMAccessWriter):
     def join(self, parts: list[str], dtype: DType, n: int) -> str:
         """Shuffles that put neighbours side by side, pair by pair."""
         while len(parts) > 1:
-            vector, mask = llvm_type(dtype, n), ", ".join(f"i32 {i}" for i in range(2 * n))
+            vector, mask = llvm_type(dtype, n), lane_numbers(range(2 * n))
             parts = [
                 self.emit(f"shufflevector {vector} {a}, {vector} {b}, <{2 * n} x i32> <{mask}>")
                 for a, b in zip(parts[::2], parts[1::2], strict=True)
@@ -344,6 +344,11 @@ class LLVMWriter(LLVMAccessWriter):
         signs = self.emit(f"ashr {kind} {value}, {literal(bits.bits - 1, bits, n)}")
         mask = self.emit(f"and {kind} {signs}, {literal(dtypes.max(bits), bits, n)}")
         return self.emit(f"xor {kind} {value}, {mask}")
+
+
+def lane_numbers(order: Iterable[int]) -> str:
+    """Which element each one of a shuffle is."""
+    return "i32 " + ", i32 ".join(map(str, order))
 
 
 class LoopText:

@@ -109,7 +109,7 @@ class LLVMAccessWriter(KernelWriter):
         kind = memory_type(dtype, n)
         align = min(dtype.itemsize, at.place.dtype.itemsize)
         found = self.emit(f"load {kind}, ptr {pointer}, align {align}")
-        return self.from_memory(found, dtype, n)
+        return self.from_memory(found, dtype, n) if dtype is dtypes.bool else found
 
     def store(self, at: Address, dtype: DType, n: int, value: str, gate: str | None) -> None:
         """Where the gate fails, the value goes to scratch that nobody reads."""

@@ -42,7 +42,7 @@ def become_one(c: Cell, target: Target) -> bool:
         and reg.uses == 2
         and last is not None
         and last.op is Ops.REDUCE
-        and set(reg.lanes) <= set(last.u.src[1:])
+        and set(reg.lanes) <= set(last.src[1:])
     )
 
 

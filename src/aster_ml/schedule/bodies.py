@@ -26,13 +26,15 @@ from aster_ml.schedule.readings import (
     changes_width,
     without_effects,
 )
-from aster_ml.uop.graph import consumers, reaches, toposort
+from aster_ml.schedule.stacks import read_stack, stacked_axes
+from aster_ml.uop.graph import consumers, holds, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import Indices, flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops, ParamArg
 from aster_ml.uop.symbolic import simplify_around
 
+DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 # No stored value has so many ranges of its own.
 BEYOND = 1 << 20
 
@@ -53,7 +55,9 @@ class Body:
         self.token_of: dict[tuple[UOp, tuple[UOp, ...]], UOp] = {}
         self.memory_behind: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
         self.memo: dict[UOp, UOp] = {}
-        self.sources: dict[tuple[UOp, Indices], tuple[Indices, UOp | None]] = {}
+        self.sources: dict[tuple[Any, ...], tuple[Indices, UOp | None]] = {}
+        # For each PAD that is read the axes along which it is a stack.
+        self.stacked: dict[UOp, list[int]] = {}
         self.flats: dict[tuple[Indices, tuple[int | UOp, ...]], UOp] = {}
         self.divided: dict[UOp, bool] = {}
         self.volumes: dict[tuple[UOp, ...], int] = {}
@@ -93,12 +97,24 @@ class Body:
         return tuple(result)
 
     def source_of(self, u: UOp, idxs: Indices) -> tuple[Indices, UOp | None]:
-        """`source_index` with indices in simplest form, remembered for this body."""
-        found = self.sources.get((u, idxs))
+        """`source_index` with indices in simplest form, remembered for views that are alike."""
+        source = u.src[0]
+        key = (u.op, u.arg, u.src[1:], source.shape, idxs)
+        found = self.sources.get(key)
         if found is None:
             below, valid = source_index(u, idxs)
-            found = self.sources[u, idxs] = self.simple_all(below), valid
+            found = self.sources[key] = self.simple_all(below), valid
         return found
+
+    def below_pad(self, u: UOp, idxs: Indices) -> tuple[Indices, UOp | None, UOp | None]:
+        """`source_of` a PAD, and of a stack the condition under which an element is its one."""
+        axes = self.stacked.get(u)
+        if axes is None:
+            axes = self.stacked[u] = stacked_axes(u)
+        if not axes:
+            return (*self.source_of(u, idxs), None)
+        below, valid, chosen = read_stack(u, axes, idxs)
+        return self.simple_all(below), valid, chosen
 
     def flat_place(self, idxs: Indices, shape: tuple[int | UOp, ...]) -> UOp:
         """Where an element lies in memory for a shape, in simplest form, remembered so."""
@@ -111,8 +127,7 @@ class Body:
         """Whether an index holds a division."""
         found = self.divided.get(u)
         if found is None:
-            found = reaches(u, lambda x: x.op is Ops.IDIV or x.op is Ops.MOD)
-            self.divided[u] = found
+            found = self.divided[u] = holds(u, DIVISIONS)
         return found
 
     def find_forced(self, body: UOp) -> None:

@@ -10,7 +10,6 @@ from aster_ml.dtype import dtypes
 from aster_ml.schedule.bodies import Body
 from aster_ml.schedule.joins import is_inside
 from aster_ml.schedule.readings import DATA_DEPENDENT, Reading, is_moved, kept_in
-from aster_ml.schedule.stacks import read_pad
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
@@ -84,7 +83,7 @@ class Expressions(Body):
         if op is Ops.PAD:
             if not self.reads_padding(u, reading):
                 return src[0]
-            _, valid, chosen = read_pad(u, reading.idxs)
+            _, valid, chosen = self.below_pad(u, reading.idxs)
             value = src[0] if valid is None else mask_terms(self.simple(valid), src[0])
             if chosen is None:
                 return value

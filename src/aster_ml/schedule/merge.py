@@ -131,8 +131,7 @@ class Merger:
 
     def try_merge(self, group: Group, new: Group, behind: list[Group]) -> Group | None:
         """The group with `new` in it; None where that cannot be, or does not pay."""
-        others = [g.at for g in behind if g is not group]
-        comes_up = all(at < group.at for at in others)
+        comes_up = all([g.at < group.at for g in behind if g is not group])
         if not comes_up and group.pinned:
             return None
         if group.writes & new.writes or not pays(group, new):

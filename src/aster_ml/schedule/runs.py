@@ -283,10 +283,9 @@ class Runs:
         late_reads: set[int] = set()
         late_writes: set[int] = set()
         for d in self.drafts:
-            touched = self.touches(d)
-            reads, writes = touched
-            waits = conflict((late_reads, late_writes), touched)
-            near = not waits and conflict((near_reads, near_writes), touched)
+            reads, writes = touched = self.touched.get(d) or self.touches(d)
+            waits = bool(after) and conflict((late_reads, late_writes), touched)
+            near = not waits and bool(inside) and conflict((near_reads, near_writes), touched)
             if d in members and not waits and not reads & writes:
                 behind = [e for e in inside if conflict(self.touches(e), touched)] if near else []
                 if all([self.may_follow(members[e], members[d]) for e in behind]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
-from aster_ml.uop.movement import Indices, below_padding, both, source_index
+from aster_ml.uop.movement import NO_MARGINS, Indices, below_padding, both
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import Ops
 
@@ -34,19 +34,16 @@ def stacked_axes(u: UOp) -> list[int]:
     ]
 
 
-def stacked_size(u: UOp) -> int:
-    """How many elements the rows of a PAD have that are stacks."""
-    return int(prod([u.shape[axis] for axis in stacked_axes(u)]))
+def stacked_size(u: UOp, axes: list[int]) -> int:
+    """How many elements the rows of a PAD have along these axes, which are stacks."""
+    return int(prod([u.shape[axis] for axis in axes]))
 
 
-def read_pad(u: UOp, idxs: Indices) -> tuple[Indices, UOp | None, UOp | None]:
+def read_stack(u: UOp, axes: list[int], idxs: Indices) -> tuple[Indices, UOp | None, UOp | None]:
     """Where an element of a PAD comes from; when there is one; and when it is the one of a stack.
 
     The last does not concern what is below: there an element is, whether it is wanted or not.
     """
-    axes = stacked_axes(u)
-    if not axes:
-        return (*source_index(u, idxs), None)
     inner: list[UOp] = []
     valid: UOp | None = None
     chosen: UOp | None = None
@@ -54,6 +51,8 @@ def read_pad(u: UOp, idxs: Indices) -> tuple[Indices, UOp | None, UOp | None]:
         if axis in axes:
             inner.append(ZERO)
             chosen = both(chosen, index_alu(Ops.CMPEQ, i, to_uop(margins[0])))
+        elif margins == NO_MARGINS:
+            inner.append(i)
         else:
             place, there = below_padding(margins, size, i)
             inner.append(place)

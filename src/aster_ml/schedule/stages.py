@@ -22,7 +22,7 @@ from aster_ml.schedule.readings import (
     changes_width,
     scalar_aware,
 )
-from aster_ml.schedule.stacks import read_pad, stacked_size
+from aster_ml.schedule.stacks import stacked_size
 from aster_ml.uop.movement import both
 from aster_ml.uop.node import UOp, need
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
@@ -87,9 +87,8 @@ class StagePlanner(Decisions, Expressions):
         if op in MOVEMENT:
             share = reading.share
             if op is Ops.PAD:
-                idxs, valid, _ = read_pad(u, reading.idxs)
-                idxs = self.simple_all(idxs)
-                share *= stacked_size(u)
+                idxs, valid, _ = self.below_pad(u, reading.idxs)
+                share *= stacked_size(u, self.stacked[u])
             else:
                 idxs, valid = self.source_of(u, reading.idxs)
             if valid is not None:

@@ -90,7 +90,7 @@ def substitute_all(
                 changed = True
         if stack[-1] is u:
             if changed:
-                new[u] = UOp(u.op, u.dtype, tuple([new[s] for s in src]), u.arg, u.tag)
+                new[u] = UOp(u.op, u.dtype, tuple(map(new.__getitem__, src)), u.arg, u.tag)
             else:
                 new[u] = u
             stack.pop()
@@ -129,6 +129,23 @@ def reaches(root: UOp, wanted: Callable[[UOp], bool]) -> bool:
             if s not in seen:
                 seen.add(s)
                 stack.append(s)
+    return False
+
+
+def holds(root: UOp, ops: Container[Ops]) -> bool:
+    """Whether some node at or below the root has one of these ops."""
+    if root.op in ops:
+        return True
+    seen = {root}
+    stack = [root]
+    while stack:
+        for s in stack.pop().src:
+            if s not in seen:
+                if s.op in ops:
+                    return True
+                seen.add(s)
+                if s.src:
+                    stack.append(s)
     return False
 
 

@@ -225,7 +225,7 @@ def infer_iteratively(root: Any, slot: str, rule: Callable[[UOp], Any]) -> None:
         if getattr(s, slot) is UNSET:
             break
     else:
-        object.__setattr__(root, slot, rule(root))
+        setattr(root, slot, rule(root))
         return
     stack = [root]
     while stack:

@@ -13,6 +13,7 @@ from math import gcd
 from typing import Any
 
 from aster_ml.dtype import dtypes
+from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -40,10 +41,13 @@ def order_of(atom: UOp) -> tuple[int, bool, bytes]:
 
     What changes least stands first, so that the beginning of a sum can leave an inner loop.
     """
+    digest = atom._digest  # as `atom.digest`: a call for each would show
+    if digest is UNSET:
+        digest = atom.digest
     if atom.op is Ops.RANGE:
-        return atom.arg.id, False, atom.digest
+        return atom.arg.id, False, digest
     ranges = atom.ranges
-    return max([r.arg.id for r in ranges]) if ranges else -1, True, atom.digest
+    return max([r.arg.id for r in ranges]) if ranges else -1, True, digest
 
 
 def sort_atoms(atoms: Iterable[UOp]) -> list[UOp]:
@@ -271,7 +275,8 @@ def node_of(form: Form) -> UOp:
     for t in order:
         a = terms[t]
         if a != 1:
-            t = UOp(Ops.MUL, INDEX, (t, number(a)))
+            factor = NUMBERS.get(a)
+            t = UOp(Ops.MUL, INDEX, (t, number(a) if factor is None else factor))
         result = t if result is None else UOp(Ops.ADD, INDEX, (result, t))
     if form.const:
         result = UOp(Ops.ADD, INDEX, (result, number(form.const)))

@@ -102,30 +102,32 @@ def source_index(u: UOp, idxs: Indices) -> tuple[Indices, UOp | None]:
     if op is Ops.SHRINK:
         return tuple(
             [
-                index_alu(Ops.ADD, i, to_uop(start))
+                i if start.__class__ is int and not start else index_alu(Ops.ADD, i, to_uop(start))
                 for (start, _), i in zip(u.marg, idxs, strict=True)
             ]
         ), None
     result: list[UOp] = []
     valid: UOp | None = None
     for margins, size, i in zip(u.marg, source.shape, idxs, strict=True):
-        inner, there = below_padding(margins, size, i)
-        result.append(inner)
-        valid = both(valid, there)
+        if margins != NO_MARGINS:
+            i, there = below_padding(margins, size, i)
+            valid = both(valid, there)
+        result.append(i)
     return tuple(result), valid
 
 
 MINUS_ONE = UOp.index_const(-1)
+NO_MARGINS = (0, 0)
 
 
 def below_padding(margins: tuple[Any, Any], size: Any, i: UOp) -> tuple[UOp, UOp | None]:
     """On one axis of a PAD: which element of its source `i` shows, and when there is one."""
     before, after = margins
-    place = index_alu(Ops.SUB, i, to_uop(before))
-    there: UOp | None = None
-    if not (isinstance(before, int) and before == 0):
+    place, there = i, None
+    if before.__class__ is not int or before:
+        place = index_alu(Ops.SUB, i, to_uop(before))
         there = index_alu(Ops.CMPLT, MINUS_ONE, place)
-    if not (isinstance(after, int) and after == 0):
+    if after.__class__ is not int or after:
         there = both(there, index_alu(Ops.CMPLT, place, to_uop(size)))
     return place, there
 

@@ -9,6 +9,7 @@ start.
 from __future__ import annotations
 
 import itertools
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeAlias
@@ -447,15 +448,15 @@ def index_alu(op: Ops, x: UOp, y: UOp) -> UOp:
 
 
 FOLD: dict[Ops, Callable[[int, int], Any]] = {
-    Ops.ADD: lambda a, b: a + b,
-    Ops.SUB: lambda a, b: a - b,
-    Ops.MUL: lambda a, b: a * b,
-    Ops.IDIV: lambda a, b: a // b,
-    Ops.MOD: lambda a, b: a % b,
+    Ops.ADD: operator.add,
+    Ops.SUB: operator.sub,
+    Ops.MUL: operator.mul,
+    Ops.IDIV: operator.floordiv,
+    Ops.MOD: operator.mod,
     Ops.MAX: max,
-    Ops.CMPLT: lambda a, b: a < b,
-    Ops.CMPNE: lambda a, b: a != b,
-    Ops.CMPEQ: lambda a, b: a == b,
+    Ops.CMPLT: operator.lt,
+    Ops.CMPNE: operator.ne,
+    Ops.CMPEQ: operator.eq,
 }
 MINUS_ONE = UOp.index_const(-1)
 

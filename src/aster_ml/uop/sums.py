@@ -111,9 +111,15 @@ def make_remainder(form: Form, t: UOp) -> Form | None:
     return made if made.size() < form.size() else None
 
 
+# A term of another op has no division as a factor.
+WITH_DIVISIONS = frozenset({Ops.MUL, Ops.MOD, Ops.IDIV})
+
+
 def merge_divisions(form: Form) -> Form | None:
     """One step of `join_remainder` or `make_remainder`; None when there is none left."""
     for t in form.terms:
+        if t.op not in WITH_DIVISIONS:
+            continue
         for f in factors_of(t):
             if f.op is Ops.MOD:
                 joined = join_remainder(form, t, f)

@@ -33,7 +33,7 @@ from aster_ml.uop.conditions import (
     parts_of,
 )
 from aster_ml.uop.divmod import DIVMOD_RULES
-from aster_ml.uop.graph import reaches, substitute, toposort
+from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.linear_form import (
     INDEX,
@@ -69,7 +69,10 @@ symbolic = PatternMatcher(
 
 def simplify(u: UOp) -> UOp:
     """The same value by fewer operations: an index or bool expression, or a whole kernel graph."""
-    return simplify_all([u])[0]
+    simple = u._simple
+    if simple is UNSET:
+        return simplify_all([u])[0]
+    return u if simple is None else simple
 
 
 def simplify_around(u: UOp) -> UOp:
@@ -77,7 +80,7 @@ def simplify_around(u: UOp) -> UOp:
 
     why: another reader may have the same reduction, and both have to stay one
     """
-    if not reaches(u, lambda x: x.op in OPAQUE):
+    if not holds(u, OPAQUE):
         return simplify(u)
     inner = [x for x in toposort(u, enter=lambda n: n.op not in OPAQUE) if x.op in OPAQUE]
     names = {
@@ -150,6 +153,11 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
                         stack.extend([(s, None) for s in pending])
                         continue
                     waits = form_of(UOp(op, INDEX, tuple([done[s] for s in src])))
+                elif is_plain(waits):
+                    result = node_of(waits)
+                    SUM_RULE.fired += result is not u
+                    done[u] = done[result] = result
+                    continue
                 place = len(stack)
                 for t in waits.terms:
                     for f in factors_of(t) if t.op is Ops.MUL else (t,):
@@ -184,7 +192,7 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
                 stack.extend([(s, None) for s in pending])
                 continue
             new = u
-            changed = tuple([done[s] for s in src])
+            changed = tuple(map(done.__getitem__, src))
             if changed != src:
                 new = UOp(op, u.dtype, changed, u.arg)
                 if new in done:
@@ -276,14 +284,17 @@ def affine_form(u: UOp, lanes: Collection[UOp]) -> tuple[Form, dict[UOp, int]]:
 
 
 def plain_form(u: UOp) -> Form | None:
-    """The form of a sum of ranges of known size, which is as simple as it can be; else None."""
+    """The form of a sum of ranges of known size, which needs no simplifying; else None."""
     form = form_within(u, SHORT_WALK)
-    if form is None:
-        return None
+    return None if form is None or not is_plain(form) else form
+
+
+def is_plain(form: Form) -> bool:
+    """Whether a sum is made of ranges of known size alone, which are as simple as they can be."""
     for t in form.terms:
         if t.op is not Ops.RANGE or t.src[0].op is not Ops.CONST or t.src[0].arg < 2:
-            return None
-    return form
+            return False
+    return True
 
 
 def stride_of(u: UOp, r: UOp) -> int | None:
