@@ -53,6 +53,8 @@ EMBEDDED_BROADCAST = 0.3
 LOADED = 1.5
 # One on a page of its own, on top of that.
 FAR, FAR_NBYTES = 0.25, 4096
+# Pages that the stores of one step go to, from which on each gets several lines at a time.
+MANY_PAGES = 9
 # A stretch of SIMD values on a page of its own that comes from beyond the second cache.
 ROW = 4.0
 # Cycles of a kernel from which on a second thread pays for its wake-up.
