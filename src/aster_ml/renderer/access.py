@@ -153,7 +153,7 @@ class AccessWriter(Language):
     def is_spread(self, c: Cell, gate: Value) -> bool:
         """Whether the elements of a SIMD value lie so few apart that loading all between pays."""
         near = c.step is not None and 2 < c.step <= MAX_SPREAD and c.unit == 1 and c.width > c.step
-        return near and c.dtype is not dtypes.bool and not self.gates_elements(c, gate)
+        return near and not self.gates_elements(c, gate)
 
     def load_spread(self, c: Cell, k: int) -> None:
         """Elements some few apart: all between them is loaded once, and shuffled apart.
@@ -168,7 +168,9 @@ class AccessWriter(Language):
         length = (n - 1) * step + len(group)
         base, offset, gate = self.operands_of_access(c, group[0])
         starts = [min(i * n, length - n) for i in range(step)]
-        parts = [self.load(self.address(c, base, offset + x), c.dtype, n, gate) for x in starts]
+        # Truth is told apart from its bytes in all elements at once.
+        stored = dtypes.uint8 if c.dtype is dtypes.bool else c.dtype
+        parts = [self.load(self.address(c, base, offset + x), stored, n, gate) for x in starts]
         for first, member in enumerate(group):
             text = parts[0]
             places = [first + i * step for i in range(n)]
@@ -178,7 +180,9 @@ class AccessWriter(Language):
                     (i if number else x) if x < done else min(n + x - begin, 2 * n - 1)
                     for i, x in enumerate(places)
                 ]
-                text = self.shuffle(text, part, c.dtype, order)
+                text = self.shuffle(text, part, stored, order)
+            if stored is not c.dtype:
+                text = self.from_memory(text, c.dtype, n)
             c.values[member] = self.keep(c, text)
 
     def write_stores(self, c: Cell) -> None:
