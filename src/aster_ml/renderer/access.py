@@ -10,7 +10,7 @@ import abc
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
-from aster_ml.renderer.cell import Address, Cell, Input, Value, strip_after
+from aster_ml.renderer.cell import Address, Cell, Input, Instance, Value, strip_after
 from aster_ml.renderer.lanes import Affine, read_affine, weigh_instances
 from aster_ml.renderer.language import Language
 from aster_ml.target import LINE_NBYTES
@@ -32,6 +32,8 @@ class AccessWriter(Language):
 
     cells: dict[UOp, Cell]
     asked: list[Address]
+    # Loads that stand side by side in memory, each with all of them.
+    families: dict[Cell, list[Cell]]
 
     @abc.abstractmethod
     def read(self, c: Cell, source: UOp, width: int | None = None) -> Input:
@@ -104,8 +106,8 @@ class AccessWriter(Language):
             if found_apart is not None:
                 return found_apart
         for group in self.load_groups(c):
-            if k in group:
-                self.load_interleaved(c, group)
+            if (c, k) in group:
+                self.load_interleaved(group)
                 return c.values[k]
         if self.can_shuffle and self.is_spread(c, gate):
             self.load_spread(c, k)
@@ -263,7 +265,7 @@ class AccessWriter(Language):
 
         return self.runs_of(c, min(MAX_RUN, abs(c.step), c.width))
 
-    def load_groups(self, c: Cell) -> list[list[int]]:
+    def load_groups(self, c: Cell) -> list[list[Instance]]:
         """Instances to load together, as `store_groups` has them: as many as a block has elements.
 
         Each lane's elements are loaded side by side then, which takes a fourth of the instructions.
@@ -271,7 +273,8 @@ class AccessWriter(Language):
         """
         if c.groups is None:
             size = min(BLOCK_BYTES // max(c.dtype.itemsize, 1), c.width)
-            c.groups = []
+            groups: list[list[Instance]] = []
+            family = self.families.get(c, [c])
             if (
                 self.can_shuffle
                 and c.dtype is not dtypes.bool
@@ -281,16 +284,40 @@ class AccessWriter(Language):
                 and (c.gate is None or c.gate[0].width == 1)
             ):
                 # Each line of the caches once, in case others throw it out.
-                whole = c.width if c.width * c.dtype.itemsize == LINE_NBYTES else c.count + 1
-                for run in self.neighbours(c):
+                most = sum([d.count for d in family])
+                whole = c.width if c.width * c.dtype.itemsize == LINE_NBYTES else most + 1
+                for run in runs_of_family(family) if len(family) > 1 else self.runs_of_one(c):
                     while len(run) >= whole:
-                        c.groups.append(run[:whole])
+                        groups.append(run[:whole])
                         run = run[whole:]
                     # What is left at the end of a run begins early.
                     starts = range(0, len(run), size) if len(run) >= size else ()
                     ends = [min(start + size, len(run)) for start in starts]
-                    c.groups += [run[end - size : end] for end in ends]
+                    groups += [run[end - size : end] for end in ends]
+            for d in family:
+                d.groups = groups
+            return groups
         return c.groups
+
+    def find_families(self, loads: dict[Cell, UOp | None]) -> None:
+        """Finds loads of one loop that differ by numbers from one another, from memory that stays.
+
+        Receives loads, each with the loop that it stands in. Their neighbours are loaded together,
+        as the lanes of one load are.
+        """
+        found: dict[tuple[object, ...], list[Cell]] = {}
+        for c, loop in loads.items():
+            simple = c.base is None or (c.base[0].count == 1 and c.base[0].width == 1)
+            if simple and c.gate is None and c.place is not None and c.step not in (None, 0, 1):
+                base = None if c.base is None else c.base[0]
+                key = (c.place, base, loop, c.step, c.width, c.dtype, c.unit)
+                found.setdefault(key, []).append(c)
+        for family in found.values():
+            self.families.update(dict.fromkeys(family, family))
+
+    def runs_of_one(self, c: Cell) -> list[list[Instance]]:
+        """The runs of neighbours among the instances of a load."""
+        return [[(c, k) for k in run] for run in self.neighbours(c)]
 
     def runs_of(self, c: Cell, longest: int) -> list[list[int]]:
         """All instances, in groups of powers of two whose offsets follow one another.
@@ -328,9 +355,10 @@ class AccessWriter(Language):
             before = here
         return found
 
-    def load_interleaved(self, c: Cell, group: list[int]) -> None:
+    def load_interleaved(self, group: list[Instance]) -> None:
         """Loads the runs of neighbours that the lanes of a group have, and transposes them."""
-        base, offset, gate = self.operands_of_access(c, group[0])
+        c, first = group[0]
+        base, offset, gate = self.operands_of_access(c, first)
         n, size, dtype = c.width, len(group), c.dtype
         runs = [
             self.load(self.element_address(c, base, offset, i), dtype, size, gate) for i in range(n)
@@ -341,9 +369,9 @@ class AccessWriter(Language):
             # Lane i of a block is in the i-th value, so that mixing blocks gives whole instances.
             columns = [self.join(runs[j::size], dtype, size) for j in range(size)]
             texts = self.interleave(columns, dtype, n, 1, size)
-        for k, text in zip(group, texts, strict=True):
-            if c.values[k] is None:
-                c.values[k] = self.keep(c, text)
+        for (d, k), text in zip(group, texts, strict=True):
+            if d.values[k] is None:
+                d.values[k] = self.keep(d, text)
 
     def store_interleaved(self, c: Cell, group: list[int]) -> None:
         """Stores the runs of neighbours that the lanes of a group make, transposed by shuffles."""
@@ -558,3 +586,21 @@ class AccessWriter(Language):
         if value.__class__ is not str or d.width == 1:
             return value
         return self.extract(value, d.dtype, d.width, i)
+
+
+def runs_of_family(family: list[Cell]) -> list[list[Instance]]:
+    """All instances of some loads from one base, in runs whose offsets follow one another."""
+    found: list[list[Instance]] = []
+    last: int | None = None
+    for offset, d, k in sorted(
+        [(offset, i, k) for i, d in enumerate(family) for k, offset in enumerate(d.offsets)]
+    ):
+        if offset == last:
+            continue
+        member = (family[d], k)
+        if last is not None and offset == last + 1:
+            found[-1].append(member)
+        else:
+            found.append([member])
+        last = offset
+    return found
