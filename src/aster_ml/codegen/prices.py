@@ -112,6 +112,10 @@ FEW_STEPS = 4
 CHAINS, IN_FLIGHT, LEAST_REPEATED = 5, 70, 256
 # Nodes that an op becomes where the target lacks it.
 DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110, Ops.THREEFRY: 90}
+# Lines of code that the load or store of a SIMD value takes, and of one whose lanes lie apart, in
+# runs; of all that is done with the results of a register tile, those that a loop over it has to
+# save; and the least steps of the sum.
+LINES, LINES_APART, LEAST_SAVED, LEAST_SUMMED = 2, 14, 200, 128
 # Steps of a short loop that are written out.
 MAX_WRITTEN_OUT = 8
 # Products that windows over a short axis are written out to, at most.

@@ -592,12 +592,12 @@ def runs_of_family(family: list[Cell]) -> list[list[Instance]]:
     """All instances of some loads from one base, in runs whose offsets follow one another."""
     found: list[list[Instance]] = []
     last: int | None = None
-    for offset, d, k in sorted(
+    for offset, number, k in sorted(
         [(offset, i, k) for i, d in enumerate(family) for k, offset in enumerate(d.offsets)]
     ):
         if offset == last:
             continue
-        member = (family[d], k)
+        member = (family[number], k)
         if last is not None and offset == last + 1:
             found[-1].append(member)
         else:
