@@ -125,7 +125,7 @@ def pages_of(a: Access, axes: list[UOp]) -> int:
     """Places that an access goes to along these axes, a page or more from one to the next."""
     nbytes = a.buffer.dtype.itemsize
     far = [size_of(r) for r in axes if abs(a.stride(r) or 0) * nbytes >= FAR_NBYTES]
-    return prod(far)
+    return int(prod(far))
 
 
 def widen(plan: Plan, axis: UOp, side: int) -> int:
