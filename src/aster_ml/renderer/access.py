@@ -11,6 +11,7 @@ import abc
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.renderer.cell import Address, Cell, Input, Instance, Value, strip_after
+from aster_ml.renderer.families import runs_of_family
 from aster_ml.renderer.lanes import Affine, read_affine, weigh_instances
 from aster_ml.renderer.language import Language
 from aster_ml.target import LINE_NBYTES
@@ -299,22 +300,6 @@ class AccessWriter(Language):
             return groups
         return c.groups
 
-    def find_families(self, loads: dict[Cell, UOp | None]) -> None:
-        """Finds loads of one loop that differ by numbers from one another, from memory that stays.
-
-        Receives loads, each with the loop that it stands in. Their neighbours are loaded together,
-        as the lanes of one load are.
-        """
-        found: dict[tuple[object, ...], list[Cell]] = {}
-        for c, loop in loads.items():
-            simple = c.base is None or (c.base[0].count == 1 and c.base[0].width == 1)
-            if simple and c.gate is None and c.place is not None and c.step not in (None, 0, 1):
-                base = None if c.base is None else c.base[0]
-                key = (c.place, base, loop, c.step, c.width, c.dtype, c.unit)
-                found.setdefault(key, []).append(c)
-        for family in found.values():
-            self.families.update(dict.fromkeys(family, family))
-
     def runs_of_one(self, c: Cell) -> list[list[Instance]]:
         """The runs of neighbours among the instances of a load."""
         return [[(c, k) for k in run] for run in self.neighbours(c)]
@@ -586,21 +571,3 @@ class AccessWriter(Language):
         if value.__class__ is not str or d.width == 1:
             return value
         return self.extract(value, d.dtype, d.width, i)
-
-
-def runs_of_family(family: list[Cell]) -> list[list[Instance]]:
-    """All instances of some loads from one base, in runs whose offsets follow one another."""
-    found: list[list[Instance]] = []
-    last: int | None = None
-    for offset, number, k in sorted(
-        [(offset, i, k) for i, d in enumerate(family) for k, offset in enumerate(d.offsets)]
-    ):
-        if offset == last:
-            continue
-        member = (family[number], k)
-        if last is not None and offset == last + 1:
-            found[-1].append(member)
-        else:
-            found.append([member])
-        last = offset
-    return found

@@ -29,6 +29,7 @@ from aster_ml.renderer.cell import (
     simplify,
     strip_after,
 )
+from aster_ml.renderer.families import families_of
 from aster_ml.renderer.lanes import (
     Lanes,
     instances,
@@ -125,7 +126,7 @@ class KernelWriter(AccessWriter):
                 for loop in open_loops[depths[reg] :]:
                     loop.carried[reg] = None
         stays = {u for u in self.linear.params if u.arg.slot not in self.linear.written}
-        self.find_families({c: loop for c, loop in loads.items() if c.place in stays})
+        self.families = families_of({c: loop for c, loop in loads.items() if c.place in stays})
         self.side_by_side = not any(u.op in FOLDS for u in self.linear.uops)
         for c in folds:
             product = c.inputs[1][0]
