@@ -391,3 +391,57 @@ def test_what_is_left_of_stored_neighbours_begins_early(count: int, stores: int)
     run_llvm(b.build(), [found, data])
     np.testing.assert_array_equal(found[:, :count], data.reshape(count, 8).T)
     assert (found[:, count:] == -1).all()
+
+
+@pytest.mark.parametrize(("count", "blocks"), [(3, 0), (4, 1), (9, 3)])
+def test_neighbours_of_several_loads_are_loaded_together(count: int, blocks: int) -> None:
+    b = Builder("neighbours_of_loads")
+    out, x = b.param(16 * 2), b.param(16 * 9 * 2)
+    r, i = b.axis(2, LOOP), b.axis(16, VECTOR)
+    base = b.add(r * i32(144))
+    order = [n * 2 % count if count % 2 else n for n in range(count)]
+    loads = [b.load(at(x, base, i * 9 + i32(n))) for n in order]
+    total = loads[0]
+    for load in loads[1:]:
+        total = b.add(total + load)
+    b.store(at(out, b.add(r * i32(16)), i), total)
+    b.end(r)
+    source = render(b)
+    # A block of 4 for each of 16 lanes.
+    assert len(re.findall(r"load <4 x float>", source)) == 16 * blocks
+    assert ("load float" in source) == (not blocks)
+    data = np.arange(2 * 16 * 9, dtype=np.float32) ** 2 % 101
+    found = np.zeros((2, 16), np.float32)
+    run_llvm(b.build(), [found, data])
+    np.testing.assert_array_equal(found, data.reshape(2, 16, 9)[..., :count].sum(axis=-1))
+
+
+def test_neighbours_of_loads_from_what_is_stored_stay_where_they_are() -> None:
+    b = Builder("neighbours_of_a_buffer_that_changes")
+    x = b.param(16 * 9)
+    i = b.axis(16, VECTOR)
+    for n in range(4):
+        before = b.load(at(x, 0, i * 9 + i32(n)))
+        b.store(at(x, 0, i * 9 + i32(n + 1)), b.add(before + f32(1)))
+    assert "load <4 x float>" not in render(b)
+    found = np.arange(16 * 9, dtype=np.float32)
+    wanted = found.reshape(16, 9).copy()
+    wanted[:, 1:5] = wanted[:, :1] + np.arange(1, 5)
+    run_llvm(b.build(), [found])
+    np.testing.assert_array_equal(found.reshape(16, 9), wanted)
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_bytes_of_truth_a_few_apart_are_loaded_whole(step: int) -> None:
+    b = Builder("truth_apart")
+    out, x = b.param(32), b.param(32 * step, dtypes.bool)
+    i = b.axis(32, VECTOR)
+    truth = b.load(at(x, 0, i * step))
+    b.store(at(out, 0, i), b.add(truth.cast(dtypes.float32)))
+    source = render(b)
+    assert "load i8" not in source
+    assert "load <32 x i8>" in source
+    data = np.random.default_rng(step).integers(0, 2, 32 * step).astype(bool)
+    found = np.full(32, -1, np.float32)
+    run_llvm(b.build(), [found, data])
+    np.testing.assert_array_equal(found, data[::step].astype(np.float32))

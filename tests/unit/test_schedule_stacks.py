@@ -108,3 +108,28 @@ def test_memory_that_is_viewed_in_many_ways_is_not_copied() -> None:
     parts = VALUES.reshape(2, 3, 40)
     want = sum([parts[i, j, k : 35 + k] for i in range(2) for j in range(3) for k in range(3)])
     np.testing.assert_allclose(total.numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_stack_holds_and_computes_with_is_loaded_once() -> None:
+    x = Tensor(VALUES).realize()
+    t = (x[0] - x[2]).stack(x[0] + x[1], x[0])
+    [kernel] = programs(t)
+    assert [u.op for u in lower(kernel, CPU)[0].uops].count(Ops.LOAD) == 3
+    want = np.stack([VALUES[0] - VALUES[2], VALUES[0] + VALUES[1], VALUES[0]])
+    np.testing.assert_allclose(t.numpy(), want, rtol=1e-6)
+
+
+def test_many_values_of_a_stack_have_no_others_beside_them() -> None:
+    x = Tensor(np.tile(VALUES, 64).reshape(6, 160, 16).transpose(1, 2, 0).copy()).realize()
+    rows = [x[:, :, i] * 2 for i in range(4)]
+    t = rows[0].stack(*rows[1:], dim=0) + 1
+    [kernel] = programs(t)
+    opts = [o.op.name for o in lower(kernel, CPU)[1]]
+    # The lanes of the stack alone: each SIMD value is loaded element by element.
+    assert opts.count("UPCAST") == 1
+    assert_stacked(t, x)
+
+
+def assert_stacked(t: Tensor, x: Tensor) -> None:
+    """Twice each of four numbers, and one."""
+    np.testing.assert_allclose(t.numpy(), x.numpy().transpose(2, 0, 1)[:4] * 2 + 1, rtol=1e-6)

@@ -15,7 +15,8 @@ from aster_ml.uop.symbolic import affine, simplify_all
 def split_lanes(sink: UOp) -> UOp:
     """Each INDEX(buffer, i) becomes INDEX(buffer, base, offset).
 
-    why: `offset` is a number for every lane, so a renderer needs one address for all of them
+    why: `offset` is a number for every lane, so a renderer needs one address for all of them, and
+    for all accesses that differ by a number
     """
     new: dict[UOp, UOp] = {}
     for u in toposort(sink):
@@ -33,6 +34,8 @@ def split_lanes(sink: UOp) -> UOp:
                 base = rebuild_below(base, new)
             else:
                 base, offset = src[1], ZERO
+            if base.op is Ops.ADD and base.src[1].op is Ops.CONST:
+                base, offset = base.src[0], offset + base.src[1]
             new[u] = UOp(Ops.INDEX, u.dtype, (src[0], base, offset))
         else:
             new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)

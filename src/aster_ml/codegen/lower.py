@@ -13,6 +13,7 @@ from aster_ml.codegen.below_max import mark_differences
 from aster_ml.codegen.blocks import build_blocks
 from aster_ml.codegen.cost import choose_opts
 from aster_ml.codegen.decompose import decompose
+from aster_ml.codegen.finish import finish_in_loop
 from aster_ml.codegen.folds import fold_together
 from aster_ml.codegen.in_order import lower_in_order
 from aster_ml.codegen.indices import lower_index_dtype, split_lanes
@@ -162,6 +163,9 @@ def lower(
         if len(kernel.reduces) > 1:
             kernel.sink = fold_together(kernel.sink)
         clock("codegen.fold_together", kernel.sink)
+        # After all that changes the loops of sums.
+        finish_in_loop(kernel, target)
+        clock("codegen.finish_in_loop", kernel.sink)
     sink = ask_for_next_blocks(kernel)
     if target.language == "llvm":
         # After what is asked for, which goes into the same loop.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from aster_ml.codegen.ahead import columns_ahead, rows_ahead, stream_from, streamed_nbytes
 from aster_ml.codegen.early import gates_along
+from aster_ml.codegen.facts import Access
 from aster_ml.codegen.hints import (
     column_loads,
     longest,
@@ -22,7 +23,9 @@ from aster_ml.codegen.loop_order import hoist_axes
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, wanted_panel
 from aster_ml.codegen.prices import (
+    FAR_NBYTES,
     FEW_STEPS,
+    MANY_PAGES,
     MAX_BODY,
     MAX_WRITTEN_OUT,
     MOST_TWICE,
@@ -87,7 +90,7 @@ def widen_rows(plan: Plan, outputs: list[UOp]) -> bool:
 
     Also of several rows where what is computed would wait for itself, and a row does not divide.
     """
-    side = 1
+    side = lanes_beside(plan)
     for axis in outputs[:-3:-1]:
         n = widen(plan, axis, side)
         side *= n
@@ -95,6 +98,32 @@ def widen_rows(plan: Plan, outputs: list[UOp]) -> bool:
         if ceildiv(size_of(axis), n) > FEW_STEPS and not waits:
             break
     return side > 1
+
+
+def lanes_beside(plan: Plan) -> int:
+    """SIMD values that stacks which are written out put side by side already.
+
+    Few do not count, nor those of which an access takes lanes that lie apart in runs, since wider
+    ones have longer runs; nor where a store goes to many pages at each step, of which each is to
+    get some lines at a time.
+    """
+    kernel = plan.kernel
+    written = [r for r in kernel.outputs if r.arg.kind is AxisType.UPCAST]
+    simd = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
+    beside = prod([size_of(r) for r in written])
+    apart = [a for a in plan.accesses if any(a.stride(r) not in (0, 1, 2, 3) for r in simd)]
+    runs = [a for a in apart if a.is_store or any(a.stride(r) == 1 for r in written)]
+    pages = max([pages_of(a, written) for a in plan.accesses if a.is_store], default=1)
+    # Lanes that are loaded one by one are so much code that the rest does not matter.
+    counts = beside >= FEW_STEPS and not runs and (apart or pages < MANY_PAGES)
+    return beside if counts else 1
+
+
+def pages_of(a: Access, axes: list[UOp]) -> int:
+    """Places that an access goes to along these axes, a page or more from one to the next."""
+    nbytes = a.buffer.dtype.itemsize
+    far = [size_of(r) for r in axes if abs(a.stride(r) or 0) * nbytes >= FAR_NBYTES]
+    return int(prod(far))
 
 
 def widen(plan: Plan, axis: UOp, side: int) -> int:

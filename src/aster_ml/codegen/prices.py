@@ -53,6 +53,8 @@ EMBEDDED_BROADCAST = 0.3
 LOADED = 1.5
 # One on a page of its own, on top of that.
 FAR, FAR_NBYTES = 0.25, 4096
+# Pages that the stores of one step go to, from which on each gets several lines at a time.
+MANY_PAGES = 9
 # A stretch of SIMD values on a page of its own that comes from beyond the second cache.
 ROW = 4.0
 # Cycles of a kernel from which on a second thread pays for its wake-up.
@@ -113,6 +115,10 @@ FEW_STEPS = 4
 CHAINS, IN_FLIGHT, LEAST_REPEATED = 5, 70, 256
 # Nodes that an op becomes where the target lacks it.
 DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 110, Ops.THREEFRY: 90}
+# Lines of code that the load or store of a SIMD value takes, and of one whose lanes lie apart, in
+# runs; of all that is done with the results of a register tile, those that a loop over it has to
+# save; and the least steps of the sum.
+LINES, LINES_APART, LEAST_SAVED, LEAST_SUMMED = 2, 14, 200, 128
 # Steps of a short loop that are written out.
 MAX_WRITTEN_OUT = 8
 # Products that windows over a short axis are written out to, at most.

@@ -6,10 +6,14 @@ stands in `schedule.stacks`.
 
 from __future__ import annotations
 
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import Plan, axis_number
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
+from aster_ml.uop.graph import substitute
+from aster_ml.uop.linear_form import form_of
+from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
 from aster_ml.uop.ranges import size_of
 
@@ -17,6 +21,45 @@ from aster_ml.uop.ranges import size_of
 MAX_STACK = 8
 # Most values that a loop body may have with all of them.
 MAX_WRITTEN = 2048
+
+
+def share_loads(kernel: Kernel, short: list[UOp]) -> None:
+    """What is loaded in one place of a stack is what other places load, where it lies the same.
+
+    rewrite: LOAD(INDEX(p, f(r)), r < 1) -> WHERE(r < 1, LOAD(INDEX(p, f(0))), 0)
+    when: that is loaded in any case
+    """
+    loads = [u for u in kernel.facts.order if u.op is Ops.LOAD]
+    whole = {place_of(u.src[0].src[0], u.src[0].src[1]): u for u in loads if len(u.src) == 1}
+    changes = {}
+    for u in loads:
+        pinned = pinned_axis(u.src[1], short) if len(u.src) > 1 else None
+        if pinned is None:
+            continue
+        axis, at = pinned
+        buffer, index = u.src[0].src[:2]
+        same = whole.get(place_of(buffer, substitute(index, {axis: UOp.index_const(at)})))
+        if same is not None:
+            changes[u] = u.src[1].where(same, UOp.const(u.dtype, 0))
+    if changes:
+        kernel.sink = substitute(kernel.sink, changes)
+
+
+def pinned_axis(gate: UOp, short: list[UOp]) -> tuple[UOp, int] | None:
+    """The axis of which a condition leaves one place, the first or the last, and that place."""
+    if gate.op is Ops.CMPLT:
+        x, y = gate.src
+        if x in short and y.op is Ops.CONST and y.arg == 1:
+            return x, 0
+        if y in short and x.op is Ops.CONST and x.arg == size_of(y) - 2:
+            return y, size_of(y) - 1
+    return None
+
+
+def place_of(buffer: UOp, index: UOp) -> tuple[UOp, int, frozenset[tuple[UOp, int]]]:
+    """What is the same of two elements exactly where they are."""
+    form = form_of(index)
+    return buffer, form.const, frozenset(form.terms.items())
 
 
 def write_out_stacks(plan: Plan) -> None:
@@ -30,5 +73,6 @@ def write_out_stacks(plan: Plan) -> None:
         return
     values = [u.ranges for u in order if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
     if sum(prod([size_of(r) for r in short if r in ranges]) for ranges in values) <= MAX_WRITTEN:
+        share_loads(kernel, short)
         for r in short:
             kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))

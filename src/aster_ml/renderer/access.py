@@ -10,7 +10,8 @@ import abc
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
-from aster_ml.renderer.cell import Address, Cell, Input, Value, strip_after
+from aster_ml.renderer.cell import Address, Cell, Input, Instance, Value, strip_after
+from aster_ml.renderer.families import runs_of_family
 from aster_ml.renderer.lanes import Affine, read_affine, weigh_instances
 from aster_ml.renderer.language import Language
 from aster_ml.target import LINE_NBYTES
@@ -32,6 +33,8 @@ class AccessWriter(Language):
 
     cells: dict[UOp, Cell]
     asked: list[Address]
+    # Loads that stand side by side in memory, each with all of them.
+    families: dict[Cell, list[Cell]]
 
     @abc.abstractmethod
     def read(self, c: Cell, source: UOp, width: int | None = None) -> Input:
@@ -104,8 +107,8 @@ class AccessWriter(Language):
             if found_apart is not None:
                 return found_apart
         for group in self.load_groups(c):
-            if k in group:
-                self.load_interleaved(c, group)
+            if (c, k) in group:
+                self.load_interleaved(group)
                 return c.values[k]
         if self.can_shuffle and self.is_spread(c, gate):
             self.load_spread(c, k)
@@ -153,7 +156,7 @@ class AccessWriter(Language):
     def is_spread(self, c: Cell, gate: Value) -> bool:
         """Whether the elements of a SIMD value lie so few apart that loading all between pays."""
         near = c.step is not None and 2 < c.step <= MAX_SPREAD and c.unit == 1 and c.width > c.step
-        return near and c.dtype is not dtypes.bool and not self.gates_elements(c, gate)
+        return near and not self.gates_elements(c, gate)
 
     def load_spread(self, c: Cell, k: int) -> None:
         """Elements some few apart: all between them is loaded once, and shuffled apart.
@@ -168,7 +171,9 @@ class AccessWriter(Language):
         length = (n - 1) * step + len(group)
         base, offset, gate = self.operands_of_access(c, group[0])
         starts = [min(i * n, length - n) for i in range(step)]
-        parts = [self.load(self.address(c, base, offset + x), c.dtype, n, gate) for x in starts]
+        # Truth is told apart from its bytes in all elements at once.
+        stored = dtypes.uint8 if c.dtype is dtypes.bool else c.dtype
+        parts = [self.load(self.address(c, base, offset + x), stored, n, gate) for x in starts]
         for first, member in enumerate(group):
             text = parts[0]
             places = [first + i * step for i in range(n)]
@@ -178,7 +183,9 @@ class AccessWriter(Language):
                     (i if number else x) if x < done else min(n + x - begin, 2 * n - 1)
                     for i, x in enumerate(places)
                 ]
-                text = self.shuffle(text, part, c.dtype, order)
+                text = self.shuffle(text, part, stored, order)
+            if stored is not c.dtype:
+                text = self.from_memory(text, c.dtype, n)
             c.values[member] = self.keep(c, text)
 
     def write_stores(self, c: Cell) -> None:
@@ -259,7 +266,7 @@ class AccessWriter(Language):
 
         return self.runs_of(c, min(MAX_RUN, abs(c.step), c.width))
 
-    def load_groups(self, c: Cell) -> list[list[int]]:
+    def load_groups(self, c: Cell) -> list[list[Instance]]:
         """Instances to load together, as `store_groups` has them: as many as a block has elements.
 
         Each lane's elements are loaded side by side then, which takes a fourth of the instructions.
@@ -267,7 +274,8 @@ class AccessWriter(Language):
         """
         if c.groups is None:
             size = min(BLOCK_BYTES // max(c.dtype.itemsize, 1), c.width)
-            c.groups = []
+            groups: list[list[Instance]] = []
+            family = self.families.get(c, [c])
             if (
                 self.can_shuffle
                 and c.dtype is not dtypes.bool
@@ -277,16 +285,24 @@ class AccessWriter(Language):
                 and (c.gate is None or c.gate[0].width == 1)
             ):
                 # Each line of the caches once, in case others throw it out.
-                whole = c.width if c.width * c.dtype.itemsize == LINE_NBYTES else c.count + 1
-                for run in self.neighbours(c):
+                most = sum([d.count for d in family])
+                whole = c.width if c.width * c.dtype.itemsize == LINE_NBYTES else most + 1
+                for run in runs_of_family(family) if len(family) > 1 else self.runs_of_one(c):
                     while len(run) >= whole:
-                        c.groups.append(run[:whole])
+                        groups.append(run[:whole])
                         run = run[whole:]
                     # What is left at the end of a run begins early.
                     starts = range(0, len(run), size) if len(run) >= size else ()
                     ends = [min(start + size, len(run)) for start in starts]
-                    c.groups += [run[end - size : end] for end in ends]
+                    groups += [run[end - size : end] for end in ends]
+            for d in family:
+                d.groups = groups
+            return groups
         return c.groups
+
+    def runs_of_one(self, c: Cell) -> list[list[Instance]]:
+        """The runs of neighbours among the instances of a load."""
+        return [[(c, k) for k in run] for run in self.neighbours(c)]
 
     def runs_of(self, c: Cell, longest: int) -> list[list[int]]:
         """All instances, in groups of powers of two whose offsets follow one another.
@@ -324,9 +340,10 @@ class AccessWriter(Language):
             before = here
         return found
 
-    def load_interleaved(self, c: Cell, group: list[int]) -> None:
+    def load_interleaved(self, group: list[Instance]) -> None:
         """Loads the runs of neighbours that the lanes of a group have, and transposes them."""
-        base, offset, gate = self.operands_of_access(c, group[0])
+        c, first = group[0]
+        base, offset, gate = self.operands_of_access(c, first)
         n, size, dtype = c.width, len(group), c.dtype
         runs = [
             self.load(self.element_address(c, base, offset, i), dtype, size, gate) for i in range(n)
@@ -337,9 +354,9 @@ class AccessWriter(Language):
             # Lane i of a block is in the i-th value, so that mixing blocks gives whole instances.
             columns = [self.join(runs[j::size], dtype, size) for j in range(size)]
             texts = self.interleave(columns, dtype, n, 1, size)
-        for k, text in zip(group, texts, strict=True):
-            if c.values[k] is None:
-                c.values[k] = self.keep(c, text)
+        for (d, k), text in zip(group, texts, strict=True):
+            if d.values[k] is None:
+                d.values[k] = self.keep(d, text)
 
     def store_interleaved(self, c: Cell, group: list[int]) -> None:
         """Stores the runs of neighbours that the lanes of a group make, transposed by shuffles."""

@@ -29,6 +29,7 @@ from aster_ml.renderer.cell import (
     simplify,
     strip_after,
 )
+from aster_ml.renderer.families import families_of
 from aster_ml.renderer.lanes import (
     Lanes,
     instances,
@@ -71,6 +72,7 @@ class KernelWriter(AccessWriter):
         self.cells: dict[UOp, Cell] = {}
         self.pending: dict[Cell, None] = {}
         self.asked = []
+        self.families = {}
         self.maps: dict[tuple[Lanes, Lanes], list[int] | None] = {}
         self.loops: list[Cell] = []
         self.dims = {AxisType.GLOBAL: 0, AxisType.LOCAL: 0}
@@ -100,6 +102,7 @@ class KernelWriter(AccessWriter):
         open_loops: list[Cell] = []
         depths: dict[Cell, int] = {}
         folds: list[Cell] = []
+        loads: dict[Cell, UOp | None] = {}
         for u in (*self.linear.params, *self.linear.variables):
             self.add_cell(u)
         for u in self.linear.uops:
@@ -115,11 +118,15 @@ class KernelWriter(AccessWriter):
                 open_loops.append(c)
             elif op is Ops.DEFINE_REG:
                 depths[c] = len(open_loops)
+            elif op is Ops.LOAD and c.width > 1:
+                loads[c] = open_loops[-1].u if open_loops else None
             elif op is Ops.ACCUMULATE:
                 folds.append(c)
                 reg = c.inputs[0][0]
                 for loop in open_loops[depths[reg] :]:
                     loop.carried[reg] = None
+        stays = {u for u in self.linear.params if u.arg.slot not in self.linear.written}
+        self.families = families_of({c: loop for c, loop in loads.items() if c.place in stays})
         self.side_by_side = not any([u.op in FOLDS for u in self.linear.uops])
         for c in folds:
             product = c.inputs[1][0]

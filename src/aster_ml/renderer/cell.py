@@ -65,10 +65,12 @@ class Cell:
         self.gate: Input | None = None
         self.value: Input | None = None
         # Of a load: instances that are loaded together; None until it was looked for.
-        self.groups: list[list[int]] | None = None
+        self.groups: list[list[Instance]] | None = None
 
 
 Input = tuple[Cell, "list[int] | None"]
+# A cell and which of its values.
+Instance = tuple[Cell, int]
 
 
 class Address:

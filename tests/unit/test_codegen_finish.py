@@ -1,0 +1,59 @@
+"""Results of register tiles that are finished in a loop, against plain NumPy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from aster_ml import Tensor
+from aster_ml.target import Target
+from aster_ml.uop.ops import Ops
+from tests.unit.test_codegen_schedule import AVX512, CPU, memory, ops_of
+
+SIZES = [(128, 768, 256), (96, 400, 120), (33, 200, 67)]
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """By the tangent, as `Tensor.gelu` has it."""
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+@pytest.mark.parametrize(("m", "k", "n"), SIZES)
+def test_products_with_long_ends_give_what_numpy_gives(m: int, k: int, n: int) -> None:
+    rng = np.random.default_rng(2)
+    x, w, b, r = (
+        rng.standard_normal(s, dtype=np.float32) / math.sqrt(s[0])
+        for s in ((m, k), (n, k), (n,), (m, n))
+    )
+    found = (Tensor(x).linear(Tensor(w).T, Tensor(b)).gelu() + Tensor(r)).numpy()
+    wanted = gelu(x.astype(np.float64) @ w.T.astype(np.float64) + b) + r
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_convolutions_with_long_ends_give_what_numpy_gives() -> None:
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((2, 64, 9, 9), dtype=np.float32)
+    w = rng.standard_normal((32, 64, 1, 1), dtype=np.float32) / 8
+    found = Tensor(x).conv2d(Tensor(w)).gelu().numpy()
+    wanted = gelu(np.einsum("nchw,oc->nohw", x.astype(np.float64), w[..., 0, 0]))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", [CPU, AVX512], ids=["avx2", "avx512"])
+def test_a_long_end_stands_in_a_loop_of_its_own(target: Target) -> None:
+    x, w = memory(128, 768), memory(256, 768)
+    plain, long = x @ w.T, (x @ w.T).gelu()
+    scratch = [ops_of(y, target).count(Ops.DEFINE_LOCAL) for y in (plain, long)]
+    # The sums of a tile are in scratch, beside what is packed.
+    assert scratch[1] == scratch[0] + 1
+
+
+def test_a_short_end_or_a_short_sum_has_no_loop() -> None:
+    for product, end in (
+        (memory(128, 768) @ memory(768, 256), Tensor.relu),
+        (memory(128, 32) @ memory(256, 32).T, Tensor.gelu),
+    ):
+        counts = [ops_of(y, AVX512).count(Ops.DEFINE_LOCAL) for y in (product, end(product))]
+        assert counts[0] == counts[1]
