@@ -1,0 +1,32 @@
+"""How much of LLVM's work a kernel is worth.
+
+Receives the body of a kernel in LLVM IR and how often its innermost lines run; returns the
+attributes of its function. What LLVM makes of them is the business of `runtime/llvm_jit.py`.
+
+Code generation at level 0 takes a quarter of the time of level 1. It keeps in memory what is used
+in another block than it was made in (counters, accumulators, what an outer loop has made for an
+inner one), moves nothing out of loops and knows no cheap way to divide by a constant or to build
+lanes. A kernel without all of that, which loads, computes and stores whole registers, becomes
+nearly the same code: 0 to 5% slower in short loops, no slower where memory is.
+"""
+
+from __future__ import annotations
+
+# One such function alone in a module is compiled at level 0.
+PLAIN = "noinline optnone "
+# What level 0 is slow with, as the text that it is seen by: accumulators, lanes that are put
+# together, masks, scratch, divisions, scalars in place of lanes that are cast.
+UNFIT = (
+    "%acc", "insertelement", "extractelement", "shufflevector", ".masked.", "alloca", "%local",
+    "div i", "rem i", "div <", "rem <", "!nontemporal", " x half>", " x bfloat>", ".sat.",
+)  # fmt: skip
+# Of lines that are run; some 0.1 ms. 5% of it are repaid by the 2 to 6 ms that compiling takes
+# less before a kernel has run some thousand times.
+MOST_RUN = 1_000_000
+
+
+def effort(body: str, run: float) -> str:
+    """The attributes of a kernel's function; `run` is how many lines are run in all, about."""
+    if run > MOST_RUN or any([sign in body for sign in UNFIT]):
+        return ""
+    return PLAIN
