@@ -15,18 +15,26 @@ from __future__ import annotations
 # One such function alone in a module is compiled at level 0.
 PLAIN = "noinline optnone "
 # What level 0 is slow with, as the text that it is seen by: accumulators, lanes that are put
-# together, masks, scratch, divisions, scalars in place of lanes that are cast.
+# together, masks, scratch, divisions of integers, narrow types, and the bits of floats, of which
+# the long formulas of exp, log and sin are made.
 UNFIT = (
-    "%acc", "insertelement", "extractelement", "shufflevector", ".masked.", "alloca", "%local",
-    "div i", "rem i", "div <", "rem <", "!nontemporal", " x half>", " x bfloat>", ".sat.",
+    "%acc", "insertelement", "extractelement", "shufflevector", ".masked.", "%local", " udiv ",
+    " sdiv ", " urem ", " srem ", "!nontemporal", " x half>", " x bfloat>", " x i8>", " x i16>",
+    "bitcast", ".sat.",
 )  # fmt: skip
+# Of lines of an innermost loop: a turn costs some cycles for its counter and what lies in memory.
+LEAST_LINES = 40
 # Of lines that are run; some 0.1 ms. 5% of it are repaid by the 2 to 6 ms that compiling takes
 # less before a kernel has run some thousand times.
 MOST_RUN = 1_000_000
 
 
-def effort(body: str, run: float) -> str:
-    """The attributes of a kernel's function; `run` is how many lines are run in all, about."""
-    if run > MOST_RUN or any([sign in body for sign in UNFIT]):
+def effort(body: str, run: float, shortest: float) -> str:
+    """The attributes of a kernel's function.
+
+    `run` is how many lines are run in all, about; `shortest` the lines of its shortest innermost
+    loop.
+    """
+    if run > MOST_RUN or shortest < LEAST_LINES or any([sign in body for sign in UNFIT]):
         return ""
     return PLAIN
