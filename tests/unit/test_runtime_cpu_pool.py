@@ -21,8 +21,10 @@ from aster_ml.runtime.cpu_worker import LINE, worker_ir
 from aster_ml.runtime.llvm_jit import compile_ir, load_object
 from tests.unit.runtime_kernels import kernel, python_environment, run_python
 
+# A child that stands still ends with where each of its threads is, before who waits gives up.
 PREPARE = """
-import os, signal, sys, threading, time
+import faulthandler, os, signal, sys, threading, time
+faulthandler.dump_traceback_later(50, exit=True)
 import numpy as np
 from aster_ml.config import THREADS
 from aster_ml.runtime.cpu_pool import POOL

@@ -502,11 +502,11 @@ def native() -> Native:
     """The native functions of this process; compiled once a machine, then read from the cache."""
     source = worker_ir(llvm_jit.host().machine)
     digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
-    key = f"cpu_worker {llvm_jit.host().key} {digest}"
+    key = f"cpu_worker {llvm_jit.host().key} {llvm_jit.QUICK_LEVEL} {digest}"
     names = [f"aster_{name}" for name in Native._fields if name != "loaded"]
     binary = object_cache.get(key)
     if binary is None:
-        binary = llvm_jit.compile_ir(source)
+        binary = llvm_jit.compile_ir(source, codegen_level=llvm_jit.QUICK_LEVEL)
         object_cache.put(key, binary)
     loaded = llvm_jit.load_object(binary, *names)
     word = ctypes.c_int64

@@ -105,10 +105,10 @@ def entries() -> Entries:
     """Compiled once a machine, then read from the cache; loaded once a process."""
     names = "aster_call_serial", "aster_call_list"
     digest = hashlib.blake2b(SOURCE.encode(), digest_size=16).hexdigest()
-    key = f"native_call {llvm_jit.host().key} {digest}"
+    key = f"native_call {llvm_jit.host().key} {llvm_jit.QUICK_LEVEL} {digest}"
     binary = object_cache.get(key)
     if binary is None:
-        binary = llvm_jit.compile_ir(SOURCE)
+        binary = llvm_jit.compile_ir(SOURCE, codegen_level=llvm_jit.QUICK_LEVEL)
         object_cache.put(key, binary)
     loaded = llvm_jit.load_object(binary, *names)
     return Entries(
