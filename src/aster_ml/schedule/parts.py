@@ -316,6 +316,7 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
             divisor.setdefault(u.src[0], set()).add(u.src[1].arg)
     planner = splitter.planner
     whole: dict[UOp, UOp] = {}
+    parts: dict[UOp, tuple[UOp, UOp]] = {}
     for r, numbers in divisor.items():
         size, by = r.src[0], min(numbers)
         if (
@@ -327,6 +328,7 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
         ):
             continue
         outer, inner = (UOp.range(n, next(planner.ids), r.arg.kind) for n in (size.arg // by, by))
+        parts[r] = outer, inner
         whole[r] = index_alu(Ops.ADD, index_alu(Ops.MUL, outer, UOp.index_const(by)), inner)
     if not whole:
         return
@@ -337,9 +339,8 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
     draft.parts = [
         p._replace(place=made[2 * i], value=made[2 * i + 1]) for i, p in enumerate(draft.parts)
     ]
-    draft.ranges = tuple(
-        [x for r in draft.ranges for x in toposort(whole.get(r, r)) if x.op is Ops.RANGE]
-    )
+    # Neighbours in memory stay innermost.
+    draft.ranges = tuple([x for r in draft.ranges for x in parts.get(r, (r,))])
 
 
 def new_leaf(splitter: Splitter, slot: int) -> UOp:
