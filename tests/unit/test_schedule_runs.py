@@ -267,8 +267,8 @@ def test_a_maximum_over_all_parts_leaves_nothing_to_a_run(small_parts: None) -> 
     check_as_without(make, *arrays, atol=2e-4, runs=0)
     schedule = schedule_of(*with_gradients(make, *arrays))
     assert not runs_of(schedule)
-    asts = [s.ast for s in schedule.steps]
-    assert len(set(asts)) == len(asts)
+    with Context(DEPTH_FIRST=0):
+        assert len(schedule.steps) == len(schedule_of(*with_gradients(make, *arrays)).steps)
 
 
 def test_replays(small_parts: None) -> None:
