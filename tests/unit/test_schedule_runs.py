@@ -151,6 +151,14 @@ def test_what_a_gradient_reads_as_well_is_made_once() -> None:
     assert not runs_of(found)
 
 
+def test_parts_without_products_are_as_small_as_a_cache_wants() -> None:
+    """Rows that are sorted fit the cache; columns, neighbours in memory, come in whole lines."""
+    (arg,) = runs_of(schedule_of(Tensor.empty(256, 4096).topk(10)[0]))
+    assert sum(arg.scratch) <= parts.PART_NBYTES
+    (arg,) = runs_of(schedule_of(Tensor.empty(1024, 1024).sort(0)[0]))
+    assert arg.axes[-1][2] >= parts.MIN_ROWS
+
+
 def test_loops_that_are_split_stay_in_the_order_of_memory() -> None:
     x = Tensor.empty(64, 32, 48, 48)
     (grad,) = x.max_pool2d(2).square().sum().gradient(x)
