@@ -122,7 +122,7 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
 
 
 def least_rows(run: Run, facts: Callable[[Draft], Any]) -> int:
-    """Rows that a part has to have even where that takes more scratch; 1 for all but a few kinds."""
+    """Rows that a part has to have even where that takes more scratch; 1 for most runs."""
     values = toposort(*[p.value for d in run.inside for p in d.parts])
     loads = [(d, form) for d in run.inside for forms in facts(d).loads.values() for form in forms]
     beside = any([form.terms.get(run.axes[-1][d]) == 1 for d, form in loads])
