@@ -241,3 +241,35 @@ def test_all_of_a_short_row_is_summed_side_by_side(columns: int) -> None:
     assert f"UPCAST(0,{values})" in found
     assert (f"PADTO(0,{values * 8})" in found) == bool(columns % 8)
     np.testing.assert_allclose(x.sum(0).numpy(), x.numpy().sum(0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("columns", [24, 45, 64])
+def test_a_short_row_whose_results_loops_read_is_reduced_side_by_side(columns: int) -> None:
+    x = memory(1001, columns)
+    alone = replace(CPU, threads=1)
+    values = -(-columns // 8)
+    assert f"UPCAST(0,{values})" in opts_of(x - x.max(0), alone).split()
+    # What threads share out is the row: all else would take the maximum over all rows again.
+    with Context(THREADS=1):
+        tall = memory(4001, columns)
+        assert f"UPCAST(0,{values})" not in opts_of(tall - tall.max(0)).split()
+    np.testing.assert_array_equal((x - x.max(0)).numpy(), x.numpy() - x.numpy().max(0))
+
+
+@pytest.mark.parametrize("shape", [(64, 32, 6, 6), (48, 29, 4, 4), (130, 16, 7, 3), (40, 3, 5, 5)])
+def test_sums_of_channels_read_neighbours_side_by_side(shape: tuple[int, ...]) -> None:
+    """Lanes are those of channels, which lie next to each other, not of images."""
+    x = Tensor(np.random.default_rng(7).random(shape, np.float32)).realize()
+    found = opts_of(x.sum((0, 2, 3)))
+    assert ("UPCAST(0,8)" in found or "OVERLAP(0,8)" in found) == (shape[1] > 3)
+    assert "UPCAST(1," not in found or shape[1] == 3
+    want = x.numpy().astype(np.float64)
+    np.testing.assert_allclose(x.sum((0, 2, 3)).numpy(), want.sum((0, 2, 3)), rtol=2e-7)
+    np.testing.assert_allclose(x.var((0, 2, 3)).numpy(), want.var((0, 2, 3), ddof=1), rtol=1e-5)
+
+
+def test_lanes_of_channels_leave_alone_what_has_lanes_of_its_own() -> None:
+    """A rest that is peeled off does not bring lanes that the long part would have too."""
+    found = opts_of(memory(8, 128, 14, 14).sum((0, 2, 3)))
+    assert found.startswith("PEEL(1,192)")
+    assert "(0,8)" not in found

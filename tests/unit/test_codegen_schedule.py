@@ -447,7 +447,7 @@ def test_a_panel_asks_for_the_rows_that_it_is_filled_with() -> None:
 
 
 def test_a_reduction_runs_outside_of_the_loops_that_it_does_not_depend_on() -> None:
-    x = memory(300, 48)
+    x = memory(300, 480)
     kernel = schedule_kernel(kernel_of((x - x.max(0)).exp()), CPU)
     column, row = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     assert [column in u.ranges for u in kernel.reduces] == [True]

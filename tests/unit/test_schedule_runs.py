@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor, TinyJit, Variable, dtypes
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.engine.memory import check_plan, plan_memory
 from aster_ml.engine.program import get_program
 from aster_ml.engine.realize import schedule_uops
@@ -16,7 +17,9 @@ from aster_ml.errors import ArgumentError
 from aster_ml.schedule import parts
 from aster_ml.schedule.plan import CACHE
 from aster_ml.schedule.steps import Schedule
+from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import RunArg
+from aster_ml.uop.ranges import size_of
 from aster_ml.uop.text import parse, to_text
 from tests.unit.test_schedule_fuzz import check_seeds
 
@@ -50,6 +53,12 @@ def runs_of(schedule: Schedule) -> list[RunArg]:
     found = [s.ast for s in schedule.steps if s.ast is not None and isinstance(s.ast.arg, RunArg)]
     assert all(parse(to_text(ast)) is ast for ast in found)
     return [ast.arg for ast in found]
+
+
+def loops_of(ast: UOp | None) -> list[int]:
+    """Sizes of the loops of a kernel, those of CPUs merged, the outermost first."""
+    assert ast is not None
+    return [size_of(r) for r in Kernel(ast).outputs]
 
 
 def temporary_nbytes(schedule: Schedule) -> int:
@@ -130,6 +139,30 @@ def test_small_scores_stay_as_they_are() -> None:
 def test_a_product_of_large_operands_is_no_run() -> None:
     x, w1, w2 = Tensor.empty(2048, 2048), Tensor.empty(2048, 2048), Tensor.empty(2048, 2048)
     assert not runs_of(schedule_of((x @ w1).relu() @ w2))
+
+
+def test_what_a_gradient_reads_as_well_is_made_once() -> None:
+    """No run whose results would all be made anew after it."""
+    x = Tensor.empty(32, 64, 56, 56)
+    (grad,) = x.max_pool2d(3, stride=2, padding=1).square().sum().gradient(x)
+    found = schedule_of(grad)
+    with Context(DEPTH_FIRST=0):
+        assert len(found.steps) == len(schedule_of(grad).steps)
+    assert not runs_of(found)
+
+
+def test_parts_without_products_are_as_small_as_a_cache_wants() -> None:
+    """Rows that are sorted fit the cache; columns, neighbours in memory, come in whole lines."""
+    (arg,) = runs_of(schedule_of(Tensor.empty(256, 4096).topk(10)[0]))
+    assert sum(arg.scratch) <= parts.PART_NBYTES
+    (arg,) = runs_of(schedule_of(Tensor.empty(1024, 1024).sort(0)[0]))
+    assert arg.axes[-1][2] >= parts.MIN_ROWS
+
+
+def test_loops_that_are_split_stay_in_the_order_of_memory() -> None:
+    x = Tensor.empty(64, 32, 48, 48)
+    (grad,) = x.max_pool2d(2).square().sum().gradient(x)
+    assert loops_of(schedule_of(grad).steps[-1].ast) == [64, 32, 24, 2, 24, 2]
 
 
 def test_symbolic_lengths_are_no_run(small_parts: None) -> None:
@@ -225,12 +258,25 @@ def test_a_block_that_makes_scores_again(small_parts: None) -> None:
         lambda x, w: (x @ w).softmax(-1) @ w.T,
         lambda x, w: (x @ w).relu().layernorm() @ w.T,
         lambda x, w: ((x @ w).sigmoid() * (x @ w)).sum(-1),
-        lambda x, w: ((x @ w).exp() @ w.T).max(0),
     ],
-    ids=["softmax", "layernorm", "gated", "maximum over rows"],
+    ids=["softmax", "layernorm", "gated"],
 )
 def test_rows_of_other_kinds(small_parts: None, make: Callable[..., Tensor]) -> None:
     check_as_without(make, random(36, 8), random(8, 64), atol=2e-4)
+
+
+def test_a_maximum_over_all_parts_leaves_nothing_to_a_run(small_parts: None) -> None:
+    """What would be maximized is read by the gradient too, so that a run would make all twice."""
+
+    def make(x: Tensor, w: Tensor) -> Tensor:
+        return ((x @ w).exp() @ w.T).max(0)
+
+    arrays = random(36, 8), random(8, 64)
+    check_as_without(make, *arrays, atol=2e-4, runs=0)
+    schedule = schedule_of(*with_gradients(make, *arrays))
+    assert not runs_of(schedule)
+    with Context(DEPTH_FIRST=0):
+        assert len(schedule.steps) == len(schedule_of(*with_gradients(make, *arrays)).steps)
 
 
 def test_replays(small_parts: None) -> None:

@@ -23,6 +23,7 @@ from aster_ml.codegen.loop_order import (
 )
 from aster_ml.codegen.moves import (
     choose_hints,
+    results_are_nearer,
     set_row_beside,
     set_side_by_side,
     share_indices,
@@ -273,12 +274,15 @@ def choose_partials(plan: Plan) -> None:
         axis = max(loops, key=size_of)
         if axis.src[0].op is not Ops.CONST:
             continue
-        for n in range(most // lanes, 1, -1):
+        count = most // lanes
+        if results_are_nearer(plan, u, axis, count) and set_side_by_side(plan, u, count, 1):
+            continue
+        for n in range(count, 1, -1):
             if size_of(axis) % n == 0:
                 kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), n))
                 break
         else:
-            set_side_by_side(plan, u, most // lanes)
+            set_side_by_side(plan, u, count)
 
 
 def each_reduction(kernel: Kernel) -> Iterator[UOp]:
@@ -304,7 +308,10 @@ def choose_nests(plan: Plan) -> None:
 def nest(kernel: Kernel, lane: UOp) -> bool:
     """Makes a sum of sums of the reduction with this SIMD lane, if it has too many steps."""
     u = next((u for u in kernel.reduces if lane in u.src[1:]), None)
-    if u is None or not {r for r in u.src[0].ranges if r.arg.kind.is_lane} <= set(u.src[1:]):
+    if u is None:
+        return False
+    tile = {r for r in u.src[0].ranges if r.arg.kind.is_lane}.difference(u.src[1:])
+    if any(not tile <= load.ranges for load in inside(u)):
         return False
     loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
     exact = u.dtype is dtypes.float64 and any(x.op is Ops.CAST for x in u.src[:1])

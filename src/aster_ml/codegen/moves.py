@@ -30,12 +30,15 @@ from aster_ml.codegen.prices import (
     MAX_WRITTEN_OUT,
     MOST_TWICE,
     MOST_WIDENED,
+    THREAD_CYCLES,
     Plan,
     axis_number,
     between,
     bodies_side_by_side,
+    cycles_of,
     waste,
 )
+from aster_ml.codegen.simd import finish_nodes
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -154,34 +157,66 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
 
 
 def set_row_beside(plan: Plan, u: UOp, most: int) -> None:
-    """The SIMD values of a short row of results next to each other, as they lie."""
+    """The SIMD values of a short row of results next to each other, as they lie.
+
+    Where loops further in read these results, threads share the row instead: all else would be
+    done by each of them, and parts of a row would be stored to the same lines at the same time.
+    """
     kernel = plan.kernel
     lanes = prod([size_of(r) for r in u.src[0].ranges if r.arg.kind is AxisType.UPCAST])
     loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
     rows = [r for r in kernel.outputs if r.arg.id == plan.vector_id and not r.arg.kind.is_lane]
-    if not loops or not rows or not set(kernel.outputs) <= u.ranges:
+    if not loops or not rows or rows[0] not in u.ranges:
         return
     row = rows[0]
-    if row.src[0].op is Ops.CONST and 1 < size_of(row) <= most // max(lanes, 1):
-        # Lanes that start early are not those of short rows.
-        if row.arg.id not in kernel.early:
-            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, row), size_of(row)))
+    if row.src[0].op is not Ops.CONST or not 1 < size_of(row) <= most // max(lanes, 1):
+        return
+    if not set(kernel.outputs) <= u.ranges and (
+        size_of(row) * finish_nodes(plan) > MAX_BODY
+        or (plan.target.threads > 1 and cycles_of(plan) >= THREAD_CYCLES)
+    ):
+        return
+    # Lanes that start early are not those of short rows.
+    if row.arg.id not in kernel.early:
+        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, row), size_of(row)))
 
 
-def set_side_by_side(plan: Plan, u: UOp, count: int) -> None:
-    """Some results next to each other, where additions of one would wait for one another."""
+def results_are_nearer(plan: Plan, u: UOp, axis: UOp, count: int) -> bool:
+    """Whether what the next result reads lies nearer than what the next step of an axis does.
+
+    As of channels of images, whose sums each read a little of every image. There have to be
+    `count` results. Lanes of results are those of all reductions, so none may have some already.
+    """
+    kernel = plan.kernel
+    if any(r.arg.kind is AxisType.UPCAST for x in kernel.reduces for r in x.src[0].ranges):
+        return False
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if len(loops) != len(kernel.outputs) or not loops or size_of(loops[-1]) < count:
+        return False
+    mine = [a for a in plan.accesses if not a.is_store and axis in a.node.ranges]
+    strides = [(a.stride(loops[-1]), a.stride(axis)) for a in mine]
+    return bool(strides) and all(n and far and n < far for n, far in strides)
+
+
+def set_side_by_side(plan: Plan, u: UOp, count: int, parts: int = 2) -> bool:
+    """Some results next to each other, where additions of one would wait for one another.
+
+    So many `parts` of them are left for each thread at least.
+    """
     kernel = plan.kernel
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     if not loops or not set(kernel.outputs) <= u.ranges or loops[-1].src[0].op is not Ops.CONST:
-        return
+        return False
     axis, size = loops[-1], size_of(loops[-1])
-    fitting = [n for n in range(count, 1, -1) if size % n == 0]
+    fitting = [n for n in range(count, count // 2, -1) if n > 1 and size % n == 0]
     n = fitting[0] if fitting else count
-    if axis.arg.id in kernel.early or size < 2 * n * plan.target.threads:
-        return
-    if fitting or can_overlap(kernel):
-        op = OptOps.UPCAST if fitting else OptOps.OVERLAP
-        kernel.apply(Opt(op, axis_number(kernel, axis), n))
+    if axis.arg.id in kernel.early or size < parts * n * plan.target.threads:
+        return False
+    if not fitting and not can_overlap(kernel):
+        return False
+    op = OptOps.UPCAST if fitting else OptOps.OVERLAP
+    kernel.apply(Opt(op, axis_number(kernel, axis), n))
+    return True
 
 
 def row_is_known(plan: Plan, axis: UOp, nodes: int) -> bool:

@@ -27,6 +27,8 @@ MASKED_GATHER = 3.0
 # One that is loaded in a run, transposed and stored in a panel.
 TRANSPOSED = 0.6
 SCATTER = 2.0
+# Accesses in whole SIMD values, for each one at loaded places, from which on wide values pay.
+IN_A_ROW = 2
 # Elements two apart: two contiguous loads and a shuffle.
 EVERY_SECOND = 3.0
 # Three apart: three loads and two shuffles.

@@ -16,6 +16,7 @@ from aster_ml.codegen.kernel import Kernel, Note, can_peel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
     HORIZONTAL,
+    IN_A_ROW,
     MAXIMUM,
     UNEVEN,
     Plan,
@@ -41,6 +42,7 @@ from aster_ml.codegen.prices import (
 from aster_ml.codegen.short_rows import row_cost, row_lanes, write_out_rows
 from aster_ml.codegen.slabs import SlabCost, far_slab, slab_cost
 from aster_ml.helpers import ceildiv
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -137,12 +139,32 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
             axis = axis_of(kernel, axis.arg.id)
     if axis is not None:
         each = row_lanes(plan, axis, lanes)
-        apply_vector(plan, axis, each or lanes, bool(each))
+        apply_vector(plan, axis, each or lanes_at_places(plan, axis, lanes), bool(each))
         if each:
             write_out_rows(plan)
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
         if r is not None and r in kernel.axes and not meets_lanes(kernel, r):
             apply_vector(plan, r, lanes)
+
+
+def lanes_at_places(plan: Plan, axis: UOp, lanes: int) -> int:
+    """SIMD lanes of an axis along which places are loaded: as many as one value has of indices.
+
+    Each lane is loaded or stored on its own, and more of them only spread over more lines and
+    pages; unless most of what is read and stored lies in a row.
+    """
+    computed = [a.node.src[0].src[1] for a in plan.accesses if a.stride(axis) is None]
+    loaded = [
+        index
+        for index in computed
+        if any(u.op is Ops.LOAD and axis in u.ranges for u in toposort(index))
+    ]
+    few = len(loaded) * IN_A_ROW < len(plan.accesses) - len(loaded)
+    return (
+        lanes
+        if few or not loaded
+        else min(lanes, plan.target.vector_bits // plan.target.index_bits)
+    )
 
 
 def finish_nodes(plan: Plan) -> int:

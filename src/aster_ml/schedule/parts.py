@@ -25,7 +25,8 @@ from aster_ml.uop.ranges import size_of
 
 # Bytes of scratch that a part should have: they are to stay in the second or third cache.
 PART_NBYTES = 1 << 20
-# With fewer rows a product is no product of matrices any more, so that scratch may grow beyond,
+# With fewer rows a product is no product of matrices any more, and of rows that are neighbours in
+# memory lines would be read for few elements each, so that scratch may grow beyond,
 MIN_ROWS = 64
 # up to so many bytes.
 MAX_PART_NBYTES = 16 << 20
@@ -57,9 +58,9 @@ class Run:
         return [i for i, ranges in enumerate(self.axes) if ranges[draft] not in draft.ranges]
 
 
-def choose_rows(size: int, row_nbytes: int, exact: bool) -> int:
-    """Rows of a part; with `exact` they divide the size. 0 where nothing fits."""
-    wanted = max(PART_NBYTES // row_nbytes, MIN_ROWS)
+def choose_rows(size: int, row_nbytes: int, exact: bool, least: int) -> int:
+    """Rows of a part, `least` at least; with `exact` they divide the size. 0 where nothing fits."""
+    wanted = max(PART_NBYTES // row_nbytes, least)
     if wanted >= size:
         return size
     fitting = [d for d in divisors(size) if d <= wanted]
@@ -68,7 +69,7 @@ def choose_rows(size: int, row_nbytes: int, exact: bool) -> int:
         if not exact:
             return int(min(round_up(-(-size // -(-size // wanted)), 8), size))
         larger = [d for d in divisors(size) if d > wanted]
-        if fitting[-1] < MIN_ROWS // 4:
+        if fitting[-1] < least // 4:
             return larger[0] if larger[0] * row_nbytes <= MAX_PART_NBYTES else 0
     return fitting[-1]
 
@@ -111,13 +112,21 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
     if not run.scratch:
         return False
     sums = any([run.summed(d) for d in run.inside])
-    run.rows = choose_rows(run.sizes[last], row_nbytes, sums)
+    run.rows = choose_rows(run.sizes[last], row_nbytes, sums, least_rows(run, facts))
     if not run.rows or run.rows * row_nbytes > MAX_PART_NBYTES:
         return False
     if run.rows == run.sizes[last] and prod(run.sizes[:last]) == 1:
         return False
     run.scratch = {s: run.rows * n for s, n in run.scratch.items()}
     return DEPTH_FIRST >= 2 or pays(run, splitter, facts)
+
+
+def least_rows(run: Run, facts: Callable[[Draft], Any]) -> int:
+    """Rows that a part has to have even where that takes more scratch; 1 for most runs."""
+    values = toposort(*[p.value for d in run.inside for p in d.parts])
+    loads = [(d, form) for d in run.inside for forms in facts(d).loads.values() for form in forms]
+    beside = any([form.terms.get(run.axes[-1][d]) == 1 for d, form in loads])
+    return MIN_ROWS if beside or any([u.op is Ops.REDUCE for u in values]) else 1
 
 
 def pays(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
@@ -316,6 +325,7 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
             divisor.setdefault(u.src[0], set()).add(u.src[1].arg)
     planner = splitter.planner
     whole: dict[UOp, UOp] = {}
+    parts: dict[UOp, tuple[UOp, UOp]] = {}
     for r, numbers in divisor.items():
         size, by = r.src[0], min(numbers)
         if (
@@ -327,6 +337,7 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
         ):
             continue
         outer, inner = (UOp.range(n, next(planner.ids), r.arg.kind) for n in (size.arg // by, by))
+        parts[r] = outer, inner
         whole[r] = index_alu(Ops.ADD, index_alu(Ops.MUL, outer, UOp.index_const(by)), inner)
     if not whole:
         return
@@ -337,9 +348,8 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
     draft.parts = [
         p._replace(place=made[2 * i], value=made[2 * i + 1]) for i, p in enumerate(draft.parts)
     ]
-    draft.ranges = tuple(
-        [x for r in draft.ranges for x in toposort(whole.get(r, r)) if x.op is Ops.RANGE]
-    )
+    # Neighbours in memory stay innermost.
+    draft.ranges = tuple([x for r in draft.ranges for x in parts.get(r, (r,))])
 
 
 def new_leaf(splitter: Splitter, slot: int) -> UOp:

@@ -332,6 +332,8 @@ class Runs:
             if remake and not again:
                 return None
             hidden = self.hidden(inside, [*before, *after], again)
+            if again and all([self.touches(d)[1] <= hidden for d in inside]):
+                return None  # all that it makes would be made anew
             needless = self.needless(inside, hidden)
             gone = [d for d in members if d not in inside or d in needless]
             if not gone:
