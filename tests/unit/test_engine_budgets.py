@@ -160,7 +160,7 @@ def test_planning_costs_the_same_for_each_op_of_a_chain(traced: int, most: int) 
     assert abs(each[0] - each[1]) <= 0.1 * each[0]
 
 
-@pytest.mark.parametrize(("name", "most"), [("product", 4100), ("convolution", 4200)])
+@pytest.mark.parametrize(("name", "most"), [("product", 4300), ("convolution", 4200)])
 def test_arranging_a_kernel(name: str, most: int) -> None:
     a = Tensor.ones(512, 512).contiguous().realize()
     x = Tensor.ones(8, 64, 56, 56).contiguous().realize()

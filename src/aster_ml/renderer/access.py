@@ -35,6 +35,8 @@ class AccessWriter(Language):
     asked: list[Address]
     # Loads that stand side by side in memory, each with all of them.
     families: dict[Cell, list[Cell]]
+    # The instances of loads that are made together. (No Cell has them: they name it again.)
+    groups: dict[Cell, list[list[Instance]]]
 
     @abc.abstractmethod
     def read(self, c: Cell, source: UOp, width: int | None = None) -> Input:
@@ -272,33 +274,34 @@ class AccessWriter(Language):
         Each lane's elements are loaded side by side then, which takes a fourth of the instructions.
         Where they fill SIMD values of a line, as many as a value has.
         """
-        if c.groups is None:
-            size = min(BLOCK_BYTES // max(c.dtype.itemsize, 1), c.width)
-            groups: list[list[Instance]] = []
-            family = self.families.get(c, [c])
-            if (
-                self.can_shuffle
-                and c.dtype is not dtypes.bool
-                and c.unit == 1
-                and c.step is not None
-                and abs(c.step) >= size > 1
-                and (c.gate is None or c.gate[0].width == 1)
-            ):
-                # Each line of the caches once, in case others throw it out.
-                most = sum([d.count for d in family])
-                whole = c.width if c.width * c.dtype.itemsize == LINE_NBYTES else most + 1
-                for run in runs_of_family(family) if len(family) > 1 else self.runs_of_one(c):
-                    while len(run) >= whole:
-                        groups.append(run[:whole])
-                        run = run[whole:]
-                    # What is left at the end of a run begins early.
-                    starts = range(0, len(run), size) if len(run) >= size else ()
-                    ends = [min(start + size, len(run)) for start in starts]
-                    groups += [run[end - size : end] for end in ends]
-            for d in family:
-                d.groups = groups
-            return groups
-        return c.groups
+        known = self.groups.get(c)
+        if known is not None:
+            return known
+        size = min(BLOCK_BYTES // max(c.dtype.itemsize, 1), c.width)
+        groups: list[list[Instance]] = []
+        family = self.families.get(c, [c])
+        if (
+            self.can_shuffle
+            and c.dtype is not dtypes.bool
+            and c.unit == 1
+            and c.step is not None
+            and abs(c.step) >= size > 1
+            and (c.gate is None or c.gate[0].width == 1)
+        ):
+            # Each line of the caches once, in case others throw it out.
+            most = sum([d.count for d in family])
+            whole = c.width if c.width * c.dtype.itemsize == LINE_NBYTES else most + 1
+            for run in runs_of_family(family) if len(family) > 1 else self.runs_of_one(c):
+                while len(run) >= whole:
+                    groups.append(run[:whole])
+                    run = run[whole:]
+                # What is left at the end of a run begins early.
+                starts = range(0, len(run), size) if len(run) >= size else ()
+                ends = [min(start + size, len(run)) for start in starts]
+                groups += [run[end - size : end] for end in ends]
+        for d in family:
+            self.groups[d] = groups
+        return groups
 
     def runs_of_one(self, c: Cell) -> list[list[Instance]]:
         """The runs of neighbours among the instances of a load."""

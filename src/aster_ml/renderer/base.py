@@ -73,6 +73,7 @@ class KernelWriter(AccessWriter):
         self.pending: dict[Cell, None] = {}
         self.asked = []
         self.families = {}
+        self.groups = {}
         self.maps: dict[tuple[Lanes, Lanes], list[int] | None] = {}
         self.loops: list[Cell] = []
         self.dims = {AxisType.GLOBAL: 0, AxisType.LOCAL: 0}

@@ -29,7 +29,7 @@ class Cell:
     """
 
     __slots__ = ("base", "carried", "consumer", "count", "depth", "dtype", "fused", "gate",
-                 "groups", "inputs", "lanes", "offsets", "op", "place", "splats", "spread", "step",
+                 "inputs", "lanes", "offsets", "op", "place", "splats", "spread", "step",
                  "u", "unit", "uses", "value", "values", "vector", "width")  # fmt: skip
 
     def __init__(self, u: UOp, lanes: Lanes, vector: UOp | None) -> None:
@@ -65,7 +65,6 @@ class Cell:
         self.gate: Input | None = None
         self.value: Input | None = None
         # Of a load: instances that are loaded together; None until it was looked for.
-        self.groups: list[list[Instance]] | None = None
 
 
 Input = tuple[Cell, "list[int] | None"]
