@@ -10,14 +10,12 @@ each op is in `llvm_rules`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.cell import Cell, Value
 from aster_ml.renderer.llvm_access import LLVMAccessWriter, Pointer
-from aster_ml.renderer.llvm_effort import effort
 from aster_ml.renderer.llvm_maxima import become_one, write_maxima
 from aster_ml.renderer.llvm_rules import (
     LLVM_RULES,
@@ -69,11 +67,6 @@ class LLVMWriter(LLVMAccessWriter):
         # Where an address is seen to be a multiple of so many bytes, by loop depth.
         self.aligned: list[dict[tuple[str, int], str]] = [{}]
         self.streams = False
-        # How often the lines of the loops around are run, the most that there are, and how many
-        # lines the shortest of the innermost loops has.
-        self.turns: list[float] = [1]
-        self.most_turns: float = 1
-        self.shortest: float = math.inf
         for slot, p in enumerate(self.linear.params):
             self.entry.append(f"  %slot{slot} = getelementptr i8, ptr %args, i64 {8 * slot}")
             self.entry.append(f"  %buf{slot} = load ptr, ptr %slot{slot}, align 8")
@@ -95,7 +88,7 @@ class LLVMWriter(LLVMAccessWriter):
     def finish(self) -> str:
         """Head, scratch, arguments, body, declarations."""
         name = self.linear.name
-        head = ["entry:"]
+        head = [f"define void @{name}(ptr %args, i64 %lo, i64 %hi) nounwind {{", "entry:"]
         if self.zero_bytes:
             zeros = f"[{self.zero_bytes} x i8]"
             head.append(f"  %zeros = alloca {zeros}, align 16")
@@ -108,12 +101,7 @@ class LLVMWriter(LLVMAccessWriter):
             self.lines.append("  call void @llvm.x86.sse.sfence()")
         tail = ["  ret void", "}", *self.declarations]
         tail += ["!0 = !{i32 1}", ""] if self.streams else [""]
-        body = "\n".join([*head, *self.entry, *self.lines, *tail])
-        # A text for code generation at level 0 is measured on x86 alone.
-        known = is_x86(self.target) and not self.linear.variables
-        run = self.most_turns * len(self.lines)
-        plain = effort(body, run, self.shortest) if known else ""
-        return f"define void @{name}(ptr %args, i64 %lo, i64 %hi) nounwind {plain}{{\n{body}"
+        return "\n".join([*head, *self.entry, *self.lines, *tail])
 
     # names and constants
 
@@ -182,19 +170,12 @@ class LLVMWriter(LLVMAccessWriter):
         self.phis.append(loop)
         self.pointers.append({})
         self.aligned.append({})
-        if len(self.phis) > 1:
-            self.phis[-2].innermost = False
-        self.turns.append(self.turns[-1] * (size if size.__class__ is int else math.inf))
-        self.most_turns = max(self.most_turns, self.turns[-1])
 
     def close_loop(self, c: Cell) -> None:
         """Counts, jumps back, and fills in what the phis take from the end of the body."""
         loop = self.phis.pop()
         self.pointers.pop()
         self.aligned.pop()
-        self.turns.pop()
-        if loop.innermost:
-            self.shortest = min(self.shortest, len(self.lines) - loop.line)
         kind, latch = loop.kind, self.block
         following = self.emit(f"add nuw nsw {kind} {loop.counter}, 1")
         test = self.emit(f"icmp slt {kind} {following}, {loop.stop}")
@@ -382,7 +363,6 @@ class LoopText:
         self.counter = self.start = ""
         self.line = 0
         self.guarded = False
-        self.innermost = True
         # Of each accumulator: its values before the loop, and the names of its phis.
         self.before: dict[Cell, list[str]] = {}
         self.phis: dict[Cell, list[str]] = {}

@@ -22,7 +22,7 @@ from aster_ml.errors import CompileError
 # With 0 LLVM leaves every value in memory; 1 gives a matrix kernel its full speed and takes a
 # quarter of the time of 2.
 CODEGEN_LEVEL = 1
-# For functions that only call kernels, and for kernels that ask for it: a fifth of the time of 1.
+# For functions that only call kernels: a fifth of the time of 1.
 QUICK_LEVEL = 0
 
 LOCK = threading.RLock()
@@ -263,22 +263,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=after_fork)
 
 
-def level_of(source: str) -> int:
-    """The level of code generation: the quick one where each function asks for no more.
-
-    why: at level 1 a function that asks for no optimisation goes through all passes nevertheless
-    """
-    plain = source.count(" optnone ")
-    return QUICK_LEVEL if plain and plain == source.count("define ") else CODEGEN_LEVEL
-
-
-def compile_ir(source: str, opt_level: int = 0, codegen_level: int | None = None) -> bytes:
+def compile_ir(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEVEL) -> bytes:
     """IR text -> relocatable object for this machine, in several threads at once.
 
     `opt_level` 0 runs no pass over the IR, only code generation; 1 to 3 run LLVM's pipelines first.
     Raises: CompileError with LLVM's words when the IR is not valid.
     """
-    codegen_level = level_of(source) if codegen_level is None else codegen_level
     if opt_level == 0:
         generator = take_generator(codegen_level)
         try:
@@ -290,9 +280,8 @@ def compile_ir(source: str, opt_level: int = 0, codegen_level: int | None = None
         return bytes(target_machine(codegen_level).emit_object(module))
 
 
-def assemble(source: str, opt_level: int = 0, codegen_level: int | None = None) -> str:
+def assemble(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEVEL) -> str:
     """IR text -> the assembly of what `compile_ir` makes of it."""
-    codegen_level = level_of(source) if codegen_level is None else codegen_level
     with LOCK:
         module = build_module(source, opt_level, codegen_level)
         return str(target_machine(codegen_level).emit_assembly(module))
