@@ -46,6 +46,23 @@ def test_a_call_runs_once(threads: int) -> None:
     assert sorted(ran) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("threads", [0, 1])
+def test_control_c_ends_more_than_the_call_that_it_meets(threads: int) -> None:
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    with Beside(threads) as beside:
+        busy = threading.Event()
+        first = beside.begin(lambda: busy.wait(30))
+        job = beside.begin(work)
+        with pytest.raises(KeyboardInterrupt):
+            job.run_now()
+        with pytest.raises(KeyboardInterrupt):
+            job.result()
+        busy.set()
+        assert first.result()
+
+
 def test_calls_run_while_the_caller_goes_on() -> None:
     begun, go_on = threading.Event(), threading.Event()
 

@@ -67,10 +67,15 @@ class Job(Generic[T]):
             return
         try:
             self.found = self.work()
-        except BaseException as error:
+        except Exception as error:
             self.error = error
-        self.work = None
-        self.running.release()
+        except BaseException as error:
+            # Ctrl-C ends more than this call.
+            self.error = error
+            raise
+        finally:
+            self.work = None
+            self.running.release()
 
     def result(self) -> T:
         """What the call returns; an error of the call is raised here."""
