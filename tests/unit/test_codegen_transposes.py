@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -14,29 +13,19 @@ from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.next_blocks import ask_for_next_blocks
 from aster_ml.dtype import dtypes
 from aster_ml.engine.compile import render
-from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.ranges import size_of
 from aster_ml.uop.spec import verify
-from aster_ml.uop.symbolic import simplify_around
 from aster_ml.uop.text import linear_from_text, linear_to_text
 from tests.unit.kernel_checks import SMALL_CACHES as CPU
-from tests.unit.kernel_checks import kernel_of, memory
+from tests.unit.kernel_checks import kernel_of, memory, places_of
 
 LINE = 16
 
 
 def lines_of(index: UOp) -> list[int]:
     """The lines that an index names, for every step of its ranges."""
-    ranges = sorted(index.ranges, key=lambda r: r.arg.id)
-    found = []
-    for steps in itertools.product(*[range(size_of(r)) for r in ranges]):
-        at = {r: UOp.index_const(i) for r, i in zip(ranges, steps, strict=True)}
-        place = simplify_around(substitute(index, at))
-        assert place.op is Ops.CONST
-        found.append(int(place.arg) // LINE)
-    return found
+    return [place // LINE for place in places_of(index)]
 
 
 def test_every_line_but_those_of_the_first_block_is_asked_for_once() -> None:

@@ -23,13 +23,13 @@ from aster_ml.codegen.prices import (
     LINES_APART,
     decomposed_nodes,
 )
-from aster_ml.codegen.rows import next_scratch, position
+from aster_ml.codegen.rows import new_scratch, position
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops, ScratchArg
+from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 
@@ -47,9 +47,7 @@ def finish_in_loop(kernel: Kernel, target: Target) -> None:
     if tile is None:
         return
     total, lanes, looped = tile
-    number = next_scratch(kernel.facts.order)
-    count = prod([size_of(r) for r in lanes])
-    local = UOp(Ops.DEFINE_LOCAL, total.dtype, (), ScratchArg(number, count))
+    local = new_scratch(kernel.facts.order, total.dtype, prod([size_of(r) for r in lanes]))
     at = position(UOp.index_const(0), lanes)
     ready = local.after(local.index(at).store(total).end(*lanes))
     steps = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in looped}

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.prices import FAR_NBYTES, PACED_ROWS, PACED_STEPS
-from aster_ml.codegen.rows import next_scratch
+from aster_ml.codegen.rows import new_scratch, position
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import substitute
-from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, Ops, ScratchArg
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 
 
@@ -42,7 +42,7 @@ def pace_stores(kernel: Kernel, sink: UOp) -> UOp:
         else:
             (piece,) = [r for r in closed if r.arg.kind is AxisType.UPCAST]
             few = kernel.new_range(ceildiv(size_of(piece), steps), AxisType.UPCAST)
-            node = substitute(node, {piece: beside(step, few)})
+            node = substitute(node, {piece: position(step, [few])})
             ends.append(node.end(*[r for r in closed if r is not piece], step, few))
     # The new loop stands within all others.
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
@@ -74,20 +74,11 @@ def stored_from_scratch(
     value = store.src[1]
     (lane,) = [r for r in closed if r.arg.kind is AxisType.VECTOR]
     own = {r: kernel.new_range(size_of(r), r.arg.kind) for r in (rows, lane)}
-    local = UOp(
-        Ops.DEFINE_LOCAL,
-        value.dtype,
-        (),
-        ScratchArg(next_scratch(kernel.facts.order), size_of(rows) * size_of(lane)),
-    )
-    filled = local.index(beside(own[rows], own[lane])).store(substitute(value, own))
-    row = beside(*split)
-    kept = local.after(filled.end(*own.values())).index(beside(row, lane)).load()
+    local = new_scratch(kernel.facts.order, value.dtype, size_of(rows) * size_of(lane))
+    filled = local.index(position(own[rows], [own[lane]])).store(substitute(value, own))
+    step, part = split
+    row = position(step, [part])
+    kept = local.after(filled.end(*own.values())).index(position(row, [lane])).load()
     at = substitute(store.src[0], {rows: row})
     paced = UOp(Ops.STORE, store.dtype, (at, kept), store.arg)
     return paced.end(*[r for r in closed if r is not rows], *split)
-
-
-def beside(outer: UOp, inner: UOp) -> UOp:
-    """The number of an inner lane where each step of the outer axis has all of them."""
-    return index_alu(Ops.ADD, index_alu(Ops.MUL, outer, inner.src[0]), inner)

@@ -13,13 +13,13 @@ scratch need no masks and no values to begin with, and what follows the reductio
 from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel, can_sum_rows
-from aster_ml.codegen.rows import max_nbytes, next_scratch, position
+from aster_ml.codegen.rows import max_nbytes, new_scratch, position
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, Ops, ScratchArg
+from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 
 FUSED_DTYPES = (dtypes.float32, dtypes.float64)
@@ -36,7 +36,7 @@ def sum_rows(kernel: Kernel, target: Target) -> None:
     size = prod([size_of(r) for r in axes])
     if size * u.dtype.itemsize > max_nbytes(target):
         return
-    sums = UOp(Ops.DEFINE_LOCAL, u.dtype, (), ScratchArg(next_scratch(kernel.facts.order), size))
+    sums = new_scratch(kernel.facts.order, u.dtype, size)
     n, fused = kernel.rows, target.has_op("MULACC")
     first = size_of(axis) % n or n
     ready = sums.after(fill(kernel, sums, u, axes, fused, first))

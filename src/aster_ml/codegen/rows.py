@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from aster_ml.codegen.axes import simplify_indices
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.prices import DECOMPOSED
+from aster_ml.dtype import DType
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
@@ -97,7 +98,7 @@ def fill_rows(kernel: Kernel, target: Target) -> None:
             again = {u: substitute(v, {s: i}) for u, i in at.items()}
             kernel.sink = substitute(kernel.sink, again)
             continue
-        local = UOp(Ops.DEFINE_LOCAL, v.dtype, (), ScratchArg(next_scratch(nodes), size))
+        local = new_scratch(nodes, v.dtype, size)
         whole = size_of(s) // width * width
         if late is not None and late[0] is stage:
             filled = [fill_alike(kernel, local, stage, late[1].src[0].src[1])]
@@ -122,13 +123,14 @@ def fill_alike(kernel: Kernel, local: UOp, stage: UOp, step: UOp) -> UOp:
     return local.index(at).store(substitute(v, {s: at})).end(*own.values())
 
 
-def next_scratch(nodes: Iterable[UOp]) -> int:
-    """A number for scratch that no other has."""
-    return 1 + max([u.arg.id for u in nodes if u.op is Ops.DEFINE_LOCAL], default=-1)
+def new_scratch(nodes: Iterable[UOp], dtype: DType, size: int) -> UOp:
+    """Scratch of so many elements, with a number that none among these nodes has."""
+    number = 1 + max([u.arg.id for u in nodes if u.op is Ops.DEFINE_LOCAL], default=-1)
+    return UOp(Ops.DEFINE_LOCAL, dtype, (), ScratchArg(number, size))
 
 
 def position(step: UOp, lanes: list[UOp]) -> UOp:
-    """Where a step of the row lies in scratch: its lanes side by side."""
+    """The place of a step whose lanes lie side by side, as those of a row in scratch do."""
     for x in lanes:
         step = index_alu(Ops.ADD, index_alu(Ops.MUL, step, x.src[0]), x)
     return step

@@ -160,11 +160,9 @@ def lanes_at_places(plan: Plan, axis: UOp, lanes: int) -> int:
         if any(u.op is Ops.LOAD and axis in u.ranges for u in toposort(index))
     ]
     few = len(loaded) * IN_A_ROW < len(plan.accesses) - len(loaded)
-    return (
-        lanes
-        if few or not loaded
-        else min(lanes, plan.target.vector_bits // plan.target.index_bits)
-    )
+    if few or not loaded:
+        return lanes
+    return min(lanes, plan.target.vector_bits // plan.target.index_bits)
 
 
 def finish_nodes(plan: Plan) -> int:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.panels import max_nbytes
 from aster_ml.codegen.prices import FAR_NBYTES, GATHER, MASKED, MASKED_GATHER, Plan
-from aster_ml.codegen.rows import next_scratch
+from aster_ml.codegen.rows import new_scratch
 from aster_ml.codegen.windows import Slab, Windowed, find_windowed, slab_of
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
@@ -147,12 +147,11 @@ def fill_slab(kernel: Kernel, target: Target) -> None:
     # What SIMD lanes reach beyond the end of a row is nobody's result.
     rows = prod([size_of(r) for r in others])
     needed = max([rows * slab.phases * slab.pitch, *[int(u.src[0].src[1].vmax) + 1 for u in reads]])
-    first = next_scratch(kernel.facts.order)
-    local = UOp(Ops.DEFINE_LOCAL, value.dtype, (), ScratchArg(first, needed + lanes))
+    local = new_scratch(kernel.facts.order, value.dtype, needed + lanes)
     if slab.phases == 1:
         filled = fill_row(kernel, local, start, value, columns, lanes)
     else:
-        filled = fill_phases(kernel, local, start, value, columns, lanes, first + 1)
+        filled = fill_phases(kernel, local, start, value, columns, lanes, local.arg.id + 1)
     ready = local.after(filled.end(*loops.values()))
     changes = {u: ready.index(u.src[0].src[1]).load() for u in reads}
     kernel.sink = substitute(kernel.sink, changes)

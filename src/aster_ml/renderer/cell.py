@@ -64,7 +64,6 @@ class Cell:
         self.unit = 1
         self.gate: Input | None = None
         self.value: Input | None = None
-        # Of a load: instances that are loaded together; None until it was looked for.
 
 
 Input = tuple[Cell, "list[int] | None"]
