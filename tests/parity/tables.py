@@ -141,7 +141,7 @@ def document(text: str, differs: Mapping[str, str]) -> str:
 `python -m tests.parity.run --doc` writes this page. It runs the test files of tinygrad 0.12.0's
 source distribution, unchanged, with `tinygrad` served from Aster, and compares with what tinygrad
 itself passes on a CPU. `tests/parity/hook.py` says which name comes from where. Random numbers of
-NumPy, PyTorch and Python are seeded before each test.
+NumPy, PyTorch, Python and Aster are seeded before each test.
 
 {text}
 

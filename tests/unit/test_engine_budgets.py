@@ -14,7 +14,7 @@ from aster_ml.engine.calls import PENDING
 from aster_ml.engine.realize import prepare
 from aster_ml.engine.storage import DUE
 from aster_ml.target import Target
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.sharding import MULTI_SEEN
 from benchmarks.calls import count_calls, frames_of, run_seen
 from tests.unit.jit_helpers import vector
@@ -52,17 +52,19 @@ def operands() -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(autouse=True)
 def nothing_before() -> Iterator[None]:
-    """As in a process without tensors on several devices, kernels by hand and schedules that wait.
+    """A process without traces, tensors on several devices, kernels by hand, schedules that wait.
 
     why: each node is asked for these where there are some, and other tests may leave them alive
     """
     seen, pending, due = list(MULTI_SEEN), list(PENDING), list(DUE.items())
-    for table in (MULTI_SEEN, PENDING, DUE):
+    traced = list(METADATA.items())
+    for table in (MULTI_SEEN, PENDING, DUE, METADATA):
         table.clear()
     yield
     MULTI_SEEN.extend(seen)
     PENDING.update(pending)
     DUE.update(due)
+    METADATA.update(traced)
 
 
 def test_building_a_sum() -> None:
@@ -149,7 +151,8 @@ def chain_gradients(length: int) -> list[UOp]:
     return [x.grad.uop, w.grad.uop]
 
 
-@pytest.mark.parametrize(("traced", "most"), [(0, 215), (2, 240)])
+# 213 and 227 in a fresh process; nodes that other tests' caches keep alive save or cost up to 3.
+@pytest.mark.parametrize(("traced", "most"), [(0, 220), (2, 240)])
 def test_planning_costs_the_same_for_each_op_of_a_chain(traced: int, most: int) -> None:
     each = []
     for length in (300, 1200):
