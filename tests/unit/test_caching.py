@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -298,3 +299,25 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     plain = run_script(tmp_path, "1", NOOPT="1")
     assert int(plain[0].split()[0]) == int(plain[0].split()[2])
     assert run_script(tmp_path, "3")[0].split()[0] == "0"
+
+
+def test_a_changed_compiler_compiles_anew(tmp_path: Path) -> None:
+    """Of a copy of the package, each file whose change may change kernels is changed in turn."""
+    package = tmp_path / "aster_ml"
+    shutil.copytree(Path(aster_ml.__file__).parent, package)
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from aster_ml.engine.compile import source_digest\n"
+        "print(source_digest())\n"
+        "for name in sys.argv[1:]:\n"
+        "    with open(name, 'a') as file: file.write('# more\\n')\n"
+        "    source_digest.cache_clear(); print(source_digest())\n"
+    )
+    names = ["uop/node.py", "codegen/lower.py", "renderer/llvm.py", "runtime/cpu.py", "dtype.py"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *[str(package / name) for name in names]],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    digests = done.stdout.split()
+    assert len(set(digests)) == 1 + len(names), digests
