@@ -27,7 +27,7 @@ from aster_ml.schedule.readings import (
     without_effects,
 )
 from aster_ml.schedule.stacks import read_stack, stacked_axes
-from aster_ml.uop.graph import consumers, holds, toposort
+from aster_ml.uop.graph import holds
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import Indices, flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp
@@ -42,9 +42,8 @@ BEYOND = 1 << 20
 class Body:
     """State of the two passes over one body."""
 
-    def __init__(self, body: UOp) -> None:
-        self.order = list(toposort(body))
-        self.consumers = consumers(self.order)
+    def __init__(self, body: UOp, order: list[UOp]) -> None:
+        self.order = order
         self.stored: dict[UOp, Stored] = {}
         self.readings: dict[UOp, dict[Reading, None]] = {}
         self.derived: dict[tuple[UOp, Reading], tuple[Reading, ...]] = {}

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, BindError
 from aster_ml.mixin.symbol import two_values
+from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.ops import BodyArg, Ops, ParamArg
 
@@ -83,7 +84,10 @@ def capture(
                 # A body that is cached must not keep nodes of users alive, and so their memory.
                 new[u] = UOp(op, u.dtype, made, "body")
             else:
-                new[u] = u if made == src else UOp(op, u.dtype, made, u.arg)
+                new[u] = closed = u if made == src else UOp(op, u.dtype, made, u.arg)
+                if not values and closed._shape is UNSET:
+                    # With no variable so far, what is known of the one is so of the other.
+                    closed._shape, closed._device = u._shape, u._device
             if op is AFTER:
                 effects.append(u)
             elif op is CONTIGUOUS:

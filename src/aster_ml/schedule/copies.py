@@ -16,9 +16,8 @@ from aster_ml.uop.ops import DeviceArg, Ops
 DATA_ONLY = ("DISK", "NPY")
 
 
-def copy_before_views(body: UOp) -> UOp:
+def copy_before_views(body: UOp, order: list[UOp]) -> UOp:
     """The body with every such copy moved below what is made of the memory."""
-    order = toposort(body)
     if not any([is_odd_copy(u) for u in order if u.op is Ops.COPY]):
         return body
     new: dict[UOp, UOp] = {}

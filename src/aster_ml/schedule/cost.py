@@ -87,6 +87,9 @@ FREE = frozenset(
     }
 )
 MAX_COST = 1 << 20
+# What is read from memory whatever it was made by.
+LOADED = frozenset({Ops.REDUCE, Ops.SCATTER, Ops.PARAM, Ops.COPY})
+A_LOAD = (0, 1)
 
 
 def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]]:
@@ -97,15 +100,28 @@ def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]
     """
     costs: dict[UOp, tuple[int, int]] = {}
     for u in order:
-        if u in stored or u.op in (Ops.REDUCE, Ops.SCATTER, Ops.PARAM, Ops.COPY):
-            costs[u] = (0, 1)
+        op, src = u.op, u.src
+        if op in LOADED or u in stored:
+            costs[u] = A_LOAD
             continue
-        compute, loads = own_cost(u), 0
-        for s in u.src:
-            c, n = costs.get(s, (0, 0))
-            compute, loads = compute + c, loads + n
-        if u.op is Ops.EXPAND and compute and u.shape != u.src[0].shape:
+        own = 0 if op in FREE else OP_COST.get(op, 1)
+        if len(src) == 1 and not own:
+            found = costs[src[0]]
+            if op is Ops.EXPAND and (compute := found[0]) and u.shape != src[0].shape:
+                if found[1] or compute > AS_GOOD_AS_A_LOAD:
+                    found = A_LOAD
+            costs[u] = found
+            continue
+        compute, loads = own, 0
+        for s in src:
+            c, n = costs[s]
+            compute += c
+            loads += n
+        if op is Ops.EXPAND and compute and u.shape != src[0].shape:
             if loads or compute > AS_GOOD_AS_A_LOAD:
                 compute, loads = 0, 1
-        costs[u] = (min(compute, MAX_COST), min(loads, MAX_COST))
+        costs[u] = (
+            compute if compute < MAX_COST else MAX_COST,
+            loads if loads < MAX_COST else MAX_COST,
+        )
     return costs

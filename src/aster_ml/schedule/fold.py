@@ -265,13 +265,12 @@ RIGHT: dict[Ops, Callable[[UOp, UOp, Any, bool], Any]] = {
 }
 
 
-def fold_numbers(body: UOp) -> tuple[UOp, dict[int, Any]]:
+def fold_numbers(body: UOp, order: list[UOp]) -> tuple[UOp, dict[int, Any]]:
     """The body folded, without the outputs that are numbers; and those by argument.
 
     Memory that the body overwrites is overwritten all the same, whoever was to read it.
     """
     folder = Folder()
-    order = toposort(body)
     for u in order:
         if u is not body:
             folder.add(u)

@@ -20,7 +20,7 @@ from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 MAX_NODES = 24
 
 
-def gather_before_storing(body: UOp) -> UOp:
+def gather_before_storing(body: UOp, order: list[UOp]) -> UOp:
     """The body with every such gather moved down to what is memory."""
     stored = {store.src[1] for store in body.src}
 
@@ -30,7 +30,7 @@ def gather_before_storing(body: UOp) -> UOp:
         found = pick(u.src[0], u.src[1:], u.shape, [MAX_NODES])
         return found if found is not None and is_less(u, found) else u
 
-    return rebuilt(body, (Ops.INDEX,), move)
+    return rebuilt(body, (Ops.INDEX,), move, order)
 
 
 def pick(x: UOp, idxs: tuple[UOp, ...], shape: tuple[int, ...], left: list[int]) -> UOp | None:

@@ -6,6 +6,8 @@ before and after it is overwritten), the body gets one more stored value and is 
 
 from __future__ import annotations
 
+from functools import partial
+
 from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
 from aster_ml.schedule.copies import copy_before_views
@@ -46,9 +48,10 @@ class ScheduleCache:
         found = self.entries.get(key)
         return None if found is None else found[0]
 
-    def put(self, body: UOp, settings: tuple[object, ...], schedule: Schedule) -> None:
-        """Keeps a schedule, unless its body is large and new."""
-        count = len(toposort(body))
+    def put(
+        self, body: UOp, settings: tuple[object, ...], schedule: Schedule, count: int
+    ) -> None:
+        """Keeps a schedule, unless its body, of so many nodes, is large and new."""
         if count > LARGE_BODY:
             mark = (body.digest, *settings)
             if mark not in self.seen:
@@ -81,8 +84,9 @@ def plan(body: UOp, workers: WorkersOf) -> tuple[Schedule, bool]:
     if found is not None:
         return found, True
     with uncollected():
-        schedule = make_schedule(body, workers)
-    CACHE.put(body, settings, schedule)
+        order = list(toposort(body))
+        schedule = make_schedule(body, order, workers)
+    CACHE.put(body, settings, schedule, len(order))
     return schedule, False
 
 
@@ -94,26 +98,34 @@ def memory_of(store: UOp) -> int:
     return int(place.arg.slot)
 
 
-def make_schedule(body: UOp, workers: WorkersOf) -> Schedule:
-    """Plans a body from scratch."""
-    params = sorted([u for u in toposort(body) if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
+def order_of(made: UOp, body: UOp, order: list[UOp]) -> list[UOp]:
+    """The nodes of what a pass has made of a body: most passes leave most bodies as they are."""
+    return order if made is body else list(toposort(made))
+
+
+def make_schedule(body: UOp, order: list[UOp], workers: WorkersOf) -> Schedule:
+    """Plans a body, whose nodes are given sources first, from scratch."""
+    params = sorted([u for u in order if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
-    body, numbers = fold_numbers(body)
-    body = split_products(copy_before_views(gather_before_storing(body)))
-    body = split_long_reductions(body, workers)
-    memory_ops = [u for u in toposort(body) if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
+    made, numbers = fold_numbers(body, order)
+    passes = (gather_before_storing, copy_before_views, split_products)
+    for rewrite in (*passes, partial(split_long_reductions, workers=workers)):
+        body, order = made, order_of(made, body, order)
+        made = rewrite(body, order)
+    memory_ops = [u for u in order if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
     for _ in range(1 + 2 * len(memory_ops)):
-        planner = plan_stages(body)
+        body, order = made, order_of(made, body, order)
+        planner = plan_stages(body, order)
         splitter = Splitter(planner, params)
         try:
             drafts = order_drafts(splitter.split(), planner, params)
         except HazardError as hazard:
             if hazard.value is not None:
-                body = snapshot_value(body, hazard.value)
+                made = snapshot_value(body, hazard.value)
             else:
                 assert hazard.version is not None
-                body = snapshot_version(body, hazard.version)
+                made = snapshot_version(body, hazard.version)
             continue
         written = frozenset([d.writes for d in drafts if d.writes < len(params)])
         new = {memory_of(store) for store in body.src[: body.arg.fresh]}

@@ -24,9 +24,9 @@ MIN_USES = 16
 MIN_LENGTH = 128
 
 
-def split_products(body: UOp) -> UOp:
+def split_products(body: UOp, order: list[UOp]) -> UOp:
     """The body with a sum for each product."""
-    return rebuilt(body, (Ops.REDUCE,), split_one)
+    return rebuilt(body, (Ops.REDUCE,), split_one, order)
 
 
 def split_one(old: UOp, u: UOp) -> UOp:

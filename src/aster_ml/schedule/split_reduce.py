@@ -35,11 +35,11 @@ EVEN, MUCH = 128, 16
 PARTS, PARTS_EACH = 256, 4
 
 
-def split_long_reductions(body: UOp, workers: WorkersOf) -> UOp:
+def split_long_reductions(body: UOp, order: list[UOp], workers: WorkersOf) -> UOp:
     """The body with each long reduction split."""
     if not SPLIT_REDUCE:
         return body
-    return rebuilt(body, (Ops.REDUCE,), lambda old, u: split_one(u, workers))
+    return rebuilt(body, (Ops.REDUCE,), lambda old, u: split_one(u, workers), order)
 
 
 def split_one(u: UOp, workers: WorkersOf) -> UOp:

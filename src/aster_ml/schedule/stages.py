@@ -156,9 +156,9 @@ class StagePlanner(Decisions, Expressions):
         return u, reading._replace(idxs=idxs, after=tuple(after))
 
 
-def plan_stages(body: UOp) -> StagePlanner:
+def plan_stages(body: UOp, order: list[UOp]) -> StagePlanner:
     """Decides and expresses; the result holds one `Stored` for each value with memory."""
-    planner = StagePlanner(body)
+    planner = StagePlanner(body, order)
     planner.go_down()
     planner.go_up()
     return planner

@@ -97,20 +97,29 @@ def substitute_all(
     return [new[root] for root in roots]
 
 
-def rebuilt(root: UOp, ops: Container[Ops], change: Callable[[UOp, UOp], UOp]) -> UOp:
+def rebuilt(
+    root: UOp,
+    ops: Container[Ops],
+    change: Callable[[UOp, UOp], UOp],
+    order: Iterable[UOp] | None = None,
+) -> UOp:
     """`root` with each node of these ops replaced, sources first.
 
-    `change` gets the node as it was, and as it is over what its sources have become.
+    `change` gets the node as it was, and as it is over what its sources have become. `order` is
+    that of the graph, where it is known.
     """
     # What has become another node.
     new: dict[UOp, UOp] = {}
-    for u in toposort(root):
+    for u in toposort(root) if order is None else order:
+        op = u.op
+        if not new and op not in ops:
+            continue
         fresh = u
         for s in u.src if new else ():
             if s in new:
-                fresh = UOp(u.op, u.dtype, tuple([new.get(s, s) for s in u.src]), u.arg, u.tag)
+                fresh = UOp(op, u.dtype, tuple([new.get(s, s) for s in u.src]), u.arg, u.tag)
                 break
-        if u.op in ops:
+        if op in ops:
             fresh = change(u, fresh)
         if fresh is not u:
             new[u] = fresh
