@@ -24,6 +24,7 @@ from aster_ml.schedule.readings import (
     Reading,
     Stored,
     changes_width,
+    memory_leaf,
     without_effects,
 )
 from aster_ml.schedule.stacks import read_stack, stacked_axes
@@ -31,12 +32,14 @@ from aster_ml.uop.graph import holds
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import Indices, flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import MOVEMENT, AxisType, Ops, ParamArg
+from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
 from aster_ml.uop.symbolic import simplify_around
 
 DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 # No stored value has so many ranges of its own.
 BEYOND = 1 << 20
+# A stored value or parameter, and the STOREs that have to have happened when it is read.
+Memory = tuple[UOp, tuple[UOp, ...]]
 
 
 class Body:
@@ -51,8 +54,10 @@ class Body:
         # indices, and what is found out of one of them is known of the others; and for drafts.
         self.numbers: dict[UOp, Iterator[int]] = {}
         self.ids = itertools.count(BEYOND)
-        self.token_of: dict[tuple[UOp, tuple[UOp, ...]], UOp] = {}
-        self.memory_behind: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
+        # The leaves of each stored value's expression, numbered so too: by the memory that they
+        # stand for, and the memory by the leaf.
+        self.token_of: dict[tuple[UOp, UOp, tuple[UOp, ...]], UOp] = {}
+        self.memory_behind: dict[UOp, dict[UOp, Memory]] = {}
         self.memo: dict[UOp, UOp] = {}
         self.sources: dict[tuple[Any, ...], tuple[Indices, UOp | None]] = {}
         # For each PAD that is read the axes along which it is a stack.
@@ -216,15 +221,16 @@ class Body:
         valid = self.simple(valid)
         return valid.op is not Ops.CONST or not valid.arg
 
-    def token(self, source: UOp, after: tuple[UOp, ...] = ()) -> UOp:
-        """A leaf that stands for memory, read once some STOREs have happened.
+    def token(self, root: UOp, source: UOp, after: tuple[UOp, ...] = ()) -> UOp:
+        """A leaf that stands for memory, read by `root` once some STOREs have happened.
 
         why: an expression then ends at its loads, for every walk and rewrite
         """
-        key = (source, after)
+        key = (root, source, after)
         found = self.token_of.get(key)
         if found is None:
-            arg = ParamArg(len(self.memory_behind), max(prod(max_shape(source.shape)), 1), "memory")
-            found = self.token_of[key] = UOp(Ops.PARAM, source.dtype, (), arg)
-            self.memory_behind[found] = key
+            behind = self.memory_behind.setdefault(root, {})
+            size = max(prod(max_shape(source.shape)), 1)
+            found = self.token_of[key] = memory_leaf(len(behind), size, source.dtype)
+            behind[found] = (source, after)
         return found

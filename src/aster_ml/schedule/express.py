@@ -39,7 +39,7 @@ class Expressions(Body):
     def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
         """A load from a stored value or a parameter, which is to be seen as of this shape."""
         flat = self.flat_place(reading.idxs, shape)
-        token = self.token(source, reading.after)
+        token = self.token(reading.root, source, reading.after)
         # A place that is always inside needs no gate: padding masks its value where it matters.
         inside = flat.vmin >= 0 and flat.vmax < token.arg.size
         valid = (

@@ -15,13 +15,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from aster_ml.config import FUSE, MAX_KERNEL_NODES
-from aster_ml.dtype import dtypes
 from aster_ml.schedule import cost
+from aster_ml.schedule.readings import memory_leaf
 from aster_ml.schedule.split import Splitter
-from aster_ml.schedule.steps import Draft, Part, Read
-from aster_ml.uop.graph import substitute_all, toposort
+from aster_ml.schedule.steps import Draft, Leaf, Part, Read
+from aster_ml.uop.graph import substitute_all
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, Ops
 from aster_ml.uop.ranges import iterations
 
 # How many of the kernels over the same loops are looked at, the latest first.
@@ -51,9 +50,8 @@ class Group:
     work: int = 1
     has_reduce: bool = False
     nodes: int = 0
-    # Loads of its expressions by the element that they read; all nodes of these; all loops.
+    # Loads of its expressions by the element that they read; all loops.
     loads: dict[UOp, UOp] = field(default_factory=dict)
-    order: dict[UOp, None] = field(default_factory=dict)
     ranges: set[UOp] = field(default_factory=set)
 
 
@@ -76,7 +74,7 @@ class Merger:
         behind = self.conflicts(new)
         key = None
         if draft.parts and not draft.alone:
-            describe(new, draft.parts)
+            describe(new, self.splitter)
             key = (draft.step.device, *[r.src[0] for r in draft.ranges])
             for group in self.alike.get(key, [])[: -NEAR - 1 : -1]:
                 merged = self.try_merge(group, new, behind)
@@ -115,9 +113,8 @@ class Merger:
         """Elements of a slot."""
         return self.splitter.slots[slot].size
 
-    def counts(self, group: Group, at: UOp) -> bool:
+    def counts(self, group: Group, slot: int) -> bool:
         """Whether loading an element once instead of twice saves anything to speak of."""
-        slot = self.splitter.read_of[at.src[0]][0]
         return not is_large(group) or 2 * self.size(slot) >= iterations(group.draft.ranges)
 
     def stays_one_result(self, group: Group, new: Group) -> bool:
@@ -138,11 +135,13 @@ class Merger:
             return None
         if len(group.reads | group.writes | new.reads | new.writes) > MAX_SLOTS:
             return None
-        parts = self.joined(group, new)
-        if parts is None:
+        joined = self.joined(group, new)
+        if joined is None:
             return None
+        parts, leaves = joined
         draft = group.draft
         draft.parts.extend(parts)
+        draft.leaves = leaves
         if new.draft.metadata:
             draft.metadata = tuple(dict.fromkeys([*draft.metadata, *new.draft.metadata]))
         reads: dict[Read, None] = dict.fromkeys([*draft.reads, *new.draft.reads])
@@ -152,11 +151,14 @@ class Merger:
         group.writes |= new.writes
         if not comes_up:
             group.at = new.at
-        describe(group, parts)
+        describe(group, self.splitter)
         return group
 
-    def joined(self, group: Group, new: Group) -> list[Part] | None:
-        """The parts of the second over the loops of the first, where no memory stands between."""
+    def joined(self, group: Group, new: Group) -> tuple[list[Part], dict[UOp, Leaf]] | None:
+        """The parts of the second over the loops of the first, where no memory stands between.
+
+        With them what the leaves of both stand for.
+        """
         if group.draft.kept and group.writes & new.reads:
             return None
         ranges: dict[UOp, UOp] = dict(zip(new.draft.ranges, group.draft.ranges, strict=True))
@@ -164,31 +166,32 @@ class Merger:
             if r in group.ranges and r not in ranges:
                 # Two reductions, although of the same number.
                 ranges[r] = UOp.range(r.src[0], next(self.splitter.planner.ids), r.arg.kind)
+        leaves = dict(group.draft.leaves)
+        renamed = join_leaves(leaves, new.draft.leaves)
         exprs = [x for p in new.draft.parts for x in (p.place, p.value)]
-        loads = [u for u in new.order if u.op is Ops.LOAD]
-        flat = substitute_all([*exprs, *loads], ranges)
+        flat = substitute_all([*exprs, *new.loads.values()], {**ranges, **renamed})
         made = [Part(p.slot, flat[2 * i], flat[2 * i + 1]) for i, p in enumerate(new.draft.parts)]
         written = {p.slot: p for p in group.draft.parts}
         handed: dict[UOp, UOp] = {}
         shared = False
         for u in flat[len(exprs) :]:
-            slot = self.splitter.read_of[u.src[0].src[0]][0]
+            slot = leaves[u.src[0].src[0]].slot
             part = written.get(slot)
             if part is not None:
                 if u.src[0].src[1] is not part.place or len(u.src) > 1:
                     return None
                 handed[u] = part.value
-            shared = shared or (u.src[0] in group.loads and self.counts(group, u.src[0]))
+            shared = shared or (u.src[0] in group.loads and self.counts(group, slot))
         places = {p.slot: p.place for p in made}
         for at in group.loads:
-            slot = self.splitter.read_of[at.src[0]][0]
+            slot = leaves[at.src[0]].slot
             if slot in places and at.src[1] is not places[slot]:
                 return None
         if not handed and not shared and max(group.work, new.work) > TINY_WORK:
             return None
         if is_large(group) and group.has_reduce:
             # Its loops are arranged for its operands, and others of that size would be in the way.
-            slots = [self.splitter.read_of[at.src[0]][0] for at in new.loads]
+            slots = [leaf.slot for leaf in new.draft.leaves.values()]
             sizes = [self.size(s) for s in slots if s not in written]
             if any([n * 8 > iterations(group.draft.ranges) and n > cost.SMALL_WORK for n in sizes]):
                 return None
@@ -197,24 +200,30 @@ class Merger:
         if handed:
             values = substitute_all([p.value for p in made], handed)
             made = [p._replace(value=v) for p, v in zip(made, values, strict=True)]
-        return made
+        return made, leaves
 
 
-def describe(group: Group, parts: list[Part]) -> None:
-    """Reads off the expressions of more parts what merging asks of a kernel."""
-    known = len(group.order)
-    toposort(*[x for p in parts for x in (p.place, p.value)], done=group.order)
-    ranges = {*group.ranges, *group.draft.ranges}
-    for u in list(group.order)[known:]:
-        op = u.op
-        if op is Ops.LOAD:
-            group.loads[u.src[0]] = u
-            group.nodes += 1
-        elif op is Ops.REDUCE:
-            group.has_reduce = True
-            ranges.update(u.src[1:])
-        elif op in ELEMENTWISE and u.dtype is not dtypes.index:
-            group.nodes += 1
+def join_leaves(leaves: dict[UOp, Leaf], more: dict[UOp, Leaf]) -> dict[UOp, UOp]:
+    """Adds leaves to those of another draft; returns those that are other nodes there."""
+    known = {leaf.memory: token for token, leaf in leaves.items()}
+    number = max([token.arg.slot for token in leaves], default=-1)
+    renamed: dict[UOp, UOp] = {}
+    for token, leaf in more.items():
+        mine = known.get(leaf.memory)
+        if mine is None:
+            number += 1
+            mine = memory_leaf(number, token.arg.size, token.dtype)
+            leaves[mine] = leaf
+        renamed[token] = mine
+    return renamed
+
+
+def describe(group: Group, splitter: Splitter) -> None:
+    """Reads off the expressions of its parts what merging asks of a kernel."""
+    draft = group.draft
+    walk = splitter.walk(tuple([x for p in draft.parts for x in (p.place, p.value)]))
+    ranges = {*draft.ranges, *(walk.sums or ())}
+    group.loads, group.nodes, group.has_reduce = walk.loads, walk.nodes, walk.sums is not None
     if len(ranges) > len(group.ranges):
         group.ranges = ranges
         group.work = iterations(ranges)
@@ -261,9 +270,9 @@ def drop_unread(drafts: list[Draft], splitter: Splitter) -> list[Draft]:
             draft.parts = [p for p in draft.parts if p.slot < splitter.n_args or p.slot in read]
             if not draft.parts:
                 continue
-            for u in toposort(*[p.value for p in draft.parts]):
-                if u.op is Ops.INDEX:
-                    slot = splitter.read_of[u.src[0]][0]
+            for p in draft.parts:
+                for u in splitter.walk((p.place, p.value)).reads:
+                    slot = draft.leaves[u.src[0]].slot
                     read.add(slot)
                     read.update([s for s, _ in splitter.shown.get(slot, ())])
         else:

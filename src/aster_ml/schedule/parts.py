@@ -15,12 +15,13 @@ from typing import Any
 from aster_ml.config import DEPTH_FIRST
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import divisors, prod, round_up
+from aster_ml.schedule.readings import memory_leaf
 from aster_ml.schedule.split import Splitter
-from aster_ml.schedule.steps import Draft, Part, Read, Slot, Step
+from aster_ml.schedule.steps import Draft, Leaf, Part, Read, Slot, Step
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.linear_form import Form
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import Ops, ParamArg, RunArg, VarArg
+from aster_ml.uop.ops import Ops, RunArg, VarArg
 from aster_ml.uop.ranges import size_of
 
 # Bytes of scratch that a part should have: they are to stay in the second or third cache.
@@ -212,20 +213,21 @@ class Builder:
             u for u in toposort(part.value) if u.op is Ops.REDUCE and not ranges.isdisjoint(u.src)
         ]
         slot = part.slot
+        leaves, leaf = with_leaf(draft, self.splitter, slot)
         if part.value is not total:
             old = self.splitter.slots[slot]
             why = "a sum over the parts of a run"
             self.splitter.slots.append(Slot(old.size, total.dtype, old.device, why))
             slot = len(self.splitter.slots) - 1
-            value = substitute_all(
-                [part.value], {total: new_leaf(self.splitter, slot).index(part.place).load()}
-            )
-            reads = [r for r in draft.reads if r[0] in slots_of(self.splitter, value[0])]
+            leaves, leaf = with_leaf(draft, self.splitter, slot)
+            value = substitute_all([part.value], {total: leaf.index(part.place).load()})
+            reads = [r for r in draft.reads if r[0] in slots_of(leaves, value[0])]
             after = Draft(draft.step, [*reads, (slot, frozenset())], draft.writes, draft.store)
             after.target_after, after.ranges = draft.target_after, draft.ranges
             after.parts, after.kept = [Part(part.slot, part.place, value[0])], draft.kept
+            after.leaves = leaves
             self.completed.append(after)
-        before = new_leaf(self.splitter, slot).index(part.place).load()
+        before = leaf.index(part.place).load()
         first = index_alu(Ops.CMPLT, self.starts[summed[0]], UOp.index_const(1))
         for i in summed[1:]:
             other = index_alu(Ops.CMPLT, self.starts[i], UOp.index_const(1))
@@ -239,6 +241,7 @@ class Builder:
             parts=[Part(slot, part.place, before.alu(Ops.ADD, total))],
         )
         changed.ranges, changed.metadata = draft.ranges, draft.metadata
+        changed.leaves = leaves
         for ranges_ in self.run.axes:
             ranges_[changed] = ranges_[draft]
         return changed
@@ -258,7 +261,9 @@ class Builder:
             far[r] = part if whole else index_alu(Ops.ADD, start, part)
         simple = splitter.planner.simple
         order = toposort(*[x for p in draft.parts for x in (p.place, p.value)])
-        scratch = [u for u in order if u.op is Ops.INDEX and self.is_scratch(u)]
+        scratch = [
+            u for u in order if u.op is Ops.INDEX and draft.leaves[u.src[0]].slot in run.scratch
+        ]
         places = [p.place for p in draft.parts]
         found = iter(substitute_all([*[u.src[1] for u in scratch], *places], near))
         new = dict(far)
@@ -272,12 +277,8 @@ class Builder:
             parts.append(Part(p.slot, place, values[2 * i]))
         ranges_ = tuple([x for r in draft.ranges if (x := near.get(r, r)).op is Ops.RANGE])
         sizes = {s: n // splitter.slots[s].dtype.itemsize for s, n in run.scratch.items()}
-        made = Draft(draft.step, parts=parts, ranges=ranges_)
+        made = Draft(draft.step, parts=parts, ranges=ranges_, leaves=draft.leaves)
         return splitter.close(made, sizes)
-
-    def is_scratch(self, index: UOp) -> bool:
-        """Whether an INDEX reads scratch."""
-        return self.splitter.read_of[index.src[0]][0] in self.run.scratch
 
 
 @dataclass(eq=False)
@@ -352,17 +353,17 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
     draft.ranges = tuple([x for r in draft.ranges for x in parts.get(r, (r,))])
 
 
-def new_leaf(splitter: Splitter, slot: int) -> UOp:
-    """A leaf that stands for a slot."""
+def with_leaf(draft: Draft, splitter: Splitter, slot: int) -> tuple[dict[UOp, Leaf], UOp]:
+    """The leaves of a draft and one more, which stands for a slot; and that one."""
     s = splitter.slots[slot]
-    leaf = UOp(Ops.PARAM, s.dtype, (), ParamArg(len(splitter.read_of), s.size, "part"))
-    splitter.read_of[leaf] = slot, s.dtype
-    return leaf
+    number = max([token.arg.slot for token in draft.leaves], default=-1) + 1
+    leaf = memory_leaf(number, s.size, s.dtype)
+    return {**draft.leaves, leaf: Leaf(slot, leaf)}, leaf
 
 
-def slots_of(splitter: Splitter, value: UOp) -> set[int]:
+def slots_of(leaves: dict[UOp, Leaf], value: UOp) -> set[int]:
     """The slots that an expression loads from."""
-    return {splitter.read_of[u.src[0]][0] for u in toposort(value) if u.op is Ops.INDEX}
+    return {leaves[u.src[0]].slot for u in toposort(value) if u.op is Ops.INDEX}
 
 
 def build_run(run: Run, splitter: Splitter) -> tuple[Draft, list[Draft]]:

@@ -48,9 +48,7 @@ class ScheduleCache:
         found = self.entries.get(key)
         return None if found is None else found[0]
 
-    def put(
-        self, body: UOp, settings: tuple[object, ...], schedule: Schedule, count: int
-    ) -> None:
+    def put(self, body: UOp, settings: tuple[object, ...], schedule: Schedule, count: int) -> None:
         """Keeps a schedule, unless its body, of so many nodes, is large and new."""
         if count > LARGE_BODY:
             mark = (body.digest, *settings)

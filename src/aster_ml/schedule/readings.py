@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from aster_ml.dtype import DType
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import Indices, both
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.ops import MOVEMENT, Ops, ParamArg
 from aster_ml.uop.ranges import iterations
 
 ZERO = UOp.index_const(0)
@@ -89,6 +90,11 @@ def kept_in(flat: UOp, size: int) -> UOp | None:
     above = None if flat.vmin >= 0 else index_alu(Ops.CMPLT, UOp.index_const(-1), flat)
     below = None if flat.vmax < size else index_alu(Ops.CMPLT, flat, UOp.index_const(size))
     return both(above, below)
+
+
+def memory_leaf(number: int, size: int, dtype: DType) -> UOp:
+    """A leaf of an expression that stands for memory: which, its owner knows."""
+    return UOp(Ops.PARAM, dtype, (), ParamArg(number, size, "memory"))
 
 
 def changes_width(u: UOp) -> bool:

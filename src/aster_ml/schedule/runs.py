@@ -23,12 +23,11 @@ from aster_ml.schedule.parts import (
     coefficients,
     fits,
     is_outermost,
-    new_leaf,
     split_divided,
 )
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.steps import Draft
-from aster_ml.uop.graph import substitute_all, toposort
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear_form import Form, form_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -128,7 +127,7 @@ class Runs:
         if plain:
             for u in order:
                 if u.op is Ops.INDEX:
-                    slot = self.splitter.read_of[u.src[0]][0]
+                    slot = draft.leaves[u.src[0]].slot
                     loads.setdefault(slot, []).append(form_of(u.src[1]))
             # What merged kernels hand on in a register they do not read.
             read = {s for slot in loads for s, _ in self.splitter.shown.get(slot, ())} | set(loads)
@@ -397,7 +396,7 @@ class Runs:
             parts = [p._replace(slot=new[p.slot]) for p in d.parts if p.slot in again]
             if parts:
                 made = Draft(d.step, d.reads, parts[0].slot, parts=parts, ranges=d.ranges)
-                made.metadata = d.metadata
+                made.metadata, made.leaves = d.metadata, d.leaves
                 result.append(made)
         for d in [*result, *after]:
             if again & self.touches(d)[0]:
@@ -406,17 +405,10 @@ class Runs:
 
     def read_instead(self, draft: Draft, new: dict[int, int]) -> None:
         """Lets a kernel read other slots."""
-        exprs = [x for p in draft.parts for x in (p.place, p.value)]
-        leaves = {u.src[0] for u in toposort(*exprs) if u.op is Ops.INDEX}
-        changes = {}
-        for leaf in leaves:
-            slot = self.splitter.read_of[leaf][0]
-            if slot in new:
-                changes[leaf] = new_leaf(self.splitter, new[slot])
-        made = substitute_all(exprs, changes)
-        draft.parts = [
-            p._replace(place=made[2 * i], value=made[2 * i + 1]) for i, p in enumerate(draft.parts)
-        ]
+        draft.leaves = {
+            token: leaf._replace(slot=new.get(leaf.slot, leaf.slot))
+            for token, leaf in draft.leaves.items()
+        }
         draft.reads = [(new.get(slot, slot), stores) for slot, stores in draft.reads]
         self.known.pop(draft, None)
         self.touched.pop(draft, None)

@@ -11,19 +11,20 @@ from __future__ import annotations
 from typing import Any
 
 from aster_ml.config import SPEC
-from aster_ml.dtype import DType, dtypes
+from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.effects import Effects, base_param
 from aster_ml.schedule.readings import Stored, kept_in
 from aster_ml.schedule.stages import StagePlanner
-from aster_ml.schedule.steps import Draft, HazardError, Part, Read, Slot, Step
+from aster_ml.schedule.steps import Draft, HazardError, Leaf, Part, Read, Slot, Step
 from aster_ml.uop.graph import substitute, substitute_all, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
 from aster_ml.uop.node import METADATA, UOp, need
 from aster_ml.uop.ops import (
+    ELEMENTWISE,
     MOVEMENT,
     AxisType,
     KernelArg,
@@ -52,8 +53,9 @@ class Splitter:
         self.effects = Effects()
         # Slots that show the memory of others, as of some version.
         self.shown: dict[int, list[Read]] = {}
-        # The slot and dtype of each leaf that stands for memory in an expression.
-        self.read_of: dict[UOp, tuple[int, DType]] = {}
+        # Expressions that have been walked, and kernels that have been closed.
+        self.walks: dict[tuple[UOp, ...], Walk] = {}
+        self.closed: dict[tuple[object, ...], UOp] = {}
         self.calls = self.find_calls() if METADATA.data else {}
 
     def memory(self, u: UOp) -> int:
@@ -180,10 +182,10 @@ class Splitter:
         if part.value.op is not Ops.LOAD or len(part.value.src) > 1 or numel > cost.SMALL_WORK:
             return
         token, at = part.value.src[0].src
-        slot, dtype = self.read_of[token]
+        slot = draft.leaves[token].slot
         if at is part.place and self.slots[slot].device == draft.step.device:
             draft.parts = []
-            slots, nbytes = (part.slot, slot), numel * dtype.itemsize
+            slots, nbytes = (part.slot, slot), numel * token.dtype.itemsize
             draft.step = Step("copy", slots, None, draft.step.device, 0, nbytes)
 
     def draft_scatter(self, stored: Stored, target: UOp | None) -> None:
@@ -208,13 +210,20 @@ class Splitter:
             part = substitute(part, dict(zip(closed, sums, strict=True)))
             part = UOp(Ops.REDUCE, u.dtype, (part, *sums), ReduceArg(u.arg.op))
             ranges = tuple([r for r in ranges if r not in closed])
-        added = self.planner.token(u).index(flat).load().alu(u.arg.op, part)
+        added = self.planner.token(u, u).index(flat).load().alu(u.arg.op, part)
         self.emit(u, out, flat, added, ranges, target, frozenset())
         # The zeros and the additions belong together: no reader comes between.
         second, first = self.drafts.pop(), self.drafts.pop()
         first.alone = second.alone = True
         second.reads = [r for r in second.reads if r[0] != out]
         self.drafts.extend([first, second])
+
+    def walk(self, exprs: tuple[UOp, ...]) -> Walk:
+        """What stands in expressions, remembered: those of layers that are alike are the same."""
+        found = self.walks.get(exprs)
+        if found is None:
+            found = self.walks[exprs] = Walk(exprs)
+        return found
 
     def emit(
         self,
@@ -228,14 +237,14 @@ class Splitter:
     ) -> None:
         """A kernel with one part: notes what it reads."""
         reads: dict[Read, None] = {}
-        for node in toposort(flat, value):
-            if node.op is not Ops.INDEX:
-                continue
-            source, stores = self.planner.memory_behind[node.src[0]]
+        leaves: dict[UOp, Leaf] = {}
+        for node in self.walk((flat, value)).reads:
+            token = node.src[0]
+            memory = source, stores = self.planner.memory_behind[u][token]
             after = self.effects.of(stores) if stores else NOTHING
             slot = self.slot_of.get(source, -1)
             slot = self.memory(source) if slot < 0 else slot
-            self.read_of[node.src[0]] = slot, source.dtype
+            leaves[token] = Leaf(slot, memory)
             if slot == out and target is not None:
                 self.check_in_place(u, node, flat, after, target_after)
             reads.update(dict.fromkeys(self.reads_of(slot, after)))
@@ -249,6 +258,7 @@ class Splitter:
         if self.calls:
             draft.metadata = tuple(self.calls[u])
         draft.kept = asked.op is Ops.CONTIGUOUS
+        draft.leaves = leaves
         self.drafts.append(draft)
 
     def find_calls(self) -> dict[UOp, dict[Any, None]]:
@@ -267,44 +277,27 @@ class Splitter:
 
         `sizes` are those of slots of which the kernel sees a part.
         """
-        seen = {} if sizes is None else sizes
         if not draft.parts:
             return draft.step
+        exprs = tuple([x for p in draft.parts for x in (p.place, p.value)])
+        walk = self.walk(exprs)
         number: dict[int, int] = {}
-        dtypes_: list[DType] = []
         for part in draft.parts:
             number[part.slot] = len(number)
-            dtypes_.append(part.value.dtype)
-        changes: dict[UOp, UOp] = {}
-        for r in draft.ranges:
-            changes[r] = UOp(Ops.RANGE, r.dtype, r.src, RangeArg(len(changes), r.arg.kind))
-        outputs = tuple(changes.values())
-        count = len(outputs)
-        exprs = [x for p in draft.parts for x in (p.place, p.value)]
-        # Outputs are numbered first, then reductions in order of the graph.
-        for node in toposort(*exprs):
-            if node.op is Ops.RANGE:
-                if node not in changes:
-                    arg = RangeArg(count, node.arg.kind)
-                    changes[node] = UOp(Ops.RANGE, node.dtype, node.src, arg)
-                    count += 1
-            elif node.op is Ops.INDEX:
-                slot, dtype = self.read_of[node.src[0]]
-                if slot not in number:
-                    number[slot] = len(number)
-                size = seen.get(slot, self.slots[slot].size)
-                changes[node.src[0]] = UOp(Ops.PARAM, dtype, (), ParamArg(number[slot], size))
-        made = substitute_all(exprs, changes)
-        ends = []
-        for i, (part, dtype) in enumerate(zip(draft.parts, dtypes_, strict=True)):
-            place, value = made[2 * i], made[2 * i + 1]
-            size = seen.get(part.slot, self.slots[part.slot].size)
-            at = UOp(Ops.PARAM, dtype, (), ParamArg(number[part.slot], size)).index(place)
-            inside = kept_in(place, size)
-            if SPEC:
-                check_bounds(at, value, inside)
-            ends.append(at.store(value, inside).end(*outputs))
-        ast = UOp(Ops.SINK, dtypes.void, tuple(ends), draft.info)
+        leaves = draft.leaves
+        for u in walk.reads:
+            slot = leaves[u.src[0]].slot
+            if slot not in number:
+                number[slot] = len(number)
+        room = [s.size for s in map(self.slots.__getitem__, number)]
+        if sizes:
+            room = [sizes.get(slot, n) for slot, n in zip(number, room, strict=True)]
+        places = tuple([number[leaves[u.src[0]].slot] for u in walk.reads])
+        # Kernels that differ in nothing but the memory that they are run on are made once.
+        key = (exprs, draft.ranges, draft.info, places, tuple(room))
+        ast = self.closed.get(key)
+        if ast is None:
+            ast = self.closed[key] = close_kernel(draft, walk, places, room)
         kept = draft.metadata
         return Step("kernel", tuple(number), ast, draft.step.device, metadata=kept)
 
@@ -314,6 +307,64 @@ class Splitter:
         """An assign may read its own target only at the element that it writes."""
         if read.src[1] is not flat and after == target_after:
             raise HazardError(value=u.src[1] if u.op is Ops.STORE else u)
+
+
+class Walk:
+    """The nodes of expressions, sources first, and among them those that kernels differ in."""
+
+    __slots__ = ("exprs", "loads", "nodes", "order", "ranges", "reads", "sums")
+
+    def __init__(self, exprs: tuple[UOp, ...]) -> None:
+        self.exprs = exprs
+        self.order = toposort(*exprs)
+        # INDEX nodes, RANGEs, LOADs by what they load, and the ranges that reductions close.
+        self.reads: list[UOp] = []
+        self.ranges: list[UOp] = []
+        self.loads: dict[UOp, UOp] = {}
+        self.sums: dict[UOp, None] | None = None
+        # Loads, and operations on what they load.
+        self.nodes = 0
+        for u in self.order:
+            op = u.op
+            if op is Ops.INDEX:
+                self.reads.append(u)
+            elif op is Ops.RANGE:
+                self.ranges.append(u)
+            elif op is Ops.LOAD:
+                self.loads[u.src[0]] = u
+                self.nodes += 1
+            elif op is Ops.REDUCE:
+                self.sums = self.sums or {}
+                self.sums.update(dict.fromkeys(u.src[1:]))
+            elif op in ELEMENTWISE and u.dtype is not dtypes.index:
+                self.nodes += 1
+
+
+def close_kernel(draft: Draft, walk: Walk, places: tuple[int, ...], room: list[int]) -> UOp:
+    """The graph of a draft's kernel: its buffers, of such sizes, and its ranges by number."""
+    changes: dict[UOp, UOp] = {}
+    for r in draft.ranges:
+        changes[r] = UOp(Ops.RANGE, r.dtype, r.src, RangeArg(len(changes), r.arg.kind))
+    outputs = tuple(changes.values())
+    # Outputs are numbered first, then reductions in order of the graph.
+    count = len(outputs)
+    for r in walk.ranges:
+        if r not in changes:
+            changes[r] = UOp(Ops.RANGE, r.dtype, r.src, RangeArg(count, r.arg.kind))
+            count += 1
+    for u, place in zip(walk.reads, places, strict=True):
+        token = u.src[0]
+        changes[token] = UOp(Ops.PARAM, token.dtype, (), ParamArg(place, room[place]))
+    made = substitute_all(walk.exprs, changes)
+    ends = []
+    for i, part in enumerate(draft.parts):
+        place_, value, size = made[2 * i], made[2 * i + 1], room[i]
+        at = UOp(Ops.PARAM, part.value.dtype, (), ParamArg(i, size)).index(place_)
+        inside = kept_in(place_, size)
+        if SPEC:
+            check_bounds(at, value, inside)
+        ends.append(at.store(value, inside).end(*outputs))
+    return UOp(Ops.SINK, dtypes.void, tuple(ends), draft.info)
 
 
 def check_bounds(target: UOp, value: UOp, gate: UOp | None) -> None:

@@ -73,13 +73,22 @@ class Part(NamedTuple):
     value: UOp
 
 
+class Leaf(NamedTuple):
+    """What a leaf of an expression stands for: a slot, and which memory at what time it is."""
+
+    slot: int
+    memory: Any
+
+
 @dataclass(eq=False)
 class Draft:
     """A step before it is ordered: what it reads, and behind which STOREs.
 
     A kernel is a draft of its parts over `ranges` until it is closed. An `alone` one stores where
     its data says, or runs as somebody has asked (`info`), so no other may run inside its loops. Of
-    one that is `kept`, the memory was asked for: its readers read it there.
+    one that is `kept`, the memory was asked for: its readers read it there. What the leaves of its
+    expressions stand for is said for each draft apart, so that drafts made alike have the very same
+    expressions.
     """
 
     step: Step
@@ -93,6 +102,7 @@ class Draft:
     kept: bool = False
     info: KernelArg | None = None
     metadata: tuple[Any, ...] = ()
+    leaves: dict[UOp, Leaf] = field(default_factory=dict)
 
     @property
     def read_slots(self) -> set[int]:
