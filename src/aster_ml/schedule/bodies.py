@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from aster_ml.config import MAX_KERNEL_NODES
+from aster_ml.config import FUSE, MAX_KERNEL_NODES
 from aster_ml.errors import InternalError
 from aster_ml.helpers import all_int, prod
 from aster_ml.schedule import cost
@@ -23,7 +23,9 @@ from aster_ml.schedule.readings import (
     ZERO,
     Reading,
     Stored,
+    Use,
     changes_width,
+    estimate,
     memory_leaf,
     without_effects,
 )
@@ -33,6 +35,7 @@ from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import Indices, flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
+from aster_ml.uop.ranges import iterations
 from aster_ml.uop.symbolic import simplify_around
 
 DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
@@ -48,8 +51,9 @@ class Body:
     def __init__(self, body: UOp, order: list[UOp]) -> None:
         self.order = order
         self.stored: dict[UOp, Stored] = {}
-        self.readings: dict[UOp, dict[Reading, None]] = {}
-        self.derived: dict[tuple[UOp, Reading], tuple[Reading, ...]] = {}
+        # How each node is read, in the order in which that was found.
+        self.readings: dict[UOp, dict[Reading, Use]] = {}
+        self.interned: dict[tuple[object, ...], Reading] = {}
         # Numbers of ranges: of each stored value's own, so that values made alike have the same
         # indices, and what is found out of one of them is known of the others; and for drafts.
         self.numbers: dict[UOp, Iterator[int]] = {}
@@ -66,7 +70,9 @@ class Body:
         self.divided: dict[UOp, bool] = {}
         self.volumes: dict[tuple[UOp, ...], int] = {}
         self.ranges_used: dict[tuple[Any, ...], frozenset[UOp]] = {}
+        self.numels: dict[tuple[int | UOp, ...], int] = {}
         self.max_nodes = int(MAX_KERNEL_NODES.value)
+        self.fuse = int(FUSE.value)
         self.targets: dict[UOp, UOp] = {}
         # The STOREs to new memory.
         self.fresh = frozenset(body.src[: body.arg.fresh])
@@ -77,10 +83,67 @@ class Body:
         # Why a value was stored that could have been computed where it is read.
         self.why: dict[UOp, str] = {}
         self.effects = Effects()
-        self.place_of: dict[tuple[UOp, Reading], UOp] = {}
         self.joins = find_joins(self.order)
         self.find_forced(body)
         self.costs = cost.fused_costs(self.order, self.forced)
+
+    def reading(
+        self,
+        root: UOp,
+        idxs: Indices,
+        valid: UOp | None,
+        nest: tuple[UOp, ...],
+        after: tuple[UOp, ...] = (),
+        summed: bool = False,
+        share: int = 1,
+    ) -> Reading:
+        """The reading with these parts: the same object for the same parts."""
+        key = (root, idxs, valid, nest, after, summed, share)
+        found = self.interned.get(key)
+        if found is None:
+            turns = self.volumes.get(nest)
+            if turns is None:
+                turns = self.volumes[nest] = iterations(nest)
+            found = self.interned[key] = Reading(*key, turns)
+        return found
+
+    def for_operand(self, source: UOp, reading: Reading) -> Reading:
+        """The reading of an operand; a scalar beside a shaped value has no indices."""
+        if source.shape:
+            if not reading.summed:
+                return reading
+            if reading.of_value is None:
+                reading.of_value = self.changed(reading, idxs=reading.idxs, summed=False)
+            return reading.of_value
+        if reading.of_scalar is None:
+            reading.of_scalar = self.changed(reading, idxs=(), summed=False)
+        return reading.of_scalar
+
+    def changed(
+        self,
+        reading: Reading,
+        idxs: Indices,
+        nest: tuple[UOp, ...] | None = None,
+        after: tuple[UOp, ...] | None = None,
+        summed: bool | None = None,
+    ) -> Reading:
+        """The reading at other indices, and with what else is given in place of its own."""
+        return self.reading(
+            reading.root,
+            idxs,
+            reading.valid,
+            reading.nest if nest is None else nest,
+            reading.after if after is None else after,
+            reading.summed if summed is None else summed,
+            reading.share,
+        )
+
+    def numel(self, shape: tuple[int | UOp, ...]) -> int:
+        """Elements of a shape; of a symbolic one, as many as there may be."""
+        found = self.numels.get(shape)
+        if found is None:
+            found = self.numels[shape] = estimate(prod(shape))
+        return found
 
     def simple(self, u: UOp) -> UOp:
         """`simplify_around`, remembered for this body."""

@@ -6,7 +6,7 @@ weights are in `schedule/cost.py`, the walk that asks in `schedule/stages.py`.
 
 from __future__ import annotations
 
-from aster_ml.config import FUSE, MAX_KERNEL_NODES
+from aster_ml.config import MAX_KERNEL_NODES
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
@@ -17,8 +17,8 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 from aster_ml.uop.ranges import iterations
 
-# Values that may be stored or computed where they are read, beside reductions.
-DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX}
+# Values that may be stored or computed where they are read.
+DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX, Ops.REDUCE}
 
 
 class Decisions(Body):
@@ -27,13 +27,13 @@ class Decisions(Body):
     def decide(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether to store `u`, read so, rather than compute it at each reading."""
         if u.op is Ops.REDUCE:
-            if not FUSE:
+            if not self.fuse:
                 return self.store_because(u, "FUSE=0 stores every reduction")
             if self.may_fuse_reduce(u, readings) or self.cheap_again(u, readings):
                 return False
             return self.store_because(u, "a reduction that its readers would do more than once")
         op = u.op
-        if op not in DECIDED or u.dtype is dtypes.index or u.device is None:
+        if u.dtype is dtypes.index or u.device is None:
             return False
         if op is Ops.CAST and u.src[0].dtype is dtypes.index:
             return False
@@ -58,12 +58,12 @@ class Decisions(Body):
         if op is Ops.RESHAPE:
             # A plain view costs nothing; one that divides in an inner loop may.
             compute += 8
-        if compute == 0 or FUSE >= 2 or self.is_widened(u, readings):
+        if compute == 0 or self.fuse >= 2 or (op is Ops.CAST and self.is_widened(u, readings)):
             return False
         if loads == 0 and compute <= cost.AS_GOOD_AS_A_LOAD:
             return False
-        numel = max(estimate(prod(u.shape)), 1)
-        turns = [self.turns(r.nest) for r in readings]
+        numel = max(self.numel(u.shape), 1)
+        turns = [r.turns for r in readings]
         if sum(turns) <= numel:
             # It is computed once for each element at most.
             return False
@@ -86,12 +86,12 @@ class Decisions(Body):
         return self.store_because(u, f"{times} would cost {spared:,}, storing it {price:,}")
 
     def is_widened(self, u: UOp, readings: list[Reading]) -> bool:
-        """Whether `u` is memory in a wider dtype, summed along one of its axes and nothing else.
+        """Whether a CAST is of memory to a wider dtype, summed along one of its axes and no more.
 
         why: a product takes its operands through panels anyway, and converts them there
         """
         narrow = u.src[0].dtype
-        if u.op is not Ops.CAST or not narrow.itemsize < u.dtype.itemsize or len(readings) != 1:
+        if not narrow.itemsize < u.dtype.itemsize or len(readings) != 1:
             return False
         if narrow.kind not in ("int", "uint", "float") or self.costs[u] != (1, 1):
             return False
@@ -112,7 +112,7 @@ class Decisions(Body):
             and used.issuperset(sums)
             and self.costs[u] == (cost.own_cost(u), 1)
             and iterations(sums) <= cost.MAX_WINDOW
-            and iterations(reading.nest) < cost.FEW_RESULTS * iterations(used)
+            and reading.turns < cost.FEW_RESULTS * iterations(used)
         )
 
     def store_because(self, u: UOp, why: str) -> bool:
@@ -167,12 +167,16 @@ class Decisions(Body):
 
     def used(self, r: Reading) -> frozenset[UOp]:
         """The ranges that a reading depends on."""
-        found = self.ranges_used.get(r[1:3])
+        found = r.used
         if found is None:
-            parts = [i.ranges for i in r.idxs]
-            if r.valid is not None:
-                parts.append(r.valid.ranges)
-            found = self.ranges_used[r[1:3]] = frozenset().union(*parts)
+            key = (r.idxs, r.valid)
+            found = self.ranges_used.get(key)
+            if found is None:
+                parts = [i.ranges for i in r.idxs]
+                if r.valid is not None:
+                    parts.append(r.valid.ranges)
+                found = self.ranges_used[key] = frozenset().union(*parts)
+            r.used = found
         return found
 
     def turns(self, nest: tuple[UOp, ...]) -> int:
@@ -242,11 +246,11 @@ class Decisions(Body):
             return False
         if stored.size > int(MAX_KERNEL_NODES.value):
             return False
-        if FUSE >= 2:
+        if self.fuse >= 2:
             stored.has_reduce = True
             return True
         length = estimate(prod([u.src[0].shape[a] for a in u.arg.axes]))
-        times = [max(iterations(r.nest), 1) for r in readings]
+        times = [max(r.turns, 1) for r in readings]
         if max(times) * length > cost.SMALL_WORK:
             return False
         compute, loads = self.costs[u.src[0]]

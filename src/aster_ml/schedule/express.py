@@ -9,11 +9,14 @@ from __future__ import annotations
 from aster_ml.dtype import dtypes
 from aster_ml.schedule.bodies import Body
 from aster_ml.schedule.joins import is_inside
-from aster_ml.schedule.readings import DATA_DEPENDENT, Reading, is_moved, kept_in
+from aster_ml.schedule.readings import DATA_DEPENDENT, MARKS, Reading, Use, kept_in
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, Ops
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 from aster_ml.uop.ranges import iterations
+
+# Of these the value is that of their first source, at the reading that they pass on.
+SEEN_THROUGH = (MOVEMENT - {Ops.PAD}) | {*MARKS, Ops.AFTER}
 
 
 class Expressions(Body):
@@ -21,20 +24,27 @@ class Expressions(Body):
 
     def go_up(self) -> None:
         """Sources first: each reading as an expression."""
-        values: dict[tuple[UOp, Reading], UOp] = {}
+        all_stored, readings = self.stored, self.readings
         for u in self.order:
-            stored = self.stored.get(u)
-            if stored is not None and not is_moved(u):
-                nest = tuple([r for r in stored.ranges if r.op is Ops.RANGE])
-                reading = Reading(u, stored.ranges, None, nest)
-                stored.value = self.express(u, reading, values)
-            for reading in self.readings.get(u, ()):
-                if reading.idxs is DATA_DEPENDENT:
-                    continue
-                if stored is not None or u.op is Ops.PARAM:
-                    values[u, reading] = self.read_memory(u, u.shape, reading)
-                else:
-                    values[u, reading] = self.express(u, reading, values)
+            stored = all_stored.get(u)
+            if stored is not None and stored.use is not None:
+                stored.value = self.express(u, stored.use)
+            uses = readings.get(u)
+            if not uses:
+                continue
+            op = u.op
+            if stored is not None or op is Ops.PARAM:
+                for reading, use in uses.items():
+                    if reading.idxs is not DATA_DEPENDENT:
+                        use.value = self.read_memory(u, u.shape, reading)
+            elif op in SEEN_THROUGH:
+                for use in uses.values():
+                    if use.below:
+                        use.value = use.below[0].value
+            else:
+                for reading, use in uses.items():
+                    if reading.idxs is not DATA_DEPENDENT:
+                        use.value = self.express(u, use)
 
     def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
         """A load from a stored value or a parameter, which is to be seen as of this shape."""
@@ -49,27 +59,10 @@ class Expressions(Body):
         at = UOp(Ops.INDEX, dtype, (token, flat))
         return UOp(Ops.LOAD, dtype, (at,) if inside or valid is None else (at, valid))
 
-    def express(self, u: UOp, reading: Reading, values: dict[tuple[UOp, Reading], UOp]) -> UOp:
+    def express(self, u: UOp, use: Use) -> UOp:
         """The value of `u` at a reading, from those of its sources."""
-        op = u.op
-        if op is Ops.CONST:
-            return UOp(Ops.CONST, u.dtype, (), u.arg)
-        if op is Ops.DEFINE_VAR:
-            return u
-        if op is Ops.IOTA:
-            return reading.idxs[0]
-        below = self.derived[u, reading]
-        if op is Ops.AFTER:
-            return values[self.place_of[u, reading], below[0]]
-        if op is Ops.INDEX:
-            idxs = tuple([values[s, r] for s, r in zip(u.src[1:], below[1:], strict=True)])
-            memory, after = self.memory_of(u.src[0])
-            return self.read_memory(
-                memory, u.src[0].shape, reading._replace(idxs=idxs, after=(*reading.after, *after))
-            )
-        if op is Ops.STORE:
-            return values[u.src[1], below[0]]
-        src = [values[s, r] for s, r in zip(u.src, below, strict=False)]
+        op, reading, below = u.op, use.reading, use.below
+        src = [b.value for b in below]
         if op in ELEMENTWISE:
             if u.dtype is dtypes.index or (u.dtype is dtypes.bool and src[0].dtype is dtypes.index):
                 return self.simple(
@@ -79,7 +72,18 @@ class Expressions(Body):
             if join is not None:
                 inside = self.simple(is_inside(join.boxes, reading.idxs, u.shape))
                 return inside.where(src[join.chosen], src[1 - join.chosen])
-            return plain(UOp(op, u.dtype, tuple(src), u.arg))
+            made = UOp(op, u.dtype, tuple(src), u.arg)
+            return plain(made) if op is Ops.ADD or op is Ops.WHERE else made
+        if op is Ops.CONST:
+            return UOp(Ops.CONST, u.dtype, (), u.arg)
+        if op is Ops.DEFINE_VAR:
+            return u
+        if op is Ops.IOTA:
+            return reading.idxs[0]
+        if op is Ops.INDEX:
+            memory, after = self.memory_of(u.src[0])
+            at = self.changed(reading, tuple(src[1:]), after=(*reading.after, *after))
+            return self.read_memory(memory, u.src[0].shape, at)
         if op is Ops.PAD:
             if not self.reads_padding(u, reading):
                 return src[0]
@@ -92,7 +96,7 @@ class Expressions(Body):
                 return value if chosen.arg else nothing
             return chosen.where(value, nothing)
         if op is Ops.REDUCE:
-            idxs = below[0].idxs
+            idxs = below[0].reading.idxs
             ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is Ops.RANGE]
             idle = [r for r in ranges if r not in src[0].ranges]
             if idle:

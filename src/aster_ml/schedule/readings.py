@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from aster_ml.dtype import DType
 from aster_ml.uop.graph import toposort
@@ -18,6 +17,7 @@ from aster_ml.uop.ops import MOVEMENT, Ops, ParamArg
 from aster_ml.uop.ranges import iterations
 
 ZERO = UOp.index_const(0)
+NO_VALUE = UOp(Ops.SINK)
 # Stands for indices that are data: any element may be read.
 DATA_DEPENDENT: Indices = (UOp.index_const(-1),) * 99
 LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.DEFINE_VAR, Ops.IOTA, Ops.DEVICE, Ops.SINK})
@@ -27,21 +27,58 @@ VIEWS_OF_MEMORY = (Ops.AFTER, Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
 READ_IN_PLACE = frozenset({Ops.PARAM, Ops.CONST, Ops.AFTER, *MOVEMENT, Ops.DETACH})
 
 
-class Reading(NamedTuple):
+class Reading:
     """How a node is read: by the stored value `root`, at `idxs`, where `valid` holds.
 
-    `nest` are the ranges of all loops around the reading; `after` the STOREs that it has to see.
-    `summed` says that a sum reads it through nothing but movement. Of so many turns of the loops
-    as `share` says, one reads it: the others have what lies beside it in a stack.
+    `nest` are the ranges of all loops around the reading, which take so many `turns`; `after` the
+    STOREs that it has to see. `summed` says that a sum reads it through nothing but movement. Of so
+    many turns of the loops as `share` says, one reads it: the others have what lies beside it in a
+    stack. A body (`Body.reading`) has one object for equal readings.
     """
 
-    root: UOp
-    idxs: Indices
-    valid: UOp | None
-    nest: tuple[UOp, ...]
-    after: tuple[UOp, ...] = ()
-    summed: bool = False
-    share: int = 1
+    __slots__ = (
+        "after",
+        "idxs",
+        "nest",
+        "of_scalar",
+        "of_value",
+        "root",
+        "share",
+        "summed",
+        "turns",
+        "used",
+        "valid",
+    )
+
+    def __init__(
+        self,
+        root: UOp,
+        idxs: Indices,
+        valid: UOp | None,
+        nest: tuple[UOp, ...],
+        after: tuple[UOp, ...],
+        summed: bool,
+        share: int,
+        turns: int,
+    ) -> None:
+        self.root, self.idxs, self.valid, self.nest = root, idxs, valid, nest
+        self.after, self.summed, self.share, self.turns = after, summed, share, turns
+        # The ranges that it depends on, and how operands are read with it, once asked for.
+        self.used: frozenset[UOp] | None = None
+        self.of_value: Reading | None = None
+        self.of_scalar: Reading | None = None
+
+
+class Use:
+    """A node at one of its readings: the uses of its sources that make it, and its `value`."""
+
+    __slots__ = ("below", "reading", "value")
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.below: tuple[Use, ...] = ()
+        # Its expression, which the walk up finds.
+        self.value: UOp = NO_VALUE
 
 
 @dataclass
@@ -54,6 +91,8 @@ class Stored:
     node: UOp
     ranges: tuple[UOp, ...]
     target: UOp | None = None
+    # How it is made of its sources, over its ranges; None of what no kernel makes.
+    use: Use | None = None
     value: UOp | None = None
     outer: frozenset[UOp] = frozenset()
     size: int = 0
@@ -120,15 +159,3 @@ def without_effects(u: UOp) -> UOp:
 def is_moved(u: UOp) -> bool:
     """Whether the memory of `u` is made without a kernel."""
     return u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u))
-
-
-def scalar_aware(source: UOp, reading: Reading) -> Reading:
-    """The reading of an operand; a scalar beside a shaped value has no indices."""
-    if source.shape:
-        if not reading.summed:
-            return reading
-        root, idxs, valid, nest, after, _, share = reading
-    else:
-        root, _, valid, nest, after, _, share = reading
-        idxs = ()
-    return Reading(root, idxs, valid, nest, after, False, share)

@@ -12,15 +12,15 @@ here knows of devices beyond their names.
 
 from __future__ import annotations
 
-from aster_ml.schedule.decide import Decisions
+from aster_ml.schedule.decide import DECIDED, Decisions
 from aster_ml.schedule.express import Expressions
 from aster_ml.schedule.readings import (
     DATA_DEPENDENT,
     LEAVES,
     Reading,
     Stored,
+    Use,
     changes_width,
-    scalar_aware,
 )
 from aster_ml.schedule.stacks import stacked_size
 from aster_ml.uop.movement import both
@@ -42,22 +42,26 @@ class StagePlanner(Decisions, Expressions):
             if u in self.forced:
                 self.read_by_store(u, self.targets.get(u))
                 continue
-            readings = self.readings.get(u)
-            if not readings or op in LEAVES:
+            uses = self.readings.get(u)
+            if not uses or op in LEAVES:
                 continue
-            if self.decide(u, list(readings)):
+            if op in DECIDED and self.decide(u, list(uses)):
                 self.read_by_store(u, None)
                 continue
+            if op in MOVEMENT:
+                for use in uses.values():
+                    self.pass_movement(u, use)
+                continue
             # A reduction that is not stored is computed once for all its readings at one place.
-            made: dict[tuple[object, ...], Reading] = {}
-            for reading in readings:
+            made: dict[tuple[object, ...], Use] = {}
+            for reading, use in uses.items():
                 if op is Ops.REDUCE:
-                    first = made.setdefault((reading.root, reading.idxs, reading.valid), reading)
-                    if first is not reading:
-                        self.derived[u, reading] = self.derived[u, first]
+                    first = made.setdefault((reading.root, reading.idxs, reading.valid), use)
+                    if first is not use:
+                        use.below = first.below
                         continue
-                self.stored[reading.root].size += op not in MOVEMENT
-                self.pass_on(u, reading)
+                self.stored[reading.root].size += 1
+                self.pass_on(u, use)
 
     def read_by_store(self, u: UOp, target: UOp | None) -> None:
         """`u` is stored: its own sources are read over its own ranges."""
@@ -68,74 +72,70 @@ class StagePlanner(Decisions, Expressions):
         if u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u)):
             self.readings.setdefault(u.src[0], {})
             return
-        reading = Reading(u, ranges, None, tuple([r for r in ranges if r.op is Ops.RANGE]))
+        nest = tuple([r for r in ranges if r.op is Ops.RANGE])
+        reading = self.reading(u, ranges, None, nest)
+        use = self.stored[u].use = Use(reading)
         if u.op is Ops.STORE:
-            self.derived[u, reading] = (self.add(value, reading),)
+            use.below = (self.add(value, reading),)
         elif u.op is Ops.SCATTER:
-            self.derived[u, reading] = tuple([self.add(s, scalar_aware(s, reading)) for s in u.src])
+            use.below = tuple([self.add(s, self.for_operand(s, reading)) for s in u.src])
+        elif u.op in MOVEMENT:
+            self.pass_movement(u, use)
         else:
-            self.pass_on(u, reading)
+            self.pass_on(u, use)
 
-    def add(self, source: UOp, reading: Reading) -> Reading:
+    def add(self, source: UOp, reading: Reading) -> Use:
         """Notes that `source` is read so."""
-        self.readings.setdefault(source, {})[reading] = None
-        return reading
+        uses = self.readings.get(source)
+        if uses is None:
+            uses = self.readings[source] = {}
+        use = uses.get(reading)
+        if use is None:
+            use = uses[reading] = Use(reading)
+        return use
 
-    def pass_on(self, u: UOp, reading: Reading) -> None:
-        """How the sources of `u` are read when `u` is read so."""
-        op = u.op
-        if op in MOVEMENT:
-            share = reading.share
-            if op is Ops.PAD:
-                idxs, valid, _ = self.below_pad(u, reading.idxs)
-                share *= stacked_size(u, self.stacked[u])
-            else:
-                idxs, valid = self.source_of(u, reading.idxs)
-            if valid is not None:
-                valid = self.simple(both(reading.valid, valid))  # type: ignore[arg-type]
-                if valid.op is Ops.CONST and valid.arg:
-                    valid = None
-            else:
-                valid = reading.valid
-            root, _, _, nest, after, summed, _ = reading
-            below = Reading(root, idxs, valid, nest, after, summed, share)
-            result: tuple[Reading, ...] = (self.add(u.src[0], below),)
-        elif op is Ops.REDUCE:
+    def pass_movement(self, u: UOp, use: Use) -> None:
+        """How what a view shows is read when the view is read so."""
+        reading = use.reading
+        share = reading.share
+        if u.op is Ops.PAD:
+            idxs, valid, _ = self.below_pad(u, reading.idxs)
+            share *= stacked_size(u, self.stacked[u])
+        else:
+            idxs, valid = self.source_of(u, reading.idxs)
+        if valid is not None:
+            valid = self.simple(both(reading.valid, valid))  # type: ignore[arg-type]
+            if valid.op is Ops.CONST and valid.arg:
+                valid = None
+        else:
+            valid = reading.valid
+        below = self.reading(
+            reading.root, idxs, valid, reading.nest, reading.after, reading.summed, share
+        )
+        use.below = (self.add(u.src[0], below),)
+
+    def pass_on(self, u: UOp, use: Use) -> None:
+        """How the sources of `u`, no view, are read when `u` is read so."""
+        op, reading = u.op, use.reading
+        if op is Ops.REDUCE:
             shape = tuple([u.src[0].shape[a] for a in u.arg.axes])
             axes = self.new_ranges(shape, AxisType.REDUCE, reading.root)
             place = dict(zip(u.arg.axes, axes, strict=True))
             idxs = tuple([place.get(i, idx) for i, idx in enumerate(reading.idxs)])
             nest = (*self.nest_of(reading), *[a for a in axes if a.op is Ops.RANGE])
-            below = reading._replace(idxs=idxs, nest=nest, summed=u.arg.op is Ops.ADD)
-            result = (self.add(u.src[0], below),)
+            below = self.changed(reading, idxs, nest, summed=u.arg.op is Ops.ADD)
+            use.below = (self.add(u.src[0], below),)
         elif op is Ops.INDEX:
             # The indices are values read here; what they select from is read from memory.
-            parts = [self.add(s, scalar_aware(s, reading)) for s in u.src[1:]]
+            parts = [self.add(s, self.for_operand(s, reading)) for s in u.src[1:]]
             if not self.in_memory(u.src[0]):
                 self.forced.add(u.src[0])
-            self.add(u.src[0], reading._replace(idxs=DATA_DEPENDENT))
-            result = (reading, *parts)
+            memory = self.add(u.src[0], self.changed(reading, DATA_DEPENDENT))
+            use.below = (memory, *parts)
         elif op is Ops.AFTER:
-            memory, below = self.read_place(u, reading)
-            self.place_of[u, reading] = memory
-            result = (self.add(memory, below),)
+            use.below = (self.add(*self.read_place(u, reading)),)
         else:
-            readings = self.readings
-            plain = reading
-            if reading.summed:
-                root, idxs, valid, nest, after, _, share = reading
-                plain = Reading(root, idxs, valid, nest, after, False, share)
-            parts = []
-            for s in u.src:
-                below = plain if s.shape else scalar_aware(s, reading)
-                found = readings.get(s)
-                if found is None:
-                    readings[s] = {below: None}
-                else:
-                    found[below] = None
-                parts.append(below)
-            result = tuple(parts)
-        self.derived[u, reading] = result
+            use.below = tuple([self.add(s, self.for_operand(s, reading)) for s in u.src])
 
     def read_place(self, u: UOp, reading: Reading) -> tuple[UOp, Reading]:
         """The memory that an AFTER stands for, and how it is read.
@@ -153,7 +153,7 @@ class StagePlanner(Decisions, Expressions):
                 idxs, valid = self.source_of(u, idxs)
                 need(valid is None, f"stages: {u!r} is no place to write to")
             u = u.src[0]
-        return u, reading._replace(idxs=idxs, after=tuple(after))
+        return u, self.changed(reading, idxs, after=tuple(after))
 
 
 def plan_stages(body: UOp, order: list[UOp]) -> StagePlanner:
