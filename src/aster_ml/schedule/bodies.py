@@ -7,7 +7,6 @@ here chooses.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 from aster_ml.config import FUSE, MAX_KERNEL_NODES
@@ -24,6 +23,7 @@ from aster_ml.schedule.readings import (
     Reading,
     Stored,
     Use,
+    Way,
     changes_width,
     estimate,
     memory_leaf,
@@ -53,15 +53,20 @@ class Body:
         self.stored: dict[UOp, Stored] = {}
         # How each node is read, in the order in which that was found.
         self.readings: dict[UOp, dict[Reading, Use]] = {}
+        self.ways: dict[tuple[object, ...], Way] = {}
         self.interned: dict[tuple[object, ...], Reading] = {}
+        # The way in which what a view shows is read, by the view and how it is read itself.
+        self.below_views: dict[tuple[object, ...], Way] = {}
         # Numbers of ranges: of each stored value's own, so that values made alike have the same
         # indices, and what is found out of one of them is known of the others; and for drafts.
-        self.numbers: dict[UOp, Iterator[int]] = {}
+        self.numbers: dict[UOp, int] = {}
+        self.ranges_of: dict[tuple[object, ...], tuple[tuple[UOp, ...], int]] = {}
         self.ids = itertools.count(BEYOND)
         # The leaves of each stored value's expression, numbered so too: by the memory that they
         # stand for, and the memory by the leaf.
         self.token_of: dict[tuple[UOp, UOp, tuple[UOp, ...]], UOp] = {}
         self.memory_behind: dict[UOp, dict[UOp, Memory]] = {}
+        self.loaded: dict[tuple[object, ...], UOp] = {}
         self.memo: dict[UOp, UOp] = {}
         self.sources: dict[tuple[Any, ...], tuple[Indices, UOp | None]] = {}
         # For each PAD that is read the axes along which it is a stack.
@@ -69,7 +74,6 @@ class Body:
         self.flats: dict[tuple[Indices, tuple[int | UOp, ...]], UOp] = {}
         self.divided: dict[UOp, bool] = {}
         self.volumes: dict[tuple[UOp, ...], int] = {}
-        self.ranges_used: dict[tuple[Any, ...], frozenset[UOp]] = {}
         self.numels: dict[tuple[int | UOp, ...], int] = {}
         self.max_nodes = int(MAX_KERNEL_NODES.value)
         self.fuse = int(FUSE.value)
@@ -87,56 +91,52 @@ class Body:
         self.find_forced(body)
         self.costs = cost.fused_costs(self.order, self.forced)
 
-    def reading(
+    def way(
         self,
-        root: UOp,
         idxs: Indices,
         valid: UOp | None,
         nest: tuple[UOp, ...],
-        after: tuple[UOp, ...] = (),
         summed: bool = False,
         share: int = 1,
-    ) -> Reading:
+    ) -> Way:
+        """The way with these parts: the same object for the same parts."""
+        key = (idxs, valid, nest, summed, share)
+        found = self.ways.get(key)
+        if found is None:
+            found = self.ways[key] = Way(*key, self.turns(nest))
+        return found
+
+    def reading(self, root: UOp, way: Way, after: tuple[UOp, ...] = ()) -> Reading:
         """The reading with these parts: the same object for the same parts."""
-        key = (root, idxs, valid, nest, after, summed, share)
+        key = (root, way, after)
         found = self.interned.get(key)
         if found is None:
-            turns = self.volumes.get(nest)
-            if turns is None:
-                turns = self.volumes[nest] = iterations(nest)
-            found = self.interned[key] = Reading(*key, turns)
+            found = self.interned[key] = Reading(root, way, after)
         return found
 
     def for_operand(self, source: UOp, reading: Reading) -> Reading:
         """The reading of an operand; a scalar beside a shaped value has no indices."""
-        if source.shape:
-            if not reading.summed:
-                return reading
-            if reading.of_value is None:
-                reading.of_value = self.changed(reading, idxs=reading.idxs, summed=False)
-            return reading.of_value
-        if reading.of_scalar is None:
-            reading.of_scalar = self.changed(reading, idxs=(), summed=False)
-        return reading.of_scalar
+        way = reading.way
+        if not source.shape:
+            if way.of_scalar is None:
+                way.of_scalar = self.way((), way.valid, way.nest, False, way.share)
+            way = way.of_scalar
+        elif not way.summed:
+            return reading
+        else:
+            way = self.way(way.idxs, way.valid, way.nest, False, way.share)
+        return self.reading(reading.root, way, reading.after)
 
-    def changed(
-        self,
-        reading: Reading,
-        idxs: Indices,
-        nest: tuple[UOp, ...] | None = None,
-        after: tuple[UOp, ...] | None = None,
-        summed: bool | None = None,
-    ) -> Reading:
-        """The reading at other indices, and with what else is given in place of its own."""
-        return self.reading(
-            reading.root,
-            idxs,
-            reading.valid,
-            reading.nest if nest is None else nest,
-            reading.after if after is None else after,
-            reading.summed if summed is None else summed,
-            reading.share,
-        )
+    def at(self, way: Way, idxs: Indices) -> Way:
+        """The way at other indices."""
+        return self.way(idxs, way.valid, way.nest, way.summed, way.share)
+
+    def turns(self, nest: tuple[UOp, ...]) -> int:
+        """Turns of these loops."""
+        found = self.volumes.get(nest)
+        if found is None:
+            found = self.volumes[nest] = iterations(nest)
+        return found
 
     def numel(self, shape: tuple[int | UOp, ...]) -> int:
         """Elements of a shape; of a symbolic one, as many as there may be."""
@@ -229,7 +229,7 @@ class Body:
             x = x.src[0]
         if x is value or x.op in READ_IN_PLACE or not all_int((*value.shape, *x.shape)):
             return value
-        ranges = idxs = self.ranges_over(value.shape, AxisType.LOOP, itertools.count())
+        ranges = idxs = self.ranges_over(value.shape, AxisType.LOOP)[0]
         y = value
         while y is not x:
             if y.op in MOVEMENT:
@@ -257,28 +257,33 @@ class Body:
         self, shape: tuple[int | UOp, ...], kind: AxisType, root: UOp
     ) -> tuple[UOp, ...]:
         """Ranges over a shape that the stored value `root` has not had yet."""
-        numbers = self.numbers.get(root)
-        if numbers is None:
-            numbers = self.numbers[root] = itertools.count()
-        return self.ranges_over(shape, kind, numbers)
+        ranges, self.numbers[root] = self.ranges_over(shape, kind, self.numbers.get(root, 0))
+        return ranges
 
     def ranges_over(
-        self, shape: tuple[int | UOp, ...], kind: AxisType, numbers: Iterator[int]
-    ) -> tuple[UOp, ...]:
-        """Ranges over a shape, numbered so; axes of size 1 need none."""
-        # Sizes in simplest form: simplifying an index must not make another range of one.
-        return tuple(
-            [
-                ZERO
-                if isinstance(s, int) and s == 1
-                else UOp.range(s if isinstance(s, int) else self.simple(s), next(numbers), kind)
-                for s in shape
-            ]
-        )
+        self, shape: tuple[int | UOp, ...], kind: AxisType, first: int = 0
+    ) -> tuple[tuple[UOp, ...], int]:
+        """Ranges over a shape, numbered from `first` on; axes of size 1 need none.
 
-    def reads_padding(self, u: UOp, reading: Reading) -> bool:
+        With them the number that comes next.
+        """
+        key = (shape, kind, first)
+        found = self.ranges_of.get(key)
+        if found is None:
+            made = []
+            for s in shape:
+                if s.__class__ is int and s == 1:
+                    made.append(ZERO)
+                    continue
+                # Sizes in simplest form: simplifying an index must not make another range of one.
+                made.append(UOp.range(s if isinstance(s, int) else self.simple(s), first, kind))
+                first += 1
+            found = self.ranges_of[key] = tuple(made), first
+        return found
+
+    def reads_padding(self, u: UOp, way: Way) -> bool:
         """Whether a reading of a PAD goes beyond the elements of its source."""
-        valid = self.source_of(u, reading.idxs)[1]
+        valid = self.source_of(u, way.idxs)[1]
         if valid is None:
             return False
         valid = self.simple(valid)

@@ -11,7 +11,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.bodies import Body
-from aster_ml.schedule.readings import DATA_DEPENDENT, Reading, estimate, reach_of_columns
+from aster_ml.schedule.readings import DATA_DEPENDENT, Reading, Way, estimate, reach_of_columns
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
@@ -38,16 +38,16 @@ class Decisions(Body):
         if op is Ops.CAST and u.src[0].dtype is dtypes.index:
             return False
         for r in readings:
-            if r.idxs is DATA_DEPENDENT:
+            if r.way.idxs is DATA_DEPENDENT:
                 return False
         if op is Ops.RESHAPE or op is Ops.PAD:
-            if any([self.has_large_index(r) for r in readings]):
+            if any([self.has_large_index(r.way) for r in readings]):
                 return self.store_because(u, "views of views whose indices would grow too long")
             if op is Ops.RESHAPE and self.in_memory(u):
                 return False
         roots = dict.fromkeys([r.root for r in readings])
         if len(readings) > 1:
-            if sum([1 / r.share for r in readings]) > cost.MAX_READINGS * len(roots):
+            if sum([1 / r.way.share for r in readings]) > cost.MAX_READINGS * len(roots):
                 ways = f"read in {len(readings)} ways, too many to write out"
                 return self.worth_storing(u) and self.store_because(u, ways)
         for root in roots:
@@ -63,14 +63,14 @@ class Decisions(Body):
         if loads == 0 and compute <= cost.AS_GOOD_AS_A_LOAD:
             return False
         numel = max(self.numel(u.shape), 1)
-        turns = [r.turns for r in readings]
+        turns = [r.way.turns for r in readings]
         if sum(turns) <= numel:
             # It is computed once for each element at most.
             return False
-        if op is Ops.PAD and not any([self.reads_padding(u, r) for r in readings]):
+        if op is Ops.PAD and not any([self.reads_padding(u, r.way) for r in readings]):
             # What is below it is as large or smaller, and decides for itself.
             return False
-        if op is Ops.PAD and all([self.slides(u, r) for r in readings]):
+        if op is Ops.PAD and all([self.slides(u, r.way) for r in readings]):
             return False
         repeats = sum([self.times(r) for r in readings]) - numel
         spared = repeats * (compute + cost.EXTRA_LOAD * max(loads - 1, 0))
@@ -95,24 +95,24 @@ class Decisions(Body):
             return False
         if narrow.kind not in ("int", "uint", "float") or self.costs[u] != (1, 1):
             return False
-        idxs, valid = readings[0].idxs, readings[0].valid
+        idxs, valid = readings[0].way.idxs, readings[0].way.valid
         kinds = [i.arg.kind for i in idxs if i.op is Ops.RANGE]
         plain = valid is None and all([i.op in (Ops.RANGE, Ops.CONST) for i in idxs])
         return plain and AxisType.REDUCE in kinds
 
-    def slides(self, u: UOp, reading: Reading) -> bool:
+    def slides(self, u: UOp, way: Way) -> bool:
         """Whether memory with its padding is read by small windows, for few results each.
 
         why: codegen keeps what such windows meet in scratch, and pads it there
         """
-        sums = [r for r in reading.nest if r.arg.kind is AxisType.REDUCE]
-        used = self.used(reading)
+        sums = [r for r in way.nest if r.arg.kind is AxisType.REDUCE]
+        used = self.used(way)
         return (
             bool(sums)
             and used.issuperset(sums)
             and self.costs[u] == (cost.own_cost(u), 1)
             and iterations(sums) <= cost.MAX_WINDOW
-            and reading.turns < cost.FEW_RESULTS * iterations(used)
+            and way.turns < cost.FEW_RESULTS * iterations(used)
         )
 
     def store_because(self, u: UOp, why: str) -> bool:
@@ -120,12 +120,14 @@ class Decisions(Body):
         self.why[u] = why
         return True
 
-    def has_large_index(self, reading: Reading) -> bool:
-        """Whether the indices of a reading, written out, have grown past what a kernel should hold.
+    def has_large_index(self, way: Way) -> bool:
+        """Whether the indices of a way, written out, have grown past what a kernel should hold.
 
         why: views of views of views, each dividing what the last one multiplied, grow without end
         """
-        parts = reading.idxs if reading.valid is None else (*reading.idxs, reading.valid)
+        if way.is_long is not None:
+            return way.is_long
+        parts = way.idxs if way.valid is None else (*way.idxs, way.valid)
         sizes = self.index_sizes
         stack = [i for i in parts if i not in sizes]
         while stack:
@@ -140,7 +142,8 @@ class Decisions(Body):
             if stack[-1] is u:
                 sizes[u] = total
                 stack.pop()
-        return sum(map(sizes.__getitem__, parts)) > cost.MAX_INDEX_NODES
+        way.is_long = sum(map(sizes.__getitem__, parts)) > cost.MAX_INDEX_NODES
+        return way.is_long
 
     def worth_storing(self, u: UOp) -> bool:
         """Constants, however large, are cheaper to make than to load."""
@@ -152,12 +155,12 @@ class Decisions(Body):
         Loops that it does not depend on and that run inside of those that it does, do not repeat
         it: it is computed before them.
         """
-        return max(self.turns(self.nest_of(r)) // r.share, 1)
+        return max(self.turns(self.nest_of(r)) // r.way.share, 1)
 
     def nest_of(self, r: Reading) -> tuple[UOp, ...]:
         """The loops inside of which a value read so is computed."""
-        used = self.used(r)
-        nest = r.nest
+        used = self.used(r.way)
+        nest = r.way.nest
         if used <= self.stored[r.root].outer:
             return tuple([n for n in nest if n in used])
         last = len(nest)
@@ -165,30 +168,18 @@ class Decisions(Body):
             last -= 1
         return nest[:last]
 
-    def used(self, r: Reading) -> frozenset[UOp]:
-        """The ranges that a reading depends on."""
-        found = r.used
-        if found is None:
-            key = (r.idxs, r.valid)
-            found = self.ranges_used.get(key)
-            if found is None:
-                parts = [i.ranges for i in r.idxs]
-                if r.valid is not None:
-                    parts.append(r.valid.ranges)
-                found = self.ranges_used[key] = frozenset().union(*parts)
-            r.used = found
-        return found
-
-    def turns(self, nest: tuple[UOp, ...]) -> int:
-        """Turns of these loops."""
-        found = self.volumes.get(nest)
-        if found is None:
-            found = self.volumes[nest] = iterations(nest)
-        return found
+    def used(self, way: Way) -> frozenset[UOp]:
+        """The ranges that a way of reading depends on."""
+        if way.used is None:
+            parts = [i.ranges for i in way.idxs]
+            if way.valid is not None:
+                parts.append(way.valid.ranges)
+            way.used = frozenset().union(*parts)
+        return way.used
 
     def divides_below(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether the source indices of a RESHAPE hold divisions."""
-        return any([self.divides(i) for r in readings for i in self.source_of(u, r.idxs)[0]])
+        return any([self.divides(i) for r in readings for i in self.source_of(u, r.way.idxs)[0]])
 
     def may_fuse_reduce(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether a reduction can be computed inside the one kernel that reads it.
@@ -200,19 +191,19 @@ class Decisions(Body):
         stored = self.stored[first.root]
         if stored.node.op is Ops.SCATTER or stored.size > int(MAX_KERNEL_NODES.value):
             return False
-        used = self.used(first)
+        used = self.used(first.way)
         numel = estimate(prod(u.shape))
-        if any([r.share > 1 for r in readings]):
+        if any([r.way.share > 1 for r in readings]):
             return False
-        if len(readings) == 1 and first.summed and u.arg.op is Ops.ADD and not stored.outer:
+        if len(readings) == 1 and first.way.summed and u.arg.op is Ops.ADD and not stored.outer:
             # Terms of another sum: fused when few of them are computed more than once, or not at
             # all, since steps of a sum at which windows meet nothing are left out.
-            most = cost.MOST_PADDED if meets_in_windows(first.valid) else cost.MOST_AGAIN
+            most = cost.MOST_PADDED if meets_in_windows(first.way.valid) else cost.MOST_AGAIN
             if iterations(used) <= most * numel:
                 stored.has_reduce = True
                 return True
         for r in readings:
-            if r.root is not first.root or r.idxs != first.idxs or r.valid is not None:
+            if r.root is not first.root or r.way.idxs != first.way.idxs or r.way.valid is not None:
                 return False
         outputs = frozenset([r for r in stored.ranges if r.op is Ops.RANGE])
         if not used <= outputs or iterations(used) > numel:
@@ -242,7 +233,7 @@ class Decisions(Body):
             return False
         if any([r.root is not readings[0].root for r in readings]):
             return False
-        if u.device is None or any([r.idxs is DATA_DEPENDENT for r in readings]):
+        if u.device is None or any([r.way.idxs is DATA_DEPENDENT for r in readings]):
             return False
         if stored.size > int(MAX_KERNEL_NODES.value):
             return False
@@ -250,7 +241,7 @@ class Decisions(Body):
             stored.has_reduce = True
             return True
         length = estimate(prod([u.src[0].shape[a] for a in u.arg.axes]))
-        times = [max(r.turns, 1) for r in readings]
+        times = [max(r.way.turns, 1) for r in readings]
         if max(times) * length > cost.SMALL_WORK:
             return False
         compute, loads = self.costs[u.src[0]]

@@ -35,33 +35,43 @@ class Expressions(Body):
             op = u.op
             if stored is not None or op is Ops.PARAM:
                 for reading, use in uses.items():
-                    if reading.idxs is not DATA_DEPENDENT:
+                    if reading.way.idxs is not DATA_DEPENDENT:
                         use.value = self.read_memory(u, u.shape, reading)
             elif op in SEEN_THROUGH:
-                for use in uses.values():
-                    if use.below:
+                for reading, use in uses.items():
+                    if reading.way.idxs is not DATA_DEPENDENT:
                         use.value = use.below[0].value
             else:
                 for reading, use in uses.items():
-                    if reading.idxs is not DATA_DEPENDENT:
+                    if reading.way.idxs is not DATA_DEPENDENT:
                         use.value = self.express(u, use)
 
     def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
         """A load from a stored value or a parameter, which is to be seen as of this shape."""
-        flat = self.flat_place(reading.idxs, shape)
-        token = self.token(reading.root, source, reading.after)
+        token, way = self.token(reading.root, source, reading.after), reading.way
+        found = self.loaded.get((token, shape, way))
+        if found is not None:
+            return found
+        flat = self.flat_place(way.idxs, shape)
         # A place that is always inside needs no gate: padding masks its value where it matters.
         inside = flat.vmin >= 0 and flat.vmax < token.arg.size
-        valid = (
-            reading.valid if inside or reading.valid is not None else kept_in(flat, token.arg.size)
-        )
+        valid = way.valid
+        if valid is None and not inside:
+            valid = kept_in(flat, token.arg.size)
         dtype = token.dtype.base
         at = UOp(Ops.INDEX, dtype, (token, flat))
-        return UOp(Ops.LOAD, dtype, (at,) if inside or valid is None else (at, valid))
+        found = UOp(Ops.LOAD, dtype, (at,) if inside or valid is None else (at, valid))
+        self.loaded[token, shape, way] = found
+        return found
 
     def express(self, u: UOp, use: Use) -> UOp:
         """The value of `u` at a reading, from those of its sources."""
-        op, reading, below = u.op, use.reading, use.below
+        op, way, below = u.op, use.reading.way, use.below
+        if op is Ops.INDEX:
+            memory, after = self.memory_of(u.src[0])
+            at = self.at(way, tuple([b.value for b in below[1:]]))
+            reading = self.reading(use.reading.root, at, (*use.reading.after, *after))
+            return self.read_memory(memory, u.src[0].shape, reading)
         src = [b.value for b in below]
         if op in ELEMENTWISE:
             if u.dtype is dtypes.index or (u.dtype is dtypes.bool and src[0].dtype is dtypes.index):
@@ -70,7 +80,7 @@ class Expressions(Body):
                 )
             join = self.joins.get(u)
             if join is not None:
-                inside = self.simple(is_inside(join.boxes, reading.idxs, u.shape))
+                inside = self.simple(is_inside(join.boxes, way.idxs, u.shape))
                 return inside.where(src[join.chosen], src[1 - join.chosen])
             made = UOp(op, u.dtype, tuple(src), u.arg)
             return plain(made) if op is Ops.ADD or op is Ops.WHERE else made
@@ -79,15 +89,11 @@ class Expressions(Body):
         if op is Ops.DEFINE_VAR:
             return u
         if op is Ops.IOTA:
-            return reading.idxs[0]
-        if op is Ops.INDEX:
-            memory, after = self.memory_of(u.src[0])
-            at = self.changed(reading, tuple(src[1:]), after=(*reading.after, *after))
-            return self.read_memory(memory, u.src[0].shape, at)
+            return way.idxs[0]
         if op is Ops.PAD:
-            if not self.reads_padding(u, reading):
+            if not self.reads_padding(u, way):
                 return src[0]
-            _, valid, chosen = self.below_pad(u, reading.idxs)
+            _, valid, chosen = self.below_pad(u, way.idxs)
             value = src[0] if valid is None else mask_terms(self.simple(valid), src[0])
             if chosen is None:
                 return value
@@ -96,7 +102,7 @@ class Expressions(Body):
                 return value if chosen.arg else nothing
             return chosen.where(value, nothing)
         if op is Ops.REDUCE:
-            idxs = below[0].reading.idxs
+            idxs = below[0].reading.way.idxs
             ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is Ops.RANGE]
             idle = [r for r in ranges if r not in src[0].ranges]
             if idle:

@@ -17,7 +17,6 @@ from aster_ml.uop.ops import MOVEMENT, Ops, ParamArg
 from aster_ml.uop.ranges import iterations
 
 ZERO = UOp.index_const(0)
-NO_VALUE = UOp(Ops.SINK)
 # Stands for indices that are data: any element may be read.
 DATA_DEPENDENT: Indices = (UOp.index_const(-1),) * 99
 LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.DEFINE_VAR, Ops.IOTA, Ops.DEVICE, Ops.SINK})
@@ -27,22 +26,20 @@ VIEWS_OF_MEMORY = (Ops.AFTER, Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
 READ_IN_PLACE = frozenset({Ops.PARAM, Ops.CONST, Ops.AFTER, *MOVEMENT, Ops.DETACH})
 
 
-class Reading:
-    """How a node is read: by the stored value `root`, at `idxs`, where `valid` holds.
+class Way:
+    """How something is read, whoever reads it: at `idxs`, where `valid` holds.
 
-    `nest` are the ranges of all loops around the reading, which take so many `turns`; `after` the
-    STOREs that it has to see. `summed` says that a sum reads it through nothing but movement. Of so
-    many turns of the loops as `share` says, one reads it: the others have what lies beside it in a
-    stack. A body (`Body.reading`) has one object for equal readings.
+    `nest` are the ranges of all loops around the reading, which take so many `turns`. `summed` says
+    that a sum reads it through nothing but movement. Of so many turns of the loops as `share` says,
+    one reads it: the others have what lies beside it in a stack. A body (`Body.way`) has one object
+    for equal ways, and layers that are alike read in the same ones.
     """
 
     __slots__ = (
-        "after",
         "idxs",
+        "is_long",
         "nest",
         "of_scalar",
-        "of_value",
-        "root",
         "share",
         "summed",
         "turns",
@@ -52,33 +49,44 @@ class Reading:
 
     def __init__(
         self,
-        root: UOp,
         idxs: Indices,
         valid: UOp | None,
         nest: tuple[UOp, ...],
-        after: tuple[UOp, ...],
         summed: bool,
         share: int,
         turns: int,
     ) -> None:
-        self.root, self.idxs, self.valid, self.nest = root, idxs, valid, nest
-        self.after, self.summed, self.share, self.turns = after, summed, share, turns
-        # The ranges that it depends on, and how operands are read with it, once asked for.
+        self.idxs, self.valid, self.nest = idxs, valid, nest
+        self.summed, self.share, self.turns = summed, share, turns
+        # Once asked for: the ranges that it depends on, whether its indices are too long, and the
+        # way in which a scalar beside the value is read.
         self.used: frozenset[UOp] | None = None
-        self.of_value: Reading | None = None
-        self.of_scalar: Reading | None = None
+        self.is_long: bool | None = None
+        self.of_scalar: Way | None = None
+
+
+class Reading:
+    """How a node is read: by the stored value `root`, in a way, after some STOREs.
+
+    A body (`Body.reading`) has one object for equal readings.
+    """
+
+    __slots__ = ("after", "root", "way")
+
+    def __init__(self, root: UOp, way: Way, after: tuple[UOp, ...]) -> None:
+        self.root, self.way, self.after = root, way, after
 
 
 class Use:
-    """A node at one of its readings: the uses of its sources that make it, and its `value`."""
+    """A node at one of its readings: the uses of its sources that make it, and its expression.
+
+    Whoever makes one gives it its `reading` and `below`; the walk up its `value`.
+    """
 
     __slots__ = ("below", "reading", "value")
-
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
-        self.below: tuple[Use, ...] = ()
-        # Its expression, which the walk up finds.
-        self.value: UOp = NO_VALUE
+    reading: Reading
+    below: tuple[Use, ...]
+    value: UOp
 
 
 @dataclass

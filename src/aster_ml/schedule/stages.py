@@ -20,6 +20,7 @@ from aster_ml.schedule.readings import (
     Reading,
     Stored,
     Use,
+    Way,
     changes_width,
 )
 from aster_ml.schedule.stacks import stacked_size
@@ -56,7 +57,8 @@ class StagePlanner(Decisions, Expressions):
             made: dict[tuple[object, ...], Use] = {}
             for reading, use in uses.items():
                 if op is Ops.REDUCE:
-                    first = made.setdefault((reading.root, reading.idxs, reading.valid), use)
+                    way = reading.way
+                    first = made.setdefault((reading.root, way.idxs, way.valid), use)
                     if first is not use:
                         use.below = first.below
                         continue
@@ -73,8 +75,9 @@ class StagePlanner(Decisions, Expressions):
             self.readings.setdefault(u.src[0], {})
             return
         nest = tuple([r for r in ranges if r.op is Ops.RANGE])
-        reading = self.reading(u, ranges, None, nest)
-        use = self.stored[u].use = Use(reading)
+        reading = self.reading(u, self.way(ranges, None, nest))
+        use = self.stored[u].use = Use()
+        use.reading = reading
         if u.op is Ops.STORE:
             use.below = (self.add(value, reading),)
         elif u.op is Ops.SCATTER:
@@ -91,28 +94,35 @@ class StagePlanner(Decisions, Expressions):
             uses = self.readings[source] = {}
         use = uses.get(reading)
         if use is None:
-            use = uses[reading] = Use(reading)
+            use = uses[reading] = Use()
+            use.reading, use.below = reading, ()
         return use
 
     def pass_movement(self, u: UOp, use: Use) -> None:
         """How what a view shows is read when the view is read so."""
-        reading = use.reading
-        share = reading.share
+        reading, source = use.reading, u.src[0]
+        # Of a PAD it depends on what is below it too.
+        key = (u.op, u.arg, u.src[1:], source.shape, reading.way)
+        below = self.below_views.get(key) if u.op is not Ops.PAD else None
+        if below is None:
+            below = self.below_views[key] = self.below_view(u, reading.way)
+        use.below = (self.add(source, self.reading(reading.root, below, reading.after)),)
+
+    def below_view(self, u: UOp, way: Way) -> Way:
+        """The way in which what a view shows is read when the view is read in a way."""
+        share = way.share
         if u.op is Ops.PAD:
-            idxs, valid, _ = self.below_pad(u, reading.idxs)
+            idxs, valid, _ = self.below_pad(u, way.idxs)
             share *= stacked_size(u, self.stacked[u])
         else:
-            idxs, valid = self.source_of(u, reading.idxs)
+            idxs, valid = self.source_of(u, way.idxs)
         if valid is not None:
-            valid = self.simple(both(reading.valid, valid))  # type: ignore[arg-type]
+            valid = self.simple(both(way.valid, valid))  # type: ignore[arg-type]
             if valid.op is Ops.CONST and valid.arg:
                 valid = None
         else:
-            valid = reading.valid
-        below = self.reading(
-            reading.root, idxs, valid, reading.nest, reading.after, reading.summed, share
-        )
-        use.below = (self.add(u.src[0], below),)
+            valid = way.valid
+        return self.way(idxs, valid, way.nest, way.summed, share)
 
     def pass_on(self, u: UOp, use: Use) -> None:
         """How the sources of `u`, no view, are read when `u` is read so."""
@@ -121,21 +131,36 @@ class StagePlanner(Decisions, Expressions):
             shape = tuple([u.src[0].shape[a] for a in u.arg.axes])
             axes = self.new_ranges(shape, AxisType.REDUCE, reading.root)
             place = dict(zip(u.arg.axes, axes, strict=True))
-            idxs = tuple([place.get(i, idx) for i, idx in enumerate(reading.idxs)])
+            way = reading.way
+            idxs = tuple([place.get(i, idx) for i, idx in enumerate(way.idxs)])
             nest = (*self.nest_of(reading), *[a for a in axes if a.op is Ops.RANGE])
-            below = self.changed(reading, idxs, nest, summed=u.arg.op is Ops.ADD)
-            use.below = (self.add(u.src[0], below),)
+            way = self.way(idxs, way.valid, nest, u.arg.op is Ops.ADD, way.share)
+            use.below = (self.add(u.src[0], self.reading(reading.root, way, reading.after)),)
         elif op is Ops.INDEX:
             # The indices are values read here; what they select from is read from memory.
             parts = [self.add(s, self.for_operand(s, reading)) for s in u.src[1:]]
             if not self.in_memory(u.src[0]):
                 self.forced.add(u.src[0])
-            memory = self.add(u.src[0], self.changed(reading, DATA_DEPENDENT))
+            way = self.at(reading.way, DATA_DEPENDENT)
+            memory = self.add(u.src[0], self.reading(reading.root, way, reading.after))
             use.below = (memory, *parts)
         elif op is Ops.AFTER:
             use.below = (self.add(*self.read_place(u, reading)),)
         else:
-            use.below = tuple([self.add(s, self.for_operand(s, reading)) for s in u.src])
+            # As `add` does: most nodes come here.
+            readings, plain = self.readings, not reading.way.summed
+            parts = []
+            for s in u.src:
+                of = reading if plain and s.shape else self.for_operand(s, reading)
+                uses = readings.get(s)
+                if uses is None:
+                    uses = readings[s] = {}
+                part = uses.get(of)
+                if part is None:
+                    part = uses[of] = Use()
+                    part.reading, part.below = of, ()
+                parts.append(part)
+            use.below = tuple(parts)
 
     def read_place(self, u: UOp, reading: Reading) -> tuple[UOp, Reading]:
         """The memory that an AFTER stands for, and how it is read.
@@ -144,7 +169,7 @@ class StagePlanner(Decisions, Expressions):
         effects is another value.
         """
         after = list(reading.after)
-        idxs = reading.idxs
+        idxs = reading.way.idxs
         while u.op is not Ops.PARAM:
             if u.op is Ops.AFTER:
                 seen = self.effects.of(tuple(after))
@@ -153,7 +178,7 @@ class StagePlanner(Decisions, Expressions):
                 idxs, valid = self.source_of(u, idxs)
                 need(valid is None, f"stages: {u!r} is no place to write to")
             u = u.src[0]
-        return u, self.changed(reading, idxs, after=tuple(after))
+        return u, self.reading(reading.root, self.at(reading.way, idxs), tuple(after))
 
 
 def plan_stages(body: UOp, order: list[UOp]) -> StagePlanner:
