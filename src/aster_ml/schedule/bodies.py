@@ -69,6 +69,7 @@ class Body:
         self.loaded: dict[tuple[object, ...], UOp] = {}
         self.memo: dict[UOp, UOp] = {}
         self.sources: dict[tuple[Any, ...], tuple[Indices, UOp | None]] = {}
+        self.stacks: dict[tuple[Any, ...], tuple[Indices, UOp | None, UOp | None]] = {}
         # For each PAD that is read the axes along which it is a stack.
         self.stacked: dict[UOp, list[int]] = {}
         self.flats: dict[tuple[Indices, tuple[int | UOp, ...]], UOp] = {}
@@ -180,8 +181,12 @@ class Body:
             axes = self.stacked[u] = stacked_axes(u)
         if not axes:
             return (*self.source_of(u, idxs), None)
-        below, valid, chosen = read_stack(u, axes, idxs)
-        return self.simple_all(below), valid, chosen
+        key = (u.marg, u.src[0].shape, tuple(axes), idxs)
+        found = self.stacks.get(key)
+        if found is None:
+            below, valid, chosen = read_stack(u, axes, idxs)
+            found = self.stacks[key] = self.simple_all(below), valid, chosen
+        return found
 
     def flat_place(self, idxs: Indices, shape: tuple[int | UOp, ...]) -> UOp:
         """Where an element lies in memory for a shape, in simplest form, remembered so."""
@@ -283,6 +288,12 @@ class Body:
 
     def reads_padding(self, u: UOp, way: Way) -> bool:
         """Whether a reading of a PAD goes beyond the elements of its source."""
+        for (before, _), size, i in zip(u.marg, u.src[0].shape, way.idxs, strict=True):
+            if i.op is Ops.RANGE and before.__class__ is size.__class__ is int:
+                # Most go over all of an axis: 0 is in its margin, or its last element is.
+                length = i.src[0].arg
+                if length.__class__ is int and length and (before or length > size):
+                    return True
         valid = self.source_of(u, way.idxs)[1]
         if valid is None:
             return False
