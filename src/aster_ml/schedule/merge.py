@@ -161,6 +161,10 @@ class Merger:
         """
         if group.draft.kept and group.writes & new.reads:
             return None
+        if new.reads.isdisjoint(group.reads) and new.reads.isdisjoint(group.writes):
+            # Nothing is handed on, nor loaded by both.
+            if max(group.work, new.work) > TINY_WORK:
+                return None
         ranges: dict[UOp, UOp] = dict(zip(new.draft.ranges, group.draft.ranges, strict=True))
         for r in sorted(new.ranges, key=lambda r: r.arg.id):
             if r in group.ranges and r not in ranges:

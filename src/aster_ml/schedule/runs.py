@@ -314,10 +314,22 @@ class Runs:
         """
         written = {s for d in members for s in self.touches(d)[1] if self.is_large(s)}
         for remake in (True, False) if self.is_much(written) else (False,):
+            if not remake and not self.hands_on(members):
+                return None
             run = self.shape_so(dict(members), remake)
             if run is not None:
                 return run
         return None
+
+    def hands_on(self, members: dict[Draft, Member]) -> bool:
+        """Whether a temporary that one of the kernels makes is read by no other than them."""
+        made = {s for d in members for s in self.touches(d)[1] if s >= self.splitter.n_args}
+        for d in self.drafts:
+            if d not in members:
+                made -= self.touches(d)[0]
+                if not made:
+                    return False
+        return bool(made)
 
     def is_much(self, slots: Iterable[int]) -> bool:
         """Whether so much memory is spared that making it anew pays."""
