@@ -87,6 +87,8 @@ class Body:
         self.index_sizes: dict[UOp, int] = {}
         # Why a value was stored that could have been computed where it is read.
         self.why: dict[UOp, str] = {}
+        # The same of values that are read once, by what that hangs on; None where they are not.
+        self.weighed: dict[tuple[object, ...], str | None] = {}
         self.effects = Effects()
         self.joins = find_joins(self.order)
         self.find_forced(body)
@@ -247,7 +249,7 @@ class Body:
 
     def in_memory(self, u: UOp) -> bool:
         """Whether `u` is memory, whole and in order."""
-        while u not in self.forced and u.op in (*VIEWS_OF_MEMORY, Ops.CONTIGUOUS):
+        while u not in self.forced and u.op in VIEWS_OF_MEMORY:
             if u.op is Ops.RESHAPE and len(u.src) > 1:
                 return False  # rows of a symbolic size lie apart, each with room for the largest
             u = u.src[0]

@@ -8,7 +8,7 @@ the same body (it is interned), so the body is the key of the schedule cache.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from aster_ml.dtype import dtypes
@@ -20,7 +20,7 @@ from aster_ml.uop.ops import BodyArg, Ops, ParamArg
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 AFTER, BIND, BUFFER = Ops.AFTER, Ops.BIND, Ops.BUFFER
-CONTIGUOUS, IOTA = Ops.CONTIGUOUS, Ops.IOTA
+CONTIGUOUS, IOTA, PARAM = Ops.CONTIGUOUS, Ops.IOTA, Ops.PARAM
 
 
 class Captured(NamedTuple):
@@ -51,65 +51,78 @@ def capture(
     laid_out: list[UOp] = []
     checked = False
     new: dict[UOp, UOp] = {}
-    stack = [(root, False) for root in reversed(roots)]
-    while stack:
-        u, ready = stack.pop()
-        if u in new:
-            continue
-        op, src = u.op, u.src
-        if op is BUFFER:
-            arg = ParamArg(len(buffers), u.arg.size, u.arg.device)
-            new[u] = UOp(Ops.PARAM, u.dtype, (), arg)
-            buffers.append(u)
-        elif op is BIND:
-            variable, value = src[0], src[1].arg
-            arg = variable.arg
-            if values.setdefault(arg.name, value) != value:
-                if not checked:
-                    check_bindings(roots, replacement)
-                    checked = True
-                arg = arg._replace(name=other_name(arg.name, value, values))
-                values[arg.name] = value
-            new[u] = UOp(Ops.DEFINE_VAR, variable.dtype, (), arg)
-        elif not src:
-            if op is Ops.PARAM:
-                raise ArgumentError(
-                    f"a value made of parameter {u.arg.slot} (as_param) has none of its own; "
-                    "give it to Tensor.call with the tensors that it is for"
-                )
-            new[u] = u
-        elif ready:
-            made = (new[src[0]],) if len(src) == 1 else tuple([new[s] for s in src])
-            if op is IOTA:
-                # A body that is cached must not keep nodes of users alive, and so their memory.
-                new[u] = UOp(op, u.dtype, made, "body")
-            else:
-                new[u] = closed = u if made == src else UOp(op, u.dtype, made, u.arg)
-                if not values and closed._shape is UNSET:
-                    # With no variable so far, what is known of the one is so of the other.
-                    closed._shape, closed._device = u._shape, u._device
-            if op is AFTER:
-                effects.append(u)
-            elif op is CONTIGUOUS:
-                laid_out.append(u)
-            made_by = METADATA.data.get(weakref.ref(u)) if METADATA.data else None
-            if made_by is not None:
-                METADATA[new[u]] = made_by
-        else:
-            stored = replacement(u)
-            if stored is not None and stored is not u:
-                if stored in new:
-                    new[u] = new[stored]
+    # Nodes that have been realized, and what stands for them.
+    stands: dict[UOp, UOp] = {}
+    # Nodes that are entered, each with those of its sources that are left.
+    stack: list[tuple[UOp, Iterator[UOp]]] = []
+    for root in roots:
+        u, left = root, iter((root,))
+        while True:
+            for s in left:
+                if s in new:
+                    continue
+                op, src = s.op, s.src
+                if op is BUFFER:
+                    new[s] = UOp(
+                        PARAM, s.dtype, (), ParamArg(len(buffers), s.arg.size, s.arg.device)
+                    )
+                    buffers.append(s)
+                elif op is BIND:
+                    variable, value = src[0], src[1].arg
+                    arg = variable.arg
+                    if values.setdefault(arg.name, value) != value:
+                        if not checked:
+                            check_bindings(roots, replacement)
+                            checked = True
+                        arg = arg._replace(name=other_name(arg.name, value, values))
+                        values[arg.name] = value
+                    new[s] = UOp(Ops.DEFINE_VAR, variable.dtype, (), arg)
+                elif not src:
+                    if op is PARAM:
+                        raise ArgumentError(
+                            f"a value made of parameter {s.arg.slot} (as_param) has none of its "
+                            "own; give it to Tensor.call with the tensors that it is for"
+                        )
+                    new[s] = s
                 else:
-                    stack.append((u, False))
-                    stack.append((stored, False))
-                continue
-            stack.append((u, True))
-            for s in src[::-1]:
-                if s not in new:
-                    stack.append((s, False))
+                    stack.append((u, left))
+                    stored = replacement(s)
+                    if stored is not None and stored is not s:
+                        stands[s] = stored
+                        src = (stored,)
+                    u, left = s, iter(src)
+                    break
+            else:
+                if not stack:
+                    break
+                if u in stands:
+                    new[u] = new[stands[u]]
+                else:
+                    new[u] = made = closed(u, new, not values)
+                    if u.op is AFTER:
+                        effects.append(u)
+                    elif u.op is CONTIGUOUS:
+                        laid_out.append(u)
+                    if METADATA.data and (made_by := METADATA.data.get(weakref.ref(u))) is not None:
+                        METADATA[made] = made_by
+                u, left = stack.pop()
     body = UOp(Ops.SINK, dtypes.void, tuple([new[root] for root in roots]), BodyArg(len(fresh)))
     return Captured(body, buffers, values, effects, laid_out)
+
+
+def closed(u: UOp, new: dict[UOp, UOp], known: bool) -> UOp:
+    """A node over what its sources have become; with no variable so far, what is `known` of it."""
+    src = u.src
+    made = (new[src[0]],) if len(src) == 1 else tuple([new[s] for s in src])
+    if u.op is IOTA:
+        # A body that is cached must not keep nodes of users alive, and so their memory.
+        return UOp(u.op, u.dtype, made, "body")
+    if made == src:
+        return u
+    found = UOp(u.op, u.dtype, made, u.arg)
+    if known and found._shape is UNSET:
+        found._shape, found._device = u._shape, u._device
+    return found
 
 
 def other_name(name: str, value: int, values: dict[str, int]) -> str:

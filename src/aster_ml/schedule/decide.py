@@ -6,6 +6,8 @@ weights are in `schedule/cost.py`, the walk that asks in `schedule/stages.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aster_ml.config import MAX_KERNEL_NODES
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
@@ -37,6 +39,7 @@ class Decisions(Body):
             return False
         if op is Ops.CAST and u.src[0].dtype is dtypes.index:
             return False
+        first = readings[0]
         for r in readings:
             if r.way.idxs is DATA_DEPENDENT:
                 return False
@@ -45,8 +48,9 @@ class Decisions(Body):
                 return self.store_because(u, "views of views whose indices would grow too long")
             if op is Ops.RESHAPE and self.in_memory(u):
                 return False
-        roots = dict.fromkeys([r.root for r in readings])
+        roots: Iterable[UOp] = (first.root,)
         if len(readings) > 1:
+            roots = dict.fromkeys([r.root for r in readings])
             if sum([1 / r.way.share for r in readings]) > cost.MAX_READINGS * len(roots):
                 ways = f"read in {len(readings)} ways, too many to write out"
                 return self.worth_storing(u) and self.store_because(u, ways)
@@ -63,27 +67,44 @@ class Decisions(Body):
         if loads == 0 and compute <= cost.AS_GOOD_AS_A_LOAD:
             return False
         numel = max(self.numel(u.shape), 1)
+        if len(readings) > 1 or op is Ops.PAD:
+            why = self.weigh(u, readings, (compute, loads), numel)
+        elif first.way.turns <= numel:
+            return False
+        else:
+            # Layers that are alike ask the same once more.
+            outer = self.stored[first.root].outer
+            below = u.src[0].shape if op is Ops.RESHAPE else None
+            key = (first.way, outer, u.shape, compute, loads, below)
+            if key not in self.weighed:
+                self.weighed[key] = self.weigh(u, readings, (compute, loads), numel)
+            why = self.weighed[key]
+        return why is not None and self.store_because(u, why)
+
+    def weigh(
+        self, u: UOp, readings: list[Reading], costs: tuple[int, int], numel: int
+    ) -> str | None:
+        """Why a value of so many elements is better stored, or None where it is not."""
+        op, (compute, loads) = u.op, costs
         turns = [r.way.turns for r in readings]
         if sum(turns) <= numel:
             # It is computed once for each element at most.
-            return False
+            return None
         if op is Ops.PAD and not any([self.reads_padding(u, r.way) for r in readings]):
             # What is below it is as large or smaller, and decides for itself.
-            return False
+            return None
         if op is Ops.PAD and all([self.slides(u, r.way) for r in readings]):
-            return False
+            return None
         repeats = sum([self.times(r) for r in readings]) - numel
         spared = repeats * (compute + cost.EXTRA_LOAD * max(loads - 1, 0))
-        price = (
-            numel * (cost.STORE_AND_LOAD + (cost.SAME_KERNEL_BONUS if len(roots) == 1 else 0))
-            + cost.LAUNCH
-        )
+        bonus = cost.SAME_KERNEL_BONUS if len({r.root for r in readings}) == 1 else 0
+        price = numel * (cost.STORE_AND_LOAD + bonus) + cost.LAUNCH
         if not (spared > price and spared * 10 > max(turns) and self.worth_storing(u)):
-            return False
+            return None
         if op is Ops.RESHAPE and not self.divides_below(u, readings):
-            return False
+            return None
         times = f"computing it {repeats + numel:,} times for {numel:,} elements"
-        return self.store_because(u, f"{times} would cost {spared:,}, storing it {price:,}")
+        return f"{times} would cost {spared:,}, storing it {price:,}"
 
     def is_widened(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether a CAST is of memory to a wider dtype, summed along one of its axes and no more.

@@ -40,26 +40,26 @@ class Folder:
 
     def add(self, u: UOp) -> None:
         """The next node, its sources before it."""
-        made = u
+        made, op, number = u, u.op, self.number
         if u.src:
             new = self.new
             for s in u.src:
                 if new[s] is not s:
-                    made = UOp(u.op, u.dtype, tuple([new[s] for s in u.src]), u.arg)
+                    made = UOp(op, u.dtype, tuple([new[s] for s in u.src]), u.arg)
                     break
-            if made not in self.number:
+            if op in PASSING:
+                if made.src[0] in number:
+                    number[made] = number[made.src[0]]
+            elif made not in number:
                 made = self.folded(made)
         self.new[u] = made
         if made.op is Ops.CONST and made.dtype is not dtypes.index:
-            self.number[made] = made.arg
+            number[made] = made.arg
 
     def folded(self, u: UOp) -> UOp:
         """The same value by less, where less will do."""
         op = u.op
-        if op in PASSING:
-            if u.src[0] in self.number:
-                self.number[u] = self.number[u.src[0]]
-        elif op is Ops.PAD:
+        if op is Ops.PAD:
             value = self.number.get(u.src[0])
             if value is not None and (is_zero(value) or all([p == (0, 0) for p in u.marg])):
                 self.number[u] = value

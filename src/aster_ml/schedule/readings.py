@@ -21,7 +21,7 @@ ZERO = UOp.index_const(0)
 DATA_DEPENDENT: Indices = (UOp.index_const(-1),) * 99
 LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.DEFINE_VAR, Ops.IOTA, Ops.DEVICE, Ops.SINK})
 MARKS = (Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
-VIEWS_OF_MEMORY = (Ops.AFTER, Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD)
+VIEWS_OF_MEMORY = frozenset({*MARKS, Ops.AFTER, Ops.RESHAPE, Ops.CONTIGUOUS})
 # Values that already are memory or make none worth sharing: an output of them is a copy.
 READ_IN_PLACE = frozenset({Ops.PARAM, Ops.CONST, Ops.AFTER, *MOVEMENT, Ops.DETACH})
 

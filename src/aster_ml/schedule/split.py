@@ -68,7 +68,8 @@ class Splitter:
             else:
                 value = u.src[1] if u.op is Ops.STORE else u
                 size = max(prod(max_shape(value.shape)), 1)
-                need(value.device is not None, f"split: {value!r} lives on no device")
+                if value.device is None:
+                    raise InternalError(f"split: {value!r} lives on no device")
                 why = self.planner.why.get(u) or f"asked for by {u.op.name}"
                 self.slots.append(Slot(size, value.dtype, str(value.device), why))
                 found = len(self.slots) - 1
