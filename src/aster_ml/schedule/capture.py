@@ -97,32 +97,30 @@ def capture(
                     break
                 if u in stands:
                     new[u] = new[stands[u]]
+                    u, left = stack.pop()
+                    continue
+                op, src = u.op, u.src
+                made = (new[src[0]],) if len(src) == 1 else tuple([new[s] for s in src])
+                if op is IOTA:
+                    # A body that is cached must not keep nodes of users alive, and so their memory.
+                    closed = UOp(op, u.dtype, made, "body")
+                elif made == src:
+                    closed = u
                 else:
-                    new[u] = made = closed(u, new, not values)
-                    if u.op is AFTER:
-                        effects.append(u)
-                    elif u.op is CONTIGUOUS:
-                        laid_out.append(u)
-                    if METADATA.data and (made_by := METADATA.data.get(weakref.ref(u))) is not None:
-                        METADATA[made] = made_by
+                    closed = UOp(op, u.dtype, made, u.arg)
+                    if not values and closed._shape is UNSET:
+                        # With no variable so far, what is known of the one is so of the other.
+                        closed._shape, closed._device = u._shape, u._device
+                new[u] = closed
+                if op is AFTER:
+                    effects.append(u)
+                elif op is CONTIGUOUS:
+                    laid_out.append(u)
+                if METADATA.data and (made_by := METADATA.data.get(weakref.ref(u))) is not None:
+                    METADATA[closed] = made_by
                 u, left = stack.pop()
     body = UOp(Ops.SINK, dtypes.void, tuple([new[root] for root in roots]), BodyArg(len(fresh)))
     return Captured(body, buffers, values, effects, laid_out)
-
-
-def closed(u: UOp, new: dict[UOp, UOp], known: bool) -> UOp:
-    """A node over what its sources have become; with no variable so far, what is `known` of it."""
-    src = u.src
-    made = (new[src[0]],) if len(src) == 1 else tuple([new[s] for s in src])
-    if u.op is IOTA:
-        # A body that is cached must not keep nodes of users alive, and so their memory.
-        return UOp(u.op, u.dtype, made, "body")
-    if made == src:
-        return u
-    found = UOp(u.op, u.dtype, made, u.arg)
-    if known and found._shape is UNSET:
-        found._shape, found._device = u._shape, u._device
-    return found
 
 
 def other_name(name: str, value: int, values: dict[str, int]) -> str:
