@@ -10,6 +10,7 @@ import itertools
 from typing import Any
 
 from aster_ml.config import FUSE, MAX_KERNEL_NODES
+from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import all_int, prod
 from aster_ml.schedule import cost
@@ -33,7 +34,7 @@ from aster_ml.schedule.stacks import read_stack, stacked_axes
 from aster_ml.uop.graph import holds
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import Indices, flat_index, slice_of_base, source_index
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
 from aster_ml.uop.ranges import iterations
 from aster_ml.uop.symbolic import simplify_around
@@ -194,7 +195,7 @@ class Body:
         """Where an element lies in memory for a shape, in simplest form, remembered so."""
         found = self.flats.get((idxs, shape))
         if found is None:
-            found = self.flats[idxs, shape] = self.simple(flat_index(idxs, max_shape(shape)))
+            found = self.flats[idxs, shape] = self.simple(sum_of_steps(idxs, max_shape(shape)))
         return found
 
     def divides(self, u: UOp) -> bool:
@@ -315,3 +316,14 @@ class Body:
             found = self.token_of[key] = memory_leaf(len(behind), size, source.dtype)
             behind[found] = (source, after)
         return found
+
+
+def sum_of_steps(idxs: Indices, shape: tuple[int, ...]) -> UOp:
+    """`flat_index` as a sum of each index by its step, which is what simplifying makes of it."""
+    total, step = ZERO, 1
+    for i, size in zip(reversed(idxs), reversed(shape), strict=True):
+        if i is not ZERO:
+            term = i if step == 1 else index_alu(Ops.MUL, i, UOp.index_const(step))
+            total = term if total is ZERO else UOp(Ops.ADD, dtypes.index, (term, total))
+        step *= size
+    return total
