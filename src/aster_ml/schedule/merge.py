@@ -225,7 +225,7 @@ def join_leaves(leaves: dict[UOp, Leaf], more: dict[UOp, Leaf]) -> dict[UOp, UOp
 def describe(group: Group, splitter: Splitter) -> None:
     """Reads off the expressions of its parts what merging asks of a kernel."""
     draft = group.draft
-    walk = splitter.walk(tuple([x for p in draft.parts for x in (p.place, p.value)]))
+    walk = splitter.walk(draft.exprs)
     ranges = {*draft.ranges, *(walk.sums or ())}
     group.loads, group.nodes, group.has_reduce = walk.loads, walk.nodes, walk.sums is not None
     if len(ranges) > len(group.ranges):

@@ -319,9 +319,9 @@ def rebuilt(
 
 def split_divided(draft: Draft, splitter: Splitter) -> None:
     """Splits the ranges that a kernel's indices divide by a number, so that these become sums."""
-    exprs = [x for p in draft.parts for x in (p.place, p.value)]
+    exprs = draft.exprs
     divisor: dict[UOp, set[int]] = {}
-    for u in toposort(*exprs):
+    for u in splitter.walk(exprs).order:
         if u.op in (Ops.IDIV, Ops.MOD) and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST:
             divisor.setdefault(u.src[0], set()).add(u.src[1].arg)
     planner = splitter.planner
@@ -344,7 +344,7 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
         return
     made = [
         planner.simple(u) if u.dtype is dtypes.index else u
-        for u in rebuilt(exprs, whole, planner.simple, whole)
+        for u in rebuilt([*exprs], whole, planner.simple, whole)
     ]
     draft.parts = [
         p._replace(place=made[2 * i], value=made[2 * i + 1]) for i, p in enumerate(draft.parts)

@@ -27,7 +27,6 @@ from aster_ml.schedule.parts import (
 )
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.steps import Draft
-from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear_form import Form, form_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -119,7 +118,7 @@ class Runs:
         plain &= draft.step.device.partition(":")[0] == "CPU"
         if plain:
             split_divided(draft, self.splitter)
-        order = toposort(*[x for p in draft.parts for x in (p.place, p.value)])
+        order = self.splitter.walk(draft.exprs).order
         ranges = {u for u in order if u.op is Ops.RANGE}
         plain &= not any([u.op is Ops.DEFINE_VAR for u in order])
         plain &= all([r.src[0].op is Ops.CONST for r in ranges])
@@ -246,7 +245,7 @@ class Runs:
             return True
         if len(draft.parts) != 1:
             return False
-        order = toposort(draft.parts[0].value)
+        order = self.splitter.walk(draft.exprs).order
         found = [u for u in order if u.op is Ops.REDUCE and not summed.isdisjoint(u.src[1:])]
         if len(found) != 1 or found[0].arg.op is not Ops.ADD:
             return False
@@ -281,10 +280,14 @@ class Runs:
         near_writes: set[int] = set()
         late_reads: set[int] = set()
         late_writes: set[int] = set()
+        near_touched, late_touched = (near_reads, near_writes), (late_reads, late_writes)
         for d in self.drafts:
+            if not inside and not after and d not in members:
+                before.append(d)
+                continue
             reads, writes = touched = self.touched.get(d) or self.touches(d)
-            waits = bool(after) and conflict((late_reads, late_writes), touched)
-            near = not waits and bool(inside) and conflict((near_reads, near_writes), touched)
+            waits = bool(after) and conflict(late_touched, touched)
+            near = not waits and bool(inside) and conflict(near_touched, touched)
             if d in members and not waits and not reads & writes:
                 behind = [e for e in inside if conflict(self.touches(e), touched)] if near else []
                 if all([self.may_follow(members[e], members[d]) for e in behind]):
@@ -326,7 +329,7 @@ class Runs:
         made = {s for d in members for s in self.touches(d)[1] if s >= self.splitter.n_args}
         for d in self.drafts:
             if d not in members:
-                made -= self.touches(d)[0]
+                made -= (self.touched.get(d) or self.touches(d))[0]
                 if not made:
                     return False
         return bool(made)

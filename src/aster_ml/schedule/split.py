@@ -280,7 +280,7 @@ class Splitter:
         """
         if not draft.parts:
             return draft.step
-        exprs = tuple([x for p in draft.parts for x in (p.place, p.value)])
+        exprs = draft.exprs
         walk = self.walk(exprs)
         number: dict[int, int] = {}
         for part in draft.parts:

@@ -110,6 +110,11 @@ class Draft:
         return {slot for slot, _ in self.reads}
 
     @property
+    def exprs(self) -> tuple[UOp, ...]:
+        """Places and values of its parts."""
+        return tuple([x for p in self.parts for x in (p.place, p.value)])
+
+    @property
     def written_slots(self) -> set[int]:
         """The slots that it writes."""
         return {p.slot for p in self.parts} if self.parts else {self.writes}
