@@ -162,8 +162,3 @@ def without_effects(u: UOp) -> UOp:
     for v in reversed(views):
         x = v.replace(src=(x, *v.src[1:]))
     return x
-
-
-def is_moved(u: UOp) -> bool:
-    """Whether the memory of `u` is made without a kernel."""
-    return u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u))
