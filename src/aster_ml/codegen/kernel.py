@@ -61,8 +61,8 @@ class Kernel:
     """One kernel while its axes are being arranged."""
 
     def __init__(self, sink: UOp) -> None:
-        self.sink = sink
-        self.known = Facts(sink)
+        # What is known of the graph as it is now.
+        self.facts = Facts(sink)
         self.outputs: list[UOp] = []
         self.applied: list[Opt] = []
         # Why they were chosen, where the cost did.
@@ -98,11 +98,14 @@ class Kernel:
     # what there is
 
     @property
-    def facts(self) -> Facts:
-        """What is known of the graph as it is now."""
-        if self.known.sink is not self.sink:
-            self.known = Facts(self.sink)
-        return self.known
+    def sink(self) -> UOp:
+        """The graph as it is now."""
+        return self.facts.sink
+
+    @sink.setter
+    def sink(self, sink: UOp) -> None:
+        if sink is not self.facts.sink:
+            self.facts = Facts(sink, self.facts.strides_of)
 
     @property
     def stores(self) -> list[UOp]:

@@ -297,6 +297,33 @@ def is_plain(form: Form) -> bool:
     return True
 
 
+def plain_strides(u: UOp) -> dict[UOp, int] | None:
+    """What `affine_form` says of all ranges in a sum of ranges of known size alone; else None."""
+    strides: dict[UOp, int] = {}
+    stack = [(u, 1)]
+    left = SHORT_WALK
+    while stack:
+        if left == 0:
+            return None
+        left -= 1
+        x, k = stack.pop()
+        op, src = x.op, x.src
+        if op is Ops.RANGE:
+            size = src[0]
+            if size.op is not Ops.CONST or size.arg < 2:
+                return None
+            strides[x] = strides.get(x, 0) + k
+        elif op is Ops.ADD:
+            stack += [(src[1], k), (src[0], k)]
+        elif op is Ops.MUL and src[1].op is Ops.CONST:
+            stack.append((src[0], k * src[1].arg))
+        elif op is Ops.SUB:
+            stack += [(src[1], -k), (src[0], k)]
+        elif op is not Ops.CONST:
+            return None
+    return strides
+
+
 def stride_of(u: UOp, r: UOp) -> int | None:
     """What one step of the range adds to an index: 0 without it, None where it is not affine."""
     if r not in u.ranges:
