@@ -522,27 +522,32 @@ class Kernel:
         self, changes: dict[UOp, UOp], parts: dict[UOp, tuple[UOp, ...]] | None = None
     ) -> None:
         """Substitutes axes; where an axis is closed (END, REDUCE), its parts are."""
+        # What becomes another node.
         new: dict[UOp, UOp] = dict(changes)
         parts = parts or {}
         for u in self.facts.order:
+            op, src = u.op, u.src
+            if op is Ops.END or op is Ops.REDUCE:
+                closed = [p for r in src[1:] for p in parts.get(r, (new.get(r, r),))]
+                value = new.get(src[0], src[0])
+                made = (value, *closed)
+                if made != src or not closed:
+                    new[u] = UOp(op, u.dtype, made, u.arg) if closed else value
+                continue
+            for s in src:
+                if s in new:
+                    break
+            else:
+                continue
             if u in new:
                 continue
-            src = u.src
-            if u.op is Ops.END or u.op is Ops.REDUCE:
-                closed = [p for r in src[1:] for p in parts.get(r, (new.get(r, r),))]
-                new[u] = (
-                    UOp(u.op, u.dtype, (new[src[0]], *closed), u.arg) if closed else new[src[0]]
-                )
-                continue
-            made = tuple(map(new.__getitem__, src))
-            if made == src:
-                new[u] = u
-            elif u.dtype is INDEX and len(made) == 2 and u.op not in (Ops.STAGE, Ops.LOAD):
+            made = tuple([new.get(s, s) for s in src])
+            if u.dtype is INDEX and len(made) == 2 and op not in (Ops.STAGE, Ops.LOAD):
                 # Index arithmetic folds.
-                new[u] = index_alu(u.op, *made)
+                new[u] = index_alu(op, *made)
             else:
-                new[u] = UOp(u.op, u.dtype, made, u.arg)
-        self.sink = new[self.sink]
+                new[u] = UOp(op, u.dtype, made, u.arg)
+        self.sink = new.get(self.sink, self.sink)
 
     def set_kind(self, axis: UOp, kind: AxisType) -> UOp:
         """The same axis, run another way."""
