@@ -45,7 +45,6 @@ from aster_ml.codegen.prices import (
     chunk_count,
     cycles_of,
     decomposed_nodes,
-    inside,
     reduction_number,
     sharing_cost,
     times,
@@ -138,7 +137,7 @@ def choose_tile(plan: Plan) -> None:
         return
     if outer:
         return
-    mine = set().union(*[inside(u) for u in main])
+    mine = set().union(*[kernel.facts.inside[u] for u in main])
     loads = [a for a in plan.accesses if a.node in mine]
     if not loads or not outputs:
         return
@@ -311,7 +310,7 @@ def nest(kernel: Kernel, lane: UOp) -> bool:
     if u is None:
         return False
     tile = {r for r in u.src[0].ranges if r.arg.kind.is_lane}.difference(u.src[1:])
-    if any(not tile <= load.ranges for load in inside(u)):
+    if any(not tile <= load.ranges for load in kernel.facts.inside[u]):
         return False
     loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
     exact = u.dtype is dtypes.float64 and any(x.op is Ops.CAST for x in u.src[:1])

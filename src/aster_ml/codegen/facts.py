@@ -78,6 +78,24 @@ class Facts:
         return sorted(found, key=lambda r: r.arg.id)
 
     @Answer
+    def inside(self) -> dict[UOp, set[UOp]]:
+        """For each reduction the loads that happen in its loops."""
+        result = {}
+        for u in self.reduces:
+            loops = set(u.src[1:])
+            loads = [x for x in toposort(u.src[0]) if x.op is Ops.LOAD]
+            result[u] = {x for x in loads if not loops.isdisjoint(x.ranges)}
+        return result
+
+    @Answer
+    def owners(self) -> dict[UOp, UOp]:
+        """The innermost reduction around each load that is inside of one."""
+        result: dict[UOp, UOp] = {}
+        for u in reversed(self.reduces):
+            result.update(dict.fromkeys(self.inside[u], u))
+        return result
+
+    @Answer
     def stores(self) -> list[UOp]:
         """The STORE nodes."""
         return [end.src[0] if end.op is Ops.END else end for end in self.sink.src]

@@ -5,11 +5,14 @@ Receives a kernel graph whose axes are final; returns one without index dtype.
 
 from __future__ import annotations
 
+import operator
+
 from aster_ml.dtype import DType, dtypes
 from aster_ml.uop.graph import holds, substitute, toposort
+from aster_ml.uop.linear_form import Form, node_of
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.symbolic import affine, simplify_all
+from aster_ml.uop.symbolic import affine, plain_form, simplify_all
 
 
 def lower_indices(sink: UOp, dtype: DType) -> UOp:
@@ -42,9 +45,15 @@ def split_lanes(index: UOp) -> tuple[UOp, UOp]:
     base, offset = index, ZERO
     lanes = {r for r in index.ranges if r.arg.kind.is_lane}
     if lanes:
-        base, strides = affine(index, lanes)
-        base = keep_reductions(base, index)
-        for lane in sorted(strides, key=lambda r: r.arg.id):
+        plain = plain_form(index)
+        if plain is not None:
+            strides = {r: plain.terms.get(r, 0) for r in lanes}
+            terms = {t: a for t, a in plain.terms.items() if t not in lanes}
+            base = node_of(Form(terms, plain.const))
+        else:
+            base, strides = affine(index, lanes)
+            base = keep_reductions(base, index)
+        for lane in sorted(strides, key=BY_ID):
             step = index_alu(Ops.MUL, lane, UOp.index_const(strides[lane]))
             offset = index_alu(Ops.ADD, offset, step)
     if base.op is Ops.ADD and base.src[1].op is Ops.CONST:
@@ -63,6 +72,7 @@ def keep_reductions(base: UOp, index: UOp) -> UOp:
     return substitute(base, {s: x for s, x in zip(simplify_all(inner), inner) if s is not x})
 
 
+BY_ID = operator.attrgetter("arg.id")
 REDUCE = frozenset({Ops.REDUCE})
 ZERO = UOp.index_const(0)
 

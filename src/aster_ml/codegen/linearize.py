@@ -166,6 +166,12 @@ class Linearizer:
         done: set[object] = set()
         entered: set[object] = set()
         for item in scope.items:
+            after = scope.after.get(item)
+            if item not in done and (not after or done.issuperset(after)):
+                # Nearly all of them: what they wait for stands before them.
+                done.add(item)
+                self.emit_item(item)
+                continue
             stack: list[object] = [item]
             while stack:
                 top = stack[-1]
@@ -191,10 +197,10 @@ class Linearizer:
 
     def emit_item(self, item: object) -> None:
         """Lists one node, one whole loop, or one accumulation."""
-        if isinstance(item, Scope):
-            self.emit_loop(item)
-        elif isinstance(item, UOp):
+        if isinstance(item, UOp):
             self.emit_node(item)
+        elif isinstance(item, Scope):
+            self.emit_loop(item)
         elif isinstance(item, tuple) and item[0] == "accumulate":
             u = item[1]
             unrolled = [self.map(r) for r in u.src[1:] if r.arg.kind is AxisType.UNROLL]

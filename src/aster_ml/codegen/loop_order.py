@@ -10,7 +10,7 @@ import itertools
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, wanted_panel
-from aster_ml.codegen.prices import Plan, axis_number, inside, times
+from aster_ml.codegen.prices import Plan, axis_number, times
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations, size_of
 
@@ -67,7 +67,7 @@ def order_loops(plan: Plan) -> None:
     """
     kernel = plan.kernel
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    loads = set().union(*[inside(u) for u in kernel.reduces])
+    loads = set().union(*[kernel.facts.inside[u] for u in kernel.reduces])
     accesses = [a for a in plan.accesses if a.node in loads]
     cache = plan.target.cache_bytes[1] // 2
     total = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in accesses)

@@ -15,7 +15,6 @@ from aster_ml.codegen.panels import can_pack, least_uses, max_nbytes, run_of, us
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2
 from aster_ml.target import Target
-from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -161,15 +160,6 @@ def decomposed_nodes(nodes: Iterable[UOp], target: Target) -> int:
 def times(access: Access) -> int:
     """How often an access happens when what does not change in a loop is hoisted out of it."""
     return iterations(access.strides)
-
-
-def owners(kernel: Kernel) -> dict[UOp, UOp]:
-    """The innermost reduction around each load that is inside of one."""
-    result: dict[UOp, UOp] = {}
-    for u in reversed(kernel.reduces):
-        for x in inside(u):
-            result[x] = u
-    return result
 
 
 def nest_of(plan: Plan, owner: UOp | None) -> list[UOp]:
@@ -328,13 +318,6 @@ def axis_of(kernel: Kernel, number: int) -> UOp:
 def reduction_number(kernel: Kernel, axis: UOp) -> int:
     """Position of an axis among those of reductions."""
     return axis_number(kernel, axis) - kernel.first_reduction
-
-
-def inside(reduce: UOp) -> set[UOp]:
-    """Loads that happen in the loops of a reduction."""
-    loops = set(reduce.src[1:])
-    loads = [u for u in toposort(reduce.src[0]) if u.op is Ops.LOAD]
-    return {u for u in loads if not loops.isdisjoint(u.ranges)}
 
 
 def axis_text(kernel: Kernel, axis: UOp | None) -> str:
