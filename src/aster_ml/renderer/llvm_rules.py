@@ -46,8 +46,18 @@ def literal(value: Any, dtype: DType, n: int) -> str:
     if value.__class__ is tuple:
         kind = llvm_type(dtype, 1)
         return "<" + ", ".join([f"{kind} {scalar_literal(v, dtype)}" for v in value]) + ">"
+    # The two zeros are equal, and not the same.
+    return known_literal(value, dtype, n) if value else same_literal(value, dtype, n)
+
+
+def same_literal(value: Any, dtype: DType, n: int) -> str:
+    """A number in all elements of a constant."""
     text = scalar_literal(value, dtype)
     return text if n == 1 else f"splat ({llvm_type(dtype, 1)} {text})"
+
+
+# Most numbers stand in many instances.
+known_literal = functools.lru_cache(1024)(same_literal)
 
 
 def scalar_literal(value: Any, dtype: DType) -> str:
