@@ -60,6 +60,8 @@ class Facts:
     def __init__(self, sink: UOp, strides_of: dict[UOp, Strides] | None = None) -> None:
         self.sink = sink
         self.strides_of: dict[UOp, Strides] = {} if strides_of is None else strides_of
+        # By the order of the output loops, the load that is worth a packed panel (`prices`).
+        self.panels: dict[tuple[UOp, ...], Access | None] = {}
 
     @Answer
     def order(self) -> dict[UOp, None]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap
-from aster_ml.codegen.panels import can_pack, least_uses, max_nbytes, run_of, uses_of
+from aster_ml.codegen.panels import can_pack, least_uses, max_nbytes, run_of, uses_of, wanted_panel
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2
 from aster_ml.target import Target
@@ -160,6 +160,14 @@ def decomposed_nodes(nodes: Iterable[UOp], target: Target) -> int:
 def times(access: Access) -> int:
     """How often an access happens when what does not change in a loop is hoisted out of it."""
     return iterations(access.strides)
+
+
+def panel_of(kernel: Kernel) -> Access | None:
+    """The load that is worth a packed panel, found once for a graph and the order of its loops."""
+    known, outputs = kernel.facts.panels, tuple(kernel.outputs)
+    if outputs not in known:
+        known[outputs] = wanted_panel(kernel)
+    return known[outputs]
 
 
 def nest_of(plan: Plan, owner: UOp | None) -> list[UOp]:
