@@ -22,13 +22,18 @@ def lower_indices(sink: UOp, dtype: DType) -> UOp:
     for all accesses that differ by a number
     """
     new: dict[UOp, UOp] = {}
+    # Buffers that are walked alike share their index.
+    parts: dict[UOp, tuple[UOp, UOp]] = {}
     for u in toposort(sink):
         if u.dtype is dtypes.index:
             # Where something reads it: of an address the two parts are all that is read.
             continue
         src = u.src
         if u.op is Ops.INDEX:
-            src = (src[0], *split_lanes(src[1]))
+            index = src[1]
+            if index not in parts:
+                parts[index] = split_lanes(index)
+            src = (src[0], *parts[index])
         for s in src:
             if s not in new:
                 lower_below(s, dtype, new)

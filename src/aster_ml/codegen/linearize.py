@@ -279,19 +279,18 @@ class Linearizer:
         self.reg = {}
         self.place()
         first = [u for u in self.order if u.op in FIRST]
+        ranges = [u for u in self.order if u.op is Ops.RANGE]
         self.uops.extend(first)
-        self.uops.extend(
-            [u for u in self.order if u.op is Ops.RANGE and u.arg.kind in WITHOUT_LOOP]
-        )
+        self.uops.extend([u for u in ranges if u.arg.kind in WITHOUT_LOOP])
         self.emit_scope(self.root)
         params = sorted([u for u in first if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
         variables = sorted([u for u in first if u.op is Ops.DEFINE_VAR], key=lambda u: u.arg.name)
         written = frozenset(
             [memory_of(u).arg.slot for u in self.order if u.op is Ops.STORE and is_output(u)]
         )
-        blocks = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.GLOBAL]
-        items = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.LOCAL]
-        threads = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.THREAD]
+        blocks = [u for u in ranges if u.arg.kind is AxisType.GLOBAL]
+        items = [u for u in ranges if u.arg.kind is AxisType.LOCAL]
+        threads = [u for u in ranges if u.arg.kind is AxisType.THREAD]
         return Linear(
             name,
             tuple(self.uops),
