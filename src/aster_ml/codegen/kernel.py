@@ -139,7 +139,8 @@ class Kernel:
         """
         if self.strips is not None:
             return bool(axis.arg.id != self.strips)
-        return all(tells_apart(store.src[0].src[1], axis) for store in self.facts.stores_over_reads)
+        stores = self.facts.stores_over_reads
+        return not stores or all([tells_apart(u.src[0].src[1], axis) for u in stores])
 
     # changing it
 

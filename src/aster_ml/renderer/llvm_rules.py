@@ -47,17 +47,15 @@ def literal(value: Any, dtype: DType, n: int) -> str:
         kind = llvm_type(dtype, 1)
         return "<" + ", ".join([f"{kind} {scalar_literal(v, dtype)}" for v in value]) + ">"
     # The two zeros are equal, and not the same.
-    return known_literal(value, dtype, n) if value else same_literal(value, dtype, n)
-
-
-def same_literal(value: Any, dtype: DType, n: int) -> str:
-    """A number in all elements of a constant."""
-    text = scalar_literal(value, dtype)
-    return text if n == 1 else f"splat ({llvm_type(dtype, 1)} {text})"
+    return same_literal(value, dtype, n, math.copysign(1.0, value) if value == 0 else 1.0)
 
 
 # Most numbers stand in many instances.
-known_literal = functools.lru_cache(1024)(same_literal)
+@functools.lru_cache(1024)
+def same_literal(value: Any, dtype: DType, n: int, sign: float) -> str:
+    """A number in all elements of a constant; `sign` tells zeros apart."""
+    text = scalar_literal(value, dtype)
+    return text if n == 1 else f"splat ({llvm_type(dtype, 1)} {text})"
 
 
 def scalar_literal(value: Any, dtype: DType) -> str:
