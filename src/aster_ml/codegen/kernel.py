@@ -527,6 +527,8 @@ class Kernel:
         new: dict[UOp, UOp] = dict(changes)
         parts = parts or {}
         for u in self.facts.order:
+            if u in new:
+                continue
             op, src = u.op, u.src
             if op is Ops.END or op is Ops.REDUCE:
                 closed = [p for r in src[1:] for p in parts.get(r, (new.get(r, r),))]
@@ -539,8 +541,6 @@ class Kernel:
                 if s in new:
                     break
             else:
-                continue
-            if u in new:
                 continue
             made = tuple([new.get(s, s) for s in src])
             if u.dtype is INDEX and len(made) == 2 and op not in (Ops.STAGE, Ops.LOAD):
