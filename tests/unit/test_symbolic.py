@@ -20,9 +20,12 @@ from aster_ml.uop.show import render_expr
 from aster_ml.uop.symbolic import (
     affine,
     bounds_given,
+    plain_strides,
     simplify,
     simplify_all,
+    simplify_around,
     simplify_given,
+    simplify_into,
     stride_of,
     symbolic,
 )
@@ -318,6 +321,21 @@ def test_strides() -> None:
     assert stride_of((R0 * 8 + R3) // 8, R3) == 0
     lane = UOp.range(4, 20, AxisType.UPCAST)
     assert affine((R0 * 4 + lane) % 4 + R1, [lane]) == (R1, {lane: 1})
+
+
+@pytest.mark.parametrize(
+    "u", [R0, R0 * 12 + R1 * 4 + 7, (R0 * 3 + R1) * 4 - R2, R0 + R1 - R0, UOp.index_const(5)]
+)
+def test_strides_of_plain_sums_are_those_of_any_sum(u: UOp) -> None:
+    assert plain_strides(u) == affine(u, u.ranges)[1]
+    done: dict[UOp, UOp] = {}
+    simplify_into(u, done)
+    assert simplify_around(u) is done[u]
+
+
+@pytest.mark.parametrize("u", [R0 // 3 + R1, R0 * R1, RN * 2 + R0, UOp.range(1, 7) + R0, N + R0])
+def test_what_is_no_plain_sum_has_no_plain_strides(u: UOp) -> None:
+    assert plain_strides(u) is None
 
 
 def test_a_range_of_symbolic_size_is_a_lane_too() -> None:

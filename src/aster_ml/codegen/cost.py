@@ -7,6 +7,7 @@ costs is said in `prices`, and devices with work-groups are served by `group_opt
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 from aster_ml.codegen.dots import choose_dot
@@ -31,7 +32,6 @@ from aster_ml.codegen.moves import (
     widen_rows,
 )
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.panels import wanted_panel
 from aster_ml.codegen.phases import write_out_phases, write_out_row
 from aster_ml.codegen.prices import (
     MAX_BODY,
@@ -45,7 +45,7 @@ from aster_ml.codegen.prices import (
     chunk_count,
     cycles_of,
     decomposed_nodes,
-    inside,
+    panel_of,
     reduction_number,
     sharing_cost,
     times,
@@ -138,12 +138,12 @@ def choose_tile(plan: Plan) -> None:
         return
     if outer:
         return
-    mine = set().union(*[inside(u) for u in main])
+    mine = set().union(*[kernel.facts.inside[u] for u in main])
     loads = [a for a in plan.accesses if a.node in mine]
     if not loads or not outputs:
         return
     registers = plan.target.vector_registers or 16
-    panel = wanted_panel(kernel)
+    panel = panel_of(kernel)
     stage = kernel.slab_stage()
     # What a slab is made for stays in loops around it.
     outputs = [r for r in outputs if stage is None or r not in stage.ranges]
@@ -175,8 +175,11 @@ def choose_tile(plan: Plan) -> None:
     }
     tiles = Tiles(plan, loads, vector, windows, panel)
     for pair in itertools.combinations(candidates[:TILE_CANDIDATES], min(2, len(candidates))):
+        axes = [c[0] for c in pair]
         for sides in itertools.product(*[c[1] for c in pair]):
-            tile = dict(zip([c[0] for c in pair], sides, strict=True))
+            if tiles.too_many(math.prod(sides)):
+                continue
+            tile = dict(zip(axes, sides, strict=True))
             if kernel.overlaps and tiles.needs_strips(tile):
                 continue
             cost = tiles.cost(tile)
@@ -199,7 +202,7 @@ def choose_tile(plan: Plan) -> None:
         write_out_slab(kernel)
     if kernel.slab is not None:
         order_for_slab(plan)
-    elif wanted_panel(kernel) is None:
+    elif panel_of(kernel) is None:
         order_loops(plan)
 
 
@@ -311,7 +314,7 @@ def nest(kernel: Kernel, lane: UOp) -> bool:
     if u is None:
         return False
     tile = {r for r in u.src[0].ranges if r.arg.kind.is_lane}.difference(u.src[1:])
-    if any(not tile <= load.ranges for load in inside(u)):
+    if any(not tile <= load.ranges for load in kernel.facts.inside[u]):
         return False
     loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
     exact = u.dtype is dtypes.float64 and any(x.op is Ops.CAST for x in u.src[:1])
@@ -354,7 +357,7 @@ def choose_threads(plan: Plan) -> None:
     if not fitting:
         return
 
-    panel = wanted_panel(kernel)
+    panel = panel_of(kernel)
     costs_of = {r: round(sharing_cost(plan, r, loops, panel), 1) for r in fitting}
     axis = min(fitting, key=lambda r: (costs_of[r], loops.index(r)))
     chunks = chunk_count(plan, axis, loops)

@@ -16,7 +16,6 @@ from aster_ml.codegen.prices import (
     ROWS,
     SEVERAL_ROWS_PART,
     Plan,
-    owners,
     packing_cost,
     times,
 )
@@ -59,7 +58,7 @@ def rows_start_early(plan: Plan, axis: UOp, lanes: int) -> bool:
     kernel = plan.kernel
     if size_of(axis) < EARLY_ROWS * lanes or axis not in kernel.outputs or not can_overlap(kernel):
         return False
-    owner = owners(kernel)
+    owner = kernel.facts.owners
     loads = [a for a in plan.accesses if a.node in owner and axis in a.strides]
     apart = [a for a in loads if abs(a.stride(axis) or 0) > 1]
     return (

@@ -6,13 +6,15 @@ Axes that can be named, and what is done to them, are the business of `kernel`.
 
 from __future__ import annotations
 
-import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
-from aster_ml.uop.symbolic import affine_form
+from aster_ml.uop.symbolic import affine_form, plain_strides
+
+T = TypeVar("T")
 
 
 class Access(NamedTuple):
@@ -32,37 +34,75 @@ class Access(NamedTuple):
         return self.strides.get(axis, 0)
 
 
+class Answer(Generic[T]):
+    """A method whose result takes its place: a `functools.cached_property` without its lock."""
+
+    def __init__(self, find: Callable[[Any], T]) -> None:
+        self.find = find
+
+    def __get__(self, facts: Any, owner: type) -> T:
+        found = facts.__dict__[self.find.__name__] = self.find(facts)
+        return found
+
+
+# Of an index: its strides, as `Access` has them.
+Strides = dict[UOp, "int | None"]
+
+
 class Facts:
     """Answers about one graph.
 
     why: choices ask for the same things of a graph many times between two changes
+
+    `strides_of` has what is known of indices, most of which outlive a change of the graph.
     """
 
-    def __init__(self, sink: UOp) -> None:
+    def __init__(self, sink: UOp, strides_of: dict[UOp, Strides] | None = None) -> None:
         self.sink = sink
+        self.strides_of: dict[UOp, Strides] = {} if strides_of is None else strides_of
+        # By the order of the output loops, the load that is worth a packed panel (`prices`).
+        self.panels: dict[tuple[UOp, ...], Access | None] = {}
 
-    @functools.cached_property
+    @Answer
     def order(self) -> dict[UOp, None]:
         """All nodes, sources first."""
         return toposort(self.sink)
 
-    @functools.cached_property
+    @Answer
     def reduces(self) -> list[UOp]:
         """The REDUCE nodes, sources first."""
         return [u for u in self.order if u.op is Ops.REDUCE]
 
-    @functools.cached_property
+    @Answer
     def reduced(self) -> list[UOp]:
         """The loops of reductions, in order of id."""
         found = {r for u in self.reduces for r in u.src[1:] if r.arg.kind is AxisType.REDUCE}
         return sorted(found, key=lambda r: r.arg.id)
 
-    @functools.cached_property
+    @Answer
+    def inside(self) -> dict[UOp, set[UOp]]:
+        """For each reduction the loads that happen in its loops."""
+        result = {}
+        for u in self.reduces:
+            loops = set(u.src[1:])
+            loads = [x for x in toposort(u.src[0]) if x.op is Ops.LOAD]
+            result[u] = {x for x in loads if not loops.isdisjoint(x.ranges)}
+        return result
+
+    @Answer
+    def owners(self) -> dict[UOp, UOp]:
+        """The innermost reduction around each load that is inside of one."""
+        result: dict[UOp, UOp] = {}
+        for u in reversed(self.reduces):
+            result.update(dict.fromkeys(self.inside[u], u))
+        return result
+
+    @Answer
     def stores(self) -> list[UOp]:
         """The STORE nodes."""
         return [end.src[0] if end.op is Ops.END else end for end in self.sink.src]
 
-    @functools.cached_property
+    @Answer
     def stores_over_reads(self) -> list[UOp]:
         """The stores to memory that some stored value, its own or another, is made from."""
         written = {store.src[0].src[0] for store in self.stores}
@@ -73,28 +113,37 @@ class Facts:
         read = {u.src[0].src[0] for u in values if u.op is Ops.LOAD}
         return [store for store in self.stores if store.src[0].src[0] in read]
 
-    @functools.cached_property
+    @Answer
     def accesses(self) -> list[Access]:
         """Every load and store with its strides."""
         result = []
-        strides_of: dict[UOp, dict[UOp, int | None]] = {}
+        strides_of = self.strides_of
         for u in self.order:
             if u.op is not Ops.LOAD and u.op is not Ops.STORE:
                 continue
             at = u.src[0]
             index = at.src[1]
             # Buffers that are walked alike share their index.
-            if index not in strides_of:
-                known = strides_of[index] = {}
-                if index.ranges:
-                    rest, found = affine_form(index, index.ranges)
-                    known.update(found)
-                    for t in rest.terms:
-                        known.update(dict.fromkeys(t.ranges))
-            strides = dict(strides_of[index])
+            strides = strides_of.get(index)
+            if strides is None:
+                strides = strides_of[index] = find_strides(index)
             # What a gate depends on changes with the axis too, though not the address.
-            for gate in u.src[2:] if u.op is Ops.STORE else u.src[1:]:
-                for r in gate.ranges:
-                    strides.setdefault(r, 0)
+            gates = u.src[2:] if u.op is Ops.STORE else u.src[1:]
+            if gates:
+                strides = {**dict.fromkeys([r for g in gates for r in g.ranges], 0), **strides}
             result.append(Access(u, at.src[0], u.op is Ops.STORE, strides))
         return result
+
+
+def find_strides(index: UOp) -> Strides:
+    """The stride of an index along each axis that it depends on; None where it is not affine."""
+    found = plain_strides(index)
+    if found is not None:
+        return {**found}
+    result: Strides = {}
+    if index.ranges:
+        rest, strides = affine_form(index, index.ranges)
+        result.update(strides)
+        for t in rest.terms:
+            result.update(dict.fromkeys(t.ranges))
+    return result

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.prices import Plan, axis_number, inside, reduction_number
+from aster_ml.codegen.prices import Plan, axis_number, reduction_number
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -62,7 +62,7 @@ def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
     main = [u for u in kernel.reduces if set(kernel.outputs) <= u.ranges]
     if len(main) != 1 or len(kernel.reduces) != 1 or BLOCK_SIDE**2 > target.max_group:
         return False
-    mine = inside(main[0])
+    mine = kernel.facts.inside[main[0]]
     loads = [a for a in plan.accesses if a.node in mine]
     depth = max(main[0].src[1:], key=size_of)
     reused = [

@@ -110,16 +110,16 @@ def row_stage(facts: Facts, outputs: list[UOp], axis: UOp) -> tuple[UOp, UOp] | 
 
 def column_loads(facts: Facts, axis: UOp) -> list[Access]:
     """Loads in reductions that go down some columns of a matrix at each step of the axis."""
-    inner = {x for u in facts.reduces for x in own_nodes(u.src[0])}
-    return [
+    found = [
         a
         for a in facts.accesses
-        if a.node in inner
-        and a.buffer.op is Ops.PARAM
+        if a.buffer.op is Ops.PARAM
         and axis in a.strides
         and any(r.arg.kind is AxisType.VECTOR and a.strides[r] == 1 for r in a.strides)
         and any(r.arg.kind is AxisType.REDUCE and a.strides[r] for r in a.strides)
     ]
+    inner = {x for u in facts.reduces for x in own_nodes(u.src[0])} if found else set()
+    return [a for a in found if a.node in inner]
 
 
 def run_of_lanes(a: Access) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from aster_ml.codegen.axes import simplify_indices
 from aster_ml.codegen.decompose import decompose
-from aster_ml.codegen.indices import lower_index_dtype, split_lanes
+from aster_ml.codegen.indices import lower_indices
 from aster_ml.codegen.linearize import FIRST, INLINE, WITHOUT_LOOP, Linearizer, Scope, memory_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, DeviceError
@@ -162,6 +162,5 @@ def lower_in_order(sink: UOp, target: Target, name: str) -> Linear:
         sink = without_work_groups(sink)
     sink = simplify_indices(sink)
     sink = decompose(sink, target)
-    sink = split_lanes(sink)
-    sink = lower_index_dtype(sink, dtypes.int64 if target.index_bits == 64 else dtypes.int32)
+    sink = lower_indices(sink, dtypes.int64 if target.index_bits == 64 else dtypes.int32)
     return InOrder(sink).run(name)

@@ -5,41 +5,65 @@ Receives a kernel graph whose axes are final; returns one without index dtype.
 
 from __future__ import annotations
 
+import operator
+
 from aster_ml.dtype import DType, dtypes
 from aster_ml.uop.graph import holds, substitute, toposort
+from aster_ml.uop.linear_form import Form, node_of
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.symbolic import affine, simplify_all
+from aster_ml.uop.symbolic import affine, plain_form, simplify_all
 
 
-def split_lanes(sink: UOp) -> UOp:
-    """Each INDEX(buffer, i) becomes INDEX(buffer, base, offset).
+def lower_indices(sink: UOp, dtype: DType) -> UOp:
+    """Each INDEX(buffer, i) becomes INDEX(buffer, base, offset), and index values a `dtype`.
 
     why: `offset` is a number for every lane, so a renderer needs one address for all of them, and
     for all accesses that differ by a number
     """
     new: dict[UOp, UOp] = {}
+    # Buffers that are walked alike share their index.
+    parts: dict[UOp, tuple[UOp, UOp]] = {}
     for u in toposort(sink):
-        src = tuple(map(new.__getitem__, u.src))
+        if u.dtype is dtypes.index:
+            # Where something reads it: of an address the two parts are all that is read.
+            continue
+        src = u.src
         if u.op is Ops.INDEX:
-            lanes = {r for r in u.src[1].ranges if r.arg.kind.is_lane}
-            if lanes:
-                base, strides = affine(u.src[1], lanes)
-                base = keep_reductions(base, u.src[1])
-                offset = ZERO
-                for lane in sorted(strides, key=lambda r: r.arg.id):
-                    step = index_alu(Ops.MUL, lane, UOp.index_const(strides[lane]))
-                    offset = index_alu(Ops.ADD, offset, step)
-                # The base may hold loads, which have changed already.
-                base = rebuild_below(base, new)
-            else:
-                base, offset = src[1], ZERO
-            if base.op is Ops.ADD and base.src[1].op is Ops.CONST:
-                base, offset = base.src[0], offset + base.src[1]
-            new[u] = UOp(Ops.INDEX, u.dtype, (src[0], base, offset))
+            index = src[1]
+            if index not in parts:
+                parts[index] = split_lanes(index)
+            src = (src[0], *parts[index])
+        for s in src:
+            if s not in new:
+                lower_below(s, dtype, new)
+        made = tuple(map(new.__getitem__, src))
+        if u.op is Ops.CAST and u.dtype is made[0].dtype:
+            new[u] = made[0]
         else:
-            new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+            new[u] = u if made == u.src else UOp(u.op, u.dtype, made, u.arg)
     return new[sink]
+
+
+def split_lanes(index: UOp) -> tuple[UOp, UOp]:
+    """An index as what does not change with lanes and the rest, which is a number for each lane."""
+    base, offset = index, ZERO
+    lanes = {r for r in index.ranges if r.arg.kind.is_lane}
+    if lanes:
+        plain = plain_form(index)
+        if plain is not None:
+            strides = {r: plain.terms.get(r, 0) for r in lanes}
+            terms = {t: a for t, a in plain.terms.items() if t not in lanes}
+            base = node_of(Form(terms, plain.const))
+        else:
+            base, strides = affine(index, lanes)
+            base = keep_reductions(base, index)
+        for lane in sorted(strides, key=BY_ID):
+            step = index_alu(Ops.MUL, lane, UOp.index_const(strides[lane]))
+            offset = index_alu(Ops.ADD, offset, step)
+    if base.op is Ops.ADD and base.src[1].op is Ops.CONST:
+        base, offset = base.src[0], offset + base.src[1]
+    return base, offset
 
 
 def keep_reductions(base: UOp, index: UOp) -> UOp:
@@ -53,25 +77,30 @@ def keep_reductions(base: UOp, index: UOp) -> UOp:
     return substitute(base, {s: x for s, x in zip(simplify_all(inner), inner) if s is not x})
 
 
-REDUCE, LOADS = frozenset({Ops.REDUCE}), frozenset({Ops.LOAD})
+BY_ID = operator.attrgetter("arg.id")
+REDUCE = frozenset({Ops.REDUCE})
 ZERO = UOp.index_const(0)
 
 
-def rebuild_below(u: UOp, new: dict[UOp, UOp]) -> UOp:
-    """`u` over the new forms of the nodes below it."""
-    if not holds(u, LOADS):
-        return u
-    for x in toposort(u, enter=lambda n: n not in new):
-        if x not in new:
-            src = tuple([new[s] for s in x.src])
-            new[x] = x if src == x.src else UOp(x.op, x.dtype, src, x.arg)
-    return new[u]
-
-
-def lower_index_dtype(sink: UOp, dtype: DType) -> UOp:
+def lower_index_dtype(root: UOp, dtype: DType) -> UOp:
     """Every index value as a `dtype`; floor divisions in terms of those that round to zero."""
     new: dict[UOp, UOp] = {}
-    for u in toposort(sink):
+    lower_below(root, dtype, new)
+    return new[root]
+
+
+def lower_below(root: UOp, dtype: DType, new: dict[UOp, UOp]) -> None:
+    """Adds to `new` what index values, and what is made of them, become."""
+    stack = [root]
+    while stack:
+        u = stack[-1]
+        missing = [s for s in u.src if s not in new]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        if u in new:
+            continue
         src = tuple(map(new.__getitem__, u.src))
         if u.dtype is not dtypes.index:
             if u.op is Ops.CAST and u.dtype is src[0].dtype:
@@ -84,7 +113,6 @@ def lower_index_dtype(sink: UOp, dtype: DType) -> UOp:
             new[u] = lower_division(u, src[0], src[1], dtype)
         else:
             new[u] = UOp(u.op, dtype, src, u.arg)
-    return new[sink]
 
 
 def lower_division(u: UOp, x: UOp, y: UOp, dtype: DType) -> UOp:

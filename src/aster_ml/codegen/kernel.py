@@ -61,8 +61,8 @@ class Kernel:
     """One kernel while its axes are being arranged."""
 
     def __init__(self, sink: UOp) -> None:
-        self.sink = sink
-        self.known = Facts(sink)
+        # What is known of the graph as it is now.
+        self.facts = Facts(sink)
         self.outputs: list[UOp] = []
         self.applied: list[Opt] = []
         # Why they were chosen, where the cost did.
@@ -98,11 +98,14 @@ class Kernel:
     # what there is
 
     @property
-    def facts(self) -> Facts:
-        """What is known of the graph as it is now."""
-        if self.known.sink is not self.sink:
-            self.known = Facts(self.sink)
-        return self.known
+    def sink(self) -> UOp:
+        """The graph as it is now."""
+        return self.facts.sink
+
+    @sink.setter
+    def sink(self, sink: UOp) -> None:
+        if sink is not self.facts.sink:
+            self.facts = Facts(sink, self.facts.strides_of)
 
     @property
     def stores(self) -> list[UOp]:
@@ -136,7 +139,8 @@ class Kernel:
         """
         if self.strips is not None:
             return bool(axis.arg.id != self.strips)
-        return all(tells_apart(store.src[0].src[1], axis) for store in self.facts.stores_over_reads)
+        stores = self.facts.stores_over_reads
+        return not stores or all([tells_apart(u.src[0].src[1], axis) for u in stores])
 
     # changing it
 
@@ -519,27 +523,32 @@ class Kernel:
         self, changes: dict[UOp, UOp], parts: dict[UOp, tuple[UOp, ...]] | None = None
     ) -> None:
         """Substitutes axes; where an axis is closed (END, REDUCE), its parts are."""
+        # What becomes another node.
         new: dict[UOp, UOp] = dict(changes)
         parts = parts or {}
         for u in self.facts.order:
             if u in new:
                 continue
-            src = u.src
-            if u.op is Ops.END or u.op is Ops.REDUCE:
+            op, src = u.op, u.src
+            if op is Ops.END or op is Ops.REDUCE:
                 closed = [p for r in src[1:] for p in parts.get(r, (new.get(r, r),))]
-                new[u] = (
-                    UOp(u.op, u.dtype, (new[src[0]], *closed), u.arg) if closed else new[src[0]]
-                )
+                value = new.get(src[0], src[0])
+                made = (value, *closed)
+                if made != src or not closed:
+                    new[u] = UOp(op, u.dtype, made, u.arg) if closed else value
                 continue
-            made = tuple(map(new.__getitem__, src))
-            if made == src:
-                new[u] = u
-            elif u.dtype is INDEX and len(made) == 2 and u.op not in (Ops.STAGE, Ops.LOAD):
-                # Index arithmetic folds.
-                new[u] = index_alu(u.op, *made)
+            for s in src:
+                if s in new:
+                    break
             else:
-                new[u] = UOp(u.op, u.dtype, made, u.arg)
-        self.sink = new[self.sink]
+                continue
+            made = tuple([new.get(s, s) for s in src])
+            if u.dtype is INDEX and len(made) == 2 and op not in (Ops.STAGE, Ops.LOAD):
+                # Index arithmetic folds.
+                new[u] = index_alu(op, *made)
+            else:
+                new[u] = UOp(op, u.dtype, made, u.arg)
+        self.sink = new.get(self.sink, self.sink)
 
     def set_kind(self, axis: UOp, kind: AxisType) -> UOp:
         """The same axis, run another way."""

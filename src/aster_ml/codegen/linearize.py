@@ -7,6 +7,8 @@ an ACCUMULATE. Receives a graph without index dtype; returns a Linear (see `uop/
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from aster_ml.codegen.kernel import identity
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
@@ -42,7 +44,7 @@ class Linearizer:
 
     def __init__(self, sink: UOp, outputs: list[UOp]) -> None:
         self.sink = sink
-        self.order = list(listed_order(sink))
+        self.order = listed_order(sink)
         self.root = Scope(None, None)
         self.scope_of_loop: dict[UOp, Scope] = {}
         self.loop_of_reduce: dict[UOp, Scope] = {}
@@ -82,21 +84,31 @@ class Linearizer:
                     scope = self.scope_of_loop[r] = Scope(r, scope, u)
                 if u.op is Ops.REDUCE:
                     self.loop_of_reduce[u] = scope
+        scopes = self.scopes
+        # Many nodes depend on the same loops.
+        of_ranges: dict[frozenset[UOp], Scope] = {}
         for u in self.order:
             if u.op in UNLISTED:
                 continue
-            scope = self.innermost if u.op is Ops.STORE and is_output(u) else self.scope_for(u)
-            self.scopes[u] = scope
+            if u.op is Ops.STORE and is_output(u):
+                scope = self.innermost
+            else:
+                ranges = u.ranges
+                known = of_ranges.get(ranges)
+                scope = of_ranges[ranges] = self.scope_for(u) if known is None else known
+            scopes[u] = scope
             scope.items.append(u)
+            body = self.loop_of_reduce.get(u)
             for s in self.real_sources(u):
-                if u.op is Ops.REDUCE and u in self.loop_of_reduce:
-                    body = self.loop_of_reduce[u]
-                    if s is u.src[0] or s in self.inline_sources(u.src[0]):
-                        self.wait(body, ("accumulate", u), self.scopes[s], s)
-                        continue
-                self.wait(scope, u, self.scopes[s], s)
-            if u in self.loop_of_reduce:
-                body = self.loop_of_reduce[u]
+                other = scopes[s]
+                if body is not None and (s is u.src[0] or s in self.inline_sources(u.src[0])):
+                    self.wait(body, ("accumulate", u), other, s)
+                elif other is scope:
+                    # As `wait` does, which would be called for each edge.
+                    scope.after.setdefault(u, {})[s] = None
+                else:
+                    self.wait(scope, u, other, s)
+            if body is not None:
                 body.items.append(("accumulate", u))
                 self.wait(scope, u, body, ("accumulate", u))
         self.read_before_written()
@@ -154,6 +166,12 @@ class Linearizer:
         done: set[object] = set()
         entered: set[object] = set()
         for item in scope.items:
+            after = scope.after.get(item)
+            if item not in done and (not after or done.issuperset(after)):
+                # Nearly all of them: what they wait for stands before them.
+                done.add(item)
+                self.emit_item(item)
+                continue
             stack: list[object] = [item]
             while stack:
                 top = stack[-1]
@@ -179,10 +197,10 @@ class Linearizer:
 
     def emit_item(self, item: object) -> None:
         """Lists one node, one whole loop, or one accumulation."""
-        if isinstance(item, Scope):
-            self.emit_loop(item)
-        elif isinstance(item, UOp):
+        if isinstance(item, UOp):
             self.emit_node(item)
+        elif isinstance(item, Scope):
+            self.emit_loop(item)
         elif isinstance(item, tuple) and item[0] == "accumulate":
             u = item[1]
             unrolled = [self.map(r) for r in u.src[1:] if r.arg.kind is AxisType.UNROLL]
@@ -233,7 +251,7 @@ class Linearizer:
         else:
             new = self.new
             src = tuple([new[s] if s in new else self.map(s) for s in u.src])
-            made = UOp(u.op, u.dtype, src, u.arg)
+            made = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
         self.new[u] = made
         self.uops.append(made)
 
@@ -261,19 +279,18 @@ class Linearizer:
         self.reg = {}
         self.place()
         first = [u for u in self.order if u.op in FIRST]
+        ranges = [u for u in self.order if u.op is Ops.RANGE]
         self.uops.extend(first)
-        self.uops.extend(
-            [u for u in self.order if u.op is Ops.RANGE and u.arg.kind in WITHOUT_LOOP]
-        )
+        self.uops.extend([u for u in ranges if u.arg.kind in WITHOUT_LOOP])
         self.emit_scope(self.root)
         params = sorted([u for u in first if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
         variables = sorted([u for u in first if u.op is Ops.DEFINE_VAR], key=lambda u: u.arg.name)
         written = frozenset(
             [memory_of(u).arg.slot for u in self.order if u.op is Ops.STORE and is_output(u)]
         )
-        blocks = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.GLOBAL]
-        items = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.LOCAL]
-        threads = [u for u in self.order if u.op is Ops.RANGE and u.arg.kind is AxisType.THREAD]
+        blocks = [u for u in ranges if u.arg.kind is AxisType.GLOBAL]
+        items = [u for u in ranges if u.arg.kind is AxisType.LOCAL]
+        threads = [u for u in ranges if u.arg.kind is AxisType.THREAD]
         return Linear(
             name,
             tuple(self.uops),
@@ -293,19 +310,23 @@ class Linearizer:
 def listed_order(sink: UOp) -> list[UOp]:
     """Sources first; what only an INDEX's lane offset needs is left out, it is never computed."""
     done: dict[UOp, None] = {}
-    stack = [(sink, False)]
-    while stack:
-        u, ready = stack.pop()
-        if u in done:
-            continue
-        if ready or not u.src:
-            done[u] = None
-            continue
-        stack.append((u, True))
-        for s in reversed(u.src[:2] if u.op is Ops.INDEX else u.src):
+    # Nodes with those of their sources that are left.
+    stack: list[tuple[UOp, Iterator[UOp]]] = []
+    u, left = sink, iter(sink.src)
+    while True:
+        for s in left:
             if s not in done:
-                stack.append((s, False))
-    return list(done)
+                src = s.src
+                if src:
+                    stack.append((u, left))
+                    u, left = s, iter(src[:2] if s.op is Ops.INDEX else src)
+                    break
+                done[s] = None
+        else:
+            done[u] = None
+            if not stack:
+                return list(done)
+            u, left = stack.pop()
 
 
 def memory_of(u: UOp) -> UOp:

@@ -9,8 +9,8 @@ import itertools
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.panels import max_nbytes, panel_nbytes, wanted_panel
-from aster_ml.codegen.prices import Plan, axis_number, inside, times
+from aster_ml.codegen.panels import max_nbytes, panel_nbytes
+from aster_ml.codegen.prices import Plan, axis_number, panel_of, times
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations, size_of
 
@@ -37,7 +37,7 @@ def hoist_axes(kernel: Kernel) -> set[UOp]:
 def order_for_panel(plan: Plan) -> None:
     """The loops that a packed panel changes with come first, so that it is filled least often."""
     kernel = plan.kernel
-    a = wanted_panel(kernel)
+    a = panel_of(kernel)
     if a is None or panel_nbytes(kernel, a) > max_nbytes(plan.target) or kernel.slab is not None:
         return
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
@@ -53,7 +53,7 @@ def order_for_slab(plan: Plan) -> None:
     kernel, stage = plan.kernel, plan.kernel.slab_stage()
     assert stage is not None
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    a = wanted_panel(kernel)
+    a = panel_of(kernel)
     packed = {} if a is None else a.strides
     set_order(kernel, sorted(loops, key=lambda r: (r not in packed, r not in stage.ranges)))
 
@@ -67,7 +67,7 @@ def order_loops(plan: Plan) -> None:
     """
     kernel = plan.kernel
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    loads = set().union(*[inside(u) for u in kernel.reduces])
+    loads = set().union(*[kernel.facts.inside[u] for u in kernel.reduces])
     accesses = [a for a in plan.accesses if a.node in loads]
     cache = plan.target.cache_bytes[1] // 2
     total = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in accesses)

@@ -21,7 +21,7 @@ from aster_ml.codegen.hints import (
 from aster_ml.codegen.kernel import Note, can_overlap
 from aster_ml.codegen.loop_order import hoist_axes
 from aster_ml.codegen.opts import Opt, OptOps
-from aster_ml.codegen.panels import max_nbytes, panel_nbytes, wanted_panel
+from aster_ml.codegen.panels import max_nbytes, panel_nbytes
 from aster_ml.codegen.prices import (
     FAR_NBYTES,
     FEW_STEPS,
@@ -36,6 +36,7 @@ from aster_ml.codegen.prices import (
     between,
     bodies_side_by_side,
     cycles_of,
+    panel_of,
     waste,
 )
 from aster_ml.codegen.simd import finish_nodes
@@ -240,7 +241,7 @@ def ask_for_columns(plan: Plan) -> None:
     kernel = plan.kernel
     if kernel.rows and not any(r.arg.kind is AxisType.UPCAST for r in kernel.outputs):
         return
-    panel = wanted_panel(kernel)
+    panel = panel_of(kernel)
     fits = panel is not None and panel_nbytes(kernel, panel) <= max_nbytes(plan.target)
     packed = panel.node if panel is not None and fits else None
     for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
@@ -264,7 +265,8 @@ def choose_hints(plan: Plan) -> None:
     if any(outputs <= u.ranges for u in kernel.reduces):
         ask_for_columns(plan)
         return
-    for axis in [r for r in kernel.outputs if r in hoist_axes(kernel)][-1:]:
+    hoisted = hoist_axes(kernel)
+    for axis in [r for r in kernel.outputs if r in hoisted][-1:]:
         passes = row_passes(kernel.facts, axis)
         steps = rows_ahead(plan, axis, longest(passes).loads) if passes else 0
         if steps:

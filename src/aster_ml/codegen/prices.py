@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap
-from aster_ml.codegen.panels import can_pack, least_uses, max_nbytes, run_of, uses_of
+from aster_ml.codegen.panels import can_pack, least_uses, max_nbytes, run_of, uses_of, wanted_panel
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2
 from aster_ml.target import Target
-from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -163,13 +162,12 @@ def times(access: Access) -> int:
     return iterations(access.strides)
 
 
-def owners(kernel: Kernel) -> dict[UOp, UOp]:
-    """The innermost reduction around each load that is inside of one."""
-    result: dict[UOp, UOp] = {}
-    for u in reversed(kernel.reduces):
-        for x in inside(u):
-            result[x] = u
-    return result
+def panel_of(kernel: Kernel) -> Access | None:
+    """The load that is worth a packed panel, found once for a graph and the order of its loops."""
+    known, outputs = kernel.facts.panels, tuple(kernel.outputs)
+    if outputs not in known:
+        known[outputs] = wanted_panel(kernel)
+    return known[outputs]
 
 
 def nest_of(plan: Plan, owner: UOp | None) -> list[UOp]:
@@ -328,13 +326,6 @@ def axis_of(kernel: Kernel, number: int) -> UOp:
 def reduction_number(kernel: Kernel, axis: UOp) -> int:
     """Position of an axis among those of reductions."""
     return axis_number(kernel, axis) - kernel.first_reduction
-
-
-def inside(reduce: UOp) -> set[UOp]:
-    """Loads that happen in the loops of a reduction."""
-    loops = set(reduce.src[1:])
-    loads = [u for u in toposort(reduce.src[0]) if u.op is Ops.LOAD]
-    return {u for u in loads if not loops.isdisjoint(u.ranges)}
 
 
 def axis_text(kernel: Kernel, axis: UOp | None) -> str:

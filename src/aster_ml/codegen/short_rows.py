@@ -23,7 +23,6 @@ from aster_ml.codegen.prices import (
     TRANSPOSED,
     Plan,
     nest_of,
-    owners,
     reduction_number,
 )
 from aster_ml.uop.node import UOp
@@ -71,7 +70,7 @@ def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
     steps = [iterations(list(u.src[1:])) for u in kernel.reduces]
     if not all(axis in u.ranges for u in kernel.reduces) or max(steps) > LONGEST_ROW:
         return 0
-    owner = owners(kernel)
+    owner = kernel.facts.owners
     loads = [a for a in plan.accesses if a.node in owner]
     if not loads or sum(steps) * plan.values > MAX_BODY:
         return 0
@@ -108,7 +107,7 @@ def write_out_windows(plan: Plan) -> bool:
     What is masked of them is known beforehand then, where the lanes are all of their axis. Of what
     is loaded nothing serves two results: else a register tile has more of it.
     """
-    owner = owners(plan.kernel)
+    owner = plan.kernel.facts.owners
     loads = [a for a in plan.accesses if a.node in owner and plan.kernel.slab is None]
     for a in loads:
         u = owner[a.node]

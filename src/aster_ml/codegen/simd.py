@@ -26,12 +26,10 @@ from aster_ml.codegen.prices import (
     axis_of,
     axis_text,
     decomposed_nodes,
-    inside,
     is_float_maximum,
     is_uneven,
     lane_count,
     nest_of,
-    owners,
     packing_cost,
     peels,
     reduction_number,
@@ -58,7 +56,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     lanes = lane_count(plan)
     if lanes < 2:
         return
-    owner = owners(kernel)
+    owner = kernel.facts.owners
     around = {u: nest_of(plan, u) for u in (None, *kernel.reduces)}
 
     @functools.cache
@@ -183,7 +181,7 @@ def meets_lanes(kernel: Kernel, axis: UOp) -> bool:
 
 def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     """The axis of a reduction that saves most as its SIMD axis, if any saves anything."""
-    mine = inside(u)
+    mine = plan.kernel.facts.inside[u]
     accesses = [a for a in plan.accesses if a.node in mine]
     wide = [r for r in u.src[1:] if widths(r, lanes)[0] > 1]
     if not accesses:
@@ -201,7 +199,7 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
 
 def packs_along(plan: Plan, axis: UOp, lanes: int) -> bool:
     """Whether something is loaded through a panel once the axis of a reduction has SIMD lanes."""
-    owner = owners(plan.kernel)
+    owner = plan.kernel.facts.owners
     return any(
         axis in owner[a.node].src[1:] and packing_cost(plan, axis, lanes, a, owner[a.node])
         for a in plan.accesses

@@ -14,7 +14,6 @@ from aster_ml.codegen.panels import (
     max_nbytes,
     panel_nbytes,
     reduced_axes,
-    wanted_panel,
 )
 from aster_ml.codegen.prices import (
     AHEAD_PART,
@@ -23,6 +22,7 @@ from aster_ml.codegen.prices import (
     STRIP_PART,
     Plan,
     axis_number,
+    panel_of,
     reduction_number,
     times,
 )
@@ -36,7 +36,7 @@ def choose_strips(plan: Plan) -> None:
     if strips_in_place(plan):
         return
     kernel = plan.kernel
-    a = wanted_panel(kernel)
+    a = panel_of(kernel)
     limit = max_nbytes(plan.target)
     if a is None or panel_nbytes(kernel, a) <= limit or not can_block(kernel):
         return

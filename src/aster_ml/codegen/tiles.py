@@ -93,6 +93,10 @@ class Tiles:
         self.panel_nbytes = 0 if panel is None else panel_nbytes(kernel, panel)
         self.max_nbytes = max_nbytes(plan.target)
 
+    def too_many(self, results: int) -> bool:
+        """Whether so many results have no registers, or make too long a body."""
+        return results * self.values > MAX_BODY or (results > 1 and results >= self.registers)
+
     def needs_strips(self, tile: Tile) -> bool:
         """Whether the panel of a tile is too large for all of the reduction."""
         nbytes = self.panel_nbytes
@@ -107,7 +111,7 @@ class Tiles:
         results = 1
         for _, n in sides:
             results *= n
-        if results * self.values > MAX_BODY or (results > 1 and results >= self.registers):
+        if self.too_many(results):
             return None
         windows = self.windows
         waste, written, over = 1.0, 1, False

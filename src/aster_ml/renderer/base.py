@@ -22,10 +22,12 @@ from aster_ml.renderer.access import AccessWriter
 from aster_ml.renderer.cell import (
     Cell,
     Input,
+    Shape,
     Value,
     chosen_inputs,
     fold,
     fold_op,
+    shape_over,
     simplify,
     strip_after,
 )
@@ -75,6 +77,8 @@ class KernelWriter(AccessWriter):
         self.families = {}
         self.groups = {}
         self.maps: dict[tuple[Lanes, Lanes], list[int] | None] = {}
+        # By the ranges that values depend on.
+        self.shapes: dict[frozenset[UOp], Shape] = {}
         self.loops: list[Cell] = []
         self.dims = {AxisType.GLOBAL: 0, AxisType.LOCAL: 0}
 
@@ -159,10 +163,12 @@ class KernelWriter(AccessWriter):
         if op is Ops.DEFINE_REG:
             # The longest lane goes slowest: what it does not change is then read again soonest,
             # and fewest values of the other operand wait in registers.
-            ranges = sorted(u.src[1:], key=lambda r: -size_of(r))
+            shape = shape_over(sorted(u.src[1:], key=lambda r: -size_of(r)))
         else:
-            ranges = lane_ranges(u)
-        c = self.cells[u] = Cell(u, *split_lanes(ranges)) if ranges else Cell(u, (), None)
+            known = self.shapes.get(u.ranges)
+            shape = shape_over(lane_ranges(u)) if known is None else known
+            self.shapes[u.ranges] = shape
+        c = self.cells[u] = Cell(u, shape)
         if op is Ops.CONST:
             c.values = [u.arg]
         elif op is Ops.RANGE:
@@ -199,6 +205,8 @@ class KernelWriter(AccessWriter):
         width = c.width if width is None else width
         if d.width == 1 and width > 1:
             d.spread.add(width)
+        if c.lanes is d.lanes:
+            return d, None
         key = (c.lanes, d.lanes)
         if key not in self.maps:
             self.maps[key] = project(*key)
@@ -241,7 +249,8 @@ class KernelWriter(AccessWriter):
                         break
                 else:
                     stack.pop()
-                    d.values[i] = self.write_value(d, i)
+                    elementwise = d.op in ELEMENTWISE
+                    d.values[i] = self.write_alu(d, i) if elementwise else self.write_value(d, i)
                     if d.spread:
                         self.spread_value(d, i)
         return c.values[k]
@@ -253,9 +262,7 @@ class KernelWriter(AccessWriter):
                 d.splats[i, n] = self.splat(d.values[i], d.dtype, n)
 
     def write_value(self, c: Cell, k: int) -> Value:
-        """Writes one instance whose sources are written."""
-        if c.op in ELEMENTWISE:
-            return self.write_alu(c, k)
+        """Writes one instance, of no elementwise op, whose sources are written."""
         if c.op is Ops.LOAD:
             value = self.write_load(c, k)
         elif c.op is Ops.REDUCE:

@@ -5,11 +5,11 @@ Receives nodes of the linear stage. Writes no text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from aster_ml.dtype import DType
-from aster_ml.renderer.lanes import Lanes, instances, size_of
+from aster_ml.renderer.lanes import Lanes, instances, size_of, split_lanes
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, ReduceArg
@@ -19,6 +19,24 @@ from aster_ml.uop.ops import Ops, ReduceArg
 Value = Any
 # Writer, dtype and width of the result, text of the operands, the node (None inside of a fold).
 Rule = Callable[[Any, DType, int, list[str], "UOp | None"], str]
+
+
+class Shape(NamedTuple):
+    """The lanes of a value that are written out, the SIMD lane, its width, and how many instances.
+
+    Many values of a kernel share one.
+    """
+
+    lanes: Lanes
+    vector: UOp | None
+    width: int
+    instances: int
+
+
+def shape_over(ranges: Sequence[UOp]) -> Shape:
+    """The shape of a value with these lanes, in this order."""
+    lanes, vector = split_lanes(ranges)
+    return Shape(lanes, vector, 1 if vector is None else size_of(vector), instances(lanes))
 
 
 class Cell:
@@ -32,14 +50,11 @@ class Cell:
                  "inputs", "lanes", "offsets", "op", "place", "splats", "spread", "step",
                  "u", "unit", "uses", "value", "values", "vector", "width")  # fmt: skip
 
-    def __init__(self, u: UOp, lanes: Lanes, vector: UOp | None) -> None:
+    def __init__(self, u: UOp, shape: Shape) -> None:
         self.u = u
         self.op = u.op
         self.dtype = u.dtype
-        self.lanes = lanes
-        self.vector = vector
-        self.width = 1 if vector is None else size_of(vector)
-        self.count = instances(lanes) if lanes else 1
+        self.lanes, self.vector, self.width, self.count = shape
         self.values: list[Value] = [None] * self.count
         self.inputs: list[Input] = []
         # How many nodes read it, the last of them (no Cell, which would hold this one and be held

@@ -10,7 +10,7 @@ each op is in `llvm_rules`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.base import Renderer
@@ -261,7 +261,7 @@ class LLVMWriter(LLVMAccessWriter):
     def reverse(self, value: str, dtype: DType, n: int) -> str:
         """A shuffle."""
         vector = llvm_type(dtype, n)
-        mask = lane_numbers(range(n - 1, -1, -1))
+        mask = lane_numbers(tuple(range(n - 1, -1, -1)))
         return self.emit(f"shufflevector {vector} {value}, {vector} poison, <{n} x i32> <{mask}>")
 
     can_shuffle = True
@@ -269,7 +269,7 @@ class LLVMWriter(LLVMAccessWriter):
     def shuffle(self, low: str, high: str, dtype: DType, order: list[int]) -> str:
         """A shuffle of two values."""
         n = len(order)
-        vector, mask = llvm_type(dtype, n), lane_numbers(order)
+        vector, mask = llvm_type(dtype, n), lane_numbers(tuple(order))
         return self.emit(f"shufflevector {vector} {low}, {vector} {high}, <{n} x i32> <{mask}>")
 
     def opaque(self, value: str, dtype: DType, n: int) -> str:
@@ -283,7 +283,7 @@ class LLVMWriter(LLVMAccessWriter):
         """A shuffle that keeps some elements."""
         if count == n:
             return value
-        vector, mask = llvm_type(dtype, n), lane_numbers(range(first, first + count))
+        vector, mask = llvm_type(dtype, n), lane_numbers(tuple(range(first, first + count)))
         return self.emit(
             f"shufflevector {vector} {value}, {vector} poison, <{count} x i32> <{mask}>"
         )
@@ -291,7 +291,7 @@ class LLVMWriter(LLVMAccessWriter):
     def join(self, parts: list[str], dtype: DType, n: int) -> str:
         """Shuffles that put neighbours side by side, pair by pair."""
         while len(parts) > 1:
-            vector, mask = llvm_type(dtype, n), lane_numbers(range(2 * n))
+            vector, mask = llvm_type(dtype, n), lane_numbers(tuple(range(2 * n)))
             parts = [
                 self.emit(f"shufflevector {vector} {a}, {vector} {b}, <{2 * n} x i32> <{mask}>")
                 for a, b in zip(parts[::2], parts[1::2], strict=True)
@@ -346,8 +346,9 @@ class LLVMWriter(LLVMAccessWriter):
         return self.emit(f"xor {kind} {value}, {mask}")
 
 
-def lane_numbers(order: Iterable[int]) -> str:
-    """Which element each one of a shuffle is."""
+@functools.lru_cache(1024)
+def lane_numbers(order: tuple[int, ...]) -> str:
+    """Which element each one of a shuffle is; a kernel has few orders, and each many times."""
     return "i32 " + ", i32 ".join(map(str, order))
 
 

@@ -45,7 +45,15 @@ def literal(value: Any, dtype: DType, n: int) -> str:
     """A number, or a tuple of `n` of them, as a constant of width `n`."""
     if value.__class__ is tuple:
         kind = llvm_type(dtype, 1)
-        return "<" + ", ".join(f"{kind} {literal(v, dtype, 1)}" for v in value) + ">"
+        return "<" + ", ".join([f"{kind} {scalar_literal(v, dtype)}" for v in value]) + ">"
+    # The two zeros are equal, and not the same.
+    return same_literal(value, dtype, n, math.copysign(1.0, value) if value == 0 else 1.0)
+
+
+# Most numbers stand in many instances.
+@functools.lru_cache(1024)
+def same_literal(value: Any, dtype: DType, n: int, sign: float) -> str:
+    """A number in all elements of a constant; `sign` tells zeros apart."""
     text = scalar_literal(value, dtype)
     return text if n == 1 else f"splat ({llvm_type(dtype, 1)} {text})"
 
@@ -72,6 +80,7 @@ def float_bits(value: Any, dtype: DType) -> int:
     return int(bitcast_value(value, dtype, dtypes.uint16 if dtype.itemsize == 2 else dtypes.uint8))
 
 
+@functools.cache
 def mangle(dtype: DType, n: int, memory: bool = False) -> str:
     """How LLVM writes a type in the name of an intrinsic."""
     kind = memory_type(dtype, 1) if memory else llvm_type(dtype, 1)

@@ -80,6 +80,11 @@ def simplify_around(u: UOp) -> UOp:
 
     why: another reader may have the same reduction, and both have to stay one
     """
+    if u._simple is UNSET and u.dtype is INDEX:
+        plain = plain_form(u)
+        if plain is not None:
+            # Nothing opaque stands in such a sum, as most indices are.
+            return with_simple(u, node_of(plain))
     if not holds(u, OPAQUE):
         return simplify(u)
     inner = [x for x in toposort(u, enter=lambda n: n.op not in OPAQUE) if x.op in OPAQUE]
@@ -101,12 +106,18 @@ def simplify_all(uops: Iterable[UOp]) -> list[UOp]:
         simple = u._simple
         if simple is UNSET:
             simplify_into(u, done)
-            found = done[u]
-            # The node itself is not kept in itself: it would never be dropped.
-            simple = u._simple = None if found is u else found
-            found._simple = None
-        result.append(u if simple is None else simple)
+            result.append(with_simple(u, done[u]))
+        else:
+            result.append(u if simple is None else simple)
     return result
+
+
+def with_simple(u: UOp, found: UOp) -> UOp:
+    """What `simplify` has made of a node, which is kept with it."""
+    # The node itself is not kept in itself: it would never be dropped.
+    u._simple = None if found is u else found
+    found._simple = None
+    return found
 
 
 SUM_OPS = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})
@@ -295,6 +306,33 @@ def is_plain(form: Form) -> bool:
         if t.op is not Ops.RANGE or t.src[0].op is not Ops.CONST or t.src[0].arg < 2:
             return False
     return True
+
+
+def plain_strides(u: UOp) -> dict[UOp, int] | None:
+    """What `affine_form` says of all ranges in a sum of ranges of known size alone; else None."""
+    strides: dict[UOp, int] = {}
+    stack = [(u, 1)]
+    left = SHORT_WALK
+    while stack:
+        if left == 0:
+            return None
+        left -= 1
+        x, k = stack.pop()
+        op, src = x.op, x.src
+        if op is Ops.RANGE:
+            size = src[0]
+            if size.op is not Ops.CONST or size.arg < 2:
+                return None
+            strides[x] = strides.get(x, 0) + k
+        elif op is Ops.ADD:
+            stack += [(src[1], k), (src[0], k)]
+        elif op is Ops.MUL and src[1].op is Ops.CONST:
+            stack.append((src[0], k * src[1].arg))
+        elif op is Ops.SUB:
+            stack += [(src[1], -k), (src[0], k)]
+        elif op is not Ops.CONST:
+            return None
+    return strides
 
 
 def stride_of(u: UOp, r: UOp) -> int | None:
