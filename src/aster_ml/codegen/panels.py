@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.helpers import prod
-from aster_ml.target import Target
+from aster_ml.target import BLOCK_NBYTES, Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, LoadArg, Ops, ScratchArg
@@ -31,6 +31,8 @@ MIN_REUSE = 6
 FILL_AHEAD = 8
 # Results that each gathered element has to serve, and each that is loaded in a run and transposed.
 MIN_GATHERED_USES, MIN_TRANSPOSED_USES = 16, 6
+# And those for it to be transposed a block of some rows at a time, which takes a little longer.
+MIN_TURNED_USES = 128
 # Scratch is stack, and threads have little of it.
 MAX_PANEL_NBYTES = 512 << 10
 
@@ -168,7 +170,8 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
     Other lanes do so too, except where all that is done for one is much already, and nothing of the
     next lies beside it: to write that out again and again gives a compiler more and nobody less.
     Where the SIMD lanes lie apart in memory and the steps of a reduction lie side by side, so many
-    of these are loaded at once, and transposed on their way into the panel.
+    of these are loaded at once, and transposed on their way into the panel: some rows at a time
+    where the panel is used so often that this time does not show, but a compiler's does.
     """
     reduced = [r for r in axes if not r.arg.kind.is_lane]
     vector = axes[-1]
@@ -190,7 +193,17 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
     whole = size_of(run) // n
     main, rest = copies(), copies()
     step, lane = kernel.new_range(whole, AxisType.LOOP), kernel.new_range(n, AxisType.VECTOR)
-    main[vector] = kernel.new_range(n, AxisType.UPCAST)
+    rows = min(BLOCK_NBYTES // a.buffer.dtype.itemsize, n)
+    if 2 < rows < n and uses_of(a, kernel.outputs) >= MIN_TURNED_USES:
+        # Innermost, so that what is stored of a line stays near until the rest of it comes.
+        del main[vector]
+        turn, row = (
+            kernel.new_range(size, kind)
+            for size, kind in ((n // rows, AxisType.LOOP), (rows, AxisType.UPCAST))
+        )
+        main[vector] = index_alu(Ops.ADD, index_alu(Ops.MUL, turn, UOp.index_const(rows)), row)
+    else:
+        main[vector] = kernel.new_range(n, AxisType.UPCAST)
     main[run] = index_alu(Ops.ADD, index_alu(Ops.MUL, step, UOp.index_const(n)), lane)
     if whole * n == size_of(run):
         return [main]
