@@ -106,10 +106,10 @@ def find_tile(kernel: Kernel, target: Target) -> Tile | None:
     if any(u.op is Ops.REDUCE and u is not total for u in after) or total not in after:
         return None
     loops = [r for u in toposort(total) if u.op is Ops.REDUCE for r in u.src[1:]]
-    known = all(r.src[0].op is Ops.CONST for r in loops)
+    lanes = [r for r in kernel.outputs if r.arg.kind.is_lane]
+    known = all(r.src[0].ranges.isdisjoint(lanes) for r in loops)
     if not set(kernel.outputs) <= total.ranges or not known:
         return None
-    lanes = [r for r in kernel.outputs if r.arg.kind.is_lane]
     lanes.sort(key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
     simd = [r for r in lanes if r.arg.kind is AxisType.VECTOR]
     steps = iterations([r for r in loops if not r.arg.kind.is_lane])
@@ -129,7 +129,7 @@ def find_tile(kernel: Kernel, target: Target) -> Tile | None:
     saved = each * (values - left) - LINES * (values + left)
     before = work > MOST_NARROW
     stored_apart = any([a.is_store for a in apart]) and not (before and apart[1:])
-    if 2 < block < whole and stored_apart and steps >= LEAST_SUMMED_TURNED:
+    if 2 < block < whole and stored_apart and iterations(loops) >= LEAST_SUMMED_TURNED:
         here = LINES_TURNED * len(apart) + (0 if before else work + LINES * near)
         once = work + LINES * near if before else 0
         turned = each * values - once - here * left - LINES * (values + left)
