@@ -195,12 +195,14 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
     step, lane = kernel.new_range(whole, AxisType.LOOP), kernel.new_range(n, AxisType.VECTOR)
     rows = min(BLOCK_NBYTES // a.buffer.dtype.itemsize, n)
     if 2 < rows < n and uses_of(a, kernel.outputs) >= MIN_TURNED_USES:
-        # Innermost, so that what is stored of a line stays near until the rest of it comes.
+        # Innermost, so that what is stored of a line stays near until the rest of it comes: with
+        # the lanes whose rows follow those of the SIMD lanes.
         del main[vector]
-        turn, row = (
-            kernel.new_range(size, kind)
-            for size, kind in ((n // rows, AxisType.LOOP), (rows, AxisType.UPCAST))
-        )
+        last, turns = axes[-2], n // rows
+        if last in loops and last.arg.kind.is_lane and a.strides[last] == n * a.strides[vector]:
+            main[last], turns = UOp.index_const(0), turns * size_of(last)
+        turn = kernel.new_range(turns, AxisType.LOOP)
+        row = kernel.new_range(rows, AxisType.UPCAST)
         main[vector] = index_alu(Ops.ADD, index_alu(Ops.MUL, turn, UOp.index_const(rows)), row)
     else:
         main[vector] = kernel.new_range(n, AxisType.UPCAST)
