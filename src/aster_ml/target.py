@@ -16,6 +16,8 @@ from aster_ml.errors import ArgumentError
 INTEGERS = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 )
+# Inside of blocks of so many bytes every processor with SIMD registers mixes two values at once.
+BLOCK_NBYTES = 16
 # Bytes of a cache line of all processors that are served.
 LINE_NBYTES = 64
 PLAIN_DTYPES = INTEGERS | {"float32", "float64"}

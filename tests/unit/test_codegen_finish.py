@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -57,3 +58,34 @@ def test_a_short_end_or_a_short_sum_has_no_loop() -> None:
     ):
         counts = [ops_of(y, AVX512).count(Ops.DEFINE_LOCAL) for y in (product, end(product))]
         assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(128, 768, 1536), (200, 300, 67), (33, 1000, 100)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_results_that_are_transposed_block_by_block_are_what_numpy_gives(
+    m: int, k: int, n: int, dtype: type
+) -> None:
+    rng = np.random.default_rng(3)
+    x, w, b, r = (
+        (rng.standard_normal(s) / math.sqrt(s[0])).astype(dtype)
+        for s in ((m, k), (n, k), (n,), (m, n))
+    )
+    product = x.astype(np.float64) @ w.T.astype(np.float64)
+    sums = Tensor(x) @ Tensor(w).T
+    for found, wanted in (
+        (sums, product),
+        ((sums + Tensor(b)).relu() + Tensor(r), np.maximum(product + b, 0) + r),
+        ((sums + Tensor(b)).gelu(), gelu(product + b)),
+    ):
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_results_apart_are_transposed_in_a_loop_after_long_sums() -> None:
+    def scratch(k: int, end: Callable[[Tensor], Tensor]) -> int:
+        product = memory(128, k) @ memory(2304, k).T
+        return ops_of(end(product), AVX512).count(Ops.DEFINE_LOCAL)
+
+    # A panel, the sums of a tile, and what takes long of these.
+    assert scratch(768, Tensor.relu) == 2
+    assert scratch(768, Tensor.gelu) == 3
+    assert scratch(192, Tensor.relu) == 1

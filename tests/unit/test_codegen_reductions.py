@@ -233,6 +233,13 @@ def test_maxima_have_more_accumulators_than_sums_where_registers_allow() -> None
     assert opts_of(memory(1 << 14).max()).endswith("UPCAST(0,8)")
 
 
+def test_long_code_without_simd_lanes_has_one_accumulator() -> None:
+    column, rows = memory(128), memory(128, 10)
+    for value, side_by_side in ((column, True), (column.sin(), False)):
+        opts = opts_of((value - (rows * rows).sum(1)).sum())
+        assert ("UPCAST(0," in opts) is side_by_side
+
+
 @pytest.mark.parametrize("columns", [19, 27, 32, 60, 63])
 def test_all_of_a_short_row_is_summed_side_by_side(columns: int) -> None:
     x = memory(300, columns)

@@ -261,7 +261,7 @@ def test_any_schedule_gives_the_same_product(text: str) -> None:
 
 
 def test_lanes_that_are_far_apart_are_gathered_once_into_a_panel() -> None:
-    image, weight = memory(4, 32, 21, 21), memory(32, 32, 5, 5)
+    image, weight = memory(4, 8, 21, 21), memory(32, 8, 5, 5)
     kernel = schedule_kernel(kernel_of(image.conv2d(weight)), CPU)
     # Seventeen columns are no whole number of SIMD values and their windows overlap; channels are.
     assert repr(kernel.applied[0]) == "VECTOR(1,8)"

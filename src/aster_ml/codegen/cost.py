@@ -34,6 +34,7 @@ from aster_ml.codegen.moves import (
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.phases import write_out_phases, write_out_row
 from aster_ml.codegen.prices import (
+    DECOMPOSED,
     MAX_BODY,
     MAX_WRITTEN_OUT,
     ROWS,
@@ -270,9 +271,16 @@ def choose_partials(plan: Plan) -> None:
     for u in each_reduction(kernel):
         lanes = prod([size_of(r) for r in u.src[0].ranges if r.arg.kind is AxisType.UPCAST])
         loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
-        nodes = work_of(u.src[0])
         most = accumulators(plan, u)
-        if lanes >= most // 2 or not loops or nodes > MOST_PARTIAL:
+        if lanes >= most // 2 or not loops:
+            continue
+        # Long code that has no SIMD lanes gains nothing from standing side by side.
+        single = [
+            x
+            for x in toposort(u.src[0])
+            if x.op in DECOMPOSED and not [r for r in x.ranges if r.arg.kind is AxisType.VECTOR]
+        ]
+        if work_of(u.src[0]) + decomposed_nodes(single, plan.target) > MOST_PARTIAL:
             continue
         axis = max(loops, key=size_of)
         if axis.src[0].op is not Ops.CONST:

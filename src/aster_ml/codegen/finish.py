@@ -6,9 +6,13 @@ kernel has is decided in `cost`.
 
 rewrite: STORE(INDEX(p, f(t)), g(REDUCE(v(t), k), t)) over lanes t
 -> STORE(INDEX(p, f(l)), g(LOAD(INDEX(scratch, l)), l)) in a loop l, after scratch was filled
-when: g, or lanes that are stored one by one, are written out many times over
+when: g, or lanes that are stored apart, are written out many times over
 why: a compiler takes as long for it as for the whole sum before; reading and storing the sums once
 more is nothing to a sum that is long
+
+SIMD lanes that lie apart in memory are transposed, block by block. In scratch they may be fewer for
+that than those of the sum: one block, and a loop over all of them. What takes longer in fewer lanes
+is computed in all of them before, in a loop of its own, from scratch to scratch.
 """
 
 from __future__ import annotations
@@ -19,14 +23,18 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.prices import (
     LEAST_SAVED,
     LEAST_SUMMED,
+    LEAST_SUMMED_TURNED,
+    LEAST_TURNED,
     LINES,
     LINES_APART,
+    LINES_TURNED,
+    MOST_NARROW,
     decomposed_nodes,
 )
 from aster_ml.codegen.rows import new_scratch, position
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
-from aster_ml.target import Target
+from aster_ml.target import BLOCK_NBYTES, Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
@@ -34,11 +42,17 @@ from aster_ml.uop.ranges import iterations, size_of
 
 
 class Tile(NamedTuple):
-    """The sum of a tile, its lanes, and those of them that become loops."""
+    """The sum of a tile, its lanes, and what becomes of them where results are finished.
+
+    `loops` are the lanes that become loops; `block` is how many SIMD lanes are left, and `before`
+    whether values are computed in a loop of their own before they are stored.
+    """
 
     total: UOp
     lanes: list[UOp]
     loops: list[UOp]
+    block: int
+    before: bool
 
 
 def finish_in_loop(kernel: Kernel, target: Target) -> None:
@@ -46,19 +60,39 @@ def finish_in_loop(kernel: Kernel, target: Target) -> None:
     tile = find_tile(kernel, target)
     if tile is None:
         return
-    total, lanes, looped = tile
-    local = new_scratch(kernel.facts.order, total.dtype, prod([size_of(r) for r in lanes]))
+    total, lanes, looped, block, before = tile
+    simd, size = lanes[-1], prod([size_of(r) for r in lanes])
     at = position(UOp.index_const(0), lanes)
-    ready = local.after(local.index(at).store(total).end(*lanes))
-    steps = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in looped}
-    # The sum itself keeps its lanes, so what reads it is moved while it is not there.
-    hole = local.index(at).load()
+    sums = new_scratch(kernel.facts.order, total.dtype, size)
+    ready = sums.after(sums.index(at).store(total).end(*lanes))
     (store,) = kernel.stores
-    moved = substitute(substitute(store, {total: hole}), steps)
+    # The sum itself keeps its lanes, so what reads it is moved while it is not there.
+    hole = sums.index(at).load()
+    store = substitute(store, {total: hole})
+    if before:
+        own = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in lanes[:-1]}
+        own[simd] = kernel.new_range(size_of(simd), AxisType.VECTOR)
+        value = store.src[1]
+        values = new_scratch([sums], value.dtype, size)
+        filled = values.index(substitute(at, own)).store(moved(value, hole, ready, own))
+        ready = values.after(filled.end(*own.values()))
+        hole = values.index(at).load()
+        store = substitute(store, {value: hole})
+    steps = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in looped}
+    inner = [*steps.values()]
+    if block < size_of(simd):
+        step = kernel.new_range(size_of(simd) // block, AxisType.LOOP)
+        inner += [step, kernel.new_range(block, AxisType.VECTOR)]
+        steps[simd] = position(step, inner[-1:])
+    kernel.outputs = [r for r in kernel.outputs if r not in steps] + inner
+    ended = moved(store, hole, ready, steps).end(*kernel.outputs)
+    kernel.sink = kernel.sink.replace(src=(ended,))
+
+
+def moved(node: UOp, hole: UOp, ready: UOp, steps: dict[UOp, UOp]) -> UOp:
+    """What reads scratch at a place, along other lanes and once the scratch is ready."""
     there = substitute(hole, steps)
-    moved = substitute(moved, {there: ready.index(there.src[0].src[1]).load()})
-    kernel.outputs = [r for r in kernel.outputs if r not in steps] + list(steps.values())
-    kernel.sink = kernel.sink.replace(src=(moved.end(*kernel.outputs),))
+    return substitute(substitute(node, steps), {there: ready.index(there.src[0].src[1]).load()})
 
 
 def find_tile(kernel: Kernel, target: Target) -> Tile | None:
@@ -72,10 +106,10 @@ def find_tile(kernel: Kernel, target: Target) -> Tile | None:
     if any(u.op is Ops.REDUCE and u is not total for u in after) or total not in after:
         return None
     loops = [r for u in toposort(total) if u.op is Ops.REDUCE for r in u.src[1:]]
-    known = all(r.src[0].op is Ops.CONST for r in loops)
+    lanes = [r for r in kernel.outputs if r.arg.kind.is_lane]
+    known = all(r.src[0].ranges.isdisjoint(lanes) for r in loops)
     if not set(kernel.outputs) <= total.ranges or not known:
         return None
-    lanes = [r for r in kernel.outputs if r.arg.kind.is_lane]
     lanes.sort(key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
     simd = [r for r in lanes if r.arg.kind is AxisType.VECTOR]
     steps = iterations([r for r in loops if not r.arg.kind.is_lane])
@@ -86,10 +120,19 @@ def find_tile(kernel: Kernel, target: Target) -> Tile | None:
     # Those stay that make runs of what SIMD lanes load or store apart.
     looped = [r for r in lanes[:-1] if not any(abs(a.stride(r) or 0) == 1 for a in apart)]
     nodes = [u for u in after if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
-    each = len(nodes) + decomposed_nodes(nodes, target)
-    each += LINES_APART * len(apart) + LINES * (len(accesses) - len(apart))
-    values = prod([size_of(r) for r in lanes[:-1]])
+    work = len(nodes) + decomposed_nodes(nodes, target)
+    near, values = len(accesses) - len(apart), prod([size_of(r) for r in lanes[:-1]])
     left = values // prod([size_of(r) for r in looped])
+    whole, block = size_of(simd[0]), BLOCK_NBYTES // total.dtype.itemsize
+    each = work + LINES_APART * len(apart) + LINES * near
     # Sums are stored, and loaded again.
     saved = each * (values - left) - LINES * (values + left)
-    return Tile(total, lanes, looped) if saved >= LEAST_SAVED else None
+    before = work > MOST_NARROW
+    stored_apart = any([a.is_store for a in apart]) and not (before and apart[1:])
+    if 2 < block < whole and stored_apart and iterations(loops) >= LEAST_SUMMED_TURNED:
+        here = LINES_TURNED * len(apart) + (0 if before else work + LINES * near)
+        once = work + LINES * near if before else 0
+        turned = each * values - once - here * left - LINES * (values + left)
+        if turned >= max(saved, LEAST_TURNED):
+            return Tile(total, lanes, looped, block, before)
+    return Tile(total, lanes, looped, whole, False) if saved >= LEAST_SAVED else None

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.helpers import prod
-from aster_ml.target import Target
+from aster_ml.target import BLOCK_NBYTES, Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, LoadArg, Ops, ScratchArg
@@ -31,6 +31,8 @@ MIN_REUSE = 6
 FILL_AHEAD = 8
 # Results that each gathered element has to serve, and each that is loaded in a run and transposed.
 MIN_GATHERED_USES, MIN_TRANSPOSED_USES = 16, 6
+# And those for it to be transposed one block at a time.
+MIN_BLOCK_USES = 128
 # Scratch is stack, and threads have little of it.
 MAX_PANEL_NBYTES = 512 << 10
 
@@ -168,7 +170,8 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
     Other lanes do so too, except where all that is done for one is much already, and nothing of the
     next lies beside it: to write that out again and again gives a compiler more and nobody less.
     Where the SIMD lanes lie apart in memory and the steps of a reduction lie side by side, so many
-    of these are loaded at once, and transposed on their way into the panel.
+    of these are loaded at once, and transposed on their way into the panel. A block of them makes
+    a compiler half the work, and takes a little longer; with a gate for each row, much longer.
     """
     reduced = [r for r in axes if not r.arg.kind.is_lane]
     vector = axes[-1]
@@ -187,13 +190,22 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
     run = run_of(a, reduced, n)
     if a.strides[vector] == 1 or run is None:
         return [copies()]
-    whole = size_of(run) // n
+    # Steps of the reduction that are loaded at once.
+    count = min(BLOCK_NBYTES // a.buffer.dtype.itemsize, n)
+    ungated = len(a.node.src) == 1
+    if count <= 2 or not ungated or uses_of(a, kernel.outputs) < MIN_BLOCK_USES:
+        count = n
+    whole = size_of(run) // count
     main, rest = copies(), copies()
-    step, lane = kernel.new_range(whole, AxisType.LOOP), kernel.new_range(n, AxisType.VECTOR)
-    main[vector] = kernel.new_range(n, AxisType.UPCAST)
-    main[run] = index_alu(Ops.ADD, index_alu(Ops.MUL, step, UOp.index_const(n)), lane)
-    if whole * n == size_of(run):
+    step = kernel.new_range(whole, AxisType.LOOP)
+    if count == n:
+        main[vector] = kernel.new_range(n, AxisType.UPCAST)
+        lane = kernel.new_range(n, AxisType.VECTOR)
+    else:
+        lane = kernel.new_range(count, AxisType.UPCAST)
+    main[run] = index_alu(Ops.ADD, index_alu(Ops.MUL, step, UOp.index_const(count)), lane)
+    if whole * count == size_of(run):
         return [main]
-    over = kernel.new_range(size_of(run) - whole * n, AxisType.LOOP)
-    rest[run] = index_alu(Ops.ADD, over, UOp.index_const(whole * n))
+    over = kernel.new_range(size_of(run) - whole * count, AxisType.LOOP)
+    rest[run] = index_alu(Ops.ADD, over, UOp.index_const(whole * count))
     return [main, rest]

@@ -120,6 +120,10 @@ DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 11
 # runs; of all that is done with the results of a register tile, those that a loop over it has to
 # save; and the least steps of the sum.
 LINES, LINES_APART, LEAST_SAVED, LEAST_SUMMED = 2, 14, 200, 128
+# The same where one block is transposed at a time: lines of each value, those that it has to save,
+# and the least steps (with 147 it took 3 to 5% longer); and the most nodes for each result that are
+# computed in as few lanes.
+LINES_TURNED, LEAST_TURNED, LEAST_SUMMED_TURNED, MOST_NARROW = 5, 60, 256, 8
 # Steps of a short loop that are written out.
 MAX_WRITTEN_OUT = 8
 # Products that windows over a short axis are written out to, at most.

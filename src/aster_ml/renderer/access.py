@@ -14,14 +14,12 @@ from aster_ml.renderer.cell import Address, Cell, Input, Instance, Value, strip_
 from aster_ml.renderer.families import runs_of_family
 from aster_ml.renderer.lanes import Affine, read_affine, weigh_instances
 from aster_ml.renderer.language import Language
-from aster_ml.target import LINE_NBYTES
+from aster_ml.target import BLOCK_NBYTES, LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 # Most instances whose lanes are stored as runs.
 MAX_RUN = 16
-# Inside of blocks of so many bytes every processor with SIMD registers mixes two values at once.
-BLOCK_BYTES = 16
 # How far apart elements may lie so that all between them is loaded.
 MAX_SPREAD = 4
 # SIMD values that wait in registers to be stored past the caches together.
@@ -277,7 +275,7 @@ class AccessWriter(Language):
         known = self.groups.get(c)
         if known is not None:
             return known
-        size = min(BLOCK_BYTES // max(c.dtype.itemsize, 1), c.width)
+        size = min(BLOCK_NBYTES // max(c.dtype.itemsize, 1), c.width)
         groups: list[list[Instance]] = []
         family = self.families.get(c, [c])
         if (
@@ -388,7 +386,7 @@ class AccessWriter(Language):
         Elements are mixed inside of blocks first, then blocks with one another: an order over the
         whole of a value takes a slower shuffle at each step.
         """
-        block = min(BLOCK_BYTES // max(dtype.itemsize, 1), n)
+        block = min(BLOCK_NBYTES // max(dtype.itemsize, 1), n)
         side = min(block, len(values))
         groups, blocks = len(values) // side, n // block
         mixed = [
