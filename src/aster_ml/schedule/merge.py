@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from aster_ml.config import FUSE, MAX_KERNEL_NODES
 from aster_ml.schedule import cost
-from aster_ml.schedule.readings import memory_leaf
+from aster_ml.schedule.readings import next_leaf
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.steps import Draft, Leaf, Part, Read
 from aster_ml.uop.graph import substitute_all
@@ -172,7 +172,7 @@ class Merger:
                 ranges[r] = UOp.range(r.src[0], next(self.splitter.planner.ids), r.arg.kind)
         leaves = dict(group.draft.leaves)
         renamed = join_leaves(leaves, new.draft.leaves)
-        exprs = [x for p in new.draft.parts for x in (p.place, p.value)]
+        exprs = new.draft.exprs
         flat = substitute_all([*exprs, *new.loads.values()], {**ranges, **renamed})
         made = [Part(p.slot, flat[2 * i], flat[2 * i + 1]) for i, p in enumerate(new.draft.parts)]
         written = {p.slot: p for p in group.draft.parts}
@@ -210,13 +210,11 @@ class Merger:
 def join_leaves(leaves: dict[UOp, Leaf], more: dict[UOp, Leaf]) -> dict[UOp, UOp]:
     """Adds leaves to those of another draft; returns those that are other nodes there."""
     known = {leaf.memory: token for token, leaf in leaves.items()}
-    number = max([token.arg.slot for token in leaves], default=-1)
     renamed: dict[UOp, UOp] = {}
     for token, leaf in more.items():
         mine = known.get(leaf.memory)
         if mine is None:
-            number += 1
-            mine = memory_leaf(number, token.arg.size, token.dtype)
+            mine = next_leaf(leaves, token.arg.size, token.dtype)
             leaves[mine] = leaf
         renamed[token] = mine
     return renamed

@@ -15,7 +15,7 @@ from typing import Any
 from aster_ml.config import DEPTH_FIRST
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import divisors, prod, round_up
-from aster_ml.schedule.readings import memory_leaf
+from aster_ml.schedule.readings import next_leaf
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.steps import Draft, Leaf, Part, Read, Slot, Step
 from aster_ml.uop.graph import substitute_all, toposort
@@ -213,8 +213,9 @@ class Builder:
             u for u in toposort(part.value) if u.op is Ops.REDUCE and not ranges.isdisjoint(u.src)
         ]
         slot = part.slot
-        leaves, leaf = with_leaf(draft, self.splitter, slot)
-        if part.value is not total:
+        if part.value is total:
+            leaves, leaf = with_leaf(draft, self.splitter, slot)
+        else:
             old = self.splitter.slots[slot]
             why = "a sum over the parts of a run"
             self.splitter.slots.append(Slot(old.size, total.dtype, old.device, why))
@@ -260,10 +261,8 @@ class Builder:
             whole = size == int(r.src[0].arg)
             far[r] = part if whole else index_alu(Ops.ADD, start, part)
         simple = splitter.planner.simple
-        order = toposort(*[x for p in draft.parts for x in (p.place, p.value)])
-        scratch = [
-            u for u in order if u.op is Ops.INDEX and draft.leaves[u.src[0]].slot in run.scratch
-        ]
+        reads = splitter.walk(draft.exprs).reads
+        scratch = [u for u in reads if draft.leaves[u.src[0]].slot in run.scratch]
         places = [p.place for p in draft.parts]
         found = iter(substitute_all([*[u.src[1] for u in scratch], *places], near))
         new = dict(far)
@@ -356,8 +355,7 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
 def with_leaf(draft: Draft, splitter: Splitter, slot: int) -> tuple[dict[UOp, Leaf], UOp]:
     """The leaves of a draft and one more, which stands for a slot; and that one."""
     s = splitter.slots[slot]
-    number = max([token.arg.slot for token in draft.leaves], default=-1) + 1
-    leaf = memory_leaf(number, s.size, s.dtype)
+    leaf = next_leaf(draft.leaves, s.size, s.dtype)
     return {**draft.leaves, leaf: Leaf(slot, leaf)}, leaf
 
 

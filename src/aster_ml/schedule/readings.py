@@ -6,7 +6,7 @@ and ranges; what depends on a whole body is in `schedule/bodies.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from aster_ml.dtype import DType
@@ -142,6 +142,11 @@ def kept_in(flat: UOp, size: int) -> UOp | None:
 def memory_leaf(number: int, size: int, dtype: DType) -> UOp:
     """A leaf of an expression that stands for memory: which, its owner knows."""
     return UOp(Ops.PARAM, dtype, (), ParamArg(number, size, "memory"))
+
+
+def next_leaf(leaves: Iterable[UOp], size: int, dtype: DType) -> UOp:
+    """A leaf beside these, which has the next number."""
+    return memory_leaf(max([leaf.arg.slot for leaf in leaves], default=-1) + 1, size, dtype)
 
 
 def changes_width(u: UOp) -> bool:
