@@ -203,6 +203,8 @@ print("all children ran")
 @posix
 def test_control_c_in_the_middle_leaves_the_pool_usable() -> None:
     code = """
+# Whoever starts a job in the background of a shell has it ignore Ctrl-C, and so do its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 graph = NativeGraph([(kernel("count"), (counts.ctypes.data,), (), 64, 3, True)] * 2000)
 counts[:] = 0
 interrupted = 0
