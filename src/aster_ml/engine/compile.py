@@ -10,9 +10,10 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from aster_ml.backend import Backend, Program
 from aster_ml.codegen.lower import lower
@@ -117,10 +118,17 @@ def render(linear: Linear, target: Target) -> str:
 
 @dataclass
 class Draft:
-    """A kernel in the compiler's hands: its source, and the kernel that is made of it."""
+    """A kernel in the compiler's hands: what is known of it, and the machine code to come."""
 
-    source: str
-    built: Job[Compiled]
+    backend: Backend
+    kernel: functools.partial[Compiled]
+    disk_key: str | None
+    binary: Job[bytes]
+
+    def load(self) -> Compiled:
+        """The kernel, once its machine code is there."""
+        name = self.kernel.keywords["name"]
+        return self.kernel(program=self.backend.load(name, self.binary.result()))
 
 
 def compile_kernel(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = None) -> Compiled:
@@ -152,7 +160,7 @@ def compile_kernels(
         made: dict[tuple[object, ...], Draft | Compiled] = {}
         for key, (ast, backend) in missing.items():
             made[key] = make_draft(ast, backend, opts, beside)
-        found |= load_made(made)
+        found |= load_made(made, beside)
         for job in ready:
             job.result()
         # Before circles are looked for again: the search would go through all of it.
@@ -163,17 +171,32 @@ def compile_kernels(
 
 
 def load_made(
-    made: dict[tuple[object, ...], Draft | Compiled],
+    made: dict[tuple[object, ...], Draft | Compiled], beside: Beside
 ) -> dict[tuple[object, ...], Compiled]:
-    """The kernels ready to launch, which the threads and the caller go on to compile."""
+    """The kernels ready to launch, which the threads and the caller go on to compile.
+
+    They are loaded by the caller and written to the disk by a thread, both at the end: a thread
+    that asks for Python's lock while sources are still written waits each time.
+    """
     drafts = [d for d in made.values() if isinstance(d, Draft)]
     waiting = time.perf_counter()
     # The threads take them in order; whoever takes a long one last lets the others wait.
-    for draft in sorted(drafts, key=lambda d: len(d.source), reverse=True):
-        draft.built.run_now()
-    found = {key: d.built.result() if isinstance(d, Draft) else d for key, d in made.items()}
+    for draft in sorted(drafts, key=lambda d: len(d.kernel.keywords["source"]), reverse=True):
+        draft.binary.run_now()
+    for draft in drafts:
+        draft.binary.result()
+    kept = beside.begin(functools.partial(keep_drafts, drafts))
+    found = {key: d.load() if isinstance(d, Draft) else d for key, d in made.items()}
+    kept.result()
     TOTALS.wait_s += time.perf_counter() - waiting
     return found
+
+
+def keep_drafts(drafts: Sequence[Draft]) -> None:
+    """Writes to the disk cache what may go there."""
+    for draft in drafts:
+        if draft.disk_key is not None:
+            put_entry(draft.disk_key, draft.kernel.keywords, draft.binary.result())
 
 
 def make_draft(
@@ -224,20 +247,7 @@ def make_draft(
         written=linear.written,
     )
     kept = disk_key if static and not target.has_local else None
-    return Draft(source, beside.begin(functools.partial(build, backend, kernel, kept)))
-
-
-def build(backend: Backend, kernel: functools.partial[Compiled], disk_key: str | None) -> Compiled:
-    """A kernel with the program that its source becomes, written to the disk cache too.
-
-    Runs beside the caller, so it makes no nodes.
-    """
-    name = kernel.keywords["name"]
-    binary = backend.compile(kernel.keywords["source"])
-    compiled = kernel(program=backend.load(name, binary))
-    if disk_key is not None:
-        put_entry(disk_key, compiled, binary)
-    return compiled
+    return Draft(backend, kernel, kept, beside.begin(functools.partial(backend.compile, source)))
 
 
 def compile_run(ast: UOp, backend: Backend, target: Target, disk_key: str | None) -> Compiled:
@@ -276,19 +286,19 @@ def compile_run(ast: UOp, backend: Backend, target: Target, disk_key: str | None
         frozenset(written),
     )
     if disk_key is not None:
-        put_entry(disk_key, compiled, binary)
+        put_entry(disk_key, vars(compiled), binary)
     return compiled
 
 
-def put_entry(disk_key: str, compiled: Compiled, binary: bytes) -> None:
-    """Keeps a compiled kernel on disk."""
+def put_entry(disk_key: str, fields: Mapping[str, Any], binary: bytes) -> None:
+    """Keeps a compiled kernel, a `Compiled` of these fields, on disk."""
     header = json.dumps(
         {
-            "name": compiled.name,
-            "vars": compiled.var_names,
-            "n": compiled.n,
-            "parts": compiled.parts,
-            "written": sorted(compiled.written),
+            "name": fields["name"],
+            "vars": fields["var_names"],
+            "n": fields["n"],
+            "parts": fields["parts"],
+            "written": sorted(fields["written"]),
         }
     ).encode()
     object_cache.put(disk_key, len(header).to_bytes(4, "little") + header + binary)

@@ -179,7 +179,7 @@ def entries() -> Entries:
         entry(short.LLVMPY_GetBufferStart, pointer, pointer),
         entry(short.LLVMPY_GetBufferSize, ctypes.c_size_t, pointer),
         entry(long.LLVMPY_ParseAssembly, pointer, pointer, ctypes.c_char_p, text),
-        entry(long.LLVMPY_VerifyModule, ctypes.c_bool, pointer, text),
+        entry(short.LLVMPY_VerifyModule, ctypes.c_bool, pointer, text),
         entry(
             long.LLVMPY_TargetMachineEmitToMemory, pointer, pointer, pointer, ctypes.c_int, text
         ),
