@@ -47,6 +47,52 @@ def test_a_closure_variable_changes() -> None:
         assert jitted(vector(2)).tolist() == [2 * value]
 
 
+def test_a_closure_variable_that_only_an_inner_function_reads_changes() -> None:
+    scale = 1.0
+
+    def change(value: float) -> None:
+        nonlocal scale
+        scale = value
+
+    jitted = TinyJit(lambda x: x + sum(scale for _ in range(2)))
+    for value in (1.0, 1.0, 1.0, 4.0, 4.0, 4.0, 1.0):
+        change(value)
+        assert jitted(vector(2)).tolist() == [2 + 2 * value]
+
+
+class Named:
+    def __init__(self) -> None:
+        self.SAME_NAME = 3.0
+
+
+def shares_with_a_generator(SAME_NAME: Tensor) -> Tensor:
+    return sum(SAME_NAME[i] for i in range(2)) + 1  # type: ignore[return-value]
+
+
+def shares_with_a_function(SAME_NAME: Tensor) -> Tensor:
+    def inner() -> Tensor:
+        return (lambda: SAME_NAME[0] + SAME_NAME[1])()
+
+    return inner() + 1
+
+
+def has_an_attribute(x: Tensor) -> Tensor:
+    return x[0] + x[1] + (Named().SAME_NAME - 2)
+
+
+@pytest.mark.parametrize(
+    "function", [shares_with_a_generator, shares_with_a_function, has_an_attribute]
+)
+def test_a_global_with_the_name_of_something_else(monkeypatch, function) -> None:
+    """The global is the argument itself, as in a script that is read from top to bottom."""
+    jitted = TinyJit(function)
+    for i in range(20):
+        x = vector(i, 2)
+        monkeypatch.setitem(globals(), "SAME_NAME", x)
+        assert jitted(x).item() == i + 3
+    assert jitted.captured is not None
+
+
 def test_a_number_in_a_container_changes() -> None:
     jitted = TinyJit(lambda x: x * TABLE["scale"] + STEPS[1])
     try:

@@ -43,28 +43,50 @@ class Names(NamedTuple):
     counted: frozenset[str]
 
 
+class Uses(NamedTuple):
+    """The names in code by where they are looked up."""
+
+    globals: Names
+    closure: Names
+    attributes: Names
+
+
 @functools.lru_cache(maxsize=4096)
-def names_of(code: types.CodeType) -> Names:
+def uses_of(code: types.CodeType) -> Uses:
     """Names that code and the functions defined in it use, local variables aside."""
-    read: set[str] = set()
-    stored: set[str] = set()
-    counted: set[str] = set()
+    # For each of the three: read, stored, counted.
+    found: list[tuple[set[str], set[str], set[str]]] = [(set(), set(), set()) for _ in range(3)]
     steps = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "NOP")]
     for at, step in enumerate(steps):
         name, op = step.argval, step.opname
-        if not isinstance(name, str) or "_FAST" in op:
+        if not isinstance(name, str):
             continue
-        if op.startswith("STORE_"):
-            stored.add(name)
-        elif op.startswith(("LOAD_", "IMPORT_")) and "CONST" not in op and "CLOSURE" not in op:
-            (counted if counts_up(steps[at + 1 : at + 6], name) else read).add(name)
+        for read, stored, counted in [found[i] for i in looked_up(op)]:
+            if op.startswith("STORE_"):
+                stored.add(name)
+            else:
+                (counted if counts_up(steps[at + 1 : at + 6], name) else read).add(name)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            inner = names_of(constant)
-            read |= inner.read
-            stored |= inner.stored
-            counted |= inner.counted
-    return Names(frozenset(read), frozenset(stored), frozenset(counted - read))
+            for mine, inner in zip(found, uses_of(constant), strict=True):
+                for names, more in zip(mine, inner, strict=True):
+                    names |= more
+    # A variable of this code that functions defined in it share is a local one too.
+    for names in found[1]:
+        names.difference_update(code.co_cellvars)
+    return Uses(*[Names(frozenset(r), frozenset(s), frozenset(c - r)) for r, s, c in found])
+
+
+def looked_up(op: str) -> tuple[int, ...]:
+    """In which of the three of `Uses` an instruction looks its name up; () for none."""
+    if not op.startswith(("LOAD_", "STORE_", "IMPORT_")):
+        return ()
+    if op.endswith(("_GLOBAL", "_GLOBALS", "_NAME")):
+        return (0,)
+    if op.endswith("DEREF"):
+        # In the body of a class such a name may be one of the class.
+        return (1,)
+    return (2,) if op.endswith(("_ATTR", "_METHOD", "_FROM")) else ()
 
 
 def counts_up(steps: list[dis.Instruction], name: str) -> bool:
@@ -176,9 +198,8 @@ class Collector:
 
     def __init__(self, is_leaf: Callable[[Any], bool]) -> None:
         self.is_leaf = is_leaf
-        self.read: set[str] = set()
-        self.stored: set[str] = set()
-        self.counted: set[str] = set()
+        # Attributes that any of the code names.
+        self.names = Names(frozenset(), frozenset(), frozenset())
         self.seen: dict[int, Any] = {}
         self.functions: list[types.FunctionType] = []
         self.objects: list[tuple[Any, str]] = []
@@ -190,12 +211,17 @@ class Collector:
         for value, where in roots:
             self.explore(value, where)
         size = -1
-        while size != len(self.seen) + len(self.conditions) + len(self.read) + len(self.settable):
-            size = len(self.seen) + len(self.conditions) + len(self.read) + len(self.settable)
+        while size != self.size():
+            size = self.size()
             for function in list(self.functions):
                 self.look_into_globals(function)
             for value, where in list(self.objects):
                 self.look_into_object(value, where)
+
+    def size(self) -> int:
+        """Grows with everything that is found."""
+        names = len(self.names.read)
+        return len(self.seen) + len(self.conditions) + len(self.settable) + names
 
     def explore(self, value: Any, where: str) -> None:
         """One value: notes what may lead further."""
@@ -236,13 +262,11 @@ class Collector:
         if is_foreign(function.__module__):
             return
         self.functions.append(function)
-        names = names_of(function.__code__)
-        self.read |= names.read
-        self.stored |= names.stored
-        self.counted |= names.counted
+        uses = uses_of(function.__code__)
+        self.names = Names(*map(frozenset.union, self.names, uses.attributes))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             read = functools.partial(cell_value, cell)
-            self.watch(id(cell), name, name, read, names.read)
+            self.watch(id(cell), name, name, read, uses.closure)
         for i, default in enumerate(function.__defaults__ or ()):
             self.explore(default, f"{function.__name__}'s default {i}")
         for name, default in (function.__kwdefaults__ or {}).items():
@@ -250,37 +274,38 @@ class Collector:
 
     def look_into_globals(self, function: types.FunctionType) -> None:
         """Globals that a function's code names."""
-        names, table = names_of(function.__code__), function.__globals__
+        names, table = uses_of(function.__code__).globals, function.__globals__
         for name in names.read | names.stored:
             if name in table:
                 read = functools.partial(table.get, name, ABSENT)
-                self.watch(id(table), name, name, read, names.read)
+                self.watch(id(table), name, name, read, names)
             elif name in sys.modules and name in names.read:
                 self.explore(sys.modules[name], name)
 
     def look_into_object(self, value: Any, where: str) -> None:
         """Attributes that any of the code names, and the methods it may call."""
+        names = self.names
         cls = value if isinstance(value, type) else type(value)
         if not isinstance(value, type):
             table = getattr(value, "__dict__", {})
             slots = [n for c in cls.__mro__ for n in slot_names(c)]
-            for name in [n for n in (*table, *slots) if n in self.read or n in self.stored]:
+            for name in [n for n in (*table, *slots) if n in names.read or n in names.stored]:
                 if (id(value), name) not in self.conditions:
                     read = attribute_reader(value, name)
-                    self.watch(id(value), name, f"{where}.{name}", read, self.read)
+                    self.watch(id(value), name, f"{where}.{name}", read, names)
         if isinstance(value, types.ModuleType):
             return
         for owner in cls.__mro__:
             if is_foreign(owner.__module__):
                 continue
             for name, member in list(vars(owner).items()):
-                if name not in self.read and name not in CALLED_BY_SYNTAX:
+                if name not in names.read and name not in CALLED_BY_SYNTAX:
                     continue
                 for function in functions_in(member):
                     self.explore(function, f"{owner.__name__}.{name}")
                 if isinstance(member, (*PLAIN, list, tuple, dict)) and not name.startswith("__"):
                     read = attribute_reader(owner, name)
-                    self.watch(id(owner), name, f"{owner.__name__}.{name}", read, self.read)
+                    self.watch(id(owner), name, f"{owner.__name__}.{name}", read, names)
 
     def watch(
         self,
@@ -288,10 +313,11 @@ class Collector:
         name: str,
         where: str,
         read: Callable[[], Any],
-        names: Iterable[str],
+        names: Names,
     ) -> None:
         """A place that is read (its value has to stay), which `names` says, or only set."""
-        is_read = name in names or (name in self.counted and not isinstance(read(), PLAIN))
+        counted = name in names.counted and not isinstance(read(), PLAIN)
+        is_read = name in names.read or counted
         table = self.conditions if is_read else self.settable
         if (owner, name) not in table:
             table[owner, name] = Condition(where, read)
