@@ -199,8 +199,12 @@ class Decisions(Body):
         return way.used
 
     def divides_below(self, u: UOp, readings: list[Reading]) -> bool:
-        """Whether the source indices of a RESHAPE hold divisions."""
-        return any([self.divides(i) for r in readings for i in self.source_of(u, r.way.idxs)[0]])
+        """Whether the source indices of a RESHAPE hold divisions that its own have not."""
+        for r in readings:
+            own = r.way.idxs
+            if any([self.divides(i) and i not in own for i in self.source_of(u, own)[0]]):
+                return True
+        return False
 
     def may_fuse_reduce(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether a reduction can be computed inside the one kernel that reads it.
