@@ -45,3 +45,22 @@ def test_heads_of_one_projection_are_read_where_they_are(heads: int, rows: int, 
     powers /= powers.sum(-1, keepdims=True)
     wanted = np.einsum("hnm,hmd->nhd", powers, c).reshape(rows, -1) @ weight
     np.testing.assert_allclose(found.numpy()[0], wanted, rtol=2e-4, atol=2e-4)
+
+
+def test_a_norm_of_a_sum_that_is_added_to_later_is_one_kernel() -> None:
+    """What stands between the mean and the variance costs little beside the sum, which is stored.
+
+    The sum is made of much; counted with that, the difference to the mean looked worth storing.
+    """
+    x, gate, bias = (Tensor(RNG.standard_normal((64, 256)).astype(np.float32)) for _ in range(3))
+    w = Tensor(RNG.standard_normal((256, 256)).astype(np.float32)).realize()
+    total = x.realize() + gate.realize().sigmoid() * bias.realize().tanh() + 1
+    difference = total - total.mean(1, keepdim=True)
+    normed = difference / (difference.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    found = normed @ w + total
+    kernels = [s.ast for s in schedule_uops([found.uop])[0].steps if s.ast is not None]
+    assert len(kernels) == 3
+    a, b, c = (t.numpy().astype(np.float64) for t in (x, gate, bias))
+    t = a + np.tanh(c) / (1 + np.exp(-b)) + 1
+    n = (t - t.mean(1, keepdims=True)) / np.sqrt(t.var(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(found.numpy(), n @ w.numpy() + t, rtol=2e-4, atol=2e-4)

@@ -21,6 +21,8 @@ from aster_ml.uop.ranges import iterations
 
 # Values that may be stored or computed where they are read.
 DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX, Ops.REDUCE}
+# Nodes below one that is weighed which are looked at for what others read too.
+MOST_SEEN = 64
 
 
 class Decisions(Body):
@@ -69,6 +71,8 @@ class Decisions(Body):
         numel = max(self.numel(u.shape), 1)
         if len(readings) > 1 or op is Ops.PAD:
             why = self.weigh(u, readings, (compute, loads), numel)
+            if why is not None:
+                why = self.weigh(u, readings, self.costs_beside(u, roots), numel)
         elif first.way.turns <= numel:
             return False
         else:
@@ -105,6 +109,27 @@ class Decisions(Body):
             return None
         times = f"computing it {repeats + numel:,} times for {numel:,} elements"
         return f"{times} would cost {spared:,}, storing it {price:,}"
+
+    def costs_beside(self, u: UOp, roots: Iterable[UOp]) -> tuple[int, int]:
+        """The cost of `u`, read by these roots, where what others read besides is loaded.
+
+        why: what several stored values read is likely stored, as the sum in a network that is both
+        normed and added to later; counted with all that it is made of, what little is done to it
+        looked worth storing too
+        """
+        loaded: set[UOp] = set()
+        left = MOST_SEEN
+
+        def enter(s: UOp) -> bool:
+            nonlocal left
+            left -= 1
+            uses = self.readings.get(s) if s is not u else None
+            if s in self.forced or (uses and any([r.root not in roots for r in uses])):
+                loaded.add(s)
+            return left > 0 and s not in loaded and s.op not in cost.LOADED
+
+        order = list(toposort(u, enter=enter))
+        return cost.fused_costs(order, loaded)[u] if left > 0 and loaded else self.costs[u]
 
     def is_widened(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether a CAST is of memory to a wider dtype, summed along one of its axes and no more.
