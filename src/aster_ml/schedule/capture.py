@@ -17,6 +17,7 @@ from aster_ml.mixin.symbol import two_values
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.ops import BodyArg, Ops, ParamArg
+from aster_ml.uop.quiet import uncollected
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 AFTER, BIND, BUFFER = Ops.AFTER, Ops.BIND, Ops.BUFFER
@@ -44,6 +45,14 @@ def capture(
 
     `replacement` gives the buffer-backed node for a node that has been realized already.
     """
+    with uncollected():
+        return closed_body(fresh, assigns, replacement)
+
+
+def closed_body(
+    fresh: list[UOp], assigns: list[UOp], replacement: Callable[[UOp], UOp | None]
+) -> Captured:
+    """`capture`, however long Python's search for circles would take meanwhile."""
     roots = list(dict.fromkeys([*fresh, *assigns]))
     buffers: list[UOp] = []
     values: dict[str, int] = {}
@@ -100,11 +109,15 @@ def capture(
                     u, left = stack.pop()
                     continue
                 op, src = u.op, u.src
-                made = (new[src[0]],) if len(src) == 1 else tuple([new[s] for s in src])
+                made = src
+                for s in src:
+                    if new[s] is not s:
+                        made = tuple(map(new.__getitem__, src))
+                        break
                 if op is IOTA:
                     # A body that is cached must not keep nodes of users alive, and so their memory.
                     closed = UOp(op, u.dtype, made, "body")
-                elif made == src:
+                elif made is src:
                     closed = u
                 else:
                     closed = UOp(op, u.dtype, made, u.arg)
