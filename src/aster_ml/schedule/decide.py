@@ -96,7 +96,7 @@ class Decisions(Body):
         if sum(turns) <= numel:
             # It is computed once for each element at most.
             return None
-        if op is Ops.PAD and not any([self.reads_padding(u, r.way) for r in readings]):
+        if op is Ops.PAD and not any(self.reads_padding(u, r.way) for r in readings):
             # What is below it is as large or smaller, and decides for itself.
             return None
         if op is Ops.PAD and all([self.slides(u, r.way) for r in readings]):
@@ -206,7 +206,7 @@ class Decisions(Body):
 
     def divides_below(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether the source indices of a RESHAPE hold divisions."""
-        return any([self.divides(i) for r in readings for i in self.source_of(u, r.way.idxs)[0]])
+        return any(self.divides(i) for r in readings for i in self.source_of(u, r.way.idxs)[0])
 
     def may_fuse_reduce(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether a reduction can be computed inside the one kernel that reads it.

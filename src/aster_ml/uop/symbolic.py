@@ -297,7 +297,10 @@ def affine_form(u: UOp, lanes: Collection[UOp]) -> tuple[Form, dict[UOp, int]]:
 
 
 def plain_form(u: UOp) -> Form | None:
-    """The form of a sum of ranges of known size, which needs no simplifying; else None."""
+    """The form of a sum of ranges of known size, and of their quotients; else None.
+
+    It needs no simplifying.
+    """
     form = form_within(u, SHORT_WALK)
     return None if form is None or not is_plain(form) else form
 
@@ -313,9 +316,17 @@ def is_plain_division(u: UOp) -> bool:
 
 
 def is_plain(form: Form) -> bool:
-    """Whether a sum is made of ranges of known size alone, which are as simple as they can be."""
-    for t in form.terms:
-        if t.op is not RANGE or t.src[0].op is not CONST or t.src[0].arg < 2:
+    """Whether a sum is made of ranges of known size alone, which are as simple as they can be.
+
+    In place of a range there may be its quotient, as long as the range itself is no term.
+    """
+    terms = form.terms
+    for t in terms:
+        if t.op is RANGE:
+            size = t.src[0]
+            if size.op is not CONST or size.arg < 2:
+                return False
+        elif t.op is not IDIV or not is_plain_division(t) or t.src[0] in terms:
             return False
     return True
 
