@@ -275,6 +275,7 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     start = time.perf_counter()
     captured: Captured | None = None
     beforehand = Beforehand(storage.stand_in)
+    known: set[UOp] = set()
     asked = list(nodes)
     while True:
         if request.assigns:
@@ -287,8 +288,12 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
             if not effects and not laid_out:
                 break
         stores = {*request.assigns, *[s for after in effects for s in after.src[1:]]}
-        overwritten = {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
-        late = pending_readers(stores, overwritten, asked)
+        late: list[UOp] = []
+        if stores != known:
+            # Readers of what the same stores overwrite have been found already.
+            known = stores
+            overwritten = {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
+            late = pending_readers(stores, overwritten, asked)
         late += named_values(laid_out, request)
         if not late:
             break
