@@ -7,17 +7,19 @@ import random
 import pytest
 
 from aster_ml import Tensor
+from aster_ml.dtype import dtypes
 from aster_ml.engine.realize import prepare
 from aster_ml.schedule import split
-from aster_ml.schedule.bodies import sum_of_steps
-from aster_ml.schedule.capture import capture
+from aster_ml.schedule.bodies import Body, sum_of_steps
+from aster_ml.schedule.capture import Beforehand, capture
 from aster_ml.schedule.plan import CACHE
 from aster_ml.schedule.steps import Schedule
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import infer_device, infer_shape
 from aster_ml.uop.interned import UNSET
-from aster_ml.uop.movement import flat_index
+from aster_ml.uop.movement import flat_index, source_index
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import BodyArg, Ops
 from aster_ml.uop.symbolic import simplify
 from tests.unit.random_programs import draw_program
 
@@ -94,3 +96,46 @@ def test_what_capture_takes_as_known_is_what_would_be_inferred() -> None:
             if u._device is not UNSET:
                 assert u._device == infer_device(u), f"seed {seed}: {u!r}"
         assert known or len(toposort(body)) < 5
+
+
+def test_what_is_known_beforehand_is_what_capture_finds() -> None:
+    found = 0
+    for seed in range(40):
+        program = draw_program(seed, assigns=True)
+        tensors = [Tensor(a.copy()).realize() for a in program.draw_inputs(seed)]
+        results = [t.uop for t in program.run_tensors(*tensors)]
+        roots = [
+            UOp.new_memory("CPU", u.shape, u.dtype).store(UOp(Ops.CONTIGUOUS, u.dtype, (u,)))
+            for u in results
+        ]
+        settled = {u: u.src[0] for u in toposort(*roots[:1]) if u.op is Ops.NEG}
+        captured = capture(roots, [], settled.get)
+        beforehand = Beforehand(settled.get)
+        # One root after the other, as they are found.
+        for i in range(len(roots)):
+            beforehand.add(roots[: i + 1])
+        assert beforehand.effects == captured.effects, f"seed {seed}"
+        assert beforehand.laid_out == captured.laid_out, f"seed {seed}"
+        found += len(captured.effects) > 0
+    assert found
+
+
+def test_a_reading_goes_beyond_a_source_where_simplifying_says_so() -> None:
+    draw = random.Random(3)
+    beyond = 0
+    body = Body(UOp.sink(arg=BodyArg(0)), [])
+    for _ in range(200):
+        size, before, after = draw.randint(1, 6), draw.randint(0, 2), draw.randint(0, 2)
+        pad = UOp.param(0, size, dtypes.float32).mop(Ops.PAD, ((before, after),))
+        r, s = UOp.range(draw.randint(2, 4), 0), UOp.range(2, 1)
+        i = r * draw.randint(1, 2) + s * draw.randint(0, 2) + draw.randint(0, 2)
+        if draw.random() < 0.3:
+            i = i // 2
+        if not (i.vmin >= 0 and i.vmax < size + before + after):
+            continue
+        way = body.way((i,), None, (r, s))
+        valid = source_index(pad, (i,))[1]
+        want = valid is not None and simplify(valid) is not UOp.const(dtypes.bool, True)
+        assert body.reads_padding(pad, way) == want, f"{i.render(False)} in {size}, {before}"
+        beyond += want
+    assert beyond

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +17,13 @@ from aster_ml.uop.movement import flat_index, source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
 from aster_ml.uop.pattern import fired_counts
+from aster_ml.uop.rewrite import graph_rewrite
 from aster_ml.uop.show import render_expr
 from aster_ml.uop.symbolic import (
     affine,
     bounds_given,
+    is_plain_division,
+    plain_form,
     plain_strides,
     simplify,
     simplify_all,
@@ -476,3 +480,38 @@ def test_a_long_sum_is_put_in_order_once() -> None:
         terms.append(s.src[1])
         s = s.src[0]
     assert [s, *reversed(terms)] == ranges
+
+
+def test_no_rule_changes_a_plain_division() -> None:
+    plain = 0
+    for size in range(1, 14):
+        r = UOp.range(size, 0)
+        for c in range(-2, 16):
+            for op in (Ops.IDIV, Ops.MOD):
+                u = UOp(op, dtypes.index, (r, UOp.index_const(c)))
+                if is_plain_division(u):
+                    plain += 1
+                    assert symbolic.rewrite(u) is None, shown(u)
+    assert plain == 2 * sum(range(12))
+
+
+def test_sums_of_ranges_and_quotients_are_what_the_rules_make_of_them() -> None:
+    draw = random.Random(5)
+    plain = 0
+    for _ in range(300):
+        total = UOp.index_const(draw.choice((0, 7, 4096)))
+        for r in draw.sample(R, draw.randint(1, 4)):
+            c, size = draw.randint(2, 5), r.src[0].arg
+            quotient = UOp(Ops.IDIV, dtypes.index, (r, UOp.index_const(c)))
+            terms = [draw.choice((r, quotient))]
+            if draw.random() < 0.2:
+                terms = [r, quotient]
+            for t in terms:
+                a = draw.choice((1, -1, c, -c, size, 64))
+                part = UOp(Ops.MUL, dtypes.index, (t, UOp.index_const(a)))
+                total = UOp(Ops.ADD, dtypes.index, (total, part))
+        form = plain_form(total)
+        if form is not None:
+            plain += 1
+            assert node_of(form) is graph_rewrite(total, symbolic), shown(total)
+    assert 50 < plain < 250

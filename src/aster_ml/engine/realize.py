@@ -18,7 +18,7 @@ from aster_ml.engine.launch import RECORDER, run_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
-from aster_ml.schedule.capture import Captured, capture
+from aster_ml.schedule.capture import Beforehand, Captured, capture
 from aster_ml.schedule.effects import Effects
 from aster_ml.schedule.fold import number_like, number_of
 from aster_ml.schedule.plan import plan
@@ -273,19 +273,35 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
     if not request.fresh and not request.assigns:
         return None
     start = time.perf_counter()
-    captured = capture(request.fresh, request.assigns, storage.stand_in)
+    captured: Captured | None = None
+    beforehand = Beforehand(storage.stand_in)
+    known: set[UOp] = set()
     asked = list(nodes)
-    while request.assigns or captured.effects or captured.laid_out:
-        stores = {*request.assigns, *[s for after in captured.effects for s in after.src[1:]]}
-        overwritten = {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
-        late = pending_readers(stores, overwritten, asked)
-        late += named_values(captured.laid_out, request)
+    while True:
+        if request.assigns:
+            # What is overwritten mostly has more readers, which come into the body too.
+            beforehand.add([*request.fresh, *request.assigns])
+            effects, laid_out = beforehand.effects, beforehand.laid_out
+        else:
+            captured = capture(request.fresh, request.assigns, storage.stand_in)
+            effects, laid_out = captured.effects, captured.laid_out
+            if not effects and not laid_out:
+                break
+        stores = {*request.assigns, *[s for after in effects for s in after.src[1:]]}
+        late: list[UOp] = []
+        if stores != known:
+            # Readers of what the same stores overwrite have been found already.
+            known = stores
+            overwritten = {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
+            late = pending_readers(stores, overwritten, asked)
+        late += named_values(laid_out, request)
         if not late:
             break
         for u in late:
             request.add(u)
         # They may have effects of their own, which others wait for.
         asked += late
+    if captured is None or request.assigns:
         captured = capture(request.fresh, request.assigns, storage.stand_in)
     schedule, hit = plan(captured.body, workers_of)
     if schedule.numbers:

@@ -33,11 +33,11 @@ from aster_ml.schedule.readings import (
 from aster_ml.schedule.stacks import read_stack, stacked_axes
 from aster_ml.uop.graph import holds
 from aster_ml.uop.infer import max_shape
-from aster_ml.uop.movement import Indices, flat_index, slice_of_base, source_index
+from aster_ml.uop.movement import NO_MARGINS, Indices, flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
 from aster_ml.uop.ranges import iterations
-from aster_ml.uop.symbolic import simplify_around
+from aster_ml.uop.symbolic import plain_form, simplify_around
 
 DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 # No stored value has so many ranges of its own.
@@ -291,11 +291,15 @@ class Body:
 
     def reads_padding(self, u: UOp, way: Way) -> bool:
         """Whether a reading of a PAD goes beyond the elements of its source."""
-        for (before, _), size, i in zip(u.marg, u.src[0].shape, way.idxs, strict=True):
-            if i.op is Ops.RANGE and before.__class__ is size.__class__ is int:
-                # Most go over all of an axis: 0 is in its margin, or its last element is.
-                length = i.src[0].arg
-                if length.__class__ is int and length and (before or length > size):
+        for margins, size, i in zip(u.marg, u.src[0].shape, way.idxs, strict=True):
+            before = margins[0]
+            if margins == NO_MARGINS or not before.__class__ is size.__class__ is int:
+                continue
+            # Of a sum of ranges the first and the last value are taken, whatever others are.
+            form = plain_form(i)
+            if form is not None and all([t.op is Ops.RANGE for t in form.terms]):
+                low, high = form.bounds()
+                if low < before or high >= before + size:
                     return True
         valid = self.source_of(u, way.idxs)[1]
         if valid is None:

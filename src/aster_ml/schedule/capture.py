@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, BindError
 from aster_ml.mixin.symbol import two_values
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.ops import BodyArg, Ops, ParamArg
+from aster_ml.uop.quiet import uncollected
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 AFTER, BIND, BUFFER = Ops.AFTER, Ops.BIND, Ops.BUFFER
@@ -44,6 +47,14 @@ def capture(
 
     `replacement` gives the buffer-backed node for a node that has been realized already.
     """
+    with uncollected():
+        return closed_body(fresh, assigns, replacement)
+
+
+def closed_body(
+    fresh: list[UOp], assigns: list[UOp], replacement: Callable[[UOp], UOp | None]
+) -> Captured:
+    """`capture`, however long Python's search for circles would take meanwhile."""
     roots = list(dict.fromkeys([*fresh, *assigns]))
     buffers: list[UOp] = []
     values: dict[str, int] = {}
@@ -100,11 +111,15 @@ def capture(
                     u, left = stack.pop()
                     continue
                 op, src = u.op, u.src
-                made = (new[src[0]],) if len(src) == 1 else tuple([new[s] for s in src])
+                made = src
+                for s in src:
+                    if new[s] is not s:
+                        made = tuple(map(new.__getitem__, src))
+                        break
                 if op is IOTA:
                     # A body that is cached must not keep nodes of users alive, and so their memory.
                     closed = UOp(op, u.dtype, made, "body")
-                elif made == src:
+                elif made is src:
                     closed = u
                 else:
                     closed = UOp(op, u.dtype, made, u.arg)
@@ -121,6 +136,39 @@ def capture(
                 u, left = stack.pop()
     body = UOp(Ops.SINK, dtypes.void, tuple([new[root] for root in roots]), BodyArg(len(fresh)))
     return Captured(body, buffers, values, effects, laid_out)
+
+
+class Beforehand:
+    """`effects` and `laid_out` of a capture to come, while its roots are still being found.
+
+    why: it makes no nodes, and each further root costs no more than what it adds
+    """
+
+    def __init__(self, replacement: Callable[[UOp], UOp | None]) -> None:
+        self.replacement = replacement
+        self.effects: list[UOp] = []
+        self.laid_out: list[UOp] = []
+        self.seen: dict[UOp, None] = {}
+        # Nodes that have been realized.
+        self.settled: set[UOp] = set()
+
+    def add(self, roots: list[UOp]) -> None:
+        """Looks at what these roots are made of and was not seen yet."""
+        count = len(self.seen)
+        toposort(*roots, enter=self.is_open, done=self.seen)
+        for u in islice(self.seen, count, None):
+            if u.op is AFTER and u not in self.settled:
+                self.effects.append(u)
+            elif u.op is CONTIGUOUS and u not in self.settled:
+                self.laid_out.append(u)
+
+    def is_open(self, u: UOp) -> bool:
+        """Whether a node has not been realized."""
+        stored = self.replacement(u)
+        if stored is None or stored is u:
+            return True
+        self.settled.add(u)
+        return False
 
 
 def other_name(name: str, value: int, values: dict[str, int]) -> str:

@@ -90,6 +90,8 @@ MAX_COST = 1 << 20
 # What is read from memory whatever it was made by.
 LOADED = frozenset({Ops.REDUCE, Ops.SCATTER, Ops.PARAM, Ops.COPY})
 A_LOAD = (0, 1)
+# A name of a module is found faster than a member of an Enum.
+EXPAND = Ops.EXPAND
 
 
 def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]]:
@@ -107,7 +109,7 @@ def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]
         own = 0 if op in FREE else OP_COST.get(op, 1)
         if len(src) == 1 and not own:
             found = costs[src[0]]
-            if op is Ops.EXPAND and (compute := found[0]) and u.shape != src[0].shape:
+            if op is EXPAND and (compute := found[0]) and u.shape != src[0].shape:
                 if found[1] or compute > AS_GOOD_AS_A_LOAD:
                     found = A_LOAD
             costs[u] = found
@@ -117,7 +119,7 @@ def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]
             c, n = costs[s]
             compute += c
             loads += n
-        if op is Ops.EXPAND and compute and u.shape != src[0].shape:
+        if op is EXPAND and compute and u.shape != src[0].shape:
             if loads or compute > AS_GOOD_AS_A_LOAD:
                 compute, loads = 0, 1
         costs[u] = (

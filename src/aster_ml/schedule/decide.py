@@ -6,9 +6,8 @@ weights are in `schedule/cost.py`, the walk that asks in `schedule/stages.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
-from aster_ml.config import MAX_KERNEL_NODES
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.schedule import cost
@@ -25,32 +24,40 @@ DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX, Ops.REDUCE}
 MOST_SEEN = 64
 
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+CAST, PAD, REDUCE, RESHAPE = Ops.CAST, Ops.PAD, Ops.REDUCE, Ops.RESHAPE
+
+
 class Decisions(Body):
     """The questions of the walk down."""
 
     def decide(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether to store `u`, read so, rather than compute it at each reading."""
-        if u.op is Ops.REDUCE:
+        op, first = u.op, readings[0]
+        if op is REDUCE:
             if not self.fuse:
                 return self.store_because(u, "FUSE=0 stores every reduction")
             if self.may_fuse_reduce(u, readings) or self.cheap_again(u, readings):
                 return False
             return self.store_because(u, "a reduction that its readers would do more than once")
-        op = u.op
+        numel = max(self.numel(u.shape), 1)
+        if op in ELEMENTWISE and len(readings) == 1 and first.way.turns <= numel:
+            # Most nodes: computed once for each element at most. A kernel may still be full.
+            if self.stored[first.root].size <= self.max_nodes:
+                return False
         if u.dtype is dtypes.index or u.device is None:
             return False
-        if op is Ops.CAST and u.src[0].dtype is dtypes.index:
+        if op is CAST and u.src[0].dtype is dtypes.index:
             return False
-        first = readings[0]
         for r in readings:
             if r.way.idxs is DATA_DEPENDENT:
                 return False
-        if op is Ops.RESHAPE or op is Ops.PAD:
+        if op is RESHAPE or op is PAD:
             if any([self.has_large_index(r.way) for r in readings]):
                 return self.store_because(u, "views of views whose indices would grow too long")
-            if op is Ops.RESHAPE and self.in_memory(u):
+            if op is RESHAPE and self.in_memory(u):
                 return False
-        roots: Iterable[UOp] = (first.root,)
+        roots: Collection[UOp] = (first.root,)
         if len(readings) > 1:
             roots = dict.fromkeys([r.root for r in readings])
             if sum([1 / r.way.share for r in readings]) > cost.MAX_READINGS * len(roots):
@@ -61,28 +68,29 @@ class Decisions(Body):
                 full = f"its reader has {self.max_nodes} nodes without it"
                 return op in ELEMENTWISE and self.store_because(u, full)
         compute, loads = self.costs[u]
-        if op is Ops.RESHAPE:
+        if op is RESHAPE:
             # A plain view costs nothing; one that divides in an inner loop may.
             compute += 8
-        if compute == 0 or self.fuse >= 2 or (op is Ops.CAST and self.is_widened(u, readings)):
+        if compute == 0 or self.fuse >= 2 or (op is CAST and self.is_widened(u, readings)):
             return False
         if loads == 0 and compute <= cost.AS_GOOD_AS_A_LOAD:
             return False
-        numel = max(self.numel(u.shape), 1)
-        if len(readings) > 1 or op is Ops.PAD:
+        if op is PAD:
             why = self.weigh(u, readings, (compute, loads), numel)
-            if why is not None:
-                why = self.weigh(u, readings, self.costs_beside(u, roots), numel)
-        elif first.way.turns <= numel:
+        elif len(readings) == 1 and first.way.turns <= numel:
             return False
         else:
             # Layers that are alike ask the same once more.
-            outer = self.stored[first.root].outer
-            below = u.src[0].shape if op is Ops.RESHAPE else None
-            key = (first.way, outer, u.shape, compute, loads, below)
+            asked = [(r.way, self.stored[r.root].outer) for r in readings]
+            below = u.src[0].shape if op is RESHAPE else None
+            key = (*asked, len(roots) == 1, u.shape, compute, loads, below)
             if key not in self.weighed:
                 self.weighed[key] = self.weigh(u, readings, (compute, loads), numel)
             why = self.weighed[key]
+        if why is not None and (len(readings) > 1 or op is PAD):
+            beside = self.costs_beside(u, roots)
+            if beside != self.costs[u]:
+                why = self.weigh(u, readings, beside, numel)
         return why is not None and self.store_because(u, why)
 
     def weigh(
@@ -94,7 +102,7 @@ class Decisions(Body):
         if sum(turns) <= numel:
             # It is computed once for each element at most.
             return None
-        if op is Ops.PAD and not any([self.reads_padding(u, r.way) for r in readings]):
+        if op is Ops.PAD and not any(self.reads_padding(u, r.way) for r in readings):
             # What is below it is as large or smaller, and decides for itself.
             return None
         if op is Ops.PAD and all([self.slides(u, r.way) for r in readings]):
@@ -110,7 +118,7 @@ class Decisions(Body):
         times = f"computing it {repeats + numel:,} times for {numel:,} elements"
         return f"{times} would cost {spared:,}, storing it {price:,}"
 
-    def costs_beside(self, u: UOp, roots: Iterable[UOp]) -> tuple[int, int]:
+    def costs_beside(self, u: UOp, roots: Collection[UOp]) -> tuple[int, int]:
         """The cost of `u`, read by these roots, where what others read besides is loaded.
 
         why: what several stored values read is likely stored, as the sum in a network that is both
@@ -239,10 +247,10 @@ class Decisions(Body):
         """
         first = readings[0]
         stored = self.stored[first.root]
-        if stored.node.op is Ops.SCATTER or stored.size > int(MAX_KERNEL_NODES.value):
+        if stored.node.op is Ops.SCATTER or stored.size > self.max_nodes:
             return False
         used = self.used(first.way)
-        numel = estimate(prod(u.shape))
+        numel = self.numel(u.shape)
         if any([r.way.share > 1 for r in readings]):
             return False
         if len(readings) == 1 and first.way.summed and u.arg.op is Ops.ADD and not stored.outer:
@@ -285,7 +293,7 @@ class Decisions(Body):
             return False
         if u.device is None or any([r.way.idxs is DATA_DEPENDENT for r in readings]):
             return False
-        if stored.size > int(MAX_KERNEL_NODES.value):
+        if stored.size > self.max_nodes:
             return False
         if self.fuse >= 2:
             stored.has_reduce = True
@@ -295,7 +303,7 @@ class Decisions(Body):
         if max(times) * length > cost.SMALL_WORK:
             return False
         compute, loads = self.costs[u.src[0]]
-        again = sum(times) - estimate(prod(u.shape))
+        again = sum(times) - self.numel(u.shape)
         if again * length * (compute + loads) > cost.LAUNCH:
             return False
         stored.has_reduce = True

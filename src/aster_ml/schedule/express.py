@@ -12,11 +12,18 @@ from aster_ml.schedule.joins import is_inside
 from aster_ml.schedule.readings import DATA_DEPENDENT, MARKS, Reading, Use, kept_in
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops, ReduceArg
 from aster_ml.uop.ranges import iterations
 
 # Of these the value is that of their first source, at the reading that they pass on.
 SEEN_THROUGH = (MOVEMENT - {Ops.PAD}) | {*MARKS, Ops.AFTER}
+
+
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+ADD, CONST, DEFINE_VAR, INDEX, IOTA, PAD, PARAM, RANGE, REDUCE, WHERE = (
+    Ops.ADD, Ops.CONST, Ops.DEFINE_VAR, Ops.INDEX, Ops.IOTA, Ops.PAD, Ops.PARAM, Ops.RANGE,
+    Ops.REDUCE, Ops.WHERE,
+)  # fmt: skip
 
 
 class Expressions(Body):
@@ -33,7 +40,7 @@ class Expressions(Body):
             if not uses:
                 continue
             op = u.op
-            if stored is not None or op is Ops.PARAM:
+            if stored is not None or op is PARAM:
                 for reading, use in uses.items():
                     if reading.way.idxs is not DATA_DEPENDENT:
                         use.value = self.read_memory(u, u.shape, reading)
@@ -66,15 +73,15 @@ class Expressions(Body):
 
     def express(self, u: UOp, use: Use) -> UOp:
         """The value of `u` at a reading, from those of its sources."""
-        op, way, below = u.op, use.reading.way, use.below
-        if op is Ops.INDEX:
+        op, dtype, way, below = u.op, u.dtype, use.reading.way, use.below
+        if op is INDEX:
             memory, after = self.memory_of(u.src[0])
             at = self.at(way, tuple([b.value for b in below[1:]]))
             reading = self.reading(use.reading.root, at, (*use.reading.after, *after))
             return self.read_memory(memory, u.src[0].shape, reading)
         src = [b.value for b in below]
         if op in ELEMENTWISE:
-            if u.dtype is dtypes.index or (u.dtype is dtypes.bool and src[0].dtype is dtypes.index):
+            if dtype is dtypes.index or (dtype is dtypes.bool and src[0].dtype is dtypes.index):
                 return self.simple(
                     src[0].alu(op, *src[1:]) if op is not Ops.CAST else src[0].cast(u.dtype)
                 )
@@ -82,15 +89,15 @@ class Expressions(Body):
             if join is not None:
                 inside = self.simple(is_inside(join.boxes, way.idxs, u.shape))
                 return inside.where(src[join.chosen], src[1 - join.chosen])
-            made = UOp(op, u.dtype, tuple(src), u.arg)
-            return plain(made) if op is Ops.ADD or op is Ops.WHERE else made
-        if op is Ops.CONST:
-            return UOp(Ops.CONST, u.dtype, (), u.arg)
-        if op is Ops.DEFINE_VAR:
+            made = UOp(op, dtype, tuple(src), u.arg)
+            return plain(made) if op is ADD or op is WHERE else made
+        if op is CONST:
+            return UOp(op, dtype, (), u.arg) if u.src else u
+        if op is DEFINE_VAR:
             return u
-        if op is Ops.IOTA:
+        if op is IOTA:
             return way.idxs[0]
-        if op is Ops.PAD:
+        if op is PAD:
             if not self.reads_padding(u, way):
                 return src[0]
             _, valid, chosen = self.below_pad(u, way.idxs)
@@ -101,9 +108,9 @@ class Expressions(Body):
             if chosen.op is Ops.CONST:
                 return value if chosen.arg else nothing
             return chosen.where(value, nothing)
-        if op is Ops.REDUCE:
+        if op is REDUCE:
             idxs = below[0].reading.way.idxs
-            ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is Ops.RANGE]
+            ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is RANGE]
             idle = [r for r in ranges if r not in src[0].ranges]
             if idle:
                 times = repeated(u, idle)
@@ -111,17 +118,14 @@ class Expressions(Body):
                     ranges = [r for r in ranges if r not in idle]
                     made = src[0]
                     if ranges:
-                        arg = u.arg._replace(axes=())
-                        made = UOp(Ops.REDUCE, u.dtype, (made, *ranges), arg)
+                        made = UOp(Ops.REDUCE, u.dtype, (made, *ranges), ReduceArg(u.arg.op))
                     return made if times == 1 else made.alu(Ops.MUL, UOp.const(u.dtype, times))
             if src[0].op is Ops.REDUCE and src[0].arg.op is u.arg.op is Ops.ADD:
                 # A sum of sums is one sum.
                 return src[0].replace(src=(src[0].src[0], *ranges, *src[0].src[1:]))
-            return (
-                src[0]
-                if not ranges
-                else UOp(Ops.REDUCE, u.dtype, (src[0], *ranges), u.arg._replace(axes=()))
-            )
+            if not ranges:
+                return src[0]
+            return UOp(Ops.REDUCE, u.dtype, (src[0], *ranges), ReduceArg(u.arg.op))
         if op is Ops.SCATTER:
             return UOp(Ops.SCATTER, u.dtype, tuple(src), u.arg)
         return src[0]

@@ -27,6 +27,8 @@ PASSING = (MOVEMENT - {Ops.PAD}) | {Ops.DETACH, Ops.CONTIGUOUS_BACKWARD}
 # What a value is made of that no memory goes into, and how many nodes of it are looked through.
 NUMBERS_ALONE = PASSING | ELEMENTWISE | {Ops.CONST, Ops.DEVICE}
 FEW = 16
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+BITCAST, CONST, MUL, NEG = Ops.BITCAST, Ops.CONST, Ops.MUL, Ops.NEG
 COMMUTING = frozenset({Ops.ADD, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR, Ops.MAX})
 
 
@@ -40,31 +42,28 @@ class Folder:
 
     def add(self, u: UOp) -> None:
         """The next node, its sources before it."""
-        made, op, number = u, u.op, self.number
-        if u.src:
-            new = self.new
-            for s in u.src:
-                if new[s] is not s:
-                    made = UOp(op, u.dtype, tuple([new[s] for s in u.src]), u.arg)
-                    break
-            if op in PASSING:
-                if made.src[0] in number:
-                    number[made] = number[made.src[0]]
-            elif made not in number:
-                made = self.folded(made)
-        self.new[u] = made
-        if made.op is Ops.CONST and made.dtype is not dtypes.index:
+        made, op, src, number, new = u, u.op, u.src, self.number, self.new
+        for s in src:
+            if new[s] is not s:
+                made = UOp(op, u.dtype, tuple(map(new.__getitem__, src)), u.arg)
+                break
+        if op in PASSING:
+            value = number.get(made.src[0])
+            if value is not None:
+                number[made] = value
+        elif src and made not in number:
+            made = self.folded_alu(made) if op in ELEMENTWISE else self.folded(made)
+        new[u] = made
+        if made.op is CONST and made.dtype is not dtypes.index:
             number[made] = made.arg
 
     def folded(self, u: UOp) -> UOp:
-        """The same value by less, where less will do."""
+        """The same value, not elementwise, by less, where less will do."""
         op = u.op
         if op is Ops.PAD:
             value = self.number.get(u.src[0])
             if value is not None and (is_zero(value) or all([p == (0, 0) for p in u.marg])):
                 self.number[u] = value
-        elif op in ELEMENTWISE:
-            return self.folded_alu(u)
         elif op is Ops.REDUCE:
             return self.folded_reduce(u)
         elif op is Ops.COPY and u.src[0] in self.number:
@@ -79,17 +78,17 @@ class Folder:
 
     def folded_alu(self, u: UOp) -> UOp:
         """An elementwise node of numbers, or with an operand that changes nothing."""
-        if u.dtype is dtypes.index or u.src[0].dtype is dtypes.index:
+        op, number, src = u.op, self.number, u.src
+        if u.dtype is dtypes.index or src[0].dtype is dtypes.index:
             return u
-        if u.op is Ops.BITCAST and u.dtype.itemsize != u.src[0].dtype.itemsize:
+        if op is BITCAST and u.dtype.itemsize != src[0].dtype.itemsize:
             return u
-        if u.op is Ops.NEG or u.op is Ops.MUL:
+        if op is NEG or op is MUL:
             inner = self.negated(u)
             if inner is not None:
                 again = self.negated(inner)
                 if again is not None and stands_for(again, u):
                     return again
-        number, src = self.number, u.src
         known = 0
         for s in src:
             known += s in number
@@ -117,11 +116,11 @@ class Folder:
 
     def negated(self, u: UOp) -> UOp | None:
         """What `u` is the negative of."""
-        if u.op is Ops.NEG:
+        if u.op is NEG:
             return u.src[0]
-        if u.op is Ops.MUL and dtypes.min(u.dtype) < 0:
+        if u.op is MUL:
             for i in (0, 1):
-                if self.number.get(u.src[i]) == -1:
+                if self.number.get(u.src[i]) == -1 and dtypes.min(u.dtype) < 0:
                     return u.src[1 - i]
         return None
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from aster_ml.dtype import dtypes
+from aster_ml.helpers import all_int
 from aster_ml.mixin.sizes import same_size, size_between, size_sum
 from aster_ml.uop.movement import Indices, both
 from aster_ml.uop.node import UOp, index_alu, to_uop
@@ -38,7 +39,7 @@ def find_joins(order: Iterable[UOp]) -> dict[UOp, Join]:
             inside[u] = (box_of(u),)
         elif u.op is Ops.ADD and u.src[0] in inside and u.src[1] in inside:
             first, second = inside[u.src[0]], inside[u.src[1]]
-            if all([are_apart(a, b) for a in first for b in second]):
+            if all(are_apart(a, b) for a in first for b in second):
                 chosen = 0 if len(first) <= len(second) else 1
                 joins[u] = Join(chosen, (first, second)[chosen])
                 inside[u] = merged([*first, *second])
@@ -48,17 +49,25 @@ def find_joins(order: Iterable[UOp]) -> dict[UOp, Join]:
 def box_of(pad: UOp) -> Box:
     """Where a PAD has elements of its source."""
     sizes = zip(pad.marg, pad.src[0].shape, strict=True)
+    if len(pad.src) == 1 and all_int(pad.src[0].shape):
+        return tuple([(before, before + size) for (before, _), size in sizes])
     return tuple([(before, size_sum(before, size)) for (before, _), size in sizes])
 
 
 def are_apart(a: Box, b: Box) -> bool:
     """Whether one ends before the other begins on some axis, whatever the variables are."""
-    return any([ends_before(p, q) or ends_before(q, p) for p, q in zip(a, b, strict=True)])
+    for p, q in zip(a, b, strict=True):
+        if ends_before(p, q) or ends_before(q, p):
+            return True
+    return False
 
 
 def ends_before(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
     """Whether an interval ends where the other begins, or before."""
-    gap = size_between(one[1], other[0])
+    stop, start = one[1], other[0]
+    if stop.__class__ is start.__class__ is int:
+        return bool(stop <= start)
+    gap = size_between(stop, start)
     return bool((gap if isinstance(gap, int) else gap.vmin) >= 0)
 
 

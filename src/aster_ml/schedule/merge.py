@@ -76,8 +76,9 @@ class Merger:
         if draft.parts and not draft.alone:
             describe(new, self.splitter)
             key = (draft.step.device, *[r.src[0] for r in draft.ranges])
+            last = max([g.at for g in behind], default=-1)
             for group in self.alike.get(key, [])[: -NEAR - 1 : -1]:
-                merged = self.try_merge(group, new, behind)
+                merged = self.try_merge(group, new, last)
                 if merged is not None:
                     for other in behind:
                         other.pinned = other.pinned or other is not group
@@ -126,9 +127,12 @@ class Merger:
             and self.uses[slots[0]] == 1
         )
 
-    def try_merge(self, group: Group, new: Group, behind: list[Group]) -> Group | None:
-        """The group with `new` in it; None where that cannot be, or does not pay."""
-        comes_up = all([g.at < group.at for g in behind if g is not group])
+    def try_merge(self, group: Group, new: Group, last: int) -> Group | None:
+        """The group with `new` in it; None where that cannot be, or does not pay.
+
+        `last` is where the last step stands that `new` has to stay behind.
+        """
+        comes_up = last <= group.at
         if not comes_up and group.pinned:
             return None
         if group.writes & new.writes or not pays(group, new):

@@ -36,6 +36,10 @@ MAX_LANES = 64
 LANES_NBYTES = 16 << 20
 
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+IDIV, MOD, RANGE = Ops.IDIV, Ops.MOD, Ops.RANGE
+
+
 @dataclass(eq=False)
 class Run:
     """Kernels, their range for each axis, the temporaries of theirs alone, and the other drafts."""
@@ -320,9 +324,12 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
     """Splits the ranges that a kernel's indices divide by a number, so that these become sums."""
     exprs = draft.exprs
     divisor: dict[UOp, set[int]] = {}
+    divisions: list[UOp] = []
     for u in splitter.walk(exprs).order:
-        if u.op in (Ops.IDIV, Ops.MOD) and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST:
+        op = u.op
+        if (op is IDIV or op is MOD) and u.src[0].op is RANGE and u.src[1].op is Ops.CONST:
             divisor.setdefault(u.src[0], set()).add(u.src[1].arg)
+            divisions.append(u)
     planner = splitter.planner
     whole: dict[UOp, UOp] = {}
     parts: dict[UOp, tuple[UOp, UOp]] = {}
@@ -341,9 +348,14 @@ def split_divided(draft: Draft, splitter: Splitter) -> None:
         whole[r] = index_alu(Ops.ADD, index_alu(Ops.MUL, outer, UOp.index_const(by)), inner)
     if not whole:
         return
+    changes = dict(whole)
+    for u in divisions:
+        if u.src[0] in parts:
+            outer, inner = parts[u.src[0]]
+            changes[u] = outer if u.op is IDIV else inner
     made = [
         planner.simple(u) if u.dtype is dtypes.index else u
-        for u in rebuilt([*exprs], whole, planner.simple, whole)
+        for u in rebuilt([*exprs], changes, planner.simple, whole)
     ]
     draft.parts = [
         p._replace(place=made[2 * i], value=made[2 * i + 1]) for i, p in enumerate(draft.parts)

@@ -143,14 +143,15 @@ class Runs:
         tried: set[int] = set()
         while True:
             least = LARGE_NBYTES if DEPTH_FIRST < 2 else 1
-            large = [
-                (-self.nbytes(slot), at, slot)
+            left = [
+                (-nbytes, at, slot)
                 for at, d in enumerate(self.drafts)
                 if d.parts
                 for slot in self.touches(d)[1]
-                if slot >= self.splitter.n_args and self.nbytes(slot) >= least
+                if slot >= self.splitter.n_args
+                and slot not in tried
+                and (nbytes := self.nbytes(slot)) >= least
             ]
-            left = [found for found in large if found[2] not in tried]
             if not left:
                 return self.drafts
             size, at, slot = min(left)
@@ -329,9 +330,11 @@ class Runs:
         made = {s for d in members for s in self.touches(d)[1] if s >= self.splitter.n_args}
         for d in self.drafts:
             if d not in members:
-                made -= (self.touched.get(d) or self.touches(d))[0]
-                if not made:
-                    return False
+                reads = (self.touched.get(d) or self.touches(d))[0]
+                if not made.isdisjoint(reads):
+                    made -= reads
+                    if not made:
+                        return False
         return bool(made)
 
     def is_much(self, slots: Iterable[int]) -> bool:

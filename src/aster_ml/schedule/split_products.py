@@ -37,7 +37,7 @@ def split_one(old: UOp, u: UOp) -> UOp:
     if not all_int(x.shape) or prod([x.shape[a] for a in u.arg.axes]) < MIN_LENGTH:
         return u
     terms = terms_of(x)
-    products = [t for t in terms if is_product(t)]
+    products = [t for t in terms if t.op is Ops.MUL and is_product(t)]
     if len(products) < 2:
         return u
     rest = [t for t in terms if t not in products]
@@ -65,9 +65,7 @@ def terms_of(x: UOp) -> list[UOp]:
 
 
 def is_product(u: UOp) -> bool:
-    """Whether a term is a product whose factors repeat what they are made of."""
-    if u.op is not Ops.MUL:
-        return False
+    """Whether a MUL is a product whose factors repeat what they are made of."""
     most = prod(u.shape) // MIN_USES
     return all([0 < elements_below(s) <= most for s in u.src])
 

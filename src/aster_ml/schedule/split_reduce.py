@@ -7,6 +7,7 @@ why: a kernel is shared out over its outputs only
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -39,6 +40,7 @@ def split_long_reductions(body: UOp, order: list[UOp], workers: WorkersOf) -> UO
     """The body with each long reduction split."""
     if not SPLIT_REDUCE:
         return body
+    workers = functools.cache(workers)
     return rebuilt(body, (Ops.REDUCE,), lambda old, u: split_one(u, workers), order)
 
 

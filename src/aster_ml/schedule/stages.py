@@ -28,22 +28,28 @@ from aster_ml.uop.movement import both
 from aster_ml.uop.node import UOp, need
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+AFTER, INDEX, PAD, RANGE, REDUCE, STORE = (
+    Ops.AFTER, Ops.INDEX, Ops.PAD, Ops.RANGE, Ops.REDUCE, Ops.STORE,
+)  # fmt: skip
+
 
 class StagePlanner(Decisions, Expressions):
     """One body: the walk down, with what is asked on the way, and the walk up."""
 
     def go_down(self) -> None:
         """Consumers first: how is each node read, and is it stored?"""
+        forced, readings = self.forced, self.readings
         for u in reversed(self.order):
             op = u.op
-            if op is Ops.STORE:
+            if op is STORE:
                 if not self.is_target(u):
                     self.read_by_store(u, u)
                 continue
-            if u in self.forced:
+            if u in forced:
                 self.read_by_store(u, self.targets.get(u))
                 continue
-            uses = self.readings.get(u)
+            uses = readings.get(u)
             if not uses or op in LEAVES:
                 continue
             if op in DECIDED and self.decide(u, list(uses)):
@@ -53,15 +59,19 @@ class StagePlanner(Decisions, Expressions):
                 for use in uses.values():
                     self.pass_movement(u, use)
                 continue
-            # A reduction that is not stored is computed once for all its readings at one place.
-            made: dict[tuple[object, ...], Use] = {}
-            for reading, use in uses.items():
-                if op is Ops.REDUCE:
+            if op is REDUCE and len(uses) > 1:
+                # One that is not stored is computed once for all its readings at one place.
+                made: dict[tuple[object, ...], Use] = {}
+                for reading, use in uses.items():
                     way = reading.way
                     first = made.setdefault((reading.root, way.idxs, way.valid), use)
-                    if first is not use:
+                    if first is use:
+                        self.stored[reading.root].size += 1
+                        self.pass_on(u, use)
+                    else:
                         use.below = first.below
-                        continue
+                continue
+            for reading, use in uses.items():
                 self.stored[reading.root].size += 1
                 self.pass_on(u, use)
 
@@ -100,18 +110,22 @@ class StagePlanner(Decisions, Expressions):
 
     def pass_movement(self, u: UOp, use: Use) -> None:
         """How what a view shows is read when the view is read so."""
-        reading, source = use.reading, u.src[0]
-        # Of a PAD it depends on what is below it too.
-        key = (u.op, u.arg, u.src[1:], source.shape, reading.way)
-        below = self.below_views.get(key) if u.op is not Ops.PAD else None
-        if below is None:
-            below = self.below_views[key] = self.below_view(u, reading.way)
+        reading, source, op = use.reading, u.src[0], u.op
+        if op is PAD:
+            # It depends on what is below it too.
+            below = self.below_view(u, reading.way)
+        else:
+            key = (op, u.arg, u.src[1:], source.shape, reading.way)
+            found = self.below_views.get(key)
+            if found is None:
+                found = self.below_views[key] = self.below_view(u, reading.way)
+            below = found
         use.below = (self.add(source, self.reading(reading.root, below, reading.after)),)
 
     def below_view(self, u: UOp, way: Way) -> Way:
         """The way in which what a view shows is read when the view is read in a way."""
         share = way.share
-        if u.op is Ops.PAD:
+        if u.op is PAD:
             idxs, valid, _ = self.below_pad(u, way.idxs)
             share *= stacked_size(u, self.stacked[u])
         else:
@@ -127,16 +141,17 @@ class StagePlanner(Decisions, Expressions):
     def pass_on(self, u: UOp, use: Use) -> None:
         """How the sources of `u`, no view, are read when `u` is read so."""
         op, reading = u.op, use.reading
-        if op is Ops.REDUCE:
-            shape = tuple([u.src[0].shape[a] for a in u.arg.axes])
+        if op is REDUCE:
+            whole = u.src[0].shape
+            shape = tuple([whole[a] for a in u.arg.axes])
             axes = self.new_ranges(shape, AxisType.REDUCE, reading.root)
             place = dict(zip(u.arg.axes, axes, strict=True))
             way = reading.way
             idxs = tuple([place.get(i, idx) for i, idx in enumerate(way.idxs)])
-            nest = (*self.nest_of(reading), *[a for a in axes if a.op is Ops.RANGE])
+            nest = (*self.nest_of(reading), *[a for a in axes if a.op is RANGE])
             way = self.way(idxs, way.valid, nest, u.arg.op is Ops.ADD, way.share)
             use.below = (self.add(u.src[0], self.reading(reading.root, way, reading.after)),)
-        elif op is Ops.INDEX:
+        elif op is INDEX:
             # The indices are values read here; what they select from is read from memory.
             parts = [self.add(s, self.for_operand(s, reading)) for s in u.src[1:]]
             if not self.in_memory(u.src[0]):
@@ -144,7 +159,7 @@ class StagePlanner(Decisions, Expressions):
             way = self.at(reading.way, DATA_DEPENDENT)
             memory = self.add(u.src[0], self.reading(reading.root, way, reading.after))
             use.below = (memory, *parts)
-        elif op is Ops.AFTER:
+        elif op is AFTER:
             use.below = (self.add(*self.read_place(u, reading)),)
         else:
             # As `add` does: most nodes come here.

@@ -120,6 +120,8 @@ def with_simple(u: UOp, found: UOp) -> UOp:
     return found
 
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+CONST, IDIV, MOD, RANGE = Ops.CONST, Ops.IDIV, Ops.MOD, Ops.RANGE
 SUM_OPS = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})
 # A sum with more ways to its summands is not taken at once; where one is found, more may follow.
 LONG_WALK, SHORT_WALK = 10_000, 200
@@ -147,8 +149,8 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
         if u in done:
             continue
         op, src = u.op, u.src
-        if not src or (op is Ops.RANGE and not src[0].src):
-            # There are no rules for these.
+        if not src or (op is RANGE and not src[0].src) or is_plain_division(u):
+            # No rule changes these.
             done[u] = u
             continue
         result: UOp | None
@@ -295,15 +297,36 @@ def affine_form(u: UOp, lanes: Collection[UOp]) -> tuple[Form, dict[UOp, int]]:
 
 
 def plain_form(u: UOp) -> Form | None:
-    """The form of a sum of ranges of known size, which needs no simplifying; else None."""
+    """The form of a sum of ranges of known size, and of their quotients; else None.
+
+    It needs no simplifying.
+    """
     form = form_within(u, SHORT_WALK)
     return None if form is None or not is_plain(form) else form
 
 
+def is_plain_division(u: UOp) -> bool:
+    """Whether a range of known size is divided by a number below that, as reshaping does it."""
+    if u.op is not IDIV and u.op is not MOD:
+        return False
+    x, c = u.src
+    if x.op is not RANGE or c.op is not CONST or x.src[0].op is not CONST:
+        return False
+    return bool(1 < c.arg < x.src[0].arg)
+
+
 def is_plain(form: Form) -> bool:
-    """Whether a sum is made of ranges of known size alone, which are as simple as they can be."""
-    for t in form.terms:
-        if t.op is not Ops.RANGE or t.src[0].op is not Ops.CONST or t.src[0].arg < 2:
+    """Whether a sum is made of ranges of known size alone, which are as simple as they can be.
+
+    In place of a range there may be its quotient, as long as the range itself is no term.
+    """
+    terms = form.terms
+    for t in terms:
+        if t.op is RANGE:
+            size = t.src[0]
+            if size.op is not CONST or size.arg < 2:
+                return False
+        elif t.op is not IDIV or not is_plain_division(t) or t.src[0] in terms:
             return False
     return True
 
