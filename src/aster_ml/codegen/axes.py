@@ -7,6 +7,7 @@ Opts axes get is chosen in `cost`, and applied by `Kernel`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.kernel import Kernel
@@ -62,7 +63,7 @@ def merge_axes(kernel: Kernel) -> None:
             axis, last = merged, r
     if changes:
         kernel.rewrite(changes, parts)
-    kernel.sink = simplify_indices(kernel.sink)
+    kernel.sink = simplify_indices(kernel.sink, kernel.facts.order)
 
 
 def split_divided_axes(kernel: Kernel) -> None:
@@ -76,11 +77,7 @@ def split_divided_axes(kernel: Kernel) -> None:
     for r in list(kernel.outputs):
         if r.src[0].op is not Ops.CONST:
             continue
-        divided = [
-            u
-            for u in kernel.facts.order
-            if u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST and walks(u.src[0], r)
-        ]
+        divided = [u for u in kernel.facts.divisions if walks(u.src[0], r)]
         n = min([u.src[1].arg for u in divided], default=1)
         if not 1 < n < size_of(r):
             continue
@@ -94,7 +91,7 @@ def split_divided_axes(kernel: Kernel) -> None:
         kernel.split(r, n, AxisType.LOOP)
         found = True
     if found:
-        kernel.sink = simplify_indices(kernel.sink)
+        kernel.sink = simplify_indices(kernel.sink, kernel.facts.order)
 
 
 def walks(u: UOp, r: UOp) -> bool:
@@ -126,10 +123,13 @@ def stray_ranges(kernel: Kernel) -> set[UOp]:
     return found
 
 
-def simplify_indices(sink: UOp) -> UOp:
-    """The kernel with every index, gate, comparison of indices and choice by place simplified."""
+def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None) -> UOp:
+    """The kernel with every index, gate, comparison of indices and choice by place simplified.
+
+    `order` is that of the graph, where it is known.
+    """
     new: dict[UOp, UOp] = {}
-    for u in toposort(sink):
+    for u in toposort(sink) if order is None else order:
         src = u.src
         for s in src:
             if s in new:

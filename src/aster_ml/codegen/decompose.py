@@ -68,15 +68,17 @@ def abilities_of(target: Target) -> Abilities:
     return Abilities(target, native, frozenset(NARROW) - native, lacking | LOOKED_AT)
 
 
-def decompose(sink: UOp, target: Target) -> UOp:
+def decompose(sink: UOp, target: Target, order: dict[UOp, None] | None = None) -> UOp:
     """The kernel in the ops and dtypes of the target; itself where it is so already.
+
+    `order` is that of the graph, where it is known.
 
     Raises: CompileError for an op or a dtype that the target lacks and that cannot be replaced.
     """
     if target.language in WHOLE_LANGUAGES:
         return sink
     abilities = abilities_of(target)
-    order = toposort(sink)
+    order = toposort(sink) if order is None else order
     native, rewritten = abilities.native, abilities.rewritten
     if all([u.dtype in native and u.op not in rewritten for u in order]):
         return sink

@@ -98,6 +98,12 @@ class Facts:
         return result
 
     @Answer
+    def divisions(self) -> list[UOp]:
+        """Quotients and remainders by constants."""
+        found = [u for u in self.order if u.op is Ops.IDIV or u.op is Ops.MOD]
+        return [u for u in found if u.src[1].op is Ops.CONST]
+
+    @Answer
     def stores(self) -> list[UOp]:
         """The STORE nodes."""
         return [end.src[0] if end.op is Ops.END else end for end in self.sink.src]

@@ -6,6 +6,7 @@ Receives a kernel graph whose axes are final; returns one without index dtype.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.uop.graph import holds, substitute, toposort
@@ -15,8 +16,10 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.symbolic import affine, plain_form, simplify_all
 
 
-def lower_indices(sink: UOp, dtype: DType) -> UOp:
+def lower_indices(sink: UOp, dtype: DType, order: Iterable[UOp] | None = None) -> UOp:
     """Each INDEX(buffer, i) becomes INDEX(buffer, base, offset), and index values a `dtype`.
+
+    `order` is that of the graph, where it is known.
 
     why: `offset` is a number for every lane, so a renderer needs one address for all of them, and
     for all accesses that differ by a number
@@ -24,7 +27,7 @@ def lower_indices(sink: UOp, dtype: DType) -> UOp:
     new: dict[UOp, UOp] = {}
     # Buffers that are walked alike share their index.
     parts: dict[UOp, tuple[UOp, UOp]] = {}
-    for u in toposort(sink):
+    for u in toposort(sink) if order is None else order:
         if u.dtype is dtypes.index:
             # Where something reads it: of an address the two parts are all that is read.
             continue

@@ -33,6 +33,7 @@ from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS, SPEC
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -172,13 +173,15 @@ def lower(
         # After what is asked for, which goes into the same loop.
         sink = pace_stores(kernel, sink)
     # Splitting axes leaves sums of products in the indices.
-    sink = simplify_indices(sink)
+    sink = simplify_indices(sink, kernel.facts.order if sink is kernel.sink else None)
     clock("codegen.simplify_indices", sink)
     # Before lanes are set apart: a decomposition may add integer arithmetic of its own.
-    sink = decompose(sink, target)
-    clock("codegen.decompose", sink)
+    order = toposort(sink)
+    native = decompose(sink, target, order)
+    clock("codegen.decompose", native)
     # Last of the rewrites: bounds and floor division end here.
-    sink = lower_indices(sink, dtypes.int64 if target.index_bits == 64 else dtypes.int32)
+    whole = dtypes.int64 if target.index_bits == 64 else dtypes.int32
+    sink = lower_indices(native, whole, order if native is sink else None)
     changed = {r.arg.id: r for end in sink.src for r in end.src[1:] if r.op is Ops.RANGE}
     outputs = [changed.get(r.arg.id, r) for r in kernel.outputs]
     clock("codegen.lower_indices")
