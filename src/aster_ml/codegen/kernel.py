@@ -526,29 +526,34 @@ class Kernel:
         # What becomes another node.
         new: dict[UOp, UOp] = dict(changes)
         parts = parts or {}
+        # The order of the graph to come; where something folds, what it was made of may fall away.
+        order: dict[UOp, None] = {}
+        known = all([r.op is Ops.RANGE for r in changes])
         for u in self.facts.order:
             if u in new:
+                toposort(new[u], done=order)
                 continue
             op, src = u.op, u.src
+            fresh = u
             if op is Ops.END or op is Ops.REDUCE:
                 closed = [p for r in src[1:] for p in parts.get(r, (new.get(r, r),))]
                 value = new.get(src[0], src[0])
                 made = (value, *closed)
                 if made != src or not closed:
-                    new[u] = UOp(op, u.dtype, made, u.arg) if closed else value
-                continue
-            for s in src:
-                if s in new:
-                    break
-            else:
-                continue
-            made = tuple([new.get(s, s) for s in src])
-            if u.dtype is INDEX and len(made) == 2 and op not in (Ops.STAGE, Ops.LOAD):
-                # Index arithmetic folds.
-                new[u] = index_alu(op, *made)
-            else:
-                new[u] = UOp(op, u.dtype, made, u.arg)
+                    fresh = new[u] = UOp(op, u.dtype, made, u.arg) if closed else value
+            elif not new.keys().isdisjoint(src):
+                made = tuple([new.get(s, s) for s in src])
+                if u.dtype is INDEX and len(made) == 2 and op not in (Ops.STAGE, Ops.LOAD):
+                    # Index arithmetic folds.
+                    fresh = index_alu(op, *made)
+                    known = known and fresh.op is op and fresh.src in (made, made[::-1])
+                else:
+                    fresh = UOp(op, u.dtype, made, u.arg)
+                new[u] = fresh
+            order[fresh] = None
         self.sink = new.get(self.sink, self.sink)
+        if known:
+            self.facts.order = order
 
     def set_kind(self, axis: UOp, kind: AxisType) -> UOp:
         """The same axis, run another way."""
