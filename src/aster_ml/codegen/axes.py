@@ -123,10 +123,23 @@ def stray_ranges(kernel: Kernel) -> set[UOp]:
     return found
 
 
-def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None) -> UOp:
+# What an index is made of in which nothing stands that is loaded.
+PLACES = frozenset({
+    Ops.CONST, Ops.RANGE, Ops.DEFINE_VAR,
+    Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.IDIV, Ops.MOD, Ops.MAX,
+})  # fmt: skip
+
+
+def loads_places(order: Iterable[UOp]) -> bool:
+    """Whether more than arithmetic on ranges and variables stands in some index of a graph."""
+    return any([u.dtype is dtypes.index and u.op not in PLACES for u in order])
+
+
+def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: bool = True) -> UOp:
     """The kernel with every index, gate, comparison of indices and choice by place simplified.
 
-    `order` is that of the graph, where it is known.
+    `order` is that of the graph, where it is known. Without `addresses` those of loads and stores
+    stay as they are.
     """
     new: dict[UOp, UOp] = {}
     for u in toposort(sink) if order is None else order:
@@ -141,7 +154,7 @@ def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None) -> UOp:
         if u.dtype is dtypes.bool and src[0].dtype is dtypes.index:
             new[u] = simplify_around(u if src == u.src else UOp(u.op, u.dtype, src, u.arg))
             continue
-        if u.op is Ops.INDEX:
+        if u.op is Ops.INDEX and addresses:
             src = (src[0], simplify_around(src[1]))
         elif u.op is Ops.LOAD and len(src) > 1:
             src = (src[0], simplify_around(src[1]))

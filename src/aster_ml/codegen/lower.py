@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from aster_ml.codegen.axes import merge_axes, simplify_indices, split_divided_axes
+from aster_ml.codegen.axes import loads_places, merge_axes, simplify_indices, split_divided_axes
 from aster_ml.codegen.below_max import mark_differences
 from aster_ml.codegen.blocks import build_blocks
 from aster_ml.codegen.cost import choose_opts
@@ -172,11 +172,13 @@ def lower(
     if target.language == "llvm":
         # After what is asked for, which goes into the same loop.
         sink = pace_stores(kernel, sink)
-    # Splitting axes leaves sums of products in the indices.
-    sink = simplify_indices(sink, kernel.facts.order if sink is kernel.sink else None)
-    clock("codegen.simplify_indices", sink)
+    # Splitting axes leaves sums of products in the indices. Addresses are simplified where lanes
+    # are set apart from them; before that only where one reads what has an address itself.
+    order = kernel.facts.order if sink is kernel.sink else toposort(sink)
+    simple = simplify_indices(sink, order, addresses=loads_places(order))
+    clock("codegen.simplify_indices", simple)
     # Before lanes are set apart: a decomposition may add integer arithmetic of its own.
-    order = toposort(sink)
+    order, sink = order if simple is sink else toposort(simple), simple
     native = decompose(sink, target, order)
     clock("codegen.decompose", native)
     # Last of the rewrites: bounds and floor division end here.
