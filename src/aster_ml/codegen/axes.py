@@ -144,13 +144,10 @@ def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: b
     new: dict[UOp, UOp] = {}
     for u in toposort(sink) if order is None else order:
         src = u.src
-        for s in src:
-            if s in new:
-                src = tuple([new.get(s, s) for s in src])
-                break
-        else:
-            if not src or u.dtype is dtypes.index:
-                continue
+        if new and not new.keys().isdisjoint(src):
+            src = tuple([new.get(s, s) for s in src])
+        elif not src or u.dtype is dtypes.index:
+            continue
         if u.dtype is dtypes.bool and src[0].dtype is dtypes.index:
             new[u] = simplify_around(u if src == u.src else UOp(u.op, u.dtype, src, u.arg))
             continue
@@ -169,4 +166,5 @@ def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: b
 
 def compares_places(u: UOp) -> bool:
     """Whether a condition is made of indices alone."""
-    return bool(u.ranges) and not holds(u, OPAQUE)
+    # What is loaded is soon met; ranges are found for every node below.
+    return not holds(u, OPAQUE) and bool(u.ranges)

@@ -100,20 +100,23 @@ def find_tile(kernel: Kernel, target: Target) -> Tile | None:
     otherwise = kernel.rows or kernel.skewed is not None or kernel.group
     if otherwise or len(kernel.stores) != 1 or not kernel.reduces:
         return None
+    loops = [r for u in kernel.reduces for r in u.src[1:]]
+    steps = iterations([r for r in loops if not r.arg.kind.is_lane])
+    if steps < LEAST_SUMMED:
+        return None
     (store,) = kernel.stores
     total = kernel.reduces[-1]
+    # All other reductions have to be those that the last one is made from.
     after = toposort(store, enter=lambda u: u is not total)
     if any(u.op is Ops.REDUCE and u is not total for u in after) or total not in after:
         return None
-    loops = [r for u in toposort(total) if u.op is Ops.REDUCE for r in u.src[1:]]
     lanes = [r for r in kernel.outputs if r.arg.kind.is_lane]
     known = all(r.src[0].ranges.isdisjoint(lanes) for r in loops)
     if not set(kernel.outputs) <= total.ranges or not known:
         return None
     lanes.sort(key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
     simd = [r for r in lanes if r.arg.kind is AxisType.VECTOR]
-    steps = iterations([r for r in loops if not r.arg.kind.is_lane])
-    if len(simd) != 1 or steps < LEAST_SUMMED:
+    if len(simd) != 1:
         return None
     accesses = [a for a in kernel.accesses() if a.node in after]
     apart = [a for a in accesses if a.stride(simd[0]) not in (0, 1)]
