@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
-from aster_ml.uop.symbolic import affine_form, plain_strides
+from aster_ml.uop.symbolic import affine_form, plain_strides, simplify
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ def find_strides(index: UOp) -> Strides:
         return {**found}
     result: Strides = {}
     if index.ranges:
-        rest, strides = affine_form(index, index.ranges)
+        rest, strides = affine_form(simplify(index), index.ranges)
         result.update(strides)
         for t in rest.terms:
             result.update(dict.fromkeys(t.ranges))

@@ -277,7 +277,8 @@ def affine(u: UOp, lanes: Collection[UOp]) -> tuple[UOp, dict[UOp, int]]:
 
 def affine_form(u: UOp, lanes: Collection[UOp]) -> tuple[Form, dict[UOp, int]]:
     """`affine` with the base as a form."""
-    form = plain_form(u)
+    # What is simplified already has its form as it is.
+    form = plain_form(u) if u._simple is UNSET else None
     simple = list(lanes)
     if form is None:
         # A lane whose size is an expression may be another node once that is simplified.
