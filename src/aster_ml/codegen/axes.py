@@ -47,11 +47,7 @@ def merge_axes(kernel: Kernel) -> None:
             if r in elsewhere or closed_by[r] > 1 or r.src[0].op is not Ops.CONST:
                 axis = last = None
                 continue
-            if (
-                axis is None
-                or last is None
-                or not all([walks_as_one(a, last, r) for a in accesses])
-            ):
+            if axis is None or last is None or not all(walks_as_one(a, last, r) for a in accesses):
                 axis = last = r
                 continue
             merged = kernel.new_range(size_of(axis) * size_of(r), axis.arg.kind)
@@ -61,9 +57,8 @@ def merge_axes(kernel: Kernel) -> None:
             changes[r], parts[r] = merged, (merged,)
             kernel.outputs = [merged if x is axis else x for x in kernel.outputs if x is not r]
             axis, last = merged, r
-    if changes:
-        kernel.rewrite(changes, parts)
-    kernel.sink = simplify_indices(kernel.sink, kernel.facts.order)
+    order = kernel.rewrite(changes, parts) if changes else kernel.facts.order
+    kernel.sink = simplify_indices(kernel.sink, order)
 
 
 def split_divided_axes(kernel: Kernel) -> None:
@@ -145,7 +140,7 @@ def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: b
     for u in toposort(sink) if order is None else order:
         src = u.src
         if new and not new.keys().isdisjoint(src):
-            src = tuple([new.get(s, s) for s in src])
+            src = tuple(map(new.get, src, src))
         elif not src or u.dtype is dtypes.index:
             continue
         if u.dtype is dtypes.bool and src[0].dtype is dtypes.index:

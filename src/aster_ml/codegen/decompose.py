@@ -293,7 +293,7 @@ def split_mulacc(sink: UOp) -> UOp:
     """Every MULACC as a product and a sum."""
     changes: dict[UOp, UOp] = {}
     for u in toposort(sink):
-        src = tuple([changes.get(s, s) for s in u.src])
+        src = tuple(map(changes.get, u.src, u.src))
         if u.op is Ops.MULACC:
             changes[u] = UOp(Ops.ADD, u.dtype, (UOp(Ops.MUL, u.dtype, src[:2]), src[2]))
         elif src != u.src:

@@ -102,9 +102,10 @@ def lower_below(root: UOp, dtype: DType, new: dict[UOp, UOp]) -> None:
     stack = [root]
     while stack:
         u = stack[-1]
-        missing = [s for s in u.src if s not in new]
-        if missing:
-            stack += missing
+        for s in u.src:
+            if s not in new:
+                stack.append(s)
+        if stack[-1] is not u:
             continue
         stack.pop()
         if u in new:
