@@ -19,6 +19,7 @@ from aster_ml.engine.compile import compile_kernel, render
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import ArgumentError, KernelOptError
 from aster_ml.target import Target
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import LoadArg, Ops
 from tests.unit.kernel_checks import kernel_of, memory
@@ -338,6 +339,24 @@ def convolve(
 def buffer(u: UOp) -> Any:
     """The device's handle on a BUFFER."""
     return storage.buffer_of(u).ensure_allocated().handle
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["VECTOR(1,8) UPCAST(0,4) UPCAST(1,3) THREAD(0,0)", "OVERLAP(0,5) VECTOR(1,16)", "PEEL(0,20)"],
+)
+def test_a_kernel_knows_the_order_of_its_graph_after_each_opt(text: str) -> None:
+    kernel = Kernel(kernel_of(memory(12, 32) @ memory(32, 24)))
+    for opt in parse_opts(text):
+        kernel.apply(opt)
+        before: set[UOp] = set()
+        for u in kernel.facts.order:
+            assert before.issuperset(u.src)
+            before.add(u)
+        # Numbers that nothing reads any more do no harm.
+        more = before.symmetric_difference(toposort(kernel.sink))
+        assert u is kernel.sink
+        assert all([x in before and x.op is Ops.CONST for x in more])
 
 
 def test_an_opt_that_does_not_fit_is_refused() -> None:

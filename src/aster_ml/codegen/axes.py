@@ -7,6 +7,7 @@ Opts axes get is chosen in `cost`, and applied by `Kernel`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.kernel import Kernel
@@ -46,11 +47,7 @@ def merge_axes(kernel: Kernel) -> None:
             if r in elsewhere or closed_by[r] > 1 or r.src[0].op is not Ops.CONST:
                 axis = last = None
                 continue
-            if (
-                axis is None
-                or last is None
-                or not all([walks_as_one(a, last, r) for a in accesses])
-            ):
+            if axis is None or last is None or not all(walks_as_one(a, last, r) for a in accesses):
                 axis = last = r
                 continue
             merged = kernel.new_range(size_of(axis) * size_of(r), axis.arg.kind)
@@ -60,9 +57,8 @@ def merge_axes(kernel: Kernel) -> None:
             changes[r], parts[r] = merged, (merged,)
             kernel.outputs = [merged if x is axis else x for x in kernel.outputs if x is not r]
             axis, last = merged, r
-    if changes:
-        kernel.rewrite(changes, parts)
-    kernel.sink = simplify_indices(kernel.sink)
+    order = kernel.rewrite(changes, parts) if changes else kernel.facts.order
+    kernel.sink = simplify_indices(kernel.sink, order)
 
 
 def split_divided_axes(kernel: Kernel) -> None:
@@ -76,11 +72,7 @@ def split_divided_axes(kernel: Kernel) -> None:
     for r in list(kernel.outputs):
         if r.src[0].op is not Ops.CONST:
             continue
-        divided = [
-            u
-            for u in kernel.facts.order
-            if u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST and walks(u.src[0], r)
-        ]
+        divided = [u for u in kernel.facts.divisions if walks(u.src[0], r)]
         n = min([u.src[1].arg for u in divided], default=1)
         if not 1 < n < size_of(r):
             continue
@@ -94,7 +86,7 @@ def split_divided_axes(kernel: Kernel) -> None:
         kernel.split(r, n, AxisType.LOOP)
         found = True
     if found:
-        kernel.sink = simplify_indices(kernel.sink)
+        kernel.sink = simplify_indices(kernel.sink, kernel.facts.order)
 
 
 def walks(u: UOp, r: UOp) -> bool:
@@ -126,22 +118,35 @@ def stray_ranges(kernel: Kernel) -> set[UOp]:
     return found
 
 
-def simplify_indices(sink: UOp) -> UOp:
-    """The kernel with every index, gate, comparison of indices and choice by place simplified."""
+# What an index is made of in which nothing stands that is loaded.
+PLACES = frozenset({
+    Ops.CONST, Ops.RANGE, Ops.DEFINE_VAR,
+    Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.IDIV, Ops.MOD, Ops.MAX,
+})  # fmt: skip
+
+
+def loads_places(order: Iterable[UOp]) -> bool:
+    """Whether more than arithmetic on ranges and variables stands in some index of a graph."""
+    return any([u.dtype is dtypes.index and u.op not in PLACES for u in order])
+
+
+def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: bool = True) -> UOp:
+    """The kernel with every index, gate, comparison of indices and choice by place simplified.
+
+    `order` is that of the graph, where it is known. Without `addresses` those of loads and stores
+    stay as they are.
+    """
     new: dict[UOp, UOp] = {}
-    for u in toposort(sink):
+    for u in toposort(sink) if order is None else order:
         src = u.src
-        for s in src:
-            if s in new:
-                src = tuple([new.get(s, s) for s in src])
-                break
-        else:
-            if not src or u.dtype is dtypes.index:
-                continue
+        if new and not new.keys().isdisjoint(src):
+            src = tuple(map(new.get, src, src))
+        elif not src or u.dtype is dtypes.index:
+            continue
         if u.dtype is dtypes.bool and src[0].dtype is dtypes.index:
             new[u] = simplify_around(u if src == u.src else UOp(u.op, u.dtype, src, u.arg))
             continue
-        if u.op is Ops.INDEX:
+        if u.op is Ops.INDEX and addresses:
             src = (src[0], simplify_around(src[1]))
         elif u.op is Ops.LOAD and len(src) > 1:
             src = (src[0], simplify_around(src[1]))
@@ -156,4 +161,5 @@ def simplify_indices(sink: UOp) -> UOp:
 
 def compares_places(u: UOp) -> bool:
     """Whether a condition is made of indices alone."""
-    return bool(u.ranges) and not holds(u, OPAQUE)
+    # What is loaded is soon met; ranges are found for every node below.
+    return not holds(u, OPAQUE) and bool(u.ranges)

@@ -68,15 +68,17 @@ def abilities_of(target: Target) -> Abilities:
     return Abilities(target, native, frozenset(NARROW) - native, lacking | LOOKED_AT)
 
 
-def decompose(sink: UOp, target: Target) -> UOp:
+def decompose(sink: UOp, target: Target, order: dict[UOp, None] | None = None) -> UOp:
     """The kernel in the ops and dtypes of the target; itself where it is so already.
+
+    `order` is that of the graph, where it is known.
 
     Raises: CompileError for an op or a dtype that the target lacks and that cannot be replaced.
     """
     if target.language in WHOLE_LANGUAGES:
         return sink
     abilities = abilities_of(target)
-    order = toposort(sink)
+    order = toposort(sink) if order is None else order
     native, rewritten = abilities.native, abilities.rewritten
     if all([u.dtype in native and u.op not in rewritten for u in order]):
         return sink
@@ -291,7 +293,7 @@ def split_mulacc(sink: UOp) -> UOp:
     """Every MULACC as a product and a sum."""
     changes: dict[UOp, UOp] = {}
     for u in toposort(sink):
-        src = tuple([changes.get(s, s) for s in u.src])
+        src = tuple(map(changes.get, u.src, u.src))
         if u.op is Ops.MULACC:
             changes[u] = UOp(Ops.ADD, u.dtype, (UOp(Ops.MUL, u.dtype, src[:2]), src[2]))
         elif src != u.src:

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
-from aster_ml.uop.symbolic import affine_form, plain_strides
+from aster_ml.uop.symbolic import affine_form, plain_strides, simplify
 
 T = TypeVar("T")
 
@@ -98,6 +98,12 @@ class Facts:
         return result
 
     @Answer
+    def divisions(self) -> list[UOp]:
+        """Quotients and remainders by constants."""
+        found = [u for u in self.order if u.op is Ops.IDIV or u.op is Ops.MOD]
+        return [u for u in found if u.src[1].op is Ops.CONST]
+
+    @Answer
     def stores(self) -> list[UOp]:
         """The STORE nodes."""
         return [end.src[0] if end.op is Ops.END else end for end in self.sink.src]
@@ -142,7 +148,7 @@ def find_strides(index: UOp) -> Strides:
         return {**found}
     result: Strides = {}
     if index.ranges:
-        rest, strides = affine_form(index, index.ranges)
+        rest, strides = affine_form(simplify(index), index.ranges)
         result.update(strides)
         for t in rest.terms:
             result.update(dict.fromkeys(t.ranges))

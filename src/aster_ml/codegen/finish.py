@@ -66,18 +66,15 @@ def finish_in_loop(kernel: Kernel, target: Target) -> None:
     sums = new_scratch(kernel.facts.order, total.dtype, size)
     ready = sums.after(sums.index(at).store(total).end(*lanes))
     (store,) = kernel.stores
-    # The sum itself keeps its lanes, so what reads it is moved while it is not there.
-    hole = sums.index(at).load()
-    store = substitute(store, {total: hole})
+    read = total
     if before:
         own = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in lanes[:-1]}
         own[simd] = kernel.new_range(size_of(simd), AxisType.VECTOR)
         value = store.src[1]
         values = new_scratch([sums], value.dtype, size)
-        filled = values.index(substitute(at, own)).store(moved(value, hole, ready, own))
-        ready = values.after(filled.end(*own.values()))
-        hole = values.index(at).load()
-        store = substitute(store, {value: hole})
+        finished = moved(value, total, ready, at, own)
+        filled = values.index(substitute(at, own)).store(finished)
+        ready, read = values.after(filled.end(*own.values())), value
     steps = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in looped}
     inner = [*steps.values()]
     if block < size_of(simd):
@@ -85,14 +82,17 @@ def finish_in_loop(kernel: Kernel, target: Target) -> None:
         inner += [step, kernel.new_range(block, AxisType.VECTOR)]
         steps[simd] = position(step, inner[-1:])
     kernel.outputs = [r for r in kernel.outputs if r not in steps] + inner
-    ended = moved(store, hole, ready, steps).end(*kernel.outputs)
+    ended = moved(store, read, ready, at, steps).end(*kernel.outputs)
     kernel.sink = kernel.sink.replace(src=(ended,))
 
 
-def moved(node: UOp, hole: UOp, ready: UOp, steps: dict[UOp, UOp]) -> UOp:
-    """What reads scratch at a place, along other lanes and once the scratch is ready."""
-    there = substitute(hole, steps)
-    return substitute(substitute(node, steps), {there: ready.index(there.src[0].src[1]).load()})
+def moved(node: UOp, read: UOp, ready: UOp, at: UOp, steps: dict[UOp, UOp]) -> UOp:
+    """The node along other lanes, with what scratch holds `at` a place where it has `read`.
+
+    What `read` is made from keeps its lanes.
+    """
+    there = ready.index(substitute(at, steps)).load()
+    return substitute(node, {**steps, read: there})
 
 
 def find_tile(kernel: Kernel, target: Target) -> Tile | None:
@@ -100,20 +100,23 @@ def find_tile(kernel: Kernel, target: Target) -> Tile | None:
     otherwise = kernel.rows or kernel.skewed is not None or kernel.group
     if otherwise or len(kernel.stores) != 1 or not kernel.reduces:
         return None
+    loops = [r for u in kernel.reduces for r in u.src[1:]]
+    steps = iterations([r for r in loops if not r.arg.kind.is_lane])
+    if steps < LEAST_SUMMED:
+        return None
     (store,) = kernel.stores
     total = kernel.reduces[-1]
+    # All other reductions have to be those that the last one is made from.
     after = toposort(store, enter=lambda u: u is not total)
     if any(u.op is Ops.REDUCE and u is not total for u in after) or total not in after:
         return None
-    loops = [r for u in toposort(total) if u.op is Ops.REDUCE for r in u.src[1:]]
     lanes = [r for r in kernel.outputs if r.arg.kind.is_lane]
     known = all(r.src[0].ranges.isdisjoint(lanes) for r in loops)
     if not set(kernel.outputs) <= total.ranges or not known:
         return None
     lanes.sort(key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
     simd = [r for r in lanes if r.arg.kind is AxisType.VECTOR]
-    steps = iterations([r for r in loops if not r.arg.kind.is_lane])
-    if len(simd) != 1 or steps < LEAST_SUMMED:
+    if len(simd) != 1:
         return None
     accesses = [a for a in kernel.accesses() if a.node in after]
     apart = [a for a in accesses if a.stride(simd[0]) not in (0, 1)]

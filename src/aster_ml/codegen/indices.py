@@ -6,17 +6,20 @@ Receives a kernel graph whose axes are final; returns one without index dtype.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.linear_form import Form, node_of
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.symbolic import affine, plain_form, simplify_all
+from aster_ml.uop.symbolic import OPAQUE, affine, plain_form, simplify, simplify_all
 
 
-def lower_indices(sink: UOp, dtype: DType) -> UOp:
+def lower_indices(sink: UOp, dtype: DType, order: Iterable[UOp] | None = None) -> UOp:
     """Each INDEX(buffer, i) becomes INDEX(buffer, base, offset), and index values a `dtype`.
+
+    `order` is that of the graph, where it is known.
 
     why: `offset` is a number for every lane, so a renderer needs one address for all of them, and
     for all accesses that differ by a number
@@ -24,7 +27,7 @@ def lower_indices(sink: UOp, dtype: DType) -> UOp:
     new: dict[UOp, UOp] = {}
     # Buffers that are walked alike share their index.
     parts: dict[UOp, tuple[UOp, UOp]] = {}
-    for u in toposort(sink):
+    for u in toposort(sink) if order is None else order:
         if u.dtype is dtypes.index:
             # Where something reads it: of an address the two parts are all that is read.
             continue
@@ -46,21 +49,26 @@ def lower_indices(sink: UOp, dtype: DType) -> UOp:
 
 
 def split_lanes(index: UOp) -> tuple[UOp, UOp]:
-    """An index as what does not change with lanes and the rest, which is a number for each lane."""
-    base, offset = index, ZERO
-    lanes = {r for r in index.ranges if r.arg.kind.is_lane}
-    if lanes:
-        plain = plain_form(index)
-        if plain is not None:
-            strides = {r: plain.terms.get(r, 0) for r in lanes}
-            terms = {t: a for t, a in plain.terms.items() if t not in lanes}
-            base = node_of(Form(terms, plain.const))
-        else:
+    """An index as what does not change with lanes and the rest, which is a number for each lane.
+
+    Both are simplified, unless something that is loaded stands in the index.
+    """
+    plain = plain_form(index)
+    strides: dict[UOp, int] = {}
+    if plain is not None:
+        strides = {t: a for t, a in plain.terms.items() if t.arg.kind.is_lane}
+        terms = {t: a for t, a in plain.terms.items() if t not in strides}
+        base = node_of(Form(terms, plain.const))
+    else:
+        base = index = index if holds(index, OPAQUE) else simplify(index)
+        lanes = {r for r in index.ranges if r.arg.kind.is_lane}
+        if lanes:
             base, strides = affine(index, lanes)
             base = keep_reductions(base, index)
-        for lane in sorted(strides, key=BY_ID):
-            step = index_alu(Ops.MUL, lane, UOp.index_const(strides[lane]))
-            offset = index_alu(Ops.ADD, offset, step)
+    offset = ZERO
+    for lane in sorted(strides, key=BY_ID):
+        step = index_alu(Ops.MUL, lane, UOp.index_const(strides[lane]))
+        offset = index_alu(Ops.ADD, offset, step)
     if base.op is Ops.ADD and base.src[1].op is Ops.CONST:
         base, offset = base.src[0], offset + base.src[1]
     return base, offset
@@ -94,9 +102,10 @@ def lower_below(root: UOp, dtype: DType, new: dict[UOp, UOp]) -> None:
     stack = [root]
     while stack:
         u = stack[-1]
-        missing = [s for s in u.src if s not in new]
-        if missing:
-            stack += missing
+        for s in u.src:
+            if s not in new:
+                stack.append(s)
+        if stack[-1] is not u:
             continue
         stack.pop()
         if u in new:

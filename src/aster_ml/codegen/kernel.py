@@ -420,7 +420,7 @@ class Kernel:
         for u in self.facts.order:
             if u in changes:
                 continue
-            src = tuple([changes.get(s, s) for s in u.src])
+            src = tuple(map(changes.get, u.src, u.src))
             if u is axis:
                 fresh = new
             elif u.op is Ops.LOAD and axis in u.ranges:
@@ -521,34 +521,44 @@ class Kernel:
 
     def rewrite(
         self, changes: dict[UOp, UOp], parts: dict[UOp, tuple[UOp, ...]] | None = None
-    ) -> None:
-        """Substitutes axes; where an axis is closed (END, REDUCE), its parts are."""
+    ) -> dict[UOp, None]:
+        """Substitutes axes; where an axis is closed (END, REDUCE), its parts are.
+
+        Returns what the graph then has, sources first; and, where something folds, maybe what that
+        was made of, which has fallen away.
+        """
         # What becomes another node.
         new: dict[UOp, UOp] = dict(changes)
         parts = parts or {}
+        order: dict[UOp, None] = {}
+        # Whether nothing has fallen away, numbers aside.
+        whole = all([r.op is Ops.RANGE for r in changes])
         for u in self.facts.order:
             if u in new:
+                toposort(new[u], done=order)
                 continue
             op, src = u.op, u.src
+            fresh = u
             if op is Ops.END or op is Ops.REDUCE:
                 closed = [p for r in src[1:] for p in parts.get(r, (new.get(r, r),))]
                 value = new.get(src[0], src[0])
                 made = (value, *closed)
                 if made != src or not closed:
-                    new[u] = UOp(op, u.dtype, made, u.arg) if closed else value
-                continue
-            for s in src:
-                if s in new:
-                    break
-            else:
-                continue
-            made = tuple([new.get(s, s) for s in src])
-            if u.dtype is INDEX and len(made) == 2 and op not in (Ops.STAGE, Ops.LOAD):
-                # Index arithmetic folds.
-                new[u] = index_alu(op, *made)
-            else:
-                new[u] = UOp(op, u.dtype, made, u.arg)
+                    fresh = new[u] = UOp(op, u.dtype, made, u.arg) if closed else value
+            elif not new.keys().isdisjoint(src):
+                made = tuple(map(new.get, src, src))
+                if u.dtype is INDEX and len(made) == 2 and op not in (Ops.STAGE, Ops.LOAD):
+                    # Index arithmetic folds.
+                    fresh = index_alu(op, *made)
+                    whole = whole and fresh.op is op and fresh.src in (made, made[::-1])
+                else:
+                    fresh = UOp(op, u.dtype, made, u.arg)
+                new[u] = fresh
+            order[fresh] = None
         self.sink = new.get(self.sink, self.sink)
+        if whole:
+            self.facts.order = order
+        return order
 
     def set_kind(self, axis: UOp, kind: AxisType) -> UOp:
         """The same axis, run another way."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from aster_ml.codegen.axes import merge_axes, simplify_indices, split_divided_axes
+from aster_ml.codegen.axes import loads_places, merge_axes, simplify_indices, split_divided_axes
 from aster_ml.codegen.below_max import mark_differences
 from aster_ml.codegen.blocks import build_blocks
 from aster_ml.codegen.cost import choose_opts
@@ -33,6 +33,7 @@ from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS, SPEC
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -47,13 +48,14 @@ class PassClock:
     """Adds the time between calls to the named pass; with SPEC=2 verifies what the pass made."""
 
     def __init__(self) -> None:
+        self.verifies = SPEC >= 2
         self.last = time.perf_counter()
 
     def __call__(self, name: str, sink: UOp | None = None) -> None:
         now = time.perf_counter()
         PASS_TIMES[name] = PASS_TIMES.get(name, 0.0) + now - self.last
         self.last = now
-        if SPEC >= 2 and sink is not None:
+        if self.verifies and sink is not None:
             verify(sink, "kernel")
             self.last = time.perf_counter()
 
@@ -171,14 +173,18 @@ def lower(
     if target.language == "llvm":
         # After what is asked for, which goes into the same loop.
         sink = pace_stores(kernel, sink)
-    # Splitting axes leaves sums of products in the indices.
-    sink = simplify_indices(sink)
-    clock("codegen.simplify_indices", sink)
+    # Splitting axes leaves sums of products in the indices. Addresses are simplified where lanes
+    # are set apart from them; before that only where one reads what has an address itself.
+    order = kernel.facts.order if sink is kernel.sink else toposort(sink)
+    simple = simplify_indices(sink, order, addresses=loads_places(order))
+    clock("codegen.simplify_indices", simple)
     # Before lanes are set apart: a decomposition may add integer arithmetic of its own.
-    sink = decompose(sink, target)
-    clock("codegen.decompose", sink)
+    order, sink = order if simple is sink else toposort(simple), simple
+    native = decompose(sink, target, order)
+    clock("codegen.decompose", native)
     # Last of the rewrites: bounds and floor division end here.
-    sink = lower_indices(sink, dtypes.int64 if target.index_bits == 64 else dtypes.int32)
+    whole = dtypes.int64 if target.index_bits == 64 else dtypes.int32
+    sink = lower_indices(native, whole, order if native is sink else None)
     changed = {r.arg.id: r for end in sink.src for r in end.src[1:] if r.op is Ops.RANGE}
     outputs = [changed.get(r.arg.id, r) for r in kernel.outputs]
     clock("codegen.lower_indices")

@@ -53,10 +53,12 @@ def pace_stores(kernel: Kernel, sink: UOp) -> UOp:
 
 def paced_rows(kernel: Kernel) -> UOp | None:
     """The lanes that are the rows of such a tile; None where there are none."""
+    if kernel.asking is None:
+        return None
     stores = [a for a in kernel.accesses() if a.is_store]
     lanes = [r for r in kernel.outputs if r.arg.kind is AxisType.UPCAST]
     threads = any(r.arg.kind is AxisType.THREAD for r in kernel.outputs)
-    if kernel.asking is None or threads or len(stores) != 1 or len(lanes) != 1:
+    if threads or len(stores) != 1 or len(lanes) != 1:
         return None
     (store,), (rows,) = stores, lanes
     apart = abs(store.stride(rows) or 0) * store.buffer.dtype.itemsize

@@ -28,8 +28,11 @@ def write_out_phases(plan: Plan) -> int:
     0 where there are none. Where there are too many, those of the last axes that leave room.
     """
     kernel = plan.kernel
+    groups = phases_and_steps(plan)
+    if not groups:
+        return 0
     each, chosen = nodes_of_a_step(plan), set[UOp]()
-    for group in phases_and_steps(plan):
+    for group in groups:
         axes = chosen | group
         # Of each place one step in so many as there are phases is left.
         steps = iterations([r for r in axes if r.arg.kind is AxisType.REDUCE])
@@ -68,8 +71,8 @@ def phases_and_steps(plan: Plan) -> list[set[UOp]]:
     outputs = [r for r in kernel.outputs if is_short(r) and kernel.may_reorder(r)]
     steps = {r for u in kernel.reduces for r in u.src[1:] if is_short(r)}
     found: dict[UOp, set[UOp]] = {}
-    for u in kernel.facts.order:
-        if u.op is Ops.MOD and u.src[1].op is Ops.CONST:
+    for u in kernel.facts.divisions:
+        if u.op is Ops.MOD:
             mine = set(u.ranges)
             phases = mine & set(outputs)
             if len(phases) == 1 and mine & steps and mine <= phases | steps:

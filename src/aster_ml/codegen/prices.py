@@ -184,18 +184,12 @@ def nest_of(plan: Plan, owner: UOp | None) -> list[UOp]:
 def lane_count(plan: Plan) -> int:
     """Lanes of one SIMD value for the widest dtype that the kernel computes in."""
     order = plan.kernel.facts.order
-    # Its 64 bits are two words of 32, which are joined and taken apart only in the graph.
-    random = any([u.op is Ops.THREEFRY for u in order])
-    itemsize = max(
-        [
-            u.dtype.itemsize
-            for u in order
-            if u.dtype.itemsize
-            and u.dtype.kind in ("float", "int", "uint")
-            and not (random and u.dtype is dtypes.uint64)
-        ],
-        default=4,
-    )
+    found = {u.dtype for u in order}
+    if dtypes.uint64 in found and any([u.op is Ops.THREEFRY for u in order]):
+        # Its 64 bits are two words of 32, which are joined and taken apart only in the graph.
+        found.remove(dtypes.uint64)
+    numbers = [d.itemsize for d in found if d.itemsize and d.kind in ("float", "int", "uint")]
+    itemsize = max(numbers, default=4)
     return max(plan.target.vector_bits // (8 * itemsize), 1)
 
 
@@ -432,11 +426,5 @@ def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp], panel: Access | None) 
 
 def lane_discount(kernel: Kernel) -> int:
     """SIMD lanes of the kernel, by which work is quicker."""
-    return max(
-        [
-            size_of(r)
-            for r in kernel.facts.order
-            if r.op is Ops.RANGE and r.arg.kind is AxisType.VECTOR
-        ],
-        default=1,
-    )
+    ranges = [u for u in kernel.facts.order if u.op is Ops.RANGE]
+    return max([size_of(r) for r in ranges if r.arg.kind is AxisType.VECTOR], default=1)

@@ -27,9 +27,11 @@ FUSED_DTYPES = (dtypes.float32, dtypes.float64)
 
 def sum_rows(kernel: Kernel, target: Target) -> None:
     """The reduction by rows, if the Opts ask for one."""
+    if not kernel.rows:
+        return
     axes = row_axes(kernel)
     # Other Opts may have left no row to speak of.
-    if not kernel.rows or not can_sum_rows(kernel) or not axes:
+    if not can_sum_rows(kernel) or not axes:
         return
     (u,) = kernel.reduces
     (axis,) = u.src[1:]

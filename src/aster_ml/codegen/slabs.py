@@ -87,6 +87,8 @@ def far_slab(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
 
 def stored_windows(plan: Plan, axis: UOp) -> Windowed | None:
     """The windows along an axis that results lie side by side along."""
+    if not plan.kernel.reduces:
+        return None
     if not any(a.is_store and a.stride(axis) == 1 for a in plan.accesses):
         return None
     return find_windowed(plan.kernel.facts, plan.kernel.outputs, axis)

@@ -30,13 +30,13 @@ def share_loads(kernel: Kernel, short: list[UOp]) -> None:
     when: that is loaded in any case
     """
     loads = [u for u in kernel.facts.order if u.op is Ops.LOAD]
+    gated = [(u, pinned_axis(u.src[1], short)) for u in loads if len(u.src) > 1]
+    pinned = [(u, place) for u, place in gated if place is not None]
+    if not pinned:
+        return
     whole = {place_of(u.src[0].src[0], u.src[0].src[1]): u for u in loads if len(u.src) == 1}
     changes = {}
-    for u in loads:
-        pinned = pinned_axis(u.src[1], short) if len(u.src) > 1 else None
-        if pinned is None:
-            continue
-        axis, at = pinned
+    for u, (axis, at) in pinned:
         buffer, index = u.src[0].src[:2]
         same = whole.get(place_of(buffer, substitute(index, {axis: UOp.index_const(at)})))
         if same is not None:

@@ -106,17 +106,19 @@ def simplify_all(uops: Iterable[UOp]) -> list[UOp]:
         simple = u._simple
         if simple is UNSET:
             simplify_into(u, done)
-            result.append(with_simple(u, done[u]))
-        else:
-            result.append(u if simple is None else simple)
+            simple = done[u]
+        result.append(u if simple is None else simple)
+    for u, simple in done.items():
+        with_simple(u, simple)
     return result
 
 
 def with_simple(u: UOp, found: UOp) -> UOp:
     """What `simplify` has made of a node, which is kept with it."""
     # The node itself is not kept in itself: it would never be dropped.
-    u._simple = None if found is u else found
     found._simple = None
+    if found is not u:
+        u._simple = found
     return found
 
 
@@ -147,6 +149,10 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
             done[u] = done[waits]
             continue
         if u in done:
+            continue
+        simple = u._simple
+        if simple is not UNSET:
+            done[u] = u if simple is None else simple
             continue
         op, src = u.op, u.src
         if not src or (op is RANGE and not src[0].src) or is_plain_division(u):
@@ -273,7 +279,8 @@ def affine(u: UOp, lanes: Collection[UOp]) -> tuple[UOp, dict[UOp, int]]:
 
 def affine_form(u: UOp, lanes: Collection[UOp]) -> tuple[Form, dict[UOp, int]]:
     """`affine` with the base as a form."""
-    form = plain_form(u)
+    # What is simplified already has its form as it is.
+    form = plain_form(u) if u._simple is UNSET else None
     simple = list(lanes)
     if form is None:
         # A lane whose size is an expression may be another node once that is simplified.
