@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from aster_ml import Tensor
+from aster_ml.codegen.lower import lower
+from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.target import Target
 from aster_ml.uop.ops import Ops
+from tests.unit.kernel_checks import kernel_of
 from tests.unit.test_codegen_schedule import AVX512, CPU, memory, ops_of
 
 SIZES = [(128, 768, 256), (96, 400, 120), (33, 200, 67)]
@@ -89,3 +93,16 @@ def test_results_apart_are_transposed_in_a_loop_after_long_sums() -> None:
     assert scratch(768, Tensor.relu) == 2
     assert scratch(768, Tensor.gelu) == 3
     assert scratch(192, Tensor.relu) == 1
+
+
+def test_what_is_done_with_transposed_results_loads_neighbours() -> None:
+    sums = memory(128, 768) @ memory(2304, 768).T
+    source, plain = (
+        LLVMRenderer(AVX512).render(lower(kernel_of(t), AVX512)[0])
+        for t in (sums + memory(2304), sums)
+    )
+    # Sums are transposed as they come from scratch, so four of the bias are one load for four rows.
+    assert source.count("load <4 x float>") == plain.count("load <4 x float>") + 1
+    assert source.count("fadd <4 x float>") == 4
+    # Rows side by side are one loop with the SIMD lanes of the sum: 32 of them in blocks of four.
+    assert re.search(r"icmp slt i64 %\d+, 8\n", source)

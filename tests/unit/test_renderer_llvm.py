@@ -375,6 +375,30 @@ def test_the_sum_of_an_address_with_many_uses_is_hidden(count: int, hidden: int)
     np.testing.assert_array_equal(found, data.reshape(8, 4)[:, :count].sum(axis=1))
 
 
+@pytest.mark.parametrize(("inner", "told"), [(15, False), (16, True)])
+def test_kernels_with_a_long_sum_say_how_long_loops_are(inner: int, told: bool) -> None:
+    b = Builder("long_sum")
+    out, x = b.param(8), b.param(8 * 8 * inner)
+    r = b.axis(8, LOOP)
+    row = b.add(r * i32(8 * inner))
+    reg = b.reg(f32(0))
+    k = b.axis(8, REDUCE)
+    part = b.add(row + k * i32(inner))
+    j = b.axis(inner, REDUCE)
+    b.accumulate(reg, b.load(at(x, b.add(part + j))))
+    b.end(j)
+    b.end(k)
+    b.store(at(out, r), reg)
+    b.end(r)
+    source = render(b)
+    assert source.count(", !prof !8\n") == (2 if told else 0)
+    assert source.count('!8 = !{!"branch_weights", i32 7, i32 1}\n') == told
+    data = np.arange(8 * 8 * inner, dtype=np.float32)
+    found = np.zeros(8, np.float32)
+    run_llvm(b.build(), [found, data])
+    np.testing.assert_array_equal(found, data.reshape(8, -1).sum(axis=1))
+
+
 @pytest.mark.parametrize(
     ("count", "stores"), [(6, 16), (7, 16), (11, 16), (12, 16), (14, 16), (15, 16)]
 )

@@ -12,13 +12,17 @@ more is nothing to a sum that is long
 
 SIMD lanes that lie apart in memory are transposed, block by block. In scratch they may be fewer for
 that than those of the sum: one block, and a loop over all of them. What takes longer in fewer lanes
-is computed in all of them before, in a loop of its own, from scratch to scratch.
+is computed in all of them before, in a loop of its own, from scratch to scratch. Where another lane
+lies side by side in memory, the SIMD lanes are along that one here: sums are then transposed as
+they come from scratch, and what is done with them loads and stores neighbours.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from aster_ml.codegen.axes import stray_ranges, walks_as_one
+from aster_ml.codegen.facts import Access
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.prices import (
     LEAST_SAVED,
@@ -45,7 +49,9 @@ class Tile(NamedTuple):
     """The sum of a tile, its lanes, and what becomes of them where results are finished.
 
     `loops` are the lanes that become loops; `block` is how many SIMD lanes are left, and `before`
-    whether values are computed in a loop of their own before they are stored.
+    whether values are computed in a loop of their own before they are stored. `across` is the lane
+    that has the SIMD lanes in place of those of the sum, if any does. Along `beyond`, all that is
+    stored or loaded goes on where the SIMD lanes of the sum end: one loop is over both.
     """
 
     total: UOp
@@ -53,6 +59,8 @@ class Tile(NamedTuple):
     loops: list[UOp]
     block: int
     before: bool
+    across: UOp | None = None
+    beyond: UOp | None = None
 
 
 def finish_in_loop(kernel: Kernel, target: Target) -> None:
@@ -60,7 +68,7 @@ def finish_in_loop(kernel: Kernel, target: Target) -> None:
     tile = find_tile(kernel, target)
     if tile is None:
         return
-    total, lanes, looped, block, before = tile
+    total, lanes, looped, block, before, across, beyond = tile
     simd, size = lanes[-1], prod([size_of(r) for r in lanes])
     at = position(UOp.index_const(0), lanes)
     sums = new_scratch(kernel.facts.order, total.dtype, size)
@@ -68,19 +76,26 @@ def finish_in_loop(kernel: Kernel, target: Target) -> None:
     (store,) = kernel.stores
     read = total
     if before:
-        own = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in lanes[:-1]}
+        # Not as they lie in scratch: the long one inside, so that its steps overlap.
+        outer = sorted(lanes[:-1], key=size_of)
+        own = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in outer}
         own[simd] = kernel.new_range(size_of(simd), AxisType.VECTOR)
         value = store.src[1]
         values = new_scratch([sums], value.dtype, size)
         finished = moved(value, total, ready, at, own)
         filled = values.index(substitute(at, own)).store(finished)
         ready, read = values.after(filled.end(*own.values())), value
-    steps = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in looped}
-    inner = [*steps.values()]
+    inner = [kernel.new_range(size_of(r), AxisType.LOOP) for r in looped]
+    steps = dict(zip(looped, inner, strict=True))
     if block < size_of(simd):
-        step = kernel.new_range(size_of(simd) // block, AxisType.LOOP)
-        inner += [step, kernel.new_range(block, AxisType.VECTOR)]
-        steps[simd] = position(step, inner[-1:])
+        if beyond is not None:
+            steps[beyond] = UOp.index_const(0)
+        for r in (simd,) if across is None else (simd, across):
+            size = size_of(r) * (size_of(beyond) if r is simd and beyond is not None else 1)
+            step = kernel.new_range(size // block, AxisType.LOOP)
+            kind = AxisType.VECTOR if across in (None, r) else AxisType.UPCAST
+            inner += [step, kernel.new_range(block, kind)]
+            steps[r] = position(step, inner[-1:])
     kernel.outputs = [r for r in kernel.outputs if r not in steps] + inner
     ended = moved(store, read, ready, at, steps).end(*kernel.outputs)
     kernel.sink = kernel.sink.replace(src=(ended,))
@@ -137,5 +152,25 @@ def find_tile(kernel: Kernel, target: Target) -> Tile | None:
         once = work + LINES * near if before else 0
         turned = each * values - once - here * left - LINES * (values + left)
         if turned >= max(saved, LEAST_TURNED):
-            return Tile(total, lanes, looped, block, before)
+            across = next((r for r in lanes[:-1] if can_turn(r, accesses, block)), None)
+            beyond = lane_beyond(kernel, looped, simd[0], accesses)
+            if beyond is not None:
+                looped.remove(beyond)
+                lanes = [*[r for r in lanes[:-1] if r is not beyond], beyond, simd[0]]
+            return Tile(total, lanes, looped, block, before, across, beyond)
     return Tile(total, lanes, looped, whole, False) if saved >= LEAST_SAVED else None
+
+
+def can_turn(lane: UOp, accesses: list[Access], block: int) -> bool:
+    """Whether blocks of SIMD lanes along a lane reach nothing but neighbours, or one for all."""
+    return size_of(lane) % block == 0 and all([a.stride(lane) in (0, 1) for a in accesses])
+
+
+def lane_beyond(kernel: Kernel, lanes: list[UOp], simd: UOp, accesses: list[Access]) -> UOp | None:
+    """The lane along which every access goes on over the end of the SIMD lanes, if there is one."""
+    plain = {simd, *lanes} - stray_ranges(kernel)
+    if simd not in plain:
+        return None
+    return next(
+        (r for r in lanes if r in plain and all([walks_as_one(a, r, simd) for a in accesses])), None
+    )

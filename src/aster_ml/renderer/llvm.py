@@ -30,6 +30,8 @@ from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 
+# From so many steps on LLVM is told how long the loops of a kernel with such a sum are.
+LONG_SUM = 128
 HORIZONTAL = {
     Ops.ADD: {"float": "fadd", "int": "add", "bool": "or"},
     Ops.MUL: {"float": "fmul", "int": "mul", "bool": "and"},
@@ -63,6 +65,9 @@ class LLVMWriter(LLVMAccessWriter):
         # The pointer at each base, by loop depth: a pointer made in a loop is not known after it.
         self.pointers: list[dict[tuple[UOp, str], Pointer]] = [{}]
         self.phis: list[LoopText] = []
+        # The lines that jump back to loops of known length, with their steps.
+        self.latches: list[tuple[int, int]] = []
+        self.has_long_sum = False
         self.zero_bytes = self.trash_bytes = 0
         # Where an address is seen to be a multiple of so many bytes, by loop depth.
         self.aligned: list[dict[tuple[str, int], str]] = [{}]
@@ -99,16 +104,30 @@ class LLVMWriter(LLVMAccessWriter):
             # Other stores would be seen before those that went past the caches.
             self.declarations["declare void @llvm.x86.sse.sfence()"] = None
             self.lines.append("  call void @llvm.x86.sse.sfence()")
-        tail = ["  ret void", "}", *self.declarations]
+        tail = ["  ret void", "}", *self.declarations, *self.weigh_loops()]
         tail += ["!0 = !{i32 1}", ""] if self.streams else [""]
         return "\n".join([*head, *self.entry, *self.lines, *tail])
+
+    def weigh_loops(self) -> list[str]:
+        """Says how often loops run, in kernels with a long sum.
+
+        why: LLVM takes each loop to run some 32 times. Two short ones, one inside of the other,
+        then count for more than a sum of hundreds, and take its accumulators' registers.
+        """
+        if not self.has_long_sum:
+            return []
+        for line, steps in self.latches:
+            self.lines[line] += f", !prof !{steps}"
+        known = dict.fromkeys([steps for _, steps in self.latches])
+        return [f'!{n} = !{{!"branch_weights", i32 {n - 1}, i32 1}}' for n in known]
 
     # names and constants
 
     def emit(self, text: str) -> str:
         """A line that computes `text`; the name of the result."""
         self.count += 1
-        name = f"%v{self.count}"
+        # Names that are numbers are the quickest for LLVM to read; they may have gaps.
+        name = f"%{self.count}"
         self.lines.append(f"  {name} = {text}")
         return name
 
@@ -163,7 +182,7 @@ class LLVMWriter(LLVMAccessWriter):
             names = []
             for _ in range(reg.count):
                 self.count += 1
-                names.append(f"%acc{self.count}")
+                names.append(f"%{self.count}")
                 self.lines.append("")
             loop.phis[reg], reg.values = names, list(names)
         self.block = label
@@ -179,6 +198,14 @@ class LLVMWriter(LLVMAccessWriter):
         kind, latch = loop.kind, self.block
         following = self.emit(f"add nuw nsw {kind} {loop.counter}, 1")
         test = self.emit(f"icmp slt {kind} {following}, {loop.stop}")
+        steps = c.inputs[0][0].values[0]
+        if steps.__class__ is int and steps > 1 and loop.start == "0":
+            self.latches.append((len(self.lines), steps))
+        if loop.phis:
+            summed = loop.summed * (steps if steps.__class__ is int else 1)
+            self.has_long_sum |= summed >= LONG_SUM
+            if self.phis:
+                self.phis[-1].summed = max(self.phis[-1].summed, summed)
         self.lines.append(f"  br i1 {test}, label %{loop.label}, label %{loop.exit}")
         self.lines.append(f"{loop.exit}:")
         line = loop.line
@@ -364,6 +391,8 @@ class LoopText:
         self.counter = self.start = ""
         self.line = 0
         self.guarded = False
+        # Steps of the longest sum that one step of it adds to.
+        self.summed = 1
         # Of each accumulator: its values before the loop, and the names of its phis.
         self.before: dict[Cell, list[str]] = {}
         self.phis: dict[Cell, list[str]] = {}

@@ -85,10 +85,9 @@ class LLVMAccessWriter(KernelWriter):
         """
         self.declarations[f"declare ptr @{HIDDEN}(ptr)"] = None
         name = pointer.name
-        head, _, text = self.lines[pointer.line].partition(" = ")
-        self.lines[pointer.line] = (
-            f"{head}.sum = {text}\n  {name} = call ptr @{HIDDEN}(ptr {name}.sum)"
-        )
+        _, _, text = self.lines[pointer.line].partition(" = ")
+        whole = f"%sum{name[1:]}"
+        self.lines[pointer.line] = f"  {whole} = {text}\n  {name} = call ptr @{HIDDEN}(ptr {whole})"
 
     def wide_index(self, base: str, node: UOp) -> str:
         """A base as a 64-bit index; what is never negative needs no sign."""

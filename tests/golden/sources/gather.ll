@@ -10,46 +10,46 @@ entry:
   %buf2 = load ptr, ptr %slot2, align 8
   br label %loop0.1
 loop0.1:
-  %r0.1 = phi i32 [ 0, %entry ], [ %v37, %loop0.1 ]
-  %v2 = mul nsw i32 %r0.1, 4
-  %v3 = zext i32 %v2 to i64
-  %v4 = getelementptr i32, ptr %buf2, i64 %v3
-  %v5 = load <4 x i32>, ptr %v4, align 4
-  %v6 = icmp slt <4 x i32> splat (i32 -1), %v5
-  %v7 = extractelement <4 x i1> %v6, i64 0
-  %v8 = extractelement <4 x i32> %v5, i64 0
-  %v9 = sext i32 %v8 to i64
-  %v10 = getelementptr float, ptr %buf1, i64 %v9
-  %v11 = select i1 %v7, ptr %v10, ptr %zeros
-  %v12 = load float, ptr %v11, align 4
-  %v13 = extractelement <4 x i1> %v6, i64 1
-  %v14 = extractelement <4 x i32> %v5, i64 1
-  %v15 = sext i32 %v14 to i64
-  %v16 = getelementptr float, ptr %buf1, i64 %v15
-  %v17 = select i1 %v13, ptr %v16, ptr %zeros
-  %v18 = load float, ptr %v17, align 4
-  %v19 = extractelement <4 x i1> %v6, i64 2
-  %v20 = extractelement <4 x i32> %v5, i64 2
-  %v21 = sext i32 %v20 to i64
-  %v22 = getelementptr float, ptr %buf1, i64 %v21
-  %v23 = select i1 %v19, ptr %v22, ptr %zeros
-  %v24 = load float, ptr %v23, align 4
-  %v25 = extractelement <4 x i1> %v6, i64 3
-  %v26 = extractelement <4 x i32> %v5, i64 3
-  %v27 = sext i32 %v26 to i64
-  %v28 = getelementptr float, ptr %buf1, i64 %v27
-  %v29 = select i1 %v25, ptr %v28, ptr %zeros
-  %v30 = load float, ptr %v29, align 4
-  %v31 = insertelement <4 x float> poison, float %v12, i64 0
-  %v32 = insertelement <4 x float> %v31, float %v18, i64 1
-  %v33 = insertelement <4 x float> %v32, float %v24, i64 2
-  %v34 = insertelement <4 x float> %v33, float %v30, i64 3
-  %v35 = zext i32 %v2 to i64
-  %v36 = getelementptr float, ptr %buf0, i64 %v35
-  store <4 x float> %v34, ptr %v36, align 4
-  %v37 = add nuw nsw i32 %r0.1, 1
-  %v38 = icmp slt i32 %v37, 4
-  br i1 %v38, label %loop0.1, label %loop0.1.end
+  %r0.1 = phi i32 [ 0, %entry ], [ %37, %loop0.1 ]
+  %2 = mul nsw i32 %r0.1, 4
+  %3 = zext i32 %2 to i64
+  %4 = getelementptr i32, ptr %buf2, i64 %3
+  %5 = load <4 x i32>, ptr %4, align 4
+  %6 = icmp slt <4 x i32> splat (i32 -1), %5
+  %7 = extractelement <4 x i1> %6, i64 0
+  %8 = extractelement <4 x i32> %5, i64 0
+  %9 = sext i32 %8 to i64
+  %10 = getelementptr float, ptr %buf1, i64 %9
+  %11 = select i1 %7, ptr %10, ptr %zeros
+  %12 = load float, ptr %11, align 4
+  %13 = extractelement <4 x i1> %6, i64 1
+  %14 = extractelement <4 x i32> %5, i64 1
+  %15 = sext i32 %14 to i64
+  %16 = getelementptr float, ptr %buf1, i64 %15
+  %17 = select i1 %13, ptr %16, ptr %zeros
+  %18 = load float, ptr %17, align 4
+  %19 = extractelement <4 x i1> %6, i64 2
+  %20 = extractelement <4 x i32> %5, i64 2
+  %21 = sext i32 %20 to i64
+  %22 = getelementptr float, ptr %buf1, i64 %21
+  %23 = select i1 %19, ptr %22, ptr %zeros
+  %24 = load float, ptr %23, align 4
+  %25 = extractelement <4 x i1> %6, i64 3
+  %26 = extractelement <4 x i32> %5, i64 3
+  %27 = sext i32 %26 to i64
+  %28 = getelementptr float, ptr %buf1, i64 %27
+  %29 = select i1 %25, ptr %28, ptr %zeros
+  %30 = load float, ptr %29, align 4
+  %31 = insertelement <4 x float> poison, float %12, i64 0
+  %32 = insertelement <4 x float> %31, float %18, i64 1
+  %33 = insertelement <4 x float> %32, float %24, i64 2
+  %34 = insertelement <4 x float> %33, float %30, i64 3
+  %35 = zext i32 %2 to i64
+  %36 = getelementptr float, ptr %buf0, i64 %35
+  store <4 x float> %34, ptr %36, align 4
+  %37 = add nuw nsw i32 %r0.1, 1
+  %38 = icmp slt i32 %37, 4
+  br i1 %38, label %loop0.1, label %loop0.1.end
 loop0.1.end:
   ret void
 }

@@ -6,39 +6,39 @@ entry:
   %buf1 = load ptr, ptr %slot1, align 8
   br label %loop0.1
 loop0.1:
-  %r0.1 = phi i32 [ 0, %entry ], [ %v22, %loop2.2.end ]
+  %r0.1 = phi i32 [ 0, %entry ], [ %22, %loop2.2.end ]
   br label %loop2.2
 loop2.2:
-  %r2.2 = phi i32 [ 0, %loop0.1 ], [ %v18, %loop4.7.end ]
-  %acc3 = phi float [ 0xFFF0000000000000, %loop0.1 ], [ %v17, %loop4.7.end ]
-  %v4 = mul nsw i32 %r0.1, 20
-  %v5 = mul nsw i32 %r2.2, 5
-  %v6 = add nsw i32 %v4, %v5
+  %r2.2 = phi i32 [ 0, %loop0.1 ], [ %18, %loop4.7.end ]
+  %3 = phi float [ 0xFFF0000000000000, %loop0.1 ], [ %17, %loop4.7.end ]
+  %4 = mul nsw i32 %r0.1, 20
+  %5 = mul nsw i32 %r2.2, 5
+  %6 = add nsw i32 %4, %5
   br label %loop4.7
 loop4.7:
-  %r4.7 = phi i32 [ 0, %loop2.2 ], [ %v14, %loop4.7 ]
-  %acc8 = phi float [ 0x0000000000000000, %loop2.2 ], [ %v13, %loop4.7 ]
-  %v9 = add nsw i32 %v6, %r4.7
-  %v10 = zext i32 %v9 to i64
-  %v11 = getelementptr float, ptr %buf1, i64 %v10
-  %v12 = load float, ptr %v11, align 4
-  %v13 = fadd float %acc8, %v12
-  %v14 = add nuw nsw i32 %r4.7, 1
-  %v15 = icmp slt i32 %v14, 5
-  br i1 %v15, label %loop4.7, label %loop4.7.end
+  %r4.7 = phi i32 [ 0, %loop2.2 ], [ %14, %loop4.7 ]
+  %8 = phi float [ 0x0000000000000000, %loop2.2 ], [ %13, %loop4.7 ]
+  %9 = add nsw i32 %6, %r4.7
+  %10 = zext i32 %9 to i64
+  %11 = getelementptr float, ptr %buf1, i64 %10
+  %12 = load float, ptr %11, align 4
+  %13 = fadd float %8, %12
+  %14 = add nuw nsw i32 %r4.7, 1
+  %15 = icmp slt i32 %14, 5
+  br i1 %15, label %loop4.7, label %loop4.7.end
 loop4.7.end:
-  %v16 = fmul float %v13, %v13
-  %v17 = call float @llvm.maximum.f32(float %acc3, float %v16)
-  %v18 = add nuw nsw i32 %r2.2, 1
-  %v19 = icmp slt i32 %v18, 4
-  br i1 %v19, label %loop2.2, label %loop2.2.end
+  %16 = fmul float %13, %13
+  %17 = call float @llvm.maximum.f32(float %3, float %16)
+  %18 = add nuw nsw i32 %r2.2, 1
+  %19 = icmp slt i32 %18, 4
+  br i1 %19, label %loop2.2, label %loop2.2.end
 loop2.2.end:
-  %v20 = zext i32 %r0.1 to i64
-  %v21 = getelementptr float, ptr %buf0, i64 %v20
-  store float %v17, ptr %v21, align 4
-  %v22 = add nuw nsw i32 %r0.1, 1
-  %v23 = icmp slt i32 %v22, 3
-  br i1 %v23, label %loop0.1, label %loop0.1.end
+  %20 = zext i32 %r0.1 to i64
+  %21 = getelementptr float, ptr %buf0, i64 %20
+  store float %17, ptr %21, align 4
+  %22 = add nuw nsw i32 %r0.1, 1
+  %23 = icmp slt i32 %22, 3
+  br i1 %23, label %loop0.1, label %loop0.1.end
 loop0.1.end:
   ret void
 }

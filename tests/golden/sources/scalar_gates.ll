@@ -9,47 +9,47 @@ entry:
   %buf1 = load ptr, ptr %slot1, align 8
   br label %loop0.1
 loop0.1:
-  %r0.1 = phi i32 [ 0, %entry ], [ %v38, %loop0.1 ]
-  %v2 = mul nsw i32 %r0.1, 4
-  %v3 = mul nsw i32 %r0.1, 4
-  %v4 = icmp slt i32 0, %r0.1
-  %v5 = icmp slt i32 %r0.1, 6
-  %v6 = and i1 %v4, %v5
-  %v7 = zext i32 %v3 to i64
-  %v8 = getelementptr float, ptr %buf1, i64 %v7
-  %v9 = getelementptr float, ptr %v8, i64 -4
-  %v10 = select i1 %v6, ptr %v9, ptr %zeros
-  %v11 = load <4 x float>, ptr %v10, align 4
-  %v12 = add nsw i32 %r0.1, 1
-  %v13 = mul nsw i32 %v12, 4
-  %v14 = icmp slt i32 0, %v12
-  %v15 = icmp slt i32 %v12, 6
-  %v16 = and i1 %v14, %v15
-  %v17 = zext i32 %v13 to i64
-  %v18 = getelementptr float, ptr %buf1, i64 %v17
-  %v19 = getelementptr float, ptr %v18, i64 -4
-  %v20 = select i1 %v16, ptr %v19, ptr %zeros
-  %v21 = load <4 x float>, ptr %v20, align 4
-  %v22 = add nsw i32 %r0.1, 2
-  %v23 = mul nsw i32 %v22, 4
-  %v24 = icmp slt i32 0, %v22
-  %v25 = icmp slt i32 %v22, 6
-  %v26 = and i1 %v24, %v25
-  %v27 = zext i32 %v23 to i64
-  %v28 = getelementptr float, ptr %buf1, i64 %v27
-  %v29 = getelementptr float, ptr %v28, i64 -4
-  %v30 = select i1 %v26, ptr %v29, ptr %zeros
-  %v31 = load <4 x float>, ptr %v30, align 4
-  %v32 = fadd <4 x float> %v11, %v31
-  %v33 = fadd <4 x float> %v32, %v21
-  %v34 = icmp slt i32 %r0.1, 4
-  %v35 = zext i32 %v2 to i64
-  %v36 = getelementptr float, ptr %buf0, i64 %v35
-  %v37 = select i1 %v34, ptr %v36, ptr %trash
-  store <4 x float> %v33, ptr %v37, align 4
-  %v38 = add nuw nsw i32 %r0.1, 1
-  %v39 = icmp slt i32 %v38, 5
-  br i1 %v39, label %loop0.1, label %loop0.1.end
+  %r0.1 = phi i32 [ 0, %entry ], [ %38, %loop0.1 ]
+  %2 = mul nsw i32 %r0.1, 4
+  %3 = mul nsw i32 %r0.1, 4
+  %4 = icmp slt i32 0, %r0.1
+  %5 = icmp slt i32 %r0.1, 6
+  %6 = and i1 %4, %5
+  %7 = zext i32 %3 to i64
+  %8 = getelementptr float, ptr %buf1, i64 %7
+  %9 = getelementptr float, ptr %8, i64 -4
+  %10 = select i1 %6, ptr %9, ptr %zeros
+  %11 = load <4 x float>, ptr %10, align 4
+  %12 = add nsw i32 %r0.1, 1
+  %13 = mul nsw i32 %12, 4
+  %14 = icmp slt i32 0, %12
+  %15 = icmp slt i32 %12, 6
+  %16 = and i1 %14, %15
+  %17 = zext i32 %13 to i64
+  %18 = getelementptr float, ptr %buf1, i64 %17
+  %19 = getelementptr float, ptr %18, i64 -4
+  %20 = select i1 %16, ptr %19, ptr %zeros
+  %21 = load <4 x float>, ptr %20, align 4
+  %22 = add nsw i32 %r0.1, 2
+  %23 = mul nsw i32 %22, 4
+  %24 = icmp slt i32 0, %22
+  %25 = icmp slt i32 %22, 6
+  %26 = and i1 %24, %25
+  %27 = zext i32 %23 to i64
+  %28 = getelementptr float, ptr %buf1, i64 %27
+  %29 = getelementptr float, ptr %28, i64 -4
+  %30 = select i1 %26, ptr %29, ptr %zeros
+  %31 = load <4 x float>, ptr %30, align 4
+  %32 = fadd <4 x float> %11, %31
+  %33 = fadd <4 x float> %32, %21
+  %34 = icmp slt i32 %r0.1, 4
+  %35 = zext i32 %2 to i64
+  %36 = getelementptr float, ptr %buf0, i64 %35
+  %37 = select i1 %34, ptr %36, ptr %trash
+  store <4 x float> %33, ptr %37, align 4
+  %38 = add nuw nsw i32 %r0.1, 1
+  %39 = icmp slt i32 %38, 5
+  br i1 %39, label %loop0.1, label %loop0.1.end
 loop0.1.end:
   ret void
 }

@@ -6,43 +6,43 @@ entry:
   %buf1 = load ptr, ptr %slot1, align 8
   br label %loop3.1
 loop3.1:
-  %r3.1 = phi i32 [ 0, %entry ], [ %v30, %loop3.1 ]
-  %acc2 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %v26, %loop3.1 ]
-  %acc3 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %v29, %loop3.1 ]
-  %v4 = mul nsw i32 %r3.1, 64
-  %v5 = zext i32 %v4 to i64
-  %v6.sum = getelementptr float, ptr %buf1, i64 %v5
-  %v6 = call ptr @llvm.launder.invariant.group.p0(ptr %v6.sum)
-  %v7 = load <8 x float>, ptr %v6, align 4
-  %v8 = fadd <8 x float> %acc2, %v7
-  %v9 = getelementptr float, ptr %v6, i64 8
-  %v10 = load <8 x float>, ptr %v9, align 4
-  %v11 = fadd <8 x float> %acc3, %v10
-  %v12 = getelementptr float, ptr %v6, i64 16
-  %v13 = load <8 x float>, ptr %v12, align 4
-  %v14 = fadd <8 x float> %v8, %v13
-  %v15 = getelementptr float, ptr %v6, i64 24
-  %v16 = load <8 x float>, ptr %v15, align 4
-  %v17 = fadd <8 x float> %v11, %v16
-  %v18 = getelementptr float, ptr %v6, i64 32
-  %v19 = load <8 x float>, ptr %v18, align 4
-  %v20 = fadd <8 x float> %v14, %v19
-  %v21 = getelementptr float, ptr %v6, i64 40
-  %v22 = load <8 x float>, ptr %v21, align 4
-  %v23 = fadd <8 x float> %v17, %v22
-  %v24 = getelementptr float, ptr %v6, i64 48
-  %v25 = load <8 x float>, ptr %v24, align 4
-  %v26 = fadd <8 x float> %v20, %v25
-  %v27 = getelementptr float, ptr %v6, i64 56
-  %v28 = load <8 x float>, ptr %v27, align 4
-  %v29 = fadd <8 x float> %v23, %v28
-  %v30 = add nuw nsw i32 %r3.1, 1
-  %v31 = icmp slt i32 %v30, 4
-  br i1 %v31, label %loop3.1, label %loop3.1.end
+  %r3.1 = phi i32 [ 0, %entry ], [ %30, %loop3.1 ]
+  %2 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %26, %loop3.1 ]
+  %3 = phi <8 x float> [ splat (float 0x0000000000000000), %entry ], [ %29, %loop3.1 ]
+  %4 = mul nsw i32 %r3.1, 64
+  %5 = zext i32 %4 to i64
+  %sum6 = getelementptr float, ptr %buf1, i64 %5
+  %6 = call ptr @llvm.launder.invariant.group.p0(ptr %sum6)
+  %7 = load <8 x float>, ptr %6, align 4
+  %8 = fadd <8 x float> %2, %7
+  %9 = getelementptr float, ptr %6, i64 8
+  %10 = load <8 x float>, ptr %9, align 4
+  %11 = fadd <8 x float> %3, %10
+  %12 = getelementptr float, ptr %6, i64 16
+  %13 = load <8 x float>, ptr %12, align 4
+  %14 = fadd <8 x float> %8, %13
+  %15 = getelementptr float, ptr %6, i64 24
+  %16 = load <8 x float>, ptr %15, align 4
+  %17 = fadd <8 x float> %11, %16
+  %18 = getelementptr float, ptr %6, i64 32
+  %19 = load <8 x float>, ptr %18, align 4
+  %20 = fadd <8 x float> %14, %19
+  %21 = getelementptr float, ptr %6, i64 40
+  %22 = load <8 x float>, ptr %21, align 4
+  %23 = fadd <8 x float> %17, %22
+  %24 = getelementptr float, ptr %6, i64 48
+  %25 = load <8 x float>, ptr %24, align 4
+  %26 = fadd <8 x float> %20, %25
+  %27 = getelementptr float, ptr %6, i64 56
+  %28 = load <8 x float>, ptr %27, align 4
+  %29 = fadd <8 x float> %23, %28
+  %30 = add nuw nsw i32 %r3.1, 1
+  %31 = icmp slt i32 %30, 4
+  br i1 %31, label %loop3.1, label %loop3.1.end
 loop3.1.end:
-  %v32 = fadd <8 x float> %v26, %v29
-  %v33 = call reassoc float @llvm.vector.reduce.fadd.v8f32(float 0x8000000000000000, <8 x float> %v32)
-  store float %v33, ptr %buf0, align 4
+  %32 = fadd <8 x float> %26, %29
+  %33 = call reassoc float @llvm.vector.reduce.fadd.v8f32(float 0x8000000000000000, <8 x float> %32)
+  store float %33, ptr %buf0, align 4
   ret void
 }
 declare ptr @llvm.launder.invariant.group.p0(ptr)
