@@ -55,7 +55,7 @@ def split_lanes(index: UOp) -> tuple[UOp, UOp]:
     """
     plain = plain_form(index)
     strides: dict[UOp, int] = {}
-    if plain is not None:
+    if plain is not None and all([t.op is Ops.RANGE for t in plain.terms]):
         strides = {t: a for t, a in plain.terms.items() if t.arg.kind.is_lane}
         terms = {t: a for t, a in plain.terms.items() if t not in strides}
         base = node_of(Form(terms, plain.const))
