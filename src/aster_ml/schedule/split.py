@@ -239,16 +239,18 @@ class Splitter:
         """A kernel with one part: notes what it reads."""
         reads: dict[Read, None] = {}
         leaves: dict[UOp, Leaf] = {}
+        behind = self.planner.memory_behind.get(u, {})
         for node in self.walk((flat, value)).reads:
             token = node.src[0]
-            memory = source, stores = self.planner.memory_behind[u][token]
+            memory = source, stores = behind[token]
             after = self.effects.of(stores) if stores else NOTHING
             slot = self.slot_of.get(source, -1)
             slot = self.memory(source) if slot < 0 else slot
-            leaves[token] = Leaf(slot, memory)
             if slot == out and target is not None:
                 self.check_in_place(u, node, flat, after, target_after)
-            reads.update(dict.fromkeys(self.reads_of(slot, after)))
+            if token not in leaves:
+                leaves[token] = Leaf(slot, memory)
+                reads.update(dict.fromkeys(self.reads_of(slot, after)))
         step = Step("kernel", (), None, self.slots[out].device)
         order = tuple([r for r in ranges if r.op is Ops.RANGE])
         parts = [Part(out, flat, value)]
