@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from aster_ml.dtype import dtypes
-from aster_ml.uop.graph import consumers, reaches, rebuilt, substitute, substitute_all, toposort
+from aster_ml.uop.graph import (
+    consumers,
+    reaches,
+    rebuilt,
+    substitute,
+    substitute_all,
+    substitute_ordered,
+    toposort,
+)
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -47,6 +55,13 @@ def test_substitution() -> None:
     assert substitute(X + Y, {X: Y, Y: X}) is UOp(Ops.ADD, I32, (Y, X))
     assert substitute(U, {X: Y}, enter=lambda u: u is not XY) is U
     assert substitute_all([U, X, XY], {X: Y}) == [substitute(U, {X: Y}), Y, Y * Y]
+
+
+def test_substitution_in_a_known_order_gives_the_same() -> None:
+    order = list(toposort(U, X + Y))
+    for changes in ({X: Y}, {XY: X, X: Y}, {X: Y, Y: X}, {U: X}, {}):
+        roots = [U, X + Y]
+        assert substitute_ordered(roots, changes, order) == substitute_all(roots, changes)
 
 
 def test_rebuilding_asks_about_the_named_ops_alone() -> None:

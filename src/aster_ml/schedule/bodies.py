@@ -40,6 +40,8 @@ from aster_ml.uop.ranges import iterations
 from aster_ml.uop.symbolic import plain_form, simplify_around
 
 DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
+# What may ask for memory, for itself or for its source.
+ASKING = frozenset({Ops.BITCAST, Ops.CONTIGUOUS, Ops.COPY, Ops.SCATTER})
 # No stored value has so many ranges of its own.
 BEYOND = 1 << 20
 # A stored value or parameter, and the STOREs that have to have happened when it is read.
@@ -67,6 +69,7 @@ class Body:
         # stand for, and the memory by the leaf.
         self.token_of: dict[tuple[UOp, UOp, tuple[UOp, ...]], UOp] = {}
         self.memory_behind: dict[UOp, dict[UOp, Memory]] = {}
+        self.leaves: dict[tuple[object, ...], UOp] = {}
         self.loaded: dict[tuple[object, ...], UOp] = {}
         self.memo: dict[UOp, UOp] = {}
         self.sources: dict[tuple[Any, ...], tuple[Indices, UOp | None]] = {}
@@ -216,14 +219,15 @@ class Body:
             if number < body.arg.fresh and value.op not in READ_IN_PLACE:
                 self.targets.setdefault(value, store)
         self.forced |= set(self.targets)
-        for u in self.order:
+        asking = [u for u in self.order if u.op in ASKING]
+        for u in asking:
             if u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u)):
                 self.forced.add(u)
                 if slice_of_base(without_effects(u.src[0])) is None:
                     self.forced.add(u.src[0])
             elif u.op is Ops.SCATTER:
                 self.forced.add(u)
-        for u in self.order:
+        for u in asking:
             if u.op is Ops.CONTIGUOUS and not self.in_memory(u.src[0]):
                 self.forced.add(u)
 
@@ -316,8 +320,13 @@ class Body:
         found = self.token_of.get(key)
         if found is None:
             behind = self.memory_behind.setdefault(root, {})
-            size = max(prod(max_shape(source.shape)), 1)
-            found = self.token_of[key] = memory_leaf(len(behind), size, source.dtype)
+            # Leaves of layers that are alike are the same.
+            like = (len(behind), source.shape, source.dtype)
+            leaf = self.leaves.get(like)
+            if leaf is None:
+                size = max(prod(max_shape(source.shape)), 1)
+                leaf = self.leaves[like] = memory_leaf(len(behind), size, source.dtype)
+            found = self.token_of[key] = leaf
             behind[found] = (source, after)
         return found
 

@@ -135,7 +135,7 @@ class Merger:
         comes_up = last <= group.at
         if not comes_up and group.pinned:
             return None
-        if group.writes & new.writes or not pays(group, new):
+        if not group.writes.isdisjoint(new.writes) or not pays(group, new):
             return None
         if len(group.reads | group.writes | new.reads | new.writes) > MAX_SLOTS:
             return None
@@ -247,13 +247,10 @@ def pays(group: Group, new: Group) -> bool:
     little is done to its results, and nothing else.
     """
     nodes = group.nodes + new.nodes
-    if nodes > int(MAX_KERNEL_NODES.value):
-        return False
-    if not (group.has_reduce or new.has_reduce):
-        return True
-    if not is_large(group) and not is_large(new):
-        return True
-    return not new.has_reduce and nodes <= LONG_BODY and bool(group.writes & new.reads)
+    if (group.has_reduce or new.has_reduce) and (is_large(group) or is_large(new)):
+        if new.has_reduce or nodes > LONG_BODY or group.writes.isdisjoint(new.reads):
+            return False
+    return nodes <= int(MAX_KERNEL_NODES.value)
 
 
 def merge_drafts(drafts: list[Draft], splitter: Splitter) -> list[Draft]:

@@ -19,7 +19,7 @@ from aster_ml.schedule.effects import Effects, base_param
 from aster_ml.schedule.readings import Stored, kept_in
 from aster_ml.schedule.stages import StagePlanner
 from aster_ml.schedule.steps import Draft, HazardError, Leaf, Part, Read, Slot, Step
-from aster_ml.uop.graph import substitute, substitute_all, toposort
+from aster_ml.uop.graph import substitute, substitute_ordered, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
 from aster_ml.uop.node import METADATA, UOp, need
@@ -239,16 +239,18 @@ class Splitter:
         """A kernel with one part: notes what it reads."""
         reads: dict[Read, None] = {}
         leaves: dict[UOp, Leaf] = {}
+        behind = self.planner.memory_behind.get(u, {})
         for node in self.walk((flat, value)).reads:
             token = node.src[0]
-            memory = source, stores = self.planner.memory_behind[u][token]
+            memory = source, stores = behind[token]
             after = self.effects.of(stores) if stores else NOTHING
             slot = self.slot_of.get(source, -1)
             slot = self.memory(source) if slot < 0 else slot
-            leaves[token] = Leaf(slot, memory)
             if slot == out and target is not None:
                 self.check_in_place(u, node, flat, after, target_after)
-            reads.update(dict.fromkeys(self.reads_of(slot, after)))
+            if token not in leaves:
+                leaves[token] = Leaf(slot, memory)
+                reads.update(dict.fromkeys(self.reads_of(slot, after)))
         step = Step("kernel", (), None, self.slots[out].device)
         order = tuple([r for r in ranges if r.op is Ops.RANGE])
         parts = [Part(out, flat, value)]
@@ -356,7 +358,7 @@ def close_kernel(draft: Draft, walk: Walk, places: tuple[int, ...], room: list[i
     for u, place in zip(walk.reads, places, strict=True):
         token = u.src[0]
         changes[token] = UOp(Ops.PARAM, token.dtype, (), ParamArg(place, room[place]))
-    made = substitute_all(walk.exprs, changes)
+    made = substitute_ordered(walk.exprs, changes, walk.order)
     ends = []
     for i, part in enumerate(draft.parts):
         place_, value, size = made[2 * i], made[2 * i + 1], room[i]

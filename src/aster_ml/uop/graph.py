@@ -97,6 +97,22 @@ def substitute_all(
     return [new[root] for root in roots]
 
 
+def substitute_ordered(
+    roots: Iterable[UOp], changes: dict[UOp, UOp], order: Iterable[UOp]
+) -> list[UOp]:
+    """`substitute_all` where the nodes below the roots are known already, sources first."""
+    new = dict(changes)
+    for u in order:
+        if u in new:
+            continue
+        new[u] = u
+        for s in u.src:
+            if new[s] is not s:
+                new[u] = UOp(u.op, u.dtype, tuple(map(new.__getitem__, u.src)), u.arg, u.tag)
+                break
+    return [new[root] for root in roots]
+
+
 def rebuilt(
     root: UOp,
     ops: Container[Ops],
