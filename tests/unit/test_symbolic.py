@@ -527,3 +527,11 @@ def test_what_was_simplified_below_an_expression_stays_known() -> None:
     assert simplify(part.eq(R3)) is not whole
     fired = {name for name, n in fired_counts().items() if n != before.get(name, 0)}
     assert not fired & {rule.name for rule in symbolic.rules if Ops.MOD in (rule.pattern.ops or ())}
+
+
+def test_what_is_rounded_down_beside_its_rest_shows_what_is_left() -> None:
+    """The place of a strided window, as the gradient of a pool has it."""
+    place, step = UOp.range(28, 0), UOp.range(3, 1)
+    window = (place + step + 1) // 2
+    found = simplify((step * 32 + window * 2) % 33)
+    assert found is simplify(place + 1 - (place + step + 1) % 2)

@@ -87,7 +87,7 @@ class Decisions(Body):
             if key not in self.weighed:
                 self.weighed[key] = self.weigh(u, readings, (compute, loads), numel)
             why = self.weighed[key]
-        if why is not None and (len(readings) > 1 or op is PAD):
+        if why is not None and len(readings) > 1 and op is not PAD:
             beside = self.costs_beside(u, roots)
             if beside != self.costs[u]:
                 why = self.weigh(u, readings, beside, numel)
@@ -119,7 +119,7 @@ class Decisions(Body):
         return f"{times} would cost {spared:,}, storing it {price:,}"
 
     def costs_beside(self, u: UOp, roots: Collection[UOp]) -> tuple[int, int]:
-        """The cost of `u`, read by these roots, where what others read besides is loaded.
+        """The cost of `u`, read by these roots, where what others compute besides is loaded.
 
         why: what several stored values read is likely stored, as the sum in a network that is both
         normed and added to later; counted with all that it is made of, what little is done to it
@@ -131,7 +131,7 @@ class Decisions(Body):
         def enter(s: UOp) -> bool:
             nonlocal left
             left -= 1
-            uses = self.readings.get(s) if s is not u else None
+            uses = self.readings.get(s) if s is not u and s.op in ELEMENTWISE else None
             if s in self.forced or (uses and any([r.root not in roots for r in uses])):
                 loaded.add(s)
             return left > 0 and s not in loaded and s.op not in cost.LOADED

@@ -133,6 +133,34 @@ def whole_and_rest(u: UOp, c: UOp, info: Info) -> UOp | None:
     return node_of(found[0] if u.op is Ops.IDIV else found[1])
 
 
+def multiples_below(u: UOp, c: UOp, info: Info) -> UOp | None:
+    """rewrite: ... + a*d*(y // d) -> ... + a*y - a*(y % d), then as `whole_and_rest`.
+
+    when: all of it has one quotient so. why: what was rounded down to a multiple of d and belongs
+    to a term beside it, as a window's place does, shows only then how little is left.
+    """
+    terms = dict(info[0].terms)
+    const = info[0].const
+    rounded = [t for t, a in terms.items() if t.op is Ops.IDIV and is_multiple(a, t.src[1])]
+    for t in rounded:
+        y, d = form_of(t.src[0]), t.src[1]
+        a = terms.pop(t) // d.arg
+        for part, k in (*y.terms.items(), (mod(t.src[0], d), -1)):
+            terms[part] = terms.get(part, 0) + a * k
+        const += a * y.const
+    if not rounded:
+        return None
+    found = resolve_remainders(Form({t: a for t, a in terms.items() if a}, const), c.arg)
+    if found is None:
+        return None
+    return node_of(found[0] if u.op is Ops.IDIV else found[1])
+
+
+def is_multiple(a: int, d: UOp) -> bool:
+    """Whether a coefficient is a multiple of a constant divisor."""
+    return bool(d.op is Ops.CONST and d.arg > 1 and a % d.arg == 0)
+
+
 def small_rest(u: UOp, c: UOp, info: Info) -> UOp | None:
     """rewrite: (g*x + y) // (g*c) -> x // c; % -> g*(x % c) + y. when: 0 <= y < g.
 
@@ -305,6 +333,7 @@ DIVMOD_RULES: list[Rule] = [
     Rule("divmod-negative-divisor", BOTH, negative_divisor, lambda c: c.arg < 0),
     rule("divmod-one-quotient", BOTH, one_quotient),
     rule("divmod-whole-and-rest", BOTH, whole_and_rest),
+    rule("divmod-multiples-below", BOTH, multiples_below),
     rule("divmod-common-factor", BOTH, common_factor),
     rule("mod-of-mod", MOD, mod_of_mod),
     rule("divmod-small-rest", BOTH, small_rest),
