@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, prod
+from aster_ml.uop.divmod import multiples_below, read
 from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear_form import form_of, is_below, least_value, node_of
@@ -535,3 +537,18 @@ def test_what_is_rounded_down_beside_its_rest_shows_what_is_left() -> None:
     window = (place + step + 1) // 2
     found = simplify((step * 32 + window * 2) % 33)
     assert found is simplify(place + 1 - (place + step + 1) % 2)
+
+
+def test_multiples_rounded_down_inside_of_each_other_keep_the_value() -> None:
+    """What is taken apart first has the other as a term, which no longer is a multiple then."""
+    x, y = UOp.range(7, 0), UOp.range(5, 1)
+    inner = UOp(Ops.IDIV, dtypes.index, (x, UOp.index_const(2)))
+    outer = UOp(Ops.IDIV, dtypes.index, (y + inner, UOp.index_const(3)))
+    for first, second in ((outer * 3, inner * 2), (inner * 2, outer * 3)):
+        total = first + second + 4
+        node = UOp(Ops.MOD, dtypes.index, (total, UOp.index_const(64)))
+        made = multiples_below(node, node.src[1], read(total))
+        assert made is not None
+        for i, j in itertools.product(range(7), range(5)):
+            at = {x: i, y: j}
+            assert evaluate_expr(made, at) == evaluate_expr(node, at), (i, j)

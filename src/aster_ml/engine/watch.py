@@ -59,13 +59,14 @@ def uses_of(code: types.CodeType) -> Uses:
     steps = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "NOP")]
     for at, step in enumerate(steps):
         name, op = step.argval, step.opname
-        if not isinstance(name, str):
+        place = looked_up(op)
+        if place is None or not isinstance(name, str):
             continue
-        for read, stored, counted in [found[i] for i in looked_up(op)]:
-            if op.startswith("STORE_"):
-                stored.add(name)
-            else:
-                (counted if counts_up(steps[at + 1 : at + 6], name) else read).add(name)
+        read, stored, counted = found[place]
+        if op.startswith("STORE_"):
+            stored.add(name)
+        else:
+            (counted if counts_up(steps[at + 1 : at + 6], name) else read).add(name)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             for mine, inner in zip(found, uses_of(constant), strict=True):
@@ -77,16 +78,16 @@ def uses_of(code: types.CodeType) -> Uses:
     return Uses(*[Names(frozenset(r), frozenset(s), frozenset(c - r)) for r, s, c in found])
 
 
-def looked_up(op: str) -> tuple[int, ...]:
-    """In which of the three of `Uses` an instruction looks its name up; () for none."""
+def looked_up(op: str) -> int | None:
+    """In which of the three of `Uses` an instruction looks its name up; None for none of them."""
     if not op.startswith(("LOAD_", "STORE_", "IMPORT_")):
-        return ()
+        return None
     if op.endswith(("_GLOBAL", "_GLOBALS", "_NAME")):
-        return (0,)
+        return 0
     if op.endswith("DEREF"):
         # In the body of a class such a name may be one of the class.
-        return (1,)
-    return (2,) if op.endswith(("_ATTR", "_METHOD", "_FROM")) else ()
+        return 1
+    return 2 if op.endswith(("_ATTR", "_METHOD", "_FROM")) else None
 
 
 def counts_up(steps: list[dis.Instruction], name: str) -> bool:

@@ -23,7 +23,6 @@ DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX, Ops.REDUCE}
 # Nodes below one that is weighed which are looked at for what others read too.
 MOST_SEEN = 64
 
-
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 CAST, PAD, REDUCE, RESHAPE = Ops.CAST, Ops.PAD, Ops.REDUCE, Ops.RESHAPE
 

@@ -139,21 +139,20 @@ def multiples_below(u: UOp, c: UOp, info: Info) -> UOp | None:
     when: all of it has one quotient so. why: what was rounded down to a multiple of d and belongs
     to a term beside it, as a window's place does, shows only then how little is left.
     """
-    terms = dict(info[0].terms)
-    const = info[0].const
-    rounded = [t for t, a in terms.items() if t.op is Ops.IDIV and is_multiple(a, t.src[1])]
-    for t in rounded:
-        y, d = form_of(t.src[0]), t.src[1]
-        a = terms.pop(t) // d.arg
-        for part, k in (*y.terms.items(), (mod(t.src[0], d), -1)):
-            terms[part] = terms.get(part, 0) + a * k
-        const += a * y.const
+    form = info[0]
+    rounded = [t for t, a in form.terms.items() if t.op is Ops.IDIV and is_multiple(a, t.src[1])]
     if not rounded:
         return None
-    found = resolve_remainders(Form({t: a for t, a in terms.items() if a}, const), c.arg)
-    if found is None:
-        return None
-    return node_of(found[0] if u.op is Ops.IDIV else found[1])
+    terms, const = dict(form.terms), form.const
+    for t in rounded:
+        y, d = form_of(t.src[0]), t.src[1]
+        a = form.terms[t] // d.arg
+        # Another that was taken apart may have added to this term: that part stays.
+        for part, k in ((t, -d.arg), *y.terms.items(), (mod(t.src[0], d), -1)):
+            terms[part] = terms.get(part, 0) + a * k
+        const += a * y.const
+    apart = Form({t: a for t, a in terms.items() if a}, const)
+    return whole_and_rest(u, c, (apart, *info[1:]))
 
 
 def is_multiple(a: int, d: UOp) -> bool:
