@@ -76,6 +76,8 @@ TILE_CANDIDATES = 4
 UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
 # Nodes of a reduction up to which several steps of it, or several results, stand side by side.
 MOST_PARTIAL = 40
+# Nodes times lanes of a short loop in which ops take many instructions each.
+MOST_LONG = 128
 # SIMD values to try side by side of an axis whose last lanes start early.
 UPCASTS_EARLY = (1, 2, 3, 4, 6, 8)
 
@@ -245,13 +247,20 @@ def choose_rows(plan: Plan) -> bool:
 def write_out(plan: Plan, inner: list[UOp]) -> None:
     """A short loop that no reduction depends on becomes lanes: of short rows, what is masked is
     then known beforehand.
+
+    Of what takes long few lanes stand side by side: a processor looks ahead over as much.
     """
     kernel = plan.kernel
     if not inner or inner[-1].src[0].op is not Ops.CONST or size_of(inner[-1]) > MAX_WRITTEN_OUT:
         return
     stop = frozenset({Ops.REDUCE, Ops.STAGE})
-    if sum(work_of(store.src[1], stop) for store in kernel.stores) * size_of(inner[-1]) <= MAX_BODY:
-        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, inner[-1]), size_of(inner[-1])))
+    nodes = sum([work_of(store.src[1], stop) for store in kernel.stores])
+    inside = [toposort(store.src[1], enter=lambda u: u.op not in stop) for store in kernel.stores]
+    more = sum([decomposed_nodes(each, plan.target) for each in inside])
+    room = MOST_LONG if more else MAX_BODY
+    fitting = [n for n in divisors(size_of(inner[-1])) if n * (nodes + more) <= room]
+    if fitting and fitting[-1] > 1:
+        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, inner[-1]), fitting[-1]))
 
 
 def work_of(value: UOp, stop: frozenset[Ops] = frozenset({Ops.STAGE})) -> int:

@@ -61,6 +61,11 @@ class Job(Generic[T]):
         self.running = threading.Lock()
         self.running.acquire()
 
+    @property
+    def has_run(self) -> bool:
+        """Whether its result is there, or its error."""
+        return not self.running.locked()
+
     def run_now(self) -> None:
         """Runs the call in the calling thread, unless it has run or another has begun with it."""
         if self.work is None or not self.begun.acquire(blocking=False):

@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +124,21 @@ class Draft:
     kernel: functools.partial[Compiled]
     disk_key: str | None
     binary: Job[bytes]
+    loaded: Job[Compiled] = field(init=False)
+    kept: Job[None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loaded, self.kept = Job(self.load), Job(self.keep)
 
     def load(self) -> Compiled:
         """The kernel, once its machine code is there."""
         name = self.kernel.keywords["name"]
         return self.kernel(program=self.backend.load(name, self.binary.result()))
+
+    def keep(self) -> None:
+        """Writes it to the disk cache, if it may go there."""
+        if self.disk_key is not None:
+            put_entry(self.disk_key, self.kernel.keywords, self.binary.result())
 
 
 def compile_kernel(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = None) -> Compiled:
@@ -175,28 +185,34 @@ def load_made(
 ) -> dict[tuple[object, ...], Compiled]:
     """The kernels ready to launch, which the threads and the caller go on to compile.
 
-    They are loaded by the caller and written to the disk by a thread, both at the end: a thread
-    that asks for Python's lock while sources are still written waits each time.
+    They are loaded by the caller and written to the disk by a thread, both once all sources are
+    written: a thread that asks for Python's lock before that waits each time. Whoever has nothing
+    left to compile begins, with what is there.
     """
     drafts = [d for d in made.values() if isinstance(d, Draft)]
     waiting = time.perf_counter()
+    finishing = beside.begin(functools.partial(finish_compiled, drafts))
     # The threads take them in order; whoever takes a long one last lets the others wait.
     for draft in sorted(drafts, key=lambda d: len(d.kernel.keywords["source"]), reverse=True):
         draft.binary.run_now()
+    for draft in sorted(drafts, key=lambda d: not d.binary.has_run):
+        draft.loaded.run_now()
+    finishing.result()
     for draft in drafts:
-        draft.binary.result()
-    kept = beside.begin(functools.partial(keep_drafts, drafts))
-    found = {key: d.load() if isinstance(d, Draft) else d for key, d in made.items()}
-    kept.result()
+        draft.kept.result()
+    found = {key: d.loaded.result() if isinstance(d, Draft) else d for key, d in made.items()}
     TOTALS.wait_s += time.perf_counter() - waiting
     return found
 
 
-def keep_drafts(drafts: Sequence[Draft]) -> None:
-    """Writes to the disk cache what may go there."""
+def finish_compiled(drafts: Sequence[Draft]) -> None:
+    """Writes to the disk and loads what has been compiled by now."""
     for draft in drafts:
-        if draft.disk_key is not None:
-            put_entry(draft.disk_key, draft.kernel.keywords, draft.binary.result())
+        if draft.binary.has_run:
+            draft.kept.run_now()
+    for draft in drafts:
+        if draft.binary.has_run:
+            draft.loaded.run_now()
 
 
 def make_draft(
