@@ -42,6 +42,11 @@ benchmarks and not this page.
   Libraries without one have the same figure in both rows.
 - NumPy beside a fresh process is shown for scale and is no part of the ratio: Aster, like the
   others, imports it.
+- "ns a turn" says how quick this build of Python is: what a turn of a plain loop takes that makes
+  an object and two tuples and counts in a dict. Half of a first call is Python's own work, for JAX
+  and tinygrad as for Aster, and a build without profile-guided optimisation (pyenv's, unless
+  `PYTHON_CONFIGURE_OPTS=--enable-optimizations` is set) takes up to 1.5 times as long for it as
+  those of Debian, conda or python.org.
 - In a plot a bar is a library's median against Aster's: left of the line it is behind, right of it
   ahead.
 """
@@ -172,6 +177,7 @@ def machine_text(data: Data) -> str:
     machine: dict[str, Any] = data["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     short = "" if data["form"] == "full" else " This is the quick form: its figures are rough."
+    turn = f" ({machine['python_turn_ns']} ns a turn)" if "python_turn_ns" in machine else ""
     again = ""
     if data.get("again"):
         again = (
@@ -181,7 +187,7 @@ def machine_text(data: Data) -> str:
     return (
         f"Measured on {data['date']}: {machine['processor']}, {machine['cores']} cores, "
         f"{machine['vectors']}, caches {machine['caches']}, memory {machine['memory']}, "
-        f"{machine['system']}, Python {machine['python']}, load before the run "
+        f"{machine['system']}, Python {machine['python']}{turn}, load before the run "
         f"{machine['load']}. Versions: {versions}.{short}{again}"
     )
 
