@@ -12,19 +12,25 @@ from aster_ml.dtype import DType, dtypes
 from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.linear_form import Form, node_of
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import AxisType, Ops, RangeArg
 from aster_ml.uop.symbolic import OPAQUE, affine, plain_form, simplify, simplify_all
 
 
-def lower_indices(sink: UOp, dtype: DType, order: Iterable[UOp] | None = None) -> UOp:
+def lower_indices(
+    sink: UOp, dtype: DType, order: Iterable[UOp] | None = None, shared: Iterable[UOp] = ()
+) -> UOp:
     """Each INDEX(buffer, i) becomes INDEX(buffer, base, offset), and index values a `dtype`.
 
-    `order` is that of the graph, where it is known.
+    `order` is that of the graph, where it is known. The axes that are `shared` out over threads
+    become THREAD.
 
     why: `offset` is a number for every lane, so a renderer needs one address for all of them, and
     for all accesses that differ by a number
     """
     new: dict[UOp, UOp] = {}
+    for r in shared:
+        lower_below(r.src[0], dtype, new)
+        new[r] = UOp(Ops.RANGE, dtype, (new[r.src[0]],), RangeArg(r.arg.id, AxisType.THREAD))
     # Buffers that are walked alike share their index.
     parts: dict[UOp, tuple[UOp, UOp]] = {}
     for u in toposort(sink) if order is None else order:

@@ -87,6 +87,8 @@ class Kernel:
         self.skewed: int | None = None
         # How many factors of its product go in one word of a panel; 0 without panels of words.
         self.group = 0
+        # Id of the output axis that threads share out. It is a LOOP until indices are lowered.
+        self.shared: int | None = None
         # Id of the axis whose steps ask for the block that the next step reads.
         self.asking: int | None = None
         # Of windows that are loaded through scratch.
@@ -120,12 +122,18 @@ class Kernel:
     @property
     def axes(self) -> list[UOp]:
         """Loops that Opts can name: outputs first, then those of reductions in order of id."""
-        return [r for r in self.outputs if r.arg.kind is AxisType.LOOP] + self.facts.reduced
+        return self.output_loops + self.facts.reduced
+
+    @property
+    def output_loops(self) -> list[UOp]:
+        """Output axes that Opts can name: all loops but the one that threads share out."""
+        shared = self.shared
+        return [r for r in self.outputs if r.arg.kind is AxisType.LOOP and r.arg.id != shared]
 
     @property
     def first_reduction(self) -> int:
         """Where the axes of reductions begin in `axes`."""
-        return sum([r.arg.kind is AxisType.LOOP for r in self.outputs])
+        return len(self.output_loops)
 
     def accesses(self) -> list[Access]:
         """Every load and store with its strides."""
@@ -249,6 +257,8 @@ class Kernel:
 
         Where chunks do not share out the axis, the last of them starts early.
         """
+        if self.shared is not None:
+            raise KernelOptError("thread: another axis is shared out over threads already")
         if 0 < chunks < size_of(axis):
             place = self.outputs.index(axis)
             self.early.pop(axis.arg.id, None)
@@ -258,10 +268,9 @@ class Kernel:
             else:
                 self.split(axis, length, AxisType.LOOP)
             axis = self.outputs[place]
-        new = UOp(Ops.RANGE, axis.dtype, axis.src, RangeArg(axis.arg.id, AxisType.THREAD))
         self.outputs.remove(axis)
-        self.rewrite({axis: new})
-        self.outputs.insert(0, new)
+        self.outputs.insert(0, axis)
+        self.shared = axis.arg.id
 
     def split_lanes(self, axis: UOp, lanes: int, kind: AxisType) -> None:
         """Splits lanes off an axis; SIMD lanes that do not divide it start early at its end."""
