@@ -31,6 +31,8 @@ from aster_ml.uop.ranges import before_last, size_of, steps_left, tells_apart
 from aster_ml.uop.symbolic import simplify_around
 
 INDEX = dtypes.index
+# Of dtype index, but no arithmetic.
+UNFOLDED = frozenset({Ops.STAGE, Ops.LOAD})
 
 
 class Note(NamedTuple):
@@ -556,12 +558,15 @@ class Kernel:
                     fresh = new[u] = UOp(op, u.dtype, made, u.arg) if closed else value
             elif not new.keys().isdisjoint(src):
                 made = tuple(map(new.get, src, src))
-                if u.dtype is INDEX and len(made) == 2 and op not in (Ops.STAGE, Ops.LOAD):
+                if u.dtype is not INDEX or len(made) != 2 or op in UNFOLDED:
+                    fresh = UOp(op, u.dtype, made, u.arg)
+                elif op is Ops.ADD and made[0].op is not Ops.CONST and made[1].op is not Ops.CONST:
+                    # As index arithmetic makes it, but for the order, in which it is when lowered.
+                    fresh = UOp(op, INDEX, made)
+                else:
                     # Index arithmetic folds.
                     fresh = index_alu(op, *made)
                     whole = whole and fresh.op is op and fresh.src in (made, made[::-1])
-                else:
-                    fresh = UOp(op, u.dtype, made, u.arg)
                 new[u] = fresh
             order[fresh] = None
         self.sink = new.get(self.sink, self.sink)
