@@ -19,6 +19,8 @@ from aster_ml.uop.ranges import size_of
 from aster_ml.uop.symbolic import OPAQUE, affine_form, simplify, simplify_around
 
 ZERO = UOp.index_const(0)
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+INDEX, LOAD, STORE, WHERE = Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.WHERE
 
 
 def merge_axes(kernel: Kernel) -> None:
@@ -146,13 +148,13 @@ def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: b
         if u.dtype is dtypes.bool and src[0].dtype is dtypes.index:
             new[u] = simplify_around(u if src == u.src else UOp(u.op, u.dtype, src, u.arg))
             continue
-        if u.op is Ops.INDEX and addresses:
+        if u.op is INDEX and addresses:
             src = (src[0], simplify_around(src[1]))
-        elif u.op is Ops.LOAD and len(src) > 1:
+        elif u.op is LOAD and len(src) > 1:
             src = (src[0], simplify_around(src[1]))
-        elif u.op is Ops.STORE and len(src) > 2:
+        elif u.op is STORE and len(src) > 2:
             src = (*src[:2], simplify_around(src[2]))
-        elif u.op is Ops.WHERE and compares_places(src[0]):
+        elif u.op is WHERE and compares_places(src[0]):
             src = (simplify(src[0]), *src[1:])
         if src != u.src:
             new[u] = UOp(u.op, u.dtype, src, u.arg)

@@ -15,6 +15,8 @@ from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.symbolic import affine_form, plain_strides, simplify
 
 T = TypeVar("T")
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+LOAD, REDUCE, STORE = Ops.LOAD, Ops.REDUCE, Ops.STORE
 
 
 class Access(NamedTuple):
@@ -71,7 +73,7 @@ class Facts:
     @Answer
     def reduces(self) -> list[UOp]:
         """The REDUCE nodes, sources first."""
-        return [u for u in self.order if u.op is Ops.REDUCE]
+        return [u for u in self.order if u.op is REDUCE]
 
     @Answer
     def reduced(self) -> list[UOp]:
@@ -125,7 +127,7 @@ class Facts:
         result = []
         strides_of = self.strides_of
         for u in self.order:
-            if u.op is not Ops.LOAD and u.op is not Ops.STORE:
+            if u.op is not LOAD and u.op is not STORE:
                 continue
             at = u.src[0]
             index = at.src[1]
@@ -134,10 +136,10 @@ class Facts:
             if strides is None:
                 strides = strides_of[index] = find_strides(index)
             # What a gate depends on changes with the axis too, though not the address.
-            gates = u.src[2:] if u.op is Ops.STORE else u.src[1:]
+            gates = u.src[2:] if u.op is STORE else u.src[1:]
             if gates:
                 strides = {**dict.fromkeys([r for g in gates for r in g.ranges], 0), **strides}
-            result.append(Access(u, at.src[0], u.op is Ops.STORE, strides))
+            result.append(Access(u, at.src[0], u.op is STORE, strides))
         return result
 
 

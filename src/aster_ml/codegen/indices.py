@@ -38,7 +38,7 @@ def lower_indices(
             # Where something reads it: of an address the two parts are all that is read.
             continue
         src = u.src
-        if u.op is Ops.INDEX:
+        if u.op is INDEX:
             index = src[1]
             if index not in parts:
                 parts[index] = split_lanes(index)
@@ -47,7 +47,7 @@ def lower_indices(
             if s not in new:
                 lower_below(s, dtype, new)
         made = tuple(map(new.__getitem__, src))
-        if u.op is Ops.CAST and u.dtype is made[0].dtype:
+        if u.op is CAST and u.dtype is made[0].dtype:
             new[u] = made[0]
         else:
             new[u] = u if made == u.src else UOp(u.op, u.dtype, made, u.arg)
@@ -91,6 +91,7 @@ def keep_reductions(base: UOp, index: UOp) -> UOp:
     return substitute(base, {s: x for s, x in zip(simplify_all(inner), inner) if s is not x})
 
 
+CAST, INDEX = Ops.CAST, Ops.INDEX
 BY_ID = operator.attrgetter("arg.id")
 REDUCE = frozenset({Ops.REDUCE})
 ZERO = UOp.index_const(0)
@@ -118,12 +119,12 @@ def lower_below(root: UOp, dtype: DType, new: dict[UOp, UOp]) -> None:
             continue
         src = tuple(map(new.__getitem__, u.src))
         if u.dtype is not dtypes.index:
-            if u.op is Ops.CAST and u.dtype is src[0].dtype:
+            if u.op is CAST and u.dtype is src[0].dtype:
                 new[u] = src[0]
             else:
                 new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
-        elif u.op is Ops.CAST:
-            new[u] = src[0] if src[0].dtype is dtype else UOp(Ops.CAST, dtype, src)
+        elif u.op is CAST:
+            new[u] = src[0] if src[0].dtype is dtype else UOp(CAST, dtype, src)
         elif u.op in (Ops.IDIV, Ops.MOD):
             new[u] = lower_division(u, src[0], src[1], dtype)
         else:

@@ -31,6 +31,8 @@ from aster_ml.uop.ranges import before_last, size_of, steps_left, tells_apart
 from aster_ml.uop.symbolic import simplify_around
 
 INDEX = dtypes.index
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+ADD, CONST, END, RANGE, REDUCE = Ops.ADD, Ops.CONST, Ops.END, Ops.RANGE, Ops.REDUCE
 # Of dtype index, but no arithmetic.
 UNFOLDED = frozenset({Ops.STAGE, Ops.LOAD})
 
@@ -543,14 +545,14 @@ class Kernel:
         parts = parts or {}
         order: dict[UOp, None] = {}
         # Whether nothing has fallen away, numbers aside.
-        whole = all([r.op is Ops.RANGE for r in changes])
+        whole = all([r.op is RANGE for r in changes])
         for u in self.facts.order:
             if u in new:
                 toposort(new[u], done=order)
                 continue
             op, src = u.op, u.src
             fresh = u
-            if op is Ops.END or op is Ops.REDUCE:
+            if op is END or op is REDUCE:
                 closed = [p for r in src[1:] for p in parts.get(r, (new.get(r, r),))]
                 value = new.get(src[0], src[0])
                 made = (value, *closed)
@@ -560,7 +562,7 @@ class Kernel:
                 made = tuple(map(new.get, src, src))
                 if u.dtype is not INDEX or len(made) != 2 or op in UNFOLDED:
                     fresh = UOp(op, u.dtype, made, u.arg)
-                elif op is Ops.ADD and made[0].op is not Ops.CONST and made[1].op is not Ops.CONST:
+                elif op is ADD and made[0].op is not CONST and made[1].op is not CONST:
                     # As index arithmetic makes it, but for the order, in which it is when lowered.
                     fresh = UOp(op, INDEX, made)
                 else:
