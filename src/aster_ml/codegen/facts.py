@@ -17,6 +17,7 @@ from aster_ml.uop.symbolic import affine_form, plain_strides, simplify
 T = TypeVar("T")
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 LOAD, REDUCE, STORE = Ops.LOAD, Ops.REDUCE, Ops.STORE
+DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 
 
 class Access(NamedTuple):
@@ -87,7 +88,7 @@ class Facts:
         result = {}
         for u in self.reduces:
             loops = set(u.src[1:])
-            loads = [x for x in toposort(u.src[0]) if x.op is Ops.LOAD]
+            loads = [x for x in toposort(u.src[0]) if x.op is LOAD]
             result[u] = {x for x in loads if not loops.isdisjoint(x.ranges)}
         return result
 
@@ -102,7 +103,7 @@ class Facts:
     @Answer
     def divisions(self) -> list[UOp]:
         """Quotients and remainders by constants."""
-        found = [u for u in self.order if u.op is Ops.IDIV or u.op is Ops.MOD]
+        found = [u for u in self.order if u.op in DIVISIONS]
         return [u for u in found if u.src[1].op is Ops.CONST]
 
     @Answer
@@ -114,11 +115,11 @@ class Facts:
     def stores_over_reads(self) -> list[UOp]:
         """The stores to memory that some stored value, its own or another, is made from."""
         written = {store.src[0].src[0] for store in self.stores}
-        if not any([u.op is Ops.LOAD and u.src[0].src[0] in written for u in self.order]):
+        if not any([u.op is LOAD and u.src[0].src[0] in written for u in self.order]):
             return []
         # Gates of the stores may read, too, which is another matter.
         values = toposort(*[store.src[1] for store in self.stores])
-        read = {u.src[0].src[0] for u in values if u.op is Ops.LOAD}
+        read = {u.src[0].src[0] for u in values if u.op is LOAD}
         return [store for store in self.stores if store.src[0].src[0] in read]
 
     @Answer

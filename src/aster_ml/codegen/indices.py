@@ -34,7 +34,7 @@ def lower_indices(
     # Buffers that are walked alike share their index.
     parts: dict[UOp, tuple[UOp, UOp]] = {}
     for u in toposort(sink) if order is None else order:
-        if u.dtype is dtypes.index:
+        if u.dtype is INDICES:
             # Where something reads it: of an address the two parts are all that is read.
             continue
         src = u.src
@@ -91,7 +91,8 @@ def keep_reductions(base: UOp, index: UOp) -> UOp:
     return substitute(base, {s: x for s, x in zip(simplify_all(inner), inner) if s is not x})
 
 
-CAST, INDEX = Ops.CAST, Ops.INDEX
+CAST, INDEX, INDICES = Ops.CAST, Ops.INDEX, dtypes.index
+DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 BY_ID = operator.attrgetter("arg.id")
 REDUCE = frozenset({Ops.REDUCE})
 ZERO = UOp.index_const(0)
@@ -118,14 +119,14 @@ def lower_below(root: UOp, dtype: DType, new: dict[UOp, UOp]) -> None:
         if u in new:
             continue
         src = tuple(map(new.__getitem__, u.src))
-        if u.dtype is not dtypes.index:
+        if u.dtype is not INDICES:
             if u.op is CAST and u.dtype is src[0].dtype:
                 new[u] = src[0]
             else:
                 new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
         elif u.op is CAST:
             new[u] = src[0] if src[0].dtype is dtype else UOp(CAST, dtype, src)
-        elif u.op in (Ops.IDIV, Ops.MOD):
+        elif u.op in DIVISIONS:
             new[u] = lower_division(u, src[0], src[1], dtype)
         else:
             new[u] = UOp(u.op, dtype, src, u.arg)

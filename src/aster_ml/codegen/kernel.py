@@ -33,6 +33,7 @@ from aster_ml.uop.symbolic import simplify_around
 INDEX = dtypes.index
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 ADD, CONST, END, RANGE, REDUCE = Ops.ADD, Ops.CONST, Ops.END, Ops.RANGE, Ops.REDUCE
+LOOP = AxisType.LOOP
 # Of dtype index, but no arithmetic.
 UNFOLDED = frozenset({Ops.STAGE, Ops.LOAD})
 
@@ -97,9 +98,7 @@ class Kernel:
         self.asking: int | None = None
         # Of windows that are loaded through scratch.
         self.slab: Slab | None = None
-        self.next_id = 1 + max(
-            [u.arg.id for u in self.facts.order if u.op is Ops.RANGE], default=-1
-        )
+        self.next_id = 1 + max([u.arg.id for u in self.facts.order if u.op is RANGE], default=-1)
 
     # what there is
 
@@ -132,7 +131,7 @@ class Kernel:
     def output_loops(self) -> list[UOp]:
         """Output axes that Opts can name: all loops but the one that threads share out."""
         shared = self.shared
-        return [r for r in self.outputs if r.arg.kind is AxisType.LOOP and r.arg.id != shared]
+        return [r for r in self.outputs if r.arg.kind is LOOP and r.arg.id != shared]
 
     @property
     def first_reduction(self) -> int:

@@ -124,7 +124,7 @@ class Linearizer:
 
     def read_before_written(self) -> None:
         """Of several stores, each waits for whoever reads what its memory held before."""
-        stores = [u for u in self.order if u.op is Ops.STORE and is_output(u)]
+        stores = [u for u in self.order if u.op is STORE and is_output(u)]
         if len(stores) < 2:
             return
         loads: dict[UOp, list[UOp]] = {}
@@ -147,9 +147,9 @@ class Linearizer:
 
     def inline_sources(self, s: UOp) -> list[UOp]:
         """`s` when it is listed, else the listed nodes below it."""
-        if s.op is Ops.INDEX:
+        if s.op is INDEX:
             return [x for y in s.src[:2] for x in self.inline_sources(y)]
-        if s.op is Ops.END:
+        if s.op is END:
             return self.inline_sources(s.src[0])
         return [] if s.op in UNLISTED else [s]
 
@@ -282,14 +282,14 @@ class Linearizer:
         self.reg = {}
         self.place()
         first = [u for u in self.order if u.op in FIRST]
-        ranges = [u for u in self.order if u.op is Ops.RANGE]
+        ranges = [u for u in self.order if u.op is RANGE]
         self.uops.extend(first)
         self.uops.extend([u for u in ranges if u.arg.kind in WITHOUT_LOOP])
         self.emit_scope(self.root)
         params = sorted([u for u in first if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
         variables = sorted([u for u in first if u.op is Ops.DEFINE_VAR], key=lambda u: u.arg.name)
         written = frozenset(
-            [memory_of(u).arg.slot for u in self.order if u.op is Ops.STORE and is_output(u)]
+            [memory_of(u).arg.slot for u in self.order if u.op is STORE and is_output(u)]
         )
         blocks = [u for u in ranges if u.arg.kind is AxisType.GLOBAL]
         items = [u for u in ranges if u.arg.kind is AxisType.LOCAL]
