@@ -21,7 +21,7 @@ from aster_ml.errors import ArgumentError, KernelOptError
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import LoadArg, Ops
+from aster_ml.uop.ops import AxisType, LoadArg, Ops
 from tests.unit.kernel_checks import kernel_of, memory
 
 CPU = Target(
@@ -577,3 +577,17 @@ def test_rows_that_are_scattered_into_are_shared_out() -> None:
     for axis in (0, 1):
         kernel = Kernel(adding(axis))
         assert [kernel.may_reorder(r) for r in kernel.outputs] == [axis == 1, axis == 0]
+
+
+def test_one_axis_is_shared_out_over_threads_and_becomes_thread_when_lowered() -> None:
+    ast = kernel_of(memory(256, 64) + 1)
+    kernel = schedule_kernel(ast, CPU, (Opt(OptOps.THREAD, 0),))
+    assert [r.arg.kind for r in kernel.outputs] == [AxisType.LOOP]
+    assert kernel.shared == kernel.outputs[0].arg.id
+    assert not kernel.axes
+    with pytest.raises(KernelOptError, match="shared out"):
+        kernel.make_thread(kernel.outputs[0])
+    linear, _ = lower(ast, CPU, (Opt(OptOps.THREAD, 0),))
+    assert linear.thread is not None
+    assert linear.thread.arg.kind is AxisType.THREAD
+    assert linear.thread in linear.uops

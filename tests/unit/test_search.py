@@ -54,8 +54,8 @@ def test_neighbours_are_other_schedules_of_the_same_kernel() -> None:
     found = list(neighbours(ast, TARGET, start))
     assert len(found) > 10
     assert start not in found
-    sinks = {schedule_kernel(ast, TARGET, opts).sink for opts in found}
-    assert len(sinks) == len(found)
+    kernels = [schedule_kernel(ast, TARGET, opts) for opts in found]
+    assert len({(k.sink, k.shared) for k in kernels}) == len(found)
 
 
 def test_neighbours_of_what_does_not_fit_are_none() -> None:

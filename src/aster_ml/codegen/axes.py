@@ -19,6 +19,11 @@ from aster_ml.uop.ranges import size_of
 from aster_ml.uop.symbolic import OPAQUE, affine_form, simplify, simplify_around
 
 ZERO = UOp.index_const(0)
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+INDEX, LOAD, STORE, WHERE = Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.WHERE
+BOOL, INDICES = dtypes.bool, dtypes.index
+# What reads a range as part of an address, or where its loop ends.
+PLAIN_READERS = frozenset({Ops.INDEX, Ops.END, Ops.REDUCE})
 
 
 def merge_axes(kernel: Kernel) -> None:
@@ -110,10 +115,10 @@ def stray_ranges(kernel: Kernel) -> set[UOp]:
     found: set[UOp] = set()
     for u in kernel.facts.order:
         # What index arithmetic makes is judged where it is read.
-        if u.dtype is dtypes.index or u.op in (Ops.INDEX, Ops.END, Ops.REDUCE):
+        if u.dtype is INDICES or u.op in PLAIN_READERS:
             continue
         for s in u.src:
-            if s.dtype is dtypes.index:
+            if s.dtype is INDICES:
                 found.update(s.ranges)
     return found
 
@@ -127,7 +132,7 @@ PLACES = frozenset({
 
 def loads_places(order: Iterable[UOp]) -> bool:
     """Whether more than arithmetic on ranges and variables stands in some index of a graph."""
-    return any([u.dtype is dtypes.index and u.op not in PLACES for u in order])
+    return any([u.dtype is INDICES and u.op not in PLACES for u in order])
 
 
 def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: bool = True) -> UOp:
@@ -141,18 +146,18 @@ def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: b
         src = u.src
         if new and not new.keys().isdisjoint(src):
             src = tuple(map(new.get, src, src))
-        elif not src or u.dtype is dtypes.index:
+        elif not src or u.dtype is INDICES:
             continue
-        if u.dtype is dtypes.bool and src[0].dtype is dtypes.index:
+        if u.dtype is BOOL and src[0].dtype is INDICES:
             new[u] = simplify_around(u if src == u.src else UOp(u.op, u.dtype, src, u.arg))
             continue
-        if u.op is Ops.INDEX and addresses:
+        if u.op is INDEX and addresses:
             src = (src[0], simplify_around(src[1]))
-        elif u.op is Ops.LOAD and len(src) > 1:
+        elif u.op is LOAD and len(src) > 1:
             src = (src[0], simplify_around(src[1]))
-        elif u.op is Ops.STORE and len(src) > 2:
+        elif u.op is STORE and len(src) > 2:
             src = (*src[:2], simplify_around(src[2]))
-        elif u.op is Ops.WHERE and compares_places(src[0]):
+        elif u.op is WHERE and compares_places(src[0]):
             src = (simplify(src[0]), *src[1:])
         if src != u.src:
             new[u] = UOp(u.op, u.dtype, src, u.arg)

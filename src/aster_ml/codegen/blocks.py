@@ -150,7 +150,7 @@ def reduce_in_groups(kernel: Kernel) -> None:
 
 def number_work(kernel: Kernel) -> UOp:
     """All block axes as one number, and all work-item axes as one."""
-    blocks = [r for r in kernel.outputs if r.arg.kind is AxisType.LOOP]
+    blocks = kernel.output_loops
     movable = [r for r in blocks if kernel.may_reorder(r)]
     items = ranges_of_kind(kernel, AxisType.LOCAL)
     changes: dict[UOp, UOp] = {}

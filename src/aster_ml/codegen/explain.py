@@ -55,7 +55,7 @@ def axes_of(kernel: Kernel) -> list[UOp]:
 
 def shared(kernel: Kernel) -> bool:
     """Whether threads share it."""
-    return any(r.arg.kind is AxisType.THREAD for r in kernel.outputs)
+    return kernel.shared is not None
 
 
 def show_access(a: Access, lanes: list[UOp]) -> str:

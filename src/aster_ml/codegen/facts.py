@@ -15,6 +15,9 @@ from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.symbolic import affine_form, plain_strides, simplify
 
 T = TypeVar("T")
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+LOAD, REDUCE, STORE = Ops.LOAD, Ops.REDUCE, Ops.STORE
+DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 
 
 class Access(NamedTuple):
@@ -71,7 +74,7 @@ class Facts:
     @Answer
     def reduces(self) -> list[UOp]:
         """The REDUCE nodes, sources first."""
-        return [u for u in self.order if u.op is Ops.REDUCE]
+        return [u for u in self.order if u.op is REDUCE]
 
     @Answer
     def reduced(self) -> list[UOp]:
@@ -85,7 +88,7 @@ class Facts:
         result = {}
         for u in self.reduces:
             loops = set(u.src[1:])
-            loads = [x for x in toposort(u.src[0]) if x.op is Ops.LOAD]
+            loads = [x for x in toposort(u.src[0]) if x.op is LOAD]
             result[u] = {x for x in loads if not loops.isdisjoint(x.ranges)}
         return result
 
@@ -100,7 +103,7 @@ class Facts:
     @Answer
     def divisions(self) -> list[UOp]:
         """Quotients and remainders by constants."""
-        found = [u for u in self.order if u.op is Ops.IDIV or u.op is Ops.MOD]
+        found = [u for u in self.order if u.op in DIVISIONS]
         return [u for u in found if u.src[1].op is Ops.CONST]
 
     @Answer
@@ -112,11 +115,11 @@ class Facts:
     def stores_over_reads(self) -> list[UOp]:
         """The stores to memory that some stored value, its own or another, is made from."""
         written = {store.src[0].src[0] for store in self.stores}
-        if not any([u.op is Ops.LOAD and u.src[0].src[0] in written for u in self.order]):
+        if not any([u.op is LOAD and u.src[0].src[0] in written for u in self.order]):
             return []
         # Gates of the stores may read, too, which is another matter.
         values = toposort(*[store.src[1] for store in self.stores])
-        read = {u.src[0].src[0] for u in values if u.op is Ops.LOAD}
+        read = {u.src[0].src[0] for u in values if u.op is LOAD}
         return [store for store in self.stores if store.src[0].src[0] in read]
 
     @Answer
@@ -125,7 +128,7 @@ class Facts:
         result = []
         strides_of = self.strides_of
         for u in self.order:
-            if u.op is not Ops.LOAD and u.op is not Ops.STORE:
+            if u.op is not LOAD and u.op is not STORE:
                 continue
             at = u.src[0]
             index = at.src[1]
@@ -134,10 +137,10 @@ class Facts:
             if strides is None:
                 strides = strides_of[index] = find_strides(index)
             # What a gate depends on changes with the axis too, though not the address.
-            gates = u.src[2:] if u.op is Ops.STORE else u.src[1:]
+            gates = u.src[2:] if u.op is STORE else u.src[1:]
             if gates:
                 strides = {**dict.fromkeys([r for g in gates for r in g.ranges], 0), **strides}
-            result.append(Access(u, at.src[0], u.op is Ops.STORE, strides))
+            result.append(Access(u, at.src[0], u.op is STORE, strides))
         return result
 
 

@@ -12,27 +12,33 @@ from aster_ml.dtype import DType, dtypes
 from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.linear_form import Form, node_of
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import AxisType, Ops, RangeArg
 from aster_ml.uop.symbolic import OPAQUE, affine, plain_form, simplify, simplify_all
 
 
-def lower_indices(sink: UOp, dtype: DType, order: Iterable[UOp] | None = None) -> UOp:
+def lower_indices(
+    sink: UOp, dtype: DType, order: Iterable[UOp] | None = None, shared: Iterable[UOp] = ()
+) -> UOp:
     """Each INDEX(buffer, i) becomes INDEX(buffer, base, offset), and index values a `dtype`.
 
-    `order` is that of the graph, where it is known.
+    `order` is that of the graph, where it is known. The axes that are `shared` out over threads
+    become THREAD.
 
     why: `offset` is a number for every lane, so a renderer needs one address for all of them, and
     for all accesses that differ by a number
     """
     new: dict[UOp, UOp] = {}
+    for r in shared:
+        lower_below(r.src[0], dtype, new)
+        new[r] = UOp(Ops.RANGE, dtype, (new[r.src[0]],), RangeArg(r.arg.id, AxisType.THREAD))
     # Buffers that are walked alike share their index.
     parts: dict[UOp, tuple[UOp, UOp]] = {}
     for u in toposort(sink) if order is None else order:
-        if u.dtype is dtypes.index:
+        if u.dtype is INDICES:
             # Where something reads it: of an address the two parts are all that is read.
             continue
         src = u.src
-        if u.op is Ops.INDEX:
+        if u.op is INDEX:
             index = src[1]
             if index not in parts:
                 parts[index] = split_lanes(index)
@@ -41,7 +47,7 @@ def lower_indices(sink: UOp, dtype: DType, order: Iterable[UOp] | None = None) -
             if s not in new:
                 lower_below(s, dtype, new)
         made = tuple(map(new.__getitem__, src))
-        if u.op is Ops.CAST and u.dtype is made[0].dtype:
+        if u.op is CAST and u.dtype is made[0].dtype:
             new[u] = made[0]
         else:
             new[u] = u if made == u.src else UOp(u.op, u.dtype, made, u.arg)
@@ -85,6 +91,8 @@ def keep_reductions(base: UOp, index: UOp) -> UOp:
     return substitute(base, {s: x for s, x in zip(simplify_all(inner), inner) if s is not x})
 
 
+CAST, INDEX, INDICES = Ops.CAST, Ops.INDEX, dtypes.index
+DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 BY_ID = operator.attrgetter("arg.id")
 REDUCE = frozenset({Ops.REDUCE})
 ZERO = UOp.index_const(0)
@@ -111,14 +119,14 @@ def lower_below(root: UOp, dtype: DType, new: dict[UOp, UOp]) -> None:
         if u in new:
             continue
         src = tuple(map(new.__getitem__, u.src))
-        if u.dtype is not dtypes.index:
-            if u.op is Ops.CAST and u.dtype is src[0].dtype:
+        if u.dtype is not INDICES:
+            if u.op is CAST and u.dtype is src[0].dtype:
                 new[u] = src[0]
             else:
                 new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
-        elif u.op is Ops.CAST:
-            new[u] = src[0] if src[0].dtype is dtype else UOp(Ops.CAST, dtype, src)
-        elif u.op in (Ops.IDIV, Ops.MOD):
+        elif u.op is CAST:
+            new[u] = src[0] if src[0].dtype is dtype else UOp(CAST, dtype, src)
+        elif u.op in DIVISIONS:
             new[u] = lower_division(u, src[0], src[1], dtype)
         else:
             new[u] = UOp(u.op, dtype, src, u.arg)

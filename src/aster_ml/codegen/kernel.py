@@ -31,6 +31,11 @@ from aster_ml.uop.ranges import before_last, size_of, steps_left, tells_apart
 from aster_ml.uop.symbolic import simplify_around
 
 INDEX = dtypes.index
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+ADD, CONST, END, RANGE, REDUCE = Ops.ADD, Ops.CONST, Ops.END, Ops.RANGE, Ops.REDUCE
+LOOP = AxisType.LOOP
+# Of dtype index, but no arithmetic.
+UNFOLDED = frozenset({Ops.STAGE, Ops.LOAD})
 
 
 class Note(NamedTuple):
@@ -87,13 +92,13 @@ class Kernel:
         self.skewed: int | None = None
         # How many factors of its product go in one word of a panel; 0 without panels of words.
         self.group = 0
+        # Id of the output axis that threads share out. It is a LOOP until indices are lowered.
+        self.shared: int | None = None
         # Id of the axis whose steps ask for the block that the next step reads.
         self.asking: int | None = None
         # Of windows that are loaded through scratch.
         self.slab: Slab | None = None
-        self.next_id = 1 + max(
-            [u.arg.id for u in self.facts.order if u.op is Ops.RANGE], default=-1
-        )
+        self.next_id = 1 + max([u.arg.id for u in self.facts.order if u.op is RANGE], default=-1)
 
     # what there is
 
@@ -120,12 +125,18 @@ class Kernel:
     @property
     def axes(self) -> list[UOp]:
         """Loops that Opts can name: outputs first, then those of reductions in order of id."""
-        return [r for r in self.outputs if r.arg.kind is AxisType.LOOP] + self.facts.reduced
+        return self.output_loops + self.facts.reduced
+
+    @property
+    def output_loops(self) -> list[UOp]:
+        """Output axes that Opts can name: all loops but the one that threads share out."""
+        shared = self.shared
+        return [r for r in self.outputs if r.arg.kind is LOOP and r.arg.id != shared]
 
     @property
     def first_reduction(self) -> int:
         """Where the axes of reductions begin in `axes`."""
-        return sum([r.arg.kind is AxisType.LOOP for r in self.outputs])
+        return len(self.output_loops)
 
     def accesses(self) -> list[Access]:
         """Every load and store with its strides."""
@@ -249,6 +260,8 @@ class Kernel:
 
         Where chunks do not share out the axis, the last of them starts early.
         """
+        if self.shared is not None:
+            raise KernelOptError("thread: another axis is shared out over threads already")
         if 0 < chunks < size_of(axis):
             place = self.outputs.index(axis)
             self.early.pop(axis.arg.id, None)
@@ -258,10 +271,9 @@ class Kernel:
             else:
                 self.split(axis, length, AxisType.LOOP)
             axis = self.outputs[place]
-        new = UOp(Ops.RANGE, axis.dtype, axis.src, RangeArg(axis.arg.id, AxisType.THREAD))
         self.outputs.remove(axis)
-        self.rewrite({axis: new})
-        self.outputs.insert(0, new)
+        self.outputs.insert(0, axis)
+        self.shared = axis.arg.id
 
     def split_lanes(self, axis: UOp, lanes: int, kind: AxisType) -> None:
         """Splits lanes off an axis; SIMD lanes that do not divide it start early at its end."""
@@ -532,14 +544,14 @@ class Kernel:
         parts = parts or {}
         order: dict[UOp, None] = {}
         # Whether nothing has fallen away, numbers aside.
-        whole = all([r.op is Ops.RANGE for r in changes])
+        whole = all([r.op is RANGE for r in changes])
         for u in self.facts.order:
             if u in new:
                 toposort(new[u], done=order)
                 continue
             op, src = u.op, u.src
             fresh = u
-            if op is Ops.END or op is Ops.REDUCE:
+            if op is END or op is REDUCE:
                 closed = [p for r in src[1:] for p in parts.get(r, (new.get(r, r),))]
                 value = new.get(src[0], src[0])
                 made = (value, *closed)
@@ -547,12 +559,15 @@ class Kernel:
                     fresh = new[u] = UOp(op, u.dtype, made, u.arg) if closed else value
             elif not new.keys().isdisjoint(src):
                 made = tuple(map(new.get, src, src))
-                if u.dtype is INDEX and len(made) == 2 and op not in (Ops.STAGE, Ops.LOAD):
+                if u.dtype is not INDEX or len(made) != 2 or op in UNFOLDED:
+                    fresh = UOp(op, u.dtype, made, u.arg)
+                elif op is ADD and made[0].op is not CONST and made[1].op is not CONST:
+                    # As index arithmetic makes it, but for the order, in which it is when lowered.
+                    fresh = UOp(op, INDEX, made)
+                else:
                     # Index arithmetic folds.
                     fresh = index_alu(op, *made)
                     whole = whole and fresh.op is op and fresh.src in (made, made[::-1])
-                else:
-                    fresh = UOp(op, u.dtype, made, u.arg)
                 new[u] = fresh
             order[fresh] = None
         self.sink = new.get(self.sink, self.sink)

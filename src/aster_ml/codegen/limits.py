@@ -106,7 +106,7 @@ class Bounds:
         kinds = {t.arg.kind for t in room.terms if t.op is Ops.RANGE}
         if abs(step) != 1 or any(t.op is not Ops.RANGE for t in room.terms):
             return
-        if not kinds <= {AxisType.LOOP, AxisType.THREAD}:
+        if not kinds <= {AxisType.LOOP}:
             return
         if step > 0:
             self.low.append(Form(room.scaled(-1).terms, 1 - room.const))

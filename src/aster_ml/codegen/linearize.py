@@ -16,6 +16,9 @@ from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+AFTER, END, INDEX = Ops.AFTER, Ops.END, Ops.INDEX
+RANGE, REDUCE, STORE = Ops.RANGE, Ops.REDUCE, Ops.STORE
 # Read where they are used, so never listed.
 INLINE = frozenset({Ops.CONST, Ops.INDEX, Ops.END, Ops.SINK})
 FIRST = frozenset({Ops.PARAM, Ops.DEFINE_VAR, Ops.DEFINE_LOCAL})
@@ -75,14 +78,14 @@ class Linearizer:
         """Gives each node its scope; loops of reductions get theirs as they are met."""
         # From the outside in: the loops of one may run inside those of another.
         for u in reversed(self.order):
-            if u.op is Ops.REDUCE or (u.op is Ops.END and not is_output(u.src[0])):
+            if u.op is REDUCE or (u.op is END and not is_output(u.src[0])):
                 loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
                 if not loops:
                     continue
                 scope = self.scope_for(u)
                 for r in loops:
                     scope = self.scope_of_loop[r] = Scope(r, scope, u)
-                if u.op is Ops.REDUCE:
+                if u.op is REDUCE:
                     self.loop_of_reduce[u] = scope
         scopes = self.scopes
         # Many nodes depend on the same loops.
@@ -90,7 +93,7 @@ class Linearizer:
         for u in self.order:
             if u.op in UNLISTED:
                 continue
-            if u.op is Ops.STORE and is_output(u):
+            if u.op is STORE and is_output(u):
                 scope = self.innermost
             else:
                 ranges = u.ranges
@@ -121,7 +124,7 @@ class Linearizer:
 
     def read_before_written(self) -> None:
         """Of several stores, each waits for whoever reads what its memory held before."""
-        stores = [u for u in self.order if u.op is Ops.STORE and is_output(u)]
+        stores = [u for u in self.order if u.op is STORE and is_output(u)]
         if len(stores) < 2:
             return
         loads: dict[UOp, list[UOp]] = {}
@@ -136,7 +139,7 @@ class Linearizer:
         """The listed nodes that `u` reads, through what is read inline."""
         result: list[UOp] = []
         for s in u.src:
-            if s.op is Ops.INDEX or s.op is Ops.END:
+            if s.op is INDEX or s.op is END:
                 result.extend(self.inline_sources(s))
             elif s.op not in UNLISTED:
                 result.append(s)
@@ -144,9 +147,9 @@ class Linearizer:
 
     def inline_sources(self, s: UOp) -> list[UOp]:
         """`s` when it is listed, else the listed nodes below it."""
-        if s.op is Ops.INDEX:
+        if s.op is INDEX:
             return [x for y in s.src[:2] for x in self.inline_sources(y)]
-        if s.op is Ops.END:
+        if s.op is END:
             return self.inline_sources(s.src[0])
         return [] if s.op in UNLISTED else [s]
 
@@ -237,15 +240,15 @@ class Linearizer:
 
     def emit_node(self, u: UOp) -> None:
         """Lists a node over what its sources have become."""
-        if u.op is Ops.REDUCE and u in self.loop_of_reduce:
+        if u.op is REDUCE and u in self.loop_of_reduce:
             lanes = [
                 r for r in u.src[1:] if r.arg.kind.is_lane and r.arg.kind is not AxisType.UNROLL
             ]
             if not lanes:
                 self.new[u] = self.reg[u]
                 return
-            made = UOp(Ops.REDUCE, u.dtype, (self.reg[u], *lanes), u.arg)
-        elif u.op is Ops.AFTER:
+            made = UOp(REDUCE, u.dtype, (self.reg[u], *lanes), u.arg)
+        elif u.op is AFTER:
             self.new[u] = self.map(u.src[0])
             return
         else:
@@ -259,13 +262,13 @@ class Linearizer:
         """What a source has become."""
         found = self.new.get(u)
         if found is None:
-            if u.op is Ops.INDEX and len(u.src) == 3:
+            if u.op is INDEX and len(u.src) == 3:
                 # The lanes' part is never listed, though a value may be the same expression.
                 at = (self.map(u.src[0]), self.map(u.src[1]), u.src[2])
                 found = UOp(u.op, u.dtype, at, u.arg)
-            elif (u.op in INLINE or u not in self.scopes) and u.src and u.op is not Ops.RANGE:
+            elif (u.op in INLINE or u not in self.scopes) and u.src and u.op is not RANGE:
                 found = UOp(u.op, u.dtype, tuple([self.map(s) for s in u.src]), u.arg)
-            elif u.op is Ops.RANGE:
+            elif u.op is RANGE:
                 found = UOp(u.op, u.dtype, (self.map(u.src[0]),), u.arg)
             elif not u.src:
                 found = u
@@ -279,14 +282,14 @@ class Linearizer:
         self.reg = {}
         self.place()
         first = [u for u in self.order if u.op in FIRST]
-        ranges = [u for u in self.order if u.op is Ops.RANGE]
+        ranges = [u for u in self.order if u.op is RANGE]
         self.uops.extend(first)
         self.uops.extend([u for u in ranges if u.arg.kind in WITHOUT_LOOP])
         self.emit_scope(self.root)
         params = sorted([u for u in first if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
         variables = sorted([u for u in first if u.op is Ops.DEFINE_VAR], key=lambda u: u.arg.name)
         written = frozenset(
-            [memory_of(u).arg.slot for u in self.order if u.op is Ops.STORE and is_output(u)]
+            [memory_of(u).arg.slot for u in self.order if u.op is STORE and is_output(u)]
         )
         blocks = [u for u in ranges if u.arg.kind is AxisType.GLOBAL]
         items = [u for u in ranges if u.arg.kind is AxisType.LOCAL]
@@ -319,7 +322,7 @@ def listed_order(sink: UOp) -> list[UOp]:
                 src = s.src
                 if src:
                     stack.append((u, left))
-                    u, left = s, iter(src[:2] if s.op is Ops.INDEX else src)
+                    u, left = s, iter(src[:2] if s.op is INDEX else src)
                     break
                 done[s] = None
         else:

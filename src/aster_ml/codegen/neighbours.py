@@ -53,12 +53,13 @@ def neighbours(ast: UOp, target: Target, opts: Opts) -> Iterator[Opts]:
     start = applied(ast, target, opts)
     if start is None:
         return
-    found = {start.sink}
+    found = {(start.sink, start.shared)}
     for candidate in changed(start, opts):
         kernel = applied(ast, target, candidate)
-        if kernel is not None and kernel.sink not in found and is_small(kernel):
-            found.add(kernel.sink)
-            yield candidate
+        if kernel is None or (kernel.sink, kernel.shared) in found or not is_small(kernel):
+            continue
+        found.add((kernel.sink, kernel.shared))
+        yield candidate
 
 
 def applied(ast: UOp, target: Target, opts: Opts) -> Kernel | None:

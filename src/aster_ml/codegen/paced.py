@@ -57,8 +57,7 @@ def paced_rows(kernel: Kernel) -> UOp | None:
         return None
     stores = [a for a in kernel.accesses() if a.is_store]
     lanes = [r for r in kernel.outputs if r.arg.kind is AxisType.UPCAST]
-    threads = any(r.arg.kind is AxisType.THREAD for r in kernel.outputs)
-    if threads or len(stores) != 1 or len(lanes) != 1:
+    if kernel.shared is not None or len(stores) != 1 or len(lanes) != 1:
         return None
     (store,), (rows,) = stores, lanes
     apart = abs(store.stride(rows) or 0) * store.buffer.dtype.itemsize

@@ -19,6 +19,8 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
+# A name of a module is found faster than a member of an Enum, and every node is asked for its op.
+RANGE, LOOP = Ops.RANGE, AxisType.LOOP
 # An element gathered or scattered on its own, against one lane of a vector access.
 GATHER = 1.5
 # The same for one that may be outside, on whose place or on nothing the load then waits.
@@ -243,9 +245,7 @@ def reuse_of(access: Access, nest: list[UOp], axis: UOp | None, lanes: int) -> f
     """How many results a loaded value may serve in a register tile: other outputs' lanes."""
     if access.is_store:
         return 1.0
-    free = [
-        r for r in nest if r.arg.kind is AxisType.LOOP and r is not axis and r not in access.strides
-    ]
+    free = [r for r in nest if r.arg.kind is LOOP and r is not axis and r not in access.strides]
     # SIMD values side by side share what they have in common too.
     beside = 1
     if axis in nest and axis.arg.kind is AxisType.LOOP and axis not in access.strides:
@@ -426,5 +426,5 @@ def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp], panel: Access | None) 
 
 def lane_discount(kernel: Kernel) -> int:
     """SIMD lanes of the kernel, by which work is quicker."""
-    ranges = [u for u in kernel.facts.order if u.op is Ops.RANGE]
+    ranges = [u for u in kernel.facts.order if u.op is RANGE]
     return max([size_of(r) for r in ranges if r.arg.kind is AxisType.VECTOR], default=1)

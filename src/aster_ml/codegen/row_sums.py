@@ -53,7 +53,7 @@ def row_axes(kernel: Kernel) -> list[UOp]:
     """The output axes whose sums are in scratch together: the innermost loop, and lanes."""
     last = [r for r in kernel.outputs if not r.arg.kind.is_lane][-1:]
     lanes = [r for r in kernel.outputs if r.arg.kind.is_lane]
-    if not last or last[0].arg.kind is not AxisType.LOOP or size_of(last[0]) < 2:
+    if not last or last[0] not in kernel.output_loops or size_of(last[0]) < 2:
         return []
     return last + sorted(lanes, key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
 

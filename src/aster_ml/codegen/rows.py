@@ -25,6 +25,8 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Memory, Ops, ScratchArg, StageArg
 from aster_ml.uop.ranges import size_of
 
+# A name of a module is found faster than a member of an Enum, and every node is asked for its op.
+STAGE = Ops.STAGE
 # Scratch is stack, and the part of the second cache that it may take.
 MAX_NBYTES, CACHE_PART = 256 << 10, 4
 # SIMD values of a short row that are written out.
@@ -81,7 +83,7 @@ def keep_row(kernel: Kernel, v: UOp, r: UOp, o: UOp) -> None:
 def fill_rows(kernel: Kernel, target: Target) -> None:
     """STAGEs become scratch that is filled in a loop of its own, or are computed where read."""
     slab, late = kernel.slab_stage(), kernel.stored_row()
-    for stage in [u for u in kernel.facts.order if u.op is Ops.STAGE and u is not slab]:
+    for stage in [u for u in kernel.facts.order if u.op is STAGE and u is not slab]:
         v, s = stage.src
         nodes = kernel.facts.order
         reads = [u for u in nodes if u.op is Ops.LOAD and u.src[0].src[0] is stage]

@@ -17,6 +17,8 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
 from aster_ml.uop.ranges import size_of
 
+# A name of a module is found faster than a member of an Enum, and every node is asked for its op.
+CMPEQ = Ops.CMPEQ
 # Longest axis of a stack, as `schedule.cost` has it.
 MAX_STACK = 8
 # Most values that a loop body may have with all of them.
@@ -66,7 +68,7 @@ def write_out_stacks(plan: Plan) -> None:
     """Lanes along the axes of stacks: what stands in a lane is known, so that nothing chooses."""
     kernel = plan.kernel
     order = kernel.facts.order
-    compared = {u.src[0] for u in order if u.op is Ops.CMPEQ and u.src[1].op is Ops.CONST}
+    compared = {u.src[0] for u in order if u.op is CMPEQ and u.src[1].op is Ops.CONST}
     fixed = [r for r in kernel.outputs if r in compared and r.src[0].op is Ops.CONST]
     short = [r for r in fixed if size_of(r) <= MAX_STACK]
     if not short or kernel.reduces or not all(map(kernel.may_reorder, short)):

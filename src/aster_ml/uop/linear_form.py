@@ -18,6 +18,9 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 INDEX = dtypes.index
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+ADD, CONST, MUL, NEG = Ops.ADD, Ops.CONST, Ops.MUL, Ops.NEG
+RANGE, SUB = Ops.RANGE, Ops.SUB
 # A product of two sums is multiplied out up to this many terms; beyond, it stays one monomial.
 EXPAND_LIMIT = 32
 
@@ -44,7 +47,7 @@ def order_of(atom: UOp) -> tuple[int, bool, bytes]:
     digest = atom._digest  # as `atom.digest`: a call for each would show
     if digest is UNSET:
         digest = atom.digest
-    if atom.op is Ops.RANGE:
+    if atom.op is RANGE:
         return atom.arg.id, False, digest
     ranges = atom.ranges
     return max([r.arg.id for r in ranges]) if ranges else -1, True, digest
@@ -113,13 +116,13 @@ def bounds_of(terms: Iterable[tuple[UOp, int]], const: int) -> tuple[int, int]:
 
 def factors_of(monomial: UOp) -> list[UOp]:
     """The atoms of a monomial."""
-    if monomial.op is not Ops.MUL:
+    if monomial.op is not MUL:
         return [monomial]
     found = []
     stack = [monomial]
     while stack:
         u = stack.pop()
-        if u.op is Ops.MUL:
+        if u.op is MUL:
             stack.extend(u.src)
         else:
             found.append(u)
@@ -172,11 +175,11 @@ def form_within(u: UOp, limit: int | None) -> Form | None:
     Sums that share sums have more ways than nodes, so what is not simplified yet needs a limit.
     """
     op = u.op
-    if op is Ops.CONST:
+    if op is CONST:
         return Form({}, u.arg)
     if op not in SUMS:
         return Form({u: 1}, 0)
-    if op is Ops.MUL and u.src[0].op is not Ops.CONST and u.src[1].op is not Ops.CONST:
+    if op is MUL and u.src[0].op is not CONST and u.src[1].op is not CONST:
         return form_of_product(u, limit)
     terms: dict[UOp, int] = {}
     const = 0
@@ -188,17 +191,17 @@ def form_within(u: UOp, limit: int | None) -> Form | None:
         left -= 1
         x, k = stack.pop()
         op = x.op
-        if op is Ops.ADD:
+        if op is ADD:
             a, b = x.src
             stack.append((b, k))
             stack.append((a, k))
-        elif op is Ops.CONST:
+        elif op is CONST:
             const += k * x.arg
-        elif op is Ops.MUL:
+        elif op is MUL:
             a, b = x.src
-            if b.op is Ops.CONST:
+            if b.op is CONST:
                 stack.append((a, k * b.arg))
-            elif a.op is Ops.CONST:
+            elif a.op is CONST:
                 stack.append((b, k * a.arg))
             else:
                 atoms, c = split_factors(x)
@@ -207,11 +210,11 @@ def form_within(u: UOp, limit: int | None) -> Form | None:
                     continue
                 t = product_of(atoms)
                 terms[t] = terms.get(t, 0) + k * c
-        elif op is Ops.SUB:
+        elif op is SUB:
             a, b = x.src
             stack.append((b, -k))
             stack.append((a, k))
-        elif op is Ops.NEG:
+        elif op is NEG:
             stack.append((x.src[0], -k))
         else:
             terms[x] = terms.get(x, 0) + k
@@ -276,10 +279,10 @@ def node_of(form: Form) -> UOp:
         a = terms[t]
         if a != 1:
             factor = NUMBERS.get(a)
-            t = UOp(Ops.MUL, INDEX, (t, number(a) if factor is None else factor))
-        result = t if result is None else UOp(Ops.ADD, INDEX, (result, t))
+            t = UOp(MUL, INDEX, (t, number(a) if factor is None else factor))
+        result = t if result is None else UOp(ADD, INDEX, (result, t))
     if form.const:
-        result = UOp(Ops.ADD, INDEX, (result, number(form.const)))
+        result = UOp(ADD, INDEX, (result, number(form.const)))
     return result  # type: ignore[no-any-return]
 
 

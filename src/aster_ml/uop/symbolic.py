@@ -124,6 +124,7 @@ def with_simple(u: UOp, found: UOp) -> UOp:
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 CONST, IDIV, MOD, RANGE = Ops.CONST, Ops.IDIV, Ops.MOD, Ops.RANGE
+ADD, MUL, SUB = Ops.ADD, Ops.MUL, Ops.SUB
 SUM_OPS = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})
 # A sum with more ways to its summands is not taken at once; where one is found, more may follow.
 LONG_WALK, SHORT_WALK = 10_000, 200
@@ -349,18 +350,18 @@ def plain_strides(u: UOp) -> dict[UOp, int] | None:
         left -= 1
         x, k = stack.pop()
         op, src = x.op, x.src
-        if op is Ops.RANGE:
+        if op is RANGE:
             size = src[0]
-            if size.op is not Ops.CONST or size.arg < 2:
+            if size.op is not CONST or size.arg < 2:
                 return None
             strides[x] = strides.get(x, 0) + k
-        elif op is Ops.ADD:
+        elif op is ADD:
             stack += [(src[1], k), (src[0], k)]
-        elif op is Ops.MUL and src[1].op is Ops.CONST:
+        elif op is MUL and src[1].op is CONST:
             stack.append((src[0], k * src[1].arg))
-        elif op is Ops.SUB:
+        elif op is SUB:
             stack += [(src[1], -k), (src[0], k)]
-        elif op is not Ops.CONST:
+        elif op is not CONST:
             return None
     return strides
 
