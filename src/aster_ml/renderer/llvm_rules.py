@@ -104,10 +104,9 @@ def binary(**names: str) -> Rule:
         if name.startswith("llvm."):
             args = f"{kind} {x[0]}, {kind} {x[1]}"
             return str(w.call(kind, f"{name}.{mangle(dtype, n)}", args, f"{kind}, {kind}"))
-        if u is not None and name in WRAPPING and dtype.kind == "int":
+        if dtype.kind == "int" and u is not None and name in WRAPPING:
             # Bounds narrower than the type's are proof that nothing wraps.
-            low, high = u.bounds
-            if low > dtypes.min(dtype) and high < dtypes.max(dtype):
+            if u.vmin > dtypes.min(dtype) and u.vmax < dtypes.max(dtype):
                 name += " nsw"
         return str(w.emit(f"{name} {kind} {x[0]}, {x[1]}"))
 
