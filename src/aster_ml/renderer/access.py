@@ -515,7 +515,10 @@ class AccessWriter(Language):
         offset = c.offsets[k]
         if c.base is not None:
             d, m = c.base
-            base = self.need(d, k if m is None else m[k])
+            j = k if m is None else m[k]
+            base = d.values[j]
+            if base is None:
+                base = self.need(d, j)
             if base.__class__ is int:
                 base, offset = None, offset + base
         gate = None

@@ -383,10 +383,13 @@ class KernelWriter(AccessWriter):
         m = c.inputs[1][1]
         if op is Ops.MAX and self.accumulate_maxima(c):
             return
+        gated = [x for x in source.inputs if x[0].op is Ops.LOAD and x[0].gate is not None]
         for k in order_of_products(c) if source.fused else range(c.count):
             r, j = k % reg.count, k if m is None else m[k]
             if source.fused:
-                if any([self.is_outside(d, j if dm is None else dm[j]) for d, dm in source.inputs]):
+                loaded = [self.need(d, j if dm is None else dm[j]) for d, dm in gated]
+                if not all([value.__class__ is str for value in loaded]):
+                    # Loaded from where there is nothing: it adds nothing to the sum.
                     continue
                 factors = []
                 for d, dm in source.inputs:
@@ -401,10 +404,6 @@ class KernelWriter(AccessWriter):
                     self.accumulate(reg, r, op, self.extract(text, dtype, source.width, i))
             else:
                 self.accumulate(reg, r, op, self.wide_text(source, j, value, n))
-
-    def is_outside(self, d: Cell, i: int) -> bool:
-        """Whether an instance is loaded from where there is nothing: it adds nothing to a sum."""
-        return d.op is Ops.LOAD and d.gate is not None and self.need(d, i).__class__ is not str
 
     def wide_text(self, d: Cell, j: int, value: Value, n: int) -> str:
         """Instance `j` of `d` as text of width `n`."""

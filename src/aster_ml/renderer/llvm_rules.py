@@ -97,11 +97,12 @@ def sources(u: UOp | None) -> tuple[UOp, ...]:
 
 def binary(**names: str) -> Rule:
     """One instruction, by kind of dtype; `int` serves unsigned and bool where they have no own."""
+    has_calls = any([name.startswith("llvm.") for name in names.values()])
 
     def rule(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
         name = names.get(dtype.kind) or names["int"]
         kind = llvm_type(dtype, n)
-        if name.startswith("llvm."):
+        if has_calls and name.startswith("llvm."):
             args = f"{kind} {x[0]}, {kind} {x[1]}"
             return str(w.call(kind, f"{name}.{mangle(dtype, n)}", args, f"{kind}, {kind}"))
         if dtype.kind == "int" and u is not None and name in WRAPPING:
