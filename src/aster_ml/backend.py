@@ -98,6 +98,10 @@ class Backend(abc.ABC):
     def load(self, name: str, binary: bytes) -> Program:
         """The function `name` of a compiled binary, ready to launch."""
 
+    def load_all(self, compiled: Sequence[tuple[str, bytes]]) -> list[Program]:
+        """`load` of several names and binaries; a device may be quicker with all of them."""
+        return [self.load(name, binary) for name, binary in compiled]
+
     def make_graph(self, calls: Sequence[Call]) -> Graph | None:
         """The launches as one replayable object, or None where the device has no such thing."""
         return None

@@ -12,7 +12,14 @@ import pytest
 
 from aster_ml.errors import CompileError
 from aster_ml.runtime import llvm_jit
-from aster_ml.runtime.llvm_jit import Host, assemble, compile_ir, load_object
+from aster_ml.runtime.llvm_jit import (
+    MOST_TOGETHER,
+    Host,
+    assemble,
+    compile_ir,
+    load_object,
+    load_objects,
+)
 from tests.unit.runtime_kernels import AXPY, kernel, run_python
 
 INTEL = "x86_64-unknown-linux-gnu"
@@ -135,6 +142,36 @@ def test_the_same_name_loads_any_number_of_times() -> None:
     gc.collect()
     rest = [ctypes.CFUNCTYPE(ctypes.c_int64)(item.address("f"))() for item in loaded]
     assert rest == list(range(1, 50, 2))
+
+
+def test_objects_loaded_together_share_libraries() -> None:
+    # Each name twice: these cannot share one.
+    count = 2 * MOST_TOGETHER
+    names = [f"f{i // 2}" for i in range(count)]
+    objects = [
+        (name, compile_ir(f"define i64 @{name}() {{\n  ret i64 {i}\n}}"))
+        for i, name in enumerate(names)
+    ]
+    loaded = load_objects(objects)
+    assert len({id(item) for item in loaded}) == 2
+    del loaded[: count // 2]
+    gc.collect()
+    calls = [
+        ctypes.CFUNCTYPE(ctypes.c_int64)(item.address(name))
+        for item, name in zip(loaded, names[count // 2 :], strict=True)
+    ]
+    assert [call() for call in calls] == list(range(count // 2, count))
+    assert load_objects([]) == []
+
+
+def test_an_object_that_cannot_be_linked_is_named_among_several() -> None:
+    lacking = compile_ir(
+        "declare i64 @nowhere_at_all()\ndefine i64 @g() {\n"
+        "  %v = call i64 @nowhere_at_all()\n  ret i64 %v\n}"
+    )
+    fine = compile_ir("define i64 @f() {\n  ret i64 1\n}")
+    with pytest.raises(CompileError, match=r"could not be linked: .* g "):
+        load_objects([("f", fine), ("g", lacking)])
 
 
 @pytest.mark.parametrize(

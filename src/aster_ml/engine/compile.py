@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -116,7 +117,7 @@ def render(linear: Linear, target: Target) -> str:
     return renderer_for(target).render(linear)
 
 
-@dataclass
+@dataclass(eq=False)
 class Draft:
     """A kernel in the compiler's hands: what is known of it, and the machine code to come."""
 
@@ -124,21 +125,51 @@ class Draft:
     kernel: functools.partial[Compiled]
     disk_key: str | None
     binary: Job[bytes]
-    loaded: Job[Compiled] = field(init=False)
     kept: Job[None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.loaded, self.kept = Job(self.load), Job(self.keep)
+        self.kept = Job(self.keep)
 
-    def load(self) -> Compiled:
-        """The kernel, once its machine code is there."""
-        name = self.kernel.keywords["name"]
-        return self.kernel(program=self.backend.load(name, self.binary.result()))
+    @property
+    def name(self) -> str:
+        """That of its function."""
+        return str(self.kernel.keywords["name"])
 
     def keep(self) -> None:
         """Writes it to the disk cache, if it may go there."""
         if self.disk_key is not None:
             put_entry(self.disk_key, self.kernel.keywords, self.binary.result())
+
+
+class Loader:
+    """Loads kernels as their machine code gets there, all that is there at once."""
+
+    def __init__(self, drafts: Sequence[Draft]) -> None:
+        self.waiting = list(drafts)
+        self.programs: dict[Draft, Program] = {}
+        # Linkers take one thread at a time in any case.
+        self.lock = threading.Lock()
+
+    def load_compiled(self) -> None:
+        """Loads what has been compiled by now. Raises: CompileError."""
+        with self.lock:
+            ready = dict.fromkeys([d for d in self.waiting if d.binary.has_run])
+            self.waiting = [d for d in self.waiting if d not in ready]
+            for backend in dict.fromkeys([d.backend for d in ready]):
+                mine = [d for d in ready if d.backend is backend]
+                programs = backend.load_all([(d.name, d.binary.result()) for d in mine])
+                self.programs |= zip(mine, programs, strict=True)
+
+    def finish(self) -> None:
+        """Loads the rest, waiting for it. Raises: CompileError."""
+        self.load_compiled()
+        for draft in list(self.waiting):
+            draft.binary.result()
+        self.load_compiled()
+
+    def kernel(self, draft: Draft) -> Compiled:
+        """A kernel that is loaded."""
+        return draft.kernel(program=self.programs[draft])
 
 
 def compile_kernel(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = None) -> Compiled:
@@ -190,29 +221,27 @@ def load_made(
     left to compile begins, with what is there.
     """
     drafts = [d for d in made.values() if isinstance(d, Draft)]
+    loader = Loader(drafts)
     waiting = time.perf_counter()
-    finishing = beside.begin(functools.partial(finish_compiled, drafts))
+    finishing = beside.begin(functools.partial(finish_compiled, drafts, loader))
     # The threads take them in order; whoever takes a long one last lets the others wait.
     for draft in sorted(drafts, key=lambda d: len(d.kernel.keywords["source"]), reverse=True):
         draft.binary.run_now()
-    for draft in sorted(drafts, key=lambda d: not d.binary.has_run):
-        draft.loaded.run_now()
+    loader.finish()
     finishing.result()
     for draft in drafts:
         draft.kept.result()
-    found = {key: d.loaded.result() if isinstance(d, Draft) else d for key, d in made.items()}
+    found = {key: loader.kernel(d) if isinstance(d, Draft) else d for key, d in made.items()}
     TOTALS.wait_s += time.perf_counter() - waiting
     return found
 
 
-def finish_compiled(drafts: Sequence[Draft]) -> None:
+def finish_compiled(drafts: Sequence[Draft], loader: Loader) -> None:
     """Writes to the disk and loads what has been compiled by now."""
     for draft in drafts:
         if draft.binary.has_run:
             draft.kept.run_now()
-    for draft in drafts:
-        if draft.binary.has_run:
-            draft.loaded.run_now()
+    loader.load_compiled()
 
 
 def make_draft(

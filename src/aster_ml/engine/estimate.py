@@ -24,6 +24,7 @@ class Estimates(NamedTuple):
 
 
 INTEGERS = frozenset({"index", "int", "uint"})
+ARITHMETIC = ELEMENTWISE - {Ops.CAST, Ops.BITCAST}
 COUNTING = ELEMENTWISE | {Ops.RANGE, Ops.CONST, Ops.DEFINE_VAR}
 
 
@@ -31,33 +32,31 @@ def estimate(ast: UOp) -> Estimates:
     """Counts every arithmetic node once for each combination of the ranges that it depends on."""
     if isinstance(ast.arg, RunArg):
         return estimate_run(ast)
-    ops, nbytes = 0, 0
+    ops = 0
+    # How many values the nodes within some ranges have; most of a kernel stand within the same.
+    volumes: dict[frozenset[UOp], int] = {}
     # What a kernel loads and stores in one place it moves twice.
     touched: dict[tuple[UOp, Ops], int] = {}
     # Indices, and what is made of indices and numbers alone: an arange, say, or a gate.
     indices: set[UOp] = set()
     for u in toposort(ast):
-        if u.dtype.kind == "index" or (
-            u.dtype.kind in INTEGERS and u.op in COUNTING and indices.issuperset(u.src)
+        op, kind = u.op, u.dtype.kind
+        if kind == "index" or (kind in INTEGERS and op in COUNTING and indices.issuperset(u.src)):
+            indices.add(u)
+        elif kind == "bool" and (
+            op is Ops.CONST or (op in ELEMENTWISE and indices.issuperset(u.src))
         ):
             indices.add(u)
-        elif u.dtype.kind == "bool" and (
-            u.op is Ops.CONST or (u.op in ELEMENTWISE and indices.issuperset(u.src))
-        ):
-            indices.add(u)
-        elif u.op is Ops.WHERE and u.src[0] in indices and is_masked_load(u):
+        elif op is Ops.WHERE and u.src[0] in indices and is_masked_load(u):
             continue
-        elif u.op in ELEMENTWISE and u.op not in (Ops.CAST, Ops.BITCAST):
-            ops += volume(u)
-        elif u.op is Ops.REDUCE:
-            ops += volume(u.src[0])
-        elif u.op in (Ops.LOAD, Ops.STORE):
+        elif op in ARITHMETIC or op is Ops.REDUCE:
+            ops += volume(u.src[0] if op is Ops.REDUCE else u, volumes)
+        elif op is Ops.LOAD or op is Ops.STORE:
             buffer = u.src[0].src[0]
             if buffer.op is Ops.PARAM:
-                count = min(volume(u.src[0]), buffer.arg.size) * buffer.dtype.itemsize
-                touched[buffer, u.op] = max(touched.get((buffer, u.op), 0), count)
-    nbytes = sum(touched.values())
-    return Estimates(ops, nbytes)
+                count = min(volume(u.src[0], volumes), buffer.arg.size) * buffer.dtype.itemsize
+                touched[buffer, op] = max(touched.get((buffer, op), 0), count)
+    return Estimates(ops, sum(touched.values()))
 
 
 def estimate_run(ast: UOp) -> Estimates:
@@ -94,6 +93,9 @@ def bytes_of_accesses(linear: Linear) -> int:
     return total
 
 
-def volume(u: UOp) -> int:
-    """Iterations of the ranges that a node depends on."""
-    return prod([int(r.src[0].vmax) for r in u.ranges])  # type: ignore[no-any-return]
+def volume(u: UOp, known: dict[frozenset[UOp], int]) -> int:
+    """Iterations of the ranges that a node depends on; `known` are those of some sets of ranges."""
+    ranges = u.ranges
+    if ranges not in known:
+        known[ranges] = prod([int(r.src[0].vmax) for r in ranges])
+    return known[ranges]

@@ -326,19 +326,19 @@ class AccessWriter(Language):
     @staticmethod
     def neighbours(c: Cell) -> list[list[int]]:
         """All instances, in runs as long as they are whose offsets follow one another."""
+        maps = [x[1] for x in (c.base, c.gate) if x is not None]
 
         def operands(k: int) -> tuple[int, ...]:
-            return tuple([x[1][k] if x[1] else k for x in (c.base, c.gate) if x is not None])
+            return tuple([m[k] if m else k for m in maps])
 
         found: list[list[int]] = []
         before: tuple[tuple[int, ...], int] | None = None
-        for k in sorted(range(c.count), key=lambda k: (operands(k), c.offsets[k])):
-            here = (operands(k), c.offsets[k])
-            if before == (here[0], here[1] - 1):
+        for here, offset, k in sorted([(operands(k), c.offsets[k], k) for k in range(c.count)]):
+            if before == (here, offset - 1):
                 found[-1].append(k)
             else:
                 found.append([k])
-            before = here
+            before = here, offset
         return found
 
     def load_interleaved(self, group: list[Instance]) -> None:
@@ -515,7 +515,10 @@ class AccessWriter(Language):
         offset = c.offsets[k]
         if c.base is not None:
             d, m = c.base
-            base = self.need(d, k if m is None else m[k])
+            j = k if m is None else m[k]
+            base = d.values[j]
+            if base is None:
+                base = self.need(d, j)
             if base.__class__ is int:
                 base, offset = None, offset + base
         gate = None

@@ -119,6 +119,8 @@ class KernelWriter(AccessWriter):
                 continue
             c = self.cells.get(u) or self.add_cell(u)
             c.depth = len(open_loops)
+            if op in ELEMENTWISE:
+                continue
             if op is Ops.RANGE and u.arg.kind in LOOPS:
                 open_loops.append(c)
             elif op is Ops.DEFINE_REG:
@@ -165,11 +167,15 @@ class KernelWriter(AccessWriter):
             # and fewest values of the other operand wait in registers.
             shape = shape_over(sorted(u.src[1:], key=lambda r: -size_of(r)))
         else:
-            known = self.shapes.get(u.ranges)
-            shape = shape_over(lane_ranges(u)) if known is None else known
-            self.shapes[u.ranges] = shape
+            ranges = u.ranges
+            known = self.shapes.get(ranges)
+            if known is None:
+                known = self.shapes[ranges] = shape_over(lane_ranges(u))
+            shape = known
         c = self.cells[u] = Cell(u, shape)
-        if op is Ops.CONST:
+        if op in ELEMENTWISE:
+            c.inputs = [self.read(c, s) for s in u.src]
+        elif op is Ops.CONST:
             c.values = [u.arg]
         elif op is Ops.RANGE:
             if c.vector is u:
@@ -193,8 +199,6 @@ class KernelWriter(AccessWriter):
             c.lanes = (*c.lanes, *folded)
             c.inputs = [self.read(c, u.src[0])]
             c.lanes = c.lanes[: len(c.lanes) - len(folded)]
-        elif op in ELEMENTWISE:
-            c.inputs = [self.read(c, s) for s in u.src]
         return c
 
     def read(self, c: Cell, source: UOp, width: int | None = None) -> Input:
@@ -202,15 +206,17 @@ class KernelWriter(AccessWriter):
         d = self.cells.get(source) or self.cell(source)
         d.uses += 1
         d.consumer = c.u
-        width = c.width if width is None else width
-        if d.width == 1 and width > 1:
-            d.spread.add(width)
+        if d.width == 1:
+            width = c.width if width is None else width
+            if width > 1:
+                d.spread.add(width)
         if c.lanes is d.lanes:
             return d, None
         key = (c.lanes, d.lanes)
-        if key not in self.maps:
-            self.maps[key] = project(*key)
-        return d, self.maps[key]
+        if key in self.maps:
+            return d, self.maps[key]
+        found = self.maps[key] = project(*key)
+        return d, found
 
     # the walk
 
@@ -377,10 +383,13 @@ class KernelWriter(AccessWriter):
         m = c.inputs[1][1]
         if op is Ops.MAX and self.accumulate_maxima(c):
             return
+        gated = [x for x in source.inputs if x[0].op is Ops.LOAD and x[0].gate is not None]
         for k in order_of_products(c) if source.fused else range(c.count):
             r, j = k % reg.count, k if m is None else m[k]
             if source.fused:
-                if any([self.is_outside(d, j if dm is None else dm[j]) for d, dm in source.inputs]):
+                loaded = [self.need(d, j if dm is None else dm[j]) for d, dm in gated]
+                if not all([value.__class__ is str for value in loaded]):
+                    # Loaded from where there is nothing: it adds nothing to the sum.
                     continue
                 factors = []
                 for d, dm in source.inputs:
@@ -395,10 +404,6 @@ class KernelWriter(AccessWriter):
                     self.accumulate(reg, r, op, self.extract(text, dtype, source.width, i))
             else:
                 self.accumulate(reg, r, op, self.wide_text(source, j, value, n))
-
-    def is_outside(self, d: Cell, i: int) -> bool:
-        """Whether an instance is loaded from where there is nothing: it adds nothing to a sum."""
-        return d.op is Ops.LOAD and d.gate is not None and self.need(d, i).__class__ is not str
 
     def wide_text(self, d: Cell, j: int, value: Value, n: int) -> str:
         """Instance `j` of `d` as text of width `n`."""

@@ -124,9 +124,9 @@ def chosen_inputs(c: Cell, k: int) -> list[Input]:
 def fold(c: Cell, values: list[Value]) -> Value:
     """The value of an integer op whose operands are known; None for other ops."""
     dts = [s.dtype for s in c.u.src]
-    if any(d.kind == "float" for d in dts):
+    if "float" in [d.kind for d in dts]:
         return None
-    if c.width == 1 or all(v.__class__ is not tuple for v in values):
+    if c.width == 1 or tuple not in [v.__class__ for v in values]:
         return evaluate(c.op, c.dtype, tuple(values), dts)
     rows = [v if v.__class__ is tuple else (v,) * c.width for v in values]
     return tuple([evaluate(c.op, c.dtype, row, dts) for row in zip(*rows, strict=True)])
@@ -153,5 +153,8 @@ def simplify(c: Cell, values: list[Value]) -> Value:
             return other
     if op is Ops.OR and known is True:
         return True
-    neutral = {Ops.SUB: 0, Ops.SHL: 0, Ops.SHR: 0, Ops.IDIV: 1}
-    return x if known is y and neutral.get(op) == known else None
+    return x if known is y and NEUTRAL.get(op) == known else None
+
+
+# What changes nothing as the second operand of an op, and not as the first.
+NEUTRAL = {Ops.SUB: 0, Ops.SHL: 0, Ops.SHR: 0, Ops.IDIV: 1}

@@ -62,14 +62,15 @@ class LLVMWriter(LLVMAccessWriter):
         self.count = 0
         self.block = "entry"
         self.names: dict[UOp, str] = {}
-        # The pointer at each base, by loop depth: a pointer made in a loop is not known after it.
+        # The pointers at each base that are known in each open loop: what is made outside of it is
+        # known in it, what is made in it is not known after it.
         self.pointers: list[dict[tuple[UOp, str], Pointer]] = [{}]
         self.phis: list[LoopText] = []
         # The lines that jump back to loops of known length, with their steps.
         self.latches: list[tuple[int, int]] = []
         self.has_long_sum = False
         self.zero_bytes = self.trash_bytes = 0
-        # Where an address is seen to be a multiple of so many bytes, by loop depth.
+        # Where an address is seen to be a multiple of so many bytes, as the pointers.
         self.aligned: list[dict[tuple[str, int], str]] = [{}]
         self.streams = False
         for slot, p in enumerate(self.linear.params):
@@ -93,7 +94,8 @@ class LLVMWriter(LLVMAccessWriter):
     def finish(self) -> str:
         """Head, scratch, arguments, body, declarations."""
         name = self.linear.name
-        head = [f"define void @{name}(ptr %args, i64 %lo, i64 %hi) nounwind {{", "entry:"]
+        # At the start of a line of the caches, wherever it stands in its library: loops run alike.
+        head = [f"define void @{name}(ptr %args, i64 %lo, i64 %hi) nounwind align 64 {{", "entry:"]
         if self.zero_bytes:
             zeros = f"[{self.zero_bytes} x i8]"
             head.append(f"  %zeros = alloca {zeros}, align 16")
@@ -187,8 +189,8 @@ class LLVMWriter(LLVMAccessWriter):
             loop.phis[reg], reg.values = names, list(names)
         self.block = label
         self.phis.append(loop)
-        self.pointers.append({})
-        self.aligned.append({})
+        self.pointers.append({**self.pointers[-1]})
+        self.aligned.append({**self.aligned[-1]})
 
     def close_loop(self, c: Cell) -> None:
         """Counts, jumps back, and fills in what the phis take from the end of the body."""

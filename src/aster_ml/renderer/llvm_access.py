@@ -60,15 +60,13 @@ class LLVMAccessWriter(KernelWriter):
         found = self.names[at.place]
         kind = memory_type(at.place.dtype, 1)
         if at.base is not None and at.base_node is not None:
+            known = self.pointers[-1]
             key = (at.place, at.base)
-            for known in self.pointers:
-                if key in known:
-                    pointer = known[key]
-                    break
-            else:
+            pointer = known.get(key)
+            if pointer is None:
                 index = self.wide_index(at.base, at.base_node)
                 found = self.emit(f"getelementptr {kind}, ptr {found}, {index}")
-                pointer = self.pointers[-1][key] = Pointer(found, len(self.lines) - 1)
+                pointer = known[key] = Pointer(found, len(self.lines) - 1)
             found = pointer.name
             pointer.uses += 1
             if pointer.uses == MANY_USES and self.loops:
@@ -158,9 +156,9 @@ class LLVMAccessWriter(KernelWriter):
         """The bit that says whether an address is a multiple of `nbytes`."""
         over = at.offset * at.place.dtype.itemsize % nbytes
         key = (f"{self.names[at.place]} {at.base}", over)
-        for known in self.aligned:
-            if key in known:
-                return known[key]
+        known = self.aligned[-1].get(key)
+        if known is not None:
+            return known
         number = self.emit(f"ptrtoint ptr {pointer} to i64")
         rest = self.emit(f"and i64 {number}, {nbytes - 1}")
         self.aligned[-1][key] = found = self.emit(f"icmp eq i64 {rest}, 0")

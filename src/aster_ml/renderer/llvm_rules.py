@@ -97,17 +97,17 @@ def sources(u: UOp | None) -> tuple[UOp, ...]:
 
 def binary(**names: str) -> Rule:
     """One instruction, by kind of dtype; `int` serves unsigned and bool where they have no own."""
+    has_calls = any([name.startswith("llvm.") for name in names.values()])
 
     def rule(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
         name = names.get(dtype.kind) or names["int"]
         kind = llvm_type(dtype, n)
-        if name.startswith("llvm."):
+        if has_calls and name.startswith("llvm."):
             args = f"{kind} {x[0]}, {kind} {x[1]}"
             return str(w.call(kind, f"{name}.{mangle(dtype, n)}", args, f"{kind}, {kind}"))
-        if u is not None and name in WRAPPING and dtype.kind == "int":
+        if dtype.kind == "int" and u is not None and name in WRAPPING:
             # Bounds narrower than the type's are proof that nothing wraps.
-            low, high = u.bounds
-            if low > dtypes.min(dtype) and high < dtypes.max(dtype):
+            if u.vmin > dtypes.min(dtype) and u.vmax < dtypes.max(dtype):
                 name += " nsw"
         return str(w.emit(f"{name} {kind} {x[0]}, {x[1]}"))
 

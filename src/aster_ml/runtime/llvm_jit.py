@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import os
 import threading
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -24,6 +25,9 @@ from aster_ml.errors import CompileError
 CODEGEN_LEVEL = 1
 # For functions that only call kernels: a fifth of the time of 1.
 QUICK_LEVEL = 0
+
+# Most objects in one library: twice as many gain nothing more.
+MOST_TOGETHER = 16
 
 LOCK = threading.RLock()
 LIBRARY_NUMBERS = itertools.count()
@@ -288,7 +292,7 @@ def assemble(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEVEL
 
 
 class LoadedObject:
-    """An object in memory. Its addresses are valid as long as it lives."""
+    """An object in memory, or several of them. Its addresses are valid as long as it lives."""
 
     __slots__ = ("addresses", "tracker")
 
@@ -306,22 +310,51 @@ def load_object(binary: bytes, *names: str) -> LoadedObject:
 
     Raises: CompileError when a name is not defined or an external symbol does not resolve.
     """
+    return load_library([binary], names)
+
+
+def load_objects(objects: Sequence[tuple[str, bytes]]) -> list[LoadedObject]:
+    """Links objects, each with one function of this name; several share a library.
+
+    why: most of what it takes to link is there for any library. The memory of one is free when all
+    of its functions are.
+    Raises: CompileError when a name is not defined or an external symbol does not resolve.
+    """
+    libraries: list[dict[str, int]] = []
+    for i, (name, _) in enumerate(objects):
+        # No two functions of a library have one name.
+        free = (lib for lib in libraries if len(lib) < MOST_TOGETHER and name not in lib)
+        library = next(free, None)
+        if library is None:
+            libraries.append(library := {})
+        library[name] = i
+    found: dict[int, LoadedObject] = {}
+    for library in libraries:
+        loaded = load_library([objects[i][1] for i in library.values()], tuple(library))
+        found.update(dict.fromkeys(library.values(), loaded))
+    return [found[i] for i in range(len(objects))]
+
+
+def load_library(binaries: Sequence[bytes], names: tuple[str, ...]) -> LoadedObject:
+    """Links objects as one library; gives these functions of theirs. Raises: CompileError."""
     with LOCK:
         try:
-            tracker = link(binary, names)
+            tracker = link(binaries, names)
         except RuntimeError as first:
             if not load_math_library():
                 raise CompileError(f"an object could not be linked: {first}") from None
             try:
-                tracker = link(binary, names)
+                tracker = link(binaries, names)
             except RuntimeError as error:
                 raise CompileError(f"an object could not be linked: {error}") from None
     return LoadedObject(tracker, {name: tracker[name] for name in names})
 
 
-def link(binary: bytes, names: tuple[str, ...]) -> Any:
+def link(binaries: Sequence[bytes], names: tuple[str, ...]) -> Any:
     """One try to link; each try takes a name that was never used, as LLJIT wants it."""
-    builder = binding().JITLibraryBuilder().add_object_img(binary).add_current_process()
+    builder = binding().JITLibraryBuilder().add_current_process()
+    for binary in binaries:
+        builder.add_object_img(binary)
     for name in names:
         builder.export_symbol(name)
     return builder.link(jit(), f"aster{next(LIBRARY_NUMBERS)}")

@@ -1,4 +1,4 @@
-define void @gather(ptr %args, i64 %lo, i64 %hi) nounwind {
+define void @gather(ptr %args, i64 %lo, i64 %hi) nounwind align 64 {
 entry:
   %zeros = alloca [4 x i8], align 16
   store [4 x i8] zeroinitializer, ptr %zeros, align 16

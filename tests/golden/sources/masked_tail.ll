@@ -1,4 +1,4 @@
-define void @masked_tail(ptr %args, i64 %lo, i64 %hi) nounwind {
+define void @masked_tail(ptr %args, i64 %lo, i64 %hi) nounwind align 64 {
 entry:
   %slot0 = getelementptr i8, ptr %args, i64 0
   %buf0 = load ptr, ptr %slot0, align 8

@@ -1,4 +1,4 @@
-define void @scalar_gates(ptr %args, i64 %lo, i64 %hi) nounwind {
+define void @scalar_gates(ptr %args, i64 %lo, i64 %hi) nounwind align 64 {
 entry:
   %zeros = alloca [16 x i8], align 16
   store [16 x i8] zeroinitializer, ptr %zeros, align 16
