@@ -18,6 +18,8 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 INDEX = dtypes.index
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+CONST, IDIV, MOD, RANGE = Ops.CONST, Ops.IDIV, Ops.MOD, Ops.RANGE
 # A product of two sums is multiplied out up to this many terms; beyond, it stays one monomial.
 EXPAND_LIMIT = 32
 
@@ -281,6 +283,16 @@ def node_of(form: Form) -> UOp:
     if form.const:
         result = UOp(Ops.ADD, INDEX, (result, number(form.const)))
     return result  # type: ignore[no-any-return]
+
+
+def is_plain_division(u: UOp) -> bool:
+    """Whether a range of known size is divided by a number below that, as reshaping does it."""
+    if u.op is not IDIV and u.op is not MOD:
+        return False
+    x, c = u.src
+    if x.op is not RANGE or c.op is not CONST or x.src[0].op is not CONST:
+        return False
+    return bool(1 < c.arg < x.src[0].arg)
 
 
 def least_value(form: Form) -> int:
