@@ -39,7 +39,7 @@ class Decisions(Body):
             if self.may_fuse_reduce(u, readings) or self.cheap_again(u, readings):
                 return False
             return self.store_because(u, "a reduction that its readers would do more than once")
-        numel = max(self.numel(u.shape), 1)
+        numel = self.numel(u.shape) or 1
         if op in ELEMENTWISE and len(readings) == 1 and first.way.turns <= numel:
             # Most nodes: computed once for each element at most. A kernel may still be full.
             if self.stored[first.root].size <= self.max_nodes:
@@ -74,10 +74,10 @@ class Decisions(Body):
             return False
         if loads == 0 and compute <= cost.AS_GOOD_AS_A_LOAD:
             return False
+        if len(readings) == 1 and first.way.turns <= numel and op is not PAD:
+            return False
         if op is PAD:
             why = self.weigh(u, readings, (compute, loads), numel)
-        elif len(readings) == 1 and first.way.turns <= numel:
-            return False
         else:
             # Layers that are alike ask the same once more.
             asked = [(r.way, self.stored[r.root].outer) for r in readings]
@@ -101,18 +101,19 @@ class Decisions(Body):
         if sum(turns) <= numel:
             # It is computed once for each element at most.
             return None
-        if op is Ops.PAD and not any(self.reads_padding(u, r.way) for r in readings):
-            # What is below it is as large or smaller, and decides for itself.
-            return None
-        if op is Ops.PAD and all([self.slides(u, r.way) for r in readings]):
-            return None
+        if op is PAD:
+            if not any(self.reads_padding(u, r.way) for r in readings):
+                # What is below it is as large or smaller, and decides for itself.
+                return None
+            if all([self.slides(u, r.way) for r in readings]):
+                return None
         repeats = sum([self.times(r) for r in readings]) - numel
         spared = repeats * (compute + cost.EXTRA_LOAD * max(loads - 1, 0))
         bonus = cost.SAME_KERNEL_BONUS if len({r.root for r in readings}) == 1 else 0
         price = numel * (cost.STORE_AND_LOAD + bonus) + cost.LAUNCH
         if not (spared > price and spared * 10 > max(turns) and self.worth_storing(u)):
             return None
-        if op is Ops.RESHAPE and not self.divides_below(u, readings):
+        if op is RESHAPE and not self.divides_below(u, readings):
             return None
         times = f"computing it {repeats + numel:,} times for {numel:,} elements"
         return f"{times} would cost {spared:,}, storing it {price:,}"
@@ -124,19 +125,29 @@ class Decisions(Body):
         normed and added to later; counted with all that it is made of, what little is done to it
         looked worth storing too
         """
+        forced, readings, loads = self.forced, self.readings, cost.LOADED
         loaded: set[UOp] = set()
-        left = MOST_SEEN
-
-        def enter(s: UOp) -> bool:
-            nonlocal left
-            left -= 1
-            uses = self.readings.get(s) if s is not u and s.op in ELEMENTWISE else None
-            if s in self.forced or (uses and any([r.root not in roots for r in uses])):
+        seen, entered = {u}, [u]
+        for s in entered:
+            if s.op in ELEMENTWISE and s is not u:
+                for r in readings.get(s, ()):
+                    if r.root not in roots:
+                        loaded.add(s)
+                        break
+            if s in forced:
                 loaded.add(s)
-            return left > 0 and s not in loaded and s.op not in cost.LOADED
-
-        order = list(toposort(u, enter=enter))
-        return cost.fused_costs(order, loaded)[u] if left > 0 and loaded else self.costs[u]
+            if s.op in loads or s in loaded:
+                continue
+            for x in s.src:
+                if x.src and x not in seen:
+                    seen.add(x)
+                    entered.append(x)
+            if len(entered) >= MOST_SEEN:
+                return self.costs[u]
+        if not loaded:
+            return self.costs[u]
+        order = toposort(u, enter=lambda s: s not in loaded and s.op not in loads)
+        return cost.fused_costs(list(order), loaded)[u]
 
     def is_widened(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether a CAST is of memory to a wider dtype, summed along one of its axes and no more.
@@ -208,7 +219,13 @@ class Decisions(Body):
         Loops that it does not depend on and that run inside of those that it does, do not repeat
         it: it is computed before them.
         """
-        return max(self.turns(self.nest_of(r)) // r.way.share, 1)
+        way = r.way
+        # Layers that are alike ask the same once more.
+        key = way, self.stored[r.root].outer
+        found = self.repeated.get(key)
+        if found is None:
+            found = self.repeated[key] = max(self.turns(self.nest_of(r)) // way.share, 1)
+        return found
 
     def nest_of(self, r: Reading) -> tuple[UOp, ...]:
         """The loops inside of which a value read so is computed."""
