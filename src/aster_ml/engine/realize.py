@@ -303,7 +303,7 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
         asked += late
     if captured is None or request.assigns:
         captured = capture(request.fresh, request.assigns, storage.stand_in)
-    schedule, hit = plan(captured.body, workers_of)
+    schedule, hit = plan(captured, workers_of)
     if schedule.numbers:
         request.note_numbers(captured.buffers, schedule.numbers)
     TOTALS.schedule_s += time.perf_counter() - start

@@ -33,6 +33,7 @@ class Decisions(Body):
     def decide(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether to store `u`, read so, rather than compute it at each reading."""
         op, first = u.op, readings[0]
+        why: str | None
         if op is REDUCE:
             if not self.fuse:
                 return self.store_because(u, "FUSE=0 stores every reduction")
@@ -52,14 +53,17 @@ class Decisions(Body):
             if r.way.idxs is DATA_DEPENDENT:
                 return False
         if op is RESHAPE or op is PAD:
-            if any([self.has_large_index(r.way) for r in readings]):
-                return self.store_because(u, "views of views whose indices would grow too long")
+            for r in readings:
+                if self.has_large_index(r.way):
+                    why = "views of views whose indices would grow too long"
+                    return self.store_because(u, why)
             if op is RESHAPE and self.in_memory(u):
                 return False
         roots: Collection[UOp] = (first.root,)
         if len(readings) > 1:
             roots = dict.fromkeys([r.root for r in readings])
-            if sum([1 / r.way.share for r in readings]) > cost.MAX_READINGS * len(roots):
+            most = cost.MAX_READINGS * len(roots)
+            if len(readings) > most and sum([1 / r.way.share for r in readings]) > most:
                 ways = f"read in {len(readings)} ways, too many to write out"
                 return self.worth_storing(u) and self.store_because(u, ways)
         for root in roots:
