@@ -40,7 +40,8 @@ class Decisions(Body):
             if self.may_fuse_reduce(u, readings) or self.cheap_again(u, readings):
                 return False
             return self.store_because(u, "a reduction that its readers would do more than once")
-        numel = self.numel(u.shape) or 1
+        shape = u.shape
+        numel = self.numel(shape) or 1
         if op in ELEMENTWISE and len(readings) == 1 and first.way.turns <= numel:
             # Most nodes: computed once for each element at most. A kernel may still be full.
             if self.stored[first.root].size <= self.max_nodes:
@@ -84,12 +85,13 @@ class Decisions(Body):
             why = self.weigh(u, readings, (compute, loads), numel)
         else:
             # Layers that are alike ask the same once more.
-            asked = [(r.way, self.stored[r.root].outer) for r in readings]
+            asked = tuple([(r.way, self.stored[r.root].outer) for r in readings])
             below = u.src[0].shape if op is RESHAPE else None
-            key = (*asked, len(roots) == 1, u.shape, compute, loads, below)
-            if key not in self.weighed:
-                self.weighed[key] = self.weigh(u, readings, (compute, loads), numel)
-            why = self.weighed[key]
+            key = (asked, len(roots), shape, compute, loads, below)
+            if key in self.weighed:
+                why = self.weighed[key]
+            else:
+                why = self.weighed[key] = self.weigh(u, readings, (compute, loads), numel)
         if why is not None and len(readings) > 1 and op is not PAD:
             beside = self.costs_beside(u, roots)
             if beside != self.costs[u]:

@@ -111,7 +111,8 @@ class Expressions(Body):
         if op is REDUCE:
             idxs = below[0].reading.way.idxs
             ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is RANGE]
-            idle = [r for r in ranges if r not in src[0].ranges]
+            used = src[0].ranges
+            idle = [r for r in ranges if r not in used]
             if idle:
                 times = repeated(u, idle)
                 if times is not None:
