@@ -131,29 +131,19 @@ class Decisions(Body):
         normed and added to later; counted with all that it is made of, what little is done to it
         looked worth storing too
         """
-        forced, readings, loads = self.forced, self.readings, cost.LOADED
         loaded: set[UOp] = set()
-        seen, entered = {u}, [u]
-        for s in entered:
-            if s.op in ELEMENTWISE and s is not u:
-                for r in readings.get(s, ()):
-                    if r.root not in roots:
-                        loaded.add(s)
-                        break
-            if s in forced:
+        left = MOST_SEEN
+
+        def enter(s: UOp) -> bool:
+            nonlocal left
+            left -= 1
+            uses = self.readings.get(s) if s is not u and s.op in ELEMENTWISE else None
+            if s in self.forced or (uses and any([r.root not in roots for r in uses])):
                 loaded.add(s)
-            if s.op in loads or s in loaded:
-                continue
-            for x in s.src:
-                if x.src and x not in seen:
-                    seen.add(x)
-                    entered.append(x)
-            if len(entered) >= MOST_SEEN:
-                return self.costs[u]
-        if not loaded:
-            return self.costs[u]
-        order = toposort(u, enter=lambda s: s not in loaded and s.op not in loads)
-        return cost.fused_costs(list(order), loaded)[u]
+            return left > 0 and s not in loaded and s.op not in cost.LOADED
+
+        order = list(toposort(u, enter=enter))
+        return cost.fused_costs(order, loaded)[u] if left > 0 and loaded else self.costs[u]
 
     def is_widened(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether a CAST is of memory to a wider dtype, summed along one of its axes and no more.
