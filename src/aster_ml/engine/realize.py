@@ -34,7 +34,7 @@ from aster_ml.uop.sharding import MULTI_SEEN
 LIVE_NODES: list[Callable[[], Iterable[UOp]]] = []
 MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
 MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
-BUFFER, RESHAPE = Ops.BUFFER, Ops.RESHAPE
+AFTER, BUFFER, RESHAPE = Ops.AFTER, Ops.BUFFER, Ops.RESHAPE
 # Where a value may be memory, or a constant, without having been computed.
 SEEN_THROUGH = frozenset(
     {*MOVEMENT, *MARKS, *MEMORY, Ops.CONST, Ops.BIND, Ops.CONTIGUOUS, Ops.AFTER}
@@ -216,16 +216,18 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
     effects = Effects()
     # Whether a node's value needs content that goes: worked out once for all, sources first.
     needs: dict[UOp, bool] = {}
-    for u in toposort(
-        *lazy,
-        enter=lambda u: (
-            storage.stand_in(u) is None and not (u.op is Ops.AFTER and not stores.isdisjoint(u.src))
-        ),
-    ):
-        found = storage.stand_in(u)
+    # What stands for the nodes that have sources, as the walk has found it.
+    stands: dict[UOp, UOp | None] = {}
+
+    def is_open(u: UOp) -> bool:
+        found = stands[u] = storage.stand_in(u)
+        return found is None and not (u.op is AFTER and not stores.isdisjoint(u.src))
+
+    for u in toposort(*lazy, enter=is_open):
+        found = stands[u] if u in stands else storage.stand_in(u)
         if found is not None:
             needs[u] = found.base in overwritten
-        elif u.op is Ops.AFTER and not stores.isdisjoint(u.src):
+        elif u.op is AFTER and not stores.isdisjoint(u.src):
             # What it shows is there after some of the STOREs; do others come behind?
             needs[u] = not of_memory[base_buffer(u)] <= effects.below(u)
         else:
@@ -303,7 +305,7 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
         asked += late
     if captured is None or request.assigns:
         captured = capture(request.fresh, request.assigns, storage.stand_in)
-    schedule, hit = plan(captured.body, workers_of)
+    schedule, hit = plan(captured, workers_of)
     if schedule.numbers:
         request.note_numbers(captured.buffers, schedule.numbers)
     TOTALS.schedule_s += time.perf_counter() - start

@@ -91,7 +91,8 @@ class Body:
         self.index_sizes: dict[UOp, int] = {}
         # Why a value was stored that could have been computed where it is read.
         self.why: dict[UOp, str] = {}
-        # The same of values that are read once, by what that hangs on; None where they are not.
+        # How often what is read in a way is computed, by the loops that are around the others.
+        self.repeated: dict[tuple[Way, frozenset[UOp]], int] = {}
         self.weighed: dict[tuple[object, ...], str | None] = {}
         self.effects = Effects()
         self.joins = find_joins(self.order)

@@ -30,7 +30,8 @@ class Captured(NamedTuple):
     """`body` is a SINK of STOREs; PARAM i of it stands for `buffers[i]`.
 
     `effects` are the AFTER nodes of the user's graph whose STOREs the body runs, `laid_out` its
-    CONTIGUOUS nodes, whose values it stores.
+    CONTIGUOUS nodes, whose values it stores. `closed` has what stands in the body for each of the
+    user's nodes, sources first.
     """
 
     body: UOp
@@ -38,6 +39,11 @@ class Captured(NamedTuple):
     values: dict[str, int]
     effects: list[UOp]
     laid_out: list[UOp]
+    closed: dict[UOp, UOp]
+
+    def order(self) -> list[UOp]:
+        """The nodes of the body as `toposort` lists them, without another walk."""
+        return [*dict.fromkeys(self.closed.values()), self.body]
 
 
 def capture(
@@ -135,7 +141,7 @@ def closed_body(
                     METADATA[closed] = made_by
                 u, left = stack.pop()
     body = UOp(Ops.SINK, dtypes.void, tuple([new[root] for root in roots]), BodyArg(len(fresh)))
-    return Captured(body, buffers, values, effects, laid_out)
+    return Captured(body, buffers, values, effects, laid_out, new)
 
 
 class Beforehand:

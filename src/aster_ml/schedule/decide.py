@@ -33,13 +33,15 @@ class Decisions(Body):
     def decide(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether to store `u`, read so, rather than compute it at each reading."""
         op, first = u.op, readings[0]
+        why: str | None
         if op is REDUCE:
             if not self.fuse:
                 return self.store_because(u, "FUSE=0 stores every reduction")
             if self.may_fuse_reduce(u, readings) or self.cheap_again(u, readings):
                 return False
             return self.store_because(u, "a reduction that its readers would do more than once")
-        numel = max(self.numel(u.shape), 1)
+        shape = u.shape
+        numel = self.numel(shape) or 1
         if op in ELEMENTWISE and len(readings) == 1 and first.way.turns <= numel:
             # Most nodes: computed once for each element at most. A kernel may still be full.
             if self.stored[first.root].size <= self.max_nodes:
@@ -52,14 +54,17 @@ class Decisions(Body):
             if r.way.idxs is DATA_DEPENDENT:
                 return False
         if op is RESHAPE or op is PAD:
-            if any([self.has_large_index(r.way) for r in readings]):
-                return self.store_because(u, "views of views whose indices would grow too long")
+            for r in readings:
+                if self.has_large_index(r.way):
+                    why = "views of views whose indices would grow too long"
+                    return self.store_because(u, why)
             if op is RESHAPE and self.in_memory(u):
                 return False
         roots: Collection[UOp] = (first.root,)
         if len(readings) > 1:
             roots = dict.fromkeys([r.root for r in readings])
-            if sum([1 / r.way.share for r in readings]) > cost.MAX_READINGS * len(roots):
+            most = cost.MAX_READINGS * len(roots)
+            if len(readings) > most and sum([1 / r.way.share for r in readings]) > most:
                 ways = f"read in {len(readings)} ways, too many to write out"
                 return self.worth_storing(u) and self.store_because(u, ways)
         for root in roots:
@@ -74,18 +79,19 @@ class Decisions(Body):
             return False
         if loads == 0 and compute <= cost.AS_GOOD_AS_A_LOAD:
             return False
+        if len(readings) == 1 and first.way.turns <= numel and op is not PAD:
+            return False
         if op is PAD:
             why = self.weigh(u, readings, (compute, loads), numel)
-        elif len(readings) == 1 and first.way.turns <= numel:
-            return False
         else:
             # Layers that are alike ask the same once more.
-            asked = [(r.way, self.stored[r.root].outer) for r in readings]
+            asked = tuple([(r.way, self.stored[r.root].outer) for r in readings])
             below = u.src[0].shape if op is RESHAPE else None
-            key = (*asked, len(roots) == 1, u.shape, compute, loads, below)
-            if key not in self.weighed:
-                self.weighed[key] = self.weigh(u, readings, (compute, loads), numel)
-            why = self.weighed[key]
+            key = (asked, len(roots), shape, compute, loads, below)
+            if key in self.weighed:
+                why = self.weighed[key]
+            else:
+                why = self.weighed[key] = self.weigh(u, readings, (compute, loads), numel)
         if why is not None and len(readings) > 1 and op is not PAD:
             beside = self.costs_beside(u, roots)
             if beside != self.costs[u]:
@@ -101,18 +107,19 @@ class Decisions(Body):
         if sum(turns) <= numel:
             # It is computed once for each element at most.
             return None
-        if op is Ops.PAD and not any(self.reads_padding(u, r.way) for r in readings):
-            # What is below it is as large or smaller, and decides for itself.
-            return None
-        if op is Ops.PAD and all([self.slides(u, r.way) for r in readings]):
-            return None
+        if op is PAD:
+            if not any(self.reads_padding(u, r.way) for r in readings):
+                # What is below it is as large or smaller, and decides for itself.
+                return None
+            if all([self.slides(u, r.way) for r in readings]):
+                return None
         repeats = sum([self.times(r) for r in readings]) - numel
         spared = repeats * (compute + cost.EXTRA_LOAD * max(loads - 1, 0))
         bonus = cost.SAME_KERNEL_BONUS if len({r.root for r in readings}) == 1 else 0
         price = numel * (cost.STORE_AND_LOAD + bonus) + cost.LAUNCH
         if not (spared > price and spared * 10 > max(turns) and self.worth_storing(u)):
             return None
-        if op is Ops.RESHAPE and not self.divides_below(u, readings):
+        if op is RESHAPE and not self.divides_below(u, readings):
             return None
         times = f"computing it {repeats + numel:,} times for {numel:,} elements"
         return f"{times} would cost {spared:,}, storing it {price:,}"
@@ -208,7 +215,13 @@ class Decisions(Body):
         Loops that it does not depend on and that run inside of those that it does, do not repeat
         it: it is computed before them.
         """
-        return max(self.turns(self.nest_of(r)) // r.way.share, 1)
+        way = r.way
+        # Layers that are alike ask the same once more.
+        key = way, self.stored[r.root].outer
+        found = self.repeated.get(key)
+        if found is None:
+            found = self.repeated[key] = max(self.turns(self.nest_of(r)) // way.share, 1)
+        return found
 
     def nest_of(self, r: Reading) -> tuple[UOp, ...]:
         """The loops inside of which a value read so is computed."""

@@ -74,12 +74,14 @@ class Expressions(Body):
     def express(self, u: UOp, use: Use) -> UOp:
         """The value of `u` at a reading, from those of its sources."""
         op, dtype, way, below = u.op, u.dtype, use.reading.way, use.below
+        if op is CONST:
+            return UOp(op, dtype, (), u.arg) if u.src else u
         if op is INDEX:
             memory, after = self.memory_of(u.src[0])
             at = self.at(way, tuple([b.value for b in below[1:]]))
             reading = self.reading(use.reading.root, at, (*use.reading.after, *after))
             return self.read_memory(memory, u.src[0].shape, reading)
-        src = [b.value for b in below]
+        src = tuple([b.value for b in below])
         if op in ELEMENTWISE:
             if dtype is dtypes.index or (dtype is dtypes.bool and src[0].dtype is dtypes.index):
                 return self.simple(
@@ -89,10 +91,8 @@ class Expressions(Body):
             if join is not None:
                 inside = self.simple(is_inside(join.boxes, way.idxs, u.shape))
                 return inside.where(src[join.chosen], src[1 - join.chosen])
-            made = UOp(op, dtype, tuple(src), u.arg)
+            made = UOp(op, dtype, src, u.arg)
             return plain(made) if op is ADD or op is WHERE else made
-        if op is CONST:
-            return UOp(op, dtype, (), u.arg) if u.src else u
         if op is DEFINE_VAR:
             return u
         if op is IOTA:
@@ -111,7 +111,8 @@ class Expressions(Body):
         if op is REDUCE:
             idxs = below[0].reading.way.idxs
             ranges = [idxs[a] for a in u.arg.axes if idxs[a].op is RANGE]
-            idle = [r for r in ranges if r not in src[0].ranges]
+            used = src[0].ranges
+            idle = [r for r in ranges if r not in used]
             if idle:
                 times = repeated(u, idle)
                 if times is not None:
@@ -127,7 +128,7 @@ class Expressions(Body):
                 return src[0]
             return UOp(Ops.REDUCE, u.dtype, (src[0], *ranges), ReduceArg(u.arg.op))
         if op is Ops.SCATTER:
-            return UOp(Ops.SCATTER, u.dtype, tuple(src), u.arg)
+            return UOp(Ops.SCATTER, u.dtype, src, u.arg)
         return src[0]
 
     def memory_of(self, u: UOp) -> tuple[UOp, tuple[UOp, ...]]:

@@ -10,6 +10,7 @@ from functools import partial
 
 from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
+from aster_ml.schedule.capture import Captured
 from aster_ml.schedule.copies import copy_before_views
 from aster_ml.schedule.effects import snapshot_value, snapshot_version
 from aster_ml.schedule.fold import fold_numbers
@@ -72,17 +73,17 @@ class ScheduleCache:
 CACHE = ScheduleCache()
 
 
-def plan(body: UOp, workers: WorkersOf) -> tuple[Schedule, bool]:
-    """The schedule of a body, and whether it was in the cache.
+def plan(captured: Captured, workers: WorkersOf) -> tuple[Schedule, bool]:
+    """The schedule of what was captured, and whether that of its body was in the cache.
 
     `workers` says how many share a kernel of a device; it depends on settings alone.
     """
-    settings = stage_key("schedule")
+    body, settings = captured.body, stage_key("schedule")
     found = CACHE.get((body, *settings))
     if found is not None:
         return found, True
     with uncollected():
-        order = list(toposort(body))
+        order = captured.order()
         schedule = make_schedule(body, order, workers)
     CACHE.put(body, settings, schedule, len(order))
     return schedule, False

@@ -250,7 +250,9 @@ class Splitter:
                 self.check_in_place(u, node, flat, after, target_after)
             if token not in leaves:
                 leaves[token] = Leaf(slot, memory)
-                reads.update(dict.fromkeys(self.reads_of(slot, after)))
+                reads[slot, after] = None
+                if slot in self.shown:
+                    reads.update(dict.fromkeys(self.shown[slot]))
         step = Step("kernel", (), None, self.slots[out].device)
         order = tuple([r for r in ranges if r.op is Ops.RANGE])
         parts = [Part(out, flat, value)]

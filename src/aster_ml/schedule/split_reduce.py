@@ -57,8 +57,10 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     if not long or kept * length == 0 or not isinstance(u.device, str):
         return u
     count, least, most = workers(u.device)
+    if count < 2 or kept > most or kept * length < least:
+        return u
     rows = prod([s for i, s in enumerate(shape[: long[-1]]) if i not in u.arg.axes])
-    if count < 2 or kept > most or kept * length < least or rows >= 2 * count:
+    if rows >= 2 * count:
         return u
     choices = {a: n for a in long if (n := parts_of(shape[a], count))}
     axis = next(iter(choices)) if choices else max(long, key=lambda a: shape[a])

@@ -19,8 +19,8 @@ from aster_ml.uop.ops import Ops
 
 INDEX = dtypes.index
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
-ADD, CONST, MUL, NEG = Ops.ADD, Ops.CONST, Ops.MUL, Ops.NEG
-RANGE, SUB = Ops.RANGE, Ops.SUB
+ADD, CONST, IDIV, MOD = Ops.ADD, Ops.CONST, Ops.IDIV, Ops.MOD
+MUL, NEG, RANGE, SUB = Ops.MUL, Ops.NEG, Ops.RANGE, Ops.SUB
 # A product of two sums is multiplied out up to this many terms; beyond, it stays one monomial.
 EXPAND_LIMIT = 32
 
@@ -284,6 +284,16 @@ def node_of(form: Form) -> UOp:
     if form.const:
         result = UOp(ADD, INDEX, (result, number(form.const)))
     return result  # type: ignore[no-any-return]
+
+
+def is_plain_division(u: UOp) -> bool:
+    """Whether a range of known size is divided by a number below that, as reshaping does it."""
+    if u.op is not IDIV and u.op is not MOD:
+        return False
+    x, c = u.src
+    if x.op is not RANGE or c.op is not CONST or x.src[0].op is not CONST:
+        return False
+    return bool(1 < c.arg < x.src[0].arg)
 
 
 def least_value(form: Form) -> int:

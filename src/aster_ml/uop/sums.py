@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from aster_ml.dtype import dtypes
 from aster_ml.uop.divmod import DIVMOD_RULES
-from aster_ml.uop.linear_form import Form, factors_of, form_of, node_of, number, product_of
+from aster_ml.uop.linear_form import (
+    Form,
+    factors_of,
+    form_of,
+    is_plain_division,
+    node_of,
+    number,
+    product_of,
+)
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.pattern import PatternMatcher, Rule, UPat
@@ -25,7 +33,8 @@ def divisions_in(form: Form) -> int:
 
 def quotient_form(division: UOp) -> Form:
     """A division after its rules have been applied, to it and to the divisions they leave."""
-    result = DIVMOD.rewrite(division)
+    # No rule changes a plain one, as most are, and a table that is not asked is not compiled.
+    result = None if is_plain_division(division) else DIVMOD.rewrite(division)
     if result is None:
         return Form({division: 1}, 0)
     form = form_of(result)

@@ -41,6 +41,7 @@ from aster_ml.uop.linear_form import (
     factors_of,
     form_of,
     form_within,
+    is_plain_division,
     node_of,
     number,
     product_form,
@@ -123,7 +124,7 @@ def with_simple(u: UOp, found: UOp) -> UOp:
 
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
-CONST, IDIV, MOD, RANGE = Ops.CONST, Ops.IDIV, Ops.MOD, Ops.RANGE
+CONST, IDIV, RANGE = Ops.CONST, Ops.IDIV, Ops.RANGE
 ADD, MUL, SUB = Ops.ADD, Ops.MUL, Ops.SUB
 SUM_OPS = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG})
 # A sum with more ways to its summands is not taken at once; where one is found, more may follow.
@@ -311,16 +312,6 @@ def plain_form(u: UOp) -> Form | None:
     """
     form = form_within(u, SHORT_WALK)
     return None if form is None or not is_plain(form) else form
-
-
-def is_plain_division(u: UOp) -> bool:
-    """Whether a range of known size is divided by a number below that, as reshaping does it."""
-    if u.op is not IDIV and u.op is not MOD:
-        return False
-    x, c = u.src
-    if x.op is not RANGE or c.op is not CONST or x.src[0].op is not CONST:
-        return False
-    return bool(1 < c.arg < x.src[0].arg)
 
 
 def is_plain(form: Form) -> bool:
