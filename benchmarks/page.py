@@ -44,8 +44,8 @@ benchmarks and not this page.
   others, imports it.
 - "ns a turn" says how quick this build of Python is: what a turn of a plain loop takes that makes
   an object and two tuples and counts in a dict. Half of a first call is Python's own work, for JAX
-  and tinygrad as for Aster, and a build without profile-guided optimisation (pyenv's, unless
-  `PYTHON_CONFIGURE_OPTS=--enable-optimizations` is set) takes up to 1.5 times as long for it as
+  and tinygrad as for Aster, and a build without profile-guided optimisation (pyenv's,
+  unless it is configured with `--enable-optimizations`) takes up to 1.5 times as long for it as
   those of Debian, conda or python.org.
 - In a plot a bar is a library's median against Aster's: left of the line it is behind, right of it
   ahead.
