@@ -43,10 +43,9 @@ benchmarks and not this page.
 - NumPy beside a fresh process is shown for scale and is no part of the ratio: Aster, like the
   others, imports it.
 - "ns a turn" says how quick this build of Python is: what a turn of a plain loop takes that makes
-  an object and two tuples and counts in a dict. Half of a first call is Python's own work, for JAX
-  and tinygrad as for Aster, and a build without profile-guided optimisation (pyenv's,
-  unless it is configured with `--enable-optimizations`) takes up to 1.5 times as long for it as
-  those of Debian, conda or python.org.
+  an object and a tuple and counts in a dict. A third to a half of a first call of Aster is Python's
+  own work, and a build without profile-guided optimisation (pyenv's, unless it is configured with
+  `--enable-optimizations`) takes up to 1.6 times as long for it as Debian's.
 - In a plot a bar is a library's median against Aster's: left of the line it is behind, right of it
   ahead.
 """

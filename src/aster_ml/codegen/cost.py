@@ -254,8 +254,8 @@ def write_out(plan: Plan, inner: list[UOp]) -> None:
     if not inner or inner[-1].src[0].op is not Ops.CONST or size_of(inner[-1]) > MAX_WRITTEN_OUT:
         return
     stop = frozenset({Ops.REDUCE, Ops.STAGE})
-    nodes = sum([work_of(store.src[1], stop) for store in kernel.stores])
-    inside = [toposort(store.src[1], enter=lambda u: u.op not in stop) for store in kernel.stores]
+    inside = [values_of(store.src[1], stop) for store in kernel.stores]
+    nodes = sum(map(len, inside))
     more = sum([decomposed_nodes(each, plan.target) for each in inside])
     room = MOST_LONG if more else MAX_BODY
     fitting = [n for n in divisors(size_of(inner[-1])) if n * (nodes + more) <= room]
@@ -263,10 +263,15 @@ def write_out(plan: Plan, inner: list[UOp]) -> None:
         kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, inner[-1]), fitting[-1]))
 
 
-def work_of(value: UOp, stop: frozenset[Ops] = frozenset({Ops.STAGE})) -> int:
-    """Operations and loads that a value takes, those below some nodes aside."""
+def work_of(value: UOp) -> int:
+    """Operations and loads that a value takes, what is in a STAGE aside."""
+    return len(values_of(value, frozenset({Ops.STAGE})))
+
+
+def values_of(value: UOp, stop: frozenset[Ops]) -> list[UOp]:
+    """The operations and loads that a value takes, those below some nodes aside."""
     nodes = toposort(value, enter=lambda u: u.op not in stop)
-    return sum(1 for u in nodes if u.op in ELEMENTWISE or u.op is Ops.LOAD)
+    return [u for u in nodes if u.op in ELEMENTWISE or u.op is Ops.LOAD]
 
 
 def choose_partials(plan: Plan) -> None:

@@ -11,13 +11,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ops import DIVISIONS, AxisType, Ops
 from aster_ml.uop.symbolic import affine_form, plain_strides, simplify
 
 T = TypeVar("T")
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 LOAD, REDUCE, STORE = Ops.LOAD, Ops.REDUCE, Ops.STORE
-DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 
 
 class Access(NamedTuple):

@@ -12,25 +12,26 @@ from aster_ml.dtype import DType, dtypes
 from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.linear_form import Form, node_of
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, Ops, RangeArg
+from aster_ml.uop.ops import DIVISIONS, AxisType, Ops, RangeArg
 from aster_ml.uop.symbolic import OPAQUE, affine, plain_form, simplify, simplify_all
 
 
 def lower_indices(
-    sink: UOp, dtype: DType, order: Iterable[UOp] | None = None, shared: Iterable[UOp] = ()
+    sink: UOp, dtype: DType, order: Iterable[UOp] | None = None, shared: UOp | None = None
 ) -> UOp:
     """Each INDEX(buffer, i) becomes INDEX(buffer, base, offset), and index values a `dtype`.
 
-    `order` is that of the graph, where it is known. The axes that are `shared` out over threads
-    become THREAD.
+    `order` is that of the graph, where it is known. The axis that is `shared` out over threads
+    becomes THREAD.
 
     why: `offset` is a number for every lane, so a renderer needs one address for all of them, and
     for all accesses that differ by a number
     """
     new: dict[UOp, UOp] = {}
-    for r in shared:
-        lower_below(r.src[0], dtype, new)
-        new[r] = UOp(Ops.RANGE, dtype, (new[r.src[0]],), RangeArg(r.arg.id, AxisType.THREAD))
+    if shared is not None:
+        size, thread = shared.src[0], RangeArg(shared.arg.id, AxisType.THREAD)
+        lower_below(size, dtype, new)
+        new[shared] = UOp(Ops.RANGE, dtype, (new[size],), thread)
     # Buffers that are walked alike share their index.
     parts: dict[UOp, tuple[UOp, UOp]] = {}
     for u in toposort(sink) if order is None else order:
@@ -92,7 +93,6 @@ def keep_reductions(base: UOp, index: UOp) -> UOp:
 
 
 CAST, INDEX, INDICES = Ops.CAST, Ops.INDEX, dtypes.index
-DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 BY_ID = operator.attrgetter("arg.id")
 REDUCE = frozenset({Ops.REDUCE})
 ZERO = UOp.index_const(0)

@@ -184,7 +184,7 @@ def lower(
     clock("codegen.decompose", native)
     # Last of the rewrites: bounds and floor division end here.
     whole = dtypes.int64 if target.index_bits == 64 else dtypes.int32
-    shared = [r for r in kernel.outputs if r.arg.id == kernel.shared]
+    shared = next((r for r in kernel.outputs if r.arg.id == kernel.shared), None)
     sink = lower_indices(native, whole, order if native is sink else None, shared)
     changed = {r.arg.id: r for end in sink.src for r in end.src[1:] if r.op is Ops.RANGE}
     outputs = [changed.get(r.arg.id, r) for r in kernel.outputs]

@@ -35,11 +35,10 @@ from aster_ml.uop.graph import holds
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import NO_MARGINS, Indices, flat_index, slice_of_base, source_index
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
+from aster_ml.uop.ops import DIVISIONS, MOVEMENT, AxisType, Ops
 from aster_ml.uop.ranges import iterations
 from aster_ml.uop.symbolic import plain_form, simplify_around
 
-DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 # What may ask for memory, for itself or for its source.
 ASKING = frozenset({Ops.BITCAST, Ops.CONTIGUOUS, Ops.COPY, Ops.SCATTER})
 # No stored value has so many ranges of its own.
@@ -91,9 +90,10 @@ class Body:
         self.index_sizes: dict[UOp, int] = {}
         # Why a value was stored that could have been computed where it is read.
         self.why: dict[UOp, str] = {}
+        # The same of values that were weighed, by what that hangs on; None where they are not.
+        self.weighed: dict[tuple[object, ...], str | None] = {}
         # How often what is read in a way is computed, by the loops that are around the others.
         self.repeated: dict[tuple[Way, frozenset[UOp]], int] = {}
-        self.weighed: dict[tuple[object, ...], str | None] = {}
         self.effects = Effects()
         self.joins = find_joins(self.order)
         self.find_forced(body)

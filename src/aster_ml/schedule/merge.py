@@ -78,9 +78,6 @@ class Merger:
             key = (draft.step.device, *[r.src[0] for r in draft.ranges])
             last = max([g.at for g in behind], default=-1)
             for group in self.alike.get(key, [])[: -NEAR - 1 : -1]:
-                if group.pinned and group.at < last:
-                    # Neither comes to the other.
-                    continue
                 merged = self.try_merge(group, new, last)
                 if merged is not None:
                     for other in behind:
@@ -133,10 +130,11 @@ class Merger:
     def try_merge(self, group: Group, new: Group, last: int) -> Group | None:
         """The group with `new` in it; None where that cannot be, or does not pay.
 
-        `last` is where the last step stands that `new` has to stay behind; a group that stands
-        before it is not pinned.
+        `last` is where the last step stands that `new` has to stay behind.
         """
         comes_up = last <= group.at
+        if not comes_up and group.pinned:
+            return None
         if not group.writes.isdisjoint(new.writes) or not pays(group, new):
             return None
         if len(group.reads | group.writes | new.reads | new.writes) > MAX_SLOTS:
@@ -279,8 +277,7 @@ def drop_unread(drafts: list[Draft], splitter: Splitter) -> list[Draft]:
                 for u in splitter.walk((p.place, p.value)).reads:
                     slot = draft.leaves[u.src[0]].slot
                     read.add(slot)
-                    if slot in splitter.shown:
-                        read.update([s for s, _ in splitter.shown[slot]])
+                    read.update([s for s, _ in splitter.shown.get(slot, ())])
         else:
             read |= draft.read_slots
         result.append(draft)

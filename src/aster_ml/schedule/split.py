@@ -250,9 +250,7 @@ class Splitter:
                 self.check_in_place(u, node, flat, after, target_after)
             if token not in leaves:
                 leaves[token] = Leaf(slot, memory)
-                reads[slot, after] = None
-                if slot in self.shown:
-                    reads.update(dict.fromkeys(self.shown[slot]))
+                reads.update(dict.fromkeys(self.reads_of(slot, after)))
         step = Step("kernel", (), None, self.slots[out].device)
         order = tuple([r for r in ranges if r.op is Ops.RANGE])
         parts = [Part(out, flat, value)]

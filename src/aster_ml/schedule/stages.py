@@ -120,16 +120,7 @@ class StagePlanner(Decisions, Expressions):
             if found is None:
                 found = self.below_views[key] = self.below_view(u, reading.way)
             below = found
-        # As `add` does: most nodes of a network are views.
-        of = self.reading(reading.root, below, reading.after)
-        uses = self.readings.get(source)
-        if uses is None:
-            uses = self.readings[source] = {}
-        part = uses.get(of)
-        if part is None:
-            part = uses[of] = Use()
-            part.reading, part.below = of, ()
-        use.below = (part,)
+        use.below = (self.add(source, self.reading(reading.root, below, reading.after)),)
 
     def below_view(self, u: UOp, way: Way) -> Way:
         """The way in which what a view shows is read when the view is read in a way."""

@@ -257,6 +257,7 @@ ELEMENTWISE = UNARY | BINARY | TERNARY
 MOVEMENT = of_group(Group.MOVEMENT)
 COMPARE = frozenset({Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ})
 COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.CMPEQ, Ops.XOR, Ops.OR, Ops.AND})
+DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 ASSOCIATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.XOR, Ops.OR, Ops.AND})
 
 

@@ -18,11 +18,10 @@ from aster_ml.uop.linear_form import (
     product_of,
 )
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import DIVISIONS, Ops
 from aster_ml.uop.pattern import PatternMatcher, Rule, UPat
 
 INDEX = dtypes.index
-DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
 DIVMOD = PatternMatcher(DIVMOD_RULES)
 
 
