@@ -98,9 +98,9 @@ class Backend(abc.ABC):
     def load(self, name: str, binary: bytes) -> Program:
         """The function `name` of a compiled binary, ready to launch."""
 
-    def load_all(self, compiled: Sequence[tuple[str, bytes]]) -> list[Program]:
-        """`load` of several names and binaries; a device may be quicker with all of them."""
-        return [self.load(name, binary) for name, binary in compiled]
+    def load_all(self, binaries: Sequence[tuple[Sequence[str], bytes]]) -> list[Program]:
+        """These functions of several binaries; a device may be quicker with all of them."""
+        return [self.load(name, binary) for names, binary in binaries for name in names]
 
     def make_graph(self, calls: Sequence[Call]) -> Graph | None:
         """The launches as one replayable object, or None where the device has no such thing."""

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
-import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +27,13 @@ from aster_ml.config import (
     debug_shown,
     stage_key,
 )
-from aster_ml.engine.beside import Beside, Job
+from aster_ml.engine import kept
+from aster_ml.engine.batches import Batches, Draft
+from aster_ml.engine.beside import Beside
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates, estimate
 from aster_ml.engine.explain import kernel_lines, run_name
+from aster_ml.engine.kept import Shelf
 from aster_ml.engine.search import can_search, find_opts
 from aster_ml.errors import DeviceError
 from aster_ml.renderer.base import Renderer
@@ -40,7 +41,6 @@ from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.renderer.opencl import OpenCLRenderer
 from aster_ml.renderer.runs import render_run
-from aster_ml.runtime import object_cache
 from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -91,7 +91,13 @@ def source_digest() -> str:
     """
     here = Path(__file__).resolve()
     root = here.parent.parent
-    paths = [root / "dtype.py", root / "target.py", root / "config.py", here]
+    paths = [
+        root / "dtype.py",
+        root / "target.py",
+        root / "config.py",
+        here,
+        here.with_name("kept.py"),
+    ]
     for part in ("uop", "codegen", "renderer", "runtime"):
         paths.extend(sorted((root / part).glob("*.py")))
     stats = [(path.name, path.stat()) for path in paths]
@@ -110,66 +116,18 @@ def renderer_for(target: Target) -> Renderer:
     return found(target)
 
 
+def joiner(target: Target) -> Callable[[Sequence[str]], str] | None:
+    """What makes one source of several in a target's language; None where each stays alone."""
+    if target.language not in RENDERERS or not RENDERERS[target.language].joins:
+        return None
+    return renderer_for(target).join
+
+
 def render(linear: Linear, target: Target) -> str:
     """Source text in the target's language; for the interpreter, the list itself as text."""
     if target.language in ("python", "null"):
         return linear_to_text(linear)
     return renderer_for(target).render(linear)
-
-
-@dataclass(eq=False)
-class Draft:
-    """A kernel in the compiler's hands: what is known of it, and the machine code to come."""
-
-    backend: Backend
-    kernel: functools.partial[Compiled]
-    disk_key: str | None
-    binary: Job[bytes]
-    kept: Job[None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.kept = Job(self.keep)
-
-    @property
-    def name(self) -> str:
-        """That of its function."""
-        return str(self.kernel.keywords["name"])
-
-    def keep(self) -> None:
-        """Writes it to the disk cache, if it may go there."""
-        if self.disk_key is not None:
-            put_entry(self.disk_key, self.kernel.keywords, self.binary.result())
-
-
-class Loader:
-    """Loads kernels as their machine code gets there, all that is there at once."""
-
-    def __init__(self, drafts: Sequence[Draft]) -> None:
-        self.waiting = list(drafts)
-        self.programs: dict[Draft, Program] = {}
-        # Linkers take one thread at a time in any case.
-        self.lock = threading.Lock()
-
-    def load_compiled(self) -> None:
-        """Loads what has been compiled by now. Raises: CompileError."""
-        with self.lock:
-            ready = dict.fromkeys([d for d in self.waiting if d.binary.has_run])
-            self.waiting = [d for d in self.waiting if d not in ready]
-            for backend in dict.fromkeys([d.backend for d in ready]):
-                mine = [d for d in ready if d.backend is backend]
-                programs = backend.load_all([(d.name, d.binary.result()) for d in mine])
-                self.programs |= zip(mine, programs, strict=True)
-
-    def finish(self) -> None:
-        """Loads the rest, waiting for it. Raises: CompileError."""
-        self.load_compiled()
-        for draft in list(self.waiting):
-            draft.binary.result()
-        self.load_compiled()
-
-    def kernel(self, draft: Draft) -> Compiled:
-        """A kernel that is loaded."""
-        return draft.kernel(program=self.programs[draft])
 
 
 def compile_kernel(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = None) -> Compiled:
@@ -198,56 +156,35 @@ def compile_kernels(
     with uncollected(), Beside(min(threads, len(missing)) - 1) as beside:
         backends = dict.fromkeys([backend for _, backend in missing.values()])
         ready = [beside.begin(b.prepare) for b in backends if beside.threads > 0]
-        made: dict[tuple[object, ...], Draft | Compiled] = {}
+        batches, shelf = Batches(beside), Shelf()
+        drafts: dict[tuple[object, ...], Draft] = {}
         for key, (ast, backend) in missing.items():
-            made[key] = make_draft(ast, backend, opts, beside)
-        found |= load_made(made, beside)
+            made = make_draft(ast, backend, opts, shelf)
+            if isinstance(made, Compiled):
+                found[key] = made
+                continue
+            drafts[key] = made
+            batches.add(made)
+        waiting = time.perf_counter()
+        batches.finish()
+        TOTALS.wait_s += time.perf_counter() - waiting
+        found |= {
+            key: Compiled(program=batches.programs[d], **d.fields) for key, d in drafts.items()
+        }
         for job in ready:
             job.result()
         # Before circles are looked for again: the search would go through all of it.
-        made.clear()
+        drafts.clear()
+        del batches, shelf
     MEMORY_CACHE.update({key: found[key] for key in missing})
     TOTALS.compile_s += time.perf_counter() - start
     return [found[key] for key in keys]
 
 
-def load_made(
-    made: dict[tuple[object, ...], Draft | Compiled], beside: Beside
-) -> dict[tuple[object, ...], Compiled]:
-    """The kernels ready to launch, which the threads and the caller go on to compile.
-
-    They are loaded by the caller and written to the disk by a thread, both once all sources are
-    written: a thread that asks for Python's lock before that waits each time. Whoever has nothing
-    left to compile begins, with what is there.
-    """
-    drafts = [d for d in made.values() if isinstance(d, Draft)]
-    loader = Loader(drafts)
-    waiting = time.perf_counter()
-    finishing = beside.begin(functools.partial(finish_compiled, drafts, loader))
-    # The threads take them in order; whoever takes a long one last lets the others wait.
-    for draft in sorted(drafts, key=lambda d: len(d.kernel.keywords["source"]), reverse=True):
-        draft.binary.run_now()
-    loader.finish()
-    finishing.result()
-    for draft in drafts:
-        draft.kept.result()
-    found = {key: loader.kernel(d) if isinstance(d, Draft) else d for key, d in made.items()}
-    TOTALS.wait_s += time.perf_counter() - waiting
-    return found
-
-
-def finish_compiled(drafts: Sequence[Draft], loader: Loader) -> None:
-    """Writes to the disk and loads what has been compiled by now."""
-    for draft in drafts:
-        if draft.binary.has_run:
-            draft.kept.run_now()
-    loader.load_compiled()
-
-
 def make_draft(
-    ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None, beside: Beside
+    ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None, shelf: Shelf
 ) -> Draft | Compiled:
-    """The kernel from the disk cache, or else its source, handed on to the backend's compiler."""
+    """The kernel from the disk cache, or else its source."""
     target = backend.target
     is_run = isinstance(ast.arg, RunArg)
     if BEAM and opts is None and not is_run and can_search(ast, target):
@@ -260,11 +197,9 @@ def make_draft(
             ).encode(),
             digest_size=20,
         ).hexdigest()
-        entry = object_cache.get(disk_key)
-        if entry is not None:
-            loaded = from_entry(entry, ast, backend)
-            if loaded is not None:
-                return loaded
+        fields = shelf.get(disk_key, backend)
+        if fields is not None:
+            return Compiled(**fields, **unkept(ast))
     if is_run:
         return compile_run(ast, backend, target, disk_key)
     if SPEC:
@@ -278,21 +213,32 @@ def make_draft(
     threads = linear.thread.src[0] if linear.thread is not None else 1
     n = threads.arg if isinstance(threads, UOp) and threads.op is Ops.CONST else threads
     static = isinstance(n, int) and all([isinstance(size, int) for size in linear.global_size])
-    kernel = functools.partial(
-        Compiled,
-        name=linear.name,
-        var_names=tuple([v.arg.name for v in linear.variables]),
-        n=n,
-        parts=target.threads if linear.thread is not None else 1,
-        global_size=tuple(linear.global_size),
-        local_size=tuple(linear.local_size) if target.has_local else None,
-        estimates=estimate(ast),
-        source=source,
-        static=static,
-        written=linear.written,
-    )
-    kept = disk_key if static and not target.has_local else None
-    return Draft(backend, kernel, kept, beside.begin(functools.partial(backend.compile, source)))
+    fields = {
+        "name": linear.name,
+        "var_names": tuple([v.arg.name for v in linear.variables]),
+        "n": n,
+        "parts": target.threads if linear.thread is not None else 1,
+        "global_size": tuple(linear.global_size),
+        "local_size": tuple(linear.local_size) if target.has_local else None,
+        "estimates": estimate(ast),
+        "source": source,
+        "static": static,
+        "written": linear.written,
+    }
+    if not static or target.has_local:
+        disk_key = None
+    return Draft(backend, source, fields, disk_key, joiner(target))
+
+
+def unkept(ast: UOp) -> dict[str, Any]:
+    """The fields of a kernel from the disk that are the same for all of them, or seen from it."""
+    return {
+        "global_size": (1, 1, 1),
+        "local_size": None,
+        "estimates": estimate(ast),
+        "source": "",
+        "static": True,
+    }
 
 
 def compile_run(ast: UOp, backend: Backend, target: Target, disk_key: str | None) -> Compiled:
@@ -331,46 +277,8 @@ def compile_run(ast: UOp, backend: Backend, target: Target, disk_key: str | None
         frozenset(written),
     )
     if disk_key is not None:
-        put_entry(disk_key, vars(compiled), binary)
+        kept.put([(disk_key, vars(compiled))], [compiled.name], binary)
     return compiled
-
-
-def put_entry(disk_key: str, fields: Mapping[str, Any], binary: bytes) -> None:
-    """Keeps a compiled kernel, a `Compiled` of these fields, on disk."""
-    header = json.dumps(
-        {
-            "name": fields["name"],
-            "vars": fields["var_names"],
-            "n": fields["n"],
-            "parts": fields["parts"],
-            "written": sorted(fields["written"]),
-        }
-    ).encode()
-    object_cache.put(disk_key, len(header).to_bytes(4, "little") + header + binary)
-
-
-def from_entry(entry: bytes, ast: UOp, backend: Backend) -> Compiled | None:
-    """A Compiled from a disk entry, or None when the entry is not of our form."""
-    size = int.from_bytes(entry[:4], "little")
-    try:
-        header = json.loads(entry[4 : 4 + size])
-        program = backend.load(header["name"], entry[4 + size :])
-    except (ValueError, KeyError, RuntimeError):
-        # What is in the cache is only a shortcut: anything odd is compiled again.
-        return None
-    return Compiled(
-        header["name"],
-        program,
-        tuple(header["vars"]),
-        header["n"],
-        header["parts"],
-        (1, 1, 1),
-        None,
-        estimate(ast),
-        "",
-        True,
-        frozenset(header["written"]),
-    )
 
 
 def show(

@@ -11,6 +11,7 @@ each op is in `llvm_rules`.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.renderer.base import Renderer
@@ -32,6 +33,7 @@ from aster_ml.uop.ops import AxisType, Ops
 
 # From so many steps on LLVM is told how long the loops of a kernel with such a sum are.
 LONG_SUM = 128
+SAID_ONCE = ("declare ", "!")
 HORIZONTAL = {
     Ops.ADD: {"float": "fadd", "int": "add", "bool": "or"},
     Ops.MUL: {"float": "fmul", "int": "mul", "bool": "and"},
@@ -44,9 +46,19 @@ HORIZONTAL = {
 class LLVMRenderer(Renderer):
     """LLVM IR for the CPU."""
 
+    joins = True
+
     def render(self, linear: Linear) -> str:
         """The IR of one kernel."""
         return LLVMWriter(self.target, linear).run()
+
+    def join(self, sources: Sequence[str]) -> str:
+        """Kernels of different names as one module."""
+        lines = [line for source in sources for line in source.splitlines()]
+        # What is said once of a module: functions from elsewhere, lengths of loops.
+        said = dict.fromkeys([line for line in lines if line.startswith(SAID_ONCE)])
+        rest = [line for line in lines if not line.startswith(SAID_ONCE)]
+        return "\n".join([*rest, *said, ""])
 
 
 class LLVMWriter(LLVMAccessWriter):

@@ -25,12 +25,7 @@ def render_run(
     if isinstance(renderer, LLVMRenderer):
         texts = [renderer.render(linear) for linear in named]
         driver = llvm_driver(name, named, arg, lanes)
-        lines = [line for text in texts for line in text.splitlines()]
-        # What is said once of a module: functions from elsewhere, lengths of loops.
-        shared = ("declare ", "!")
-        declared = dict.fromkeys([line for line in lines if line.startswith(shared)])
-        rest = [line for line in lines if not line.startswith(shared)]
-        return "\n".join([*rest, *driver, *declared, ""])
+        return renderer.join([*texts, "\n".join(driver)])
     assert isinstance(renderer, CRenderer)
     return renderer.render_all(named, c_driver(name, named, arg, lanes))
 

@@ -117,13 +117,16 @@ class CpuBackend(Backend):
             return CpuProgram(name, clang.load_library(code, name))
         raise InternalError(f"a binary of the CPU starts with one of {OBJECT!r}, {LIBRARY!r}")
 
-    def load_all(self, compiled: Sequence[tuple[str, bytes]]) -> list[Program]:
-        """Several kernels, what LLVM made linked together. Raises: CompileError."""
-        if not all([binary.startswith(OBJECT) for _, binary in compiled]):
-            return super().load_all(compiled)
-        objects = [(name, binary[1:]) for name, binary in compiled]
-        loaded = llvm_jit.load_objects(objects)
-        return [CpuProgram(name, o) for (name, _), o in zip(objects, loaded, strict=True)]
+    def load_all(self, binaries: Sequence[tuple[Sequence[str], bytes]]) -> list[Program]:
+        """These functions of several binaries, what LLVM made linked together.
+
+        Raises: CompileError.
+        """
+        if not all([binary.startswith(OBJECT) for _, binary in binaries]):
+            return super().load_all(binaries)
+        loaded = llvm_jit.load_objects([(names, binary[1:]) for names, binary in binaries])
+        each = zip(binaries, loaded, strict=True)
+        return [CpuProgram(name, o) for (names, _), o in each for name in names]
 
     def make_graph(self, calls: Sequence[Call]) -> Graph:
         """The launches as one native call for each thread."""

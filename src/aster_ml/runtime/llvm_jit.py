@@ -313,25 +313,27 @@ def load_object(binary: bytes, *names: str) -> LoadedObject:
     return load_library([binary], names)
 
 
-def load_objects(objects: Sequence[tuple[str, bytes]]) -> list[LoadedObject]:
-    """Links objects, each with one function of this name; several share a library.
+def load_objects(objects: Sequence[tuple[Sequence[str], bytes]]) -> list[LoadedObject]:
+    """Links objects, each with functions of these names; several share a library.
 
     why: most of what it takes to link is there for any library. The memory of one is free when all
     of its functions are.
     Raises: CompileError when a name is not defined or an external symbol does not resolve.
     """
-    libraries: list[dict[str, int]] = []
-    for i, (name, _) in enumerate(objects):
+    # The numbers of the objects of each library, and all of their names.
+    libraries: list[tuple[list[int], set[str]]] = []
+    for i, (names, _) in enumerate(objects):
         # No two functions of a library have one name.
-        free = (lib for lib in libraries if len(lib) < MOST_TOGETHER and name not in lib)
-        library = next(free, None)
-        if library is None:
-            libraries.append(library := {})
-        library[name] = i
+        free = (m for m in libraries if len(m[0]) < MOST_TOGETHER and m[1].isdisjoint(names))
+        numbers, taken = next(free, ([], set()))
+        if not numbers:
+            libraries.append((numbers, taken))
+        numbers.append(i)
+        taken.update(names)
     found: dict[int, LoadedObject] = {}
-    for library in libraries:
-        loaded = load_library([objects[i][1] for i in library.values()], tuple(library))
-        found.update(dict.fromkeys(library.values(), loaded))
+    for numbers, taken in libraries:
+        loaded = load_library([objects[i][1] for i in numbers], tuple(taken))
+        found.update(dict.fromkeys(numbers, loaded))
     return [found[i] for i in range(len(objects))]
 
 

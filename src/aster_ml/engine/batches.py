@@ -1,0 +1,163 @@
+"""Kernels on their way from source to loaded code: compiled in batches, in threads.
+
+Receives sources, with what is known of their kernels, one after the other; gives the loaded
+functions once all are there. How a source comes to be, and what a kernel is beside its function,
+are the business of `engine/compile`; what stands on the disk is that of `engine/kept`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aster_ml.backend import Backend, Program
+from aster_ml.engine import kept
+from aster_ml.engine.beside import Beside, Job
+
+# Sources of more characters are compiled by themselves. A module costs LLVM as long as 3,000
+# characters do; four of the longest kernels are as much as keeps the threads evenly busy.
+MOST_CHARACTERS = 60_000
+
+
+@dataclass(eq=False)
+class Draft:
+    """A kernel whose machine code is to come.
+
+    `join` makes one source of several where the language has that; `disk_key` is None where
+    the kernel may not go to the disk. `fields` are those of `engine.compile.Compiled` but for
+    the program.
+    """
+
+    backend: Backend
+    source: str
+    fields: dict[str, Any]
+    disk_key: str | None
+    join: Callable[[Sequence[str]], str] | None
+
+    @property
+    def name(self) -> str:
+        """That of its function."""
+        return str(self.fields["name"])
+
+
+class Batch:
+    """Kernels that are compiled as one source."""
+
+    def __init__(self, drafts: Sequence[Draft]) -> None:
+        self.drafts = drafts
+        self.backend = drafts[0].backend
+        self.binary = Job(self.compile)
+        self.kept = Job(self.keep)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The functions in it."""
+        return tuple([d.name for d in self.drafts])
+
+    def compile(self) -> bytes:
+        """The binary of all of them. Raises: CompileError."""
+        join, sources = self.drafts[0].join, [d.source for d in self.drafts]
+        return self.backend.compile(join(sources) if join and len(sources) > 1 else sources[0])
+
+    def keep(self) -> None:
+        """Writes to the disk cache what may go there."""
+        entries = [(d.disk_key, d.fields) for d in self.drafts if d.disk_key is not None]
+        kept.put(entries, self.names, self.binary.result())
+
+
+class Batches:
+    """Sources that wait, batches of them, and what became of those."""
+
+    def __init__(self, beside: Beside) -> None:
+        self.beside = beside
+        self.waiting: list[Draft] = []
+        self.unloaded: list[Batch] = []
+        self.made: list[Batch] = []
+        self.programs: dict[Draft, Program] = {}
+        # Whether all sources have come.
+        self.complete = False
+        self.lock = threading.Lock()
+        # Linkers take one thread at a time in any case.
+        self.linking = threading.Lock()
+
+    def add(self, draft: Draft) -> None:
+        """One more source, which a thread that is free goes on to compile."""
+        with self.lock:
+            self.waiting.append(draft)
+        self.beside.begin(self.compile_next)
+
+    def take(self) -> Batch | None:
+        """The next of the sources that wait, with others as far as that pays."""
+        with self.lock:
+            if not self.waiting:
+                return None
+            first, *others = self.waiting
+            most = MOST_CHARACTERS
+            if self.complete:
+                # Whoever takes much last lets the others wait.
+                total = sum([len(d.source) for d in self.waiting])
+                most = min(most, total // (2 * (self.beside.threads + 1)))
+            taken, left, size = [first], [], len(first.source)
+            names = {first.name}
+            for d in others:
+                size += len(d.source)
+                fits = first.join is not None and size <= most and d.name not in names
+                if not fits or d.backend is not first.backend:
+                    size -= len(d.source)
+                    left.append(d)
+                    continue
+                taken.append(d)
+                names.add(d.name)
+            self.waiting = left
+            batch = Batch(taken)
+            self.made.append(batch)
+            self.unloaded.append(batch)
+            return batch
+
+    def compile_next(self) -> bool:
+        """Compiles what is next, in the calling thread; whether there was anything."""
+        batch = self.take()
+        if batch is not None:
+            batch.binary.run_now()
+        return batch is not None
+
+    def finish(self) -> None:
+        """Compiles and loads all of them, with the threads, and writes them to the disk.
+
+        They are loaded and written to the disk once all sources are written: a thread that asks
+        for Python's lock before that waits each time. Whoever has nothing left to compile begins,
+        with what is there. Raises: CompileError.
+        """
+        with self.lock:
+            self.waiting.sort(key=lambda d: len(d.source), reverse=True)
+            self.complete = True
+        finishing = self.beside.begin(self.finish_compiled)
+        while self.compile_next():
+            pass
+        self.finish_compiled()
+        for batch in self.made:
+            batch.binary.result()
+        self.finish_compiled()
+        finishing.result()
+        for batch in self.made:
+            batch.kept.result()
+
+    def finish_compiled(self) -> None:
+        """Loads what has been compiled by now, and writes it to the disk."""
+        self.load_compiled()
+        for batch in list(self.made):
+            if batch.binary.has_run:
+                batch.kept.run_now()
+
+    def load_compiled(self) -> None:
+        """Loads what has been compiled by now. Raises: CompileError."""
+        with self.linking:
+            ready = dict.fromkeys([b for b in self.unloaded if b.binary.has_run])
+            with self.lock:
+                self.unloaded = [b for b in self.unloaded if b not in ready]
+            for backend in dict.fromkeys([b.backend for b in ready]):
+                mine = [b for b in ready if b.backend is backend]
+                programs = backend.load_all([(b.names, b.binary.result()) for b in mine])
+                self.programs |= zip([d for b in mine for d in b.drafts], programs, strict=True)
