@@ -16,9 +16,9 @@ from aster_ml.backend import Backend, Program
 from aster_ml.engine import kept
 from aster_ml.engine.beside import Beside, Job
 
-# Sources of more characters are compiled by themselves. A module costs LLVM as long as 3,000
-# characters do; four of the longest kernels are as much as keeps the threads evenly busy.
-MOST_CHARACTERS = 60_000
+# So many characters of source go into a batch at most, and at least where there are as many. A
+# module costs LLVM as long as 2,000 of them do; the fewest are what a thread may wait for at the end.
+MOST_CHARACTERS, FEWEST_CHARACTERS = 60_000, 8_000
 
 
 @dataclass(eq=False)
@@ -98,7 +98,8 @@ class Batches:
             if self.complete:
                 # Whoever takes much last lets the others wait.
                 total = sum([len(d.source) for d in self.waiting])
-                most = min(most, total // (2 * (self.beside.threads + 1)))
+                share = total // (2 * (self.beside.threads + 1))
+                most = min(most, max(FEWEST_CHARACTERS, share))
             taken, left, size = [first], [], len(first.source)
             names = {first.name}
             for d in others:
@@ -119,9 +120,19 @@ class Batches:
     def compile_next(self) -> bool:
         """Compiles what is next, in the calling thread; whether there was anything."""
         batch = self.take()
-        if batch is not None:
-            batch.binary.run_now()
-        return batch is not None
+        if batch is None:
+            return False
+        batch.binary.run_now()
+        if self.complete:
+            # While others are inside of the compiler nobody waits for Python's lock.
+            self.keep_compiled()
+        return True
+
+    def keep_compiled(self) -> None:
+        """Writes what has been compiled by now to the disk."""
+        for batch in list(self.made):
+            if batch.binary.has_run:
+                batch.kept.run_now()
 
     def finish(self) -> None:
         """Compiles and loads all of them, with the threads, and writes them to the disk.
@@ -133,23 +144,16 @@ class Batches:
         with self.lock:
             self.waiting.sort(key=lambda d: len(d.source), reverse=True)
             self.complete = True
-        finishing = self.beside.begin(self.finish_compiled)
+        loading = self.beside.begin(self.load_compiled)
         while self.compile_next():
             pass
-        self.finish_compiled()
+        self.load_compiled()
         for batch in self.made:
             batch.binary.result()
-        self.finish_compiled()
-        finishing.result()
+        self.load_compiled()
+        loading.result()
         for batch in self.made:
             batch.kept.result()
-
-    def finish_compiled(self) -> None:
-        """Loads what has been compiled by now, and writes it to the disk."""
-        self.load_compiled()
-        for batch in list(self.made):
-            if batch.binary.has_run:
-                batch.kept.run_now()
 
     def load_compiled(self) -> None:
         """Loads what has been compiled by now. Raises: CompileError."""
