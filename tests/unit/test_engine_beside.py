@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import threading
 from typing import Any
@@ -156,7 +157,10 @@ def test_the_compiler_gets_each_kernel_once(count: int, threads: int, monkeypatc
     with Context(CACHE=0, THREADS=threads):
         MEMORY_CACHE.clear()
         Tensor.realize(*values)
-    assert len(seen) == len(set(seen)) == count
+    made = [text for source in seen for text in re.findall(r"^define .*?^}", source, re.M | re.S)]
+    assert len(made) == len(set(made)) == count
+    # Small ones are compiled together.
+    assert len(seen) < count or count == 1 or threads > 1
 
 
 def test_equal_kernels_are_compiled_once() -> None:

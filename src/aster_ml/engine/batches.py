@@ -16,8 +16,8 @@ from aster_ml.backend import Backend, Program
 from aster_ml.engine import kept
 from aster_ml.engine.beside import Beside, Job
 
-# So many characters of source go into a batch at most, and at least where there are as many. A
-# module costs LLVM as long as 2,000 of them do; the fewest are what a thread may wait for at the end.
+# So many characters of source go into a batch at most, and at least where there are as many: a
+# module costs LLVM as much as 2,000 of them, and for the fewest a thread may wait at the end.
 MOST_CHARACTERS, FEWEST_CHARACTERS = 60_000, 8_000
 
 
@@ -87,6 +87,14 @@ class Batches:
         with self.lock:
             self.waiting.append(draft)
         self.beside.begin(self.compile_next)
+
+    def drop(self, draft: Draft) -> bool:
+        """Forgets a source that still waits; false where it does not."""
+        with self.lock:
+            waits = draft in self.waiting
+            if waits:
+                self.waiting.remove(draft)
+            return waits
 
     def take(self) -> Batch | None:
         """The next of the sources that wait, with others as far as that pays."""

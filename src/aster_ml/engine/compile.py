@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from aster_ml.config import (
 )
 from aster_ml.engine import kept
 from aster_ml.engine.batches import Batches, Draft
-from aster_ml.engine.beside import Beside
+from aster_ml.engine.beside import Beside, Job
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates, estimate
 from aster_ml.engine.explain import kernel_lines, run_name
@@ -77,7 +78,9 @@ RENDERERS: dict[str, type[Renderer]] = {
     "c": CRenderer,
     "opencl": OpenCLRenderer,
 }
-MEMORY_CACHE: dict[tuple[object, ...], Compiled] = {}
+# Under what a kernel is kept: its graph, the target, and all else that it depends on.
+Key = tuple[object, ...]
+MEMORY_CACHE: dict[Key, Compiled] = {}
 # Past so many kernels the oldest half goes; what schedules in use need lives on with them.
 MAX_KERNELS = 20_000
 
@@ -135,50 +138,99 @@ def compile_kernel(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = No
     return compile_kernels([(ast, backend)], opts)[0]
 
 
+class Compilation:
+    """Kernels that are compiled together: begun one after the other, and then finished.
+
+    While the source of one is written, the backends' compilers work on others in as many threads.
+    `close` ends the threads, whatever has happened.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.beside = Beside(threads)
+        self.batches = Batches(self.beside)
+        self.shelf = Shelf()
+        self.ready: dict[Backend, Job[None]] = {}
+        self.drafts: dict[Key, Draft] = {}
+        self.found: dict[Key, Compiled] = {}
+        self.open = ExitStack()
+        self.open.enter_context(uncollected())
+        self.open.enter_context(self.beside)
+
+    def close(self) -> None:
+        """Ends the threads; what has not been finished is lost."""
+        # Before circles are looked for again: the search would go through all of it.
+        self.open.callback(self.drafts.clear)
+        self.open.close()
+
+    def begin(self, key: Key, ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None) -> None:
+        """Takes a kernel from the disk, or writes its source and hands it on, if that is new."""
+        if key in self.found or key in self.drafts:
+            return
+        start = time.perf_counter()
+        if backend not in self.ready and self.beside.threads > 0:
+            self.ready[backend] = self.beside.begin(backend.prepare)
+        made = make_draft(ast, backend, opts, self.shelf)
+        if isinstance(made, Compiled):
+            self.found[key] = made
+        else:
+            self.drafts[key] = made
+            self.batches.add(made)
+        TOTALS.compile_s += time.perf_counter() - start
+
+    def finish(self, wanted: Collection[Key]) -> dict[Key, Compiled]:
+        """The kernels, compiled and loaded. Of those that nobody wants only what has begun is."""
+        start = time.perf_counter()
+        for key in [key for key in self.drafts if key not in wanted]:
+            if self.batches.drop(self.drafts[key]):
+                del self.drafts[key]
+        self.batches.finish()
+        for key, draft in self.drafts.items():
+            self.found[key] = Compiled(program=self.batches.programs[draft], **draft.fields)
+        for job in self.ready.values():
+            job.result()
+        seconds = time.perf_counter() - start
+        TOTALS.wait_s += seconds
+        TOTALS.compile_s += seconds
+        return self.found
+
+
+def key_of(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = None) -> Key:
+    """Under what a kernel is kept in memory."""
+    return (ast, backend.target.key, opts, *stage_key("codegen"))
+
+
 def compile_kernels(
-    wanted: Sequence[tuple[UOp, Backend]], opts: tuple[Opt, ...] | None = None
+    wanted: Sequence[tuple[UOp, Backend]],
+    opts: tuple[Opt, ...] | None = None,
+    begun: Compilation | None = None,
 ) -> list[Compiled]:
     """The kernels for their backends, from a cache where possible.
 
-    While the source of one is written, the backend's compiler works on others in threads.
+    Some may have been `begun` before.
     """
-    settings = stage_key("codegen")
-    keys = [(ast, backend.target.key, opts, *settings) for ast, backend in wanted]
+    keys = [key_of(ast, backend, opts) for ast, backend in wanted]
     missing = {key: w for key, w in zip(keys, wanted, strict=True) if key not in MEMORY_CACHE}
     if not missing:
         return [MEMORY_CACHE[key] for key in keys]
-    start = time.perf_counter()
-    found = {key: MEMORY_CACHE[key] for key in keys if key not in missing}
     while len(MEMORY_CACHE) >= MAX_KERNELS:
         for old in list(MEMORY_CACHE)[: MAX_KERNELS // 2]:
             del MEMORY_CACHE[old]
-    threads = min([b.target.threads if b.compiles_beside else 1 for _, b in missing.values()])
-    with uncollected(), Beside(min(threads, len(missing)) - 1) as beside:
-        backends = dict.fromkeys([backend for _, backend in missing.values()])
-        ready = [beside.begin(b.prepare) for b in backends if beside.threads > 0]
-        batches, shelf = Batches(beside), Shelf()
-        drafts: dict[tuple[object, ...], Draft] = {}
+    found = {key: MEMORY_CACHE[key] for key in keys if key not in missing}
+    threads = min([threads_of(backend) for _, backend in missing.values()])
+    compilation = begun or Compilation(min(threads, len(missing)) - 1)
+    try:
         for key, (ast, backend) in missing.items():
-            made = make_draft(ast, backend, opts, shelf)
-            if isinstance(made, Compiled):
-                found[key] = made
-                continue
-            drafts[key] = made
-            batches.add(made)
-        waiting = time.perf_counter()
-        batches.finish()
-        TOTALS.wait_s += time.perf_counter() - waiting
-        found |= {
-            key: Compiled(program=batches.programs[d], **d.fields) for key, d in drafts.items()
-        }
-        for job in ready:
-            job.result()
-        # Before circles are looked for again: the search would go through all of it.
-        drafts.clear()
-        del batches, shelf
-    MEMORY_CACHE.update({key: found[key] for key in missing})
-    TOTALS.compile_s += time.perf_counter() - start
+            compilation.begin(key, ast, backend, opts)
+        found |= compilation.finish(missing)
+    finally:
+        compilation.close()
+    MEMORY_CACHE.update(found)
     return [found[key] for key in keys]
+
+
+def threads_of(backend: Backend) -> int:
+    """How many threads compile for a backend."""
+    return int(backend.target.threads) if backend.compiles_beside else 1
 
 
 def make_draft(

@@ -54,7 +54,7 @@ class Shelf:
             return None
         try:
             header = json.loads(entry)
-            program = self.programs(header["code"], backend)[header["name"]]
+            program = self.programs(str(header["code"]), backend)[header["name"]]
             return {
                 "name": header["name"],
                 "program": program,

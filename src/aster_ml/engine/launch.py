@@ -15,7 +15,7 @@ from aster_ml.allocator import MEMORY
 from aster_ml.config import CAPTURING, DEBUG, debug_shown, stage_key
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
-from aster_ml.engine.compile import Compiled, compile_kernels
+from aster_ml.engine.compile import Compilation, Compiled, compile_kernels
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.memory import MemoryPlan, plan_memory
 from aster_ml.errors import ArgumentError, DeviceError
@@ -41,15 +41,18 @@ class Bound:
     temporaries: list[int] = field(default_factory=list)
 
 
-def bind(schedule: Schedule) -> Bound:
-    """The schedule with everything compiled, under the settings of now."""
+def bind(schedule: Schedule, begun: Compilation | None = None) -> Bound:
+    """The schedule with everything compiled, under the settings of now.
+
+    Some kernels may have been `begun`.
+    """
     key = stage_key("codegen")
     bound: Bound | None = schedule.bound.get(key)
     if bound is None:
         if DEBUG >= 1:
             show_devices(schedule)
         kernels = [(s.ast, Device[s.device]) for s in schedule.steps if s.ast is not None]
-        made = iter(compile_kernels(kernels))
+        made = iter(compile_kernels(kernels, begun=begun))
         compiled = [None if step.ast is None else next(made) for step in schedule.steps]
         memory = plan_memory(schedule)
         bound = schedule.bound[key] = Bound(schedule, compiled, memory)

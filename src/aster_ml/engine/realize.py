@@ -14,10 +14,12 @@ from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import TOTALS
-from aster_ml.engine.launch import RECORDER, run_schedule
+from aster_ml.engine.early import Early
+from aster_ml.engine.launch import RECORDER, bind, run_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
+from aster_ml.schedule.ahead import Begin
 from aster_ml.schedule.capture import Beforehand, Captured, capture
 from aster_ml.schedule.effects import Effects
 from aster_ml.schedule.fold import number_like, number_of
@@ -267,14 +269,20 @@ def named_values(laid_out: list[UOp], request: Request) -> list[UOp]:
     return [u for u in laid_out if u in named and u not in asked and settle(u) is None]
 
 
-def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
-    """The schedule of what these nodes need, or None when all are memory already."""
+def prepare(
+    nodes: list[UOp], begin: Begin | None = None
+) -> tuple[Request, Captured, Schedule] | None:
+    """The schedule of what these nodes need, or None when all are memory already.
+
+    `begin` gets kernels that are known before the rest is planned.
+    """
     if PENDING:
         run_pending(nodes, realize_uops, readers_but)
     request = Request(nodes)
     if not request.fresh and not request.assigns:
         return None
-    start = time.perf_counter()
+    # What is compiled meanwhile is no planning.
+    start = time.perf_counter() - TOTALS.compile_s
     captured: Captured | None = None
     beforehand = Beforehand(storage.stand_in)
     known: set[UOp] = set()
@@ -305,19 +313,17 @@ def prepare(nodes: list[UOp]) -> tuple[Request, Captured, Schedule] | None:
         asked += late
     if captured is None or request.assigns:
         captured = capture(request.fresh, request.assigns, storage.stand_in)
-    schedule, hit = plan(captured, workers_of)
+    schedule, hit = plan(captured, workers_of, begin)
     if schedule.numbers:
         request.note_numbers(captured.buffers, schedule.numbers)
-    TOTALS.schedule_s += time.perf_counter() - start
+    seconds = time.perf_counter() - TOTALS.compile_s - start
+    TOTALS.schedule_s += seconds
     if hit:
         TOTALS.schedule_hits += 1
     else:
         TOTALS.schedule_misses += 1
     if not hit and DEBUG >= 1 and debug_shown("schedule"):
-        print(
-            f"scheduled {pluralize('step', len(schedule.steps))} in "
-            f"{(time.perf_counter() - start) * 1e3:.2f} ms"
-        )
+        print(f"scheduled {pluralize('step', len(schedule.steps))} in {seconds * 1e3:.2f} ms")
         if DEBUG >= 3:
             for i, step in enumerate(schedule.steps):
                 print(f"  {i:3d} {step.kind:6s} {step.device} slots {step.slots}")
@@ -338,7 +344,13 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
         return found
     if RECORDER and RECORDER[-1].outside:
         realize_outside(nodes)
-    prepared = prepare(nodes)
+    early = Early()
+    try:
+        prepared = prepare(nodes, early.begin)
+        if prepared is not None and early.compilation is not None:
+            bind(prepared[2], early.compilation)
+    finally:
+        early.close()
     if prepared is not None:
         request, captured, schedule = prepared
         if storage.DUE.data:

@@ -6,6 +6,8 @@ The walk up, sources first: receives a body whose readings are known; fills the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aster_ml.dtype import dtypes
 from aster_ml.schedule.bodies import Body
 from aster_ml.schedule.joins import is_inside
@@ -29,16 +31,18 @@ ADD, CONST, DEFINE_VAR, INDEX, IOTA, PAD, PARAM, RANGE, REDUCE, WHERE = (
 class Expressions(Body):
     """The walk up."""
 
-    def go_up(self) -> None:
-        """Sources first: each reading as an expression."""
+    def go_up(self, order: Sequence[UOp], root: UOp | None = None) -> None:
+        """Sources first: each reading as an expression; if given, those by one stored value."""
         all_stored, readings = self.stored, self.readings
-        for u in self.order:
+        for u in order:
             stored = all_stored.get(u)
-            if stored is not None and stored.use is not None:
+            if stored is not None and stored.use is not None and (root is None or u is root):
                 stored.value = self.express(u, stored.use)
             uses = readings.get(u)
             if not uses:
                 continue
+            if root is not None:
+                uses = {reading: use for reading, use in uses.items() if reading.root is root}
             op = u.op
             if stored is not None or op is PARAM:
                 for reading, use in uses.items():

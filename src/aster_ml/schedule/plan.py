@@ -10,6 +10,7 @@ from functools import partial
 
 from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
+from aster_ml.schedule.ahead import MANY_NODES, Ahead, Begin
 from aster_ml.schedule.capture import Captured
 from aster_ml.schedule.copies import copy_before_views
 from aster_ml.schedule.effects import snapshot_value, snapshot_version
@@ -21,7 +22,7 @@ from aster_ml.schedule.runs import join_runs
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.split_products import split_products
 from aster_ml.schedule.split_reduce import WorkersOf, split_long_reductions
-from aster_ml.schedule.stages import plan_stages
+from aster_ml.schedule.stages import StagePlanner
 from aster_ml.schedule.steps import HazardError, Schedule
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -73,10 +74,13 @@ class ScheduleCache:
 CACHE = ScheduleCache()
 
 
-def plan(captured: Captured, workers: WorkersOf) -> tuple[Schedule, bool]:
+def plan(
+    captured: Captured, workers: WorkersOf, begin: Begin | None = None
+) -> tuple[Schedule, bool]:
     """The schedule of what was captured, and whether that of its body was in the cache.
 
-    `workers` says how many share a kernel of a device; it depends on settings alone.
+    `workers` says how many share a kernel of a device; it depends on settings alone. `begin` gets
+    kernels that are known before the rest is planned.
     """
     body, settings = captured.body, stage_key("schedule")
     found = CACHE.get((body, *settings))
@@ -84,7 +88,7 @@ def plan(captured: Captured, workers: WorkersOf) -> tuple[Schedule, bool]:
         return found, True
     with uncollected():
         order = captured.order()
-        schedule = make_schedule(body, order, workers)
+        schedule = make_schedule(body, order, workers, begin)
     CACHE.put(body, settings, schedule, len(order))
     return schedule, False
 
@@ -102,7 +106,9 @@ def order_of(made: UOp, body: UOp, order: list[UOp]) -> list[UOp]:
     return order if made is body else list(toposort(made))
 
 
-def make_schedule(body: UOp, order: list[UOp], workers: WorkersOf) -> Schedule:
+def make_schedule(
+    body: UOp, order: list[UOp], workers: WorkersOf, begin: Begin | None = None
+) -> Schedule:
     """Plans a body, whose nodes are given sources first, from scratch."""
     params = sorted([u for u in order if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
     if [p.arg.slot for p in params] != list(range(len(params))):
@@ -115,8 +121,12 @@ def make_schedule(body: UOp, order: list[UOp], workers: WorkersOf) -> Schedule:
     memory_ops = [u for u in order if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
     for _ in range(1 + 2 * len(memory_ops)):
         body, order = made, order_of(made, body, order)
-        planner = plan_stages(body, order)
-        splitter = Splitter(planner, params)
+        planner = StagePlanner(body, order)
+        ahead = None
+        if begin is not None and len(order) >= MANY_NODES:
+            planner.follower = ahead = Ahead(planner, params, begin)
+        planner.run()
+        splitter = Splitter(planner, params, ahead.splitter if ahead else None)
         try:
             drafts = order_drafts(splitter.split(), planner, params)
         except HazardError as hazard:

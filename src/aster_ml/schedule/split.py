@@ -42,9 +42,11 @@ NOTHING: frozenset[UOp] = frozenset()
 
 
 class Splitter:
-    """State of cutting one planned body."""
+    """State of cutting one planned body. What `before` has found of expressions is known."""
 
-    def __init__(self, planner: StagePlanner, params: list[UOp]) -> None:
+    def __init__(
+        self, planner: StagePlanner, params: list[UOp], before: Splitter | None = None
+    ) -> None:
         self.planner = planner
         self.slots = [Slot(p.arg.size, p.dtype, p.arg.device) for p in params]
         self.n_args = len(params)
@@ -54,8 +56,8 @@ class Splitter:
         # Slots that show the memory of others, as of some version.
         self.shown: dict[int, list[Read]] = {}
         # Expressions that have been walked, and kernels that have been closed.
-        self.walks: dict[tuple[UOp, ...], Walk] = {}
-        self.closed: dict[tuple[object, ...], UOp] = {}
+        self.walks: dict[tuple[UOp, ...], Walk] = before.walks if before else {}
+        self.closed: dict[tuple[object, ...], UOp] = before.closed if before else {}
         self.calls = self.find_calls() if METADATA.data else {}
 
     def memory(self, u: UOp) -> int:

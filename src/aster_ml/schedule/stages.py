@@ -12,6 +12,9 @@ here knows of devices beyond their names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 from aster_ml.schedule.decide import DECIDED, Decisions
 from aster_ml.schedule.express import Expressions
 from aster_ml.schedule.readings import (
@@ -34,13 +37,40 @@ AFTER, INDEX, PAD, RANGE, REDUCE, STORE = (
 )  # fmt: skip
 
 
+class Follower(Protocol):
+    """Looks at stored values while the walk down goes on."""
+
+    @property
+    def waiting(self) -> Mapping[UOp, object]:
+        """The nodes after which it wants to look."""
+
+    def meet(self, u: UOp, root: UOp) -> None:
+        """A reduction, not stored, that a stored value is made of."""
+
+    def look(self, passed: UOp) -> None:
+        """The walk has passed a node that it waits for."""
+
+
 class StagePlanner(Decisions, Expressions):
     """One body: the walk down, with what is asked on the way, and the walk up."""
 
+    def __init__(self, body: UOp, order: list[UOp]) -> None:
+        super().__init__(body, order)
+        self.follower: Follower | None = None
+
+    def run(self) -> None:
+        """Decides and expresses: there is one `Stored` for each value with memory afterwards."""
+        self.go_down()
+        self.go_up(self.order)
+
     def go_down(self) -> None:
         """Consumers first: how is each node read, and is it stored?"""
-        forced, readings = self.forced, self.readings
+        forced, readings, follower = self.forced, self.readings, self.follower
+        passed: UOp | None = None
         for u in reversed(self.order):
+            if follower is not None and passed is not None and passed in follower.waiting:
+                follower.look(passed)
+            passed = u
             op = u.op
             if op is STORE:
                 if not self.is_target(u):
@@ -151,6 +181,8 @@ class StagePlanner(Decisions, Expressions):
             nest = (*self.nest_of(reading), *[a for a in axes if a.op is RANGE])
             way = self.way(idxs, way.valid, nest, u.arg.op is Ops.ADD, way.share)
             use.below = (self.add(u.src[0], self.reading(reading.root, way, reading.after)),)
+            if self.follower is not None:
+                self.follower.meet(u, reading.root)
         elif op is INDEX:
             # The indices are values read here; what they select from is read from memory.
             parts = [self.add(s, self.for_operand(s, reading)) for s in u.src[1:]]
@@ -194,11 +226,3 @@ class StagePlanner(Decisions, Expressions):
                 need(valid is None, f"stages: {u!r} is no place to write to")
             u = u.src[0]
         return u, self.reading(reading.root, self.at(reading.way, idxs), tuple(after))
-
-
-def plan_stages(body: UOp, order: list[UOp]) -> StagePlanner:
-    """Decides and expresses; the result holds one `Stored` for each value with memory."""
-    planner = StagePlanner(body, order)
-    planner.go_down()
-    planner.go_up()
-    return planner
