@@ -4,6 +4,7 @@ by WINO=1, and that WINO=0 never takes them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -270,11 +271,17 @@ def test_tiles_of_2_are_as_accurate_as_the_plain_way(
     plain = results(plainly, "float32")
     tiled = results(lambda x, w: convolved(x, w, SAME, 1, (2, 1)), "float32")
     terms = (9 * c, 9 * o, n * sizes[0] * sizes[1])
-    for what, k, a, b, want in zip("ywx", terms, tiled, plain, exact, strict=True):
+    for what, k, a, b, want in zip("yxw", terms, tiled, plain, exact, strict=True):
         # Sums of a few hundred terms have errors near those of single operations.
-        least = 2.0**-24 * root_mean_square(want) * (2 if k < 512 else 1)
-        error, limit = root_mean_square(a - want), 1.25 * root_mean_square(b - want) + least
-        assert error <= limit, f"{what}: {error}, the plain way {root_mean_square(b - want)}"
+        rounding = 2.0**-24 * root_mean_square(want)
+        error, by_plain = root_mean_square(a - want), root_mean_square(b - want)
+        limit = 1.25 * by_plain + rounding * (2 if k < 512 else 1)
+        if what == "w":
+            # Some of its plain kernels have several accumulators, and a third of the error of the
+            # others: terms of either sign that are added up in order, each sum off by a third of
+            # a rounding squared, are off by this.
+            limit = max(limit, rounding * math.sqrt(k / 6))
+        assert error <= limit, f"{what}: {error}, the plain way {by_plain}"
 
 
 @pytest.mark.parametrize("shape", [(8, 32, 56, 56), (32, 16, 26, 26)])

@@ -149,7 +149,7 @@ def test_objects_loaded_together_share_libraries() -> None:
     count = 2 * MOST_TOGETHER
     names = [f"f{i // 2}" for i in range(count)]
     objects = [
-        (name, compile_ir(f"define i64 @{name}() {{\n  ret i64 {i}\n}}"))
+        ([name], compile_ir(f"define i64 @{name}() {{\n  ret i64 {i}\n}}"))
         for i, name in enumerate(names)
     ]
     loaded = load_objects(objects)
@@ -171,7 +171,7 @@ def test_an_object_that_cannot_be_linked_is_named_among_several() -> None:
     )
     fine = compile_ir("define i64 @f() {\n  ret i64 1\n}")
     with pytest.raises(CompileError, match=r"could not be linked: .* g "):
-        load_objects([("f", fine), ("g", lacking)])
+        load_objects([(["f"], fine), (["g"], lacking)])
 
 
 @pytest.mark.parametrize(

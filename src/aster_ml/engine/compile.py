@@ -153,13 +153,11 @@ class Compilation:
         self.drafts: dict[Key, Draft] = {}
         self.found: dict[Key, Compiled] = {}
         self.open = ExitStack()
-        self.open.enter_context(uncollected())
         self.open.enter_context(self.beside)
 
     def close(self) -> None:
         """Ends the threads; what has not been finished is lost."""
-        # Before circles are looked for again: the search would go through all of it.
-        self.open.callback(self.drafts.clear)
+        self.drafts.clear()
         self.open.close()
 
     def begin(self, key: Key, ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None) -> None:
@@ -169,12 +167,30 @@ class Compilation:
         start = time.perf_counter()
         if backend not in self.ready and self.beside.threads > 0:
             self.ready[backend] = self.beside.begin(backend.prepare)
-        made = make_draft(ast, backend, opts, self.shelf)
-        if isinstance(made, Compiled):
-            self.found[key] = made
+        target, is_run = backend.target, isinstance(ast.arg, RunArg)
+        if BEAM and opts is None and not is_run and can_search(ast, target):
+            opts = find_opts(ast, backend.name, target)
+        disk_key = key_on_disk(ast, target, opts)
+        fields = self.shelf.get(disk_key, backend) if disk_key is not None else None
+        if fields is not None:
+            self.found[key] = Compiled(**fields, **unkept(ast))
+        elif is_run:
+            self.found[key] = compile_run(ast, backend, target, disk_key)
         else:
-            self.drafts[key] = made
-            self.batches.add(made)
+            if SPEC:
+                verify(ast, "kernel")
+            linear, applied = lower(ast, target, opts)
+            if SPEC:
+                verify(linear, "linear")
+            source = render(linear, target)
+            show(ast, linear, source, backend, applied, opts)
+            TOTALS.compiled_kernels += 1
+            fields = fields_of(ast, linear, target, source)
+            if not fields["static"] or target.has_local:
+                disk_key = None
+            draft = Draft(backend, source, fields, disk_key, joiner(target))
+            self.drafts[key] = draft
+            self.batches.add(draft)
         TOTALS.compile_s += time.perf_counter() - start
 
     def finish(self, wanted: Collection[Key]) -> dict[Key, Compiled]:
@@ -217,13 +233,15 @@ def compile_kernels(
             del MEMORY_CACHE[old]
     found = {key: MEMORY_CACHE[key] for key in keys if key not in missing}
     threads = min([threads_of(backend) for _, backend in missing.values()])
-    compilation = begun or Compilation(min(threads, len(missing)) - 1)
-    try:
-        for key, (ast, backend) in missing.items():
-            compilation.begin(key, ast, backend, opts)
-        found |= compilation.finish(missing)
-    finally:
-        compilation.close()
+    with uncollected():
+        compilation = begun or Compilation(min(threads, len(missing)) - 1)
+        try:
+            for key, (ast, backend) in missing.items():
+                compilation.begin(key, ast, backend, opts)
+            found |= compilation.finish(missing)
+        finally:
+            # Before circles are looked for again: the search would go through all of it.
+            compilation.close()
     MEMORY_CACHE.update(found)
     return [found[key] for key in keys]
 
@@ -233,39 +251,19 @@ def threads_of(backend: Backend) -> int:
     return int(backend.target.threads) if backend.compiles_beside else 1
 
 
-def make_draft(
-    ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None, shelf: Shelf
-) -> Draft | Compiled:
-    """The kernel from the disk cache, or else its source."""
-    target = backend.target
-    is_run = isinstance(ast.arg, RunArg)
-    if BEAM and opts is None and not is_run and can_search(ast, target):
-        opts = find_opts(ast, backend.name, target)
-    disk_key = None
-    if CACHE and target.language in ("llvm", "c") and DEBUG < 3 and not SPEC:
-        disk_key = hashlib.blake2b(
-            "|".join(
-                [ast.key, target.key, repr(opts), repr(stage_key("codegen")), source_digest()]
-            ).encode(),
-            digest_size=20,
-        ).hexdigest()
-        fields = shelf.get(disk_key, backend)
-        if fields is not None:
-            return Compiled(**fields, **unkept(ast))
-    if is_run:
-        return compile_run(ast, backend, target, disk_key)
-    if SPEC:
-        verify(ast, "kernel")
-    linear, applied = lower(ast, target, opts)
-    if SPEC:
-        verify(linear, "linear")
-    source = render(linear, target)
-    show(ast, linear, source, backend, applied, opts)
-    TOTALS.compiled_kernels += 1
+def key_on_disk(ast: UOp, target: Target, opts: tuple[Opt, ...] | None) -> str | None:
+    """Under what a kernel is kept on the disk; None where it is not."""
+    if not CACHE or target.language not in ("llvm", "c") or DEBUG >= 3 or SPEC:
+        return None
+    parts = [ast.key, target.key, repr(opts), repr(stage_key("codegen")), source_digest()]
+    return hashlib.blake2b("|".join(parts).encode(), digest_size=20).hexdigest()
+
+
+def fields_of(ast: UOp, linear: Linear, target: Target, source: str) -> dict[str, Any]:
+    """The fields of a kernel but for its program."""
     threads = linear.thread.src[0] if linear.thread is not None else 1
     n = threads.arg if isinstance(threads, UOp) and threads.op is Ops.CONST else threads
-    static = isinstance(n, int) and all([isinstance(size, int) for size in linear.global_size])
-    fields = {
+    return {
         "name": linear.name,
         "var_names": tuple([v.arg.name for v in linear.variables]),
         "n": n,
@@ -274,12 +272,9 @@ def make_draft(
         "local_size": tuple(linear.local_size) if target.has_local else None,
         "estimates": estimate(ast),
         "source": source,
-        "static": static,
+        "static": isinstance(n, int) and all([isinstance(s, int) for s in linear.global_size]),
         "written": linear.written,
     }
-    if not static or target.has_local:
-        disk_key = None
-    return Draft(backend, source, fields, disk_key, joiner(target))
 
 
 def unkept(ast: UOp) -> dict[str, Any]:

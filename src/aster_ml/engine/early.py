@@ -14,10 +14,7 @@ from aster_ml.uop.node import UOp
 class Early:
     """What one call of `realize` has begun to compile."""
 
-    __slots__ = ("compilation",)
-
-    def __init__(self) -> None:
-        self.compilation: Compilation | None = None
+    compilation: Compilation | None = None
 
     def begin(self, ast: UOp, device: str) -> None:
         """Goes on to compile a kernel, where a thread has nothing else to do.
@@ -33,6 +30,7 @@ class Early:
         self.compilation.begin(key, ast, backend, None)
 
     def close(self) -> None:
-        """Ends its threads."""
+        """Ends the threads, where any were begun."""
         if self.compilation is not None:
             self.compilation.close()
+            self.compilation = None

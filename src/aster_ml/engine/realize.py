@@ -350,7 +350,8 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
         if prepared is not None and early.compilation is not None:
             bind(prepared[2], early.compilation)
     finally:
-        early.close()
+        if early.compilation is not None:
+            early.close()
     if prepared is not None:
         request, captured, schedule = prepared
         if storage.DUE.data:
