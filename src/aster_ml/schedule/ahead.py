@@ -108,6 +108,9 @@ class Ahead:
         sums = self.splitter.walk(draft.exprs).sums
         if sums is None or iterations({*draft.ranges, *sums}) <= LARGE_WORK:
             return
+        if any([self.planner.divides(e) for e in draft.exprs]):
+            # Where runs are looked for, ranges that are divided are split.
+            return
         ast = self.splitter.close(draft).ast
         if ast is None or ast in self.begun:
             self.in_vain += 1
