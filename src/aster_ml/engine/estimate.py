@@ -23,6 +23,12 @@ class Estimates(NamedTuple):
     lds: int = 0
 
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+(
+    CONST, LOAD, PARAM, REDUCE, STORE, WHERE,
+) = (
+    Ops.CONST, Ops.LOAD, Ops.PARAM, Ops.REDUCE, Ops.STORE, Ops.WHERE,
+)  # fmt: skip
 INTEGERS = frozenset({"index", "int", "uint"})
 ARITHMETIC = ELEMENTWISE - {Ops.CAST, Ops.BITCAST}
 COUNTING = ELEMENTWISE | {Ops.RANGE, Ops.CONST, Ops.DEFINE_VAR}
@@ -43,17 +49,15 @@ def estimate(ast: UOp) -> Estimates:
         op, kind = u.op, u.dtype.kind
         if kind == "index" or (kind in INTEGERS and op in COUNTING and indices.issuperset(u.src)):
             indices.add(u)
-        elif kind == "bool" and (
-            op is Ops.CONST or (op in ELEMENTWISE and indices.issuperset(u.src))
-        ):
+        elif kind == "bool" and (op is CONST or (op in ELEMENTWISE and indices.issuperset(u.src))):
             indices.add(u)
-        elif op is Ops.WHERE and u.src[0] in indices and is_masked_load(u):
+        elif op is WHERE and u.src[0] in indices and is_masked_load(u):
             continue
-        elif op in ARITHMETIC or op is Ops.REDUCE:
-            ops += volume(u.src[0] if op is Ops.REDUCE else u, volumes)
-        elif op is Ops.LOAD or op is Ops.STORE:
+        elif op in ARITHMETIC or op is REDUCE:
+            ops += volume(u.src[0] if op is REDUCE else u, volumes)
+        elif op is LOAD or op is STORE:
             buffer = u.src[0].src[0]
-            if buffer.op is Ops.PARAM:
+            if buffer.op is PARAM:
                 count = min(volume(u.src[0], volumes), buffer.arg.size) * buffer.dtype.itemsize
                 touched[buffer, op] = max(touched.get((buffer, op), 0), count)
     return Estimates(ops, sum(touched.values()))
