@@ -79,7 +79,7 @@ def reach(a: Access) -> int:
 
 def gates_along(kernel: Kernel, axis: UOp) -> bool:
     """Whether loads ask along an axis whether they are within bounds."""
-    loads = [u for u in kernel.facts.order if u.op is Ops.LOAD]
+    loads = [u for u in kernel.facts.by_op[Ops.LOAD] if u.op is Ops.LOAD]
     return any(axis in gate.ranges for u in loads for gate in u.src[1:])
 
 

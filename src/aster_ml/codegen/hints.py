@@ -89,7 +89,7 @@ def row_stage(facts: Facts, outputs: list[UOp], axis: UOp) -> tuple[UOp, UOp] | 
     They read every element of it once, lane by lane, in one loop inside of the axis.
     """
     loops = [r for r in outputs if not r.arg.kind.is_lane]
-    stages = [u for u in facts.order if u.op is Ops.STAGE]
+    stages = facts.by_op[Ops.STAGE]
     if facts.stores_over_reads or len(stages) != 1 or loops[-2:-1] != [axis]:
         return None
     (stage,) = stages

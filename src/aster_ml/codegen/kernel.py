@@ -98,7 +98,7 @@ class Kernel:
         self.asking: int | None = None
         # Of windows that are loaded through scratch.
         self.slab: Slab | None = None
-        self.next_id = 1 + max([u.arg.id for u in self.facts.order if u.op is RANGE], default=-1)
+        self.next_id = 1 + max([r.arg.id for r in self.facts.by_op[RANGE]], default=-1)
 
     # what there is
 
@@ -511,7 +511,7 @@ class Kernel:
         """What windows load through scratch, if they do, with the axes that it spans there."""
         if self.slab is None:
             return None
-        stages = [u for u in self.facts.order if u.op is Ops.STAGE]
+        stages = self.facts.by_op[Ops.STAGE]
         return next(u for u in stages if u.src[-1].arg.id == self.slab.columns)
 
     def loads_slab(self, axis: UOp) -> bool:
@@ -545,6 +545,8 @@ class Kernel:
         order: dict[UOp, None] = {}
         # Whether nothing has fallen away, numbers aside.
         whole = all([r.op is RANGE for r in changes])
+        # A view: of what is in `new` by then.
+        stay = new.keys().isdisjoint
         for u in self.facts.order:
             if u in new:
                 toposort(new[u], done=order)
@@ -557,7 +559,7 @@ class Kernel:
                 made = (value, *closed)
                 if made != src or not closed:
                     fresh = new[u] = UOp(op, u.dtype, made, u.arg) if closed else value
-            elif not new.keys().isdisjoint(src):
+            elif not stay(src):
                 made = tuple(map(new.get, src, src))
                 if u.dtype is not INDEX or len(made) != 2 or op in UNFOLDED:
                     fresh = UOp(op, u.dtype, made, u.arg)

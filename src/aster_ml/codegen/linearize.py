@@ -48,6 +48,17 @@ class Linearizer:
     def __init__(self, sink: UOp, outputs: list[UOp]) -> None:
         self.sink = sink
         self.order = listed_order(sink)
+        # What is asked for by op: arguments and scratch, ranges, what closes loops, stores.
+        self.first: list[UOp] = []
+        self.ranges: list[UOp] = []
+        self.closing: list[UOp] = []
+        stores: list[UOp] = []
+        lists = {**dict.fromkeys(FIRST, self.first), RANGE: self.ranges, STORE: stores}
+        lists |= {REDUCE: self.closing, END: self.closing}
+        for u in self.order:
+            if u.op in lists:
+                lists[u.op].append(u)
+        self.stores = [u for u in stores if is_output(u)]
         self.root = Scope(None, None)
         self.scope_of_loop: dict[UOp, Scope] = {}
         self.loop_of_reduce: dict[UOp, Scope] = {}
@@ -77,8 +88,8 @@ class Linearizer:
     def place(self) -> None:
         """Gives each node its scope; loops of reductions get theirs as they are met."""
         # From the outside in: the loops of one may run inside those of another.
-        for u in reversed(self.order):
-            if u.op is REDUCE or (u.op is END and not is_output(u.src[0])):
+        for u in reversed(self.closing):
+            if u.op is REDUCE or not is_output(u.src[0]):
                 loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
                 if not loops:
                     continue
@@ -124,14 +135,13 @@ class Linearizer:
 
     def read_before_written(self) -> None:
         """Of several stores, each waits for whoever reads what its memory held before."""
-        stores = [u for u in self.order if u.op is STORE and is_output(u)]
-        if len(stores) < 2:
+        if len(self.stores) < 2:
             return
         loads: dict[UOp, list[UOp]] = {}
         for u in self.order:
             if u.op is Ops.LOAD:
                 loads.setdefault(u.src[0].src[0], []).append(u)
-        for store in stores:
+        for store in self.stores:
             for u in loads.get(store.src[0].src[0], ()):
                 self.wait(self.scopes[store], store, self.scopes[u], u)
 
@@ -281,16 +291,13 @@ class Linearizer:
         """The list."""
         self.reg = {}
         self.place()
-        first = [u for u in self.order if u.op in FIRST]
-        ranges = [u for u in self.order if u.op is RANGE]
+        first, ranges = self.first, self.ranges
         self.uops.extend(first)
         self.uops.extend([u for u in ranges if u.arg.kind in WITHOUT_LOOP])
         self.emit_scope(self.root)
         params = sorted([u for u in first if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
         variables = sorted([u for u in first if u.op is Ops.DEFINE_VAR], key=lambda u: u.arg.name)
-        written = frozenset(
-            [memory_of(u).arg.slot for u in self.order if u.op is STORE and is_output(u)]
-        )
+        written = frozenset([memory_of(u).arg.slot for u in self.stores])
         blocks = [u for u in ranges if u.arg.kind is AxisType.GLOBAL]
         items = [u for u in ranges if u.arg.kind is AxisType.LOCAL]
         threads = [u for u in ranges if u.arg.kind is AxisType.THREAD]

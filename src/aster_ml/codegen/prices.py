@@ -426,5 +426,5 @@ def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp], panel: Access | None) 
 
 def lane_discount(kernel: Kernel) -> int:
     """SIMD lanes of the kernel, by which work is quicker."""
-    ranges = [u for u in kernel.facts.order if u.op is RANGE]
+    ranges = kernel.facts.by_op[RANGE]
     return max([size_of(r) for r in ranges if r.arg.kind is AxisType.VECTOR], default=1)
