@@ -189,7 +189,7 @@ def choose_tile(plan: Plan) -> None:
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
                 best_cost, best_tile = cost, tile
     one = dict.fromkeys(best_tile, 1)
-    alone = tiles.cost(one)
+    alone = None if tiles.too_many(1) else tiles.cost(one)
     if best_cost is not None and alone is not None:
         costs = (tile_text(kernel, best_tile), best_cost), ("1 result", alone)
         kernel.notes.append(Note("register tile, instructions a result", costs[0][0], costs))

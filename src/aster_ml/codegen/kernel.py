@@ -25,7 +25,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import substitute, toposort
-from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.node import UOp, index_alu, new_node
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
 from aster_ml.uop.ranges import before_last, size_of, steps_left, tells_apart
 from aster_ml.uop.symbolic import simplify_around
@@ -558,14 +558,14 @@ class Kernel:
                 value = new.get(src[0], src[0])
                 made = (value, *closed)
                 if made != src or not closed:
-                    fresh = new[u] = UOp(op, u.dtype, made, u.arg) if closed else value
+                    fresh = new[u] = new_node(op, u.dtype, made, u.arg) if closed else value
             elif not stay(src):
                 made = tuple(map(new.get, src, src))
                 if u.dtype is not INDEX or len(made) != 2 or op in UNFOLDED:
-                    fresh = UOp(op, u.dtype, made, u.arg)
+                    fresh = new_node(op, u.dtype, made, u.arg)
                 elif op is ADD and made[0].op is not CONST and made[1].op is not CONST:
                     # As index arithmetic makes it, but for the order, in which it is when lowered.
-                    fresh = UOp(op, INDEX, made)
+                    fresh = new_node(op, INDEX, made)
                 else:
                     # Index arithmetic folds.
                     fresh = index_alu(op, *made)

@@ -13,7 +13,7 @@ from aster_ml.codegen.kernel import identity
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.uop.linear import Linear
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
@@ -257,14 +257,17 @@ class Linearizer:
             if not lanes:
                 self.new[u] = self.reg[u]
                 return
-            made = UOp(REDUCE, u.dtype, (self.reg[u], *lanes), u.arg)
+            made = new_node(REDUCE, u.dtype, (self.reg[u], *lanes), u.arg)
         elif u.op is AFTER:
             self.new[u] = self.map(u.src[0])
             return
         else:
-            new = self.new
-            src = tuple([new[s] if s in new else self.map(s) for s in u.src])
-            made = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+            new, made = self.new, u
+            for s in u.src:
+                if new.get(s) is not s:
+                    src = tuple([new[x] if x in new else self.map(x) for x in u.src])
+                    made = u if src == u.src else new_node(u.op, u.dtype, src, u.arg)
+                    break
         self.new[u] = made
         self.uops.append(made)
 
@@ -275,11 +278,11 @@ class Linearizer:
             if u.op is INDEX and len(u.src) == 3:
                 # The lanes' part is never listed, though a value may be the same expression.
                 at = (self.map(u.src[0]), self.map(u.src[1]), u.src[2])
-                found = UOp(u.op, u.dtype, at, u.arg)
+                found = new_node(u.op, u.dtype, at, u.arg)
             elif (u.op in INLINE or u not in self.scopes) and u.src and u.op is not RANGE:
-                found = UOp(u.op, u.dtype, tuple([self.map(s) for s in u.src]), u.arg)
+                found = new_node(u.op, u.dtype, tuple([self.map(s) for s in u.src]), u.arg)
             elif u.op is RANGE:
-                found = UOp(u.op, u.dtype, (self.map(u.src[0]),), u.arg)
+                found = new_node(u.op, u.dtype, (self.map(u.src[0]),), u.arg)
             elif not u.src:
                 found = u
             else:

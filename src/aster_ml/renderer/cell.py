@@ -5,6 +5,7 @@ Receives nodes of the linear stage. Writes no text.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, ReduceArg
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
+DTYPE_OF, KIND_OF = operator.attrgetter("dtype"), operator.attrgetter("kind")
 ADD, AFTER, AND, MUL, OR, XOR = Ops.ADD, Ops.AFTER, Ops.AND, Ops.MUL, Ops.OR, Ops.XOR
 # A value while it is written: text of the language, or a number that is known (a tuple of numbers
 # for a SIMD value whose elements differ).
@@ -125,10 +127,10 @@ def chosen_inputs(c: Cell, k: int) -> list[Input]:
 
 def fold(c: Cell, values: list[Value]) -> Value:
     """The value of an integer op whose operands are known; None for other ops."""
-    dts = [s.dtype for s in c.u.src]
-    if "float" in [d.kind for d in dts]:
+    dts = [*map(DTYPE_OF, c.u.src)]
+    if "float" in map(KIND_OF, dts):
         return None
-    if c.width == 1 or tuple not in [v.__class__ for v in values]:
+    if c.width == 1 or tuple not in map(type, values):
         return evaluate(c.op, c.dtype, tuple(values), dts)
     rows = [v if v.__class__ is tuple else (v,) * c.width for v in values]
     return tuple([evaluate(c.op, c.dtype, row, dts) for row in zip(*rows, strict=True)])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeAlias
@@ -164,7 +165,7 @@ class UOp(
     @staticmethod
     def index_const(value: int) -> UOp:
         """An index constant."""
-        return UOp(CONST, dtypes.index, (), value)
+        return new_node(CONST, INDEX, (), value)
 
     @staticmethod
     def variable(name: str, min_value: Any, max_value: Any, dtype: DType = dtypes.index) -> UOp:
@@ -379,6 +380,9 @@ class UOp(
         raise TypeError(f"{self!r} is a node, not a sequence")
 
 
+# UOp(...) without what Python does around the call of a class, a fifth of all: for walks.
+new_node: Callable[..., UOp] = types.MethodType(UOp.__new__, UOp)
+INDEX = dtypes.index
 MOVEMENT_SET = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.SHRINK, Ops.FLIP})
 Variable = UOp.variable
 
@@ -387,7 +391,7 @@ def to_uop(size: sint) -> UOp:
     """An int or index node as a node."""
     if size.__class__ is UOp:
         return size
-    return UOp(CONST, dtypes.index, (), size)
+    return new_node(CONST, INDEX, (), size)
 
 
 def to_sint(u: sint) -> sint:
@@ -416,14 +420,14 @@ def split_size(size: sint, symbolic: list[UOp]) -> int | None:
 
 def index_alu(op: Ops, x: UOp, y: UOp) -> UOp:
     """Two-source index arithmetic: constants fold, neutral elements go, constants stand right."""
-    if y.dtype is not dtypes.index:
+    if y.dtype is not INDEX:
         if op in (SHL, SHR):
-            return UOp(op, dtypes.index, (x, y))
+            return new_node(op, INDEX, (x, y))
         check_alu(op, (x, y))
     x_const, y_const = x.op is CONST, y.op is CONST
     if x_const and y_const and op in FOLD:
         if not (op in (IDIV, MOD) and y.arg == 0):
-            return UOp(CONST, alu_dtype(op, (x, y)), (), FOLD[op](x.arg, y.arg))
+            return new_node(CONST, alu_dtype(op, (x, y)), (), FOLD[op](x.arg, y.arg))
     elif x_const and op in COMMUTATIVE:
         x, y, y_const = y, x, True
     if op is SUB:
@@ -441,16 +445,16 @@ def index_alu(op: Ops, x: UOp, y: UOp) -> UOp:
         x, y = y, x
     if op is CMPLT or op is CMPNE or op is CMPEQ:
         if x is y:
-            return UOp(CONST, dtypes.bool, (), op is CMPEQ)
-        found = UOp(op, dtypes.bool, (x, y))
+            return new_node(CONST, dtypes.bool, (), op is CMPEQ)
+        found = new_node(op, dtypes.bool, (x, y))
         low, high = found.bounds
-        return UOp(CONST, dtypes.bool, (), bool(low)) if low == high else found
+        return new_node(CONST, dtypes.bool, (), bool(low)) if low == high else found
     if op is MAX:
         if x.bounds[0] >= y.bounds[1]:
             return x
         if y.bounds[0] >= x.bounds[1]:
             return y
-    return UOp(op, dtypes.index, (x, y))
+    return new_node(op, INDEX, (x, y))
 
 
 FOLD: dict[Ops, Callable[[int, int], Any]] = {
