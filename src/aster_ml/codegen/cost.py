@@ -289,12 +289,15 @@ def choose_partials(plan: Plan) -> None:
         if lanes >= most // 2 or not loops:
             continue
         # Long code that has no SIMD lanes gains nothing from standing side by side.
+        work = work_of(u.src[0])
+        if work > MOST_PARTIAL:
+            continue
         single = [
             x
             for x in toposort(u.src[0])
             if x.op in DECOMPOSED and not [r for r in x.ranges if r.arg.kind is AxisType.VECTOR]
         ]
-        if work_of(u.src[0]) + decomposed_nodes(single, plan.target) > MOST_PARTIAL:
+        if work + decomposed_nodes(single, plan.target) > MOST_PARTIAL:
             continue
         axis = max(loops, key=size_of)
         if axis.src[0].op is not Ops.CONST:

@@ -22,9 +22,10 @@ BEYOND_NBYTES = 2048
 
 
 class Pass(NamedTuple):
-    """A loop over a row: what it computes, and which loads happen in it."""
+    """A loop over a row: what it computes, of how many nodes, and which loads happen in it."""
 
     root: UOp
+    values: int
     loads: tuple[Access, ...]
 
 
@@ -33,7 +34,8 @@ def passes_of(facts: Facts) -> list[Pass]:
     loads = {a.node: a for a in facts.accesses if not a.is_store and a.buffer.op is Ops.PARAM}
     roots = [u.src[0] for u in facts.order if u.op in (Ops.REDUCE, Ops.STAGE)]
     roots += [store.src[1] for store in facts.stores]
-    return [Pass(root, tuple([loads[u] for u in own_nodes(root) if u in loads])) for root in roots]
+    nodes = [(root, own_nodes(root)) for root in roots]
+    return [Pass(r, len(own), tuple([loads[u] for u in own if u in loads])) for r, own in nodes]
 
 
 def own_nodes(*roots: UOp) -> list[UOp]:
@@ -71,7 +73,7 @@ def row_passes(facts: Facts, axis: UOp) -> list[Pass]:
 
 def longest(passes: list[Pass]) -> Pass:
     """The pass that computes most, the last of several: while it does, memory can bring more."""
-    return max(reversed(passes), key=lambda p: len(own_nodes(p.root)))
+    return max(reversed(passes), key=lambda p: p.values)
 
 
 def look_ahead(sink: UOp, loads: tuple[Access, ...], axis: UOp, steps: int) -> UOp:

@@ -552,14 +552,14 @@ class Kernel:
                 toposort(new[u], done=order)
                 continue
             op, src = u.op, u.src
-            fresh = u
+            if stay(src):
+                order[u] = None
+                continue
             if op is END or op is REDUCE:
                 closed = [p for r in src[1:] for p in parts.get(r, (new.get(r, r),))]
                 value = new.get(src[0], src[0])
-                made = (value, *closed)
-                if made != src or not closed:
-                    fresh = new[u] = new_node(op, u.dtype, made, u.arg) if closed else value
-            elif not stay(src):
+                fresh = new_node(op, u.dtype, (value, *closed), u.arg) if closed else value
+            else:
                 made = tuple(map(new.get, src, src))
                 if u.dtype is not INDEX or len(made) != 2 or op in UNFOLDED:
                     fresh = new_node(op, u.dtype, made, u.arg)
@@ -570,7 +570,7 @@ class Kernel:
                     # Index arithmetic folds.
                     fresh = index_alu(op, *made)
                     whole = whole and fresh.op is op and fresh.src in (made, made[::-1])
-                new[u] = fresh
+            new[u] = fresh
             order[fresh] = None
         self.sink = new.get(self.sink, self.sink)
         if whole:
