@@ -23,7 +23,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 
@@ -127,7 +127,7 @@ def runs_by_rows(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
             return False
     if not streams or not all(a.stride(axis) == 1 and a.stride(u.src[1]) for a in streams):
         return False
-    values = [x for x in toposort(u.src[0]) if x.op in ELEMENTWISE or x.op is Ops.LOAD]
+    values = [x for x in toposort(u.src[0]) if x.op in VALUES]
     return sum(x.dtype is not dtypes.index for x in values) <= MAX_ROW_VALUES and not any(
         axis in a.strides for a in loads if a not in streams
     )

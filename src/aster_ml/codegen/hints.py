@@ -12,7 +12,7 @@ from aster_ml.codegen.facts import Access, Facts
 from aster_ml.dtype import dtypes
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, LoadArg, Ops, StoreArg
+from aster_ml.uop.ops import VALUES, AxisType, LoadArg, Ops, StoreArg
 from aster_ml.uop.ranges import size_of
 
 # Bytes beyond whole rows that are asked for. A row is read from its beginning as soon as the one
@@ -42,7 +42,7 @@ def own_nodes(*roots: UOp) -> list[UOp]:
     """The values of a pass, those of passes before it and index arithmetic aside."""
     inner = frozenset({Ops.REDUCE, Ops.STAGE})
     nodes = toposort(*roots, enter=lambda u: u.op not in inner)
-    values = [u for u in nodes if u.op in ELEMENTWISE or u.op is Ops.LOAD]
+    values = [u for u in nodes if u.op in VALUES]
     return [u for u in values if u.dtype is not dtypes.index]
 
 

@@ -18,7 +18,7 @@ from aster_ml.codegen.prices import (
 )
 from aster_ml.dtype import dtypes
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 
@@ -53,7 +53,7 @@ def nodes_of_a_step(plan: Plan) -> int:
     return sum(
         1
         for u in plan.kernel.facts.order
-        if (u.op is Ops.LOAD or u.op in ELEMENTWISE) and u.dtype not in (dtypes.index, dtypes.bool)
+        if u.op in VALUES and u.dtype not in (dtypes.index, dtypes.bool)
     )
 
 

@@ -186,7 +186,8 @@ class KernelWriter(AccessWriter):
             shape = known
         c = self.cells[u] = Cell(u, shape)
         if op in ELEMENTWISE:
-            c.inputs = [self.read(c, s) for s in u.src]
+            for s in u.src:
+                c.inputs.append(self.read(c, s))
         elif op is CONST:
             c.values = [u.arg]
         elif op is RANGE:
