@@ -77,7 +77,7 @@ class Facts:
 
         Loads and stores are in one list, under both ops; so are quotients and remainders.
         """
-        found: dict[Ops, list[UOp]] = {op: [] for op in (LOAD, REDUCE, RANGE, STAGE, IDIV)}
+        found: dict[Ops, list[UOp]] = {LOAD: [], REDUCE: [], RANGE: [], STAGE: [], IDIV: []}
         found[STORE], found[MOD] = found[LOAD], found[IDIV]
         for u in self.order:
             if u.op in found:

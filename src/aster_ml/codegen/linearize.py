@@ -42,6 +42,11 @@ class Scope:
         self.after: dict[object, dict[object, None]] = {}
 
 
+def holds_barrier(scope: Scope) -> bool:
+    """Whether the work-items of a block wait for one another in each turn of a loop."""
+    return any([isinstance(x, UOp) and x.op is Ops.BARRIER for x in scope.items])
+
+
 class Linearizer:
     """State of one linearization."""
 
@@ -54,11 +59,13 @@ class Linearizer:
         self.closing: list[UOp] = []
         stores: list[UOp] = []
         lists = {**dict.fromkeys(FIRST, self.first), RANGE: self.ranges, STORE: stores}
-        lists |= {REDUCE: self.closing, END: self.closing}
+        barriers: list[UOp] = []
+        lists |= {REDUCE: self.closing, END: self.closing, Ops.BARRIER: barriers}
         for u in self.order:
             if u.op in lists:
                 lists[u.op].append(u)
         self.stores = [u for u in stores if is_output(u)]
+        self.has_barriers = bool(barriers)
         self.root = Scope(None, None)
         self.scope_of_loop: dict[UOp, Scope] = {}
         self.loop_of_reduce: dict[UOp, Scope] = {}
@@ -242,7 +249,7 @@ class Linearizer:
             self.uops.append(self.reg[u])
         mapped = self.map(r)
         self.uops.append(mapped)
-        if any([isinstance(x, UOp) and x.op is Ops.BARRIER for x in scope.items]):
+        if self.has_barriers and holds_barrier(scope):
             # Local memory is filled again in each turn: all have to be done with the last one.
             self.uops.append(UOp(Ops.BARRIER, dtypes.void, ()))
         self.emit_scope(scope)

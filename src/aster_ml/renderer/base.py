@@ -311,10 +311,9 @@ class KernelWriter(AccessWriter):
             found = simplify(c, values) if found is None else found
             if found is not None:
                 return found
-            values = [
-                v if v.__class__ is str else self.text(v, s.dtype, n)
-                for v, s in zip(values, src, strict=True)
-            ]
+            for i, v in enumerate(values):
+                if v.__class__ is not str:
+                    values[i] = self.text(v, src[i].dtype, n)
         rule = self.rules.get(c.op)
         if rule is None:
             raise InternalError(
@@ -400,10 +399,11 @@ class KernelWriter(AccessWriter):
         for k in order_of_products(c) if source.fused else range(c.count):
             r, j = k % reg.count, k if m is None else m[k]
             if source.fused:
-                loaded = [self.need(d, j if dm is None else dm[j]) for d, dm in gated]
-                if not all([value.__class__ is str for value in loaded]):
-                    # Loaded from where there is nothing: it adds nothing to the sum.
-                    continue
+                if gated:
+                    loaded = [self.need(d, j if dm is None else dm[j]) for d, dm in gated]
+                    if not all([value.__class__ is str for value in loaded]):
+                        # Loaded from where there is nothing: it adds nothing to the sum.
+                        continue
                 factors = []
                 for d, dm in source.inputs:
                     i = j if dm is None else dm[j]
