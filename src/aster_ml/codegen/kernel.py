@@ -603,10 +603,11 @@ def can_nest(kernel: Kernel, axis: UOp) -> bool:
     mine = [u for u in kernel.reduces if axis in u.src[1:]]
     if axis.src[0].op is not Ops.CONST or len(mine) != 1 or mine[0].arg.op is not Ops.ADD:
         return False
-    within = toposort(mine[0])
-    return mine[0].dtype in (dtypes.float32, dtypes.float64) and not any(
-        axis in u.ranges for u in kernel.reduces if u not in within
-    )
+    if mine[0].dtype not in (dtypes.float32, dtypes.float64):
+        return False
+    others = [u for u in kernel.reduces if u is not mine[0] and axis in u.ranges]
+    # Those that its value is made of change with the axis.
+    return not others or toposort(mine[0]).keys() >= set(others)
 
 
 def can_overlap(kernel: Kernel) -> bool:

@@ -68,15 +68,17 @@ def write_out_row(plan: Plan, nodes: int) -> None:
 def phases_and_steps(plan: Plan) -> list[set[UOp]]:
     """Short axes of which remainders are taken together, outputs and reductions; the last first."""
     kernel = plan.kernel
+    remainders = [u for u in kernel.facts.divisions if u.op is Ops.MOD]
+    if not remainders:
+        return []
     outputs = [r for r in kernel.outputs if is_short(r) and kernel.may_reorder(r)]
     steps = {r for u in kernel.reduces for r in u.src[1:] if is_short(r)}
     found: dict[UOp, set[UOp]] = {}
-    for u in kernel.facts.divisions:
-        if u.op is Ops.MOD:
-            mine = set(u.ranges)
-            phases = mine & set(outputs)
-            if len(phases) == 1 and mine & steps and mine <= phases | steps:
-                found.setdefault(phases.pop(), set()).update(mine)
+    for u in remainders:
+        mine = set(u.ranges)
+        phases = mine & set(outputs)
+        if len(phases) == 1 and mine & steps and mine <= phases | steps:
+            found.setdefault(phases.pop(), set()).update(mine)
     return [found[r] for r in reversed(outputs) if r in found]
 
 
