@@ -106,6 +106,22 @@ def test_an_unwritable_folder_costs_one_warning(tmp_path: Path) -> None:
         assert cache.get(KEY) is None
 
 
+@pytest.mark.skipif(os.name != "posix", reason="limits as POSIX has them")
+def test_a_disk_that_takes_only_a_part_costs_a_warning(cache: ObjectCache) -> None:
+    import resource
+
+    cache.put("other", DATA)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.warns(RuntimeWarning, match="cannot be written"):
+            cache.put(KEY, DATA)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert cache.get(KEY) is None
+    assert entries(cache) == [cache.path("other")]
+
+
 def test_the_longest_unused_go_first(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path, limit_bytes=10_000)
     start = time.time() - 1000

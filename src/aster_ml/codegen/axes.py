@@ -13,7 +13,7 @@ from aster_ml.codegen.facts import Access
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
 from aster_ml.uop.graph import holds, toposort
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.symbolic import OPAQUE, affine_form, simplify, simplify_around
@@ -142,14 +142,16 @@ def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: b
     stay as they are.
     """
     new: dict[UOp, UOp] = {}
+    # A view: of what is in `new` by then.
+    stay = new.keys().isdisjoint
     for u in toposort(sink) if order is None else order:
         src = u.src
-        if new and not new.keys().isdisjoint(src):
+        if new and not stay(src):
             src = tuple(map(new.get, src, src))
         elif not src or u.dtype is INDICES:
             continue
         if u.dtype is BOOL and src[0].dtype is INDICES:
-            new[u] = simplify_around(u if src == u.src else UOp(u.op, u.dtype, src, u.arg))
+            new[u] = simplify_around(u if src == u.src else new_node(u.op, u.dtype, src, u.arg))
             continue
         if u.op is INDEX and addresses:
             src = (src[0], simplify_around(src[1]))
@@ -160,7 +162,7 @@ def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: b
         elif u.op is WHERE and compares_places(src[0]):
             src = (simplify(src[0]), *src[1:])
         if src != u.src:
-            new[u] = UOp(u.op, u.dtype, src, u.arg)
+            new[u] = new_node(u.op, u.dtype, src, u.arg)
     return new.get(sink, sink)
 
 

@@ -63,7 +63,7 @@ from aster_ml.helpers import ceildiv, divisors, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 # Steps of a sum in its own dtype, half as many where no wider one is left; longer sums are sums of
@@ -87,7 +87,7 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
 
     With a `rank` above 0 that of its second best SIMD axis, third best and so on: for a search.
     """
-    computed = [u for u in kernel.facts.order if u.op in ELEMENTWISE or u.op is Ops.LOAD]
+    computed = [u for u in kernel.facts.order if u.op in VALUES]
     values = sum(1 for u in computed if u.dtype is not dtypes.index)
     extra = decomposed_nodes(computed, target)
     plan = Plan(kernel, target, len(computed), values, extra)
@@ -189,7 +189,7 @@ def choose_tile(plan: Plan) -> None:
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
                 best_cost, best_tile = cost, tile
     one = dict.fromkeys(best_tile, 1)
-    alone = tiles.cost(one)
+    alone = None if tiles.too_many(1) else tiles.cost(one)
     if best_cost is not None and alone is not None:
         costs = (tile_text(kernel, best_tile), best_cost), ("1 result", alone)
         kernel.notes.append(Note("register tile, instructions a result", costs[0][0], costs))
@@ -271,7 +271,7 @@ def work_of(value: UOp) -> int:
 def values_of(value: UOp, stop: frozenset[Ops]) -> list[UOp]:
     """The operations and loads that a value takes, those below some nodes aside."""
     nodes = toposort(value, enter=lambda u: u.op not in stop)
-    return [u for u in nodes if u.op in ELEMENTWISE or u.op is Ops.LOAD]
+    return [u for u in nodes if u.op in VALUES]
 
 
 def choose_partials(plan: Plan) -> None:
@@ -289,12 +289,15 @@ def choose_partials(plan: Plan) -> None:
         if lanes >= most // 2 or not loops:
             continue
         # Long code that has no SIMD lanes gains nothing from standing side by side.
+        work = work_of(u.src[0])
+        if work > MOST_PARTIAL:
+            continue
         single = [
             x
             for x in toposort(u.src[0])
             if x.op in DECOMPOSED and not [r for r in x.ranges if r.arg.kind is AxisType.VECTOR]
         ]
-        if work_of(u.src[0]) + decomposed_nodes(single, plan.target) > MOST_PARTIAL:
+        if work + decomposed_nodes(single, plan.target) > MOST_PARTIAL:
             continue
         axis = max(loops, key=size_of)
         if axis.src[0].op is not Ops.CONST:

@@ -106,9 +106,10 @@ class Decomposition:
         if Ops.DOT in rewritten and any([u.op is Ops.DOT for u in order]):
             order = toposort(split_words(order))
         last: UOp | None = None
+        foreign = any([u.dtype not in native for u in order])
         for u in order:
-            src = tuple([new[s] for s in u.src])
-            if u.dtype not in native or any([s.dtype not in native for s in u.src]):
+            src = tuple(map(new.__getitem__, u.src))
+            if foreign and (u.dtype not in native or any([s.dtype not in native for s in u.src])):
                 last = self.narrow(u, src)
             elif u.op in rewritten:
                 last = self.replace(u, src)

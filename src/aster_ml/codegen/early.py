@@ -23,7 +23,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 
@@ -79,7 +79,7 @@ def reach(a: Access) -> int:
 
 def gates_along(kernel: Kernel, axis: UOp) -> bool:
     """Whether loads ask along an axis whether they are within bounds."""
-    loads = [u for u in kernel.facts.order if u.op is Ops.LOAD]
+    loads = [u for u in kernel.facts.by_op[Ops.LOAD] if u.op is Ops.LOAD]
     return any(axis in gate.ranges for u in loads for gate in u.src[1:])
 
 
@@ -113,7 +113,8 @@ def runs_by_rows(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
     if kernel.outputs[-1:] != [axis] or not can_sum_rows(kernel):
         return False
     (u,) = kernel.reduces
-    values = [x for x in toposort(u.src[0]) if x.op in ELEMENTWISE or x.op is Ops.LOAD]
+    if size_of(u.src[1]) < 2 * ROWS or size_of(axis) <= ACCUMULATORS * lanes:
+        return False
     loads = [a for a in kernel.accesses() if not a.is_store and u.src[1] in a.node.ranges]
     streams = [a for a in loads if axis in a.strides]
     beside = results_beside(kernel, axis)
@@ -124,13 +125,11 @@ def runs_by_rows(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
         few = iterations(beside) <= (target.vector_registers or 16) // 2 - 4
         if not few or nbytes <= SEVERAL_ROWS_PART * max(target.cache_bytes):
             return False
-    return (
-        size_of(u.src[1]) >= 2 * ROWS
-        and size_of(axis) > ACCUMULATORS * lanes
-        and sum(x.dtype is not dtypes.index for x in values) <= MAX_ROW_VALUES
-        and bool(streams)
-        and all(a.stride(axis) == 1 and a.stride(u.src[1]) for a in streams)
-        and not any(axis in a.strides for a in loads if a not in streams)
+    if not streams or not all(a.stride(axis) == 1 and a.stride(u.src[1]) for a in streams):
+        return False
+    values = [x for x in toposort(u.src[0]) if x.op in VALUES]
+    return sum(x.dtype is not dtypes.index for x in values) <= MAX_ROW_VALUES and not any(
+        axis in a.strides for a in loads if a not in streams
     )
 
 

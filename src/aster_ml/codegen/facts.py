@@ -11,12 +11,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import DIVISIONS, AxisType, Ops
+from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.symbolic import affine_form, plain_strides, simplify
 
 T = TypeVar("T")
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 LOAD, REDUCE, STORE = Ops.LOAD, Ops.REDUCE, Ops.STORE
+IDIV, MOD, RANGE, STAGE = Ops.IDIV, Ops.MOD, Ops.RANGE, Ops.STAGE
 
 
 class Access(NamedTuple):
@@ -71,9 +72,22 @@ class Facts:
         return toposort(self.sink)
 
     @Answer
+    def by_op(self) -> dict[Ops, list[UOp]]:
+        """The nodes of the ops that are asked for, sources first.
+
+        Loads and stores are in one list, under both ops; so are quotients and remainders.
+        """
+        found: dict[Ops, list[UOp]] = {LOAD: [], REDUCE: [], RANGE: [], STAGE: [], IDIV: []}
+        found[STORE], found[MOD] = found[LOAD], found[IDIV]
+        for u in self.order:
+            if u.op in found:
+                found[u.op].append(u)
+        return found
+
+    @Answer
     def reduces(self) -> list[UOp]:
         """The REDUCE nodes, sources first."""
-        return [u for u in self.order if u.op is REDUCE]
+        return self.by_op[REDUCE]
 
     @Answer
     def reduced(self) -> list[UOp]:
@@ -85,10 +99,15 @@ class Facts:
     def inside(self) -> dict[UOp, set[UOp]]:
         """For each reduction the loads that happen in its loops."""
         result = {}
+        loads = [u for u in self.by_op[LOAD] if u.op is LOAD]
+        closed = [r for u in self.reduces for r in u.src[1:]]
+        ended = [r for end in self.sink.src for r in end.src[1:]]
+        # Where each loop ends in one reduction alone, what changes with it is below that.
+        apart = len(set(closed)) == len(closed) and set(closed).isdisjoint(ended)
         for u in self.reduces:
             loops = set(u.src[1:])
-            loads = [x for x in toposort(u.src[0]) if x.op is LOAD]
-            result[u] = {x for x in loads if not loops.isdisjoint(x.ranges)}
+            mine = loads if apart else [x for x in toposort(u.src[0]) if x.op is LOAD]
+            result[u] = {x for x in mine if not loops.isdisjoint(x.ranges)}
         return result
 
     @Answer
@@ -102,8 +121,7 @@ class Facts:
     @Answer
     def divisions(self) -> list[UOp]:
         """Quotients and remainders by constants."""
-        found = [u for u in self.order if u.op in DIVISIONS]
-        return [u for u in found if u.src[1].op is Ops.CONST]
+        return [u for u in self.by_op[IDIV] if u.src[1].op is Ops.CONST]
 
     @Answer
     def stores(self) -> list[UOp]:
@@ -114,7 +132,7 @@ class Facts:
     def stores_over_reads(self) -> list[UOp]:
         """The stores to memory that some stored value, its own or another, is made from."""
         written = {store.src[0].src[0] for store in self.stores}
-        if not any([u.op is LOAD and u.src[0].src[0] in written for u in self.order]):
+        if not any([u.op is LOAD and u.src[0].src[0] in written for u in self.by_op[LOAD]]):
             return []
         # Gates of the stores may read, too, which is another matter.
         values = toposort(*[store.src[1] for store in self.stores])
@@ -126,9 +144,7 @@ class Facts:
         """Every load and store with its strides."""
         result = []
         strides_of = self.strides_of
-        for u in self.order:
-            if u.op is not LOAD and u.op is not STORE:
-                continue
+        for u in self.by_op[LOAD]:
             at = u.src[0]
             index = at.src[1]
             # Buffers that are walked alike share their index.

@@ -12,7 +12,7 @@ from aster_ml.codegen.facts import Access, Facts
 from aster_ml.dtype import dtypes
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, LoadArg, Ops, StoreArg
+from aster_ml.uop.ops import VALUES, AxisType, LoadArg, Ops, StoreArg
 from aster_ml.uop.ranges import size_of
 
 # Bytes beyond whole rows that are asked for. A row is read from its beginning as soon as the one
@@ -22,9 +22,10 @@ BEYOND_NBYTES = 2048
 
 
 class Pass(NamedTuple):
-    """A loop over a row: what it computes, and which loads happen in it."""
+    """A loop over a row: what it computes, of how many nodes, and which loads happen in it."""
 
     root: UOp
+    values: int
     loads: tuple[Access, ...]
 
 
@@ -33,14 +34,15 @@ def passes_of(facts: Facts) -> list[Pass]:
     loads = {a.node: a for a in facts.accesses if not a.is_store and a.buffer.op is Ops.PARAM}
     roots = [u.src[0] for u in facts.order if u.op in (Ops.REDUCE, Ops.STAGE)]
     roots += [store.src[1] for store in facts.stores]
-    return [Pass(root, tuple([loads[u] for u in own_nodes(root) if u in loads])) for root in roots]
+    nodes = [(root, own_nodes(root)) for root in roots]
+    return [Pass(r, len(own), tuple([loads[u] for u in own if u in loads])) for r, own in nodes]
 
 
 def own_nodes(*roots: UOp) -> list[UOp]:
     """The values of a pass, those of passes before it and index arithmetic aside."""
     inner = frozenset({Ops.REDUCE, Ops.STAGE})
     nodes = toposort(*roots, enter=lambda u: u.op not in inner)
-    values = [u for u in nodes if u.op in ELEMENTWISE or u.op is Ops.LOAD]
+    values = [u for u in nodes if u.op in VALUES]
     return [u for u in values if u.dtype is not dtypes.index]
 
 
@@ -71,7 +73,7 @@ def row_passes(facts: Facts, axis: UOp) -> list[Pass]:
 
 def longest(passes: list[Pass]) -> Pass:
     """The pass that computes most, the last of several: while it does, memory can bring more."""
-    return max(reversed(passes), key=lambda p: len(own_nodes(p.root)))
+    return max(reversed(passes), key=lambda p: p.values)
 
 
 def look_ahead(sink: UOp, loads: tuple[Access, ...], axis: UOp, steps: int) -> UOp:
@@ -89,7 +91,7 @@ def row_stage(facts: Facts, outputs: list[UOp], axis: UOp) -> tuple[UOp, UOp] | 
     They read every element of it once, lane by lane, in one loop inside of the axis.
     """
     loops = [r for r in outputs if not r.arg.kind.is_lane]
-    stages = [u for u in facts.order if u.op is Ops.STAGE]
+    stages = facts.by_op[Ops.STAGE]
     if facts.stores_over_reads or len(stages) != 1 or loops[-2:-1] != [axis]:
         return None
     (stage,) = stages

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from aster_ml.dtype import DType, dtypes
 from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.linear_form import Form, node_of
-from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.node import UOp, index_alu, new_node
 from aster_ml.uop.ops import DIVISIONS, AxisType, Ops, RangeArg
 from aster_ml.uop.symbolic import OPAQUE, affine, plain_form, simplify, simplify_all
 
@@ -51,7 +51,7 @@ def lower_indices(
         if u.op is CAST and u.dtype is made[0].dtype:
             new[u] = made[0]
         else:
-            new[u] = u if made == u.src else UOp(u.op, u.dtype, made, u.arg)
+            new[u] = u if made == u.src else new_node(u.op, u.dtype, made, u.arg)
     return new[sink]
 
 
@@ -123,13 +123,13 @@ def lower_below(root: UOp, dtype: DType, new: dict[UOp, UOp]) -> None:
             if u.op is CAST and u.dtype is src[0].dtype:
                 new[u] = src[0]
             else:
-                new[u] = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+                new[u] = u if src == u.src else new_node(u.op, u.dtype, src, u.arg)
         elif u.op is CAST:
             new[u] = src[0] if src[0].dtype is dtype else UOp(CAST, dtype, src)
         elif u.op in DIVISIONS:
             new[u] = lower_division(u, src[0], src[1], dtype)
         else:
-            new[u] = UOp(u.op, dtype, src, u.arg)
+            new[u] = new_node(u.op, dtype, src, u.arg)
 
 
 def lower_division(u: UOp, x: UOp, y: UOp, dtype: DType) -> UOp:

@@ -25,7 +25,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import substitute, toposort
-from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.node import UOp, index_alu, new_node
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
 from aster_ml.uop.ranges import before_last, size_of, steps_left, tells_apart
 from aster_ml.uop.symbolic import simplify_around
@@ -98,7 +98,7 @@ class Kernel:
         self.asking: int | None = None
         # Of windows that are loaded through scratch.
         self.slab: Slab | None = None
-        self.next_id = 1 + max([u.arg.id for u in self.facts.order if u.op is RANGE], default=-1)
+        self.next_id = 1 + max([r.arg.id for r in self.facts.by_op[RANGE]], default=-1)
 
     # what there is
 
@@ -511,7 +511,7 @@ class Kernel:
         """What windows load through scratch, if they do, with the axes that it spans there."""
         if self.slab is None:
             return None
-        stages = [u for u in self.facts.order if u.op is Ops.STAGE]
+        stages = self.facts.by_op[Ops.STAGE]
         return next(u for u in stages if u.src[-1].arg.id == self.slab.columns)
 
     def loads_slab(self, axis: UOp) -> bool:
@@ -545,30 +545,32 @@ class Kernel:
         order: dict[UOp, None] = {}
         # Whether nothing has fallen away, numbers aside.
         whole = all([r.op is RANGE for r in changes])
+        # A view: of what is in `new` by then.
+        stay = new.keys().isdisjoint
         for u in self.facts.order:
             if u in new:
                 toposort(new[u], done=order)
                 continue
             op, src = u.op, u.src
-            fresh = u
+            if stay(src):
+                order[u] = None
+                continue
             if op is END or op is REDUCE:
                 closed = [p for r in src[1:] for p in parts.get(r, (new.get(r, r),))]
                 value = new.get(src[0], src[0])
-                made = (value, *closed)
-                if made != src or not closed:
-                    fresh = new[u] = UOp(op, u.dtype, made, u.arg) if closed else value
-            elif not new.keys().isdisjoint(src):
+                fresh = new_node(op, u.dtype, (value, *closed), u.arg) if closed else value
+            else:
                 made = tuple(map(new.get, src, src))
                 if u.dtype is not INDEX or len(made) != 2 or op in UNFOLDED:
-                    fresh = UOp(op, u.dtype, made, u.arg)
+                    fresh = new_node(op, u.dtype, made, u.arg)
                 elif op is ADD and made[0].op is not CONST and made[1].op is not CONST:
                     # As index arithmetic makes it, but for the order, in which it is when lowered.
-                    fresh = UOp(op, INDEX, made)
+                    fresh = new_node(op, INDEX, made)
                 else:
                     # Index arithmetic folds.
                     fresh = index_alu(op, *made)
                     whole = whole and fresh.op is op and fresh.src in (made, made[::-1])
-                new[u] = fresh
+            new[u] = fresh
             order[fresh] = None
         self.sink = new.get(self.sink, self.sink)
         if whole:
@@ -601,10 +603,11 @@ def can_nest(kernel: Kernel, axis: UOp) -> bool:
     mine = [u for u in kernel.reduces if axis in u.src[1:]]
     if axis.src[0].op is not Ops.CONST or len(mine) != 1 or mine[0].arg.op is not Ops.ADD:
         return False
-    within = toposort(mine[0])
-    return mine[0].dtype in (dtypes.float32, dtypes.float64) and not any(
-        axis in u.ranges for u in kernel.reduces if u not in within
-    )
+    if mine[0].dtype not in (dtypes.float32, dtypes.float64):
+        return False
+    others = [u for u in kernel.reduces if u is not mine[0] and axis in u.ranges]
+    # Those that its value is made of change with the axis.
+    return not others or toposort(mine[0]).keys() >= set(others)
 
 
 def can_overlap(kernel: Kernel) -> bool:

@@ -13,7 +13,7 @@ from aster_ml.codegen.kernel import identity
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.uop.linear import Linear
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
@@ -42,12 +42,30 @@ class Scope:
         self.after: dict[object, dict[object, None]] = {}
 
 
+def holds_barrier(scope: Scope) -> bool:
+    """Whether the work-items of a block wait for one another in each turn of a loop."""
+    return any([isinstance(x, UOp) and x.op is Ops.BARRIER for x in scope.items])
+
+
 class Linearizer:
     """State of one linearization."""
 
     def __init__(self, sink: UOp, outputs: list[UOp]) -> None:
         self.sink = sink
         self.order = listed_order(sink)
+        # What is asked for by op: arguments and scratch, ranges, what closes loops, stores.
+        self.first: list[UOp] = []
+        self.ranges: list[UOp] = []
+        self.closing: list[UOp] = []
+        stores: list[UOp] = []
+        lists = {**dict.fromkeys(FIRST, self.first), RANGE: self.ranges, STORE: stores}
+        barriers: list[UOp] = []
+        lists |= {REDUCE: self.closing, END: self.closing, Ops.BARRIER: barriers}
+        for u in self.order:
+            if u.op in lists:
+                lists[u.op].append(u)
+        self.stores = [u for u in stores if is_output(u)]
+        self.has_barriers = bool(barriers)
         self.root = Scope(None, None)
         self.scope_of_loop: dict[UOp, Scope] = {}
         self.loop_of_reduce: dict[UOp, Scope] = {}
@@ -77,8 +95,8 @@ class Linearizer:
     def place(self) -> None:
         """Gives each node its scope; loops of reductions get theirs as they are met."""
         # From the outside in: the loops of one may run inside those of another.
-        for u in reversed(self.order):
-            if u.op is REDUCE or (u.op is END and not is_output(u.src[0])):
+        for u in reversed(self.closing):
+            if u.op is REDUCE or not is_output(u.src[0]):
                 loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
                 if not loops:
                     continue
@@ -124,14 +142,13 @@ class Linearizer:
 
     def read_before_written(self) -> None:
         """Of several stores, each waits for whoever reads what its memory held before."""
-        stores = [u for u in self.order if u.op is STORE and is_output(u)]
-        if len(stores) < 2:
+        if len(self.stores) < 2:
             return
         loads: dict[UOp, list[UOp]] = {}
         for u in self.order:
             if u.op is Ops.LOAD:
                 loads.setdefault(u.src[0].src[0], []).append(u)
-        for store in stores:
+        for store in self.stores:
             for u in loads.get(store.src[0].src[0], ()):
                 self.wait(self.scopes[store], store, self.scopes[u], u)
 
@@ -232,7 +249,7 @@ class Linearizer:
             self.uops.append(self.reg[u])
         mapped = self.map(r)
         self.uops.append(mapped)
-        if any([isinstance(x, UOp) and x.op is Ops.BARRIER for x in scope.items]):
+        if self.has_barriers and holds_barrier(scope):
             # Local memory is filled again in each turn: all have to be done with the last one.
             self.uops.append(UOp(Ops.BARRIER, dtypes.void, ()))
         self.emit_scope(scope)
@@ -247,14 +264,17 @@ class Linearizer:
             if not lanes:
                 self.new[u] = self.reg[u]
                 return
-            made = UOp(REDUCE, u.dtype, (self.reg[u], *lanes), u.arg)
+            made = new_node(REDUCE, u.dtype, (self.reg[u], *lanes), u.arg)
         elif u.op is AFTER:
             self.new[u] = self.map(u.src[0])
             return
         else:
-            new = self.new
-            src = tuple([new[s] if s in new else self.map(s) for s in u.src])
-            made = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+            new, made = self.new, u
+            for s in u.src:
+                if new.get(s) is not s:
+                    src = tuple([new[x] if x in new else self.map(x) for x in u.src])
+                    made = u if src == u.src else new_node(u.op, u.dtype, src, u.arg)
+                    break
         self.new[u] = made
         self.uops.append(made)
 
@@ -265,11 +285,11 @@ class Linearizer:
             if u.op is INDEX and len(u.src) == 3:
                 # The lanes' part is never listed, though a value may be the same expression.
                 at = (self.map(u.src[0]), self.map(u.src[1]), u.src[2])
-                found = UOp(u.op, u.dtype, at, u.arg)
+                found = new_node(u.op, u.dtype, at, u.arg)
             elif (u.op in INLINE or u not in self.scopes) and u.src and u.op is not RANGE:
-                found = UOp(u.op, u.dtype, tuple([self.map(s) for s in u.src]), u.arg)
+                found = new_node(u.op, u.dtype, tuple([self.map(s) for s in u.src]), u.arg)
             elif u.op is RANGE:
-                found = UOp(u.op, u.dtype, (self.map(u.src[0]),), u.arg)
+                found = new_node(u.op, u.dtype, (self.map(u.src[0]),), u.arg)
             elif not u.src:
                 found = u
             else:
@@ -281,16 +301,13 @@ class Linearizer:
         """The list."""
         self.reg = {}
         self.place()
-        first = [u for u in self.order if u.op in FIRST]
-        ranges = [u for u in self.order if u.op is RANGE]
+        first, ranges = self.first, self.ranges
         self.uops.extend(first)
         self.uops.extend([u for u in ranges if u.arg.kind in WITHOUT_LOOP])
         self.emit_scope(self.root)
         params = sorted([u for u in first if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
         variables = sorted([u for u in first if u.op is Ops.DEFINE_VAR], key=lambda u: u.arg.name)
-        written = frozenset(
-            [memory_of(u).arg.slot for u in self.order if u.op is STORE and is_output(u)]
-        )
+        written = frozenset([memory_of(u).arg.slot for u in self.stores])
         blocks = [u for u in ranges if u.arg.kind is AxisType.GLOBAL]
         items = [u for u in ranges if u.arg.kind is AxisType.LOCAL]
         threads = [u for u in ranges if u.arg.kind is AxisType.THREAD]

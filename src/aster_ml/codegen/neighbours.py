@@ -17,7 +17,7 @@ from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, Ops
+from aster_ml.uop.ops import VALUES, Ops
 from aster_ml.uop.ranges import size_of
 
 Opts = tuple[Opt, ...]
@@ -74,7 +74,7 @@ def is_small(kernel: Kernel) -> bool:
     """Whether the loop body stays within bounds."""
     nodes = kernel.facts.order
     lanes = [int(r.src[0].vmax) for r in nodes if r.op is Ops.RANGE and r.arg.kind.is_lane]
-    work = sum(1 for u in nodes if u.op in ELEMENTWISE or u.op is Ops.LOAD)
+    work = sum(1 for u in nodes if u.op in VALUES)
     return bool(prod(lanes) // max(lanes, default=1) * work <= MAX_BODY)
 
 

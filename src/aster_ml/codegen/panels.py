@@ -102,9 +102,11 @@ def is_worth_packing(a: Access, outputs: list[UOp], reduced: list[UOp]) -> bool:
     """Whether the conditions at the top hold for this load, room aside."""
     if not can_pack(a) or a.node.arg is not None:
         return False
+    vector = [r for r in a.strides if r.arg.kind is AxisType.VECTOR]
+    if len(vector) != 1 or vector[0] in reduced:
+        return False
     axes = panel_axes(a, reduced)
-    vector = [r for r in axes if r.arg.kind is AxisType.VECTOR]
-    if len(vector) != 1 or vector[0] in reduced or any(a.strides[r] is None for r in axes):
+    if any([a.strides[r] is None for r in axes]):
         return False
     if a.strides[vector[0]] != 1:
         # The loops are ordered for such a panel, so all that do not change it use it again.

@@ -18,7 +18,7 @@ from aster_ml.codegen.prices import (
 )
 from aster_ml.dtype import dtypes
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 
@@ -53,7 +53,7 @@ def nodes_of_a_step(plan: Plan) -> int:
     return sum(
         1
         for u in plan.kernel.facts.order
-        if (u.op is Ops.LOAD or u.op in ELEMENTWISE) and u.dtype not in (dtypes.index, dtypes.bool)
+        if u.op in VALUES and u.dtype not in (dtypes.index, dtypes.bool)
     )
 
 
@@ -68,15 +68,17 @@ def write_out_row(plan: Plan, nodes: int) -> None:
 def phases_and_steps(plan: Plan) -> list[set[UOp]]:
     """Short axes of which remainders are taken together, outputs and reductions; the last first."""
     kernel = plan.kernel
+    remainders = [u for u in kernel.facts.divisions if u.op is Ops.MOD]
+    if not remainders:
+        return []
     outputs = [r for r in kernel.outputs if is_short(r) and kernel.may_reorder(r)]
     steps = {r for u in kernel.reduces for r in u.src[1:] if is_short(r)}
     found: dict[UOp, set[UOp]] = {}
-    for u in kernel.facts.divisions:
-        if u.op is Ops.MOD:
-            mine = set(u.ranges)
-            phases = mine & set(outputs)
-            if len(phases) == 1 and mine & steps and mine <= phases | steps:
-                found.setdefault(phases.pop(), set()).update(mine)
+    for u in remainders:
+        mine = set(u.ranges)
+        phases = mine & set(outputs)
+        if len(phases) == 1 and mine & steps and mine <= phases | steps:
+            found.setdefault(phases.pop(), set()).update(mine)
     return [found[r] for r in reversed(outputs) if r in found]
 
 

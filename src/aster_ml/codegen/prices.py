@@ -202,19 +202,19 @@ def vector_cost(
     n = iterations(nest)
     if axis is None or axis not in nest:
         return float(n)
-    stride = access.stride(axis)
+    stride, size = access.stride(axis), size_of(axis)
     wide, padded = widths(axis, lanes, early)
-    masked = padded != size_of(axis) and not early
+    masked = padded != size and not early
     if stride in (2, 3) and not access.is_store and not masked:
         return (EVERY_SECOND if stride == 2 else EVERY_THIRD) * n / wide
     if access.is_store and between(access, axis, nest) is not None:
-        return EVERY_SECOND * n / size_of(axis) * (padded / wide)
+        return EVERY_SECOND * n / size * (padded / wide)
     if stride is None or stride not in (0, 1):
         return n * (SCATTER if access.is_store else GATHER)
     if stride == 0 and not access.is_store:
-        return EMBEDDED_BROADCAST * n / size_of(axis) * (padded / wide)
+        return EMBEDDED_BROADCAST * n / size * (padded / wide)
     whole = not masked or peels(axis, lanes)
-    return n / size_of(axis) * (padded / wide) * (1 if whole else MASKED)
+    return n / size * (padded / wide) * (1 if whole else MASKED)
 
 
 def is_uneven(access: Access, axis: UOp, lanes: int) -> bool:
@@ -245,14 +245,17 @@ def reuse_of(access: Access, nest: list[UOp], axis: UOp | None, lanes: int) -> f
     """How many results a loaded value may serve in a register tile: other outputs' lanes."""
     if access.is_store:
         return 1.0
-    free = [r for r in nest if r.arg.kind is LOOP and r is not axis and r not in access.strides]
+    free = 1
+    for r in nest:
+        if r.arg.kind is LOOP and r is not axis and r not in access.strides:
+            free *= size_of(r)
     # SIMD values side by side share what they have in common too.
     beside = 1
     if axis in nest and axis.arg.kind is AxisType.LOOP and axis not in access.strides:
         beside = max(size_of(axis) // lanes, 1)
     # With lanes along a reduction no operand is broadcast: all take registers of their own.
     sums = axis is not None and axis.arg.kind is AxisType.REDUCE
-    return float(min(iterations(free) * beside, TILE_REUSE / 2 if sums else TILE_REUSE))
+    return float(min(free * beside, TILE_REUSE / 2 if sums else TILE_REUSE))
 
 
 def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp], early: bool = False) -> float:
@@ -426,5 +429,5 @@ def sharing_cost(plan: Plan, axis: UOp, loops: list[UOp], panel: Access | None) 
 
 def lane_discount(kernel: Kernel) -> int:
     """SIMD lanes of the kernel, by which work is quicker."""
-    ranges = [u for u in kernel.facts.order if u.op is RANGE]
+    ranges = kernel.facts.by_op[RANGE]
     return max([size_of(r) for r in ranges if r.arg.kind is AxisType.VECTOR], default=1)

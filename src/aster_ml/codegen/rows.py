@@ -83,7 +83,7 @@ def keep_row(kernel: Kernel, v: UOp, r: UOp, o: UOp) -> None:
 def fill_rows(kernel: Kernel, target: Target) -> None:
     """STAGEs become scratch that is filled in a loop of its own, or are computed where read."""
     slab, late = kernel.slab_stage(), kernel.stored_row()
-    for stage in [u for u in kernel.facts.order if u.op is STAGE and u is not slab]:
+    for stage in [u for u in kernel.facts.by_op[STAGE] if u is not slab]:
         v, s = stage.src
         nodes = kernel.facts.order
         reads = [u for u in nodes if u.op is Ops.LOAD and u.src[0].src[0] is stage]

@@ -122,7 +122,9 @@ def write_out_windows(plan: Plan) -> bool:
 
 def moves_along_lanes(kernel: Kernel, a: Access, step: UOp) -> bool:
     """Whether some test of what is masked is of a short step and of lanes of outputs alone."""
-    if step.arg.kind.is_lane or step.src[0].op is not Ops.CONST or size_of(step) > MAX_WRITTEN_OUT:
+    if not a.node.src[1:] or step.arg.kind.is_lane:
+        return False
+    if step.src[0].op is not Ops.CONST or size_of(step) > MAX_WRITTEN_OUT:
         return False
     tests = [c.ranges for gate in a.node.src[1:] for c in conjuncts(gate) if step in c.ranges]
     others = [[r for r in ranges if r is not step] for ranges in tests]

@@ -42,7 +42,7 @@ from aster_ml.codegen.slabs import SlabCost, far_slab, slab_cost
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 
@@ -175,7 +175,7 @@ def meets_lanes(kernel: Kernel, axis: UOp) -> bool:
     return any(
         axis in u.ranges and any(r.arg.kind is AxisType.VECTOR for r in u.ranges)
         for u in kernel.facts.order
-        if u.op is Ops.LOAD or u.op in ELEMENTWISE
+        if u.op in VALUES
     )
 
 

@@ -106,13 +106,14 @@ class Tiles:
         return nbytes > self.max_nbytes
 
     def cost(self, tile: Tile) -> float | None:
-        """Instructions for each result of a step of the reduction; None if it is too large."""
+        """Instructions for each result of a step of the reduction; None if it is too large.
+
+        Whether it has `too_many` results is asked before.
+        """
         sides = list(tile.items())
         results = 1
         for _, n in sides:
             results *= n
-        if self.too_many(results):
-            return None
         windows = self.windows
         waste, written, over = 1.0, 1, False
         if windows:

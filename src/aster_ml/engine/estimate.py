@@ -10,6 +10,7 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops, RunArg
+from aster_ml.uop.ranges import iterations
 
 
 class Estimates(NamedTuple):
@@ -23,6 +24,9 @@ class Estimates(NamedTuple):
     lds: int = 0
 
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+CONST, PARAM, REDUCE, WHERE = Ops.CONST, Ops.PARAM, Ops.REDUCE, Ops.WHERE
+LOAD, STORE = Ops.LOAD, Ops.STORE
 INTEGERS = frozenset({"index", "int", "uint"})
 ARITHMETIC = ELEMENTWISE - {Ops.CAST, Ops.BITCAST}
 COUNTING = ELEMENTWISE | {Ops.RANGE, Ops.CONST, Ops.DEFINE_VAR}
@@ -43,17 +47,19 @@ def estimate(ast: UOp) -> Estimates:
         op, kind = u.op, u.dtype.kind
         if kind == "index" or (kind in INTEGERS and op in COUNTING and indices.issuperset(u.src)):
             indices.add(u)
-        elif kind == "bool" and (
-            op is Ops.CONST or (op in ELEMENTWISE and indices.issuperset(u.src))
-        ):
+        elif kind == "bool" and (op is CONST or (op in ELEMENTWISE and indices.issuperset(u.src))):
             indices.add(u)
-        elif op is Ops.WHERE and u.src[0] in indices and is_masked_load(u):
+        elif op is WHERE and u.src[0] in indices and is_masked_load(u):
             continue
-        elif op in ARITHMETIC or op is Ops.REDUCE:
-            ops += volume(u.src[0] if op is Ops.REDUCE else u, volumes)
-        elif op is Ops.LOAD or op is Ops.STORE:
+        elif op in ARITHMETIC or op is REDUCE:
+            # As `volume` does, which would be called for each of them.
+            ranges = (u.src[0] if op is REDUCE else u).ranges
+            if ranges not in volumes:
+                volumes[ranges] = iterations(ranges)
+            ops += volumes[ranges]
+        elif op is LOAD or op is STORE:
             buffer = u.src[0].src[0]
-            if buffer.op is Ops.PARAM:
+            if buffer.op is PARAM:
                 count = min(volume(u.src[0], volumes), buffer.arg.size) * buffer.dtype.itemsize
                 touched[buffer, op] = max(touched.get((buffer, op), 0), count)
     return Estimates(ops, sum(touched.values()))
@@ -97,5 +103,5 @@ def volume(u: UOp, known: dict[frozenset[UOp], int]) -> int:
     """Iterations of the ranges that a node depends on; `known` are those of some sets of ranges."""
     ranges = u.ranges
     if ranges not in known:
-        known[ranges] = prod([int(r.src[0].vmax) for r in ranges])
+        known[ranges] = iterations(ranges)
     return known[ranges]

@@ -18,6 +18,8 @@ from aster_ml.target import BLOCK_NBYTES, LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+CONST, INDEX, LOAD, STORE = Ops.CONST, Ops.INDEX, Ops.LOAD, Ops.STORE
 # Most instances whose lanes are stored as runs.
 MAX_RUN = 16
 # How far apart elements may lie so that all between them is loaded.
@@ -56,15 +58,15 @@ class AccessWriter(Language):
         """Fills in where an access goes: buffer, base, offsets, step of the SIMD lane, gate."""
         u = c.u
         index = strip_after(u.src[0])
-        gate = 2 if u.op is Ops.STORE else 1
-        if index.op is not Ops.INDEX:
+        gate = 2 if u.op is STORE else 1
+        if index.op is not INDEX:
             raise InternalError(f"renderer: {u!r} goes through {index!r}; an INDEX is wanted")
         c.place = strip_after(index.src[0])
         if c.place not in self.cells:
             raise InternalError(f"renderer: {c.place!r} is accessed before it stands in the list")
         const, weights = read_affine(index.src[2]) if len(index.src) > 2 else Affine(0, {})
         c.offsets = weigh_instances(c.lanes, weights, const)
-        if index.src[1].op is Ops.CONST:
+        if index.src[1].op is CONST:
             c.offsets = [x + int(index.src[1].arg) for x in c.offsets]
         else:
             c.base = self.read(c, index.src[1], 1)
@@ -72,12 +74,12 @@ class AccessWriter(Language):
         if c.vector is not None:
             moves = c.base is not None and c.base[0].width > 1
             c.step = None if moves else weights.get(c.vector, 0)
-        if u.op is Ops.LOAD:
+        if u.op is LOAD:
             c.unit = u.dtype.itemsize // c.place.dtype.itemsize or 1
         if len(u.src) > gate:
             c.gate = self.read(c, u.src[gate], 1)
             c.inputs.append(c.gate)
-        if u.op is Ops.STORE:
+        if u.op is STORE:
             c.value = self.read(c, u.src[1], c.width if c.step in (1, -1) else 1)
             c.inputs.append(c.value)
 

@@ -45,6 +45,14 @@ from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+(
+    ACCUMULATE, ADD, ASK, BARRIER, CONST, DEFINE_REG, DOT, END, LOAD, MAX, MUL, RANGE, REDUCE,
+    STORE, WHERE,
+) = (
+    Ops.ACCUMULATE, Ops.ADD, Ops.ASK, Ops.BARRIER, Ops.CONST, Ops.DEFINE_REG, Ops.DOT, Ops.END,
+    Ops.LOAD, Ops.MAX, Ops.MUL, Ops.RANGE, Ops.REDUCE, Ops.STORE, Ops.WHERE,
+)  # fmt: skip
 # What a kernel with reductions has, and most lanes of others that are written side by side.
 FOLDS, MOST_SIDE_BY_SIDE = frozenset({Ops.DEFINE_REG, Ops.ACCUMULATE, Ops.REDUCE}), 4
 LOOPS = frozenset({AxisType.LOOP, AxisType.REDUCE, AxisType.THREAD})
@@ -96,10 +104,10 @@ class KernelWriter(AccessWriter):
         for u in self.linear.uops:
             step = STEPS.get(u.op)
             if step is not None:
-                step(self, self.cells[u.src[0] if u.op is Ops.END else u])
-            elif u.op in ELEMENTWISE or u.op in (Ops.LOAD, Ops.REDUCE):
+                step(self, self.cells[u.src[0] if u.op is END else u])
+            elif u.op in ELEMENTWISE or u.op in (LOAD, REDUCE):
                 self.list_value(self.cells[u])
-            elif u.op is Ops.BARRIER:
+            elif u.op is BARRIER:
                 self.write_barrier()
             elif u.op not in SILENT:
                 raise InternalError(f"renderer: {u!r} has no place at the linear stage")
@@ -119,22 +127,22 @@ class KernelWriter(AccessWriter):
             self.add_cell(u)
         for u in self.linear.uops:
             op = u.op
-            if op is Ops.END:
+            if op is END:
                 open_loops = [c for c in open_loops if c.u is not u.src[0]]
                 continue
-            if op is Ops.BARRIER or (op in SILENT and u not in self.cells):
+            if op is BARRIER or (op in SILENT and u not in self.cells):
                 continue
             c = self.cells.get(u) or self.add_cell(u)
             c.depth = len(open_loops)
             if op in ELEMENTWISE:
                 continue
-            if op is Ops.RANGE and u.arg.kind in LOOPS:
+            if op is RANGE and u.arg.kind in LOOPS:
                 open_loops.append(c)
-            elif op is Ops.DEFINE_REG:
+            elif op is DEFINE_REG:
                 depths[c] = len(open_loops)
-            elif op is Ops.LOAD and c.width > 1:
+            elif op is LOAD and c.width > 1:
                 loads[c] = open_loops[-1].u if open_loops else None
-            elif op is Ops.ACCUMULATE:
+            elif op is ACCUMULATE:
                 folds.append(c)
                 reg = c.inputs[0][0]
                 for loop in open_loops[depths[reg] :]:
@@ -145,14 +153,11 @@ class KernelWriter(AccessWriter):
         for c in folds:
             product = c.inputs[1][0]
             if (
-                fold_op(c.u) is Ops.ADD
+                fold_op(c.u) is ADD
                 and product.uses == 1
-                and (
-                    product.op is Ops.DOT
-                    or (product.op is Ops.MUL and product.dtype.kind == "float")
-                )
+                and (product.op is DOT or (product.op is MUL and product.dtype.kind == "float"))
                 and product.vector is c.inputs[0][0].vector
-                and all([d.op is not Ops.DEFINE_REG for d, _ in product.inputs])
+                and all([d.op is not DEFINE_REG for d, _ in product.inputs])
             ):
                 product.fused = True
 
@@ -162,14 +167,14 @@ class KernelWriter(AccessWriter):
         found = self.cells.get(u)
         if found is not None:
             return found
-        if u.op is Ops.CONST or (u.op is Ops.RANGE and u.arg.kind.is_lane):
+        if u.op is CONST or (u.op is RANGE and u.arg.kind.is_lane):
             return self.add_cell(u)
         raise InternalError(f"renderer: {u!r} is used before it stands in the list")
 
     def add_cell(self, u: UOp) -> Cell:
         """A new cell for a node whose sources have theirs."""
         op = u.op
-        if op is Ops.DEFINE_REG:
+        if op is DEFINE_REG:
             # The longest lane goes slowest: what it does not change is then read again soonest,
             # and fewest values of the other operand wait in registers.
             shape = shape_over(sorted(u.src[1:], key=lambda r: -size_of(r)))
@@ -181,10 +186,11 @@ class KernelWriter(AccessWriter):
             shape = known
         c = self.cells[u] = Cell(u, shape)
         if op in ELEMENTWISE:
-            c.inputs = [self.read(c, s) for s in u.src]
-        elif op is Ops.CONST:
+            for s in u.src:
+                c.inputs.append(self.read(c, s))
+        elif op is CONST:
             c.values = [u.arg]
-        elif op is Ops.RANGE:
+        elif op is RANGE:
             if c.vector is u:
                 c.values = [tuple(range(c.width))]
             elif u.arg.kind.is_lane:
@@ -192,16 +198,16 @@ class KernelWriter(AccessWriter):
             elif u.arg.kind is not AxisType.GLOBAL:
                 # How many work-groups there are is the launch's affair.
                 c.inputs = [self.read(c, u.src[0])]
-        elif op in (Ops.LOAD, Ops.STORE, Ops.ASK):
+        elif op in (LOAD, STORE, ASK):
             self.classify_access(c)
-        elif op is Ops.DEFINE_REG:
+        elif op is DEFINE_REG:
             c.inputs = [self.read(c, u.src[0])]
-        elif op is Ops.ACCUMULATE:
+        elif op is ACCUMULATE:
             reg = self.cell(u.src[0])
             c.lanes = (*split_lanes(u.src[2:])[0], *reg.lanes)
             c.count = instances(c.lanes)
             c.inputs = [self.read(c, u.src[0]), self.read(c, u.src[1], reg.width)]
-        elif op is Ops.REDUCE:
+        elif op is REDUCE:
             folded, _ = split_lanes(u.src[1:])
             c.lanes = (*c.lanes, *folded)
             c.inputs = [self.read(c, u.src[0])]
@@ -250,9 +256,9 @@ class KernelWriter(AccessWriter):
             while stack:
                 d, i = stack[-1]
                 inputs = d.inputs
-                if d.op is Ops.WHERE:
+                if d.op is WHERE:
                     inputs = chosen_inputs(d, i)
-                elif d.op is Ops.REDUCE:
+                elif d.op is REDUCE:
                     inputs = []
                 for s, m in inputs:
                     j = i if m is None else m[i]
@@ -276,9 +282,9 @@ class KernelWriter(AccessWriter):
 
     def write_value(self, c: Cell, k: int) -> Value:
         """Writes one instance, of no elementwise op, whose sources are written."""
-        if c.op is Ops.LOAD:
+        if c.op is LOAD:
             value = self.write_load(c, k)
-        elif c.op is Ops.REDUCE:
+        elif c.op is REDUCE:
             value = self.write_reduce(c, k)
         else:
             raise InternalError(f"renderer: {c.u!r} is read outside the loop that it stands in")
@@ -299,16 +305,15 @@ class KernelWriter(AccessWriter):
             values.append(v)
         src = c.u.src
         if known:
-            if c.op is Ops.WHERE and values[0].__class__ is bool:
+            if c.op is WHERE and values[0].__class__ is bool:
                 return values[1] if values[0] else values[2]
             found = fold(c, values) if known == len(values) else None
             found = simplify(c, values) if found is None else found
             if found is not None:
                 return found
-            values = [
-                v if v.__class__ is str else self.text(v, s.dtype, n)
-                for v, s in zip(values, src, strict=True)
-            ]
+            for i, v in enumerate(values):
+                if v.__class__ is not str:
+                    values[i] = self.text(v, src[i].dtype, n)
         rule = self.rules.get(c.op)
         if rule is None:
             raise InternalError(
@@ -319,7 +324,7 @@ class KernelWriter(AccessWriter):
     def widen(self, d: Cell, j: int, n: int) -> str:
         """Instance `j` of a scalar in all elements of a SIMD value."""
         # An accumulator changes, so it is spread where it is read.
-        if d.op is Ops.DEFINE_REG:
+        if d.op is DEFINE_REG:
             return self.splat(d.values[j], d.dtype, n)
         return d.splats[j, n]
 
@@ -388,16 +393,17 @@ class KernelWriter(AccessWriter):
         self.complete_readers(reg.u)
         op, n, dtype = fold_op(c.u), reg.width, reg.dtype
         m = c.inputs[1][1]
-        if op is Ops.MAX and self.accumulate_maxima(c):
+        if op is MAX and self.accumulate_maxima(c):
             return
-        gated = [x for x in source.inputs if x[0].op is Ops.LOAD and x[0].gate is not None]
+        gated = [x for x in source.inputs if x[0].op is LOAD and x[0].gate is not None]
         for k in order_of_products(c) if source.fused else range(c.count):
             r, j = k % reg.count, k if m is None else m[k]
             if source.fused:
-                loaded = [self.need(d, j if dm is None else dm[j]) for d, dm in gated]
-                if not all([value.__class__ is str for value in loaded]):
-                    # Loaded from where there is nothing: it adds nothing to the sum.
-                    continue
+                if gated:
+                    loaded = [self.need(d, j if dm is None else dm[j]) for d, dm in gated]
+                    if not all([value.__class__ is str for value in loaded]):
+                        # Loaded from where there is nothing: it adds nothing to the sum.
+                        continue
                 factors = []
                 for d, dm in source.inputs:
                     i = j if dm is None else dm[j]

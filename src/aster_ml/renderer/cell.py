@@ -5,6 +5,7 @@ Receives nodes of the linear stage. Writes no text.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, ReduceArg
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+DTYPE_OF, KIND_OF = operator.attrgetter("dtype"), operator.attrgetter("kind")
+ADD, AFTER, AND, MUL, OR, XOR = Ops.ADD, Ops.AFTER, Ops.AND, Ops.MUL, Ops.OR, Ops.XOR
 # A value while it is written: text of the language, or a number that is known (a tuple of numbers
 # for a SIMD value whose elements differ).
 Value = Any
@@ -100,7 +104,7 @@ class Address:
 
 def strip_after(u: UOp) -> UOp:
     """The node that AFTER marks, which is read at the same point."""
-    while u.op is Ops.AFTER:
+    while u.op is AFTER:
         u = u.src[0]
     return u
 
@@ -123,10 +127,10 @@ def chosen_inputs(c: Cell, k: int) -> list[Input]:
 
 def fold(c: Cell, values: list[Value]) -> Value:
     """The value of an integer op whose operands are known; None for other ops."""
-    dts = [s.dtype for s in c.u.src]
-    if "float" in [d.kind for d in dts]:
+    dts = [*map(DTYPE_OF, c.u.src)]
+    if "float" in map(KIND_OF, dts):
         return None
-    if c.width == 1 or tuple not in [v.__class__ for v in values]:
+    if c.width == 1 or tuple not in map(type, values):
         return evaluate(c.op, c.dtype, tuple(values), dts)
     rows = [v if v.__class__ is tuple else (v,) * c.width for v in values]
     return tuple([evaluate(c.op, c.dtype, row, dts) for row in zip(*rows, strict=True)])
@@ -139,19 +143,19 @@ def simplify(c: Cell, values: list[Value]) -> Value:
         return None
     if c.u.src[0].dtype.kind == "float":
         # What is 0 in a lane because something else is chosen in it.
-        return values[1 - values.index(0)] if op is Ops.ADD and 0 in values else None
+        return values[1 - values.index(0)] if op is ADD and 0 in values else None
     x, y = values
     if x.__class__ is tuple or y.__class__ is tuple:
         return None
     known, other = (x, y) if y.__class__ is str else (y, x)
-    if op in (Ops.ADD, Ops.OR, Ops.XOR) and known == 0:
+    if op in (ADD, OR, XOR) and known == 0:
         return other
-    if op in (Ops.MUL, Ops.AND):
+    if op in (MUL, AND):
         if known == 0:
             return known
-        if known == 1 and (op is Ops.MUL or c.dtype.kind == "bool"):
+        if known == 1 and (op is MUL or c.dtype.kind == "bool"):
             return other
-    if op is Ops.OR and known is True:
+    if op is OR and known is True:
         return True
     return x if known is y and NEUTRAL.get(op) == known else None
 

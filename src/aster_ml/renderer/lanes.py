@@ -16,6 +16,12 @@ from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+(
+    ADD, CAST, CONST, MUL, NEG, RANGE, SHL, SUB,
+) = (
+    Ops.ADD, Ops.CAST, Ops.CONST, Ops.MUL, Ops.NEG, Ops.RANGE, Ops.SHL, Ops.SUB,
+)  # fmt: skip
 Lanes = tuple[UOp, ...]
 BY_ID = operator.attrgetter("arg.id")
 
@@ -23,7 +29,7 @@ BY_ID = operator.attrgetter("arg.id")
 def size_of(lane: UOp) -> int:
     """How many values a lane range takes; lanes have constant sizes."""
     size = lane.src[0]
-    if size.op is not Ops.CONST:
+    if size.op is not CONST:
         raise InternalError(f"renderer: lane {lane!r} has a size that is no constant")
     return int(size.arg)
 
@@ -108,20 +114,20 @@ def read_affine(u: UOp) -> Affine:
     while stack:
         x, factor = stack.pop()
         op = x.op
-        if op is Ops.CONST:
+        if op is CONST:
             const += factor * int(x.arg)
-        elif op is Ops.RANGE and x.arg.kind.is_lane:
+        elif op is RANGE and x.arg.kind.is_lane:
             weights[x] = weights.get(x, 0) + factor
-        elif op is Ops.ADD or op is Ops.SUB:
+        elif op is ADD or op is SUB:
             stack.append((x.src[0], factor))
-            stack.append((x.src[1], factor if op is Ops.ADD else -factor))
-        elif (op is Ops.MUL or op is Ops.SHL) and x.src[1].op is Ops.CONST:
+            stack.append((x.src[1], factor if op is ADD else -factor))
+        elif (op is MUL or op is SHL) and x.src[1].op is CONST:
             times = int(x.src[1].arg)
-            stack.append((x.src[0], factor * times if op is Ops.MUL else factor << times))
-        elif op is Ops.MUL and x.src[0].op is Ops.CONST:
+            stack.append((x.src[0], factor * times if op is MUL else factor << times))
+        elif op is MUL and x.src[0].op is CONST:
             stack.append((x.src[1], factor * int(x.src[0].arg)))
-        elif op is Ops.NEG or op is Ops.CAST:
-            stack.append((x.src[0], -factor if op is Ops.NEG else factor))
+        elif op is NEG or op is CAST:
+            stack.append((x.src[0], -factor if op is NEG else factor))
         else:
             raise InternalError(
                 f"renderer: {x!r} in an offset, which is a sum of lanes times constants"

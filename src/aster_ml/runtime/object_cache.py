@@ -8,8 +8,10 @@ text that names everything the data depends on; what that is, callers know.
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
+import itertools
 import os
 import secrets
 import sys
@@ -67,6 +69,9 @@ class ObjectCache:
         # write too, so the first write measures.
         self.allowance = 0
         self.lock = threading.Lock()
+        # What tells our temporary files from those of other machines, and from one another.
+        self.token = secrets.token_hex(4)
+        self.numbers = itertools.count()
 
     def path(self, key: str) -> Path:
         """The file of an entry."""
@@ -74,14 +79,17 @@ class ObjectCache:
 
     def get(self, key: str) -> bytes | None:
         """The data under `key`, or None when there is none that is whole."""
-        path = self.path(key)
+        key_digest = digest(key.encode())
+        # As `path` has it, but of text: making a Path takes as long as reading a small file.
+        path = os.path.join(self.folder, key_digest.hex())
         try:
-            raw = path.read_bytes()
+            with open(path, "rb", buffering=0) as file:
+                raw = file.read()
         except OSError:
             self.misses += 1
             return None
         data = raw[HEADER_BYTES:]
-        if raw[:HEADER_BYTES] != MAGIC + digest(key.encode()) + digest(data):
+        if raw[:HEADER_BYTES] != MAGIC + key_digest + digest(data):
             self.misses += 1
             return None
         try:
@@ -97,16 +105,17 @@ class ObjectCache:
         """Stores `data` under `key`, for this and other processes."""
         if not self.writable:
             return
-        path = self.path(key)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-        content = MAGIC + digest(key.encode()) + digest(data) + data
+        key_digest = digest(key.encode())
+        path = os.path.join(self.folder, key_digest.hex())
+        temporary = f"{path}.{os.getpid()}-{self.token}-{next(self.numbers)}.tmp"
+        content = MAGIC + key_digest + digest(data) + data
         try:
             try:
-                temporary.write_bytes(content)
+                write_file(temporary, content)
             except FileNotFoundError:
                 # What is in here is run, so nobody else may write it.
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                temporary.write_bytes(content)
+                write_file(temporary, content)
         except OSError as error:
             self.refuse(error)
             remove_file(temporary)
@@ -150,7 +159,7 @@ class ObjectCache:
                     if not item.name.endswith(".tmp"):
                         entries.append((stat.st_mtime, stat.st_size, item.path))
                     elif now - stat.st_mtime > STALE_AFTER_S:
-                        remove_file(Path(item.path))
+                        remove_file(item.path)
         except OSError:
             return  # the whole folder was removed; the next write makes it again
         total = sum(size for _, size, _ in entries)
@@ -158,15 +167,23 @@ class ObjectCache:
         for _, size, path in entries:
             if total <= self.limit_bytes:
                 break
-            remove_file(Path(path))
+            remove_file(path)
             total -= size
         self.allowance = max((self.limit_bytes - total) // 2, self.limit_bytes // 32)
 
 
-def remove_file(path: Path) -> None:
+def write_file(path: str, content: bytes) -> None:
+    """Writes a new file. Raises: OSError."""
+    with open(path, "wb", buffering=0) as file:
+        # Without a buffer a disk that fills up takes the first part and says nothing.
+        if file.write(content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def remove_file(path: str) -> None:
     """Removes a file; one that is gone, or held open on Windows, is left to the next eviction."""
     try:
-        path.unlink(missing_ok=True)
+        os.unlink(path)
     except OSError:
         return
 

@@ -22,6 +22,8 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
 
+BITCAST, CAST = Ops.BITCAST, Ops.CAST
+
 
 def round_exact(value: Fraction, dtype: DType) -> float:
     """An exact value rounded once to a float dtype, never by way of a second rounding."""
@@ -214,7 +216,7 @@ def evaluate(op: Ops, dtype: DType, operands: tuple[Any, ...], source_dtypes: An
 
     `source_dtypes` are the dtypes of the operands; CAST and BITCAST read them.
     """
-    if op is Ops.CAST:
+    if op is CAST:
         value, source = operands[0], source_dtypes[0]
         if source.kind in ("int", "uint", "index") and dtype.kind == "float":
             return round_exact(Fraction(value), dtype)
@@ -222,7 +224,7 @@ def evaluate(op: Ops, dtype: DType, operands: tuple[Any, ...], source_dtypes: An
             # Index has no bounds to saturate at; those of the widest integer serve.
             return cast_value(value, source, dtypes.int64)
         return cast_value(value, source, dtype)
-    if op is Ops.BITCAST:
+    if op is BITCAST:
         return bitcast_value(operands[0], source_dtypes[0], dtype)
     return truncate(MEANING[op](dtype, *operands), dtype)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 
 from aster_ml.mixin.symbol import ABOVE
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import Ops
 
 
@@ -90,7 +90,7 @@ def substitute_all(
                 changed = True
         if stack[-1] is u:
             if changed:
-                new[u] = UOp(u.op, u.dtype, tuple(map(new.__getitem__, src)), u.arg, u.tag)
+                new[u] = new_node(u.op, u.dtype, tuple(map(new.__getitem__, src)), u.arg, u.tag)
             else:
                 new[u] = u
             stack.pop()
@@ -108,7 +108,7 @@ def substitute_ordered(
         new[u] = u
         for s in u.src:
             if new[s] is not s:
-                new[u] = UOp(u.op, u.dtype, tuple(map(new.__getitem__, u.src)), u.arg, u.tag)
+                new[u] = new_node(u.op, u.dtype, tuple(map(new.__getitem__, u.src)), u.arg, u.tag)
                 break
     return [new[root] for root in roots]
 
@@ -133,7 +133,7 @@ def rebuilt(
         fresh = u
         for s in u.src if new else ():
             if s in new:
-                fresh = UOp(op, u.dtype, tuple([new.get(s, s) for s in u.src]), u.arg, u.tag)
+                fresh = new_node(op, u.dtype, tuple([new.get(s, s) for s in u.src]), u.arg, u.tag)
                 break
         if op in ops:
             fresh = change(u, fresh)

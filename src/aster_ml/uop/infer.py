@@ -18,6 +18,15 @@ from aster_ml.uop.show import render_expr
 if TYPE_CHECKING:
     from aster_ml.uop.node import UOp
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+(
+    ADD, AND, BIND, BITCAST, CAST, CMPEQ, CMPLT, CMPNE, CONST, DEFINE_VAR, IDIV, IOTA, MAX, MOD,
+    MUL, OR, RANGE, SHL, SHR, SUB, WHERE,
+) = (
+    Ops.ADD, Ops.AND, Ops.BIND, Ops.BITCAST, Ops.CAST, Ops.CMPEQ, Ops.CMPLT, Ops.CMPNE, Ops.CONST,
+    Ops.DEFINE_VAR, Ops.IDIV, Ops.IOTA, Ops.MAX, Ops.MOD, Ops.MUL, Ops.OR, Ops.RANGE, Ops.SHL,
+    Ops.SHR, Ops.SUB, Ops.WHERE,
+)  # fmt: skip
 Shape = tuple[Any, ...]
 
 
@@ -25,16 +34,16 @@ def alu_dtype(op: Ops, src: tuple[UOp, ...]) -> DType:
     """Dtype of an elementwise node (CAST and BITCAST name theirs)."""
     if op in COMPARE:
         return dtypes.bool.vec(src[0].dtype.count)
-    return src[1].dtype if op is Ops.WHERE else src[0].dtype
+    return src[1].dtype if op is WHERE else src[0].dtype
 
 
 def check_alu(op: Ops, src: tuple[UOp, ...]) -> None:
     """Raises DTypeError where the sources of an elementwise op do not mix."""
-    values = src[1:] if op is Ops.WHERE else src
+    values = src[1:] if op is WHERE else src
     first = values[0].dtype
-    if op is Ops.WHERE and src[0].dtype is not dtypes.bool:
+    if op is WHERE and src[0].dtype is not dtypes.bool:
         raise DTypeError(f"where: the condition is {src[0].dtype.name}; bool is wanted")
-    if op in (Ops.SHL, Ops.SHR):
+    if op in (SHL, SHR):
         values = values[:1]
     for value in values:
         if value.dtype is not first:
@@ -181,7 +190,7 @@ def infer_device(u: UOp) -> str | tuple[str, ...] | None:
 def bounds_of_alu(u: UOp) -> tuple[Any, Any] | None:
     """Bounds of an integer or boolean elementwise node, or None where nothing is known."""
     op = u.op
-    if op is Ops.WHERE:
+    if op is WHERE:
         condition, x, y = u.src
         c0, c1 = condition._bounds
         if c0 == c1:
@@ -192,42 +201,42 @@ def bounds_of_alu(u: UOp) -> tuple[Any, Any] | None:
     if op not in BINARY or len(u.src) != 2:
         return None
     (a0, a1), (b0, b1) = u.src[0]._bounds, u.src[1]._bounds
-    if op is Ops.ADD:
+    if op is ADD:
         return a0 + b0, a1 + b1
-    if op is Ops.SUB:
+    if op is SUB:
         return a0 - b1, a1 - b0
-    if op is Ops.MUL:
+    if op is MUL:
         ends = (a0 * b0, a0 * b1, a1 * b0, a1 * b1)
         return min(ends), max(ends)
-    if op is Ops.MAX:
+    if op is MAX:
         return max(a0, b0), max(a1, b1)
-    if op is Ops.CMPLT:
+    if op is CMPLT:
         return a1 < b0, a0 < b1
-    if op is Ops.CMPNE:
+    if op is CMPNE:
         return a1 < b0 or b1 < a0, not a0 == a1 == b0 == b1
-    if op is Ops.CMPEQ:
+    if op is CMPEQ:
         return a0 == a1 == b0 == b1, not (a1 < b0 or b1 < a0)
-    if op is Ops.AND and u.dtype is dtypes.bool:
+    if op is AND and u.dtype is dtypes.bool:
         return a0 and b0, a1 and b1
-    if op is Ops.OR and u.dtype is dtypes.bool:
+    if op is OR and u.dtype is dtypes.bool:
         return a0 or b0, a1 or b1
-    if op is Ops.AND and b0 == b1 >= 0:
+    if op is AND and b0 == b1 >= 0:
         return 0, (min(b0, a1) if a0 >= 0 else b0)
-    if u.dtype is dtypes.index and op in (Ops.IDIV, Ops.MOD):
+    if u.dtype is dtypes.index and op in (IDIV, MOD):
         return bounds_of_floor(op, a0, a1, b0, b1) if b0 > 0 or b1 < 0 else None
-    if op is Ops.IDIV and (b0 > 0 or b1 < 0):
+    if op is IDIV and (b0 > 0 or b1 < 0):
         ends = (cdiv(a0, b0), cdiv(a0, b1), cdiv(a1, b0), cdiv(a1, b1))
         return (
             min(*ends, 0) if a0 <= 0 <= a1 else min(ends),
             max(*ends, 0) if a0 <= 0 <= a1 else max(ends),
         )
-    if op is Ops.MOD and b0 > 0:
+    if op is MOD and b0 > 0:
         if b0 == b1 and cdiv(a0, b0) == cdiv(a1, b0) and (a0 >= 0) == (a1 >= 0):
             return cmod(a0, b0), cmod(a1, b0)
         return (0 if a0 >= 0 else -(min(b1 - 1, -a0))), (min(b1 - 1, a1) if a1 >= 0 else 0)
-    if op is Ops.SHL and b0 == b1 and 0 <= b0 < 64:
+    if op is SHL and b0 == b1 and 0 <= b0 < 64:
         return a0 << b0, a1 << b0
-    if op is Ops.SHR and b0 == b1 and 0 <= b0 < 64 and a0 >= 0:
+    if op is SHR and b0 == b1 and 0 <= b0 < 64 and a0 >= 0:
         return a0 >> b0, a1 >> b0
     return None
 
@@ -275,22 +284,22 @@ def bounds_of_floor(op: Ops, a0: int, a1: int, b0: int, b1: int) -> tuple[int, i
 def infer_bounds(u: UOp) -> tuple[Any, Any]:
     """Least and greatest value of an integer or boolean node; of others, those of the dtype."""
     op, dtype = u.op, u.dtype
-    if op is Ops.CONST:
+    if op is CONST:
         return u.arg, u.arg
-    if op is Ops.RANGE or op is Ops.IOTA:
+    if op is RANGE or op is IOTA:
         return 0, max(u.src[0]._bounds[1] - 1, 0)
-    if op is Ops.DEFINE_VAR:
+    if op is DEFINE_VAR:
         return u.arg.min, u.arg.max
-    if op is Ops.BIND:
+    if op is BIND:
         bound: tuple[Any, Any] = u.src[0]._bounds
         return bound
     low, high = dtypes.min(dtype), dtypes.max(dtype)
     if dtype.kind in ("int", "uint", "index", "bool"):
         found: tuple[Any, Any] | None = None
-        if op is Ops.CAST and u.src[0].dtype.kind in ("int", "uint", "index", "bool"):
+        if op is CAST and u.src[0].dtype.kind in ("int", "uint", "index", "bool"):
             a0, a1 = u.src[0]._bounds
             found = (int(a0), int(a1)) if dtype.kind != "bool" else None
-        elif op in ELEMENTWISE and op not in (Ops.CAST, Ops.BITCAST):
+        elif op in ELEMENTWISE and op not in (CAST, BITCAST):
             if op in COMPARE and u.src[0].dtype.kind == "float":
                 return False, True
             found = bounds_of_alu(u)

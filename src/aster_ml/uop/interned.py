@@ -21,7 +21,8 @@ from aster_ml.uop.sharding import PLAIN, infer_axis, own_axis, shard_bounds
 if TYPE_CHECKING:
     from aster_ml.uop.node import UOp
 
-CONST, new_object, new_ref = Ops.CONST, object.__new__, weakref.ref
+BIND, CONST, RANGE = Ops.BIND, Ops.CONST, Ops.RANGE
+new_object, new_ref = object.__new__, weakref.ref
 pack_float = struct.Struct("<d").pack
 # Every live node by (op, dtype, src, arg); entries leave with their node.
 NODES: dict[Any, weakref.ref[Any]] = {}
@@ -31,7 +32,7 @@ UNSET: Any = object()
 def unnamed(u: UOp) -> frozenset[UOp]:
     """Ranges that a node is inside of: those of its sources, less those that it closes."""
     op, src = u.op, u.src
-    if op is Ops.RANGE:
+    if op is RANGE:
         return frozenset((u, *src[0]._ranges))
     # Sources have theirs by now.
     result = NO_RANGES
@@ -39,8 +40,10 @@ def unnamed(u: UOp) -> frozenset[UOp]:
         more = s._ranges
         if more and not more <= result:
             result = result | more if result else more
+    if op not in LEAVES_RANGES:
+        return result
     if op in CLOSES_RANGES and len(src) > 1:
-        return result.difference([r for r in src[1:] if r.op is Ops.RANGE])
+        return result.difference([r for r in src[1:] if r.op is RANGE])
     if op is Ops.AFTER and any([s.op is Ops.END for s in src[1:]]):
         # Behind the end of a loop there is what the last turn has left.
         return result.difference([r for s in src[1:] if s.op is Ops.END for r in s.src[1:]])
@@ -51,6 +54,8 @@ def unnamed(u: UOp) -> frozenset[UOp]:
 
 
 CLOSES_RANGES = frozenset({Ops.REDUCE, Ops.STAGE, Ops.END})
+# What may be inside of fewer ranges than its sources.
+LEAVES_RANGES = CLOSES_RANGES | {Ops.AFTER, Ops.BARRIER}
 NO_RANGES: frozenset[Any] = frozenset()
 
 
@@ -201,7 +206,7 @@ class Interned:
     def ranges(self) -> frozenset[UOp]:
         """The ranges that the value changes with and that it does not close itself."""
         if self._ranges is UNSET:
-            infer_iteratively(self, "_ranges", unnamed)
+            infer_ranges(self)
         ranges: frozenset[UOp] = self._ranges
         return ranges
 
@@ -221,23 +226,36 @@ class Interned:
 
 def infer_iteratively(root: Any, slot: str, rule: Callable[[UOp], Any]) -> None:
     """Fills `slot` of `root`, first of everything below it that lacks it, without recursion."""
-    for s in root.src:
-        if getattr(s, slot) is UNSET:
-            break
-    else:
-        setattr(root, slot, rule(root))
-        return
     stack = [root]
     while stack:
         u = stack[-1]
-        if getattr(u, slot) is UNSET:
-            for s in u.src:
-                if getattr(s, slot) is UNSET:
+        for s in u.src:
+            if getattr(s, slot) is UNSET:
+                stack.append(s)
+        if stack[-1] is u:
+            stack.pop()
+            if getattr(u, slot) is UNSET:
+                setattr(u, slot, rule(u))
+
+
+def infer_ranges(root: Any) -> None:
+    """`infer_iteratively` for ranges.
+
+    why: most nodes are asked for them, and an attribute is found faster by a name that is written
+    """
+    stack = [root]
+    while stack:
+        u = stack[-1]
+        for s in u.src:
+            if s._ranges is UNSET:
+                if s.src:
                     stack.append(s)
-            if stack[-1] is not u:
-                continue
-            setattr(u, slot, rule(u))
-        stack.pop()
+                else:
+                    s._ranges = NO_RANGES
+        if stack[-1] is u:
+            stack.pop()
+            if u._ranges is UNSET:
+                u._ranges = unnamed(u)
 
 
 def compute_digest(u: UOp) -> bytes:
@@ -246,7 +264,7 @@ def compute_digest(u: UOp) -> bytes:
     A bound variable has that of the variable: sums and products are ordered by it, and must not be
     ordered by values, or each would be compiled apart.
     """
-    if u.op is Ops.BIND:
+    if u.op is BIND:
         return u.src[0].digest
     made = hashlib.blake2b(f"{u.op._name_} {u.dtype.name} {u.arg!r}".encode(), digest_size=16)
     for s in u.src:

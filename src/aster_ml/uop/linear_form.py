@@ -14,7 +14,7 @@ from typing import Any
 
 from aster_ml.dtype import dtypes
 from aster_ml.uop.interned import UNSET
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import Ops
 
 INDEX = dtypes.index
@@ -279,10 +279,10 @@ def node_of(form: Form) -> UOp:
         a = terms[t]
         if a != 1:
             factor = NUMBERS.get(a)
-            t = UOp(MUL, INDEX, (t, number(a) if factor is None else factor))
-        result = t if result is None else UOp(ADD, INDEX, (result, t))
+            t = new_node(MUL, INDEX, (t, number(a) if factor is None else factor))
+        result = t if result is None else new_node(ADD, INDEX, (result, t))
     if form.const:
-        result = UOp(ADD, INDEX, (result, number(form.const)))
+        result = new_node(ADD, INDEX, (result, number(form.const)))
     return result  # type: ignore[no-any-return]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeAlias
@@ -51,6 +52,12 @@ sint: TypeAlias = "int | UOp"
 # What is asked for with every node, under names that are found at once.
 BUFFER, PERMUTE, FLIP, RESHAPE, EXPAND = (
     Ops.BUFFER, Ops.PERMUTE, Ops.FLIP, Ops.RESHAPE, Ops.EXPAND,
+)  # fmt: skip
+(
+    ADD, CMPEQ, CMPLT, CMPNE, CONST, IDIV, MAX, MOD, MUL, NEG, RANGE, SHL, SHR, SUB,
+) = (
+    Ops.ADD, Ops.CMPEQ, Ops.CMPLT, Ops.CMPNE, Ops.CONST, Ops.IDIV, Ops.MAX, Ops.MOD, Ops.MUL,
+    Ops.NEG, Ops.RANGE, Ops.SHL, Ops.SHR, Ops.SUB,
 )  # fmt: skip
 new_tuple = tuple.__new__
 FIELDS = frozenset({"op", "dtype", "src", "arg", "tag"})
@@ -158,7 +165,7 @@ class UOp(
     @staticmethod
     def index_const(value: int) -> UOp:
         """An index constant."""
-        return UOp(Ops.CONST, dtypes.index, (), value)
+        return new_node(CONST, INDEX, (), value)
 
     @staticmethod
     def variable(name: str, min_value: Any, max_value: Any, dtype: DType = dtypes.index) -> UOp:
@@ -234,7 +241,7 @@ class UOp(
     @staticmethod
     def range(size: sint, axis_id: int, axis_type: AxisType = AxisType.LOOP) -> UOp:
         """An axis: 0 <= i < size."""
-        return UOp(Ops.RANGE, dtypes.index, (to_uop(size),), RangeArg(axis_id, axis_type))
+        return UOp(RANGE, dtypes.index, (to_uop(size),), RangeArg(axis_id, axis_type))
 
     @staticmethod
     def iota(size: sint) -> UOp:
@@ -259,8 +266,8 @@ class UOp(
         """Elementwise node; of index dtype it folds as it is built."""
         if self.dtype is dtypes.index and len(src) == 1:
             return index_alu(op, self, src[0])
-        if op is Ops.NEG and self.dtype is dtypes.index:
-            return index_alu(Ops.MUL, self, MINUS_ONE)
+        if op is NEG and self.dtype is dtypes.index:
+            return index_alu(MUL, self, MINUS_ONE)
         sources = (self, *src)
         check_alu(op, sources)
         return UOp(op, alu_dtype(op, sources), sources)
@@ -373,6 +380,9 @@ class UOp(
         raise TypeError(f"{self!r} is a node, not a sequence")
 
 
+# UOp(...) without what Python does around the call of a class, a fifth of all: for walks.
+new_node: Callable[..., UOp] = types.MethodType(UOp.__new__, UOp)
+INDEX = dtypes.index
 MOVEMENT_SET = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.SHRINK, Ops.FLIP})
 Variable = UOp.variable
 
@@ -381,7 +391,7 @@ def to_uop(size: sint) -> UOp:
     """An int or index node as a node."""
     if size.__class__ is UOp:
         return size
-    return UOp(Ops.CONST, dtypes.index, (), size)
+    return new_node(CONST, INDEX, (), size)
 
 
 def to_sint(u: sint) -> sint:
@@ -410,41 +420,41 @@ def split_size(size: sint, symbolic: list[UOp]) -> int | None:
 
 def index_alu(op: Ops, x: UOp, y: UOp) -> UOp:
     """Two-source index arithmetic: constants fold, neutral elements go, constants stand right."""
-    if y.dtype is not dtypes.index:
-        if op in (Ops.SHL, Ops.SHR):
-            return UOp(op, dtypes.index, (x, y))
+    if y.dtype is not INDEX:
+        if op in (SHL, SHR):
+            return new_node(op, INDEX, (x, y))
         check_alu(op, (x, y))
-    x_const, y_const = x.op is Ops.CONST, y.op is Ops.CONST
+    x_const, y_const = x.op is CONST, y.op is CONST
     if x_const and y_const and op in FOLD:
-        if not (op in (Ops.IDIV, Ops.MOD) and y.arg == 0):
-            return UOp(Ops.CONST, alu_dtype(op, (x, y)), (), FOLD[op](x.arg, y.arg))
+        if not (op in (IDIV, MOD) and y.arg == 0):
+            return new_node(CONST, alu_dtype(op, (x, y)), (), FOLD[op](x.arg, y.arg))
     elif x_const and op in COMMUTATIVE:
         x, y, y_const = y, x, True
-    if op is Ops.SUB:
-        return index_alu(Ops.ADD, x, index_alu(Ops.MUL, y, MINUS_ONE))
+    if op is SUB:
+        return index_alu(ADD, x, index_alu(MUL, y, MINUS_ONE))
     if y_const:
         c = y.arg
-        if (op is Ops.ADD and c == 0) or (op in (Ops.MUL, Ops.IDIV) and c == 1):
+        if (op is ADD and c == 0) or (op in (MUL, IDIV) and c == 1):
             return x
-        if (op is Ops.MUL and c == 0) or (op is Ops.MOD and c == 1):
+        if (op is MUL and c == 0) or (op is MOD and c == 1):
             return UOp.index_const(0)
         inner = x.src[1] if x.op is op and len(x.src) == 2 else None
-        if inner is not None and inner.op is Ops.CONST and op in (Ops.ADD, Ops.MUL):
+        if inner is not None and inner.op is CONST and op in (ADD, MUL):
             return index_alu(op, x.src[0], UOp.index_const(FOLD[op](inner.arg, c)))
-    elif op in COMMUTATIVE and op is not Ops.CMPNE and x.digest > y.digest:
+    elif op in COMMUTATIVE and op is not CMPNE and x.digest > y.digest:
         x, y = y, x
-    if op is Ops.CMPLT or op is Ops.CMPNE or op is Ops.CMPEQ:
+    if op is CMPLT or op is CMPNE or op is CMPEQ:
         if x is y:
-            return UOp(Ops.CONST, dtypes.bool, (), op is Ops.CMPEQ)
-        found = UOp(op, dtypes.bool, (x, y))
+            return new_node(CONST, dtypes.bool, (), op is CMPEQ)
+        found = new_node(op, dtypes.bool, (x, y))
         low, high = found.bounds
-        return UOp(Ops.CONST, dtypes.bool, (), bool(low)) if low == high else found
-    if op is Ops.MAX:
+        return new_node(CONST, dtypes.bool, (), bool(low)) if low == high else found
+    if op is MAX:
         if x.bounds[0] >= y.bounds[1]:
             return x
         if y.bounds[0] >= x.bounds[1]:
             return y
-    return UOp(op, dtypes.index, (x, y))
+    return new_node(op, INDEX, (x, y))
 
 
 FOLD: dict[Ops, Callable[[int, int], Any]] = {

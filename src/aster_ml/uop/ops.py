@@ -254,6 +254,8 @@ UNARY = of_group(Group.UNARY)
 BINARY = of_group(Group.BINARY)
 TERNARY = of_group(Group.TERNARY)
 ELEMENTWISE = UNARY | BINARY | TERNARY
+# What computes or loads a value in a kernel.
+VALUES = ELEMENTWISE | {Ops.LOAD}
 MOVEMENT = of_group(Group.MOVEMENT)
 COMPARE = frozenset({Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ})
 COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.CMPEQ, Ops.XOR, Ops.OR, Ops.AND})

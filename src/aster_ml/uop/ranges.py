@@ -11,6 +11,9 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.symbolic import affine_form, simplify_around
 
+# Names of a module are found faster than members of an Enum, and every node is asked for its op.
+CONST = Ops.CONST
+
 
 def before_last(step: UOp, size: int, lanes: int) -> UOp:
     """How far before the last lanes of an axis those of a step start: at least 0."""
@@ -54,7 +57,7 @@ def tells_apart(index: UOp, axis: UOp) -> bool:
 def size_of(r: UOp) -> int:
     """Size of a range; of a symbolic one, its largest."""
     size = r.src[0]
-    return int(size.arg if size.op is Ops.CONST else size.vmax)
+    return int(size.arg if size.op is CONST else size.vmax)
 
 
 def iterations(ranges: Iterable[UOp]) -> int:
@@ -62,5 +65,5 @@ def iterations(ranges: Iterable[UOp]) -> int:
     result = 1
     for r in ranges:
         size = r.src[0]  # as in `size_of`: a call for each would show in planning
-        result *= size.arg if size.op is Ops.CONST else int(size.vmax)
+        result *= size.arg if size.op is CONST else int(size.vmax)
     return result
