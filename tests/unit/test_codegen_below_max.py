@@ -46,6 +46,17 @@ def test_terms_over_several_axes_are_too() -> None:
     assert marked((x - x.max((0, 2), keepdim=True)).exp().sum((0, 2))) == [True]
 
 
+@pytest.mark.parametrize(("scale", "below"), [(0.125, True), (3.0, True), (-0.125, False)])
+def test_scaled_differences_are_below_0_by_the_sign_of_the_scale(scale: float, below: bool) -> None:
+    x = memory(6, 40)
+    terms = ((x - x.max(1, keepdim=True)) * scale).exp()
+    assert marked(terms) == [below]
+    a = x.numpy()
+    # What is rounded before the power is so in both.
+    exponents = (a - a.max(1, keepdims=True)) * np.float32(scale)
+    np.testing.assert_allclose(terms.numpy(), np.exp(exponents.astype(np.float64)), rtol=3e-7)
+
+
 def test_a_logarithm_of_sums_takes_no_infinite_maximum_off() -> None:
     assert marked(memory(6, 9).logsumexp(1)) == [False]
     x = np.float32([[np.inf, 1.0, 200.0], [-np.inf, -np.inf, -np.inf], [3.0, -np.inf, 1.0]])

@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
+from aster_ml.codegen.folds import fold_together
 from aster_ml.codegen.lower import lower
+from aster_ml.codegen.opts import OptOps
 from aster_ml.config import Context
+from aster_ml.dtype import DType, dtypes
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.schedule.split_reduce import parts_of
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops, ReduceArg
 from tests.unit.test_codegen_schedule import CPU, kernel_of, memory, opts_of
 
 NAN, INF = np.nan, np.inf
@@ -280,3 +285,33 @@ def test_lanes_of_channels_leave_alone_what_has_lanes_of_its_own() -> None:
     found = opts_of(memory(8, 128, 14, 14).sum((0, 2, 3)))
     assert found.startswith("PEEL(1,192)")
     assert "(0,8)" not in found
+
+
+@pytest.mark.parametrize("shape", [(128, 32, 20, 20), (64, 32, 23, 23), (200, 16, 17, 16)])
+def test_sums_of_channels_end_in_one_fold(shape: tuple[int, ...]) -> None:
+    """Accumulators are along images; a row is peeled only where it leaves SIMD values."""
+    x = Tensor(np.random.default_rng(3).random(shape, np.float32)).realize()
+    wide = replace(CPU, vector_bits=512, vector_registers=32)
+    linear, opts = lower(kernel_of(x.sum((0, 2, 3))), wide)
+    peeled = [o.arg for o in opts if o.op is OptOps.PEEL]
+    row = shape[2] * shape[3]
+    assert peeled == ([row // 16 * 16] if row % 16 else [])
+    folds = [u for u in linear.uops if u.op is Ops.REDUCE and u.dtype is dtypes.float64]
+    assert [u.src[1].arg.kind for u in folds] == [AxisType.VECTOR]
+    want = x.numpy().astype(np.float64).sum((0, 2, 3))
+    np.testing.assert_allclose(x.sum((0, 2, 3)).numpy(), want, rtol=2e-7)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float64, dtypes.int32])
+def test_only_floats_that_are_rounded_are_folded_together(dtype: DType) -> None:
+    """Of integers the second sum would lose its fraction."""
+    lanes = [UOp.range(8, i, AxisType.VECTOR) for i in (0, 1)]
+    source = UOp.param(0, 8, dtype), UOp.param(1, 8, dtypes.float32)
+    sums = [
+        UOp(Ops.REDUCE, p.dtype, (p.index(r).load(), r), ReduceArg(Ops.ADD))
+        for p, r in zip(source, lanes, strict=True)
+    ]
+    found = fold_together(sums[0].cast(dtypes.float32).alu(Ops.ADD, sums[1]))
+    folds = [u.dtype for u in toposort(found) if u.op is Ops.REDUCE]
+    want = [dtypes.float64] if dtype is dtypes.float64 else [dtypes.int32, dtypes.float32]
+    assert folds == want

@@ -22,6 +22,7 @@ from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, LoadArg, Ops
+from aster_ml.uop.ranges import size_of
 from tests.unit.kernel_checks import kernel_of, memory
 
 CPU = Target(
@@ -463,6 +464,18 @@ def test_a_panel_asks_for_the_rows_that_it_is_filled_with() -> None:
     assert Ops.DEFINE_LOCAL in [u.op for u in linear]
     asked = [u.arg for u in linear if u.op is Ops.LOAD and u.arg is not None]
     assert asked == [LoadArg(8 * 4096)]
+
+
+@pytest.mark.parametrize(("length", "fills"), [(1000, 1), (1024, 1), (1001, 2)])
+def test_a_panel_is_transposed_in_blocks_that_leave_little_over(length: int, fills: int) -> None:
+    product = memory(40, length) @ memory(96, length).T
+    linear = lower(kernel_of(product), AVX512)[0].uops
+    stores = [
+        u.src[1] for u in linear if u.op is Ops.STORE and u.src[0].src[0].op is Ops.DEFINE_LOCAL
+    ]
+    assert len(stores) == fills
+    lanes = sorted([size_of(r) for r in stores[0].ranges if r.arg.kind.is_lane])
+    assert lanes == [4, 16]
 
 
 def test_a_reduction_runs_outside_of_the_loops_that_it_does_not_depend_on() -> None:

@@ -34,6 +34,18 @@ def test_short_rows_are_written_out_without_masks(rows: int, length: int) -> Non
     assert "PADTO" not in found
 
 
+@pytest.mark.parametrize(("rows", "length"), [(9, 3), (64, 10), (1001, 8), (40, 12)])
+def test_short_rows_may_share_what_serves_all_of_them(rows: int, length: int) -> None:
+    a, b, c = floats(rows, length), floats(length), floats(length, 3)
+    x, y = Tensor(a).realize(), Tensor(b).realize()
+    found = opts_of((x + y).max(1))
+    assert found.startswith(f"VECTOR(0,8) UNROLL(0,{length})")
+    np.testing.assert_array_equal((x + y).max(1).numpy(), (a + b).max(1))
+    np.testing.assert_allclose((x @ y).numpy(), a @ b, rtol=1e-5, atol=1e-5)
+    # Rows that serve several results are a product's.
+    assert f"VECTOR(0,8) UNROLL(0,{length})" not in opts_of(x @ Tensor(c).realize())
+
+
 @pytest.mark.parametrize("shape", [(100, 64), (300, 33)])
 def test_longer_rows_have_lanes_along_the_reduction(shape: tuple[int, int]) -> None:
     assert "VECTOR(0," not in opts_of(Tensor(floats(*shape)).realize().sum(1))

@@ -91,6 +91,19 @@ def test_windows_without_masks_and_gaps_have_no_slab() -> None:
     assert "SLAB(" not in opts_of(memory(300, 300) @ memory(300, 300), AVX512)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bool", "int8"])
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_rows_whose_elements_are_used_once_have_no_slab(step: int, dtype: str) -> None:
+    """Loads of whole SIMD values are shuffled, and the axis along which results lie stays SIMD."""
+    # Whole numbers: sums of them are exact.
+    x = np.random.default_rng(2).integers(0, 3, (30, 111, step)).astype(dtype)
+    rows = Tensor(x).realize()
+    found = opts_of(rows.max(2), AVX512)
+    assert found.startswith("VECTOR(0,")
+    np.testing.assert_array_equal(rows.max(2).numpy(), x.max(2))
+    np.testing.assert_array_equal(rows.sum(2).numpy(), x.sum(2, dtype=np.int64))
+
+
 def test_strided_rows_are_loaded_once_and_set_apart_in_a_second_scratch() -> None:
     result = memory(2, 32, 50, 50).conv2d(memory(32, 1, 5, 5), groups=32, stride=2, padding=1)
     assert ops_of(result, AVX512).count(Ops.DEFINE_LOCAL) == 2

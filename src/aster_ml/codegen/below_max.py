@@ -4,8 +4,9 @@ Receives a kernel whose neighbouring axes are merged; marks such differences und
 form, which `transcendental` knows: its powers of them are shorter. Where the target has EXP2, or
 the maximum comes from memory, there is nothing to do here.
 
-rewrite: EXP2((v(o) - REDUCE(v(r), r, MAX)) * c) -> EXP2(-MAX(d, -d) * c) with d the difference
-when: the axes o have the sizes of r, so v(o) is one of the values that the maximum is taken of
+rewrite: EXP2((v(o) - REDUCE(v(r), r, MAX)) * b * c) -> EXP2(-MAX(d, -d) * c) with d what c scales
+when: the axes o have the sizes of r, so v(o) is one of the values that the maximum is taken of; the
+scales b of scores, if there are any, are above 0
 why: d <= 0 or NaN, hence d = -|d|
 """
 
@@ -26,8 +27,8 @@ def mark_differences(kernel: Kernel, target: Target) -> None:
     found = {}
     for u in kernel.facts.order:
         if u.op is Ops.EXP2:
-            d = difference(u.src[0])
-            if d is not None and is_below(d.src[0], d.src[1]):
+            d = scaled(u.src[0])
+            if is_negative(d):
                 negative = UOp(Ops.NEG, d.dtype, (d,))
                 size = UOp(Ops.MAX, d.dtype, (d, negative))
                 new = UOp(Ops.NEG, d.dtype, (size,))
@@ -36,11 +37,18 @@ def mark_differences(kernel: Kernel, target: Target) -> None:
         kernel.sink = substitute(kernel.sink, found)
 
 
-def difference(exponent: UOp) -> UOp | None:
-    """The SUB that an exponent is, or is a multiple of."""
+def scaled(exponent: UOp) -> UOp:
+    """What an exponent is a multiple of, or the exponent."""
     if exponent.op is Ops.MUL:
-        exponent = next((s for s in exponent.src if s.op is not Ops.CONST), exponent)
-    return exponent if exponent.op is Ops.SUB else None
+        return next((s for s in exponent.src if s.op is not Ops.CONST), exponent)
+    return exponent
+
+
+def is_negative(d: UOp) -> bool:
+    """Whether it is a difference to the maximum of its row, times numbers above 0."""
+    while d.op is Ops.MUL and d.src[1].op is Ops.CONST and d.src[1].arg > 0:
+        d = d.src[0]
+    return d.op is Ops.SUB and is_below(d.src[0], d.src[1])
 
 
 def is_below(a: UOp, top: UOp) -> bool:

@@ -354,7 +354,7 @@ def nest(kernel: Kernel, lane: UOp) -> bool:
     if 2 * within <= most:
         axis = loops[-1]
         wanted = most // within
-        even = [d for d in divisors(size_of(axis)) if wanted // 2 <= d <= wanted]
+        even = [d for d in divisors(size_of(axis)) if wanted // 3 <= d <= wanted]
         length = even[-1] if even else wanted
     if not can_nest(kernel, axis):
         return False

@@ -31,8 +31,6 @@ MIN_REUSE = 6
 FILL_AHEAD = 8
 # Results that each gathered element has to serve, and each that is loaded in a run and transposed.
 MIN_GATHERED_USES, MIN_TRANSPOSED_USES = 16, 6
-# And those for it to be transposed one block at a time.
-MIN_BLOCK_USES = 128
 # Scratch is stack, and threads have little of it.
 MAX_PANEL_NBYTES = 512 << 10
 
@@ -173,7 +171,8 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
     next lies beside it: to write that out again and again gives a compiler more and nobody less.
     Where the SIMD lanes lie apart in memory and the steps of a reduction lie side by side, so many
     of these are loaded at once, and transposed on their way into the panel. A block of them makes
-    a compiler half the work, and takes a little longer; with a gate for each row, much longer.
+    a compiler half the work, leaves less over at the end of the row, and takes no longer; with a
+    gate for each row, much longer.
     """
     reduced = [r for r in axes if not r.arg.kind.is_lane]
     vector = axes[-1]
@@ -195,7 +194,7 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
     # Steps of the reduction that are loaded at once.
     count = min(BLOCK_NBYTES // a.buffer.dtype.itemsize, n)
     ungated = len(a.node.src) == 1
-    if count <= 2 or not ungated or uses_of(a, kernel.outputs) < MIN_BLOCK_USES:
+    if count <= 2 or not ungated:
         count = n
     whole = size_of(run) // count
     main, rest = copies(), copies()

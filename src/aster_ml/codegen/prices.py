@@ -34,6 +34,9 @@ IN_A_ROW = 2
 EVERY_SECOND = 3.0
 # Three apart: three loads and two shuffles.
 EVERY_THIRD = 5.0
+# Four apart: four loads and three shuffles.
+EVERY_FOURTH = 7.0
+EVERY = {2: EVERY_SECOND, 3: EVERY_THIRD, 4: EVERY_FOURTH}
 # Instructions that add up the lanes of a SIMD value.
 HORIZONTAL = 8.0
 # What masked or unaligned operands add to the arithmetic of a product.
@@ -205,8 +208,8 @@ def vector_cost(
     stride, size = access.stride(axis), size_of(axis)
     wide, padded = widths(axis, lanes, early)
     masked = padded != size and not early
-    if stride in (2, 3) and not access.is_store and not masked:
-        return (EVERY_SECOND if stride == 2 else EVERY_THIRD) * n / wide
+    if stride in EVERY and not access.is_store and not masked:
+        return EVERY[stride] * n / wide
     if access.is_store and between(access, axis, nest) is not None:
         return EVERY_SECOND * n / size * (padded / wide)
     if stride is None or stride not in (0, 1):

@@ -14,6 +14,7 @@ from aster_ml.codegen.kernel import Kernel, can_overlap
 from aster_ml.codegen.limits import conjuncts
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
+    EMBEDDED_BROADCAST,
     EVERY_SECOND,
     LEAST_LANES,
     LONGEST_ROW,
@@ -50,8 +51,9 @@ def is_short_row(access: Access, axis: UOp, reduce: UOp) -> bool:
 def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
     """How many lanes along an output axis have a short row each of every reduction; 0 for none.
 
-    Of what is loaded nothing serves two results: else a register tile has more of it. Lanes that
-    are left over start early, since masked ones would be loaded one by one.
+    Of what is loaded nothing serves two results: else a register tile has more of it; save for
+    what serves all of them, as a bias. Lanes that are left over start early, since masked ones
+    would be loaded one by one.
     """
     kernel = plan.kernel
     if axis is None or axis not in kernel.outputs or not kernel.reduces:
@@ -74,16 +76,25 @@ def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
     loads = [a for a in plan.accesses if a.node in owner]
     if not loads or sum(steps) * plan.values > MAX_BODY:
         return 0
-    fits = all(
+    shared = [a for a in loads if a.buffer.op is Ops.PARAM and serves_all(a, kernel)]
+    rows = [a for a in loads if a not in shared]
+    fits = bool(rows) and all(
         is_short_row(a, axis, owner[a.node])
         and set(nest_of(plan, owner[a.node])) <= a.strides.keys()
-        for a in loads
+        for a in rows
     )
     return wide if fits else 0
 
 
+def serves_all(access: Access, kernel: Kernel) -> bool:
+    """Whether what is loaded is the same for all results."""
+    return access.strides.keys().isdisjoint(kernel.outputs)
+
+
 def row_cost(a: Access, axis: UOp, lanes: int, nest: list[UOp]) -> float:
-    """Instructions that loading short rows takes."""
+    """Instructions that loading short rows takes, or what serves all of them."""
+    if axis not in a.strides:
+        return EMBEDDED_BROADCAST * iterations(nest) / lanes
     # Of pairs, two loads and two shuffles make two SIMD values.
     each = EVERY_SECOND / 2 / lanes if a.stride(axis) == 2 else TRANSPOSED
     return each * iterations(nest)

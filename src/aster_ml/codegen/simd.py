@@ -227,8 +227,11 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
     if peels(axis, lanes) and not packs_along(plan, axis, lanes):
         reduce = next(u for u in kernel.reduces if axis in u.src[1:])
         most = min(accumulators(plan, reduce), size_of(axis) // lanes)
-        # What is peeled off leaves a multiple of so many accumulators, or a few less.
-        steps = [n * lanes for n in range(most, most * 3 // 4 - 1, -1)]
+        # What is peeled off leaves a multiple of so many accumulators, or a few less; or whole
+        # SIMD values, where a longer axis has the accumulators (see `choose_partials`).
+        others = [size_of(r) for r in reduce.src[1:] if r is not axis]
+        alone = size_of(axis) // lanes >= max(others, default=0)
+        steps = [n * lanes for n in range(most, most * 3 // 4 - 1, -1)] if alone else [lanes]
         length = max([size_of(axis) // n * n for n in steps])
         if length != size_of(axis) and can_peel(kernel, axis):
             kernel.apply(Opt(OptOps.PEEL, reduction_number(kernel, axis), length))

@@ -5,7 +5,8 @@ scratch that is filled beforehand. Only for targets without work-groups. Which k
 decided in `cost`.
 
 rewrite: LOAD(INDEX(x, f(o * stride + k * dilation)), inside) -> LOAD(INDEX(slab, g(o, k)))
-when: the windows along the SIMD axis are strided, or reach beyond an end
+when: the windows along the SIMD axis are strided, or reach beyond an end; and there is more to
+them than a plain row whose elements are used once
 why: every element is loaded once, under masks and lanes apart, and is read many times, whole: rows
 have their padding in the slab, and what is `stride` apart in them lies side by side, the rest of
 the division by it outside (`phases`)
@@ -47,7 +48,12 @@ def slab_cost(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
     found = stored_windows(plan, axis)
     if found is None or found.columns.stride > MAX_PHASES:
         return None
-    if not found.access.node.src[1:] and found.access.stride(axis) == 1:
+    gated, once = bool(found.access.node.src[1:]), uses_of_element(plan, found) <= 1
+    if not gated and found.access.stride(axis) == 1:
+        return None
+    # What is used once is shuffled as it is loaded, in whole SIMD values along one row.
+    plain = found.rows is None and not found.others and not gated
+    if plain and once and size_of(axis) >= lanes:
         return None
     return cost_of(plan, found, slab_of(found, 0), lanes)
 
@@ -69,10 +75,7 @@ def far_slab(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
         return None
     a, itemsize = found.access, found.access.buffer.dtype.itemsize
     (u,) = kernel.reduces
-    loops = iterations(list(u.ranges.union(u.src[1:])))
-    if along and loops > MOST_USES * iterations([*found.others, *loops_around(plan, found)]) * (
-        found.row_count * found.columns.places
-    ):
+    if along and uses_of_element(plan, found) > MOST_USES:
         return None
     inside = [w.out for w in (found.columns, found.rows) if w is not None]
     reach = sum([(a.stride(r) or 0) * (size_of(r) - 1) for r in (*inside, *found.others)])
@@ -83,6 +86,14 @@ def far_slab(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
     if reach * itemsize <= plan.target.cache_bytes[1] // 2:
         return None
     return cost_of(plan, found, slab_of(found, 0, whole=not along), lanes)
+
+
+def uses_of_element(plan: Plan, found: Windowed) -> float:
+    """How often each element that windows meet is used."""
+    (u,) = plan.kernel.reduces
+    loops = iterations(list(u.ranges.union(u.src[1:])))
+    met = found.row_count * found.columns.places
+    return loops / (iterations([*found.others, *loops_around(plan, found)]) * met)
 
 
 def stored_windows(plan: Plan, axis: UOp) -> Windowed | None:

@@ -41,9 +41,16 @@ loop3.1:
   br i1 %31, label %loop3.1, label %loop3.1.end
 loop3.1.end:
   %32 = fadd <8 x float> %26, %29
-  %33 = call reassoc float @llvm.vector.reduce.fadd.v8f32(float 0x8000000000000000, <8 x float> %32)
-  store float %33, ptr %buf0, align 4
+  %33 = shufflevector <8 x float> %32, <8 x float> poison, <4 x i32> <i32 0, i32 1, i32 2, i32 3>
+  %34 = shufflevector <8 x float> %32, <8 x float> poison, <4 x i32> <i32 4, i32 5, i32 6, i32 7>
+  %35 = fadd <4 x float> %33, %34
+  %36 = shufflevector <4 x float> %35, <4 x float> poison, <2 x i32> <i32 0, i32 1>
+  %37 = shufflevector <4 x float> %35, <4 x float> poison, <2 x i32> <i32 2, i32 3>
+  %38 = fadd <2 x float> %36, %37
+  %39 = extractelement <2 x float> %38, i64 0
+  %40 = extractelement <2 x float> %38, i64 1
+  %41 = fadd float %39, %40
+  store float %41, ptr %buf0, align 4
   ret void
 }
 declare ptr @llvm.launder.invariant.group.p0(ptr)
-declare float @llvm.vector.reduce.fadd.v8f32(float, <8 x float>)
