@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -85,6 +86,40 @@ def test_layers_that_are_alike_are_not_looked_at_for_ever(monkeypatch: pytest.Mo
     few = len(tried)
     planned([rows(60)], found)
     assert len(tried) - few == few <= len(found) + ahead.MOST_IN_VAIN
+
+
+def test_nothing_of_planning_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's search for circles rests: what held each other would stay."""
+    made: list[weakref.ref[object]] = []
+    real = plan.StagePlanner.__init__
+
+    def note(self: plan.StagePlanner, *args: object) -> None:
+        made.append(weakref.ref(self))
+        real(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plan.StagePlanner, "__init__", note)
+    compilations: list[weakref.ref[object]] = []
+    begin = Early.begin
+
+    def noted(self: Early, ast: UOp, device: str) -> None:
+        begin(self, ast, device)
+        if self.compilation is not None:
+            compilations.append(weakref.ref(self.compilation))
+
+    monkeypatch.setattr(Early, "begin", noted)
+    value = rows(12)
+    with Context(CACHE=0, THREADS=2):
+        MEMORY_CACHE.clear()
+        plan.CACHE.clear()
+        gc.collect()
+        gc.disable()
+        try:
+            value.realize()
+            assert [r() for r in made] == [None]
+            assert compilations
+            assert [r() for r in compilations] == [None] * len(compilations)
+        finally:
+            gc.enable()
 
 
 def test_small_bodies_and_small_kernels_wait() -> None:

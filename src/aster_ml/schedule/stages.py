@@ -61,6 +61,8 @@ class StagePlanner(Decisions, Expressions):
     def run(self) -> None:
         """Decides and expresses: there is one `Stored` for each value with memory afterwards."""
         self.go_down()
+        # They hold each other, and Python's search for circles rests.
+        self.follower = None
         self.go_up(self.order)
 
     def go_down(self) -> None:
