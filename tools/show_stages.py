@@ -48,7 +48,7 @@ def stages() -> dict[str, str]:
     # Ids of buffers count up in a process; the printed ones start from 0.
     captured = capture([out.store(value)], [], lambda u: None)
     workers = Workers(TARGET.threads, MIN_THREAD_LENGTH, THREAD_RESULTS * TARGET.threads)
-    schedule, _ = plan(captured.body, lambda device: workers)
+    schedule, _ = plan(captured, lambda device: workers)
     ast = schedule.steps[0].ast
     assert ast is not None
     kernel = Kernel(ast)

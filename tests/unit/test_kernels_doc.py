@@ -1,4 +1,4 @@
-"""docs/generated-kernels.md shows what the compiler makes now; only repetition is left out."""
+"""docs/generated-kernels.md and architecture.md show what the compiler makes now."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import make_kernels_doc
+from tools import make_kernels_doc, show_stages
 from tools.make_kernels_doc import EXAMPLES, PAGE, annotated, kernels_page, shortened
 
 
@@ -18,6 +18,12 @@ def page() -> str:
 
 def test_committed_page_is_what_the_compiler_makes(page: str) -> None:
     assert PAGE.read_text(encoding="utf-8") == page, "run: make docs"
+
+
+def test_the_stages_of_the_architecture_are_what_the_compiler_makes() -> None:
+    text = show_stages.DOC.read_text(encoding="utf-8")
+    assert len(re.findall(r"<!-- stage: ", text)) >= 6
+    assert show_stages.filled(text) == text, "run: python tools/show_stages.py --write"
 
 
 def test_every_kernel_has_its_reasons_and_notes(page: str) -> None:

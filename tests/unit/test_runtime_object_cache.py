@@ -39,6 +39,41 @@ def test_round_trip(cache: ObjectCache) -> None:
     assert len(entries(cache)) == 1
 
 
+def test_an_entry_of_several_keys_is_one_file(cache: ObjectCache) -> None:
+    cache.put("a", DATA, "b", "c")
+    assert [cache.get(key) for key in ("a", "b", "c", "d")] == [DATA, DATA, DATA, None]
+    assert len({path.stat().st_ino for path in entries(cache)}) == 1
+    cache.put("b", b"other", "d")
+    assert [cache.get(key) for key in ("a", "b", "c", "d")] == [DATA, b"other", DATA, b"other"]
+    cache.put("d", DATA, "a", "c")
+    assert [cache.get(key) for key in ("a", "b", "c", "d")] == [DATA, b"other", DATA, DATA]
+    assert not list(cache.folder.glob("*.tmp"))
+
+
+def test_a_folder_where_files_have_one_name(
+    cache: ObjectCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    cache.put("a", DATA, "b")
+    assert cache.get("a") == cache.get("b") == DATA
+    assert len({path.stat().st_ino for path in entries(cache)}) == 2
+
+
+def test_a_file_goes_with_all_of_its_names(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path, limit_bytes=10_000)
+    for index in range(30):
+        cache.put(f"key {index}", bytes(1000), f"too {index}", f"more {index}")
+    left = [index for index in range(30) if cache.get(f"key {index}") is not None]
+    assert 5 <= len(left) <= 12
+    assert left[-1] == 29
+    for index in range(30):
+        assert (cache.get(f"too {index}") is None) == (index not in left)
+        assert (cache.get(f"more {index}") is None) == (index not in left)
+
+
 def test_another_process_object_sees_it(cache: ObjectCache) -> None:
     cache.put(KEY, DATA)
     assert ObjectCache(cache.folder).get(KEY) == DATA

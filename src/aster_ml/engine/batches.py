@@ -64,7 +64,7 @@ class Batch:
     def keep(self) -> None:
         """Writes to the disk cache what may go there."""
         entries = [(d.disk_key, d.fields) for d in self.drafts if d.disk_key is not None]
-        kept.put(entries, self.names, self.binary.result())
+        kept.put(entries, self.binary.result())
 
 
 class Batches:

@@ -324,7 +324,7 @@ def compile_run(ast: UOp, backend: Backend, target: Target, disk_key: str | None
         frozenset(written),
     )
     if disk_key is not None:
-        kept.put([(disk_key, vars(compiled))], [compiled.name], binary)
+        kept.put([(disk_key, vars(compiled))], binary)
     return compiled
 
 

@@ -1,11 +1,10 @@
-"""Compiled kernels on disk: what is known of each, and the binaries that they share.
+"""Compiled kernels on disk: a binary of several, with what is known of each.
 
 Receives and gives fields of `engine.compile.Compiled`; what a key has to name, callers know.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,70 +12,59 @@ from typing import Any
 from aster_ml.backend import Backend, Program
 from aster_ml.runtime import object_cache
 
+SIZE_BYTES = 4
 
-def put(
-    entries: Sequence[tuple[str, Mapping[str, Any]]], names: Sequence[str], binary: bytes
-) -> None:
-    """Keeps kernels, by key, whose functions are among those of a binary."""
+
+def put(entries: Sequence[tuple[str, Mapping[str, Any]]], binary: bytes) -> None:
+    """Keeps kernels, by key, whose functions are in a binary."""
     if not entries:
         return
-    code = hashlib.blake2b(binary, digest_size=20).hexdigest()
-    # First what the others name: who finds one of them finds it too.
-    object_cache.put(code, with_header(list(names), binary))
-    for key, fields in entries:
-        header = {
+    known = {
+        key: {
             "name": fields["name"],
             "vars": fields["var_names"],
             "n": fields["n"],
             "parts": fields["parts"],
             "written": sorted(fields["written"]),
-            "code": code,
         }
-        object_cache.put(key, json.dumps(header).encode())
-
-
-def with_header(header: object, binary: bytes) -> bytes:
-    """A value in JSON before a binary."""
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(4, "little") + text + binary
+        for key, fields in entries
+    }
+    header = json.dumps(known).encode()
+    data = len(header).to_bytes(SIZE_BYTES, "little") + header + binary
+    first, *others = known
+    object_cache.put(first, data, *others)
 
 
 class Shelf:
-    """Kernels from the disk; each binary is read and loaded once, with all of its functions."""
+    """Kernels from the disk: with one of them come all that it was compiled with."""
 
     def __init__(self) -> None:
-        self.loaded: dict[tuple[str, Backend], dict[str, Program]] = {}
+        self.found: dict[tuple[str, Backend], dict[str, Any]] = {}
 
     def get(self, key: str, backend: Backend) -> dict[str, Any] | None:
         """The fields of a kernel, its program too; None when there is none of our form."""
-        entry = object_cache.get(key)
-        if entry is None:
-            return None
-        try:
-            header = json.loads(entry)
-            program = self.programs(str(header["code"]), backend)[header["name"]]
-            return {
-                "name": header["name"],
+        if (key, backend) not in self.found:
+            entry = object_cache.get(key)
+            if entry is not None:
+                try:
+                    self.open(entry, backend)
+                except (ValueError, KeyError, TypeError, AttributeError, RuntimeError):
+                    # What is in the cache is only a shortcut: anything odd is compiled again.
+                    return None
+        return self.found.get((key, backend))
+
+    def open(self, entry: bytes, backend: Backend) -> None:
+        """Loads what an entry holds. Raises: any of the errors of what is not of our form."""
+        start = SIZE_BYTES + int.from_bytes(entry[:SIZE_BYTES], "little")
+        known = json.loads(entry[SIZE_BYTES:start])
+        names = [str(header["name"]) for header in known.values()]
+        programs: list[Program] = backend.load_all([(names, entry[start:])])
+        for (key, header), program in zip(known.items(), programs, strict=True):
+            self.found[key, backend] = {
+                "name": str(header["name"]),
                 "program": program,
                 "var_names": tuple(header["vars"]),
                 "n": header["n"],
                 "parts": header["parts"],
                 "written": frozenset(header["written"]),
             }
-        except (ValueError, KeyError, TypeError, RuntimeError):
-            # What is in the cache is only a shortcut: anything odd is compiled again.
-            return None
-
-    def programs(self, code: str, backend: Backend) -> dict[str, Program]:
-        """The functions of a binary by name; none when it is not there."""
-        found = self.loaded.get((code, backend))
-        if found is None:
-            entry = object_cache.get(code)
-            found = {}
-            if entry is not None:
-                size = int.from_bytes(entry[:4], "little")
-                names = tuple(json.loads(entry[4 : 4 + size]))
-                loaded = backend.load_all([(names, entry[4 + size :])])
-                found = dict(zip(names, loaded, strict=True))
-            self.loaded[code, backend] = found
-        return found

@@ -1,6 +1,7 @@
 """A cache of compiled objects on disk, shared by processes: `get(key)`, `put(key, data)`.
 
-One file an entry, with a header that says what it has to hold. An entry that is damaged, cut short
+One file an entry, with a header that says what it has to hold; an entry of several keys is one file
+under several names. An entry that is damaged, cut short
 or of another key counts as missing and is written again. Writers replace a file whole, so a reader
 never sees half of one. A folder that cannot be written costs one warning and nothing else. Keys are
 text that names everything the data depends on; what that is, callers know.
@@ -22,10 +23,10 @@ from pathlib import Path
 
 from aster_ml.config import CACHE, CACHEDIR
 
-# magic, digest of the key, digest of the data; the data's length is the file's less the header's.
-MAGIC = b"aster-object-1\n\0"
-DIGEST_BYTES = 16
-HEADER_BYTES = len(MAGIC) + 2 * DIGEST_BYTES
+# magic, digest of all that follows; then how many keys there are, the digest of each, and the data.
+MAGIC = b"aster-object-2\n\0"
+DIGEST_BYTES, COUNT_BYTES = 16, 4
+HEADER_BYTES = len(MAGIC) + DIGEST_BYTES
 DEFAULT_LIMIT_BYTES = 1 << 30
 # A temporary file this old was left by a process that died while writing.
 STALE_AFTER_S = 3600
@@ -88,10 +89,13 @@ class ObjectCache:
         except OSError:
             self.misses += 1
             return None
-        data = raw[HEADER_BYTES:]
-        if raw[:HEADER_BYTES] != MAGIC + key_digest + digest(data):
+        rest = raw[HEADER_BYTES:]
+        start = COUNT_BYTES + DIGEST_BYTES * int.from_bytes(rest[:COUNT_BYTES], "little")
+        keys = [rest[i : i + DIGEST_BYTES] for i in range(COUNT_BYTES, start, DIGEST_BYTES)]
+        if raw[:HEADER_BYTES] != MAGIC + digest(rest) or key_digest not in keys:
             self.misses += 1
             return None
+        data = rest[start:]
         try:
             os.utime(path)
         except OSError:
@@ -101,39 +105,57 @@ class ObjectCache:
         self.hits += 1
         return data
 
-    def put(self, key: str, data: bytes) -> None:
-        """Stores `data` under `key`, for this and other processes."""
+    def put(self, key: str, data: bytes, *others: str) -> None:
+        """Stores `data` under `key`, and under other keys, for this and other processes."""
         if not self.writable:
             return
-        key_digest = digest(key.encode())
-        path = os.path.join(self.folder, key_digest.hex())
-        temporary = f"{path}.{os.getpid()}-{self.token}-{next(self.numbers)}.tmp"
-        content = MAGIC + key_digest + digest(data) + data
+        keys = [digest(k.encode()) for k in (key, *others)]
+        rest = len(keys).to_bytes(COUNT_BYTES, "little") + b"".join(keys) + data
+        content = MAGIC + digest(rest) + rest
+        first, *names = [os.path.join(self.folder, k.hex()) for k in keys]
         try:
             try:
-                write_file(temporary, content)
+                self.replace(first, content)
             except FileNotFoundError:
                 # What is in here is run, so nobody else may write it.
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                write_file(temporary, content)
+                self.replace(first, content)
+            for name in names:
+                self.name_too(first, name, content)
         except OSError as error:
             self.refuse(error)
-            remove_file(temporary)
-            return
-        try:
-            os.replace(temporary, path)
-        except PermissionError:
-            # Windows: another process reads the entry now. It holds the same data.
-            remove_file(temporary)
-            return
-        except OSError as error:
-            self.refuse(error)
-            remove_file(temporary)
             return
         with self.lock:
-            self.allowance -= HEADER_BYTES + len(data)
+            self.allowance -= len(content)
             if self.allowance < 0:
                 self.evict()
+
+    def temporary(self, path: str) -> str:
+        """A name beside a file that nobody else has."""
+        return f"{path}.{os.getpid()}-{self.token}-{next(self.numbers)}.tmp"
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Puts a file in its place, whole. Raises: OSError."""
+        temporary = self.temporary(path)
+        try:
+            write_file(temporary, content)
+            os.replace(temporary, path)
+        except PermissionError:
+            remove_file(temporary)
+            if not os.path.exists(path):
+                raise
+            # Windows: another process reads the entry now. It holds the same data.
+        except OSError:
+            remove_file(temporary)
+            raise
+
+    def name_too(self, path: str, name: str, content: bytes) -> None:
+        """Gives a file another name: a file of its own takes ten times as long. Raises: OSError."""
+        try:
+            os.link(path, name)
+        except OSError:
+            # The name is there already, or the folder's file system has no such names.
+            self.replace(name, content)
 
     def refuse(self, error: OSError) -> None:
         """Goes on without writing, and says so once."""
@@ -147,7 +169,8 @@ class ObjectCache:
 
     def evict(self) -> None:
         """Removes the entries longest unused until the folder is within its limit."""
-        entries = []
+        # Of each file when it was last used, its size and its names.
+        files: dict[object, tuple[float, int, list[str]]] = {}
         now = time.time()
         try:
             with os.scandir(self.folder) as listing:
@@ -157,17 +180,19 @@ class ObjectCache:
                     except OSError:
                         continue  # another process removed it between listing and looking
                     if not item.name.endswith(".tmp"):
-                        entries.append((stat.st_mtime, stat.st_size, item.path))
+                        # Some systems number no files: a name is a file then.
+                        file = (stat.st_mtime, stat.st_size, list[str]())
+                        files.setdefault(stat.st_ino or item.path, file)[2].append(item.path)
                     elif now - stat.st_mtime > STALE_AFTER_S:
                         remove_file(item.path)
         except OSError:
             return  # the whole folder was removed; the next write makes it again
-        total = sum(size for _, size, _ in entries)
-        entries.sort()
-        for _, size, path in entries:
+        total = sum(size for _, size, _ in files.values())
+        for _, size, names in sorted(files.values()):
             if total <= self.limit_bytes:
                 break
-            remove_file(path)
+            for name in names:
+                remove_file(name)
             total -= size
         self.allowance = max((self.limit_bytes - total) // 2, self.limit_bytes // 32)
 
@@ -206,8 +231,8 @@ def get(key: str) -> bytes | None:
     return None if cache is None else cache.get(key)
 
 
-def put(key: str, data: bytes) -> None:
-    """Stores `data` under `key` in the current cache, if there is one."""
+def put(key: str, data: bytes, *others: str) -> None:
+    """Stores `data` under `key`, and under others, in the current cache, if there is one."""
     cache = current_cache()
     if cache is not None:
-        cache.put(key, data)
+        cache.put(key, data, *others)
