@@ -12,6 +12,7 @@ keep lanes as one node), over the tensors' graph alone, and over kernels.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import time
 from collections.abc import Callable
@@ -28,10 +29,9 @@ from benchmarks.row import Row, Wanted
 SUBJECT = "compile time"
 # Steps after the first: their kernels are compiled, and the quickest shows what running takes.
 AGAIN = 3
-# More than the networks take. Where the machine is a virtual one, its host provides memory at the
-# first touch: 2.7 ms a MB on the one that the limits were set on, 0.05 from the second touch on.
-TOUCHED_NBYTES = 512 << 20
-PAGE_NBYTES = 4096
+# Blocks from one page up to more than any result of the networks. Where the machine is a virtual
+# one, its host provides memory at the first touch: 2.7 ms a MB where the limits were set.
+PAGE_NBYTES, LARGEST_NBYTES = 4096, 64 << 20
 
 
 def count_kernels(tensors: list[Any]) -> tuple[int, int]:
@@ -62,10 +62,23 @@ def count_made(work: Callable[[], Any]) -> int:
 
 
 def load_and_touch(library: Lazy) -> None:
-    """What a process does once: loads the compiler, for small kernels, and touches memory."""
+    """What a process does once: loads the compiler, for small kernels, and is given memory.
+
+    A block of each size that the allocator has stays in its pool; given back to the system, the
+    memory would be provided again while the clock runs.
+    """
     x = library.tensor(np.ones((64, 64), dtype=np.float32))
     library.values((x @ x).relu().softmax())
-    np.empty(TOUCHED_NBYTES, dtype=np.uint8)[::PAGE_NBYTES] = 1
+    size_class = importlib.import_module("aster_ml.allocator").size_class
+    allocator = importlib.import_module("aster_ml.device").Device["CPU"].allocator
+    blocks = []
+    nbytes = PAGE_NBYTES
+    while nbytes <= LARGEST_NBYTES:
+        blocks.append((allocator.alloc(nbytes), nbytes))
+        ctypes.memset(blocks[-1][0].address, 0, nbytes)
+        nbytes = size_class(nbytes + 1)
+    for handle, nbytes in blocks:
+        allocator.free(handle, nbytes)
 
 
 def measure_compiling(library: Library, case: str, **params: Any) -> dict[str, float]:
