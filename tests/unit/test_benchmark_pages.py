@@ -64,7 +64,9 @@ def test_page_shows_what_is_known_of_rows_behind() -> None:
 
 def test_memory_bound_rows_are_set_beside_a_copy() -> None:
     data = data_of(
-        result_of(RATE, aster=[6.0, 5.0], torch=[2.0]), result_of(COPY, aster=[4.0], torch=[8.0])
+        # By medians: one burst of a copy bounds nothing.
+        result_of(RATE, aster=[6.0, 5.0, 9.0], torch=[2.0]),
+        result_of(COPY, aster=[4.0], torch=[8.0, 7.0, 99.0]),
     )
     rate, copy = data["rows"]
     assert (rate["share"], copy["share"]) == (0.75, 0.5)
