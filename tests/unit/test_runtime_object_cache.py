@@ -13,7 +13,13 @@ import pytest
 
 from aster_ml.config import Context
 from aster_ml.runtime import object_cache
-from aster_ml.runtime.object_cache import HEADER_BYTES, ObjectCache, cache_folder
+from aster_ml.runtime.object_cache import (
+    DIGEST_BYTES,
+    HEADER_BYTES,
+    MAGIC,
+    ObjectCache,
+    cache_folder,
+)
 from tests.unit.runtime_kernels import python_environment
 
 KEY, DATA = "kernel r_4_4 CPU llvm", bytes(range(256)) * 8
@@ -48,6 +54,19 @@ def test_an_entry_of_several_keys_is_one_file(cache: ObjectCache) -> None:
     cache.put("d", DATA, "a", "c")
     assert [cache.get(key) for key in ("a", "b", "c", "d")] == [DATA, b"other", DATA, DATA]
     assert not list(cache.folder.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("rest", [b"", b"\xff" * 4, b"\xff" * 60_000, bytes(60_000)])
+def test_a_file_of_another_form_counts_as_missing_at_once(cache: ObjectCache, rest: bytes) -> None:
+    """One of an older version says nothing of how many keys it has."""
+    cache.put(KEY, DATA)
+    for magic in (b"aster-object-1\n\0", MAGIC, b""):
+        cache.path(KEY).write_bytes(magic + bytes(DIGEST_BYTES) + rest)
+        start = time.process_time()
+        assert cache.get(KEY) is None
+        assert time.process_time() - start < 0.5
+    cache.put(KEY, DATA)
+    assert cache.get(KEY) == DATA
 
 
 def test_a_folder_where_files_have_one_name(

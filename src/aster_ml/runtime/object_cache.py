@@ -90,9 +90,13 @@ class ObjectCache:
             self.misses += 1
             return None
         rest = raw[HEADER_BYTES:]
+        if raw[:HEADER_BYTES] != MAGIC + digest(rest):
+            # Nothing that stands in it counts: it may be damaged, or of another form.
+            self.misses += 1
+            return None
         start = COUNT_BYTES + DIGEST_BYTES * int.from_bytes(rest[:COUNT_BYTES], "little")
         keys = [rest[i : i + DIGEST_BYTES] for i in range(COUNT_BYTES, start, DIGEST_BYTES)]
-        if raw[:HEADER_BYTES] != MAGIC + digest(rest) or key_digest not in keys:
+        if key_digest not in keys:
             self.misses += 1
             return None
         data = rest[start:]
