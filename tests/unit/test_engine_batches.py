@@ -17,10 +17,11 @@ from aster_ml.device import Device
 from aster_ml.engine import kept
 from aster_ml.engine.batches import FEWEST_CHARACTERS, MOST_CHARACTERS, Batches, Draft
 from aster_ml.engine.beside import Beside
-from aster_ml.engine.compile import MEMORY_CACHE, renderer_for
+from aster_ml.engine.compile import MEMORY_CACHE
 from aster_ml.engine.kept import Shelf
 from aster_ml.engine.storage import buffer_of
 from aster_ml.errors import CompileError
+from aster_ml.renderer.llvm import join_modules
 from aster_ml.runtime import llvm_jit, object_cache
 from aster_ml.runtime.cpu import CpuBackend
 
@@ -40,7 +41,7 @@ def draft(name: str, number: float = 4.0, length: int = 0, **fields: Any) -> Dra
     source += ";" * max(length - len(source) - 1, 0) + "\n" * bool(length)
     backend = Device["CPU"]
     known = {"name": name, "var_names": (), "n": 1, "parts": 1, "written": frozenset({0})}
-    return Draft(backend, source, known | fields, None, renderer_for(backend.target).join)
+    return Draft(backend, known | fields | {"source": source}, None, join_modules)
 
 
 def value_of(program: Any) -> float:
@@ -101,13 +102,13 @@ def test_what_waits_can_be_dropped() -> None:
 
 def test_an_error_is_that_of_the_batch() -> None:
     bad = draft("bad")
-    bad.source = bad.source.replace("float %2", "double %2")
+    bad.fields["source"] = bad.source.replace("float %2", "double %2")
     with pytest.raises(CompileError, match="refused"):
         finished([draft("good"), bad])
 
 
 def test_a_joined_source_says_everything_once() -> None:
-    joined = renderer_for(Device["CPU"].target).join([draft(f"k{i}").source for i in range(3)])
+    joined = join_modules([draft(f"k{i}").source for i in range(3)])
     assert joined.count("declare float @llvm.sqrt.f32") == 1
     assert re.findall(r"^define void @(\w+)", joined, re.M) == ["k0", "k1", "k2"]
     assert llvm_jit.compile_ir(joined)
@@ -130,8 +131,7 @@ def test_a_language_without_joining_compiles_each_by_itself(monkeypatch) -> None
 def keep(names: list[str]) -> bytes:
     """A binary of these kernels on the disk, under their names; returns it."""
     drafts = [draft(name, float(i * i)) for i, name in enumerate(names)]
-    join = renderer_for(Device["CPU"].target).join
-    binary = Device["CPU"].compile(join([d.source for d in drafts]))
+    binary = Device["CPU"].compile(join_modules([d.source for d in drafts]))
     kept.put([(d.name, d.fields) for d in drafts], binary)
     return binary
 

@@ -50,7 +50,7 @@ def bound_of(kernel: Kernel, target: Target, ops: int, nbytes: int) -> Bound:
 
 def axes_of(kernel: Kernel) -> list[UOp]:
     """All ranges of a kernel, lanes too."""
-    return [u for u in kernel.facts.order if u.op is Ops.RANGE]
+    return kernel.facts.by_op[Ops.RANGE]
 
 
 def show_access(a: Access, lanes: list[UOp]) -> str:

@@ -31,7 +31,6 @@ class Draft:
     """
 
     backend: Backend
-    source: str
     fields: dict[str, Any]
     disk_key: str | None
     join: Callable[[Sequence[str]], str] | None
@@ -40,6 +39,11 @@ class Draft:
     def name(self) -> str:
         """That of its function."""
         return str(self.fields["name"])
+
+    @property
+    def source(self) -> str:
+        """In the language of its target."""
+        return str(self.fields["source"])
 
 
 class Batch:
@@ -73,7 +77,6 @@ class Batches:
     def __init__(self, beside: Beside) -> None:
         self.beside = beside
         self.waiting: list[Draft] = []
-        self.unloaded: list[Batch] = []
         self.made: list[Batch] = []
         self.programs: dict[Draft, Program] = {}
         # Whether all sources have come.
@@ -108,21 +111,17 @@ class Batches:
                 total = sum([len(d.source) for d in self.waiting])
                 share = total // (2 * (self.beside.threads + 1))
                 most = min(most, max(FEWEST_CHARACTERS, share))
-            taken, left, size = [first], [], len(first.source)
-            names = {first.name}
+            taken, left, room = {first.name: first}, [], most - len(first.source)
             for d in others:
-                size += len(d.source)
-                fits = first.join is not None and size <= most and d.name not in names
-                if not fits or d.backend is not first.backend:
-                    size -= len(d.source)
+                together = first.join is not None and d.backend is first.backend
+                if together and d.name not in taken and len(d.source) <= room:
+                    taken[d.name] = d
+                    room -= len(d.source)
+                else:
                     left.append(d)
-                    continue
-                taken.append(d)
-                names.add(d.name)
             self.waiting = left
-            batch = Batch(taken)
+            batch = Batch([*taken.values()])
             self.made.append(batch)
-            self.unloaded.append(batch)
             return batch
 
     def compile_next(self) -> bool:
@@ -166,9 +165,8 @@ class Batches:
     def load_compiled(self) -> None:
         """Loads what has been compiled by now. Raises: CompileError."""
         with self.linking:
-            ready = dict.fromkeys([b for b in self.unloaded if b.binary.has_run])
-            with self.lock:
-                self.unloaded = [b for b in self.unloaded if b not in ready]
+            loaded = self.programs.keys()
+            ready = [b for b in self.made if b.binary.has_run and b.drafts[0] not in loaded]
             for backend in dict.fromkeys([b.backend for b in ready]):
                 mine = [b for b in ready if b.backend is backend]
                 programs = backend.load_all([(b.names, b.binary.result()) for b in mine])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,6 @@ from aster_ml.config import (
     debug_shown,
     stage_key,
 )
-from aster_ml.engine import kept
 from aster_ml.engine.batches import Batches, Draft
 from aster_ml.engine.beside import Beside, Job
 from aster_ml.engine.counters import TOTALS
@@ -39,7 +38,7 @@ from aster_ml.engine.search import can_search, find_opts
 from aster_ml.errors import DeviceError
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.c import CRenderer
-from aster_ml.renderer.llvm import LLVMRenderer
+from aster_ml.renderer.llvm import LLVMRenderer, join_modules
 from aster_ml.renderer.opencl import OpenCLRenderer
 from aster_ml.renderer.runs import render_run
 from aster_ml.target import Target
@@ -119,13 +118,6 @@ def renderer_for(target: Target) -> Renderer:
     return found(target)
 
 
-def joiner(target: Target) -> Callable[[Sequence[str]], str] | None:
-    """What makes one source of several in a target's language; None where each stays alone."""
-    if target.language not in RENDERERS or not RENDERERS[target.language].joins:
-        return None
-    return renderer_for(target).join
-
-
 def render(linear: Linear, target: Target) -> str:
     """Source text in the target's language; for the interpreter, the list itself as text."""
     if target.language in ("python", "null"):
@@ -174,23 +166,24 @@ class Compilation:
         fields = self.shelf.get(disk_key, backend) if disk_key is not None else None
         if fields is not None:
             self.found[key] = Compiled(**fields, **unkept(ast))
-        elif is_run:
-            self.found[key] = compile_run(ast, backend, target, disk_key)
         else:
-            if SPEC:
-                verify(ast, "kernel")
-            linear, applied = lower(ast, target, opts)
-            if SPEC:
-                verify(linear, "linear")
-            source = render(linear, target)
-            show(ast, linear, source, backend, applied, opts)
+            if is_run:
+                fields = write_run(ast, backend, target)
+            else:
+                if SPEC:
+                    verify(ast, "kernel")
+                linear, applied = lower(ast, target, opts)
+                if SPEC:
+                    verify(linear, "linear")
+                source = render(linear, target)
+                show(ast, linear, source, backend, applied, opts)
+                fields = fields_of(ast, linear, target, source)
             TOTALS.compiled_kernels += 1
-            fields = fields_of(ast, linear, target, source)
             if not fields["static"] or target.has_local:
                 disk_key = None
-            draft = Draft(backend, source, fields, disk_key, joiner(target))
-            self.drafts[key] = draft
-            self.batches.add(draft)
+            join = join_modules if target.language == "llvm" else None
+            self.drafts[key] = Draft(backend, fields, disk_key, join)
+            self.batches.add(self.drafts[key])
         TOTALS.compile_s += time.perf_counter() - start
 
     def finish(self, wanted: Collection[Key]) -> dict[Key, Compiled]:
@@ -288,8 +281,10 @@ def unkept(ast: UOp) -> dict[str, Any]:
     }
 
 
-def compile_run(ast: UOp, backend: Backend, target: Target, disk_key: str | None) -> Compiled:
-    """A run as one function: each kernel for one thread, and lanes that threads share out."""
+def write_run(ast: UOp, backend: Backend, target: Target) -> dict[str, Any]:
+    """The fields of a run, which is one function: each kernel for one thread, and the lanes that
+    threads share out.
+    """
     arg: RunArg = ast.arg
     alone = replace(target, threads=1)
     linears = []
@@ -302,30 +297,17 @@ def compile_run(ast: UOp, backend: Backend, target: Target, disk_key: str | None
         show(kernel, linear, render(linear, target) if DEBUG >= 4 else "", backend, applied, None)
         linears.append(linear)
     lanes = min(arg.lanes, SAME_THREADS if DETERMINISTIC else target.threads)
-    source = render_run(renderer_for(target), run_name(ast), linears, arg, lanes)
-    waiting = time.perf_counter()
-    binary = backend.compile(source)
-    TOTALS.wait_s += time.perf_counter() - waiting
-    TOTALS.compiled_kernels += 1
     written = [
         slots[i] for slots, linear in zip(arg.slots, linears, strict=True) for i in linear.written
     ]
-    compiled = Compiled(
-        run_name(ast),
-        backend.load(run_name(ast), binary),
-        (),
-        lanes,
-        lanes,
-        (1, 1, 1),
-        None,
-        estimate(ast),
-        source,
-        True,
-        frozenset(written),
-    )
-    if disk_key is not None:
-        kept.put([(disk_key, vars(compiled))], binary)
-    return compiled
+    return unkept(ast) | {
+        "name": run_name(ast),
+        "var_names": (),
+        "n": lanes,
+        "parts": lanes,
+        "source": render_run(renderer_for(target), run_name(ast), linears, arg, lanes),
+        "written": frozenset(written),
+    }
 
 
 def show(

@@ -52,11 +52,7 @@ def estimate(ast: UOp) -> Estimates:
         elif op is WHERE and u.src[0] in indices and is_masked_load(u):
             continue
         elif op in ARITHMETIC or op is REDUCE:
-            # As `volume` does, which would be called for each of them.
-            ranges = (u.src[0] if op is REDUCE else u).ranges
-            if ranges not in volumes:
-                volumes[ranges] = iterations(ranges)
-            ops += volumes[ranges]
+            ops += volume(u.src[0] if op is REDUCE else u, volumes)
         elif op is LOAD or op is STORE:
             buffer = u.src[0].src[0]
             if buffer.op is PARAM:

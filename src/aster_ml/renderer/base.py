@@ -14,7 +14,7 @@ memory, unless neither is written.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from aster_ml.dtype import DType
 from aster_ml.errors import InternalError
@@ -65,19 +65,12 @@ SILENT = frozenset({Ops.CONST, Ops.INDEX, Ops.AFTER, Ops.SINK, Ops.PARAM, Ops.DE
 class Renderer(abc.ABC):
     """A language: turns linear programs into its source text, for one target."""
 
-    # Whether one source may hold several kernels, and its compiler gains by it.
-    joins = False
-
     def __init__(self, target: Target) -> None:
         self.target = target
 
     @abc.abstractmethod
     def render(self, linear: Linear) -> str:
         """The source of one kernel. Raises: InternalError where the program breaks its rules."""
-
-    def join(self, sources: Sequence[str]) -> str:
-        """Kernels of different names as one source, where `joins` is set."""
-        raise NotImplementedError
 
 
 class KernelWriter(AccessWriter):

@@ -46,19 +46,18 @@ HORIZONTAL = {
 class LLVMRenderer(Renderer):
     """LLVM IR for the CPU."""
 
-    joins = True
-
     def render(self, linear: Linear) -> str:
         """The IR of one kernel."""
         return LLVMWriter(self.target, linear).run()
 
-    def join(self, sources: Sequence[str]) -> str:
-        """Kernels of different names as one module."""
-        lines = [line for source in sources for line in source.splitlines()]
-        # What is said once of a module: functions from elsewhere, lengths of loops.
-        said = dict.fromkeys([line for line in lines if line.startswith(SAID_ONCE)])
-        rest = [line for line in lines if not line.startswith(SAID_ONCE)]
-        return "\n".join([*rest, *said, ""])
+
+def join_modules(sources: Sequence[str]) -> str:
+    """Kernels of different names as one module."""
+    lines = [line for source in sources for line in source.splitlines()]
+    # What is said once of a module: functions from elsewhere, lengths of loops.
+    said = dict.fromkeys([line for line in lines if line.startswith(SAID_ONCE)])
+    rest = [line for line in lines if not line.startswith(SAID_ONCE)]
+    return "\n".join([*rest, *said, ""])
 
 
 class LLVMWriter(LLVMAccessWriter):

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.c import CRenderer
-from aster_ml.renderer.llvm import LLVMRenderer
+from aster_ml.renderer.llvm import LLVMRenderer, join_modules
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import RunArg
 
@@ -25,7 +25,7 @@ def render_run(
     if isinstance(renderer, LLVMRenderer):
         texts = [renderer.render(linear) for linear in named]
         driver = llvm_driver(name, named, arg, lanes)
-        return renderer.join([*texts, "\n".join(driver)])
+        return join_modules([*texts, "\n".join(driver)])
     assert isinstance(renderer, CRenderer)
     return renderer.render_all(named, c_driver(name, named, arg, lanes))
 

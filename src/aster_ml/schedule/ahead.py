@@ -58,7 +58,7 @@ class Ahead:
         self.in_vain = 0
 
     def meet(self, u: UOp, root: UOp) -> None:
-        """A reduction, not stored, that a stored value is made of."""
+        """A reduction that a stored value is, or is made of."""
         if root in self.met or len(self.begun) >= MOST_KERNELS or self.in_vain >= MOST_IN_VAIN:
             return
         if self.planner.numel(u.src[0].shape) > LARGE_WORK:

@@ -45,7 +45,7 @@ class Follower(Protocol):
         """The nodes after which it wants to look."""
 
     def meet(self, u: UOp, root: UOp) -> None:
-        """A reduction, not stored, that a stored value is made of."""
+        """A reduction that a stored value is, or is made of."""
 
     def look(self, passed: UOp) -> None:
         """The walk has passed a node that it waits for."""
