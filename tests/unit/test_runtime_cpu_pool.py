@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,7 +15,13 @@ import pytest
 
 from aster_ml.config import Context
 from aster_ml.runtime import llvm_jit
-from aster_ml.runtime.cpu_places import AWAY_FROM
+from aster_ml.runtime.cpu_places import (
+    AWAY_FROM,
+    GET_ALLOWED,
+    GET_PROCESSOR,
+    HOME,
+    SET_ALLOWED,
+)
 from aster_ml.runtime.cpu_pool import MAX_THREADS, POOL, ThreadPool, Words, processor_count
 from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph
 from aster_ml.runtime.cpu_worker import LINE, worker_ir
@@ -336,3 +343,47 @@ def test_a_worker_that_is_woken_may_run_anywhere_again() -> None:
         assert set(counts) != {0}
     finally:
         pool.close()
+
+
+class FakeSystem:
+    """A thread's processor, and which ones it may use, for a pool in place of the system's words.
+
+    It may use 0 to 7 at first, and moves to the lowest that is left.
+    """
+
+    def __init__(self, pool: ThreadPool) -> None:
+        self.processor, self.allowed, self.changes = 0, 255, list[int]()
+        ask = ctypes.CFUNCTYPE(ctypes.c_int)
+        change = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p)
+        self.functions = ask(lambda: self.processor), change(self.get), change(self.set)
+        for word, function in zip((GET_PROCESSOR, GET_ALLOWED, SET_ALLOWED), self.functions):
+            pool.state.view[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+
+    def get(self, thread: int, nbytes: int, place: int) -> int:
+        ctypes.memmove(place, self.allowed.to_bytes(nbytes, "little"), nbytes)
+        return 0
+
+    def set(self, thread: int, nbytes: int, place: int) -> int:
+        self.allowed = int.from_bytes(ctypes.string_at(place, nbytes), "little")
+        self.changes.append(self.allowed)
+        while not self.allowed >> self.processor & 1:
+            self.processor = (self.processor + 1) % 8
+        return 0
+
+
+def test_a_worker_keeps_away_from_where_the_caller_is_now() -> None:
+    """Not from where it was at the last list, nor from processor 0 before the first."""
+    pool = ThreadPool()
+    pool.open()
+    functions, state = pool.native, pool.state
+    assert functions is not None
+    system = FakeSystem(pool)
+    assert functions.work(state.address, 1, 1000) == 0
+    assert system.changes == []
+    system.processor = 5
+    assert functions.announce(state.address, 0) == 0
+    assert state.view[HOME] == 5
+    assert functions.work(state.address, 1, 1000) == 0
+    assert system.changes == [255 - 32, 255] and system.processor == 6
+    assert functions.work(state.address, 1, 1000) == 0
+    assert system.changes == [255 - 32, 255]

@@ -12,9 +12,10 @@ free again, too.
 
 from __future__ import annotations
 
-# Words of the state: the caller's processor; the system's functions that tell a thread's own and
+# Words of the state: the caller's processor, NOWHERE before it is known; the system's functions that tell a thread's own and
 # which ones it may use, and that change these, 0 where there are none.
 HOME, GET_PROCESSOR, GET_ALLOWED, SET_ALLOWED = 21, 25, 26, 27
+NOWHERE = -1
 # Words of a worker's line, as its first counts from the state's begin: the number that the system
 # gave it, and one more than that of the processor from which the caller keeps it away.
 IDENTITY, AWAY_FROM = 34, 35
@@ -37,6 +38,15 @@ call:
   ret i64 %result
 unknown:
   ret i64 -1
+}}
+
+; The same for the caller, whose processor the workers keep away from.
+define internal i64 @at_home(ptr %state) {{
+entry:
+  %here = call i64 @processor(ptr %state)
+  %p.home = getelementptr i64, ptr %state, i64 {HOME}
+  store atomic i64 %here, ptr %p.home monotonic, align 8
+  ret i64 %here
 }}
 
 ; Lets a thread, 0 for this one, run on a processor or keeps it away from there; whether that

@@ -26,7 +26,9 @@ from aster_ml.runtime import llvm_jit
 from aster_ml.runtime.cpu_places import (
     GET_ALLOWED,
     GET_PROCESSOR,
+    HOME,
     IDENTITY,
+    NOWHERE,
     SET_ALLOWED,
     SYSTEM_FUNCTIONS,
 )
@@ -133,6 +135,8 @@ class ThreadPool:
         self.spin_limit = min(int(SPIN_S / pause_s), 1 << 20)
         name = "SwitchToThread" if os.name == "nt" else "sched_yield"
         self.state.view[YIELD] = llvm_jit.symbol_address(name)
+        # A worker that starts before the first list is announced is beside nobody.
+        self.state.view[HOME] = NOWHERE
         places = [llvm_jit.symbol_address(name) for name in SYSTEM_FUNCTIONS]
         if all(places):
             for word, address in zip((GET_PROCESSOR, GET_ALLOWED, SET_ALLOWED), places):

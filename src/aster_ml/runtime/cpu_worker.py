@@ -36,7 +36,7 @@ import hashlib
 from typing import Any, NamedTuple
 
 from aster_ml.runtime import llvm_jit, object_cache
-from aster_ml.runtime.cpu_places import HOME, PLACES_IR
+from aster_ml.runtime.cpu_places import PLACES_IR
 
 # All offsets are in words of 8 bytes; what several threads write stands 64 bytes apart.
 LINE = 8
@@ -299,9 +299,7 @@ entry:
   store i64 %serial.now, ptr %p.serial
   store ptr %list, ptr %p.list
   store i64 %threads, ptr %p.threads
-  %here = call i64 @processor(ptr %state)
-  %p.home = getelementptr i64, ptr %state, i64 {HOME}
-  store atomic i64 %here, ptr %p.home monotonic, align 8
+  %here = call i64 @at_home(ptr %state)
   store atomic i64 0, ptr %p.progress release, align 8
   %opened = atomicrmw add ptr %state, i64 1 seq_cst
   %p.coming = getelementptr i64, ptr %state, i64 {COMING}
@@ -327,7 +325,8 @@ define i64 @aster_announce(ptr %state, i64 %helpers) {{
 entry:
   %p.coming = getelementptr i64, ptr %state, i64 {COMING}
   %old = atomicrmw xchg ptr %p.coming, i64 1 seq_cst
-  %here = call i64 @processor(ptr %state)
+  ; A worker that wakes now would keep away from where the caller was before.
+  %here = call i64 @at_home(ptr %state)
   br label %head
 head:
   %thread = phi i64 [ 1, %entry ], [ %after, %next ]
