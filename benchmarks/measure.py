@@ -247,7 +247,7 @@ class Session(AbstractContextManager["Session"]):
         params = row.params_for(self.form is QUICK)
         counts_only = all(r.unit in COUNTS for r in group.rows)
         slow: set[str] = set()
-        for _ in range(1 if counts_only else self.rounds(self.form.fresh_rounds)):
+        for _ in range(1 if counts_only else self.rounds(self.form.rounds)):
             for name in self.libraries(row):
                 if name in errors or name in slow:
                     continue

@@ -384,6 +384,7 @@ def test_a_worker_keeps_away_from_where_the_caller_is_now() -> None:
     assert functions.announce(state.address, 0) == 0
     assert state.view[HOME] == 5
     assert functions.work(state.address, 1, 1000) == 0
-    assert system.changes == [255 - 32, 255] and system.processor == 6
+    assert system.changes == [255 - 32, 255]
+    assert system.processor == 6
     assert functions.work(state.address, 1, 1000) == 0
     assert system.changes == [255 - 32, 255]

@@ -33,7 +33,7 @@ from aster_ml.uop.ops import AxisType, Ops
 
 # From so many steps on LLVM is told how long the loops of a kernel with such a sum are.
 LONG_SUM = 128
-SAID_ONCE = ("declare ", "!")
+FUNCTION_END = "\n}\n"
 HORIZONTAL = {
     Ops.ADD: {"float": "fadd", "int": "add", "bool": "or"},
     Ops.MUL: {"float": "fmul", "int": "mul", "bool": "and"},
@@ -53,11 +53,14 @@ class LLVMRenderer(Renderer):
 
 def join_modules(sources: Sequence[str]) -> str:
     """Kernels of different names as one module."""
-    lines = [line for source in sources for line in source.splitlines()]
-    # What is said once of a module: functions from elsewhere, lengths of loops.
-    said = dict.fromkeys([line for line in lines if line.startswith(SAID_ONCE)])
-    rest = [line for line in lines if not line.startswith(SAID_ONCE)]
-    return "\n".join([*rest, *said, ""])
+    functions: list[str] = []
+    # What is said once of a module, after its functions: those from elsewhere, lengths of loops.
+    said: dict[str, None] = {}
+    for source in sources:
+        end = source.rindex(FUNCTION_END) + len(FUNCTION_END)
+        functions.append(source[:end])
+        said.update(dict.fromkeys(source[end:].splitlines()))
+    return "".join(functions) + "\n".join([*said, ""])
 
 
 class LLVMWriter(LLVMAccessWriter):

@@ -12,8 +12,8 @@ free again, too.
 
 from __future__ import annotations
 
-# Words of the state: the caller's processor, NOWHERE before it is known; the system's functions that tell a thread's own and
-# which ones it may use, and that change these, 0 where there are none.
+# Words of the state: the caller's processor, NOWHERE before it is known; the system's functions
+# that tell a thread's own and which ones it may use, and that change these, 0 where there are none.
 HOME, GET_PROCESSOR, GET_ALLOWED, SET_ALLOWED = 21, 25, 26, 27
 NOWHERE = -1
 # Words of a worker's line, as its first counts from the state's begin: the number that the system

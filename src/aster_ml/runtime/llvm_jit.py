@@ -143,51 +143,123 @@ def build_module(source: str, opt_level: int, codegen_level: int) -> Any:
     return module
 
 
-class Entries(NamedTuple):
-    """Functions of llvmlite's library, called past its lock.
-
-    why: the lock lets one thread at a time into LLVM, which needs that only where threads share a
-    context or a code generator. The short ones keep Python's lock too: to get it back takes longer
-    than they do.
+class Emission(ctypes.Structure):
+    """What `aster_emit` reads: functions of llvmlite's library and its input. What it leaves
+    behind: the object, or else what LLVM says of the text.
     """
 
-    new_context: Any
-    free_context: Any
-    free_module: Any
+    _fields_ = (
+        ("new_context", ctypes.c_void_p),
+        ("parse", ctypes.c_void_p),
+        ("verify", ctypes.c_void_p),
+        ("emit", ctypes.c_void_p),
+        ("free_module", ctypes.c_void_p),
+        ("free_context", ctypes.c_void_p),
+        ("machine", ctypes.c_void_p),
+        ("source", ctypes.c_char_p),
+        ("said_by_parse", ctypes.c_void_p),
+        ("said_by_verify", ctypes.c_void_p),
+        ("said_by_emit", ctypes.c_void_p),
+        ("buffer", ctypes.c_void_p),
+    )
+
+
+def place_of(field: str) -> str:
+    """IR that finds where a field of an Emission stands."""
+    return f"%{field}.at = getelementptr i8, ptr %words, i64 {getattr(Emission, field).offset}"
+
+
+def word_of(field: str) -> str:
+    """IR that reads a field of an Emission."""
+    return f"{place_of(field)}\n  %{field} = load ptr, ptr %{field}.at"
+
+
+# From text to object without Python in between: whoever comes back to it waits for its lock, and
+# what keeps the lock meanwhile, as checking and freeing did, keeps the other threads waiting.
+EMIT_IR = f"""
+define void @aster_emit(ptr %words) {{
+entry:
+  {word_of("new_context")}
+  {word_of("parse")}
+  {word_of("verify")}
+  {word_of("emit")}
+  {word_of("free_module")}
+  {word_of("free_context")}
+  {word_of("machine")}
+  {word_of("source")}
+  {place_of("said_by_parse")}
+  {place_of("said_by_verify")}
+  {place_of("said_by_emit")}
+  {place_of("buffer")}
+  ; A context of its own is freed with the module; the global one would grow for ever.
+  %context = call ptr %new_context()
+  %module = call ptr %parse(ptr %context, ptr %source, ptr %said_by_parse.at)
+  %unread = icmp eq ptr %module, null
+  br i1 %unread, label %done, label %check
+check:
+  %faults = call i32 %verify(ptr %module, ptr %said_by_verify.at)
+  %sound = icmp eq i32 %faults, 0
+  br i1 %sound, label %write, label %free
+write:
+  %object = call ptr %emit(ptr %machine, ptr %module, i32 1, ptr %said_by_emit.at)
+  store ptr %object, ptr %buffer.at
+  br label %free
+free:
+  call void %free_module(ptr %module)
+  br label %done
+done:
+  call void %free_context(ptr %context)
+  ret void
+}}
+"""
+
+
+class Entries(NamedTuple):
+    """`aster_emit`, what it calls, and what frees the words and the object that it leaves.
+
+    They go past llvmlite's lock.
+    why: it lets one thread at a time into LLVM, which needs that only where threads share a context
+    or a code generator. Those to free with keep Python's lock: to get it back takes longer.
+    """
+
+    run: Any
+    loaded: LoadedObject
+    functions: tuple[int | None, ...]
     free_text: Any
     free_buffer: Any
     buffer_start: Any
     buffer_size: Any
-    parse: Any
-    verify: Any
-    emit: Any
 
 
 @functools.cache
 def entries() -> Entries:
     """The functions with their types."""
-    library = binding().ffi.lib._name
-    short, long = ctypes.PyDLL(library), ctypes.CDLL(library)
-    pointer, text = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+    library = ctypes.PyDLL(binding().ffi.lib._name)
+    pointer = ctypes.c_void_p
 
-    def entry(found: Any, result: Any, *arguments: Any) -> Any:
+    def entry(name: str, result: Any, *arguments: Any) -> Any:
+        found = getattr(library, f"LLVMPY_{name}")
         found.restype, found.argtypes = result, arguments
         return found
 
-    return Entries(
-        entry(short.LLVMPY_ContextCreate, pointer),
-        entry(short.LLVMPY_ContextDispose, None, pointer),
-        entry(short.LLVMPY_DisposeModule, None, pointer),
-        entry(short.LLVMPY_DisposeString, None, pointer),
-        entry(short.LLVMPY_DisposeMemoryBuffer, None, pointer),
-        entry(short.LLVMPY_GetBufferStart, pointer, pointer),
-        entry(short.LLVMPY_GetBufferSize, ctypes.c_size_t, pointer),
-        entry(long.LLVMPY_ParseAssembly, pointer, pointer, ctypes.c_char_p, text),
-        entry(short.LLVMPY_VerifyModule, ctypes.c_bool, pointer, text),
-        entry(
-            long.LLVMPY_TargetMachineEmitToMemory, pointer, pointer, pointer, ctypes.c_int, text
-        ),
+    called = (
+        "ContextCreate", "ParseAssembly", "VerifyModule", "TargetMachineEmitToMemory",
+        "DisposeModule", "ContextDispose",
     )  # fmt: skip
+    places = [getattr(library, f"LLVMPY_{name}") for name in called]
+    with LOCK:
+        module = build_module(EMIT_IR, 0, QUICK_LEVEL)
+        binary = bytes(target_machine(QUICK_LEVEL).emit_object(module))
+    loaded = load_object(binary, "aster_emit")
+    return Entries(
+        ctypes.CFUNCTYPE(None, pointer)(loaded.address("aster_emit")),
+        loaded,
+        tuple([ctypes.cast(place, pointer).value for place in places]),
+        entry("DisposeString", None, pointer),
+        entry("DisposeMemoryBuffer", None, pointer),
+        entry("GetBufferStart", pointer, pointer),
+        entry("GetBufferSize", ctypes.c_size_t, pointer),
+    )
 
 
 class Generator:
@@ -205,28 +277,21 @@ class Generator:
     def emit(self, source: str) -> bytes:
         """IR text -> object. Raises: CompileError with LLVM's words."""
         e = entries()
-        words = [ctypes.c_void_p() for _ in range(3)]
+        words = Emission(*e.functions, self.address, (self.head + source).encode())
         with self.lock:
-            # A context of its own is freed with the module; the global one would grow for ever.
-            context = e.new_context()
-            module = e.parse(context, (self.head + source).encode(), words[0])
-            buffer = None
-            try:
-                if module and not e.verify(module, words[1]):
-                    buffer = e.emit(self.address, module, 1, words[2])
-                if buffer is None:
-                    said = [ctypes.string_at(w.value).decode() for w in words if w.value]
-                    raise CompileError(f"LLVM refused generated IR: {' '.join(said)}")
-                return ctypes.string_at(e.buffer_start(buffer), e.buffer_size(buffer))
-            finally:
-                if buffer is not None:
-                    e.free_buffer(buffer)
-                for w in words:
-                    if w.value:
-                        e.free_text(w)
-                if module:
-                    e.free_module(module)
-                e.free_context(context)
+            e.run(ctypes.addressof(words))
+        said = [words.said_by_parse, words.said_by_verify, words.said_by_emit]
+        try:
+            if words.buffer is None:
+                text = " ".join([ctypes.string_at(w).decode() for w in said if w])
+                raise CompileError(f"LLVM refused generated IR: {text}")
+            return ctypes.string_at(e.buffer_start(words.buffer), e.buffer_size(words.buffer))
+        finally:
+            if words.buffer is not None:
+                e.free_buffer(words.buffer)
+            for w in said:
+                if w:
+                    e.free_text(w)
 
 
 # By level: those at rest, and all there are.
