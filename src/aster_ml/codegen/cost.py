@@ -77,7 +77,7 @@ UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
 # Nodes of a reduction up to which several steps of it, or several results, stand side by side.
 MOST_PARTIAL = 40
 # Nodes times lanes of a short loop in which ops take many instructions each.
-MOST_LONG = 128
+MOST_LONG = 64
 # SIMD values to try side by side of an axis whose last lanes start early.
 UPCASTS_EARLY = (1, 2, 3, 4, 6, 8)
 
