@@ -20,7 +20,7 @@ from benchmarks.row import COUNTS, MEASURED, Row
 # Libraries that keep compiled code on disk; for the others a second process is like the first.
 DISK_CACHED = frozenset({"aster", "tinygrad", "compile"})
 # About how long a group takes in full, in seconds, so that a run knows whether it is late.
-EXPECTED_S = {"timed": 12.0, "fresh": 60.0, "process": 15.0, "once": 50.0}
+EXPECTED_S = {"timed": 12.0, "fresh": 60.0, "process": 15.0, "once": 30.0}
 EXPECTED_DRAWN_S = 1.5
 # Between turns, so that the next library finds a machine at rest (see also `Peer`).
 PAUSE_S = 0.02

@@ -25,7 +25,7 @@ def render_run(
     if isinstance(renderer, LLVMRenderer):
         texts = [renderer.render(linear) for linear in named]
         driver = llvm_driver(name, named, arg, lanes)
-        return join_modules([*texts, "\n".join(driver)])
+        return join_modules([*texts, "\n".join([*driver, ""])])
     assert isinstance(renderer, CRenderer)
     return renderer.render_all(named, c_driver(name, named, arg, lanes))
 
