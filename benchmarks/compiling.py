@@ -2,10 +2,10 @@
 
 End to end: everything that the first `realize` takes and a later one does not (schedule, codegen,
 LLVM, loading), in a fresh process with an empty disk cache. Kernels that run on threads are left
-out of both: GPT-2's take as long as all else in its first step, and what disturbs them now and
-then would be most of the difference. Once a process, and not for each UOp, LLVM is loaded, rules
-become matchers of Python code, and the system provides memory: that is done before the clock
-starts, and the rows of first calls have it.
+out of both, with the start of these threads: GPT-2's take as long as all else in its first step,
+and what disturbs them now and then would be most of the difference. Once a process, and not for
+each UOp, LLVM is loaded, rules become matchers of Python code, and the system provides memory: that
+is done before the clock starts, and the rows of first calls have it.
 
 The limit is for the nodes that the compiler makes. Other rows have the seconds over what
 is left of them in three forms (the tensors' graph, the kernels' graphs, the linear programs, which

@@ -52,7 +52,7 @@ class LLVMRenderer(Renderer):
 
 
 def join_modules(sources: Sequence[str]) -> str:
-    """Kernels of different names as one module."""
+    """Kernels of different names as one module; each text ends with what is said once of one."""
     functions: list[str] = []
     # What is said once of a module, after its functions: those from elsewhere, lengths of loops.
     said: dict[str, None] = {}

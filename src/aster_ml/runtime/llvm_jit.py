@@ -143,35 +143,40 @@ def build_module(source: str, opt_level: int, codegen_level: int) -> Any:
     return module
 
 
+# Functions of llvmlite's library that `aster_emit` calls, by its names for them.
+CALLED = {
+    "new_context": "ContextCreate",
+    "parse": "ParseAssembly",
+    "verify": "VerifyModule",
+    "emit": "TargetMachineEmitToMemory",
+    "free_module": "DisposeModule",
+    "free_context": "ContextDispose",
+}
+SAID = ("said_by_parse", "said_by_verify", "said_by_emit")
+WORDS = (*CALLED, "machine", "source", *SAID, "buffer")
+
+
 class Emission(ctypes.Structure):
     """What `aster_emit` reads: functions of llvmlite's library and its input. What it leaves
     behind: the object, or else what LLVM says of the text.
     """
 
-    _fields_ = (
-        ("new_context", ctypes.c_void_p),
-        ("parse", ctypes.c_void_p),
-        ("verify", ctypes.c_void_p),
-        ("emit", ctypes.c_void_p),
-        ("free_module", ctypes.c_void_p),
-        ("free_context", ctypes.c_void_p),
-        ("machine", ctypes.c_void_p),
-        ("source", ctypes.c_char_p),
-        ("said_by_parse", ctypes.c_void_p),
-        ("said_by_verify", ctypes.c_void_p),
-        ("said_by_emit", ctypes.c_void_p),
-        ("buffer", ctypes.c_void_p),
+    _fields_ = tuple(
+        [(name, ctypes.c_char_p if name == "source" else ctypes.c_void_p) for name in WORDS]
     )
 
 
-def place_of(field: str) -> str:
-    """IR that finds where a field of an Emission stands."""
-    return f"%{field}.at = getelementptr i8, ptr %words, i64 {getattr(Emission, field).offset}"
+def read_words(base: str, begin: int, *words: str) -> str:
+    """The IR that reads words from byte `begin` of `base` on, one after the other: "type name".
 
-
-def word_of(field: str) -> str:
-    """IR that reads a field of an Emission."""
-    return f"{place_of(field)}\n  %{field} = load ptr, ptr %{field}.at"
+    The place of each is its name with `.at`.
+    """
+    lines = []
+    for number, word in enumerate(words):
+        kind, name = word.split()
+        lines.append(f"%{name}.at = getelementptr i8, ptr {base}, i64 {begin + 8 * number}")
+        lines.append(f"%{name} = load {kind}, ptr %{name}.at")
+    return "\n  ".join(lines)
 
 
 # From text to object without Python in between: whoever comes back to it waits for its lock, and
@@ -179,18 +184,7 @@ def word_of(field: str) -> str:
 EMIT_IR = f"""
 define void @aster_emit(ptr %words) {{
 entry:
-  {word_of("new_context")}
-  {word_of("parse")}
-  {word_of("verify")}
-  {word_of("emit")}
-  {word_of("free_module")}
-  {word_of("free_context")}
-  {word_of("machine")}
-  {word_of("source")}
-  {place_of("said_by_parse")}
-  {place_of("said_by_verify")}
-  {place_of("said_by_emit")}
-  {place_of("buffer")}
+  {read_words("%words", 0, *[f"ptr {name}" for name in WORDS])}
   ; A context of its own is freed with the module; the global one would grow for ever.
   %context = call ptr %new_context()
   %module = call ptr %parse(ptr %context, ptr %source, ptr %said_by_parse.at)
@@ -242,11 +236,7 @@ def entries() -> Entries:
         found.restype, found.argtypes = result, arguments
         return found
 
-    called = (
-        "ContextCreate", "ParseAssembly", "VerifyModule", "TargetMachineEmitToMemory",
-        "DisposeModule", "ContextDispose",
-    )  # fmt: skip
-    places = [getattr(library, f"LLVMPY_{name}") for name in called]
+    places = [getattr(library, f"LLVMPY_{name}") for name in CALLED.values()]
     with LOCK:
         module = build_module(EMIT_IR, 0, QUICK_LEVEL)
         binary = bytes(target_machine(QUICK_LEVEL).emit_object(module))
@@ -280,7 +270,7 @@ class Generator:
         words = Emission(*e.functions, self.address, (self.head + source).encode())
         with self.lock:
             e.run(ctypes.addressof(words))
-        said = [words.said_by_parse, words.said_by_verify, words.said_by_emit]
+        said = [getattr(words, name) for name in SAID]
         try:
             if words.buffer is None:
                 text = " ".join([ctypes.string_at(w).decode() for w in said if w])

@@ -27,14 +27,9 @@ BYTES_AT = bytes.__basicsize__ - 1
 METH_NOARGS, METH_FASTCALL = 0x0004, 0x0080
 
 
-def read_words(*words: str) -> str:
-    """The IR that reads the words of `self`, one after the other: "type name"."""
-    lines = []
-    for number, word in enumerate(words):
-        kind, name = word.split()
-        lines.append(f"%{name}.at = getelementptr i8, ptr %self, i64 {BYTES_AT + 8 * number}")
-        lines.append(f"%{name} = load {kind}, ptr %{name}.at")
-    return "\n  ".join(lines)
+def of_self(*words: str) -> str:
+    """The IR that reads the words of `self`: "type name"."""
+    return llvm_jit.read_words("%self", BYTES_AT, *words)
 
 
 OF_PYTHON = ("ptr release", "ptr take", "ptr number")
@@ -43,7 +38,7 @@ OF_PYTHON = ("ptr release", "ptr take", "ptr number")
 SOURCE = f"""
 ; No arguments. Words: release, take, number; run, its two arguments.
 define ptr @aster_call_serial(ptr %self, ptr %ignored) {{
-  {read_words(*OF_PYTHON, "ptr run", "i64 first", "i64 second")}
+  {of_self(*OF_PYTHON, "ptr run", "i64 first", "i64 second")}
   %thread = call ptr %release()
   call void %run(i64 %first, i64 %second)
   call void %take(ptr %thread)
@@ -55,7 +50,7 @@ define ptr @aster_call_serial(ptr %self, ptr %ignored) {{
 ; announce, run, state. Runs the list unless a worker is asleep; returns how many are.
 define ptr @aster_call_list(ptr %self, ptr %arguments, i64 %count) {{
 entry:
-  {read_words(*OF_PYTHON, "ptr integer", "ptr announce", "ptr run", "i64 state")}
+  {of_self(*OF_PYTHON, "ptr integer", "ptr announce", "ptr run", "i64 state")}
   %list.object = load ptr, ptr %arguments
   %p.helpers = getelementptr ptr, ptr %arguments, i64 1
   %helpers.object = load ptr, ptr %p.helpers
