@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
+import subprocess
 import sys
 
 import numpy as np
@@ -237,3 +238,35 @@ def test_symbol_address() -> None:
 def test_kernels_of_the_tests_compile() -> None:
     for name in ("axpy", "row_sum", "count", "shift"):
         assert kernel(name).address
+
+
+FAR_APART = '''
+import ctypes, mmap
+from aster_ml.runtime.llvm_jit import compile_ir, load_object
+table = ", ".join(f"i32 {i * i}" for i in range(4096))
+binary = compile_ir(f"""
+@table = internal constant [4096 x i32] [{table}]
+define i32 @square(i64 %i) {{
+  %at = getelementptr i32, ptr @table, i64 %i
+  %x = load i32, ptr %at
+  ret i32 %x
+}}
+""")
+page = mmap.PAGESIZE
+pieces = [mmap.mmap(-1, page) for _ in range(400)]
+del pieces[::2]
+fill = [mmap.mmap(-1, 5 * page) for _ in range(6000)]
+far = mmap.mmap(-1, 3 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+kept = [load_object(binary, "square") for _ in range(20)]
+for loaded in kept:
+    square = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64)(loaded.address("square"))
+    assert [square(i) for i in (0, 3, 4095)] == [0, 9, 4095**2]
+print("near enough")
+'''
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is laid out as Linux does it")
+def test_tables_stay_near_their_code_in_a_process_with_much_memory() -> None:
+    """With room for code alone high up, and gigabytes below it."""
+    run = subprocess.run([sys.executable, "-c", FAR_APART], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "near enough\n"), run.stderr

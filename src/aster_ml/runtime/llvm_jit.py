@@ -121,8 +121,12 @@ def make_target_machine(codegen_level: int) -> Any:
 
 @functools.cache
 def jit() -> Any:
-    """The one LLJIT of the process; every object is a library of its own in it."""
-    return binding().create_lljit_compiler()
+    """The one LLJIT of the process; every object is a library of its own in it.
+
+    why JITLink: all of an object goes into one piece of memory. LLVM's older linker puts code and
+    tables wherever there is room, and ends the process where 2 GB come to lie in between.
+    """
+    return binding().create_lljit_compiler(use_jit_link=True)
 
 
 def build_module(source: str, opt_level: int, codegen_level: int) -> Any:
