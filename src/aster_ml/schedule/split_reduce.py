@@ -8,6 +8,7 @@ why: a kernel is shared out over its outputs only
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,6 +35,11 @@ WorkersOf = Callable[[str], Workers]
 EVEN, MUCH = 128, 16
 # Most parts, and most of them for each worker: more are no better balanced.
 PARTS, PARTS_EACH = 256, 4
+# Parts that divide are left alone where somebody waits for longer, or where what lies in one piece
+# is shorter: then a rest costs less.
+MOST_WAITING, RUN = 1.1, 1024
+# A rest is reduced by one worker: this part of what each of the others has, or less.
+LITTLE = 16
 
 
 def split_long_reductions(body: UOp, order: list[UOp], workers: WorkersOf) -> UOp:
@@ -62,11 +68,7 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     rows = prod([s for i, s in enumerate(shape[: long[-1]]) if i not in u.arg.axes])
     if rows >= 2 * count:
         return u
-    choices = {a: n for a in long if (n := parts_of(shape[a], count))}
-    axis = next(iter(choices)) if choices else max(long, key=lambda a: shape[a])
-    parts = choices.get(axis, PARTS_EACH * count)
-    inner = shape[axis] // parts
-    inner -= inner % EVEN if not choices and inner >= MUCH * EVEN else 0
+    axis, parts, inner = split_of(shape, long, count)
     if not inner:
         return u
     main = parts * inner
@@ -82,15 +84,41 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     return total.alu(u.arg.op, rest)
 
 
+def split_of(shape: tuple[int, ...], long: list[int], workers: int) -> tuple[int, int, int]:
+    """The axis to split, into how many parts, and the length of each: what is over is a rest.
+
+    Parts are runs of memory that are long enough, and take equally long: those of an axis that
+    divides so, an outer one first, else of one of which little is left over, else of the longest.
+    """
+    first = next(a for a, s in enumerate(shape) if s != 1)
+
+    def in_one_piece(axis: int, inner: int) -> bool:
+        return axis == first or inner * prod(shape[axis + 1 :]) >= RUN
+
+    for a in long:
+        parts = parts_of(shape[a], workers)
+        if parts and waiting(parts, workers) <= MOST_WAITING:
+            if in_one_piece(a, shape[a] // parts):
+                return a, parts, shape[a] // parts
+    for a, each in itertools.product(long, range(PARTS_EACH, 0, -1)):
+        inner = shape[a] // (each * workers)
+        rest = shape[a] - inner * each * workers
+        if inner and rest * workers * LITTLE <= shape[a] and in_one_piece(a, inner):
+            return a, each * workers, inner - (inner % EVEN if inner >= MUCH * EVEN else 0)
+    longest = max(long, key=lambda a: shape[a])
+    return longest, PARTS_EACH * workers, shape[longest] // (PARTS_EACH * workers)
+
+
 def parts_of(size: int, workers: int) -> int:
     """Into how many parts to split an axis: those that leave nobody waiting; 0 if there are none.
 
     A multiple of the workers leaves nobody, many parts hardly anybody.
     """
-
-    def waiting(parts: int) -> float:
-        return float(round(ceildiv(parts, workers) * workers / parts, 1))
-
     fitting = [d for d in divisors(size) if workers <= d <= max(PARTS, workers)]
     enough = [d for d in fitting if d >= min(PARTS_EACH * workers, PARTS)]
-    return min(fitting, key=lambda d: (waiting(d), d not in enough[:1], d), default=0)
+    return min(fitting, key=lambda d: (waiting(d, workers), d not in enough[:1], d), default=0)
+
+
+def waiting(parts: int, workers: int) -> float:
+    """How many times as long so many parts take as they would if they were shared out evenly."""
+    return float(round(ceildiv(parts, workers) * workers / parts, 1))
