@@ -205,6 +205,27 @@ def test_every_dtype_is_stored_and_added(device: str, name: str) -> None:
     assert doubled.tolist() == want
 
 
+@pytest.mark.parametrize("name", ["int8", "bfloat16", "float16", "bool"])
+def test_stores_touch_nothing_beside(device: str, name: str) -> None:
+    """Masks of one lane and of all but one: LLVM 22.1 writes a whole register for a single lane."""
+    rng, dtype = np.random.default_rng(17), getattr(dtypes, name)
+    for width in (1, 15, 17, 33):
+        a, b = (
+            Tensor(rng.integers(-3, 4, shape).astype(np.float32), device=device)
+            for shape in ((24, 8), (8, width))
+        )
+        values = a.numpy() @ b.numpy()
+        values = values != 0 if name == "bool" else values % 8
+        around = Tensor.ones(24, 80, dtype=dtype, device=device).contiguous().realize()
+        product = a.cast(dtypes.bfloat16).realize() @ b.cast(dtypes.bfloat16).realize()
+        around[:, :width] = ((product != 0) if name == "bool" else product % 8).cast(dtype)
+        want = np.ones((24, 80))
+        want[:, :width] = values
+        np.testing.assert_array_equal(around.float().numpy(), want, f"{width} columns")
+        sums = around[:, :width].contiguous().realize().float().sum(1)
+        np.testing.assert_array_equal(sums.numpy(), values.sum(1), f"{width} columns")
+
+
 def test_assign_and_slices(device: str) -> None:
     t = Tensor(np.arange(8, dtype=np.float32), device=device).realize()
     old = t * 1

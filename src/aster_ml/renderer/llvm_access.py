@@ -178,7 +178,14 @@ class LLVMAccessWriter(KernelWriter):
         return self.from_memory(found, dtype, n)
 
     def store_masked(self, at: Address, dtype: DType, n: int, value: str, gate: Value) -> None:
-        """LLVM's masked store."""
+        """LLVM's masked store; of one lane that is known, a store of that lane.
+
+        why: LLVM 22.1 makes such a masked store one of the whole register that a narrower value
+        is cut from, which writes behind the lane (llvm/llvm-project issue 179489)
+        """
+        if gate.__class__ is tuple and gate.count(True) == 1:
+            super().store_masked(at, dtype, n, value, gate)
+            return
         mask, kind = self.text(gate, dtypes.bool, n), memory_type(dtype, n)
         name = f"llvm.masked.store.{mangle(dtype, n, memory=True)}.p0"
         self.declarations[f"declare void @{name}({kind}, ptr, i32, <{n} x i1>)"] = None
