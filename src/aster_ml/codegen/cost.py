@@ -147,10 +147,8 @@ def choose_tile(plan: Plan) -> None:
         return
     registers = plan.target.vector_registers or 16
     panel = panel_of(kernel)
-    stage = kernel.slab_stage()
-    # What a slab is made for stays in loops around it.
-    outputs = [r for r in outputs if stage is None or r not in stage.ranges]
-    overlap = stage is not None or can_overlap(kernel)
+    outputs = [r for r in outputs if not kernel.fills_slab(r)]
+    overlap = kernel.slab is not None or can_overlap(kernel)
     along = [r for r in outputs if r.arg.id != plan.vector_id]
     windows = windows_of(along, main[0]) if len(main) == 1 else {}
     candidates = []

@@ -183,6 +183,8 @@ class Kernel:
             self.block(axis, opt.arg)
         elif opt.op is OptOps.ROWS:
             self.by_rows(axis, opt.arg)
+        elif opt.op in LANE_KIND and self.fills_slab(axis):
+            raise KernelOptError(f"{opt}: lanes would share a slab that each step of the axis fills")
         elif opt.op is OptOps.OVERLAP and axis.arg.id not in self.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif opt.op is OptOps.TILE:
@@ -513,6 +515,11 @@ class Kernel:
             return None
         stages = self.facts.by_op[Ops.STAGE]
         return next(u for u in stages if u.src[-1].arg.id == self.slab.columns)
+
+    def fills_slab(self, axis: UOp) -> bool:
+        """Whether each step of an axis fills a slab of its own: such an axis stays a loop."""
+        stage = self.slab_stage()
+        return stage is not None and axis in stage.ranges
 
     def loads_slab(self, axis: UOp) -> bool:
         """Whether SIMD lanes along an output axis are loaded from a slab."""

@@ -163,7 +163,7 @@ def windows_of(axes: list[UOp], reduce: UOp) -> dict[UOp, Window]:
         return result
     conditions = [c for c in dict.fromkeys(needed(reduce.src[0])) if len(c.ranges) == 2]
     for axis in axes:
-        for step in reduce.src[1:]:
+        for step in [r for r in reduce.src[1:] if not r.arg.kind.is_lane]:
             mine = [c for c in conditions if c.ranges == {axis, step}]
             if not mine or step.src[0].op is not Ops.CONST or axis.src[0].op is not Ops.CONST:
                 continue

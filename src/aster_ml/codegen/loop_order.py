@@ -12,6 +12,7 @@ from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes
 from aster_ml.codegen.prices import Plan, axis_number, panel_of, times
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 
@@ -68,7 +69,8 @@ def order_loops(plan: Plan) -> None:
     kernel = plan.kernel
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     loads = set().union(*[kernel.facts.inside[u] for u in kernel.reduces])
-    accesses = [a for a in plan.accesses if a.node in loads]
+    # Scratch stays in the nearest caches.
+    accesses = [a for a in plan.accesses if a.node in loads and a.buffer.op is Ops.PARAM]
     cache = plan.target.cache_bytes[1] // 2
     total = sum(min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in accesses)
     if not 2 <= len(loops) <= 4 or total <= cache:

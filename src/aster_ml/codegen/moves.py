@@ -209,6 +209,8 @@ def set_side_by_side(plan: Plan, u: UOp, count: int, parts: int = 2) -> bool:
     if not loops or not set(kernel.outputs) <= u.ranges or loops[-1].src[0].op is not Ops.CONST:
         return False
     axis, size = loops[-1], size_of(loops[-1])
+    if kernel.fills_slab(axis):
+        return False
     fitting = [n for n in range(count, count // 2, -1) if n > 1 and size % n == 0]
     n = fitting[0] if fitting else count
     if axis.arg.id in kernel.early or size < parts * n * plan.target.threads:

@@ -33,6 +33,8 @@ WORD_NBYTES = 4
 LEAST_LANES = 4
 # Narrow dtypes that words are made of, and the integers that have their bits.
 BITS = {dtypes.int8: dtypes.uint8, dtypes.bfloat16: dtypes.uint16}
+# What instructions add their products up in.
+SUMS = {dtypes.int8: dtypes.int32, dtypes.bfloat16: dtypes.float32}
 
 
 class Product(NamedTuple):
@@ -49,9 +51,9 @@ class Product(NamedTuple):
 
     @property
     def narrow(self) -> DType | None:
-        """The dtype of both operands, None where they differ."""
+        """The dtype of both operands; None where they differ, or words of it add up to another."""
         x, y = (f.node.dtype for f in self.factors)
-        return x if x is y else None
+        return x if x is y and SUMS.get(x) in (None, self.reduce.dtype) else None
 
 
 def find_product(kernel: Kernel) -> Product | None:
