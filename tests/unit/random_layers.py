@@ -118,7 +118,8 @@ def reduction(draw: Draw) -> Layer:
 
 def dense(draw: Draw) -> Layer:
     """Two layers with their gradients, down to sizes of one."""
-    rows, columns, hidden, outputs = draw.size(), draw.size(), draw.size(), draw.random.randint(1, 9)
+    rows, columns, hidden = draw.size(), draw.size(), draw.size()
+    outputs = draw.random.randint(1, 9)
     x, w, bias = draw.integers(rows, columns), draw.integers(columns, hidden), draw.integers(hidden)
     u = draw.integers(hidden, outputs)
     y = (x @ w + bias).relu() @ u

@@ -11,7 +11,7 @@ from tests.oracle import evaluate
 from tests.unit.random_layers import Draw, Layer, draw_layer, with_gradients
 
 
-def check(layer: Layer, together: bool = True) -> None:
+def check_layer(layer: Layer, together: bool = True) -> None:
     """The results of kernels beside those of the oracle: of all at once, or of one at a time."""
     wanted = [np.asarray(evaluate(t.uop), dtype=np.float64) for t in layer.results]
     if together:
@@ -28,7 +28,7 @@ def check(layer: Layer, together: bool = True) -> None:
 @pytest.mark.parametrize("seed", range(240))
 def test_layers_are_right(seed: int, threads: int) -> None:
     with Context(THREADS=threads):
-        check(draw_layer(seed), together=seed % 4 < 2)
+        check_layer(draw_layer(seed), together=seed % 4 < 2)
 
 
 # found by more seeds than these
@@ -40,7 +40,7 @@ def test_rows_that_fill_a_slab_each_stay_apart(kernel: int, stride: int, side: i
     draw = Draw(1)
     x, w = draw.integers(1, 17, side, side), draw.integers(3, 17, kernel, kernel)
     with Context(THREADS=1):
-        check(Layer("convolution", [x.conv2d(w, stride=stride)]))
+        check_layer(Layer("convolution", [x.conv2d(w, stride=stride)]))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
@@ -50,7 +50,7 @@ def test_words_are_used_where_their_sums_are_wanted(dtype: str, to: str) -> None
     draw = Draw(2)
     x, w = draw.integers(1, 11, 15, 15, dtype=dtype), draw.integers(8, 11, 1, 1, dtype=dtype)
     a, b = draw.integers(40, 33, dtype=dtype), draw.integers(33, 50, dtype=dtype)
-    check(Layer("convolution", [x.cast(to).conv2d(w.cast(to)), a.cast(to) @ b.cast(to)]))
+    check_layer(Layer("convolution", [x.cast(to).conv2d(w.cast(to)), a.cast(to) @ b.cast(to)]))
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (10, 2), (2, 4), (16, 2)])
@@ -60,11 +60,13 @@ def test_loops_around_rows_in_scratch_are_ordered(shape: tuple[int, int]) -> Non
     y = x
     for _ in range(3):
         y = (y @ w).tanh() + x
-    check(Layer("recurrent", with_gradients(y, draw.normal(*shape), x, w), 1e-4), together=False)
+    check_layer(
+        Layer("recurrent", with_gradients(y, draw.normal(*shape), x, w), 1e-4), together=False
+    )
 
 
 def test_windows_whose_steps_are_simd_lanes_are_no_loops() -> None:
     draw = Draw(4)
     x, w = draw.integers(2, 1, 4, 4), draw.integers(1, 8, 4, 4)
     y = x.conv_transpose2d(w, stride=2, padding=1)
-    check(Layer("transposed convolution", with_gradients(y, draw.integers(*y.shape), x, w)))
+    check_layer(Layer("transposed convolution", with_gradients(y, draw.integers(*y.shape), x, w)))

@@ -184,7 +184,7 @@ class Kernel:
         elif opt.op is OptOps.ROWS:
             self.by_rows(axis, opt.arg)
         elif opt.op in LANE_KIND and self.fills_slab(axis):
-            raise KernelOptError(f"{opt}: lanes would share a slab that each step of the axis fills")
+            raise KernelOptError(f"{opt}: lanes would share a slab that every step fills anew")
         elif opt.op is OptOps.OVERLAP and axis.arg.id not in self.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif opt.op is OptOps.TILE:
