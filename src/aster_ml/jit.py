@@ -55,10 +55,10 @@ class Entry(Generic[T]):
         self.outdated = 0
         self.reason = ""
 
-    def fitting(self) -> Recording[T] | None:
-        """A recording that may be replayed; one that never may again is dropped."""
+    def fitting(self, inputs: Inputs) -> Recording[T] | None:
+        """A recording that may be replayed on these arguments."""
         for recording in self.recordings:
-            reason = recording.fits()
+            reason = recording.fits(inputs)
             if reason is None:
                 self.outdated = 0
                 return recording
@@ -122,9 +122,10 @@ class TinyJit(Generic[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         recordings = {
-            key: entry.recordings
+            key: found
             for key, entry in self.entries.items()
-            if entry.recordings and means_something_elsewhere(key)
+            if means_something_elsewhere(key)
+            and (found := [r for r in entry.recordings if not r.bound])
         }
         if not recordings:
             raise JitError(
@@ -206,7 +207,7 @@ class TinyJit(Generic[T]):
         inputs = Inputs(args, kwargs)
         entry = self.entry_for(inputs)
         self.calls += 1
-        recording = entry.fitting()
+        recording = entry.fitting(inputs)
         if recording is None:
             if entry.last_log is None:
                 return self.run_plain(entry, inputs, args, kwargs)
@@ -217,7 +218,7 @@ class TinyJit(Generic[T]):
         if recording.written_inputs and inputs.take_own_memory(recording.written_inputs):
             return self(*args, **kwargs)
         result = recording.run(inputs)
-        if recording.is_pure:
+        if recording.is_pure and not recording.bound:
             again = Again(recording)
             self.again = again if again.learn(args, kwargs, inputs) else None
         return result
@@ -264,18 +265,13 @@ class TinyJit(Generic[T]):
         if broken is not None:
             entry.reason = broken.where
         entry.last_watch = watch
-        # Both uses would be one in the recording; another call may tell them apart.
-        shared = watch.place_of(inputs.tensors)
-        if shared is not None:
-            entry.reason = f"{shared}, which is an argument too"
         if entry.outdated > MAX_OUTDATED:
             raise JitError(
                 f"a jitted function was recorded {MAX_OUTDATED} times in a row, because "
                 f"what it reads is another with every call: {entry.reason}; write "
                 "tensors in place with assign, pass the others as arguments"
             )
-        if shared is not None:
-            return self.run_plain(entry, inputs, args, kwargs)
+        bound = watch.those_read(inputs.tensors)
         run = Run(inputs, records=True)
         result = run.call(self.function, args, kwargs)
         check_result(result, inputs)
@@ -299,7 +295,7 @@ class TinyJit(Generic[T]):
                 )
             return result
         entry.unequal = 0
-        recording = Recording(run, result, watch, self.prune)
+        recording = Recording(run, result, watch, bound, self.prune)
         others = [r for r in entry.recordings if r.may_fit_again()]
         entry.recordings = [recording, *others[: MAX_RECORDINGS - 1]]
         self.latest = recording

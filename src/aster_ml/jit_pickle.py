@@ -114,7 +114,7 @@ def unpack_recording(recording: Any, state: dict[str, Any]) -> None:
     recording.replay.on_free.append(recording.forget_results)
     # Nobody here names the memory, so nobody can exchange it.
     recording.watch = Watch([], lambda x: False)
-    recording.states = []
+    recording.bound, recording.states = [], []
     recording.state_ids, recording.written_ids = set(), set()
     recording.written_states = weakref.WeakSet()
     recording.exchanges = storage.EXCHANGES.count

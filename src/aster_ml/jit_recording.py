@@ -70,9 +70,14 @@ class State:
 class Recording(Generic[T]):
     """A run that can be replayed, and the conditions under which it may."""
 
-    def __init__(self, run: Run, result: T, watch: Watch, prune: bool = False) -> None:
+    def __init__(
+        self, run: Run, result: T, watch: Watch, bound: list[int], prune: bool = False
+    ) -> None:
         recorder, inputs = run.recorder, run.inputs
         self.watch = watch
+        # Arguments that the function gets at by itself, too: both uses are one in the recording,
+        # so it is right for these very tensors alone.
+        self.bound = [(i, weakref.ref(inputs.tensors[i])) for i in bound]
         self.draws = [
             (storage.buffer_of(state), str(state.device), count) for state, count in run.draws
         ]
@@ -186,8 +191,11 @@ class Recording(Generic[T]):
                     "another way and writes to it; pass it in one way only"
                 )
 
-    def fits(self) -> str | None:
-        """None when this recording may be replayed, else what stands against it."""
+    def fits(self, inputs: Inputs) -> str | None:
+        """None when this recording may be replayed on these arguments, else what is against it."""
+        for i, ref in self.bound:
+            if inputs.tensors[i] is not ref():
+                return f"{inputs.tensors[i]!r}, an argument in place of what it reads by itself"
         broken = self.watch.broken()
         if broken is not None:
             return broken.where

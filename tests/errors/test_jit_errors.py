@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,59 @@ def test_an_argument_that_the_function_also_reads_is_fine() -> None:
     jitted = TinyJit(lambda x: x * 10 + w)
     for x in (w, w, w, vector(1), w, vector(2)):
         assert jitted(x).tolist() == [10 * x.item() + 3]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_argument_that_the_function_also_reads_is_recorded_as_well(first: int) -> None:
+    """For that very tensor; another in its place is told from what is read, in any order."""
+    w, others, ran = vector(3), [vector(1), vector(2)], []
+
+    def function(x: Tensor) -> Tensor:
+        ran.append(x)
+        return x * 10 + w
+
+    jitted = TinyJit(function)
+    calls = [[w] * 20, others * 10][:: 1 if first else -1]
+    for x in [*calls[0], *calls[1], w, *others, w, w]:
+        assert jitted(x).tolist() == [10 * x.item() + 3]
+    assert len(ran) <= 5
+
+
+def test_an_argument_that_the_function_also_reads_may_be_changed() -> None:
+    w, v = vector(3), vector(4)
+    jitted = TinyJit(lambda x: x * 10 + w)
+    for i in range(6):
+        assert jitted(w).tolist() == [11 * w.item()]
+        if i % 2:
+            w.assign(w + 1).realize()
+        else:
+            w.replace(vector(i))
+    same = Tensor.from_uop(w.uop)
+    w.replace(v)
+    assert jitted(same).tolist() == [10 * same.item() + 4]
+
+
+def test_an_argument_that_the_function_also_writes_from_the_first_call_on() -> None:
+    """Both names are one tensor: a replay writes it as the function does."""
+    w = vector(1)
+
+    def function(x: Tensor) -> Tensor:
+        w.assign(w * 2)
+        return x + 1
+
+    jitted = TinyJit(function)
+    for i in range(5):
+        assert jitted(w).tolist() == [2 ** (i + 1) + 1]
+        assert w.tolist() == [2 ** (i + 1)]
+
+
+def test_a_recording_of_an_argument_that_is_also_read_stays_here() -> None:
+    w = vector(1)
+    jitted = TinyJit(lambda x: x * 10 + w)
+    for _ in range(4):
+        jitted(w)
+    with pytest.raises(JitError, match="none that another process could use"):
+        pickle.dumps(jitted)
 
 
 def test_replacing_an_argument() -> None:

@@ -140,11 +140,12 @@ class Signature:
             except TypeError:
                 self.kind, self.value = object, value
 
-    def holds_one_of(self, ids: set[int]) -> bool:
-        """Whether it is, or has in it, one of the objects with these ids (all alive)."""
+    def objects(self) -> Iterator[Any]:
+        """The objects that are known by identity alone: this one, or those in it."""
         if self.kind is weakref.ref:
-            return id(self.value()) in ids
-        return any(p.holds_one_of(ids) for p in self.parts or ())
+            yield self.value()
+        for part in self.parts or ():
+            yield from part.objects()
 
     def fits(self, now: Any) -> bool:
         """Whether `now` is that value still."""
@@ -452,13 +453,10 @@ class Watch:
         """The first condition that does not hold."""
         return next((c for c in self.conditions if not c.holds()), None)
 
-    def place_of(self, objects: Iterable[Any]) -> str | None:
-        """Where the function gets at one of these objects by itself, if it does."""
-        ids = {id(x) for x in objects}
-        for condition in self.conditions:
-            if condition.signature.holds_one_of(ids):
-                return condition.where
-        return None
+    def those_read(self, objects: Iterable[Any]) -> list[int]:
+        """The numbers of those objects that the function gets at by itself, too."""
+        read = {id(x) for c in self.conditions for x in c.signature.objects()}
+        return [i for i, x in enumerate(objects) if id(x) in read]
 
     def changed_while_running(self) -> tuple[list[Condition], list[Condition]]:
         """After a run: places read, and places only set, that hold something else than before.
