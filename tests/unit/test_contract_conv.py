@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aster_ml import GlobalCounters
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.gradient import compute_gradient
@@ -57,6 +58,32 @@ def test_conv_transpose2d(config: dict[str, Any]) -> None:
         random(4, 3, 3, 2),
         random(3 * config.get("groups", 1)),
     )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kernel", [1, 2, 4, 5])
+@pytest.mark.parametrize("stride, dilation, more", [(2, 1, 1), (3, 1, 0), (2, 3, 2), (1, 2, 1)])
+def test_conv_transpose2d_of_other_kernels(
+    kernel: int, stride: int, dilation: int, more: int
+) -> None:
+    functional = pytest.importorskip("torch.nn.functional")
+    config = {"stride": stride, "dilation": dilation, "output_padding": more}
+    check_torch(
+        lambda x, w: x.conv_transpose2d(w, **config),
+        lambda x, w: functional.conv_transpose2d(x, w, **config),
+        random(2, 3, 4, 5),
+        random(3, 2, kernel, kernel),
+    )
+
+
+@pytest.mark.parametrize("kernel, stride", [(4, 2), (3, 2), (2, 3)])
+def test_conv_transpose2d_multiplies_no_zeros(kernel: int, stride: int) -> None:
+    x, w = tensor(np.ones((2, 16, 9, 9))).realize(), tensor(np.ones((16, 8, kernel, kernel)))
+    w.realize()
+    GlobalCounters.reset()
+    x.conv_transpose2d(w, stride=stride).realize()
+    # A product and a sum each, and then those of neighbours together; with zeros it would be 8.
+    assert GlobalCounters.global_ops < 3 * 2 * 16 * 8 * 81 * kernel**2
 
 
 @pytest.mark.torch

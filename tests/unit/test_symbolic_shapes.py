@@ -177,6 +177,21 @@ def test_convolution() -> None:
         np.testing.assert_allclose(part(got, want), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("stride", [1, 2, 3, 5])
+def test_transposed_convolution(stride: int) -> None:
+    rng = np.random.default_rng(4)
+    x, w = [rng.standard_normal(s).astype(np.float32) for s in ((1, 2, 20), (2, 3, 4))]
+    for size in (1, 11, 20):
+        n = Variable("n", 1, 20).bind(size)
+        given = {"stride": stride, "padding": 1, "output_padding": stride - 1}
+        got = Tensor(x)[:, :, :n].conv_transpose2d(Tensor(w), **given).realize()
+        want = np.zeros((1, 3, size * stride + 4), np.float32)
+        for i in range(size):
+            want[:, :, i * stride : i * stride + 4] += np.einsum("bc,cok->bok", x[:, :, i], w)
+        want = want[:, :, 1 : (size - 1) * stride - 2 + 4 + stride]
+        np.testing.assert_allclose(part(got, want), want, rtol=1e-4, atol=1e-5)
+
+
 def test_what_was_realized_stays_what_it_is() -> None:
     n = Variable("n", 1, 10)
     whole = Tensor(X)

@@ -18,6 +18,7 @@ from aster_ml.mixin.handle import broadcast_all, cast_node, check_tensor
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
 from aster_ml.mixin.sizes import same_size
+from aster_ml.mixin.transposed import Axis, transposed
 from aster_ml.mixin.winograd import winograd, winograd_way
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -213,7 +214,7 @@ class ContractMixin(PoolMixin):
         padding: Any = 0,
         output_padding: Any = 0,
     ) -> Self:
-        """The transpose of `conv2d`, as a convolution with zeros put between the inputs.
+        """The transpose of `conv2d`: what its gradient with respect to its input is.
 
         `output_padding` lengthens the far end of each axis.
 
@@ -241,19 +242,20 @@ class ContractMixin(PoolMixin):
             raise ArgumentError(
                 f"conv_transpose: stride {strides}; positive whole numbers are wanted"
             )
-        extra = make_tuple(output_padding, dims)
-        for axis, step in enumerate(strides, 2):
-            x = put_zeros_between(x, axis, step)
-        pads = [
-            (d * (k - 1) - before, d * (k - 1) - after + more)
-            for k, d, (before, after), more in zip(
-                kernel, dilations, resolve_padding(padding, dims, "conv_transpose"), extra
+        axes = [
+            Axis(*given)
+            for given in zip(
+                x.shape[2:],
+                kernel,
+                strides,
+                dilations,
+                resolve_padding(padding, dims, "conv_transpose"),
+                make_tuple(output_padding, dims),
             )
         ]
-        x = pad_last(x, pads)
-        # [c, o / groups, *kernel] -> [o, c / groups, *kernel], kernel reversed.
-        w = weight.flip(tuple(range(2, 2 + dims))).unflatten(0, (groups, -1)).transpose(1, 2)
-        return x.conv2d(w.flatten(0, 1), bias, groups, 1, dilations)
+        result, wide = accumulation_dtypes((x.dtype, weight.dtype), None)
+        out = transposed(x.cast(wide), weight.cast(wide), groups, axes, wide).cast(result)
+        return out if bias is None else out + bias.reshape((1, -1, *(1,) * dims))
 
     def image_dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:
         """`dot`; no device here has image memory.
@@ -287,21 +289,6 @@ def accumulation_dtypes(operands: Sequence[DType], dtype: DTypeLike | None) -> t
         return to_dtype(dtype), to_dtype(dtype)
     result = least_upper_dtype(*operands)
     return result, sum_acc_dtype(result)
-
-
-def put_zeros_between(x: C, axis: int, step: int) -> C:
-    """`step - 1` zeros between neighbours along an axis."""
-    size = x.shape[axis]
-    if step == 1:
-        return x
-    lead, rest = x.shape[:axis], x.shape[axis + 1 :]
-    pairs = [(0, 0)] * (len(x.shape) + 1)
-    pairs[axis + 1] = (0, step - 1)
-    x = x.reshape((*lead, size, 1, *rest)).pad_zeros(pairs).reshape((*lead, size * step, *rest))
-    # None after the last one.
-    return x.shrink(
-        [(0, size * step - (step - 1)) if a == axis else None for a in range(len(x.shape))]
-    )
 
 
 # einsum: what the formula says, then one operand after the other

@@ -6,6 +6,7 @@ Receives ints and index nodes; returns ints wherever the symbolic parts cancel.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 from typing import Any
 
 from aster_ml.errors import ShapeError
@@ -25,12 +26,17 @@ def factors(shape: Sequence[Any]) -> tuple[int, list[Any]]:
             number *= size.arg
         elif size.op is Ops.MUL:
             pending.extend(size.src)
-        else:
-            simple = size_sum(size) if size.op is Ops.ADD else size
-            if simple is size:
-                symbolic.append(size)
-            else:
+        elif size.op is Ops.ADD:
+            terms, offset = linear_terms(size)
+            common = gcd(offset, *terms.values()) or 1
+            number *= common
+            simple = sum_of({t: n // common for t, n in terms.items()}, offset // common)
+            if isinstance(simple, int) or simple.op is not Ops.ADD:
                 pending.append(simple)
+            else:
+                symbolic.append(simple)
+        else:
+            symbolic.append(size)
     return number, symbolic
 
 

@@ -31,7 +31,24 @@ class Decisions(Body):
     """The questions of the walk down."""
 
     def decide(self, u: UOp, readings: list[Reading]) -> bool:
-        """Whether to store `u`, read so, rather than compute it at each reading."""
+        """Whether to store `u`, read so, rather than compute it at each reading.
+
+        why: in place of a RESHAPE what it shows is stored, in the axes in which it is computed: the
+        view costs nothing then, and over its own axes the kernel would divide
+        """
+        if not self.wants_memory(u, readings):
+            return False
+        below = u
+        while below.op is RESHAPE:
+            below = below.src[0]
+        if below is u or not (below.op is REDUCE or below.op in ELEMENTWISE):
+            return True
+        self.forced.add(below)
+        self.why[below] = self.why.pop(u)
+        return False
+
+    def wants_memory(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether `u`, read so, is better stored, or what is below it in another shape."""
         op, first = u.op, readings[0]
         why: str | None
         if op is REDUCE:

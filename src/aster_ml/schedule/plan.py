@@ -13,6 +13,7 @@ from aster_ml.errors import InternalError
 from aster_ml.schedule.ahead import MANY_NODES, Ahead, Begin
 from aster_ml.schedule.capture import Captured
 from aster_ml.schedule.copies import copy_before_views
+from aster_ml.schedule.crop import crop_before_reducing
 from aster_ml.schedule.effects import snapshot_value, snapshot_version
 from aster_ml.schedule.fold import fold_numbers
 from aster_ml.schedule.gather import gather_before_storing
@@ -114,7 +115,7 @@ def make_schedule(
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
     made, numbers = fold_numbers(body, order)
-    passes = (gather_before_storing, copy_before_views, split_products)
+    passes = (gather_before_storing, copy_before_views, crop_before_reducing, split_products)
     for rewrite in (*passes, partial(split_long_reductions, workers=workers)):
         body, order = made, order_of(made, body, order)
         made = rewrite(body, order)
