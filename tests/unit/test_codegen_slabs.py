@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.codegen.lower import schedule_kernel
+from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
@@ -113,3 +113,33 @@ def test_a_kernel_without_windows_refuses_a_slab() -> None:
     kernel = schedule_kernel(kernel_of(memory(64, 64) + 1), CPU, ())
     with pytest.raises(KernelOptError, match="windows"):
         kernel.apply(Opt(OptOps.SLAB, 0))
+
+
+@pytest.mark.parametrize("target", [CPU, AVX512], ids=["avx2", "avx512"])
+@pytest.mark.parametrize(
+    ("image", "channels", "kernel", "options"),
+    [
+        ((1, 128, 256, 256), 32, 3, {"stride": 2, "padding": 1}),
+        ((2, 256, 112, 112), 32, 3, {"padding": 1}),
+        ((1, 256, 112, 112), 8, 2, {"dilation": 2}),
+        ((2, 128, 256, 256), 8, 3, {}),
+        ((1, 256, 112, 112), 16, 5, {"dilation": 2, "padding": 4}),
+    ],
+    ids=str,
+)
+def test_a_slab_has_the_rows_of_one_part(
+    image: tuple[int, ...], channels: int, kernel: int, options: dict[str, int], target: Target
+) -> None:
+    """Scratch lies on the stack: of a large image it holds what few rows of results meet."""
+    x, w = memory(*image), memory(channels, image[1], kernel, kernel)
+    for item in x.conv2d(w, **options).schedule():
+        nodes = lower(item.ast, target)[0].uops
+        scratch = [u for u in nodes if u.op is Ops.DEFINE_LOCAL]
+        assert sum(u.arg.size * u.dtype.itemsize for u in scratch) <= 1 << 20
+
+
+def test_more_scratch_than_a_stack_has_is_an_error() -> None:
+    x, w = memory(1, 128, 256, 256), memory(32, 128, 3, 3)
+    (ast,) = [item.ast for item in x.conv2d(w).schedule()]
+    with pytest.raises(KernelOptError, match=r"SLAB\(2,1\) want .* bytes of scratch.*4,194,304"):
+        lower(ast, AVX512, (Opt(OptOps.SLAB, 2, 1),))

@@ -96,6 +96,8 @@ class Kernel:
         self.shared: int | None = None
         # Id of the axis whose steps ask for the block that the next step reads.
         self.asking: int | None = None
+        # Ids of the axes that TILE has left around a part of theirs.
+        self.tiled: set[int] = set()
         # Of windows that are loaded through scratch.
         self.slab: Slab | None = None
         self.next_id = 1 + max([r.arg.id for r in self.facts.by_op[RANGE]], default=-1)
@@ -189,6 +191,7 @@ class Kernel:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif opt.op is OptOps.TILE:
             self.early.pop(axis.arg.id, None)
+            self.tiled.add(axis.arg.id)
             self.overlap(axis, opt.arg, AxisType.LOOP)
         elif opt.op is OptOps.DOT:
             self.group = opt.arg
@@ -502,7 +505,7 @@ class Kernel:
 
         Its rows are `whole`, or in phases: what neighbours along the axis read lies side by side.
         """
-        found = find_windowed(self.facts, self.outputs, axis)
+        found = find_windowed(self.facts, self.outputs, axis, self.tiled)
         if found is None or self.slab is not None:
             raise KernelOptError("slab: an output axis with windows of one load along it is wanted")
         self.slab = slab = slab_of(found, self.next_id, whole)

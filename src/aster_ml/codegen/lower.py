@@ -40,6 +40,9 @@ from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.spec import verify
 
+# Scratch of a kernel on a CPU is on the stack: half of what most systems give a thread.
+MAX_SCRATCH_NBYTES = 4 << 20
+
 # Seconds spent in each pass since the process began.
 PASS_TIMES: dict[str, float] = {}
 
@@ -195,7 +198,21 @@ def lower(
         # Last: a row and the next one are not told apart in a graph.
         linear = skew(linear, kernel.skewed)
         clock("codegen.skew")
+    if target.language in ("llvm", "c"):
+        check_scratch(linear, kernel)
     return linear, tuple(kernel.applied)
+
+
+def check_scratch(linear: Linear, kernel: Kernel) -> None:
+    """Raises KernelOptError for a kernel with more scratch than fits on a stack beside the rest."""
+    scratch = [u for u in linear.uops if u.op is Ops.DEFINE_LOCAL]
+    nbytes = sum([u.arg.size * u.dtype.itemsize for u in scratch])
+    if nbytes > MAX_SCRATCH_NBYTES:
+        opts = " ".join(map(repr, kernel.applied))
+        raise KernelOptError(
+            f"{linear.name}: {opts} want {nbytes:,} bytes of scratch, and a stack has room for "
+            f"{MAX_SCRATCH_NBYTES:,}; smaller tiles or panels would do"
+        )
 
 
 def kernel_name(kernel: Kernel) -> str:

@@ -102,7 +102,8 @@ def stored_windows(plan: Plan, axis: UOp) -> Windowed | None:
         return None
     if not any(a.is_store and a.stride(axis) == 1 for a in plan.accesses):
         return None
-    return find_windowed(plan.kernel.facts, plan.kernel.outputs, axis)
+    kernel = plan.kernel
+    return find_windowed(kernel.facts, kernel.outputs, axis, kernel.tiled)
 
 
 def loops_around(plan: Plan, found: Windowed) -> list[UOp]:

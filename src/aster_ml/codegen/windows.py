@@ -7,7 +7,7 @@ and says it anew in terms of the places that windows meet. What is done with tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -77,8 +77,13 @@ class Slab(NamedTuple):
     pitch: int
 
 
-def find_windowed(facts: Facts, outputs: list[UOp], axis: UOp) -> Windowed | None:
-    """The load in the kernel's one reduction whose windows lie along an output axis."""
+def find_windowed(
+    facts: Facts, outputs: list[UOp], axis: UOp, around: Collection[int] = ()
+) -> Windowed | None:
+    """The load in the kernel's one reduction whose windows lie along an output axis.
+
+    Axes with the ids `around` are loops around parts of others: rows do not lie along them.
+    """
     if len(facts.reduces) != 1 or axis not in outputs or facts.stores_over_reads:
         return None
     (u,) = facts.reduces
@@ -98,7 +103,8 @@ def find_windowed(facts: Facts, outputs: list[UOp], axis: UOp) -> Windowed | Non
     reduced.sort(key=lambda r: abs(a.stride(r) or 0))
     columns = pair(a, axis, reduced, MOST_SKIPPED) or Window(axis, None, 1, 0)
     left = [r for r in reduced if r is not columns.inner]
-    found = [pair(a, r, left, 1) for r in outputs if r is not axis and r in a.strides]
+    further = [r for r in outputs if r is not axis and r in a.strides and r.arg.id not in around]
+    found = [pair(a, r, left, 1) for r in further]
     rows = next((w for w in found if w is not None), None)
     others = tuple([r for r in left if rows is None or r is not rows.inner])
     windowed = Windowed(a, columns, rows, others)
