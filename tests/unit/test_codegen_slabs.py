@@ -143,3 +143,11 @@ def test_more_scratch_than_a_stack_has_is_an_error() -> None:
     (ast,) = [item.ast for item in x.conv2d(w).schedule()]
     with pytest.raises(KernelOptError, match=r"SLAB\(2,1\) want .* bytes of scratch.*4,194,304"):
         lower(ast, AVX512, (Opt(OptOps.SLAB, 2, 1),))
+
+
+def test_long_rows_of_many_channels_go_through_a_panel() -> None:
+    """Results lie along SIMD lanes then: broadcast, each line of the input is waited for."""
+    weight = memory(512, 512, 3)
+    long, short = memory(1, 512, 24000), memory(1, 512, 1200)
+    assert "VECTOR(1,16)" in opts_of(long.conv2d(weight), AVX512)
+    assert "VECTOR(0,16)" in opts_of(short.conv2d(weight), AVX512)

@@ -59,6 +59,10 @@ EMBEDDED_BROADCAST = 0.3
 LOADED = 1.5
 # One on a page of its own, on top of that.
 FAR, FAR_NBYTES = 0.25, 4096
+# A cache line that comes from memory while a tile goes from row to row, far apart; how many SIMD
+# values a tile has of the axis that such lines are broadcast to; and elements of a window, beyond
+# which so much is computed between lines that other things decide.
+FAR_LINE, VALUES_ACROSS, FEW_USES = 250.0, 2, 4
 # Pages that the stores of one step go to, from which on each gets several lines at a time.
 MANY_PAGES = 9
 # A stretch of SIMD values on a page of its own that comes from beyond the second cache.

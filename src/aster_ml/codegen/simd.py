@@ -11,14 +11,20 @@ import functools
 
 from aster_ml.codegen.ahead import columns_cost
 from aster_ml.codegen.early import rows_start_early, runs_by_rows, starts_early
+from aster_ml.codegen.facts import Access
 from aster_ml.codegen.hints import own_nodes
 from aster_ml.codegen.kernel import Kernel, Note, can_peel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
+    FAR_LINE,
+    FAR_NBYTES,
+    FEW_USES,
     HORIZONTAL,
     IN_A_ROW,
     MAXIMUM,
+    SEVERAL_ROWS_PART,
     UNEVEN,
+    VALUES_ACROSS,
     Plan,
     accumulators,
     arithmetic_cost,
@@ -40,6 +46,7 @@ from aster_ml.codegen.prices import (
 from aster_ml.codegen.short_rows import row_cost, row_lanes, write_out_rows
 from aster_ml.codegen.slabs import SlabCost, far_slab, slab_cost
 from aster_ml.helpers import ceildiv
+from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, Ops
@@ -92,6 +99,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
                 strips = packing.strips
             else:
                 total += vector_cost(by, lanes, a, nest, early) / reuse_of(a, nest, by, lanes)
+                total += far_cost(plan, a, u, by, lanes)
                 if u is not None and by is not None and not early and is_uneven(a, by, lanes):
                     total += UNEVEN * arithmetic(u, by, False)
             total += arithmetic(u, by, early)
@@ -143,6 +151,28 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     for r in dict.fromkeys([own[u] for u in own if axis is None or axis not in u.ranges]):
         if r is not None and r in kernel.axes and not meets_lanes(kernel, r):
             apply_vector(plan, r, lanes)
+
+
+def far_cost(plan: Plan, a: Access, u: UOp | None, by: UOp | None, lanes: int) -> float:
+    """Waiting for memory where a tile reads a few elements of many rows, for each tile across.
+
+    Of what is broadcast to lanes; packed into a panel, every element comes but once.
+    """
+    kernel, itemsize = plan.kernel, a.buffer.dtype.itemsize
+    if u is None or by is None or by in a.strides or a.buffer.op is not Ops.PARAM:
+        return 0.0
+    far = max(u.src[1:], key=lambda r: a.stride(r) or 0)
+    nbytes = a.buffer.arg.size * itemsize
+    if (a.stride(far) or 0) * itemsize < FAR_NBYTES:
+        return 0.0
+    if nbytes <= SEVERAL_ROWS_PART * max(plan.target.cache_bytes):
+        return 0.0
+    if iterations([r for r in u.src[1:] if r is not far]) > FEW_USES:
+        return 0.0
+    if far_slab(plan, by, lanes) is not None:
+        return 0.0
+    across = iterations([r for r in kernel.outputs if r not in a.strides])
+    return FAR_LINE * float(nbytes // LINE_NBYTES) * across / (VALUES_ACROSS * lanes)
 
 
 def lanes_at_places(plan: Plan, axis: UOp, lanes: int) -> int:
