@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.draws import draw_input, summary
@@ -39,10 +39,8 @@ class Kernel:
         return 4.0 * (sum(math.prod(s) for s in self.shapes) + self.outputs)
 
     @property
-    def ceiling(self) -> str:
-        """What a kernel that is bound by memory can reach: a copy, or a sum if it hardly writes."""
-        if self.flops:
-            return ""
+    def bound(self) -> str:
+        """What one that is bound by memory can reach: a copy, or a sum if it hardly writes."""
         return COPY if self.outputs * 16 > self.nbytes / 4 else SUM
 
     def expression(self, library: Library) -> Expression | None:
@@ -203,23 +201,23 @@ def build_kernel(library: Library, kernel: str) -> Case:
 
 def rows() -> list[Row]:
     """A row a kernel; its unit says what it is bound by."""
-    found = []
-    for name, k in KERNELS.items():
-        work, unit = (k.flops, "GFLOP/s") if k.flops else (k.nbytes, "GB/s")
-        found.append(
-            Row(
-                name,
-                SUBJECT,
-                "kernel",
-                unit,
-                Wanted(1.0, of_ratio=True),
-                {"kernel": name},
-                work=work,
-                ceiling=k.ceiling,
-                one_thread_too=True,
-            )
+    found = {
+        name: Row(
+            name,
+            SUBJECT,
+            "kernel",
+            "GFLOP/s" if k.flops else "GB/s",
+            Wanted(1.0, of_ratio=True),
+            {"kernel": name},
+            work=k.flops or k.nbytes,
+            one_thread_too=True,
         )
-    return found
+        for name, k in KERNELS.items()
+    }
+    return [
+        row if k.flops or k.bound == name else replace(row, ceiling=found[k.bound])
+        for (name, row), k in zip(found.items(), KERNELS.values(), strict=True)
+    ]
 
 
 CASES = {"kernel": build_kernel}

@@ -17,6 +17,8 @@ from benchmarks.peers import Peer, PeerError, make_environment
 from benchmarks.results import Figures, Result, compare_checks
 from benchmarks.row import COUNTS, MEASURED, Row
 
+# Who runs the row that bounds another: Aster, in a second process.
+CEILING = "ceiling"
 # Libraries that keep compiled code on disk; for the others a second process is like the first.
 DISK_CACHED = frozenset({"aster", "tinygrad", "compile"})
 # About how long a group takes in full, in seconds, so that a run knows whether it is late.
@@ -129,8 +131,9 @@ class Session(AbstractContextManager["Session"]):
 
     def start(self, library: str, threads: int, cache: Path) -> Peer:
         """A new process."""
-        patience = COMPILE_PATIENCE if library == "compile" else 1
-        return Peer(library, self.pythons[library], threads, cache, patience * self.form.timeout_s)
+        name = "aster" if library == CEILING else library
+        patience = COMPILE_PATIENCE if name == "compile" else 1
+        return Peer(name, self.pythons[name], threads, cache, patience * self.form.timeout_s)
 
     def peer(self, library: str, threads: int) -> Peer:
         """The living process of a library."""
@@ -161,6 +164,15 @@ class Session(AbstractContextManager["Session"]):
         """Those that take part in a row, Aster first."""
         return [name for name in self.pythons if name == "aster" or name in row.libraries]
 
+    def turns(self, row: Row) -> dict[str, Row]:
+        """Whose turn is when, and what they run: that which bounds a row comes right after ours."""
+        found = {}
+        for name in self.libraries(row):
+            found[name] = row
+            if name == "aster" and row.ceiling is not None:
+                found[CEILING] = row.ceiling
+        return found
+
     def run(self, group: Group) -> list[Result]:
         """All rows of a group."""
         row = group.rows[0]
@@ -185,6 +197,8 @@ class Session(AbstractContextManager["Session"]):
                     )
                     for name in self.libraries(r)
                 },
+                r.ceiling
+                and self.figures(r.ceiling, raw.get(CEILING, {}), {}, errors.get(CEILING, "")),
             )
             for r in group.rows
         ]
@@ -199,18 +213,17 @@ class Session(AbstractContextManager["Session"]):
     def timed(self, group: Group, raw: Any, facts: Any, errors: Any) -> None:
         """Living processes in turn."""
         row = group.rows[0]
-        params = row.params_for(self.form is QUICK)
         checks: dict[str, list[float]] = {}
-        for name in self.libraries(row):
+        for name, runs in self.turns(row).items():
             try:
                 peer = self.peer(name, group.threads)
-                peer.ask("open", case=row.case, params=params)
+                peer.ask("open", case=runs.case, params=runs.params_for(self.form is QUICK))
                 answer = peer.ask("check")
                 checks[name], facts[name] = answer["check"], answer["facts"]
                 raw[name] = {row.key: []}
             except PeerError as error:
                 errors[name] = str(error)
-        compare_checks(checks, errors, row.tolerance)
+        compare_checks({n: c for n, c in checks.items() if n != CEILING}, errors, row.tolerance)
         usual = self.form.drawn_rounds if row.drawn else self.form.rounds
         for number in range(self.rounds(usual)):
             for name in checks:

@@ -134,7 +134,8 @@ def reasons(data: Data) -> list[str]:
     ]
     failed: dict[tuple[str, str], list[str]] = {}
     for r in data["rows"]:
-        for name, figures in r["libraries"].items():
+        bound = {r["ceiling"]["name"]: r["ceiling"]} if "ceiling" in r else {}
+        for name, figures in {**r["libraries"], **bound}.items():
             error = figures.get("error", "")
             if error and short_reason(error) != "-":
                 failed.setdefault((name, error), []).append(r["name"])

@@ -48,6 +48,16 @@ class Result:
     title: str
     threads: int
     figures: dict[str, Figures]
+    # Of the row that bounds this one, measured in turn with it.
+    ceiling: Figures | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The part of what bounds it that Aster reaches, by the medians."""
+        ours, bound = self.figures.get("aster"), self.ceiling
+        if ours is None or not ours.values or bound is None or not bound.values:
+            return None
+        return ours.median / bound.median
 
     def ratio(self, of: Callable[[Figures], float]) -> float | None:
         """How many times better Aster is than the best peer; None without one to compare."""
@@ -145,28 +155,12 @@ def plain_row(r: Result) -> Data:
         "met": r.met,
         "wanted": wanted.text(r.row.less_is_better, r.threads) if wanted else None,
     }
-    for key in ("drawn", "ceiling"):
-        if getattr(r.row, key):
-            row[key] = getattr(r.row, key)
+    if r.row.drawn:
+        row["drawn"] = r.row.drawn
+    if r.row.ceiling is not None and r.ceiling is not None:
+        row["ceiling"] = {"name": r.row.ceiling.name, **plain_figures(r.ceiling)}
+        row["share"] = rounded(r.share)
     return row
-
-
-def find_shares(rows: Sequence[Data]) -> None:
-    """Gives rows that are bound by memory their `share` of what a copy or a sum reaches.
-
-    By medians, as all else that is wanted: single samples of a copy are twice as fast where the
-    machine's other tenants leave it alone for a moment.
-    """
-    rates: dict[tuple[str, int], float] = {}
-    for row in rows:
-        found = [f["median"] for f in row["libraries"].values() if f.get("median")]
-        if found:
-            rates[row["name"], row["threads"]] = max(found)
-    for row in rows:
-        bound = rates.get((row.get("ceiling", ""), row["threads"]))
-        ours = row["libraries"].get("aster", {}).get("median")
-        if bound and ours:
-            row["share"] = rounded(ours / bound)
 
 
 def set_summaries(rows: Sequence[Data]) -> list[Data]:
@@ -202,7 +196,6 @@ def set_summaries(rows: Sequence[Data]) -> list[Data]:
 def plain_data(results: Sequence[Result], about: Data) -> Data:
     """Everything that a run found out."""
     rows = [plain_row(r) for r in results]
-    find_shares(rows)
     return {**about, "sets": set_summaries(rows), "rows": rows}
 
 
@@ -213,7 +206,6 @@ def put_into(old: Data, new: Data) -> Data:
     known = {r["name"] for r in old["rows"]}
     names = {r["name"] for r in new["rows"]} & known
     again = sorted({*old.get("again", []), *names})
-    find_shares(rows)
     return {**old, "again": again, "sets": set_summaries(rows), "rows": rows}
 
 

@@ -20,8 +20,8 @@ from benchmarks.results import Figures, Result
 from benchmarks.row import Row, Wanted
 from benchmarks.rows import RUNS, VALUES, all_rows
 
-RATE = Row("a rate", "subject", "case", "GB/s", Wanted(1.0, of_ratio=True), ceiling="a copy")
-COPY = Row("a copy", "subject", "case", "GB/s", Wanted(1.0, of_ratio=True), ceiling="a copy")
+COPY = Row("a copy", "subject", "case", "GB/s", Wanted(1.0, of_ratio=True))
+RATE = Row("a rate", "subject", "case", "GB/s", Wanted(1.0, of_ratio=True), ceiling=COPY)
 TIME = Row("a time", "subject", "case", "ms", Wanted(2.0))
 ABOUT: dict[str, Any] = {
     "form": "quick",
@@ -63,14 +63,23 @@ def test_page_shows_what_is_known_of_rows_behind() -> None:
 
 
 def test_memory_bound_rows_are_set_beside_a_copy() -> None:
-    data = data_of(
-        # By medians: one burst of a copy bounds nothing.
-        result_of(RATE, aster=[6.0, 5.0, 9.0], torch=[2.0]),
-        result_of(COPY, aster=[4.0], torch=[8.0, 7.0, 99.0]),
-    )
-    rate, copy = data["rows"]
-    assert (rate["share"], copy["share"]) == (0.75, 0.5)
-    assert "| a rate | 2 | 6 | a copy | 75% | 80%, NO |" in page.performance_page(data, {})
+    rate = result_of(RATE, aster=[6.0, 5.0, 9.0], torch=[2.0])
+    # By medians: one burst of a copy bounds nothing; the copy's own row is of another minute.
+    rate.ceiling = Figures([8.0, 7.0, 99.0], less_is_better=False)
+    data = data_of(rate, result_of(COPY, aster=[4.0], torch=[50.0]))
+    assert data["rows"][0]["share"] == 0.75
+    assert data["rows"][0]["ratio_median"] == 3.0
+    assert "share" not in data["rows"][1]
+    assert "| a rate | 2 | 6 | a copy | 8 | 75% | 80%, NO |" in page.performance_page(data, {})
+
+
+def test_memory_bound_rows_without_a_copy_have_no_share() -> None:
+    failed = result_of(RATE, aster=[6.0], torch=[2.0])
+    failed.ceiling = Figures(error="MemoryError: no room")
+    data = data_of(failed)
+    assert data["rows"][0]["ceiling"] == {"name": "a copy", "error": "MemoryError: no room"}
+    assert "Rows that are bound by memory" not in page.performance_page(data, {})
+    assert "MemoryError: no room" in page.performance_page(data, {})
 
 
 def test_sets_are_shown_as_means_and_worst_cases() -> None:
@@ -234,7 +243,6 @@ def test_rows_measured_again_take_the_place_of_the_earlier_ones() -> None:
     data = results.put_into(old, new)
     assert [r["name"] for r in data["rows"]] == ["a rate", "a copy"]
     assert data["rows"][0]["ratio_median"] == 1.5
-    assert data["rows"][0]["share"] == 0.75
     assert data["again"] == ["a rate"]
     assert "Measured again later" in page.performance_page(data, {})
     assert "Measured again later" not in page.performance_page(old, {})

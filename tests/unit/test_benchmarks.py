@@ -223,6 +223,35 @@ def test_peers_take_turns_with_aster_and_agree(tmp_path: Path) -> None:
     assert result.ratio(lambda f: f.best) is not None
 
 
+def test_what_bounds_a_row_is_measured_right_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [row] = [r for r in ROWS if r.name.startswith("vector x matrix")]
+    assert row.ceiling is not None
+    ask, asked = Peer.ask, []
+
+    def noted(self: Peer, do: str, **arguments: Any) -> dict[str, Any]:
+        asked.append((do, self.library, arguments.get("params")))
+        return ask(self, do, **arguments)
+
+    monkeypatch.setattr(Peer, "ask", noted)
+    with Session({"aster": sys.executable, "numpy": sys.executable}, QUICK, tmp_path) as session:
+        [result] = session.run(Group((row,), 1))
+    opened = [(library, params) for do, library, params in asked if do == "open"]
+    assert opened == [
+        ("aster", row.params),
+        ("aster", row.ceiling.params),
+        ("numpy", row.params),
+    ]
+    turns = [library for do, library, _ in asked if do == "time"]
+    assert turns == ["aster", "aster", "numpy"] * QUICK.rounds
+    assert sorted(result.figures) == ["aster", "numpy"]
+    assert result.ceiling is not None
+    assert result.ceiling.values
+    assert result.share is not None
+    assert not any(f.error for f in result.figures.values())
+
+
 @pytest.mark.parametrize("request_name", ["open", "check", "time", "close"])
 def test_a_peer_that_stays_silent_costs_its_row_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_name: str
