@@ -195,6 +195,14 @@ class Body:
             found = self.stacks[key] = self.simple_all(below), valid, chosen
         return found
 
+    def place_in(self, memory: UOp, idxs: Indices, shape: tuple[int | UOp, ...]) -> UOp:
+        """Where an element of a stored value or parameter lies, which is seen as of a shape."""
+        stored = self.stored.get(memory)
+        if stored is not None and stored.layout is not None:
+            idxs = tuple([idxs[a] for a in stored.layout])
+            shape = tuple([shape[a] for a in stored.layout])
+        return self.flat_place(idxs, shape)
+
     def flat_place(self, idxs: Indices, shape: tuple[int | UOp, ...]) -> UOp:
         """Where an element lies in memory for a shape, in simplest form, remembered so."""
         found = self.flats.get((idxs, shape))

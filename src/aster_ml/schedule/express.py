@@ -60,10 +60,10 @@ class Expressions(Body):
     def read_memory(self, source: UOp, shape: tuple[int | UOp, ...], reading: Reading) -> UOp:
         """A load from a stored value or a parameter, which is to be seen as of this shape."""
         token, way = self.token(reading.root, source, reading.after), reading.way
-        found = self.loaded.get((token, shape, way))
+        flat = self.place_in(source, way.idxs, shape)
+        found = self.loaded.get((token, flat, way))
         if found is not None:
             return found
-        flat = self.flat_place(way.idxs, shape)
         # A place that is always inside needs no gate: padding masks its value where it matters.
         inside = flat.vmin >= 0 and flat.vmax < token.arg.size
         valid = way.valid
@@ -72,7 +72,7 @@ class Expressions(Body):
         dtype = token.dtype.base
         at = UOp(Ops.INDEX, dtype, (token, flat))
         found = UOp(Ops.LOAD, dtype, (at,) if inside or valid is None else (at, valid))
-        self.loaded[token, shape, way] = found
+        self.loaded[token, flat, way] = found
         return found
 
     def express(self, u: UOp, use: Use) -> UOp:

@@ -105,6 +105,8 @@ class Stored:
     outer: frozenset[UOp] = frozenset()
     size: int = 0
     has_reduce: bool = False
+    # Its axes as they lie in memory, the outermost first, where that is not their own order.
+    layout: tuple[int, ...] | None = None
 
 
 def estimate(size: int | UOp) -> int:

@@ -157,12 +157,12 @@ class Splitter:
         assert value is not None
         target = u if u.op is Ops.STORE else stored.target
         after: frozenset[UOp] = frozenset()
-        shape = (u.src[1] if u.op is Ops.STORE else u).shape
+        ranges = stored.ranges
         if u.op is Ops.SCATTER:
             self.draft_scatter(stored, target)
             return
         if u.op is Ops.STORE:
-            at, idxs = u.src[0], stored.ranges
+            at, idxs = u.src[0], ranges
             while at.op is not Ops.PARAM:
                 if at.op in MOVEMENT:
                     idxs, valid = source_index(at, idxs)
@@ -173,9 +173,11 @@ class Splitter:
             flat, out = self.planner.simple(flat_index(idxs, at.shape)), self.memory(at)
             self.slot_of[u] = out
         else:
-            flat = self.planner.flat_place(stored.ranges, shape)
+            flat = self.planner.place_in(u, ranges, u.shape)
             out = self.memory(u)
-        self.emit(u, out, flat, value, stored.ranges, target, after)
+            if stored.layout is not None:
+                ranges = tuple([ranges[a] for a in stored.layout])
+        self.emit(u, out, flat, value, ranges, target, after)
         if u in self.planner.fresh:
             self.copy_instead(self.drafts[-1])
 

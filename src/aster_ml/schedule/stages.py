@@ -12,11 +12,12 @@ here knows of devices beyond their names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from aster_ml.schedule.decide import DECIDED, Decisions
 from aster_ml.schedule.express import Expressions
+from aster_ml.schedule.layout import order_of_axes
 from aster_ml.schedule.readings import (
     DATA_DEPENDENT,
     LEAVES,
@@ -86,6 +87,8 @@ class StagePlanner(Decisions, Expressions):
                 continue
             if op in DECIDED and self.decide(u, list(uses)):
                 self.read_by_store(u, None)
+                if op is PAD:
+                    self.lay_out(u, uses)
                 continue
             if op in MOVEMENT:
                 for use in uses.values():
@@ -128,6 +131,12 @@ class StagePlanner(Decisions, Expressions):
             self.pass_movement(u, use)
         else:
             self.pass_on(u, use)
+
+    def lay_out(self, u: UOp, readings: Iterable[Reading]) -> None:
+        """Gives a stored value the order of its axes in memory that suits how it is read."""
+        layout = self.stored[u].layout = order_of_axes(u, [r.way for r in readings])
+        if layout is not None:
+            self.why[u] += f"; its axes lie in the order {layout}"
 
     def add(self, source: UOp, reading: Reading) -> Use:
         """Notes that `source` is read so."""
