@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
+from aster_ml.codegen.cost import MAX_TILE_SIDE, SHORT_AXIS, uneven_sides
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
@@ -604,3 +605,25 @@ def test_one_axis_is_shared_out_over_threads_and_becomes_thread_when_lowered() -
     assert linear.thread is not None
     assert linear.thread.arg.kind is AxisType.THREAD
     assert linear.thread in linear.uops
+
+
+@pytest.mark.parametrize("size", range(1, SHORT_AXIS + 1))
+def test_some_side_of_a_tile_leaves_as_little_over_as_there_can_be(size: int) -> None:
+    sides = [n for n in range(1, MAX_TILE_SIDE + 1) if size % n == 0] + uneven_sides(size)
+    assert all(2 <= n <= size and size % n for n in uneven_sides(size))
+    for tiles in range(-(-size // MAX_TILE_SIDE), size + 1):
+        # As many tiles, or fewer, with no more done than the least there is for so many.
+        assert any(
+            -(-size // n) <= tiles and -(-size // n) * n <= -(-size // tiles) * tiles for n in sides
+        )
+
+
+@pytest.mark.parametrize("width", [17, 19, 23, 29, 37, 41])
+def test_tiles_of_widths_that_nothing_divides(width: int) -> None:
+    rng = np.random.default_rng(width)
+    x = rng.integers(-3, 4, (1, 8, 3, 3 * width)).astype(np.float32)
+    w = rng.integers(-3, 4, (70, 8, 3, 3)).astype(np.float32)
+    y = Tensor(x).conv2d(Tensor(w), stride=3)
+    np.testing.assert_array_equal(
+        y.numpy()[0, :, 0], np.einsum("chwk,ochk->ow", x[0].reshape(8, 3, width, 3), w)
+    )
