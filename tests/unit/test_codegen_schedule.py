@@ -627,3 +627,13 @@ def test_tiles_of_widths_that_nothing_divides(width: int) -> None:
     np.testing.assert_array_equal(
         y.numpy()[0, :, 0], np.einsum("chwk,ochk->ow", x[0].reshape(8, 3, width, 3), w)
     )
+
+
+def test_lanes_that_are_gathered_under_masks_are_not_taken_where_others_lie_side_by_side() -> None:
+    # Rows and columns of results are as many, and only columns are neighbours in memory. Neither
+    # is a whole number of SIMD values: each element of a panel would be loaded under a mask.
+    convolution = memory(8, 221, 47, 47).conv2d(memory(66, 221, 2, 2))
+    kernel = schedule_kernel(kernel_of(convolution), AVX512)
+    lanes = next(r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR)
+    [image] = [a for a in kernel.facts.accesses if not a.is_store and lanes in a.strides]
+    assert image.stride(lanes) == 1

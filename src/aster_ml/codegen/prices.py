@@ -349,9 +349,12 @@ class Packing(NamedTuple):
 
 
 def packing_cost(
-    plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp
+    plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp, early: bool
 ) -> Packing | None:
-    """The cost of a panel for an access whose elements along `axis` are far apart."""
+    """The cost of a panel for an access whose elements along `axis` are far apart.
+
+    With `early`, the last lanes of a long axis start early, and are not masked.
+    """
     kernel = plan.kernel
     if (
         axis is None
@@ -360,7 +363,7 @@ def packing_cost(
         or not can_pack(a)
     ):
         return None
-    wide = widths(axis, lanes)[0]
+    wide, padded = widths(axis, lanes)
     if not set(kernel.outputs) <= reduce.ranges:
         return None
     if uses_of(a, kernel.outputs) < least_uses(a, reduce.src[1:], wide):
@@ -376,8 +379,10 @@ def packing_cost(
     strips = ceildiv(nbytes, max_nbytes(plan.target))
     if strips > 1 and not can_block(kernel):
         return None
-    each = GATHER if run_of(a, reduce.src[1:], wide) is None else TRANSPOSED
-    if a.node.src[1:]:
+    by_runs = run_of(a, reduce.src[1:], wide) is not None
+    each = TRANSPOSED if by_runs else GATHER
+    ends_masked = not (by_runs or early or padded == size_of(axis) or peels(axis, lanes))
+    if a.node.src[1:] or ends_masked:
         each *= MASKED_GATHER
     return Packing(each * iterations(list(a.strides)), strips)
 

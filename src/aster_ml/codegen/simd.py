@@ -91,7 +91,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
             if each and axis is not None and u is not None:
                 total += row_cost(a, axis, each, nest) + arithmetic_cost(axis, each, nest, True)
                 continue
-            packing = None if u is None else packing_cost(plan, by, lanes, a, u)
+            packing = None if u is None else packing_cost(plan, by, lanes, a, u, early)
             # A kernel has one panel.
             if packing is not None and not strips:
                 total += packing.instructions
@@ -231,7 +231,7 @@ def packs_along(plan: Plan, axis: UOp, lanes: int) -> bool:
     """Whether something is loaded through a panel once the axis of a reduction has SIMD lanes."""
     owner = plan.kernel.facts.owners
     return any(
-        axis in owner[a.node].src[1:] and packing_cost(plan, axis, lanes, a, owner[a.node])
+        axis in owner[a.node].src[1:] and packing_cost(plan, axis, lanes, a, owner[a.node], True)
         for a in plan.accesses
         if a.node in owner
     )
