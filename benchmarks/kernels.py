@@ -215,8 +215,8 @@ def rows() -> list[Row]:
         for name, k in KERNELS.items()
     }
     return [
-        row if k.flops or k.bound == name else replace(row, ceiling=found[k.bound])
-        for (name, row), k in zip(found.items(), KERNELS.values(), strict=True)
+        found[name] if k.flops or k.bound == name else replace(found[name], ceiling=found[k.bound])
+        for name, k in KERNELS.items()
     ]
 
 

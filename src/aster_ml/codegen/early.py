@@ -67,7 +67,7 @@ def rows_start_early(plan: Plan, axis: UOp, lanes: int) -> bool:
         and all(a.stride(axis) is not None and not a.node.src[1:] for a in loads)
         # Windows overlap, and have a way of their own.
         and all(reach(a) <= abs(a.stride(axis) or 0) for a in apart)
-        and not any(packing_cost(plan, axis, lanes, a, owner[a.node], True) for a in loads)
+        and not any(packing_cost(plan, axis, lanes, a, owner[a.node]) for a in loads)
     )
 
 

@@ -220,8 +220,7 @@ def vector_cost(
         return n * (SCATTER if access.is_store else GATHER)
     if stride == 0 and not access.is_store:
         return EMBEDDED_BROADCAST * n / size * (padded / wide)
-    whole = not masked or peels(axis, lanes)
-    return n / size * (padded / wide) * (1 if whole else MASKED)
+    return n / size * (padded / wide) * (MASKED if ends_masked(axis, lanes, early) else 1)
 
 
 def is_uneven(access: Access, axis: UOp, lanes: int) -> bool:
@@ -274,6 +273,12 @@ def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp], early: bool =
     # What a reduction takes in beyond the end of its axis has to be made harmless.
     free = axis.arg.kind is not AxisType.REDUCE or padded == size_of(axis) or peels(axis, lanes)
     return n / size_of(axis) * (padded / wide) * (1 if free else MASKED**2)
+
+
+def ends_masked(axis: UOp, lanes: int, early: bool) -> bool:
+    """Whether the last SIMD value of an axis is masked, neither early nor peeled off."""
+    uneven = widths(axis, lanes)[1] != size_of(axis)
+    return uneven and not early and not peels(axis, lanes)
 
 
 def peels(axis: UOp, lanes: int) -> bool:
@@ -349,7 +354,7 @@ class Packing(NamedTuple):
 
 
 def packing_cost(
-    plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp, early: bool
+    plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp, early: bool = False
 ) -> Packing | None:
     """The cost of a panel for an access whose elements along `axis` are far apart.
 
@@ -363,7 +368,7 @@ def packing_cost(
         or not can_pack(a)
     ):
         return None
-    wide, padded = widths(axis, lanes)
+    wide = widths(axis, lanes)[0]
     if not set(kernel.outputs) <= reduce.ranges:
         return None
     if uses_of(a, kernel.outputs) < least_uses(a, reduce.src[1:], wide):
@@ -381,8 +386,7 @@ def packing_cost(
         return None
     by_runs = run_of(a, reduce.src[1:], wide) is not None
     each = TRANSPOSED if by_runs else GATHER
-    ends_masked = not (by_runs or early or padded == size_of(axis) or peels(axis, lanes))
-    if a.node.src[1:] or ends_masked:
+    if a.node.src[1:] or (not by_runs and ends_masked(axis, lanes, early)):
         each *= MASKED_GATHER
     return Packing(each * iterations(list(a.strides)), strips)
 

@@ -231,7 +231,7 @@ def packs_along(plan: Plan, axis: UOp, lanes: int) -> bool:
     """Whether something is loaded through a panel once the axis of a reduction has SIMD lanes."""
     owner = plan.kernel.facts.owners
     return any(
-        axis in owner[a.node].src[1:] and packing_cost(plan, axis, lanes, a, owner[a.node], True)
+        axis in owner[a.node].src[1:] and packing_cost(plan, axis, lanes, a, owner[a.node])
         for a in plan.accesses
         if a.node in owner
     )
