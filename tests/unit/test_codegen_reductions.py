@@ -191,10 +191,10 @@ def test_a_long_reduction_is_split_for_several_workers_alone() -> None:
 
 
 def test_parts_of_a_long_reduction_leave_nobody_waiting() -> None:
-    assert parts_of(4096, 2) == 8
+    assert parts_of(4096, 2) == 16
     assert parts_of(4099, 2) == 0
     # All shares are equal, or there are many of them.
-    assert parts_of(3 * 1024, 3) == 12
+    assert parts_of(3 * 1024, 3) == 24
     assert parts_of(1 << 10, 3) == 32
 
 

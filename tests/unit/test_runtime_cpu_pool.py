@@ -24,7 +24,7 @@ from aster_ml.runtime.cpu_places import (
 )
 from aster_ml.runtime.cpu_pool import MAX_THREADS, POOL, ThreadPool, Words, processor_count
 from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph
-from aster_ml.runtime.cpu_worker import LINE, worker_ir
+from aster_ml.runtime.cpu_worker import LINE, STATE_WORDS, native, worker_ir
 from aster_ml.runtime.llvm_jit import compile_ir, load_object
 from tests.unit.runtime_kernels import kernel, python_environment, run_python
 
@@ -97,6 +97,61 @@ def test_workers_do_their_share() -> None:
         for run in range(1, 6):
             program.launch((counter.ctypes.data,), (2 * run,), 2, 2)
             assert counter[0] == 2 * run
+
+
+def test_a_thread_that_is_held_up_leaves_its_parts_to_others() -> None:
+    """The caller stays in its first part until all others have run: seven of the eight are left."""
+    held = """
+    define void @held(ptr %slots, i64 %lo, i64 %hi) {
+    entry:
+      %counter = load ptr, ptr %slots
+      %p1 = getelementptr i64, ptr %slots, i64 1
+      %others = load i64, ptr %p1
+      %first = icmp eq i64 %lo, 0
+      br i1 %first, label %wait, label %other
+    other:
+      %mine = atomicrmw add ptr %counter, i64 1 seq_cst
+      ret void
+    wait:
+      %now = load atomic i64, ptr %counter seq_cst, align 8
+      %all = icmp sge i64 %now, %others
+      br i1 %all, label %done, label %wait
+    done:
+      ret void
+    }"""
+    program = CpuProgram("held", load_object(compile_ir(held), "held"))
+    counter = np.zeros(1, np.int64)
+    with Context(THREADS=2):
+        for run in range(1, 6):
+            program.launch((counter.ctypes.data,), (7 * run,), 8, 8)
+            assert counter[0] == 7 * run
+
+
+def test_own_parts_come_in_order_and_those_of_others_from_their_end() -> None:
+    """Neighbours run one after the other, and who takes over keeps away from where the owner is."""
+    log = """
+    define void @log(ptr %slots, i64 %lo, i64 %hi) {
+      %out = load ptr, ptr %slots
+      %p1 = getelementptr i64, ptr %slots, i64 1
+      %counter = load ptr, ptr %p1
+      %place = atomicrmw add ptr %counter, i64 1 seq_cst
+      %p = getelementptr i64, ptr %out, i64 %place
+      store i64 %lo, ptr %p
+      ret void
+    }"""
+    program = CpuProgram("log", load_object(compile_ir(log), "log"))
+    order, counter = np.zeros(9, np.int64), np.zeros(1, np.int64)
+    graph = NativeGraph([(program, (order.ctypes.data, counter.ctypes.data), (), 9, 9, True)])
+    # Nobody else ever comes: these workers are never started.
+    state = Words(STATE_WORDS)
+    for threads, want in (
+        (1, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        (2, [0, 1, 2, 3, 8, 7, 6, 5, 4]),
+        (3, [0, 1, 2, 8, 7, 6, 5, 4, 3]),
+    ):
+        counter[0] = 0
+        native().run_list(state.address, graph.list_address, threads)
+        assert order.tolist() == want
 
 
 def test_a_pool_that_is_closed_runs_alone() -> None:

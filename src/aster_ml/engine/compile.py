@@ -18,6 +18,7 @@ from typing import Any
 from aster_ml.backend import Backend, Program
 from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import Opt
+from aster_ml.codegen.prices import INSTRUCTIONS_A_CYCLE, MEMORY_BYTES_A_CYCLE
 from aster_ml.config import (
     BEAM,
     CACHE,
@@ -55,7 +56,7 @@ class Compiled:
     """A kernel ready to launch on one kind of device.
 
     `var_names` in argument order; `n` is the size of the range shared out over threads (1 when
-    none is), `parts` the number of threads that it is worth; work-group sizes where the device has
+    none is), `parts` into how many parts they share it out; work-group sizes where the device has
     them. Sizes that depend on variables are expressions.
     """
 
@@ -80,6 +81,8 @@ RENDERERS: dict[str, type[Renderer]] = {
 # Under what a kernel is kept: its graph, the target, and all else that it depends on.
 Key = tuple[object, ...]
 MEMORY_CACHE: dict[Key, Compiled] = {}
+# Cycles of a part that leave its claim without weight, and most parts for each thread.
+PART_CYCLES, PARTS_EACH = 1 << 16, 8
 # Past so many kernels the oldest half goes; what schedules in use need lives on with them.
 MAX_KERNELS = 20_000
 
@@ -256,18 +259,38 @@ def fields_of(ast: UOp, linear: Linear, target: Target, source: str) -> dict[str
     """The fields of a kernel but for its program."""
     threads = linear.thread.src[0] if linear.thread is not None else 1
     n = threads.arg if isinstance(threads, UOp) and threads.op is Ops.CONST else threads
+    estimates = estimate(ast)
     return {
         "name": linear.name,
         "var_names": tuple([v.arg.name for v in linear.variables]),
         "n": n,
-        "parts": target.threads if linear.thread is not None else 1,
+        "parts": part_count(linear, target, estimates),
         "global_size": tuple(linear.global_size),
         "local_size": tuple(linear.local_size) if target.has_local else None,
-        "estimates": estimate(ast),
+        "estimates": estimates,
         "source": source,
         "static": isinstance(n, int) and all([isinstance(s, int) for s in linear.global_size]),
         "written": linear.written,
     }
+
+
+def part_count(linear: Linear, target: Target, estimates: Estimates) -> int:
+    """Into how many parts threads share out a kernel; 1 where they do not.
+
+    More than one for each thread where it takes long: a thread whose processor is slow, or is taken
+    from it for a while, leaves some of its parts to others. Not where every part begins with work
+    of its own, as with a panel that is packed.
+    """
+    if linear.thread is None:
+        return 1
+    before = linear.uops[: linear.uops.index(linear.thread)]
+    if any([u.op is Ops.RANGE for u in before]):
+        return target.threads
+    lanes = target.vector_bits // 32
+    cycles = estimates.ops / (2 * lanes * INSTRUCTIONS_A_CYCLE)
+    cycles = max(cycles, estimates.mem / MEMORY_BYTES_A_CYCLE)
+    each = int(cycles / (target.threads * PART_CYCLES))
+    return target.threads * max(1, min(each, PARTS_EACH))
 
 
 def unkept(ast: UOp) -> dict[str, Any]:

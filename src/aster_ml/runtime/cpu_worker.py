@@ -10,10 +10,11 @@ Who runs a part:
 
 - A part is claimed by changing its claim word from the list's last serial number to this one, so
   each part runs once a run, and nothing has to be reset between runs.
-- Part p belongs to thread p modulo the number of threads, so that a thread finds in its cache what
-  it wrote before. A thread that has waited for a moment claims what others have not begun. So no
-  run ever waits for a thread that is asleep or that the system has set aside: the calling thread
-  alone would finish it.
+- To each thread belongs a row of parts, which it runs in order, so that it finds in its cache what
+  it wrote before. A thread that has waited for a moment claims what others have not begun, from
+  the end of what the one before it has. So threads finish together where one of them is slower or
+  its part is more work; and no run ever waits for a thread that is asleep or that the system has
+  set aside: the calling thread alone would finish it.
 - Each thread adds the parts it ran to the group's count, which only grows; the group is done when
   the count reaches serial number times parts.
 
@@ -139,37 +140,46 @@ done:
   ret void
 }}
 
-; Claims and runs parts first, first+step, ... of a record; returns how many.
-define internal i64 @run_parts(ptr %record, i64 %first, i64 %step, i64 %serial) {{
+; Claims and runs `count` parts of a record from `first` on, upwards or downwards, where the last
+; follows the first again; returns how many nobody else had claimed.
+define internal i64 @run_parts(ptr %record, i64 %first, i64 %step, i64 %count, i64 %serial) {{
 entry:
   %slot = getelementptr i64, ptr %record, i64 {PARTS}
   %parts = load i64, ptr %slot
   br label %head
 head:
   %part = phi i64 [ %first, %entry ], [ %after, %next ]
+  %left = phi i64 [ %count, %entry ], [ %left.after, %next ]
   %ran = phi i64 [ 0, %entry ], [ %ran.after, %next ]
-  %more = icmp slt i64 %part, %parts
+  %more = icmp sgt i64 %left, 0
   br i1 %more, label %body, label %done
 body:
-  %won = call i1 @claim(ptr %record, i64 %part, i64 %serial)
+  %below = icmp slt i64 %part, 0
+  %around = add i64 %part, %parts
+  %here = select i1 %below, i64 %around, i64 %part
+  %won = call i1 @claim(ptr %record, i64 %here, i64 %serial)
   br i1 %won, label %run, label %next
 run:
-  call void @run_part(ptr %record, i64 %part)
+  call void @run_part(ptr %record, i64 %here)
   %one.more = add i64 %ran, 1
   br label %next
 next:
   %ran.after = phi i64 [ %ran, %body ], [ %one.more, %run ]
-  %after = add i64 %part, %step
+  %after = add i64 %here, %step
+  %left.after = sub i64 %left, 1
   br label %head
 done:
   ret i64 %ran
 }}
 
-; Walks records begin..end; with `step` 1 and `first` 0 takes over whatever is unclaimed.
-; Undivided records are the calling thread's, which is number 0, and only when `undivided` holds.
-define internal i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 %first, i64 %step,
-                               i64 %serial, i1 %undivided) {{
+; Walks records begin..end: the parts that belong to a thread, or with `others` what is unclaimed.
+; Undivided records are the calling thread's, which is number 0.
+define internal i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 %thread, i64 %threads,
+                               i64 %serial, i1 %others) {{
 entry:
+  %caller = icmp eq i64 %thread, 0
+  %own = xor i1 %others, true
+  %undivided = and i1 %caller, %own
   br label %head
 head:
   %index = phi i64 [ %begin, %entry ], [ %after, %next ]
@@ -189,7 +199,18 @@ call:
   call void @run_part(ptr %record, i64 0)
   br label %next
 split:
-  %count = call i64 @run_parts(ptr %record, i64 %first, i64 %step, i64 %serial)
+  %thread.after = add i64 %thread, 1
+  %first.n = mul i64 %parts, %thread
+  %last.n = mul i64 %parts, %thread.after
+  %first = sdiv i64 %first.n, %threads
+  %last = sdiv i64 %last.n, %threads
+  %own.count = sub i64 %last, %first
+  ; Of what others have, first what the one before would come to last.
+  %before = sub i64 %first, 1
+  %from = select i1 %others, i64 %before, i64 %first
+  %step = select i1 %others, i64 -1, i64 1
+  %number = select i1 %others, i64 %parts, i64 %own.count
+  %count = call i64 @run_parts(ptr %record, i64 %from, i64 %step, i64 %number, i64 %serial)
   br label %next
 next:
   %here = phi i64 [ 0, %single ], [ 1, %call ], [ %count, %split ]
@@ -251,7 +272,7 @@ run:
   %count = getelementptr i64, ptr %counts, i64 %c.offset
   %wanted = mul i64 %parts, %serial
   %ran = call i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 %thread, i64 %threads,
-                             i64 %serial, i1 %caller)
+                             i64 %serial, i1 false)
   call void @add_count(ptr %count, i64 %ran)
   br label %wait
 wait:
@@ -265,8 +286,8 @@ still:
   %due = icmp eq i64 %spins.after, %patience
   br i1 %due, label %steal, label %again
 steal:
-  %more.ran = call i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 0, i64 1,
-                                  i64 %serial, i1 false)
+  %more.ran = call i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 %thread,
+                                  i64 %threads, i64 %serial, i1 true)
   call void @add_count(ptr %count, i64 %more.ran)
   ; Who did not come to this group is likely not to come to the next.
   %vain = icmp eq i64 %more.ran, 0
