@@ -67,7 +67,7 @@ class Row:
     # How far results of libraries may differ, relative; the default is that of float32.
     tolerance: float = 2e-3
     # The row whose rate bounds this one, a plain copy or a plain sum: Aster runs it, too, in a
-    # process of its own, and takes a turn with it after each of this row's.
+    # process of its own, and takes a turn with it next to each of this row's.
     ceiling: Row | None = None
     # Shown, but no part of the ratio.
     aside: tuple[str, ...] = ()
