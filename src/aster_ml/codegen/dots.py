@@ -15,7 +15,14 @@ from aster_ml.codegen.loop_order import set_order
 from aster_ml.codegen.moves import ask_for_columns
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes
-from aster_ml.codegen.prices import HORIZONTAL, THREAD_CYCLES, Plan, axis_number, reduction_number
+from aster_ml.codegen.prices import (
+    CACHE_BYTES_A_CYCLE,
+    HORIZONTAL,
+    THREAD_CYCLES,
+    Plan,
+    axis_number,
+    reduction_number,
+)
 from aster_ml.codegen.words import (
     WORD_NBYTES,
     Product,
@@ -45,6 +52,8 @@ ARITHMETIC, LOADS, ALL, UNDER_WAY = 2, 2, 6, 8
 NEIGHBOURS, TRANSPOSED, APART = 1.0, 8.0, 12.0
 # What of that is left where the value is used at once and needs no panel.
 READ_ONCE = 0.3
+# The part of the first cache in which an operand stays until it is read again.
+NEAR_PART = 0.5
 # Cycles to finish and store a SIMD value of results, also where its lanes lie apart in memory and
 # change places with those of other rows; and to begin a tile.
 STORED, STORED_APART, BEGUN = 3.0, 10.0, 8.0
@@ -78,9 +87,9 @@ def choose_dot(plan: Plan) -> bool:
     if not all([kernel.may_reorder(r) and r.src[0].op is Ops.CONST for r in kernel.outputs]):
         return False
     choices = list(all_choices(plan, product, group))
-    along = cycles_along(plan, product, group)
-    if along is not None and all([along < c.cycles for c in choices]):
-        run_along(plan, product, group, along)
+    along = choose_along(plan, product, group)
+    if along is not None and all([along.cycles < c.cycles for c in choices]):
+        run_along(plan, along, group)
         return True
     if not choices:
         return False
@@ -97,43 +106,73 @@ def choose_dot(plan: Plan) -> bool:
     return True
 
 
-def tile_along(plan: Plan, product: Product) -> list[tuple[UOp, int]]:
-    """Axes and numbers of results at once, where SIMD lanes run along the reduction.
+class Along(NamedTuple):
+    """Axes and numbers of results at once, where SIMD lanes run along the reduction."""
 
-    What the larger operand is loaded for comes first; then as many as wait for one another.
+    tile: tuple[tuple[UOp, int], ...]
+    cycles: float
+
+
+def choose_along(plan: Plan, product: Product, group: int) -> Along | None:
+    """The quickest tile with SIMD lanes along the reduction, None where these cannot be.
+
+    What one operand has for itself and what the other has share each other's loads; of axes that
+    both have the results are different products.
     """
-    _, large = sorted(product.factors, key=lambda f: iterations(list(f.strides)))
-    again = [r for r in plan.kernel.outputs if r not in large.strides]
-    own = [r for r in plan.kernel.outputs if r in large.strides]
-    tile: list[tuple[UOp, int]] = []
-    for axes in (again, own):
-        r = max(axes, key=size_of, default=None)
-        wanted = UNDER_WAY // prod([n for _, n in tile])
-        if r is not None and min(size_of(r), wanted) > 1:
-            tile.append((r, min(size_of(r), wanted)))
-    return tile
-
-
-def cycles_along(plan: Plan, product: Product, group: int) -> float | None:
-    """Cycles with SIMD lanes along the reduction, None where these cannot be."""
     if not may_run_along(product, group):
         return None
-    tile = tile_along(plan, product)
-    results = prod([n for _, n in tile])
-    steps = ceildiv(product.steps, group * plan.target.lanes(WORD_NBYTES))
-    cycle = max(max(results, UNDER_WAY) / ARITHMETIC, (results + 1) / LOADS)
-    tiles = iterations(plan.kernel.outputs) / results
+    target, outputs = plan.target, plan.kernel.outputs
+    sides: list[list[tuple[UOp, int]]] = []
+    for mine, other in itertools.permutations(product.factors):
+        own = [r for r in outputs if r in mine.strides and r not in other.strides]
+        r = max(own, key=size_of, default=None)
+        most = min(size_of(r), UNDER_WAY) if r is not None else 0
+        sides.append([(r, n) for n in range(1, most + 1)] if r is not None else [])
+    room = (target.vector_registers or 16) - 2
+    tiles = [
+        tile
+        for tile in itertools.product(*[side for side in sides if side])
+        if prod([n for _, n in tile]) + sum([n for _, n in tile]) <= room
+    ]
+    priced_tiles = [Along(tile, cycles_along(plan, product, group, dict(tile))) for tile in tiles]
+    return min(priced_tiles, key=lambda along: along.cycles, default=None)
+
+
+def cycles_along(plan: Plan, product: Product, group: int, tile: dict[UOp, int]) -> float:
+    """Cycles with SIMD lanes along the reduction.
+
+    An operand comes from the second cache for each tile, if what of it is read before it is read
+    again does not stay in the first.
+    """
+    target, outputs = plan.target, plan.kernel.outputs
+    nbytes = target.lanes(WORD_NBYTES) * WORD_NBYTES
+    steps = ceildiv(product.steps, group * target.lanes(WORD_NBYTES))
+    results = prod(tile.values())
+    loads, far = 0, 0.0
+    for mine in product.factors:
+        rows = [r for r in tile if r in mine.strides]
+        count = prod([tile[r] for r in rows])
+        loads += count
+        # What runs inside goes through all of its operand before the next step outside.
+        inside = [r for r in outputs if r in mine.strides and r is outputs[-1]]
+        if max(count, iterations(inside)) * steps * nbytes > target.cache_bytes[0] * NEAR_PART:
+            far += count * nbytes / CACHE_BYTES_A_CYCLE[1]
+    cycle = max(max(results, UNDER_WAY) / ARITHMETIC, loads / LOADS, far)
+    tiles = prod([ceildiv(size_of(r), tile.get(r, 1)) for r in outputs])
     return float(tiles * (steps * cycle + results * HORIZONTAL + BEGUN))
 
 
-def run_along(plan: Plan, product: Product, group: int, cycles: float) -> None:
+def run_along(plan: Plan, along: Along, group: int) -> None:
     """The Opts for SIMD lanes along the reduction."""
     kernel, threads = plan.kernel, plan.target.threads
+    cycles = along.cycles
     kernel.notes.append(
         Note("SIMD lanes along the words of both operands, cycles", "yes", (("", cycles),))
     )
     ids = [r.arg.id for r in kernel.outputs]
-    for r, n in tile_along(plan, product):
+    for r, n in along.tile:
+        if n == 1:
+            continue
         op = OptOps.OVERLAP if size_of(r) % n else OptOps.UPCAST
         kernel.apply(Opt(op, axis_number(kernel, r), n))
     kernel.apply(Opt(OptOps.DOT, 0, group))
