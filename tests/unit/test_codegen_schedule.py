@@ -277,13 +277,39 @@ def test_a_reduction_too_long_for_a_panel_is_blocked() -> None:
 
 
 @pytest.mark.parametrize("target", [CPU, AVX512], ids=["avx2", "avx512"])
-@pytest.mark.parametrize("depth", [1024, 2048, 4096, 6000, 8192])
+@pytest.mark.parametrize("depth", [1024, 2048, 2053, 3001, 4096, 6000, 8192, 10007, 2 * 5003])
+@pytest.mark.parametrize("rows, columns", [(128, 1024), (74, 101), (300, 300)])
 def test_lanes_far_apart_have_a_panel_however_long_the_reduction_is(
-    depth: int, target: Target
+    depth: int, rows: int, columns: int, target: Target
 ) -> None:
-    """An uneven tile has no strips, so it must not be so large that it would need some."""
-    found = ops_of(Tensor.empty(128, depth) @ Tensor.empty(1024, depth).T, target)
-    assert Ops.DEFINE_LOCAL in found
+    """Without one they are gathered for each tile: 74 x 2059 @ 2059 x 101 had 0.17 of the speed of
+    the best peer, since nothing divides 2059 well and strips had to be alike.
+    """
+    found = ops_of(Tensor.empty(rows, depth) @ Tensor.empty(columns, depth).T, target)
+    # Or they lie along the reduction, where they are neighbours.
+    along = "PEEL" in opts_of(Tensor.empty(rows, depth) @ Tensor.empty(columns, depth).T, target)
+    assert Ops.DEFINE_LOCAL in found or along
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+@pytest.mark.parametrize("length", [16, 17, 64, 100, 112])
+@pytest.mark.parametrize("depth", [113, 128, 131])
+def test_panels_of_strips_that_do_not_divide_a_reduction(
+    device: str, length: int, depth: int
+) -> None:
+    """The last strip fills less of the panel, in blocks of steps and what is over from these."""
+    a, b = memory(19, depth), memory(11, depth)
+    opts = parse_opts(f"PADTO(0,24) VECTOR(0,8) UPCAST(0,3) OVERLAP(0,4) BLOCK(0,{length})")
+    with Context(DEV=device):
+        x, y = Tensor(a.numpy()).realize(), Tensor(b.numpy()).realize()
+        ast = kernel_of(x @ y.T)
+        assert Ops.DEFINE_LOCAL in [u.op for u in lower(ast, CPU, opts)[0].uops]
+        compiled = compile_kernel(ast, Device[device], opts)
+        out = Tensor.full((19, 11), float("nan")).contiguous().realize()
+        handles = tuple([buffer(t.uop.base) for t in (out, x, y)])
+        compiled.program(handles, (), (compiled.n,), (compiled.parts,))
+        found = out.numpy()
+    np.testing.assert_allclose(found, a.numpy() @ b.numpy().T, atol=1e-4)
 
 
 def test_what_is_done_to_sums_is_done_in_simd_values() -> None:

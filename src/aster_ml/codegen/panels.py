@@ -18,10 +18,11 @@ from collections.abc import Iterable
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.helpers import prod
 from aster_ml.target import BLOCK_NBYTES, Target
-from aster_ml.uop.graph import substitute
+from aster_ml.uop.graph import holds, substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, LoadArg, Ops, ScratchArg
 from aster_ml.uop.ranges import size_of
+from aster_ml.uop.symbolic import simplify_around
 
 # Rows closer together than this share pages and lines anyway.
 APART_NBYTES = 1024
@@ -133,11 +134,11 @@ def uses_of(a: Access, outputs: list[UOp]) -> int:
 
 
 def can_pack(a: Access) -> bool:
-    """Whether a load could go through a panel: from memory, along axes of known size."""
+    """Whether a load could go through a panel: from memory, along axes that no variable bounds."""
     return (
         not a.is_store
         and a.buffer.op is not Ops.STAGE
-        and all([r.src[0].op is Ops.CONST for r in a.strides])
+        and not any([holds(r.src[0], {Ops.DEFINE_VAR}) for r in a.strides])
     )
 
 
@@ -151,7 +152,8 @@ def packed_load(kernel: Kernel, a: Access, reduced: list[UOp], ahead: int = 0) -
     def at(place: dict[UOp, UOp]) -> UOp:
         total = UOp.index_const(0)
         for r in axes:
-            total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, r.src[0]), place.get(r, r))
+            size = UOp.index_const(size_of(r))
+            total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, size), place.get(r, r))
         return total
 
     def fill(place: dict[UOp, UOp]) -> UOp:
@@ -159,7 +161,9 @@ def packed_load(kernel: Kernel, a: Access, reduced: list[UOp], ahead: int = 0) -
         if ahead:
             value = UOp(Ops.LOAD, value.dtype, value.src, LoadArg(ahead))
         store = local.index(at(place)).store(value)
-        return store.end(*[r for value in place.values() for r in value.ranges])
+        # How many steps a strip has may depend on its number, whose loop is around all this.
+        inside = [r for value in place.values() for r in value.ranges if r not in kernel.outputs]
+        return store.end(*inside)
 
     return local.after(*[fill(p) for p in places_to_fill(kernel, a, axes)]).index(at({})).load()
 
@@ -186,7 +190,7 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
 
     def copies() -> dict[UOp, UOp]:
         kinds = {r: AxisType.LOOP if r in loops else r.arg.kind for r in outside_in}
-        return {r: kernel.new_range(size_of(r), kind) for r, kind in kinds.items()}
+        return {r: kernel.new_range(r.src[0], kind) for r, kind in kinds.items()}
 
     run = run_of(a, reduced, n)
     if a.strides[vector] == 1 or run is None:
@@ -196,7 +200,8 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
     ungated = len(a.node.src) == 1
     if count <= 2 or not ungated:
         count = n
-    whole = size_of(run) // count
+    blocks = UOp.index_const(count)
+    whole = simplify_around(index_alu(Ops.IDIV, run.src[0], blocks))
     main, rest = copies(), copies()
     step = kernel.new_range(whole, AxisType.LOOP)
     if count == n:
@@ -205,8 +210,10 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
     else:
         lane = kernel.new_range(count, AxisType.UPCAST)
     main[run] = index_alu(Ops.ADD, index_alu(Ops.MUL, step, UOp.index_const(count)), lane)
-    if whole * count == size_of(run):
+    if run.src[0].op is Ops.CONST and run.src[0].arg % count == 0:
         return [main]
-    over = kernel.new_range(size_of(run) - whole * count, AxisType.LOOP)
-    rest[run] = index_alu(Ops.ADD, over, UOp.index_const(whole * count))
+    begin = index_alu(Ops.MUL, whole, blocks)
+    left = simplify_around(index_alu(Ops.SUB, run.src[0], begin))
+    over = kernel.new_range(left, AxisType.LOOP)
+    rest[run] = index_alu(Ops.ADD, over, begin)
     return [main, rest]

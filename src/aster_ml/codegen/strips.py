@@ -30,6 +30,9 @@ from aster_ml.helpers import ceildiv, divisors
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import size_of
 
+# Steps of a strip come in multiples of so many.
+EVEN_STEPS = 16
+
 
 def choose_strips(plan: Plan) -> None:
     """Strips to be read where they lie, or where a packed panel for all would be too large."""
@@ -45,6 +48,16 @@ def choose_strips(plan: Plan) -> None:
         fitting = [n for n in divisors(size_of(r)) if n >= wanted] if r in a.strides else []
         if fitting and fitting[0] <= 4 * wanted:
             kernel.apply(Opt(OptOps.BLOCK, reduction_number(kernel, r), size_of(r) // fitting[0]))
+            return
+    # Strips that divide no axis, of steps that are transposed together: the last one is shorter.
+    longest = max([r for r in reduced_axes(kernel) if r in a.strides], key=size_of, default=None)
+    if longest is None:
+        return
+    size = size_of(longest)
+    for count in (wanted, wanted + 1):
+        length = ceildiv(ceildiv(size, count), EVEN_STEPS) * EVEN_STEPS
+        if length < size and panel_nbytes(kernel, a) // size * length <= limit:
+            kernel.apply(Opt(OptOps.BLOCK, reduction_number(kernel, longest), length))
             return
 
 
