@@ -28,33 +28,42 @@ from benchmarks.libraries import LIBRARIES, Library
 from benchmarks.row import Case
 
 Answer = dict[str, Any]
+# In one sample.
+MOST_CALLS = 1 << 20
 
 
 def time_calls(run: Callable[[], Any], budget_s: float, smallest_s: float) -> list[float]:
     """Samples of the time of a call until the budget is spent, at least one.
 
     A sample is the mean of as many calls as take `smallest_s`, so that the clock's grain does not
-    matter. The calls that find out how many warm the caches, and count for nothing.
+    matter. The calls that find out how many warm the caches, and count for nothing. A first call
+    that took long because it recorded or compiled something says little of those behind it, so a
+    sample that takes less than half of `smallest_s` counts for nothing either.
     """
+
+    def take() -> float:
+        start = time.perf_counter()
+        for _ in range(inner):
+            run()
+        return time.perf_counter() - start
+
+    def more(seconds: float) -> int:
+        """How many calls to take where `inner` of them took these seconds."""
+        return max(inner + 1, min(10 * inner, math.ceil(inner * smallest_s / max(seconds, 1e-9))))
+
     inner = 1
-    while True:
-        start = time.perf_counter()
-        for _ in range(inner):
-            run()
-        seconds = time.perf_counter() - start
-        if seconds >= smallest_s or inner >= 1 << 20:
-            break
-        inner = max(inner + 1, min(10 * inner, math.ceil(inner * smallest_s / max(seconds, 1e-9))))
-    samples = []
+    while (seconds := take()) < smallest_s and inner < MOST_CALLS:
+        inner = more(seconds)
+    samples: list[float] = []
     stop = time.perf_counter() + budget_s
-    while True:
-        start = time.perf_counter()
-        for _ in range(inner):
-            run()
-        end = time.perf_counter()
-        samples.append((end - start) / inner)
-        if end >= stop:
-            return samples
+    while not samples or time.perf_counter() < stop:
+        seconds = take()
+        if seconds < smallest_s / 2 and inner < MOST_CALLS:
+            inner = more(seconds)
+            samples.clear()
+        else:
+            samples.append(seconds / inner)
+    return samples
 
 
 class Server:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import operator
 import sys
 import types
 import weakref
@@ -21,8 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from aster_ml.engine.watch_places import Place, Writer, attribute_of
+
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
-ABSENT: Any = object()
 # Packages whose code reads nothing that a program changes; below `nn` lie parts of its models.
 TEST_TOOLS = frozenset({"pytest", "_pytest", "pluggy", "hypothesis"})
 OTHERS = TEST_TOOLS.union(
@@ -33,6 +33,8 @@ CALLED_BY_SYNTAX = frozenset({"__call__", "__getitem__", "__iter__", "__len__", 
 # Of larger and deeper containers only the identity is watched, of larger arrays samples.
 MAX_ELEMENTS, MAX_DEPTH = 1000, 4
 MAX_ARRAY_NBYTES = 1 << 20
+# So many places are looked at in one function that is written for them.
+MOST_TESTS = 200
 
 
 class Names(NamedTuple):
@@ -151,7 +153,8 @@ class Signature:
         """Whether `now` is that value still."""
         kind, value = self.kind, self.value
         if kind is weakref.ref:
-            return value() is now
+            # An object that is gone is not the None that stands in its place.
+            return now is not None and value() is now
         if now is value:
             return self.parts is None
         if now.__class__ is not kind:
@@ -180,15 +183,13 @@ def array_digest(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
 class Condition:
     """A place that has to hold what it held: `read` looks, `where` is how an error calls it."""
 
-    __slots__ = ("cell", "read", "signature", "where")
+    __slots__ = ("place", "read", "signature", "where")
 
-    def __init__(self, where: str, read: Callable[[], Any]) -> None:
+    def __init__(self, where: str, place: Place) -> None:
         self.where = where
-        self.read = read
-        # The closure's variable that the place is, if it is one.
-        found = read.args[0] if isinstance(read, functools.partial) else None
-        self.cell: types.CellType | None = found if isinstance(found, types.CellType) else None
-        self.signature = Signature(read())
+        self.place = place
+        self.read = place.reader()
+        self.signature = Signature(self.read())
 
     def holds(self) -> bool:
         """Whether it does."""
@@ -267,8 +268,7 @@ class Collector:
         uses = uses_of(function.__code__)
         self.names = Names(*map(frozenset.union, self.names, uses.attributes))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-            read = functools.partial(cell_value, cell)
-            self.watch(id(cell), name, name, read, uses.closure)
+            self.watch(id(cell), name, name, Place("cell", cell, name), uses.closure)
         for i, default in enumerate(function.__defaults__ or ()):
             self.explore(default, f"{function.__name__}'s default {i}")
         for name, default in (function.__kwdefaults__ or {}).items():
@@ -279,8 +279,7 @@ class Collector:
         names, table = uses_of(function.__code__).globals, function.__globals__
         for name in names.read | names.stored:
             if name in table:
-                read = functools.partial(table.get, name, ABSENT)
-                self.watch(id(table), name, name, read, names)
+                self.watch(id(table), name, name, Place("key", table, name), names)
             elif name in sys.modules and name in names.read:
                 self.explore(sys.modules[name], name)
 
@@ -293,8 +292,8 @@ class Collector:
             slots = [n for c in cls.__mro__ for n in slot_names(c)]
             for name in [n for n in (*table, *slots) if n in names.read or n in names.stored]:
                 if (id(value), name) not in self.conditions:
-                    read = attribute_reader(value, name)
-                    self.watch(id(value), name, f"{where}.{name}", read, names)
+                    place = attribute_of(value, name)
+                    self.watch(id(value), name, f"{where}.{name}", place, names)
         if isinstance(value, types.ModuleType):
             return
         for owner in cls.__mro__:
@@ -306,23 +305,24 @@ class Collector:
                 for function in functions_in(member):
                     self.explore(function, f"{owner.__name__}.{name}")
                 if isinstance(member, (*PLAIN, list, tuple, dict)) and not name.startswith("__"):
-                    read = attribute_reader(owner, name)
-                    self.watch(id(owner), name, f"{owner.__name__}.{name}", read, names)
+                    place = attribute_of(owner, name)
+                    self.watch(id(owner), name, f"{owner.__name__}.{name}", place, names)
 
     def watch(
         self,
         owner: int,
         name: str,
         where: str,
-        read: Callable[[], Any],
+        place: Place,
         names: Names,
     ) -> None:
         """A place that is read (its value has to stay), which `names` says, or only set."""
+        read = place.reader()
         counted = name in names.counted and not isinstance(read(), PLAIN)
         is_read = name in names.read or counted
         table = self.conditions if is_read else self.settable
         if (owner, name) not in table:
-            table[owner, name] = Condition(where, read)
+            table[owner, name] = Condition(where, place)
             if is_read:
                 self.explore(read(), where)
 
@@ -347,30 +347,6 @@ def slot_names(cls: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def cell_value(cell: types.CellType) -> Any:
-    """What a closure's variable holds, if anything yet."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return ABSENT
-
-
-def attribute_reader(owner: Any, name: str) -> Callable[[], Any]:
-    """Reads an attribute without keeping its object alive."""
-    try:
-        ref = weakref.ref(owner)
-    except TypeError:
-        return lambda: getattr(owner, name, ABSENT)
-    if name in getattr(owner, "__dict__", ()):
-
-        def read() -> Any:
-            living = ref()
-            return ABSENT if living is None else living.__dict__.get(name, ABSENT)
-
-        return read
-    return lambda: getattr(ref(), name, ABSENT)
-
-
 class Quick:
     """Conditions in the form in which it takes least time to see that nothing was exchanged.
 
@@ -378,47 +354,33 @@ class Quick:
     """
 
     def __init__(self, conditions: Iterable[Condition]) -> None:
-        self.cells: list[tuple[types.CellType, Callable[[], Any]]] = []
-        self.objects: list[tuple[Callable[[], Any], Callable[[], Any]]] = []
-        self.values: list[tuple[Callable[[], Any], Any]] = []
-        self.containers: list[tuple[Callable[[], Any], Any, tuple[Any, ...]]] = []
+        self.checks: list[Callable[[], bool]] = []
         self.others: list[Condition] = []
+        writer = Writer()
         for c in conditions:
-            read, signature = c.read, c.signature
-            kind, parts = signature.kind, signature.parts
-            if kind is weakref.ref and c.cell is not None:
-                self.cells.append((c.cell, signature.value))
-            elif kind is weakref.ref:
-                self.objects.append((read, signature.value))
+            kind, parts = c.signature.kind, c.signature.parts
+            if kind is weakref.ref:
+                writer.same_object(c.place, c.signature.value)
             elif parts is None and kind is not np.ndarray:
-                self.values.append((read, signature.value))
+                writer.same_value(c.place, c.signature.value)
             elif kind in (list, tuple) and are_plain(parts or ()):
-                self.containers.append((read, kind, tuple([p.value for p in parts or ()])))
+                writer.same_elements(c.place, kind, tuple([p.value for p in parts or ()]))
             else:
                 self.others.append(c)
+            if len(writer.tests) == MOST_TESTS:
+                self.checks.append(writer.function())
+                writer = Writer()
+        if writer.tests:
+            self.checks.append(writer.function())
 
     def holds(self) -> bool:
         """Whether all hold the very objects that they held; false where that is not known."""
         try:
-            for cell, ref in self.cells:
-                if cell.cell_contents is not ref():
+            for check in self.checks:
+                if not check():
                     return False
-        except ValueError:
-            return False  # a variable that holds nothing any more
-        for read, ref in self.objects:
-            if read() is not ref():
-                return False
-        for read, value in self.values:
-            if read() is not value:
-                return False
-        for read, kind, parts in self.containers:
-            now: Any = read()
-            if (
-                now.__class__ is not kind
-                or len(now) != len(parts)
-                or not all(map(operator.is_, now, parts))
-            ):
-                return False
+        except (AttributeError, KeyError, NameError):
+            return False  # a place that holds nothing any more
         for c in self.others:
             if not c.holds():
                 return False
