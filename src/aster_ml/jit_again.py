@@ -14,6 +14,7 @@ answered here.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from aster_ml.config import DEV, JIT
@@ -23,6 +24,7 @@ from aster_ml.engine import storage
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.launch import RECORDER
 from aster_ml.engine.storage import DUE, EXCHANGES
+from aster_ml.engine.watch_places import Writer
 from aster_ml.jit_recording import Recording
 from aster_ml.jit_results import ResultPlace
 from aster_ml.jit_values import PLAIN, Inputs, Template
@@ -34,6 +36,8 @@ from aster_ml.uop.ops import Ops
 # The answer to a call that is not like the last one.
 DIFFERENT: Any = object()
 new_object = object.__new__
+# Calls in a row with the same arguments after which a check is written for them.
+STEADY = 4
 
 
 def nothing() -> None:
@@ -92,45 +96,60 @@ class Again:
         self.exchanges = EXCHANGES.count
         self.training, self.device = Tensor.training, DEV.value
         self.default_float, self.default_int = dtypes.default_float, dtypes.default_int
+        self.is_same: Callable[..., bool] | None = None
+        self.steady = 0
         return True
+
+    def write_check(self) -> Callable[[Any], bool]:
+        """What `is_like` asks, as one function of the arguments that is written for this call.
+
+        It says False, or raises what a name that is gone raises, where that is not known. It is
+        right until an argument is exchanged.
+        """
+        writer = Writer(RECORDER=RECORDER, DUE=DUE, EXCHANGES=EXCHANGES, DEV=DEV, JIT=JIT)
+        writer.names.update(replay=self.replay, dtypes=dtypes, Tensor=Tensor, type=type)
+        writer.tests += ["not RECORDER", "not DUE.data", "JIT.value"]
+        writer.same("replay.single", self.graph)
+        writer.same("EXCHANGES.count", self.exchanges)
+        writer.same("Tensor.training", self.training)
+        writer.same("dtypes.default_float", self.default_float)
+        writer.same("dtypes.default_int", self.default_int)
+        writer.same("DEV.value", self.device)
+        names: list[str] = []
+        for node, memory, handle, flag, at in self.known:
+            names.append(f"a{len(names)}")
+            if at is None:
+                writer.same(names[-1], handle)
+                continue
+            writer.same(f"type({names[-1]})", Tensor)
+            writer.same(f"{names[-1]}._requires_grad", flag)
+            writer.tests.append(f"{names[-1]}.uop is {writer.name(node)}()")
+            writer.same(f"{writer.name(memory)}()._handle", handle)
+        for state in self.recording.states:
+            ref, uop = writer.name(state.ref), writer.name(state.uop)
+            writer.tests.append(f"((t := {ref}()) is None or t.uop is {uop})")
+        checks = self.recording.watch.quick_checks()
+        writer.tests += [f"{writer.name(check)}()" for check in checks]
+        return writer.function(*names)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function's result, or DIFFERENT."""
-        if kwargs or self.names:
-            if list(kwargs) != self.names:
-                return DIFFERENT
-            args = (*args, *kwargs.values())
-        recording, replay = self.recording, self.replay
-        if (
-            replay.single is not self.graph
-            or len(args) != len(self.known)
-            or EXCHANGES.count != self.exchanges
-            or RECORDER
-            or DUE.data
-            or not JIT.value
-            or Tensor.training is not self.training
-            or dtypes.default_float is not self.default_float
-            or dtypes.default_int is not self.default_int
-            or DEV.value != self.device
-        ):
-            return DIFFERENT
-        for arg, (node, memory, handle, flag, at) in zip(args, self.known):
-            if arg.__class__ is not Tensor:
-                if at is not None or arg is not handle:
+        replay = self.replay
+        try:
+            same = self.is_same is not None and not kwargs and self.is_same(*args)
+        except (AttributeError, KeyError, NameError, TypeError):
+            # Something that is looked at is gone, or there are more arguments or fewer.
+            same = False
+        if not same:
+            if kwargs or self.names:
+                if list(kwargs) != self.names:
                     return DIFFERENT
-            elif arg._requires_grad is not flag:
+                args = (*args, *kwargs.values())
+            if not self.is_like(args):
                 return DIFFERENT
-            elif node() is arg.uop:
-                if memory()._handle is not handle:
-                    return DIFFERENT
-            elif at is None or not self.exchange(at, arg.uop):
-                return DIFFERENT
-        for state in recording.states:
-            t = state.ref()
-            if t is not None and t.uop is not state.uop:
-                return DIFFERENT
-        if recording.watch.conditions and not recording.watch.holds():
-            return DIFFERENT
+            self.steady += 1
+            if self.steady == STEADY and not self.names:
+                self.is_same = self.write_check()
         totals = TOTALS
         totals.kernel_count += replay.kernels
         totals.global_ops += replay.ops
@@ -142,18 +161,56 @@ class Again:
             self.launch()
             tensors = [arg for arg in args if arg.__class__ is Tensor]
             bases = [b for base in self.bases if (b := base()) is not None]
-            return recording.fill(bases, tensors, {})
+            return self.recording.fill(bases, tensors, {})
         held = place.current
         if held is None or not held.is_free():
             held = place.take(replay)
         self.launch()
-        # `Tensor.from_uop` without its questions, whose answers are known for memory.
-        t = new_object(Tensor)
-        t.uop = held.view
+        t = held.tensor
+        if t is None:
+            # `Tensor.from_uop` without its questions, whose answers are known for memory.
+            t = new_object(Tensor)
+            t.uop = held.view
+            LIVE[weakref.ref(t, forget)] = None
+            if not self.flag:
+                # One that asks for a gradient would be given one whenever it is alive.
+                held.keep(t)
         t.grad = None
         t._requires_grad = self.flag
-        LIVE[weakref.ref(t, forget)] = None
         return t
+
+    def is_like(self, args: tuple[Any, ...]) -> bool:
+        """Whether this call is like the last one, once memory of the same form is in its place."""
+        recording = self.recording
+        if (
+            self.replay.single is not self.graph
+            or len(args) != len(self.known)
+            or EXCHANGES.count != self.exchanges
+            or RECORDER
+            or DUE.data
+            or not JIT.value
+            or Tensor.training is not self.training
+            or dtypes.default_float is not self.default_float
+            or dtypes.default_int is not self.default_int
+            or DEV.value != self.device
+        ):
+            return False
+        for arg, (node, memory, handle, flag, at) in zip(args, self.known):
+            if arg.__class__ is not Tensor:
+                if at is not None or arg is not handle:
+                    return False
+            elif arg._requires_grad is not flag:
+                return False
+            elif node() is arg.uop:
+                if memory()._handle is not handle:
+                    return False
+            elif at is None or not self.exchange(at, arg.uop):
+                return False
+        for state in recording.states:
+            t = state.ref()
+            if t is not None and t.uop is not state.uop:
+                return False
+        return not recording.watch.conditions or recording.watch.holds()
 
     def exchange(self, at: int, u: UOp) -> bool:
         """Puts memory of the same form in the place of an argument, if `u` shows such."""
@@ -170,6 +227,7 @@ class Again:
         if buffer.base is not buffer:
             return False
         self.replay.set_input(number, buffer.ensure_allocated())
+        self.is_same, self.steady = None, 0
         self.bases[number] = weakref.ref(base)
         self.note(at, u, buffer, self.known[at][3])
         return True

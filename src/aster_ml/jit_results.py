@@ -28,10 +28,11 @@ class Held:
     """A result that was handed out: its memory, its BUFFER node and the view that a tensor names.
 
     Nodes that nobody else has are as good as new ones. Whether somebody has them Python counts:
-    tensors and nodes hold them, tables of the engine know them weakly, and either shows.
+    tensors and nodes hold them, tables of the engine know them weakly, and either shows. The same
+    goes for `tensor`, where whoever hands the result out leaves it here (`keep`).
     """
 
-    __slots__ = ("alone", "base", "buffer", "handle", "view")
+    __slots__ = ("alone", "base", "buffer", "handle", "tensor", "view")
 
     def __init__(self, buffer: Buffer, shape: tuple[int, ...] | None, gradient: bool) -> None:
         self.buffer = buffer
@@ -41,6 +42,7 @@ class Held:
         storage.attach(self.base, buffer)
         if gradient:
             storage.NO_GRADIENT.add(self.base)
+        self.tensor: Any = None
         self.alone = self.holders()
 
     def holders(self) -> int:
@@ -52,9 +54,20 @@ class Held:
             + getweakrefcount(self.view)
         )
 
+    def keep(self, tensor: Any) -> None:
+        """Leaves the tensor here that shows the result, to be handed out again."""
+        self.tensor = tensor
+        self.alone = self.holders()
+
     def is_free(self) -> bool:
         """Whether nobody has the result, by node or by its bytes, and its memory is there still."""
-        buffer = self.buffer
+        buffer, tensor = self.buffer, self.tensor
+        if tensor is not None:
+            # Known here, by the name above and by the count itself; weakly as one of all tensors.
+            if getrefcount(tensor) != 3 or getweakrefcount(tensor) != 1:
+                return False
+            # It may have been written to since, and name another node.
+            tensor.uop = self.view
         return (
             self.holders() == self.alone
             and buffer._handle is self.handle

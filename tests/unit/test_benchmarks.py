@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,20 @@ def test_samples_are_means_of_enough_calls() -> None:
     assert len(samples) == 1
     assert calls > 1
     assert 0 < samples[0] < 1e-4
+
+
+def test_a_long_first_call_does_not_make_samples_of_single_calls() -> None:
+    calls = 0
+
+    def run() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            time.sleep(0.01)
+
+    samples = time_calls(run, budget_s=1e-2, smallest_s=1e-3)
+    assert 1 <= len(samples) < 20
+    assert calls > 100 * len(samples)
 
 
 def test_worker_answers_outlive_an_error(tmp_path: Path) -> None:

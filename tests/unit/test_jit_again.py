@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from aster_ml import Context, Device, GlobalCounters, Tensor, TinyJit, dtypes
 from aster_ml.allocator import MEMORY
 from aster_ml.engine import storage
-from aster_ml.jit_again import DIFFERENT, Again
+from aster_ml.jit_again import DIFFERENT, STEADY, Again
 from benchmarks.calls import count_calls
 from tests.unit.jit_helpers import ramp, vector
 
@@ -387,10 +388,40 @@ def test_random_programs(seed: int, answers) -> None:
     assert sum(answers) > 10
 
 
+def test_arguments_in_turn_and_again() -> None:
+    """What was written for some arguments says nothing once others had their places."""
+    x, y = vector(1, 2), vector(3, 4)
+    jitted = quick(lambda x, y: x * 2 + y, x, y)
+    for a, b in [(x, y)] * (STEADY + 1) + [(y, x), (x, y), (y, y), (x, y), (y, x)] * 3:
+        assert read(jitted(a, b)) == [2 * i + j for i, j in zip(read(a), read(b))]
+
+
+def test_a_result_is_the_same_object_only_when_nobody_can_tell() -> None:
+    x = vector(1, 2)
+    jitted = quick(lambda x: x + 1, x)
+    for _ in range(STEADY + 1):
+        jitted(x)
+    seen = weakref.ref(jitted(x))
+    first = jitted(x)
+    assert jitted(x) is not first
+    assert seen() is not first
+    first.assign(first * 5).realize()
+    kept = jitted(x)
+    assert (read(first), read(kept)) == ([10, 15], [2, 3])
+    first.grad = first
+    del first, kept
+    again = [jitted(x) for _ in range(3)]
+    assert [read(t) for t in again] == [[2, 3]] * 3
+    assert [t.grad for t in again] == [None] * 3
+    assert len({id(t) for t in again}) == 3
+
+
 def test_python_calls_of_a_replay() -> None:
     x, y = vector(1, 2), vector(3, 4)
     jitted = quick(lambda x, y: x + y, x, y)
-    assert 0 < count_calls(lambda: jitted(x, y)) - 1 <= 4
+    for _ in range(STEADY):
+        jitted(x, y)
+    assert 0 < count_calls(lambda: jitted(x, y)) - 1 <= 5
     result = [jitted(x, y)]
 
     def keep() -> None:

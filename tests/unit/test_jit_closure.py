@@ -26,6 +26,45 @@ def by_helper(x: Tensor) -> Tensor:
     return by_global(x) + 1
 
 
+class Scale:
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * 3
+
+
+SCALE: Scale | None = Scale()
+
+
+def by_optional_object(x: Tensor) -> Tensor:
+    return x * 5 if SCALE is None else SCALE(x)
+
+
+def test_an_object_that_is_gone_and_none_in_its_place(monkeypatch) -> None:
+    jitted = TinyJit(by_optional_object)
+    for _ in range(4):
+        assert jitted(vector(2)).tolist() == [6.0]
+    monkeypatch.setitem(globals(), "SCALE", None)
+    for _ in range(4):
+        assert jitted(vector(2)).tolist() == [10.0]
+
+
+def test_one_element_of_a_long_list_changes() -> None:
+    numbers = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    jitted = TinyJit(lambda x: x * sum(numbers))
+    for _ in range(9):
+        assert jitted(vector(2)).tolist() == [42.0]
+    numbers[5] = 0.0
+    assert jitted(vector(2)).tolist() == [30.0]
+
+
+def test_a_global_that_is_deleted_is_missed(monkeypatch) -> None:
+    jitted = TinyJit(by_global)
+    for _ in range(4):
+        jitted(vector(2))
+    monkeypatch.delitem(globals(), "FACTOR")
+    with pytest.raises(NameError, match="FACTOR"):
+        jitted(vector(2))
+
+
 @pytest.mark.parametrize("function", [by_global, by_helper])
 def test_a_global_number_changes(monkeypatch, function) -> None:
     jitted = TinyJit(function)

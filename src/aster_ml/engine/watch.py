@@ -404,6 +404,15 @@ class Watch:
         ]
         self.quick: Quick | None = None
 
+    def quick_checks(self) -> list[Callable[[], bool]]:
+        """Functions that say True while nothing was exchanged, and False or raise where it may be.
+
+        What they raise is what a name that is gone raises: AttributeError, KeyError, NameError.
+        """
+        if self.quick is None:
+            self.quick = Quick(self.conditions)
+        return [*self.quick.checks, *[c.holds for c in self.quick.others]]
+
     def holds(self) -> bool:
         """Whether all conditions do. Asked with every call of a jitted function."""
         quick = self.quick

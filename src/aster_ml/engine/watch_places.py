@@ -75,10 +75,10 @@ def keeps_nothing_alive(value: Any) -> bool:
 
 
 class Writer:
-    """Collects the text of a check, and what its names stand for."""
+    """Collects the tests of a check as text, and what the names in it stand for."""
 
-    def __init__(self) -> None:
-        self.names: dict[str, Any] = {"all": all, "map": map, "len": len}
+    def __init__(self, **names: Any) -> None:
+        self.names: dict[str, Any] = {"all": all, "map": map, "len": len, **names}
         self.cells: dict[str, types.CellType] = {}
         self.tests: list[str] = []
 
@@ -113,14 +113,18 @@ class Writer:
         """The place holds what `ref` knows, which is not kept alive."""
         value = ref()
         if keeps_nothing_alive(value):
-            self.tests.append(f"{self.place(place)} is {self.name(value)}")
+            self.same(self.place(place), value)
         else:
             # An object that is gone is not the None that stands in its place.
             self.tests.append(f"{self.place(place)} is {self.name(ref)}() is not None")
 
+    def same(self, text: str, value: Any) -> None:
+        """An expression gives this very object, which the check keeps."""
+        self.tests.append(f"{text} is {self.name(value)}")
+
     def same_value(self, place: Place, value: Any) -> None:
         """The place holds this plain value."""
-        self.tests.append(f"{self.place(place)} is {self.name(value)}")
+        self.same(self.place(place), value)
 
     def same_elements(self, place: Place, kind: type, parts: tuple[Any, ...]) -> None:
         """The place holds a list or tuple of these plain values."""
@@ -132,13 +136,13 @@ class Writer:
             test += f" and all(map({self.name(operator.is_)}, v, {self.name(parts)}))"
         self.tests.append(test)
 
-    def function(self) -> Callable[[], bool]:
-        """Whether all tests hold, as a function that reads the very cells."""
+    def function(self, *arguments: str) -> Callable[..., bool]:
+        """Whether all tests hold, as a function of these arguments that reads the very cells."""
         cells = "".join(f" {name} = None\n" for name in self.cells)
-        tests = " and ".join(self.tests)
-        source = f"def make():\n{cells} def holds():\n  return {tests}\n return holds"
+        head, tests = f"def holds({', '.join(arguments)})", " and ".join(self.tests)
+        source = f"def make():\n{cells} {head}:\n  return {tests}\n return holds"
         made: dict[str, Any] = {}
-        exec(compile(source, "<watch>", "exec"), self.names, made)
+        exec(compile(source, "<check>", "exec"), self.names, made)
         code = made["make"]().__code__
         closure = tuple([self.cells[name] for name in code.co_freevars])
         return types.FunctionType(code, self.names, "holds", None, closure)
