@@ -89,9 +89,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--check",
         type=Path,
+        nargs="+",
         metavar="RESULTS",
         help="measure in the quick form against PyTorch and NumPy, and fail where a ratio is less "
-        "than half of the one in this results.json",
+        "than half of the one in this results.json; of several, the one of a machine like this",
     )
     parser.add_argument(
         "--render",
@@ -173,7 +174,11 @@ def check_again(
     if not compared:
         print("no row of this run has a ratio in the committed results; nothing was compared")
         return 1
-    print(f"{compared} rows compared with the committed ratios, {len(falls)} fallen by half")
+    caches = committed.get("machine", {}).get("caches", "caches not told")
+    print(
+        f"{compared} rows compared with the committed ratios, {len(falls)} fallen by half "
+        f"(those of a machine with {caches})"
+    )
     return int(bool(falls))
 
 
@@ -184,7 +189,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.render:
         write(json.loads(options.render.read_text(encoding="utf-8")), options)
         return 0
-    committed = json.loads(options.check.read_text(encoding="utf-8")) if options.check else None
+    where = machine.describe()
+    committed = None
+    if options.check:
+        several = [json.loads(path.read_text(encoding="utf-8")) for path in options.check]
+        committed = check.choose(where, several)
     rows = wanted_rows(options, quick)
     if committed is not None:
         names = {r["name"] for r in committed["rows"] if r["ratio_median"] is not None}
@@ -196,7 +205,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not rows:
         print("no row is named so; --list names them", file=sys.stderr)
         return 2
-    where = machine.describe()
     with tempfile.TemporaryDirectory(prefix="aster-bench-", ignore_cleanup_errors=True) as folder:
         with Session(find_pythons(options), QUICK if quick else FULL, Path(folder)) as session:
             session.look_around()

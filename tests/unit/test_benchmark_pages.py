@@ -178,6 +178,15 @@ def test_rows_without_a_common_peer_are_not_compared() -> None:
     assert check.compare(before, rows_of(result_of(COPY, aster=[1.0], jax=[2.0]))) == ([], 0)
 
 
+def test_ratios_of_a_machine_of_the_same_kind_are_taken() -> None:
+    here = {"processor": "P", "vectors": "avx2", "caches": "L1 32K", "load": "0.1"}
+    other = {"machine": {**here, "caches": "L1 48K"}}
+    same = {"machine": {**here, "load": "3.0"}}
+    assert check.choose(here, [other, same]) is same
+    assert check.choose(here, [other, {"machine": {**here, "vectors": "none"}}]) is other
+    assert check.choose(here, [{"rows": []}]) == {"rows": []}
+
+
 def test_check_fails_where_a_ratio_has_fallen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,17 +218,24 @@ def test_check_fails_where_a_ratio_has_fallen(
 # committed files
 
 
-def test_committed_page_and_plots_are_made_from_the_committed_results() -> None:
-    data = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    "results_path, folder",
+    [("benchmarks/results.json", "docs"), ("docs/zen4/results.json", "docs/zen4")],
+)
+def test_committed_page_and_plots_are_made_from_the_committed_results(
+    results_path: str, folder: str
+) -> None:
+    data = json.loads((ROOT / results_path).read_text(encoding="utf-8"))
     notes = page.read_notes(ROOT / "benchmarks" / "notes.toml")
-    again = "run: python -m benchmarks --render benchmarks/results.json"
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    again = f"run: python -m benchmarks --render {results_path}"
+    again += "" if folder == "docs" else f" --out {folder}"
+    text = (ROOT / folder / "performance.md").read_text(encoding="utf-8")
     assert text == page.performance_page(data, notes), again
     made = plots.all_plots(data)
-    folder = ROOT / "docs" / "plots"
-    assert {p.name for p in folder.glob("*.svg")} == set(made), again
+    plots_folder = ROOT / folder / "plots"
+    assert {p.name for p in plots_folder.glob("*.svg")} == set(made), again
     for name, svg in made.items():
-        assert (folder / name).read_text(encoding="utf-8") == svg, again
+        assert (plots_folder / name).read_text(encoding="utf-8") == svg, again
 
 
 def test_render_writes_the_page_again(tmp_path: Path) -> None:
