@@ -189,11 +189,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.render:
         write(json.loads(options.render.read_text(encoding="utf-8")), options)
         return 0
-    where = machine.describe()
     committed = None
     if options.check:
         several = [json.loads(path.read_text(encoding="utf-8")) for path in options.check]
-        committed = check.choose(where, several)
+        committed = check.choose(machine.kind(), several)
     rows = wanted_rows(options, quick)
     if committed is not None:
         names = {r["name"] for r in committed["rows"] if r["ratio_median"] is not None}
@@ -205,6 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not rows:
         print("no row is named so; --list names them", file=sys.stderr)
         return 2
+    where = machine.describe()
     with tempfile.TemporaryDirectory(prefix="aster-bench-", ignore_cleanup_errors=True) as folder:
         with Session(find_pythons(options), QUICK if quick else FULL, Path(folder)) as session:
             session.look_around()

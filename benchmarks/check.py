@@ -7,7 +7,7 @@ fails when it looks so every time, by the best samples and by the medians.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.results import Data, ratio_among
 
@@ -15,13 +15,9 @@ from benchmarks.results import Data, ratio_among
 LEAST_LEFT, ATTEMPTS = 0.5, 3
 
 
-# What of a machine decides by how much one library is quicker than another.
-KIND = ("processor", "vectors", "caches")
-
-
-def choose(where: Mapping[str, Any], several: Sequence[Data]) -> Data:
-    """The results of a machine of the kind of this one, else the first."""
-    alike = [d for d in several if all(d.get("machine", {}).get(k) == where[k] for k in KIND)]
+def choose(kind: Mapping[str, str], several: Sequence[Data]) -> Data:
+    """The results of a machine of this kind, else the first."""
+    alike = [d for d in several if kind.items() <= d.get("machine", {}).items()]
     return alike[0] if alike else several[0]
 
 

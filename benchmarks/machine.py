@@ -103,13 +103,16 @@ def python_turn_ns() -> int:
     return round(best / turns * 1e9)
 
 
+def kind() -> dict[str, str]:
+    """What of a machine decides by how much one library is quicker than another."""
+    return {"processor": processor(), "vectors": vectors(), "caches": caches()}
+
+
 def describe() -> dict[str, str | int]:
     """All of it."""
     return {
-        "processor": processor(),
+        **kind(),
         "cores": cores(),
-        "vectors": vectors(),
-        "caches": caches(),
         "memory": memory(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

@@ -317,7 +317,7 @@ class TinyJit(Generic[T]):
                 "would not do; keep it in a tensor and use assign, or change it outside"
             )
         for condition in stored:
-            if any(isinstance(leaf, Tensor) for _, leaf in leaves(condition.read())):
+            if any(isinstance(leaf, Tensor) for _, leaf in leaves(condition.place.read())):
                 raise JitError(
                     f"{condition.where} is set to a tensor inside of a jitted function, "
                     "which a replay would not do; return the tensor instead"

@@ -44,6 +44,27 @@ def nothing() -> None:
     """In place of a node, for arguments that are no tensors."""
 
 
+# What a recording depends on besides arguments and what its function reads; `surroundings` has it.
+SURROUNDINGS = (
+    "EXCHANGES.count",
+    "Tensor.training",
+    "dtypes.default_float",
+    "dtypes.default_int",
+    "DEV.value",
+)
+
+
+def surroundings() -> tuple[Any, ...]:
+    """What SURROUNDINGS names, now."""
+    return (
+        EXCHANGES.count,
+        Tensor.training,
+        dtypes.default_float,
+        dtypes.default_int,
+        DEV.value,
+    )
+
+
 class Again:
     """A recording, and what it was last called with.
 
@@ -93,9 +114,7 @@ class Again:
             else:
                 return False
         self.graph, self.launch = graph, graph.entry()
-        self.exchanges = EXCHANGES.count
-        self.training, self.device = Tensor.training, DEV.value
-        self.default_float, self.default_int = dtypes.default_float, dtypes.default_int
+        self.surroundings = surroundings()
         self.is_same: Callable[..., bool] | None = None
         self.steady = 0
         return True
@@ -110,11 +129,8 @@ class Again:
         writer.names.update(replay=self.replay, dtypes=dtypes, Tensor=Tensor, type=type)
         writer.tests += ["not RECORDER", "not DUE.data", "JIT.value"]
         writer.same("replay.single", self.graph)
-        writer.same("EXCHANGES.count", self.exchanges)
-        writer.same("Tensor.training", self.training)
-        writer.same("dtypes.default_float", self.default_float)
-        writer.same("dtypes.default_int", self.default_int)
-        writer.same("DEV.value", self.device)
+        for text, value in zip(SURROUNDINGS, self.surroundings, strict=True):
+            writer.same(text, value)
         names: list[str] = []
         for node, memory, handle, flag, at in self.known:
             names.append(f"a{len(names)}")
@@ -163,7 +179,7 @@ class Again:
             bases = [b for base in self.bases if (b := base()) is not None]
             return self.recording.fill(bases, tensors, {})
         held = place.current
-        if held is None or not held.is_free():
+        if held is None or held.others():
             held = place.take(replay)
         self.launch()
         t = held.tensor
@@ -185,14 +201,10 @@ class Again:
         if (
             self.replay.single is not self.graph
             or len(args) != len(self.known)
-            or EXCHANGES.count != self.exchanges
             or RECORDER
             or DUE.data
             or not JIT.value
-            or Tensor.training is not self.training
-            or dtypes.default_float is not self.default_float
-            or dtypes.default_int is not self.default_int
-            or DEV.value != self.device
+            or surroundings() != self.surroundings
         ):
             return False
         for arg, (node, memory, handle, flag, at) in zip(args, self.known):

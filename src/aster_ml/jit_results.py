@@ -43,35 +43,31 @@ class Held:
         if gradient:
             storage.NO_GRADIENT.add(self.base)
         self.tensor: Any = None
-        self.alone = self.holders()
+        self.alone = 0
+        self.alone = self.others()
 
-    def holders(self) -> int:
-        """A number that is larger when somebody else holds or knows one of the nodes."""
+    def keep(self, tensor: Any) -> None:
+        """Leaves the tensor here that shows the result, to be handed out again."""
+        self.alone += self.others()
+        self.tensor = tensor
+
+    def others(self) -> int:
+        """0 when nobody else has the result, by tensor, node or bytes, and its memory is there."""
+        buffer, tensor = self.buffer, self.tensor
+        if tensor is not None:
+            # Known here, by the name above and by the count itself; weakly as one of all tensors.
+            if getrefcount(tensor) != 3 or getweakrefcount(tensor) != 1:
+                return 1
+            # It may have been written to since, and name another node.
+            tensor.uop = self.view
+        if buffer._handle is not self.handle or (buffer._exports and buffer.is_exported()):
+            return 1
         return (
             getrefcount(self.base)
             + getrefcount(self.view)
             + getweakrefcount(self.base)
             + getweakrefcount(self.view)
-        )
-
-    def keep(self, tensor: Any) -> None:
-        """Leaves the tensor here that shows the result, to be handed out again."""
-        self.tensor = tensor
-        self.alone = self.holders()
-
-    def is_free(self) -> bool:
-        """Whether nobody has the result, by node or by its bytes, and its memory is there still."""
-        buffer, tensor = self.buffer, self.tensor
-        if tensor is not None:
-            # Known here, by the name above and by the count itself; weakly as one of all tensors.
-            if getrefcount(tensor) != 3 or getweakrefcount(tensor) != 1:
-                return False
-            # It may have been written to since, and name another node.
-            tensor.uop = self.view
-        return (
-            self.holders() == self.alone
-            and buffer._handle is self.handle
-            and not (buffer._exports and buffer.is_exported())
+            - self.alone
         )
 
 
@@ -103,7 +99,7 @@ class ResultPlace:
     def take(self, replay: Replay) -> Held:
         """A result that nobody has, its memory put in its place in the replay."""
         for held in self.held:
-            if held.is_free() and storage.BUFFERS.get(held.base) is held.buffer:
+            if not held.others() and storage.BUFFERS.get(held.base) is held.buffer:
                 break
         else:
             held = self.make(replay)

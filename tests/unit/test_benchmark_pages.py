@@ -179,7 +179,7 @@ def test_rows_without_a_common_peer_are_not_compared() -> None:
 
 
 def test_ratios_of_a_machine_of_the_same_kind_are_taken() -> None:
-    here = {"processor": "P", "vectors": "avx2", "caches": "L1 32K", "load": "0.1"}
+    here = {"processor": "P", "vectors": "avx2", "caches": "L1 32K"}
     other = {"machine": {**here, "caches": "L1 48K"}}
     same = {"machine": {**here, "load": "3.0"}}
     assert check.choose(here, [other, same]) is same

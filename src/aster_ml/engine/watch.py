@@ -181,19 +181,18 @@ def array_digest(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
 
 
 class Condition:
-    """A place that has to hold what it held: `read` looks, `where` is how an error calls it."""
+    """A place that has to hold what it held; `where` is how an error calls it."""
 
-    __slots__ = ("place", "read", "signature", "where")
+    __slots__ = ("place", "signature", "where")
 
     def __init__(self, where: str, place: Place) -> None:
         self.where = where
         self.place = place
-        self.read = place.reader()
-        self.signature = Signature(self.read())
+        self.signature = Signature(place.read())
 
     def holds(self) -> bool:
         """Whether it does."""
-        return self.signature.fits(self.read())
+        return self.signature.fits(self.place.read())
 
 
 class Collector:
@@ -317,14 +316,13 @@ class Collector:
         names: Names,
     ) -> None:
         """A place that is read (its value has to stay), which `names` says, or only set."""
-        read = place.reader()
-        counted = name in names.counted and not isinstance(read(), PLAIN)
+        counted = name in names.counted and not isinstance(place.read(), PLAIN)
         is_read = name in names.read or counted
         table = self.conditions if is_read else self.settable
         if (owner, name) not in table:
             table[owner, name] = Condition(where, place)
             if is_read:
-                self.explore(read(), where)
+                self.explore(place.read(), where)
 
 
 def functions_in(member: Any) -> Iterator[Any]:
@@ -347,44 +345,31 @@ def slot_names(cls: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-class Quick:
-    """Conditions in the form in which it takes least time to see that nothing was exchanged.
+def quick_checks(conditions: Iterable[Condition]) -> list[Callable[[], bool]]:
+    """Functions that all say True while each condition holds the very object that it held.
 
-    It looks at identity alone: what is not the same object may be as good, which `Signature` knows.
+    What is not the same object may be as good, which `Signature` knows: then one says False. Where
+    a place holds nothing any more it raises AttributeError, KeyError or NameError.
     """
-
-    def __init__(self, conditions: Iterable[Condition]) -> None:
-        self.checks: list[Callable[[], bool]] = []
-        self.others: list[Condition] = []
-        writer = Writer()
-        for c in conditions:
-            kind, parts = c.signature.kind, c.signature.parts
-            if kind is weakref.ref:
-                writer.same_object(c.place, c.signature.value)
-            elif parts is None and kind is not np.ndarray:
-                writer.same_value(c.place, c.signature.value)
-            elif kind in (list, tuple) and are_plain(parts or ()):
-                writer.same_elements(c.place, kind, tuple([p.value for p in parts or ()]))
-            else:
-                self.others.append(c)
-            if len(writer.tests) == MOST_TESTS:
-                self.checks.append(writer.function())
-                writer = Writer()
-        if writer.tests:
-            self.checks.append(writer.function())
-
-    def holds(self) -> bool:
-        """Whether all hold the very objects that they held; false where that is not known."""
-        try:
-            for check in self.checks:
-                if not check():
-                    return False
-        except (AttributeError, KeyError, NameError):
-            return False  # a place that holds nothing any more
-        for c in self.others:
-            if not c.holds():
-                return False
-        return True
+    checks: list[Callable[[], bool]] = []
+    others: list[Callable[[], bool]] = []
+    writer = Writer()
+    for c in conditions:
+        kind, parts = c.signature.kind, c.signature.parts
+        if kind is weakref.ref:
+            writer.same_object(c.place, c.signature.value)
+        elif parts is None and kind is not np.ndarray:
+            writer.same_value(c.place, c.signature.value)
+        elif kind in (list, tuple) and are_plain(parts or ()):
+            writer.same_elements(c.place, kind, tuple([p.value for p in parts or ()]))
+        else:
+            others.append(c.holds)
+        if len(writer.tests) == MOST_TESTS:
+            checks.append(writer.function())
+            writer = Writer()
+    if writer.tests:
+        checks.append(writer.function())
+    return checks + others
 
 
 def are_plain(parts: Iterable[Signature]) -> bool:
@@ -402,23 +387,21 @@ class Watch:
         self.settable = [
             c for key, c in collector.settable.items() if key not in collector.conditions
         ]
-        self.quick: Quick | None = None
+        self.quick: list[Callable[[], bool]] | None = None
 
     def quick_checks(self) -> list[Callable[[], bool]]:
-        """Functions that say True while nothing was exchanged, and False or raise where it may be.
-
-        What they raise is what a name that is gone raises: AttributeError, KeyError, NameError.
-        """
+        """Those of the conditions, made once."""
         if self.quick is None:
-            self.quick = Quick(self.conditions)
-        return [*self.quick.checks, *[c.holds for c in self.quick.others]]
+            self.quick = quick_checks(self.conditions)
+        return self.quick
 
     def holds(self) -> bool:
         """Whether all conditions do. Asked with every call of a jitted function."""
-        quick = self.quick
-        if quick is None:
-            quick = self.quick = Quick(self.conditions)
-        return quick.holds() or self.broken() is None
+        try:
+            same = all([check() for check in self.quick_checks()])
+        except (AttributeError, KeyError, NameError):
+            same = False
+        return same or self.broken() is None
 
     def broken(self) -> Condition | None:
         """The first condition that does not hold."""

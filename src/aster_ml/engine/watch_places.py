@@ -7,7 +7,6 @@ mean, and what is as good as another, `watch` knows.
 
 from __future__ import annotations
 
-import functools
 import operator
 import types
 import weakref
@@ -30,23 +29,20 @@ class Place(NamedTuple):
     owner: Any
     name: str
 
-    def reader(self) -> Callable[[], Any]:
-        """Reads what is there now, or ABSENT."""
-        if self.kind == "cell":
-            return functools.partial(cell_value, self.owner)
-        if self.kind == "key":
-            return functools.partial(self.owner.get, self.name, ABSENT)
+    def read(self) -> Any:
+        """What is there now, or ABSENT."""
         owner, name = self.owner, self.name
+        if self.kind == "cell":
+            try:
+                return owner.cell_contents
+            except ValueError:
+                return ABSENT
+        if self.kind == "key":
+            return owner.get(name, ABSENT)
+        living = owner() if isinstance(owner, weakref.ref) else owner
         if self.kind == "own attribute":
-
-            def read() -> Any:
-                living = owner()
-                return ABSENT if living is None else living.__dict__.get(name, ABSENT)
-
-            return read
-        if isinstance(owner, weakref.ref):
-            return lambda: getattr(owner(), name, ABSENT)
-        return lambda: getattr(owner, name, ABSENT)
+            return ABSENT if living is None else living.__dict__.get(name, ABSENT)
+        return getattr(living, name, ABSENT)
 
 
 def attribute_of(owner: Any, name: str) -> Place:
@@ -57,14 +53,6 @@ def attribute_of(owner: Any, name: str) -> Place:
         return Place("attribute", owner, name)
     own = name in getattr(owner, "__dict__", ())
     return Place("own attribute" if own else "attribute", ref, name)
-
-
-def cell_value(cell: types.CellType) -> Any:
-    """What a closure's variable holds, if anything yet."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return ABSENT
 
 
 def keeps_nothing_alive(value: Any) -> bool:
@@ -99,7 +87,7 @@ class Writer:
         owner = place.owner
         if isinstance(owner, weakref.ref):
             held = owner()
-            # A class's own attribute comes first among those of its instances' classes.
+            # Classes may be held, and what they say themselves goes before what their bases say.
             if isinstance(held, type):
                 return f"{self.name(held)}.{place.name}"
             owner_text = f"{self.name(owner)}()"
