@@ -38,7 +38,8 @@ class Target:
 
     `device` is the kind ("CPU"), `language` what its kernels are written in ("llvm", "c",
     "opencl", "python", "null"), `arch` names the processor and all else that makes compiled code
-    differ. `vector_bits` is the width of a SIMD register, 0 without SIMD. `cache_bytes` are the
+    differ. `vector_bits` is the width of a SIMD register, 0 without SIMD, and `move_bits` what one
+    load or store moves at a time where that is less, else 0. `cache_bytes` are the
     first, second and third level, 0 for a level that is not there. `max_group` and `local_bytes`
     are the most work-items and the most shared memory of one work-group. `native_dtypes` have
     arithmetic of their own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for
@@ -49,6 +50,7 @@ class Target:
     language: str
     arch: str = "generic"
     vector_bits: int = 0
+    move_bits: int = 0
     vector_registers: int = 0
     cache_bytes: tuple[int, int, int] = (32 << 10, 512 << 10, 4 << 20)
     threads: int = 1

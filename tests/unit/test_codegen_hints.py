@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aster_ml import Context
+from aster_ml import Context, Tensor
 from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.device import Device
@@ -17,6 +17,7 @@ from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel, render
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import KernelOptError
+from aster_ml.target import Target
 from aster_ml.uop.ops import LoadArg, Ops, StoreArg
 from aster_ml.uop.spec import verify
 from aster_ml.uop.text import linear_from_text, linear_to_text
@@ -27,6 +28,9 @@ from tests.unit.kernel_checks import kernel_of, memory, opts_of
 def test_large_results_go_past_the_caches_and_small_ones_do_not() -> None:
     assert "STREAM" in opts_of(memory(128, 128) + 1)
     assert "STREAM" not in opts_of(memory(64, 64) + 1)
+    # They would fit, but not with what is read for them; and small ones are read again soon.
+    assert "STREAM" in opts_of(memory(64, 64) + memory(64, 64))
+    assert "STREAM" not in opts_of(memory(128, 16, 64).sum(1))
     assert "STREAM" not in opts_of(memory(128, 128) + 1, replace(CPU, cache_bytes=(0, 0, 0)))
 
 
@@ -105,6 +109,65 @@ def test_c_writes_both() -> None:
     assert "__builtin_prefetch(" in source
     assert "__builtin_nontemporal_store(" in source
     assert "__builtin_ia32_sfence();" in source
+
+
+def test_rows_in_scratch_begin_in_the_middle_of_a_page() -> None:
+    # Loads that agree in the last 12 bits with a store before them wait for it.
+    rows = kernel_of(memory(64, 512).softmax())
+    source = render(lower(rows, CPU)[0], CPU)
+    assert re.search(r"%local0\.pages = alloca \[\d+ x float\], align 4096", source)
+    assert "%local0 = getelementptr float, ptr %local0.pages, i64 512" in source
+    target = replace(CPU, language="c")
+    source = render(lower(rows, target)[0], target)
+    assert re.search(r"float local0_pages\[\d+\] __attribute__\(\(aligned\(4096\)\)\)", source)
+    assert "*local0 = local0_pages + 512;" in source
+
+
+def test_little_scratch_lies_anywhere() -> None:
+    short = lower(kernel_of(memory(512, 64).softmax()), CPU)[0]
+    assert "%local0 = alloca [64 x float], align 64" in render(short, CPU)
+    target = replace(CPU, language="c")
+    assert "float local0[64] __attribute__((aligned(64)));" in render(short, target)
+
+
+HALVES = replace(CPU, move_bits=256)
+
+
+def lanes_of(t: Tensor, target: Target) -> int:
+    """The SIMD lanes of the kernel of `t`."""
+    return next(
+        o.arg for o in schedule_kernel(kernel_of(t), target).applied if o.op.name == "VECTOR"
+    )
+
+
+@pytest.mark.parametrize("name", ["add", "relu", "sum", "max", "row sums", "dot", "vector"])
+def test_what_waits_for_memory_has_the_lanes_that_one_load_moves(name: str) -> None:
+    x, y = memory(64, 512), memory(64, 512)
+    found = {
+        "add": lambda: x + y,
+        "relu": lambda: x.relu(),
+        "sum": lambda: x.sum(),
+        "max": lambda: x.max(),
+        "row sums": lambda: x.sum(1),
+        "dot": lambda: (x * y).sum(),
+        "vector": lambda: x @ memory(512),
+    }[name]()
+    assert lanes_of(found, HALVES) == 8
+    assert lanes_of(found, CPU) == 16
+
+
+@pytest.mark.parametrize("name", ["small", "exp", "columns", "product", "softmax", "transpose"])
+def test_what_computes_more_has_whole_registers(name: str) -> None:
+    x = memory(64, 512)
+    found = {
+        "small": lambda: memory(16, 64) + 1,
+        "exp": lambda: x.exp(),
+        "columns": lambda: x.sum(0),
+        "product": lambda: x @ memory(64, 512).T,
+        "softmax": lambda: x.softmax(),
+        "transpose": lambda: x.T,
+    }[name]()
+    assert lanes_of(found, HALVES) == 16
 
 
 @pytest.mark.parametrize("settings", [{"CLANG": 0}, {"CLANG": 1}])

@@ -24,6 +24,7 @@ def test_the_target_is_this_machine() -> None:
     assert (target.device, target.language) == ("CPU", "llvm")
     assert target.arch == llvm_jit.host().key
     assert (target.vector_bits, target.vector_registers) == llvm_jit.host().vector
+    assert target.move_bits == llvm_jit.host().move_bits
     assert 0 < target.cache_bytes[0] < target.cache_bytes[1]
     assert target.has_dtype("float64")
     assert not target.has_local

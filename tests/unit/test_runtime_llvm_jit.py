@@ -230,6 +230,13 @@ def test_vector_registers(triple: str, features: str, wanted: tuple[int, int]) -
     assert Host(triple, "cpu", features, "20").vector == wanted
 
 
+def test_registers_that_are_moved_in_halves() -> None:
+    wide = "+avx512f,+avx512vl"
+    assert Host(INTEL, "znver4", wide, "20").move_bits == 256
+    assert Host(INTEL, "znver4", "+avx2,-avx512f", "20").move_bits == 0
+    assert Host(INTEL, "znver5", wide, "20").move_bits == 0
+
+
 def test_symbol_address() -> None:
     assert llvm_jit.symbol_address("malloc" if sys.platform != "win32" else "SwitchToThread") > 0
     assert llvm_jit.symbol_address("no_such_function_anywhere") == 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aster_ml.codegen.hints import run_of_lanes
-from aster_ml.codegen.kernel import Access
+from aster_ml.codegen.kernel import Access, Note
 from aster_ml.codegen.prices import (
     AHEAD_NBYTES,
     AHEAD_PART,
@@ -18,6 +18,8 @@ from aster_ml.codegen.prices import (
     FAR_NBYTES,
     LEAST_ROW_NBYTES,
     LOST_PART,
+    MOST_MOVED,
+    MOVED_PART,
     SEVERAL_ROWS_PART,
     STREAMED_PART,
     Plan,
@@ -26,7 +28,7 @@ from aster_ml.codegen.prices import (
     times,
 )
 from aster_ml.helpers import ceildiv
-from aster_ml.target import LINE_NBYTES, Target
+from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -58,9 +60,52 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
     return int(min(times(a), a.buffer.arg.size)) * itemsize
 
 
-def stream_from(target: Target) -> int:
-    """Bytes from which on what is stored would not be found in the last cache."""
-    return int(STREAMED_PART * max(target.cache_bytes))
+def past_caches(plan: Plan) -> Note | None:
+    """Why the stores of a kernel should go past the caches; None where they should not.
+
+    They should where the kernel moves so much that the last cache keeps little of what is stored:
+    a line that is not in it is read before it is written. A kernel with small results leaves them
+    in the cache, whatever it has read.
+    """
+    last = max(plan.target.cache_bytes)
+    stored = [streamed_nbytes(plan, a) for a in plan.accesses if a.is_store]
+    if not last or min(stored, default=0) < STREAMED_PART * last:
+        return None
+    costs = ("moved bytes", float(moved_nbytes(plan))), ("bytes from which on", MOVED_PART * last)
+    return Note("stores", "past the caches", costs) if costs[0][1] >= costs[1][1] else None
+
+
+def moved_nbytes(plan: Plan) -> int:
+    """Bytes of memory that a kernel reads and writes, each element once."""
+    moved: dict[UOp, int] = {}
+    for a in plan.accesses:
+        if a.buffer.op is Ops.PARAM:
+            nbytes = min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize
+            moved[a.buffer] = max(moved.get(a.buffer, 0), nbytes)
+    return sum(moved.values())
+
+
+def moved_lanes(plan: Plan, lanes: int) -> int:
+    """The SIMD lanes of a kernel that waits for memory: where registers are wider, what one load
+    moves at a time.
+
+    That is quicker by a tenth where little is computed with each element of the largest buffer,
+    once, and everything lies along one axis: that of a reduction, where there is one.
+    """
+    target, last = plan.target, max(plan.target.cache_bytes)
+    if not 0 < target.move_bits < target.vector_bits or not last:
+        return lanes
+    if plan.values > MOST_MOVED or plan.extra or moved_nbytes(plan) < MOVED_PART * last:
+        return lanes
+    kernel = plan.kernel
+    axes = {r for u in kernel.reduces for r in u.src[1:]} or set(kernel.outputs)
+    once = False
+    for a in plan.accesses:
+        if a.strides and not (a.is_store and kernel.reduces):
+            axes = {r for r in axes if a.stride(r) == 1}
+            nest = nest_of(plan, kernel.facts.owners.get(a.node))
+            once |= times(a) == iterations(nest) <= a.buffer.arg.size
+    return lanes * target.move_bits // target.vector_bits if axes and once else lanes
 
 
 def columns_ahead(plan: Plan, loads: list[Access]) -> int:

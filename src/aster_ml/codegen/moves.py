@@ -7,7 +7,7 @@ are chosen in `cost`.
 
 from __future__ import annotations
 
-from aster_ml.codegen.ahead import columns_ahead, rows_ahead, stream_from, streamed_nbytes
+from aster_ml.codegen.ahead import columns_ahead, past_caches, rows_ahead
 from aster_ml.codegen.early import gates_along
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.hints import (
@@ -18,7 +18,7 @@ from aster_ml.codegen.hints import (
     row_stage,
     walks_rows,
 )
-from aster_ml.codegen.kernel import Note, can_overlap
+from aster_ml.codegen.kernel import can_overlap
 from aster_ml.codegen.loop_order import hoist_axes
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes
@@ -273,11 +273,9 @@ def choose_hints(plan: Plan) -> None:
         steps = rows_ahead(plan, axis, longest(passes).loads) if passes else 0
         if steps:
             kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, axis), steps))
-    stored = [streamed_nbytes(plan, a) for a in plan.accesses if a.is_store]
-    limit = stream_from(plan.target)
-    if 0 < limit <= min(stored, default=0) and kernel.axes:
-        costs = ("stored bytes", float(sum(stored))), ("bytes from which on", float(limit))
-        kernel.notes.append(Note("stores", "past the caches", costs))
+    note = past_caches(plan) if kernel.axes else None
+    if note is not None:
+        kernel.notes.append(note)
         kernel.apply(Opt(OptOps.STREAM))
         store_rows_later(plan)
 

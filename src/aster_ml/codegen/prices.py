@@ -90,8 +90,12 @@ SEVERAL_ROWS_PART = 0.4
 MOST_TWICE = 1.06
 # SIMD values of rows from which on the last of them start early.
 EARLY_ROWS = 4
-# Stored bytes, of those that the last cache holds, from which on stores go past the caches.
-STREAMED_PART = 1.0
+# Bytes that a kernel stores, and all that it moves, of those that the last cache holds, from which
+# on stores go past the caches. From three quarters of the cache on the kernel takes 0.5 to 0.75 of
+# its time; it and one that reads its results at once, from memory then, together break even.
+STREAMED_PART, MOVED_PART = 0.25, 0.7
+# Nodes of a kernel up to which memory is all that it waits for.
+MOST_MOVED = 12
 # Bytes that a transpose past the caches reads of a row before it goes on to the next rows: runs
 # long enough for memory, and few enough rows for the first cache.
 TRANSPOSED_NBYTES = 256

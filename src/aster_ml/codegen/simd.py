@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 
-from aster_ml.codegen.ahead import columns_cost
+from aster_ml.codegen.ahead import columns_cost, moved_lanes
 from aster_ml.codegen.early import rows_start_early, runs_by_rows, starts_early
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.hints import own_nodes
@@ -60,7 +60,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     depend on the candidate run with the reduction's own best axis.
     """
     kernel = plan.kernel
-    lanes = lane_count(plan)
+    lanes = moved_lanes(plan, lane_count(plan))
     if lanes < 2:
         return
     owner = kernel.facts.owners

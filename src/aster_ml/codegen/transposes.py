@@ -6,7 +6,7 @@ Receives a Plan whose SIMD axis is chosen, and applies Opts to its Kernel. Const
 
 from __future__ import annotations
 
-from aster_ml.codegen.ahead import stream_from, streamed_nbytes
+from aster_ml.codegen.ahead import past_caches
 from aster_ml.codegen.hints import is_block, run_of_lanes
 from aster_ml.codegen.kernel import can_overlap
 from aster_ml.codegen.loop_order import set_order
@@ -67,12 +67,10 @@ def order_past_caches(plan: Plan, axis_id: int, vector: UOp) -> None:
     if along is None or len(loops) < 2 or not all(map(kernel.may_reorder, loops)):
         return
     # Rows of results that begin anywhere in a line are quicker filled from end to end.
-    if any(
-        streamed_nbytes(plan, a) < stream_from(plan.target)
-        or size_of(vector) * a.buffer.dtype.itemsize < LINE_NBYTES
-        for a in plan.accesses
-        if a.is_store
-    ):
+    stores = [a for a in plan.accesses if a.is_store]
+    if any(size_of(vector) * a.buffer.dtype.itemsize < LINE_NBYTES for a in stores):
+        return
+    if past_caches(plan) is None:
         return
     if not tile_blocks(plan, along, vector):
         tile_runs(plan, along, vector)

@@ -26,6 +26,17 @@ MAX_RUN = 16
 MAX_SPREAD = 4
 # SIMD values that wait in registers to be stored past the caches together.
 MAX_WAITING = 4
+# Scratch of so many bytes begins in the middle of a page, as far from where arrays begin as can be.
+# A load whose address agrees in its last 12 bits with that of a store shortly before waits for it,
+# as if it read what is stored: softmax of rows in scratch took twice as long wherever the stack had
+# put these up to 768 bytes after the start of a page.
+LEAST_PLACED_NBYTES, PAGE_NBYTES = 512, 4096
+
+
+def unused_before(dtype: DType, size: int) -> int:
+    """Elements from the start of a page to scratch of this size; 0 where it may lie anywhere."""
+    itemsize = dtype.itemsize
+    return PAGE_NBYTES // 2 // itemsize if size * itemsize >= LEAST_PLACED_NBYTES else 0
 
 
 class AccessWriter(Language):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from aster_ml.dtype import DType, dtypes
+from aster_ml.renderer.access import PAGE_NBYTES, unused_before
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.cell import Address, Value
 from aster_ml.renderer.cstyle import BIT_DTYPES, CStyleWriter
@@ -116,8 +117,12 @@ class CWriter(CStyleWriter):
         return f"(_Float16){text}" if dtype is dtypes.float16 else text
 
     def scratch_line(self, name: str, dtype: DType, size: int, private: bool) -> str:
-        """An array on the stack."""
-        return f"  {self.type_of(dtype, 1)} {name}[{size}] __attribute__((aligned(64)));"
+        """An array on the stack, or the part of one that begins in the middle of a page."""
+        kind, unused = self.type_of(dtype, 1), unused_before(dtype, size)
+        if not unused:
+            return f"  {kind} {name}[{size}] __attribute__((aligned(64)));"
+        pages = f"{name}_pages[{unused + size}] __attribute__((aligned({PAGE_NBYTES})))"
+        return f"  {kind} {pages}, *{name} = {name}_pages + {unused};"
 
     # memory
 

@@ -14,6 +14,7 @@ import functools
 from collections.abc import Sequence
 
 from aster_ml.dtype import DType, dtypes
+from aster_ml.renderer.access import PAGE_NBYTES, unused_before
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.cell import Cell, Value
 from aster_ml.renderer.llvm_access import LLVMAccessWriter, Pointer
@@ -273,10 +274,17 @@ class LLVMWriter(LLVMAccessWriter):
         reg.values[r] = self.rules[Ops.MULACC](self, reg.dtype, reg.width, [a, b, before], None)
 
     def define_local(self, c: Cell) -> None:
-        """Scratch is a piece of the stack."""
+        """Scratch is a piece of the stack, a larger one begins in the middle of a page."""
         size, kind = c.u.arg.size, memory_type(c.dtype, 1)
-        name = f"%local{c.u.arg.id}"
-        self.entry.append(f"  {name} = alloca [{size} x {kind}], align 64")
+        name, unused = f"%local{c.u.arg.id}", unused_before(c.dtype, size)
+        if unused:
+            pages = f"{name}.pages = alloca [{unused + size} x {kind}], align {PAGE_NBYTES}"
+            self.entry += [
+                f"  {pages}",
+                f"  {name} = getelementptr {kind}, ptr {name}.pages, i64 {unused}",
+            ]
+        else:
+            self.entry.append(f"  {name} = alloca [{size} x {kind}], align 64")
         self.names[c.u] = name
 
     # SIMD values

@@ -77,7 +77,8 @@ def cpu_target(language: str, arch: str, threads: int) -> Target:
     bits, registers = host.vector
     dots = host.dot_dtypes if language == "llvm" else frozenset()
     return Target(
-        "CPU", language, arch=arch, vector_bits=bits, vector_registers=registers,
+        "CPU", language, arch=arch,
+        vector_bits=bits, move_bits=host.move_bits, vector_registers=registers,
         cache_bytes=cache_bytes(), threads=threads,
         native_ops=PLAIN_OPS | ({"DOT"} if dots else set()), dot_dtypes=dots,
     )  # fmt: skip

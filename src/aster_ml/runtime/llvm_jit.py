@@ -70,6 +70,14 @@ class Host(NamedTuple):
         return 0, 0
 
     @property
+    def move_bits(self) -> int:
+        """What a load or store moves at a time where that is less than a register, else 0.
+
+        Source: AMD, Software Optimization Guide for the Zen4 Microarchitecture (57647).
+        """
+        return 256 if self.cpu == "znver4" and self.vector[0] > 256 else 0
+
+    @property
     def dot_dtypes(self) -> frozenset[str]:
         """Narrow dtypes whose neighbours one instruction multiplies and adds up."""
         instructions = {"int8": "avx512vnni", "bfloat16": "avx512bf16"}
