@@ -184,9 +184,10 @@ def machine_text(data: Data) -> str:
     turn = f" ({machine['python_turn_ns']} ns a turn)" if "python_turn_ns" in machine else ""
     again = ""
     if data.get("again"):
+        every = set(data["again"]) == {r["name"] for r in data["rows"]}
         again = (
             " Measured again later, all libraries of the row in turn, where a change or a "
-            f"disturbed run asked for it: {'; '.join(data['again'])}."
+            f"disturbed run asked for it: {'every row' if every else '; '.join(data['again'])}."
         )
     return (
         f"Measured on {data['date']}: {machine['processor']}, {machine['cores']} cores, "

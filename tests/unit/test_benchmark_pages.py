@@ -263,6 +263,7 @@ def test_rows_measured_again_take_the_place_of_the_earlier_ones() -> None:
     assert "Measured again later" in page.performance_page(data, {})
     assert "Measured again later" not in page.performance_page(old, {})
     assert results.put_into(data, new)["again"] == ["a rate"]
+    assert "asked for it: every row." in page.performance_page(results.put_into(old, old), {})
 
 
 # random sets
