@@ -21,13 +21,13 @@ from aster_ml.uop.ranges import iterations, size_of
 
 # A name of a module is found faster than a member of an Enum, and every node is asked for its op.
 RANGE, LOOP = Ops.RANGE, AxisType.LOOP
-# An element gathered on its own, against one lane of a vector access: a load and an insertion.
-GATHER = 2.0
+# An element gathered on its own, against one lane of a vector access.
+GATHER = 1.7
 # The same for one that may be outside, on whose place or on nothing the load then waits.
 MASKED_GATHER = 3.0
 # One that is loaded in a run, transposed and stored in a panel.
 TRANSPOSED = 0.6
-SCATTER = 2.7
+SCATTER = 2.3
 # Accesses in whole SIMD values, for each one at loaded places, from which on wide values pay.
 IN_A_ROW = 2
 # Elements two apart: two contiguous loads and a shuffle.
