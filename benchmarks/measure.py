@@ -30,7 +30,7 @@ PAUSE_S = 0.02
 COMPILE_PATIENCE = 4
 # A fresh process that takes longer, or a first call, is not asked for again.
 ONCE_ENOUGH_S, FRESH_ENOUGH_S = 30.0, 4.0
-# The part of its time by which a run may be late before it takes fewer rounds.
+# The part of the time that is left by which a run may be late before it takes fewer rounds.
 LEEWAY = 0.08
 
 
@@ -41,8 +41,9 @@ class Form:
     Many short turns are better than a few long ones: what else a machine does comes and goes within
     seconds, and should meet all libraries alike.
 
-    `drawn_s` and `drawn_rounds` are those of a case of a random set. Past `limit_s`, spread over
-    all there is to do, a group has only `fewest` rounds: a slow machine measures less, not longer.
+    `drawn_s` and `drawn_rounds` are those of a case of a random set. Where a run is behind
+    `limit_s`, spread over all there is to do, groups have as many rounds less as that takes, at
+    least `fewest`: a slow machine measures less, not longer.
     A library that takes longer than `slow_s` for a call has `fewest` rounds, too.
     """
 
@@ -160,8 +161,11 @@ class Session(AbstractContextManager["Session"]):
 
     def rounds(self, usual: int) -> int:
         """As many as usual, or fewer when the run is behind its time."""
-        late = time.monotonic() - self.began > self.form.limit_s * (self.done + LEEWAY)
-        return min(usual, self.form.fewest) if late else usual
+        left = self.form.limit_s - (time.monotonic() - self.began)
+        # What is still to do, by the time that it was expected to take.
+        wanted = self.form.limit_s * max(1 - self.done, 1e-3)
+        part = min(left / wanted + LEEWAY, 1.0)
+        return min(usual, max(self.form.fewest, int(usual * part)))
 
     def libraries(self, row: Row) -> list[str]:
         """Those that take part in a row, Aster first."""

@@ -296,9 +296,12 @@ def test_a_peer_that_stays_silent_costs_its_row_alone(
 def test_late_runs_take_fewer_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session({}, FULL, tmp_path) as session:
         session.began, session.done = 0.0, 0.5
-        for seconds, rounds in ((FULL.limit_s * 0.5, 5), (FULL.limit_s * 0.7, FULL.fewest)):
-            monkeypatch.setattr("benchmarks.measure.time.monotonic", lambda now=seconds: now)
-            assert session.rounds(5) == rounds
+        for part, rounds in ((0.4, 10), (0.5, 10), (0.6, 8), (0.75, 5), (1.1, FULL.fewest)):
+            now = FULL.limit_s * part
+            monkeypatch.setattr("benchmarks.measure.time.monotonic", lambda now=now: now)
+            assert session.rounds(10) == rounds
+        session.done = 1.0
+        assert session.rounds(10) == FULL.fewest
 
 
 def test_full_run_is_expected_to_end_in_time() -> None:
