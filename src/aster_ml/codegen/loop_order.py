@@ -10,7 +10,14 @@ import itertools
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes
-from aster_ml.codegen.prices import Plan, axis_number, panel_of, times
+from aster_ml.codegen.prices import (
+    CACHE_BYTES_A_CYCLE,
+    MEMORY_BYTES_A_CYCLE,
+    Plan,
+    axis_number,
+    panel_of,
+    times,
+)
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -64,7 +71,8 @@ def order_loops(plan: Plan) -> None:
 
     At each depth, what the loops further in touch either stays in the cache or does not; from the
     outermost depth at which it does, each loop further out loads again what depends on it, save
-    that what does not depend on the nearest such loop is still there.
+    that what does not depend on the nearest such loop is still there. What is loaded again after so
+    much else that the last cache does not hold it any more comes from memory, and counts as more.
     """
     kernel = plan.kernel
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
@@ -76,23 +84,30 @@ def order_loops(plan: Plan) -> None:
     if not 2 <= len(loops) <= 4 or total <= cache:
         return
 
+    last_cache = max(plan.target.cache_bytes) // 2
+    dearer = CACHE_BYTES_A_CYCLE[-1] / MEMORY_BYTES_A_CYCLE - 1
+
     def traffic(order: tuple[UOp, ...]) -> float:
         def touched(a: Access, depth: int) -> float:
             skipped = set(order[:depth])
             n = iterations([r for r in a.strides if r not in skipped])
             return float(n * a.buffer.dtype.itemsize)
 
+        inside = [sum(touched(a, depth) for a in accesses) for depth in range(len(order) + 1)]
         depth = len(order)
-        while depth and sum(touched(a, depth - 1) for a in accesses) <= cache:
+        while depth and inside[depth - 1] <= cache:
             depth -= 1
         result = 0.0
         for a in accesses:
-            again = 1
+            once = again = far = 1
             near = True
-            for r in reversed(order[:depth]):
-                near = near and r not in a.strides
-                again *= 1 if near else size_of(r)
-            result += touched(a, depth) * again
+            for i in reversed(range(depth)):
+                size, changes = size_of(order[i]), order[i] in a.strides
+                near = near and not changes
+                once *= size if changes else 1
+                again *= 1 if near else size
+                far *= size if changes or (inside[i + 1] > last_cache and not near) else 1
+            result += touched(a, depth) * (again + dearer * (far - once))
         return result
 
     best = min(itertools.permutations(loops), key=traffic)
