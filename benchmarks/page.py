@@ -97,20 +97,25 @@ def markdown_table(lines: Sequence[Sequence[str]], right: Iterable[int]) -> Iter
 
 
 def behind(data: Data, notes: Notes) -> list[list[str]]:
-    """Rows and sets whose median is below the best peer's, with what is known of them."""
+    """Rows and sets whose median is below the best peer's, and rows without a peer whose median is
+    not what is wanted, with what is known of them.
+    """
     late = [
-        (r["name"], r["threads"], r["ratio_median"])
+        (r["name"], r["threads"], "-" if ratio is None else f"{ratio:.2f}")
         for r in data["rows"]
-        if not r.get("drawn") and r["ratio_median"] is not None and r["ratio_median"] < 1.0
+        for ratio in (r["ratio_median"],)
+        if not r.get("drawn") and (r.get("met") is False if ratio is None else ratio < 1.0)
     ]
     late += [
-        (s["set"], s["threads"], s["mean"]) for s in data.get("sets", []) if s.get("mean", 1.0) < 1
+        (s["set"], s["threads"], f"{s['mean']:.2f}")
+        for s in data.get("sets", [])
+        if s.get("mean", 1.0) < 1
     ]
     lines = [["row", "threads", "ratio", "why, as measured", "tried"]]
     for name, threads, ratio in late:
         note = notes.get(name, {})
         reason, tried = note.get("reason", "not yet looked into"), note.get("tried", "")
-        lines.append([name, str(threads), f"{ratio:.2f}", reason, tried])
+        lines.append([name, str(threads), ratio, reason, tried])
     return lines
 
 
@@ -205,11 +210,11 @@ def performance_page(data: Data, notes: Notes) -> str:
     text += share_section(data)
     text += sets_section(data)
     late = behind(data, notes)
-    text.append("## Rows below 1.0, and what was tried\n")
+    text.append("## Rows below 1.0 or what is wanted, and what was tried\n")
     if len(late) > 1:
         text += [*markdown_table(late, (2,)), ""]
     else:
-        text.append("There is none that has a peer.\n")
+        text.append("There is none.\n")
     why = reasons(data)
     if why:
         text += ["## Not measured, and why\n", *[f"- {line}" for line in why], ""]

@@ -62,6 +62,14 @@ def test_page_shows_what_is_known_of_rows_behind() -> None:
     assert "not yet looked into" in page.performance_page(data, {})
 
 
+def test_page_shows_rows_without_a_peer_that_are_not_what_is_wanted() -> None:
+    notes = {"a time": {"reason": "twice the work", "tried": "half of it"}}
+    for time, shown in ((3.0, True), (1.0, False)):
+        text = page.performance_page(data_of(result_of(TIME, aster=[time])), notes)
+        assert ("| a time | 2 | - | twice the work | half of it |" in text) == shown
+        assert ("There is none." in text) != shown
+
+
 def test_memory_bound_rows_are_set_beside_a_copy() -> None:
     rate = result_of(RATE, aster=[6.0, 5.0, 9.0], torch=[2.0])
     # By medians: one burst of a copy bounds nothing; the copy's own row is of another minute.
