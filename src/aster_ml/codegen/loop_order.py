@@ -84,6 +84,7 @@ def order_loops(plan: Plan) -> None:
     if not 2 <= len(loops) <= 4 or total <= cache:
         return
 
+    # Half of it, as of the second one above.
     last_cache = max(plan.target.cache_bytes) // 2
     dearer = CACHE_BYTES_A_CYCLE[-1] / MEMORY_BYTES_A_CYCLE - 1
 
@@ -99,6 +100,7 @@ def order_loops(plan: Plan) -> None:
             depth -= 1
         result = 0.0
         for a in accesses:
+            # How often its first loads, all of them, and those from memory are made.
             once = again = far = 1
             near = True
             for i in reversed(range(depth)):

@@ -27,6 +27,7 @@ GATHER = 1.7
 MASKED_GATHER = 3.0
 # One that is loaded in a run, transposed and stored in a panel.
 TRANSPOSED = 0.6
+# An element scattered on its own.
 SCATTER = 2.3
 # Accesses in whole SIMD values, for each one at loaded places, from which on wide values pay.
 IN_A_ROW = 2
