@@ -15,9 +15,8 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, LoadArg, Ops, StoreArg
 from aster_ml.uop.ranges import size_of
 
-# Bytes beyond whole rows that are asked for. A row is read from its beginning as soon as the one
-# before it is done, and exactly a row ahead, where rows are a power of two long, is the place in
-# the first cache that is just being read.
+# Bytes beyond whole rows that are asked for: a row is read from its beginning as soon as the one
+# before it is done, so what comes exactly a row later has less time than all that follows it.
 BEYOND_NBYTES = 2048
 
 

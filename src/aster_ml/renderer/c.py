@@ -142,8 +142,8 @@ class CWriter(CStyleWriter):
         return f"{self.store_helper(dtype, n)}({place}, {value});"
 
     def ask_for(self, at: Address) -> None:
-        """The compiler's built-in."""
-        self.write(f"__builtin_prefetch({self.names[at.place]} + {self.index(at)});")
+        """The compiler's built-in, into the second cache."""
+        self.write(f"__builtin_prefetch({self.names[at.place]} + {self.index(at)}, 0, 2);")
 
     def store_past_caches(self, stores: list[tuple[Address, str]], dtype: DType, n: int) -> None:
         """A helper, which looks at the address, an instance."""

@@ -120,10 +120,10 @@ class LLVMAccessWriter(KernelWriter):
         )
 
     def ask_for(self, at: Address) -> None:
-        """A prefetch into the first cache."""
+        """A prefetch into the second cache."""
         self.declarations["declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"] = None
         pointer = self.pointer(at)
-        self.lines.append(f"  call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+        self.lines.append(f"  call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)")
 
     def store_past_caches(self, stores: list[tuple[Address, str]], dtype: DType, n: int) -> None:
         """Non-temporal stores, which take whole SIMD values of memory, where the addresses are."""
