@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from aster_ml.codegen.facts import Access, Facts
 from aster_ml.dtype import dtypes
+from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, LoadArg, Ops, StoreArg
@@ -133,21 +134,22 @@ def run_of_lanes(a: Access) -> int:
 
 
 class Block(NamedTuple):
-    """The loops over a block of about as many rows as it has tiles along a row.
+    """The loops over a block of rows: tiles along the rows, and inside of them parts of the rows.
 
-    Tiles follow one another along `tiles`, in the steps of `parts` each those of further rows.
+    Each tile reads `run` neighbours of as many rows as `lane` has SIMD lanes.
     """
 
     tiles: UOp
-    parts: UOp
     lane: UOp
-    row_stride: int
     run: int
 
 
 def is_block(tiles: int, rows: int) -> bool:
-    """Whether so many tiles, each of which asks for a piece of one row, ask for most of a block."""
-    return 4 * tiles >= 3 * rows
+    """Whether so many tiles, each of which asks for a piece of one of its rows, ask for most.
+
+    The pieces are as long as there are rows, and those of some tiles more begin the next ones.
+    """
+    return bool(4 * tiles >= 3 * ceildiv(tiles, rows) * rows)
 
 
 def find_block(outputs: list[UOp], axis: UOp, a: Access) -> Block | None:
@@ -155,16 +157,15 @@ def find_block(outputs: list[UOp], axis: UOp, a: Access) -> Block | None:
     loops = [r for r in outputs if not r.arg.kind.is_lane]
     inner = loops[loops.index(axis) + 1 :] if axis in loops else []
     simd = [r for r in outputs if r.arg.kind is AxisType.VECTOR]
-    if len(inner) != 2 or len(simd) != 1 or a.is_store or a.buffer.op is not Ops.PARAM:
+    if len(inner) < 2 or len(simd) != 1 or a.is_store or a.buffer.op is not Ops.PARAM:
         return None
-    (tiles, parts), (lane,) = inner, simd
+    (tiles, *parts), (lane,) = inner, simd
     run, row_stride = run_of_lanes(a), a.stride(lane)
     if not row_stride or row_stride == 1 or run == 1 or tiles not in a.strides:
         return None
-    rows = size_of(parts) * size_of(lane)
-    if not is_block(size_of(tiles), rows) or size_of(tiles) > rows:
+    if any(a.stride(r) == 0 for r in parts):
         return None
-    return Block(tiles, parts, lane, row_stride, run)
+    return Block(tiles, lane, run) if is_block(size_of(tiles), size_of(lane)) else None
 
 
 def look_aside(sink: UOp, loads: list[Access], steps: int) -> UOp:

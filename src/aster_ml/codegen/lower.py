@@ -22,7 +22,6 @@ from aster_ml.codegen.limits import limit_reductions
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.next_blocks import ask_for_next_blocks
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
-from aster_ml.codegen.paced import pace_stores
 from aster_ml.codegen.panels import pack_panels
 from aster_ml.codegen.row_sums import sum_rows
 from aster_ml.codegen.rows import fill_rows, keep_rows
@@ -173,9 +172,6 @@ def lower(
         finish_in_loop(kernel, target)
         clock("codegen.finish_in_loop", kernel.sink)
     sink = ask_for_next_blocks(kernel)
-    if target.language == "llvm":
-        # After what is asked for, which goes into the same loop.
-        sink = pace_stores(kernel, sink)
     # Splitting axes leaves sums of products in the indices. Addresses are simplified where lanes
     # are set apart from them; before that only where one reads what has an address itself.
     order = kernel.facts.order if sink is kernel.sink else toposort(sink)

@@ -44,23 +44,30 @@ def ask_for_next_blocks(kernel: Kernel) -> UOp:
 
 
 def next_index(a: Access, axis: UOp, block: Block, loops: list[UOp], piece: UOp, line: int) -> UOp:
-    """Where a tile asks: a row of the next block for each of its `tiles`, a piece for a part."""
+    """Where a tile asks: in the block that follows, in the row of its part that has its number.
+
+    Tiles beyond the number of rows ask for further pieces of the rows.
+    """
     index = a.node.src[0].src[1]
-    zero = UOp.index_const(0)
+    zero, rows = UOp.index_const(0), UOp.index_const(size_of(block.lane))
     start = {r: zero for r in index.ranges if r.arg.kind.is_lane}
-    start |= {block.tiles: zero, block.parts: zero}
-    following = substitute(index, {**start, axis: plus_one(axis)})
-    before = loops[: loops.index(axis)]
-    if before:
-        # After the last block of some rows come further rows.
-        further = substitute(index, {**start, axis: zero, before[-1]: plus_one(before[-1])})
-        following = (plus_one(axis) < size_of(axis)).where(following, further)
-    row = index_alu(Ops.MUL, block.tiles, UOp.index_const(block.row_stride))
-    place = index_alu(Ops.MUL, block.parts, UOp.index_const(size_of(block.lane) * block.run))
+    start |= {block.tiles: zero, block.lane: index_alu(Ops.MOD, block.tiles, rows)}
+    mine = [r for r in loops[: loops.index(axis) + 1] if r in index.ranges]
+    following = step_on(substitute(index, start), mine)
+    length = UOp.index_const(size_of(block.lane) * block.run)
+    place = index_alu(Ops.MUL, index_alu(Ops.IDIV, block.tiles, rows), length)
     place = index_alu(Ops.ADD, place, index_alu(Ops.MUL, piece, UOp.index_const(line)))
-    return index_alu(Ops.ADD, index_alu(Ops.ADD, following, row), place)
+    return index_alu(Ops.ADD, following, place)
 
 
-def plus_one(axis: UOp) -> UOp:
-    """The step after that of an axis."""
-    return index_alu(Ops.ADD, axis, UOp.index_const(1))
+def step_on(index: UOp, loops: list[UOp]) -> UOp:
+    """The index one step later: of the innermost loop, or after its last step of those outside."""
+    if not loops:
+        return index
+    *outer, axis = loops
+    later = index_alu(Ops.ADD, axis, UOp.index_const(1))
+    within = substitute(index, {axis: later})
+    if not outer:
+        return within
+    beyond = step_on(substitute(index, {axis: UOp.index_const(0)}), outer)
+    return (later < size_of(axis)).where(within, beyond)

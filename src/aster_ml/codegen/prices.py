@@ -105,11 +105,11 @@ TRANSPOSED_NBYTES = 256
 TILED_TWICE = 1.25
 # Bytes of each row of results that such a transpose fills before it goes on along the rows that it
 # reads: two lines side by side. With one line alone memory changes its page with every store, and
-# with four the rows that are read, of powers of two, push each other out of the first cache.
+# with four the rows that are read, of powers of two, push each other out of the cache.
 STRIP_NBYTES = 128
-# Rows of its tiles that are stored in one step of a loop (`paced`), and how many steps there are
-# at least: with two it was slower than all in one.
-PACED_ROWS, PACED_STEPS = 4, 4
+# Neighbouring bytes that one channel of memory has. Rows of results that lie a power of two apart
+# may all begin in the same one, so two runs are filled at a time, which lie so far apart.
+CHANNEL_NBYTES, RUNS = 256, 2
 # Bytes between what a pass over rows computes with and what it asks for, the shortest row, and
 # how much of the last cache all rows fill.
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25

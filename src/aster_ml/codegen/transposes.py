@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from aster_ml.codegen.ahead import past_caches
 from aster_ml.codegen.hints import is_block, run_of_lanes
-from aster_ml.codegen.kernel import can_overlap
+from aster_ml.codegen.kernel import Kernel, can_overlap
 from aster_ml.codegen.loop_order import set_order
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
+    CHANNEL_NBYTES,
     MAX_BODY,
     MOST_TWICE,
+    RUNS,
     STRIP_NBYTES,
     TILED_TWICE,
     TRANSPOSED_NBYTES,
@@ -22,7 +24,7 @@ from aster_ml.codegen.prices import (
     axis_of,
     waste,
 )
-from aster_ml.helpers import ceildiv
+from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -77,10 +79,12 @@ def order_past_caches(plan: Plan, axis_id: int, vector: UOp) -> None:
 
 
 def tile_blocks(plan: Plan, along: UOp, vector: UOp) -> bool:
-    """Strips of rows, in blocks with as many tiles along a row as there are rows: AHEAD.
+    """Strips of rows, in blocks of some tiles along a row: AHEAD.
 
     A strip fills so few lines of each row of results that the next ones are not thrown out while
-    others are filled, and so many that memory has them side by side.
+    others are filled, and so many that memory has them side by side. Where there are enough rows,
+    it fills two such runs, which different channels of memory take. Block after block goes down all
+    strips, so that few rows of results are met at a time.
     """
     kernel = plan.kernel
     across = next(
@@ -96,25 +100,34 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp) -> bool:
     if any(2 * run_of_lanes(a) * a.buffer.dtype.itemsize == LINE_NBYTES for a in read):
         return False
     rows = STRIP_NBYTES // max([a.buffer.dtype.itemsize for a in plan.accesses if a.is_store])
-    parts = rows // size_of(vector)
+    lanes = size_of(vector)
+    parts = rows // lanes
     tiles = ceildiv(size_of(along), max(ceildiv(size_of(along), rows), 1))
-    if not 1 < parts <= size_of(across) or not is_block(tiles, rows) or size_of(along) == tiles:
+    if not 1 < parts <= size_of(across) or not is_block(tiles, lanes) or size_of(along) == tiles:
         return False
-    twice = waste(size_of(across), parts) * waste(size_of(along), tiles)
-    if twice > (MOST_TWICE if can_overlap(kernel) else 1):
+    most = MOST_TWICE if can_overlap(kernel) else 1
+    # From the innermost loop on: lines of a run, strips between two runs, and runs.
+    steps = [parts, CHANNEL_NBYTES // STRIP_NBYTES, RUNS]
+    if size_of(across) < 2 * prod(steps) or waste(size_of(across), prod(steps)) > most:
+        steps = steps[:1]
+    if waste(size_of(across), prod(steps)) * waste(size_of(along), tiles) > most:
         return False
-    for r, steps in (across, parts), (along, tiles):
-        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, r), steps))
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    mine = []
-    for axis_id in (across.arg.id, along.arg.id):
-        outer = axis_of(kernel, axis_id)
-        mine.append((outer, loops[loops.index(outer) + 1]))
-    (strips, part), (blocks, tile) = mine
-    inner = [strips, blocks, tile, part]
-    set_order(kernel, [*[r for r in loops if r not in inner], *inner])
-    kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, blocks), 1))
+    part, *between = [tile_inner(kernel, across, n) for n in steps]
+    tile = tile_inner(kernel, along, tiles)
+    strips, blocks = (axis_of(kernel, r.arg.id) for r in (across, along))
+    gap, runs = (between[:1], between[1:]) if between else ([], [])
+    inner = [blocks, strips, *gap, tile, *runs, part]
+    others = [r for r in kernel.outputs if not r.arg.kind.is_lane and r not in inner]
+    set_order(kernel, [*others, *inner])
+    kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, gap[0] if gap else strips), 1))
     return True
+
+
+def tile_inner(kernel: Kernel, axis: UOp, steps: int) -> UOp:
+    """TILE of what is left of an axis: the new loop inside of it."""
+    outer = axis_of(kernel, axis.arg.id)
+    kernel.apply(Opt(OptOps.TILE, axis_number(kernel, outer), steps))
+    return kernel.outputs[kernel.outputs.index(axis_of(kernel, axis.arg.id)) + 1]
 
 
 def tile_runs(plan: Plan, along: UOp, vector: UOp) -> None:
