@@ -331,7 +331,8 @@ GRADIENT: dict[Ops, Rule] = {
     Ops.STORE: lambda g, u, i: g if i == 1 else None,
 }
 
-# Ops that no gradient passes: leaves, marks that stop it, and what only integers and bools have.
+# Ops that no gradient passes: leaves, marks that stop it, what only integers and bools have, and
+# what codegen alone makes.
 # Comparisons and integers end the walk by their dtype. Every op that is neither here nor above is
 # of a later stage and an error on the way.
 NO_GRADIENT = frozenset(
@@ -354,6 +355,7 @@ NO_GRADIENT = frozenset(
         Ops.SHR,
         Ops.THREEFRY,
         Ops.DOT,
+        Ops.LDEXP,
         Ops.IDIV,
         Ops.MOD,
     }

@@ -289,6 +289,21 @@ def supports(device: str, dtype: DType) -> bool:
     return Device["OPENCL"].target.has_dtype(dtype.name)
 
 
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize("dtype", (dtypes.float32, dtypes.float64), ids=lambda d: d.name)
+def test_ldexp_of_any_width(dtype: DType, width: int) -> None:
+    if not Device["CPU"].target.has_op("LDEXP"):
+        pytest.skip("this processor has no instruction for LDEXP (x86 with AVX-512)")
+    rows = operands(dtype)
+    given = np.array(rows[1])
+    whole = np.round(np.fmod(np.where(np.isinf(given), 3.0, given), 1150.0))
+    exponents = np.where(np.isnan(rows[0]), np.nan, whole).tolist()
+    both = [rows[0], tuple(exponents)]
+    scaled = lambda x, y: x.alu(Ops.LDEXP, y)  # noqa: E731
+    (found,) = compute("LLVM", [scaled], both, [dtype] * 2, width)
+    check_bits(found, expected(Ops.LDEXP, dtype, both, [dtype] * 2), "LDEXP", both)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", (dtypes.bool, *dtypes.ints, dtypes.float32, dtypes.float64))
 @pytest.mark.parametrize("device", DEVICES)

@@ -327,7 +327,7 @@ class Instance:
 ONE_SOURCE = frozenset(
     {Ops.NEG, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.SQRT, Ops.RECIPROCAL, Ops.TRUNC}
 )
-FLOAT_ONLY = ONE_SOURCE - {Ops.NEG} | {Ops.FDIV}
+FLOAT_ONLY = ONE_SOURCE - {Ops.NEG} | {Ops.FDIV, Ops.LDEXP}
 WHOLE_ONLY = frozenset({Ops.IDIV, Ops.MOD, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR})
 
 

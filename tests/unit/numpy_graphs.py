@@ -152,6 +152,7 @@ NUMPY: dict[Ops, Any] = {
     Ops.SIN: np.sin,
     Ops.TANH: np.tanh,
     Ops.POW: np.power,
+    Ops.LDEXP: lambda x, y: np.ldexp(x, np.where(y == y, y, 0).astype(np.int32)) + y * 0,
 }
 
 

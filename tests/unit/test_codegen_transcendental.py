@@ -88,8 +88,14 @@ def inputs_of(name: str, dtype: DType) -> Array:
     return np.concatenate([everywhere, *parts])
 
 
+def by_ldexp(x: UOp) -> UOp:
+    """EXP2 where the target has LDEXP."""
+    return exp2_poly(x, ldexp=True)
+
+
 FUNCTIONS: dict[str, tuple[Callable[[UOp], UOp], Callable[[Array], Array]]] = {
     "exp2": (exp2_poly, np.exp2),
+    "exp2 by ldexp": (by_ldexp, np.exp2),
     "log2": (log2_poly, np.log2),
     "sin": (sin_poly, np.sin),
     "tanh": (tanh_poly, np.tanh),
@@ -98,6 +104,8 @@ FUNCTIONS: dict[str, tuple[Callable[[UOp], UOp], Callable[[Array], Array]]] = {
 LIMITS = {
     ("exp2", dtypes.float32): (1.25, 1.7),
     ("exp2", dtypes.float64): (1.25, 1.7),
+    ("exp2 by ldexp", dtypes.float32): (1.25, 1.7),
+    ("exp2 by ldexp", dtypes.float64): (1.25, 1.7),
     ("log2", dtypes.float32): (1.15, 1.4),
     ("log2", dtypes.float64): (1.15, 1.4),
     ("sin", dtypes.float32): (1.5, 1.5),
@@ -114,7 +122,7 @@ def test_error_is_as_stated(name: str, dtype: DType, rounding: str) -> None:
     need_reference(dtype)
     polynomial, reference = FUNCTIONS[name]
     x = leaf(0, dtype)
-    values = inputs_of(name, dtype)
+    values = inputs_of(name.split()[0], dtype)
     wide = np.longdouble if HAS_EXTENDED else WIDE[dtype]
     with np.errstate(all="ignore"):
         exact = reference(values.astype(wide))
@@ -123,8 +131,9 @@ def test_error_is_as_stated(name: str, dtype: DType, rounding: str) -> None:
     assert worst(polynomial(x), {x: values}, exact, rounding) <= limit
 
 
+@pytest.mark.parametrize("power", [exp2_poly, by_ldexp])
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
-def test_exp2_of_special_values(dtype: DType) -> None:
+def test_exp2_of_special_values(dtype: DType, power: Callable[[UOp], UOp]) -> None:
     x = leaf(0, dtype)
     least = -149.0 if dtype is dtypes.float32 else -1074.0
     top = 128.0 if dtype is dtypes.float32 else 1024.0
@@ -132,11 +141,11 @@ def test_exp2_of_special_values(dtype: DType) -> None:
     wanted = [1.0, 1.0, math.inf, 0.0, math.nan, math.inf, math.inf, 0.0, 2.0**least, 0.0]
     values = np.array(given, to_numpy_dtype(dtype))
     for rounding in ROUNDINGS:
-        found = evaluate_arrays(exp2_poly(x), {x: values}, rounding)
+        found = evaluate_arrays(power(x), {x: values}, rounding)
         np.testing.assert_array_equal(found, np.array(wanted, found.dtype))
         whole = np.arange(least, top, dtype=found.dtype)
         exact = np.ldexp(np.ones_like(whole), whole.astype(int))
-        np.testing.assert_array_equal(evaluate_arrays(exp2_poly(x), {x: whole}, rounding), exact)
+        np.testing.assert_array_equal(evaluate_arrays(power(x), {x: whole}, rounding), exact)
 
 
 LOG2_E, LOG2_10 = math.log2(math.e), math.log2(10)
@@ -146,13 +155,14 @@ LOG2_E, LOG2_10 = math.log2(math.e), math.log2(10)
     (LOG2_E, 1, np.exp), (-LOG2_E, -1, np.exp), (0.75, 0.75, np.exp2), (-8.0, -8, np.exp2),
     (LOG2_10, 1, lambda x: np.power(x.dtype.type(10), x)),
 ])  # fmt: skip
+@pytest.mark.parametrize("ldexp", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
 def test_exp2_of_scaled_rounds_no_product(
-    dtype: DType, factor: float, sign: float, exact: Callable[[Array], Array]
+    dtype: DType, ldexp: bool, factor: float, sign: float, exact: Callable[[Array], Array]
 ) -> None:
     need_reference(dtype)
     x = leaf(0, dtype)
-    graph = exp2_of_scaled(x, factor)
+    graph = exp2_of_scaled(x, factor, ldexp)
     assert graph is not None
     end = (130 if dtype is dtypes.float32 else 1030) / abs(factor)
     special = np.array([0.0, -0.0, math.inf, -math.inf, math.nan], to_numpy_dtype(dtype))
@@ -174,18 +184,19 @@ def falling(x: UOp) -> list[UOp]:
     return [size.alu(Ops.NEG), x.alu(Ops.NEG).alu(Ops.MAX, x).alu(Ops.NEG), x * turn]
 
 
+@pytest.mark.parametrize("ldexp", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
-def test_exp2_of_what_falls_is_shorter_and_as_good(dtype: DType) -> None:
+def test_exp2_of_what_falls_is_shorter_and_as_good(dtype: DType, ldexp: bool) -> None:
     need_reference(dtype)
     x = leaf(0, dtype)
     end = 150 if dtype is dtypes.float32 else 1100
     values = np.concatenate([any_floats(dtype, 50_000), uniform(dtype, -end, end, 200_000),
                              uniform(dtype, -1, 1, 50_000)])  # fmt: skip
     exact = np.exp(-np.abs(values.astype(np.longdouble if HAS_EXTENDED else np.float64)))
-    rising = exp2_of_scaled(x.alu(Ops.MAX, x.alu(Ops.NEG)), LOG2_E)
+    rising = exp2_of_scaled(x.alu(Ops.MAX, x.alu(Ops.NEG)), LOG2_E, ldexp)
     assert rising is not None
     for given in falling(x):
-        graph = exp2_of_scaled(given, LOG2_E)
+        graph = exp2_of_scaled(given, LOG2_E, ldexp)
         assert graph is not None
         assert count_operations(graph, (x,)) < count_operations(rising, (x,))
         for rounding in ("fused", "contracted"):
@@ -320,6 +331,7 @@ def test_sin_of_huge_numbers(dtype: DType) -> None:
 def test_costs_stay_low() -> None:
     x, y = leaf(0, dtypes.float32), leaf(1, dtypes.float32)
     assert count_operations(exp2_poly(x), (x,)) <= 18
+    assert count_operations(by_ldexp(x), (x,)) <= 15
     assert count_operations(log2_poly(x), (x,)) <= 28
     assert count_operations(sin_poly(x), (x,)) <= 85
     assert count_operations(tanh_poly(x), (x,)) <= 29

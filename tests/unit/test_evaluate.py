@@ -203,6 +203,19 @@ def test_threefry(counter: Any, key: Any, expected: Any) -> None:
     assert meaning(Ops.THREEFRY, dtypes.uint64, join(counter), join(key)) == join(expected)
 
 
+def test_ldexp_rounds_once() -> None:
+    assert meaning(Ops.LDEXP, dtypes.float32, 1.5, -149.0) == 2.0**-148
+    assert meaning(Ops.LDEXP, dtypes.float32, 1.5, 128.0) == math.inf
+    assert meaning(Ops.LDEXP, dtypes.float64, -1.0, 1024.0) == -math.inf
+    assert meaning(Ops.LDEXP, dtypes.float64, 1.0, -2000.0) == 0.0
+    assert meaning(Ops.LDEXP, dtypes.float64, -math.inf, -5.0) == -math.inf
+    assert same_value(meaning(Ops.LDEXP, dtypes.float64, -0.0, 5.0), -0.0)
+    assert all(
+        math.isnan(meaning(Ops.LDEXP, dtypes.float32, *x))
+        for x in [(math.nan, 1.0), (1.0, math.nan)]
+    )
+
+
 def test_multiply_add_rounds_once() -> None:
     x = 1.0 + 2.0**-12
     assert meaning(Ops.MULACC, dtypes.float32, x, x, -1.0 - 2.0**-11) == 2.0**-24

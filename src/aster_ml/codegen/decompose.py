@@ -155,10 +155,11 @@ class Decomposition:
         if not self.target.has_op("EXP2") and x.op is Ops.MUL and x.dtype not in NARROW:
             for value, factor in (x.src, x.src[::-1]):
                 if factor.op is Ops.CONST:
-                    found = exp2_of_scaled(value, factor.arg)
+                    found = exp2_of_scaled(value, factor.arg, self.target.has_op("LDEXP"))
                     if found is not None:
                         return found
-        return self.function(exp2_poly, Ops.EXP2, x)
+        by_ldexp = functools.partial(exp2_poly, ldexp=self.target.has_op("LDEXP"))
+        return self.function(by_ldexp, Ops.EXP2, x)
 
     def power(self, x: UOp, y: UOp) -> UOp:
         """POW."""

@@ -249,14 +249,16 @@ def at_most(x: UOp, high: float) -> UOp:
     return (x > high).where(x.const_like(high), x)
 
 
-def exp2_poly(x: UOp) -> UOp:
-    """2**x.
+def exp2_poly(x: UOp, ldexp: bool = False) -> UOp:
+    """2**x, with the op LDEXP where the target has that.
 
     Dtype: that of x, float32 or float64.
     Error: at most 1.25 ULP, 1.7 ULP where nothing is fused; over all numbers, results below the
-        least normal one included. 18 operations in float32, 24 in float64.
+        least normal one included. 18 operations in float32, 24 in float64; with LDEXP 15 and 20.
     """
     form = format_of(x)
+    if ldexp:
+        return ldexp_power(clamp(x, form.exp2_low, form.exp2_high), 1.0)
     return exp2_of_reduced(clamp(x, form.exp2_low, form.exp2_high))
 
 
@@ -269,7 +271,7 @@ EXACT_FACTORS = (
 LEAST_FACTOR, GREATEST_FACTOR = 2.0**-20, 2.0**20
 
 
-def exp2_of_scaled(x: UOp, factor: float) -> UOp | None:
+def exp2_of_scaled(x: UOp, factor: float, ldexp: bool = False) -> UOp | None:
     """2**(x * factor) without the rounding of the product; None for a very large or small factor.
 
     log2(e) and log2(10) count as the real numbers, so that exp2(x * log2(e)) is e**x.
@@ -277,7 +279,7 @@ def exp2_of_scaled(x: UOp, factor: float) -> UOp | None:
     Dtype: that of x, float32 or float64.
     Error: at most 1.7 ULP where products are fused. Where nothing is, the product is rounded after
         all, which shows in large results. As many operations as exp2 by itself; three less where
-        the result is seen to be at most 1.
+        the result is seen to be at most 1, with LDEXP one more and one less.
     """
     form = format_of(x)
     factor = round_float(factor, x.dtype)
@@ -291,9 +293,11 @@ def exp2_of_scaled(x: UOp, factor: float) -> UOp | None:
     found = signed_size(x)
     if found is not None and found[1] * factor < 0.0:
         sign = found[1]
-        return falling_exp2(size_of_float(found[0]), factor * sign, rest * sign)
+        return falling_exp2(size_of_float(found[0]), factor * sign, rest * sign, ldexp)
     low, high = sorted([(form.exp2_low - 0.5) / factor, (form.exp2_high + 0.5) / factor])
     x = clamp(x, round_float(low, x.dtype), round_float(high, x.dtype))
+    if ldexp:
+        return ldexp_power(x, factor, rest)
     shifted = mulacc(x, factor * 0.5, form.magic)
     r = mulacc(x, factor * 0.5, form.magic - shifted)
     if rest:
@@ -324,10 +328,12 @@ def size_of_float(x: UOp) -> UOp:
     return (x.bitcast(form.uint) & (form.sign - 1)).bitcast(x.dtype)
 
 
-def falling_exp2(size: UOp, factor: float, rest: float) -> UOp:
+def falling_exp2(size: UOp, factor: float, rest: float, ldexp: bool) -> UOp:
     """2**(size * (factor + rest)) for a size that is not negative, and a factor that is."""
     form = format_of(size)
     size = at_most(size, round_float((form.exp2_low - 0.5) / factor, size.dtype))
+    if ldexp:
+        return ldexp_power(size, factor, rest)
     p, exponent = near_power(size, factor, rest, 2.0**-FALLING)
     scale = (exponent + ((form.bias + FALLING) << form.fraction)).bitcast(size.dtype)
     return p * scale
@@ -335,6 +341,19 @@ def falling_exp2(size: UOp, factor: float, rest: float) -> UOp:
 
 # A power that p is too small by and its factor too large, so that both are normal numbers.
 FALLING = 64
+
+
+def ldexp_power(x: UOp, factor: float, rest: float = 0.0) -> UOp:
+    """2**(x * (factor + rest)) by LDEXP, for a product of moderate size, or NaN.
+
+    The product is not rounded where products are fused.
+    """
+    form = format_of(x)
+    whole = mulacc(x, factor, form.magic) - form.magic
+    r = mulacc(x, factor, whole.alu(Ops.NEG))
+    if rest:
+        r = mulacc(x, rest, r)
+    return mulacc(r, horner(r, form.exp2_near), 1.0).alu(Ops.LDEXP, whole)
 
 
 def near_power(x: UOp, factor: float, rest: float = 0.0, scale: float = 1.0) -> tuple[UOp, UOp]:

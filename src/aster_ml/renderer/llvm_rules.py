@@ -219,6 +219,51 @@ def write_range(w: Any, dtype: DType, n: int, x: list[str]) -> str:
     return str(w.call(kind, f"llvm.x86.avx512.mask.range.{form}.{width}", args, kinds))
 
 
+def write_ldexp(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """LDEXP by VSCALEF, of as many registers as the values fill."""
+    width, most = n * dtype.bits, RANGE_WIDTHS[-1]
+    kind = llvm_type(dtype, n)
+    if width not in RANGE_WIDTHS:
+        lanes = next(b for b in RANGE_WIDTHS if b >= min(width, most)) // dtype.bits
+        parts = [[part_of(w, dtype, n, v, i, lanes) for v in x] for i in range(0, n, lanes)]
+        return joined(w, dtype, n, [write_ldexp(w, dtype, lanes, p, u) for p in parts], lanes)
+    mask = f"i{max(n, 8)}"
+    args = f"{kind} {x[0]}, {kind} {x[1]}, {kind} zeroinitializer, {mask} -1"
+    kinds = f"{kind}, {kind}, {kind}, {mask}"
+    if width == most:
+        args, kinds = f"{args}, i32 {CURRENT_ROUNDING}", f"{kinds}, i32"
+    form = "ps" if dtype.bits == 32 else "pd"
+    return str(w.call(kind, f"llvm.x86.avx512.mask.scalef.{form}.{width}", args, kinds))
+
+
+def part_of(w: Any, dtype: DType, n: int, value: str, start: int, lanes: int) -> str:
+    """So many lanes of a value from one on; what lies beyond its end is anything."""
+    kind, wide = llvm_type(dtype, n), llvm_type(dtype, lanes)
+    if n == 1:
+        return str(w.emit(f"insertelement {wide} poison, {kind} {value}, i64 0"))
+    places = [str(i) if i < n else "poison" for i in range(start, start + lanes)]
+    mask = ", ".join([f"i32 {i}" for i in places])
+    return str(w.emit(f"shufflevector {kind} {value}, {kind} poison, <{lanes} x i32> <{mask}>"))
+
+
+def joined(w: Any, dtype: DType, n: int, parts: list[str], lanes: int) -> str:
+    """The first lanes of some values, one behind the other."""
+    while len(parts) > 1:
+        two = llvm_type(dtype, lanes)
+        mask = ", ".join([f"i32 {i}" for i in range(2 * lanes)])
+        pairs = zip(parts[::2], [*parts[1::2], *["poison"] * (len(parts) % 2)], strict=True)
+        parts = [
+            w.emit(f"shufflevector {two} {a}, {two} {b}, <{2 * lanes} x i32> <{mask}>")
+            for a, b in pairs
+        ]
+        lanes *= 2
+    if n == lanes:
+        return parts[0]
+    if n == 1:
+        return str(w.emit(f"extractelement {llvm_type(dtype, lanes)} {parts[0]}, i64 0"))
+    return part_of(w, dtype, lanes, parts[0], 0, n)
+
+
 def max_of_both_orders(w: Any, dtype: DType, n: int, x: list[str]) -> str:
     """MAX by what both orders of operands have in common; ones make NaN.
 
@@ -485,6 +530,7 @@ LLVM_RULES: dict[Ops, Rule] = {
     Ops.SHL: write_shift(left=True),
     Ops.SHR: write_shift(left=False),
     Ops.DOT: write_dot,
+    Ops.LDEXP: write_ldexp,
     Ops.WHERE: write_where,
     Ops.MULACC: write_mulacc,
 }

@@ -76,11 +76,14 @@ def cpu_target(language: str, arch: str, threads: int) -> Target:
     host = llvm_jit.host()
     bits, registers = host.vector
     dots = host.dot_dtypes if language == "llvm" else frozenset()
+    more = {"DOT"} if dots else set()
+    if language == "llvm" and bits == 512:
+        more.add("LDEXP")
     return Target(
         "CPU", language, arch=arch,
         vector_bits=bits, move_bits=host.move_bits, vector_registers=registers,
         cache_bytes=cache_bytes(), threads=threads,
-        native_ops=PLAIN_OPS | ({"DOT"} if dots else set()), dot_dtypes=dots,
+        native_ops=PLAIN_OPS | more, dot_dtypes=dots,
     )  # fmt: skip
 
 

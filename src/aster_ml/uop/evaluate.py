@@ -161,6 +161,16 @@ def dot(dtype: DType, x: int, y: int) -> Any:
     return sum([(a + 128) * b for a, b in zip(*signed, strict=True)])
 
 
+def scale(x: float, y: float) -> float:
+    """LDEXP, exact where float64 holds the result."""
+    if not math.isfinite(x) or not math.isfinite(y):
+        return x * y if y != y else x * exp2(y)
+    try:
+        return math.ldexp(x, int(y))
+    except OverflowError:
+        return math.copysign(math.inf, x)
+
+
 def parts(word: int, bits: int, storage: DType, dtype: DType) -> list[Any]:
     """The elements in a word, the lowest bits first."""
     mask = (1 << bits) - 1
@@ -206,6 +216,7 @@ MEANING: dict[Ops, Callable[..., Any]] = {
     Ops.SHR: shift_right,
     Ops.THREEFRY: lambda d, x, y: threefry(x, y),
     Ops.DOT: dot,
+    Ops.LDEXP: lambda d, x, y: scale(x, y),
     Ops.WHERE: lambda d, c, x, y: x if c else y,
     Ops.MULACC: multiply_add,
 }

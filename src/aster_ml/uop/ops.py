@@ -112,6 +112,7 @@ class Ops(IntEnum):
     SHR = auto()
     THREEFRY = auto()
     DOT = auto()
+    LDEXP = auto()
     # ternary
     WHERE = auto()
     MULACC = auto()
@@ -199,6 +200,9 @@ OP_TABLE: dict[Ops, OpInfo] = {
         Group.BINARY,
         "Products of what lies in the uint32 x and y, added up: as float32 of two bfloat16 each, "
         "as int32 of four int8 each, where 128 is added to those of x.",
+    ),
+    Ops.LDEXP: OpInfo(
+        Group.BINARY, "x * 2**y on floats, rounded once; y is whole, or NaN as x is."
     ),
     Ops.WHERE: OpInfo(Group.TERNARY, "src[1] where the bool src[0] holds, else src[2]."),
     Ops.MULACC: OpInfo(Group.TERNARY, "src[0] * src[1] + src[2], rounded once where possible."),
