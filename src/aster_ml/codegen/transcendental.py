@@ -279,7 +279,7 @@ def exp2_of_scaled(x: UOp, factor: float, ldexp: bool = False) -> UOp | None:
     Dtype: that of x, float32 or float64.
     Error: at most 1.7 ULP where products are fused. Where nothing is, the product is rounded after
         all, which shows in large results. As many operations as exp2 by itself; three less where
-        the result is seen to be at most 1, with LDEXP one more and one less.
+        the result is seen to be at most 1, or one less with LDEXP.
     """
     form = format_of(x)
     factor = round_float(factor, x.dtype)
