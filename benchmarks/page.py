@@ -97,14 +97,19 @@ def markdown_table(lines: Sequence[Sequence[str]], right: Iterable[int]) -> Iter
 
 
 def behind(data: Data, notes: Notes) -> list[list[str]]:
-    """Rows and sets whose median is below the best peer's, and rows without a peer whose median is
-    not what is wanted, with what is known of them.
+    """Rows and sets whose median is below the best peer's, rows without a peer whose median is not
+    what is wanted, and rows that reach too little of a copy or sum, with what is known of them.
     """
     late = [
         (r["name"], r["threads"], "-" if ratio is None else f"{ratio:.2f}")
         for r in data["rows"]
         for ratio in (r["ratio_median"],)
         if not r.get("drawn") and (r.get("met") is False if ratio is None else ratio < 1.0)
+    ]
+    late += [
+        (r["name"], r["threads"], f"{r['share']:.0%} of {r['ceiling']['name']}")
+        for r in data["rows"]
+        if r.get("share") is not None and r["share"] < SHARE
     ]
     late += [
         (s["set"], s["threads"], f"{s['mean']:.2f}")
