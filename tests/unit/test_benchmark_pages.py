@@ -76,7 +76,9 @@ def test_memory_bound_rows_are_set_beside_a_copy() -> None:
     rate.ceiling = Figures([8.0, 7.0, 99.0], less_is_better=False)
     data = data_of(rate, result_of(COPY, aster=[4.0], torch=[50.0]))
     assert data["rows"][0]["share"] == 0.75
-    late = page.behind(data_of(rate), {"a rate": {"reason": "rows apart", "tried": "rows together"}})
+    late = page.behind(
+        data_of(rate), {"a rate": {"reason": "rows apart", "tried": "rows together"}}
+    )
     assert late[1:] == [["a rate", "2", "75% of a copy", "rows apart", "rows together"]]
     rate.ceiling = Figures([6.0], less_is_better=False)
     assert not page.behind(data_of(rate), {})[1:]
