@@ -146,6 +146,8 @@ FITS = (
     Fit("transcendental.EXP2_FLOAT64", exp2_quotient, exp2_weight, -EDGE, EDGE, 13, "d"),
     Fit("transcendental.EXP2_NEAR_FLOAT32", exp2_quotient, exp2_weight,
         -EDGE / 2, EDGE / 2, 6, "f"),
+    Fit("transcendental.EXP2_SIXTEENTH_FLOAT32", exp2_quotient, exp2_weight,
+        -EDGE / 32, EDGE / 32, 3, "f"),
     Fit("transcendental.EXP2_NEAR_FLOAT64", exp2_quotient, exp2_weight,
         -EDGE / 2, EDGE / 2, 11, "d"),
     Fit("transcendental.TANH_FLOAT32", tanh_rest, tanh_weight, Decimal(0), TANH_END, 5, "f"),

@@ -356,6 +356,7 @@ NO_GRADIENT = frozenset(
         Ops.THREEFRY,
         Ops.DOT,
         Ops.LDEXP,
+        Ops.EXP2_SIXTEENTHS,
         Ops.IDIV,
         Ops.MOD,
     }

@@ -297,11 +297,24 @@ def test_ldexp_of_any_width(dtype: DType, width: int) -> None:
     rows = operands(dtype)
     given = np.array(rows[1])
     whole = np.round(np.fmod(np.where(np.isinf(given), 3.0, given), 1150.0))
+    # The instruction takes the whole number below.
+    whole += np.resize([0.0, 0.9375, 0.5], whole.shape)
     exponents = np.where(np.isnan(rows[0]), np.nan, whole).tolist()
     both = [rows[0], tuple(exponents)]
     scaled = lambda x, y: x.alu(Ops.LDEXP, y)  # noqa: E731
     (found,) = compute("LLVM", [scaled], both, [dtype] * 2, width)
     check_bits(found, expected(Ops.LDEXP, dtype, both, [dtype] * 2), "LDEXP", both)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32, 64])
+def test_sixteenths_of_any_width(width: int) -> None:
+    if not Device["CPU"].target.has_op("EXP2_SIXTEENTHS"):
+        pytest.skip("this processor has no instruction for that (x86 with AVX-512)")
+    given = tuple((1.5 * 2.0**19 + np.arange(-160, 160) / 16).tolist())
+    power = lambda x: x.alu(Ops.EXP2_SIXTEENTHS)  # noqa: E731
+    (found,) = compute("LLVM", [power], [given], [dtypes.float32], width)
+    wanted = expected(Ops.EXP2_SIXTEENTHS, dtypes.float32, [given], [dtypes.float32])
+    check_bits(found, wanted, "EXP2_SIXTEENTHS", [given])
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -69,7 +69,8 @@ def names(ops: set[Ops]) -> list[str]:
         (
             "renderer.cstyle_rules.CSTYLE_RULES",
             set(CSTYLE_RULES),
-            NO_RULE | {Ops.DOT, Ops.LDEXP},  # instructions of x86, which C has no word for
+            # instructions of x86, which C has no word for
+            NO_RULE | {Ops.DOT, Ops.LDEXP, Ops.EXP2_SIXTEENTHS},
             set(ELEMENTWISE),
         ),
         ("runtime.python.TARGET", {Ops[n] for n in PYTHON.native_ops}, set(), set(ELEMENTWISE)),

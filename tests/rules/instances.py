@@ -301,6 +301,8 @@ class Instance:
             raise DrawAgainError
         if op is Ops.DOT and dtype not in (dtypes.int32, dtypes.float32):
             raise DrawAgainError
+        if op is Ops.EXP2_SIXTEENTHS and dtype is not dtypes.float32:
+            raise DrawAgainError
         if op in (Ops.POW, Ops.SHL) and dtype is INDEX:
             # Numbers without a width would grow without end.
             raise DrawAgainError
@@ -325,8 +327,11 @@ class Instance:
 
 
 ONE_SOURCE = frozenset(
-    {Ops.NEG, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.SQRT, Ops.RECIPROCAL, Ops.TRUNC}
-)
+    {
+        Ops.NEG, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.SQRT, Ops.RECIPROCAL, Ops.TRUNC,
+        Ops.EXP2_SIXTEENTHS,
+    }
+)  # fmt: skip
 FLOAT_ONLY = ONE_SOURCE - {Ops.NEG} | {Ops.FDIV, Ops.LDEXP}
 WHOLE_ONLY = frozenset({Ops.IDIV, Ops.MOD, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR})
 

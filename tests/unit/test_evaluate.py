@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aster_ml.dtype import DType, dtypes, to_numpy_dtype
+from aster_ml.dtype import DType, dtypes, round_float, to_numpy_dtype
 from aster_ml.errors import ArgumentError, InternalError
 from aster_ml.uop.evaluate import evaluate, evaluate_expr, identity_of, round_exact, threefry
 from aster_ml.uop.node import UOp
@@ -214,6 +214,18 @@ def test_ldexp_rounds_once() -> None:
         math.isnan(meaning(Ops.LDEXP, dtypes.float32, *x))
         for x in [(math.nan, 1.0), (1.0, math.nan)]
     )
+
+
+def test_ldexp_takes_the_whole_number_below() -> None:
+    assert meaning(Ops.LDEXP, dtypes.float32, 3.0, -2.5) == 3 / 8
+    assert meaning(Ops.LDEXP, dtypes.float32, 3.0, 2.9375) == 12.0
+
+
+def test_sixteenths_are_those_of_the_lowest_bits() -> None:
+    for n in (*range(16), *range(-33, -17)):
+        x = 1.5 * 2.0**19 + n / 16
+        power = round_float(2.0 ** (n % 16 / 16), dtypes.float32)
+        assert meaning(Ops.EXP2_SIXTEENTHS, dtypes.float32, x) == power
 
 
 def test_multiply_add_rounds_once() -> None:

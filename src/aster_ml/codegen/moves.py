@@ -294,7 +294,8 @@ def store_rows_later(plan: Plan) -> None:
     if any(a.node in stored and walks_rows(a, axis) for a in plan.accesses):
         return
     kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, axis)))
-    # A body waits for itself where it takes long. None runs twice: scratch has the next row by then.
+    # A body waits for itself where it takes long. None may run twice: scratch has the next row by
+    # then.
     most = bodies_side_by_side(plan, plan.nodes + plan.extra)
     n = next((n for n in (4, 3, 2) if n <= most and size_of(loops[-1]) % n == 0), 1)
     if n > 1:

@@ -56,6 +56,12 @@ EXP2_NEAR_FLOAT32 = (
     0.0013390809763222933,
     0.00015326477296184748,
 )
+# The same for x in [-1/32, 1/32]. Greatest error 2**-29.2.
+EXP2_SIXTEENTH_FLOAT32 = (
+    0.6931471824645996,
+    0.24023428559303284,
+    0.05550234019756317,
+)
 # Greatest error 2**-57.8.
 EXP2_NEAR_FLOAT64 = (
     0.6931471805599453,
@@ -346,9 +352,20 @@ FALLING = 64
 def ldexp_power(x: UOp, factor: float, rest: float = 0.0) -> UOp:
     """2**(x * (factor + rest)) by LDEXP, for a product of moderate size, or NaN.
 
-    The product is not rounded where products are fused.
+    The product is not rounded where products are fused. In float32 a register holds the powers of
+    sixteenths, which leaves so little that half of a polynomial is enough.
     """
     form = format_of(x)
+    if x.dtype is dtypes.float32:
+        magic = form.magic / 16
+        shifted = mulacc(x, factor, magic)
+        nearest = shifted - magic
+        r = mulacc(x, factor, nearest.alu(Ops.NEG))
+        if rest:
+            r = mulacc(x, rest, r)
+        power = shifted.alu(Ops.EXP2_SIXTEENTHS)
+        p = mulacc(power * r, horner(r, EXP2_SIXTEENTH_FLOAT32), power)
+        return p.alu(Ops.LDEXP, nearest)
     whole = mulacc(x, factor, form.magic) - form.magic
     r = mulacc(x, factor, whole.alu(Ops.NEG))
     if rest:

@@ -93,6 +93,7 @@ class Ops(IntEnum):
     SQRT = auto()
     RECIPROCAL = auto()
     TRUNC = auto()
+    EXP2_SIXTEENTHS = auto()
     # binary
     ADD = auto()
     SUB = auto()
@@ -179,6 +180,9 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.SQRT: OpInfo(Group.UNARY, "Square root; NaN below 0."),
     Ops.RECIPROCAL: OpInfo(Group.UNARY, "1/x."),
     Ops.TRUNC: OpInfo(Group.UNARY, "Rounded towards zero."),
+    Ops.EXP2_SIXTEENTHS: OpInfo(
+        Group.UNARY, "2**(n / 16) in float32, n what the low four bits of the float32 x are."
+    ),
     Ops.ADD: OpInfo(Group.BINARY, "x + y; ints wrap; bool: or."),
     Ops.SUB: OpInfo(Group.BINARY, "x - y; ints wrap."),
     Ops.MUL: OpInfo(Group.BINARY, "x * y; ints wrap; bool: and."),
@@ -202,7 +206,7 @@ OP_TABLE: dict[Ops, OpInfo] = {
         "as int32 of four int8 each, where 128 is added to those of x.",
     ),
     Ops.LDEXP: OpInfo(
-        Group.BINARY, "x * 2**y on floats, rounded once; y is whole, or NaN as x is."
+        Group.BINARY, "x * 2**floor(y) on floats, rounded once; y is a number, or NaN as x is."
     ),
     Ops.WHERE: OpInfo(Group.TERNARY, "src[1] where the bool src[0] holds, else src[2]."),
     Ops.MULACC: OpInfo(Group.TERNARY, "src[0] * src[1] + src[2], rounded once where possible."),

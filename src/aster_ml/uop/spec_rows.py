@@ -32,6 +32,8 @@ def sources_mix(u: UOp) -> bool:
     if u.op is Ops.DOT:
         words = all([s.dtype is dtypes.uint32 for s in u.src])
         return words and u.dtype in (dtypes.int32, dtypes.float32)
+    if u.op is Ops.EXP2_SIXTEENTHS and u.dtype is not dtypes.float32:
+        return False
     try:
         check_alu(u.op, u.src)
     except AsterError:
