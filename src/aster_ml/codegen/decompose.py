@@ -158,8 +158,11 @@ class Decomposition:
                     found = exp2_of_scaled(value, factor.arg, self.target.has_op("LDEXP"))
                     if found is not None:
                         return found
-        by_ldexp = functools.partial(exp2_poly, ldexp=self.target.has_op("LDEXP"))
-        return self.function(by_ldexp, Ops.EXP2, x)
+        return self.function(self.by_ldexp(exp2_poly), Ops.EXP2, x)
+
+    def by_ldexp(self, polynomial: Callable[..., UOp]) -> Callable[[UOp], UOp]:
+        """A polynomial that uses LDEXP where the target has it."""
+        return functools.partial(polynomial, ldexp=self.target.has_op("LDEXP"))
 
     def power(self, x: UOp, y: UOp) -> UOp:
         """POW."""
@@ -314,7 +317,7 @@ REPLACEMENTS: dict[Ops, Replacement] = {
     Ops.EXP2: lambda d, dtype, s: d.exp2(s[0]),
     Ops.LOG2: lambda d, dtype, s: d.function(log2_poly, Ops.LOG2, s[0]),
     Ops.SIN: lambda d, dtype, s: d.function(sin_poly, Ops.SIN, s[0]),
-    Ops.TANH: lambda d, dtype, s: d.function(tanh_poly, Ops.TANH, s[0]),
+    Ops.TANH: lambda d, dtype, s: d.function(d.by_ldexp(tanh_poly), Ops.TANH, s[0]),
     Ops.POW: lambda d, dtype, s: d.power(s[0], s[1]),
     Ops.THREEFRY: lambda d, dtype, s: d.random(s[0], s[1]),
     Ops.DOT: lambda d, dtype, s: split_dot(dtype, s[0], s[1]),

@@ -399,10 +399,14 @@ def packing_cost(
 def bodies_side_by_side(plan: Plan, nodes: int) -> int:
     """How many bodies of so many nodes have to stand side by side to keep the processor busy."""
     steps = iterations([r for r in plan.kernel.outputs if not r.arg.kind.is_lane])
+    return 1 if steps < LEAST_REPEATED else bodies_in_flight(plan.target, nodes)
+
+
+def bodies_in_flight(target: Target, nodes: int) -> int:
+    """The same for a loop that is long enough."""
     wanted = next_power2(ceildiv(CHAINS * nodes, IN_FLIGHT))
     # A body takes about eight registers.
-    most = min(max((plan.target.vector_registers or 16) // 8, 1), MAX_BODY // nodes)
-    return 1 if steps < LEAST_REPEATED else min(wanted, most)
+    return min(wanted, max((target.vector_registers or 16) // 8, 1), MAX_BODY // nodes)
 
 
 def cycles_of(plan: Plan) -> float:

@@ -16,13 +16,13 @@ from collections.abc import Iterable
 
 from aster_ml.codegen.axes import simplify_indices
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.prices import DECOMPOSED
-from aster_ml.dtype import DType
+from aster_ml.codegen.prices import DECOMPOSED, bodies_in_flight, decomposed_nodes
+from aster_ml.dtype import DType, dtypes
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Memory, Ops, ScratchArg, StageArg
+from aster_ml.uop.ops import ELEMENTWISE, VALUES, AxisType, Memory, Ops, ScratchArg, StageArg
 from aster_ml.uop.ranges import size_of
 
 # A name of a module is found faster than a member of an Enum, and every node is asked for its op.
@@ -106,7 +106,7 @@ def fill_rows(kernel: Kernel, target: Target) -> None:
             filled = [fill_alike(kernel, local, stage, late[1].src[0].src[1])]
         else:
             filled = [
-                fill(kernel, local, stage, lanes, start, length, width)
+                fill(kernel, target, local, stage, lanes, start, length, width)
                 for start, length in ((0, whole), (whole, size_of(s) - whole))
                 if length
             ]
@@ -139,29 +139,44 @@ def position(step: UOp, lanes: list[UOp]) -> UOp:
 
 
 def fill(
-    kernel: Kernel, local: UOp, stage: UOp, lanes: list[UOp], start: int, length: int, width: int
-) -> UOp:
-    """The loop that stores `length` steps from `start`, in SIMD values where lanes have none."""
+    kernel: Kernel, target: Target, local: UOp, stage: UOp, lanes: list[UOp],
+    start: int, length: int, width: int,
+) -> UOp:  # fmt: skip
+    """The loop that stores `length` steps from `start`, in SIMD values where lanes have none.
+
+    Several of these stand side by side where one would wait for itself.
+    """
     v, s = stage.src
     turns = ceildiv(length, width)
     kind = AxisType.UPCAST if turns <= MAX_TURNS else AxisType.LOOP
-    loop = kernel.new_range(turns, kind)
+    beside = 1 if kind is AxisType.UPCAST or lanes else bodies_of(v, turns, target)
+    loop = kernel.new_range(turns // beside, kind)
+    closed, step = [loop], index_alu(Ops.MUL, loop, UOp.index_const(beside))
+    if beside > 1:
+        closed.append(kernel.new_range(beside, AxisType.UPCAST))
+        step = index_alu(Ops.ADD, step, closed[-1])
     step = index_alu(
-        Ops.ADD, UOp.index_const(start), index_alu(Ops.MUL, loop, UOp.index_const(width))
+        Ops.ADD, UOp.index_const(start), index_alu(Ops.MUL, step, UOp.index_const(width))
     )
-    closed = [loop]
     if width > 1:
         closed.append(kernel.new_range(width, AxisType.VECTOR))
-        step = index_alu(Ops.ADD, step, closed[1])
+        step = index_alu(Ops.ADD, step, closed[-1])
     value = substitute(v, {s: step})
     if length < width:
-        inside = closed[1] < length
+        inside = closed[-1] < length
         value = substitute(
             value,
             {
                 u: UOp(Ops.LOAD, u.dtype, (u.src[0], kernel.both(inside, *u.src[1:])), u.arg)
                 for u in toposort(value)
-                if u.op is Ops.LOAD and closed[1] in u.ranges
+                if u.op is Ops.LOAD and closed[-1] in u.ranges
             },
         )
     return local.index(position(step, lanes)).store(value).end(*closed)
+
+
+def bodies_of(v: UOp, turns: int, target: Target) -> int:
+    """How many SIMD values of a row are computed side by side, in so many turns of one each."""
+    nodes = [u for u in toposort(v) if u.op in VALUES and u.dtype is not dtypes.index]
+    most = bodies_in_flight(target, len(nodes) + decomposed_nodes(nodes, target))
+    return next((n for n in (4, 3, 2) if n <= most and turns % n == 0), 1)
