@@ -51,6 +51,15 @@ def test_powers_of_a_row_and_stores_of_the_one_before_share_a_loop() -> None:
     assert linear_from_text(linear_to_text(linear)) == linear
 
 
+@pytest.mark.parametrize(("columns", "count"), [(512, 4), (1008, 3), (480, 3), (416, 2), (464, 1)])
+def test_bodies_side_by_side_divide_a_row(columns: int, count: int) -> None:
+    """None may run twice: what it would store then is of the next row."""
+    applied = lower(kernel_of(memory(64, columns).softmax()), CPU)[1]
+    names = [o.op.name for o in applied]
+    after = applied[names.index("SKEW") + 1 :]
+    assert [(o.op.name, o.arg) for o in after if o.axis == 1] == [("UPCAST", count)][: count - 1]
+
+
 def test_results_that_stay_in_the_caches_are_stored_at_once() -> None:
     large = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
     assert "SKEW" not in opts_of(memory(64, 512).softmax(), large)
