@@ -17,8 +17,9 @@ from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel, render
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import KernelOptError
-from aster_ml.target import Target
-from aster_ml.uop.ops import LoadArg, Ops, StoreArg
+from aster_ml.target import LINE_NBYTES, Target
+from aster_ml.uop.ops import AxisType, LoadArg, Ops, StoreArg
+from aster_ml.uop.ranges import iterations
 from aster_ml.uop.spec import verify
 from aster_ml.uop.text import linear_from_text, linear_to_text
 from tests.unit.kernel_checks import SMALL_CACHES as CPU
@@ -69,6 +70,34 @@ def test_a_sum_of_rows_asks_for_nothing() -> None:
     assert "AHEAD" not in opts_of(memory(64, 512).sum(1))
     with pytest.raises(KernelOptError, match="rows that are read twice"):
         schedule_kernel(kernel_of(memory(64, 512) + 1), CPU, parse_opts("AHEAD(0,1)"))
+
+
+@pytest.mark.parametrize("bits", [512, 256, 128])
+@pytest.mark.parametrize("rows", [60, 64, 67])
+def test_a_tile_of_rows_asks_for_the_next_ones_a_line_at_a_time(rows: int, bits: int) -> None:
+    target = replace(CPU, vector_bits=bits)
+    product = memory(rows, 512) @ memory(512, 2)
+    kernel = schedule_kernel(kernel_of(product), target)
+    tile = next(o.arg for o in kernel.applied if o.op.name in ("UPCAST", "OVERLAP") and o.axis == 0)
+    assert "AHEAD" in [o.op.name for o in kernel.applied]
+    linear = lower(kernel_of(product), target)[0]
+    asked = [u.arg for u in linear.uops if u.op is Ops.LOAD and u.arg is not None]
+    assert set(asked) == {LoadArg(tile * 512)}
+    # One hint of each row at a step, and a line of it at a step.
+    assert render(linear, target).count("call void @llvm.prefetch") == tile
+    loops = [r for r in kernel.axes if r.arg.kind is AxisType.REDUCE]
+    assert iterations(loops) == 512 * 4 // LINE_NBYTES
+
+
+def test_a_tile_of_rows_asks_only_where_it_waits_for_memory() -> None:
+    product = memory(64, 512) @ memory(512)
+    assert "AHEAD" in opts_of(product)
+    cached = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
+    assert "AHEAD" not in opts_of(product, cached)
+    # The next rows would throw out these.
+    assert "AHEAD" not in opts_of(memory(64, 4096) @ memory(4096))
+    # What follows in a row comes by itself.
+    assert "AHEAD" not in opts_of((memory(64, 512) * memory(64, 512)).sum(1))
 
 
 def test_the_pass_that_computes_most_asks() -> None:
@@ -142,7 +171,7 @@ def lanes_of(t: Tensor, target: Target) -> int:
     )
 
 
-@pytest.mark.parametrize("name", ["add", "relu", "sum", "max", "row sums", "dot", "vector"])
+@pytest.mark.parametrize("name", ["add", "relu", "sum", "max", "row sums", "dot", "long"])
 def test_what_waits_for_memory_has_the_lanes_that_one_load_moves(name: str) -> None:
     x, y = memory(64, 512), memory(64, 512)
     found = {
@@ -152,13 +181,15 @@ def test_what_waits_for_memory_has_the_lanes_that_one_load_moves(name: str) -> N
         "max": lambda: x.max(),
         "row sums": lambda: x.sum(1),
         "dot": lambda: (x * y).sum(),
-        "vector": lambda: x @ memory(512),
+        "long": lambda: memory(64, 4096) @ memory(4096),
     }[name]()
     assert lanes_of(found, HALVES) == 8
     assert lanes_of(found, CPU) == 16
 
 
-@pytest.mark.parametrize("name", ["small", "exp", "columns", "product", "softmax", "transpose"])
+@pytest.mark.parametrize(
+    "name", ["small", "exp", "columns", "product", "softmax", "transpose", "rows asked for"]
+)
 def test_what_computes_more_has_whole_registers(name: str) -> None:
     x = memory(64, 512)
     found = {
@@ -168,6 +199,7 @@ def test_what_computes_more_has_whole_registers(name: str) -> None:
         "product": lambda: x @ memory(64, 512).T,
         "softmax": lambda: x.softmax(),
         "transpose": lambda: x.T,
+        "rows asked for": lambda: x @ memory(512),
     }[name]()
     assert lanes_of(found, HALVES) == 16
 

@@ -22,6 +22,7 @@ from aster_ml.codegen.prices import (
     MOVED_PART,
     SEVERAL_ROWS_PART,
     STREAMED_PART,
+    TILE_REUSE,
     Plan,
     arithmetic_cost,
     nest_of,
@@ -98,6 +99,12 @@ def moved_lanes(plan: Plan, lanes: int) -> int:
     if plan.values > MOST_MOVED or plan.extra or moved_nbytes(plan) < MOVED_PART * last:
         return lanes
     kernel = plan.kernel
+    if kernel.reduces and kernel.outputs:
+        # What rows share makes tiles of them, and these are asked for in whole lines.
+        row, loads = kernel.outputs[-1], [a for a in plan.accesses if not a.is_store and a.strides]
+        tiles = [(a, TILE_REUSE * (a.stride(row) or 0)) for a in loads if row in a.strides]
+        if len(tiles) < len(loads) and tile_ahead(plan, tiles):
+            return lanes
     axes = {r for u in kernel.reduces for r in u.src[1:]} or set(kernel.outputs)
     once = False
     for a in plan.accesses:
@@ -130,6 +137,18 @@ def columns_ahead(plan: Plan, loads: list[Access]) -> int:
             return 0
         steps = min(steps, ceildiv(COLUMNS_AHEAD_NBYTES, nbytes), max(most, 1))
     return steps
+
+
+def tile_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
+    """Whether a product asks for the next rows of a matrix while it goes along a tile of them.
+
+    It pays where these come from memory: processors ask for what follows in a row by themselves,
+    but not across its pages, nor for other rows. They should fit the second cache beside these.
+    """
+    near, last = plan.target.cache_bytes[1], MOVED_PART * max(plan.target.cache_bytes)
+    nbytes = sum([n * a.buffer.dtype.itemsize for a, n in loads])
+    far = any(times(a) * a.buffer.dtype.itemsize > last for a, _ in loads)
+    return far and nbytes <= near // 2
 
 
 def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp) -> float:

@@ -124,6 +124,23 @@ def column_loads(facts: Facts, axis: UOp) -> list[Access]:
     return [a for a in found if a.node in inner]
 
 
+def tile_loads(facts: Facts, axis: UOp) -> list[tuple[Access, int]]:
+    """Loads in reductions that go along a tile of rows of a matrix at each step of the axis, and
+    how many elements there are from these rows to the next ones.
+    """
+    summed = {r for u in facts.reduces for r in u.src[1:]}
+    lanes = {r for r in summed if r.arg.kind is AxisType.VECTOR}
+    found = []
+    for a in facts.accesses:
+        along = any(r in lanes and a.strides[r] == 1 for r in a.strides)
+        rows = [r for r in a.strides if r.arg.kind is AxisType.UPCAST and r not in summed]
+        if a.buffer.op is Ops.PARAM and axis in a.strides and along and len(rows) == 1:
+            found.append((a, size_of(rows[0]) * (a.stride(rows[0]) or 0)))
+    inner = {x for u in facts.reduces for x in own_nodes(u.src[0])} if found else set()
+    # The last rows of those that do not divide start early, and are no whole step further.
+    return [(a, n) for a, n in found if a.node in inner and n and a.stride(axis) in (n, None)]
+
+
 def run_of_lanes(a: Access) -> int:
     """How many neighbours the lanes of an access take at once, 1 where its SIMD lanes lie apart."""
     run = 1
@@ -168,12 +185,9 @@ def find_block(outputs: list[UOp], axis: UOp, a: Access) -> Block | None:
     return Block(tiles, lane, run) if is_block(size_of(tiles), size_of(lane)) else None
 
 
-def look_aside(sink: UOp, loads: list[Access], steps: int) -> UOp:
-    """The graph in which loads down columns ask for the columns so many steps further."""
-    asked = {
-        a.node: UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg(run_of_lanes(a) * steps))
-        for a in loads
-    }
+def look_aside(sink: UOp, loads: list[tuple[Access, int]], steps: int) -> UOp:
+    """The graph in which loads ask for what lies so many steps further, of so many elements."""
+    asked = {a.node: UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg(n * steps)) for a, n in loads}
     return substitute(sink, asked)
 
 

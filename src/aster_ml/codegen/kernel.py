@@ -17,7 +17,9 @@ from aster_ml.codegen.hints import (
     look_aside,
     row_passes,
     row_stage,
+    run_of_lanes,
     stream_stores,
+    tile_loads,
 )
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
 from aster_ml.codegen.windows import Slab, find_windowed, slab_load, slab_of
@@ -228,21 +230,24 @@ class Kernel:
     def look_ahead(self, axis: UOp, steps: int) -> None:
         """The pass over rows that computes most asks for those of later steps of an output axis.
 
-        So do loads down columns, without such rows; without sums each step of the axis asks for
-        the block of rows that the next one reads across (`next_blocks`).
+        So do loads along a tile of rows or down columns, without such rows; without sums each step
+        of the axis asks for the block of rows that the next one reads across (`next_blocks`).
         """
         if not self.reduces and any([find_block(self.outputs, axis, a) for a in self.accesses()]):
             self.asking = axis.arg.id
             return
         passes = row_passes(self.facts, axis) if axis in self.outputs else []
-        columns = column_loads(self.facts, axis) if axis in self.outputs and not passes else []
-        if columns:
-            self.sink = look_aside(self.sink, columns, steps)
+        aside: list[tuple[Access, int]] = []
+        if axis in self.outputs and not passes:
+            aside = tile_loads(self.facts, axis)
+            aside = aside or [(a, run_of_lanes(a)) for a in column_loads(self.facts, axis)]
+        if aside:
+            self.sink = look_aside(self.sink, aside, steps)
             return
         if not passes:
             raise KernelOptError(
                 "ahead: rows that are read twice in a step of an output axis are wanted, or "
-                "columns in a reduction, or blocks of a transpose"
+                "columns or a tile of rows in a reduction, or blocks of a transpose"
             )
         self.sink = look_ahead(self.sink, longest(passes).loads, axis, steps)
 

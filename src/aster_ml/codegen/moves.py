@@ -7,7 +7,7 @@ are chosen in `cost`.
 
 from __future__ import annotations
 
-from aster_ml.codegen.ahead import columns_ahead, past_caches, rows_ahead
+from aster_ml.codegen.ahead import columns_ahead, past_caches, rows_ahead, tile_ahead
 from aster_ml.codegen.early import gates_along
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.hints import (
@@ -16,6 +16,8 @@ from aster_ml.codegen.hints import (
     own_nodes,
     row_passes,
     row_stage,
+    run_of_lanes,
+    tile_loads,
     walks_rows,
 )
 from aster_ml.codegen.kernel import can_overlap
@@ -37,10 +39,12 @@ from aster_ml.codegen.prices import (
     bodies_side_by_side,
     cycles_of,
     panel_of,
+    reduction_number,
     waste,
 )
 from aster_ml.codegen.simd import finish_nodes
 from aster_ml.helpers import ceildiv, prod
+from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -257,6 +261,29 @@ def ask_for_columns(plan: Plan) -> None:
             return
 
 
+def ask_for_rows(plan: Plan) -> bool:
+    """A product that goes along a tile of rows of a large matrix asks for the next ones."""
+    kernel = plan.kernel
+    for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][-1:]:
+        loads = tile_loads(kernel.facts, axis)
+        if not loads or any(a.node.arg for a, _ in loads) or not tile_ahead(plan, loads):
+            return False
+        # Steps that are a line together ask for it once.
+        within = min([run_of_lanes(a) * a.buffer.dtype.itemsize for a, _ in loads])
+        steps = ceildiv(LINE_NBYTES, within)
+        summed = [
+            r for r in kernel.axes if r.arg.kind is AxisType.REDUCE and r in loads[0][0].strides
+        ]
+        if steps > 1:
+            fitting = [r for r in summed[-1:] if size_of(r) % steps == 0]
+            if not fitting:
+                return False
+            kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, fitting[0]), steps))
+        kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, axis), 1))
+        return True
+    return False
+
+
 def choose_hints(plan: Plan) -> None:
     """Rows that are asked for in time, and stores past the caches where nothing finds them there.
 
@@ -265,7 +292,8 @@ def choose_hints(plan: Plan) -> None:
     kernel = plan.kernel
     outputs = set(kernel.outputs)
     if any(outputs <= u.ranges for u in kernel.reduces):
-        ask_for_columns(plan)
+        if not ask_for_rows(plan):
+            ask_for_columns(plan)
         return
     hoisted = hoist_axes(kernel)
     for axis in [r for r in kernel.outputs if r in hoisted][-1:]:

@@ -103,7 +103,7 @@ class AccessWriter(Language):
         if n == 1 or (c.step in (c.unit, -c.unit) and not self.gates_elements(c, gate)):
             backwards = n > 1 and c.step == -c.unit
             low = offset - (n - 1) * c.unit if backwards else offset
-            if c.u.arg is not None:
+            if c.u.arg is not None and self.begins_line(c, k):
                 self.ask_for(self.address(c, base, low + c.u.arg.ahead))
             found = self.load(self.address(c, base, low), dtype, n, gate)
             return self.reverse(found, dtype, n) if backwards else found
@@ -144,6 +144,20 @@ class AccessWriter(Language):
             parts.append(self.load(address, stored, 1, None if part_gate is True else part_gate))
         found = self.build(parts, stored)
         return found if stored is dtype else self.from_memory(found, dtype, n)
+
+    def begins_line(self, c: Cell, k: int) -> bool:
+        """Whether an instance is the first of those that are as long as a line side by side."""
+        beside = LINE_NBYTES // (c.width * c.dtype.itemsize)
+        if beside < 2:
+            return True
+        maps = [x[1] for x in (c.base, c.gate) if x is not None]
+        mine = [
+            c.offsets[j] for j in range(c.count) if all(m is None or m[j] == m[k] for m in maps)
+        ]
+        before = 0
+        while c.offsets[k] - (before + 1) * c.width in mine:
+            before += 1
+        return before % beside == 0
 
     def load_pair(self, c: Cell, pair: list[int]) -> None:
         """Two instances whose elements alternate: two contiguous loads, each used whole."""
