@@ -147,8 +147,8 @@ def tile_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
     """
     near, last = plan.target.cache_bytes[1], MOVED_PART * max(plan.target.cache_bytes)
     nbytes = sum([n * a.buffer.dtype.itemsize for a, n in loads])
-    far = any(times(a) * a.buffer.dtype.itemsize > last for a, _ in loads)
-    return far and nbytes <= near // 2
+    sizes = [min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a, _ in loads]
+    return max(sizes, default=0) > last and nbytes <= near // 2
 
 
 def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp) -> float:

@@ -264,21 +264,21 @@ def ask_for_columns(plan: Plan) -> None:
 def ask_for_rows(plan: Plan) -> bool:
     """A product that goes along a tile of rows of a large matrix asks for the next ones."""
     kernel = plan.kernel
-    for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][-1:]:
+    for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
         loads = tile_loads(kernel.facts, axis)
-        if not loads or any(a.node.arg for a, _ in loads) or not tile_ahead(plan, loads):
-            return False
+        if any(a.node.arg for a, _ in loads) or not tile_ahead(plan, loads):
+            continue
         # Steps that are a line together ask for it once.
-        within = min([run_of_lanes(a) * a.buffer.dtype.itemsize for a, _ in loads])
-        steps = ceildiv(LINE_NBYTES, within)
-        summed = [
+        steps = ceildiv(
+            LINE_NBYTES, min([run_of_lanes(a) * a.node.dtype.itemsize for a, _ in loads])
+        )
+        along = [
             r for r in kernel.axes if r.arg.kind is AxisType.REDUCE and r in loads[0][0].strides
         ]
         if steps > 1:
-            fitting = [r for r in summed[-1:] if size_of(r) % steps == 0]
-            if not fitting:
-                return False
-            kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, fitting[0]), steps))
+            if not along or size_of(along[-1]) % steps:
+                continue
+            kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, along[-1]), steps))
         kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, axis), 1))
         return True
     return False
