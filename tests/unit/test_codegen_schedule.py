@@ -54,6 +54,17 @@ def ops_of(t: Tensor, target: Target = CPU) -> list[Ops]:
     return [u.op for u in lower(kernel_of(t), target)[0].uops]
 
 
+@pytest.mark.parametrize(("k", "rows"), [(4096, 8), (2048, 8), (512, 16), (1040, 16)])
+def test_a_tile_has_no_more_rows_than_the_first_cache_has_ways_for(k: int, rows: int) -> None:
+    # Rows 16 KB apart have one set of 8 lines, rows 2 KB apart two of them.
+    product = Tensor.empty(16, k) @ Tensor.empty(4096, k).T
+    tile = re.findall(r"(?:UPCAST|OVERLAP)\(0,(\d+)\)", opts_of(product, AVX512))
+    assert int(tile[0]) == rows
+    if rows == 8:
+        larger = replace(AVX512, cache_bytes=(64 << 10, *AVX512.cache_bytes[1:]))
+        assert "UPCAST(0,16)" in opts_of(product, larger)
+
+
 def test_what_no_cache_holds_is_loaded_again_less_often() -> None:
     # Either order loads about 0.3 GB again: 21 MB, 17 times, or 1.6 MB, 186 times.
     product = Tensor.empty(891, 221, dtype="float64").T @ Tensor.empty(891, 2962, dtype="float64")

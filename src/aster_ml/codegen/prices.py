@@ -58,8 +58,9 @@ BROADCAST = 0.6
 EMBEDDED_BROADCAST = 0.3
 # A SIMD value that is loaded for a tile: it may have to come from the second cache.
 LOADED = 1.5
-# One on a page of its own, on top of that.
-FAR, FAR_NBYTES = 0.25, 4096
+# One on a page of its own, on top of that; and where rows that lie powers of two apart throw one
+# another out of the first cache, though of each line one element is used at a time.
+FAR, FAR_NBYTES, CROWDED = 0.25, 4096, 2.0
 # A cache line that comes from memory while a tile goes from row to row, far apart; how many SIMD
 # values a tile has of the axis that such lines are broadcast to; and elements of a window, beyond
 # which so much is computed between lines that other things decide.

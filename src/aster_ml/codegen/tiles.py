@@ -7,6 +7,7 @@ decided in `cost`; the constants stand in `prices`.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from aster_ml.codegen.facts import Access
@@ -14,6 +15,7 @@ from aster_ml.codegen.limits import Window
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes, uses_of
 from aster_ml.codegen.prices import (
     BROADCAST,
+    CROWDED,
     EMBEDDED_BROADCAST,
     FAR,
     FAR_NBYTES,
@@ -27,6 +29,7 @@ from aster_ml.codegen.prices import (
     times,
 )
 from aster_ml.helpers import prod
+from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -45,6 +48,8 @@ class Load(NamedTuple):
     streamed: int
     # Whether it loads windows from a slab.
     from_slab: bool
+    # Without SIMD lanes, axes of which the first cache keeps few steps at a time, and how many.
+    kept: dict[UOp, int]
 
 
 class Store(NamedTuple):
@@ -130,9 +135,9 @@ class Tiles:
         # A value without SIMD lanes is broadcast as part of the arithmetic.
         broadcast = EMBEDDED_BROADCAST if self.registers >= 32 else BROADCAST
         need, held = 0.0, 1
-        for strides, has_lanes, far, streamed, from_slab in self.loads:
+        for strides, has_lanes, far, streamed, from_slab, kept in self.loads:
             count = served = 1
-            changes = jumps = False
+            changes = jumps = crowded = False
             for r, n in sides:
                 if r not in strides:
                     served *= n
@@ -140,6 +145,7 @@ class Tiles:
                 count *= n
                 changes = True
                 jumps = jumps or (n > 1 and r in far)
+                crowded = crowded or n > kept.get(r, n)
             if has_lanes:
                 # What serves one result alone is an operand from memory.
                 held += 1 if results == count and self.is_simd else count * written
@@ -151,7 +157,7 @@ class Tiles:
                 # Windows that are written out have most of it in common.
                 need += broadcast * count / (written if over and changes else 1)
             if jumps:
-                need += FAR * count
+                need += (CROWDED if crowded else FAR) * count
         if results > 1 and results + held > self.registers:
             return None
         # Too few independent accumulators leave the adders waiting, save for lanes one by one.
@@ -197,7 +203,14 @@ def load_of(plan: Plan, a: Access, vector: set[UOp]) -> Load:
         far = [r for r, stride in a.strides.items() if abs(stride or 0) * itemsize >= FAR_NBYTES]
     streamed = uses_of(a, plan.kernel.outputs) if lanes and comes_from_far(plan, a) else 0
     from_slab = a.buffer.op is Ops.STAGE
-    return Load(a.strides, bool(lanes), frozenset(far), streamed, from_slab)
+    kept = {} if lanes else {r: lines_kept(plan, (a.strides[r] or 0) * itemsize) for r in far}
+    return Load(a.strides, bool(lanes), frozenset(far), streamed, from_slab, kept)
+
+
+def lines_kept(plan: Plan, step: int) -> int:
+    """How many lines so many bytes apart the first cache has room for, ways of a page each."""
+    sets = FAR_NBYTES // max(math.gcd(step, FAR_NBYTES), LINE_NBYTES)
+    return sets * max(plan.target.cache_bytes[0] // FAR_NBYTES, 1)
 
 
 def gathers(a: Access, vector: set[UOp]) -> bool:
