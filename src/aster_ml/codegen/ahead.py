@@ -165,7 +165,7 @@ def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UO
     if min(steps, default=0) * itemsize < FAR_NBYTES // 4 or nbytes <= plan.target.cache_bytes[1]:
         return 0.0
     lost = min(nbytes / (LOST_PART * max(plan.target.cache_bytes)), 1.0)
-    return DOWN_COLUMNS * lost * arithmetic_cost(axis, lanes, nest_of(plan, reduce))
+    return DOWN_COLUMNS * lost * arithmetic_cost(plan.target, axis, lanes, nest_of(plan, reduce))
 
 
 def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:

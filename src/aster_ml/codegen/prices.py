@@ -38,6 +38,8 @@ EVERY_THIRD = 5.0
 # Four apart: four loads and three shuffles.
 EVERY_FOURTH = 7.0
 EVERY = {2: EVERY_SECOND, 3: EVERY_THIRD, 4: EVERY_FOURTH}
+# Arithmetic on half a register, of that on a whole one, where processors do one half after another.
+HALF = 0.6
 # Instructions that add up the lanes of a SIMD value.
 HORIZONTAL = 8.0
 # What masked or unaligned operands add to the arithmetic of a product.
@@ -270,7 +272,9 @@ def reuse_of(access: Access, nest: list[UOp], axis: UOp | None, lanes: int) -> f
     return float(min(free * beside, TILE_REUSE / 2 if sums else TILE_REUSE))
 
 
-def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp], early: bool = False) -> float:
+def arithmetic_cost(
+    target: Target, axis: UOp | None, lanes: int, nest: list[UOp], early: bool = False
+) -> float:
     """Instructions that one elementwise node takes in these loops."""
     n = iterations(nest)
     if axis is None or axis not in nest:
@@ -278,7 +282,9 @@ def arithmetic_cost(axis: UOp | None, lanes: int, nest: list[UOp], early: bool =
     wide, padded = widths(axis, lanes, early)
     # What a reduction takes in beyond the end of its axis has to be made harmless.
     free = axis.arg.kind is not AxisType.REDUCE or padded == size_of(axis) or peels(axis, lanes)
-    return n / size_of(axis) * (padded / wide) * (1 if free else MASKED**2)
+    halves = 0 < target.move_bits < target.vector_bits
+    part = HALF if halves and 2 * wide == lanes else 1
+    return n / size_of(axis) * (padded / wide) * (1 if free else MASKED**2) * part
 
 
 def ends_masked(axis: UOp, lanes: int, early: bool) -> bool:

@@ -68,7 +68,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
 
     @functools.cache
     def arithmetic(u: UOp | None, axis: UOp | None, early: bool) -> float:
-        return arithmetic_cost(axis, lanes, around[u], early)
+        return arithmetic_cost(plan.target, axis, lanes, around[u], early)
 
     nests = [(a, u := owner.get(a.node), around[u]) for a in plan.accesses]
     own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
@@ -89,7 +89,8 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
             by = own[u] if u is not None and axis not in u.ranges else axis
             early = ends_early and by is axis
             if each and axis is not None and u is not None:
-                total += row_cost(a, axis, each, nest) + arithmetic_cost(axis, each, nest, True)
+                total += row_cost(a, axis, each, nest)
+                total += arithmetic_cost(plan.target, axis, each, nest, True)
                 continue
             packing = None if u is None else packing_cost(plan, by, lanes, a, u, early)
             # A kernel has one panel.
@@ -220,7 +221,7 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     nest = nest_of(plan, u)
 
     def price(r: UOp | None) -> float:
-        arithmetic = arithmetic_cost(r, lanes, nest)
+        arithmetic = arithmetic_cost(plan.target, r, lanes, nest)
         costs = [vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r, lanes) for a in accesses]
         return sum([cost + arithmetic for cost in costs])
 
