@@ -89,6 +89,22 @@ def test_a_tile_of_rows_asks_for_the_next_ones_a_line_at_a_time(rows: int, bits:
     assert iterations(loops) == 512 * 4 // LINE_NBYTES
 
 
+@pytest.mark.parametrize("name", ["sum", "max", "vector"])
+def test_a_reduction_over_rows_asks_for_the_next_ones(name: str) -> None:
+    x = memory(64, 512)
+    found = {
+        "sum": lambda: x.sum(0),
+        "max": lambda: x.max(0),
+        "vector": lambda: memory(64) @ x,
+    }[name]()
+    kernel = schedule_kernel(kernel_of(found), CPU)
+    rows = next(o.arg for o in kernel.applied if o.op.name == "ROWS")
+    asked = [u.arg for u in lower(kernel_of(found), CPU)[0].uops if u.op is Ops.LOAD and u.arg]
+    assert set(asked) == {LoadArg(rows * 512)}
+    cached = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
+    assert "AHEAD" not in opts_of(memory(64, 512).sum(0), cached)
+
+
 def test_a_tile_of_rows_asks_only_where_it_waits_for_memory() -> None:
     product = memory(64, 512) @ memory(512)
     assert "AHEAD" in opts_of(product)

@@ -140,7 +140,7 @@ def columns_ahead(plan: Plan, loads: list[Access]) -> int:
 
 
 def tile_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
-    """Whether a product asks for the next rows of a matrix while it goes along a tile of them.
+    """Whether a reduction asks for the next rows of a matrix while it goes along some of them.
 
     It pays where these come from memory: processors ask for what follows in a row by themselves,
     but not across its pages, nor for other rows. They should fit the second cache beside these.

@@ -124,10 +124,16 @@ def column_loads(facts: Facts, axis: UOp) -> list[Access]:
     return [a for a in found if a.node in inner]
 
 
-def tile_loads(facts: Facts, axis: UOp) -> list[tuple[Access, int]]:
+def tile_loads(facts: Facts, axis: UOp, beside: int) -> list[tuple[Access, int]]:
     """Loads in reductions that go along a tile of rows of a matrix at each step of the axis, and
     how many elements there are from these rows to the next ones.
+
+    Of a reduction over rows, so many `beside` one another that it takes at a time, if any.
     """
+    if beside:
+        over = [r for u in facts.reduces for r in u.src[1:]]
+        walking = [a for a in column_loads(facts, axis) if len(over) == 1 and a.stride(axis)]
+        return [(a, beside * (a.stride(over[0]) or 0)) for a in walking]
     summed = {r for u in facts.reduces for r in u.src[1:]}
     lanes = {r for r in summed if r.arg.kind is AxisType.VECTOR}
     found = []

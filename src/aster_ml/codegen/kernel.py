@@ -239,7 +239,7 @@ class Kernel:
         passes = row_passes(self.facts, axis) if axis in self.outputs else []
         aside: list[tuple[Access, int]] = []
         if axis in self.outputs and not passes:
-            aside = tile_loads(self.facts, axis)
+            aside = tile_loads(self.facts, axis, self.rows)
             aside = aside or [(a, run_of_lanes(a)) for a in column_loads(self.facts, axis)]
         if aside:
             self.sink = look_aside(self.sink, aside, steps)

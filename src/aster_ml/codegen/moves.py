@@ -262,10 +262,10 @@ def ask_for_columns(plan: Plan) -> None:
 
 
 def ask_for_rows(plan: Plan) -> bool:
-    """A product that goes along a tile of rows of a large matrix asks for the next ones."""
+    """A reduction that goes along some rows of a large matrix at a time asks for the next ones."""
     kernel = plan.kernel
     for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
-        loads = tile_loads(kernel.facts, axis)
+        loads = tile_loads(kernel.facts, axis, kernel.rows)
         if any(a.node.arg for a, _ in loads) or not tile_ahead(plan, loads):
             continue
         # Steps that are a line together ask for it once.
