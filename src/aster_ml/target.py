@@ -43,7 +43,7 @@ class Target:
     first, second and third level, 0 for a level that is not there. `max_group` and `local_bytes`
     are the most work-items and the most shared memory of one work-group. `native_dtypes` have
     arithmetic of their own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for
-    which there is an instruction that Ops.DOT is.
+    which there is an instruction that Ops.DOT is, and `fused` says that MULACC is rounded once.
     """
 
     device: str
@@ -62,6 +62,7 @@ class Target:
     native_dtypes: frozenset[str] = PLAIN_DTYPES
     native_ops: frozenset[str] = PLAIN_OPS
     dot_dtypes: frozenset[str] = frozenset()
+    fused: bool = False
 
     @functools.cached_property
     def key(self) -> str:

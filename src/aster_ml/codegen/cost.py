@@ -27,6 +27,7 @@ from aster_ml.codegen.moves import (
     results_are_nearer,
     set_row_beside,
     set_side_by_side,
+    share_divisors,
     share_indices,
     tile_interleaved,
     widen_rows,
@@ -137,7 +138,8 @@ def choose_tile(plan: Plan) -> None:
             write_out(plan, [r for r in outputs if r not in outer])
         if outputs and not kernel.reduces:
             # The first of them that fits.
-            for way in (tile_interleaved, tile_transposed, share_indices, widen_rows):
+            ways = tile_interleaved, tile_transposed, share_indices, share_divisors, widen_rows
+            for way in ways:
                 if way(plan, outputs):
                     break
         return

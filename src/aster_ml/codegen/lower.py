@@ -13,6 +13,7 @@ from aster_ml.codegen.below_max import mark_differences
 from aster_ml.codegen.blocks import build_blocks
 from aster_ml.codegen.cost import choose_opts
 from aster_ml.codegen.decompose import decompose
+from aster_ml.codegen.divisors import prepare_divisors
 from aster_ml.codegen.finish import finish_in_loop
 from aster_ml.codegen.folds import fold_together
 from aster_ml.codegen.in_order import lower_in_order
@@ -171,6 +172,9 @@ def lower(
         # After all that changes the loops of sums.
         finish_in_loop(kernel, target)
         clock("codegen.finish_in_loop", kernel.sink)
+    # Once lanes say for how many results a divisor is the same.
+    prepare_divisors(kernel, target)
+    clock("codegen.prepare_divisors", kernel.sink)
     sink = ask_for_next_blocks(kernel)
     # Splitting axes leaves sums of products in the indices. Addresses are simplified where lanes
     # are set apart from them; before that only where one reads what has an address itself.

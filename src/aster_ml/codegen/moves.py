@@ -8,6 +8,7 @@ are chosen in `cost`.
 from __future__ import annotations
 
 from aster_ml.codegen.ahead import columns_ahead, past_caches, rows_ahead, tile_ahead
+from aster_ml.codegen.divisors import axes_sharing, shared_quotients
 from aster_ml.codegen.early import gates_along
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.hints import (
@@ -32,6 +33,7 @@ from aster_ml.codegen.prices import (
     MAX_WRITTEN_OUT,
     MOST_TWICE,
     MOST_WIDENED,
+    ROWS_SHARING,
     THREAD_CYCLES,
     Plan,
     axis_number,
@@ -85,6 +87,26 @@ def share_indices(plan: Plan, outputs: list[UOp]) -> bool:
             continue
         size = size_of(r)
         for n in [n for n in (4, 2) if n * plan.nodes <= MAX_BODY]:
+            few = waste(size, n) <= MOST_TWICE and can_overlap(kernel)
+            if size // n >= plan.target.threads and (size % n == 0 or few):
+                op = OptOps.OVERLAP if size % n else OptOps.UPCAST
+                kernel.apply(Opt(op, axis_number(kernel, r), n))
+                return True
+    return False
+
+
+def share_divisors(plan: Plan, outputs: list[UOp]) -> bool:
+    """Rows side by side that divide by the same, where a kernel waits for its divisions.
+
+    why: what a divisor takes to be prepared is then done once for all of them (see `divisors`)
+    """
+    kernel = plan.kernel
+    quotients = shared_quotients(kernel, plan.target)
+    for r in reversed(axes_sharing(quotients, outputs, plan.vector_id)):
+        if r.src[0].op is not Ops.CONST or r.arg.id in kernel.early:
+            continue
+        size = size_of(r)
+        for n in [n for n in ROWS_SHARING if n * (plan.nodes + plan.extra) <= MAX_BODY]:
             few = waste(size, n) <= MOST_TWICE and can_overlap(kernel)
             if size // n >= plan.target.threads and (size % n == 0 or few):
                 op = OptOps.OVERLAP if size % n else OptOps.UPCAST

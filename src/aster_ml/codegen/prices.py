@@ -126,6 +126,8 @@ COLUMNS_AHEAD_NBYTES = 256
 STRIP_PART, LEAST_TILES, MOST_TILES = 2, 2, 20
 # Nodes of a body up to which it is repeated for the loop's own sake.
 MOST_WIDENED = 24
+# Rows to try side by side that divide by the same: what a divisor takes is done once for them.
+ROWS_SHARING = (12, 8, 6, 4)
 # Steps of a loop up to which the loop around it is repeated for its sake.
 FEW_STEPS = 4
 # Chains of nodes side by side that keep the processor busy, and nodes that it looks ahead; the

@@ -78,6 +78,11 @@ class Host(NamedTuple):
         return 256 if self.cpu == "znver4" and self.vector[0] > 256 else 0
 
     @property
+    def is_fused(self) -> bool:
+        """Whether one instruction multiplies and adds, rounding once."""
+        return self.machine in ("aarch64", "arm64") or self.has("fma")
+
+    @property
     def dot_dtypes(self) -> frozenset[str]:
         """Narrow dtypes whose neighbours one instruction multiplies and adds up."""
         instructions = {"int8": "avx512vnni", "bfloat16": "avx512bf16"}
