@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,19 @@ def test_memory_bound_rows_are_set_beside_a_copy() -> None:
     assert data["rows"][0]["ratio_median"] == 3.0
     assert "share" not in data["rows"][1]
     assert "| a rate | 2 | 6 | a copy | 8 | 75% | 80%, NO |" in page.performance_page(data, {})
+
+
+@pytest.mark.parametrize(("rate", "bound"), [(7.0, True), (5.0, False)])
+def test_what_is_no_faster_from_a_cache_is_not_bound_by_memory(rate: float, bound: bool) -> None:
+    row = result_of(replace(RATE, name="work 64x64"), aster=[6.0], torch=[2.0])
+    row.ceiling = Figures([8.0], less_is_better=False)
+    cached = [
+        result_of(Row(f"work 8x8{end}", "subject", "case", "GB/s", RATE.wanted), t, aster=[speed])
+        for end, t, speed in ((", in a cache", 2, rate), (", in a cache", 1, 99.0), ("", 2, 1.0))
+    ]
+    text = page.performance_page(data_of(row, *cached), {})
+    assert ("80%, NO: not bound by memory, 5 GB/s in a cache" in text) is not bound
+    assert "| 75% | 80%, NO" in text
 
 
 def test_memory_bound_rows_without_a_copy_have_no_share() -> None:
