@@ -60,9 +60,14 @@ def test_bodies_side_by_side_divide_a_row(columns: int, count: int) -> None:
     assert [(o.op.name, o.arg) for o in after if o.axis == 1] == [("UPCAST", count)][: count - 1]
 
 
-def test_results_that_stay_in_the_caches_are_stored_at_once() -> None:
+@pytest.mark.parametrize(("columns", "later"), [(512, True), (1008, True), (416, False)])
+def test_results_that_stay_in_the_caches_wait_where_enough_bodies_fit(
+    columns: int, later: bool
+) -> None:
     large = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
-    assert "SKEW" not in opts_of(memory(64, 512).softmax(), large)
+    found = opts_of(memory(64, columns).softmax(), large)
+    assert "STREAM" not in found
+    assert ("SKEW" in found) is later
 
 
 def test_stores_that_read_rows_of_memory_do_not_wait() -> None:

@@ -26,6 +26,7 @@ from aster_ml.codegen.loop_order import hoist_axes
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes
 from aster_ml.codegen.prices import (
+    BESIDE_LATER,
     FAR_NBYTES,
     FEW_STEPS,
     MANY_PAGES,
@@ -327,13 +328,14 @@ def choose_hints(plan: Plan) -> None:
     if note is not None:
         kernel.notes.append(note)
         kernel.apply(Opt(OptOps.STREAM))
-        store_rows_later(plan)
+    store_rows_later(plan, least=1 if note is not None else BESIDE_LATER)
 
 
-def store_rows_later(plan: Plan) -> None:
-    """Rows in scratch whose results are stored, past the caches, while the next one is computed.
+def store_rows_later(plan: Plan, least: int) -> None:
+    """Rows in scratch whose results are stored while the next one is computed.
 
-    Not where stores read rows of memory too: nothing asks for these, and all the work would wait.
+    Not where stores read rows of memory too: nothing asks for these, and all the work would wait;
+    nor where fewer than `least` SIMD values of a row can be computed side by side.
     """
     kernel = plan.kernel
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
@@ -343,10 +345,12 @@ def store_rows_later(plan: Plan) -> None:
     stored = set(own_nodes(*[u.src[1] for u in kernel.stores]))
     if any(a.node in stored and walks_rows(a, axis) for a in plan.accesses):
         return
-    kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, axis)))
     # A body waits for itself where it takes long. None may run twice: scratch has the next row by
     # then.
     most = bodies_side_by_side(plan, plan.nodes + plan.extra)
     n = next((n for n in (4, 3, 2) if n <= most and size_of(loops[-1]) % n == 0), 1)
+    if n < least:
+        return
+    kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, axis)))
     if n > 1:
         kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, loops[-1]), n))
