@@ -38,6 +38,7 @@ from aster_ml.codegen.prices import (
     THREAD_CYCLES,
     Plan,
     axis_number,
+    axis_of,
     between,
     bodies_side_by_side,
     cycles_of,
@@ -295,14 +296,17 @@ def ask_for_rows(plan: Plan) -> bool:
         steps = ceildiv(
             LINE_NBYTES, min([run_of_lanes(a) * a.node.dtype.itemsize for a, _ in loads])
         )
-        along = [
-            r for r in kernel.axes if r.arg.kind is AxisType.REDUCE and r in loads[0][0].strides
-        ]
+        if kernel.rows:
+            along, op, number = [axis], OptOps.UPCAST, axis_number
+        else:
+            along, op, number = list(loads[0][0].strides), OptOps.UNROLL, reduction_number
+            along = [r for r in kernel.axes if r.arg.kind is AxisType.REDUCE and r in along]
         if steps > 1:
             if not along or size_of(along[-1]) % steps:
                 continue
-            kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, along[-1]), steps))
-        kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, axis), 1))
+            kernel.apply(Opt(op, number(kernel, along[-1]), steps))
+        left = axis_of(kernel, axis.arg.id)
+        kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, left), 1))
         return True
     return False
 

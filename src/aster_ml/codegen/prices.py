@@ -125,7 +125,8 @@ DOWN_COLUMNS, LOST_PART = 0.5, 0.25
 # Bytes of a row between the columns that a product goes down and those that it asks for.
 COLUMNS_AHEAD_NBYTES = 256
 # First caches that the columns of a strip fill that is read where it lies; from how many tiles of
-# rows they are read, fewer than pay for a packed panel, whose filling brings nothing else.
+# rows they are read, fewer than pay for a packed panel, whose filling brings nothing else (with SIMD
+# values of a line).
 STRIP_PART, LEAST_TILES, MOST_TILES = 2, 2, 20
 # Nodes of a body up to which it is repeated for the loop's own sake.
 MOST_WIDENED = 24

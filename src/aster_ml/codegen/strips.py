@@ -27,6 +27,7 @@ from aster_ml.codegen.prices import (
     times,
 )
 from aster_ml.helpers import ceildiv, divisors
+from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import size_of
 
@@ -75,7 +76,11 @@ def strips_in_place(plan: Plan) -> bool:
     found = [a for a in column_loads(kernel.facts, columns) if rows not in a.strides]
     if len(found) != 1 or not is_streamed(plan, found[0], reduced[0]):
         return False
-    if not LEAST_TILES <= size_of(rows) <= MOST_TILES:
+    # Half as many lanes compute twice as long for each element, and masks are not free for them.
+    line_lanes = min(8 * LINE_NBYTES, plan.target.vector_bits)
+    most = MOST_TILES * line_lanes // (8 * LINE_NBYTES)
+    masked = found[0].node.src[1:] and line_lanes < 8 * LINE_NBYTES
+    if masked or not LEAST_TILES <= size_of(rows) <= most:
         return False
     run = run_of_lanes(found[0]) * found[0].buffer.dtype.itemsize
     count = ceildiv(size_of(reduced[0]) * run, STRIP_PART * plan.target.cache_bytes[0])

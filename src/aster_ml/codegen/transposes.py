@@ -68,31 +68,52 @@ def order_past_caches(plan: Plan, axis_id: int, vector: UOp) -> None:
     along = next((r for r in loops if r.arg.id == axis_id), None)
     if along is None or len(loops) < 2 or not all(map(kernel.may_reorder, loops)):
         return
-    # Rows of results that begin anywhere in a line are quicker filled from end to end.
-    stores = [a for a in plan.accesses if a.is_store]
-    if any(size_of(vector) * a.buffer.dtype.itemsize < LINE_NBYTES for a in stores):
+    neighbours = store_lines(plan, vector) if past_caches(plan) is not None else 0
+    if not neighbours:
         return
-    if past_caches(plan) is None:
-        return
-    if not tile_blocks(plan, along, vector):
+    if not tile_blocks(plan, along, vector, neighbours):
         tile_runs(plan, along, vector)
 
 
-def tile_blocks(plan: Plan, along: UOp, vector: UOp) -> bool:
-    """Strips of rows, in blocks of some tiles along a row: AHEAD.
+def store_lines(plan: Plan, vector: UOp) -> int:
+    """Neighbours in each row of results that SIMD values, or some side by side, fill whole lines
+    with; 0 where they cannot.
+
+    Half a line that goes past the caches by itself takes longer than one that does not; and rows
+    of results that begin anywhere in a line are quicker filled from end to end.
+    """
+    kernel = plan.kernel
+    stored = min(a.buffer.dtype.itemsize for a in plan.accesses if a.is_store)
+    values = ceildiv(LINE_NBYTES, size_of(vector) * stored)
+    if values == 1:
+        return size_of(vector)
+    across = axis_across(plan, vector)
+    narrow = size_of(vector) * 8 * stored < plan.target.vector_bits
+    if narrow or across is None or size_of(across) % values:
+        return 0
+    kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, across), values))
+    return values * size_of(vector)
+
+
+def axis_across(plan: Plan, vector: UOp) -> UOp | None:
+    """What is left, as a loop, of the axis that has the SIMD lanes."""
+    ids = [r for r in plan.kernel.outputs if r.arg.id == plan.vector_id and r is not vector]
+    loops = [r for r in ids if not r.arg.kind.is_lane and r.src[0].op is Ops.CONST]
+    return loops[0] if loops else None
+
+
+def tile_blocks(plan: Plan, along: UOp, vector: UOp, lanes: int) -> bool:
+    """Strips of rows, in blocks of some tiles along a row: AHEAD where one SIMD value is a line.
 
     A strip fills so few lines of each row of results that the next ones are not thrown out while
     others are filled, and so many that memory has them side by side. Where there are enough rows,
-    it fills two such runs, which different channels of memory take. Block after block goes down all
-    strips, so that few rows of results are met at a time.
+    and half the second cache holds what they read, now and next, it fills two such runs, which
+    different channels of memory take. Block after block goes down all strips, so that few rows of
+    results are met at a time.
     """
     kernel = plan.kernel
-    across = next(
-        (r for r in kernel.outputs if r.arg.id == plan.vector_id and r is not vector), None
-    )
-    if across is None or across.arg.kind.is_lane:
-        return False
-    if along.src[0].op is not Ops.CONST or across.src[0].op is not Ops.CONST:
+    across = axis_across(plan, vector)
+    if across is None or along.src[0].op is not Ops.CONST:
         return False
     read = [a for a in plan.accesses if not a.is_store and a.stride(vector) not in (0, 1)]
     # Two tiles that read half of each line find the other half as well in runs (float16); four of
@@ -100,7 +121,6 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp) -> bool:
     if any(2 * run_of_lanes(a) * a.buffer.dtype.itemsize == LINE_NBYTES for a in read):
         return False
     rows = STRIP_NBYTES // max([a.buffer.dtype.itemsize for a in plan.accesses if a.is_store])
-    lanes = size_of(vector)
     parts = rows // lanes
     tiles = ceildiv(size_of(along), max(ceildiv(size_of(along), rows), 1))
     if not 1 < parts <= size_of(across) or not is_block(tiles, lanes) or size_of(along) == tiles:
@@ -108,7 +128,9 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp) -> bool:
     most = MOST_TWICE if can_overlap(kernel) else 1
     # From the innermost loop on: lines of a run, strips between two runs, and runs.
     steps = [parts, CHANNEL_NBYTES // STRIP_NBYTES, RUNS]
-    if size_of(across) < 2 * prod(steps) or waste(size_of(across), prod(steps)) > most:
+    nbytes = max([run_of_lanes(a) * a.buffer.dtype.itemsize for a in read], default=0) * tiles
+    fits = 2 * prod(steps) * lanes * nbytes <= plan.target.cache_bytes[1] // 2
+    if not fits or size_of(across) < 2 * prod(steps) or waste(size_of(across), prod(steps)) > most:
         steps = steps[:1]
     if waste(size_of(across), prod(steps)) * waste(size_of(along), tiles) > most:
         return False
@@ -119,7 +141,8 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp) -> bool:
     inner = [blocks, strips, *gap, tile, *runs, part]
     others = [r for r in kernel.outputs if not r.arg.kind.is_lane and r not in inner]
     set_order(kernel, [*others, *inner])
-    kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, gap[0] if gap else strips), 1))
+    if lanes == size_of(vector):
+        kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, gap[0] if gap else strips), 1))
     return True
 
 
