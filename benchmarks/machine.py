@@ -40,9 +40,11 @@ def processor() -> str:
 
 
 def vectors() -> str:
-    """The widest vector extension that the processor names."""
+    """The widest vector extension that the processor names, or that ISA leaves."""
     info = Path("/proc/cpuinfo")
     flags = set(info.read_text().split()) if info.exists() else set()
+    if os.environ.get("ISA") == "avx2" and "avx512f" in flags:
+        return "avx2 (AVX-512 left out by ISA=avx2)"
     for name in ("avx512f", "avx2", "avx", "asimd", "neon"):
         if name in flags:
             return name

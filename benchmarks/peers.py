@@ -31,6 +31,14 @@ REMOVED = (
     "DEBUG", "BEAM", "DETERMINISTIC", "NOOPT", "JIT", "SPEC", "CLANG", "VIZ", "CACHE",
     "GRAPH_LIMIT", "FUSE", "SPLIT_REDUCE",
 )  # fmt: skip
+# How each library is told to leave out AVX-512, as ISA=avx2 tells Aster; tinygrad cannot be told.
+WITHOUT_AVX512 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "OPENBLAS_CORETYPE": "Zen",
+    "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+}
 
 
 class PeerError(Exception):
@@ -42,6 +50,8 @@ def make_environment(library: str, threads: int, cache: Path) -> dict[str, str]:
     environment = {k: v for k, v in os.environ.items() if k not in REMOVED}
     environment.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     environment["PYTHONPATH"] = str(ROOT)
+    if environment.get("ISA") == "avx2":
+        environment.update(WITHOUT_AVX512)
     if library == "aster":
         environment["PYTHONPATH"] = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         environment["CACHEDIR"] = str(cache)
@@ -54,7 +64,8 @@ def make_environment(library: str, threads: int, cache: Path) -> dict[str, str]:
         # Else float64 is quietly computed as float32.
         environment["JAX_ENABLE_X64"] = "1"
         if threads == 1:
-            environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+            flags = environment.get("XLA_FLAGS", "")
+            environment["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
     if library in ("aster", "tinygrad"):
         environment["DEV"] = "CPU"
     return environment

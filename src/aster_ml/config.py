@@ -150,6 +150,13 @@ NOOPT = Setting("NOOPT", 0, "1 leaves every kernel as plain loops.", ("codegen",
 CLANG = Setting(
     "CLANG", 0, "1 renders C and compiles it with cc instead of LLVM in the process.", ("codegen",)
 )
+ISA = Setting(
+    "ISA",
+    "",
+    "Newest SIMD instructions that kernels of an x86 processor may use: avx2 leaves out AVX-512; "
+    "empty means all that it has.",
+    ("codegen",),
+)
 SPEC = Setting(
     "SPEC",
     0,

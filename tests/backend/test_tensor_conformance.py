@@ -17,7 +17,7 @@ import pytest
 
 from aster_ml import Context, Device, Tensor, TinyJit, Variable, dtypes
 
-DEVICES = ["CPU", "CPU-C", "CPU-1-thread", "CPU-no-opts", "PYTHON", "OPENCL"]
+DEVICES = ["CPU", "CPU-AVX2", "CPU-C", "CPU-1-thread", "CPU-no-opts", "PYTHON", "OPENCL"]
 
 
 @pytest.fixture(params=DEVICES)
@@ -28,7 +28,10 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.skip("no C compiler: cc is not on PATH")
     if name == "OPENCL" and "OPENCL" not in Device.get_available_devices():
         pytest.skip(next(row.note for row in Device.describe() if row.name == "OPENCL"))
+    if name == "CPU-AVX2" and Device["CPU"].target.vector_bits < 512:
+        pytest.skip("no AVX-512 to leave out: CPU has what CPU-AVX2 would have")
     settings: Any = {
+        "CPU-AVX2": Context(ISA="avx2"),
         "CPU-C": Context(CLANG=1),
         "CPU-1-thread": Context(THREADS=1),
         "CPU-no-opts": Context(NOOPT=1),

@@ -33,6 +33,7 @@ OTHER_VALUES = {
     "TRACEMETA": 1,
     "DETERMINISTIC": 1,
     "BEAM": 1,
+    "ISA": "" if config.ISA.value else "avx2",
     "MAX_KERNEL_NODES": 20,
 }
 

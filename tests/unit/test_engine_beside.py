@@ -210,20 +210,20 @@ def test_a_generator_that_is_given_back_while_one_is_made_is_noted_once(
 ) -> None:
     """A copy of the process takes the lock of each: twice, and it would wait for itself."""
     level = llvm_jit.CODEGEN_LEVEL
-    old = llvm_jit.Generator(level)
-    monkeypatch.setattr(llvm_jit, "AT_REST", {level: []})
+    old = llvm_jit.Generator("", level)
+    monkeypatch.setattr(llvm_jit, "AT_REST", {("", level): []})
     monkeypatch.setattr(llvm_jit, "GENERATORS", [old])
     make = llvm_jit.make_target_machine
 
-    def make_late(codegen_level: int) -> Any:
-        llvm_jit.AT_REST[level].append(old)
-        return make(codegen_level)
+    def make_late(isa: str, codegen_level: int) -> Any:
+        llvm_jit.AT_REST[isa, level].append(old)
+        return make(isa, codegen_level)
 
     monkeypatch.setattr(llvm_jit, "make_target_machine", make_late)
-    made = llvm_jit.take_generator(level)
+    made = llvm_jit.take_generator("", level)
     assert made is not old
     assert llvm_jit.GENERATORS == [old, made]
-    assert llvm_jit.take_generator(level) is old
+    assert llvm_jit.take_generator("", level) is old
 
 
 # From 3.12 on Python warns of every copy that is made beside threads.

@@ -31,6 +31,12 @@ def test_layers_are_right(seed: int, threads: int) -> None:
         check_layer(draw_layer(seed), together=seed % 4 < 2)
 
 
+@pytest.mark.parametrize("seed", range(240, 360))
+def test_layers_are_right_without_avx512(seed: int) -> None:
+    with Context(ISA="avx2"):
+        check_layer(draw_layer(seed), together=seed % 4 < 2)
+
+
 # found by more seeds than these
 
 

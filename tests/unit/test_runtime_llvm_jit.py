@@ -11,7 +11,8 @@ import sys
 import numpy as np
 import pytest
 
-from aster_ml.errors import CompileError
+from aster_ml.config import Context
+from aster_ml.errors import ArgumentError, CompileError
 from aster_ml.runtime import llvm_jit
 from aster_ml.runtime.llvm_jit import (
     MOST_TOGETHER,
@@ -203,6 +204,23 @@ def test_what_does_not_link(capfd: pytest.CaptureFixture[str]) -> None:
         load_object(absent, "f")
     assert load_object(binary, "f").address("f")
     capfd.readouterr()  # LLVM also tells the terminal
+
+
+def test_isa_leaves_instructions_out() -> None:
+    with Context(ISA="avx2"):
+        host = llvm_jit.host()
+        assert not [name for name in host.features.split(",") if name.startswith("+avx512")]
+        assert host.vector[0] <= 256
+        key = llvm_jit.host_key()
+        double = "%y = fadd <16 x float> %x, %x\n  ret <16 x float> %y"
+        text = assemble(f"define <16 x float> @f(<16 x float> %x) {{\n  {double}\n}}")
+        assert "zmm" not in text
+    assert (llvm_jit.host_key() != key) == llvm_jit.host().has("avx512f")
+    with (
+        Context(ISA="avx3"),
+        pytest.raises(ArgumentError, match="setting ISA is avx2 or empty, given 'avx3'"),
+    ):
+        llvm_jit.host()
 
 
 def test_host_describes_itself_in_one_word() -> None:

@@ -19,11 +19,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from aster_ml.config import ISA
 from aster_ml.errors import CompileError, DeviceError
 
 COMPILERS = ("cc", "clang", "gcc")
 # No kernel reads errno; a contracted multiply and add is what the LLVM path emits, too.
 FLAGS = ("-shared", "-fPIC", "-O2", "-ffp-contract=fast", "-fno-math-errno")
+# What each value of ISA leaves out of the host's instructions.
+LEFT_OUT: dict[str, tuple[str, ...]] = {"": (), "avx2": ("-mno-avx512f",)}
 
 
 def find_compiler() -> str | None:
@@ -45,20 +48,26 @@ def require_compiler() -> str:
     return path
 
 
-@functools.cache
 def compiler_key(path: str) -> str:
     """One word that changes with the compiler, its version and the flags."""
+    return key_with(path, flags())
+
+
+@functools.cache
+def key_with(path: str, given: tuple[str, ...]) -> str:
+    """The key with these flags."""
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
-    digest = hashlib.blake2b(f"{lines}{flags()}".encode(), digest_size=6).hexdigest()
+    digest = hashlib.blake2b(f"{lines}{given}".encode(), digest_size=6).hexdigest()
     return f"{Path(path).name}-{digest}"
 
 
 def flags() -> tuple[str, ...]:
-    """The compiler's flags on this machine."""
+    """The compiler's flags on this machine, with ISA as it is."""
     # Compilers for ARM and POWER name the host by -mcpu, those for x86 by -march.
-    option = "-march" if platform.machine() in ("x86_64", "AMD64", "i686") else "-mcpu"
-    return (*FLAGS, f"{option}=native")
+    if platform.machine() not in ("x86_64", "AMD64", "i686"):
+        return (*FLAGS, "-mcpu=native")
+    return (*FLAGS, "-march=native", *LEFT_OUT[ISA.value])
 
 
 def run_compiler(source: str, output: str, *extra: str) -> bytes:

@@ -18,13 +18,17 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from aster_ml.errors import CompileError
+from aster_ml.config import ISA
+from aster_ml.errors import ArgumentError, CompileError
 
 # With 0 LLVM leaves every value in memory; 1 gives a matrix kernel its full speed and takes a
 # quarter of the time of 2.
 CODEGEN_LEVEL = 1
 # For functions that only call kernels: a fifth of the time of 1.
 QUICK_LEVEL = 0
+
+# How the names of features begin that each value of ISA leaves out.
+LEFT_OUT: dict[str, tuple[str, ...]] = {"": (), "avx2": ("avx512", "avx10")}
 
 # Most objects in one library: twice as many gain nothing more.
 MOST_TOGETHER = 16
@@ -84,10 +88,11 @@ class Host(NamedTuple):
 
     @property
     def dot_dtypes(self) -> frozenset[str]:
-        """Narrow dtypes whose neighbours one instruction multiplies and adds up."""
+        """Narrow dtypes whose neighbours one instruction, or a few, multiply and add up."""
+        if self.vector[0] != 512:
+            return frozenset({"int8"} if self.has("avx2") else set())
         instructions = {"int8": "avx512vnni", "bfloat16": "avx512bf16"}
-        wide = self.vector[0] == 512
-        return frozenset([name for name, has in instructions.items() if wide and self.has(has)])
+        return frozenset([name for name, has in instructions.items() if self.has(has)])
 
 
 @functools.cache
@@ -101,30 +106,49 @@ def binding() -> ModuleType:
     return module
 
 
-@functools.cache
 def host() -> Host:
-    """What LLVM says of this machine."""
+    """What LLVM says of this machine, less what ISA leaves out. Raises: ArgumentError."""
+    return host_within(ISA.value)
+
+
+@functools.cache
+def host_within(isa: str) -> Host:
+    """The host of a value of ISA."""
+    if isa not in LEFT_OUT:
+        raise ArgumentError(f"setting ISA is avx2 or empty, given {isa!r}")
     llvm = binding()
-    features = llvm.get_host_cpu_features().flatten()
+    has = dict(llvm.get_host_cpu_features())
+    has.update(dict.fromkeys([name for name in has if name.startswith(LEFT_OUT[isa])], False))
+    features = ",".join([("+" if on else "-") + name for name, on in sorted(has.items())])
     version = ".".join(str(part) for part in llvm.llvm_version_info)
     return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version)
 
 
 @functools.cache
+def key_within(isa: str) -> str:
+    """The key of the host of a value of ISA, worked out once."""
+    return host_within(isa).key
+
+
 def host_key() -> str:
-    """`host().key`, worked out once."""
-    return host().key
+    """`host().key`."""
+    return key_within(ISA.value)
+
+
+def target_machine(codegen_level: int) -> Any:
+    """LLVM's code generator for this processor."""
+    return machine_within(ISA.value, codegen_level)
 
 
 @functools.cache
-def target_machine(codegen_level: int) -> Any:
-    """LLVM's code generator for this processor."""
-    return make_target_machine(codegen_level)
+def machine_within(isa: str, codegen_level: int) -> Any:
+    """That of a value of ISA."""
+    return make_target_machine(isa, codegen_level)
 
 
-def make_target_machine(codegen_level: int) -> Any:
+def make_target_machine(isa: str, codegen_level: int) -> Any:
     """A code generator of its own: only one thread at a time may use it."""
-    machine = host()
+    machine = host_within(isa)
     target = binding().Target.from_triple(machine.triple)
     return target.create_target_machine(
         cpu=machine.cpu, features=machine.features, opt=codegen_level, reloc="pic",
@@ -272,8 +296,8 @@ def entries() -> Entries:
 class Generator:
     """LLVM for one thread at a time, beside other threads with others."""
 
-    def __init__(self, codegen_level: int) -> None:
-        self.machine = make_target_machine(codegen_level)
+    def __init__(self, isa: str, codegen_level: int) -> None:
+        self.machine = make_target_machine(isa, codegen_level)
         self.address = ctypes.cast(self.machine._ptr, ctypes.c_void_p)
         self.head = (
             f'target triple = "{host().triple}"\ntarget datalayout = "{self.machine.target_data}"\n'
@@ -301,19 +325,19 @@ class Generator:
                     e.free_text(w)
 
 
-# By level: those at rest, and all there are.
-AT_REST: dict[int, list[Generator]] = {}
+# By ISA and level: those at rest. And all there are.
+AT_REST: dict[tuple[str, int], list[Generator]] = {}
 GENERATORS: list[Generator] = []
 
 
-def take_generator(codegen_level: int) -> Generator:
+def take_generator(isa: str, codegen_level: int) -> Generator:
     """One that no other thread has."""
     with LOCK:
-        at_rest = AT_REST.setdefault(codegen_level, [])
+        at_rest = AT_REST.setdefault((isa, codegen_level), [])
         if at_rest:
             return at_rest.pop()
         # Others may be given back meanwhile: each is noted once, or a fork would wait for itself.
-        made = Generator(codegen_level)
+        made = Generator(isa, codegen_level)
         GENERATORS.append(made)
         return made
 
@@ -346,11 +370,12 @@ def compile_ir(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEV
     Raises: CompileError with LLVM's words when the IR is not valid.
     """
     if opt_level == 0:
-        generator = take_generator(codegen_level)
+        isa = ISA.value
+        generator = take_generator(isa, codegen_level)
         try:
             return generator.emit(source)
         finally:
-            AT_REST[codegen_level].append(generator)
+            AT_REST[isa, codegen_level].append(generator)
     with LOCK:
         module = build_module(source, opt_level, codegen_level)
         return bytes(target_machine(codegen_level).emit_object(module))
