@@ -43,7 +43,7 @@ class Target:
     first, second and third level, 0 for a level that is not there. `max_group` and `local_bytes`
     are the most work-items and the most shared memory of one work-group. `native_dtypes` have
     arithmetic of their own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for
-    which there is an instruction that Ops.DOT is, and `fused` says that MULACC is rounded once.
+    which Ops.DOT is an instruction, or a few, and `fused` says that MULACC is rounded once.
     """
 
     device: str

@@ -165,7 +165,7 @@ def test_a_product_gets_a_register_tile() -> None:
 
 def test_panels_stay_whole_where_chunks_of_rows_do_not_divide() -> None:
     """A thread has a chunk of rows; with one row at a time, panels would be filled for each."""
-    found = opts_of(memory(67, 400) @ memory(400, 301))
+    found = opts_of(memory(67, 400) @ memory(400, 288))
     assert found.endswith("THREAD(1,2)")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ DOTS = Target(
     "CPU", "llvm", vector_bits=512, vector_registers=32, cache_bytes=(32 << 10, 1 << 20, 16 << 20),
     native_ops=PLAIN_OPS | {"DOT"}, dot_dtypes=frozenset({"int8", "bfloat16"}),
 )  # fmt: skip
+PAIRS = replace(DOTS, vector_bits=256, vector_registers=16, dot_dtypes=frozenset({"int8"}))
 TURNS = ("nn", "nt", "tn", "tt")
 
 
@@ -93,6 +95,26 @@ def test_products_of_any_size_are_right(seed: int) -> None:
     n, k, m = (rng.randint(1, 70) for _ in range(3))
     dtype = rng.choice(["int8", "int8", "bfloat16", "float16"])
     check_product(dtype, n, k, m, rng.choice(TURNS), rng.choice([1, 1, 3]))
+
+
+@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize(
+    "n, k, m", [(40, 133, 70), (1, 66, 9), (33, 37, 7), (6, 678, 41), (7, 20, 8)]
+)
+def test_products_of_pairs_are_right(n: int, k: int, m: int, turns: str) -> None:
+    """With AVX2 a DOT of int8 is two products of pairs, and DOTs of bfloat16 are other ops."""
+    with Context(ISA="avx2"):
+        check_product("int8", n, k, m, turns)
+        check_product("int8", n, k, m, turns, fill=-128)
+        check_product("bfloat16", n, k, m, turns)
+
+
+def test_what_a_dot_of_pairs_is_for() -> None:
+    ast = kernel_of(product_of("int8", 64, 129, 64))
+    assert "DOT(0,4)" in map(repr, schedule_kernel(ast, PAIRS).applied)
+    assert Ops.DOT in [u.op for u in lower(ast, PAIRS)[0].uops]
+    ast = kernel_of(product_of("bfloat16", 64, 129, 64))
+    assert Ops.DOT not in [u.op for u in lower(ast, PAIRS)[0].uops]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])

@@ -46,6 +46,8 @@ LOOKED_AT = frozenset({Ops.POW})
 # Nodes that stand for memory have the dtype of what they are made from.
 MEMORY_OPS = frozenset({Ops.PARAM, Ops.DEFINE_LOCAL, Ops.INDEX, Ops.AFTER, Ops.STAGE})
 FLOAT32 = dtypes.float32
+# What a DOT of each dtype multiplies.
+DOT_OPERANDS = {dtypes.int32: "int8", dtypes.float32: "bfloat16"}
 
 
 class Abilities(NamedTuple):
@@ -65,7 +67,13 @@ def abilities_of(target: Target) -> Abilities:
         [d for d in dtypes.all if target.has_dtype(d.name)] + [dtypes.void, dtypes.index]
     )
     lacking = frozenset([op for op in ELEMENTWISE if not target.has_op(op.name)])
-    return Abilities(target, native, frozenset(NARROW) - native, lacking | LOOKED_AT)
+    some = frozenset() if dots_of(target) >= {*DOT_OPERANDS.values()} else frozenset({Ops.DOT})
+    return Abilities(target, native, frozenset(NARROW) - native, lacking | some | LOOKED_AT)
+
+
+def dots_of(target: Target) -> frozenset[str]:
+    """The dtypes whose DOT stays as it is."""
+    return target.dot_dtypes if target.has_op("DOT") else frozenset()
 
 
 def decompose(sink: UOp, target: Target, order: dict[UOp, None] | None = None) -> UOp:
@@ -103,7 +111,7 @@ class Decomposition:
     def run(self, order: dict[UOp, None]) -> UOp:
         """What the last node of the order becomes."""
         new, native, rewritten = self.new, self.native, self.rewritten
-        if Ops.DOT in rewritten and any([u.op is Ops.DOT for u in order]):
+        if Ops.DOT in rewritten and any([u.op is Ops.DOT and self.splits(u) for u in order]):
             order = toposort(split_words(order))
         last: UOp | None = None
         foreign = any([u.dtype not in native for u in order])
@@ -121,7 +129,16 @@ class Decomposition:
         assert last is not None
         return last
 
+    def splits(self, u: UOp) -> bool:
+        """Whether the target lacks this DOT."""
+        return DOT_OPERANDS[u.dtype] not in dots_of(self.target)
+
     # ops
+
+    def dot(self, dtype: DType, x: UOp, y: UOp) -> UOp:
+        """A DOT, in other ops where the target lacks it."""
+        whole = UOp(Ops.DOT, dtype, (x, y))
+        return split_dot(dtype, x, y) if self.splits(whole) else whole
 
     def replace(self, u: UOp, src: tuple[UOp, ...]) -> UOp:
         """An elementwise node that the target may lack, over native dtypes."""
@@ -320,7 +337,7 @@ REPLACEMENTS: dict[Ops, Replacement] = {
     Ops.TANH: lambda d, dtype, s: d.function(d.by_ldexp(tanh_poly), Ops.TANH, s[0]),
     Ops.POW: lambda d, dtype, s: d.power(s[0], s[1]),
     Ops.THREEFRY: lambda d, dtype, s: d.random(s[0], s[1]),
-    Ops.DOT: lambda d, dtype, s: split_dot(dtype, s[0], s[1]),
+    Ops.DOT: lambda d, dtype, s: d.dot(dtype, s[0], s[1]),
     # Where the target lacks it, it is split when the walk is over, with those that the walk brings.
     Ops.MULACC: lambda d, dtype, s: UOp(Ops.MULACC, dtype, s),
 }

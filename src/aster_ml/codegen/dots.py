@@ -21,6 +21,7 @@ from aster_ml.codegen.prices import (
     THREAD_CYCLES,
     Plan,
     axis_number,
+    has_mask_registers,
     reduction_number,
 )
 from aster_ml.codegen.words import (
@@ -47,6 +48,9 @@ VECTORS, MOST_ROWS = (1, 2, 3, 4, 5, 6), 16
 # Instructions of arithmetic, loads, and all instructions that begin in a cycle; results that have
 # to be under way for that.
 ARITHMETIC, LOADS, ALL, UNDER_WAY = 2, 2, 6, 8
+# The same where products of pairs make a DOT (AVX2): instructions a result, those that split each
+# row and each SIMD value that it is multiplied with, and how many of them begin in a cycle.
+PAIRS, SPLIT_ROW, SPLIT_VALUE, PAIRS_BEGIN = 4, 4, 3, 4
 # Cycles that it takes to put a SIMD value of words into a panel: a load of each element of a word
 # where lanes are neighbours; a share of a transposition where steps are; or lane by lane.
 NEIGHBOURS, TRANSPOSED, APART = 1.0, 8.0, 12.0
@@ -148,16 +152,16 @@ def cycles_along(plan: Plan, product: Product, group: int, tile: dict[UOp, int])
     nbytes = target.lanes(WORD_NBYTES) * WORD_NBYTES
     steps = ceildiv(product.steps, group * target.lanes(WORD_NBYTES))
     results = prod(tile.values())
+    rows, values = [prod([tile.get(r, 1) for r in f.strides]) for f in product.factors]
     loads, far = 0, 0.0
     for mine in product.factors:
-        rows = [r for r in tile if r in mine.strides]
-        count = prod([tile[r] for r in rows])
+        count = prod([n for r, n in tile.items() if r in mine.strides])
         loads += count
         # What runs inside goes through all of its operand before the next step outside.
         inside = [r for r in outputs if r in mine.strides and r is outputs[-1]]
         if max(count, iterations(inside)) * steps * nbytes > target.cache_bytes[0] * NEAR_PART:
             far += count * nbytes / CACHE_BYTES_A_CYCLE[1]
-    cycle = max(max(results, UNDER_WAY) / ARITHMETIC, loads / LOADS, far)
+    cycle = max(arithmetic_cycles(target, group, rows, values), loads / LOADS, far)
     tiles = prod([ceildiv(size_of(r), tile.get(r, 1)) for r in outputs])
     return float(tiles * (steps * cycle + results * HORIZONTAL + BEGUN))
 
@@ -201,16 +205,30 @@ def all_choices(plan: Plan, product: Product, group: int) -> Iterator[Choice]:
             if wide.strides[lane] is None or narrow.strides[row] is None:
                 continue
             for vectors in VECTORS:
-                for tile in row_tiles(plan.target, vectors, size_of(row)):
+                for tile in row_tiles(plan.target, group, vectors, size_of(row)):
                     operands = (wide, lane), (narrow, row)
                     choice = priced(plan, product, group, *operands, vectors, tile)
                     if choice is not None:
                         yield choice
 
 
-def row_tiles(target: Target, vectors: int, rows: int) -> set[int]:
+def makes_pairs(target: Target, group: int) -> bool:
+    """Whether a DOT is products of pairs, and not one instruction."""
+    return group > 1 and not has_mask_registers(target)
+
+
+def arithmetic_cycles(target: Target, group: int, rows: int, values: int) -> float:
+    """Cycles of arithmetic for one step of a tile of so many rows and SIMD values."""
+    if makes_pairs(target, group):
+        split = rows * SPLIT_ROW + values * SPLIT_VALUE
+        return (rows * values * PAIRS + split) / PAIRS_BEGIN
+    return max(rows * values, UNDER_WAY) / ARITHMETIC
+
+
+def row_tiles(target: Target, group: int, vectors: int, rows: int) -> set[int]:
     """Numbers of rows worth trying: what registers hold, that shared out evenly, powers of two."""
-    most = ((target.vector_registers or 16) - vectors - 2) // vectors
+    taken = vectors * (2 if makes_pairs(target, group) else 1) + 2
+    most = ((target.vector_registers or 16) - taken) // vectors
     most = min(most, MOST_ROWS, rows)
     if most < 1:
         return set()
@@ -251,7 +269,7 @@ def priced(
     tiles = ceildiv(values, vectors) * ceildiv(size_of(row), tile) * others
     results = tile * vectors
     cycle = max(
-        max(results, UNDER_WAY) / ARITHMETIC,
+        arithmetic_cycles(target, group, tile, vectors),
         (tile + vectors) / LOADS,
         (results + tile + vectors + 3) / ALL,
     )
@@ -287,7 +305,8 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     lane, row = choice.lanes, choice.rows
     number = axis_number(kernel, lane)
     padded = ceildiv(size_of(lane), width) * width
-    if padded != size_of(lane):
+    early = size_of(lane) >= choice.vectors * width and not has_mask_registers(plan.target)
+    if padded != size_of(lane) and not early:
         kernel.apply(Opt(OptOps.PADTO, number, padded))
     kernel.apply(Opt(OptOps.VECTOR, number, width))
     if choice.vectors > 1:

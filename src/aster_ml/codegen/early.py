@@ -16,6 +16,7 @@ from aster_ml.codegen.prices import (
     ROWS,
     SEVERAL_ROWS_PART,
     Plan,
+    has_mask_registers,
     packing_cost,
     times,
 )
@@ -35,7 +36,7 @@ def starts_early(kernel: Kernel, target: Target, axis: UOp | None, lanes: int) -
         and size_of(axis) > lanes
         and can_overlap(kernel)
         and (
-            runs_by_rows(kernel, target, axis, lanes) or loads_early(kernel, axis, lanes)
+            runs_by_rows(kernel, target, axis, lanes) or loads_early(kernel, target, axis, lanes)
             if any(axis in u.ranges and not is_written_out(u) for u in kernel.reduces)
             # Short rows are written out, so that masks are known beforehand.
             else size_of(axis) > MAX_WRITTEN_OUT * lanes
@@ -83,10 +84,11 @@ def gates_along(kernel: Kernel, axis: UOp) -> bool:
     return any(axis in gate.ranges for u in loads for gate in u.src[1:])
 
 
-def loads_early(kernel: Kernel, axis: UOp, lanes: int) -> bool:
+def loads_early(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
     """Whether what a reduction loads along an axis is whole, near, and too little used to pack.
 
-    Lanes beyond the end would be loaded under masks, or where they lie apart one by one.
+    Lanes beyond the end would be loaded under masks, or where they lie apart one by one. Without
+    registers for masks each masked store takes as long as tens of others, panel or not.
     """
     if len(kernel.reduces) != 1 or not set(kernel.outputs) <= kernel.reduces[0].ranges:
         return False
@@ -98,7 +100,10 @@ def loads_early(kernel: Kernel, axis: UOp, lanes: int) -> bool:
     return all(
         a.stride(axis) in (1, 2, 3)
         and not a.node.src[1:]
-        and uses_of(a, kernel.outputs) < MIN_GATHERED_USES
+        and (
+            uses_of(a, kernel.outputs) < MIN_GATHERED_USES
+            or (a.stride(axis) == 1 and not has_mask_registers(target))
+        )
         for a in loads
     )
 

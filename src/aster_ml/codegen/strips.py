@@ -22,6 +22,7 @@ from aster_ml.codegen.prices import (
     STRIP_PART,
     Plan,
     axis_number,
+    has_mask_registers,
     panel_of,
     reduction_number,
     times,
@@ -79,7 +80,7 @@ def strips_in_place(plan: Plan) -> bool:
     # Half as many lanes compute twice as long for each element, and masks are not free for them.
     line_lanes = min(8 * LINE_NBYTES, plan.target.vector_bits)
     most = MOST_TILES * line_lanes // (8 * LINE_NBYTES)
-    masked = found[0].node.src[1:] and line_lanes < 8 * LINE_NBYTES
+    masked = found[0].node.src[1:] and not has_mask_registers(plan.target)
     if masked or not LEAST_TILES <= size_of(rows) <= most:
         return False
     run = run_of_lanes(found[0]) * found[0].buffer.dtype.itemsize

@@ -86,13 +86,13 @@ def store_lines(plan: Plan, vector: UOp) -> int:
     stored = min(a.buffer.dtype.itemsize for a in plan.accesses if a.is_store)
     values = ceildiv(LINE_NBYTES, size_of(vector) * stored)
     if values == 1:
-        return size_of(vector)
+        return int(size_of(vector))
     across = axis_across(plan, vector)
     narrow = size_of(vector) * 8 * stored < plan.target.vector_bits
     if narrow or across is None or size_of(across) % values:
         return 0
     kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, across), values))
-    return values * size_of(vector)
+    return int(values * size_of(vector))
 
 
 def axis_across(plan: Plan, vector: UOp) -> UOp | None:
