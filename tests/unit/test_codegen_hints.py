@@ -116,6 +116,45 @@ def test_a_tile_of_rows_asks_only_where_it_waits_for_memory() -> None:
     assert "AHEAD" not in opts_of((memory(64, 512) * memory(64, 512)).sum(1))
 
 
+@pytest.mark.parametrize("registers", [16, 32])
+@pytest.mark.parametrize("name", ["product", "odd", "uneven rows", "turned"])
+def test_a_product_asks_for_the_next_rows_that_it_broadcasts(name: str, registers: int) -> None:
+    target = replace(CPU, vector_registers=registers)
+    n, k = {"uneven rows": (251, 300), "odd": (240, 301)}.get(name, (240, 300))
+    y = memory(64, k).T if name == "turned" else memory(k, 64)
+    ast = kernel_of(memory(n, k) @ y)
+    kernel = schedule_kernel(ast, target)
+    ops = [o.op.name for o in kernel.applied]
+    rows = next(o.arg for o in kernel.applied if o.op.name in ("UPCAST", "OVERLAP") and o.axis == 0)
+    linear = lower(ast, target)[0]
+    asking = {u.arg for u in linear.uops if u.op is Ops.LOAD and u.arg is not None}
+    assert LoadArg(rows * k) in asking
+    # Where a broadcast is a load of its own, half of them ask.
+    assert ("UNROLL" in ops) == (registers == 16 and name != "odd")
+
+
+def test_strips_of_a_product_ask_for_theirs() -> None:
+    target = replace(CPU, cache_bytes=(32 << 10, 256 << 10, 1 << 20))
+    ast = kernel_of(memory(96, 1536) @ memory(1536, 256))
+    kernel = schedule_kernel(ast, target)
+    assert {"BLOCK", "AHEAD"} <= {o.op.name for o in kernel.applied}
+    rows = next(o.arg for o in kernel.applied if o.op.name in ("UPCAST", "OVERLAP") and o.axis == 0)
+    asking = {u.arg for u in lower(ast, target)[0].uops if u.op is Ops.LOAD and u.arg is not None}
+    assert LoadArg(rows * 1536) in asking
+
+
+def test_a_product_does_not_ask_for_rows_that_are_near() -> None:
+    x, w = memory(240, 300), memory(300, 64)
+    assert "AHEAD" in opts_of(x @ w)
+    near = replace(CPU, cache_bytes=(1 << 10, 512 << 10, 1 << 20))
+    assert "AHEAD" not in opts_of(x @ w, near)
+    # Rows that would not fit, short ones, and neighbours of an image, which are no rows.
+    assert "AHEAD" not in opts_of(memory(30, 4000) @ memory(4000, 64))
+    assert "AHEAD" not in opts_of(memory(2400, 60) @ memory(60, 64))
+    image = memory(1, 64, 40, 40).conv2d(memory(16, 64, 5, 5))
+    assert "AHEAD" not in opts_of(image)
+
+
 def test_the_pass_that_computes_most_asks() -> None:
     linear, _ = lower(kernel_of(memory(64, 512).softmax()), CPU)
     asking = [u for u in linear.uops if u.op is Ops.LOAD and u.arg is not None]

@@ -151,6 +151,23 @@ def tile_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
     return max(sizes, default=0) > last and nbytes <= near // 2
 
 
+def broadcast_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
+    """Whether a product asks for the next rows that it broadcasts while it goes along some.
+
+    It pays where these come from beyond the second cache for each panel of the other operand:
+    processors ask for what follows in a row, but each tile has new ones. They should fit that cache
+    beside the panel.
+    """
+    near = plan.target.cache_bytes[1]
+    for a, n in loads:
+        itemsize = a.buffer.dtype.itemsize
+        row = iterations([r for r in a.strides if r.arg.kind is AxisType.REDUCE]) * itemsize
+        nbytes = min(times(a), a.buffer.arg.size) * itemsize
+        if row < LEAST_ROW_NBYTES or not row <= n * itemsize <= near // 4 or nbytes <= near:
+            return False
+    return bool(loads)
+
+
 def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp) -> float:
     """Instructions for an operand without SIMD lanes that goes down columns of a large matrix.
 

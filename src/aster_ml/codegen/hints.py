@@ -134,11 +134,25 @@ def tile_loads(facts: Facts, axis: UOp, beside: int) -> list[tuple[Access, int]]
         over = [r for u in facts.reduces for r in u.src[1:]]
         walking = [a for a in column_loads(facts, axis) if len(over) == 1 and a.stride(axis)]
         return [(a, beside * (a.stride(over[0]) or 0)) for a in walking]
+    lanes = {r for u in facts.reduces for r in u.src[1:] if r.arg.kind is AxisType.VECTOR}
+    return loads_along(facts, axis, lanes)
+
+
+def broadcast_loads(facts: Facts, axis: UOp) -> list[tuple[Access, int]]:
+    """Loads of single elements along a tile of rows at each step of the axis, as a product
+    broadcasts them, and how many elements there are from these rows to the next ones.
+    """
     summed = {r for u in facts.reduces for r in u.src[1:]}
-    lanes = {r for r in summed if r.arg.kind is AxisType.VECTOR}
+    found = loads_along(facts, axis, summed)
+    return [(a, n) for a, n in found if not any([r.arg.kind is AxisType.VECTOR for r in a.strides])]
+
+
+def loads_along(facts: Facts, axis: UOp, run: set[UOp]) -> list[tuple[Access, int]]:
+    """Loads in reductions along a tile of rows whose neighbours one of the axes `run` has."""
+    summed = {r for u in facts.reduces for r in u.src[1:]}
     found = []
     for a in facts.accesses:
-        along = any(r in lanes and a.strides[r] == 1 for r in a.strides)
+        along = any(r in run and a.strides[r] == 1 for r in a.strides)
         rows = [r for r in a.strides if r.arg.kind is AxisType.UPCAST and r not in summed]
         if a.buffer.op is Ops.PARAM and axis in a.strides and along and len(rows) == 1:
             found.append((a, size_of(rows[0]) * (a.stride(rows[0]) or 0)))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from aster_ml.codegen.facts import Access, Facts
 from aster_ml.codegen.hints import (
+    broadcast_loads,
     column_loads,
     find_block,
     longest,
@@ -239,7 +240,7 @@ class Kernel:
         passes = row_passes(self.facts, axis) if axis in self.outputs else []
         aside: list[tuple[Access, int]] = []
         if axis in self.outputs and not passes:
-            aside = tile_loads(self.facts, axis, self.rows)
+            aside = tile_loads(self.facts, axis, self.rows) or broadcast_loads(self.facts, axis)
             aside = aside or [(a, run_of_lanes(a)) for a in column_loads(self.facts, axis)]
         if aside:
             self.sink = look_aside(self.sink, aside, steps)

@@ -56,8 +56,8 @@ PEEL_LENGTH = 8
 TILE_REUSE = 6
 # A value of a tile that is broadcast from memory.
 BROADCAST = 0.6
-# The same where arithmetic takes it from memory by itself, as with 32 SIMD registers.
-EMBEDDED_BROADCAST = 0.3
+# The same where arithmetic takes it from memory by itself, as with so many SIMD registers.
+EMBEDDED_BROADCAST, EMBEDDING_REGISTERS = 0.3, 32
 # A SIMD value that is loaded for a tile: it may have to come from the second cache.
 LOADED = 1.5
 # One on a page of its own, on top of that; and where rows that lie powers of two apart throw one

@@ -17,6 +17,7 @@ from aster_ml.codegen.prices import (
     BROADCAST,
     CROWDED,
     EMBEDDED_BROADCAST,
+    EMBEDDING_REGISTERS,
     FAR,
     FAR_NBYTES,
     LOADED,
@@ -133,7 +134,7 @@ class Tiles:
         if results * written > (MAX_PRODUCTS if over else MAX_BODY):
             return None
         # A value without SIMD lanes is broadcast as part of the arithmetic.
-        broadcast = EMBEDDED_BROADCAST if self.registers >= 32 else BROADCAST
+        broadcast = EMBEDDED_BROADCAST if self.registers >= EMBEDDING_REGISTERS else BROADCAST
         need, held = 0.0, 1
         for strides, has_lanes, far, streamed, from_slab, kept in self.loads:
             count = served = 1
