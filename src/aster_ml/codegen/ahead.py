@@ -15,8 +15,10 @@ from aster_ml.codegen.prices import (
     AHEAD_PART,
     COLUMNS_AHEAD_NBYTES,
     DOWN_COLUMNS,
+    EMBEDDING_REGISTERS,
     FAR_NBYTES,
     LEAST_ROW_NBYTES,
+    LOADS_A_RESULT,
     LOST_PART,
     MOST_MOVED,
     MOVED_PART,
@@ -28,7 +30,7 @@ from aster_ml.codegen.prices import (
     nest_of,
     times,
 )
-from aster_ml.helpers import ceildiv
+from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -151,21 +153,64 @@ def tile_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
     return max(sizes, default=0) > last and nbytes <= near // 2
 
 
-def broadcast_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
+def broadcast_rows_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
     """Whether a product asks for the next rows that it broadcasts while it goes along some.
 
-    It pays where these come from beyond the second cache for each panel of the other operand:
-    processors ask for what follows in a row, but each tile has new ones. They should fit that cache
-    beside the panel.
+    It pays where these come from afar for each panel of the other operand: processors ask for what
+    follows in a row, but each tile has new ones. They should fit the second cache beside the panel.
     """
-    near = plan.target.cache_bytes[1]
     for a, n in loads:
-        itemsize = a.buffer.dtype.itemsize
-        row = iterations([r for r in a.strides if r.arg.kind is AxisType.REDUCE]) * itemsize
-        nbytes = min(times(a), a.buffer.arg.size) * itemsize
-        if row < LEAST_ROW_NBYTES or not row <= n * itemsize <= near // 4 or nbytes <= near:
+        row = iterations(summed_axes(a)) * a.buffer.dtype.itemsize
+        nbytes = n * a.buffer.dtype.itemsize
+        if row < LEAST_ROW_NBYTES or not row <= nbytes <= plan.target.cache_bytes[1] // 4:
+            return False
+        asks = iterations([r for r in a.strides if r.arg.kind is AxisType.UPCAST])
+        if not (is_broadcast_from_afar(plan, a) and can_ask(plan, asks)):
             return False
     return bool(loads)
+
+
+def broadcast_columns_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
+    """The same of columns, each row of which is on a page of its own."""
+    for a, _ in loads:
+        steps = [abs(a.strides[r] or 0) for r in summed_axes(a)]
+        if min(steps) * a.buffer.dtype.itemsize < FAR_NBYTES // 2:
+            return False
+        if not (is_broadcast_from_afar(plan, a) and can_ask(plan, 1)):
+            return False
+    return bool(loads)
+
+
+def is_broadcast_from_afar(plan: Plan, a: Access) -> bool:
+    """Whether what is broadcast comes from so far that a product waits for it.
+
+    That is beyond the second cache. Where a broadcast is a load of its own, to ask takes 2 to 10%
+    of a product, which comes back where the last cache does not hold the operand for sure.
+    """
+    embedded = (plan.target.vector_registers or 16) >= EMBEDDING_REGISTERS
+    lost = 0.0 if embedded else LOST_PART * max(plan.target.cache_bytes)
+    return held_nbytes(a) > max(plan.target.cache_bytes[1], lost)
+
+
+def summed_axes(a: Access) -> list[UOp]:
+    """The axes of reductions that an access changes with."""
+    kinds = AxisType.REDUCE, AxisType.UNROLL
+    return [r for r in a.strides if r.arg.kind in kinds]
+
+
+def held_nbytes(a: Access) -> int:
+    """Bytes of memory that an access goes to in all."""
+    return int(min(times(a), a.buffer.arg.size)) * a.buffer.dtype.itemsize
+
+
+def can_ask(plan: Plan, count: int) -> bool:
+    """Whether a step of a product has room for so many more loads beside those of its tile.
+
+    Twelve rows by one SIMD value of AVX2 took 1.6 times as long with them.
+    """
+    sides = [size_of(r) for r in plan.kernel.outputs if r.arg.kind is AxisType.UPCAST]
+    results = prod(sides)
+    return bool(sum(sides) + (len(sides) < 2) + count <= results * LOADS_A_RESULT)
 
 
 def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp) -> float:

@@ -138,13 +138,33 @@ def tile_loads(facts: Facts, axis: UOp, beside: int) -> list[tuple[Access, int]]
     return loads_along(facts, axis, lanes)
 
 
-def broadcast_loads(facts: Facts, axis: UOp) -> list[tuple[Access, int]]:
+def broadcast_rows(facts: Facts, axis: UOp) -> list[tuple[Access, int]]:
     """Loads of single elements along a tile of rows at each step of the axis, as a product
     broadcasts them, and how many elements there are from these rows to the next ones.
     """
     summed = {r for u in facts.reduces for r in u.src[1:]}
-    found = loads_along(facts, axis, summed)
-    return [(a, n) for a, n in found if not any([r.arg.kind is AxisType.VECTOR for r in a.strides])]
+    return [(a, n) for a, n in loads_along(facts, axis, summed) if not has_simd(a)]
+
+
+def broadcast_columns(facts: Facts, axis: UOp) -> list[tuple[Access, int]]:
+    """Loads of single elements that go down a few columns at each step of the axis, as a product
+    broadcasts them where an operand is turned, and how many columns.
+    """
+    summed = {r for u in facts.reduces for r in u.src[1:]}
+    found = []
+    for a in facts.accesses:
+        columns = [r for r in a.strides if r.arg.kind is AxisType.UPCAST and r not in summed]
+        if a.buffer.op is not Ops.PARAM or a.is_store or axis not in a.strides or has_simd(a):
+            continue
+        if len(columns) == 1 and a.strides[columns[0]] == 1 and summed & a.strides.keys():
+            found.append((a, size_of(columns[0])))
+    inner = {x for u in facts.reduces for x in own_nodes(u.src[0])} if found else set()
+    return [(a, n) for a, n in found if a.node in inner and a.stride(axis) in (n, None)]
+
+
+def has_simd(a: Access) -> bool:
+    """Whether an access has SIMD lanes of its own, and is no single element for all lanes."""
+    return any([r.arg.kind is AxisType.VECTOR for r in a.strides])
 
 
 def loads_along(facts: Facts, axis: UOp, run: set[UOp]) -> list[tuple[Access, int]]:

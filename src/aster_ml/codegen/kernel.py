@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from aster_ml.codegen.facts import Access, Facts
 from aster_ml.codegen.hints import (
-    broadcast_loads,
+    broadcast_columns,
+    broadcast_rows,
     column_loads,
     find_block,
     longest,
@@ -240,7 +241,8 @@ class Kernel:
         passes = row_passes(self.facts, axis) if axis in self.outputs else []
         aside: list[tuple[Access, int]] = []
         if axis in self.outputs and not passes:
-            aside = tile_loads(self.facts, axis, self.rows) or broadcast_loads(self.facts, axis)
+            aside = tile_loads(self.facts, axis, self.rows) or broadcast_rows(self.facts, axis)
+            aside = aside or broadcast_columns(self.facts, axis)
             aside = aside or [(a, run_of_lanes(a)) for a in column_loads(self.facts, axis)]
         if aside:
             self.sink = look_aside(self.sink, aside, steps)

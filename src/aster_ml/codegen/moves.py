@@ -8,7 +8,8 @@ are chosen in `cost`.
 from __future__ import annotations
 
 from aster_ml.codegen.ahead import (
-    broadcast_ahead,
+    broadcast_columns_ahead,
+    broadcast_rows_ahead,
     columns_ahead,
     past_caches,
     rows_ahead,
@@ -18,7 +19,8 @@ from aster_ml.codegen.divisors import axes_sharing, shared_quotients
 from aster_ml.codegen.early import gates_along
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.hints import (
-    broadcast_loads,
+    broadcast_columns,
+    broadcast_rows,
     column_loads,
     longest,
     own_nodes,
@@ -34,7 +36,6 @@ from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes
 from aster_ml.codegen.prices import (
     BESIDE_LATER,
-    EMBEDDING_REGISTERS,
     FAR_NBYTES,
     FEW_STEPS,
     MANY_PAGES,
@@ -319,25 +320,23 @@ def ask_for_rows(plan: Plan) -> bool:
     return False
 
 
-def ask_for_broadcast_rows(plan: Plan) -> None:
-    """A product asks for the next rows of a large matrix that it broadcasts.
+def ask_for_broadcasts(plan: Plan) -> None:
+    """A product asks for the next rows, or columns, of a large matrix that it broadcasts.
 
-    Where a broadcast is a load of its own, two steps of them ask at a time: there is little room
-    for more loads. Elsewhere that is twice the code and no quicker.
+    Columns of the next tile may begin in one line and end in another, so it asks for those of the
+    one after.
     """
     kernel = plan.kernel
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    loads = broadcast_loads(kernel.facts, loops[-1]) if loops else []
-    if any(a.node.arg for a, _ in loads) or not broadcast_ahead(plan, loads):
+    if not loops:
         return
-    strides = loads[0][0].strides
-    along = next(r for r in strides if strides[r] == 1)
-    embedded = (plan.target.vector_registers or 16) >= EMBEDDING_REGISTERS
-    # The last of uneven strips has fewer steps.
-    even = along.src[0].op is Ops.CONST and size_of(along) % 2 == 0
-    if not embedded and even and along.arg.kind is AxisType.REDUCE:
-        kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, along), 2))
-    kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, axis_of(kernel, loops[-1].arg.id)), 1))
+    rows, columns = broadcast_rows(kernel.facts, loops[-1]), []
+    steps = 1 if broadcast_rows_ahead(plan, rows) else 0
+    if not rows:
+        columns = broadcast_columns(kernel.facts, loops[-1])
+        steps = 2 if broadcast_columns_ahead(plan, columns) else 0
+    if steps and not any(a.node.arg for a, _ in rows + columns):
+        kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, loops[-1]), steps))
 
 
 def choose_hints(plan: Plan) -> None:
@@ -350,7 +349,7 @@ def choose_hints(plan: Plan) -> None:
     if any(outputs <= u.ranges for u in kernel.reduces):
         if not ask_for_rows(plan):
             ask_for_columns(plan)
-            ask_for_broadcast_rows(plan)
+            ask_for_broadcasts(plan)
         return
     hoisted = hoist_axes(kernel)
     for axis in [r for r in kernel.outputs if r in hoisted][-1:]:

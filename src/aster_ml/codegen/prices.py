@@ -122,6 +122,8 @@ AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
 # What an operand adds to the arithmetic of a product that goes down columns of a matrix beyond the
 # second cache, as far as it fills this part of the last one.
 DOWN_COLUMNS, LOST_PART = 0.5, 0.25
+# Loads, and asks, that there is room for in a step of a product, for each SIMD value of results.
+LOADS_A_RESULT = 1.25
 # Bytes of a row between the columns that a product goes down and those that it asks for.
 COLUMNS_AHEAD_NBYTES = 256
 # First caches that the columns of a strip fill that is read where it lies; from how many tiles of
