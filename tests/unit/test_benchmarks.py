@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import page, report, sets
+from benchmarks import machine, page, report, sets
 from benchmarks.__main__ import find_pythons, make_parser
 from benchmarks.calls import count_calls, stack_at
 from benchmarks.draws import draw_input, draw_parameter, summary
 from benchmarks.measure import FULL, QUICK, Group, Session, group_rows
-from benchmarks.peers import ROOT, Peer, PeerError
+from benchmarks.peers import ROOT, Peer, PeerError, make_environment
 from benchmarks.results import Figures, Result, compare_checks
 from benchmarks.row import COUNTS, Row, Wanted
 from benchmarks.rows import ROWS, all_rows
@@ -212,6 +212,19 @@ def test_a_long_first_call_does_not_make_samples_of_single_calls() -> None:
     samples = time_calls(run, budget_s=1e-2, smallest_s=1e-3)
     assert 1 <= len(samples) < 20
     assert calls > 100 * len(samples)
+
+
+def test_peers_leave_out_what_aster_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the results are not taken for those of a machine that leaves nothing out."""
+    monkeypatch.setenv("ISA", "")
+    assert "ONEDNN_MAX_CPU_ISA" not in make_environment("torch", 2, tmp_path)
+    whole = machine.vectors()
+    monkeypatch.setenv("ISA", "avx2")
+    assert make_environment("aster", 2, tmp_path)["ISA"] == "avx2"
+    assert make_environment("torch", 2, tmp_path)["ONEDNN_MAX_CPU_ISA"] == "AVX2"
+    flags = make_environment("jax", 1, tmp_path)["XLA_FLAGS"].split()
+    assert flags == ["--xla_cpu_max_isa=AVX2", "--xla_cpu_multi_thread_eigen=false"]
+    assert (machine.vectors() != whole) == (whole == "avx512f")
 
 
 def test_worker_answers_outlive_an_error(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
     goes_on = bool(loops) and a.stride(loops[-1]) == run
     if run * itemsize < LINE_NBYTES and not goes_on:
         return 0
-    return int(min(times(a), a.buffer.arg.size)) * itemsize
+    return held_nbytes(a)
 
 
 def past_caches(plan: Plan) -> Note | None:
@@ -83,8 +83,7 @@ def moved_nbytes(plan: Plan) -> int:
     moved: dict[UOp, int] = {}
     for a in plan.accesses:
         if a.buffer.op is Ops.PARAM:
-            nbytes = min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize
-            moved[a.buffer] = max(moved.get(a.buffer, 0), nbytes)
+            moved[a.buffer] = max(moved.get(a.buffer, 0), held_nbytes(a))
     return sum(moved.values())
 
 
@@ -149,8 +148,7 @@ def tile_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
     """
     near, last = plan.target.cache_bytes[1], MOVED_PART * max(plan.target.cache_bytes)
     nbytes = sum([n * a.buffer.dtype.itemsize for a, n in loads])
-    sizes = [min(times(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a, _ in loads]
-    return max(sizes, default=0) > last and nbytes <= near // 2
+    return max([held_nbytes(a) for a, _ in loads], default=0) > last and nbytes <= near // 2
 
 
 def broadcast_rows_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
