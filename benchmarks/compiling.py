@@ -39,13 +39,19 @@ PAGE_NBYTES, LARGEST_NBYTES = 4096, 96 << 20
 
 
 def count_kernels(tensors: list[Any]) -> tuple[int, int]:
-    """Different kernels that realizing these takes, and the nodes of their two forms."""
+    """Different kernels that realizing these takes, those of runs too, and the nodes of their two
+    forms.
+    """
     toposort = importlib.import_module("aster_ml.uop.graph").toposort
     lower = importlib.import_module("aster_ml.codegen.lower").lower
     schedule_uops = importlib.import_module("aster_ml.engine.realize").schedule_uops
     target = importlib.import_module("aster_ml.device").Device["CPU"].target
     steps = schedule_uops([t.uop for t in tensors])[0].steps
-    asts = {step.ast for step in steps if step.ast is not None}
+    run_arg = importlib.import_module("aster_ml.uop.ops").RunArg
+    asts = set()
+    for step in steps:
+        if step.ast is not None:
+            asts.update(step.ast.src if isinstance(step.ast.arg, run_arg) else [step.ast])
     return len(asts), sum(len(toposort(ast)) + len(lower(ast, target)[0].uops) for ast in asts)
 
 

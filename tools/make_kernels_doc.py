@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from aster_ml import Tensor
+from aster_ml import Context, Tensor
 from aster_ml.codegen.lower import lower
 from aster_ml.engine.explain import kernel_lines, run_name
 from aster_ml.engine.realize import schedule_uops
@@ -57,6 +57,12 @@ class Example(NamedTuple):
     text: str
 
 
+def plain_convolution() -> Tensor:
+    """Not by Winograd's algorithm, whose kernels are sums and a product."""
+    with Context(WINO=0):
+        return Tensor.empty(8, 64, 56, 56).conv2d(Tensor.empty(64, 64, 3, 3), padding=1)
+
+
 EXAMPLES = (
     Example(
         "Product of two matrices, with bias and activation",
@@ -67,11 +73,12 @@ EXAMPLES = (
     ),
     Example(
         "Convolution, 3x3",
-        "x.conv2d(w, padding=1)    # [8, 64, 56, 56], 64 filters",
-        lambda: Tensor.empty(8, 64, 56, 56).conv2d(Tensor.empty(64, 64, 3, 3), padding=1),
+        "with Context(WINO=0):\n    x.conv2d(w, padding=1)    # [8, 64, 56, 56], 64 filters",
+        plain_convolution,
         "A convolution is a product whose operand is read at other places: the same sum, the same\n"
         "tile. No matrix of patches is made in memory; where the cost says so, a padded copy of\n"
-        "the input comes first, so that the sum has no edges to look at.",
+        "the input comes first, so that the sum has no edges to look at. By default this one\n"
+        "takes fewer multiplications, as [architecture.md](architecture.md) says.",
     ),
     Example(
         "Softmax over rows",

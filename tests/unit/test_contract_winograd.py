@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from aster_ml import Context, Tensor
 from aster_ml.dtype import dtypes
-from aster_ml.mixin.winograd import TRANSFORMS, tiles_of_sum, winograd, winograd_way
+from aster_ml.mixin.winograd import TRANSFORMS, Way, block_of, blocks_of_sum, winograd, winograd_way
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ANEW, Ops
+from aster_ml.uop.ops import ANEW, Ops, RunArg
 from tests.unit.numerics import check_slopes, leaf, tensor, value
 
 Array = Any
@@ -30,7 +30,7 @@ def normal(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed + len(shape)).standard_normal(shape, dtype=np.float32)
 
 
-def convolved(x: Tensor, w: Tensor, pads: Any, groups: int, way: tuple[int, int]) -> Tensor:
+def convolved(x: Tensor, w: Tensor, pads: Any, groups: int, way: Way) -> Tensor:
     """The convolution by tiles of a given size."""
     return x.derive_with(winograd(x.uop, w.uop, pads, groups, way), w)
 
@@ -58,28 +58,32 @@ def test_transforms_are_exact_in_float64(m: int) -> None:
 
 
 # x, channels of the result, groups, padding, way
-CASES: list[tuple[tuple[int, ...], int, int, Any, tuple[int, int]]] = [
-    ((1, 5, 8, 8), 7, 1, SAME, (4, 1)),
-    ((2, 16, 9, 13), 32, 1, SAME, (4, 1)),
-    ((4, 16, 12, 12), 16, 1, SAME, (4, 4)),
-    ((6, 8, 7, 10), 9, 1, SAME, (4, 3)),
-    ((3, 12, 10, 6), 6, 3, SAME, (4, 1)),
-    ((2, 12, 10, 6), 6, 3, SAME, (2, 2)),
-    ((1, 33, 5, 6), 20, 1, ((0, 0), (0, 0)), (4, 1)),
-    ((1, 4, 3, 3), 4, 1, ((0, 0), (0, 0)), (4, 1)),
-    ((1, 4, 1, 17), 4, 1, ((2, 0), (1, 2)), (4, 1)),
-    ((2, 3, 11, 4), 5, 1, ((0, 2), (1, 0)), (2, 1)),
-    ((1, 6, 6, 6), 6, 6, SAME, (2, 1)),
-    ((1, 1, 4, 4), 1, 1, SAME, (2, 1)),
-    ((8, 2, 2, 2), 3, 1, ((2, 2), (2, 2)), (4, 8)),
-    ((1, 320, 8, 8), 16, 1, SAME, (4, 1)),
+CASES: list[tuple[tuple[int, ...], int, int, Any, Way]] = [
+    ((1, 5, 8, 8), 7, 1, SAME, Way(4, 1, 1)),
+    # Rows of tiles that no image has fill the last block.
+    ((2, 16, 9, 13), 32, 1, SAME, Way(4, 1, 2)),
+    ((4, 16, 12, 12), 16, 1, SAME, Way(4, 2, 3)),
+    ((6, 8, 7, 10), 9, 1, SAME, Way(4, 3, 2)),
+    ((3, 12, 10, 6), 6, 3, SAME, Way(4, 1, 3)),
+    ((2, 12, 10, 6), 6, 3, SAME, Way(2, 1, 2)),
+    ((1, 33, 5, 6), 20, 1, ((0, 0), (0, 0)), Way(4, 1, 1)),
+    ((1, 4, 3, 3), 4, 1, ((0, 0), (0, 0)), Way(4, 1, 1)),
+    ((1, 4, 1, 17), 4, 1, ((2, 0), (1, 2)), Way(4, 1, 1)),
+    ((2, 3, 11, 4), 5, 1, ((0, 2), (1, 0)), Way(2, 1, 4)),
+    ((1, 6, 6, 6), 6, 6, SAME, Way(2, 1, 3)),
+    ((1, 1, 4, 4), 1, 1, SAME, Way(2, 1, 1)),
+    ((8, 2, 2, 2), 3, 1, ((2, 2), (2, 2)), Way(4, 2, 1)),
+    ((1, 320, 8, 8), 16, 1, SAME, Way(4, 1, 2)),
+    # Several sums of several blocks each: of rows, and of images.
+    ((2, 3, 32, 126), 4, 1, SAME, Way(2, 1, 1)),
+    ((48, 3, 14, 14), 4, 1, SAME, Way(2, 1, 7)),
 ]
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("shape, o, groups, pads, way", CASES)
 def test_like_torch_with_gradients(
-    shape: tuple[int, ...], o: int, groups: int, pads: Any, way: tuple[int, int]
+    shape: tuple[int, ...], o: int, groups: int, pads: Any, way: Way
 ) -> None:
     torch = pytest.importorskip("torch")
     xs, ws = normal(*shape), normal(o, shape[1] // groups, 3, 3, seed=1)
@@ -96,8 +100,8 @@ def test_like_torch_with_gradients(
     assert_close(dw.numpy(), wt.grad.numpy(), 2e-5, "gradient of the weights")
 
 
-@pytest.mark.parametrize("way", [(2, 1), (4, 2)])
-def test_gradients_are_slopes(way: tuple[int, int]) -> None:
+@pytest.mark.parametrize("way", [Way(2, 1, 2), Way(4, 2, 1)])
+def test_gradients_are_slopes(way: Way) -> None:
     """Of first and second order, in float64."""
     check_slopes(
         lambda x, w: winograd(x, w, ((1, 0), (0, 1)), 1, way),
@@ -181,28 +185,42 @@ def test_shared_values_are_plain() -> None:
 @pytest.mark.parametrize(
     "x, o, default, any_size",
     [
-        ((8, 64, 56, 56), 64, (2, 8), (4, 8)),
-        ((1, 64, 56, 56), 64, (2, 1), (4, 1)),
-        ((1, 128, 28, 28), 128, (2, 1), (4, 1)),
+        ((8, 64, 56, 56), 64, Way(2, 1, 4), Way(4, 1, 7)),
+        ((1, 64, 56, 56), 64, Way(2, 1, 4), Way(4, 1, 14)),
+        ((1, 128, 28, 28), 128, Way(2, 1, 14), Way(4, 1, 7)),
         # The fewer tiles there are, the more it counts that there are 36 weights for each 9.
-        ((1, 256, 14, 14), 256, (2, 1), (2, 1)),
+        ((1, 256, 14, 14), 256, Way(2, 1, 7), Way(2, 1, 7)),
         ((1, 512, 7, 7), 512, None, None),
-        ((16, 512, 7, 7), 512, (2, 2), (4, 1)),
-        # With few channels the transforms are too much of it, and with large images.
-        ((32, 32, 24, 24), 32, None, (4, 1)),
-        ((16, 16, 32, 32), 16, None, (4, 1)),
+        ((16, 512, 7, 7), 512, Way(2, 4, 4), Way(4, 4, 2)),
+        # With few channels the transforms are too much of it.
+        ((32, 32, 24, 24), 32, Way(2, 2, 12), Way(4, 2, 6)),
+        ((16, 16, 32, 32), 16, None, Way(4, 4, 8)),
         ((8, 8, 32, 32), 8, None, None),
-        ((1, 64, 112, 112), 64, None, (4, 1)),
-        # 61 x 61 tiles: no part of them is a sum that is short enough.
-        ((1, 128, 122, 122), 128, None, (4, 1)),
+        ((1, 64, 112, 112), 64, Way(2, 1, 3), Way(4, 1, 4)),
+        # 61 rows of tiles: blocks have one that no image has.
+        ((1, 128, 122, 122), 128, Way(2, 1, 2), Way(4, 1, 3)),
     ],
 )
 def test_what_the_cost_says(
-    x: tuple[int, ...], o: int, default: tuple[int, int] | None, any_size: tuple[int, int] | None
+    x: tuple[int, ...], o: int, default: Way | None, any_size: Way | None
 ) -> None:
     nodes = Tensor.empty(*x).uop, Tensor.empty(o, x[1], 3, 3).uop
     assert winograd_way(*nodes, dtypes.float32, SAME, 1, (2,)) == default
     assert winograd_way(*nodes, dtypes.float32, SAME, 1, (2, 4)) == any_size
+
+
+@given(*[st.integers(1, 300)] * 3, st.integers(1, 2000))
+def test_blocks_are_whole_and_small(n: int, th: int, tw: int, channels: int) -> None:
+    tile_nbytes = 64 * channels
+    images, rows = block_of(n, th, tw, tile_nbytes)
+    assert n % images == 0
+    assert rows == th or images == 1
+    # Rows that no image has: an eighth at most, but where a row is a block.
+    padded = -(-th // rows) * rows
+    assert padded <= 1.125 * th or th < 16
+    # No block is far larger than what stays in a near cache, unless it has few tiles.
+    tiles, wanted = images * rows * tw, max((1 << 20) // tile_nbytes, 96)
+    assert tiles <= max(2 * wanted, tw) or n * th * tw * tile_nbytes <= 4 << 20
 
 
 def test_a_setting_that_changes_meets_no_stale_kernel() -> None:
@@ -219,13 +237,19 @@ def test_a_setting_that_changes_meets_no_stale_kernel() -> None:
     assert counts == [2, 6, 2, 6]
 
 
-def test_parts_of_a_batch_use_the_same_kernels() -> None:
-    x, w = Tensor.empty(4, 64, 28, 28), Tensor.empty(64, 64, 3, 3)
-    items = convolved(x.realize(), w.realize(), SAME, 1, (4, 4)).schedule()
-    different = {item.ast for item in items}
-    # 5 for each part, of which the first reads at a place of its own; the weights, and what puts
-    # the parts together.
-    assert (len(items), len(different)) == (4 * 5 + 2, 4 + 4 + 2)
+def test_a_convolution_and_its_gradients_run_block_by_block() -> None:
+    """What is made of a block stays with it: in scratch, and on the processor that made it."""
+    x, w = Tensor.empty(8, 64, 56, 56), Tensor.empty(64, 64, 3, 3)
+    y = x.realize().conv2d(w.realize(), padding=1)
+    (run,) = [item.ast for item in y.schedule() if isinstance(item.ast.arg, RunArg)]
+    # 8 images in 7 blocks each: rows of tiles, tiles, products, and results.
+    assert ([size for _, size, _ in run.arg.axes], len(run.src)) == ([8, 7], 4)
+    gradients = x.conv2d(w, padding=1).gradient(x, w, gradient=Tensor.empty(*y.shape).realize())
+    items = gradients[0].schedule(*gradients[1:])
+    (run,) = [item.ast for item in items if isinstance(item.ast.arg, RunArg)]
+    # Sums of the gradient by the weights are those of an image, so that threads share out images.
+    assert ([size for _, size, _ in run.arg.axes], run.arg.shared) == ([8, 7], 1)
+    assert sum(run.arg.scratch) < 2 << 20
 
 
 # how accurate tiles of 2 are, which is why they are the default
@@ -269,7 +293,8 @@ def test_tiles_of_2_are_as_accurate_as_the_plain_way(
 
     exact = results(plainly, "float64")
     plain = results(plainly, "float32")
-    tiled = results(lambda x, w: convolved(x, w, SAME, 1, (2, 1)), "float32")
+    rows = -(-sizes[0] // 4)
+    tiled = results(lambda x, w: convolved(x, w, SAME, 1, Way(2, 1, rows)), "float32")
     terms = (9 * c, 9 * o, n * sizes[0] * sizes[1])
     for what, k, a, b, want in zip("yxw", terms, tiled, plain, exact, strict=True):
         # Sums of a few hundred terms have errors near those of single operations.
@@ -291,15 +316,24 @@ def test_long_sums_of_the_weights_gradient_are_sums_of_sums(shape: tuple[int, ..
     g = Tensor(normal(shape[0], 16, *shape[2:], seed=3))
     exact = plainly(x.double(), w.double()).gradient(w, gradient=g.double())
     plain = plainly(x, w).gradient(w, gradient=g)
-    tiled = convolved(x, w, SAME, 1, (2, 1)).gradient(w, gradient=g)
+    tiled = convolved(x, w, SAME, 1, Way(2, 1, shape[2] // 2)).gradient(w, gradient=g)
     want = exact[0].numpy()
     errors = [root_mean_square(y[0].numpy() - want) for y in (tiled, plain)]
     assert errors[0] < 1.25 * errors[1]
 
 
-def test_tiles_of_a_sum_are_a_divisor_that_is_neither_long_nor_short() -> None:
-    have = {n: tiles_of_sum(n) for n in (1, 97, 1536, 6272, 1681, 2 * 1543)}
-    assert have == {1: 1, 97: 97, 1536: 768, 6272: 896, 1681: None, 2 * 1543: None}
+def test_blocks_of_a_sum_are_divisors_of_those_there_are() -> None:
+    """Of rows first, then of images: up to 1,024 tiles, an eighth of all where sums are small."""
+    large, small = 8 << 20, 1 << 10
+    assert blocks_of_sum(8, 7, 112, large) == (1, 7)
+    assert blocks_of_sum(4, 2, 98, large) == (4, 2)
+    assert blocks_of_sum(16, 1, 98, large) == (8, 1)
+    assert blocks_of_sum(8, 2, 98, small) == (1, 2)
+    assert blocks_of_sum(128, 1, 36, small) == (16, 1)
+    assert blocks_of_sum(1, 1, 3, small) == (1, 1)
+    # Three blocks of too many tiles for one sum, and of too few to be one each.
+    assert blocks_of_sum(1, 1543, 2, large) is None
+    assert blocks_of_sum(1, 1, 2000, large) is None
 
 
 def test_whole_numbers_stay_exact() -> None:
@@ -307,7 +341,7 @@ def test_whole_numbers_stay_exact() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-50, 50, (2, 40, 12, 11)).astype(np.float32)
     w = rng.integers(-50, 50, (8, 40, 3, 3)).astype(np.float32)
-    have = convolved(Tensor(x), Tensor(w), SAME, 1, (2, 1)).numpy()
+    have = convolved(Tensor(x), Tensor(w), SAME, 1, Way(2, 1, 3)).numpy()
     np.testing.assert_array_equal(have, plainly(Tensor(x), Tensor(w)).numpy())
 
 
@@ -315,7 +349,7 @@ def test_an_inf_reaches_the_results_of_its_tiles_alone() -> None:
     x = normal(1, 16, 12, 12)
     x[0, 3, 6, 6] = np.inf
     w = normal(8, 16, 3, 3)
-    have = convolved(Tensor(x), Tensor(w), SAME, 1, (2, 1)).numpy()
+    have = convolved(Tensor(x), Tensor(w), SAME, 1, Way(2, 1, 3)).numpy()
     far = np.ones((12, 12), bool)
     far[4:8, 4:8] = False
     assert not np.isfinite(have[..., ~far][..., 5:]).all()
@@ -327,11 +361,11 @@ def test_an_inf_reaches_the_results_of_its_tiles_alone() -> None:
 def test_transformed_inputs_are_not_kept_for_gradients() -> None:
     """Large ones are made once more: what is kept is the input, not four times as much."""
     x, w = Tensor.empty(4, 64, 56, 56), Tensor.empty(64, 64, 3, 3)
-    y = convolved(x, w, SAME, 1, (2, 1))
+    y = convolved(x, w, SAME, 1, Way(2, 1, 4))
     (dw,) = y.sum().gradient(w)
     marked = [u for u in toposort(y.uop) if u.op is Ops.CONTIGUOUS_BACKWARD and u.arg == ANEW]
     assert len(marked) == 1
     assert marked[0] not in toposort(dw.uop)
     # Small ones stay in a cache.
-    small = convolved(Tensor.empty(1, 16, 8, 8), Tensor.empty(16, 16, 3, 3), SAME, 1, (2, 1))
+    small = convolved(Tensor.empty(1, 16, 8, 8), Tensor.empty(16, 16, 3, 3), SAME, 1, Way(2, 1, 4))
     assert all([u.arg is None for u in toposort(small.uop) if u.op is Ops.CONTIGUOUS_BACKWARD])

@@ -163,12 +163,13 @@ def test_planning_costs_the_same_for_each_op_of_a_chain(traced: int, most: int) 
     assert abs(each[0] - each[1]) <= 0.1 * each[0]
 
 
-@pytest.mark.parametrize(("name", "most"), [("product", 4300), ("convolution", 4200)])
+@pytest.mark.parametrize(("name", "most"), [("product", 4300), ("convolution", 7300)])
 def test_arranging_a_kernel(name: str, most: int) -> None:
     a = Tensor.ones(512, 512).contiguous().realize()
     x = Tensor.ones(8, 64, 56, 56).contiguous().realize()
     w = Tensor.ones(64, 64, 3, 3).contiguous().realize()
-    value = a @ a if name == "product" else x.conv2d(w, padding=1).relu()
+    with Context(WINO=0):
+        value = a @ a if name == "product" else x.conv2d(w, padding=1).relu()
     prepared = prepare([value.uop])
     assert prepared is not None
     ast = prepared[2].steps[-1].ast

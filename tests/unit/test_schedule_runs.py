@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from aster_ml import Context, Tensor, TinyJit, Variable, dtypes
 from aster_ml.codegen.kernel import Kernel
@@ -14,11 +16,12 @@ from aster_ml.engine.memory import check_plan, plan_memory
 from aster_ml.engine.program import get_program
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import ArgumentError
+from aster_ml.mixin.winograd import Way, winograd
 from aster_ml.schedule import parts
 from aster_ml.schedule.plan import CACHE
 from aster_ml.schedule.steps import Schedule
-from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import RunArg
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import AxisType, Ops, RunArg
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.text import parse, to_text
 from tests.unit.test_schedule_fuzz import check_seeds
@@ -357,3 +360,61 @@ def test_a_run_is_explained_and_scheduled(small_parts: None) -> None:
     )
     with pytest.raises(ArgumentError, match="a run of 3 kernels"):
         get_program(item.ast)
+
+
+# convolutions of few multiplications, whose kernels have blocks of tiles for axes
+
+
+@pytest.mark.parametrize(
+    ("shape", "way"),
+    [
+        ((4, 3, 12, 10), Way(2, 1, 2)),
+        ((4, 3, 12, 10), Way(2, 2, 6)),
+        ((2, 5, 13, 7), Way(2, 1, 3)),
+        ((6, 4, 8, 8), Way(4, 3, 2)),
+        # Several sums of several blocks for the gradient of the weights.
+        ((2, 2, 32, 126), Way(2, 1, 1)),
+        ((48, 3, 14, 14), Way(2, 1, 7)),
+    ],
+    ids=str,
+)
+def test_blocks_of_a_convolution(small_parts: None, shape: tuple[int, ...], way: Way) -> None:
+    def make(x: Tensor, w: Tensor) -> Tensor:
+        return x.derive_with(winograd(x.uop, w.uop, ((1, 1), (1, 1)), 1, way), w).relu()
+
+    check_as_without(make, random(*shape), random(4, shape[1], 3, 3), atol=1e-3)
+
+
+def test_a_range_that_others_have_as_two_is_split_for_a_run_alone() -> None:
+    """Rows of tiles are one range where they are made, blocks and rows where they are read."""
+    x, w = Tensor.empty(8, 64, 56, 56).realize(), Tensor.empty(64, 64, 3, 3).realize()
+    y = x.conv2d(w, padding=1)
+    schedule = schedule_of(y)
+    (run,) = runs_of(schedule)
+    assert [size for _, size, _ in run.axes] == [8, 7]
+    with Context(DEPTH_FIRST=0):
+        plain = {s.ast for s in schedule_of(y).steps}
+    assert {s.ast for s in schedule.steps if s.ast is None or s.ast.arg is not run} <= plain
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_run_that_one_thread_alone_could_do_is_none(workers: int) -> None:
+    """Sums over all parts wait for each other; kernels one by one keep all threads busy."""
+    with Context(THREADS=workers):
+        tensors = with_gradients(attention, *[random(1, 2048, 8) for _ in range(3)])
+        runs = runs_of(schedule_of(*tensors))
+    assert all([run.lanes == min(workers, run.shared_parts) for run in runs])
+    assert any([run.shared_parts == 1 for run in runs]) == (workers == 1)
+
+
+@given(
+    low=st.integers(0, 9), high=st.integers(0, 12), size=st.integers(2, 8), scale=st.integers(1, 3)
+)
+def test_gates_bound_sums_of_ranges(low: int, high: int, size: int, scale: int) -> None:
+    i, j = (UOp.range(size, n, AxisType.LOOP) for n in range(2))
+    assume(0 <= low < high - 1 and high <= (scale + 1) * (size - 1))
+    total = index_alu(Ops.ADD, index_alu(Ops.MUL, i, UOp.index_const(scale)), j)
+    above = index_alu(Ops.CMPLT, UOp.index_const(low), total)
+    below = index_alu(Ops.CMPLT, total, UOp.index_const(high))
+    limits = parts.limits_of(above.alu(Ops.AND, below))
+    assert limits == [({i: scale, j: 1}, low + 1, high - 1)]

@@ -15,7 +15,7 @@ channels, whatever the sizes of the image.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.helpers import all_int, ceildiv, divisors, prod, round_up
@@ -163,16 +163,32 @@ def transformed_weights(w: UOp, groups: int, m: int) -> UOp:
     return stored(w)
 
 
-def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int, anew: bool) -> UOp:
-    """The convolution of an input with transformed weights.
+class Way(NamedTuple):
+    """Tiles of m x m results, and what a block of them has of each channel.
 
-    `anew` transforms the input once more for the gradient of the weights.
+    That is some rows of tiles of one image, or all rows of some images.
+    """
+
+    m: int
+    images: int
+    rows: int
+
+
+def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], way: Way) -> UOp:
+    """The convolution of an input with transformed weights, in blocks of tiles.
+
+    Blocks come first in memory, so that what is made of one block is all that the next kernel
+    needs of it: the kernels run block by block (`schedule/runs.py`), each block on one processor.
     """
     n, c, *image = x.shape
     groups, o_group, c_group = u.shape[2:]
+    m, images, rows = way
+    a = m + 2
     for_inputs, _, for_results = TRANSFORMS[m]
     sizes = [s + before + after - 2 for s, (before, after) in zip(image, pads, strict=True)]
-    th, tw = [-(-s // m) for s in sizes]
+    th, tw = round_up(ceildiv(sizes[0], m), rows), ceildiv(sizes[1], m)
+    blocks = n // images, th // rows
+    tiles = images * rows * tw
     around = [
         (before, (t + 1) * m - s - before)
         for s, t, (before, _) in zip(image, (th, tw), pads, strict=True)
@@ -181,72 +197,70 @@ def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], m: int, anew: bool
     x = gradient_stored(x.mop(Ops.RESHAPE, (n, th + 1, m, tw + 1, m, c)))
     x = along_windows(x, 1, th, for_inputs)
     x = along_windows(x, 3, tw, for_inputs)
-    # [tiles' rows, columns, n, th, tw, c], as matrices [groups, tiles, c / groups].
-    x = stored(x.mop(Ops.PERMUTE, (2, 4, 0, 1, 3, 5)))
-    if anew:
+    # Of the blocks of images and of rows, the weights' gradient adds up some, and then these sums.
+    few = blocks_of_sum(*blocks, tiles, prod(u.shape) * u.dtype.itemsize) or (1, 1)
+    sums = [whole // part for whole, part in zip(blocks, few, strict=True)]
+    apart = sums[0], few[0], sums[1], few[1]
+    # [blocks, places of a tile, tiles, c].
+    x = x.mop(Ops.RESHAPE, (blocks[0], images, blocks[1], rows, a, tw, a, c))
+    x = x.mop(Ops.PERMUTE, (0, 2, 4, 6, 1, 3, 5, 7))
+    x = stored(x.mop(Ops.RESHAPE, (*apart, a, a, tiles, c)))
+    if prod(x.shape) * x.dtype.itemsize >= LARGE_NBYTES:
+        # The gradient of the weights transforms the input once more.
         x = UOp(Ops.CONTIGUOUS_BACKWARD, x.dtype, (x,), ANEW)
-    a, tiles = m + 2, n * th * tw
-    # The gradient of the weights is a sum over tiles: a sum of sums over so many.
-    few = tiles_of_sum(tiles) or tiles
-    sums = tiles // few
-    full = (a, a, sums, groups, few, o_group, c_group)
-    x = x.mop(Ops.RESHAPE, (a, a, sums, few, groups, c_group)).mop(Ops.PERMUTE, (0, 1, 2, 4, 3, 5))
-    x = x.mop(Ops.RESHAPE, (a, a, sums, groups, few, 1, c_group)).mop(Ops.EXPAND, full)
-    u = u.mop(Ops.RESHAPE, (a, a, 1, groups, o_group, c_group))
-    if sums > 1:
-        u = gradient_stored(u.mop(Ops.EXPAND, (a, a, sums, groups, o_group, c_group)))
-    u = u.mop(Ops.RESHAPE, (a, a, sums, groups, 1, o_group, c_group)).mop(Ops.EXPAND, full)
-    y = x.alu(Ops.MUL, u).rop(Ops.ADD, (6,)).mop(Ops.RESHAPE, (a, a, sums, groups, few, o_group))
-    # [results' rows, columns, n, th, tw, groups, o / groups].
-    y = y.mop(Ops.PERMUTE, (0, 1, 2, 4, 3, 5)).mop(Ops.RESHAPE, (a, a, n, th, tw, groups * o_group))
-    y = stored(y)
-    for axis in (0, 1):
+    # As matrices.
+    full = (*apart, a, a, groups, tiles, o_group, c_group)
+    x = x.mop(Ops.RESHAPE, (*apart, a, a, tiles, groups, c_group))
+    x = x.mop(Ops.PERMUTE, (0, 1, 2, 3, 4, 5, 7, 6, 8))
+    x = x.mop(Ops.RESHAPE, (*full[:-2], 1, c_group)).mop(Ops.EXPAND, full)
+    if prod(sums) > 1:
+        u = u.mop(Ops.RESHAPE, (1, 1, *u.shape)).mop(Ops.EXPAND, (*sums, *u.shape))
+        u = gradient_stored(u)
+    u = u.mop(Ops.RESHAPE, (sums[0], 1, sums[1], 1, a, a, groups, 1, o_group, c_group))
+    y = x.alu(Ops.MUL, u.mop(Ops.EXPAND, full)).rop(Ops.ADD, (9,))
+    y = y.mop(Ops.RESHAPE, (*apart, a, a, groups, tiles, o_group))
+    y = y.mop(Ops.PERMUTE, (0, 1, 2, 3, 4, 5, 7, 6, 8))
+    y = stored(y.mop(Ops.RESHAPE, (*apart, a, a, tiles, groups * o_group)))
+    y = y.mop(Ops.RESHAPE, (*blocks, a, a, tiles, groups * o_group))
+    for axis in (2, 3):
         y = along(y, axis, for_results)
-    y = gradient_stored(y.mop(Ops.PERMUTE, (2, 3, 0, 4, 1, 5)))
-    y = y.mop(Ops.PERMUTE, (0, 5, 1, 2, 3, 4))
+    y = y.mop(Ops.RESHAPE, (*blocks, m, m, images, rows, tw, groups * o_group))
+    y = gradient_stored(y.mop(Ops.PERMUTE, (0, 4, 1, 5, 2, 6, 3, 7)))
+    y = y.mop(Ops.PERMUTE, (0, 1, 7, 2, 3, 4, 5, 6))
     return y.mop(Ops.RESHAPE, (n, groups * o_group, th * m, tw * m))
 
 
-def tiles_of_sum(tiles: int) -> int | None:
-    """The tiles that one sum of the weights' gradient adds up, a divisor of all; None if too few.
+def blocks_of_sum(images: int, rows: int, tiles: int, nbytes: int) -> tuple[int, int] | None:
+    """The blocks that one sum of the weights' gradient adds up; None if they have too few tiles.
 
-    Rounding errors grow with the root of it. So many keep them below those of the plain way, in
-    whose sums four times as many places are added up.
+    They are so many of the blocks of images, and of those of an image's rows; `tiles` are those of
+    a block, `nbytes` those of a sum. Rounding errors grow with the root of the number of tiles. So
+    many keep them below those of the plain way, in whose sums four times as many places are added
+    up; sums that a cache holds are several, which threads share out.
     """
-    most = max([d for d in divisors(tiles) if d <= MOST_SUMMED])
-    return most if most == tiles or most >= LEAST_SUMMED else None
+    limit = MOST_SUMMED
+    if nbytes <= BLOCK_NBYTES:
+        limit = min(limit, max(images * rows * tiles // MANY_SUMS, LEAST_SUMMED))
+
+    def most(blocks: int, tiles: int) -> int:
+        return max([d for d in divisors(blocks) if d * tiles <= limit], default=1)
+
+    of_rows = most(rows, tiles)
+    of_images = most(images, rows * tiles) if of_rows == rows else 1
+    together = of_images * of_rows * tiles
+    short = 2 * together < LEAST_SUMMED and of_images * of_rows < images * rows
+    return None if short or together > MOST_SUMMED else (of_images, of_rows)
 
 
-def winograd(
-    x: UOp, w: UOp, pads: Sequence[tuple[int, int]], groups: int, way: tuple[int, int]
-) -> UOp:
+def winograd(x: UOp, w: UOp, pads: Sequence[tuple[int, int]], groups: int, way: Way) -> UOp:
     """The convolution of an input with 3x3 weights, by tiles of m x m results.
-
-    `way` is m, and the number of parts that the batch is taken in.
 
     Shapes: x [n, c, h + 3, w + 3], w [o, c, 3, 3] -> [n, o, h + 2, w + 2].
     Error: relative to the largest result, about 1e-6 for m = 2 and 1e-5 for m = 4 in float32.
     Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308.
     """
-    m, parts = way
-    n = x.shape[0]
-    u = transformed_weights(w, groups, m)
     sizes = result_sizes(x, pads)
-    places = (m + 2) ** 2 * n * prod([ceildiv(s, m) for s in sizes])
-    anew = places * x.shape[1] * x.dtype.itemsize >= LARGE_NBYTES
-    if parts == 1:
-        y = convolve(x, u, pads, m, anew)
-    else:
-        step = n // parts
-        ys = []
-        for i in range(parts):
-            # Other axes of 1 make it a node of its own, whose gradient is the product of this part
-            # and not one sum of the products of all.
-            own = gradient_stored(u.mop(Ops.RESHAPE, (*(1,) * i, *u.shape)))
-            images = part(x, {0: (i * step, (i + 1) * step)})
-            ys.append(stored(convolve(images, own.mop(Ops.RESHAPE, u.shape), pads, m, anew)))
-        y = stacked([v.mop(Ops.RESHAPE, (1, *v.shape)) for v in ys], 0)
-        y = y.mop(Ops.RESHAPE, (n, *y.shape[2:]))
+    y = convolve(x, transformed_weights(w, groups, way.m), pads, way)
     if y.shape[2:] == sizes:
         return y
     # why: stored whole, since only a tile that is whole is stored in runs
@@ -267,11 +281,6 @@ INPUT, RESULT = 12, 7
 WEIGHT = {2: 27, 4: 43}
 # Of the transformed weights, when they are multiplied: loading them.
 WEIGHT_LOAD = 5
-# Of the result, when its parts are put together.
-COPY = 30
-# Of the transformed inputs and results of a part, for each MB of them beyond what stays in near
-# caches from one kernel to the next.
-FAR, NEAR_NBYTES, MAX_FAR = 1.5, 6 << 20, 40.0
 # With less work than this one kernel is better than five, which cost so much by their number.
 LITTLE_WORK = 1 << 22
 LAUNCHES = 700_000
@@ -285,8 +294,15 @@ LARGE_NBYTES = 4 << 20
 # Tiles that one sum of the weights' gradient adds up. With up to 1536, and so all of 128 images of
 # 24 x 24, its error was that of the plain way; it is 0.84 of that, and takes as long.
 LEAST_SUMMED, MOST_SUMMED = 128, 1024
-# Parts that the batch is taken in, at most: each is a graph of its own.
-MAX_PARTS = 8
+# Bytes of transformed inputs and results of a block, which stay in a second cache; the tiles that
+# it has in any case, as weights are loaded for each block; blocks that threads want to share out,
+# and the tiles that these have at least.
+BLOCK_NBYTES, BLOCK_TILES = 1 << 20, 96
+MANY_BLOCKS, FEW_TILES = 4, 24
+# Sums of the weights' gradient that threads want to share out.
+MANY_SUMS = 8
+# With so many bytes of all tiles there is one block.
+WHOLE_NBYTES = 4 << 20
 
 
 def winograd_way(
@@ -296,8 +312,8 @@ def winograd_way(
     pads: Sequence[tuple[Any, Any]],
     groups: int,
     tiles_of: Sequence[int],
-) -> tuple[int, int] | None:
-    """The size of tiles and the number of parts of the batch; None where the plain way is better.
+) -> Way | None:
+    """The size of tiles and what a block of them is; None where the plain way is better.
 
     It is where sizes are known only when a kernel runs, and for what several devices share.
     """
@@ -312,29 +328,47 @@ def winograd_way(
         return None
     costs = {}
     for m in tiles_of:
-        tiles = n * prod([ceildiv(s, m) for s in sizes])
-        for parts in divisors(n):
-            if parts <= MAX_PARTS and tiles_of_sum(tiles // parts):
-                together = COPY * n * prod(sizes) * o if parts > 1 else 0
-                costs[m, parts] = cost_of_way(m, parts, tiles, groups, c, o) + together
+        th, tw = (ceildiv(s, m) for s in sizes)
+        images, rows = block_of(n, th, tw, 4 * (m + 2) ** 2 * (x.shape[1] + o))
+        of_rows = ceildiv(th, rows)
+        tiles = images * rows * tw
+        nbytes = (m + 2) ** 2 * o * c * dtype.itemsize
+        if blocks_of_sum(n // images, of_rows, tiles, nbytes):
+            blocks = n // images * of_rows
+            costs[Way(m, images, rows)] = cost_of_way(m, blocks, tiles, groups, c, o)
     if not costs:
         return None
     best = min(costs, key=lambda way: costs[way])
     return best if costs[best] < MARGIN * plain else None
 
 
-def cost_of_way(m: int, parts: int, tiles: int, groups: int, c: int, o: int) -> float:
-    """The cost of transforms and products; `c` are the channels of a group, `o` those of all."""
+def block_of(n: int, th: int, tw: int, tile_nbytes: int) -> tuple[int, int]:
+    """Images and rows of tiles of a block, of n images with th rows of tw tiles."""
+    if n * th * tw * tile_nbytes <= WHOLE_NBYTES:
+        return n, th
+    wanted = max(BLOCK_NBYTES // tile_nbytes, BLOCK_TILES)
+    wanted = min(wanted, max(n * th * tw // MANY_BLOCKS, FEW_TILES))
+    if th * tw <= wanted:
+        return max([d for d in divisors(n) if d * th * tw <= 1.25 * wanted], default=1), th
+    # Rows that no image has are in the way, and less so other sizes than the wanted one.
+    near = max(1, round(th * tw / max(wanted, tw)))
+    some = [ceildiv(th, blocks) for blocks in range(max(near - 2, 1), min(near + 2, th) + 1)]
+    return 1, min(some, key=lambda r: round_up(th, r) / th + abs(r * tw / wanted - 1) / 8)
+
+
+def cost_of_way(m: int, blocks: int, tiles: int, groups: int, c: int, o: int) -> float:
+    """The cost of transforms and products.
+
+    `tiles` are those of a block, `c` the channels of a group, `o` those of all.
+    """
     places = (m + 2) ** 2
-    inputs, results = (places * tiles * round_up(channels, LANES) for channels in (groups * c, o))
-    weights = places * o * c
-    nbytes = 4 * (inputs + results) / parts
-    far = min(MAX_FAR, FAR * max(0.0, nbytes - NEAR_NBYTES) / (1 << 20))
+    all_tiles = blocks * tiles
+    inputs, results = (places * all_tiles * round_up(k, LANES) for k in (groups * c, o))
     cost: float = (
-        (INPUT + far) * inputs
-        + (RESULT + far) * results
-        + (WEIGHT[m] + WEIGHT_LOAD * parts) * weights
-        + places * tiles * o * c
-        + LAUNCHES * parts
+        INPUT * inputs
+        + RESULT * results
+        + (WEIGHT[m] + WEIGHT_LOAD * blocks) * places * o * c
+        + places * all_tiles * o * c
+        + LAUNCHES
     )
     return cost

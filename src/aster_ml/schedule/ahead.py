@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from aster_ml.config import DEPTH_FIRST
 from aster_ml.schedule.merge import LARGE_WORK
 from aster_ml.schedule.readings import LEAVES, Stored
+from aster_ml.schedule.runs import LARGE_NBYTES
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.stages import StagePlanner
 from aster_ml.schedule.steps import Draft, HazardError
+from aster_ml.uop.linear_form import form_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import iterations
@@ -108,7 +111,7 @@ class Ahead:
         sums = self.splitter.walk(draft.exprs).sums
         if sums is None or iterations({*draft.ranges, *sums}) <= LARGE_WORK:
             return
-        if any([self.planner.divides(e) for e in draft.exprs]):
+        if any([self.planner.divides(e) for e in draft.exprs]) or self.may_run(draft):
             # Where runs are looked for, ranges that are divided are split.
             return
         ast = self.splitter.close(draft).ast
@@ -117,6 +120,24 @@ class Ahead:
             return
         self.begun.add(ast)
         self.begin(ast, draft.step.device)
+
+    def may_run(self, draft: Draft) -> bool:
+        """Whether a run may take a kernel: it reads and makes large temporaries, place by place
+        along the outermost axis of both.
+        """
+        slots, n_args = self.splitter.slots, self.splitter.n_args
+
+        def outermost(slot: int, place: UOp) -> UOp | None:
+            s = slots[slot]
+            if slot < n_args or 8 * s.size * s.dtype.itemsize < LARGE_NBYTES:
+                return None
+            terms = form_of(place).terms
+            return max(terms, key=terms.__getitem__, default=None)
+
+        made = {outermost(p.slot, p.place) for p in draft.parts} - {None}
+        loads = [u.src for u in self.splitter.walk(draft.exprs).order if u.op is Ops.INDEX]
+        read = {outermost(draft.leaves[leaf].slot, place) for leaf, place in loads}
+        return bool(DEPTH_FIRST) and not made.isdisjoint(read)
 
     def draft_of(self, stored: Stored) -> Draft | None:
         """The kernel of a stored value; None where there is none, or where effects collide."""

@@ -7,19 +7,19 @@ does not belong here.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from aster_ml.config import DEPTH_FIRST
 from aster_ml.dtype import dtypes
-from aster_ml.helpers import divisors, prod, round_up
+from aster_ml.helpers import ceildiv, divisors, prod, round_up
 from aster_ml.schedule.readings import next_leaf
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.steps import Draft, Leaf, Part, Read, Slot, Step
 from aster_ml.uop.graph import substitute_all, toposort
-from aster_ml.uop.linear_form import Form
+from aster_ml.uop.linear_form import Form, form_of
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops, RunArg, VarArg
 from aster_ml.uop.ranges import size_of
@@ -31,13 +31,27 @@ PART_NBYTES = 1 << 20
 MIN_ROWS = 64
 # up to so many bytes.
 MAX_PART_NBYTES = 16 << 20
-# Lanes at most, and bytes of all lanes together that need no reason.
-MAX_LANES = 64
-LANES_NBYTES = 16 << 20
+# With no more of the threads busy, kernels that all threads share are quicker.
+LEAST_SHARE = 0.5
+# Bytes of all lanes together, at most where there is more than one.
+LANES_NBYTES = 64 << 20
 
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 IDIV, MOD, RANGE = Ops.IDIV, Ops.MOD, Ops.RANGE
+
+
+class Limit(NamedTuple):
+    """The least and the largest value of a sum of ranges, by how often it has each of them."""
+
+    terms: dict[UOp, int]
+    least: int
+    most: int
+
+    @property
+    def first(self) -> UOp:
+        """One of the ranges."""
+        return next(iter(self.terms))
 
 
 @dataclass(eq=False)
@@ -49,6 +63,12 @@ class Run:
     hidden: set[int]
     before: list[Draft]
     after: list[Draft]
+    # Threads that share it out.
+    workers: int
+    # Temporaries that are wanted later and made anew there.
+    again: set[int] = field(default_factory=set)
+    # Whether ranges of its kernels were split for it.
+    split: bool = False
     # Rows of the innermost axis in a part; slots that are scratch, with the bytes of a part.
     rows: int = 0
     scratch: dict[int, int] = field(default_factory=dict)
@@ -61,6 +81,11 @@ class Run:
     def summed(self, draft: Draft) -> list[int]:
         """The axes that a kernel sums over."""
         return [i for i, ranges in enumerate(self.axes) if ranges[draft] not in draft.ranges]
+
+
+def is_small(nbytes: int) -> bool:
+    """Whether what has so many bytes need not be cut in smaller parts."""
+    return 4 * nbytes <= 3 * PART_NBYTES
 
 
 def choose_rows(size: int, row_nbytes: int, exact: bool, least: int) -> int:
@@ -84,14 +109,23 @@ def coefficients(form: Form, axes: dict[int, UOp]) -> dict[int, int]:
     return {axis: form.terms.get(r, 0) for axis, r in axes.items()}
 
 
-def is_outermost(form: Form, axes: dict[int, UOp]) -> bool:
-    """Whether places that differ in these axes never meet, whatever the others are."""
+def is_outermost(form: Form, axes: dict[int, UOp], limits: Sequence[Limit] = ()) -> bool:
+    """Whether places that differ in these axes never meet, whatever the others are.
+
+    Where not all places count, `limits` say which do.
+    """
     chosen = set(axes.values())
+    inner = {t: a for t, a in form.terms.items() if t not in chosen}
     low = high = form.const
-    for t, a in form.terms.items():
-        if t not in chosen:
-            below, above = sorted((a * t.bounds[0], a * t.bounds[1]))
-            low, high = low + below, high + above
+    for limit in limits:
+        times = inner.get(limit.first, 0) // limit.terms[limit.first]
+        if times > 0 and all([inner.get(t) == times * a for t, a in limit.terms.items()]):
+            for t in limit.terms:
+                del inner[t]
+            low, high = low + times * limit.least, high + times * limit.most
+    for t, a in inner.items():
+        below, above = sorted((a * t.bounds[0], a * t.bounds[1]))
+        low, high = low + below, high + above
     if low < 0:
         return False
     for r in sorted(chosen, key=lambda r: form.terms.get(r, 0)):
@@ -102,6 +136,37 @@ def is_outermost(form: Form, axes: dict[int, UOp]) -> bool:
     return True
 
 
+def limits_of(gate: UOp) -> list[Limit]:
+    """Between what sums of ranges are, where a gate holds."""
+    found: dict[tuple[tuple[UOp, int], ...], tuple[int, int]] = {}
+    for u in conjuncts(gate):
+        if u.op is not Ops.CMPLT or u.src[0].dtype is not dtypes.index:
+            continue
+        # low < high, as 0 < high - low.
+        form = form_of(index_alu(Ops.SUB, u.src[1], u.src[0]))
+        positive = next(iter(form.terms.values()), 0) > 0
+        sign = 1 if positive else -1
+        terms = tuple([(t, sign * a) for t, a in form.terms.items()])
+        if not terms or any([t.op is not RANGE for t, _ in terms]):
+            continue
+        if terms not in found:
+            ends = [sorted((a * t.bounds[0], a * t.bounds[1])) for t, a in terms]
+            found[terms] = sum([e[0] for e in ends]), sum([e[1] for e in ends])
+        least, most = found[terms]
+        if positive:
+            found[terms] = max(least, 1 - form.const), most
+        else:
+            found[terms] = least, min(most, form.const - 1)
+    return [Limit(dict(terms), *ends) for terms, ends in found.items()]
+
+
+def conjuncts(gate: UOp) -> list[UOp]:
+    """What has to hold, all of it, for a gate to hold."""
+    if gate.op is Ops.AND:
+        return [u for s in gate.src for u in conjuncts(s)]
+    return [gate]
+
+
 def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
     """Lays the run out: its rows and scratch. Whether it can be, and pays."""
     last = len(run.axes) - 1
@@ -110,7 +175,7 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
         for slot, form in facts(d).places.items():
             steps = [*coefficients(form, axes).values()]
             # Outermost in memory and in the order of the axes: a part is one piece of it.
-            descending = all([a > b for a, b in itertools.pairwise([*steps, 0])])
+            descending = all([a > b for a, b in pairwise([*steps, 0])])
             if slot in run.hidden and descending and is_outermost(form, axes):
                 run.scratch[slot] = steps[last] * splitter.slots[slot].dtype.itemsize
     row_nbytes = sum(run.scratch.values())
@@ -123,15 +188,43 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
     if run.rows == run.sizes[last] and prod(run.sizes[:last]) == 1:
         return False
     run.scratch = {s: run.rows * n for s, n in run.scratch.items()}
-    return DEPTH_FIRST >= 2 or pays(run, splitter, facts)
+    return DEPTH_FIRST >= 2 or (share(run) > LEAST_SHARE and pays(run, splitter, facts))
+
+
+def share(run: Run) -> float:
+    """How much of the time of threads has a part; those that a kernel sums over are for one."""
+    counts = [*run.sizes[:-1], ceildiv(run.sizes[-1], run.rows)]
+    summed = min([i for d in run.inside for i in run.summed(d)], default=len(counts))
+    parts: int = prod(counts[:summed])
+    return parts / int(round_up(parts, run.workers))
 
 
 def least_rows(run: Run, facts: Callable[[Draft], Any]) -> int:
     """Rows that a part has to have even where that takes more scratch; 1 for most runs."""
-    values = toposort(*[p.value for d in run.inside for p in d.parts])
     loads = [(d, form) for d in run.inside for forms in facts(d).loads.values() for form in forms]
-    beside = any([form.terms.get(run.axes[-1][d]) == 1 for d, form in loads])
-    return MIN_ROWS if beside or any([u.op is Ops.REDUCE for u in values]) else 1
+    if any([form.terms.get(run.axes[-1][d]) == 1 for d, form in loads]):
+        return MIN_ROWS
+    return max([-(-MIN_ROWS // other_rows(run, d, facts)) for d in run.inside])
+
+
+def other_rows(run: Run, draft: Draft, facts: Callable[[Draft], Any]) -> int:
+    """Rows of a product that have the same place in the run's axes, or terms where it sums them.
+
+    Rows are what one of its loads has of the kernel's axes and not all of them have.
+    """
+    sums = [u for p in draft.parts for u in toposort(p.value) if u.op is Ops.REDUCE]
+    if not sums:
+        return MIN_ROWS
+    axes = {ranges[draft] for ranges in run.axes}
+    if run.axes[-1][draft] not in draft.ranges:
+        terms: int = max([prod([size_of(r) for r in u.src[1:] if r not in axes]) for u in sums])
+        return terms
+    forms = [form for forms in facts(draft).loads.values() for form in forms]
+    loaded = [{r for r in draft.ranges if r in form.terms} for form in forms]
+    shared = set[UOp].intersection(*loaded) if loaded else set[UOp]()
+    mine = [found - shared - axes for found in loaded if run.axes[-1][draft] in found]
+    rows: int = max([prod([size_of(r) for r in found]) for found in mine], default=1)
+    return rows
 
 
 def pays(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
@@ -143,7 +236,7 @@ def pays(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
 
     touched = {s for d in run.inside for s in d.read_slots | d.written_slots}
     spared = sum([nbytes(s) for s in run.scratch])
-    if spared < 2 * sum([nbytes(s) for s in touched if s not in run.scratch]):
+    if 2 * spared < 3 * sum([nbytes(s) for s in touched if s not in run.scratch]):
         return False
     # What does not depend on the innermost axis is read for each part of it.
     last = len(run.axes) - 1
@@ -173,12 +266,11 @@ class Builder:
     def build(self) -> tuple[Draft, list[Draft]]:
         """The run as one draft, and drafts that have to follow."""
         run, splitter = self.run, self.splitter
-        kernels = []
-        for d in run.inside:
-            kernels.append(self.part_of(self.with_sums_apart(d)))
+        drafts = [self.with_sums_apart(d) for d in run.inside]
+        kernels = [self.part_of(d) for d in drafts]
         slots = list(dict.fromkeys([s for k in kernels for s in k.slots]))
         # What is written stands first, as in any kernel.
-        written = {s for d in run.inside for s in d.written_slots}
+        written = {s for d in drafts for s in d.written_slots}
         slots.sort(key=lambda s: (s not in written, s in run.scratch))
         number = {s: i for i, s in enumerate(slots)}
         summed = [i for d in run.inside for i in run.summed(d)]
@@ -190,8 +282,8 @@ class Builder:
         arg = RunArg(
             axes, shared, 1, tuple([tuple([number[s] for s in k.slots]) for k in kernels]), scratch
         )
-        lanes = max(LANES_NBYTES // sum(scratch), arg.parts // 32)
-        arg = arg._replace(lanes=max(1, min(lanes, MAX_LANES, arg.shared_parts)))
+        lanes = min(run.workers, max(LANES_NBYTES // sum(scratch), 1), arg.shared_parts)
+        arg = arg._replace(lanes=lanes)
         for s, n in run.scratch.items():
             slot = splitter.slots[s]
             size = arg.lanes * int(round_up(n, 64)) // slot.dtype.itemsize
@@ -321,47 +413,62 @@ def rebuilt(
 
 
 def split_divided(draft: Draft, splitter: Splitter) -> None:
-    """Splits the ranges that a kernel's indices divide by a number, so that these become sums."""
-    exprs = draft.exprs
-    divisor: dict[UOp, set[int]] = {}
-    divisions: list[UOp] = []
-    for u in splitter.walk(exprs).order:
+    """Splits the ranges that a kernel's indices divide by numbers, so that these become sums."""
+    numbers: dict[UOp, set[int]] = {}
+    for u in splitter.walk(draft.exprs).order:
         op = u.op
         if (op is IDIV or op is MOD) and u.src[0].op is RANGE and u.src[1].op is Ops.CONST:
-            divisor.setdefault(u.src[0], set()).add(u.src[1].arg)
-            divisions.append(u)
+            numbers.setdefault(u.src[0], set()).add(u.src[1].arg)
+    steps: dict[UOp, list[int]] = {}
+    for r, divisors_ in numbers.items():
+        size = r.src[0]
+        if size.op is not Ops.CONST:
+            continue
+        chain = sorted({1, size.arg, *divisors_})
+        if len(chain) > 2 and chain[0] == 1 and all([b % a == 0 for a, b in pairwise(chain)]):
+            steps[r] = chain
+    if steps:
+        split_ranges(draft, splitter, steps)
+
+
+def split_ranges(draft: Draft, splitter: Splitter, steps: dict[UOp, list[int]]) -> None:
+    """Makes several ranges of one.
+
+    `steps` has for a range how far each of them goes, from 1 for the innermost up to the size of
+    the range; each divides the next.
+    """
     planner = splitter.planner
     whole: dict[UOp, UOp] = {}
-    parts: dict[UOp, tuple[UOp, UOp]] = {}
-    for r, numbers in divisor.items():
-        size, by = r.src[0], min(numbers)
-        if (
-            size.op is not Ops.CONST
-            or len(numbers) > 1
-            or by <= 1
-            or size.arg % by
-            or size.arg == by
-        ):
-            continue
-        outer, inner = (UOp.range(n, next(planner.ids), r.arg.kind) for n in (size.arg // by, by))
-        parts[r] = outer, inner
-        whole[r] = index_alu(Ops.ADD, index_alu(Ops.MUL, outer, UOp.index_const(by)), inner)
-    if not whole:
-        return
+    digits: dict[UOp, list[UOp]] = {}
+    for r, chain in steps.items():
+        made = [UOp.range(b // a, next(planner.ids), r.arg.kind) for a, b in pairwise(chain)]
+        digits[r] = made[::-1]
+        whole[r] = sum_of(made, chain)
     changes = dict(whole)
-    for u in divisions:
-        if u.src[0] in parts:
-            outer, inner = parts[u.src[0]]
-            changes[u] = outer if u.op is IDIV else inner
-    made = [
+    for u in splitter.walk(draft.exprs).order:
+        if (u.op is IDIV or u.op is MOD) and u.src[0] in steps and u.src[1].op is Ops.CONST:
+            chain, made = steps[u.src[0]], digits[u.src[0]][::-1]
+            if u.src[1].arg in chain:
+                at = chain.index(u.src[1].arg)
+                above = [step // chain[at] for step in chain[at:]]
+                changes[u] = sum_of(made[:at], chain) if u.op is MOD else sum_of(made[at:], above)
+    exprs = [
         planner.simple(u) if u.dtype is dtypes.index else u
-        for u in rebuilt([*exprs], changes, planner.simple, whole)
+        for u in rebuilt([*draft.exprs], changes, planner.simple, whole)
     ]
     draft.parts = [
-        p._replace(place=made[2 * i], value=made[2 * i + 1]) for i, p in enumerate(draft.parts)
+        p._replace(place=exprs[2 * i], value=exprs[2 * i + 1]) for i, p in enumerate(draft.parts)
     ]
     # Neighbours in memory stay innermost.
-    draft.ranges = tuple([x for r in draft.ranges for x in parts.get(r, (r,))])
+    draft.ranges = tuple([x for r in draft.ranges for x in digits.get(r, (r,))])
+
+
+def sum_of(digits: list[UOp], chain: list[int]) -> UOp:
+    """The number with these digits, the lowest first, of which each counts so much of the first."""
+    total = digits[0]
+    for digit, step in zip(digits[1:], chain[1:]):
+        total = index_alu(Ops.ADD, index_alu(Ops.MUL, digit, UOp.index_const(step)), total)
+    return total
 
 
 def with_leaf(draft: Draft, splitter: Splitter, slot: int) -> tuple[dict[UOp, Leaf], UOp]:

@@ -139,7 +139,7 @@ def make_schedule(
             continue
         written = frozenset([d.writes for d in drafts if d.writes < len(params)])
         new = {memory_of(store) for store in body.src[: body.arg.fresh]}
-        drafts = join_runs(merge_drafts(drafts, splitter), splitter)
+        drafts = join_runs(merge_drafts(drafts, splitter), splitter, workers)
         steps = [splitter.close(d) for d in drafts]
         return Schedule(steps, splitter.slots, len(params), written, written - new, numbers)
     raise InternalError("plan: effects collide however often values are stored beforehand")

@@ -15,18 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from aster_ml.config import DEPTH_FIRST
 from aster_ml.schedule.parts import (
+    Limit,
     Run,
     build_run,
     coefficients,
     fits,
     is_outermost,
+    is_small,
+    limits_of,
     split_divided,
+    split_ranges,
 )
 from aster_ml.schedule.split import Splitter
-from aster_ml.schedule.steps import Draft
+from aster_ml.schedule.split_reduce import WorkersOf
+from aster_ml.schedule.steps import Draft, Part
 from aster_ml.uop.linear_form import Form, form_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -36,6 +42,8 @@ from aster_ml.uop.ranges import size_of
 LARGE_NBYTES = 4 << 20
 # What is asked for after the run is made anew there when it has as many bytes.
 AGAIN_NBYTES = 32 << 20
+# With parts of so many bytes each byte of a temporary gains half as much as with small ones.
+FAR_NBYTES = 4 << 20
 # A run looks at so many steps behind the one that it begins with.
 NEAR = 64
 
@@ -45,12 +53,17 @@ Touched = tuple[set[int], set[int]]
 
 @dataclass(eq=False)
 class Facts:
-    """What a kernel touches: the form of each index, by slot."""
+    """What a kernel touches: the form of each index, by slot; of loads, what gates let through."""
 
     ranges: frozenset[UOp]
     places: dict[int, Form]
     loads: dict[int, list[Form]]
+    limits: dict[int, list[list[Limit]]]
     plain: bool
+
+
+# Ranges and parts of a kernel, and what these touch.
+Loops = tuple[tuple[UOp, ...], list[Part], Facts]
 
 
 @dataclass(eq=False)
@@ -81,9 +94,10 @@ def conflict(first: Touched, second: Touched) -> bool:
 class Runs:
     """State of finding the runs of one schedule."""
 
-    def __init__(self, drafts: list[Draft], splitter: Splitter) -> None:
+    def __init__(self, drafts: list[Draft], splitter: Splitter, workers: WorkersOf) -> None:
         self.drafts = drafts
         self.splitter = splitter
+        self.workers = workers
         self.known: dict[Draft, Facts] = {}
         # The slots that drafts read and write.
         self.touched: dict[Draft, Touched] = {}
@@ -91,7 +105,12 @@ class Runs:
         self.least = LARGE_NBYTES
         # What was made anew once stays.
         self.anew: set[int] = set()
-        self.tried: set[int] = set()
+        # Kernels with their ranges that made no run, and the least of a temporary that counted.
+        self.in_vain: set[tuple[int, frozenset[Any]]] = set()
+        # Drafts of which ranges are split for a run that is looked for, as they were.
+        self.whole: dict[Draft, Loops] = {}
+        # What they are split into, by the range and how much of it is the inner part.
+        self.finer: dict[tuple[Draft, UOp, int], Loops] = {}
 
     def nbytes(self, slot: int) -> int:
         """Bytes of a slot."""
@@ -123,17 +142,25 @@ class Runs:
         plain &= not any([u.op is Ops.DEFINE_VAR for u in order])
         plain &= all([r.src[0].op is Ops.CONST for r in ranges])
         loads: dict[int, list[Form]] = {}
+        limits: dict[int, list[list[Limit]]] = {}
         if plain:
+            gates: dict[UOp, set[UOp | None]] = {}
+            for u in order:
+                if u.op is Ops.LOAD:
+                    gates.setdefault(u.src[0], set()).add(u.src[1] if len(u.src) > 1 else None)
             for u in order:
                 if u.op is Ops.INDEX:
                     slot = draft.leaves[u.src[0]].slot
                     loads.setdefault(slot, []).append(form_of(u.src[1]))
+                    gate, *others = gates.get(u, {None})
+                    one = [] if gate is None or others else limits_of(gate)
+                    limits.setdefault(slot, []).append(one)
             # What merged kernels hand on in a register they do not read.
             read = {s for slot in loads for s, _ in self.splitter.shown.get(slot, ())} | set(loads)
             draft.reads = [r for r in draft.reads if r[0] in read]
             self.touched.pop(draft, None)
         places = {p.slot: form_of(p.place) for p in draft.parts} if plain else {}
-        found = self.known[draft] = Facts(frozenset(ranges), places, loads, plain)
+        found = self.known[draft] = Facts(frozenset(ranges), places, loads, limits, plain)
         return found
 
     # which kernels, along which axes
@@ -165,8 +192,6 @@ class Runs:
         facts = self.facts(draft)
         if not facts.plain:
             return
-        form = facts.places[slot]
-        outer = sorted(draft.ranges, key=lambda r: -form.terms.get(r, 0))
         writers: dict[int, list[Draft]] = {}
         readers: dict[int, list[Draft]] = {}
         for d in self.drafts[max(at - NEAR, 0) : at + NEAR]:
@@ -175,14 +200,66 @@ class Runs:
                 writers.setdefault(s, []).append(d)
             for s in reads:
                 readers.setdefault(s, []).append(d)
-        for count in range(len(outer) - 1, 0, -1):
+        plain_loops = draft.ranges, draft.parts, facts
+        self.split_as_read(draft, slot, readers.get(slot, []))
+        form = self.facts(draft).places[slot]
+        outer = sorted(draft.ranges, key=lambda r: -form.terms.get(r, 0))
+        best: Run | None = None
+        best_axes: dict[int, UOp] = {}
+        for count in range(self.deepest(slot, outer), 0, -1):
             axes = dict(enumerate(outer[:count]))
-            members = self.spread(Member(draft, axes), writers, readers)
-            run = self.shape_of(members)
-            if run is not None:
-                made, completed = build_run(run, self.splitter)
-                self.drafts = [*run.before, made, *completed, *run.after]
-                return
+            run = self.shape_of(self.spread(Member(draft, axes), writers, readers))
+            if run is not None and (best is None or self.spared(run) > self.spared(best)):
+                best, best_axes = run, axes
+            self.join_ranges()
+        if best is not None and best.split:
+            best = self.shape_of(self.spread(Member(draft, best_axes), writers, readers))
+            assert best is not None
+            for d in best.inside:
+                self.whole.pop(d, None)
+            self.join_ranges()
+        if best is None or draft not in best.inside:
+            self.loop_so(draft, plain_loops)
+        if best is None:
+            return
+        if best.again:
+            best.after = self.make_again(best.inside, best.after, best.again)
+        made, completed = build_run(best, self.splitter)
+        self.drafts = [*best.before, made, *completed, *best.after]
+
+    def split_as_read(self, draft: Draft, slot: int, readers: list[Draft]) -> None:
+        """Splits outer ranges of a kernel where those that read what it makes have two for one."""
+        form = self.facts(draft).places[slot]
+        outer = sorted(draft.ranges, key=lambda r: -form.terms.get(r, 0))
+        forms = [f for d in readers if self.facts(d).plain for f in self.facts(d).loads[slot]]
+        for r in outer[: self.deepest(slot, outer)]:
+            step = form.terms.get(r, 0)
+            inner = {
+                a // step
+                for f in forms
+                for a in f.terms.values()
+                if 0 < step < a < step * size_of(r) and a % step == 0
+            }
+            if inner and size_of(r) % max(inner) == 0:
+                self.split_at(draft, r, max(inner))
+
+    def deepest(self, slot: int, outer: list[UOp]) -> int:
+        """How many of a kernel's ranges a run may go over: no more than make parts small."""
+        nbytes, count = self.nbytes(slot), 0
+        while count < len(outer) - 1 and (count == 0 or not is_small(nbytes)):
+            nbytes //= size_of(outer[count])
+            count += 1
+        return count
+
+    def join_ranges(self) -> None:
+        """Takes back what was split for kernels that are in no run."""
+        for draft, whole in self.whole.items():
+            self.loop_so(draft, whole)
+        self.whole.clear()
+
+    def loop_so(self, draft: Draft, loops: Loops) -> None:
+        """Lets a kernel have other ranges for the same places."""
+        draft.ranges, draft.parts, self.known[draft] = loops
 
     def spread(
         self, first: Member, writers: dict[int, list[Draft]], readers: dict[int, list[Draft]]
@@ -233,11 +310,36 @@ class Runs:
                 if a == step and t.op is Ops.RANGE and size_of(t) == size
             }
             if len(fitting) != 1:
+                if not fitting and self.split_for(other, forms, step, size):
+                    self.join(other, slot, member, steps, members, waiting)
                 return
             axes[axis] = fitting.pop()
         if len(set(axes.values())) == len(axes) and self.may_part(other, set(axes.values())):
             members[other] = found = Member(other, axes)
             waiting.append(found)
+
+    def split_for(self, draft: Draft, forms: list[Form], step: int, size: int) -> bool:
+        """Splits a range of which so many elements make one step of an axis; whether there is one.
+
+        `step` is how far the axis goes in a slot, whose places are `forms`.
+        """
+        for form in forms:
+            for t, a in form.terms.items():
+                if t.op is Ops.RANGE and 0 < a < step and a * size_of(t) == step * size:
+                    self.whole.setdefault(draft, (draft.ranges, draft.parts, self.facts(draft)))
+                    self.split_at(draft, t, step // a)
+                    return True
+        return False
+
+    def split_at(self, draft: Draft, r: UOp, inner: int) -> None:
+        """Makes two ranges of one, of which the inner one has that size."""
+        found = self.finer.get((draft, r, inner))
+        if found is not None:
+            self.loop_so(draft, found)
+            return
+        split_ranges(draft, self.splitter, {r: [1, inner, size_of(r)]})
+        del self.known[draft]
+        self.finer[draft, r, inner] = draft.ranges, draft.parts, self.facts(draft)
 
     def may_part(self, draft: Draft, ranges: set[UOp]) -> bool:
         """Whether a kernel may run in parts of ranges: outputs', or those of its one plain sum."""
@@ -252,6 +354,13 @@ class Runs:
             return False
         return summed <= set(found[0].src[1:]) and set(found[0].ranges) <= set(draft.ranges)
 
+    def spared(self, run: Run) -> float:
+        """The bytes of temporaries that a run keeps from memory; the less of them is there at a
+        time the more they count.
+        """
+        part = sum(run.scratch.values())
+        return sum([self.nbytes(s) for s in run.scratch]) / (1 + part / FAR_NBYTES)
+
     # whether they may run so, and whether that pays
 
     def agrees(self, reader: Member, writer: Member, slot: int) -> bool:
@@ -260,13 +369,14 @@ class Runs:
         steps = coefficients(place, writer.axes)
         if not all(steps.values()):
             return False
-        loads = self.facts(reader.draft).loads.get(slot)
-        if loads is None:
+        facts = self.facts(reader.draft)
+        if slot not in facts.loads:
             return False  # it reads a view of the slot
-        for form in loads:
+        outermost = is_outermost(place, writer.axes)
+        for form, limits in zip(facts.loads[slot], facts.limits[slot], strict=True):
             if coefficients(form, reader.axes) != steps:
                 return False
-            if not (is_outermost(place, writer.axes) and is_outermost(form, reader.axes)):
+            if not (outermost and is_outermost(form, reader.axes, limits)):
                 if digits(form) is None or digits(form) != digits(place):
                     return False
         return True
@@ -316,13 +426,18 @@ class Runs:
 
         First as if large temporaries that are wanted later were made anew there.
         """
+        kernels = frozenset([(d, *member.axes.items()) for d, member in members.items()])
+        key = self.least, kernels
+        if key in self.in_vain:
+            return None
+        self.part_with_fewer(members)
         written = {s for d in members for s in self.touches(d)[1] if self.is_large(s)}
         for remake in (True, False) if self.is_much(written) else (False,):
-            if not remake and not self.hands_on(members):
-                return None
-            run = self.shape_so(dict(members), remake)
-            if run is not None:
-                return run
+            if remake or self.hands_on(members):
+                run = self.shape_so(dict(members), remake)
+                if run is not None:
+                    return run
+        self.in_vain.add(key)
         return None
 
     def hands_on(self, members: dict[Draft, Member]) -> bool:
@@ -355,15 +470,30 @@ class Runs:
             gone = [d for d in members if d not in inside or d in needless]
             if not gone:
                 axes = chosen_axes([members[d] for d in inside])
-                run = Run(axes, inside, hidden, before, after)
-                if not fits(run, self.splitter, self.facts):
-                    return None
-                if again:
-                    run.after = self.make_again(inside, after, again)
-                return run
+                workers = self.workers(inside[0].step.device).number
+                run = Run(axes, inside, hidden, before, after, workers)
+                run.again, run.split = again, not self.whole.keys().isdisjoint(inside)
+                return run if fits(run, self.splitter, self.facts) else None
             for d in gone:
                 del members[d]
         return None
+
+    def part_with_fewer(self, members: dict[Draft, Member]) -> None:
+        """Leaves out, of two kernels that cannot be in one run, the one that touches less of it."""
+        drafts = [d for d in self.drafts if d in members]
+        for i, late in enumerate(drafts):
+            for early in drafts[:i]:
+                if early not in members or late not in members:
+                    continue
+                if conflict(self.touches(early), self.touches(late)) and not self.may_follow(
+                    members[early], members[late]
+                ):
+                    del members[min(early, late, key=self.large_nbytes)]
+
+    def large_nbytes(self, draft: Draft) -> int:
+        """The bytes of all large temporaries that a kernel reads or makes."""
+        reads, writes = self.touches(draft)
+        return sum([self.nbytes(s) for s in reads | writes if self.is_large(s)])
 
     def hidden(self, inside: list[Draft], others: list[Draft], again: set[int]) -> set[int]:
         """Temporaries that are made and read in the run alone, but for those made `again`."""
@@ -449,8 +579,8 @@ def chosen_axes(members: list[Member]) -> list[dict[Draft, UOp]]:
     return [{m.draft: m.axes[axis] for m in members} for axis in sorted(members[0].axes)]
 
 
-def join_runs(drafts: list[Draft], splitter: Splitter) -> list[Draft]:
+def join_runs(drafts: list[Draft], splitter: Splitter, workers: WorkersOf) -> list[Draft]:
     """The drafts with runs in place of kernels that hand on large temporaries."""
     if not DEPTH_FIRST:
         return drafts
-    return Runs(drafts, splitter).find()
+    return Runs(drafts, splitter, workers).find()
