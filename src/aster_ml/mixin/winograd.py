@@ -185,7 +185,7 @@ def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], way: Way) -> UOp:
     m, images, rows = way
     a = m + 2
     for_inputs, _, for_results = TRANSFORMS[m]
-    sizes = [s + before + after - 2 for s, (before, after) in zip(image, pads, strict=True)]
+    sizes = result_sizes(x, pads)
     th, tw = round_up(ceildiv(sizes[0], m), rows), ceildiv(sizes[1], m)
     blocks = n // images, th // rows
     tiles = images * rows * tw

@@ -82,6 +82,11 @@ class Run:
         """The axes that a kernel sums over."""
         return [i for i, ranges in enumerate(self.axes) if ranges[draft] not in draft.ranges]
 
+    @property
+    def shared(self) -> int:
+        """How many axes, of the outer ones, threads can share out, as no kernel sums over them."""
+        return min([i for d in self.inside for i in self.summed(d)], default=len(self.axes))
+
 
 def is_small(nbytes: int) -> bool:
     """Whether what has so many bytes need not be cut in smaller parts."""
@@ -181,7 +186,7 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
     row_nbytes = sum(run.scratch.values())
     if not run.scratch:
         return False
-    sums = any([run.summed(d) for d in run.inside])
+    sums = run.shared < len(run.axes)
     run.rows = choose_rows(run.sizes[last], row_nbytes, sums, least_rows(run, facts))
     if not run.rows or run.rows * row_nbytes > MAX_PART_NBYTES:
         return False
@@ -194,8 +199,7 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
 def share(run: Run) -> float:
     """How much of the time of threads has a part; those that a kernel sums over are for one."""
     counts = [*run.sizes[:-1], ceildiv(run.sizes[-1], run.rows)]
-    summed = min([i for d in run.inside for i in run.summed(d)], default=len(counts))
-    parts: int = prod(counts[:summed])
+    parts: int = prod(counts[: run.shared])
     return parts / int(round_up(parts, run.workers))
 
 
@@ -273,14 +277,16 @@ class Builder:
         written = {s for d in drafts for s in d.written_slots}
         slots.sort(key=lambda s: (s not in written, s in run.scratch))
         number = {s: i for i, s in enumerate(slots)}
-        summed = [i for d in run.inside for i in run.summed(d)]
-        shared = min(summed, default=len(run.axes))
         axes = tuple(
             [(v.arg.name, n, p) for v, n, p in zip(self.starts, run.sizes, self.parts, strict=True)]
         )
         scratch = tuple([int(round_up(run.scratch.get(s, 0), 64)) for s in slots])
         arg = RunArg(
-            axes, shared, 1, tuple([tuple([number[s] for s in k.slots]) for k in kernels]), scratch
+            axes,
+            run.shared,
+            1,
+            tuple([tuple([number[s] for s in k.slots]) for k in kernels]),
+            scratch,
         )
         lanes = min(run.workers, max(LANES_NBYTES // sum(scratch), 1), arg.shared_parts)
         arg = arg._replace(lanes=lanes)

@@ -202,8 +202,7 @@ class Runs:
                 readers.setdefault(s, []).append(d)
         plain_loops = draft.ranges, draft.parts, facts
         self.split_as_read(draft, slot, readers.get(slot, []))
-        form = self.facts(draft).places[slot]
-        outer = sorted(draft.ranges, key=lambda r: -form.terms.get(r, 0))
+        outer = self.outer(draft, slot)
         best: Run | None = None
         best_axes: dict[int, UOp] = {}
         for count in range(self.deepest(slot, outer), 0, -1):
@@ -229,9 +228,9 @@ class Runs:
 
     def split_as_read(self, draft: Draft, slot: int, readers: list[Draft]) -> None:
         """Splits outer ranges of a kernel where those that read what it makes have two for one."""
-        form = self.facts(draft).places[slot]
-        outer = sorted(draft.ranges, key=lambda r: -form.terms.get(r, 0))
-        forms = [f for d in readers if self.facts(d).plain for f in self.facts(d).loads[slot]]
+        form, outer = self.facts(draft).places[slot], self.outer(draft, slot)
+        # What reads a view of the slot has no loads of it.
+        forms = [f for d in readers for f in self.facts(d).loads.get(slot, ())]
         for r in outer[: self.deepest(slot, outer)]:
             step = form.terms.get(r, 0)
             inner = {
@@ -242,6 +241,11 @@ class Runs:
             }
             if inner and size_of(r) % max(inner) == 0:
                 self.split_at(draft, r, max(inner))
+
+    def outer(self, draft: Draft, slot: int) -> list[UOp]:
+        """The ranges of a kernel, the outermost of a slot that it makes first."""
+        form = self.facts(draft).places[slot]
+        return sorted(draft.ranges, key=lambda r: -form.terms.get(r, 0))
 
     def deepest(self, slot: int, outer: list[UOp]) -> int:
         """How many of a kernel's ranges a run may go over: no more than make parts small."""
