@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aster_ml import Context, Tensor, TinyJit, Variable, dtypes
@@ -335,14 +335,16 @@ def test_random_graphs_in_parts(small_parts: None) -> None:
 def test_attention_as_torch_has_it(causal: bool) -> None:
     torch = pytest.importorskip("torch")
     arrays = [random(4, 700, 64) for _ in range(3)]
-    have = with_gradients(lambda *t: attention(*t, is_causal=causal), *arrays)
-    assert runs_of(schedule_of(*have))
+    with Context(THREADS=2):
+        have = with_gradients(lambda *t: attention(*t, is_causal=causal), *arrays)
+        assert runs_of(schedule_of(*have))
+        results = [h.numpy() for h in have]
     theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
     result = torch.nn.functional.scaled_dot_product_attention(*theirs, is_causal=causal)
     weights = torch.cos(torch.arange(result.numel())).reshape(result.shape)
     (result * weights).sum().backward()
-    for h, w in zip(have, [result, *[t.grad for t in theirs]], strict=True):
-        np.testing.assert_allclose(h.numpy(), w.detach().numpy(), rtol=1e-4, atol=1e-5)
+    for h, w in zip(results, [result, *[t.grad for t in theirs]], strict=True):
+        np.testing.assert_allclose(h, w.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
 # looking at one
@@ -407,12 +409,12 @@ def test_a_run_that_one_thread_alone_could_do_is_none(workers: int) -> None:
     assert any([run.shared_parts == 1 for run in runs]) == (workers == 1)
 
 
-@given(
-    low=st.integers(0, 9), high=st.integers(0, 12), size=st.integers(2, 8), scale=st.integers(1, 3)
-)
-def test_gates_bound_sums_of_ranges(low: int, high: int, size: int, scale: int) -> None:
+@given(size=st.integers(2, 8), scale=st.integers(1, 3), data=st.data())
+def test_gates_bound_sums_of_ranges(size: int, scale: int, data: st.DataObject) -> None:
+    """Gates that are neither always true nor always false: those a rewrite has folded."""
     i, j = (UOp.range(size, n, AxisType.LOOP) for n in range(2))
-    assume(0 <= low < high - 1 and high <= (scale + 1) * (size - 1))
+    high = data.draw(st.integers(2, (scale + 1) * (size - 1)), "high")
+    low = data.draw(st.integers(0, high - 2), "low")
     total = index_alu(Ops.ADD, index_alu(Ops.MUL, i, UOp.index_const(scale)), j)
     above = index_alu(Ops.CMPLT, UOp.index_const(low), total)
     below = index_alu(Ops.CMPLT, total, UOp.index_const(high))
