@@ -126,7 +126,9 @@ SHOWN = 3
 
 def kernels_of(value: Tensor) -> list[UOp]:
     """The kernels that would compute a value."""
-    return [step.ast for step in schedule_uops([value.uop])[0].steps if step.ast is not None]
+    with Context(THREADS=TARGET.threads):
+        schedule, _ = schedule_uops([value.uop])
+    return [step.ast for step in schedule.steps if step.ast is not None]
 
 
 def shape_of(line: str) -> str:
