@@ -299,7 +299,12 @@ def choose_partials(plan: Plan) -> None:
         lanes = prod([size_of(r) for r in u.src[0].ranges if r.arg.kind is AxisType.UPCAST])
         loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
         most = accumulators(plan, u)
-        if lanes >= most // 2 or not loops:
+        if lanes >= most // 2:
+            continue
+        if not loops:
+            # Of several results the SIMD lanes are added up together.
+            if u.arg.op is Ops.ADD and work_of(u.src[0]) <= MOST_PARTIAL:
+                set_side_by_side(plan, u, most // lanes)
             continue
         # Long code that has no SIMD lanes gains nothing from standing side by side.
         work = work_of(u.src[0])

@@ -454,7 +454,9 @@ class Kernel:
                 src = (src[0], src[1], self.both(inside, *src[2:]))
                 fresh = UOp(Ops.STORE, u.dtype, src, u.arg)
             elif u.op is Ops.REDUCE and axis in u.src[1:]:
-                value = inside.where(src[0], UOp.const(u.dtype, identity(u.arg.op, u.dtype)))
+                value = src[0]
+                if u.arg.op is not Ops.ADD or not is_zero_unloaded(u.src[0], axis):
+                    value = inside.where(value, UOp.const(u.dtype, identity(u.arg.op, u.dtype)))
                 fresh = UOp(u.op, u.dtype, (value, *src[1:]), u.arg)
             else:
                 fresh = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
@@ -608,6 +610,19 @@ def first_time(outer: UOp, inner: UOp, size: int, lanes: int) -> UOp:
     begun = index_alu(Ops.MUL, outer, UOp.index_const(lanes))
     at = index_alu(Ops.ADD, inner, UOp.index_const(size - lanes + 1))
     return begun.alu(Ops.CMPLT, at)
+
+
+def is_zero_unloaded(value: UOp, axis: UOp) -> bool:
+    """Whether a value is zero where all that is loaded along an axis is, without a test of its own.
+
+    Of a product both factors have to be: zero times what is not finite is not zero. What comes
+    through a STAGE may be read from where it is computed, and not loaded.
+    """
+    if value.op is Ops.LOAD:
+        return axis in value.ranges and value.src[0].src[0].op is Ops.PARAM
+    if value.op in (Ops.MUL, Ops.ADD, Ops.SUB, Ops.NEG, Ops.CAST):
+        return all([is_zero_unloaded(s, axis) for s in value.src])
+    return False
 
 
 def can_peel(kernel: Kernel, axis: UOp) -> bool:

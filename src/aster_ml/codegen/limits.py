@@ -13,7 +13,7 @@ around; each of its rows needs only the rows of weights that meet the image
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
@@ -82,6 +82,23 @@ def differs_by_lane(condition: UOp) -> bool:
     """
     lanes = [r.arg.kind.is_lane for r in condition.ranges]
     return any(lanes) and not all(lanes)
+
+
+def masks_of_last(gates: Iterable[UOp], r: UOp, lane: UOp) -> frozenset[UOp]:
+    """What masks lanes at the last step of a loop and at no other, of gates; or nothing."""
+    if r.arg.kind.is_lane or r.src[0].op is not Ops.CONST or size_of(r) < 2:
+        return frozenset()
+    found = frozenset([c for g in gates for c in conjuncts(g) if {r, lane} <= c.ranges])
+    return found if all([fails_last(c, r) for c in found]) else frozenset()
+
+
+def fails_last(condition: UOp, r: UOp) -> bool:
+    """Whether it is an `x < y` that holds at all steps of a loop but for lanes of the last one."""
+    if not is_comparison(condition):
+        return False
+    room = form_of(condition.src[1]).plus(form_of(condition.src[0]), -1)
+    step, least = room.terms.get(r, 0), room.bounds()[0]
+    return step < 0 and least < 1 <= least - step
 
 
 class Bounds:

@@ -19,6 +19,7 @@ from aster_ml.codegen.folds import fold_together
 from aster_ml.codegen.in_order import lower_in_order
 from aster_ml.codegen.indices import lower_indices
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.last_steps import run_last_steps_apart
 from aster_ml.codegen.limits import limit_reductions
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.next_blocks import ask_for_next_blocks
@@ -159,6 +160,8 @@ def lower(
         # After panels, which are filled for every step.
         limit_reductions(kernel)
         clock("codegen.limit_reductions", kernel.sink)
+        run_last_steps_apart(kernel)
+        clock("codegen.run_last_steps_apart", kernel.sink)
     if target.language in ("llvm", "c"):
         # Once it is known which part of a row a thread has.
         sum_rows(kernel, target)

@@ -11,6 +11,7 @@ from aster_ml.codegen.ahead import (
     broadcast_columns_ahead,
     broadcast_rows_ahead,
     columns_ahead,
+    moved_nbytes,
     past_caches,
     rows_ahead,
     tile_ahead,
@@ -44,6 +45,8 @@ from aster_ml.codegen.prices import (
     MOST_TWICE,
     MOST_WIDENED,
     ROWS_SHARING,
+    SHARING_NBYTES,
+    SHARING_PART,
     THREAD_CYCLES,
     Plan,
     axis_number,
@@ -113,6 +116,14 @@ def share_divisors(plan: Plan, outputs: list[UOp]) -> bool:
     """
     kernel = plan.kernel
     quotients = shared_quotients(kernel, plan.target)
+    if quotients and moved_nbytes(plan) > SHARING_PART * max(plan.target.cache_bytes):
+        simd = AxisType.VECTOR
+        row = prod(
+            [size_of(r) for r in kernel.outputs if r.arg.id == plan.vector_id or r.arg.kind is simd]
+        )
+        stored = max([a.buffer.dtype.itemsize for a in plan.accesses if a.is_store])
+        if row * stored < SHARING_NBYTES:
+            return False
     for r in reversed(axes_sharing(quotients, outputs, plan.vector_id)):
         if r.src[0].op is not Ops.CONST or r.arg.id in kernel.early:
             continue

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.limits import masks_of_last, without_conditions
 from aster_ml.helpers import prod
 from aster_ml.target import BLOCK_NBYTES, Target
 from aster_ml.uop.graph import holds, substitute
@@ -156,8 +157,8 @@ def packed_load(kernel: Kernel, a: Access, reduced: list[UOp], ahead: int = 0) -
             total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, size), place.get(r, r))
         return total
 
-    def fill(place: dict[UOp, UOp]) -> UOp:
-        value = substitute(a.node, place)
+    def fill(place: dict[UOp, UOp], node: UOp) -> UOp:
+        value = substitute(node, place)
         if ahead:
             value = UOp(Ops.LOAD, value.dtype, value.src, LoadArg(ahead))
         store = local.index(at(place)).store(value)
@@ -165,12 +166,14 @@ def packed_load(kernel: Kernel, a: Access, reduced: list[UOp], ahead: int = 0) -
         inside = [r for value in place.values() for r in value.ranges if r not in kernel.outputs]
         return store.end(*inside)
 
-    return local.after(*[fill(p) for p in places_to_fill(kernel, a, axes)]).index(at({})).load()
+    filled = [fill(place, node) for place, node in places_to_fill(kernel, a, axes)]
+    return local.after(*filled).index(at({})).load()
 
 
-def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp, UOp]]:
-    """The loops in which a panel is filled, as what its axes become; the SIMD lanes stay lanes.
+def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[tuple[dict[UOp, UOp], UOp]]:
+    """The loops in which a panel is filled, as what its axes become, and what is loaded in each.
 
+    The SIMD lanes stay lanes.
     Other lanes do so too, except where all that is done for one is much already, and nothing of the
     next lies beside it: to write that out again and again gives a compiler more and nobody less.
     Where the SIMD lanes lie apart in memory and the steps of a reduction lie side by side, so many
@@ -194,7 +197,15 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
 
     run = run_of(a, reduced, n)
     if a.strides[vector] == 1 or run is None:
-        return [copies()]
+        masks = {r: masks_of_last(a.node.src[1:], r, vector) for r in reduced}
+        step = next((r for r in reduced if masks[r]), None)
+        if step is None:
+            return [(copies(), a.node)]
+        # The last step on its own, so that none before it is masked.
+        main, rest, last = copies(), copies(), size_of(step) - 1
+        main[step] = kernel.new_range(last, AxisType.LOOP)
+        rest[step] = UOp.index_const(last)
+        return [(main, without_conditions(a.node, masks[step])), (rest, a.node)]
     # Steps of the reduction that are loaded at once.
     count = min(BLOCK_NBYTES // a.buffer.dtype.itemsize, n)
     ungated = len(a.node.src) == 1
@@ -211,9 +222,9 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[dict[UOp,
         lane = kernel.new_range(count, AxisType.UPCAST)
     main[run] = index_alu(Ops.ADD, index_alu(Ops.MUL, step, UOp.index_const(count)), lane)
     if run.src[0].op is Ops.CONST and run.src[0].arg % count == 0:
-        return [main]
+        return [(main, a.node)]
     begin = index_alu(Ops.MUL, whole, blocks)
     left = simplify_around(index_alu(Ops.SUB, run.src[0], begin))
     over = kernel.new_range(left, AxisType.LOOP)
     rest[run] = index_alu(Ops.ADD, over, begin)
-    return [main, rest]
+    return [(main, a.node), (rest, a.node)]

@@ -20,6 +20,7 @@ from aster_ml.codegen.prices import (
     FAR_NBYTES,
     FEW_USES,
     HORIZONTAL,
+    HORIZONTAL_TOGETHER,
     IN_A_ROW,
     MAXIMUM,
     SEVERAL_ROWS_PART,
@@ -120,8 +121,10 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
         for u, by in own.items():
             if by is not None and axis not in u.ranges:
                 # Lanes of a sum are added up once for each result.
-                slow = MAXIMUM if is_float_maximum(u) else 1
-                total += slow * HORIZONTAL * iterations(list(u.ranges))
+                results = iterations(list(u.ranges))
+                together = u.arg.op is Ops.ADD and u.dtype.kind == "float" and results >= lanes
+                fold = HORIZONTAL_TOGETHER if together else HORIZONTAL
+                total += fold * results * (MAXIMUM if is_float_maximum(u) else 1)
         return total
 
     prices = [price(r) for r in candidates]
@@ -228,14 +231,20 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     return min([None, *wide], key=price)
 
 
-def packs_along(plan: Plan, axis: UOp, lanes: int) -> bool:
-    """Whether something is loaded through a panel once the axis of a reduction has SIMD lanes."""
+def has_tile(plan: Plan, axis: UOp) -> bool:
+    """Whether what is loaded from memory along an axis of a reduction serves several results.
+
+    A register tile of these has sums enough to keep the processor busy, and one panel at most. What
+    is left over of the axis runs on its own once the panel is filled (see `last_steps`).
+    """
     owner = plan.kernel.facts.owners
-    return any(
-        axis in owner[a.node].src[1:] and packing_cost(plan, axis, lanes, a, owner[a.node])
-        for a in plan.accesses
-        if a.node in owner
-    )
+    for a in plan.accesses:
+        u = owner.get(a.node)
+        if u is not None and axis in u.src[1:] and a.buffer.op is Ops.PARAM:
+            results = [r for r in plan.kernel.outputs if r in u.ranges and not r.arg.kind.is_lane]
+            if any([size_of(r) > 1 and r not in a.strides for r in results]):
+                return True
+    return False
 
 
 def load_slab(plan: Plan, slab: SlabCost, whole: bool = False) -> UOp:
@@ -255,7 +264,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
     Lanes that have a short row each start early at the end of the axis.
     """
     kernel = plan.kernel
-    if peels(axis, lanes) and not packs_along(plan, axis, lanes):
+    if peels(axis, lanes) and not has_tile(plan, axis):
         reduce = next(u for u in kernel.reduces if axis in u.src[1:])
         most = min(accumulators(plan, reduce), size_of(axis) // lanes)
         # What is peeled off leaves a multiple of so many accumulators, or a few less; or whole

@@ -39,6 +39,17 @@ def unused_before(dtype: DType, size: int) -> int:
     return PAGE_NBYTES // 2 // itemsize if size * itemsize >= LEAST_PLACED_NBYTES else 0
 
 
+# A scalar that is a lane of a SIMD value: which value, of how many lanes, and which of them.
+Lane = tuple[str, int, int]
+
+
+def fit_together(lanes: list[Lane | None]) -> bool:
+    """Whether all of these are lanes of two SIMD values at most, and no more than one has."""
+    known = [x for x in lanes if x is not None]
+    wholes = {whole: width for whole, width, _ in known}
+    return len(known) == len(lanes) <= max(wholes.values(), default=0) and len(wholes) <= 2
+
+
 class AccessWriter(Language):
     """The part of a writer that reaches memory."""
 
@@ -48,6 +59,11 @@ class AccessWriter(Language):
     families: dict[Cell, list[Cell]]
     # The instances of loads that are made together. (No Cell has them: they name it again.)
     groups: dict[Cell, list[list[Instance]]]
+    # Scalars that are lanes of a SIMD value.
+    lane_of: dict[str, Lane]
+
+    # Most SIMD values that are stored element by element in turn as whole ones.
+    most_woven = 0
 
     @abc.abstractmethod
     def read(self, c: Cell, source: UOp, width: int | None = None) -> Input:
@@ -231,7 +247,10 @@ class AccessWriter(Language):
             if gate is False:
                 continue
             if len(group) > 1:
-                self.store_interleaved(c, group)
+                if n == 1:
+                    self.store_lanes(c, group)
+                else:
+                    self.store_interleaved(c, group)
                 continue
             j = k if m is None else m[k]
             value = self.need(source, j)
@@ -283,15 +302,63 @@ class AccessWriter(Language):
         """Instances to store together: lanes that lie apart, with instances between them.
 
         A group holds a power of two of instances whose offsets follow one another, so that each
-        lane of theirs is a contiguous run.
+        lane of theirs is a contiguous run; or so few that leave nothing between lanes.
         """
         alone = [[k] for k in range(c.count)]
+        if c.value is not None and c.value[0].op is Ops.REDUCE and self.can_shuffle:
+            return self.lanes_to_store(c) if c.width == 1 and c.count > 1 else alone
         if c.step is None or abs(c.step) < 2 or c.value is None or not self.can_shuffle:
             return alone
         if c.width != c.value[0].width:
             return alone
+        gated = c.gate is not None and c.gate[0].width > 1
+        whole = c.step if 2 < c.step <= self.most_woven and not gated else 0
+        return self.runs_of(c, min(MAX_RUN, abs(c.step), c.width), whole)
 
-        return self.runs_of(c, min(MAX_RUN, abs(c.step), c.width))
+    def lanes_to_store(self, c: Cell) -> list[list[int]]:
+        """Instances of one element each, in groups of powers of two that lie side by side.
+
+        All of a group are lanes of one SIMD value or of two.
+        """
+        if c.value is None:
+            return []
+        source, m = c.value
+        values = [self.need(source, k if m is None else m[k]) for k in range(c.count)]
+        of = [self.lane_of.get(str(value)) for value in values]
+        groups: list[list[int]] = []
+        for run in self.neighbours(c):
+            left = run
+            while left:
+                size = 1
+                if of[left[0]] is not None:
+                    size = 1 << len(left).bit_length() - 1
+                while size > 1 and not fit_together([of[k] for k in left[:size]]):
+                    size //= 2
+                groups.append(left[:size])
+                left = left[size:]
+        return groups
+
+    def store_lanes(self, c: Cell, group: list[int]) -> None:
+        """Stores lanes of SIMD values that lie side by side in memory."""
+        base, offset, gate = self.operands_of_access(c, group[0])
+        if c.value is None:
+            raise InternalError(f"renderer: {c.u!r} stores nothing")
+        source, m = c.value
+        dtype = source.dtype
+        lanes = [self.lane_of[str(source.values[k if m is None else m[k]])] for k in group]
+        wholes = dict.fromkeys([(whole, width) for whole, width, _ in lanes])
+        most = max([width for _, width in wholes])
+        texts = []
+        for whole, width in wholes:
+            wide = [i % width for i in range(most)]
+            narrow = width < most
+            texts.append(self.shuffle(whole, whole, dtype, wide, width) if narrow else whole)
+        numbers = [*wholes]
+        order = [numbers.index((whole, width)) * most + lane for whole, width, lane in lanes]
+        text = texts[0]
+        if order != list(range(most)):
+            text = self.shuffle(text, texts[-1], dtype, order, most)
+        self.store(self.address(c, base, offset), dtype, len(group), text, gate)
 
     def load_groups(self, c: Cell) -> list[list[Instance]]:
         """Instances to load together, as `store_groups` has them: as many as a block has elements.
@@ -332,14 +399,18 @@ class AccessWriter(Language):
         """The runs of neighbours among the instances of a load."""
         return [[(c, k) for k in run] for run in self.neighbours(c)]
 
-    def runs_of(self, c: Cell, longest: int) -> list[list[int]]:
+    def runs_of(self, c: Cell, longest: int, whole: int = 0) -> list[list[int]]:
         """All instances, in groups of powers of two whose offsets follow one another.
 
-        What is left of a run and nearly fills the next larger group is one that begins early.
+        As many groups of `whole` as there are come first. What is left of a run and nearly fills
+        the next larger group is one that begins early.
         """
         groups: list[list[int]] = []
         for run in self.neighbours(c):
             start, end = 0, len(run)
+            while whole and end - start >= whole:
+                groups.append(run[start : start + whole])
+                start += whole
             while start < end:
                 left = end - start
                 size = 1 << (min(left, longest).bit_length() - 1)
@@ -396,7 +467,11 @@ class AccessWriter(Language):
         chosen = [k if m is None else m[k] for k in group]
         values = [self.wide_text(source, j, self.need(source, j), n) for j in chosen]
         if c.step == run and not self.gates_elements(c, gate):
-            for q, text in enumerate(self.interleave(values, dtype, n, 1, n)):
+            if run & (run - 1) == 0:
+                woven = self.interleave(values, dtype, n, 1, n)
+            else:
+                woven = self.weave(values, dtype, n)
+            for q, text in enumerate(woven):
                 self.store(self.address(c, base, offset + q * n), dtype, n, text, gate)
             return
         for i, (mixed, first) in enumerate(self.columns(values, dtype, n)):
@@ -476,6 +551,23 @@ class AccessWriter(Language):
         ]
         # A compiler that looks for other ways through two steps finds none and takes its time.
         return [self.opaque(m, dtype, n) for m in mixed] if len(values) == 2 else mixed
+
+    def weave(self, values: list[str], dtype: DType, n: int) -> list[str]:
+        """Element 0 of each of these SIMD values, then element 1, ... for any number of values."""
+        count = len(values)
+        woven = []
+        for begin in range(0, count * n, n):
+            places = [divmod(x, count) for x in range(begin, begin + n)]
+            text = values[0]
+            for number, value in enumerate(values[1:], 1):
+                # What later values fill in is left at its place.
+                order = [
+                    n + at if of == number else i if number > 1 else at
+                    for i, (at, of) in enumerate(places)
+                ]
+                text = self.shuffle(text, value, dtype, order)
+            woven.append(text)
+        return woven
 
     def store_elements(self, c: Cell, base: Value, offset: int, gate: Value, value: Value) -> None:
         """Stores a SIMD value one element after the other."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable
 
-from aster_ml.dtype import DType
+from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.renderer.access import AccessWriter
 from aster_ml.renderer.cell import (
@@ -55,6 +55,7 @@ from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 )  # fmt: skip
 # What a kernel with reductions has, and most lanes of others that are written side by side.
 FOLDS, MOST_SIDE_BY_SIDE = frozenset({Ops.DEFINE_REG, Ops.ACCUMULATE, Ops.REDUCE}), 4
+ADDED_TOGETHER = frozenset({dtypes.float32, dtypes.float64})
 LOOPS = frozenset({AxisType.LOOP, AxisType.REDUCE, AxisType.THREAD})
 # Work-items of a block: those that share a reduction count on after the others.
 WORK_ITEMS = frozenset({AxisType.GLOBAL, AxisType.LOCAL, AxisType.GROUP})
@@ -84,6 +85,7 @@ class KernelWriter(AccessWriter):
         self.asked = []
         self.families = {}
         self.groups = {}
+        self.lane_of = {}
         self.maps: dict[tuple[Lanes, Lanes], list[int] | None] = {}
         # By the ranges that values depend on.
         self.shapes: dict[frozenset[UOp], Shape] = {}
@@ -421,19 +423,57 @@ class KernelWriter(AccessWriter):
 
     def write_reduce(self, c: Cell, k: int) -> str:
         """REDUCE: halves of the instances are combined until one is left, then its elements."""
-        source, m = c.inputs[0]
-        folded, vector = split_lanes(c.u.src[1:])
-        total = instances(folded)
+        source = c.inputs[0][0]
+        _, vector = split_lanes(c.u.src[1:])
         op, n, dtype = fold_op(c.u), source.width, c.dtype
-        values = []
+        if vector is source.vector is not None:
+            group = self.added_together(c, k)
+            if len(group) > 1:
+                return self.write_sums(c, group, k)
+        value = self.combine(op, dtype, n, self.folded_values(c, k))
+        if vector is None:
+            return value
+        if vector is source.vector:
+            return self.horizontal(op, value, dtype, n)
+        return self.combine(op, dtype, n, [value] * size_of(vector))
+
+    def folded_values(self, c: Cell, k: int) -> list[str]:
+        """What instance `k` of a REDUCE folds, SIMD lanes aside."""
+        source, m = c.inputs[0]
+        total = instances(split_lanes(c.u.src[1:])[0])
+        found = []
         for i in range(k * total, (k + 1) * total):
             j = i if m is None else m[i]
-            values.append(self.text(self.need(source, j), dtype, n))
-        if vector is None:
-            return self.combine(op, dtype, n, values)
-        if vector is source.vector:
-            return self.horizontal(op, self.combine(op, dtype, n, values), dtype, n)
-        return self.combine(op, dtype, n, values * size_of(vector))
+            found.append(self.text(self.need(source, j), c.dtype, source.width))
+        return found
+
+    def added_together(self, c: Cell, k: int) -> range:
+        """The instances of a sum over SIMD lanes whose lanes are added up together with those of k.
+
+        As many as there are lanes, or as are left, a power of two.
+        """
+        n = c.inputs[0][0].width
+        if not self.can_shuffle or fold_op(c.u) is not ADD or c.dtype not in ADDED_TOGETHER:
+            return range(k, k + 1)
+        start, size = 0, n
+        while n & (n - 1) == 0:
+            size = min(size, 1 << (c.count - start).bit_length() - 1)
+            if k < start + size:
+                return range(start, start + size)
+            start += size
+        return range(k, k + 1)
+
+    def write_sums(self, c: Cell, group: range, k: int) -> str:
+        """Sums over the lanes of several instances, a lane of one SIMD value each; that of `k`."""
+        n, dtype, size = c.inputs[0][0].width, c.dtype, len(group)
+        values = [self.combine(ADD, dtype, n, self.folded_values(c, j)) for j in group]
+        total = self.add_lanes(values, dtype, n)
+        for i, j in enumerate(group):
+            c.values[j] = text = self.extract(total, dtype, size, i)
+            self.lane_of[text] = (total, size, i)
+            if c.spread and j != k:
+                self.spread_value(c, j)
+        return str(c.values[k])
 
     def combine(self, op: Ops, dtype: DType, n: int, values: list[str]) -> str:
         """Values folded by halves."""

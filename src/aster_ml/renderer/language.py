@@ -90,8 +90,18 @@ class Language(abc.ABC):
         """A value as it is in registers, from what was loaded."""
         return value
 
-    def shuffle(self, low: str, high: str, dtype: DType, order: list[int]) -> str:
-        """The elements `order` of two SIMD values side by side."""
+    def shuffle(
+        self, low: str, high: str, dtype: DType, order: list[int], width: int | None = None
+    ) -> str:
+        """Elements `order` of two SIMD values side by side, each `width` wide or as the result."""
+        raise InternalError(f"renderer: {type(self).__name__} has no shuffle of two values")
+
+    def add_lanes(self, values: list[str], dtype: DType, n: int) -> str:
+        """One SIMD value: the sum of the lanes of each of so many, both numbers powers of two.
+
+        Sums of two values side by side take two shuffles and an addition at each step, those of one
+        alone as many for half of the lanes.
+        """
         raise InternalError(f"renderer: {type(self).__name__} has no shuffle of two values")
 
     def opaque(self, value: str, dtype: DType, n: int) -> str:
