@@ -57,6 +57,65 @@ def test_gradients_by_the_input(n, c, o, size, kernel, pad, step) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
 
 
+def forward(x: np.ndarray, weight: np.ndarray, pad: int, dilation: int, step: int) -> np.ndarray:
+    """A convolution, term by term in float64."""
+    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    kh, kw = weight.shape[2:]
+    rows, columns = (
+        (x.shape[a] - dilation * (k - 1) - 1) // step + 1 for a, k in ((2, kh), (3, kw))
+    )
+    total = np.zeros((len(x), len(weight), rows, columns))
+    for i in range(kh):
+        for j in range(kw):
+            part = x[:, :, i * dilation :, j * dilation :][:, :, ::step, ::step]
+            total += np.einsum("nchw,oc->nohw", part[:, :, :rows, :columns], weight[:, :, i, j])
+    return total
+
+
+# Images of which the padding is the most: channels, filters, side, kernel, padding, dilation, step.
+AROUND = [
+    (6, 90, 7, 7, 6, 2, 1),
+    (6, 20, 7, 7, 6, 2, 2),
+    (6, 33, 5, 4, 6, 3, 1),
+    (6, 33, 5, 4, 7, 3, 2),
+    (5, 17, 8, 6, 5, 2, 1),
+    (1, 16, 4, 3, 4, 4, 1),
+    (3, 64, 7, 7, 6, 2, 3),
+    (8, 8, 2, 5, 8, 4, 1),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", AROUND)
+def test_windows_that_mostly_meet_padding_are_right(case: tuple[int, ...], threads: int) -> None:
+    c, o, side, k, pad, dilation, step = case
+    x, w = (RNG.standard_normal(s).astype(np.float32) for s in ((3, c, side, side), (o, c, k, k)))
+    a, b = Tensor(x, requires_grad=True), Tensor(w, requires_grad=True)
+    with Context(THREADS=threads):
+        y = a.conv2d(b, padding=pad, dilation=dilation, stride=step)
+        want = forward(x, w, pad, dilation, step)
+        np.testing.assert_allclose(y.numpy(), want, rtol=1e-4, atol=1e-4)
+        # The gradient by a filter is the sum of what it meets.
+        g = RNG.standard_normal(want.shape).astype(np.float32)
+        by_x, by_w = y.gradient(a, b, gradient=Tensor(g))
+        np.testing.assert_allclose((by_x.numpy() * x).sum(), (want * g).sum(), rtol=1e-3)
+        np.testing.assert_allclose((by_w.numpy() * w).sum(), (want * g).sum(), rtol=1e-3)
+
+
+def test_an_image_that_is_mostly_padding_is_not_stored_padded() -> None:
+    x, w = Tensor.empty(8, 6, 7, 7), Tensor.empty(90, 6, 7, 7)
+    wide = x.conv2d(w, padding=6, dilation=2).schedule()
+    assert len([s for s in wide if s.ast is not None]) == 1
+    # Of the seven rows of a window three or four meet the image.
+    (ast,) = [s.ast for s in wide if s.ast is not None]
+    kernel = Kernel(ast)
+    limit_reductions(kernel)
+    limited = [r.src[0] for u in kernel.reduces for r in u.src[1:] if r.src[0].op is not Ops.CONST]
+    (row,) = limited[0].ranges
+    places = [substitute(limited[0], {row: UOp.index_const(i)}) for i in range(7)]
+    assert [simplify_around(place).arg for place in places] == [4, 3, 4, 3, 4, 3, 4]
+
+
 def test_threads_and_c_agree() -> None:
     x = Tensor.zeros(4, 32, 12, 12).contiguous().realize()
     x.requires_grad = True

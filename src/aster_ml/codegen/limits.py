@@ -4,8 +4,8 @@ Receives a kernel whose Opts are applied; returns its graph. Which axes there ar
 here.
 
 rewrite: REDUCE(v, k) with v = 0 unless a <= k < b -> REDUCE(v at k = a + j, j < b - a)
-when: a and b are affine in the loops around the reduction, a step is always left, and another loop
-runs within k
+when: a and b are affine in the loops around the reduction, or such a number over a constant, a step
+is always left, and another loop runs within k
 why: the gradient of a convolution by its input reads a smaller image than it makes, with zeros all
 around; each of its rows needs only the rows of weights that meet the image
 """
@@ -13,6 +13,7 @@ around; each of its rows needs only the rows of weights that meet the image
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -22,8 +23,11 @@ from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.linear_form import Form, form_of, node_of
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops
-from aster_ml.uop.ranges import size_of
+from aster_ml.uop.ranges import iterations, size_of
 from aster_ml.uop.symbolic import simplify_around
+
+# Places of the loops around a reduction at which it is looked for a step.
+MOST_PLACES = 1024
 
 
 def limit_reductions(kernel: Kernel) -> None:
@@ -101,6 +105,26 @@ def fails_last(condition: UOp, r: UOp) -> bool:
     return step < 0 and least < 1 <= least - step
 
 
+class Bound(NamedTuple):
+    """`form` over `step`, rounded down: a number of steps."""
+
+    form: Form
+    step: int
+
+    def at(self, places: dict[UOp, int]) -> int:
+        """Its value where the loops that it depends on are at these places."""
+        total = self.form.const + sum([n * places[r] for r, n in self.form.terms.items()])
+        return total // self.step
+
+    def node(self) -> UOp:
+        """Its value where that is not negative, else 0 or less."""
+        node = node_of(self.form)
+        if self.step == 1:
+            return node
+        above = index_alu(Ops.MAX, node, UOp.index_const(0))
+        return index_alu(Ops.IDIV, above, UOp.index_const(self.step))
+
+
 class Bounds:
     """Where the steps of a loop begin and end: at the largest of `low`, before the least `high`.
 
@@ -109,57 +133,71 @@ class Bounds:
 
     def __init__(self, r: UOp, conditions: list[UOp]) -> None:
         self.size = size_of(r)
-        self.low: list[Form] = []
-        self.high: list[Form] = []
+        self.low: list[Bound] = []
+        self.high: list[Bound] = []
         self.exact: list[UOp] = []
         for c in conditions:
             if r in c.ranges:
                 self.add(r, c)
 
     def add(self, r: UOp, condition: UOp) -> None:
-        """Takes in `x < y`, if it is affine with one step of `y - x` a step of the loop."""
+        """Takes in `x < y`, if it is affine."""
         room = form_of(condition.src[1]).plus(form_of(condition.src[0]), -1)
         step = room.terms.pop(r, 0)
         kinds = {t.arg.kind for t in room.terms if t.op is Ops.RANGE}
-        if abs(step) != 1 or any(t.op is not Ops.RANGE for t in room.terms):
+        if not step or any(t.op is not Ops.RANGE for t in room.terms):
             return
         if not kinds <= {AxisType.LOOP}:
             return
         if step > 0:
-            self.low.append(Form(room.scaled(-1).terms, 1 - room.const))
+            self.low.append(Bound(Form(room.scaled(-1).terms, step - room.const), step))
         else:
-            self.high.append(room)
+            self.high.append(Bound(Form(room.terms, room.const - step - 1), -step))
         self.exact.append(condition)
 
-    def count(self, axis: UOp, place: int) -> int:
-        """How many steps there are at a place of the one axis that they depend on."""
-        low, high = (
-            [f.const + f.terms.get(axis, 0) * place for f in forms]
-            for forms in (self.low, self.high)
-        )
-        return max(min([self.size, *high]) - max([0, *low]), 0)
+    def count(self, places: dict[UOp, int]) -> int:
+        """How many steps there are where the loops that they depend on are at these places."""
+        first = max([0, *[x.at(places) for x in self.low]])
+        return min([self.size, *[x.at(places) for x in self.high]]) - first
+
+    def never_empty(self, low: list[Bound], high: list[Bound]) -> bool:
+        """Whether there is a step at every place of the loops around; False where that is long."""
+        if all([x.step == 1 for x in low + high]):
+            ends = [Form({}, self.size), *[x.form for x in high]]
+            starts = [Form({}, 0), *[x.form for x in low]]
+            return all([h.plus(f, -1).bounds()[0] >= 1 for h in ends for f in starts])
+        axes = list(dict.fromkeys([r for x in low + high for r in x.form.terms]))
+        if any([r.src[0].op is not Ops.CONST for r in axes]) or iterations(axes) > MOST_PLACES:
+            return False
+        places = itertools.product(*[range(size_of(r)) for r in axes])
+        return all([self.count(dict(zip(axes, at, strict=True))) >= 1 for at in places])
 
     def nodes(self) -> tuple[UOp, UOp] | None:
         """The first step, and how many there are; None where that says nothing, or may be none."""
-        low = [f for f in self.low if f.bounds()[1] > 0]
-        high = [f for f in self.high if f.bounds()[0] < self.size]
-        whole = Form({}, self.size)
-        room = [h.plus(f, -1) for h in [whole, *high] for f in [Form({}, 0), *low]]
-        if not (low or high) or any(f.bounds()[0] < 1 for f in room):
+        low = [x for x in self.low if x.form.bounds()[1] // x.step > 0]
+        high = [x for x in self.high if x.form.bounds()[0] // x.step < self.size]
+        if not (low or high) or not self.never_empty(low, high):
             return None
-        first = largest(low)
-        over = largest([whole.plus(f, -1) for f in high])
+        first = largest([x.node() for x in low])
         size = UOp.index_const(self.size)
+        over = largest(
+            [
+                node_of(Form({}, self.size).plus(x.form, -1))
+                if x.step == 1
+                else index_alu(Ops.SUB, size, x.node())
+                for x in high
+            ]
+        )
         steps = index_alu(Ops.SUB, index_alu(Ops.SUB, size, over), first)
         # At least one, so that the loop needs no test before its first step.
         return first, index_alu(Ops.MAX, steps, UOp.index_const(1))
 
 
-def largest(forms: list[Form]) -> UOp:
-    """The largest of the forms and 0."""
+def largest(nodes: list[UOp]) -> UOp:
+    """The largest of the nodes and 0."""
     result = UOp.index_const(0)
-    for f in forms:
-        result = index_alu(Ops.MAX, node_of(f), result)
+    for node in nodes:
+        result = index_alu(Ops.MAX, node, result)
     return result
 
 
@@ -185,7 +223,7 @@ def windows_of(axes: list[UOp], reduce: UOp) -> dict[UOp, Window]:
             if not mine or step.src[0].op is not Ops.CONST or axis.src[0].op is not Ops.CONST:
                 continue
             bounds = Bounds(step, mine)
-            used = sum([bounds.count(axis, i) for i in range(size_of(axis))])
+            used = sum([max(bounds.count({axis: i}), 0) for i in range(size_of(axis))])
             if len(bounds.exact) == len(mine) and used:
                 result[axis] = Window(step, size_of(axis) * size_of(step) / used)
     return result

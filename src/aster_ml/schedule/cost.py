@@ -43,7 +43,8 @@ MIN_ROWS = 16
 # Elements that kernels may go over column by column, again and again: what a second cache holds.
 MAX_COLUMNS = 1 << 18
 # How often the terms of a sum may be computed, for each of them, where that sum is summed in turn;
-# and where most of it is beyond the ends of an operand, with which codegen has nothing to do.
+# and where most of it is beyond the ends of an operand, with which codegen has nothing to do; and
+# how many elements a padded value has for each that it pads, where most of it lies around.
 MOST_AGAIN, MOST_PADDED = 1.5, 4
 # Steps of a window that is small, and results that each element serves where these are not few.
 MAX_WINDOW, FEW_RESULTS = 128, 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from aster_ml.dtype import dtypes
-from aster_ml.helpers import prod
+from aster_ml.helpers import all_int, prod
 from aster_ml.schedule import cost
 from aster_ml.schedule.bodies import Body
 from aster_ml.schedule.readings import DATA_DEPENDENT, Reading, Way, estimate, reach_of_columns
@@ -128,7 +128,7 @@ class Decisions(Body):
             if not any(self.reads_padding(u, r.way) for r in readings):
                 # What is below it is as large or smaller, and decides for itself.
                 return None
-            if all([self.slides(u, r.way) for r in readings]):
+            if all([self.slides(u, r.way) for r in readings]) or is_mostly_around(u):
                 return None
         repeats = sum([self.times(r) for r in readings]) - numel
         spared = repeats * (compute + cost.EXTRA_LOAD * max(loads - 1, 0))
@@ -342,3 +342,14 @@ class Decisions(Body):
 def meets_in_windows(valid: UOp | None) -> bool:
     """Whether a condition says of places, by comparisons alone, that they are within bounds."""
     return valid is not None and not any([x.op in (Ops.IDIV, Ops.MOD) for x in toposort(valid)])
+
+
+def is_mostly_around(u: UOp) -> bool:
+    """Whether the most of a PAD lies around what it pads, on both sides of it.
+
+    why: sums over it have few terms, and codegen leaves out the steps that have none
+    """
+    source, margins = u.src[0].shape, [m for m in u.marg if m != (0, 0)]
+    if len(u.src) > 1 or not all_int(source) or not all([low and high for low, high in margins]):
+        return False
+    return bool(prod(source) * cost.MOST_PADDED <= prod(u.shape))
