@@ -356,7 +356,7 @@ NO_GRADIENT = frozenset(
         Ops.THREEFRY,
         Ops.DOT,
         Ops.LDEXP,
-        Ops.EXP2_SIXTEENTHS,
+        Ops.EXP2_32NDS,
         Ops.IDIV,
         Ops.MOD,
     }

@@ -307,14 +307,14 @@ def test_ldexp_of_any_width(dtype: DType, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32, 64])
-def test_sixteenths_of_any_width(width: int) -> None:
-    if not Device["CPU"].target.has_op("EXP2_SIXTEENTHS"):
+def test_32nds_of_any_width(width: int) -> None:
+    if not Device["CPU"].target.has_op("EXP2_32NDS"):
         pytest.skip("this processor has no instruction for that (x86 with AVX-512)")
-    given = tuple((1.5 * 2.0**19 + np.arange(-160, 160) / 16).tolist())
-    power = lambda x: x.alu(Ops.EXP2_SIXTEENTHS)  # noqa: E731
+    given = tuple((1.5 * 2.0**18 + np.arange(-320, 320) / 32).tolist())
+    power = lambda x: x.alu(Ops.EXP2_32NDS)  # noqa: E731
     (found,) = compute("LLVM", [power], [given], [dtypes.float32], width)
-    wanted = expected(Ops.EXP2_SIXTEENTHS, dtypes.float32, [given], [dtypes.float32])
-    check_bits(found, wanted, "EXP2_SIXTEENTHS", [given])
+    wanted = expected(Ops.EXP2_32NDS, dtypes.float32, [given], [dtypes.float32])
+    check_bits(found, wanted, "EXP2_32NDS", [given])
 
 
 @pytest.mark.parametrize("width", WIDTHS)

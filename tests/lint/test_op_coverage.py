@@ -70,7 +70,7 @@ def names(ops: set[Ops]) -> list[str]:
             "renderer.cstyle_rules.CSTYLE_RULES",
             set(CSTYLE_RULES),
             # instructions of x86, which C has no word for
-            NO_RULE | {Ops.DOT, Ops.LDEXP, Ops.EXP2_SIXTEENTHS},
+            NO_RULE | {Ops.DOT, Ops.LDEXP, Ops.EXP2_32NDS},
             set(ELEMENTWISE),
         ),
         ("runtime.python.TARGET", {Ops[n] for n in PYTHON.native_ops}, set(), set(ELEMENTWISE)),

@@ -301,7 +301,7 @@ class Instance:
             raise DrawAgainError
         if op is Ops.DOT and dtype not in (dtypes.int32, dtypes.float32):
             raise DrawAgainError
-        if op is Ops.EXP2_SIXTEENTHS and dtype is not dtypes.float32:
+        if op is Ops.EXP2_32NDS and dtype is not dtypes.float32:
             raise DrawAgainError
         if op in (Ops.POW, Ops.SHL) and dtype is INDEX:
             # Numbers without a width would grow without end.
@@ -329,7 +329,7 @@ class Instance:
 ONE_SOURCE = frozenset(
     {
         Ops.NEG, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TANH, Ops.SQRT, Ops.RECIPROCAL, Ops.TRUNC,
-        Ops.EXP2_SIXTEENTHS,
+        Ops.EXP2_32NDS,
     }
 )  # fmt: skip
 FLOAT_ONLY = ONE_SOURCE - {Ops.NEG} | {Ops.FDIV, Ops.LDEXP}

@@ -153,7 +153,7 @@ NUMPY: dict[Ops, Any] = {
     Ops.TANH: np.tanh,
     Ops.POW: np.power,
     Ops.LDEXP: lambda x, y: np.ldexp(x, np.floor(np.where(y == y, y, 0)).astype(np.int32)) + y * 0,
-    Ops.EXP2_SIXTEENTHS: lambda x: np.exp2((x.view(np.uint32) & 15).astype(np.float32) / 16),
+    Ops.EXP2_32NDS: lambda x: np.exp2((x.view(np.uint32) & 31).astype(np.float32) / 32),
 }
 
 

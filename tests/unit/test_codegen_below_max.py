@@ -10,7 +10,7 @@ from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.config import Context
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.target import Target
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import Ops, PowerArg
 
 CPU = Target("CPU", "llvm", arch="x86_64-any", vector_bits=512, vector_registers=32)
 
@@ -20,17 +20,13 @@ def memory(*shape: int) -> Tensor:
 
 
 def marked(t: Tensor, target: Target = CPU) -> list[bool]:
-    """Of each EXP2 of the kernels of `t`, whether its argument has the form of -|d|."""
+    """Of each EXP2 of the kernels of `t`, whether its exponent is promised to fall."""
     schedule, _ = schedule_uops([t.contiguous().uop])
     found = []
     for step in schedule.steps:
         if step.ast is not None:
             nodes = schedule_kernel(step.ast, target).facts.order
-            found += [
-                u.src[0].op is Ops.MUL and u.src[0].src[0].op is Ops.NEG
-                for u in nodes
-                if u.op is Ops.EXP2
-            ]
+            found += [u.arg == PowerArg(True) for u in nodes if u.op is Ops.EXP2]
     return found
 
 

@@ -214,6 +214,35 @@ def test_exp2_of_what_falls_is_shorter_and_as_good(dtype: DType, ldexp: bool) ->
     np.testing.assert_array_equal(found, np.array([1, 1, 0, 0, math.nan], found.dtype))
 
 
+@pytest.mark.parametrize("factor", [LOG2_E, LOG2_10, 0.75])
+@pytest.mark.parametrize("ldexp", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_exp2_of_differences_that_fall_lacks_less_than_they_do(
+    dtype: DType, ldexp: bool, factor: float
+) -> None:
+    need_reference(dtype)
+    x = leaf(0, dtype)
+    graph = exp2_of_scaled(x, factor, ldexp, falling=True)
+    plain = exp2_of_scaled(x, factor, ldexp)
+    assert graph is not None
+    assert plain is not None
+    assert count_operations(graph, (x,)) < count_operations(plain, (x,))
+    wide = np.longdouble if HAS_EXTENDED else np.float64
+    base = {LOG2_E: wide(1), LOG2_10: np.log(wide(10)), 0.75: 0.75 * np.log(wide(2))}[factor]
+    near, most = 0.0, 1.95 if ldexp and dtype is dtypes.float32 else 1.25
+    for far in (2.0, 8.0, 32.0, 87.0 if dtype is dtypes.float32 else 700.0):
+        values = uniform(dtype, -far / float(base), -near / float(base), 100_000)
+        exact = np.exp(values.astype(wide) * base)
+        # Rounding the difference took up to this many units in the last place of the power.
+        rounded = far
+        for rounding in ("fused", "contracted"):
+            assert worst(graph, {x: values}, exact, rounding) <= most + rounded / 8
+        near = far
+    special = np.array([0.0, -0.0, -math.inf, math.nan, -1e4, -1e30], to_numpy_dtype(dtype))
+    found = evaluate_arrays(graph, {x: special})
+    np.testing.assert_array_equal(found, np.array([1, 1, 0, math.nan, 0, 0], found.dtype))
+
+
 def test_only_what_is_seen_to_fall_is_taken_so() -> None:
     x, y = leaf(0, dtypes.float32), leaf(1, dtypes.float32)
     turn = (y < 0.0).where(x.const_like(1.0), x.const_like(-1.0))

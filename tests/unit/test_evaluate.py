@@ -221,11 +221,11 @@ def test_ldexp_takes_the_whole_number_below() -> None:
     assert meaning(Ops.LDEXP, dtypes.float32, 3.0, 2.9375) == 12.0
 
 
-def test_sixteenths_are_those_of_the_lowest_bits() -> None:
-    for n in (*range(16), *range(-33, -17)):
-        x = 1.5 * 2.0**19 + n / 16
-        power = round_float(2.0 ** (n % 16 / 16), dtypes.float32)
-        assert meaning(Ops.EXP2_SIXTEENTHS, dtypes.float32, x) == power
+def test_32nds_are_those_of_the_lowest_bits() -> None:
+    for n in (*range(32), *range(-65, -33)):
+        x = 1.5 * 2.0**18 + n / 32
+        power = round_float(2.0 ** (n % 32 / 32), dtypes.float32)
+        assert meaning(Ops.EXP2_32NDS, dtypes.float32, x) == power
 
 
 def test_multiply_add_rounds_once() -> None:

@@ -1,13 +1,13 @@
 """Differences to the maximum of their own row, which are never positive.
 
-Receives a kernel whose neighbouring axes are merged; marks such differences under EXP2 by their
-form, which `transcendental` knows: its powers of them are shorter. Where the target has EXP2, or
-the maximum comes from memory, there is nothing to do here.
+Receives a kernel whose neighbouring axes are merged; promises of an EXP2 of such a difference that
+its exponent falls, so that `transcendental` has a shorter power for it. Where the target has EXP2,
+or the maximum comes from memory, there is nothing to do here.
 
-rewrite: EXP2((v(o) - REDUCE(v(r), r, MAX)) * b * c) -> EXP2(-MAX(d, -d) * c) with d what c scales
+rewrite: EXP2((v(o) - REDUCE(v(r), r, MAX)) * b * c) -> the same with a PowerArg
 when: the axes o have the sizes of r, so v(o) is one of the values that the maximum is taken of; the
-scales b of scores, if there are any, are above 0
-why: d <= 0 or NaN, hence d = -|d|
+scales b of scores and c, if there are any, are above 0
+why: v(o) <= MAX or one of them is NaN
 """
 
 from __future__ import annotations
@@ -17,38 +17,26 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import Ops, PowerArg
 
 
 def mark_differences(kernel: Kernel, target: Target) -> None:
-    """Gives differences to the maximum of a row the form of something that is not positive."""
+    """Promises of powers of differences to the maximum of a row that their exponents fall."""
     if target.has_op("EXP2") or not any(u.arg.op is Ops.MAX for u in kernel.reduces):
         return
     found = {}
     for u in kernel.facts.order:
-        if u.op is Ops.EXP2:
-            d = scaled(u.src[0])
-            if is_negative(d):
-                negative = UOp(Ops.NEG, d.dtype, (d,))
-                size = UOp(Ops.MAX, d.dtype, (d, negative))
-                new = UOp(Ops.NEG, d.dtype, (size,))
-                found[u] = substitute(u, {d: new})
+        if u.op is Ops.EXP2 and u.arg is None and falls(u.src[0]):
+            found[u] = UOp(Ops.EXP2, u.dtype, u.src, PowerArg(True))
     if found:
         kernel.sink = substitute(kernel.sink, found)
 
 
-def scaled(exponent: UOp) -> UOp:
-    """What an exponent is a multiple of, or the exponent."""
-    if exponent.op is Ops.MUL:
-        return next((s for s in exponent.src if s.op is not Ops.CONST), exponent)
-    return exponent
-
-
-def is_negative(d: UOp) -> bool:
+def falls(exponent: UOp) -> bool:
     """Whether it is a difference to the maximum of its row, times numbers above 0."""
-    while d.op is Ops.MUL and d.src[1].op is Ops.CONST and d.src[1].arg > 0:
-        d = d.src[0]
-    return d.op is Ops.SUB and is_below(d.src[0], d.src[1])
+    while exponent.op is Ops.MUL and exponent.src[1].op is Ops.CONST and exponent.src[1].arg > 0:
+        exponent = exponent.src[0]
+    return exponent.op is Ops.SUB and is_below(exponent.src[0], exponent.src[1])
 
 
 def is_below(a: UOp, top: UOp) -> bool:

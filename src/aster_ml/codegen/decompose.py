@@ -148,7 +148,7 @@ class Decomposition:
                 f"{self.target.device}: {u.op.name.lower()} does not exist in its language, "
                 f"{self.target.language}, and nothing replaces it"
             )
-        return rule(self, u.dtype, src)
+        return rule(self, u, src)
 
     def apply(self, op: Ops, dtype: DType, src: tuple[UOp, ...]) -> UOp:
         """An op over native values, replaced where the target lacks it."""
@@ -167,12 +167,13 @@ class Decomposition:
                 self.need(dtype, "taking whole turns from the argument of sin")
         return polynomial(x)
 
-    def exp2(self, x: UOp) -> UOp:
+    def exp2(self, x: UOp, falling: bool) -> UOp:
         """EXP2; of a value times a constant, such as exp, without rounding the product."""
         if not self.target.has_op("EXP2") and x.op is Ops.MUL and x.dtype not in NARROW:
             for value, factor in (x.src, x.src[::-1]):
                 if factor.op is Ops.CONST:
-                    found = exp2_of_scaled(value, factor.arg, self.target.has_op("LDEXP"))
+                    ldexp = self.target.has_op("LDEXP")
+                    found = exp2_of_scaled(value, factor.arg, ldexp, falling)
                     if found is not None:
                         return found
         return self.function(self.by_ldexp(exp2_poly), Ops.EXP2, x)
@@ -329,15 +330,15 @@ def split_words(order: dict[UOp, None]) -> UOp:
     return substitute(list(order)[-1], {u: split_word(u) for u in words})
 
 
-Replacement = Callable[[Decomposition, DType, tuple[UOp, ...]], UOp]
+Replacement = Callable[[Decomposition, UOp, tuple[UOp, ...]], UOp]
 REPLACEMENTS: dict[Ops, Replacement] = {
-    Ops.EXP2: lambda d, dtype, s: d.exp2(s[0]),
-    Ops.LOG2: lambda d, dtype, s: d.function(log2_poly, Ops.LOG2, s[0]),
-    Ops.SIN: lambda d, dtype, s: d.function(sin_poly, Ops.SIN, s[0]),
-    Ops.TANH: lambda d, dtype, s: d.function(d.by_ldexp(tanh_poly), Ops.TANH, s[0]),
-    Ops.POW: lambda d, dtype, s: d.power(s[0], s[1]),
-    Ops.THREEFRY: lambda d, dtype, s: d.random(s[0], s[1]),
-    Ops.DOT: lambda d, dtype, s: d.dot(dtype, s[0], s[1]),
+    Ops.EXP2: lambda d, u, s: d.exp2(s[0], u.arg is not None),
+    Ops.LOG2: lambda d, u, s: d.function(log2_poly, Ops.LOG2, s[0]),
+    Ops.SIN: lambda d, u, s: d.function(sin_poly, Ops.SIN, s[0]),
+    Ops.TANH: lambda d, u, s: d.function(d.by_ldexp(tanh_poly), Ops.TANH, s[0]),
+    Ops.POW: lambda d, u, s: d.power(s[0], s[1]),
+    Ops.THREEFRY: lambda d, u, s: d.random(s[0], s[1]),
+    Ops.DOT: lambda d, u, s: d.dot(u.dtype, s[0], s[1]),
     # Where the target lacks it, it is split when the walk is over, with those that the walk brings.
-    Ops.MULACC: lambda d, dtype, s: UOp(Ops.MULACC, dtype, s),
+    Ops.MULACC: lambda d, u, s: UOp(Ops.MULACC, u.dtype, s),
 }

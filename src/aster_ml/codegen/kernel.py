@@ -94,6 +94,8 @@ class Kernel:
         self.rows = 0
         # Id of the axis whose rows are stored one step later.
         self.skewed: int | None = None
+        # The axis of rows that are first folded beside the row before.
+        self.following: int | None = None
         # How many factors of its product go in one word of a panel; 0 without panels of words.
         self.group = 0
         # Id of the output axis that threads share out. It is a LOOP until indices are lowered.
@@ -205,6 +207,8 @@ class Kernel:
             self.look_ahead(axis, opt.arg)
         elif opt.op is OptOps.SKEW:
             self.skew(axis)
+        elif opt.op is OptOps.NEXT:
+            self.fold_next(axis)
         elif opt.op is OptOps.SLAB:
             self.load_slab(axis, bool(opt.arg))
         elif opt.op is OptOps.PEEL:
@@ -262,6 +266,13 @@ class Kernel:
                 "stores one"
             )
         self.skewed = axis.arg.id
+
+    def fold_next(self, axis: UOp) -> None:
+        """Rows along an output axis are first folded beside the row before (`next_rows`)."""
+        folds = [u for u in self.reduces if axis in u.ranges]
+        if axis not in self.outputs or len(folds) < 2:
+            raise KernelOptError("next: an output axis is wanted each step of which folds twice")
+        self.following = axis.arg.id
 
     def stored_row(self) -> tuple[UOp, UOp] | None:
         """Of rows that are stored one step later, the STAGE and where stores read it."""

@@ -23,6 +23,7 @@ from aster_ml.codegen.last_steps import run_last_steps_apart
 from aster_ml.codegen.limits import limit_reductions
 from aster_ml.codegen.linearize import linearize
 from aster_ml.codegen.next_blocks import ask_for_next_blocks
+from aster_ml.codegen.next_rows import fold_next_rows
 from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps, parse_opts
 from aster_ml.codegen.panels import pack_panels
 from aster_ml.codegen.row_sums import sum_rows
@@ -197,6 +198,9 @@ def lower(
     clock("codegen.lower_indices")
     linear = linearize(sink, outputs, (ast.arg and ast.arg.name) or kernel_name(kernel))
     clock("codegen.linearize")
+    if kernel.following is not None:
+        linear = fold_next_rows(linear, kernel.following)
+        clock("codegen.fold_next_rows")
     if kernel.skewed is not None:
         # Last: a row and the next one are not told apart in a graph.
         linear = skew(linear, kernel.skewed)

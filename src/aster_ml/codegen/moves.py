@@ -37,6 +37,7 @@ from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.panels import max_nbytes, panel_nbytes
 from aster_ml.codegen.prices import (
     BESIDE_LATER,
+    DECOMPOSED,
     FAR_NBYTES,
     FEW_STEPS,
     MANY_PAGES,
@@ -44,6 +45,9 @@ from aster_ml.codegen.prices import (
     MAX_WRITTEN_OUT,
     MOST_TWICE,
     MOST_WIDENED,
+    MOVED_PART,
+    NEXT_COMPUTED_PART,
+    NEXT_PART,
     ROWS_SHARING,
     SHARING_NBYTES,
     SHARING_PART,
@@ -361,6 +365,7 @@ def choose_hints(plan: Plan) -> None:
         if not ask_for_rows(plan):
             ask_for_columns(plan)
             ask_for_broadcasts(plan)
+        fold_rows_early(plan)
         return
     hoisted = hoist_axes(kernel)
     for axis in [r for r in kernel.outputs if r in hoisted][-1:]:
@@ -373,6 +378,39 @@ def choose_hints(plan: Plan) -> None:
         kernel.notes.append(note)
         kernel.apply(Opt(OptOps.STREAM))
     store_rows_later(plan, least=1 if note is not None else BESIDE_LATER)
+    fold_rows_early(plan)
+
+
+def fold_rows_early(plan: Plan) -> None:
+    """Rows that are first folded beside the last fold of the row before, two folds or more each.
+
+    Not where both rows do not stay in the first cache; nor where rows come from memory, unless
+    they are asked for and something takes long to compute besides: memory is what it waits for.
+    """
+    kernel, target = plan.kernel, plan.target
+    folds = kernel.reduces
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    axes = [r for r in loops if all(r in u.ranges for u in folds)]
+    if len(folds) < 2 or not axes or not target.cache_bytes or kernel.rows:
+        return
+    axis, first = axes[-1], folds[0]
+    inside = set(own_nodes(first.src[0]))
+    rows = [a for a in plan.accesses if a.node in inside and walks_rows(a, axis)]
+    turns = [prod([size_of(r) for r in u.src[1:] if not r.arg.kind.is_lane]) for u in folds]
+    if (
+        not rows
+        or turns[0] != turns[-1]
+        or any(r.src[0].op is not Ops.CONST for r in first.src[1:])
+    ):
+        return
+    computes = any(u.op in DECOMPOSED and not target.has_op(u.op.name) for u in kernel.facts.order)
+    far = moved_nbytes(plan) >= MOVED_PART * max(target.cache_bytes)
+    if far and not (computes and OptOps.AHEAD in [o.op for o in kernel.applied]):
+        return
+    nbytes = sum([a.node.dtype.itemsize for a in rows]) * iterations(list(first.src[1:]))
+    part = NEXT_COMPUTED_PART if computes else NEXT_PART
+    if 2 * nbytes <= part * target.cache_bytes[0]:
+        kernel.apply(Opt(OptOps.NEXT, axis_number(kernel, axis)))
 
 
 def store_rows_later(plan: Plan, least: int) -> None:

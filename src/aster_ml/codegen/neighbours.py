@@ -30,7 +30,15 @@ HALVED = frozenset({OptOps.VECTOR, OptOps.BLOCK, OptOps.ROWS, OptOps.TILE, OptOp
 KEPT = frozenset({OptOps.NEST})
 # Opts of a whole kernel, or of its one reduction: there is one of each.
 ONCE = frozenset(
-    {OptOps.THREAD, OptOps.VECTOR, OptOps.BLOCK, OptOps.ROWS, OptOps.STREAM, OptOps.SKEW}
+    {
+        OptOps.THREAD,
+        OptOps.VECTOR,
+        OptOps.BLOCK,
+        OptOps.ROWS,
+        OptOps.STREAM,
+        OptOps.SKEW,
+        OptOps.NEXT,
+    }
 )
 # Nodes times lanes of a loop body, past which compiling takes long and registers overflow.
 MAX_BODY = 2048
@@ -126,6 +134,7 @@ def additions(kernel: Kernel) -> Iterator[Opts]:
         yield (Opt(OptOps.THREAD, axis),)
         yield (Opt(OptOps.AHEAD, axis, 2),)
         yield (Opt(OptOps.SKEW, axis),)
+        yield (Opt(OptOps.NEXT, axis),)
         for n in (16, 64, 256):
             if n < sizes[axis]:
                 yield (Opt(OptOps.TILE, axis, n),)

@@ -37,6 +37,7 @@ class OptOps(Enum):
     # the longest pass over rows asks for those so many steps of the axis further; a transpose for
     # the next block
     AHEAD = "AHEAD"
+    NEXT = "NEXT"  # rows along the axis are first folded beside the last fold of the row before
     SKEW = "SKEW"  # results of a row are stored while the next row along the axis is computed
     STREAM = "STREAM"  # what the kernel stores goes past the caches
     DOT = (

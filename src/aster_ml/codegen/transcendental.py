@@ -56,11 +56,16 @@ EXP2_NEAR_FLOAT32 = (
     0.0013390809763222933,
     0.00015326477296184748,
 )
-# The same for x in [-1/32, 1/32]. Greatest error 2**-29.2.
-EXP2_SIXTEENTH_FLOAT32 = (
+# The same for x in [-1/64, 1/64]. Greatest error 2**-33.1.
+EXP2_32ND_FLOAT32 = (
     0.6931471824645996,
-    0.24023428559303284,
-    0.05550234019756317,
+    0.24022842943668365,
+    0.05549582839012146,
+)
+# Greatest error 2**-24.2.
+EXP2_32ND_SHORT_FLOAT32 = (
+    0.6931573152542114,
+    0.24022649228572845,
 )
 # Greatest error 2**-57.8.
 EXP2_NEAR_FLOAT64 = (
@@ -247,7 +252,12 @@ def horner(x: UOp, coefficients: tuple[float, ...]) -> UOp:
 
 def clamp(x: UOp, low: float, high: float) -> UOp:
     """x within [low, high]; NaN stays. Written so that SIMD units need one instruction an end."""
-    return at_most((x < low).where(x.const_like(low), x), high)
+    return at_most(at_least(x, low), high)
+
+
+def at_least(x: UOp, low: float) -> UOp:
+    """x, or `low` where it is below; NaN stays."""
+    return (x < low).where(x.const_like(low), x)
 
 
 def at_most(x: UOp, high: float) -> UOp:
@@ -277,10 +287,11 @@ EXACT_FACTORS = (
 LEAST_FACTOR, GREATEST_FACTOR = 2.0**-20, 2.0**20
 
 
-def exp2_of_scaled(x: UOp, factor: float, ldexp: bool = False) -> UOp | None:
+def exp2_of_scaled(x: UOp, factor: float, ldexp: bool = False, falling: bool = False) -> UOp | None:
     """2**(x * factor) without the rounding of the product; None for a very large or small factor.
 
-    log2(e) and log2(10) count as the real numbers, so that exp2(x * log2(e)) is e**x.
+    log2(e) and log2(10) count as the real numbers, so that exp2(x * log2(e)) is e**x. The caller
+    of `falling` knows that x * factor is not above 0, or NaN, and x a difference that was rounded.
 
     Dtype: that of x, float32 or float64.
     Error: at most 1.7 ULP where products are fused. Where nothing is, the product is rounded after
@@ -296,6 +307,8 @@ def exp2_of_scaled(x: UOp, factor: float, ldexp: bool = False) -> UOp | None:
         if abs(factor) == round_float(float(exact), x.dtype):
             rest = round_float(float(exact - Fraction(abs(factor))), x.dtype)
             rest = math.copysign(rest, rest * factor)
+    if falling:
+        return falling_exp2(x, factor, rest, ldexp, unit_of(factor, rest, x))
     found = signed_size(x)
     if found is not None and found[1] * factor < 0.0:
         sign = found[1]
@@ -334,58 +347,88 @@ def size_of_float(x: UOp) -> UOp:
     return (x.bitcast(form.uint) & (form.sign - 1)).bitcast(x.dtype)
 
 
-def falling_exp2(size: UOp, factor: float, rest: float, ldexp: bool) -> UOp:
-    """2**(size * (factor + rest)) for a size that is not negative, and a factor that is."""
-    form = format_of(size)
-    size = at_most(size, round_float((form.exp2_low - 0.5) / factor, size.dtype))
+def falling_exp2(x: UOp, factor: float, rest: float, ldexp: bool, unit: float = 0.0) -> UOp:
+    """2**(x * (factor + rest)) for a product that is not above 0, or NaN."""
+    form = format_of(x)
+    bound = round_float((form.exp2_low - 0.5) / factor, x.dtype)
+    x = at_most(x, bound) if factor < 0.0 else at_least(x, bound)
     if ldexp:
-        return ldexp_power(size, factor, rest)
-    p, exponent = near_power(size, factor, rest, 2.0**-FALLING)
-    scale = (exponent + ((form.bias + FALLING) << form.fraction)).bitcast(size.dtype)
+        return ldexp_power(x, factor, rest, unit)
+    p, exponent = near_power(x, factor, rest, 2.0**-FALLING, unit)
+    scale = (exponent + ((form.bias + FALLING) << form.fraction)).bitcast(x.dtype)
     return p * scale
+
+
+def unit_of(factor: float, rest: float, x: UOp) -> float:
+    """1 / (factor + rest) as a float of the dtype of x; 0.0 where that is not nearly exact.
+
+    What it lacks is at most an eighth of half a unit in the last place of x.
+    """
+    if not rest:
+        return 0.0
+    exact = 1 / (Fraction(factor) + Fraction(rest))
+    unit = round_float(float(exact), x.dtype)
+    near = abs(Fraction(unit) / exact - 1) <= Fraction(1, 1 << (format_of(x).fraction + 5))
+    return unit if near else 0.0
 
 
 # A power that p is too small by and its factor too large, so that both are normal numbers.
 FALLING = 64
 
 
-def ldexp_power(x: UOp, factor: float, rest: float = 0.0) -> UOp:
+def ldexp_power(x: UOp, factor: float, rest: float = 0.0, unit: float = 0.0) -> UOp:
     """2**(x * (factor + rest)) by LDEXP, for a product of moderate size, or NaN.
 
-    The product is not rounded where products are fused. In float32 a register holds the powers of
-    sixteenths, which leaves so little that half of a polynomial is enough.
+    The product is not rounded where products are fused. In float32 registers hold the powers of
+    32nds, which leaves so little that half of a polynomial is enough, or with a `unit`, of which x
+    is a rounded multiple, a third.
     """
     form = format_of(x)
     if x.dtype is dtypes.float32:
-        magic = form.magic / 16
+        magic = form.magic / 32
         shifted = mulacc(x, factor, magic)
         nearest = shifted - magic
-        r = mulacc(x, factor, nearest.alu(Ops.NEG))
-        if rest:
-            r = mulacc(x, rest, r)
-        power = shifted.alu(Ops.EXP2_SIXTEENTHS)
-        p = mulacc(power * r, horner(r, EXP2_SIXTEENTH_FLOAT32), power)
+        r, scale = remainder(x, nearest.alu(Ops.NEG), factor, rest, unit)
+        power = shifted.alu(Ops.EXP2_32NDS)
+        coefficients = EXP2_32ND_SHORT_FLOAT32 if unit else EXP2_32ND_FLOAT32
+        p = mulacc(power * r, horner(r, scaled(coefficients, scale)), power)
         return p.alu(Ops.LDEXP, nearest)
     whole = mulacc(x, factor, form.magic) - form.magic
-    r = mulacc(x, factor, whole.alu(Ops.NEG))
-    if rest:
-        r = mulacc(x, rest, r)
-    return mulacc(r, horner(r, form.exp2_near), 1.0).alu(Ops.LDEXP, whole)
+    r, scale = remainder(x, whole.alu(Ops.NEG), factor, rest, unit)
+    return mulacc(r, horner(r, scaled(form.exp2_near, scale)), 1.0).alu(Ops.LDEXP, whole)
 
 
-def near_power(x: UOp, factor: float, rest: float = 0.0, scale: float = 1.0) -> tuple[UOp, UOp]:
-    """p and n with 2**(x * (factor + rest)) * scale = 2**n * p, n in the bits of an exponent.
+def near_power(
+    x: UOp, factor: float, rest: float = 0.0, size: float = 1.0, unit: float = 0.0
+) -> tuple[UOp, UOp]:
+    """p and n with 2**(x * (factor + rest)) * size = 2**n * p, n in the bits of an exponent.
 
     The product is not rounded where products are fused; it is of moderate size.
     """
     form = format_of(x)
     shifted = mulacc(x, factor, form.magic)
-    r = mulacc(x, factor, form.magic - shifted)
-    if rest:
-        r = mulacc(x, rest, r)
-    p = mulacc(r, horner(r, tuple([c * scale for c in form.exp2_near])), scale)
+    r, scale = remainder(x, form.magic - shifted, factor, rest, unit)
+    coefficients = tuple([c * size for c in scaled(form.exp2_near, scale)])
+    p = mulacc(r, horner(r, coefficients), size)
     # What stands above the bits of n leaves at the top.
     return p, shifted.bitcast(form.uint) << form.fraction
+
+
+def remainder(x: UOp, taken: UOp, factor: float, rest: float, unit: float) -> tuple[UOp, float]:
+    """r and s with r * s = x * (factor + rest) + taken.
+
+    With `unit`, the reciprocal of the factor, r is in units of x: one operation, as `taken` has few
+    digits.
+    """
+    if unit:
+        return mulacc(taken, unit, x), factor
+    r = mulacc(x, factor, taken)
+    return (mulacc(x, rest, r) if rest else r), 1.0
+
+
+def scaled(coefficients: tuple[float, ...], scale: float) -> tuple[float, ...]:
+    """Those of q with r * q(r) = s * p(s) for s = r * scale, of the coefficients of p."""
+    return tuple([c * scale ** (i + 1) for i, c in enumerate(coefficients)])
 
 
 def exp2_of_reduced(x: UOp, low: UOp | None = None, exact: UOp | None = None) -> UOp:
@@ -404,8 +447,7 @@ def exp2_of_reduced(x: UOp, low: UOp | None = None, exact: UOp | None = None) ->
 def scaled_polynomial(r: UOp, shifted: UOp) -> UOp:
     """2**(2r + 2m) for r in [-1/2, 1/2]; the low bits of `shifted` are m."""
     form = format_of(r)
-    doubled = tuple([c * 2.0 ** (i + 1) for i, c in enumerate(form.exp2)])
-    p = mulacc(r, horner(r, doubled), 1.0)
+    p = mulacc(r, horner(r, scaled(form.exp2, 2.0)), 1.0)
     # What stands above the bits of m leaves at the top.
     exponent = (shifted.bitcast(form.uint) << form.fraction) + (form.bias << form.fraction)
     scale = exponent.bitcast(r.dtype)

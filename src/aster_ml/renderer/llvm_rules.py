@@ -236,23 +236,19 @@ def write_ldexp(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> st
     return str(w.call(kind, f"llvm.x86.avx512.mask.scalef.{form}.{width}", args, kinds))
 
 
-def write_sixteenths(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
-    """EXP2_SIXTEENTHS by VPERMPS, whose table is a register, or two of half the size."""
-    lanes = 8 if n == 8 else 16
+def write_32nds(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """EXP2_32NDS by VPERMI2PS, whose table is two registers of 512 bits."""
+    lanes = 16
     if n != lanes:
         parts = [part_of(w, dtype, n, x[0], i, lanes) for i in range(0, n, lanes)]
-        found = [write_sixteenths(w, dtype, lanes, [p], u) for p in parts]
+        found = [write_32nds(w, dtype, lanes, [p], u) for p in parts]
         return joined(w, dtype, n, found, lanes)
     kind, words = llvm_type(dtype, n), llvm_type(dtypes.uint32, n)
-    powers = [f"float {scalar_literal(2.0 ** (i / 16), dtype)}" for i in range(16)]
-    tables = [f"{kind} <{', '.join(powers[i : i + n])}>" for i in range(0, 16, n)]
+    powers = [f"float {scalar_literal(2.0 ** (i / 32), dtype)}" for i in range(32)]
+    low, high = [f"{kind} <{', '.join(powers[i : i + lanes])}>" for i in (0, lanes)]
     at = f"{words} {w.emit(f'bitcast {kind} {x[0]} to {words}')}"
-    if n == 16:
-        name = "llvm.x86.avx512.permvar.sf.512"
-        return str(w.call(kind, name, f"{tables[0]}, {at}", f"{kind}, {words}"))
-    args = f"{tables[0]}, {at}, {tables[1]}"
-    name = "llvm.x86.avx512.vpermi2var.ps.256"
-    return str(w.call(kind, name, args, f"{kind}, {words}, {kind}"))
+    name = "llvm.x86.avx512.vpermi2var.ps.512"
+    return str(w.call(kind, name, f"{low}, {at}, {high}", f"{kind}, {words}, {kind}"))
 
 
 def part_of(w: Any, dtype: DType, n: int, value: str, start: int, lanes: int) -> str:
@@ -574,7 +570,7 @@ LLVM_RULES: dict[Ops, Rule] = {
     Ops.SHR: write_shift(left=False),
     Ops.DOT: write_dot,
     Ops.LDEXP: write_ldexp,
-    Ops.EXP2_SIXTEENTHS: write_sixteenths,
+    Ops.EXP2_32NDS: write_32nds,
     Ops.WHERE: write_where,
     Ops.MULACC: write_mulacc,
 }

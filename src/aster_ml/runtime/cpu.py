@@ -78,7 +78,7 @@ def cpu_target(language: str, arch: str, threads: int) -> Target:
     dots = host.dot_dtypes if language == "llvm" else frozenset()
     more = {"DOT"} if dots else set()
     if language == "llvm" and bits == 512:
-        more |= {"LDEXP", "EXP2_SIXTEENTHS"}
+        more |= {"LDEXP", "EXP2_32NDS"}
     return Target(
         "CPU", language, arch=arch,
         vector_bits=bits, move_bits=host.move_bits, vector_registers=registers,

@@ -198,7 +198,7 @@ MEANING: dict[Ops, Callable[..., Any]] = {
     Ops.SQRT: lambda d, x: math.nan if x != x or x < 0 else math.sqrt(x),
     Ops.RECIPROCAL: lambda d, x: divide(1.0, x),
     Ops.TRUNC: lambda d, x: trunc(x),
-    Ops.EXP2_SIXTEENTHS: lambda d, x: 2.0 ** ((bitcast_value(x, d, dtypes.uint32) & 15) / 16),
+    Ops.EXP2_32NDS: lambda d, x: 2.0 ** ((bitcast_value(x, d, dtypes.uint32) & 31) / 32),
     Ops.ADD: lambda d, x, y: x + y,
     Ops.SUB: lambda d, x, y: x - y,
     Ops.MUL: lambda d, x, y: x * y,

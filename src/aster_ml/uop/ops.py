@@ -93,7 +93,7 @@ class Ops(IntEnum):
     SQRT = auto()
     RECIPROCAL = auto()
     TRUNC = auto()
-    EXP2_SIXTEENTHS = auto()
+    EXP2_32NDS = auto()
     # binary
     ADD = auto()
     SUB = auto()
@@ -180,8 +180,8 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.SQRT: OpInfo(Group.UNARY, "Square root; NaN below 0."),
     Ops.RECIPROCAL: OpInfo(Group.UNARY, "1/x."),
     Ops.TRUNC: OpInfo(Group.UNARY, "Rounded towards zero."),
-    Ops.EXP2_SIXTEENTHS: OpInfo(
-        Group.UNARY, "2**(n / 16) in float32, n what the low four bits of the float32 x are."
+    Ops.EXP2_32NDS: OpInfo(
+        Group.UNARY, "2**(n / 32) in float32, n what the low five bits of the float32 x are."
     ),
     Ops.ADD: OpInfo(Group.BINARY, "x + y; ints wrap; bool: or."),
     Ops.SUB: OpInfo(Group.BINARY, "x - y; ints wrap."),
@@ -375,6 +375,15 @@ class MultiArg(NamedTuple):
     """Of MULTI: the axis that the sources are equal parts of; None where each is the whole."""
 
     axis: int | None
+
+
+class PowerArg(NamedTuple):
+    """Of EXP2, where it has one: the exponent is not above 0, or NaN (`falls`), a promise.
+
+    It is a multiple of a difference that has been rounded.
+    """
+
+    falls: bool
 
 
 class LoadArg(NamedTuple):

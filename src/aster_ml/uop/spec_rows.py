@@ -32,13 +32,18 @@ def sources_mix(u: UOp) -> bool:
     if u.op is Ops.DOT:
         words = all([s.dtype is dtypes.uint32 for s in u.src])
         return words and u.dtype in (dtypes.int32, dtypes.float32)
-    if u.op is Ops.EXP2_SIXTEENTHS and u.dtype is not dtypes.float32:
+    if u.op is Ops.EXP2_32NDS and u.dtype is not dtypes.float32:
         return False
     try:
         check_alu(u.op, u.src)
     except AsterError:
         return False
     return u.dtype is alu_dtype(u.op, u.src)
+
+
+def has_no_arg_or_promise(u: UOp) -> bool:
+    """Whether an elementwise node has no argument, but for the promise of an EXP2."""
+    return u.arg is None or (u.op is Ops.EXP2 and type(u.arg) is ARG_TYPES[u.op])
 
 
 def is_const_arg(u: UOp) -> bool:
@@ -126,7 +131,7 @@ CONST_ROWS: tuple[Row, ...] = (
 )
 ALU_ROWS: tuple[Row, ...] = (
     ("it has as many sources as its op takes", lambda u: len(u.src) == ARITY[u.op]),
-    NO_ARG,
+    ("it has no argument, or is EXP2 with a promise", has_no_arg_or_promise),
     ("no source is without a value", lambda u: all([s.dtype is not VOID for s in u.src])),
     ("the dtypes of its sources go together and give its own", sources_mix),
 )
