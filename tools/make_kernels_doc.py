@@ -86,8 +86,8 @@ EXAMPLES = (
         lambda: Tensor.empty(2048, 4096).softmax(-1),
         "Maximum, powers, sum and quotient run one after another inside of the loop over rows,\n"
         "while a row is in the cache: memory is read once and written once. Quotients of a row\n"
-        "are stored in the loop that makes the powers of the next one (`SKEW`), and the maximum of\n"
-        "a row is found in the loop that adds up the powers before it (`NEXT`), so memory is\n"
+        "are stored in the loop that makes the powers of the next one (`SKEW`), and the maximum\n"
+        "of a row is found in the loop that adds up the powers before it (`NEXT`), so memory is\n"
         "busy while the processor computes; the last row is stored after the loop.",
     ),
     Example(

@@ -15,6 +15,7 @@ from aster_ml.codegen.panels import can_pack, least_uses, max_nbytes, run_of, us
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2
 from aster_ml.target import Target
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -353,9 +354,9 @@ def widths(axis: UOp, lanes: int, early: bool = False) -> tuple[int, int]:
 def accumulators(plan: Plan, u: UOp) -> int:
     """How many steps of a reduction can be under way, and sums be kept, at a time.
 
-    As many as a sum has where a row is read more than once: both may share a loop (`next_rows`).
+    As many as a sum has where one needs the maximum: both may share a loop (`next_rows`).
     """
-    if not is_float_maximum(u) or len(plan.kernel.reduces) > 1:
+    if not is_float_maximum(u) or any([u in toposort(v.src[0]) for v in plan.kernel.reduces]):
         return ACCUMULATORS
     room = (plan.target.vector_registers or 16) // 2
     return max(ACCUMULATORS, min(MAXIMUM * ACCUMULATORS, room))
