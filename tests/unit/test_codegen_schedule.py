@@ -100,6 +100,13 @@ def test_rows_of_a_sum_vectorise_along_the_row() -> None:
     assert found.startswith("VECTOR(1,8) UPCAST(1,8)")
 
 
+def test_a_maximum_alone_has_more_accumulators_than_one_that_a_sum_needs() -> None:
+    # 20 times 13 SIMD values and a rest, which is folded apart.
+    found = opts_of(Tensor.empty(4, 16 * 13 * 20 + 5).realize().max(1), AVX512)
+    assert "UPCAST(1,13)" in found
+    assert "UPCAST(1,8)" in opts_of(Tensor.empty(64, 4096).realize().logsumexp(1), AVX512)
+
+
 def test_columns_of_a_sum_vectorise_across_columns() -> None:
     found = opts_of(memory(256, 64).sum(0))
     assert found.startswith("VECTOR(0,8)")
