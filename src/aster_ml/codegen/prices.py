@@ -354,9 +354,12 @@ def widths(axis: UOp, lanes: int, early: bool = False) -> tuple[int, int]:
 def accumulators(plan: Plan, u: UOp) -> int:
     """How many steps of a reduction can be under way, and sums be kept, at a time.
 
-    As many as a sum has where one needs the maximum: both may share a loop (`next_rows`).
+    As many as a sum has where one needs the maximum: both may share a loop (`next_rows`), unless
+    there are more, of what a row has beyond whole SIMD values.
     """
-    if not is_float_maximum(u) or any([u in toposort(v.src[0]) for v in plan.kernel.reduces]):
+    folds = plan.kernel.reduces
+    needed = len(folds) == 2 and any([u in toposort(v.src[0]) for v in folds])
+    if not is_float_maximum(u) or needed:
         return ACCUMULATORS
     room = (plan.target.vector_registers or 16) // 2
     return max(ACCUMULATORS, min(MAXIMUM * ACCUMULATORS, room))
