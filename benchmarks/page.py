@@ -68,7 +68,7 @@ python -m benchmarks --threads 1,2            # every row with one thread and wi
 python -m benchmarks --seed 7 --only "random cases"
 python -m benchmarks --peer tinygrad=/its/python --peer jax=/its/python
 python -m benchmarks --peer compile           # torch.compile too; needs a C++ compiler
-python -m benchmarks --check benchmarks/results.json docs/zen4/results.json
+python -m benchmarks --check benchmarks/results.json docs/zen5/results.json
                                               # has a ratio fallen by half? (on a like machine)
 python -m benchmarks --render benchmarks/results.json     # this page anew, nothing measured
 ```

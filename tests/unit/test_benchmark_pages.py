@@ -249,7 +249,7 @@ def test_check_fails_where_a_ratio_has_fallen(
 
 @pytest.mark.parametrize(
     "results_path, folder",
-    [("benchmarks/results.json", "docs"), ("docs/zen4/results.json", "docs/zen4")],
+    [("benchmarks/results.json", "docs"), ("docs/zen5/results.json", "docs/zen5")],
 )
 def test_committed_page_and_plots_are_made_from_the_committed_results(
     results_path: str, folder: str
