@@ -12,17 +12,13 @@ from aster_ml import Context, Tensor
 from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.skew import skew
-from aster_ml.device import Device
-from aster_ml.engine import storage
-from aster_ml.engine.compile import compile_kernel
 from aster_ml.errors import KernelOptError
-from aster_ml.runtime.cpu_program import CpuProgram, slot_packer
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.spec import verify
 from aster_ml.uop.text import linear_from_text, linear_to_text
 from tests.unit.kernel_checks import SMALL_CACHES as CPU
-from tests.unit.kernel_checks import kernel_of, memory, opts_of
+from tests.unit.kernel_checks import check_any_part, kernel_of, memory, opts_of, run_parts
 
 LANES = "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) UPCAST(1,4) STREAM(0,0)"
 
@@ -120,16 +116,7 @@ def test_any_number_of_rows_and_any_part_of_them(
     assert [found for found in loops_that_store(linear) if found == (2, 2)]
     wanted = made.numpy()
     with Context(**settings):
-        program = compile_kernel(ast, Device["CPU"], opts).program
-    assert isinstance(program, CpuProgram)
-    source = storage.buffer_of(x.uop.base).ensure_allocated().handle
-    for low, high in ((0, rows), (0, 1), (rows - 1, rows), (rows // 2, rows), (rows, rows)):
-        out = np.full_like(wanted, 7)
-        program.function(slot_packer(2)(out.ctypes.data, source.address), low, high)
-        tolerance = 1e-3 if name == "half" else 1e-6
-        np.testing.assert_allclose(out[low:high], wanted[low:high], rtol=tolerance, atol=1e-7)
-        assert (out[:low] == 7).all()
-        assert (out[high:] == 7).all()
+        check_any_part(ast, opts, x, wanted, 1e-3 if name == "half" else 1e-6, 1e-7)
 
 
 def test_rows_with_infinities_and_nan_keep_to_themselves() -> None:
@@ -137,11 +124,7 @@ def test_rows_with_infinities_and_nan_keep_to_themselves() -> None:
     x[1, 3], x[2, 5], x[3] = np.nan, np.inf, -np.inf
     t = Tensor(x).realize()
     ast = kernel_of(t.softmax())
-    program = compile_kernel(ast, Device["CPU"], parse_opts(f"{LANES} SKEW(0,0)")).program
-    assert isinstance(program, CpuProgram)
-    out = np.zeros_like(x)
-    source = storage.buffer_of(t.uop.base).ensure_allocated().handle
-    program.function(slot_packer(2)(out.ctypes.data, source.address), 0, 1)
+    [out] = run_parts(ast, parse_opts(f"{LANES} SKEW(0,0)"), t, x, [(0, 1)])
     with np.errstate(invalid="ignore"):
         wanted = np.exp(x - x.max(1, keepdims=True))
         wanted /= wanted.sum(1, keepdims=True)

@@ -26,7 +26,7 @@ def mark_differences(kernel: Kernel, target: Target) -> None:
         return
     found = {}
     for u in kernel.facts.order:
-        if u.op is Ops.EXP2 and u.arg is None and falls(u.src[0]):
+        if u.op is Ops.EXP2 and falls(u.src[0]):
             found[u] = UOp(Ops.EXP2, u.dtype, u.src, PowerArg(True))
     if found:
         kernel.sink = substitute(kernel.sink, found)

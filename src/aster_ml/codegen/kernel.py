@@ -94,7 +94,7 @@ class Kernel:
         self.rows = 0
         # Id of the axis whose rows are stored one step later.
         self.skewed: int | None = None
-        # The axis of rows that are first folded beside the row before.
+        # Id of the axis of rows that are first folded beside the row before.
         self.following: int | None = None
         # How many factors of its product go in one word of a panel; 0 without panels of words.
         self.group = 0

@@ -107,10 +107,10 @@ class NextRows:
         # What is computed from the number of the row: its places, for one.
         self.places = [u for u in self.before if u.op in ELEMENTWISE]
         self.regs = [u for u in (*self.before, *self.fold) if u.op is Ops.DEFINE_REG]
-        outer = [u for u in self.before if u.op is Ops.DEFINE_REG]
+        self.outer = [u for u in self.before if u.op is Ops.DEFINE_REG]
         # What reads the registers has to be this and nothing else: numbers for all lanes each.
         after = uops[first.ends[0] + 1 :]
-        self.totals = [u for u in after if any([s in outer for s in sources(u)])]
+        self.totals = [u for u in after if any([s in self.outer for s in sources(u)])]
 
     def fits(self) -> bool:
         """Whether it can be done."""
@@ -141,8 +141,7 @@ class NextRows:
         ranges = {r.arg.id for u in uops for r in u.ranges}
         count = unread.load()
         only = UOp(Ops.RANGE, kind, (count,), RangeArg(1 + max(ranges), AxisType.LOOP))
-        places, others = set(self.places), [u for u in self.before if u not in self.places]
-        new += [*[u for u in self.before if u in places], count, only, *others]
+        new += [*self.places, count, only, *self.outer]
         new += [*self.fold, *self.totals]
         new += [at.store(u) for at, u in zip(kept, self.totals, strict=True)]
         loaded = [at.load() for at in kept]

@@ -357,9 +357,10 @@ def accumulators(plan: Plan, u: UOp) -> int:
     As many as a sum has where one needs the maximum: both may share a loop (`next_rows`), unless
     there are more, of what a row has beyond whole SIMD values.
     """
+    if not is_float_maximum(u):
+        return ACCUMULATORS
     folds = plan.kernel.reduces
-    needed = len(folds) == 2 and any([u in toposort(v.src[0]) for v in folds])
-    if not is_float_maximum(u) or needed:
+    if len(folds) == 2 and any([u in toposort(v.src[0]) for v in folds]):
         return ACCUMULATORS
     room = (plan.target.vector_registers or 16) // 2
     return max(ACCUMULATORS, min(MAXIMUM * ACCUMULATORS, room))
