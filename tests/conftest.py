@@ -97,7 +97,13 @@ def explain_skip(reason: str) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Names what was skipped, by reason, with counts by file."""
+    """Tells how many cases generators drew; names what was skipped, by reason, counted by file."""
+    reports = [r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, [])]
+    drawn = sorted(str(line) for r in reports for k, line in r.user_properties if k == "fuzz")
+    if drawn:
+        terminalreporter.section("cases drawn")
+    for line in drawn:
+        terminalreporter.write_line(line)
     skipped = terminalreporter.stats.get("skipped", [])
     files: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for report in skipped:
