@@ -88,8 +88,8 @@ def run_call(
         arguments = [buffers[i] for i in arg.slots]
         run_schedule(schedule, arguments, dict(arg.values), [places[i].base for i in arg.slots])
         storage.note_overwritten([buffers[i] for i in written])
+    storage.set_computed([(u, places[u.arg.output]) for u in siblings], buffers)
     for u in siblings:
-        storage.set_stand_in(u, places[u.arg.output], buffers)
         PENDING.discard(u)
 
 

@@ -330,8 +330,8 @@ def schedule_items(nodes: list[UOp]) -> tuple[list[UOp], list[ExecItem], dict[st
     # From now on these nodes are that memory, for whoever reads them.
     for place in note_effects(request, captured, memories):
         storage.DUE[place.base] = due
-    for u, memory in request.results:
-        storage.set_stand_in(u, memory, memories)
+    storage.set_computed(request.results, memories)
+    for _, memory in request.results:
         storage.DUE[memory.base] = due
     storage.note_overwritten([memories[i] for i in schedule.overwritten])
     return [memory_of(u) for u in nodes], items, dict(captured.values)

@@ -362,8 +362,7 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
             run_schedule(schedule, memories, captured.values, captured.buffers)
             times -= 1
         note_effects(request, captured, memories)
-        for u, memory in request.results:
-            storage.set_stand_in(u, memory, memories)
+        storage.set_computed(request.results, memories)
         storage.note_overwritten([memories[i] for i in schedule.overwritten])
     found = [memory_of(u) for u in nodes]
     if storage.DUE.data:
@@ -374,14 +373,17 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
 def note_effects(request: Request, captured: Captured, memories: list[Buffer]) -> list[UOp]:
     """The effects of a body have happened, or will whatever else does; returns what they wrote."""
     places = []
+    shown = []
     happened = dict.fromkeys(request.assigns)
     for after in captured.effects:
         happened.update(dict.fromkeys(after.src[1:]))
         place = strip_effects(after)
         if place is not None:
-            storage.set_stand_in(after, place, memories)
+            shown.append((after, place))
             places.append(place)
-    storage.note_happened(happened)
+    if happened:
+        storage.set_computed(shown, memories)
+        storage.note_happened(happened)
     return places
 
 

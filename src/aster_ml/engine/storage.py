@@ -53,8 +53,16 @@ Nodes = dict[weakref.ref[UOp], None]
 ORIGINS: weakref.WeakKeyDictionary[UOp, Nodes] = weakref.WeakKeyDictionary()
 
 
-# For each memory, the nodes with a stand-in that were computed from it.
-READERS: weakref.WeakKeyDictionary[Buffer, Nodes] = weakref.WeakKeyDictionary()
+# For each memory, the nodes with a stand-in that were computed from it, by the schedules that did.
+# What one schedule computes has read all of its memory, for all it is known here, so its nodes are
+# one group: a step over n parameters notes n groups and not n * n nodes.
+class Groups(list[Nodes]):
+    """Groups of nodes, and how many there are when those without nodes are swept out."""
+
+    sweep_at = 16
+
+
+READERS: weakref.WeakKeyDictionary[Buffer, Groups] = weakref.WeakKeyDictionary()
 
 # STOREs that have run.
 HAPPENED: weakref.WeakSet[UOp] = weakref.WeakSet()
@@ -164,28 +172,40 @@ def note_happened(stores: Iterable[UOp]) -> None:
         s.forget()
 
 
-def set_stand_in(u: UOp, memory: UOp, made_from: Iterable[Buffer] = ()) -> None:
-    """From now on `memory` (a view of a BUFFER) is read wherever `u` stands.
-
-    `made_from` is the memory that the value was computed from (or more than that).
-    """
+def set_stand_in(u: UOp, memory: UOp) -> None:
+    """From now on `memory` (a view of a BUFFER) is read wherever `u` stands."""
     if u is memory:
         return
     STAND_INS[u] = memory
-    for b in made_from:
-        note_node(READERS, b.base, u)
     if memory.base.op is Ops.CONST:
         # Equal numbers are one node, whatever they were made of.
         return
-    note_node(ORIGINS, memory, u)
-
-
-def note_node(table: weakref.WeakKeyDictionary[Any, Nodes], key: Any, u: UOp) -> None:
-    """Adds a node to those that the table has under a key."""
-    nodes = table.get(key)
+    nodes = ORIGINS.get(memory)
     if nodes is None:
-        nodes = table[key] = {}
+        nodes = ORIGINS[memory] = {}
     nodes[weakref.ref(u, nodes.__delitem__)] = None
+
+
+def set_computed(results: Iterable[tuple[UOp, UOp]], made_from: Iterable[Buffer]) -> None:
+    """`set_stand_in` for pairs of a node and its memory, all computed from `made_from`.
+
+    `made_from` may be more than that.
+    """
+    group: Nodes = {}
+    for u, memory in results:
+        set_stand_in(u, memory)
+        if u is not memory:
+            group[weakref.ref(u, group.__delitem__)] = None
+    for b in made_from if group else ():
+        groups = READERS.get(b.base)
+        if groups is None:
+            READERS[b.base] = Groups((group,))
+            continue
+        groups.append(group)
+        if len(groups) >= groups.sweep_at:
+            # A weight that is read for ever keeps few groups, at a constant cost each.
+            groups[:] = [g for g in groups if g]
+            groups.sweep_at = max(Groups.sweep_at, 2 * len(groups))
 
 
 def origins_of(memory: UOp) -> list[UOp]:
@@ -208,8 +228,9 @@ def note_overwritten(memories: Iterable[Buffer]) -> None:
     Who has a node that was computed from the old ones keeps its stand-in; but the same expression,
     built again, is another node from now on, with no stand-in.
     """
-    for b in memories:
-        for ref in list(READERS.pop(b.base, ())):
+    groups = {id(group): group for b in memories for group in READERS.pop(b.base, ())}
+    for group in groups.values():
+        for ref in list(group):
             u = ref()
             if u is None:
                 continue

@@ -285,7 +285,8 @@ def fold_numbers(body: UOp, order: list[UOp]) -> tuple[UOp, dict[int, Any]]:
         else:
             kept.append(made)
     fresh = body.arg.fresh - len(numbers)
-    stores = [u for u in order if u.op is Ops.STORE and u not in body.src]
+    asked = set(body.src)
+    stores = [u for u in order if u.op is Ops.STORE and u not in asked]
     if stores:
         reached = set(toposort(*kept))
         kept += [made for s in stores if (made := folder.new[s]) not in reached]

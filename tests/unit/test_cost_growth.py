@@ -1,0 +1,157 @@
+"""Twice the work costs about twice the Python calls, for the first call and for later ones.
+
+Each case makes a function for `n` things and counts what it calls at n and at 2n. Calls are counted
+as the profiler sees them, those of built-in functions included; a walk over all there is for each
+of n things shows as a ratio near 4.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import gc
+import pstats
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aster_ml import Tensor, nn
+
+# Twice the n, at most so many times the calls.
+MOST = 2.3
+Work = Callable[[], Any]
+
+
+def calls_of(work: Work) -> int:
+    """Python and built-in calls of one run."""
+    gc.collect()
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        work()
+    finally:
+        profile.disable()
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+
+def tensors(n: int, *shape: int) -> list[Tensor]:
+    """So many tensors that are memory."""
+    return [Tensor(np.full(shape, i, np.float32)).realize() for i in range(n)]
+
+
+def training_step(n: int) -> Work:
+    """A step of Adam over n matrices in a chain."""
+    weights = [t - 0.5 for t in tensors(n, 8, 8)]
+    for w in weights:
+        w.realize().requires_grad = True
+    optimizer = nn.optim.Adam(weights, lr=1e-3)
+    x = Tensor.rand(4, 8).realize()
+
+    @Tensor.train()
+    def step() -> None:
+        h = x
+        for w in weights:
+            h = (h @ w).relu()
+        optimizer.zero_grad()
+        h.sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def second_training_step(n: int) -> Work:
+    """A step after the first."""
+    step = training_step(n)
+    step()
+    return step
+
+
+def stack(n: int) -> Work:
+    """n tensors side by side."""
+    parts = tensors(n, 4, 4)
+    return lambda: Tensor.stack(*parts).realize()
+
+
+def stack_of_computed(n: int) -> Work:
+    """n values side by side that are still to be computed."""
+    return lambda: Tensor.stack(*[Tensor.full((4, 4), i).contiguous() for i in range(n)]).realize()
+
+
+def cat(n: int) -> Work:
+    """n tensors one after the other."""
+    parts = tensors(n, 4, 4)
+    return lambda: Tensor.cat(*parts).realize()
+
+
+def sum_of_tensors(n: int) -> Work:
+    """n tensors added up one by one."""
+    parts = tensors(n, 4, 4)
+    return lambda: sum(parts[1:], parts[0]).realize()
+
+
+def layers(n: int) -> Work:
+    """n linear layers in a chain."""
+    chain = [nn.Linear(8, 8) for _ in range(n)]
+    Tensor.realize(*nn.state.get_parameters(chain))
+    x = Tensor.rand(4, 8).realize()
+    return lambda: x.sequential([f for layer in chain for f in (layer, Tensor.relu)]).realize()
+
+
+def models_dropped(n: int) -> Work:
+    """n small models, each used once."""
+
+    def work() -> None:
+        for _ in range(n):
+            nn.Linear(8, 8)(Tensor.ones(2, 8)).realize()
+
+    return work
+
+
+def backward_through_a_chain(n: int) -> Work:
+    """The gradient of n products and sums."""
+    x = Tensor.ones(4).contiguous().realize()
+    x.requires_grad = True
+
+    def work() -> None:
+        h = x
+        for _ in range(n):
+            h = (h * 1.0001).sin()
+        h.sum().backward()
+
+    return work
+
+
+def write_and_realize(n: int) -> Work:
+    """n rows written by index, each at once."""
+    x = Tensor.zeros(n, 4).contiguous().realize()
+
+    def work() -> None:
+        for i in range(n):
+            x[i] = i
+            x.realize()
+
+    return work
+
+
+CASES = [
+    training_step,
+    second_training_step,
+    stack,
+    stack_of_computed,
+    cat,
+    sum_of_tensors,
+    layers,
+    models_dropped,
+    backward_through_a_chain,
+    write_and_realize,
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_twice_the_work_costs_twice_the_calls(case: Callable[[int], Work]) -> None:
+    n = 60
+    # Kernels of the sizes that are counted are compiled before, as far as they are the same.
+    case(n // 2)()
+    once, twice = calls_of(case(n)), calls_of(case(2 * n))
+    assert twice <= MOST * once, f"{once} calls for {n}, {twice} for {2 * n}"
