@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aster_ml import Context, Tensor, TinyJit, Variable, dtypes
+from aster_ml import Context, Tensor, TinyJit, Variable, dtypes, nn
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.engine.memory import check_plan, plan_memory
 from aster_ml.engine.program import get_program
@@ -397,6 +397,22 @@ def test_a_range_that_others_have_as_two_is_split_for_a_run_alone() -> None:
     with Context(DEPTH_FIRST=0):
         plain = {s.ast for s in schedule_of(y).steps}
     assert {s.ast for s in schedule.steps if s.ast is None or s.ast.arg is not run} <= plain
+
+
+def test_a_range_is_split_only_where_its_steps_meet_the_others() -> None:
+    # Blocks of 24 rows in one kernel, of 32 in another: neither is a part of the other.
+    with Tensor.train():
+        x = Tensor.empty(96, 1, 28, 28)
+        convs = [nn.Conv2d(a, b, 3, padding=1) for a, b in ((1, 32), (32, 64), (64, 64))]
+        norms = [nn.BatchNorm(n) for n in (32, 64, 64)]
+        weights = [w for layer in (*convs, *norms) for w in (layer.weight, layer.bias)]
+        h = norms[0](convs[0](x)).relu()
+        h = norms[1](convs[1](h)).relu().max_pool2d(2)
+        h = norms[2](convs[2](h)).relu()
+        loss = h.square().mean()
+        gradients = loss.gradient(*[w for w in weights if w is not None])
+    with Context(THREADS=2):
+        assert len(schedule_of(loss, *gradients).steps) > 10
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

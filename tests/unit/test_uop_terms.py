@@ -75,6 +75,36 @@ def test_factors_that_could_overflow_are_not() -> None:
     assert term(X).scale(1e-3).scale(1e-3).node.src[0].op is Ops.MUL
 
 
+@pytest.mark.parametrize("factor", [1e-9, 3e-5, 1e4, 65536.0, -1e30])
+def test_a_sign_goes_into_any_factor(factor: float) -> None:
+    scaled = term(X).scale(factor)
+    assert (-scaled).node is term(X).scale(-factor).node
+    back = -scaled
+    assert (-back).node is scaled.node
+    assert term(X).scale(-1).scale(factor).node.op is Ops.MUL
+    assert (-scaled.spread((4, 3))).node is (-scaled).spread((4, 3)).node
+    assert (-scaled).total((0,)).node is (-scaled.total((0,))).node
+
+
+def test_terms_are_gathered_through_any_depth() -> None:
+    x = term(X)
+    for _ in range(5000):
+        x = x.scale(1e3)
+    for _ in range(5000):
+        x = x.of(x.node.alu(Ops.NEG))
+    total = x.total((0,)).node
+    for _ in range(5000):
+        assert total.op is Ops.MUL
+        total = total.src[0]
+    assert total is X.rop(Ops.ADD, (0,))
+    moved = term(X)
+    for _ in range(5000):
+        moved = moved.spread((4, 3)).of(
+            moved.node.mop(Ops.RESHAPE, (3, 1)).mop(Ops.RESHAPE, (1, 3))
+        )
+    assert value((-moved).node).tolist() == [[-1.0, 2.0, -3.0]]
+
+
 def test_factors_and_signs_go_where_there_are_fewer_elements() -> None:
     row = term(X)
     wide = row.spread((4, 3))

@@ -296,15 +296,29 @@ class Runs:
         waiting: list[Member],
     ) -> None:
         """Another kernel becomes a member if its accesses of a slot have the axes."""
-        if other in members:
-            return
-        facts = self.facts(other)
-        if not facts.plain:
+        if other in members or not self.facts(other).plain:
             return
         axes: dict[int, UOp] = {}
-        forms = [*facts.loads.get(slot, ())]
-        if slot in facts.places:
-            forms.append(facts.places[slot])
+        # A split gives one of the axes its range.
+        for _ in range(len(steps) + 1):
+            axes, lacking = self.axes_in(other, slot, member, steps)
+            if lacking is None or not self.split_for(other, slot, *lacking):
+                break
+        if len(set(axes.values())) < len(steps):
+            return
+        if self.may_part(other, set(axes.values())):
+            members[other] = found = Member(other, axes)
+            waiting.append(found)
+
+    def axes_in(
+        self, draft: Draft, slot: int, member: Member, steps: dict[int, int]
+    ) -> tuple[dict[int, UOp], tuple[int, int] | None]:
+        """A kernel's ranges for the axes of a member, up to the first that has none or several.
+
+        Where there is none, the step and the size that are wanted come with them.
+        """
+        axes: dict[int, UOp] = {}
+        forms = self.forms_of(draft, slot)
         for axis, step in steps.items():
             size = size_of(member.axes[axis])
             fitting = {
@@ -314,22 +328,26 @@ class Runs:
                 if a == step and t.op is Ops.RANGE and size_of(t) == size
             }
             if len(fitting) != 1:
-                if not fitting and self.split_for(other, forms, step, size):
-                    self.join(other, slot, member, steps, members, waiting)
-                return
+                return axes, None if fitting else (step, size)
             axes[axis] = fitting.pop()
-        if len(set(axes.values())) == len(axes) and self.may_part(other, set(axes.values())):
-            members[other] = found = Member(other, axes)
-            waiting.append(found)
+        return axes, None
 
-    def split_for(self, draft: Draft, forms: list[Form], step: int, size: int) -> bool:
+    def forms_of(self, draft: Draft, slot: int) -> list[Form]:
+        """The forms of all indices at which a kernel reads or writes a slot."""
+        facts = self.facts(draft)
+        place = facts.places.get(slot)
+        return [*facts.loads.get(slot, ()), *(() if place is None else (place,))]
+
+    def split_for(self, draft: Draft, slot: int, step: int, size: int) -> bool:
         """Splits a range of which so many elements make one step of an axis; whether there is one.
 
-        `step` is how far the axis goes in a slot, whose places are `forms`.
+        `step` is how far the axis goes in the slot.
         """
-        for form in forms:
+        for form in self.forms_of(draft, slot):
             for t, a in form.terms.items():
-                if t.op is Ops.RANGE and 0 < a < step and a * size_of(t) == step * size:
+                if t.op is not Ops.RANGE or not 0 < a < step or step % a:
+                    continue
+                if a * size_of(t) == step * size:
                     self.whole.setdefault(draft, (draft.ranges, draft.parts, self.facts(draft)))
                     self.split_at(draft, t, step // a)
                     return True

@@ -69,34 +69,44 @@ class Term:
     # arithmetic
 
     def scale(self, factor: float) -> Term:
-        """The term times a number, gathered with a factor that it has already."""
-        u = self.node
+        """The term times a number, gathered with factors and signs that it has already.
+
+        A sign goes into a number always, being exact; a factor while the product stays in bounds.
+        """
         if factor == 1 or self.is_zero:
             return self
-        if self.is_number:
-            return self.number(u.arg * factor)
         if factor == 0:
             return self.number(0)
-        if u.op in SAME_ELEMENTS and u not in self.known:
-            return self.of(moved(u, self.of(u.src[0]).scale(factor).node))
-        if self.has_factor:
-            both = u.src[1].arg * factor
-            if LEAST_FACTOR < abs(both) < GREATEST_FACTOR:
+        u, known = self.node, self.known
+        # Movements that the factor goes below, the outermost first.
+        above: list[UOp] = []
+        while u not in known and factor != 1:
+            if u.op in SAME_ELEMENTS:
+                above.append(u)
+            elif u.op is Ops.NEG and factor < 0:
+                factor = -factor
+            elif u.op is Ops.MUL and is_number(u.src[1]):
+                both = u.src[1].arg * factor
+                if abs(factor) != 1 and not LEAST_FACTOR < abs(both) < GREATEST_FACTOR:
+                    break
                 # A factor and its reciprocal, each rounded, are one where the dtype cannot tell.
-                one = truncate(both, u.dtype) == 1
-                return self.of(u.src[0]).scale(1.0 if one else both)
-        return -self if factor == -1 else self.of(u.alu(Ops.MUL, UOp.const(u.dtype, factor)))
+                factor = 1.0 if truncate(both, u.dtype) == 1 else both
+            else:
+                break
+            u = u.src[0]
+        if is_number(u):
+            u = UOp.const(u.dtype, truncate(u.arg * factor, u.dtype))
+        elif factor == -1:
+            u = u.alu(Ops.NEG)
+        elif factor != 1:
+            u = u.alu(Ops.MUL, UOp.const(u.dtype, factor))
+        for x in reversed(above):
+            u = moved(x, u)
+        return self.of(u)
 
     def __neg__(self) -> Term:
         """The sign goes into a number where there is one."""
-        u = self.node
-        if self.may_open(Ops.NEG):
-            return self.of(u.src[0])
-        if self.is_number or self.has_factor:
-            return self.scale(-1.0)
-        if u.op in SAME_ELEMENTS and u not in self.known:
-            return self.of(moved(u, (-self.of(u.src[0])).node))
-        return self.of(u.alu(Ops.NEG))
+        return self.scale(-1.0)
 
     def __add__(self, other: Term) -> Term:
         if self.is_zero or other.is_zero:
@@ -176,14 +186,21 @@ class Term:
         return self.of(u if u.shape == shape else u.mop(Ops.EXPAND, shape))
 
     def total(self, axes: tuple[int, ...]) -> Term:
-        """Sum over `axes`, which stay with size 1; halves are added up in float32."""
-        u = self.node
-        if self.may_open(Ops.NEG):
-            return -self.of(u.src[0]).total(axes)
-        if self.has_factor:
-            return self.of(u.src[0]).total(axes).scale(u.src[1].arg)
-        wide = self.convert(sum_acc_dtype(u.dtype)).node
-        return self.of(wide.rop(Ops.ADD, axes)).convert(u.dtype)
+        """Sum over `axes`, which stay with size 1; halves are added up in float32.
+
+        Factors and signs go behind the sum, which has fewer elements.
+        """
+        term = self
+        factors: list[float] = []
+        while term.may_open(Ops.NEG) or term.has_factor:
+            u = term.node
+            factors.append(-1.0 if u.op is Ops.NEG else u.src[1].arg)
+            term = term.of(u.src[0])
+        wide = term.convert(sum_acc_dtype(self.node.dtype)).node
+        term = self.of(wide.rop(Ops.ADD, axes)).convert(self.node.dtype)
+        for factor in reversed(factors):
+            term = term.scale(factor)
+        return term
 
 
 def moved(u: UOp, source: UOp) -> UOp:
