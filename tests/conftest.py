@@ -11,12 +11,15 @@ import shutil
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+if TYPE_CHECKING:
+    from aster_ml.backend import Call, Graph
 
 # Workers inherit the environment, so only the process that starts them chooses the folder. It is
 # set here, as the file is read, because the package may read it as it is imported.
@@ -69,6 +72,23 @@ def fixed_seeds() -> None:
     tensor_module = sys.modules.get("aster_ml.tensor")
     if tensor_module is not None:
         tensor_module.Tensor.manual_seed(20)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def checked_graphs() -> Iterator[None]:
+    """Of every native graph it is shown that calls which may run side by side do not conflict."""
+    from aster_ml.runtime.cpu import CpuBackend
+
+    plain = CpuBackend.make_graph
+
+    def make_graph(self: CpuBackend, calls: Sequence[Call]) -> Graph:
+        graph = plain(self, calls)
+        graph.check(calls)
+        return graph
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuBackend, "make_graph", make_graph)
+        yield
 
 
 @pytest.fixture

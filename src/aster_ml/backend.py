@@ -34,7 +34,8 @@ class Call(NamedTuple):
     """One launch in a recorded graph.
 
     `n` is the size of the range that is split in `parts`; where the target has work-groups both
-    are unused. `barrier_after` says that a later call may read or overwrite what this one touches.
+    are unused. `written` has the numbers of the handles that the kernel may write to, None stands
+    for all. What waits for what follows from that and from where the handles' memory lies.
     """
 
     program: Program
@@ -42,7 +43,7 @@ class Call(NamedTuple):
     vars: tuple[int, ...] = ()
     n: int = 1
     parts: int = 1
-    barrier_after: bool = True
+    written: frozenset[int] | None = None
 
 
 class Graph(abc.ABC):
@@ -62,7 +63,16 @@ class Graph(abc.ABC):
 
     @abc.abstractmethod
     def run(self) -> None:
-        """Runs all calls in order."""
+        """Runs all calls as if one after the other."""
+
+    def check(self, calls: Sequence[Call]) -> None:
+        """Shows that calls which may run side by side do not conflict on this memory.
+
+        `calls` are those that the graph was made of, with the memory that they have now.
+
+        Raises: InternalError otherwise.
+        """
+        return
 
     def entry(self) -> Callable[[], object]:
         """What `run` does as the function that costs least to call."""

@@ -40,7 +40,7 @@ from aster_ml.runtime.llvm_jit import compile_ir, load_object
 from tests.unit.runtime_kernels import kernel
 THREADS.value = 3
 counts = np.zeros(64, np.int64)
-graph = NativeGraph([(kernel("count"), (counts.ctypes.data,), (), 64, 3, True)] * 50)
+graph = NativeGraph([(kernel("count"), (counts.ctypes.data,), (), 64, 3)] * 50)
 graph.run()
 assert set(counts) == {50} and len(POOL.threads) == 2
 """
@@ -50,7 +50,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals and forks as POSI
 
 def counting_graph(parts: int, length: int = 20) -> tuple[NativeGraph, np.ndarray]:  # type: ignore[type-arg]
     counts = np.zeros(64, np.int64)
-    call = (kernel("count"), (counts.ctypes.data,), (), 64, parts, True)
+    call = (kernel("count"), (counts.ctypes.data,), (), 64, parts)
     return NativeGraph([call] * length), counts
 
 
@@ -141,7 +141,7 @@ def test_own_parts_come_in_order_and_those_of_others_from_their_end() -> None:
     }"""
     program = CpuProgram("log", load_object(compile_ir(log), "log"))
     order, counter = np.zeros(9, np.int64), np.zeros(1, np.int64)
-    graph = NativeGraph([(program, (order.ctypes.data, counter.ctypes.data), (), 9, 9, True)])
+    graph = NativeGraph([(program, (order.ctypes.data, counter.ctypes.data), (), 9, 9)])
     # Nobody else ever comes: these workers are never started.
     state = Words(STATE_WORDS)
     for threads, want in (
@@ -267,7 +267,7 @@ def test_control_c_in_the_middle_leaves_the_pool_usable() -> None:
     code = """
 # Whoever starts a job in the background of a shell has it ignore Ctrl-C, and so do its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-graph = NativeGraph([(kernel("count"), (counts.ctypes.data,), (), 64, 3, True)] * 2000)
+graph = NativeGraph([(kernel("count"), (counts.ctypes.data,), (), 64, 3)] * 2000)
 counts[:] = 0
 interrupted = 0
 for _ in range(20):

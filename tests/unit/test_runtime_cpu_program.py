@@ -20,7 +20,8 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.runtime import cpu_program
 from aster_ml.runtime.cpu_pool import POOL
-from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph, split_groups
+from aster_ml.runtime.cpu_program import CpuProgram, NativeGraph, graph_of_calls
+from aster_ml.runtime.host_memory import HostHandle
 from aster_ml.runtime.llvm_jit import compile_ir, load_object
 from tests.unit.runtime_kernels import COUNT, kernel
 
@@ -139,7 +140,7 @@ def chain(n: int, steps: int, parts: Any) -> tuple[list[Any], np.ndarray[Any, An
     for step in range(steps):
         source, target = buffers[step % 2], buffers[(step + 1) % 2]
         values = (n, n // 2 + step)
-        calls.append((kernel("shift"), (data(source), data(target)), values, n, parts(step), True))
+        calls.append((kernel("shift"), (data(source), data(target)), values, n, parts(step)))
     return calls, buffers
 
 
@@ -175,10 +176,11 @@ def test_thousands_of_lists(threads: int) -> None:
     for _ in range(24):
         rows = [rng.randrange(8) for _ in range(rng.randint(1, 6))]
         calls = [
-            (kernel("count"), (data(counts[row]),), (), 64, rng.randint(1, 4), rng.random() < 0.5)
+            Call(kernel("count"), (HostHandle(data(counts[row]), 512, counts),), (), 64, parts)
             for row in rows
+            for parts in (rng.randint(1, 4),)
         ]
-        graphs.append((NativeGraph(calls), rows))
+        graphs.append((graph_of_calls(calls), rows))
     with Context(THREADS=threads):
         for step in range(4000):
             graph, rows = rng.choice(graphs)
@@ -194,12 +196,10 @@ def test_calls_without_a_barrier_all_run_before_the_next_group() -> None:
     n = 64
     parts = np.zeros((8, n), np.int64)
     total = np.zeros(n, np.int64)
-    calls: list[Any] = [(kernel("count"), (data(parts[i]),), (), n, 2, i == 7) for i in range(8)]
-    transposed = [
-        (kernel("shift"), (data(parts[i]), data(total)), (n, i), n, 2, True) for i in range(8)
-    ]
+    calls: list[Any] = [(kernel("count"), (data(parts[i]),), (), n, 2) for i in range(8)]
+    transposed = [(kernel("shift"), (data(parts[i]), data(total)), (n, i), n, 2) for i in range(8)]
     with Context(THREADS=2):
-        graph = NativeGraph(calls + transposed)
+        graph = NativeGraph(calls + transposed, [(0, 8), *[(8 + i, 9 + i) for i in range(8)]])
         for run in range(1, 200):
             graph.run()
             assert (parts == run).all()
@@ -209,7 +209,7 @@ def test_calls_without_a_barrier_all_run_before_the_next_group() -> None:
 def test_addresses_variables_and_sizes_change_between_runs() -> None:
     x, y = np.arange(10, dtype=np.float32), np.zeros(10, np.float32)
     other = np.full(10, 100, np.float32)
-    graph = NativeGraph([(kernel("axpy"), (data(x), data(y)), (1,), 10, 2, True)] * 2)
+    graph = NativeGraph([(kernel("axpy"), (data(x), data(y)), (1,), 10, 2)] * 2)
     graph.run()
     assert y.tolist() == (2 * x).tolist()
     graph.set_var(0, 0, 5)
@@ -238,7 +238,7 @@ def test_whole_calls_alone_never_wake_a_thread(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(POOL, "run", fail)
     counts = np.zeros(64, np.int64)
-    graph = NativeGraph([(kernel("count"), (data(counts),), (), 64, 1, True)] * 100)
+    graph = NativeGraph([(kernel("count"), (data(counts),), (), 64, 1)] * 100)
     graph.run()
     assert counts.tolist() == [100] * 64
 
@@ -246,7 +246,7 @@ def test_whole_calls_alone_never_wake_a_thread(monkeypatch: pytest.MonkeyPatch) 
 def test_replay_is_two_calls_however_many_kernels() -> None:
     counts = np.zeros(1, np.int64)
     for size in (10, 1000):
-        graph = NativeGraph([(kernel("count"), (data(counts),), (), 1, 1, True)] * size)
+        graph = NativeGraph([(kernel("count"), (data(counts),), (), 1, 1)] * size)
         graph.run()
         # The lambda and `run`; the native call is one more that the profile does not see.
         assert calls_of(graph.run) <= 2
@@ -258,7 +258,7 @@ def test_replay_of_divided_calls_does_not_grow_either() -> None:
     seen = []
     with Context(THREADS=2):
         for size in (10, 1000):
-            graph = NativeGraph([(kernel("count"), (data(counts),), (), 4, 2, True)] * size)
+            graph = NativeGraph([(kernel("count"), (data(counts),), (), 4, 2)] * size)
             graph.run()
             seen.append(min(calls_of(graph.run) for _ in range(5)))
     # `run`, the thread count, the pool, its lock; a worker that sleeps is woken with some more.
@@ -270,7 +270,7 @@ def test_graphs_keep_their_kernels_loaded() -> None:
     program = CpuProgram("count", load_object(compile_ir(COUNT), "count"))
     alive = weakref.ref(program)
     counts = np.zeros(8, np.int64)
-    graph = NativeGraph([(program, (data(counts),), (), 8, 2, True)])
+    graph = NativeGraph([(program, (data(counts),), (), 8, 2)])
     program.launch((data(counts),), (), 8, 2)
     del program
     gc.collect()
@@ -297,20 +297,39 @@ def test_more_threads_than_the_pool_may_start(monkeypatch: pytest.MonkeyPatch) -
     assert set(buffers[0]) == {50}
 
 
-# barriers that are none
+# what waits for what
 
 
-def test_split_groups() -> None:
-    def groups(*calls: tuple[int, bool]) -> list[tuple[int, int]]:
-        return split_groups([(kernel("count"), (), (), 1, parts, bar) for parts, bar in calls])
+def handle_of(array: np.ndarray[Any, Any]) -> HostHandle:
+    return HostHandle(data(array), array.nbytes, array)
 
-    assert groups() == []
-    assert groups((1, True), (1, True), (1, False)) == [(0, 3)]
-    assert groups((1, True), (2, True), (1, True)) == [(0, 1), (1, 2), (2, 3)]
-    assert groups((2, False), (2, True), (2, False)) == [(0, 2), (2, 3)]
-    assert groups((1, True), (1, True), (2, True), (1, True), (1, True)) == [(0, 2), (2, 3), (3, 5)]
-    # A divided call before a whole one in the same group: the barrier after both is a real one.
-    assert groups((2, False), (1, True), (1, True)) == [(0, 2), (2, 3)]
+
+def test_groups_follow_from_what_calls_write() -> None:
+    a, b, c = (handle_of(np.zeros(64, np.int64)) for _ in range(3))
+
+    def shift(source: Any, target: Any, parts: int) -> Call:
+        return Call(kernel("shift"), (source, target), (64, 1), 64, parts, frozenset({1}))
+
+    graph = graph_of_calls([shift(a, b, 1), shift(b, a, 1), shift(b, c, 2)])
+    assert graph.groups() == [(0, 2), (2, 3)]
+    # Two readers of the same memory need not wait for one another.
+    assert graph_of_calls([shift(a, b, 2), shift(a, c, 2)]).groups() == [(0, 2)]
+    # A kernel of which nothing is known may write to everything.
+    unknown = [Call(kernel("count"), (a,), (), 64, 2)] * 2
+    assert graph_of_calls(unknown).groups() == [(0, 1), (1, 2)]
+
+
+def test_a_graph_is_checked_on_the_memory_of_now() -> None:
+    a, b, c = (handle_of(np.zeros(64, np.int64)) for _ in range(3))
+    calls = [
+        Call(kernel("shift"), (source, target), (64, 1), 64, 2, frozenset({1}))
+        for source, target in ((a, b), (a, c))
+    ]
+    graph = graph_of_calls(calls)
+    graph.check(calls)
+    calls[1] = calls[1]._replace(handles=(b, c))
+    with pytest.raises(InternalError, match=r"calls 0 and 1 run side by side, in 2 and 2 parts"):
+        graph.check(calls)
 
 
 # through the device

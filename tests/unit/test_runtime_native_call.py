@@ -33,7 +33,7 @@ def add_one() -> CpuProgram:
 
 def test_runs_the_records_and_returns_nothing_of_interest() -> None:
     words = Words(1)
-    graph = NativeGraph([(add_one(), (words.address,), (), 1, 1, True)] * 3)
+    graph = NativeGraph([(add_one(), (words.address,), (), 1, 1)] * 3)
     run = graph.entry()
     assert [run() for _ in range(5)] == [0] * 5
     assert words.view[0] == 15
@@ -84,7 +84,7 @@ def test_a_list_on_several_threads_wakes_who_sleeps() -> None:
     words = Words(2)
     pool = ThreadPool()
     program = add_one()
-    calls = [(program, (words.at(k),), (), 2, 2 - k, True) for k in range(2)]
+    calls = [(program, (words.at(k),), (), 2, 2 - k) for k in range(2)]
     graph = NativeGraph(calls)
     for pause_s in (0.0, 0.0, 0.01, 0.0, 0.01):
         time.sleep(pause_s)

@@ -10,10 +10,20 @@ from __future__ import annotations
 from aster_ml.device import Buffer
 from aster_ml.engine.launch import run_step
 from aster_ml.engine.replan import written_slots
-from aster_ml.engine.replay import Recorded, overlap, span
+from aster_ml.engine.replay import Recorded
 from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import Ops, RunArg
+
+
+def span(b: Buffer) -> tuple[int, int, int]:
+    """Which memory, and which bytes of it."""
+    return id(b.base), b.offset, b.offset + b.nbytes
+
+
+def overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+    """Whether two spans share a byte."""
+    return a[0] == b[0] and a[1] < b[2] and b[1] < a[2]
 
 
 class Fixed:

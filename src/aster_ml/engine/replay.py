@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from aster_ml.backend import Call, Graph
-from aster_ml.config import DEBUG, JIT_BATCH_SIZE, debug_shown
+from aster_ml.config import DEBUG, JIT_BATCH_SIZE, SPEC, debug_shown
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import Compiled
@@ -175,37 +175,12 @@ def move_to_host(b: Buffer) -> None:
         b.allocate()
 
 
-def span(b: Buffer) -> tuple[int, int, int]:
-    """Which memory, and which bytes of it."""
-    return id(b.base), b.offset, b.offset + b.nbytes
-
-
-def overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
-    """Whether two spans share a byte."""
-    return a[0] == b[0] and a[1] < b[2] and b[1] < a[2]
-
-
-def barriers(items: Sequence[Recorded]) -> list[bool]:
-    """For each kernel, whether what comes after has to wait for it.
-
-    A wait is needed where a kernel touches what one since the last wait wrote, or writes what one
-    has touched.
-    """
-    result = [False] * len(items)
-    written: list[tuple[int, int, int]] = []
-    touched: list[tuple[int, int, int]] = []
-    for i, item in enumerate(items):
-        assert item.compiled is not None
-        spans = [span(b) for b in item.buffers]
-        writes = [spans[s] for s in item.compiled.written]
-        if any(overlap(s, w) for s in spans for w in written) or any(
-            overlap(s, t) for s in writes for t in touched
-        ):
-            result[i - 1] = True
-            written, touched = [], []
-        written += writes
-        touched += spans
-    return result
+def call_of(c: Compiled, values: dict[str, int], buffers: Sequence[Buffer]) -> Call:
+    """A recorded kernel as a call of a native graph, on this memory."""
+    n = size_now(c.n, values)
+    handles = tuple([b.handle for b in buffers])
+    parts = min(c.parts, max(n, 1))
+    return Call(c.program, handles, variables_now(c, values), n, parts, c.written)
 
 
 class Replay:
@@ -272,7 +247,7 @@ class Replay:
         self.number = {}
         # The graph, where that is all there is to run, and the same for all variables.
         self.single: Graph | None = None
-        if len(self.parts) == 1 and isinstance(part := self.parts[0], Segment):
+        if len(self.parts) == 1 and isinstance(part := self.parts[0], Segment) and not SPEC:
             self.single = None if part.variables or part.sizes else part.graph
 
     def rearrange(self) -> None:
@@ -340,22 +315,11 @@ class Replay:
         """One graph out of consecutive kernels, or the kernels one by one."""
         if not run:
             return
-        waits = barriers(run)
-        calls = []
-        for item, wait in zip(run, waits, strict=True):
-            c = item.compiled
-            assert c is not None
-            n = size_now(c.n, item.values)
-            calls.append(
-                Call(
-                    c.program,
-                    tuple([b.handle for b in item.buffers]),
-                    variables_now(c, item.values),
-                    n,
-                    min(c.parts, max(n, 1)),
-                    wait,
-                )
-            )
+        calls = [
+            call_of(c, item.values, item.buffers)
+            for item in run
+            if (c := item.compiled) is not None
+        ]
         graph = Device[run[0].step.device].make_graph(calls) if DEBUG < 2 else None
         if graph is None:
             self.parts.extend(run)
@@ -403,6 +367,16 @@ class Replay:
         """What stands in the place of a recorded buffer now."""
         return b if isinstance(b, Buffer) else b.show(self.input(b.number))
 
+    def check(self, segment: Segment) -> None:
+        """Raises InternalError where calls that may run side by side conflict on memory of now."""
+        segment.graph.check(
+            [
+                call_of(c, item.values, [self.now(b) for b in item.buffers])
+                for item in segment.items
+                if (c := item.compiled) is not None
+            ]
+        )
+
     def run(self, values: dict[str, int]) -> None:
         """Runs everything, with these values of the variables."""
         if self.is_free:
@@ -416,6 +390,8 @@ class Replay:
                     part.graph.set_var(call, slot, values[name])
                 for call, compiled in part.sizes:
                     part.graph.set_size(call, size_now(compiled.n, values))
+                if SPEC:
+                    self.check(part)
                 part.graph.run()
             else:
                 run_step(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aster_ml.backend import Call, Graph, Program
+from aster_ml.config import SPEC
 from aster_ml.errors import InternalError
 from aster_ml.runtime.clang import LoadedLibrary
 from aster_ml.runtime.cpu_pool import POOL, Words, thread_count
@@ -37,6 +38,7 @@ from aster_ml.runtime.cpu_worker import (
     RECORDS,
     SIZE,
 )
+from aster_ml.runtime.dependencies import Access, check_groups, groups_of
 from aster_ml.runtime.llvm_jit import LoadedObject
 from aster_ml.runtime.native_call import serial_call
 
@@ -76,7 +78,7 @@ class CpuProgram(Program):
             graph = self.split_graphs.get(key)
             if graph is None:
                 zeros = ((0,) * len(addresses), (0,) * len(vars))
-                graph = NativeGraph([(self, *zeros, n, parts, True)], owner=False)
+                graph = NativeGraph([(self, *zeros, n, parts)], owner=False)
                 self.split_graphs[key] = graph
             for slot, address in enumerate(addresses):
                 graph.set_address(0, slot, address)
@@ -104,26 +106,33 @@ class CpuProgram(Program):
         return time.perf_counter() - start if wait else None
 
 
-NativeCall = tuple[CpuProgram, tuple[int, ...], tuple[int, ...], int, int, bool]
+NativeCall = tuple[CpuProgram, tuple[int, ...], tuple[int, ...], int, int]
 
 
 class NativeGraph(Graph):
     """Kernel calls that run in one native call.
 
-    A call is (program, addresses, vars, n, parts, barrier_after). Calls up to and with the next
-    `barrier_after` may run side by side; after it everything before is done. A call of one part
-    runs on the calling thread, and a graph of such calls never wakes another.
+    A call is (program, addresses, vars, n, parts). `groups` are the begins and ends of calls that
+    may run side by side (see `dependencies`), by default each call by itself; a group starts when
+    the one before is done. A call of one part runs on the calling thread, and a graph of such calls
+    never wakes another.
     """
 
-    def __init__(self, calls: Sequence[NativeCall], owner: bool = True) -> None:
+    def __init__(
+        self,
+        calls: Sequence[NativeCall],
+        groups: Sequence[tuple[int, int]] | None = None,
+        owner: bool = True,
+    ) -> None:
         self.count = len(calls)
         # The native code must live as long as its addresses stand here. A program's own graphs
         # live no longer than it does, and would make a circle.
         self.programs = [call[0] for call in calls] if owner else []
         self.parts = max((max(1, call[4]) for call in calls), default=1)
-        groups = split_groups(calls)
+        if groups is None:
+            groups = [(index, index + 1) for index in range(len(calls))]
         divided = [max(1, call[4]) for call in calls]
-        groups_at = LIST_WORDS
+        groups_at = self.groups_word = LIST_WORDS
         counts_at = groups_at + -(-GROUP_WORDS * len(groups) // LINE) * LINE
         records_at = counts_at + LINE * len(groups)
         claims_at = records_at + RECORD_WORDS * len(calls)
@@ -142,7 +151,7 @@ class NativeGraph(Graph):
         self.record_word = [records_at + RECORD_WORDS * index for index in range(len(calls))]
         self.slot_word: list[int] = []
         self.var_word: list[int] = []
-        for index, (program, addresses, values, n, _, _) in enumerate(calls):
+        for index, (program, addresses, values, n, _) in enumerate(calls):
             record = self.record_word[index]
             view[record + FUNCTION] = program.address
             view[record + ARGUMENTS] = words.at(slots_at)
@@ -175,6 +184,18 @@ class NativeGraph(Graph):
         """Gives a call another size of the range that is split."""
         self.words.view[self.record_word[call] + SIZE] = n
 
+    def groups(self) -> list[tuple[int, int]]:
+        """Begin and end of each group, as native code reads them."""
+        view = self.words.view
+        at = [self.groups_word + GROUP_WORDS * index for index in range(view[GROUP_COUNT])]
+        return [(view[group + GROUP_BEGIN], view[group + GROUP_END]) for group in at]
+
+    def check(self, calls: Sequence[Call]) -> None:
+        """Raises InternalError where calls of a group conflict; see `Graph.check`."""
+        parts = [self.words.view[record + PARTS] for record in self.record_word]
+        accesses = [access_of(c)._replace(parts=n) for c, n in zip(calls, parts, strict=True)]
+        check_groups(accesses, self.groups())
+
     def run(self) -> None:
         """Runs all calls; returns when they are done."""
         if self.serial is not None:
@@ -187,22 +208,12 @@ class NativeGraph(Graph):
         return self.run if self.serial is None else self.serial
 
 
-def split_groups(calls: Sequence[NativeCall]) -> list[tuple[int, int]]:
-    """Begin and end of each run of calls between barriers.
-
-    A barrier between calls that all run on the calling thread is none: they run in order anyway.
-    """
-    groups: list[tuple[int, int]] = []
-    begin = 0
-    whole = True
-    for index, call in enumerate(calls):
-        whole = whole and call[4] <= 1
-        last = index + 1 == len(calls)
-        if last or (call[5] and not (whole and calls[index + 1][4] <= 1)):
-            groups.append((begin, index + 1))
-            begin = index + 1
-            whole = True
-    return groups
+def access_of(call: Call) -> Access:
+    """The memory that a call touches and writes."""
+    spans = [(h.address, h.address + h.nbytes) for h in call.handles]
+    if call.written is None:
+        return Access(tuple(spans), tuple(spans), call.parts)
+    return Access(tuple(spans), tuple([spans[i] for i in call.written]), call.parts)
 
 
 def graph_of_calls(calls: Sequence[Call]) -> NativeGraph:
@@ -212,7 +223,8 @@ def graph_of_calls(calls: Sequence[Call]) -> NativeGraph:
         if not isinstance(call.program, CpuProgram):
             raise InternalError(f"{call.program!r} is no kernel of the CPU")
         addresses = tuple([handle.address for handle in call.handles])
-        native_calls.append(
-            (call.program, addresses, call.vars, call.n, call.parts, call.barrier_after)
-        )
-    return NativeGraph(native_calls)
+        native_calls.append((call.program, addresses, call.vars, call.n, call.parts))
+    graph = NativeGraph(native_calls, groups_of([access_of(call) for call in calls]))
+    if SPEC:
+        graph.check(calls)
+    return graph
