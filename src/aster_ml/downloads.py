@@ -11,26 +11,44 @@ import gzip
 import hashlib
 import os
 import pathlib
+import secrets
+import stat
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aster_ml.errors import DownloadError
+from aster_ml.errors import DownloadError, FileKindError
+from aster_ml.runtime.disk import kind_of_file
 from aster_ml.runtime.object_cache import cache_folder
 
 TIMEOUT_S = 30
 
 
 def write_atomically(path: pathlib.Path, write: Callable[[Any], None]) -> None:
-    """Call `write` with a new file beside `path`, then give it that name in one step."""
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"no folder {str(path.absolute().parent)!r} to write to")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Call `write` with a new file beside `path`, then give it that name in one step.
+
+    A symbolic link stays, and what it leads to is replaced; permissions stay as they were.
+
+    Raises: FileNotFoundError without the folder; FileKindError where the name is that of a folder,
+    a device or a pipe.
+    """
+    target = pathlib.Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"no folder {str(target.parent)!r} to write to")
+    mode = target.stat().st_mode if target.exists() else None
+    if mode is not None and not stat.S_ISREG(mode):
+        raise FileKindError(
+            f"it is {kind_of_file(mode)}, a file to write is wanted", path=str(path)
+        )
+    temporary = target.with_name(f".aster-{os.getpid()}-{secrets.token_hex(8)}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        # A file of this name that is there, or a link that somebody has laid, is never written.
+        with open(temporary, "xb") as file:
+            if mode is not None:
+                os.chmod(temporary, stat.S_IMODE(mode))
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()

@@ -103,7 +103,34 @@ class JitShapeError(JitError, ShapeError):
 
 
 class FormatError(AsterError, ValueError):
-    """A file that is damaged or not of the format it claims."""
+    """A file that is damaged or not of the format it claims.
+
+    `reason` is what is wrong, `place` where in the file (a member, a tensor, an offset), `path` the
+    file's name; both are empty where there is none. The message has all three.
+    """
+
+    def __init__(self, reason: str, place: str = "", path: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.place, self.path = reason, place, path
+
+    def __str__(self) -> str:
+        return ": ".join([part for part in (self.path, self.place, self.reason) if part])
+
+
+class FileMissingError(FormatError, FileNotFoundError):
+    """A file to read that is not there."""
+
+    __str__ = FormatError.__str__
+
+
+class FileKindError(FormatError, IsADirectoryError):
+    """A folder, device or pipe where a file is to be read."""
+
+    __str__ = FormatError.__str__
+
+
+class DiskError(FormatError, DeviceError):
+    """A file as memory that is missing, no plain file, or shorter than what is read of it."""
 
 
 class DownloadError(AsterError, OSError):

@@ -215,3 +215,28 @@ def test_what_the_format_cannot_hold_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FormatError, match="no tensor can have the name '__metadata__'"):
         safe_save({"__metadata__": Tensor([1.0])}, tmp_path / "x.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+def test_saving_writes_through_a_link_and_keeps_permissions(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "real").mkdir()
+    path, link = tmp_path / "real" / "x.safetensors", tmp_path / "link"
+    path.write_bytes(b"older")
+    path.chmod(0o640)
+    link.symlink_to("real/x.safetensors")
+    safe_save({"x": Tensor([1, 2])}, link)
+    assert link.is_symlink()
+    assert not path.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert safe_load(path)["x"].tolist() == [1, 2]
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to("real/new")
+    safe_save({"x": Tensor([3])}, dangling)
+    assert safe_load(tmp_path / "real" / "new")["x"].tolist() == [3]
+    assert sorted(p.name for p in (tmp_path / "real").iterdir()) == ["new", "x.safetensors"]
+
+
+def test_saving_over_what_is_no_file_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FormatError, match="it is a folder, a file to write is wanted"):
+        safe_save({"x": Tensor([1])}, tmp_path)
+    with pytest.raises(FormatError, match="it is a device"):
+        safe_save({"x": Tensor([1])}, "/dev/null")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DType, dtypes
-from aster_ml.errors import DeviceError
+from aster_ml.errors import DeviceError, DiskError
 from tests.unit.runtime_kernels import run_python
 
 
@@ -23,21 +24,18 @@ def disk(path: Path, size: int, dtype: DType = dtypes.uint8) -> Buffer:
 # DISK
 
 
-def test_a_file_is_read_through_a_map(tmp_path: Path) -> None:
+def test_parts_of_a_file_are_read(tmp_path: Path) -> None:
     path = tmp_path / "values.bin"
     np.arange(100, dtype=np.int32).tofile(path)
     buffer = disk(path, 100, dtypes.int32).ensure_allocated()
     assert buffer.numpy().tolist() == list(range(100))
-    assert not buffer.numpy().flags.writeable
     part = buffer.view(10, dtypes.int32, 200)
     assert part.numpy().tolist() == list(range(50, 60))
     inner = part.view(3, dtypes.int32, 4)
     assert inner.copyout(bytearray(12)) == np.arange(51, 54, dtype=np.int32).tobytes()
-    # The same map, not a copy of it.
-    assert inner.numpy().ctypes.data - buffer.numpy().ctypes.data == 204
 
 
-def test_the_map_outlives_the_buffer_and_the_name(tmp_path: Path) -> None:
+def test_what_was_read_outlives_the_buffer_and_the_name(tmp_path: Path) -> None:
     path = tmp_path / "values.bin"
     path.write_bytes(bytes(range(64)))
     array = disk(path, 64).ensure_allocated().numpy()
@@ -79,7 +77,7 @@ def test_writing_lengthens_and_keeps_what_is_there(tmp_path: Path) -> None:
     assert path.read_bytes() == b"KEEPmore"
 
 
-def test_a_file_that_grows_elsewhere_is_mapped_again(tmp_path: Path) -> None:
+def test_a_file_that_grows_elsewhere_is_read_to_its_new_end(tmp_path: Path) -> None:
     path = tmp_path / "log.bin"
     path.write_bytes(b"abcd")
     buffer = disk(path, 8).ensure_allocated()
@@ -90,12 +88,12 @@ def test_a_file_that_grows_elsewhere_is_mapped_again(tmp_path: Path) -> None:
 
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"absent\.bin does not exist; a path that does, or a"):
+    with pytest.raises(DeviceError, match=r"absent\.bin: the file does not exist; a path that do"):
         disk(tmp_path / "absent.bin", 4).ensure_allocated().as_memoryview()
     assert not (tmp_path / "absent.bin").exists()
     with pytest.raises(DeviceError, match="cannot be written: No such file"):
         disk(tmp_path / "nowhere" / "file", 4).copyin(b"1234")
-    with pytest.raises(DeviceError, match="cannot be opened"):
+    with pytest.raises(DeviceError, match="it is a folder, a file is wanted"):
         disk(tmp_path, 4).ensure_allocated().as_memoryview()
     (tmp_path / "empty").touch()
     with pytest.raises(DeviceError, match="has 0 bytes, but byte 3"):
@@ -123,9 +121,65 @@ def test_files_are_written_by_copies_not_through_views(tmp_path: Path) -> None:
     path = tmp_path / "values.bin"
     path.write_bytes(bytes(8))
     buffer = disk(path, 8).ensure_allocated()
-    assert buffer.as_memoryview().readonly
+    buffer.as_memoryview()[0] = 7
+    assert path.read_bytes() == bytes(8)
     buffer.copyin(bytes(range(8)))
     assert path.read_bytes() == bytes(range(8))
+    assert bytes(buffer.as_memoryview()) == bytes(range(8))
+
+
+def test_a_file_that_is_cut_short_after_it_was_opened(tmp_path: Path) -> None:
+    path = tmp_path / "values.bin"
+    path.write_bytes(bytes(range(256)) * 64)
+    buffer = disk(path, 1 << 14).ensure_allocated()
+    assert bytes(buffer.as_memoryview()[:256]) == bytes(range(256))
+    os.truncate(path, 4096)
+    assert bytes(buffer.view(256, dtypes.uint8, 0).as_memoryview()) == bytes(range(256))
+    for read in (
+        lambda: buffer.as_memoryview(),
+        lambda: buffer.numpy(),
+        lambda: Buffer("CPU", 1 << 14, dtypes.uint8).copy_from(buffer),
+    ):
+        with pytest.raises(
+            DiskError, match=r"values\.bin: the file has 4096 bytes, but byte 16383"
+        ):
+            read()
+
+
+def test_a_file_that_is_cut_short_again_and_again_while_it_is_read(tmp_path: Path) -> None:
+    path, content = tmp_path / "values.bin", bytes(range(256)) * 4096
+    path.write_bytes(content)
+    buffer = disk(path, len(content)).ensure_allocated()
+    done = threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            os.truncate(path, 4096)
+            path.write_bytes(content)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    refused = 0
+    try:
+        for _ in range(200):
+            try:
+                assert buffer.as_memoryview() == content
+            except DiskError:
+                refused += 1
+    finally:
+        done.set()
+        thread.join()
+    assert refused
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names are of POSIX")
+def test_only_plain_files_are_memory(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, what in ((tmp_path / "pipe", "a pipe"), ("/dev/zero", "a device")):
+        with pytest.raises(DiskError, match=f"it is {what}, a file is wanted"):
+            disk(Path(name), 8).ensure_allocated().numpy()
+        with pytest.raises(DiskError, match=f"it is {what}, a file is wanted"):
+            disk(Path(name), 8).copyin(bytes(8))
 
 
 @pytest.mark.parametrize("name", ["DISK:file", "NPY"])

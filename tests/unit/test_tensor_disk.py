@@ -184,9 +184,11 @@ def test_bfloat16_weights_are_cast_on_the_way(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "none" / "a"
-    with pytest.raises(DeviceError, match=r"none/a cannot be written: No such file.*folder that"):
+    with pytest.raises(
+        DeviceError, match=r"none/a: the file cannot be written: No such file.*folder that"
+    ):
         Tensor([1.0]).to(f"disk:{path}").realize()
-    with pytest.raises(DeviceError, match="none/a cannot be written"):
+    with pytest.raises(DeviceError, match="none/a: the file cannot be written"):
         on_disk(path, 3)
     with pytest.raises(DeviceError, match="cannot be written: Is a directory"):
         Tensor([1.0]).to(f"disk:{tmp_path}").realize()

@@ -1,112 +1,178 @@
-"""DISK: files as buffers. `DISK:path` is one file; runs nothing.
+"""DISK: files as buffers. `DISK:path` is one plain file; runs nothing.
 
-A buffer that is read maps the file, so nothing is read before it is looked at and slices cost
+A buffer that is read opens the file, so nothing is read before it is looked at and slices cost
 nothing. A buffer that is written (copyin) makes the file, or makes it longer. Handles open their
-file on the first use, because only that tells reading from writing.
+file on the first use, because only that tells reading from writing. Bytes go to and from the file
+by calls and not through a map of it: a file that another process cuts short, or a disk that is
+full or fails, ends in an error, where touching a map would end the process.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from aster_ml.allocator import Allocator
 from aster_ml.backend import Backend, Program
-from aster_ml.errors import DeviceError, OutOfMemoryError
+from aster_ml.errors import DeviceError, DiskError, OutOfMemoryError
 from aster_ml.target import Target
 
-DOC = "files, mapped into memory; DISK:path holds data, runs nothing"
+DOC = "files; DISK:path holds data, runs nothing"
+
+
+class Descriptor:
+    """An open file of the system, closed with the last reference."""
+
+    def __init__(self, number: int, writable: bool) -> None:
+        self.number = number
+        self.writable = writable
+
+    # Bound here, since at the interpreter's end the names of a module may be gone already.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.number)
 
 
 class DiskFile:
-    """A file that handles share: mapped for reading, and again when it is written."""
+    """A file that handles share: opened for reading, and again when it is written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.writable = False
-        self.bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = None
-        self.mapped: mmap.mmap | None = None
+        self.opened: Descriptor | None = None
 
-    def read(self, stop: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The bytes of the file, at least `stop` of them.
+    def read(self, start: int, target: memoryview) -> None:
+        """Fills `target` with the bytes from `start` on.
 
-        Raises: DeviceError when the file is not there, not readable or shorter.
+        Raises: DiskError when the file is not there, not readable or, by now, shorter.
         """
-        if self.bytes is None or self.bytes.nbytes < stop:
-            self.bytes = self.map(writable=False)
-            if self.bytes.nbytes < stop:
-                raise DeviceError(
-                    f"file {self.path} has {self.bytes.nbytes} bytes, but byte {stop - 1} of it "
-                    f"is wanted; it is truncated, or the size asked for is wrong"
-                )
-        return self.bytes
-
-    def write(self, stop: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The bytes of the file, at least `stop` of them, to write to; makes the file.
-
-        Raises: DeviceError when it cannot be written; OutOfMemoryError when the disk is full.
-        """
-        if self.bytes is None or not self.writable or self.bytes.nbytes < stop:
-            # Some systems cannot change the length of a file that is mapped.
-            self.bytes = self.mapped = None
-            try:
-                with open(self.path, "ab") as file:
-                    length = file.seek(0, 2)
-                    if length < stop:
-                        reserve(file, length, stop)
-            except OSError as error:
-                raise DeviceError(
-                    f"file {self.path} cannot be written: {error.strerror or error}; a path in a "
-                    f"folder that exists and is writable would do"
-                ) from error
-            self.bytes = self.map(writable=True)
-            self.writable = True
-        return self.bytes
-
-    def map(self, writable: bool) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Maps the whole file as it is now."""
-        self.writable = writable
-        self.mapped = None
+        opened = self.opened
+        if opened is None:
+            opened = self.opened = self.open(writable=False)
+        done = 0
         try:
-            with open(self.path, "r+b" if writable else "rb") as file:
-                if file.seek(0, 2) == 0:
-                    return np.empty(0, dtype=np.uint8)
-                access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-                self.mapped = mmap.mmap(file.fileno(), 0, access=access)
-        except FileNotFoundError as error:
-            raise DeviceError(
-                f"file {self.path} does not exist; a path that does, or a copy to this one, which "
-                f"makes it, would do"
-            ) from error
+            while done < target.nbytes:
+                count = read_at(opened.number, target[done:], start + done)
+                if not count:
+                    size = os.fstat(opened.number).st_size
+                    raise DiskError(
+                        f"the file has {size} bytes, but byte {start + target.nbytes - 1} of it "
+                        f"is wanted; it is truncated, or the size asked for is wrong",
+                        path=str(self.path),
+                    )
+                done += count
         except OSError as error:
-            raise DeviceError(
-                f"file {self.path} cannot be opened: {error.strerror or error}"
+            raise self.failed("read", error) from error
+
+    def write(self, start: int, source: memoryview, whole: int) -> None:
+        """Puts bytes at `start`; makes the file, and gives it at least `whole` bytes.
+
+        Raises: DiskError when it cannot be written; OutOfMemoryError when the disk is full.
+        """
+        opened = self.opened
+        if opened is None or not opened.writable:
+            opened = self.opened = self.open(writable=True)
+        done = 0
+        try:
+            length = os.fstat(opened.number).st_size
+            if length < whole:
+                reserve(self.path, opened.number, length, whole)
+            while done < source.nbytes:
+                done += write_at(opened.number, source[done:], start + done)
+        except OSError as error:
+            raise self.failed("written", error) from error
+
+    def open(self, writable: bool) -> Descriptor:
+        """Opens the file; a plain one is wanted.
+
+        Raises: DiskError when it is another, or cannot be opened.
+        """
+        flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
+        # A pipe that nobody writes to would be waited for.
+        flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        try:
+            opened = Descriptor(os.open(self.path, flags, 0o666), writable)
+            mode = os.fstat(opened.number).st_mode
+        except FileNotFoundError as error:
+            if writable:
+                raise self.failed("written", error) from error
+            raise DiskError(
+                "the file does not exist; a path that does, or a copy to this one, which "
+                "makes it, would do",
+                path=str(self.path),
             ) from error
-        return np.frombuffer(self.mapped, dtype=np.uint8)
+        except (OSError, ValueError) as error:
+            raise self.failed("written" if writable else "opened", error) from error
+        if not stat.S_ISREG(mode):
+            raise DiskError(f"it is {kind_of_file(mode)}, a file is wanted", path=str(self.path))
+        return opened
+
+    def failed(self, what: str, error: OSError | ValueError) -> DiskError:
+        """The error that says what could not be done with the file, and why."""
+        reason = getattr(error, "strerror", None) or str(error)
+        would_do = "; a path in a folder that exists and is writable would do"
+        return DiskError(
+            f"the file cannot be {what}: {reason}{would_do if what == 'written' else ''}",
+            path=str(self.path),
+        )
+
+    def flush(self) -> None:
+        """Brings what was written to the disk."""
+        if self.opened is not None and self.opened.writable:
+            os.fsync(self.opened.number)
 
 
-def reserve(file: Any, length: int, stop: int) -> None:
-    """Grows a file from `length` to `stop` bytes that the disk has room for.
+def read_at(number: int, target: memoryview, start: int) -> int:
+    """Reads into `target` from byte `start` of an open file; the count of bytes, 0 at the end.
 
-    A write through a map into a file with holes kills the process when the disk is full, so the
-    room is taken first. Raises: OutOfMemoryError when there is none.
+    Where the system can, without a position that a forked process would share.
+    """
+    if hasattr(os, "preadv"):
+        return os.preadv(number, [target], start)
+    os.lseek(number, start, os.SEEK_SET)
+    data = os.read(number, target.nbytes)
+    target[: len(data)] = data
+    return len(data)
+
+
+def write_at(number: int, source: memoryview, start: int) -> int:
+    """Writes at byte `start` of an open file; the count of bytes written."""
+    if hasattr(os, "pwrite"):
+        return os.pwrite(number, source, start)
+    os.lseek(number, start, os.SEEK_SET)
+    return os.write(number, source)
+
+
+def kind_of_file(mode: int) -> str:
+    """What a file that is no plain one is, by its mode."""
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "something else")
+
+
+def reserve(path: Path, number: int, length: int, stop: int) -> None:
+    """Grows an open file from `length` to `stop` bytes that the disk has room for.
+
+    The room is taken first, so a file is not left half written when there is none.
+
+    Raises: OutOfMemoryError when there is none.
     """
     try:
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), length, stop - length)
+            os.posix_fallocate(number, length, stop - length)
             return
-        zeros = bytes(min(stop - length, 1 << 20))
-        for start in range(length, stop, len(zeros)):
-            file.write(zeros[: stop - start])
-        file.flush()
+        zeros = memoryview(bytes(min(stop - length, 1 << 20)))
+        while length < stop:
+            length += write_at(number, zeros[: stop - length], length)
     except OSError as error:
-        file.truncate(length)
+        os.ftruncate(number, length)
         raise OutOfMemoryError(
-            f"no room on the disk for {stop - length} bytes of {file.name}: {error.strerror}"
+            f"no room on the disk for {stop - length} bytes of {path}: {error.strerror}"
         ) from error
 
 
@@ -136,29 +202,21 @@ class DiskAllocator(Allocator):
         return DiskHandle(self.file, 0, nbytes, nbytes)
 
     def free(self, handle: DiskHandle, nbytes: int) -> None:
-        """Nothing is held for a handle; the map goes with the last view of it."""
+        """Nothing is held for a handle; the file is closed with the last of them."""
         handle.nbytes = 0
 
     def copyin(self, handle: DiskHandle, source: memoryview) -> None:
         """Writes bytes; makes the file, or makes it longer."""
-        part = slice(handle.start, handle.start + source.nbytes)
-        handle.file.write(max(part.stop, handle.whole))[part] = np.frombuffer(
-            source, dtype=np.uint8
-        )
+        data = source.cast("B")
+        handle.file.write(handle.start, data, max(handle.start + data.nbytes, handle.whole))
 
     def copyout(self, target: memoryview, handle: DiskHandle) -> None:
         """Reads bytes."""
-        part = slice(handle.start, handle.start + target.nbytes)
-        np.frombuffer(target, dtype=np.uint8)[:] = handle.file.read(part.stop)[part]
+        handle.file.read(handle.start, target.cast("B"))
 
     def offset(self, handle: DiskHandle, byte_offset: int, nbytes: int) -> DiskHandle:
         """A part of the part."""
         return DiskHandle(handle.file, handle.start + byte_offset, nbytes, handle.whole)
-
-    def as_memoryview(self, handle: DiskHandle, nbytes: int) -> memoryview:
-        """The file itself, mapped, for reading only."""
-        part = slice(handle.start, handle.start + nbytes)
-        return handle.file.read(part.stop)[part].data.toreadonly()
 
 
 class DiskBackend(Backend):
@@ -181,9 +239,7 @@ class DiskBackend(Backend):
         """Brings what was written to the disk."""
         allocator = self.allocator
         if isinstance(allocator, DiskAllocator):
-            file = allocator.file
-            if file.writable and file.mapped is not None:
-                file.mapped.flush()
+            allocator.file.flush()
 
 
 def missing() -> str | None:
