@@ -162,6 +162,7 @@ SPEC = Setting(
     0,
     "1 verifies every stage against its specification, and that accesses "
     "stay inside their buffers; 2 every pass of codegen too.",
+    ("schedule", "codegen"),
 )
 THREADS = Setting(
     "THREADS", 0, "Threads of the CPU device; 0 means one a core.", ("schedule", "codegen")

@@ -21,10 +21,11 @@ from aster_ml.engine.compile import MEMORY_CACHE
 from aster_ml.schedule.plan import CACHE
 
 # Settings that watch or switch caches themselves; compiled results do not depend on them.
-WATCHING = frozenset({"CACHE", "CACHEDIR", "DEBUG", "DEBUG_FILTER", "SPEC"})
+WATCHING = frozenset({"CACHE", "CACHEDIR", "DEBUG", "DEBUG_FILTER"})
 # Another value for every setting that is in the key of a stage.
 OTHER_VALUES = {
     "NOOPT": 1,
+    "SPEC": 1,
     "CLANG": 1,
     "THREADS": 1,
     "SPLIT_REDUCE": 0,

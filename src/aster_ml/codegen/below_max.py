@@ -15,7 +15,7 @@ from __future__ import annotations
 from aster_ml.codegen.axes import simplify_indices
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.target import Target
-from aster_ml.uop.graph import substitute
+from aster_ml.uop.graph import rebuilt, substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, PowerArg
 
@@ -24,12 +24,16 @@ def mark_differences(kernel: Kernel, target: Target) -> None:
     """Promises of powers of differences to the maximum of a row that their exponents fall."""
     if target.has_op("EXP2") or not any(u.arg.op is Ops.MAX for u in kernel.reduces):
         return
-    found = {}
-    for u in kernel.facts.order:
-        if u.op is Ops.EXP2 and falls(u.src[0]):
-            found[u] = UOp(Ops.EXP2, u.dtype, u.src, PowerArg(True))
-    if found:
-        kernel.sink = substitute(kernel.sink, found)
+    # Sources first: an exponent may be made of other powers, which are to be the same everywhere.
+    kernel.sink = rebuilt(kernel.sink, POWERS, promised, kernel.facts.order)
+
+
+POWERS = frozenset({Ops.EXP2})
+
+
+def promised(old: UOp, u: UOp) -> UOp:
+    """A power, which promises that its exponent falls where that of the `old` one does."""
+    return UOp(Ops.EXP2, u.dtype, u.src, PowerArg(True)) if falls(old.src[0]) else u
 
 
 def falls(exponent: UOp) -> bool:

@@ -272,7 +272,8 @@ def write_out(plan: Plan, inner: list[UOp]) -> None:
     more = sum([decomposed_nodes(each, plan.target) for each in inside])
     room = MOST_LONG if more else MAX_BODY
     fitting = [n for n in divisors(size_of(inner[-1])) if n * (nodes + more) <= room]
-    if fitting and fitting[-1] > 1:
+    fitting = [n for n in fitting if n > 1 and kernel.may_split(inner[-1], n)]
+    if fitting:
         kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, inner[-1]), fitting[-1]))
 
 

@@ -310,6 +310,15 @@ class Kernel:
         else:
             self.split(axis, lanes, kind)
 
+    def may_split(self, axis: UOp, lanes: int) -> bool:
+        """Whether UPCAST may split so many lanes off an axis."""
+        size, early = axis.src[0], self.early.get(axis.arg.id)
+        if size.op is not Ops.CONST or self.fills_slab(axis):
+            return False
+        if early is not None:
+            return 1 < lanes <= early.size // early.lanes
+        return bool(size.arg % lanes == 0)
+
     def split(self, axis: UOp, lanes: int, kind: AxisType) -> None:
         """`axis` -> `outer * lanes + inner`, `inner` of the given kind."""
         size = axis.src[0]

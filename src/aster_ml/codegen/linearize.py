@@ -7,14 +7,16 @@ an ACCUMULATE. Receives a graph without index dtype; returns a Linear (see `uop/
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from aster_ml.codegen.kernel import identity
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
+from aster_ml.uop.graph import rebuilt, substitute
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp, new_node
-from aster_ml.uop.ops import AxisType, Ops, ScratchArg
+from aster_ml.uop.ops import AxisType, Ops, RangeArg, ScratchArg
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 AFTER, END, INDEX = Ops.AFTER, Ops.END, Ops.INDEX
@@ -362,6 +364,40 @@ def is_output(u: UOp) -> bool:
     return memory_of(u).op is Ops.PARAM
 
 
+def loops_of(u: UOp) -> list[UOp]:
+    """The loops that a REDUCE runs."""
+    kinds = [(r, r.arg.kind) for r in u.src[1:]]
+    return [r for r, kind in kinds if not kind.is_lane and kind not in WITHOUT_LOOP]
+
+
+def with_own_loops(sink: UOp) -> UOp:
+    """The graph in which no two reductions run over the same RANGE.
+
+    rewrite: REDUCE(a, r), REDUCE(b, r) -> REDUCE(a, r), REDUCE(b with s for r, s)
+    when: a RANGE stands in two REDUCEs
+    why: a loop of the list belongs to one accumulator, and is told from others by its RANGE
+    """
+    order = listed_order(sink)
+    number = itertools.count(1 + max([u.arg.id for u in order if u.op is RANGE], default=-1))
+    taken: set[UOp] = set()
+
+    def own(old: UOp, u: UOp) -> UOp:
+        value, closed = u.src[0], list(u.src[1:])
+        for r in loops_of(u):
+            if r in taken:
+                fresh = UOp(RANGE, r.dtype, r.src, RangeArg(next(number), r.arg.kind))
+                value = substitute(value, {r: fresh}, lambda x, r=r: r in x.ranges)  # type: ignore[misc]
+                closed[closed.index(r)] = r = fresh
+            taken.add(r)
+        return u if value is u.src[0] else new_node(REDUCE, u.dtype, (value, *closed), u.arg)
+
+    return rebuilt(sink, frozenset({REDUCE}), own)
+
+
 def linearize(sink: UOp, outputs: list[UOp], name: str) -> Linear:
     """The kernel as a list; `outputs` are its output ranges, outermost first."""
-    return Linearizer(sink, outputs).run(name)
+    linearizer = Linearizer(sink, outputs)
+    loops = [r for u in linearizer.closing if u.op is REDUCE for r in loops_of(u)]
+    if len(loops) > len(set(loops)):
+        linearizer = Linearizer(with_own_loops(sink), outputs)
+    return linearizer.run(name)

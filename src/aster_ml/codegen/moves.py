@@ -78,7 +78,8 @@ def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:
         if a.is_store and vector:
             r = between(a, vector[0], outputs)
             nodes = plan.values + plan.extra
-            if r is not None and size_of(r) * nodes <= MAX_BODY:
+            fits = r is not None and kernel.may_split(r, size_of(r))
+            if r is not None and fits and size_of(r) * nodes <= MAX_BODY:
                 kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
                 return True
     return False
@@ -326,7 +327,9 @@ def ask_for_rows(plan: Plan) -> bool:
             along, op, number = list(loads[0][0].strides), OptOps.UNROLL, reduction_number
             along = [r for r in kernel.axes if r.arg.kind is AxisType.REDUCE and r in along]
         if steps > 1:
-            if not along or size_of(along[-1]) % steps:
+            if not along or not kernel.may_split(along[-1], steps):
+                continue
+            if along[-1] is axis and steps == size_of(axis):
                 continue
             kernel.apply(Opt(op, number(kernel, along[-1]), steps))
         left = axis_of(kernel, axis.arg.id)
@@ -430,9 +433,11 @@ def store_rows_later(plan: Plan, least: int) -> None:
     # A body waits for itself where it takes long. None may run twice: scratch has the next row by
     # then.
     most = bodies_side_by_side(plan, plan.nodes + plan.extra)
-    n = next((n for n in (4, 3, 2) if n <= most and size_of(loops[-1]) % n == 0), 1)
+    row, twice = loops[-1], loops[-1].arg.id in kernel.early
+    fitting = [n for n in (4, 3, 2) if n <= most and not twice and kernel.may_split(row, n)]
+    n = fitting[0] if fitting else 1
     if n < least:
         return
     kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, axis)))
     if n > 1:
-        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, loops[-1]), n))
+        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, row), n))

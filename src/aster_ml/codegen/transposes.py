@@ -89,7 +89,7 @@ def store_lines(plan: Plan, vector: UOp) -> int:
         return int(size_of(vector))
     across = axis_across(plan, vector)
     narrow = size_of(vector) * 8 * stored < plan.target.vector_bits
-    if narrow or across is None or size_of(across) % values:
+    if narrow or across is None or not kernel.may_split(across, values):
         return 0
     kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, across), values))
     return int(values * size_of(vector))
@@ -134,15 +134,20 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp, lanes: int) -> bool:
         steps = steps[:1]
     if waste(size_of(across), prod(steps)) * waste(size_of(along), tiles) > most:
         return False
-    part, *between = [tile_inner(kernel, across, n) for n in steps]
+    # Where the rows are one strip, nothing goes from strip to strip.
+    whole = size_of(across) == parts
+    part, *between = [across] if whole else [tile_inner(kernel, across, n) for n in steps]
     tile = tile_inner(kernel, along, tiles)
-    strips, blocks = (axis_of(kernel, r.arg.id) for r in (across, along))
+    blocks = axis_of(kernel, along.arg.id)
+    strips = [] if whole else [axis_of(kernel, across.arg.id)]
     gap, runs = (between[:1], between[1:]) if between else ([], [])
-    inner = [blocks, strips, *gap, tile, *runs, part]
+    inner = [blocks, *strips, *gap, tile, *runs, part]
     others = [r for r in kernel.outputs if not r.arg.kind.is_lane and r not in inner]
     set_order(kernel, [*others, *inner])
     if lanes == size_of(vector):
-        kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, gap[0] if gap else strips), 1))
+        # The innermost of the loops around a block.
+        asking = [blocks, *strips, *gap][-1]
+        kernel.apply(Opt(OptOps.AHEAD, axis_number(kernel, asking), 1))
     return True
 
 

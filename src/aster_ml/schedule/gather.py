@@ -55,7 +55,7 @@ def pick(x: UOp, idxs: tuple[UOp, ...], shape: tuple[int, ...], left: list[int])
         inside = tuple([valid.alu(Ops.WHERE, i, UOp.index_const(0)) for i in below])
         found = pick(x.src[0], inside, shape, left)
         return None if found is None else valid.alu(Ops.WHERE, found, UOp.const(x.dtype, 0))
-    if op in ELEMENTWISE or op is Ops.INDEX:
+    if (op in ELEMENTWISE and keeps_elements(x)) or op is Ops.INDEX:
         first = 1 if op is Ops.INDEX else 0
         parts = []
         for s in x.src[first:]:
@@ -67,6 +67,13 @@ def pick(x: UOp, idxs: tuple[UOp, ...], shape: tuple[int, ...], left: list[int])
             return pick(x.src[0], tuple(parts), shape, left)
         return UOp(op, x.dtype, tuple(parts), x.arg)
     return x.gather_at(*idxs)
+
+
+def keeps_elements(x: UOp) -> bool:
+    """Whether each element of an elementwise node is made of those in its place: a BITCAST to
+    another size takes elements apart, or puts several together.
+    """
+    return x.op is not Ops.BITCAST or x.dtype.itemsize == x.src[0].dtype.itemsize
 
 
 def is_memory(x: UOp) -> bool:

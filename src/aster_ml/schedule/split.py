@@ -19,7 +19,7 @@ from aster_ml.schedule.effects import Effects, base_param
 from aster_ml.schedule.readings import Stored, kept_in
 from aster_ml.schedule.stages import StagePlanner
 from aster_ml.schedule.steps import Draft, HazardError, Leaf, Part, Read, Slot, Step
-from aster_ml.uop.graph import substitute, substitute_ordered, toposort
+from aster_ml.uop.graph import holds, substitute, substitute_ordered, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
 from aster_ml.uop.node import METADATA, UOp, need
@@ -374,18 +374,26 @@ def close_kernel(draft: Draft, walk: Walk, places: tuple[int, ...], room: list[i
     return UOp(Ops.SINK, dtypes.void, tuple(ends), draft.info)
 
 
+# What makes a place one that depends on data.
+DATA = frozenset({Ops.LOAD, Ops.REDUCE})
+
+
 def check_bounds(target: UOp, value: UOp, gate: UOp | None) -> None:
     """Raises InternalError unless interval arithmetic shows every access inside its buffer.
 
-    Where a gate decides, only the renderers' rule that a failing gate touches nothing helps.
+    Where a gate decides, only the renderers' rule that a failing gate touches nothing helps. Of
+    places that are made of data (those of a sort are), intervals tell nothing: whoever makes them
+    vouches for them, and only those that cannot be inside are found.
     """
     ungated = [u.src[0] for u in toposort(value) if u.op is Ops.LOAD and len(u.src) == 1]
     for at in [target] * (gate is None) + ungated:
         low, high = at.src[1].bounds
-        if low < 0 or high >= at.src[0].arg.size:
+        size = at.src[0].arg.size
+        outside = low >= size or high < 0
+        if outside or ((low < 0 or high >= size) and not holds(at.src[1], DATA)):
             raise InternalError(
                 f"split: an index runs from {low} to {high} in a buffer of "
-                f"{at.src[0].arg.size} elements: {render_expr(at.src[1])}"
+                f"{size} elements: {render_expr(at.src[1])}"
             )
 
 
