@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
-from aster_ml import Context, Tensor
+from aster_ml import Context, Tensor, TinyJit
 from aster_ml.codegen.linearize import Scope
 from aster_ml.renderer.cell import Cell
-from aster_ml.uop.quiet import uncollected
+from aster_ml.uop.quiet import LARGE, MOVED, least_moved, uncollected
 
 
 def held_by_circles(kinds: tuple[type, ...]) -> list[Any]:
@@ -27,7 +28,7 @@ def test_what_is_left_counts_as_old() -> None:
     assert gc.isenabled()
     with uncollected():
         assert not gc.isenabled()
-        left = [[i] for i in range(2000)]
+        left = [[i] for i in range(LARGE + 2000)]
     young = {id(x) for generation in (0, 1) for x in gc.get_objects(generation)}
     assert not any(id(x) in young for x in left)
     assert gc.isenabled()
@@ -56,3 +57,48 @@ def test_a_compiled_kernel_leaves_no_circles() -> None:
         assert not held_by_circles((Cell, Scope))
     finally:
         gc.enable()
+
+
+class Circle:
+    """An object that only the search for circles drops, with a tensor in hand."""
+
+    def __init__(self, t: Tensor) -> None:
+        self.me = self
+        self.t = t
+
+
+def most_alive(turns: int, make: Any) -> int:
+    """Circles around the tensors that `make` gives are dropped: how many are alive at most."""
+    alive: list[weakref.ref[Circle]] = []
+    most = 0
+    gc.collect()
+    for i in range(turns):
+        alive.append(weakref.ref(Circle(make(i))))
+        if i % 100 == 0:
+            alive = [ref for ref in alive if ref() is not None]
+            most = max(most, len(alive))
+    return most
+
+
+def test_circles_of_a_program_go_while_it_realizes() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    assert most_alive(2000, lambda _: (x + 1).contiguous().realize()) < 600
+
+
+def test_circles_of_a_program_go_while_it_replays() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    jitted = TinyJit(lambda t: t * 3 + 1)
+    assert most_alive(2000, lambda _: jitted(x)) < 600
+
+
+def test_circles_go_though_large_blocks_hide_them() -> None:
+    kept = []
+    alive = []
+    for _ in range(3 * least_moved() // LARGE):
+        alive.append(weakref.ref(Circle(Tensor([1.0]))))
+        with uncollected():
+            kept.append([[i] for i in range(LARGE + 100)])
+        kept.clear()
+    before = MOVED.count
+    assert before <= least_moved() + LARGE + 1000
+    assert sum(ref() is not None for ref in alive) < len(alive)
