@@ -104,6 +104,74 @@ def test_nobody_else_may_write_there(cache: ObjectCache) -> None:
     assert cache.folder.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
+def test_an_entry_that_others_may_write_is_missing(cache: ObjectCache, mode: int) -> None:
+    cache.put(KEY, DATA)
+    cache.path(KEY).chmod(mode)
+    assert cache.get(KEY) is None
+    cache.put(KEY, DATA)
+    assert cache.get(KEY) == DATA
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+@pytest.mark.parametrize("umask", [0, 0o002, 0o077])
+def test_what_is_written_is_trusted_under_any_umask(cache: ObjectCache, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        cache.put(KEY, DATA)
+    finally:
+        os.umask(before)
+    assert cache.get(KEY) == DATA
+    assert cache.path(KEY).stat().st_mode & 0o022 == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, mode: int) -> None:
+    ObjectCache(tmp_path / "objects").put(KEY, DATA)
+    (tmp_path / "objects").chmod(mode)
+    cache = ObjectCache(tmp_path / "objects")
+    with pytest.warns(RuntimeWarning, match="others may write"):
+        assert cache.get(KEY) is None
+    cache.put("other", DATA)
+    assert len(entries(cache)) == 1, "nothing is written there"
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives files away")
+def test_what_belongs_to_others_is_missing(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path / "objects")
+    cache.put(KEY, DATA)
+    os.chown(cache.path(KEY), 12345, -1)
+    assert cache.get(KEY) is None
+    os.chown(cache.folder, 12345, -1)
+    with pytest.warns(RuntimeWarning, match="belongs to user 12345"):
+        assert ObjectCache(tmp_path / "objects").get(KEY) is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kinds of file as POSIX has them")
+def test_an_entry_that_is_no_file_is_missing_at_once(cache: ObjectCache, tmp_path: Path) -> None:
+    cache.put(KEY, DATA)
+    whole = tmp_path / "whole"
+    os.replace(cache.path(KEY), whole)
+    os.mkfifo(cache.path(KEY))
+    assert cache.get(KEY) is None
+    for target in ("/dev/zero", str(whole)):
+        cache.path(KEY).unlink()
+        cache.path(KEY).symlink_to(target)
+        assert cache.get(KEY) is None
+    cache.put(KEY, DATA)
+    assert cache.get(KEY) == DATA
+
+
+def test_an_entry_larger_than_the_cache_is_missing(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path / "objects", limit_bytes=1 << 16)
+    cache.put(KEY, DATA)
+    with open(cache.path(KEY), "r+b") as file:
+        file.truncate(1 << 40)
+    assert cache.get(KEY) is None
+
+
 @pytest.mark.parametrize("length", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, -1])
 def test_truncated_entries_are_missing_and_written_again(cache: ObjectCache, length: int) -> None:
     cache.put(KEY, DATA)

@@ -89,25 +89,19 @@ MAX_KERNELS = 20_000
 
 @functools.cache
 def source_digest() -> str:
-    """A hash of the compiler's own source files: a changed compiler compiles anew.
+    """A hash of what Aster's source files say: another compiler compiles anew.
 
-    Of when they were written and how large they are, which is what Python asks for its own compiled
-    files: to read all of them takes 3 to 12 ms, this takes 1.
+    Of all of them, read once a process when a kernel is first looked for on the disk: which of them
+    the code of a kernel depends on is more than a list can keep up with. When a file was written
+    and how large it is says too little: an upgrade may leave both as they were.
     """
-    here = Path(__file__).resolve()
-    root = here.parent.parent
-    paths = [
-        root / "dtype.py",
-        root / "target.py",
-        root / "config.py",
-        here,
-        here.with_name("kept.py"),
-    ]
-    for part in ("uop", "codegen", "renderer", "runtime"):
-        paths.extend(sorted((root / part).glob("*.py")))
-    stats = [(path.name, path.stat()) for path in paths]
-    text = "|".join([f"{name} {stat.st_mtime_ns} {stat.st_size}" for name, stat in stats])
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+    root = Path(__file__).resolve().parent.parent
+    made = hashlib.blake2b(digest_size=12)
+    for path in sorted(root.rglob("*.py")):
+        content = path.read_bytes()
+        made.update(f"{path.relative_to(root)} {len(content)}|".encode())
+        made.update(content)
+    return made.hexdigest()
 
 
 @functools.cache

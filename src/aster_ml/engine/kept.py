@@ -48,7 +48,7 @@ class Shelf:
             if entry is not None:
                 try:
                     self.open(entry, backend)
-                except (ValueError, KeyError, TypeError, AttributeError, RuntimeError):
+                except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, OSError):
                     # What is in the cache is only a shortcut: anything odd is compiled again.
                     return None
         return self.found.get((key, backend))
@@ -57,6 +57,8 @@ class Shelf:
         """Loads what an entry holds. Raises: any of the errors of what is not of our form."""
         start = SIZE_BYTES + int.from_bytes(entry[:SIZE_BYTES], "little")
         known = json.loads(entry[SIZE_BYTES:start])
+        for header in known.values():
+            check(header)
         names = [str(header["name"]) for header in known.values()]
         programs: list[Program] = backend.load_all([(names, entry[start:])])
         for (key, header), program in zip(known.items(), programs, strict=True):
@@ -68,3 +70,21 @@ class Shelf:
                 "parts": header["parts"],
                 "written": frozenset(header["written"]),
             }
+
+
+def check(header: Any) -> None:
+    """Raises ValueError where what is said of a kernel cannot be."""
+    n, parts, written, names = (header[name] for name in ("n", "parts", "written", "vars"))
+    if not (
+        isinstance(header["name"], str)
+        and all([is_count(i) for i in (n, parts, *written)])
+        and parts >= 1
+        and isinstance(names, list)
+        and all([isinstance(name, str) for name in names])
+    ):
+        raise ValueError(f"no kernel is like this: {header}")
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value is a whole number that is not negative, and no truth value."""
+    return value.__class__ is int and value >= 0

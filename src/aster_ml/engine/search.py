@@ -37,7 +37,7 @@ from aster_ml.config import (
     SETTINGS,
     debug_shown,
 )
-from aster_ml.runtime.object_cache import cache_folder
+from aster_ml.runtime.object_cache import cache_folder, read_own
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -297,6 +297,8 @@ class Record:
         return self.default_microseconds / self.microseconds if self.microseconds else 1.0
 
 
+# A record is a page of text.
+MAX_RECORD_BYTES = 1 << 24
 # Without a disk cache, what this process has found.
 REMEMBERED: dict[str, Record] = {}
 
@@ -353,7 +355,8 @@ def look_up(name: str) -> Record | None:
     if path is None:
         return REMEMBERED.get(name)
     try:
-        return read_record(path.read_text(encoding="utf-8"))
+        text = read_own(str(path), MAX_RECORD_BYTES)
+        return None if text is None else read_record(text.decode())
     except (OSError, UnicodeDecodeError):
         return None
 

@@ -36,8 +36,9 @@ import functools
 import hashlib
 from typing import Any, NamedTuple
 
-from aster_ml.runtime import llvm_jit, object_cache
+from aster_ml.runtime import llvm_jit
 from aster_ml.runtime.cpu_places import PLACES_IR
+from aster_ml.runtime.kept_object import load_kept
 
 # All offsets are in words of 8 bytes; what several threads write stands 64 bytes apart.
 LINE = 8
@@ -524,11 +525,7 @@ def native() -> Native:
     digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
     key = f"cpu_worker {llvm_jit.host().key} {llvm_jit.QUICK_LEVEL} {digest}"
     names = [f"aster_{name}" for name in Native._fields if name != "loaded"]
-    binary = object_cache.get(key)
-    if binary is None:
-        binary = llvm_jit.compile_ir(source, codegen_level=llvm_jit.QUICK_LEVEL)
-        object_cache.put(key, binary)
-    loaded = llvm_jit.load_object(binary, *names)
+    loaded = load_kept(key, source, *names)
     word = ctypes.c_int64
 
     def function(name: str, result: Any, *arguments: Any) -> Any:

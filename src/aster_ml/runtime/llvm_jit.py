@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from aster_ml.config import ISA
 from aster_ml.errors import ArgumentError, CompileError
+from aster_ml.runtime.object_file import fault_of
 
 # With 0 LLVM leaves every value in memory; 1 gives a matrix kernel its full speed and takes a
 # quarter of the time of 2.
@@ -436,6 +437,10 @@ def load_objects(objects: Sequence[tuple[Sequence[str], bytes]]) -> list[LoadedO
 
 def load_library(binaries: Sequence[bytes], names: tuple[str, ...]) -> LoadedObject:
     """Links objects as one library; gives these functions of theirs. Raises: CompileError."""
+    for binary in binaries:
+        fault = fault_of(binary, host().machine)
+        if fault is not None:
+            raise CompileError(f"an object could not be linked: {fault}")
     with LOCK:
         try:
             tracker = link(binaries, names)

@@ -18,8 +18,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from aster_ml.runtime import llvm_jit, object_cache
+from aster_ml.runtime import llvm_jit
 from aster_ml.runtime.cpu_worker import native
+from aster_ml.runtime.kept_object import load_kept
 
 # Where the content of a bytes object begins: its size without content, less the closing zero.
 BYTES_AT = bytes.__basicsize__ - 1
@@ -101,11 +102,7 @@ def entries() -> Entries:
     names = "aster_call_serial", "aster_call_list"
     digest = hashlib.blake2b(SOURCE.encode(), digest_size=16).hexdigest()
     key = f"native_call {llvm_jit.host().key} {llvm_jit.QUICK_LEVEL} {digest}"
-    binary = object_cache.get(key)
-    if binary is None:
-        binary = llvm_jit.compile_ir(SOURCE, codegen_level=llvm_jit.QUICK_LEVEL)
-        object_cache.put(key, binary)
-    loaded = llvm_jit.load_object(binary, *names)
+    loaded = load_kept(key, SOURCE, *names)
     return Entries(
         new_definition(loaded.address(names[0]), METH_NOARGS),
         new_definition(loaded.address(names[1]), METH_FASTCALL),

@@ -5,6 +5,10 @@ under several names. An entry that is damaged, cut short
 or of another key counts as missing and is written again. Writers replace a file whole, so a reader
 never sees half of one. A folder that cannot be written costs one warning and nothing else. Keys are
 text that names everything the data depends on; what that is, callers know.
+
+What is in here is run, so only files and folders count that belong to this user (or root) and that
+nobody else may write; a folder of another kind is neither read nor written, which costs a warning.
+Anything but a plain file counts as missing, and is not opened in a way that could wait.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import hashlib
 import itertools
 import os
 import secrets
+import stat
 import sys
 import threading
 import time
@@ -30,6 +35,38 @@ HEADER_BYTES = len(MAGIC) + DIGEST_BYTES
 DEFAULT_LIMIT_BYTES = 1 << 30
 # A temporary file this old was left by a process that died while writing.
 STALE_AFTER_S = 3600
+
+
+# Where files have owners. A link is not followed, and a pipe is not waited for.
+HAS_OWNERS = hasattr(os, "geteuid")
+READ_FLAGS = os.O_RDONLY
+for _name in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
+    READ_FLAGS |= getattr(os, _name, 0)
+
+
+def others_may_write(found: os.stat_result) -> str | None:
+    """Why a file or folder is not this user's alone to write, or root's; None where it is."""
+    if not HAS_OWNERS:
+        return None
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to user {found.st_uid}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write to it (its mode is {stat.S_IMODE(found.st_mode):o})"
+    return None
+
+
+def read_own(path: str, most: int) -> bytes | None:
+    """What a plain file of this user (or root) holds; None for anything else, and past `most`.
+
+    Raises: OSError where there is no such file.
+    """
+    number = os.open(path, READ_FLAGS)
+    with open(number, "rb", buffering=0) as file:
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode) or others_may_write(found) or found.st_size > most:
+            return None
+        # A raw file gives what there is, so one that is cut meanwhile comes back short.
+        return file.read(found.st_size)
 
 
 def digest(data: bytes) -> bytes:
@@ -64,6 +101,8 @@ class ObjectCache:
         self.folder = folder
         self.limit_bytes = limit_bytes
         self.writable = True
+        # Whether the folder is this user's: None as long as it is not there.
+        self.is_own: bool | None = None
         self.hits = 0
         self.misses = 0
         # Bytes that may still be written before the folder is measured again; other processes
@@ -84,9 +123,10 @@ class ObjectCache:
         # As `path` has it, but of text: making a Path takes as long as reading a small file.
         path = os.path.join(self.folder, key_digest.hex())
         try:
-            with open(path, "rb", buffering=0) as file:
-                raw = file.read()
+            raw = read_own(path, self.limit_bytes) if self.look_at_folder() else None
         except OSError:
+            raw = None
+        if raw is None:
             self.misses += 1
             return None
         rest = raw[HEADER_BYTES:]
@@ -111,7 +151,7 @@ class ObjectCache:
 
     def put(self, key: str, data: bytes, *others: str) -> None:
         """Stores `data` under `key`, and under other keys, for this and other processes."""
-        if not self.writable:
+        if not self.writable or self.look_at_folder() is False:
             return
         keys = [digest(k.encode()) for k in (key, *others)]
         rest = len(keys).to_bytes(COUNT_BYTES, "little") + b"".join(keys) + data
@@ -123,6 +163,9 @@ class ObjectCache:
             except FileNotFoundError:
                 # What is in here is run, so nobody else may write it.
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.is_own = None
+                if not self.look_at_folder():
+                    return
                 self.replace(first, content)
             for name in names:
                 self.name_too(first, name, content)
@@ -133,6 +176,19 @@ class ObjectCache:
             self.allowance -= len(content)
             if self.allowance < 0:
                 self.evict()
+
+    def look_at_folder(self) -> bool | None:
+        """Whether the folder is this user's alone to write; None where there is none."""
+        if self.is_own is None:
+            try:
+                found = os.stat(self.folder)
+            except OSError:
+                return None
+            why = others_may_write(found)
+            self.is_own = why is None
+            if why is not None:
+                self.warn(f"{self.folder} is not used, since {why}")
+        return self.is_own
 
     def temporary(self, path: str) -> str:
         """A name beside a file that nobody else has."""
@@ -164,11 +220,15 @@ class ObjectCache:
     def refuse(self, error: OSError) -> None:
         """Goes on without writing, and says so once."""
         self.writable = False
+        self.warn(f"{self.folder} cannot be written ({error.strerror or error})")
+
+    def warn(self, why: str) -> None:
+        """Says why this cache does nothing."""
         warnings.warn(
-            f"compiled kernels are not cached: {self.folder} cannot be written "
-            f"({error.strerror or error}); set CACHEDIR to a folder that can, or CACHE=0",
+            f"compiled kernels are not cached: {why}; set CACHEDIR to a folder that only you can "
+            "write, or CACHE=0",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
     def evict(self) -> None:
@@ -202,8 +262,9 @@ class ObjectCache:
 
 
 def write_file(path: str, content: bytes) -> None:
-    """Writes a new file. Raises: OSError."""
-    with open(path, "wb", buffering=0) as file:
+    """Writes a new file that nobody else may write. Raises: OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags, 0o644), "wb", buffering=0) as file:
         # Without a buffer a disk that fills up takes the first part and says nothing.
         if file.write(content) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
