@@ -167,6 +167,12 @@ SPEC = Setting(
 THREADS = Setting(
     "THREADS", 0, "Threads of the CPU device; 0 means one a core.", ("schedule", "codegen")
 )
+POOL_STRESS = Setting(
+    "POOL_STRESS",
+    0,
+    "A number from which the CPU's threads draw delays and whose part they take next, to show "
+    "that no result depends on it; 0 lets them work.",
+)
 DETERMINISTIC = Setting(
     "DETERMINISTIC",
     0,

@@ -443,3 +443,58 @@ def test_a_worker_keeps_away_from_where_the_caller_is_now() -> None:
     assert system.processor == 6
     assert functions.work(state.address, 1, 1000) == 0
     assert system.changes == [255 - 32, 255]
+
+
+# stress
+
+
+def shifts(length: int, groups: list[tuple[int, int]]) -> tuple[NativeGraph, np.ndarray]:  # type: ignore[type-arg]
+    """Calls each of which reads what the one before wrote, in another place."""
+    n = 64
+    rows = np.zeros((length + 1, n), np.int64)
+    calls = [
+        (kernel("shift"), (rows[i].ctypes.data, rows[i + 1].ctypes.data), (n, n // 2), n, 4)
+        for i in range(length)
+    ]
+    return NativeGraph(calls, groups), rows
+
+
+def wrong_runs(graph: NativeGraph, rows: np.ndarray, runs: int) -> int:  # type: ignore[type-arg]
+    """In how many runs a call read what was not there yet."""
+    wrong = 0
+    for _ in range(runs):
+        rows[1:] = 0
+        graph.run()
+        wrong += set(rows[-1]) != {len(rows) - 1}
+    return wrong
+
+
+def test_stress_finds_a_barrier_that_is_missing() -> None:
+    length = 6
+    with Context(THREADS=3, POOL_STRESS=5):
+        graph, rows = shifts(length, [(i, i + 1) for i in range(length)])
+        assert wrong_runs(graph, rows, 200) == 0
+        graph, rows = shifts(length, [(0, length)])
+        assert wrong_runs(graph, rows, 200) > 0
+
+
+def test_stress_ends_with_the_setting() -> None:
+    with Context(THREADS=2, POOL_STRESS=0):
+        graph, _ = counting_graph(3)
+        graph.run()
+        plain = POOL.native
+        with Context(POOL_STRESS=1):
+            graph.run()
+            assert POOL.native is not None
+            assert POOL.native is not plain
+        graph.run()
+        assert POOL.native is plain
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_every_part_runs_once_under_stress(threads: int) -> None:
+    with Context(THREADS=threads, POOL_STRESS=3):
+        graph, counts = counting_graph(5)
+        for run in range(1, 21):
+            graph.run()
+            assert set(counts) == {20 * run}

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aster_ml.config import THREADS
+from aster_ml.config import POOL_STRESS, THREADS
 from aster_ml.errors import ArgumentError
 from aster_ml.runtime import llvm_jit
 from aster_ml.runtime.cpu_places import (
@@ -35,6 +35,7 @@ from aster_ml.runtime.cpu_places import (
 from aster_ml.runtime.cpu_worker import (
     COMING,
     LINE,
+    LUCK,
     MAX_THREADS,
     PARKED,
     STATE_WORDS,
@@ -125,9 +126,9 @@ class ThreadPool:
         # do as well but is written in Python, and a signal in the middle of it leaves it locked.)
         self.gates: list[threading.Lock] = []
 
-    def open(self) -> None:
+    def open(self) -> Native:
         """Loads the native code and learns how long a pause takes."""
-        functions = native()
+        functions = native(POOL_STRESS.value > 0)
         functions.pause(10)
         start = time.perf_counter()
         functions.pause(1000)
@@ -135,14 +136,16 @@ class ThreadPool:
         self.spin_limit = min(int(SPIN_S / pause_s), 1 << 20)
         name = "SwitchToThread" if os.name == "nt" else "sched_yield"
         self.state.view[YIELD] = llvm_jit.symbol_address(name)
+        self.state.view[LUCK] = POOL_STRESS.value
         # A worker that starts before the first list is announced is beside nobody.
         self.state.view[HOME] = NOWHERE
         places = [llvm_jit.symbol_address(name) for name in SYSTEM_FUNCTIONS]
         if all(places):
             for word, address in zip((GET_PROCESSOR, GET_ALLOWED, SET_ALLOWED), places):
                 self.state.view[word] = address
-        self.enter = list_call(self.state.address)
+        self.enter = list_call(functions, self.state.address)
         self.native = functions
+        return functions
 
     def run(self, list_address: int, threads: int) -> None:
         """Runs a list of kernel calls on up to `threads` threads, this one among them.
@@ -151,8 +154,7 @@ class ThreadPool:
         after it, so Ctrl-C finds either no list open or one that is done.
         """
         with self.lock:
-            if self.native is None:
-                self.open()
+            functions = self.native or self.open()
             helpers = threads - 1
             if len(self.threads) < helpers:
                 self.grow(helpers)
@@ -163,7 +165,7 @@ class ThreadPool:
                     for index in range(helpers):
                         if state.view[PARKED + LINE * (index + 1)]:
                             open_gate(self.gates[index])
-                    native().run_list(state.address, list_address, helpers + 1)
+                    functions.run_list(state.address, list_address, helpers + 1)
             finally:
                 # After a signal no list is coming any more, and workers may sleep.
                 state.view[COMING] = 0
@@ -242,6 +244,8 @@ def work(
 
 
 POOL = ThreadPool()
+# Threads in native code go on as they began, so others begin where the setting changes.
+POOL_STRESS.changed = POOL.stop
 atexit.register(POOL.close)
 
 

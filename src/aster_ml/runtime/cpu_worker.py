@@ -18,6 +18,9 @@ Who runs a part:
 - Each thread adds the parts it ran to the group's count, which only grows; the group is done when
   the count reaches serial number times parts.
 
+Under stress (the setting POOL_STRESS) every thread does what the rules above allow and chance would
+seldom bring: it dawdles before and after each part, passes divided records by, and begins anywhere.
+
 Who is inside a list: the epoch is odd while a list is open. A worker counts itself in, looks at the
 epoch again and walks the list only when it has not changed. The caller closes the list (epoch even)
 and waits until nobody is inside. All four accesses are sequentially consistent, so either the
@@ -43,8 +46,8 @@ from aster_ml.runtime.kept_object import load_kept
 # All offsets are in words of 8 bytes; what several threads write stands 64 bytes apart.
 LINE = 8
 # The pool's state.
-EPOCH, INSIDE, CURRENT_LIST, THREAD_COUNT, STOP, YIELD, COMING, PROGRESS = (
-    0, 8, 16, 17, 18, 19, 20, 24,
+EPOCH, INSIDE, CURRENT_LIST, THREAD_COUNT, STOP, YIELD, COMING, LUCK, PROGRESS = (
+    0, 8, 16, 17, 18, 19, 20, 22, 24,
 )  # fmt: skip
 # Per worker, a line each from here on: asleep or about to be; the epoch it has done. Further words
 # of the state and of these lines belong to `cpu_places`.
@@ -69,7 +72,56 @@ PAUSE = {
 }
 
 
-def worker_ir(machine: str) -> str:
+# A step of the numbers that luck is made of, and a mixture of their bits.
+LUCK_STEP, LUCK_MIX = -7046029254386353131, -4658895280553007687
+# Of so many times that a thread dawdles under stress one takes up to so many pauses, both powers of
+# two; a rarer one comes before one that is more frequent.
+RARE, LONG, SOMETIMES, MIDDLE, OFTEN, SHORT = 32, 1 << 11, 4, 1 << 7, 2, 1 << 4
+
+STRESS_IR = f"""
+; A number that no thread can foresee.
+define internal i64 @luck(ptr %state) {{
+entry:
+  %slot = getelementptr i64, ptr %state, i64 {LUCK}
+  %old = atomicrmw add ptr %slot, i64 {LUCK_STEP} monotonic
+  %high = lshr i64 %old, 30
+  %mixed = xor i64 %old, %high
+  %product = mul i64 %mixed, {LUCK_MIX}
+  %result = lshr i64 %product, 20
+  ret i64 %result
+}}
+
+; Waits, for no reason.
+define internal void @dawdle(ptr %state) {{
+entry:
+  %luck = call i64 @luck(ptr %state)
+  %length = lshr i64 %luck, 8
+  %low.rare = and i64 %luck, {RARE - 1}
+  %low.some = and i64 %luck, {SOMETIMES - 1}
+  %low.often = and i64 %luck, {OFTEN - 1}
+  %rare = icmp eq i64 %low.rare, 0
+  %some = icmp eq i64 %low.some, 0
+  %often = icmp eq i64 %low.often, 0
+  %mask.often = select i1 %often, i64 {SHORT - 1}, i64 0
+  %mask.some = select i1 %some, i64 {MIDDLE - 1}, i64 %mask.often
+  %mask = select i1 %rare, i64 {LONG - 1}, i64 %mask.some
+  %count = and i64 %length, %mask
+  br label %head
+head:
+  %spins = phi i64 [ 0, %entry ], [ %after, %body ]
+  %more = icmp slt i64 %spins, %count
+  br i1 %more, label %body, label %done
+body:
+  call void @wait_step(ptr %state, i64 %spins)
+  %after = add i64 %spins, 1
+  br label %head
+done:
+  ret void
+}}
+"""
+
+
+def worker_ir(machine: str, stress: bool = False) -> str:
     """The IR for a processor family; on those without a pause instruction waiting is plain."""
     call = PAUSE.get(machine)
     declare = pause = ""
@@ -77,6 +129,22 @@ def worker_ir(machine: str) -> str:
         kind = "i32" if "(i32" in call else ""
         declare = f"declare void @{call.partition('(')[0]}({kind})"
         pause = f"call void @{call}"
+    dawdle = "call void @dawdle(ptr %state)" if stress else ""
+    # How a thread begins with a record: with its own parts, or under stress with any or none.
+    begin = """
+  %from = select i1 %others, i64 %before, i64 %first
+  %step = select i1 %others, i64 -1, i64 1
+  %number = select i1 %others, i64 %parts, i64 %own.count"""
+    if stress:
+        begin = """
+  %luck = call i64 @luck(ptr %state)
+  %coin = and i64 %luck, 1
+  %heads = icmp eq i64 %coin, 0
+  %come = or i1 %others, %heads
+  %rest = lshr i64 %luck, 1
+  %from = urem i64 %rest, %parts
+  %step = sub i64 0, 1
+  %number = select i1 %come, i64 %parts, i64 0"""
     return f"""
 {declare}
 
@@ -100,6 +168,7 @@ done:
 }}
 
 {PLACES_IR}
+{STRESS_IR if stress else ""}
 define internal i1 @claim(ptr %record, i64 %part, i64 %serial) {{
 entry:
   %slot = getelementptr i64, ptr %record, i64 {CLAIMS}
@@ -118,8 +187,9 @@ lost:
   ret i1 false
 }}
 
-define internal void @run_part(ptr %record, i64 %part) {{
+define internal void @run_part(ptr %state, ptr %record, i64 %part) {{
 entry:
+  {dawdle}
   %p1 = getelementptr i64, ptr %record, i64 {ARGUMENTS}
   %p2 = getelementptr i64, ptr %record, i64 {SIZE}
   %p3 = getelementptr i64, ptr %record, i64 {PARTS}
@@ -136,6 +206,7 @@ entry:
   br i1 %some, label %call, label %done
 call:
   call void %function(ptr %arguments, i64 %lo, i64 %hi)
+  {dawdle}
   br label %done
 done:
   ret void
@@ -143,7 +214,8 @@ done:
 
 ; Claims and runs `count` parts of a record from `first` on, upwards or downwards, where the last
 ; follows the first again; returns how many nobody else had claimed.
-define internal i64 @run_parts(ptr %record, i64 %first, i64 %step, i64 %count, i64 %serial) {{
+define internal i64 @run_parts(ptr %state, ptr %record, i64 %first, i64 %step, i64 %count,
+                               i64 %serial) {{
 entry:
   %slot = getelementptr i64, ptr %record, i64 {PARTS}
   %parts = load i64, ptr %slot
@@ -161,7 +233,7 @@ body:
   %won = call i1 @claim(ptr %record, i64 %here, i64 %serial)
   br i1 %won, label %run, label %next
 run:
-  call void @run_part(ptr %record, i64 %here)
+  call void @run_part(ptr %state, ptr %record, i64 %here)
   %one.more = add i64 %ran, 1
   br label %next
 next:
@@ -175,8 +247,8 @@ done:
 
 ; Walks records begin..end: the parts that belong to a thread, or with `others` what is unclaimed.
 ; Undivided records are the calling thread's, which is number 0.
-define internal i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 %thread, i64 %threads,
-                               i64 %serial, i1 %others) {{
+define internal i64 @run_group(ptr %state, ptr %records, i64 %begin, i64 %end, i64 %thread,
+                               i64 %threads, i64 %serial, i1 %others) {{
 entry:
   %caller = icmp eq i64 %thread, 0
   %own = xor i1 %others, true
@@ -197,7 +269,7 @@ body:
 single:
   br i1 %undivided, label %call, label %next
 call:
-  call void @run_part(ptr %record, i64 0)
+  call void @run_part(ptr %state, ptr %record, i64 0)
   br label %next
 split:
   %thread.after = add i64 %thread, 1
@@ -208,10 +280,9 @@ split:
   %own.count = sub i64 %last, %first
   ; Of what others have, first what the one before would come to last.
   %before = sub i64 %first, 1
-  %from = select i1 %others, i64 %before, i64 %first
-  %step = select i1 %others, i64 -1, i64 1
-  %number = select i1 %others, i64 %parts, i64 %own.count
-  %count = call i64 @run_parts(ptr %record, i64 %from, i64 %step, i64 %number, i64 %serial)
+  {begin.strip()}
+  %count = call i64 @run_parts(ptr %state, ptr %record, i64 %from, i64 %step, i64 %number,
+                               i64 %serial)
   br label %next
 next:
   %here = phi i64 [ 0, %single ], [ 1, %call ], [ %count, %split ]
@@ -272,8 +343,8 @@ run:
   %c.offset = mul i64 %g, {LINE}
   %count = getelementptr i64, ptr %counts, i64 %c.offset
   %wanted = mul i64 %parts, %serial
-  %ran = call i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 %thread, i64 %threads,
-                             i64 %serial, i1 false)
+  %ran = call i64 @run_group(ptr %state, ptr %records, i64 %begin, i64 %end, i64 %thread,
+                             i64 %threads, i64 %serial, i1 false)
   call void @add_count(ptr %count, i64 %ran)
   br label %wait
 wait:
@@ -287,7 +358,7 @@ still:
   %due = icmp eq i64 %spins.after, %patience
   br i1 %due, label %steal, label %again
 steal:
-  %more.ran = call i64 @run_group(ptr %records, i64 %begin, i64 %end, i64 %thread,
+  %more.ran = call i64 @run_group(ptr %state, ptr %records, i64 %begin, i64 %end, i64 %thread,
                                   i64 %threads, i64 %serial, i1 true)
   call void @add_count(ptr %count, i64 %more.ran)
   ; Who did not come to this group is likely not to come to the next.
@@ -481,7 +552,7 @@ head:
 body:
   %offset = mul i64 %index, {RECORD_WORDS}
   %record = getelementptr i64, ptr %records, i64 %offset
-  call void @run_part(ptr %record, i64 0)
+  call void @run_part(ptr null, ptr %record, i64 0)
   %after = add i64 %index, 1
   br label %head
 done:
@@ -519,9 +590,9 @@ class Native(NamedTuple):
 
 
 @functools.cache
-def native() -> Native:
+def native(stress: bool = False) -> Native:
     """The native functions of this process; compiled once a machine, then read from the cache."""
-    source = worker_ir(llvm_jit.host().machine)
+    source = worker_ir(llvm_jit.host().machine, stress)
     digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
     key = f"cpu_worker {llvm_jit.host().key} {llvm_jit.QUICK_LEVEL} {digest}"
     names = [f"aster_{name}" for name in Native._fields if name != "loaded"]

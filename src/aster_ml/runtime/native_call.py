@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from aster_ml.runtime import llvm_jit
-from aster_ml.runtime.cpu_worker import native
+from aster_ml.runtime.cpu_worker import Native, native
 from aster_ml.runtime.kept_object import load_kept
 
 # Where the content of a bytes object begins: its size without content, less the closing zero.
@@ -155,13 +155,13 @@ def serial_call(records: int, count: int) -> Callable[[], int]:
     return new_function(e.serial, (e.release, e.take, e.number, run, records, count))
 
 
-def list_call(state: int) -> Callable[[int, int], int]:
+def list_call(functions: Native, state: int) -> Callable[[int, int], int]:
     """A function of a list's address and a number of workers that may help.
 
     Returns 0 when it has run the list; else how many of these workers have to be woken first: the
     list is announced then and has not run.
     """
     e = entries()
-    announce, run = address_of(native().announce), address_of(native().run_list)
+    announce, run = address_of(functions.announce), address_of(functions.run_list)
     words = (e.release, e.take, e.number, e.integer, announce, run, state)
     return new_function(e.listed, words)
