@@ -192,6 +192,11 @@ IGNORE_BEAM_CACHE = Setting(
     "IGNORE_BEAM_CACHE", 0, "1 searches anew what a search has found before."
 )
 CACHEDIR = Setting("CACHEDIR", "", "Folder of the disk cache; empty means the platform's own.")
+LOAD_LIMIT = Setting(
+    "LOAD_LIMIT",
+    32,
+    "Memory that reading a file may take, in multiples of its size, beside 64 MB; 0 is no limit.",
+)
 CACHE = Setting("CACHE", 1, "0 neither reads nor writes the disk cache.")
 SPLIT_REDUCE = Setting(
     "SPLIT_REDUCE",

@@ -7,7 +7,6 @@ published, belong elsewhere.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import os
 import pathlib
@@ -19,6 +18,7 @@ from typing import Any
 from aster_ml.errors import DownloadError, FileKindError
 from aster_ml.runtime.disk import kind_of_file
 from aster_ml.runtime.object_cache import cache_folder
+from aster_ml.unpacking import Allowance, unpack
 
 TIMEOUT_S = 30
 
@@ -67,7 +67,8 @@ def fetch(
 
     `name` is what it is kept as (a path where it has folders), `subdir` the folder for it there.
 
-    Raises: DownloadError when the file is neither in the cache nor to be had.
+    Raises: DownloadError when the file is neither in the cache nor to be had; FormatError when it
+    is to be unpacked and is no whole gzip file.
     """
     if "://" not in url:
         return pathlib.Path(url)
@@ -92,6 +93,6 @@ def fetch(
     except (OSError, ValueError) as error:
         raise DownloadError(f"{url} could not be downloaded: {error}") from error
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = gzip.decompress(data) if gunzip else data
+    content = bytes(unpack(data, "gzip", Allowance(len(data)), url)) if gunzip else data
     write_atomically(path, lambda file: file.write(content))
     return path

@@ -76,8 +76,11 @@ def test_archives_in_memory(tmp_path: pathlib.Path) -> None:
 def test_what_is_no_archive_is_refused(tmp_path: pathlib.Path, read: Any) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"not an archive" * 100)
-    with pytest.raises(FormatError, match=r"in 1400 bytes"):
+    with pytest.raises(FormatError, match=r"no (zip|tar) archive") as caught:
         read(path)
+    assert caught.value.path == str(path)
+    assert caught.value.place
+    assert str(caught.value) == f"{path}: {caught.value.place}: {caught.value.reason}"
 
 
 def test_truncated_zip_is_refused(tmp_path: pathlib.Path) -> None:

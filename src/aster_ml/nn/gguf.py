@@ -9,14 +9,21 @@ Source: the public GGUF specification (ggml, docs/gguf.md), versions 2 and 3.
 
 from __future__ import annotations
 
+import itertools
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from aster_ml import Tensor
 from aster_ml.errors import FormatError
 from aster_ml.helpers import prod, round_up
-from aster_ml.nn.fileio import accept_filename, byte_count, read_bytes
-from aster_ml.nn.ggml import block_format, ggml_data_to_tensor
+from aster_ml.nn.fileio import (
+    TENSOR_NBYTES,
+    FileBytes,
+    accept_filename,
+    count_elements,
+    show_value,
+)
+from aster_ml.nn.ggml import FORMATS, block_format, ggml_data_to_tensor
 
 __all__ = ["ggml_data_to_tensor", "gguf_load"]
 
@@ -33,131 +40,193 @@ SCALARS = {
     11: "<q",
     12: "<d",
 }
-STRING, ARRAY = 8, 9
+BOOL, STRING, ARRAY, U64 = 7, 8, 9, 10
 DEFAULT_ALIGNMENT = 32
-CHUNK_NBYTES = 1 << 20
-MAX_DIMS = 8
+MAX_DIMS, MAX_DEPTH = 8, 8
+# Memory that a string takes besides its characters, a number in a list, and a tensor with all that
+# takes its blocks apart.
+STRING_NBYTES, NUMBER_NBYTES, QUANTISED_NBYTES = 64, 40, 1 << 16
 
 
 class HeaderReader:
-    """Reads the header's values one after another, from chunks of the file."""
+    """Reads the header's values one after another."""
 
-    def __init__(self, t: Tensor) -> None:
-        self.t, self.nbytes = t, byte_count(t, "gguf")
-        self.position = 0
-        self.chunk, self.chunk_start = b"", 0
-
-    def take(self, count: int, what: str) -> bytes:
-        """The next bytes.
-
-        Raises: FormatError when the file ends before.
-        """
-        stop = self.position + count
-        if stop > self.nbytes:
-            raise FormatError(
-                f"gguf: {what} takes {count} bytes at {self.position}, the file has {self.nbytes}: "
-                "it is truncated, or its header lies"
-            )
-        offset = self.position - self.chunk_start
-        if offset + count > len(self.chunk):
-            self.chunk_start, offset = self.position, 0
-            end = min(self.nbytes, self.position + max(count, CHUNK_NBYTES))
-            self.chunk = read_bytes(self.t, self.position, end)
-        self.position = stop
-        return self.chunk[offset : offset + count]
+    def __init__(self, file: FileBytes) -> None:
+        self.cursor = file.cursor("gguf")
 
     def number(self, code: str, what: str) -> Any:
         """The next number, packed as `struct` says."""
-        return struct.unpack(code, self.take(struct.calcsize(code), what))[0]
+        return struct.unpack(code, self.cursor.take(struct.calcsize(code), what))[0]
 
     def string(self, what: str) -> str:
         """The next string: its length in bytes, then UTF-8."""
         length = self.number("<Q", f"the length of {what}")
-        raw = self.take(length, what)
+        raw = self.cursor.take(length, what)
+        self.cursor.allowance.take(STRING_NBYTES + 4 * length, "gguf")
         # Tokens of a vocabulary may be cut inside a character.
         return raw.decode("utf-8", errors="replace")
 
-    def value(self, kind: int, what: str) -> Any:
+    def strings(self, count: int, what: str) -> list[str]:
+        """The next strings; a vocabulary has hundreds of thousands."""
+        cursor = self.cursor
+        result: list[str] = []
+        while len(result) < count:
+            chunk, start = cursor.look(8)
+            at, end, before = start, len(chunk), len(result)
+            while at + 8 <= end and len(result) < count:
+                stop = at + 8 + int.from_bytes(chunk[at : at + 8], "little")
+                if stop > end:
+                    break
+                result.append(chunk[at + 8 : stop].decode("utf-8", errors="replace"))
+                at = stop
+            cursor.position += at - start
+            cursor.allowance.take(STRING_NBYTES * (len(result) - before) + 4 * (at - start), "gguf")
+            if at == start:
+                result.append(self.string(what))
+        return result
+
+    def scalar(self, kind: int, what: str) -> Any:
+        """The next number or truth value."""
+        return self.scalars(kind, 1, what)[0]
+
+    def scalars(self, kind: int, count: int, what: str) -> list[Any]:
+        """The next numbers, or truth values, which are 0 or 1."""
+        code = SCALARS[kind]
+        raw = self.cursor.take(count * struct.calcsize(code), what)
+        self.cursor.allowance.take(NUMBER_NBYTES * count, "gguf")
+        if kind == BOOL and count and max(raw) > 1:
+            raise FormatError(f"{what} is a truth value of {max(raw)}, 0 or 1 is wanted", "gguf")
+        return [item[0] for item in struct.iter_unpack(code, raw)]
+
+    def value(self, kind: int, what: str, depth: int = 0) -> Any:
         """The next metadata value of that kind."""
         if kind in SCALARS:
-            return self.number(SCALARS[kind], what)
+            return self.scalar(kind, what)
         if kind == STRING:
             return self.string(what)
         if kind != ARRAY:
-            raise FormatError(f"gguf: {what} has the unknown type {kind}, 0 to 12 are defined")
+            raise FormatError(f"{what} has the unknown type {kind}, 0 to 12 are defined", "gguf")
+        if depth >= MAX_DEPTH:
+            raise FormatError(f"{what} has arrays in arrays, more than {MAX_DEPTH} deep", "gguf")
         inner, count = self.number("<I", what), self.number("<Q", what)
-        if inner in SCALARS:
-            code = SCALARS[inner]
-            raw = self.take(count * struct.calcsize(code), what)
-            return [item[0] for item in struct.iter_unpack(code, raw)]
-        if count > self.nbytes:
+        if count > self.cursor.end:
             raise FormatError(
-                f"gguf: {what} claims {count} elements, the file has {self.nbytes} bytes"
+                f"{what} claims {count} elements, the file has {self.cursor.end} bytes", "gguf"
             )
-        return [self.value(inner, what) for _ in range(count)]
+        if inner in SCALARS:
+            return self.scalars(inner, count, what)
+        if inner == STRING:
+            return self.strings(count, what)
+        self.cursor.allowance.take(STRING_NBYTES * count, "gguf")
+        return [self.value(inner, what, depth + 1) for _ in range(count)]
 
 
 @accept_filename
 def gguf_load(tensor: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The metadata of a GGUF file, and its tensors by name as float (or plain integer) tensors.
 
-    Raises: FormatError when the file is truncated, its header does not add up, or a tensor has a
+    Raises: FormatError when the file is truncated, its header does not add up, a name comes twice,
+    tensors overlap or are not aligned, a row is no whole number of blocks, or a tensor has a
     quantisation that is not known here.
     """
-    reader = HeaderReader(tensor)
-    magic = reader.take(4, "the magic number")
+    file = FileBytes(tensor, "gguf")
+    reader = HeaderReader(file)
+    magic = reader.cursor.take(4, "the magic number")
     if magic != b"GGUF":
-        raise FormatError(f"gguf: the file begins with {magic!r}, b'GGUF' is wanted")
+        raise FormatError(f"the file begins with {magic!r}, b'GGUF' is wanted", "gguf")
     version = reader.number("<I", "the version")
     if version not in (2, 3):
         raise FormatError(
-            f"gguf: version {version}, 2 or 3 is wanted (a big-endian file shows a huge number)"
+            f"version {version}, 2 or 3 is wanted (a big-endian file shows a huge number)", "gguf"
         )
     tensor_count = reader.number("<Q", "the count of tensors")
     value_count = reader.number("<Q", "the count of metadata values")
     metadata: dict[str, Any] = {}
     for i in range(value_count):
         key = reader.string(f"key {i} of {value_count}")
-        metadata[key] = reader.value(reader.number("<I", f"the type of {key!r}"), repr(key))
-    infos = [read_info(reader, i, tensor_count) for i in range(tensor_count)]
+        what = show_value(key)
+        if key in metadata:
+            raise FormatError(f"the key {what} comes twice", "gguf")
+        metadata[key] = reader.value(reader.number("<I", f"the type of {what}"), what)
+    infos: dict[str, TensorInfo] = {}
+    for i in range(tensor_count):
+        info = read_info(reader, i, tensor_count)
+        if info.name in infos:
+            raise FormatError(f"two tensors are named {show_value(info.name)}", "gguf")
+        infos[info.name] = info
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    if not isinstance(alignment, int) or alignment < 1:
-        raise FormatError(f"gguf: general.alignment is {alignment!r}, a positive number is wanted")
-    start = round_up(reader.position, alignment)
+    if alignment.__class__ is not int or alignment < 1 or alignment & (alignment - 1):
+        raise FormatError(
+            f"general.alignment is {show_value(alignment)}, a power of two is wanted", "gguf"
+        )
+    start = round_up(reader.cursor.position, alignment)
+    spans = [check_info(info, start, alignment, file.nbytes) for info in infos.values()]
+    check_apart(spans)
     tensors: dict[str, Tensor] = {}
-    for name, shape, kind, offset in infos:
-        if name in tensors:
-            raise FormatError(f"gguf: two tensors are named {name!r}")
-        tensors[name] = view_tensor(tensor, reader.nbytes, start + offset, name, shape, kind)
+    for info, (begin, end, name) in zip(infos.values(), spans):
+        quantised = FORMATS[info.kind].elements > 1
+        file.allowance.take(QUANTISED_NBYTES if quantised else TENSOR_NBYTES, "gguf")
+        data = tensor.shrink(((begin, end),))
+        tensors[name] = ggml_data_to_tensor(data, prod(info.shape), info.kind).reshape(info.shape)
     return metadata, tensors
 
 
-def read_info(reader: HeaderReader, i: int, count: int) -> tuple[str, tuple[int, ...], int, int]:
-    """Name, shape (slowest axis first), kind and offset of the next tensor."""
+class TensorInfo(NamedTuple):
+    """A tensor as the header has it; the shape's slowest axis comes first."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+
+def read_info(reader: HeaderReader, i: int, count: int) -> TensorInfo:
+    """The next tensor."""
     name = reader.string(f"the name of tensor {i} of {count}")
-    what = f"tensor {name!r}"
+    what = f"tensor {show_value(name)}"
     ndim = reader.number("<I", what)
     if ndim > MAX_DIMS:
-        raise FormatError(f"gguf: {what} claims {ndim} axes, at most {MAX_DIMS} are wanted")
-    sizes = [reader.number("<Q", what) for _ in range(ndim)]
-    return name, tuple(reversed(sizes)), reader.number("<I", what), reader.number("<Q", what)
+        raise FormatError(f"{what} claims {ndim} axes, at most {MAX_DIMS} are wanted", "gguf")
+    sizes = reader.scalars(U64, ndim, what)
+    return TensorInfo(
+        name, tuple(reversed(sizes)), reader.number("<I", what), reader.number("<Q", what)
+    )
 
 
-def view_tensor(
-    t: Tensor, nbytes: int, begin: int, name: str, shape: tuple[int, ...], kind: int
-) -> Tensor:
-    """One tensor, dequantised when it is used."""
-    known = block_format(kind, f"gguf: tensor {name!r}")
-    count = prod(shape)
-    if count == 0 or count % known.elements:
+def check_info(info: TensorInfo, start: int, alignment: int, nbytes: int) -> tuple[int, int, str]:
+    """Where a tensor's bytes begin and end, and its name."""
+    place = f"gguf: tensor {show_value(info.name)}"
+    known = block_format(info.kind, place)
+    count = count_elements(info.shape, place)
+    shape = show_value(info.shape)
+    row = info.shape[-1] if info.shape else 1
+    if count == 0 or row % known.elements:
         raise FormatError(
-            f"gguf: tensor {name!r} of shape {list(shape)} has {count} elements, {known.name} "
-            f"comes in blocks of {known.elements}"
+            f"shape {shape} has {count} elements, {known.name} comes in blocks of "
+            f"{known.elements} along the last axis",
+            place,
         )
+    if info.offset % alignment:
+        raise FormatError(
+            f"it begins at {info.offset} of the data, a multiple of {alignment} is wanted", place
+        )
+    begin = start + info.offset
     end = begin + count // known.elements * known.nbytes
     if end > nbytes:
         raise FormatError(
-            f"gguf: tensor {name!r} of shape {list(shape)}, {known.name}, needs bytes {begin} to "
-            f"{end}, the file has {nbytes}: it is truncated, or its header lies"
+            f"shape {shape} of {known.name} needs bytes {begin} to {end}, the file has "
+            f"{nbytes}: it is truncated, or its header lies",
+            place,
         )
-    return ggml_data_to_tensor(t.shrink(((begin, end),)), count, kind).reshape(shape)
+    return begin, end, info.name
+
+
+def check_apart(spans: list[tuple[int, int, str]]) -> None:
+    """No two tensors share a byte."""
+    for (_, end, first), (begin, _, second) in itertools.pairwise(sorted(spans)):
+        if begin < end:
+            raise FormatError(
+                f"tensor {show_value(second)} begins at {begin} and overlaps "
+                f"{show_value(first)}, which ends at {end}",
+                "gguf",
+            )

@@ -25,9 +25,12 @@ from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.helpers import prod
 from aster_ml.mixin.handle import check_tensor
 from aster_ml.nn.fileio import (
+    TENSOR_NBYTES,
+    FileBytes,
     accept_filename,
     byte_count,
-    read_bytes,
+    count_elements,
+    show_value,
     view_bytes,
 )
 
@@ -50,6 +53,7 @@ NAMES = {
 }
 NAME_OF = {dtype: name for name, dtype in NAMES.items()}
 MAX_HEADER_NBYTES = 100_000_000
+MAX_DIGITS = 25
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -57,41 +61,63 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
-            raise FormatError(f"safetensors: the header has the key {key!r} twice")
+            raise FormatError(f"the header has the key {show_value(key)} twice", "safetensors")
         result[key] = value
     return result
 
 
+def short_int(digits: str) -> int:
+    """A whole number of the header."""
+    if len(digits) > MAX_DIGITS:
+        raise FormatError(f"the header has a number of {len(digits)} digits", "safetensors")
+    return int(digits)
+
+
+def no_number(name: str) -> Any:
+    """NaN and Infinity, which JSON has not."""
+    raise FormatError(f"the header has {name}, which is not JSON", "safetensors")
+
+
 def read_header(t: Tensor) -> tuple[int, dict[str, Any]]:
     """Where the data starts, and the header as parsed, not yet checked entry by entry."""
-    nbytes = byte_count(t, "safetensors")
+    file = FileBytes(t, "safetensors")
+    nbytes = file.nbytes
     if nbytes < 8:
         raise FormatError(
-            f"safetensors: the file has {nbytes} bytes, the header's length alone takes 8: "
-            "it is truncated, or not a safetensors file"
+            f"the file has {nbytes} bytes, the header's length alone takes 8: "
+            "it is truncated, or not a safetensors file",
+            "safetensors",
         )
-    length = int.from_bytes(read_bytes(t, 0, 8), "little")
+    length = int.from_bytes(file.read(0, 8), "little")
     if length > nbytes - 8:
         raise FormatError(
-            f"safetensors: the header claims {length} bytes, {nbytes - 8} follow its length: "
-            "the file is truncated, or not a safetensors file"
+            f"the header claims {length} bytes, {nbytes - 8} follow its length: "
+            "the file is truncated, or not a safetensors file",
+            "safetensors",
         )
     if length > MAX_HEADER_NBYTES:
         raise FormatError(
-            f"safetensors: the header claims {length} bytes, the format allows {MAX_HEADER_NBYTES}"
+            f"the header claims {length} bytes, the format allows {MAX_HEADER_NBYTES}",
+            "safetensors",
         )
-    raw = read_bytes(t, 8, 8 + length)
+    raw = file.read(8, 8 + length)
     try:
-        header = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_keys)
+        header = json.loads(
+            raw.decode("utf-8"),
+            object_pairs_hook=unique_keys,
+            parse_int=short_int,
+            parse_constant=no_number,
+        )
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise FormatError(
-            f"safetensors: the header of {length} bytes is not JSON ({error}); it begins with "
-            f"{raw[:20]!r}"
+            f"the header of {length} bytes is not JSON ({error}); it begins with {raw[:20]!r}",
+            "safetensors",
         ) from error
     if not isinstance(header, dict):
         raise FormatError(
-            f"safetensors: the header is a JSON {type(header).__name__}, an object is wanted"
+            f"the header is a JSON {type(header).__name__}, an object is wanted", "safetensors"
         )
+    file.allowance.take(TENSOR_NBYTES * len(header), "safetensors")
     return 8 + length, header
 
 
@@ -105,51 +131,69 @@ def check_entry(name: str, entry: Any, data_nbytes: int) -> tuple[Any, tuple[int
 
     Raises: FormatError that names the tensor, what was found and what was wanted.
     """
-    where = f"safetensors: tensor {name!r}"
+    where = f"safetensors: tensor {show_value(name)}"
     if not isinstance(entry, dict):
-        raise FormatError(f"{where}: its entry is {entry!r}, an object is wanted")
+        raise FormatError(f"its entry is {show_value(entry)}, an object is wanted", where)
     for key in ("dtype", "shape", "data_offsets"):
         if key not in entry:
-            raise FormatError(f"{where}: {key} is missing, its entry has {', '.join(entry)}")
+            raise FormatError(f"{key} is missing, its entry has {', '.join(entry)[:200]}", where)
     if not isinstance(entry["dtype"], str) or entry["dtype"] not in NAMES:
         raise FormatError(
-            f"{where}: unknown dtype {entry['dtype']!r}; known are {', '.join(NAMES)}"
+            f"unknown dtype {show_value(entry['dtype'])}; known are {', '.join(NAMES)}", where
         )
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not isinstance(shape, list) or not all(is_count(size) for size in shape):
-        raise FormatError(f"{where}: shape {shape!r}, a list of sizes of at least 0 is wanted")
+        raise FormatError(
+            f"shape {show_value(shape)}, a list of sizes of at least 0 is wanted", where
+        )
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(is_count(o) for o in offsets):
-        raise FormatError(f"{where}: data_offsets {offsets!r}, [begin, end] is wanted")
+        raise FormatError(f"data_offsets {show_value(offsets)}, [begin, end] is wanted", where)
     begin, end = offsets
     if begin > end:
-        raise FormatError(f"{where}: data_offsets [{begin}, {end}], begin comes after end")
+        raise FormatError(f"data_offsets [{begin}, {end}], begin comes after end", where)
     if end > data_nbytes:
         raise FormatError(
-            f"{where}: data_offsets [{begin}, {end}] reach past the data of {data_nbytes} bytes: "
-            "the file is truncated, or its header lies"
+            f"data_offsets [{begin}, {end}] reach past the data of {data_nbytes} bytes: "
+            "the file is truncated, or its header lies",
+            where,
         )
     dtype = NAMES[entry["dtype"]]
-    wanted = prod(shape) * dtype.itemsize
+    wanted = count_elements(shape, where) * dtype.itemsize
     if end - begin != wanted:
         raise FormatError(
-            f"{where}: data_offsets [{begin}, {end}] span {end - begin} bytes, shape {shape} of "
-            f"{entry['dtype']} takes {wanted}"
+            f"data_offsets [{begin}, {end}] span {end - begin} bytes, shape {show_value(shape)} of "
+            f"{entry['dtype']} takes {wanted}",
+            where,
         )
     return dtype, tuple(shape), begin, end
 
 
-def check_overlap(spans: dict[str, tuple[int, int]]) -> None:
-    """No two tensors share a byte."""
+def check_cover(spans: dict[str, tuple[int, int]], data_nbytes: int) -> None:
+    """No two tensors share a byte, and every byte of the data belongs to one, as the format asks.
+
+    Bytes in between could be another file, which other programs see and this one does not.
+    """
     last, last_end = "", 0
     for name, (begin, end) in sorted(spans.items(), key=lambda item: item[1]):
-        if begin == end:
-            continue
-        if begin < last_end:
+        if begin < last_end and begin < end:
             raise FormatError(
-                f"safetensors: tensor {name!r} at [{begin}, {end}] overlaps tensor {last!r}, "
-                f"which ends at {last_end}"
+                f"tensor {show_value(name)} at [{begin}, {end}] overlaps tensor "
+                f"{show_value(last)}, which ends at {last_end}",
+                "safetensors",
             )
-        last, last_end = name, end
+        if begin > last_end:
+            raise FormatError(
+                f"bytes {last_end} to {begin} of the data belong to no tensor; "
+                f"{show_value(name)} begins behind them",
+                "safetensors",
+            )
+        last, last_end = name, max(end, last_end)
+    if last_end < data_nbytes:
+        raise FormatError(
+            f"the tensors end at {last_end}, the data has {data_nbytes} bytes: some "
+            "belong to no tensor",
+            "safetensors",
+        )
 
 
 @accept_filename
@@ -162,15 +206,17 @@ def safe_load_metadata(t: Tensor) -> tuple[Tensor, int, dict[str, Any]]:
     return t, start, header
 
 
-def safe_load(fn: Tensor | str | pathlib.Path) -> dict[str, Tensor]:
+@accept_filename
+def safe_load(t: Tensor) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name, in the order of its header, as views of the file.
 
     Nothing but the header is read here; a tensor's bytes are read when it is used or moved, as in
-    `safe_load("model.safetensors")["weight"].to("CPU")`. Bytes that no tensor claims are ignored.
+    `safe_load("model.safetensors")["weight"].to("CPU")`.
 
-    Raises: FormatError when the file is truncated or its header does not add up.
+    Raises: FormatError when the file is truncated, its header does not add up, two tensors share
+    bytes, or bytes belong to none.
     """
-    t, start, header = safe_load_metadata(fn)
+    start, header = read_header(t)
     check_metadata(header.get("__metadata__", {}))
     data_nbytes = byte_count(t, "safetensors") - start
     entries = {
@@ -178,7 +224,8 @@ def safe_load(fn: Tensor | str | pathlib.Path) -> dict[str, Tensor]:
         for name, entry in header.items()
         if name != "__metadata__"
     }
-    check_overlap({name: (begin, end) for name, (_, _, begin, end) in entries.items()})
+    spans = {name: (begin, end) for name, (_, _, begin, end) in entries.items()}
+    check_cover(spans, data_nbytes)
     return {
         name: view_bytes(t, start + begin, start + end, dtype, shape)
         for name, (dtype, shape, begin, end) in entries.items()
@@ -189,7 +236,8 @@ def check_metadata(metadata: Any) -> None:
     """The `__metadata__` entry is a map from strings to strings."""
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise FormatError(
-            f"safetensors: __metadata__ is {metadata!r}, a map from strings to strings is wanted"
+            f"__metadata__ is {show_value(metadata)}, a map from strings to strings is wanted",
+            "safetensors",
         )
 
 
@@ -211,15 +259,18 @@ def safe_save(
         header["__metadata__"] = {str(key): str(value) for key, value in metadata.items()}
     for name, t in tensors.items():
         if not isinstance(name, str):
-            raise FormatError(f"safetensors: the name {name!r} is a {type(name).__name__}, no text")
+            raise FormatError(
+                f"the name {name!r} is a {type(name).__name__}, no text", "safetensors"
+            )
         check_tensor(t, f"safetensors: {name}")
         if t.dtype not in NAME_OF:
             raise FormatError(
-                f"safetensors: tensor {name!r} has dtype {t.dtype}, the format has names for "
-                f"{', '.join(str(dtype) for dtype in NAME_OF)}"
+                f"tensor {name!r} has dtype {t.dtype}, the format has names for "
+                f"{', '.join(str(dtype) for dtype in NAME_OF)}",
+                "safetensors",
             )
         if name == "__metadata__":
-            raise FormatError("safetensors: no tensor can have the name '__metadata__'")
+            raise FormatError("no tensor can have the name '__metadata__'", "safetensors")
         header[name] = {"dtype": NAME_OF[t.dtype], "shape": list(t.shape)}
     # Widest first: each tensor then starts at a multiple of its own element size.
     order = sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)

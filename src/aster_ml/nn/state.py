@@ -16,7 +16,8 @@ from tqdm import tqdm
 from aster_ml import Tensor, TinyJit
 from aster_ml.errors import ArgumentError, AsterError, ShapeError
 from aster_ml.mixin.handle import check_tensor
-from aster_ml.nn.archives import tar_extract, torch_load, zip_extract
+from aster_ml.nn.archives import tar_extract, zip_extract
+from aster_ml.nn.checkpoints import torch_load
 from aster_ml.nn.fileio import TensorIO, accept_filename
 from aster_ml.nn.gguf import ggml_data_to_tensor, gguf_load
 from aster_ml.nn.safetensors import safe_load, safe_load_metadata, safe_save

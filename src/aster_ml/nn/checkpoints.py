@@ -1,0 +1,361 @@
+"""Checkpoints that PyTorch writes, their tensors as views of the file.
+
+Two forms: a zip archive with a pickle and one member a storage (since PyTorch 1.6), and five
+pickles with the storages behind them. The pickles are read as data by `nn.pickles`, which runs
+nothing of a file; what they say of tensors is checked here, number by number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aster_ml import Tensor, dtypes
+from aster_ml.errors import FormatError
+from aster_ml.nn.fileio import (
+    TENSOR_NBYTES,
+    FileBytes,
+    accept_filename,
+    count_elements,
+    cursor_over,
+    show_value,
+    view_bytes,
+)
+from aster_ml.nn.pickles import PLAIN_MAKERS, PickleReader, Placeholder
+from aster_ml.nn.zips import STORED, ZipMember, unpack_member, zip_members
+
+STORAGES = {
+    "DoubleStorage": dtypes.float64,
+    "FloatStorage": dtypes.float32,
+    "HalfStorage": dtypes.float16,
+    "BFloat16Storage": dtypes.bfloat16,
+    "LongStorage": dtypes.int64,
+    "IntStorage": dtypes.int32,
+    "ShortStorage": dtypes.int16,
+    "CharStorage": dtypes.int8,
+    "ByteStorage": dtypes.uint8,
+    "BoolStorage": dtypes.bool,
+    "Float8_e4m3fnStorage": dtypes.fp8e4m3,
+    "Float8_e5m2Storage": dtypes.fp8e5m2,
+    "UntypedStorage": dtypes.uint8,
+}
+STORAGE_MODULES = ("torch", "torch.storage", "torch.cuda")
+# The dtypes that have no storage of their own name.
+NAMED_DTYPES = {
+    "torch.uint16": dtypes.uint16,
+    "torch.uint32": dtypes.uint32,
+    "torch.uint64": dtypes.uint64,
+    "torch.float8_e4m3fn": dtypes.fp8e4m3,
+    "torch.float8_e5m2": dtypes.fp8e5m2,
+}
+TORCH_MAGIC = 0x1950A86A20F9469CFC6C
+PROTOCOL = 1001
+WHERE = "torch checkpoint"
+MAX_DIMS = 64
+
+
+class Storage:
+    """One flat run of elements: where its bytes are, once that is known."""
+
+    __slots__ = ("count", "dtype", "key", "view")
+
+    def __init__(self, dtype: Any, key: str, count: int) -> None:
+        self.dtype, self.key, self.count = dtype, key, count
+        self.view: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its elements take."""
+        return self.count * int(self.dtype.itemsize)
+
+
+class Checkpoint:
+    """What the pickles of one file may make: storages and tensors that are views of them.
+
+    `find_storage` gives a storage's bytes; None where it is not known yet, and tensors are left
+    out.
+    """
+
+    def __init__(self, file: FileBytes, find_storage: Callable[[Storage], Tensor] | None) -> None:
+        self.file, self.find_storage = file, find_storage
+        self.storages: dict[str, Storage] = {}
+
+    def reader(self, cursor: Any) -> PickleReader:
+        """Reads pickles that have tensors in them."""
+        makers = PLAIN_MAKERS | {
+            "torch._utils._rebuild_tensor": self.tensor,
+            "torch._utils._rebuild_tensor_v2": self.tensor,
+            "torch._utils._rebuild_tensor_v3": self.tensor_of_dtype,
+            "torch._utils._rebuild_parameter": self.parameter,
+            "torch._utils._rebuild_parameter_with_state": self.parameter,
+            "torch.Size": self.size,
+        }
+        return PickleReader(cursor, makers, self.storage)
+
+    def storage(self, pid: Any) -> Storage:
+        """The storage that a persistent id names."""
+        if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage":
+            raise FormatError(f"persistent id {show_value(pid)}, a storage is wanted", WHERE)
+        kind, key, count = pid[1], pid[2], pid[4]
+        name = kind.name if isinstance(kind, Placeholder) and kind.args is None else ""
+        module, _, short = name.rpartition(".")
+        dtype = STORAGES.get(short) if module in STORAGE_MODULES else None
+        if not isinstance(key, (str, int)) or not is_size(count):
+            raise FormatError(
+                f"storage {show_value(key)} of {show_value(count)} elements; a name and a number "
+                "are wanted",
+                WHERE,
+            )
+        if dtype is None:
+            raise FormatError(
+                f"storage {show_value(key)} has the unknown element type {show_value(name)}", WHERE
+            )
+        if len(pid) > 5 and pid[5] is not None:
+            raise FormatError(
+                f"storage {show_value(key)} is a view of another, as PyTorch wrote them before "
+                "0.4; load and save it with a newer one",
+                WHERE,
+            )
+        found = self.storages.get(str(key))
+        if found is None:
+            found = self.storages[str(key)] = Storage(dtype, str(key), count)
+            if self.find_storage is not None:
+                found.view = self.find_storage(found)
+        if found.dtype is not dtype or found.count != count:
+            raise FormatError(
+                f"storage {show_value(key)} is {found.count} of {found.dtype.name}, and "
+                f"{show_value(count)} of {dtype.name} elsewhere",
+                WHERE,
+            )
+        return found
+
+    def tensor(
+        self, storage: Any = None, offset: Any = None, size: Any = None, stride: Any = None, *_: Any
+    ) -> Tensor | None:
+        """What `_rebuild_tensor_v2` and its elder stand for."""
+        if not isinstance(storage, Storage):
+            raise FormatError(f"a tensor of {show_value(storage)}, a storage is wanted", WHERE)
+        self.file.allowance.take(TENSOR_NBYTES, WHERE)
+        if storage.view is None:
+            return None
+        return tensor_of(storage.view, storage, offset, size, stride)
+
+    def tensor_of_dtype(
+        self,
+        storage: Any = None,
+        offset: Any = None,
+        size: Any = None,
+        stride: Any = None,
+        requires_grad: Any = None,
+        hooks: Any = None,
+        dtype: Any = None,
+        *_: Any,
+    ) -> Tensor | None:
+        """What `_rebuild_tensor_v3` stands for: a tensor of bytes under another dtype."""
+        name = dtype.name if isinstance(dtype, Placeholder) else ""
+        if name not in NAMED_DTYPES or not isinstance(storage, Storage):
+            raise FormatError(
+                f"a tensor of dtype {show_value(name)} and {show_value(storage)}, one of "
+                f"{', '.join(NAMED_DTYPES)} and a storage are wanted",
+                WHERE,
+            )
+        other = NAMED_DTYPES[name]
+        if storage.nbytes % other.itemsize:
+            raise FormatError(
+                f"storage {show_value(storage.key)} has {storage.nbytes} bytes, no whole number "
+                f"of {other.name}",
+                WHERE,
+            )
+        same = Storage(other, storage.key, storage.nbytes // other.itemsize)
+        if storage.view is not None:
+            same.view = storage.view.bitcast(other) if storage.count else storage.view.cast(other)
+        return self.tensor(same, offset, size, stride)
+
+    def parameter(self, data: Any = None, *_: Any) -> Any:
+        """A parameter is its tensor."""
+        return data
+
+    def size(self, values: Any = ()) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        if not isinstance(values, (list, tuple)) or not all([is_size(v) for v in values]):
+            raise FormatError(f"torch.Size of {show_value(values)}", WHERE)
+        return tuple(values)
+
+
+def is_size(value: Any) -> bool:
+    """Whether a value is a whole number of at least 0 that an address can reach."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def tensor_of(flat: Tensor, storage: Storage, offset: Any, size: Any, stride: Any) -> Tensor:
+    """The tensor of these numbers as a view of its storage.
+
+    Raises: FormatError when it reaches past its storage, or its elements lie in no order that
+    reshape and permute can express.
+    """
+    place = f"{WHERE}: tensor of size {show_value(size)}, stride {show_value(stride)}"
+    for what in (size, stride):
+        if not isinstance(what, tuple) or len(what) > MAX_DIMS or not all(map(is_size, what)):
+            raise FormatError("tuples of numbers of at least 0 are wanted", place)
+    if len(size) != len(stride) or not is_size(offset):
+        raise FormatError("as many strides as sizes, and a number as offset, are wanted", place)
+    count = count_elements(size, place)
+    if count == 0:
+        return Tensor.empty(*size, dtype=storage.dtype, device=flat.device)
+    last = offset + sum([(n - 1) * s for n, s in zip(size, stride)])
+    if last >= storage.count:
+        raise FormatError(f"element {last} is past the end of a storage of {storage.count}", place)
+    # Axes from the farthest apart to the nearest; repeated ones (stride 0) are expanded.
+    axes = [i for i, (n, s) in enumerate(zip(size, stride)) if n > 1 and s > 0]
+    axes.sort(key=lambda i: -stride[i])
+    dense, step = True, 1
+    for i in reversed(axes):
+        dense, step = dense and stride[i] == step, step * size[i]
+    if not dense:
+        raise FormatError(
+            "its elements do not lie densely; save tensor.contiguous() instead", place
+        )
+    view = flat.shrink(((offset, offset + step),))
+    view = view.reshape([size[i] for i in axes])
+    order = [axes.index(i) for i in sorted(axes)]
+    view = view.permute(order) if len(order) > 1 else view
+    shape = [size[i] if i in axes else 1 for i in range(len(size))]
+    return view.reshape(shape).expand(size)
+
+
+@accept_filename
+def torch_load(t: Tensor) -> dict[str, Tensor]:
+    """What `torch.save` wrote, tensors as views of the file, in the structure they were saved in.
+
+    Reads the zip form of PyTorch 1.6 and later and the plain pickles before it. Objects that are
+    neither tensors nor built-in containers become placeholders; nothing of the file is run, and
+    nothing of this process changed. What the file says of itself (checksums, sizes, names that come
+    once) has to be true. Memory is bounded by the setting LOAD_LIMIT, in multiples of the file.
+
+    Raises: FormatError when it is neither, or does not add up.
+    """
+    file = FileBytes(t, WHERE)
+    if file.read(0, 4) == b"PK\x03\x04":
+        value: dict[str, Tensor] = load_zip_checkpoint(t, file)
+    else:
+        value = load_plain_checkpoint(t, file)
+    return value
+
+
+def load_zip_checkpoint(t: Tensor, file: FileBytes) -> Any:
+    """The form since PyTorch 1.6: `data.pkl` and one member a storage."""
+    members = {member.name: member for member in zip_members(file)}
+    pickles = [name for name in members if name.endswith("/data.pkl") or name == "data.pkl"]
+    if len(pickles) != 1:
+        which = "without data.pkl" if not pickles else f"with {len(pickles)} of data.pkl"
+        raise FormatError(f"a zip archive {which}; it has {show_names(members)}", WHERE)
+    prefix = pickles[0][: -len("data.pkl")]
+    order = members.get(prefix + "byteorder")
+    if order is not None and bytes(unpack_member(file, order)) != b"little":
+        raise FormatError("saved on a big-endian machine, little is wanted", WHERE)
+
+    def find_storage(storage: Storage) -> Tensor:
+        name = f"{prefix}data/{storage.key}"
+        member = members.get(name)
+        if member is None:
+            raise FormatError(f"storage {show_value(storage.key)} is not in the file", WHERE)
+        if member.nbytes != storage.nbytes:
+            raise FormatError(
+                f"storage {show_value(storage.key)} of {storage.count} elements takes "
+                f"{storage.nbytes} bytes, {show_value(name)} has {member.nbytes}: the file is "
+                "truncated, or it lies",
+                WHERE,
+            )
+        if member.method == STORED:
+            stop = member.begin + member.nbytes
+            return view_bytes(t, member.begin, stop, storage.dtype, (storage.count,))
+        data = Tensor(unpack_member(file, member), dtype=dtypes.uint8)
+        return view_bytes(data, 0, member.nbytes, storage.dtype, (storage.count,))
+
+    member = members[pickles[0]]
+    place = f"{WHERE}: {pickles[0]}"
+    data = unpack_member(file, member)
+    cursor = cursor_over(data, place, file.allowance)
+    return Checkpoint(file, find_storage).reader(cursor).load()
+
+
+def load_plain_checkpoint(t: Tensor, file: FileBytes) -> Any:
+    """The form before PyTorch 1.6: five pickles, then each storage after its count of elements.
+
+    The third of them has the tensors, and where their storages lie is known behind the last one, so
+    it is read twice.
+    """
+    cursor = file.cursor(WHERE)
+    plain = PickleReader(cursor, PLAIN_MAKERS)
+    magic = load_part(plain, "its start")
+    if magic != TORCH_MAGIC:
+        raise FormatError(
+            f"neither a zip archive nor the older form; it begins with {file.read(0, 16)!r}", WHERE
+        )
+    protocol, machine = load_part(plain, "the version"), load_part(plain, "the platform")
+    if protocol != PROTOCOL or not isinstance(machine, dict):
+        raise FormatError(f"version {show_value(protocol)}, {PROTOCOL} is wanted", WHERE)
+    if machine.get("little_endian", True) is not True:
+        raise FormatError("saved on a big-endian machine, little is wanted", WHERE)
+    start = cursor.position
+    first = Checkpoint(file, None)
+    load_part(first.reader(cursor), "the object")
+    keys = load_part(plain, "the list of storages")
+    places = find_storages(file, first.storages, keys, cursor.position)
+
+    def find_storage(storage: Storage) -> Tensor:
+        begin = places[storage.key]
+        stop = begin + storage.nbytes
+        return view_bytes(t, begin, stop, storage.dtype, (storage.count,))
+
+    cursor.position = start
+    return Checkpoint(file, find_storage).reader(cursor).load()
+
+
+def find_storages(
+    file: FileBytes, storages: Mapping[str, Storage], keys: Any, position: int
+) -> dict[str, int]:
+    """Where each storage's elements begin: they lie one after another, behind their counts."""
+    if not isinstance(keys, list) or not all([isinstance(key, (str, int)) for key in keys]):
+        raise FormatError(f"the list of storages is {show_value(keys)}", WHERE)
+    places: dict[str, int] = {}
+    for key in keys:
+        storage = storages.get(str(key))
+        if storage is None or str(key) in places:
+            raise FormatError(
+                f"storage {show_value(key)} belongs to no tensor, or comes twice", WHERE
+            )
+        stop = position + 8 + storage.nbytes
+        if stop > file.nbytes:
+            raise FormatError(
+                f"storage {show_value(key)} of {storage.count} elements needs bytes "
+                f"{position} to {stop}, there are {file.nbytes}: the file is truncated",
+                WHERE,
+            )
+        count = int.from_bytes(file.read(position, position + 8), "little")
+        if count != storage.count:
+            raise FormatError(
+                f"storage {show_value(key)} has {storage.count} elements, and {count} where it "
+                f"lies at {position}",
+                WHERE,
+            )
+        places[str(key)] = position + 8
+        position = stop
+    missing = [key for key in storages if key not in places]
+    if missing:
+        raise FormatError(f"storage {show_value(missing[0])} is not in the file", WHERE)
+    return places
+
+
+def load_part(reader: PickleReader, what: str) -> Any:
+    """One of the pickles of a file; what is wrong with it says which."""
+    try:
+        return reader.load()
+    except FormatError as error:
+        error.reason = f"{what} is damaged or of an unknown kind: {error.reason}"
+        raise
+
+
+def show_names(members: Mapping[str, ZipMember]) -> str:
+    """The first names of an archive."""
+    return ", ".join(members)[:200]
