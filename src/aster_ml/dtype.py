@@ -531,6 +531,15 @@ def round_float(value: float, dtype: DType) -> float:
         return float(np.float32(odd_float32(value)).astype(NUMPY_TYPES[dtype]))
 
 
+@functools.cache
+def neighbour(value: float, dtype: DType, up: bool) -> float:
+    """The next value of a float dtype above (or below) what `value` is there."""
+    own = NUMPY_TYPES[dtype].type
+    end = own(math.copysign(448.0 if dtype is dtypes.fp8e4m3 else math.inf, 1 if up else -1))
+    with np.errstate(all="ignore"):
+        return float(np.nextafter(own(round_float(value, dtype)), end))
+
+
 def odd_float32(value: float) -> float:
     """`value` as a float32, an inexact one as the neighbour whose last bit is 1.
 

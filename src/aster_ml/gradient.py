@@ -62,13 +62,13 @@ def of_tanh(g: Term, u: UOp, i: int) -> Term:
 def of_max(g: Term, u: UOp, i: int) -> Term | None:
     """Of max(x, y): g to the larger, half to each where they are equal."""
     x, y = u.src[i], u.src[1 - i]
-    below, equal = x.alu(Ops.CMPLT, y), x.alu(Ops.CMPEQ, y)
+    below = x.alu(Ops.CMPLT, y)
     if x.op is Ops.NEG and x.src[0] is y:
         return None
     if y.op is Ops.NEG and y.src[0] is x:
-        # |x|, whose slope is the sign of x; the two halves at 0 cancel out.
-        return (-g).where(below, g.unless(equal))
-    return g.scale(0.5).where(equal, g).unless(below)
+        # |x|, whose slope is the sign of x, and 0 of NaN; the two halves at 0 cancel out.
+        return (-g).where(below, g.where(y.alu(Ops.CMPLT, x)))
+    return g.scale(0.5).where(x.alu(Ops.CMPEQ, y), g).unless(below)
 
 
 def of_pow(g: Term, u: UOp, i: int) -> Term:
@@ -235,6 +235,11 @@ def of_multi(g: Term, u: UOp, i: int) -> Term | None:
     return g.of(part if part.device is None else part.copy_to(u.src[i].device))
 
 
+def of_slope(g: Term, u: UOp, i: int) -> Term | None:
+    """Of a value that comes with its slopes: g * slope, to what it is a function of."""
+    return g * u.src[i + 1] if i % 2 else None
+
+
 def of_contiguous_backward(g: Term, u: UOp, i: int) -> Term:
     """Of the mark that asks for it: g, stored."""
     return g.of(UOp(Ops.CONTIGUOUS, u.dtype, (g.spread(u.shape).node,)))
@@ -325,6 +330,7 @@ GRADIENT: dict[Ops, Rule] = {
     Ops.SCATTER: of_scatter,
     Ops.CONTIGUOUS: lambda g, u, i: g,
     Ops.CONTIGUOUS_BACKWARD: of_contiguous_backward,
+    Ops.DETACH: of_slope,
     Ops.COPY: of_copy,
     Ops.MULTI: of_multi,
     Ops.AFTER: of_after,
@@ -344,7 +350,6 @@ NO_GRADIENT = frozenset(
         Ops.IOTA,
         Ops.BIND,
         Ops.DEVICE,
-        Ops.DETACH,
         Ops.CMPLT,
         Ops.CMPNE,
         Ops.CMPEQ,
@@ -368,7 +373,14 @@ NO_GRADIENT = frozenset(
 
 def passes_gradient(u: UOp) -> bool:
     """Whether a gradient can go from this node to its sources."""
+    if u.op is Ops.DETACH:
+        return has_slope(u)
     return (u.dtype.kind == "float" or u.op is Ops.STORE) and u.op not in NO_GRADIENT
+
+
+def has_slope(u: UOp) -> bool:
+    """Whether a DETACH says what is handed down."""
+    return len(u.src) > 1
 
 
 def fit(g: Term, source: UOp, node: UOp) -> Term:

@@ -29,7 +29,7 @@ from aster_ml.errors import (
     SymbolicSizeError,
     UnreducedError,
 )
-from aster_ml.gradient import compute_gradient
+from aster_ml.gradient import compute_gradient, passes_gradient
 from aster_ml.helpers import all_int
 from aster_ml.mixin.assign import AssignMixin, note_memory
 from aster_ml.mixin.contract import ContractMixin
@@ -407,7 +407,7 @@ def check_graph(root: UOp, names: set[UOp]) -> None:
     """Raises GradientError where a gradient would have to pass through a jitted function."""
     if not storage.NO_GRADIENT:
         return
-    for u in toposort(root, enter=lambda u: u not in names and u.op is not Ops.DETACH):
+    for u in toposort(root, enter=lambda u: u not in names and passes_gradient(u)):
         if u in storage.NO_GRADIENT and u not in names:
             raise GradientError(
                 "gradient: it would pass through the result of a jitted function, which has no "

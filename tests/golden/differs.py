@@ -108,6 +108,7 @@ EDGES = np.array(
 )
 # On the edges of float32: what stands behind them in the expression -> reason, right value.
 ON_EDGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    ".relu()": ("NaN gives 0", lambda x: np.maximum(x, np.float32(0))),
     ".sign()": ("sign of NaN is 1", np.sign),
     ".softplus()": ("softplus of inf is NaN", lambda x: np.logaddexp(x, np.float32(0))),
     ".maximum(": ("NaN loses against a number", lambda x: np.maximum(x[:, None], x)),

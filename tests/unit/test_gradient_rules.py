@@ -57,6 +57,10 @@ def move(op: Ops, arg: Any) -> Callable[[UOp], UOp]:
     return lambda x: x.mop(op, arg)
 
 
+def cosine(x: UOp) -> UOp:
+    return x.alu(Ops.ADD, number(math.pi / 2)).alu(Ops.SIN)
+
+
 # A function for every op that has a rule, and points at which to look at it.
 CASES: dict[Ops, list[tuple[Callable[..., UOp], tuple[Any, ...]]]] = {
     Ops.ADD: [
@@ -151,6 +155,13 @@ CASES: dict[Ops, list[tuple[Callable[..., UOp], tuple[Any, ...]]]] = {
             ),
             (X,),
         )
+    ],
+    Ops.DETACH: [
+        (lambda x: UOp(Ops.DETACH, x.dtype, (x.alu(Ops.SIN), x, cosine(x))), (X,)),
+        (
+            lambda x, y: UOp(Ops.DETACH, x.dtype, (x.alu(Ops.MUL, y), x, y, y, x)),
+            (X, Y),
+        ),
     ],
     Ops.CONTIGUOUS: [(lambda x: UOp(Ops.CONTIGUOUS, x.dtype, (x,)), (X,))],
     Ops.CONTIGUOUS_BACKWARD: [(lambda x: UOp(Ops.CONTIGUOUS_BACKWARD, x.dtype, (x,)), (X,))],

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from typing import Any, Self, TypeVar
 
-from aster_ml.dtype import DTypeLike, sum_acc_dtype
+from aster_ml.dtype import DTypeLike, neighbour, sum_acc_dtype
 from aster_ml.errors import ArgumentError
 from aster_ml.mixin.contract import ContractMixin
+from aster_ml.mixin.functions import through_float32
 
 A = TypeVar("A", bound="ActivationMixin")
 
@@ -29,7 +30,10 @@ class ActivationMixin(ContractMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        return (self > 0).where(self, 0)
+        if self.dtype.kind != "float":
+            return (self > 0).where(self, 0)
+        # A comparison with the next number above 0 holds of 0 and not of NaN.
+        return (self < neighbour(0.0, self.dtype, True)).where(0, self)
 
     def relu6(self) -> Self:
         """Held between 0 and 6.
@@ -50,7 +54,13 @@ class ActivationMixin(ContractMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        return hold_between(self * alpha + beta, 0, 1)
+        line = self * alpha + beta
+        if self.dtype.kind != "float" or alpha <= 0:
+            return hold_between(line, 0, 1)
+        # Where the line ends is asked of self, which has not been rounded.
+        low, high = neighbour(-beta / alpha, self.dtype, True), (1 - beta) / alpha
+        inside = (self > neighbour(high, self.dtype, False)).where(1, line)
+        return (self < low).where(0, inside)
 
     def hardswish(self) -> Self:
         """`x * relu6(x + 3) / 6`.
@@ -99,15 +109,20 @@ class ActivationMixin(ContractMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        return -(-self).softplus()
+        negative, small = decaying_exp(self.floating())
+        return negative.where(self, 0) - log_one_plus(small)
 
     def softsign(self) -> Self:
         """`x / (1 + |x|)`.
 
         Shapes: self [*s] -> [*s].
         """
-        return self / (self.abs() + 1)
+        x = self.floating()
+        whole = x.abs() + 1
+        inverse = whole.reciprocal()
+        return x.with_slope(x / whole, inverse * inverse)
 
+    @through_float32
     def gelu(self) -> Self:
         """`0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`, as one sigmoid.
 
@@ -207,8 +222,11 @@ class ActivationMixin(ContractMixin):
 
 
 def hold_between(x: A, low: float, high: float) -> A:
-    """`x` where it lies between two numbers, else the nearer; the slope is 0 at both."""
-    return (x > low).where((x < high).where(x, high), low)
+    """`x` where it lies between two numbers, else the nearer; the slope is 0 at both; NaN stays."""
+    if x.dtype.kind != "float":
+        return (x > low).where((x < high).where(x, high), low)
+    inside = (x > neighbour(high, x.dtype, False)).where(high, x)
+    return (x < neighbour(low, x.dtype, True)).where(low, inside)
 
 
 def decaying_exp(x: A) -> tuple[A, A]:
@@ -224,10 +242,16 @@ def log_one_plus(small: A) -> A:
 
 
 def fall_below_zero(x: A, rate: float) -> tuple[A, A]:
-    """Where x is positive, and exp(rate * x) - 1 where it is not (0 where it is)."""
+    """Where x is positive, and exp(rate * x) - 1 where it is not (0 where it is).
+
+    As 2 * t / (1 - t) of the hyperbolic tangent t of half of it, which keeps the digits of what is
+    small.
+    """
     positive = x > 0
     below = positive.where(0, x)
-    return positive, (below if rate == 1 else below * rate).exp() - 1
+    below = below if rate == 1 else below * rate
+    half = (below * 0.5).tanh()
+    return positive, below.with_slope(half * 2 / (1 - half), below.exp())
 
 
 def shifted_exp(x: A, axis: Any) -> tuple[A, A, A]:

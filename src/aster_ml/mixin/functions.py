@@ -2,8 +2,10 @@
 
 Receives tensors of any numeric dtype (ints count as the default float) and returns tensors built
 from the few functions that every backend has: exp2, log2, sin, tanh, sqrt. float16, bfloat16 and
-fp8 go through float32. Where a formula holds on part of the line only, its input is made harmless
-elsewhere, so that no gradient meets an infinity that was not chosen.
+fp8 go through float32. Gradients of functions that are put together from pieces are not those of
+the pieces: what is handed down is the slope itself (`Handle.with_slope`), right at zeros, poles and
+ends of the domain. Where a formula holds on part of the line only, its input is made harmless
+elsewhere, so that no other gradient meets an infinity that was not chosen.
 
 Polynomials are minimax fits of the relative error (Remez exchange in 80 digits), one table for
 float32, one for float64, lowest power first.
@@ -150,6 +152,12 @@ ERFC = (
 
 # tan(pi / 8): above it, the arc tangent is taken of (t - 1) / (t + 1) instead.
 ATAN_SPLIT = 0.41421356237309503
+# pi / 2 as a sum of parts, so short that what is left after each is exact, and up to where that
+# holds; of float32 and of float64.
+HALF_PI = (
+    ((1.5703125, 0.0004837512969970703, 7.549789415861596e-08, 5.390302953474238e-15), 4e6),
+    ((1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21), 1e9),
+)
 # Above it x**2 + 1 is x**2 for float32 and float64 alike, and x**2 may overflow.
 LARGE = 1e9
 
@@ -254,16 +262,41 @@ class FunctionMixin(Handle):
         """Tangent of self in radians.
 
         Shapes: self [*s] -> [*s].
+        Error: 4 ULP in float32 up to 4e6, near poles as well.
         """
-        return self.sin() / self.cos()
+        found = self.sin() / self.cos_near_zeros()
+        return self.with_slope(found, found * found + 1)
+
+    def cos_near_zeros(self) -> Self:
+        """Cosine whose relative error is small near its zeros too, save for those far out.
+
+        A sine of the distance to the nearest zero, which parts of pi / 2 give without rounding.
+        """
+        parts, furthest = HALF_PI[self.dtype is dtypes.float64]
+        size = self.alu(Ops.MAX, -self)
+        near = size < furthest
+        x = near.where(size, 0)
+        below = (x * (1 / math.pi)).trunc()
+        odd = below * 2 + 1
+        distance = x
+        for part in parts:
+            distance = odd.alu(Ops.MULACC, self.scalar(-part), distance)
+        half = below * 0.5
+        found = near.where(distance, size * 0.5).sin()
+        signed = half.trunc().eq(half).where(-found, found)
+        return near.where(signed, 1 - found * found * 2)
 
     def arc_sine_parts(self) -> tuple[Self, Self]:
-        """Where |x| is above 1/2; asin(|x|) below it, asin(sqrt((1 - |x|) / 2)) above."""
+        """Where |x| is above 1/2; asin(x) below it, asin(sqrt((1 - |x|) / 2)) above."""
         size = self.alu(Ops.MAX, -self)
         above = size > 0.5
         z = above.where((1 - size) * 0.5, self * self)
-        root = above.where(above.where(z, 1).sqrt(), size)
+        root = above.where(above.where(z, 1).sqrt(), self)
         return above, root + root * z * horner(z, ASIN)
+
+    def arc_sine_slope(self) -> Self:
+        """1 / sqrt(1 - x**2)."""
+        return ((1 - self) * (1 + self)).sqrt().reciprocal()
 
     @through_float32
     def asin(self) -> Self:
@@ -273,8 +306,9 @@ class FunctionMixin(Handle):
         Error: 3 ULP in float32.
         """
         above, part = self.arc_sine_parts()
-        size = above.where(math.pi / 2 - part * 2, part)
-        return (self < 0).where(-size, size)
+        outer = math.pi / 2 - part * 2
+        found = above.where((self < 0).where(-outer, outer), part)
+        return self.with_slope(found, self.arc_sine_slope())
 
     @through_float32
     def acos(self) -> Self:
@@ -286,7 +320,8 @@ class FunctionMixin(Handle):
         above, part = self.arc_sine_parts()
         below = self < 0
         outer = below.where(math.pi - part * 2, part * 2)
-        return above.where(outer, math.pi / 2 - below.where(-part, part))
+        found = above.where(outer, math.pi / 2 - part)
+        return self.with_slope(found, -self.arc_sine_slope())
 
     @through_float32
     def atan(self) -> Self:
@@ -304,7 +339,8 @@ class FunctionMixin(Handle):
         part = t + t * z * horner(z, ATAN)
         part = upper.where(part + math.pi / 4, part)
         part = outer.where(math.pi / 2 - part, part)
-        return (self < 0).where(-part, part)
+        found = self.eq(0).where(self, (self < 0).where(-part, part))
+        return self.with_slope(found, (self * self + 1).reciprocal())
 
     # hyperbolic
 
@@ -315,6 +351,10 @@ class FunctionMixin(Handle):
         Shapes: self [*s] -> [*s].
         Error: that of `exp`; 2 ULP below 1.
         """
+        return self.with_slope(self.sinh_value(), self.cosh_value())
+
+    def sinh_value(self) -> Self:
+        """`sinh` as a formula, with the formula's own slope."""
         size = self.alu(Ops.MAX, -self)
         inner = size < 1
         x = inner.where(self, 0)
@@ -331,6 +371,10 @@ class FunctionMixin(Handle):
         Shapes: self [*s] -> [*s].
         Error: that of `exp`.
         """
+        return self.with_slope(self.cosh_value(), self.sinh_value())
+
+    def cosh_value(self) -> Self:
+        """`cosh` as a formula, with the formula's own slope."""
         root = (self.alu(Ops.MAX, -self) * 0.5).exp()
         return root * 0.5 * root + 0.5 / root / root
 
@@ -355,7 +399,8 @@ class FunctionMixin(Handle):
         z = x * x
         near = (x + z / (1 + (z + 1).sqrt())).log_of_one_plus()
         found = large.where(size.log() + math.log(2), near)
-        return (self < 0).where(-found, found)
+        found = self.eq(0).where(self, (self < 0).where(-found, found))
+        return self.with_slope(found, (self * self + 1).sqrt().reciprocal())
 
     @through_float32
     def acosh(self) -> Self:
@@ -367,9 +412,9 @@ class FunctionMixin(Handle):
         # Far below 1 the root cancels what stands beside it.
         x = (large | (self < 1)).where(2, self) - 1
         value = large.where(self.log() + math.log(2), (x + (x * (x + 2)).sqrt()).log_of_one_plus())
-        # Below 1 the formula's derivative is what is handed down, NaN between -1 and 1.
-        below = (self < 1).where(self, 0)
-        return (self < 1).where((below + (below * below - 1).sqrt()).log() + math.nan, value)
+        # Below -1 there is no value, and yet the slope of the formula.
+        slope = ((self - 1) * (self + 1)).sqrt().reciprocal()
+        return self.with_slope((self < 1).where(math.nan, value), slope)
 
     @through_float32
     def atanh(self) -> Self:
@@ -379,7 +424,8 @@ class FunctionMixin(Handle):
         """
         size = self.alu(Ops.MAX, -self)
         found = (size * 2 / (1 - size)).log_of_one_plus() * 0.5
-        return (self < 0).where(-found, found)
+        found = self.eq(0).where(self, (self < 0).where(-found, found))
+        return self.with_slope(found, ((1 - self) * (1 + self)).reciprocal())
 
     # error function
 
@@ -396,4 +442,5 @@ class FunctionMixin(Handle):
         # Past the limit the result is 1; a NaN passes.
         limit = 6.0 if self.dtype is dtypes.float64 else 4.0
         outer = 1 - horner(-(-size).alu(Ops.MAX, self.scalar(-limit)), ERFC).exp2()
-        return inner.where(x * horner(x * x, ERF), (self < 0).where(-outer, outer))
+        found = inner.where(x * horner(x * x, ERF), (self < 0).where(-outer, outer))
+        return self.with_slope(found, (-(self * self)).exp() * (2 / math.sqrt(math.pi)))

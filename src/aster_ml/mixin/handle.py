@@ -402,12 +402,13 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         else:
             first, second = plain_node(x), plain_node(y)
         choice = condition.uop
+        number, other = (first, second) if first.op is Ops.CONST else (second, first)
         if (
             first.dtype is second.dtype
-            and second.op is Ops.CONST
-            and first.shape == choice.shape != ()
-            and first.device == choice.device
-            and not second.src
+            and number.op is Ops.CONST
+            and other.shape == choice.shape != ()
+            and other.device == choice.device
+            and not number.src
         ):
             # As a rectifier has it: what is chosen beside a number is of one form already.
             uop = UOp(Ops.WHERE, first.dtype, (choice, first, second))
@@ -462,6 +463,13 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def detach(self) -> Self:
         """The same value, through which no gradient passes."""
         return self.from_uop(UOp(Ops.DETACH, self.uop.dtype, (self.uop,)), False)
+
+    def with_slope(self, value: Self, slope: Self) -> Self:
+        """`value`, a function of self, whose gradient is `slope` times that of the result.
+
+        why: formulas that are right to the last digits have derivatives that are not
+        """
+        return self.derive(UOp(Ops.DETACH, value.dtype, (value.uop, self.uop, slope.uop)))
 
     def contiguous(self, *, arg: Sequence[Any] | None = None) -> Self:
         """The value stored row-major in memory of its own; self where it is so already.

@@ -7,14 +7,18 @@ exponential stand in `mixin.functions`.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
-from aster_ml.dtype import dtypes
+from aster_ml.dtype import dtypes, neighbour
 from aster_ml.errors import ArgumentError, DTypeError
 from aster_ml.mixin.functions import FunctionMixin
 from aster_ml.mixin.handle import Handle, promote_all
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+
+M = TypeVar("M", bound="MathMixin")
+# Quotients of 23 digits and more: a remainder is exact up to 2**138 times the divisor.
+REMAINDER_STEPS = 6
 
 
 def is_one_plus(u: UOp, part: UOp) -> bool:
@@ -22,6 +26,40 @@ def is_one_plus(u: UOp, part: UOp) -> bool:
     return (
         u.op is Ops.ADD and part in u.src and any([s.op is Ops.CONST and s.arg == 1 for s in u.src])
     )
+
+
+def floor_parts(a: M, b: M) -> tuple[M, M]:
+    """The quotient of two floats rounded down, and the remainder, as Python has them.
+
+    Each step takes as many of `b` off as a quotient has digits for, which leaves nothing to round.
+    """
+    if a.dtype.itemsize < 4:
+        whole, rest = floor_parts(a.cast(dtypes.float32), b.cast(dtypes.float32))
+        return whole.cast(a.dtype), rest.cast(a.dtype)
+    most = neighbour(math.inf, a.dtype, False)
+    x, y = a.detach(), b.detach()
+    quotient = x.alu(Ops.FDIV, y)
+    rest = x
+    for _ in range(REMAINDER_STEPS):
+        times = rest.alu(Ops.FDIV, y).trunc()
+        times = (times > most).where(most, (times < -most).where(-most, times))
+        rest = (-times).alu(Ops.MULACC, y, rest)
+    # Of what is finite, nothing is taken off by an infinity.
+    rest = (y.isinf() & x.isfinite()).where(x, rest)
+    rest = (rest.ne(0) & (rest < 0).ne(y < 0)).where(rest.alu(Ops.ADD, y), rest)
+    size = rest.alu(Ops.MAX, -rest)
+    # What so many steps leave too large is no remainder.
+    defined = x.isfinite() & y.ne(0) & (size <= y.alu(Ops.MAX, -y))
+    rest = defined.where((y < 0).where(-size, size), math.nan)
+    near = x.alu(Ops.SUB, rest).alu(Ops.FDIV, y)
+    whole = near.floor()
+    whole = (near.alu(Ops.SUB, whole) > 0.5).where(whole + 1, whole)
+    whole = whole.eq(0).where(quotient.eq(0).where(quotient, 0), whole)
+    below = x.ne(0) & (x < 0).ne(y < 0)
+    whole = (y.isinf() & x.isfinite()).where(below.where(-1, quotient), whole)
+    whole = y.eq(0).where(quotient, whole)
+    pairs = (a.uop, a.const_like(1).uop, b.uop, (-whole).uop)
+    return whole, a.derive_with(UOp(Ops.DETACH, a.dtype, (rest.uop, *pairs)), b)
 
 
 class MathMixin(FunctionMixin):
@@ -99,8 +137,7 @@ class MathMixin(FunctionMixin):
         if a.dtype is dtypes.bool:
             a, b = a.cast(dtypes.default_int), b.cast(dtypes.default_int)
         if a.dtype.kind == "float":
-            quotient = a.alu(Ops.FDIV, b)
-            return quotient.trunc() if rounding_mode == "trunc" else quotient.floor()
+            return a.alu(Ops.FDIV, b).trunc() if rounding_mode == "trunc" else floor_parts(a, b)[0]
         quotient = a.alu(Ops.IDIV, b)
         if rounding_mode == "trunc" or a.dtype.kind == "uint":
             return quotient
@@ -112,12 +149,13 @@ class MathMixin(FunctionMixin):
         """The remainder of division rounded down; it has the sign of the divisor, as in Python.
 
         Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
+        Error: none, where self is less than 2**138 times x; else NaN.
         """
         a, b = self.pair(x, "mod", reverse)
         if a.dtype is dtypes.bool:
             a, b = a.cast(dtypes.default_int), b.cast(dtypes.default_int)
         if a.dtype.kind == "float":
-            return a.alu(Ops.SUB, a.alu(Ops.FDIV, b).floor().alu(Ops.MUL, b))
+            return floor_parts(a, b)[1]
         rest = a.alu(Ops.MOD, b)
         if a.dtype.kind == "uint":
             return rest
@@ -201,8 +239,12 @@ class MathMixin(FunctionMixin):
             )
         if x == 0:
             return base.const_like(1)
-        if x in (-0.5, -1, -2, -3, -4):
+        if x in (-0.5, -1):
             return base.power_of_number(-x).reciprocal()
+        if x in (-2, -3, -4):
+            inverse = base.reciprocal()
+            slope = inverse.power_of_number(-x) * inverse * x
+            return base.with_slope(base.power_of_number(-x).reciprocal(), slope)
         if x == 0.5:
             return base.sqrt()
         if x in (1, 2, 3, 4):

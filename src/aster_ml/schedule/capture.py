@@ -23,7 +23,7 @@ from aster_ml.uop.quiet import uncollected
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 AFTER, BIND, BUFFER = Ops.AFTER, Ops.BIND, Ops.BUFFER
-CONTIGUOUS, IOTA, PARAM = Ops.CONTIGUOUS, Ops.IOTA, Ops.PARAM
+CONTIGUOUS, DETACH, IOTA, PARAM = Ops.CONTIGUOUS, Ops.DETACH, Ops.IOTA, Ops.PARAM
 
 
 class Captured(NamedTuple):
@@ -107,6 +107,10 @@ def closed_body(
                     if stored is not None and stored is not s:
                         stands[s] = stored
                         src = (stored,)
+                    elif op is DETACH and len(src) > 1:
+                        # What its gradient is, is asked for by gradients alone.
+                        stands[s] = src[0]
+                        src = src[:1]
                     u, left = s, iter(src)
                     break
             else:

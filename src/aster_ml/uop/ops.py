@@ -157,7 +157,10 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.CONTIGUOUS_BACKWARD: OpInfo(
         Group.MARK, "src[0]; its gradient is stored; with arg ANEW gradients compute src[0] anew."
     ),
-    Ops.DETACH: OpInfo(Group.MARK, "src[0]; no gradient passes."),
+    Ops.DETACH: OpInfo(
+        Group.MARK,
+        "src[0]; no gradient passes, save to src[1] times src[2], src[3] times src[4], ...",
+    ),
     Ops.COPY: OpInfo(Group.MARK, "src[0], on another device (DeviceArg)."),
     Ops.MULTI: OpInfo(
         Group.MARK,

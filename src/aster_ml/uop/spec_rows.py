@@ -147,7 +147,14 @@ PARAM_ROWS: tuple[Row, ...] = (
     ("its slot and size are not negative", lambda u: u.arg.slot >= 0 and u.arg.size >= 0),
 )
 
-MARK_ROWS: tuple[Row, ...] = (ONE_SOURCE, SAME_DTYPE, NO_ARG)
+DETACH_ROWS: tuple[Row, ...] = (
+    (
+        "it has a value, and pairs of what that is a function of and a slope",
+        lambda u: len(u.src) % 2,
+    ),
+    SAME_DTYPE,
+    NO_ARG,
+)
 
 
 def fail(stage: str, u: UOp, rule: str) -> InternalError:
