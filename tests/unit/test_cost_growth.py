@@ -84,6 +84,63 @@ def cat(n: int) -> Work:
     return lambda: Tensor.cat(*parts).realize()
 
 
+def backward_of_cat(n: int) -> Work:
+    """Gradients of n values that are put together."""
+    parts = tensors(n, 8, 8)
+    for t in parts:
+        t.requires_grad = True
+
+    def work() -> None:
+        Tensor.cat(*[t * 2 for t in parts]).square().sum().backward()
+        Tensor.realize(*[t.grad for t in parts if t.grad is not None])
+        for t in parts:
+            t.grad = None
+
+    return work
+
+
+def backward_of_split(n: int) -> Work:
+    """The gradient of a tensor that is read in n parts."""
+    x = Tensor.rand(4 * n, 4).realize()
+    x.requires_grad = True
+
+    def work() -> None:
+        sum([(p * i).sum() for i, p in enumerate(x.split(4))], Tensor(0.0)).backward()
+        x.grad.realize()
+
+    return work
+
+
+def training_of_layers(n: int) -> Work:
+    """A step of SGD over n convolutions with norms."""
+    chain = [(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm(4)) for _ in range(n)]
+    optimizer = nn.optim.SGD(nn.state.get_parameters(chain), lr=0.1)
+    x = Tensor.rand(2, 4, 8, 8).realize()
+
+    @Tensor.train()
+    def step() -> None:
+        h = x
+        for convolution, norm in chain:
+            h = norm(convolution(h)).relu()
+        optimizer.zero_grad()
+        h.mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def moving_averages(n: int) -> Work:
+    """n tensors that follow n others."""
+    parts, means = tensors(n, 4, 4), tensors(n, 4, 4)
+
+    def work() -> None:
+        for t, mean in zip(parts, means):
+            mean.assign(mean * 0.9 + t * 0.1)
+        Tensor.realize(*means)
+
+    return work
+
+
 def sum_of_tensors(n: int) -> Work:
     """n tensors added up one by one."""
     parts = tensors(n, 4, 4)
@@ -140,8 +197,11 @@ CASES = [
     stack,
     stack_of_computed,
     cat,
+    backward_of_cat,
+    backward_of_split,
     sum_of_tensors,
     layers,
+    training_of_layers,
     models_dropped,
     backward_through_a_chain,
     write_and_realize,
@@ -150,7 +210,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_twice_the_work_costs_twice_the_calls(case: Callable[[int], Work]) -> None:
-    n = 60
+    n = 20 if case is training_of_layers else 60
     # Kernels of the sizes that are counted are compiled before, as far as they are the same.
     case(n // 2)()
     once, twice = calls_of(case(n)), calls_of(case(2 * n))

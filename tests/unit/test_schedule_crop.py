@@ -73,3 +73,34 @@ def test_what_a_view_shows_is_stored_in_its_own_axes() -> None:
     assert divisions(y) == 0
     flat = x.conv2d(w).relu().numpy().reshape(8, 320)
     np.testing.assert_array_equal(y.numpy(), flat @ v.numpy())
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_a_part_of_what_was_put_together_reads_no_other_part(count: int) -> None:
+    parts = [whole_numbers(4, 6) for _ in range(count)]
+    values = [p.numpy().copy() for p in parts]
+    whole = Tensor.cat(*[p * 2 for p in parts])
+    wanted = np.concatenate([2 * v for v in values])
+    for i in (0, 1, count - 1):
+        piece = (whole * 3)[4 * i + 1 : 4 * i + 3] + 1
+        GlobalCounters.reset()
+        np.testing.assert_array_equal(piece.numpy(), 3 * wanted[4 * i + 1 : 4 * i + 3] + 1)
+        assert GlobalCounters.global_mem == 4 * 4 * 6
+    # Across a border it reads both of the parts beside it.
+    piece = (whole * 3)[2:6] + 1
+    GlobalCounters.reset()
+    np.testing.assert_array_equal(piece.numpy(), 3 * wanted[2:6] + 1)
+    assert GlobalCounters.global_mem <= 4 * (2 * 24 + 24)
+
+
+def test_what_is_all_padding_is_nothing() -> None:
+    x = whole_numbers(4, 6)
+    padded = (x + 1).pad(((4, 4), (2, 2)))
+    for rows in (slice(0, 3), slice(8, 12)):
+        assert (padded[rows] + 5).numpy().tolist() == np.full(
+            (len(range(12)[rows]), 10), 5
+        ).tolist()
+    joined = x.pad(((0, 8), (0, 0))) + (x * 2).pad(((8, 0), (0, 0)))
+    wanted = np.concatenate([x.numpy(), np.zeros((4, 6), np.float32), 2 * x.numpy()])
+    for rows in (slice(4, 8), slice(3, 5), slice(0, 4), slice(7, 12)):
+        np.testing.assert_array_equal((joined[rows] * 3).numpy(), 3 * wanted[rows])

@@ -8,6 +8,7 @@ are the business of `engine/compile`; what stands on the disk is that of `engine
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from aster_ml.engine.beside import Beside, Job
 # So many characters of source go into a batch at most, and at least where there are as many: a
 # module costs LLVM as much as 2,000 of them, and for the fewest a thread may wait at the end.
 MOST_CHARACTERS, FEWEST_CHARACTERS = 60_000, 8_000
+# Sources that are looked at for one batch: thousands may have one name, and none goes with another.
+MOST_SEEN = 256
 
 
 @dataclass(eq=False)
@@ -76,8 +79,12 @@ class Batches:
 
     def __init__(self, beside: Beside) -> None:
         self.beside = beside
-        self.waiting: list[Draft] = []
+        self.waiting: deque[Draft] = deque()
         self.made: list[Batch] = []
+        # Those of them that have not been written to the disk.
+        self.unkept: list[Batch] = []
+        # Of all sources that wait.
+        self.characters = 0
         self.programs: dict[Draft, Program] = {}
         # Whether all sources have come.
         self.complete = False
@@ -89,6 +96,7 @@ class Batches:
         """One more source, which a thread that is free goes on to compile."""
         with self.lock:
             self.waiting.append(draft)
+            self.characters += len(draft.source)
         self.beside.begin(self.compile_next)
 
     def drop(self, draft: Draft) -> bool:
@@ -97,6 +105,7 @@ class Batches:
             waits = draft in self.waiting
             if waits:
                 self.waiting.remove(draft)
+                self.characters -= len(draft.source)
             return waits
 
     def take(self) -> Batch | None:
@@ -104,24 +113,26 @@ class Batches:
         with self.lock:
             if not self.waiting:
                 return None
-            first, *others = self.waiting
+            first = self.waiting.popleft()
             most = MOST_CHARACTERS
             if self.complete:
                 # Whoever takes much last lets the others wait.
-                total = sum([len(d.source) for d in self.waiting])
-                share = total // (2 * (self.beside.threads + 1))
+                share = self.characters // (2 * (self.beside.threads + 1))
                 most = min(most, max(FEWEST_CHARACTERS, share))
             taken, left, room = {first.name: first}, [], most - len(first.source)
-            for d in others:
+            for _ in range(min(len(self.waiting), MOST_SEEN)):
+                d = self.waiting.popleft()
                 together = first.join is not None and d.backend is first.backend
                 if together and d.name not in taken and len(d.source) <= room:
                     taken[d.name] = d
                     room -= len(d.source)
                 else:
                     left.append(d)
-            self.waiting = left
+            self.waiting.extendleft(reversed(left))
+            self.characters -= sum([len(d.source) for d in taken.values()])
             batch = Batch([*taken.values()])
             self.made.append(batch)
+            self.unkept.append(batch)
             return batch
 
     def compile_next(self) -> bool:
@@ -137,9 +148,12 @@ class Batches:
 
     def keep_compiled(self) -> None:
         """Writes what has been compiled by now to the disk."""
-        for batch in list(self.made):
-            if batch.binary.has_run:
-                batch.kept.run_now()
+        with self.lock:
+            ready = [b for b in self.unkept if b.binary.has_run]
+            done = set(ready)
+            self.unkept = [b for b in self.unkept if b not in done]
+        for batch in ready:
+            batch.kept.run_now()
 
     def finish(self) -> None:
         """Compiles and loads all of them, with the threads, and writes them to the disk.
@@ -149,7 +163,7 @@ class Batches:
         with what is there. Raises: CompileError.
         """
         with self.lock:
-            self.waiting.sort(key=lambda d: len(d.source), reverse=True)
+            self.waiting = deque(sorted(self.waiting, key=lambda d: len(d.source), reverse=True))
             self.complete = True
         loading = self.beside.begin(self.load_compiled)
         while self.compile_next():

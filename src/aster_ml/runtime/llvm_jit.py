@@ -420,14 +420,23 @@ def load_objects(objects: Sequence[tuple[Sequence[str], bytes]]) -> list[LoadedO
     """
     # The numbers of the objects of each library, and all of their names.
     libraries: list[tuple[list[int], set[str]]] = []
+    # For each name the first library that may take it: no two functions of one have one name.
+    free: dict[str, int] = {}
+    first_open = 0
     for i, (names, _) in enumerate(objects):
-        # No two functions of a library have one name.
-        free = (m for m in libraries if len(m[0]) < MOST_TOGETHER and m[1].isdisjoint(names))
-        numbers, taken = next(free, ([], set()))
-        if not numbers:
-            libraries.append((numbers, taken))
-        numbers.append(i)
-        taken.update(names)
+        while first_open < len(libraries) and len(libraries[first_open][0]) == MOST_TOGETHER:
+            first_open += 1
+        at = max([free.get(name, 0) for name in names], default=0)
+        at = max(at, first_open)
+        while at < len(libraries) and (
+            len(libraries[at][0]) == MOST_TOGETHER or not libraries[at][1].isdisjoint(names)
+        ):
+            at += 1
+        if at == len(libraries):
+            libraries.append(([], set()))
+        libraries[at][0].append(i)
+        libraries[at][1].update(names)
+        free.update(dict.fromkeys(names, at + 1))
     found: dict[int, LoadedObject] = {}
     for numbers, taken in libraries:
         loaded = load_library([objects[i][1] for i in numbers], tuple(taken))

@@ -82,8 +82,10 @@ class Decisions(Body):
             roots = dict.fromkeys([r.root for r in readings])
             most = cost.MAX_READINGS * len(roots)
             if len(readings) > most and sum([1 / r.way.share for r in readings]) > most:
-                ways = f"read in {len(readings)} ways, too many to write out"
-                return self.worth_storing(u) and self.store_because(u, ways)
+                return self.worth_storing(u) and self.store_because(u, ways_of(readings))
+            written = len(readings) * sum(self.costs[u])
+            if len(readings) >= cost.MANY_READINGS and written > cost.MAX_WRITTEN:
+                return self.worth_storing(u) and self.store_because(u, ways_of(readings))
         for root in roots:
             if self.stored[root].size > self.max_nodes:
                 full = f"its reader has {self.max_nodes} nodes without it"
@@ -337,6 +339,11 @@ class Decisions(Body):
             return False
         stored.has_reduce = True
         return True
+
+
+def ways_of(readings: list[Reading]) -> str:
+    """Why what is read so often is stored."""
+    return f"read in {len(readings)} ways, too many to write out"
 
 
 def meets_in_windows(valid: UOp | None) -> bool:

@@ -92,6 +92,8 @@ class Expressions(Body):
                     src[0].alu(op, *src[1:]) if op is not Ops.CAST else src[0].cast(u.dtype)
                 )
             join = self.joins.get(u)
+            if join is not None and len(src) == 1:
+                return src[0]
             if join is not None:
                 inside = self.simple(is_inside(join.boxes, way.idxs, u.shape))
                 return inside.where(src[join.chosen], src[1 - join.chosen])
@@ -102,6 +104,8 @@ class Expressions(Body):
         if op is IOTA:
             return way.idxs[0]
         if op is PAD:
+            if not below:
+                return UOp.const(dtype, 0)
             if not self.reads_padding(u, way):
                 return src[0]
             _, valid, chosen = self.below_pad(u, way.idxs)

@@ -72,17 +72,38 @@ def ends_before(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
 
 
 def merged(boxes: list[Box]) -> tuple[Box, ...]:
-    """The boxes, those that continue the one before as one with it."""
+    """The boxes, those that continue the one before, or the first, as one with it."""
     result = boxes[:1]
     for box in boxes[1:]:
-        last = result[-1]
-        differ = [i for i, (p, q) in enumerate(zip(last, box, strict=True)) if p != q]
-        if len(differ) == 1 and same_size(last[differ[0]][1], box[differ[0]][0]):
-            i = differ[0]
-            result[-1] = (*last[:i], (last[i][0], box[i][1]), *last[i + 1 :])
+        behind = continued(result[-1], box)
+        if behind is not None:
+            result[-1] = behind
+            continue
+        ahead = continued(box, result[0])
+        if ahead is not None:
+            result[0] = ahead
         else:
             result.append(box)
     return tuple(result)
+
+
+def continued(box: Box, other: Box) -> Box | None:
+    """Both as one, where the second begins along one axis where the first ends."""
+    differ = [i for i, (p, q) in enumerate(zip(box, other, strict=True)) if p != q]
+    if len(differ) != 1 or not same_size(box[differ[0]][1], other[differ[0]][0]):
+        return None
+    i = differ[0]
+    return (*box[:i], (box[i][0], other[i][1]), *box[i + 1 :])
+
+
+def chosen_by(join: Join, inside: UOp) -> int | None:
+    """Which source of an ADD counts under a condition; None where that varies from place to place.
+
+    `inside` is the simplified condition of the boxes.
+    """
+    if inside.op is not Ops.CONST:
+        return None
+    return join.chosen if inside.arg else 1 - join.chosen
 
 
 def is_inside(boxes: tuple[Box, ...], idxs: Indices, shape: tuple[Any, ...]) -> UOp:

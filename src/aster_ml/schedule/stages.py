@@ -17,6 +17,7 @@ from typing import Protocol
 
 from aster_ml.schedule.decide import DECIDED, Decisions
 from aster_ml.schedule.express import Expressions
+from aster_ml.schedule.joins import chosen_by, is_inside
 from aster_ml.schedule.layout import order_of_axes
 from aster_ml.schedule.readings import (
     DATA_DEPENDENT,
@@ -33,8 +34,8 @@ from aster_ml.uop.node import UOp, need
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
-AFTER, INDEX, PAD, RANGE, REDUCE, STORE = (
-    Ops.AFTER, Ops.INDEX, Ops.PAD, Ops.RANGE, Ops.REDUCE, Ops.STORE,
+ADD, AFTER, CONST, INDEX, PAD, RANGE, REDUCE, STORE = (
+    Ops.ADD, Ops.AFTER, Ops.CONST, Ops.INDEX, Ops.PAD, Ops.RANGE, Ops.REDUCE, Ops.STORE,
 )  # fmt: skip
 
 
@@ -155,6 +156,10 @@ class StagePlanner(Decisions, Expressions):
         if op is PAD:
             # It depends on what is below it too.
             below = self.below_view(u, reading.way)
+            if below.valid is not None and below.valid.op is CONST and not below.valid.arg:
+                # Nothing but padding is read here.
+                use.below = ()
+                return
         else:
             key = (op, u.arg, u.src[1:], source.shape, reading.way)
             found = self.below_views.get(key)
@@ -207,8 +212,14 @@ class StagePlanner(Decisions, Expressions):
         else:
             # As `add` does: most nodes come here.
             readings, plain = self.readings, not reading.way.summed
+            sources = u.src
+            if op is ADD and u in self.joins:
+                join = self.joins[u]
+                inside = self.simple(is_inside(join.boxes, reading.way.idxs, u.shape))
+                chosen = chosen_by(join, inside)
+                sources = u.src if chosen is None else (u.src[chosen],)
             parts = []
-            for s in u.src:
+            for s in sources:
                 of = reading if plain and s.shape else self.for_operand(s, reading)
                 uses = readings.get(s)
                 if uses is None:
