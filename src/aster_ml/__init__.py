@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aster_ml.compat import names
 from aster_ml.config import Context, getenv
 from aster_ml.device import Device
 from aster_ml.downloads import fetch
@@ -17,3 +18,5 @@ __all__ = [
     "dtypes", "fetch", "getenv",
 ]  # fmt: skip
 __version__ = "0.1.0"
+# What lower modules are asked for by programs of other frameworks.
+names.install()

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from aster_ml.errors import ArgumentError
 
 SETTINGS: dict[str, Setting] = {}
+# Settings that programs written for another framework give; `compat/settings.py` fills it.
+FOREIGN: dict[str, Setting] = {}
+# Names of those that somebody has been told about.
+WARNED: set[str] = set()
 
 
 class Setting:
     """One named value with a default; the environment variable of the same name overrides it.
 
     `affects` names the cached stages whose result depends on it: "schedule", "codegen", or none.
+    It compares with numbers and text as its value does, and is true when that is.
     """
 
-    __slots__ = ("affects", "changed", "default", "doc", "name", "value")
+    __slots__ = ("affects", "changed", "default", "doc", "means", "name", "value")
 
     def __init__(
         self, name: str, default: int | str, doc: str, affects: tuple[str, ...] = ()
@@ -34,8 +41,15 @@ class Setting:
         self.affects = affects
         # Called when `Context` has set another value.
         self.changed: Callable[[], None] | None = None
+        # What a foreign setting comes to here: values of our own settings, given its value.
+        self.means: Callable[[Any], dict[str, Any]] | None = None
         self.value: Any = parse_value(os.environ.get(name), default, name)
         SETTINGS[name] = self
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return self.name
 
     def __bool__(self) -> bool:
         return bool(self.value)
@@ -51,6 +65,15 @@ class Setting:
 
     def __lt__(self, other: int) -> bool:
         return bool(self.value < other)
+
+    def __le__(self, other: int) -> bool:
+        return bool(self.value <= other)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __index__(self) -> int:
+        return operator.index(self.value)
 
     __hash__ = object.__hash__
 
@@ -82,26 +105,52 @@ def parse_value(text: str | None, default: int | str, name: str) -> int | str:
 def Context(**values: int | str) -> Iterator[None]:
     """Set settings for the time of a `with` block: `with Context(DEBUG=2, NOOPT=1): ...`.
 
+    A setting that is another framework's is accepted, with one warning where it has no effect here.
+
     Raises: KeyError for a name that is no setting, with the names there are.
     """
-    for name in values:
-        if name not in SETTINGS:
-            raise KeyError(f"no setting is named {name}; there are {', '.join(sorted(SETTINGS))}")
+    chosen = settings_of(values)
+    warn_without_effect([s for s in chosen if s.name in values], stacklevel=4)
+    before = {setting: setting.value for setting in chosen}
+    try:
+        for setting, value in chosen.items():
+            set_value(setting, value)
+        yield
+    finally:
+        for setting, value in before.items():
+            set_value(setting, value)
+
+
+def settings_of(values: Mapping[str, Any]) -> dict[Setting, Any]:
+    """The settings with these names and their values; behind a foreign one, what it comes to.
+
+    Raises: KeyError for a name that is no setting; ArgumentError for a value of another kind.
+    """
+    chosen: dict[Setting, Any] = {}
     for name, value in values.items():
-        default = SETTINGS[name].default
-        kinds = str if isinstance(default, str) else (int, float)
+        setting = SETTINGS.get(name, FOREIGN.get(name))
+        if setting is None:
+            raise KeyError(f"no setting is named {name}; there are {', '.join(sorted(SETTINGS))}")
+        kinds = str if isinstance(setting.default, str) else (int, float)
         if not isinstance(value, kinds):
             raise ArgumentError(
                 f"setting {name} is {'text' if kinds is str else 'a number'}, given {value!r}"
             )
-    before = {name: SETTINGS[name].value for name in values}
-    try:
-        for name, value in values.items():
-            set_value(SETTINGS[name], value)
-        yield
-    finally:
-        for name, value in before.items():
-            set_value(SETTINGS[name], value)
+        chosen[setting] = value
+        if setting.means is not None:
+            chosen |= {SETTINGS[own]: changed for own, changed in setting.means(value).items()}
+    return chosen
+
+
+def warn_without_effect(settings: Iterable[Setting], stacklevel: int) -> None:
+    """Says once of each foreign setting that it has no effect here, and why."""
+    new = [
+        s for s in settings if FOREIGN.get(s.name) is s and s.means is None and s.name not in WARNED
+    ]
+    if new:
+        WARNED.update([s.name for s in new])
+        reasons = "; ".join([f"{s.name} ({s.doc.rstrip('.')})" for s in new])
+        warnings.warn(f"without effect in Aster: {reasons}", stacklevel=stacklevel)
 
 
 def set_value(setting: Setting, value: Any) -> None:
@@ -134,7 +183,17 @@ DEBUG_FILTER = Setting(
     "Comma-separated parts of Aster (schedule, codegen, "
     "engine, jit) whose DEBUG output is shown; empty shows all.",
 )
-DEV = Setting("DEV", "", "Default device: CPU, PYTHON, NULL, OPENCL; empty means CPU.")
+DEV = Setting(
+    "DEV",
+    "",
+    "Default device: CPU, PYTHON, NULL, OPENCL; empty means CPU. CPU=1, PYTHON=1, NULL=1 and CL=1 "
+    "in the environment say the same.",
+)
+DEFAULT_FLOAT = Setting(
+    "DEFAULT_FLOAT",
+    "FLOAT32",
+    "Dtype of tensors made of Python floats: HALF, BFLOAT16, FLOAT32, DOUBLE or another float.",
+)
 JIT = Setting("JIT", 1, "0 makes TinyJit call the function each time; 1 records and replays.")
 TRACEMETA = Setting(
     "TRACEMETA",

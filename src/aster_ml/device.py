@@ -33,6 +33,10 @@ from aster_ml.uop.sharding import MULTI_SEEN
 # The kinds of device, best first. DISK and NPY hold data and run nothing.
 KINDS = ("CPU", "OPENCL", "PYTHON", "NULL", "DISK", "NPY")
 STORAGE_KINDS = frozenset({"DISK", "NPY"})
+# Other names of kinds: as other frameworks of this family call them.
+ALSO_KNOWN = {"CL": "OPENCL", "GPU": "OPENCL", "LLVM": "CPU"}
+# Kinds that those frameworks have and Aster has not: who asks for one is told so.
+NOT_HERE = ("CUDA", "NV", "AMD", "HIP", "METAL", "QCOM", "DSP", "WEBGPU")
 
 
 def renew_locks_after_fork() -> None:
@@ -422,7 +426,7 @@ def missing(kind: str) -> str | None:
 def canonicalize(name: str) -> str:
     """The one spelling of a device's name."""
     kind, colon, rest = name.partition(":")
-    kind = kind.upper()
+    kind = ALSO_KNOWN.get(kind.upper(), kind.upper())
     if kind not in KINDS:
         known = ", ".join("DISK:path" if k == "DISK" else k for k in KINDS)
         raise DeviceError(f"device {name!r} is unknown; there are {known}, and CPU:1 and so on")
@@ -512,7 +516,18 @@ class DeviceRegistry:
         return rows
 
 
+def asked_by_environment() -> str:
+    """The kind of device whose name is set in the environment, as `CPU=1` sets it; "" for none."""
+    for kind in (*KINDS[:4], *ALSO_KNOWN, *NOT_HERE):
+        text = os.environ.get(kind, "")
+        if text.isdecimal() and int(text):
+            return kind
+    return ""
+
+
 Device = DeviceRegistry()
+if not DEV.value:
+    DEV.value = asked_by_environment()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=renew_locks_after_fork)

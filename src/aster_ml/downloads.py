@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import pathlib
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +23,7 @@ from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.unpacking import Allowance, unpack
 
 TIMEOUT_S = 30
+CHUNK = 1 << 20
 
 
 def write_atomically(path: pathlib.Path, write: Callable[[Any], None]) -> None:
@@ -66,33 +69,54 @@ def fetch(
     """The path of a file from the net, kept in the cache folder; a path of a local file is itself.
 
     `name` is what it is kept as (a path where it has folders), `subdir` the folder for it there.
+    What is kept is whole: as long as the server said it would be and, with `gunzip`, of the size
+    and sum that its end states. `allow_caching=False` asks the server again.
 
-    Raises: DownloadError when the file is neither in the cache nor to be had; FormatError when it
-    is to be unpacked and is no whole gzip file.
+    Raises: DownloadError when the file is neither in the cache nor to be had as a whole; FormatError
+    when it is to be unpacked and is no whole gzip file.
     """
-    if "://" not in url:
+    if url.startswith(("/", ".")) or "://" not in url:
         return pathlib.Path(url)
-    folder = cache_folder()
-    if folder is None:
-        raise DownloadError(f"{url}: there is no home folder to keep it in; set CACHEDIR")
     kept = str(name or hashlib.sha256(url.encode()).hexdigest() + (".gunzip" if gunzip else ""))
     path = (
-        pathlib.Path(kept)
-        if name and "/" in kept
-        else (folder / "downloads" / (subdir or "") / kept)
+        pathlib.Path(kept) if name and "/" in kept else (downloads_folder() / (subdir or "") / kept)
     )
     if path.is_file() and allow_caching:
         return path
     # A fifth of the time to import Aster, for what most programs never do.
+    import http.client
     import urllib.request
 
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            data = answer.read()
-    except (OSError, ValueError) as error:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not gunzip:
+                write_atomically(path, lambda file: copy_whole(answer, file))
+                return path
+            packed = io.BytesIO()
+            copy_whole(answer, packed)
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise DownloadError(f"{url} could not be downloaded: {error}") from error
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = bytes(unpack(data, "gzip", Allowance(len(data)), url)) if gunzip else data
+    data = packed.getvalue()
+    content = bytes(unpack(data, "gzip", Allowance(len(data)), url))
     write_atomically(path, lambda file: file.write(content))
     return path
+
+
+def downloads_folder() -> pathlib.Path:
+    """Where downloaded files are kept. Raises: DownloadError where there is no home folder."""
+    folder = cache_folder()
+    if folder is None:
+        raise DownloadError("there is no home folder to keep it in; set CACHEDIR")
+    return folder / "downloads"
+
+
+def copy_whole(answer: Any, file: Any) -> None:
+    """Writes what a server sends. Raises: OSError where that is less than it said."""
+    stated = answer.headers.get("Content-Length")
+    start = file.tell()
+    shutil.copyfileobj(answer, file, CHUNK)
+    nbytes = file.tell() - start
+    if stated is not None and nbytes != int(stated):
+        raise OSError(f"{nbytes} bytes have come, {stated} were announced")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 import ml_dtypes
 import numpy as np
 
+from aster_ml.config import DEFAULT_FLOAT
 from aster_ml.errors import DTypeError, UnknownDTypeError
 from aster_ml.helpers import cdiv
 
@@ -595,3 +596,20 @@ def bitcast_value(value: Any, source: DType, target: DType) -> Any:
 def int_div(x: int, y: int) -> int:
     """Integer division as IDIV means it: towards zero; 0 when `y` is 0."""
     return cdiv(x, y)
+
+
+def follow_default_float() -> None:
+    """Makes the dtype that the setting DEFAULT_FLOAT names that of Python floats.
+
+    Raises: DTypeError for what is no floating-point dtype.
+    """
+    name = str(DEFAULT_FLOAT.value).lower()
+    found = dtypes.fields().get(name)
+    if found is None or found.kind != "float":
+        names = ", ".join([n.upper() for n, d in dtypes.fields().items() if d.kind == "float"])
+        raise DTypeError(f"DEFAULT_FLOAT={DEFAULT_FLOAT.value} is no float dtype; {names} are")
+    dtypes.default_float = found
+
+
+DEFAULT_FLOAT.changed = follow_default_float
+follow_default_float()

@@ -17,60 +17,60 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def prod(values: Iterable[Any]) -> Any:
+def prod(x: Iterable[Any]) -> Any:
     """Product of the values, 1 when there are none."""
     result: Any = 1
-    for value in values:
+    for value in x:
         result = result * value
     return result
 
 
-def dedup(values: Iterable[T]) -> list[T]:
+def dedup(x: Iterable[T]) -> list[T]:
     """The values without repeats, first occurrence kept, order kept."""
-    return list(dict.fromkeys(values))
+    return list(dict.fromkeys(x))
 
 
-def argsort(values: Sequence[Any]) -> tuple[int, ...]:
+def argsort(x: Sequence[Any]) -> tuple[int, ...]:
     """Positions that would sort the values; the inverse of a permutation."""
-    return tuple(sorted(range(len(values)), key=values.__getitem__))
+    return tuple(sorted(range(len(x)), key=x.__getitem__))
 
 
-def all_int(values: Iterable[Any]) -> bool:
+def all_int(t: Iterable[Any]) -> bool:
     """Whether every value is a Python int."""
-    return all([isinstance(value, int) for value in values])
+    return all([isinstance(value, int) for value in t])
 
 
-def all_same(values: Sequence[Any]) -> bool:
+def all_same(items: Sequence[Any]) -> bool:
     """Whether all values are equal (true when there are none)."""
-    return all(value == values[0] for value in values)
+    return all(value == items[0] for value in items)
 
 
-def argfix(*args: Any) -> tuple[Any, ...]:
+def argfix(*x: Any) -> tuple[Any, ...]:
     """Lets a method take `f(1, 2)` and `f((1, 2))` alike: always the tuple."""
-    if len(args) == 1 and isinstance(args[0], (tuple, list)):
-        return tuple(args[0])
-    if args and isinstance(args[0], (tuple, list)):
-        raise ValueError(f"one tuple or separate numbers are wanted, both were given: {args}")
-    return args
+    if len(x) == 1 and isinstance(x[0], (tuple, list)):
+        return tuple(x[0])
+    if x and isinstance(x[0], (tuple, list)):
+        raise ValueError(f"one tuple or separate numbers are wanted, both were given: {x}")
+    return x
 
 
-def make_tuple(value: Any, count: int) -> tuple[Any, ...]:
-    """`value` repeated `count` times, or `value` itself when it is a sequence already."""
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * count
+def make_tuple(x: Any, cnt: int) -> tuple[Any, ...]:
+    """`x` repeated `cnt` times, or `x` itself when it is a sequence already."""
+    return tuple(x) if isinstance(x, (tuple, list)) else (x,) * cnt
 
 
-def flatten(values: Iterable[Iterable[T]]) -> list[T]:
+def flatten(l: Iterable[Iterable[T]]) -> list[T]:  # noqa: E741
     """One level of nesting removed."""
-    return [item for group in values for item in group]
+    return [item for group in l for item in group]
 
 
-def fully_flatten(values: Any) -> list[Any]:
+def fully_flatten(l: Any) -> list[Any]:  # noqa: E741
     """All levels of list, tuple and array nesting removed."""
-    if hasattr(values, "tolist"):
-        values = values.tolist()
-    if not isinstance(values, (list, tuple)):
-        return [values]
-    return [leaf for value in values for leaf in fully_flatten(value)]
+    if hasattr(l, "tolist"):
+        l = l.tolist()  # noqa: E741
+    if not isinstance(l, (list, tuple)):
+        return [l]
+    return [leaf for value in l for leaf in fully_flatten(value)]
 
 
 def ceildiv(num: Any, amt: Any) -> Any:
@@ -88,9 +88,9 @@ def round_down(num: int, amt: int) -> int:
     return num // amt * amt
 
 
-def next_power2(value: int) -> int:
-    """The least power of two that is not below `value`."""
-    return 1 if value <= 1 else 1 << (value - 1).bit_length()
+def next_power2(x: int) -> int:
+    """The least power of two that is not below `x`."""
+    return 1 if x <= 1 else 1 << (x - 1).bit_length()
 
 
 def cdiv(x: int, y: int) -> int:
@@ -116,19 +116,19 @@ def strides_for_shape(shape: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(reversed(strides))
 
 
-def partition(values: Iterable[T], keep: Callable[[T], bool]) -> tuple[list[T], list[T]]:
-    """The values for which `keep` holds, and the others."""
+def partition(itr: Iterable[T], fxn: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+    """The values for which `fxn` holds, and the others."""
     yes: list[T] = []
     no: list[T] = []
-    for value in values:
-        (yes if keep(value) else no).append(value)
+    for value in itr:
+        (yes if fxn(value) else no).append(value)
     return yes, no
 
 
-def merge_dicts(dicts: Iterable[dict[T, U]]) -> dict[T, U]:
+def merge_dicts(ds: Iterable[dict[T, U]]) -> dict[T, U]:
     """One dict out of several; the same key with two values is an error."""
     result: dict[T, U] = {}
-    for entry in dicts:
+    for entry in ds:
         for key, value in entry.items():
             if key in result and result[key] != value:
                 raise ArgumentError(f"key {key!r} has two values: {result[key]!r} and {value!r}")
@@ -136,22 +136,22 @@ def merge_dicts(dicts: Iterable[dict[T, U]]) -> dict[T, U]:
     return result
 
 
-def polyN(x: Any, coefficients: Sequence[Any]) -> Any:
+def polyN(x: Any, p: Sequence[Any]) -> Any:
     """A polynomial at `x`, the coefficient of the highest power first."""
-    return functools.reduce(lambda value, c: value * x + c, coefficients, 0.0)
+    return functools.reduce(lambda value, c: value * x + c, p, 0.0)
 
 
-def time_to_str(seconds: float, w: int = 8) -> str:
+def time_to_str(t: float, w: int = 8) -> str:
     """A time in seconds, milliseconds or microseconds, its number `w` characters wide."""
     for unit, factor in (("s ", 1.0), ("ms", 1e3)):
-        if seconds * factor > 10:
-            return f"{seconds * factor:{w}.2f}{unit}"
-    return f"{seconds * 1e6:{w}.2f}us"
+        if t * factor > 10:
+            return f"{t * factor:{w}.2f}{unit}"
+    return f"{t * 1e6:{w}.2f}us"
 
 
-def pluralize(noun: str, count: int) -> str:
+def pluralize(st: str, cnt: int) -> str:
     """`1 kernel`, `2 kernels`."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+    return f"{cnt} {st}" + ("" if cnt == 1 else "s")
 
 
 @functools.cache
@@ -161,10 +161,10 @@ def divisors(value: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(small + [value // d for d in reversed(small)]))
 
 
-def colored(text: str, color: str | None, background: bool = False) -> str:
-    """`text` in an ANSI colour; upper-case names are the bright ones; None leaves it as it is."""
+def colored(st: str, color: str | None, background: bool = False) -> str:
+    """`st` in an ANSI colour; upper-case names are the bright ones; None leaves it as it is."""
     if color is None:
-        return text
+        return st
     names = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"]
     code = 10 * background + 60 * (color.upper() == color) + 30 + names.index(color.lower())
-    return f"\x1b[{code}m{text}\x1b[0m"
+    return f"\x1b[{code}m{st}\x1b[0m"

@@ -221,6 +221,33 @@ def test_packages_that_stay_apart() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def passes_on(module: Module) -> bool:
+    """Whether a module is nothing but imports and the list of what it passes on."""
+    rest = [
+        node
+        for node in module.tree.body
+        if not isinstance(node, (ast.Import, ast.ImportFrom)) and not is_text(node)
+    ]
+    return len(rest) == 1 and isinstance(rest[0], ast.Assign) and names_all(rest[0])
+
+
+def is_text(node: ast.stmt) -> bool:
+    """Whether a statement is a docstring."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def names_all(node: ast.Assign) -> bool:
+    """Whether a statement sets `__all__`."""
+    return [ast.unparse(target) for target in node.targets] == ["__all__"]
+
+
+def test_only_passing_modules_pass_on() -> None:
+    granted = set(read_table()["passing"])
+    # The top of the package has a version and installs what lower modules are asked for.
+    found = {module.name for module in package_modules() if passes_on(module)} | {"aster_ml"}
+    assert found == granted, "modules of imports alone, against `passing` of layers.toml"
+
+
 def test_the_checks_see_what_they_look_for() -> None:
     table_rows = {"low": 0, "high": 1, "a.*": 2, "b.*": 2, "a.top": 3}
     assert layer_of("a.one", table_rows) == 2

@@ -20,7 +20,6 @@ from types import ModuleType
 from typing import Any
 
 from aster_ml import config
-from aster_ml.engine.items import BufferCopy, CompiledRunner, ExecItem
 from tests.parity import counts, names, programs
 
 STANDINS = Path(__file__).parent / "standins"
@@ -35,94 +34,67 @@ class Row:
     single: dict[str, Any] = field(default_factory=dict)
 
 
-def constants(*wanted: str) -> dict[str, Any]:
-    """Single names that are plain values."""
-    return {name: names.values_of(name) for name in wanted}
-
-
 # Modules that are not listed are served from the module of the same name below aster_ml, if any.
 ROWS: dict[str, Row] = {
     "tinygrad": Row(
-        ("aster_ml",), "Context knows the reference's settings, Device[...] its attributes",
-        {"Context": names.Context, "Device": names.Device, "GlobalCounters": counts.COUNTERS_VIEW},
+        ("aster_ml",), "numbers of kernels compare otherwise",
+        {"GlobalCounters": counts.COUNTERS_VIEW},
     ),
     "tinygrad.helpers": Row(
-        ("aster_ml.compat.helpers", "aster_ml.helpers"),
-        "layer 0 of Aster holds pure functions alone; settings, timing and downloads are elsewhere",
-        {"Context": names.Context, "GlobalCounters": counts.COUNTERS_VIEW,
-         **constants("IMAGE", "CPU_LLVM", "CPU_LVP", "AMD_LLVM", "EMULATE", "PCONTIG", "TC_SELECT",
-                     "TC_OPT", "SPLIT_REDUCEOP")},
+        ("aster_ml.helpers",), "numbers of kernels compare otherwise",
+        {"GlobalCounters": counts.COUNTERS_VIEW},
     ),
     "tinygrad.tensor": Row(
-        ("aster_ml.tensor",), "conversion of dtypes belongs to dtype",
-        {"_to_np_dtype": names._to_np_dtype, "_from_np_dtype": names._from_np_dtype,
-         "_METADATA": programs.MetadataVar(), "Device": names.Device},
+        ("aster_ml.tensor",), "who sets it wants calls to be noted",
+        {"_METADATA": programs.MetadataVar()},
     ),
     "tinygrad.dtype": Row(
-        ("aster_ml.dtype",), "Aster converts by way of NumPy; truncate is a function there",
-        {"_to_np_dtype": names._to_np_dtype, "_from_np_dtype": names._from_np_dtype,
-         "_to_torch_dtype": names._to_torch_dtype, "_from_torch_dtype": names._from_torch_dtype,
-         "float_to_fp8": names.float_to_fp8, "fp8_to_float": names.fp8_to_float,
-         "truncate": names.truncate_table, "DTypeLike": str | names.DType},
+        ("aster_ml.dtype",), "fp8 as bytes; truncate is a function there",
+        {"_to_torch_dtype": names._to_torch_dtype, "truncate": names.truncate_table,
+         "DTypeLike": str | names.DType},
     ),
     "tinygrad.device": Row(
         ("aster_ml.device",), "support of a dtype is no question where narrow floats are emulated",
-        {"Device": names.Device, "is_dtype_supported": names.is_dtype_supported},
+        {"is_dtype_supported": names.is_dtype_supported},
     ),
     "tinygrad.engine.jit": Row(
-        ("aster_ml.jit", "aster_ml.errors", "aster_ml.engine.graph_runner"),
-        "TinyJit stands above engine",
-        {"graph_class": names.graph_class, "MultiGraphRunner": programs.MultiGraphRunner},
+        ("aster_ml.engine.jit", "aster_ml.jit", "aster_ml.errors"),
+        "one kind of graph serves all",
+        {"graph_class": lambda device: device.graph,
+         "MultiGraphRunner": programs.MultiGraphRunner},
     ),
     "tinygrad.runtime.graph.hcq": Row((), "no device has these", {"HCQGraph": programs.HCQGraph}),
     "tinygrad.engine.realize": Row(
-        ("aster_ml.engine.items", "aster_ml.engine.realize", "aster_ml.engine.launch"),
-        "a program's nodes are read in another dialect",
-        {"get_program": programs.get_program, "CompiledRunner": CompiledRunner,
-         "ExecItem": ExecItem, "BufferXfer": BufferCopy},
+        ("aster_ml.compat.realize", "aster_ml.engine.realize", "aster_ml.engine.launch"),
+        "items and programs are made by modules of their own",
     ),
-    "tinygrad.renderer.cstyle": Row(("tests.parity.renderers",), "by the language that is written"),
-    "tinygrad.renderer.llvmir": Row(("tests.parity.renderers",), "by the language that is written"),
+    "tinygrad.renderer.cstyle": Row(
+        ("aster_ml.compat.languages",), "by the language that is written"
+    ),
+    "tinygrad.renderer.llvmir": Row(
+        ("aster_ml.compat.languages",), "by the language that is written"
+    ),
     "tinygrad.runtime.ops_python": Row(
-        ("tests.parity.renderers",), "narrow floats are read by way of NumPy",
+        ("aster_ml.compat.languages",), "narrow floats are read by way of NumPy",
         {"from_storage_scalar": names.from_storage_scalar},
     ),
     "tinygrad.uop.ops": Row(
-        ("tests.parity.dialect", "aster_ml.uop.node", "aster_ml.uop.ops", "aster_ml.uop.pattern",
-         "aster_ml.uop.rewrite", "aster_ml.uop.sint", "aster_ml.compat.kernels"),
-        "one module a subject; passes are traced by their runner",
-        {"track_rewrites": names.track_rewrites},
+        ("aster_ml.compat.uops", "aster_ml.uop.ops", "aster_ml.uop.node", "aster_ml.uop.rewrite"),
+        "one module a subject",
     ),
     "tinygrad.uop.spec": Row(
-        ("tests.parity.spec",), "rules of the specification are rows of tables, not patterns"
+        ("aster_ml.compat.spec",),
+        "rules of the specification are rows of tables, not patterns",
     ),
     "tinygrad.uop.symbolic": Row(
         ("aster_ml.compat.symbolic", "aster_ml.uop.symbolic"),
         "vectors are of the dialect, whose rules stand beside those for scalars",
     ),
-    "tinygrad.codegen": Row(
-        ("tests.parity.listing", "aster_ml.codegen"), "what is lowered is shown in the dialect"
-    ),
     "tinygrad.codegen.late.expander": Row(
         ("aster_ml.compat.symbolic",), "axes of lanes are of the dialect"
     ),
-    "tinygrad.renderer": Row(
-        ("aster_ml.engine.program",), "estimates and programs are made by the engine",
-        {"Estimates": programs.Estimates},
-    ),
-    "tinygrad.engine.memory": Row(
-        ("aster_ml.engine.memory",), "Aster plans slots of a schedule, not buffers",
-        {"_internal_memory_planner": programs.plan_buffers},
-    ),
-    "tinygrad.codegen.opt": Row(
-        ("aster_ml.codegen.opts", "aster_ml.errors"), "the schedule language and its error"
-    ),
     "tinygrad.codegen.opt.search": Row(("aster_ml.codegen.opts",), "the schedule language"),
-    "tinygrad.engine.schedule": Row(("aster_ml.engine.items",), "items are what is run"),
 }  # fmt: skip
-for row in ROWS.values():
-    if "DTYPES_DICT" not in row.single and row.homes == ("aster_ml.dtype",):
-        row.single["DTYPES_DICT"] = names.dtypes.fields()
 
 # Reference module -> file of ours, where the tree has none.
 STANDIN_FILES = {
@@ -236,7 +208,7 @@ def install(folder: Path) -> Finder:
     """Serves the reference's packages in this process from now on."""
     for name in [n for n in sys.modules if n.partition(".")[0] in ("tinygrad", "test", "extra")]:
         del sys.modules[name]
-    for owner, name, value, _ in [*names.ATTRIBUTES, *programs.ATTRIBUTES]:
+    for owner, name, value, _ in programs.ATTRIBUTES:
         setattr(owner, name, value)
         if isinstance(value, functools.cached_property):
             value.__set_name__(owner, name)

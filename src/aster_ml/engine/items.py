@@ -348,10 +348,17 @@ def ast_of(step: Step, buffers: list[Buffer]) -> UOp:
     return UOp(Ops.BITCAST, target.dtype, (shown,))
 
 
-def run_schedule(items: list[ExecItem], values: dict[str, int] | None = None) -> None:
-    """Runs the items in order, and takes each out of the list: its memory is held no longer."""
-    while items:
-        items.pop(0).run(values)
+def run_schedule(
+    schedule: list[ExecItem],
+    var_vals: dict[str, int] | None = None,
+    do_update_stats: bool = True,
+) -> None:
+    """Runs the items in order, and takes each out of the list: its memory is held no longer.
+
+    Without `do_update_stats` they do not count in GlobalCounters.
+    """
+    while schedule:
+        schedule.pop(0).run(var_vals, do_update_stats=do_update_stats)
 
 
 def get_runner(device: str, ast: UOp) -> CompiledRunner:

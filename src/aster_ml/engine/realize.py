@@ -15,7 +15,8 @@ from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.early import Early
-from aster_ml.engine.launch import RECORDER, bind, run_schedule
+from aster_ml.engine.launch import RECORDER, bind
+from aster_ml.engine.launch import run_schedule as launch_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
@@ -357,9 +358,9 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
         if storage.DUE.data:
             run_due(captured.buffers, schedule.overwritten)
         memories = [storage.buffer_of(b) for b in captured.buffers]
-        run_schedule(schedule, memories, captured.values, captured.buffers)
+        launch_schedule(schedule, memories, captured.values, captured.buffers)
         while times > 1:
-            run_schedule(schedule, memories, captured.values, captured.buffers)
+            launch_schedule(schedule, memories, captured.values, captured.buffers)
             times -= 1
         note_effects(request, captured, memories)
         storage.set_computed(request.results, memories)

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from aster_ml import Device, TinyJit
+from aster_ml.compat import listing
 from aster_ml.dtype import DType, dtypes, to_numpy_dtype
-from tests.parity import listing
 
 T = TypeVar("T", bound=Callable[..., Any])
 

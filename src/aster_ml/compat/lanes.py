@@ -39,7 +39,7 @@ class Listing:
         self.uops.append(UOp(Ops.SINK, dtypes.void, (self.uops[-1],)))
         return self.uops
 
-    def list(self, u: UOp) -> UOp:
+    def listing(self, u: UOp) -> UOp:
         """Lists a node once."""
         if u not in self.listed:
             self.listed.add(u)
@@ -49,7 +49,7 @@ class Listing:
     def statement(self, u: UOp) -> None:
         """What one node of the program becomes."""
         if u.op is Ops.END:
-            self.list(UOp(Ops.END, dtypes.void, (self.uops[-1], self.value(u.src[0], {}))))
+            self.listing(UOp(Ops.END, dtypes.void, (self.uops[-1], self.value(u.src[0], {}))))
         elif u.op is Ops.DEFINE_REG:
             self.define(u)
         elif u.op is Ops.ACCUMULATE:
@@ -83,27 +83,27 @@ class Listing:
         dtype = u.dtype if u.dtype is dtypes.void else u.dtype.vec(self.wide(u))
         if u.op is Ops.PARAM:
             pointer = u.dtype.ptr(u.arg.size)
-            return self.list(UOp(Dialect.DEFINE_GLOBAL, pointer, (), u.arg.slot))
+            return self.listing(UOp(Dialect.DEFINE_GLOBAL, pointer, (), u.arg.slot))
         if u.op is Ops.DEFINE_LOCAL:
             pointer = u.dtype.ptr(u.arg.size, AddrSpace.LOCAL)
-            return self.list(UOp(Ops.DEFINE_LOCAL, pointer, (), u.arg.id))
+            return self.listing(UOp(Ops.DEFINE_LOCAL, pointer, (), u.arg.id))
         if u.op is Ops.RANGE and u in lanes:
-            return self.list(UOp.const(dtypes.int32, lanes[u]))
+            return self.listing(UOp.const(dtypes.int32, lanes[u]))
         if u.op is Ops.RANGE:
             size = self.value(u.src[0], lanes)
             name = WORK_ITEMS.get(u.arg.kind)
             if name is not None:
-                return self.list(UOp(Dialect.SPECIAL, u.dtype, (size,), f"{name}{u.arg.id}"))
-            return self.list(UOp(u.op, dtype, (size,), u.arg))
+                return self.listing(UOp(Dialect.SPECIAL, u.dtype, (size,), f"{name}{u.arg.id}"))
+            return self.listing(UOp(u.op, dtype, (size,), u.arg))
         if u.op is Ops.INDEX:
             return self.index(u, lanes)
         if u.op is Ops.DEFINE_REG:
             register = self.registers[u]
-            return self.list(UOp(Ops.LOAD, dtype, (self.place(register, u, lanes),)))
+            return self.listing(UOp(Ops.LOAD, dtype, (self.place(register, u, lanes),)))
         if u.op is Ops.REDUCE:
             return self.fold(u, lanes)
         src = tuple([self.value(s, lanes) for s in u.src])
-        return self.list(UOp(u.op, dtype, src, u.arg))
+        return self.listing(UOp(u.op, dtype, src, u.arg))
 
     def index(self, u: UOp, lanes: Lanes) -> UOp:
         """The place of an element, or of the first of several."""
@@ -113,20 +113,22 @@ class Listing:
             affine = read_affine(u.src[2])
             offset = affine.const + sum(w * lanes.get(r, 0) for r, w in affine.weights.items())
         if offset and base.op is Ops.CONST:
-            base = self.list(UOp.const(base.dtype, base.arg + offset))
+            base = self.listing(UOp.const(base.dtype, base.arg + offset))
         elif offset:
-            number = self.list(UOp.const(base.dtype, offset))
-            base = self.list(UOp(Ops.ADD, base.dtype, (base, number)))
-        return self.list(UOp(Ops.INDEX, memory.dtype, (memory, base)))
+            number = self.listing(UOp.const(base.dtype, offset))
+            base = self.listing(UOp(Ops.ADD, base.dtype, (base, number)))
+        return self.listing(UOp(Ops.INDEX, memory.dtype, (memory, base)))
 
     def define(self, u: UOp) -> None:
         """An accumulator: registers, one for each instance, set to what it starts from."""
         count = len(self.instances(list(u.src[1:]))) * self.wide(u)
         pointer = u.dtype.ptr(count, AddrSpace.REG)
-        self.registers[u] = self.list(UOp(Ops.DEFINE_REG, pointer, (), u.arg.id))
+        self.registers[u] = self.listing(UOp(Ops.DEFINE_REG, pointer, (), u.arg.id))
         start = self.value(u.src[0], {})
         for lanes in self.instances(list(u.src[1:])):
-            self.list(UOp(Ops.STORE, dtypes.void, (self.place(self.registers[u], u, lanes), start)))
+            self.listing(
+                UOp(Ops.STORE, dtypes.void, (self.place(self.registers[u], u, lanes), start))
+            )
 
     def place(self, register: UOp, u: UOp, lanes: Lanes) -> UOp:
         """Where an instance of an accumulator is."""
@@ -134,8 +136,8 @@ class Listing:
         for r in u.src[1:]:
             if r.arg.kind is not AxisType.VECTOR:
                 number = number * size_of(r) + lanes.get(r, 0)
-        at = self.list(UOp.const(dtypes.int32, number * self.wide(u)))
-        return self.list(UOp(Ops.INDEX, register.dtype, (register, at)))
+        at = self.listing(UOp.const(dtypes.int32, number * self.wide(u)))
+        return self.listing(UOp(Ops.INDEX, register.dtype, (register, at)))
 
     def accumulate(self, u: UOp) -> None:
         """Folds a value into each instance of an accumulator, unrolled lanes one after another."""
@@ -143,11 +145,11 @@ class Listing:
         for lanes in self.instances(list(register.src[1:])):
             place = self.place(self.registers[register], register, lanes)
             dtype = u.dtype.vec(self.wide(register))
-            total = self.list(UOp(Ops.LOAD, dtype, (place, self.uops[-1])))
+            total = self.listing(UOp(Ops.LOAD, dtype, (place, self.uops[-1])))
             for more in self.instances(list(u.src[2:])):
                 part = self.value(value, {**lanes, **more})
-                total = self.list(UOp(u.arg, dtype, (total, part)))
-            self.list(UOp(Ops.STORE, dtypes.void, (place, total)))
+                total = self.listing(UOp(u.arg, dtype, (total, part)))
+            self.listing(UOp(Ops.STORE, dtypes.void, (place, total)))
 
     def fold(self, u: UOp, lanes: Lanes) -> UOp:
         """The instances of a value over some lanes as one."""
@@ -155,13 +157,13 @@ class Listing:
         for more in self.instances(list(u.src[1:])):
             part = self.value(u.src[0], {**lanes, **more})
             dtype = part.dtype
-            total = part if total is None else self.list(UOp(u.arg.op, dtype, (total, part)))
+            total = part if total is None else self.listing(UOp(u.arg.op, dtype, (total, part)))
         wide = self.wide(u.src[0])
         if wide > 1 and self.wide(u) == 1:
-            parts = [self.list(UOp(Dialect.GEP, u.dtype, (total,), (i,))) for i in range(wide)]
+            parts = [self.listing(UOp(Dialect.GEP, u.dtype, (total,), (i,))) for i in range(wide)]
             total = parts[0]
             for part in parts[1:]:
-                total = self.list(UOp(u.arg.op, u.dtype, (total, part)))
+                total = self.listing(UOp(u.arg.op, u.dtype, (total, part)))
         return total  # type: ignore[no-any-return]
 
 
