@@ -72,8 +72,8 @@ def fetch(
     What is kept is whole: as long as the server said it would be and, with `gunzip`, of the size
     and sum that its end states. `allow_caching=False` asks the server again.
 
-    Raises: DownloadError when the file is neither in the cache nor to be had as a whole; FormatError
-    when it is to be unpacked and is no whole gzip file.
+    Raises: DownloadError when the file is neither in the cache nor to be had as a whole;
+    FormatError when it is to be unpacked and is no whole gzip file.
     """
     if url.startswith(("/", ".")) or "://" not in url:
         return pathlib.Path(url)
