@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from aster_ml.config import SETTINGS
-from aster_ml.device import KINDS
+from aster_ml.config import FOREIGN, SETTINGS
+from aster_ml.device import ALSO_KNOWN, KINDS, NOT_HERE
 from tests.lint.sources import PACKAGE, ROOT
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -50,10 +50,11 @@ def test_readme_shows_code_and_both_commands() -> None:
 
 def test_settings_exist_where_documents_set_them() -> None:
     # In the Makefile and on command lines these are variables of make and of the benchmarks.
-    others = {"PYTHON", "BIN", "TESTS", "TEST_EXTRAS", "BENCH_QUICK", "CI"}
+    others = {"BIN", "TESTS", "TEST_EXTRAS", "BENCH_QUICK", "CI"}
+    devices = {*KINDS, *ALSO_KNOWN, *NOT_HERE}
     for path in DOCUMENTS:
         named = set(re.findall(r"\b([A-Z][A-Z_]{2,})=", path.read_text(encoding="utf-8")))
-        unknown = named - SETTINGS.keys() - others
+        unknown = named - SETTINGS.keys() - FOREIGN.keys() - devices - others
         assert not unknown, f"{path.name} sets {sorted(unknown)}, which are no settings"
 
 
