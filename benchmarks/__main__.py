@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks import check, machine, page, plots, report, results
 from benchmarks.libraries import LIBRARIES
 from benchmarks.measure import FULL, QUICK, Session, group_rows
-from benchmarks.peers import ROOT
+from benchmarks.peers import BEFORE, ROOT
 from benchmarks.results import Data, Result
 from benchmarks.row import Row
 from benchmarks.rows import all_rows
@@ -35,8 +35,8 @@ NOTES = ROOT / "benchmarks" / "notes.toml"
 def parse_peer(text: str) -> tuple[str, str]:
     """`tinygrad=/path/to/python`; without a path, this interpreter."""
     name, _, python = text.partition("=")
-    if name not in LIBRARIES or name == "aster":
-        peers = ", ".join(n for n in LIBRARIES if n != "aster")
+    if name not in LIBRARIES or name in ("aster", "before"):
+        peers = ", ".join(n for n in LIBRARIES if n not in ("aster", "before"))
         raise argparse.ArgumentTypeError(f"no peer is named {name!r}; there are {peers}")
     found = shutil.which(python) if python else sys.executable
     if found is None:
@@ -66,6 +66,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME=PYTHON",
         help="the interpreter of a peer's own environment (may be repeated; the environment's "
         "BENCH_PEERS has the same, separated by spaces)",
+    )
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="FOLDER",
+        help="Aster as this other checkout has it, measured in turns with this one; no other peers "
+        "but those of --peer",
     )
     parser.add_argument("--no-peers", action="store_true", help="Aster alone")
     parser.add_argument(
@@ -122,6 +129,9 @@ def find_pythons(options: argparse.Namespace) -> dict[str, str]:
     pythons = {"aster": sys.executable}
     if options.no_peers:
         return pythons
+    if options.before:
+        os.environ[BEFORE] = str(options.before.absolute())
+        return {**pythons, "before": sys.executable, **dict(options.peer)}
     given = dict(parse_peer(p) for p in os.environ.get("BENCH_PEERS", "").split())
     given.update(options.peer)
     pythons.update(dict.fromkeys(CHECK_PEERS if options.check else DEFAULT_PEERS, sys.executable))
@@ -225,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = int(bool(check.failed_rows(data["rows"])))
             if committed is not None:
                 code |= check_again(session, rows, options, committed, data)
-    whole = not (options.only or options.no_peers or quick)
+    whole = not (options.only or options.no_peers or options.before or quick)
     if options.into is not None:
         earlier = json.loads(options.into.read_text(encoding="utf-8"))
         data = results.put_into(earlier, data)

@@ -188,6 +188,13 @@ class Aster(Lazy):
     module_name = "aster_ml"
 
 
+class Before(Lazy):
+    """Aster as another checkout has it, for what a change has made of its speed."""
+
+    name = "before"
+    module_name = "aster_ml"
+
+
 class Tinygrad(Lazy):
     """The reference of the API."""
 
@@ -199,5 +206,5 @@ class Tinygrad(Lazy):
 
 
 LIBRARIES: dict[str, type[Library]] = {
-    c.name: c for c in (Aster, Torch, TorchCompile, Jax, NumPy, Tinygrad)
+    c.name: c for c in (Aster, Before, Torch, TorchCompile, Jax, NumPy, Tinygrad)
 }

@@ -20,7 +20,7 @@ from benchmarks.row import COUNTS, MEASURED, Row
 # Who runs the row that bounds another: Aster, in a second process.
 CEILING = "ceiling"
 # Libraries that keep compiled code on disk; for the others a second process is like the first.
-DISK_CACHED = frozenset({"aster", "tinygrad", "compile"})
+DISK_CACHED = frozenset({"aster", "before", "tinygrad", "compile"})
 # About how long a group takes in full, in seconds, so that a run knows whether it is late.
 EXPECTED_S = {"timed": 12.0, "fresh": 60.0, "process": 15.0, "once": 30.0}
 EXPECTED_DRAWN_S = 1.5
@@ -169,7 +169,8 @@ class Session(AbstractContextManager["Session"]):
 
     def libraries(self, row: Row) -> list[str]:
         """Those that take part in a row, Aster first."""
-        return [name for name in self.pythons if name == "aster" or name in row.libraries]
+        taking = {"aster", "before", *row.libraries}
+        return [name for name in self.pythons if name in taking]
 
     def turns(self, row: Row) -> dict[str, Row]:
         """Whose turn is when, and what they run: that which bounds a row comes next to ours."""

@@ -18,6 +18,8 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
+# The environment variable that names another checkout of Aster, which runs as a peer.
+BEFORE = "BENCH_BEFORE"
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -52,8 +54,9 @@ def make_environment(library: str, threads: int, cache: Path) -> dict[str, str]:
     environment["PYTHONPATH"] = str(ROOT)
     if environment.get("ISA") == "avx2":
         environment.update(WITHOUT_AVX512)
-    if library == "aster":
-        environment["PYTHONPATH"] = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    if library in ("aster", "before"):
+        tree = environment[BEFORE] if library == "before" else str(ROOT)
+        environment["PYTHONPATH"] = os.pathsep.join((str(Path(tree) / "src"), str(ROOT)))
         environment["CACHEDIR"] = str(cache)
     elif library == "tinygrad":
         environment["CACHEDB"] = str(cache / "cache.db")
@@ -66,7 +69,7 @@ def make_environment(library: str, threads: int, cache: Path) -> dict[str, str]:
         if threads == 1:
             flags = environment.get("XLA_FLAGS", "")
             environment["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
-    if library in ("aster", "tinygrad"):
+    if library in ("aster", "before", "tinygrad"):
         environment["DEV"] = "CPU"
     return environment
 

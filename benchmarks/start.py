@@ -17,6 +17,7 @@ SUBJECT = "a fresh process"
 LAZY = "from {} import Tensor; print((Tensor([1., 2., 3.]) + 1).tolist())"
 PROGRAMS = {
     "aster": LAZY.format("aster_ml"),
+    "before": LAZY.format("aster_ml"),
     "tinygrad": LAZY.format("tinygrad"),
     "torch": "import torch; print((torch.tensor([1., 2., 3.]) + 1).tolist())",
     "jax": "import jax; print((jax.numpy.array([1., 2., 3.]) + 1).tolist())",

@@ -375,3 +375,15 @@ def test_limits_may_depend_on_threads() -> None:
         assert result.met is met
     assert Wanted(1 / 1.2, of_ratio=True).text(True, 2) == "0.83x"
     assert Wanted(1, of_ratio=True).text(True, 2) == "1.0x"
+
+
+def test_another_checkout_is_a_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BENCH_BEFORE", raising=False)
+    options = make_parser().parse_args(["--before", str(tmp_path)])
+    assert find_pythons(options) == {"aster": sys.executable, "before": sys.executable}
+    mine, other = (make_environment(name, 1, tmp_path / "cache") for name in ("aster", "before"))
+    assert other["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "src")
+    assert mine["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT / "src")
+    assert {k for k in mine if mine[k] != other[k]} == {"PYTHONPATH"}
+    session = Session({"aster": sys.executable, "before": sys.executable}, QUICK, tmp_path)
+    assert session.libraries(RATE) == ["aster", "before"]
