@@ -109,6 +109,9 @@ def test_places_that_are_made_of_data_keep_to_the_specification(spec: int) -> No
         )
         block = [nn.Conv2d(4, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm(8), Tensor.relu]
         assert memory(2, 4, 9, 9).sequential(block).numpy().shape == (2, 8, 5, 5)
+        # Windows in a slab, which has rows and columns.
+        made = memory(2, 16, 40, 40).conv2d(memory(16, 16, 3, 3), padding=1)
+        assert made.numpy().shape == (2, 16, 40, 40)
 
 
 def test_the_specification_is_asked_of_what_has_been_scheduled_before() -> None:

@@ -96,6 +96,9 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
     plan = Plan(kernel, target, len(computed), values, extra)
     if target.language in ("python", "null"):
         return
+    if any([size_of(r) == 0 for r in kernel.axes]):
+        # Of nothing, plain loops are as quick as any.
+        return
     if target.has_local:
         choose_group_opts(plan)
         return

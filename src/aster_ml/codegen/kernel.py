@@ -88,6 +88,8 @@ class Kernel:
         self.twice: dict[int, Twice] = {}
         # By the id of an axis whose last SIMD lanes start early.
         self.early: dict[int, EarlyLanes] = {}
+        # Ids of axes that were told apart before they grew: what is beyond their end is masked.
+        self.apart: set[int] = set()
         # Id of the axis that runs over strips of a reduction.
         self.strips: int | None = None
         # How many steps of its reduction are taken at a time for a whole row; 0 without rows.
@@ -159,7 +161,9 @@ class Kernel:
         if self.strips is not None:
             return bool(axis.arg.id != self.strips)
         stores = self.facts.stores_over_reads
-        return not stores or all([tells_apart(u.src[0].src[1], axis) for u in stores])
+        if not stores or axis.arg.id in self.apart:
+            return True
+        return all([tells_apart(u.src[0].src[1], axis) for u in stores])
 
     # changing it
 
@@ -460,6 +464,8 @@ class Kernel:
         )
         if new is axis:
             return
+        if axis in self.outputs and self.may_reorder(axis):
+            self.apart.add(axis.arg.id)
         inside = new < size
         changes: dict[UOp, UOp] = {}
         for u in self.facts.order:

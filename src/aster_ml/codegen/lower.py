@@ -30,6 +30,7 @@ from aster_ml.codegen.row_sums import sum_rows
 from aster_ml.codegen.rows import fill_rows, keep_rows
 from aster_ml.codegen.skew import skew
 from aster_ml.codegen.slabs import fill_slab
+from aster_ml.codegen.stacks import share_loads
 from aster_ml.codegen.words import find_product, pack_words, words_of
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS, SPEC
 from aster_ml.dtype import dtypes
@@ -87,6 +88,7 @@ def schedule_kernel(
     mark_differences(kernel, target)
     if target.language in ("llvm", "c"):
         keep_rows(kernel, target)
+        share_loads(kernel)
     if opts is None:
         if DETERMINISTIC:
             # The same choices whatever the number of threads, so the same order of additions.
@@ -114,6 +116,8 @@ def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
 
 # Opts for devices with work-groups.
 WORK_GROUPS = frozenset({OptOps.LOCAL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.STAGE})
+# Opts that leave iterations in their order.
+KEEP_ORDER = frozenset({OptOps.AHEAD, OptOps.STREAM})
 
 
 def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
@@ -129,7 +133,7 @@ def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
                 f"and groups of {' or '.join(map(str, sorted(groups)))}"
             )
     outputs = kernel.axes[: kernel.first_reduction]
-    if opt.op not in OF_REDUCTIONS and 0 <= opt.axis < len(outputs):
+    if opt.op not in OF_REDUCTIONS | KEEP_ORDER and 0 <= opt.axis < len(outputs):
         if not kernel.may_reorder(outputs[opt.axis]):
             raise KernelOptError(f"{opt}: iterations of this axis add to the same elements")
 

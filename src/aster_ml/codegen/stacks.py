@@ -25,12 +25,15 @@ MAX_STACK = 8
 MAX_WRITTEN = 2048
 
 
-def share_loads(kernel: Kernel, short: list[UOp]) -> None:
+def share_loads(kernel: Kernel) -> None:
     """What is loaded in one place of a stack is what other places load, where it lies the same.
 
     rewrite: LOAD(INDEX(p, f(r)), r < 1) -> WHERE(r < 1, LOAD(INDEX(p, f(0))), 0)
     when: that is loaded in any case
     """
+    short = stacks_of(kernel)
+    if not short:
+        return
     loads = [u for u in kernel.facts.order if u.op is Ops.LOAD]
     gated = [(u, pinned_axis(u.src[1], short)) for u in loads if len(u.src) > 1]
     pinned = [(u, place) for u, place in gated if place is not None]
@@ -64,17 +67,21 @@ def place_of(buffer: UOp, index: UOp) -> tuple[UOp, int, frozenset[tuple[UOp, in
     return buffer, form.const, frozenset(form.terms.items())
 
 
-def write_out_stacks(plan: Plan) -> None:
-    """Lanes along the axes of stacks: what stands in a lane is known, so that nothing chooses."""
-    kernel = plan.kernel
+def stacks_of(kernel: Kernel) -> list[UOp]:
+    """The axes of stacks that may be written out; none where that would be too long."""
     order = kernel.facts.order
     compared = {u.src[0] for u in order if u.op is CMPEQ and u.src[1].op is Ops.CONST}
     fixed = [r for r in kernel.outputs if r in compared and r.src[0].op is Ops.CONST]
     short = [r for r in fixed if size_of(r) <= MAX_STACK]
     if not short or kernel.reduces or not all(map(kernel.may_reorder, short)):
-        return
+        return []
     values = [u.ranges for u in order if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
-    if sum(prod([size_of(r) for r in short if r in ranges]) for ranges in values) <= MAX_WRITTEN:
-        share_loads(kernel, short)
-        for r in short:
-            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
+    written = sum(prod([size_of(r) for r in short if r in ranges]) for ranges in values)
+    return short if written <= MAX_WRITTEN else []
+
+
+def write_out_stacks(plan: Plan) -> None:
+    """Lanes along the axes of stacks: what stands in a lane is known, so that nothing chooses."""
+    kernel = plan.kernel
+    for r in stacks_of(kernel):
+        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))

@@ -61,6 +61,9 @@ def reshape_index(old: tuple[Any, ...], new: tuple[Any, ...], idxs: Indices) -> 
                 # Sizes that cannot be compared: the rest is one group.
                 i, j = len(old), len(new)
                 break
+            if not have or not want or (i == len(old) and j == len(new)):
+                # There are no elements, so that any place will do.
+                return (ZERO,) * len(old)
             if have < want and i < len(old):
                 have, i = have * old[i], i + 1
             elif j < len(new):

@@ -281,7 +281,7 @@ KERNEL: Table = {
     Ops.STAGE: (
         SAME_DTYPE,
         ("it is kept in scratch", lambda u: u.arg.memory is Memory.LOCAL),
-        ("it closes one range", lambda u: len(u.src) == 2 and are_ranges(u.src[1:])),
+        ("it closes ranges, each once", lambda u: len(u.src) > 1 and are_ranges(u.src[1:])),
     ),
     Ops.AFTER: (
         SAME_DTYPE,
