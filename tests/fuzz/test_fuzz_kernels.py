@@ -56,7 +56,7 @@ def compiles(ast: UOp, target: Target) -> str | None:
     return None
 
 
-def check_program(program: Program) -> str | None:
+def faults_of(program: Program) -> str | None:
     """What is wrong for any target; None where nothing is."""
     for ast in kernels(program.on_nothing()):
         for name, target in TARGETS.items():
@@ -76,7 +76,7 @@ def test_kernels_of_any_size_compile_for_every_target(
     record_property: Callable[[str, str], None],
 ) -> None:
     def check(seed: int) -> str | None:
-        return check_program(Drawing(seed).program())
+        return faults_of(Drawing(seed).program())
 
     check_all("kernels compiled for 12 Targets", draws(6, 3000), check, record_property)
 
@@ -85,7 +85,7 @@ def test_kernels_beyond_the_caches_compile_for_every_target(
     record_property: Callable[[str, str], None],
 ) -> None:
     def check(seed: int) -> str | None:
-        return check_program(Drawing(seed, large=True).program())
+        return faults_of(Drawing(seed, large=True).program())
 
     check_all("large kernels compiled for 12 Targets", draws(4, 2000), check, record_property)
 
@@ -119,7 +119,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 )
 
 
-def check_values(seed: int) -> str | None:
+def differences(seed: int) -> str | None:
     """What a program computes otherwise than in plain loops, or than the interpreter does."""
     program = Drawing(seed).program()
     with Context(NOOPT=1):
@@ -159,4 +159,4 @@ def difference(values: Any, wanted: Any, program: Program) -> str | None:
 def test_kernels_compute_what_plain_loops_do(
     record_property: Callable[[str, str], None],
 ) -> None:
-    check_all("kernels run in three ways", draws(16, 3000), check_values, record_property)
+    check_all("kernels run in three ways", draws(16, 3000), differences, record_property)

@@ -215,7 +215,7 @@ KERNEL: Table = {
         ARG_TYPE,
         OF_INDEX,
         ("its size is an index", lambda u: u.src[0].dtype is INDEX),
-        ("its size may be above 0", lambda u: u.src[0].vmax > 0),
+        ("its size may be 0 or more", lambda u: u.src[0].vmax >= 0),
     ),
     Ops.INDEX: (
         SAME_DTYPE,
