@@ -638,17 +638,23 @@ def first_time(outer: UOp, inner: UOp, size: int, lanes: int) -> UOp:
     return begun.alu(Ops.CMPLT, at)
 
 
+# Of zeros they make zeros.
+KEEP_ZERO = frozenset({Ops.MUL, Ops.ADD, Ops.SUB, Ops.NEG, Ops.CAST})
+
+
 def is_zero_unloaded(value: UOp, axis: UOp) -> bool:
     """Whether a value is zero where all that is loaded along an axis is, without a test of its own.
 
     Of a product both factors have to be: zero times what is not finite is not zero. What comes
     through a STAGE may be read from where it is computed, and not loaded.
     """
-    if value.op is Ops.LOAD:
-        return axis in value.ranges and value.src[0].src[0].op is Ops.PARAM
-    if value.op in (Ops.MUL, Ops.ADD, Ops.SUB, Ops.NEG, Ops.CAST):
-        return all([is_zero_unloaded(s, axis) for s in value.src])
-    return False
+    for u in toposort(value, enter=lambda u: u.op in KEEP_ZERO):
+        if u.op is Ops.LOAD:
+            if axis not in u.ranges or u.src[0].src[0].op is not Ops.PARAM:
+                return False
+        elif u.op not in KEEP_ZERO:
+            return False
+    return True
 
 
 def can_peel(kernel: Kernel, axis: UOp) -> bool:

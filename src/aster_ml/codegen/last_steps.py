@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from aster_ml.codegen.hints import own_nodes
 from aster_ml.codegen.kernel import Kernel, can_peel
-from aster_ml.codegen.limits import conjuncts, masks_of_last, without_conditions
+from aster_ml.codegen.limits import masks_of_last, without_conditions
 from aster_ml.codegen.prices import MAX_BODY
+from aster_ml.uop.conditions import conditions_of
 from aster_ml.uop.graph import holds, substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -66,6 +67,6 @@ def unmasked(value: UOp, conditions: frozenset[UOp]) -> UOp:
     chosen = {
         x: x.src[1]
         for x in own_nodes(value)
-        if x.op is Ops.WHERE and set(conjuncts(x.src[0])) <= conditions
+        if x.op is Ops.WHERE and set(conditions_of(x.src[0])) <= conditions
     }
     return without_conditions(substitute(value, chosen), conditions)

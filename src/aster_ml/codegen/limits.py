@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
+from aster_ml.uop.conditions import conditions_of
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.linear_form import Form, form_of, node_of
 from aster_ml.uop.node import UOp, index_alu
@@ -28,6 +29,8 @@ from aster_ml.uop.symbolic import simplify_around
 
 # Places of the loops around a reduction at which it is looked for a step.
 MOST_PLACES = 1024
+# Of these kinds zero times anything that is finite is zero.
+NUMBERS = frozenset({"float", "int", "uint"})
 
 
 def limit_reductions(kernel: Kernel) -> None:
@@ -40,7 +43,7 @@ def limit_reductions(kernel: Kernel) -> None:
         outer = loops if len(loops) < len(u.src) - 1 else loops[:-1]
         if u.arg.op is not Ops.ADD or not outer:
             continue
-        conditions = list(dict.fromkeys(needed(u.src[0])))
+        conditions = needed(u.src[0])
         if any(differs_by_lane(c) for c in conditions):
             continue
         new = u
@@ -53,25 +56,21 @@ def limit_reductions(kernel: Kernel) -> None:
         kernel.sink = substitute(kernel.sink, changes)
 
 
-def needed(value: UOp) -> Iterator[UOp]:
+def needed(value: UOp) -> list[UOp]:
     """Comparisons of indices without each of which a value is zero."""
-    if value.op is Ops.LOAD:
-        for gate in value.src[1:]:
-            yield from [c for c in conjuncts(gate) if is_comparison(c)]
-    elif value.op is Ops.MUL and value.dtype.kind in ("float", "int", "uint"):
-        for s in value.src:
-            yield from needed(s)
-    elif value.op in (Ops.CAST, Ops.NEG):
-        yield from needed(value.src[0])
-
-
-def conjuncts(gate: UOp) -> Iterator[UOp]:
-    """What has to hold for a gate, each for itself."""
-    if gate.op is Ops.AND:
-        for s in gate.src:
-            yield from conjuncts(s)
-    else:
-        yield gate
+    found: list[UOp] = []
+    seen: set[UOp] = set()
+    stack = [value]
+    while stack:
+        u = stack.pop()
+        if u in seen:
+            continue
+        seen.add(u)
+        if u.op is Ops.LOAD:
+            found += [c for g in u.src[1:] for c in conditions_of(g) if is_comparison(c)]
+        elif u.op in (Ops.CAST, Ops.NEG) or (u.op is Ops.MUL and u.dtype.kind in NUMBERS):
+            stack.extend(reversed(u.src))
+    return list(dict.fromkeys(found))
 
 
 def is_comparison(condition: UOp) -> bool:
@@ -92,7 +91,7 @@ def masks_of_last(gates: Iterable[UOp], r: UOp, lane: UOp) -> frozenset[UOp]:
     """What masks lanes at the last step of a loop and at no other, of gates; or nothing."""
     if r.arg.kind.is_lane or r.src[0].op is not Ops.CONST or size_of(r) < 2:
         return frozenset()
-    found = frozenset([c for g in gates for c in conjuncts(g) if {r, lane} <= c.ranges])
+    found = frozenset([c for g in gates for c in conditions_of(g) if {r, lane} <= c.ranges])
     return found if all([fails_last(c, r) for c in found]) else frozenset()
 
 
@@ -216,7 +215,7 @@ def windows_of(axes: list[UOp], reduce: UOp) -> dict[UOp, Window]:
     result: dict[UOp, Window] = {}
     if reduce.arg.op is not Ops.ADD:
         return result
-    conditions = [c for c in dict.fromkeys(needed(reduce.src[0])) if len(c.ranges) == 2]
+    conditions = [c for c in needed(reduce.src[0]) if len(c.ranges) == 2]
     for axis in axes:
         for step in [r for r in reduce.src[1:] if not r.arg.kind.is_lane]:
             mine = [c for c in conditions if c.ranges == {axis, step}]
@@ -248,8 +247,8 @@ def without_conditions(value: UOp, exact: frozenset[UOp]) -> UOp:
     changes: dict[UOp, UOp] = {}
     for x in toposort(value):
         if x.op is Ops.LOAD and x.src[1:]:
-            kept = [c for c in conjuncts(x.src[1]) if c not in exact]
-            if len(kept) < len(list(conjuncts(x.src[1]))):
+            kept = [c for c in conditions_of(x.src[1]) if c not in exact]
+            if len(kept) < len(conditions_of(x.src[1])):
                 gates = [functools.reduce(lambda a, b: a.alu(Ops.AND, b), kept)] if kept else []
                 changes[x] = UOp(Ops.LOAD, x.dtype, (x.src[0], *gates), x.arg)
     return substitute(value, changes) if changes else value

@@ -49,6 +49,36 @@ def holds_barrier(scope: Scope) -> bool:
     return any([isinstance(x, UOp) and x.op is Ops.BARRIER for x in scope.items])
 
 
+def in_order(scope: Scope) -> list[object]:
+    """The items of a scope, each after what it waits for, else in graph order."""
+    done: dict[object, None] = {}
+    entered: set[object] = set()
+    for item in scope.items:
+        after = scope.after.get(item)
+        if item not in done and (not after or done.keys() >= after.keys()):
+            # Nearly all of them: what they wait for stands before them.
+            done[item] = None
+            continue
+        stack: list[object] = [item]
+        while stack:
+            top = stack[-1]
+            if top in done:
+                stack.pop()
+                continue
+            after = scope.after.get(top)
+            waiting = [x for x in after if x not in done] if after else ()
+            if waiting:
+                if top in entered:
+                    raise InternalError(
+                        f"linearize: items of a loop wait for one another: {top!r} for {waiting!r}"
+                    )
+                entered.add(top)
+                stack.extend(reversed(waiting))
+                continue
+            done[stack.pop()] = None
+    return list(done)
+
+
 class Linearizer:
     """State of one linearization."""
 
@@ -166,11 +196,17 @@ class Linearizer:
 
     def inline_sources(self, s: UOp) -> list[UOp]:
         """`s` when it is listed, else the listed nodes below it."""
-        if s.op is INDEX:
-            return [x for y in s.src[:2] for x in self.inline_sources(y)]
-        if s.op is END:
-            return self.inline_sources(s.src[0])
-        return [] if s.op in UNLISTED else [s]
+        found: list[UOp] = []
+        stack = [s]
+        while stack:
+            u = stack.pop()
+            if u.op is INDEX:
+                stack += (u.src[1], u.src[0])
+            elif u.op is END:
+                stack.append(u.src[0])
+            elif u.op not in UNLISTED:
+                found.append(u)
+        return found
 
     def wait(self, scope: Scope, item: object, other_scope: Scope, other: object) -> None:
         """`item` of `scope` needs `other`: noted where their ways part."""
@@ -184,45 +220,30 @@ class Linearizer:
             a.after.setdefault(item, {})[other] = None
 
     def emit_scope(self, scope: Scope) -> None:
-        """Lists the items of a scope, each after what it waits for, else in graph order."""
-        done: set[object] = set()
-        entered: set[object] = set()
-        for item in scope.items:
-            after = scope.after.get(item)
-            if item not in done and (not after or done.issuperset(after)):
-                # Nearly all of them: what they wait for stands before them.
-                done.add(item)
+        """Lists the items of a scope, and of each loop in it where it stands."""
+        # The scopes that are open, each with the items that are left.
+        stack = [(scope, iter(in_order(scope)))]
+        while stack:
+            scope, items = stack[-1]
+            for item in items:
+                if item.__class__ is Scope:
+                    self.begin_loop(item)
+                    stack.append((item, iter(in_order(item))))
+                    break
                 self.emit_item(item)
-                continue
-            stack: list[object] = [item]
-            while stack:
-                top = stack[-1]
-                if top in done:
-                    stack.pop()
-                    continue
-                after = scope.after.get(top)
-                waiting = [x for x in after if x not in done] if after else ()
-                if waiting:
-                    if top in entered:
-                        raise InternalError(
-                            "linearize: items of a loop wait for one another: "
-                            f"{top!r} for {waiting!r}"
-                        )
-                    entered.add(top)
-                    stack.extend(reversed(waiting))
-                    continue
-                done.add(stack.pop())
-                self.emit_item(top)
-        # A scope and those within it hold each other: nothing of them is to outlive the list.
-        scope.items.clear()
-        scope.after.clear()
+            else:
+                # A scope and those in it hold each other: nothing of them outlives the list.
+                scope.items.clear()
+                scope.after.clear()
+                stack.pop()
+                if stack:
+                    assert scope.loop is not None
+                    self.uops.append(UOp(Ops.END, dtypes.void, (self.new[scope.loop],)))
 
     def emit_item(self, item: object) -> None:
-        """Lists one node, one whole loop, or one accumulation."""
+        """Lists one node, or one accumulation."""
         if isinstance(item, UOp):
             self.emit_node(item)
-        elif isinstance(item, Scope):
-            self.emit_loop(item)
         elif isinstance(item, tuple) and item[0] == "accumulate":
             u = item[1]
             unrolled = [self.map(r) for r in u.src[1:] if r.arg.kind is AxisType.UNROLL]
@@ -232,8 +253,8 @@ class Linearizer:
 
     reg: dict[UOp, UOp]
 
-    def emit_loop(self, scope: Scope) -> None:
-        """Lists a loop; the accumulator of a reduction starts before its first loop."""
+    def begin_loop(self, scope: Scope) -> None:
+        """Opens a loop; the accumulator of a reduction starts before its first loop."""
         u, r = scope.reduce, scope.loop
         assert r is not None and scope.parent is not None
         if u is not None and u.op is Ops.REDUCE and scope.parent.reduce is not u:
@@ -249,13 +270,10 @@ class Linearizer:
             self.reg[u] = UOp(Ops.DEFINE_REG, u.dtype, (start, *lanes), ScratchArg(self.regs))
             self.regs += 1
             self.uops.append(self.reg[u])
-        mapped = self.map(r)
-        self.uops.append(mapped)
+        self.uops.append(self.map(r))
         if self.has_barriers and holds_barrier(scope):
             # Local memory is filled again in each turn: all have to be done with the last one.
             self.uops.append(UOp(Ops.BARRIER, dtypes.void, ()))
-        self.emit_scope(scope)
-        self.uops.append(UOp(Ops.END, dtypes.void, (mapped,)))
 
     def emit_node(self, u: UOp) -> None:
         """Lists a node over what its sources have become."""
@@ -282,22 +300,28 @@ class Linearizer:
 
     def map(self, u: UOp) -> UOp:
         """What a source has become."""
-        found = self.new.get(u)
-        if found is None:
-            if u.op is INDEX and len(u.src) == 3:
+        new = self.new
+        stack = [u]
+        while u not in new:
+            x = stack[-1]
+            if x.op is RANGE:
+                below = x.src[:1]
+            elif x.op is INDEX:
                 # The lanes' part is never listed, though a value may be the same expression.
-                at = (self.map(u.src[0]), self.map(u.src[1]), u.src[2])
-                found = new_node(u.op, u.dtype, at, u.arg)
-            elif (u.op in INLINE or u not in self.scopes) and u.src and u.op is not RANGE:
-                found = new_node(u.op, u.dtype, tuple([self.map(s) for s in u.src]), u.arg)
-            elif u.op is RANGE:
-                found = new_node(u.op, u.dtype, (self.map(u.src[0]),), u.arg)
-            elif not u.src:
-                found = u
+                below = x.src[:2]
+            elif not x.src or x.op in INLINE or x not in self.scopes:
+                below = x.src
             else:
-                raise InternalError(f"linearize: {u!r} is used before it is listed")
-            self.new[u] = found
-        return found
+                raise InternalError(f"linearize: {x!r} is used before it is listed")
+            waiting = [s for s in below if s not in new]
+            if waiting:
+                stack += waiting
+                continue
+            stack.pop()
+            src = tuple([new[s] for s in below])
+            src += x.src[2:] if x.op is INDEX else ()
+            new[x] = new_node(x.op, x.dtype, src, x.arg) if x.src else x
+        return new[u]
 
     def run(self, name: str) -> Linear:
         """The list."""

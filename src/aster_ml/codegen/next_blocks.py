@@ -62,12 +62,15 @@ def next_index(a: Access, axis: UOp, block: Block, loops: list[UOp], piece: UOp,
 
 def step_on(index: UOp, loops: list[UOp]) -> UOp:
     """The index one step later: of the innermost loop, or after its last step of those outside."""
-    if not loops:
+    # Of each loop, the innermost first: whether it has a step left, and the index at that step.
+    steps: list[tuple[UOp, UOp]] = []
+    for axis in reversed(loops):
+        later = index_alu(Ops.ADD, axis, UOp.index_const(1))
+        steps.append((later < size_of(axis), substitute(index, {axis: later})))
+        index = substitute(index, {axis: UOp.index_const(0)})
+    if not steps:
         return index
-    *outer, axis = loops
-    later = index_alu(Ops.ADD, axis, UOp.index_const(1))
-    within = substitute(index, {axis: later})
-    if not outer:
-        return within
-    beyond = step_on(substitute(index, {axis: UOp.index_const(0)}), outer)
-    return (later < size_of(axis)).where(within, beyond)
+    _, found = steps.pop()
+    for is_left, within in reversed(steps):
+        found = is_left.where(within, found)
+    return found

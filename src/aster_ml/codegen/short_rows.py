@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from aster_ml.codegen.facts import Access
 from aster_ml.codegen.kernel import Kernel, can_overlap
-from aster_ml.codegen.limits import conjuncts
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import (
     EMBEDDED_BROADCAST,
@@ -26,6 +25,7 @@ from aster_ml.codegen.prices import (
     nest_of,
     reduction_number,
 )
+from aster_ml.uop.conditions import conditions_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -137,7 +137,7 @@ def moves_along_lanes(kernel: Kernel, a: Access, step: UOp) -> bool:
         return False
     if step.src[0].op is not Ops.CONST or size_of(step) > MAX_WRITTEN_OUT:
         return False
-    tests = [c.ranges for gate in a.node.src[1:] for c in conjuncts(gate) if step in c.ranges]
+    tests = [c.ranges for gate in a.node.src[1:] for c in conditions_of(gate) if step in c.ranges]
     others = [[r for r in ranges if r is not step] for ranges in tests]
     lanes = {r for r in kernel.outputs if r.arg.kind.is_lane}
     return any(x and lanes.issuperset(x) for x in others)

@@ -67,10 +67,10 @@ def low_word(u: UOp) -> UOp:
     """The lower 32 bits of a uint64, as a uint32."""
     if u.op is Ops.CONST:
         return UOp.const(dtypes.uint32, u.arg & WORD)
+    while u.op is Ops.AND and u.src[1].op is Ops.CONST and u.src[1].arg == WORD:
+        u = u.src[0]
     if is_widened(u):
         return u.src[0]
-    if u.op is Ops.AND and u.src[1].op is Ops.CONST and u.src[1].arg == WORD:
-        return low_word(u.src[0])
     if u.op is Ops.SHR and u.src[1].op is Ops.CONST and u.src[1].arg == 32:
         return high_word(u.src[0])
     words = packed_words(u)

@@ -326,18 +326,18 @@ def exp2_of_scaled(x: UOp, factor: float, ldexp: bool = False, falling: bool = F
 
 def signed_size(x: UOp) -> tuple[UOp, float] | None:
     """y and a sign with x = sign * |y|, but for the sign of zeros; None where that is not seen."""
-    if x.op is Ops.NEG:
-        found = signed_size(x.src[0])
-        return None if found is None else (found[0], -found[1])
+    sign = 1.0
+    while x.op is Ops.NEG:
+        x, sign = x.src[0], -sign
     if x.op is Ops.MAX:
         for y, other in (x.src, x.src[::-1]):
             if other.op is Ops.NEG and other.src[0] is y:
-                return y, 1.0
+                return y, sign
     if x.op is Ops.MUL:
         # y * (1 if y < 0 else -1), whose slope at 0 is that of -y.
         for y, turn in (x.src, x.src[::-1]):
             if turn is (y < 0.0).where(y.const_like(1.0), y.const_like(-1.0)):
-                return y, -1.0
+                return y, -sign
     return None
 
 

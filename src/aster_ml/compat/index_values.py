@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from aster_ml.dtype import DType, dtypes
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops
 
@@ -34,18 +35,31 @@ def as_dtype(index: UOp, dtype: Any) -> UOp:
 
 def as_index(x: UOp) -> UOp:
     """An integer value as an index; sums and products of indices become index arithmetic."""
+    found: dict[UOp, UOp] = {}
+    for u in toposort(x, enter=is_counting):
+        found[u] = one_index(u, found)
+    return found[x]
+
+
+def is_counting(x: UOp) -> bool:
+    """Whether an integer value may be index arithmetic on what its sources are as indices."""
+    if x.op in (Ops.IDIV, Ops.MOD):
+        return x.dtype is not INDEX and x.src[1].op is Ops.CONST and x.src[1].arg > 0
+    return x.dtype is not INDEX and x.op in PLAIN
+
+
+def one_index(x: UOp, found: dict[UOp, UOp]) -> UOp:
+    """`as_index` of one node, where that of its sources is `found`."""
     if x.dtype is INDEX:
         return x
     if x.op is Ops.CONST:
         return UOp.index_const(int(x.arg))
     if x.op is Ops.CAST and x.src[0].dtype is INDEX:
         return x.src[0]
-    if x.op in PLAIN:
-        return index_alu(x.op, as_index(x.src[0]), as_index(x.src[1]))
-    if x.op in (Ops.IDIV, Ops.MOD) and x.src[1].op is Ops.CONST and x.src[1].arg > 0:
-        below = as_index(x.src[0])
-        if below.vmin >= 0:
-            return index_alu(x.op, below, UOp.index_const(x.src[1].arg))
+    if is_counting(x):
+        a, b = found[x.src[0]], found[x.src[1]]
+        if x.op in PLAIN or a.vmin >= 0:
+            return index_alu(x.op, a, b)
     return UOp(Ops.CAST, INDEX, (x,))
 
 

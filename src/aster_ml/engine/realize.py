@@ -59,11 +59,8 @@ def settle(u: UOp) -> UOp | None:
         elif x.op in MARKS:
             x = x.src[0]
         elif x.op is Ops.CONTIGUOUS:
-            below = settle(x.src[0])
-            if below is None or not is_whole_memory(below):
-                return None
-            x = below
-            break
+            stack.append(x)
+            x = x.src[0]
         else:
             break
     if x.op is Ops.MULTI:
@@ -74,7 +71,10 @@ def settle(u: UOp) -> UOp | None:
     elif x.op not in (Ops.BUFFER, Ops.CONST, Ops.BIND) and x.base.op not in MEMORY:
         return None
     for m in reversed(stack):
-        x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
+        if m.op is not Ops.CONTIGUOUS:
+            x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
+        elif not is_whole_memory(x):
+            return None
     return x
 
 

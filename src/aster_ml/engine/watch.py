@@ -205,27 +205,39 @@ class Collector:
         self.seen: dict[int, Any] = {}
         self.functions: list[types.FunctionType] = []
         self.objects: list[tuple[Any, str]] = []
+        # What was met and is to be looked at.
+        self.waiting: list[tuple[Any, str]] = []
         self.conditions: dict[tuple[int, str], Condition] = {}
         self.settable: dict[tuple[int, str], Condition] = {}
 
     def run(self, roots: Iterable[tuple[Any, str]]) -> None:
         """Searches until no name leads to anything new."""
-        for value, where in roots:
-            self.explore(value, where)
-        size = -1
-        while size != self.size():
-            size = self.size()
-            for function in list(self.functions):
+        self.waiting.extend(roots)
+        self.explore_waiting()
+        # Those of which it is known what they lead to, objects by these names.
+        names, functions, objects = self.names, 0, 0
+        while functions < len(self.functions) or objects < len(self.objects):
+            new_functions, functions = self.functions[functions:], len(self.functions)
+            for function in new_functions:
                 self.look_into_globals(function)
-            for value, where in list(self.objects):
+            new_objects, objects = self.objects[objects:], len(self.objects)
+            for value, where in new_objects:
                 self.look_into_object(value, where)
-
-    def size(self) -> int:
-        """Grows with everything that is found."""
-        names = len(self.names.read)
-        return len(self.seen) + len(self.conditions) + len(self.settable) + names
+            self.explore_waiting()
+            if self.names != names:
+                # Objects may have attributes of names that are new.
+                names, objects = self.names, 0
 
     def explore(self, value: Any, where: str) -> None:
+        """Notes a value, to be looked at."""
+        self.waiting.append((value, where))
+
+    def explore_waiting(self) -> None:
+        """Looks at all values that are noted, and at those that they lead to."""
+        while self.waiting:
+            self.look_at(*self.waiting.pop())
+
+    def look_at(self, value: Any, where: str) -> None:
         """One value: notes what may lead further."""
         if isinstance(value, PLAIN) or self.is_leaf(value) or id(value) in self.seen:
             return

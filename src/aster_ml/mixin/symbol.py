@@ -139,31 +139,35 @@ class SymbolMixin:
 
     def const_factor(self) -> int:
         """A number that divides it whatever its variables are: the largest that is to be seen."""
-        if self.op is Ops.CONST:
-            return int(self.arg)
-        if self.op is Ops.ADD:
-            return math.gcd(self.src[0].const_factor(), self.src[1].const_factor())
-        if self.op is Ops.MUL:
-            return int(self.src[0].const_factor() * self.src[1].const_factor())
-        return 1
+        factors: dict[Any, int] = {}
+        for u in ABOVE["toposort"](self, enter=is_sum_or_product):
+            if is_sum_or_product(u):
+                a, b = factors[u.src[0]], factors[u.src[1]]
+                factors[u] = math.gcd(a, b) if u.op is Ops.ADD else a * b
+            else:
+                factors[u] = int(u.arg) if u.op is Ops.CONST else 1
+        return factors[self]
 
     def divides(self, v: int) -> Self | None:
         """It divided by `v`, None where that does not come out even by its looks."""
         if v == 1:
             return self
-        if self.op is Ops.CONST:
-            return self.const_like(self.arg // v) if self.arg % v == 0 else None
-        if self.op is Ops.ADD:
-            parts: list[Self | None] = [s.divides(v) for s in self.src]
-            x, y = parts
-            return None if x is None or y is None else x.alu(Ops.ADD, y)
-        if self.op is Ops.MUL:
-            first, second = self.src
-            for part, other in ((first, second), (second, first)):
-                found: Self | None = part.divides(v)
-                if found is not None:
-                    return found.alu(Ops.MUL, other)
-        return None
+        found: dict[Any, Any] = {}
+        for u in ABOVE["toposort"](self, enter=is_sum_or_product):
+            found[u] = None
+            if u.op is Ops.CONST and u.arg % v == 0:
+                found[u] = u.const_like(u.arg // v)
+            elif is_sum_or_product(u):
+                x, y = u.src
+                a, b = found[x], found[y]
+                if u.op is Ops.ADD:
+                    found[u] = None if a is None or b is None else a.alu(Ops.ADD, b)
+                elif a is not None:
+                    found[u] = a.alu(Ops.MUL, y)
+                elif b is not None:
+                    found[u] = b.alu(Ops.MUL, x)
+        divided: Self | None = found[self]
+        return divided
 
     def divide_exact(self, v: Any) -> Self | None:
         """It divided by `v`, a number or a node that stands in it as a factor; None otherwise."""
@@ -189,17 +193,28 @@ class SymbolMixin:
 
     def is_increasing(self) -> bool:
         """Whether it never falls when a variable or range in it grows, by its looks."""
-        if self.op in (Ops.CONST, Ops.DEFINE_VAR, Ops.BIND, Ops.RANGE):
-            return True
-        if self.op is Ops.ADD:
-            return all([s.is_increasing() for s in self.src])
-        if self.op in (Ops.MUL, Ops.IDIV) and self.src[1].op is Ops.CONST:
-            return bool(self.src[1].arg >= 0 and self.src[0].is_increasing())
-        return False
+        order = ABOVE["toposort"](self, enter=keeps_order)
+        return all([u.op in COUNTED or keeps_order(u) for u in order])
 
     def overflows(self, dtype: DType) -> bool:
         """Whether it may come to more, or less, than a dtype holds."""
         return bool(self.vmin < dtypes.min(dtype) or self.vmax > dtypes.max(dtype))
+
+
+def is_sum_or_product(u: Any) -> bool:
+    """Whether a node is a sum or product of two."""
+    return u.op is Ops.ADD or u.op is Ops.MUL
+
+
+# What a number is made of at the end: numbers, variables and ranges.
+COUNTED = frozenset({Ops.CONST, Ops.DEFINE_VAR, Ops.BIND, Ops.RANGE})
+
+
+def keeps_order(u: Any) -> bool:
+    """Whether a node falls nowhere where none of its sources does."""
+    if u.op in (Ops.MUL, Ops.IDIV) and u.src[1].op is Ops.CONST:
+        return bool(u.src[1].arg >= 0)
+    return u.op is Ops.ADD
 
 
 def value_now(size: Any) -> int | None:

@@ -64,9 +64,15 @@ class WalkMixin:
     @property
     def ended_ranges(self) -> tuple[Self, ...]:
         """The axes that this node closes."""
-        if self.op is Ops.AFTER:
-            return tuple([r for s in self.src[1:] for r in s.ended_ranges])
-        return self.src[1:] if self.op in (Ops.END, Ops.REDUCE, Ops.STAGE) else ()
+        found: list[Self] = []
+        stack: list[Self] = [self]
+        while stack:
+            u = stack.pop()
+            if u.op is Ops.AFTER:
+                stack.extend(reversed(u.src[1:]))
+            elif u.op in (Ops.END, Ops.REDUCE, Ops.STAGE):
+                found.extend(u.src[1:])
+        return tuple(found)
 
     def f(self, op: Any, **kwargs: Any) -> Self:
         """A node of `op` over self."""

@@ -77,27 +77,29 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: Any = Tensor) -> dic
 
     `prefix` goes before every name as it is. A tensor that two ways lead to has both names.
     """
-    found: dict[str, Tensor] = {}
-    collect(obj, prefix, tensor_type, found, set())
-    return found
-
-
-def collect(
-    obj: Any, prefix: str, tensor_type: Any, found: dict[str, Tensor], path: set[int]
-) -> None:
-    """Add the tensors below obj; `path` has the objects on the way here.
-
-    An object that comes again below itself is walked already, so nothing is lost in passing it by.
-    """
     if isinstance(obj, tensor_type):
-        found[prefix.strip(".")] = obj
-        return
-    if id(obj) in path or isinstance(obj, LEAVES):
-        return
-    path.add(id(obj))
-    for key, part in parts_of(obj):
-        collect(part, f"{prefix}{key}.", tensor_type, found, path)
-    path.remove(id(obj))
+        return {prefix.strip("."): obj}
+    if isinstance(obj, LEAVES):
+        return {}
+    found: dict[str, Tensor] = {}
+    # The objects on the way to where we are, each with the parts that are left of it. One that
+    # comes again below itself is walked already, so nothing is lost in passing it by.
+    way = [(obj, prefix, parts_of(obj))]
+    on_way = {id(obj)}
+    while way:
+        owner, prefix, parts = way[-1]
+        for key, part in parts:
+            name = f"{prefix}{key}."
+            if isinstance(part, tensor_type):
+                found[name.strip(".")] = part
+            elif id(part) not in on_way and not isinstance(part, LEAVES):
+                on_way.add(id(part))
+                way.append((part, name, parts_of(part)))
+                break
+        else:
+            way.pop()
+            on_way.discard(id(owner))
+    return found
 
 
 def get_parameters(obj: Any) -> list[Tensor]:

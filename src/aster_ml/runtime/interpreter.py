@@ -16,7 +16,7 @@ import numpy as np
 
 from aster_ml.dtype import DType, bitcast_value, dtypes, to_numpy_dtype
 from aster_ml.errors import InternalError
-from aster_ml.uop.evaluate import evaluate
+from aster_ml.uop.evaluate import evaluate, evaluate_expr
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops, ReduceArg
@@ -456,12 +456,7 @@ COMPILERS: dict[Ops, Callable[[Interpreter, UOp], Step]] = {
 
 def evaluate_offset(u: UOp, position: dict[UOp, int]) -> int:
     """The offset of an INDEX at these lane values."""
-    if u.op is Ops.RANGE:
-        return position[u]
-    if u.op is Ops.CONST:
-        return int(u.arg)
-    operands = tuple([evaluate_offset(s, position) for s in u.src])
-    return int(evaluate(u.op, u.dtype, operands, [s.dtype for s in u.src]))
+    return int(evaluate_expr(u, position))
 
 
 def describe_access(u: UOp) -> str:

@@ -55,14 +55,20 @@ def drops_ones(u: UOp) -> bool:
 
 def cropped(u: UOp, part: Part) -> UOp:
     """This part of a node, cut off below the sum that it is made of."""
-    if u.op is Ops.CAST:
-        return UOp(Ops.CAST, u.dtype, (cropped(u.src[0], part),), u.arg)
-    x = u.src[0]
-    if u.op is Ops.REDUCE:
-        sizes = enumerate(x.shape)
-        whole = tuple([(0, n) if i in u.arg.axes else part[i] for i, n in sizes])
-        return UOp(Ops.REDUCE, u.dtype, (x.mop(Ops.SHRINK, whole),), u.arg)
-    longer = [p for p, s in zip(part, u.shape) if s != 1]
-    below = tuple([(0, 1) if s == 1 else longer.pop(0) for s in x.shape])
-    shape = tuple([stop - start for start, stop in part])
-    return cropped(x, below).mop(Ops.RESHAPE, shape)
+    # What stands above the sum, the outermost first, with the part that is wanted of it.
+    above: list[tuple[UOp, Part]] = []
+    while u.op is not Ops.REDUCE:
+        above.append((u, part))
+        if u.op is Ops.RESHAPE:
+            longer = iter([p for p, s in zip(part, u.shape) if s != 1])
+            part = tuple([(0, 1) if s == 1 else next(longer) for s in u.src[0].shape])
+        u = u.src[0]
+    x, axes = u.src[0], u.arg.axes
+    whole = tuple([(0, n) if i in axes else part[i] for i, n in enumerate(x.shape)])
+    found = UOp(Ops.REDUCE, u.dtype, (x.mop(Ops.SHRINK, whole),), u.arg)
+    for u, part in reversed(above):
+        if u.op is Ops.CAST:
+            found = UOp(Ops.CAST, u.dtype, (found,), u.arg)
+        else:
+            found = found.mop(Ops.RESHAPE, tuple([stop - start for start, stop in part]))
+    return found

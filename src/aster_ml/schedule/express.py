@@ -156,13 +156,17 @@ def mask_terms(valid: UOp, value: UOp) -> UOp:
     loads without division and the like (as with padding by stored zeros, one that is infinite then
     gives NaN).
     """
-    if value.op is Ops.REDUCE and value.arg.op is Ops.ADD:
-        return value.replace(src=(mask_terms(valid, value.src[0]), *value.src[1:]))
-    if is_gated(value):
-        return value
-    if value.op is Ops.MUL and any(is_gated(s) for s in value.src) and all(map(tame, value.src)):
-        return value
-    return valid.where(value, value.const_like(0))
+    # A sum of sums, the outermost first.
+    sums: list[UOp] = []
+    while value.op is Ops.REDUCE and value.arg.op is Ops.ADD:
+        sums.append(value)
+        value = value.src[0]
+    product = value.op is Ops.MUL and any(is_gated(s) for s in value.src)
+    if not is_gated(value) and not (product and all(map(tame, value.src))):
+        value = valid.where(value, value.const_like(0))
+    for u in reversed(sums):
+        value = u.replace(src=(value, *u.src[1:]))
+    return value
 
 
 def plain(u: UOp) -> UOp:

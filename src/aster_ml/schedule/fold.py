@@ -61,9 +61,7 @@ class Folder:
         """The same value, not elementwise, by less, where less will do."""
         op = u.op
         if op is Ops.PAD:
-            value = self.number.get(u.src[0])
-            if value is not None and (is_zero(value) or all([p == (0, 0) for p in u.marg])):
-                self.number[u] = value
+            self.note_padded(u)
         elif op is Ops.REDUCE:
             return self.folded_reduce(u)
         elif op is Ops.COPY and u.src[0] in self.number:
@@ -146,6 +144,12 @@ class Folder:
             return rule(u, y, self.number[x], whole)
         return 1 if u.op is Ops.POW and self.number[x] == 1 else None
 
+    def note_padded(self, u: UOp) -> None:
+        """A PAD of a number is that number where it is zero, or nothing is added."""
+        value = self.number.get(u.src[0])
+        if value is not None and (is_zero(value) or all([p == (0, 0) for p in u.marg])):
+            self.number[u] = value
+
     def folded_reduce(self, u: UOp) -> UOp:
         """A reduction of a number; a sum without what padding adds to it."""
         x, axes = u.src[0], u.arg.axes
@@ -156,7 +160,7 @@ class Folder:
                 x = x.src[0]
                 if any([p != (0, 0) for p in rest]):
                     x = x.mop(Ops.PAD, rest)
-                    self.folded(x)
+                    self.note_padded(x)
                 u = UOp(Ops.REDUCE, u.dtype, (x, *u.src[1:]), u.arg)
         if x not in self.number or not all_int(x.shape) or 0 in x.shape:
             return u

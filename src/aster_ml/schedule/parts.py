@@ -18,6 +18,7 @@ from aster_ml.helpers import ceildiv, divisors, prod, round_up
 from aster_ml.schedule.readings import next_leaf
 from aster_ml.schedule.split import Splitter
 from aster_ml.schedule.steps import Draft, Leaf, Part, Read, Slot, Step
+from aster_ml.uop.conditions import conditions_of
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.linear_form import Form, form_of
 from aster_ml.uop.node import UOp, index_alu
@@ -144,7 +145,7 @@ def is_outermost(form: Form, axes: dict[int, UOp], limits: Sequence[Limit] = ())
 def limits_of(gate: UOp) -> list[Limit]:
     """Between what sums of ranges are, where a gate holds."""
     found: dict[tuple[tuple[UOp, int], ...], tuple[int, int]] = {}
-    for u in conjuncts(gate):
+    for u in conditions_of(gate):
         if u.op is not Ops.CMPLT or u.src[0].dtype is not dtypes.index:
             continue
         # low < high, as 0 < high - low.
@@ -163,13 +164,6 @@ def limits_of(gate: UOp) -> list[Limit]:
         else:
             found[terms] = least, min(most, form.const - 1)
     return [Limit(dict(terms), *ends) for terms, ends in found.items()]
-
-
-def conjuncts(gate: UOp) -> list[UOp]:
-    """What has to hold, all of it, for a gate to hold."""
-    if gate.op is Ops.AND:
-        return [u for s in gate.src for u in conjuncts(s)]
-    return [gate]
 
 
 def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:

@@ -173,24 +173,30 @@ def slice_of_base(u: UOp) -> tuple[UOp, int] | None:
 
     Only RESHAPE, and SHRINK that leaves all but the outermost cut axis whole, keep a run unbroken.
     """
-    if u.op in (Ops.BUFFER, Ops.PARAM):
-        return u, 0
-    if u.op is Ops.RESHAPE:
-        return slice_of_base(u.src[0])
-    if u.op is Ops.SHRINK and len(u.src) == 1:
-        below = slice_of_base(u.src[0])
-        if below is None or not all(isinstance(s, int) for s in u.src[0].shape):
-            return None
-        offset, whole = 0, True
-        step = prod(u.src[0].shape)
-        for (start, stop), size in zip(u.arg, u.src[0].shape, strict=True):
-            step //= max(size, 1)
-            cut = (start, stop) != (0, size)
-            if cut and not whole:
+    offset = 0
+    while u.op is Ops.RESHAPE or (u.op is Ops.SHRINK and len(u.src) == 1):
+        if u.op is Ops.SHRINK:
+            start = start_of_run(u)
+            if start is None:
                 return None
-            offset += start * step
-            # Axes left of the first axis longer than 1 may be cut; right of it all must be whole.
-            if stop - start > 1:
-                whole = False
-        return below[0], below[1] + offset
-    return None
+            offset += start
+        u = u.src[0]
+    return (u, offset) if u.op in (Ops.BUFFER, Ops.PARAM) else None
+
+
+def start_of_run(u: UOp) -> int | None:
+    """Where a SHRINK begins among the elements of its source, if it is one unbroken run of them."""
+    shape = u.src[0].shape
+    if not all(isinstance(s, int) for s in shape):
+        return None
+    offset, whole = 0, True
+    step = prod(shape)
+    for (start, stop), size in zip(u.arg, shape, strict=True):
+        step //= max(size, 1)
+        if (start, stop) != (0, size) and not whole:
+            return None
+        offset += start * step
+        # Axes left of the first axis longer than 1 may be cut; right of it all must be whole.
+        if stop - start > 1:
+            whole = False
+    return offset

@@ -113,6 +113,10 @@ def is_lane(u: UOp) -> bool:
     return u.op is Ops.RANGE and bool(u.arg.kind.is_lane)
 
 
+# How many sources of what is read inline are looked at; of other ops all.
+INLINE_SOURCES = {Ops.INDEX: 2, Ops.AFTER: 1}
+
+
 def is_inline(u: UOp) -> bool:
     """Whether a node is read where it is used instead of listed."""
     return u.op in (Ops.CONST, Ops.INDEX, Ops.AFTER) or is_lane(u)
@@ -141,22 +145,23 @@ class Scope:
 
     def check_source(self, u: UOp, s: UOp) -> None:
         """Raises unless `s` may be read by `u` here, itself or through what is read inline."""
-        if is_inline(s):
-            sources = s.src
-            if s.op is Ops.INDEX:
-                if not offset_is_of_lanes(s.src[2]):
+        seen: set[UOp] = set()
+        stack = [s]
+        while stack:
+            s = stack.pop()
+            if s in seen:
+                continue
+            seen.add(s)
+            if is_inline(s):
+                if s.op is Ops.INDEX and not offset_is_of_lanes(s.src[2]):
                     raise fail("linear", s, "its offset is a sum of lanes times constants")
-                sources = s.src[:2]
-            elif s.op is Ops.AFTER:
-                sources = s.src[:1]
-            for inner in sources:
-                self.check_source(u, inner)
-            return
-        if s not in self.home:
-            raise fail("linear", u, f"its source {s!r} is listed above it")
-        home = self.home[s]
-        if home is not None and home not in self.loops:
-            raise fail("linear", u, f"its source {s!r} stands in a loop that is still open")
+                stack.extend(s.src[: INLINE_SOURCES.get(s.op)])
+                continue
+            if s not in self.home:
+                raise fail("linear", u, f"its source {s!r} is listed above it")
+            home = self.home[s]
+            if home is not None and home not in self.loops:
+                raise fail("linear", u, f"its source {s!r} stands in a loop that is still open")
 
 
 def verify_linear(linear: Linear) -> None:

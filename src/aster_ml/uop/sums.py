@@ -32,14 +32,19 @@ def divisions_in(form: Form) -> int:
 
 def quotient_form(division: UOp) -> Form:
     """A division after its rules have been applied, to it and to the divisions they leave."""
-    # No rule changes a plain one, as most are, and a table that is not asked is not compiled.
-    result = None if is_plain_division(division) else DIVMOD.rewrite(division)
-    if result is None:
-        return Form({division: 1}, 0)
-    form = form_of(result)
-    settled = Form({}, form.const)
-    for t, a in form.terms.items():
-        settled = settled.plus(quotient_form(t) if t.op is Ops.IDIV else Form({t: 1}, 0), a)
+    settled = Form({}, 0)
+    stack = [(division, 1)]
+    while stack:
+        t, a = stack.pop()
+        # No rule changes a plain one, as most are, and a table that is not asked is not compiled.
+        plain = t.op is not Ops.IDIV or is_plain_division(t)
+        result = None if plain else DIVMOD.rewrite(t)
+        if result is None:
+            settled = settled.plus(Form({t: 1}, 0), a)
+        else:
+            form = form_of(result)
+            settled = settled.plus(Form({}, form.const), a)
+            stack.extend([(s, a * b) for s, b in reversed(form.terms.items())])
     return settled
 
 

@@ -169,12 +169,12 @@ class Term:
 
     def reshape(self, shape: Shape) -> Term:
         """The term with another shape; a number needs none."""
-        u = self.node
-        if self.is_number or u.shape == shape:
+        if self.is_number:
             return self
-        if self.may_open(Ops.RESHAPE):
-            return self.of(u.src[0]).reshape(shape)
-        return self.of(u.mop(Ops.RESHAPE, shape))
+        u = self.node
+        while u.shape != shape and u.op is Ops.RESHAPE and u not in self.known:
+            u = u.src[0]
+        return self.of(u if u.shape == shape else u.mop(Ops.RESHAPE, shape))
 
     def spread(self, shape: Shape) -> Term:
         """The term with this shape; its own sizes are the same or 1, or it has no axes."""
