@@ -34,6 +34,11 @@ MISTAKES: list[Mistake] = [
         "Shape mismatch in layer `weight`: Expected shape (4, 3), but found (3, 3) in state",
     ),
     (
+        lambda: load_state_dict(nn.Linear(3, 4), {0: ones(4, 3), 1: ones(4)}),
+        ArgumentError,
+        "load_state_dict: the state dict has the key 0, a int; names are wanted",
+    ),
+    (
         lambda: load_state_dict(nn.Linear(3, 4), [1, 2]),
         ArgumentError,
         "load_state_dict: the state dict is a list; a dict of tensors by name is wanted",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from aster_ml import Tensor, dtypes
 from aster_ml.errors import (
     ArgumentError,
     DTypeError,
+    FormatError,
     IndexRangeError,
     PreconditionError,
     ShapeError,
@@ -16,6 +20,14 @@ from aster_ml.errors import (
     UnknownDTypeError,
 )
 from tests.errors.mistakes import Mistake, check_mistake, counts, matrix, ones
+
+
+def list_in_itself() -> list[Any]:
+    """A list whose only element is itself."""
+    found: list[Any] = []
+    found.append(found)
+    return found
+
 
 MISTAKES: list[Mistake] = [
     (
@@ -104,6 +116,26 @@ MISTAKES: list[Mistake] = [
         lambda: Tensor({1, 2}),
         DTypeError,
         "Tensor: a set ({1, 2}) is no data; a number, list, tuple, NumPy array, bytes,",
+    ),
+    (
+        lambda: Tensor(list_in_itself()),
+        ShapeError,
+        "Tensor: lists in lists, more than 64 deep, or a list that is in itself",
+    ),
+    (
+        lambda: Tensor(np.ma.array([1, 2, 3], mask=[0, 1, 0])),
+        ArgumentError,
+        "Tensor: 1 of 3 elements of the NumPy array are masked, and a tensor has none that are",
+    ),
+    (
+        lambda: Tensor(pathlib.Path("/nonexistent/file")),
+        FileNotFoundError,
+        "no file '/nonexistent/file' (in '/nonexistent'): No such file or directory",
+    ),
+    (
+        lambda: Tensor(pathlib.Path(__file__).parent),
+        FormatError,
+        "is a folder, a file is wanted",
     ),
     (
         lambda: Tensor([None]),

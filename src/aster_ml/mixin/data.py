@@ -17,9 +17,12 @@ from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype
 from aster_ml.engine import storage
 from aster_ml.errors import ArgumentError, DTypeError, NodeDTypeError, ShapeError
 from aster_ml.mixin.handle import cast_node, device_constant, number_node
+from aster_ml.runtime.disk import plain_file_size
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
+# As many axes as NumPy has.
+MAX_AXES = 64
 KIND_DTYPES = {"b": "bool", "i": "default_int", "u": "default_int", "f": "default_float"}
 
 
@@ -90,8 +93,11 @@ def node_of_bytes(data: Any, dtype: DType, device: str | tuple[str, ...]) -> UOp
 
 
 def node_of_file(path: pathlib.Path, dtype: DType) -> UOp:
-    """A file as memory of the DISK device; nothing is read before it is used."""
-    size = path.stat().st_size
+    """A file as memory of the DISK device; nothing is read before it is used.
+
+    Raises: FileMissingError; FileKindError for a folder, pipe or device.
+    """
+    size = plain_file_size(path)
     if size % dtype.itemsize:
         raise ShapeError(
             f"Tensor: file {path} has {size} bytes, no whole number of {dtype.name} "
@@ -105,6 +111,8 @@ def array_node(
 ) -> UOp:
     """A NumPy array, in place where its layout and the device allow."""
     own = from_numpy_dtype(array.dtype)
+    if array.__class__ is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+        array = unmasked(array)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.shape == ():
@@ -113,6 +121,21 @@ def array_node(
     if dtype is None or dtype is own:
         return wrapped_node(array, device)
     return copied_node(converted(array, dtype), device)
+
+
+def unmasked(array: Any) -> np.ndarray[Any, Any]:
+    """A masked array whose elements are all there, as an array.
+
+    Raises: ArgumentError where some are masked: a tensor has a number everywhere.
+    """
+    if np.ma.is_masked(array):
+        missing = int(np.ma.getmaskarray(array).sum())
+        raise ArgumentError(
+            f"Tensor: {missing} of {array.size} elements of the NumPy array are masked, and a "
+            "tensor has none that are missing; array.filled(value) puts a value there"
+        )
+    plain: np.ndarray[Any, Any] = np.asarray(array.data)
+    return plain
 
 
 def wrapped_node(array: np.ndarray[Any, Any], device: str | tuple[str, ...]) -> UOp:
@@ -212,6 +235,10 @@ def explain_list(data: Any) -> None:
     shape: list[int] = []
     level = data
     while isinstance(level, (list, tuple)):
+        if len(shape) >= MAX_AXES:
+            raise ShapeError(
+                f"Tensor: lists in lists, more than {MAX_AXES} deep, or a list that is in itself"
+            )
         shape.append(len(level))
         level = level[0] if level else None
     pending: list[tuple[Any, tuple[int, ...]]] = [(data, ())]

@@ -79,6 +79,8 @@ class Checkpoint:
     def __init__(self, file: FileBytes, find_storage: Callable[[Storage], Tensor] | None) -> None:
         self.file, self.find_storage = file, find_storage
         self.storages: dict[str, Storage] = {}
+        # By what they are given out as; each is kept alive by its storage.
+        self.of_view: dict[int, Storage] = {}
 
     def reader(self, cursor: Any) -> PickleReader:
         """Reads pickles that have tensors in them."""
@@ -92,8 +94,8 @@ class Checkpoint:
         }
         return PickleReader(cursor, makers, self.storage)
 
-    def storage(self, pid: Any) -> Storage:
-        """The storage that a persistent id names."""
+    def storage(self, pid: Any) -> Storage | Tensor:
+        """The storage that a persistent id names: its elements, once it is known where they are."""
         if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage":
             raise FormatError(f"persistent id {show_value(pid)}, a storage is wanted", WHERE)
         kind, key, count = pid[1], pid[2], pid[4]
@@ -121,20 +123,27 @@ class Checkpoint:
             found = self.storages[str(key)] = Storage(dtype, str(key), count)
             if self.find_storage is not None:
                 found.view = self.find_storage(found)
+                self.of_view[id(found.view)] = found
         if found.dtype is not dtype or found.count != count:
             raise FormatError(
                 f"storage {show_value(key)} is {found.count} of {found.dtype.name}, and "
                 f"{show_value(count)} of {dtype.name} elsewhere",
                 WHERE,
             )
+        return found if found.view is None else found.view
+
+    def storage_of(self, value: Any) -> Storage:
+        """The storage that `storage` gave `value` for."""
+        found = value if isinstance(value, Storage) else self.of_view.get(id(value))
+        if found is None:
+            raise FormatError(f"a tensor of {show_value(value)}, a storage is wanted", WHERE)
         return found
 
     def tensor(
-        self, storage: Any = None, offset: Any = None, size: Any = None, stride: Any = None, *_: Any
+        self, data: Any = None, offset: Any = None, size: Any = None, stride: Any = None, *_: Any
     ) -> Tensor | None:
         """What `_rebuild_tensor_v2` and its elder stand for."""
-        if not isinstance(storage, Storage):
-            raise FormatError(f"a tensor of {show_value(storage)}, a storage is wanted", WHERE)
+        storage = self.storage_of(data)
         self.file.allowance.take(TENSOR_NBYTES, WHERE)
         if storage.view is None:
             return None
@@ -142,7 +151,7 @@ class Checkpoint:
 
     def tensor_of_dtype(
         self,
-        storage: Any = None,
+        data: Any = None,
         offset: Any = None,
         size: Any = None,
         stride: Any = None,
@@ -152,11 +161,10 @@ class Checkpoint:
         *_: Any,
     ) -> Tensor | None:
         """What `_rebuild_tensor_v3` stands for: a tensor of bytes under another dtype."""
-        name = dtype.name if isinstance(dtype, Placeholder) else ""
-        if name not in NAMED_DTYPES or not isinstance(storage, Storage):
+        storage, name = self.storage_of(data), dtype.name if isinstance(dtype, Placeholder) else ""
+        if name not in NAMED_DTYPES:
             raise FormatError(
-                f"a tensor of dtype {show_value(name)} and {show_value(storage)}, one of "
-                f"{', '.join(NAMED_DTYPES)} and a storage are wanted",
+                f"a tensor of dtype {show_value(name)}, one of {', '.join(NAMED_DTYPES)} is wanted",
                 WHERE,
             )
         other = NAMED_DTYPES[name]

@@ -12,14 +12,13 @@ import functools
 import io
 import os
 import pathlib
-import stat
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from aster_ml import Tensor, dtypes
-from aster_ml.errors import ArgumentError, FileKindError, FileMissingError, FormatError
+from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.mixin.handle import check_tensor
-from aster_ml.runtime.disk import kind_of_file
+from aster_ml.runtime.disk import plain_file_size
 from aster_ml.unpacking import Allowance
 
 T = TypeVar("T")
@@ -54,16 +53,7 @@ def open_file(fn: str | pathlib.Path) -> Tensor:
     if not isinstance(fn, (str, os.PathLike)):
         raise ArgumentError(f"{fn!r} is a {type(fn).__name__}; the name of a file is wanted")
     path = pathlib.Path(fn)
-    try:
-        found = path.stat()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FileMissingError(
-            f"no file {str(path)!r} (in {str(path.absolute().parent)!r}): {reason}"
-        ) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise FileKindError(f"{str(path)!r} is {kind_of_file(found.st_mode)}, a file is wanted")
-    if found.st_size == 0:
+    if plain_file_size(path) == 0:
         raise FormatError(f"{str(path)!r} is empty: it is truncated, or was never written")
     return Tensor(path)
 

@@ -66,6 +66,13 @@ class HeaderReader:
         # Tokens of a vocabulary may be cut inside a character.
         return raw.decode("utf-8", errors="replace")
 
+    def name(self, what: str) -> str:
+        """The next string, a key or a tensor's name, which is no text without being UTF-8."""
+        found = self.string(what)
+        if "\ufffd" in found:
+            raise FormatError(f"{what} is {show_value(found)}, which is no UTF-8", "gguf")
+        return found
+
     def strings(self, count: int, what: str) -> list[str]:
         """The next strings; a vocabulary has hundreds of thousands."""
         cursor = self.cursor
@@ -143,7 +150,7 @@ def gguf_load(tensor: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]]:
     value_count = reader.number("<Q", "the count of metadata values")
     metadata: dict[str, Any] = {}
     for i in range(value_count):
-        key = reader.string(f"key {i} of {value_count}")
+        key = reader.name(f"key {i} of {value_count}")
         what = show_value(key)
         if key in metadata:
             raise FormatError(f"the key {what} comes twice", "gguf")
@@ -182,7 +189,7 @@ class TensorInfo(NamedTuple):
 
 def read_info(reader: HeaderReader, i: int, count: int) -> TensorInfo:
     """The next tensor."""
-    name = reader.string(f"the name of tensor {i} of {count}")
+    name = reader.name(f"the name of tensor {i} of {count}")
     what = f"tensor {show_value(name)}"
     ndim = reader.number("<I", what)
     if ndim > MAX_DIMS:

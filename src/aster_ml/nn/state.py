@@ -129,6 +129,12 @@ def load_state_dict(
             f"load_state_dict: the state dict is a {type(state_dict).__name__}; a dict of tensors "
             "by name is wanted"
         )
+    for key in state_dict:
+        if not isinstance(key, str):
+            raise ArgumentError(
+                f"load_state_dict: the state dict has the key {key!r:.80}, a {type(key).__name__}; "
+                "names are wanted, as get_state_dict gives them"
+            )
     model_state = get_state_dict(model)
     missing = [name for name in model_state if name not in state_dict]
     unexpected = [name for name in state_dict if name not in model_state]

@@ -15,8 +15,15 @@ from aster_ml.nn.fileio import FileBytes, show_value
 from aster_ml.unpacking import Allowance
 
 BLOCK = 512
+# The first byte of a number that is no text.
+POSITIVE, NEGATIVE = 0x80, 0xFF
 REGULAR, SPARSE = frozenset({b"0", b"\0", b"7"}), b"S"
 LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL = b"L", b"K", b"x", b"g"
+# What GNU and Solaris have besides: an older pax header, lists of names, volumes.
+PAX_SUN, OTHER_KINDS = b"X", frozenset({b"D", b"M", b"N", b"V"})
+# The form: ustar and pax, GNU, and before them.
+USTAR, GNU, OLDEST = b"ustar\x00", b"ustar ", b"\0" * 6
+NUMBERS = {"mode": (100, 108), "owner": (108, 116), "group": (116, 124), "time": (136, 148)}
 # These have no bytes of their own, whatever their size says.
 WITHOUT_DATA = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})
 MEMBER_NBYTES = 512
@@ -68,8 +75,11 @@ class TarReader:
         """One header, and what it stands before."""
         place = f"tar: header at {self.position}"
         check_sum(block, place)
+        check_form(block, place)
         kind, size = block[156:157], number(block[124:136], "size", place)
-        special = kind in (LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL)
+        special = kind in (LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL, PAX_SUN)
+        if not special and kind not in REGULAR | WITHOUT_DATA | OTHER_KINDS | {SPARSE}:
+            raise FormatError(f"a member of the unknown kind {kind!r}", place)
         if not special and "size" in self.next | self.all:
             size = decimal((self.all | self.next)["size"], "size", place)
         begin = self.position + BLOCK
@@ -86,7 +96,9 @@ class TarReader:
             self.read_extension(kind, self.file.read(begin, begin + size), place)
             return
         told, self.next = self.all | self.next, {}
-        name = told.get("path") or header_name(block)
+        name = told["path"] if "path" in told else header_name(block)
+        if not name:
+            raise FormatError("a member without a name", place)
         self.file.allowance.take(MEMBER_NBYTES + 4 * len(name), place)
         if kind == SPARSE or any(key.startswith("GNU.sparse.") for key in told):
             raise FormatError(f"{show_value(name)} is a sparse file, which is not read here", place)
@@ -98,10 +110,13 @@ class TarReader:
 
     def read_extension(self, kind: bytes, data: bytes, place: str) -> None:
         """A header that says more of what follows."""
-        if kind == LONG_NAME:
-            self.next["path"] = text(data.partition(b"\0")[0])
-        elif kind in (PAX, PAX_GLOBAL):
-            (self.next if kind == PAX else self.all).update(pax_records(data, place))
+        if kind in (LONG_NAME, LONG_LINK):
+            name, end, _ = data.partition(b"\0")
+            if not end:
+                raise FormatError(f"a name of {len(data)} bytes without its end", place)
+            self.next["path" if kind == LONG_NAME else "linkpath"] = text(name)
+        else:
+            (self.all if kind == PAX_GLOBAL else self.next).update(pax_records(data, place))
 
 
 def check_sum(block: bytes, place: str) -> None:
@@ -117,9 +132,21 @@ def check_sum(block: bytes, place: str) -> None:
         )
 
 
+def check_form(block: bytes, place: str) -> None:
+    """The form of a header is known, and its numbers are numbers."""
+    form = block[257:263]
+    if form not in (USTAR, GNU, OLDEST):
+        raise FormatError(f"a header of the unknown form {form!r}", place)
+    if form == GNU and any(block[345:500]):
+        raise FormatError("an incremental archive of GNU, which is not read here", place)
+    for what, (begin, end) in NUMBERS.items():
+        if block[begin] != NEGATIVE:
+            number(block[begin:end], what, place)
+
+
 def number(field: bytes, what: str, place: str) -> int:
     """A number of a header: octal digits, or big-endian bytes after 0x80."""
-    if field[0] == 0x80:
+    if field[0] == POSITIVE:
         return int.from_bytes(field[1:], "big")
     digits = field.partition(b"\0")[0].strip(b" ")
     if digits.strip(b"01234567"):
@@ -142,7 +169,7 @@ def text(raw: bytes) -> str:
 def header_name(block: bytes) -> str:
     """The name of a member, with the folders that ustar has apart."""
     name = text(block[:100].partition(b"\0")[0])
-    prefix = text(block[345:500].partition(b"\0")[0]) if block[257:263] == b"ustar\0" else ""
+    prefix = text(block[345:500].partition(b"\0")[0])
     return f"{prefix}/{name}" if prefix else name
 
 

@@ -16,7 +16,13 @@ from pathlib import Path
 
 from aster_ml.allocator import Allocator
 from aster_ml.backend import Backend, Program
-from aster_ml.errors import DeviceError, DiskError, OutOfMemoryError
+from aster_ml.errors import (
+    DeviceError,
+    DiskError,
+    FileKindError,
+    FileMissingError,
+    OutOfMemoryError,
+)
 from aster_ml.target import Target
 
 DOC = "files; DISK:path holds data, runs nothing"
@@ -153,6 +159,23 @@ def kind_of_file(mode: int) -> str:
         stat.S_IFSOCK: "a socket",
     }
     return kinds.get(stat.S_IFMT(mode), "something else")
+
+
+def plain_file_size(path: Path) -> int:
+    """How many bytes a file has.
+
+    Raises: FileMissingError; FileKindError for what is no plain file.
+    """
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileMissingError(
+            f"no file {str(path)!r} (in {str(path.absolute().parent)!r}): {reason}"
+        ) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise FileKindError(f"{str(path)!r} is {kind_of_file(found.st_mode)}, a file is wanted")
+    return found.st_size
 
 
 def reserve(path: Path, number: int, length: int, stop: int) -> None:

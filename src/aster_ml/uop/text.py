@@ -8,10 +8,11 @@ form is that of every stage: golden tests, bug reports and the program of the in
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from aster_ml.dtype import DType, dtypes, to_dtype
@@ -170,10 +171,11 @@ def parse_all(text: str) -> list[UOp]:
         line = line.strip()
         if not line or line.startswith("#"):
             continue
-        if line.startswith("roots "):
-            roots = read_refs(line[6:], nodes, line_number)
-            continue
-        last = read_node(line, nodes, line_number)[1]
+        with reading(line_number, line):
+            if line.startswith("roots "):
+                roots = read_refs(line[6:], nodes, line_number)
+            else:
+                last = read_node(line, nodes, line_number)[1]
     if roots is None:
         if last is None:
             raise FormatError("text: there is no node in it")
@@ -196,16 +198,24 @@ def read_node(line: str, nodes: dict[int, UOp], line_number: int) -> tuple[bool,
     if match is None:
         raise FormatError(f"text, line {line_number}: no node: {line!r}")
     number, equals, op_name, dtype_name, refs, rest = match.groups()
-    try:
-        op = Ops[op_name]
-        dtype = DType.registry.get(dtype_name) or to_dtype(dtype_name)
-        src = tuple(read_refs(refs or "", nodes, line_number))
-        arg = read_arg(op, dtype, strip_comment(rest or ""))
-        node = UOp(op, dtype, src, arg)
-    except (KeyError, ValueError, SyntaxError, TypeError) as error:
-        raise FormatError(f"text, line {line_number}: {error}: {line!r}") from error
+    op = Ops[op_name]
+    dtype = DType.registry.get(dtype_name) or to_dtype(dtype_name)
+    src = tuple(read_refs(refs or "", nodes, line_number))
+    arg = read_arg(op, dtype, strip_comment(rest or ""))
+    node = UOp(op, dtype, src, arg)
     nodes[int(number)] = node
     return equals == "=", node
+
+
+@contextlib.contextmanager
+def reading(line_number: int, line: str) -> Iterator[None]:
+    """Makes a FormatError that names the line of whatever its words raise, as a name or a node."""
+    try:
+        yield
+    except FormatError:
+        raise
+    except Exception as error:  # what reads literals and what checks nodes raise of all kinds
+        raise FormatError(f"text, line {line_number}: {error}: {line[:200]!r}") from error
 
 
 def strip_comment(text: str) -> str:
@@ -305,33 +315,41 @@ def linear_from_text(text: str) -> Linear:
     fields: dict[str, Any] = {}
     for line_number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
-        word, _, rest = line.partition(" ")
-        if line.startswith("%"):
-            listed, node = read_node(line, nodes, line_number)
-            if listed:
-                uops.append(node)
-        elif word == "kernel":
-            fields["name"] = rest
-        elif word == "again":
-            uops += read_refs(rest, nodes, line_number)
-        elif word in ("params", "variables"):
-            fields[word] = tuple(read_refs(rest, nodes, line_number))
-        elif word == "thread":
-            (fields[word],) = read_refs(rest, nodes, line_number)
-        elif word == "global_size":
-            fields[word] = tuple(
-                [
-                    read_refs(part, nodes, line_number)[0] if part.startswith("%") else int(part)
-                    for part in rest.strip("()").replace(",", " ").split()
-                ]
-            )
-        elif word == "local_size":
-            fields[word] = ast.literal_eval(rest)
-        elif word == "written":
-            fields[word] = frozenset(ast.literal_eval(rest))
-        elif line and not line.startswith("#"):
-            raise FormatError(f"text, line {line_number}: nothing starts like this: {line!r}")
+        with reading(line_number, line):
+            read_program_line(line, line_number, nodes, uops, fields)
     missing = {"name", "params", "variables", "written"} - fields.keys()
     if missing:
         raise FormatError(f"text: a linear program needs a line for {', '.join(sorted(missing))}")
     return Linear(uops=tuple(uops), **fields)
+
+
+def read_program_line(
+    line: str, line_number: int, nodes: dict[int, UOp], uops: list[UOp], fields: dict[str, Any]
+) -> None:
+    """One line of a linear program, entered into what it belongs to."""
+    word, _, rest = line.partition(" ")
+    if line.startswith("%"):
+        listed, node = read_node(line, nodes, line_number)
+        if listed:
+            uops.append(node)
+    elif word == "kernel":
+        fields["name"] = rest
+    elif word == "again":
+        uops += read_refs(rest, nodes, line_number)
+    elif word in ("params", "variables"):
+        fields[word] = tuple(read_refs(rest, nodes, line_number))
+    elif word == "thread":
+        (fields[word],) = read_refs(rest, nodes, line_number)
+    elif word == "global_size":
+        fields[word] = tuple(
+            [
+                read_refs(part, nodes, line_number)[0] if part.startswith("%") else int(part)
+                for part in rest.strip("()").replace(",", " ").split()
+            ]
+        )
+    elif word == "local_size":
+        fields[word] = ast.literal_eval(rest)
+    elif word == "written":
+        fields[word] = frozenset(ast.literal_eval(rest))
+    elif line and not line.startswith("#"):
+        raise FormatError(f"text, line {line_number}: nothing starts like this: {line!r}")
