@@ -92,7 +92,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Worker, 
         worker.stop()
 
 
-def check_file(workers: tuple[Worker, Worker], kind: str, seed: int) -> str | None:
+def judge_file(workers: tuple[Worker, Worker], kind: str, seed: int) -> str | None:
     """What is wrong with how one damaged file is read."""
     rng = random.Random(f"{kind} {seed}")
     number = rng.randrange(len(file_makers.samples(kind)))
@@ -121,9 +121,9 @@ def is_lenient(values: dict[str, str]) -> bool:
     return any([text == "placeholder" or "\ufffd" in text for text in values.values()])
 
 
-def check_of(workers: tuple[Worker, Worker], kind: str) -> Callable[[int], str | None]:
+def judge_of(workers: tuple[Worker, Worker], kind: str) -> Callable[[int], str | None]:
     """The check of one kind by seed."""
-    return lambda seed: check_file(workers, kind, seed)
+    return lambda seed: judge_file(workers, kind, seed)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured the Linux way")
@@ -134,4 +134,4 @@ def test_damaged_files(
     pytest.importorskip("torch")
     pytest.importorskip("gguf")
     seeds = draws(40, 7200)
-    check_all(f"damaged {kind} files", seeds, check_of(workers, kind), record_property)
+    check_all(f"damaged {kind} files", seeds, judge_of(workers, kind), record_property)

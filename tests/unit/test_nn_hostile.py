@@ -209,6 +209,33 @@ def test_an_archive_of_one_member_is_right(tmp_path: pathlib.Path) -> None:
     assert bytes(tar_extract(tmp_path / "x.tar")["name"].data()) == b"0123456789"
 
 
+def test_a_global_header_of_many_records(tmp_path: pathlib.Path) -> None:
+    headers = {f"k{i}": "v" for i in range(5_000)}
+    with tarfile.open(
+        tmp_path / "x.tar", "w", format=tarfile.PAX_FORMAT, pax_headers=headers
+    ) as archive:
+        for i in range(500):
+            archive.addfile(tarfile.TarInfo(f"{i}"))
+    assert list(tar_extract(tmp_path / "x.tar")) == [f"{i}" for i in range(500)]
+
+
+def test_local_headers_that_claim_what_follows(tmp_path: pathlib.Path) -> None:
+    count, extra = 5_000, 0xFFFF
+    starts, rows = b"", b""
+    for i in range(count):
+        name = b"%06d" % i
+        rows += struct.pack(
+            "<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, len(starts)
+        )
+        rows += name
+        starts += struct.pack("<4s5H3I2H", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 6, extra) + name
+    starts += bytes(extra + 30)
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, count, count, len(rows), len(starts), 0)
+    (tmp_path / "x.zip").write_bytes(starts + rows + end)
+    with pytest.raises(FormatError, match=r"an extra field is cut short|inside of '000000'"):
+        zip_extract(tmp_path / "x.zip")
+
+
 def gguf_strings(count: int, text: bytes = b"") -> bytes:
     """A GGUF file whose only value is a list of strings."""
     head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k"
@@ -283,6 +310,8 @@ ENTRY = '{"dtype":"U8","shape":[4],"data_offsets":'
         (safetensors_of('{"a":' + "[" * 100_000), "is not JSON"),
         (safetensors_of('{"a":NaN}'), "has NaN"),
         (safetensors_of('{"a":' + ENTRY.replace("4", "9," * 50_000 + "1") + "[0,4]}}", bytes(4)),
+         "50001 axes, at most 64 are wanted"),
+        (safetensors_of('{"a":' + ENTRY.replace("4", f"{2**60},{2**60}") + "[0,4]}}", bytes(4)),
          "is larger than any memory"),
     ],
 )  # fmt: skip

@@ -211,3 +211,29 @@ def test_deep_nesting_is_no_recursion() -> None:
         got, depth = got[0], depth + 1
     assert depth == 199_999
     assert isinstance(read(b"cx\ny\n)R" * 3 + b"bb."), Placeholder)
+
+
+SHORT = b"(" + b"K\x01" * 1000
+
+
+@pytest.mark.parametrize(
+    ("start", "again"),
+    [
+        # A long tuple as a key, looked up anew each time.
+        (b"(" + b"K\x01" * 100_000 + b"tq\x000", b"}h\x00Ns0"),
+        # Shared lists, tuples and texts that are made into something anew each time.
+        (
+            b"ccollections\nOrderedDict\nq\x000"
+            + b"("
+            + b"".join([b"K" + bytes([i]) + b"N\x86" for i in range(250)])
+            + b"l\x85q\x010",
+            b"h\x00h\x01R0",
+        ),
+        (b"cbuiltins\nset\nq\x000" + SHORT + b"l\x85q\x010", b"h\x00h\x01R0"),
+        (b"c_codecs\nencode\nq\x000X\xff\xff\0\0" + b"x" * 65535 + b"\x85q\x010", b"h\x00h\x01R0"),
+        (b"ctorch\nthing\nq\x000" + SHORT + b"tq\x010", b"h\x00h\x01R0"),
+    ],
+)
+def test_what_is_shared_pays_each_time_it_is_copied(start: bytes, again: bytes) -> None:
+    with pytest.raises(FormatError, match=r"the limit is|is no key"):
+        read(start + again * 100_000 + b"N.")

@@ -86,8 +86,8 @@ class Checkpoint:
         """Reads pickles that have tensors in them."""
         makers = PLAIN_MAKERS | {
             "torch._utils._rebuild_tensor": self.tensor,
-            "torch._utils._rebuild_tensor_v2": self.tensor,
-            "torch._utils._rebuild_tensor_v3": self.tensor_of_dtype,
+            "torch._utils._rebuild_tensor_v2": self.tensor_v2,
+            "torch._utils._rebuild_tensor_v3": self.tensor_v3,
             "torch._utils._rebuild_parameter": self.parameter,
             "torch._utils._rebuild_parameter_with_state": self.parameter,
             "torch.Size": self.size,
@@ -139,26 +139,39 @@ class Checkpoint:
             raise FormatError(f"a tensor of {show_value(value)}, a storage is wanted", WHERE)
         return found
 
-    def tensor(
-        self, data: Any = None, offset: Any = None, size: Any = None, stride: Any = None, *_: Any
-    ) -> Tensor | None:
-        """What `_rebuild_tensor_v2` and its elder stand for."""
+    def tensor(self, data: Any, offset: Any, size: Any, stride: Any) -> Tensor | None:
+        """What `_rebuild_tensor` stands for."""
         storage = self.storage_of(data)
         self.file.allowance.take(TENSOR_NBYTES, WHERE)
         if storage.view is None:
             return None
         return tensor_of(storage.view, storage, offset, size, stride)
 
-    def tensor_of_dtype(
+    def tensor_v2(
         self,
-        data: Any = None,
-        offset: Any = None,
-        size: Any = None,
-        stride: Any = None,
-        requires_grad: Any = None,
-        hooks: Any = None,
-        dtype: Any = None,
-        *_: Any,
+        data: Any,
+        offset: Any,
+        size: Any,
+        stride: Any,
+        requires_grad: Any,
+        hooks: Any,
+        metadata: Any = None,
+    ) -> Tensor | None:
+        """What `_rebuild_tensor_v2` stands for."""
+        if not isinstance(requires_grad, bool):
+            raise TypeError(f"requires_grad is {show_value(requires_grad)}")
+        return self.tensor(data, offset, size, stride)
+
+    def tensor_v3(
+        self,
+        data: Any,
+        offset: Any,
+        size: Any,
+        stride: Any,
+        requires_grad: Any,
+        hooks: Any,
+        dtype: Any,
+        metadata: Any = None,
     ) -> Tensor | None:
         """What `_rebuild_tensor_v3` stands for: a tensor of bytes under another dtype."""
         storage, name = self.storage_of(data), dtype.name if isinstance(dtype, Placeholder) else ""
@@ -177,9 +190,9 @@ class Checkpoint:
         same = Storage(other, storage.key, storage.nbytes // other.itemsize)
         if storage.view is not None:
             same.view = storage.view.bitcast(other) if storage.count else storage.view.cast(other)
-        return self.tensor(same, offset, size, stride)
+        return self.tensor_v2(same, offset, size, stride, requires_grad, hooks)
 
-    def parameter(self, data: Any = None, *_: Any) -> Any:
+    def parameter(self, data: Any, requires_grad: Any, hooks: Any = None, state: Any = None) -> Any:
         """A parameter is its tensor."""
         return data
 
@@ -261,6 +274,10 @@ def load_zip_checkpoint(t: Tensor, file: FileBytes) -> Any:
     order = members.get(prefix + "byteorder")
     if order is not None and bytes(unpack_member(file, order)) != b"little":
         raise FormatError("saved on a big-endian machine, little is wanted", WHERE)
+
+    alignment = members.get(prefix + ".storage_alignment")
+    if alignment is not None and not bytes(unpack_member(file, alignment)).isdigit():
+        raise FormatError("the alignment of its storages is no number", WHERE)
 
     def find_storage(storage: Storage) -> Tensor:
         name = f"{prefix}data/{storage.key}"

@@ -24,7 +24,7 @@ from aster_ml.unpacking import Allowance
 T = TypeVar("T")
 CHUNK_NBYTES, MAX_LINE_NBYTES = 1 << 18, 1 << 16
 SHOWN_BITS, SHOWN_LENGTH = 256, 80
-MAX_ELEMENTS = 1 << 60
+MAX_ELEMENTS, MAX_AXES = 1 << 60, 64
 # Memory that a tensor takes which is a view of a file.
 TENSOR_NBYTES = 2048
 
@@ -96,9 +96,11 @@ def show_value(value: Any) -> str:
 def count_elements(shape: Iterable[int], place: str) -> int:
     """How many elements a shape out of a file has.
 
-    Raises: FormatError when no memory could hold them.
+    Raises: FormatError when no memory could hold them, or it has more axes than any tensor.
     """
     sizes = list(shape)
+    if len(sizes) > MAX_AXES:
+        raise FormatError(f"{len(sizes)} axes, at most {MAX_AXES} are wanted", place)
     count = 0 if 0 in sizes else 1
     for size in sizes:
         count *= size

@@ -23,7 +23,8 @@ from aster_ml.nn.fileio import Cursor, show_value
 # Memory that the parts of a pickle take, from above: for each opcode, and for a new container.
 OPCODE_NBYTES, CONTAINER_NBYTES, ENTRY_NBYTES = 32, 232, 100
 # Longer ints as keys could be chosen to fall upon one another in a dict.
-MAX_KEY_INT = 1 << 60
+MAX_KEY_INT, MAX_KEY_PARTS = 1 << 60, 16
+SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset)
 
 # One text in quotes, and nothing that is more than that.
 LITERAL = re.compile(rb"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
@@ -276,6 +277,8 @@ class PickleReader:
             raise TypeError(f"{show_value(what)} is called, and is no name")
         if not isinstance(args, tuple):
             raise TypeError(f"{what.name} is called with {show_value(args)}, which is no tuple")
+        # A list that is shared costs the file a byte or two wherever it is made into something.
+        self.charge(ENTRY_NBYTES * (len(args) + sum([size_of(value) for value in args])))
         maker = self.makers.get(what.name)
         if maker is None or kwargs:
             self.push_container(Placeholder(what.name, args, kwargs))
@@ -323,6 +326,11 @@ def add_pairs(target: dict[Any, Any], pairs: Any) -> None:
         target[key] = value
 
 
+def size_of(value: Any) -> int:
+    """How many parts a value has that a maker may copy."""
+    return len(value) if isinstance(value, SIZED) else 0
+
+
 def is_plain_key(key: Any) -> bool:
     """Whether a value is found in a dict in a time that no file can choose."""
     if isinstance(key, int):
@@ -333,7 +341,8 @@ def is_plain_key(key: Any) -> bool:
 def check_key(key: Any) -> Any:
     """A key of a dict or member of a set: a number, a text, or a tuple of such."""
     parts = key if isinstance(key, tuple) else (key,)
-    if not all([is_plain_key(part) for part in parts]):
+    # A tuple is gone through whenever it is looked up.
+    if len(parts) > MAX_KEY_PARTS or not all([is_plain_key(part) for part in parts]):
         raise TypeError(f"{show_value(key)} is no key; a number, a text or a tuple of such is")
     return key
 

@@ -24,6 +24,8 @@ PAX_SUN, OTHER_KINDS = b"X", frozenset({b"D", b"M", b"N", b"V"})
 # The form: ustar and pax, GNU, and before them.
 USTAR, GNU, OLDEST = b"ustar\x00", b"ustar ", b"\0" * 6
 NUMBERS = {"mode": (100, 108), "owner": (108, 116), "group": (116, 124), "time": (136, 148)}
+# What is taken from extended headers.
+KEYS, SPARSE_KEY = frozenset({b"path", b"size"}), "GNU.sparse"
 # These have no bytes of their own, whatever their size says.
 WITHOUT_DATA = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})
 MEMBER_NBYTES = 512
@@ -41,6 +43,7 @@ class TarReader:
         # What extended headers say of the next member, and of all that follow.
         self.next: dict[str, str] = {}
         self.all: dict[str, str] = {}
+        self.kinds: set[bytes] = set()
 
     def load(self) -> dict[str, tuple[int, int]]:
         """Where the bytes of each regular file begin, and how many they are.
@@ -49,7 +52,7 @@ class TarReader:
         """
         while (block := self.read_block()) is not None:
             self.read_member(block)
-        if self.next:
+        if self.kinds:
             raise FormatError("an extended header at the end, with no member after it", "tar")
         return self.members
 
@@ -96,11 +99,12 @@ class TarReader:
             self.read_extension(kind, self.file.read(begin, begin + size), place)
             return
         told, self.next = self.all | self.next, {}
+        self.kinds.clear()
         name = told["path"] if "path" in told else header_name(block)
         if not name:
             raise FormatError("a member without a name", place)
         self.file.allowance.take(MEMBER_NBYTES + 4 * len(name), place)
-        if kind == SPARSE or any(key.startswith("GNU.sparse.") for key in told):
+        if kind == SPARSE or SPARSE_KEY in told:
             raise FormatError(f"{show_value(name)} is a sparse file, which is not read here", place)
         if kind not in REGULAR or (kind == b"\0" and name.endswith("/")):
             return
@@ -110,6 +114,10 @@ class TarReader:
 
     def read_extension(self, kind: bytes, data: bytes, place: str) -> None:
         """A header that says more of what follows."""
+        if kind in self.kinds or (self.kinds and kind not in (LONG_NAME, LONG_LINK)):
+            raise FormatError("a second extended header for one member", place)
+        if kind != PAX_GLOBAL:
+            self.kinds.add(PAX if kind == PAX_SUN else kind)
         if kind in (LONG_NAME, LONG_LINK):
             name, end, _ = data.partition(b"\0")
             if not end:
@@ -170,7 +178,7 @@ def header_name(block: bytes) -> str:
     """The name of a member, with the folders that ustar has apart."""
     name = text(block[:100].partition(b"\0")[0])
     prefix = text(block[345:500].partition(b"\0")[0])
-    return f"{prefix}/{name}" if prefix else name
+    return f"{prefix}/{name}" if prefix and name else name
 
 
 def pax_records(data: bytes, place: str) -> dict[str, str]:
@@ -184,7 +192,11 @@ def pax_records(data: bytes, place: str) -> dict[str, str]:
         key, equals, value = data[space + 1 : stop - 1].partition(b"=")
         if stop > len(data) or stop < space + 3 or data[stop - 1 : stop] != b"\n" or not equals:
             raise FormatError(f"a damaged record at {position} of an extended header", place)
-        records[text(key)] = text(value)
+        # Of the others a global header may have any number, which are nothing to a reader of bytes.
+        if key in KEYS:
+            records[text(key)] = text(value)
+        elif key.startswith(b"GNU.sparse."):
+            records[SPARSE_KEY] = ""
         position = stop
     return records
 

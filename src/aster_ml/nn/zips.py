@@ -9,7 +9,6 @@ Source: the public description of the format, APPNOTE.TXT 6.3.10.
 
 from __future__ import annotations
 
-import itertools
 import struct
 import zlib
 from typing import NamedTuple
@@ -18,6 +17,8 @@ from aster_ml.errors import FormatError
 from aster_ml.nn.fileio import FileBytes, show_value
 from aster_ml.unpacking import unpack
 
+# The version of the format that a reader has to know, times ten.
+MAX_VERSION = 63
 END, END_64, LOCATOR_64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 ENTRY, LOCAL = b"PK\x01\x02", b"PK\x03\x04"
 MAX_COMMENT, SATURATED_16, SATURATED_32 = 0xFFFF, 0xFFFF, 0xFFFFFFFF
@@ -61,20 +62,26 @@ def zip_members(file: FileBytes) -> list[ZipMember]:
     a way that is not known here.
     """
     begin, end, count = find_directory(file)
-    entries = read_directory(file, begin, end, count)
-    spans: list[tuple[int, int, str]] = []
-    members: dict[str, ZipMember] = {}
-    for entry in entries:
+    entries: dict[str, Entry] = {}
+    for entry in read_directory(file, begin, end, count):
         name = decode_name(entry)
+        if name in entries:
+            raise FormatError("the name comes twice", f"zip: member {show_value(name)}")
+        entries[name] = entry
+    members: dict[str, ZipMember] = {}
+    free, last = 0, ""
+    # In the order in which they lie, so that none is read twice however they overlap.
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].offset):
         place = f"zip: member {show_value(name)}"
         file.allowance.take(MEMBER_NBYTES + 4 * len(name), place)
-        if name in members:
-            raise FormatError("the name comes twice", place)
-        member = check_local(file, entry, name, begin, place)
-        spans.append((entry.offset, member.begin + member.packed_nbytes, name))
-        members[name] = member
-    check_apart(spans)
-    return [check_content(file, m) for m in members.values() if not m.name.endswith("/")]
+        if entry.offset < free:
+            raise FormatError(
+                f"it begins at {entry.offset}, inside of {show_value(last)}, which ends at {free}",
+                place,
+            )
+        member = members[name] = check_local(file, entry, name, begin, place)
+        free, last = member.begin + member.packed_nbytes, name
+    return [check_content(file, members[name]) for name in entries if not name.endswith("/")]
 
 
 def find_directory(file: FileBytes) -> tuple[int, int, int]:
@@ -127,6 +134,8 @@ def read_directory(file: FileBytes, begin: int, end: int, count: int) -> list[En
         (flags, method, _, _, crc, packed, nbytes, name_length, extra_length, comment_length) = (
             struct.unpack("<4H3I3H", row[8:34])
         )
+        if row[6] > MAX_VERSION:
+            raise FormatError(f"a member asks for version {row[6]} of the format", cursor.place)
         disk, _, _, offset = struct.unpack("<2H2I", row[34:46])
         raw_name = cursor.take(name_length, "a name")
         extra = cursor.take(extra_length, "an extra field")
@@ -221,17 +230,6 @@ def check_local(file: FileBytes, entry: Entry, name: str, end: int, place: str) 
     if name.endswith("/") and entry.nbytes:
         raise FormatError(f"a folder with {entry.nbytes} bytes", place)
     return ZipMember(name, entry.method, entry.crc, entry.packed_nbytes, entry.nbytes, begin, flags)
-
-
-def check_apart(spans: list[tuple[int, int, str]]) -> None:
-    """No two members share a byte."""
-    spans.sort()
-    for (_, end, first), (begin, _, second) in itertools.pairwise(spans):
-        if begin < end:
-            raise FormatError(
-                f"it begins at {begin}, inside of {show_value(first)}, which ends at {end}",
-                f"zip: member {show_value(second)}",
-            )
 
 
 def check_content(file: FileBytes, member: ZipMember) -> ZipMember:
