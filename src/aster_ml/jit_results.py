@@ -24,6 +24,25 @@ from aster_ml.uop.ops import Ops
 MAX_HELD, MAX_HELD_NBYTES = 2, 1 << 20
 
 
+class Known:
+    """An object that is known by an attribute here and by nothing else."""
+
+    def __init__(self) -> None:
+        self.tensor = object()
+
+    def count(self) -> int:
+        """What Python counts of it, asked as `Held.others` asks.
+
+        why: from Python 3.14 on a local name that is handed on as an argument counts once, not
+        twice
+        """
+        tensor = self.tensor
+        return getrefcount(tensor)
+
+
+KNOWN_HERE = Known().count()
+
+
 class Held:
     """A result that was handed out: its memory, its BUFFER node and the view that a tensor names.
 
@@ -55,8 +74,8 @@ class Held:
         """0 when nobody else has the result, by tensor, node or bytes, and its memory is there."""
         buffer, tensor = self.buffer, self.tensor
         if tensor is not None:
-            # Known here, by the name above and by the count itself; weakly as one of all tensors.
-            if getrefcount(tensor) != 3 or getweakrefcount(tensor) != 1:
+            # Known here alone; weakly as one of all tensors.
+            if getrefcount(tensor) != KNOWN_HERE or getweakrefcount(tensor) != 1:
                 return 1
             # It may have been written to since, and name another node.
             tensor.uop = self.view
