@@ -46,12 +46,18 @@ def floor_parts(a: M, b: M) -> tuple[M, M]:
         rest = (-times).alu(Ops.MULACC, y, rest)
     # Of what is finite, nothing is taken off by an infinity.
     rest = (y.isinf() & x.isfinite()).where(x, rest)
+    # Towards zero, whose remainder has the sign of x, a quotient has no more digits than it needs.
+    far = y.alu(Ops.MAX, -y)
+    over = rest.ne(0) & (rest < 0).ne(x < 0)
+    cut = over.where(rest.alu(Ops.ADD, (x < 0).where(-far, far)), rest)
+    near = x.alu(Ops.SUB, cut).alu(Ops.FDIV, y)
+    near = (cut.ne(0) & (cut < 0).ne(y < 0)).where(near - 1, near)
     rest = (rest.ne(0) & (rest < 0).ne(y < 0)).where(rest.alu(Ops.ADD, y), rest)
     size = rest.alu(Ops.MAX, -rest)
     # What so many steps leave too large is no remainder.
-    defined = x.isfinite() & y.ne(0) & (size <= y.alu(Ops.MAX, -y))
+    defined = x.isfinite() & y.ne(0) & (size <= far)
     rest = defined.where((y < 0).where(-size, size), math.nan)
-    near = x.alu(Ops.SUB, rest).alu(Ops.FDIV, y)
+    near = defined.where(near, math.nan)
     whole = near.floor()
     whole = (near.alu(Ops.SUB, whole) > 0.5).where(whole + 1, whole)
     whole = whole.eq(0).where(quotient.eq(0).where(quotient, 0), whole)
