@@ -1,7 +1,8 @@
 """DType and the namespace `dtypes`: which element types exist, how they promote, what they hold.
 
 Receives and returns plain Python values and dtypes. Knows nothing of nodes, tensors or devices.
-The promotion lattice is that of JAX (docs.jax.dev, "Type promotion semantics").
+The promotion lattice is that of JAX (docs.jax.dev, "Type promotion semantics"), save that int64
+goes to uint64.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from aster_ml.config import DEFAULT_FLOAT
-from aster_ml.errors import DTypeError, UnknownDTypeError
+from aster_ml.errors import DTypeError, NumberRangeError, UnknownDTypeError
 from aster_ml.helpers import cdiv
 
 ConstType: TypeAlias = "float | int | bool"
@@ -380,6 +381,7 @@ class dtypes:
 
 PY_FLOAT, PY_INT, PY_BOOL = float, int, bool
 
+LARGEST_FP8 = {dtypes.fp8e4m3: 448.0, dtypes.fp8e5m2: 57344.0}
 FLOAT_BITS = {
     dtypes.fp8e4m3: (4, 3),
     dtypes.fp8e5m2: (5, 2),
@@ -388,6 +390,34 @@ FLOAT_BITS = {
     dtypes.float32: (8, 23),
     dtypes.float64: (11, 52),
 }
+
+
+def number_dtype(value: Any) -> DType:
+    """The dtype of a Python number: the default one, or the narrowest wider int that holds it.
+
+    Raises: NumberRangeError for an int that no dtype holds.
+    """
+    dtype = dtypes.from_py(value)
+    if dtype is dtypes.default_int:
+        for candidate in (dtype, dtypes.int64, dtypes.uint64):
+            if dtypes.min(candidate) <= value <= dtypes.max(candidate):
+                return candidate
+        raise NumberRangeError(f"Tensor: {value} fits no int dtype; uint64 goes up to 2**64 - 1")
+    return dtype
+
+
+def stored_number(value: Any, dtype: DType) -> Any:
+    """A Python number as `dtype` stores it: floats rounded (to an int dtype, towards zero).
+
+    Raises: NumberRangeError for what an int dtype does not hold, as NumPy does.
+    """
+    found = truncate(value, dtype) if value - value == 0 or dtype.kind == "float" else None
+    if dtype.kind in ("int", "uint") and (found is None or not -1 < value - found < 1):
+        raise NumberRangeError(
+            f"{value} does not fit {dtype.name}, which holds {dtypes.min(dtype)} to "
+            f"{dtypes.max(dtype)}; a wider dtype would do, and .cast({dtype.name!r}) of one wraps"
+        )
+    return bool(value) if found is None else found
 
 
 def to_dtype(dtype: DTypeLike) -> DType:
@@ -412,7 +442,7 @@ PROMOTES_TO = {
     dtypes.int8: (dtypes.int16,),
     dtypes.int16: (dtypes.int32,),
     dtypes.int32: (dtypes.int64,),
-    dtypes.int64: (dtypes.fp8e4m3, dtypes.fp8e5m2),
+    dtypes.int64: (dtypes.uint64,),
     dtypes.uint8: (dtypes.int16, dtypes.uint16),
     dtypes.uint16: (dtypes.int32, dtypes.uint32),
     dtypes.uint32: (dtypes.int64, dtypes.uint64),
@@ -516,7 +546,8 @@ def from_numpy_dtype(dtype: Any) -> DType:
 def round_float(value: float, dtype: DType) -> float:
     """`value` rounded to the nearest of `dtype`, ties to even, overflow to infinity.
 
-    fp8e4m3 has no infinity: overflow gives NaN there (OCP OFP8, non-saturating mode).
+    In fp8 a finite number saturates at the greatest of its type; infinity is NaN in fp8e4m3, which
+    has none (OCP OFP8).
     """
     if dtype is dtypes.float64 or value != value or value in (math.inf, -math.inf):
         if dtype is dtypes.fp8e4m3 and abs(value) == math.inf:
@@ -528,6 +559,8 @@ def round_float(value: float, dtype: DType) -> float:
             return rounded
         except OverflowError:
             return math.copysign(math.inf, value)
+    if dtype in LARGEST_FP8 and abs(value) > LARGEST_FP8[dtype]:
+        return math.copysign(LARGEST_FP8[dtype], value)
     with np.errstate(over="ignore"):
         return float(np.float32(odd_float32(value)).astype(NUMPY_TYPES[dtype]))
 
@@ -536,9 +569,16 @@ def round_float(value: float, dtype: DType) -> float:
 def neighbour(value: float, dtype: DType, up: bool) -> float:
     """The next value of a float dtype above (or below) what `value` is there."""
     own = NUMPY_TYPES[dtype].type
-    end = own(math.copysign(448.0 if dtype is dtypes.fp8e4m3 else math.inf, 1 if up else -1))
+    most = 448.0 if dtype is dtypes.fp8e4m3 else math.inf
+    end = own(most if up else -most)
     with np.errstate(all="ignore"):
         return float(np.nextafter(own(round_float(value, dtype)), end))
+
+
+@functools.cache
+def largest(dtype: DType) -> float:
+    """The greatest finite value of a float dtype."""
+    return LARGEST_FP8.get(dtype) or neighbour(math.inf, dtype, False)
 
 
 def odd_float32(value: float) -> float:

@@ -31,6 +31,10 @@ class NodeDTypeError(DTypeError, AssertionError):
     """A dtype asked for beside a node that has another."""
 
 
+class NumberRangeError(DTypeError, OverflowError):
+    """A Python number that a dtype does not hold, where it would have to be stored."""
+
+
 class ArgumentError(AsterError, ValueError):
     """An argument whose value makes no sense for the operation."""
 

@@ -16,6 +16,7 @@ import pytest
 
 from aster_ml import Tensor, dtypes
 from aster_ml.dtype import DType, to_numpy_dtype
+from aster_ml.errors import NumberRangeError
 from tests.fuzz.budget import check_all, draws
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: `pip install torch`")
@@ -222,3 +223,164 @@ def pair_line(seed: int) -> str | None:
 
 def test_remainders(record_property: Record) -> None:
     check_all("remainders of floats", draws(3, 200), pair_line, record_property)
+
+
+# numbers beside tensors
+
+INTS = (*dtypes.sints, *dtypes.uints)
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": lambda x, y: x < y,
+    "<=": lambda x, y: x <= y,
+    ">": lambda x, y: x > y,
+    ">=": lambda x, y: x >= y,
+    "==": lambda x, y: x == y,
+    "!=": lambda x, y: x != y,
+}
+ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda x, y: x + y,
+    "-": lambda x, y: x - y,
+    "*": lambda x, y: x * y,
+    "&": lambda x, y: x & y,
+    "|": lambda x, y: x | y,
+    "^": lambda x, y: x ^ y,
+}
+
+
+def drawn_number(rng: np.random.Generator, dtype: DType) -> Any:
+    """A Python number in, at or beyond the limits of a dtype."""
+    most = int(dtypes.max(dtype)) if dtype.kind != "float" else int(MOST_OF[dtype])
+    ints = [0, 1, -1, 2, most, most + 1, -most, -most - 1, -most - 2, 2 * most, 2**40, -(2**70)]
+    others = [0.5, -0.5, 2.5, math.inf, -math.inf, math.nan, float(most), most + 0.5, -1e30, 1e300]
+    pool = ints + others if rng.random() < 0.7 else [int(rng.integers(-300, 300))]
+    return pool[int(rng.integers(len(pool)))]
+
+
+MOST_OF = {**MOST, dtypes.float64: 2.0**1000, dtypes.fp8e4m3: 448.0, dtypes.fp8e5m2: 57344.0}
+
+
+def ends(rng: np.random.Generator, dtype: DType) -> Any:
+    """Values of a dtype, its ends among them."""
+    if dtype.kind == "float":
+        most = MOST_OF[dtype]
+        drawn = [0.0, -0.0, 1.0, -2.5, most, -most, 0.5, *rng.standard_normal(5)]
+        inf = [] if dtype is dtypes.fp8e4m3 else [math.inf, -math.inf]
+        return np.array([*drawn, *inf, math.nan]).astype(to_numpy_dtype(dtype))
+    low, high = dtypes.min(dtype), dtypes.max(dtype)
+    drawn = [low, low + 1, high, high - 1, 0, 1, *rng.integers(low, high, 6, to_numpy_dtype(dtype))]
+    return np.array([int(v) for v in drawn], dtype=to_numpy_dtype(dtype))
+
+
+def scalar_line(seed: int) -> str | None:
+    """A number beside a tensor: compared as in mathematics, refused where it does not fit."""
+    rng = np.random.default_rng(seed)
+    every = (*INTS, *dtypes.floats)
+    dtype = every[int(rng.integers(len(every)))]
+    data, number = ends(rng, dtype), drawn_number(rng, dtype)
+    x = Tensor(data)
+    values = [v.item() if dtype.kind != "float" else float(v) for v in data]
+    if dtype.kind != "float" and isinstance(number, int) and rng.random() < 0.6:
+        return int_line(rng, x, data, number)
+    name = list(COMPARISONS)[int(rng.integers(6))]
+    function = COMPARISONS[name]
+    held: Any = number
+    if dtype.kind == "float":
+        # In range, a number is rounded to the dtype first, as in NumPy and PyTorch.
+        with np.errstate(over="ignore"):
+            rounded = float(np.array(float(number)).astype(to_numpy_dtype(dtype)))
+        inside = abs(rounded) <= MOST_OF[dtype]
+        held = (
+            rounded
+            if inside and not (dtype in dtypes.fp8s and abs(number) > MOST_OF[dtype])
+            else number
+        )
+    for what, got, want in (
+        (f"x {name} y", function(x, number), [function(v, held) for v in values]),
+        (f"y {name} x", function(number, x), [function(held, v) for v in values]),
+    ):
+        if got.tolist() != want:
+            return f"{what} of {dtype.name} {values} and {number!r}: {got.tolist()}, not {want}"
+    return None
+
+
+def int_line(rng: np.random.Generator, x: Tensor, data: Any, number: int) -> str | None:
+    """Arithmetic of ints with a number, and bounds."""
+    dtype = x.dtype
+    low, high = dtypes.min(dtype), dtypes.max(dtype)
+    values = [int(v) for v in data]
+    bounds: dict[str, tuple[Callable[[], Tensor], list[int]]] = {
+        "maximum": (lambda: x.maximum(number), [max(v, number) for v in values]),
+        "minimum": (lambda: x.minimum(number), [min(v, number) for v in values]),
+        "clamp": (lambda: x.clamp(min_=number), [max(v, number) for v in values]),
+        "clip": (lambda: x.clip(max_=number), [min(v, number) for v in values]),
+        "pad": (lambda: x.pad(((1, 0),), value=number), [number, *values]),
+        "where": (lambda: (x >= 0).where(x, number), [v if v >= 0 else number for v in values]),
+        "full_like": (lambda: x.full_like(number), [number] * len(values)),
+    }
+    name = [*bounds, *ARITHMETIC][int(rng.integers(len(bounds) + len(ARITHMETIC)))]
+    if name in bounds:
+        make, wanted = bounds[name]
+        # A number that is not in the result need not fit.
+        bad = any([not low <= v <= high for v in wanted])
+        bad |= name == "where" and not low <= number <= high
+    else:
+        make, bad = lambda: ARITHMETIC[name](x, number), not low <= number <= high
+        if not bad:
+            with np.errstate(all="ignore"):
+                wanted = ARITHMETIC[name](data, data.dtype.type(number)).tolist()
+    try:
+        got = make().tolist()
+    except NumberRangeError:
+        return None if bad else f"{name} of {dtype.name} {values} and {number}: refused"
+    if bad or got != wanted:
+        return f"{name} of {dtype.name} {values} and {number}: {got}"
+    return None
+
+
+def test_numbers_beside_tensors(record_property: Record) -> None:
+    check_all("numbers beside tensors", draws(150, 20000), scalar_line, record_property)
+
+
+# casts
+
+
+def cast_right(data: Any, source: DType, target: DType) -> Any:
+    """What a cast gives, by NumPy and ml_dtypes, with the rules for what does not fit."""
+    kind = to_numpy_dtype(target)
+    with np.errstate(all="ignore"):
+        if target.kind == "float":
+            wide = data.astype(np.float64)
+            if target in dtypes.fp8s:
+                most = MOST_OF[target]
+                wide = np.where(np.isinf(wide), wide, np.clip(wide, -most, most))
+            return wide.astype(kind).astype(np.float64)
+        if source.kind != "float" or target is dtypes.bool:
+            return data.astype(kind)
+    held = target if target.bits >= 32 else dtypes.int32
+    low, high = dtypes.min(held), dtypes.max(held)
+    whole = [0 if v != v else int(max(min(v, 2.0**65), -(2.0**65))) for v in data.astype(float)]
+    wrapped = [max(min(v, high), low) % 2**target.bits for v in whole]
+    return np.array(wrapped, dtype=f"u{target.itemsize}").view(kind)
+
+
+def cast_line(seed: int) -> str | None:
+    """A cast between two dtypes, of stored values and of constants."""
+    rng = np.random.default_rng(seed)
+    every = (*INTS, *dtypes.floats, dtypes.bool)
+    source, target = (every[int(i)] for i in rng.integers(len(every), size=2))
+    data = np.array([True, False]) if source is dtypes.bool else ends(rng, source)
+    got = Tensor(data).cast(target)
+    found = got.cast(dtypes.float64).numpy() if target.kind == "float" else got.numpy()
+    want = cast_right(data, source, target)
+    constants = [Tensor(v).cast(target) for v in data]
+    again = [
+        t.cast(dtypes.float64).item() if target.kind == "float" else t.item() for t in constants
+    ]
+    for what, values in (("stored", found), ("constants", np.array(again, want.dtype))):
+        same = (values == want) | ((values != values) & (want != want))
+        if not same.all():
+            return f"{what} {source.name} to {target.name} of {data}: {values}, not {want}"
+    return None
+
+
+def test_casts(record_property: Record) -> None:
+    check_all("casts between dtypes", draws(60, 5000), cast_line, record_property)

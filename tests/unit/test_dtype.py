@@ -72,6 +72,10 @@ def test_kinds() -> None:
         ("fp8e4m3", "int32", "fp8e4m3"),
         ("fp8e5m2", "float32", "float32"),
         ("uint64", "uint32", "uint64"),
+        ("int64", "uint64", "uint64"),
+        ("int8", "uint64", "uint64"),
+        ("uint64", "fp8e4m3", "fp8e4m3"),
+        ("uint64", "float16", "float16"),
     ],
 )
 def test_promotion(a: str, b: str, expected: str) -> None:
@@ -88,6 +92,15 @@ def test_promotion_is_a_lattice() -> None:
     for a, b, c in itertools.product(ALL, repeat=3):
         nested = least_upper_dtype(least_upper_dtype(a, b), c)
         assert nested is least_upper_dtype(a, b, c) or {a, b, c} & set(dtypes.fp8s)
+
+
+def test_promotion_of_ints_is_to_the_narrowest_that_holds_both_or_to_uint64() -> None:
+    for a, b in itertools.product(dtypes.ints, repeat=2):
+        low, high = min(dtypes.min(a), dtypes.min(b)), max(dtypes.max(a), dtypes.max(b))
+        holds = [d for d in dtypes.ints if dtypes.min(d) <= low and high <= dtypes.max(d)]
+        wanted = min(holds, key=lambda d: d.itemsize) if holds else dtypes.uint64
+        assert least_upper_dtype(a, b) is (a if a is b else wanted)
+        assert least_upper_dtype(a, dtypes.bool) is a
 
 
 def test_no_promotion_of_what_has_no_common_dtype() -> None:
@@ -238,10 +251,11 @@ def test_small_floats_round_to_nearest_even(d: DType) -> None:
 
 def test_overflow_of_small_floats() -> None:
     assert round_float(464.0, dtypes.fp8e4m3) == 448.0
-    assert math.isnan(round_float(465.0, dtypes.fp8e4m3))
+    assert round_float(465.0, dtypes.fp8e4m3) == round_float(1e300, dtypes.fp8e4m3) == 448.0
     assert math.isnan(round_float(math.inf, dtypes.fp8e4m3))
     assert round_float(61439.0, dtypes.fp8e5m2) == 57344.0
-    assert round_float(61440.0, dtypes.fp8e5m2) == math.inf
+    assert round_float(-61440.0, dtypes.fp8e5m2) == -57344.0
+    assert round_float(math.inf, dtypes.fp8e5m2) == math.inf
     assert round_float(3.4e38, dtypes.bfloat16) == math.inf
 
 

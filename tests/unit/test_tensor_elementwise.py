@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, dtypes
+from aster_ml.errors import NumberRangeError
 from tests.unit.tensor_checks import check_tensor
 
 RNG = np.random.default_rng(7)
@@ -207,9 +208,28 @@ def test_promotion(got: Tensor, dtype: str) -> None:
     assert got.dtype.name == dtype
 
 
-def test_constants_wrap_into_their_dtype() -> None:
-    check_tensor(Tensor([1, 2]).cast("uint8") + 300, [45, 46], dtype="uint8")
-    check_tensor(Tensor([1, 2]).cast("uint8") - 3, [254, 255], dtype="uint8")
+def test_constants_beyond_a_dtype_are_refused() -> None:
+    x = Tensor([1, 2]).cast("uint8")
+    for make in (lambda: x + 300, lambda: x - -1, lambda: x.full_like(300), lambda: x.maximum(300)):
+        with pytest.raises(NumberRangeError, match="uint8, which holds 0 to 255"):
+            make()
+    check_tensor(x - 3, [254, 255], dtype="uint8")
+
+
+def test_constants_beyond_a_dtype_compare_as_numbers() -> None:
+    x = Tensor([-128, -3, 0, 5, 127], dtype="int8")
+    for number in (-1000, 1000, -128, 127, 2.5, 5.0, math.inf, -math.inf, math.nan, 2**70):
+        values = [-128, -3, 0, 5, 127]
+        assert (x < number).tolist() == [v < number for v in values]
+        assert (x >= number).tolist() == [v >= number for v in values]
+        assert (number < x).tolist() == [number < v for v in values]
+        assert (number >= x).tolist() == [number >= v for v in values]
+        assert (x == number).tolist() == [v == number for v in values]
+        assert (x != number).tolist() == [v != number for v in values]
+    check_tensor(x.clamp(-1000, 3), [-128, -3, 0, 3, 3], dtype="int8")
+    check_tensor(x.maximum(-1000).minimum(2**40), values, dtype="int8")
+    check_tensor(Tensor([1, 2]).pad(((1, 0),), value=0.5), [0.5, 1, 2], dtype="float32")
+    check_tensor(Tensor([1, 2]).pad(((1, 0),), value=3.0), [3, 1, 2], dtype="int32")
 
 
 def test_cast_shorthands() -> None:

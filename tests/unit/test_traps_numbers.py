@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.dtype import dtypes
+from aster_ml.dtype import dtypes, to_dtype
+from aster_ml.errors import NumberRangeError
 
 NAN, INF = math.nan, math.inf
 
@@ -135,8 +136,12 @@ def test_casts_of_what_does_not_fit(dtype: str) -> None:
     x = SPECIAL.astype(np.float32)
     got = Tensor(x).cast(dtype).numpy()
     assert got.tolist() == CASTS[dtype]
-    # A list, a constant and a stored value are cast alike.
+    # A list, a constant and a stored value are cast alike; a number is not cast.
     assert Tensor(x.tolist(), dtype=dtype).tolist() == got.tolist()
+    for v in np.trunc(x).tolist():
+        if not dtypes.min(to_dtype(dtype)) <= v <= dtypes.max(to_dtype(dtype)):
+            with pytest.raises(NumberRangeError, match="does not fit"):
+                Tensor(v, dtype=dtype)
     assert [Tensor(float(v)).cast(dtype).item() for v in x] == got.tolist()
 
 

@@ -22,7 +22,7 @@ class Narrow(NamedTuple):
     storage: DType
     fraction: int
     bias: int
-    # Codes without sign: the first that is no finite number, what overflow becomes, and NaN.
+    # Codes without sign: the first that is no finite number, what infinity becomes, and NaN.
     overflow: int
     infinity: int
     nan: int
@@ -84,7 +84,7 @@ def encode_constant(value: float, dtype: DType) -> UOp:
 def round_to(value: UOp, dtype: DType) -> UOp:
     """The value of `dtype` nearest to a float32, ties to even, as a float32.
 
-    Overflow gives infinity, NaN in fp8e4m3, which has none.
+    Overflow gives infinity, in fp8 the greatest number; infinity is NaN in fp8e4m3.
     """
     if dtype is dtypes.float16:
         return value.cast(dtypes.float16).cast(dtypes.float32)
@@ -111,7 +111,10 @@ def encode_fp8(value: UOp, dtype: DType) -> UOp:
     tiny = shifted.bitcast(dtypes.uint32) - ((exponent + 127) << 23)
     least_normal = (128 - form.bias) << 23
     code = (magnitude < least_normal).where(tiny, normal)
-    code = (code < form.overflow).where(code, code.const_like(form.infinity))
+    # What is finite saturates.
+    finite = magnitude < FLOAT32_INFINITY
+    end = finite.where(code.const_like(form.overflow - 1), code.const_like(form.infinity))
+    code = (code < form.overflow).where(code, end)
     if form.nan != form.infinity:
         code = is_nan(value).where(code.const_like(form.nan), code)
     return (code | ((bits >> 24) & 0x80)).cast(dtypes.uint8)

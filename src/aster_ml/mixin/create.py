@@ -14,10 +14,10 @@ from typing import Any, Self
 import numpy as np
 
 from aster_ml.device import Buffer, Device
-from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
+from aster_ml.dtype import DType, DTypeLike, dtypes, number_dtype, to_dtype
 from aster_ml.errors import ArgumentError, DeviceError, DTypeError
 from aster_ml.helpers import argfix, prod
-from aster_ml.mixin.data import number_dtype, shaped_buffer
+from aster_ml.mixin.data import shaped_buffer
 from aster_ml.mixin.handle import Handle, device_constant, number_node
 from aster_ml.mixin.movement import check_size, is_symbolic, show_size
 from aster_ml.mixin.sizes import size_between

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from aster_ml.device import Buffer, Device
-from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype
+from aster_ml.dtype import (
+    LARGEST_FP8,
+    DType,
+    dtypes,
+    from_numpy_dtype,
+    number_dtype,
+    to_numpy_dtype,
+)
 from aster_ml.engine import storage
 from aster_ml.errors import ArgumentError, DTypeError, NodeDTypeError, ShapeError
 from aster_ml.mixin.handle import cast_node, device_constant, number_node
@@ -53,17 +60,6 @@ def node_of(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UO
         f"Tensor: a {type(data).__name__} ({str(data)[:40]}) is no data; a number, list, tuple, "
         "NumPy array, bytes, memoryview, pathlib.Path or node is wanted"
     )
-
-
-def number_dtype(value: Any) -> DType:
-    """The dtype of a Python number: the default one, or the narrowest wider int that holds it."""
-    dtype = dtypes.from_py(value)
-    if dtype is dtypes.default_int:
-        for candidate in (dtype, dtypes.int64, dtypes.uint64):
-            if dtypes.min(candidate) <= value <= dtypes.max(candidate):
-                return candidate
-        raise DTypeError(f"Tensor: {value} fits no int dtype; uint64 goes up to 2**64 - 1")
-    return dtype
 
 
 def node_of_node(uop: UOp, dtype: DType | None, device: str | tuple[str, ...]) -> UOp:
@@ -181,6 +177,9 @@ def converted(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]
         ends = np.where(values <= float(low), low, high).astype(to_numpy_dtype(wide))
         return np.where(inside, ints, ends).astype(target)
     with np.errstate(over="ignore", invalid="ignore"):
+        if dtype in LARGEST_FP8 and array.dtype.kind in "iuf":
+            most = LARGEST_FP8[dtype]
+            array = np.where(np.isinf(array), array, np.clip(array, -most, most))
         return array.astype(target)
 
 

@@ -6,6 +6,7 @@ builds the node. Data that comes from outside, memory and realizing do not belon
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any, Self
@@ -19,7 +20,10 @@ from aster_ml.dtype import (
     DTypeLike,
     cast_value,
     dtypes,
+    largest,
     least_upper_dtype,
+    number_dtype,
+    stored_number,
     to_dtype,
     truncate,
 )
@@ -80,7 +84,7 @@ def check_tensor(value: Any, what: str) -> None:
 def device_constant(value: Any, dtype: DType, device: str | tuple[str, ...]) -> UOp:
     """The scalar `value` as a tensor on `device` (or several); it takes no memory."""
     place = UOp(Ops.DEVICE, dtypes.void, (), DeviceArg(device))
-    return UOp(Ops.CONST, dtype, (place,), truncate(value, dtype))
+    return UOp(Ops.CONST, dtype, (place,), stored_number(value, dtype))
 
 
 def is_pending_number(uop: UOp) -> bool:
@@ -329,7 +333,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def operand(self, x: Any, what: str) -> UOp:
         """`x` as a node that may stand beside ours; Python numbers take our dtype if they can.
 
-        Raises: DTypeError for what is no number and no tensor.
+        Raises: DTypeError for what is no number and no tensor; NumberRangeError for a number that
+        our dtype does not hold.
         """
         if isinstance(x, Handle):
             return x.uop
@@ -338,8 +343,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             x = x.item()
         if isinstance(x, (int, float)):
             if dtype.kind == "float" or (dtype.kind != "bool" and isinstance(x, int)):
-                return UOp(Ops.CONST, dtype, (), truncate(x, dtype))
-            return UOp.const(dtypes.from_py(x), x)
+                return UOp(Ops.CONST, dtype, (), stored_number(x, dtype))
+            return UOp.const(number_dtype(x), x)
         if isinstance(x, UOp):
             return x.cast(dtype if dtype.kind in NUMBER_KINDS else dtypes.default_int)
         if isinstance(x, np.ndarray):
@@ -374,7 +379,10 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         elif (kind is float and dtype.kind == "float") or (
             kind is int and dtype.kind in NUMBER_KINDS
         ):
-            b = UOp(Ops.CONST, dtype, (), truncate(x, dtype))
+            value = truncate(x, dtype)
+            if value != x and (dtype.kind != "float" or value - value != 0 or dtype.itemsize == 1):
+                return self.binop_promoted(op, x, reverse)
+            b = UOp(Ops.CONST, dtype, (), value)
             uop = UOp(op, dtypes.bool if op in COMPARE else dtype, (b, a) if reverse else (a, b))
             uop._shape, uop._device = a.shape, a._device
             return self.derive(uop)
@@ -383,10 +391,23 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def binop_promoted(self, op: Ops, x: Any, reverse: bool) -> Self:
         """`binop` where dtypes, shapes or kinds of operand differ."""
         what = op.name.lower()
+        if op in COMPARE and isinstance(x, (int, float, np.generic)):
+            number = x.item() if isinstance(x, np.generic) else x
+            if self.dtype.kind == "float" and self.beyond(number):
+                return self.cast(dtypes.float64).binop(op, number, reverse)
+            known, x = compared_number(op, number, self.dtype, reverse)
+            if known is not None:
+                truth = self.from_uop(device_constant(known, dtypes.bool, self.device), False)
+                return truth.broadcast_to(self.shape)
         b = self.operand(x, what)
         src = promote_all(what, (b, self.uop) if reverse else (self.uop, b))
         uop = UOp(op, dtypes.bool if op in COMPARE else src[0].dtype, src)
         return self.derive_with(uop, x) if isinstance(x, Handle) else self.derive(uop)
+
+    def beyond(self, number: float) -> bool:
+        """Whether our float dtype would make a number another one than the nearest."""
+        finite = abs(number) < math.inf
+        return abs(number) > largest(self.dtype) and (finite or self.dtype is dtypes.fp8e4m3)
 
     def where(self, x: Any, y: Any) -> Self:
         """`x` where self is true, else `y`; all three broadcast.
@@ -525,7 +546,30 @@ def plain_node(x: Any) -> UOp:
     """A number, or the value of a size, that no tensor beside it gives a dtype."""
     if isinstance(x, UOp):
         return x.cast(dtypes.default_int)
-    return UOp.const(dtypes.from_py(x), x)
+    return UOp.const(number_dtype(x), x)
+
+
+def compared_number(op: Ops, x: Any, dtype: DType, reverse: bool) -> tuple[bool | None, Any]:
+    """How all values of a dtype compare with a number, or None where they differ; and a number that
+    the dtype holds and with which they compare alike.
+    """
+    if dtype.kind not in ("int", "uint", "bool"):
+        return None, x
+    if x != x:
+        return op is Ops.CMPNE, x
+    low, high = int(dtypes.min(dtype)), int(dtypes.max(dtype))
+    if op is not Ops.CMPLT:
+        if x - x != 0 or x != int(x) or not low <= x <= high:
+            return op is Ops.CMPNE, x
+        return None, int(x)
+    if x - x == 0:
+        # A whole number is below (above) the same numbers as what it is rounded up (down) from.
+        x = math.floor(x) if reverse else math.ceil(x)
+    if (x < low) if reverse else (x > high):
+        return True, x
+    if (x >= high) if reverse else (x <= low):
+        return False, x
+    return None, x
 
 
 def promote_dtypes(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:

@@ -285,7 +285,12 @@ def padding_pairs(padding: Sequence[Any], shape: tuple[Any, ...]) -> list[tuple[
 
 
 def pad_with(x: H, pairs: list[tuple[Any, Any]], value: float) -> H:
-    """`x` with `value` around it."""
+    """`x` with `value` around it, as what both of them promote to."""
+    if isinstance(value, (int, float)) and x.dtype.kind != "float":
+        # A number that our dtype cannot be beside makes another of it; a whole one can.
+        value = int(value) if value - value == 0 and value == int(value) else value
+        if x.dtype is not dtypes.bool or value not in (0, 1):
+            x = x.cast(least_upper_dtype(x.dtype, x.operand(value, "pad").dtype))
     if any(is_zero(s) for s in x.shape):
         shape = tuple([s + b + a for s, (b, a) in zip(x.shape, pairs, strict=True)])
         return x.full_of(shape, value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, Self, TypeVar
 
-from aster_ml.dtype import dtypes, neighbour
+from aster_ml.dtype import DType, dtypes, largest
 from aster_ml.errors import ArgumentError, DTypeError
 from aster_ml.mixin.functions import FunctionMixin
 from aster_ml.mixin.handle import Handle, promote_all
@@ -19,6 +19,13 @@ from aster_ml.uop.ops import Ops
 M = TypeVar("M", bound="MathMixin")
 # Quotients of 23 digits and more: a remainder is exact up to 2**138 times the divisor.
 REMAINDER_STEPS = 6
+
+
+def beyond(x: Any, dtype: DType) -> int:
+    """-1 or 1 for an int below or above all that an int dtype holds, else 0."""
+    if dtype.kind not in ("int", "uint") or not isinstance(x, int):
+        return 0
+    return int(x > dtypes.max(dtype)) - int(x < dtypes.min(dtype))
 
 
 def is_one_plus(u: UOp, part: UOp) -> bool:
@@ -36,7 +43,7 @@ def floor_parts(a: M, b: M) -> tuple[M, M]:
     if a.dtype.itemsize < 4:
         whole, rest = floor_parts(a.cast(dtypes.float32), b.cast(dtypes.float32))
         return whole.cast(a.dtype), rest.cast(a.dtype)
-    most = neighbour(math.inf, a.dtype, False)
+    most = largest(a.dtype)
     x, y = a.detach(), b.detach()
     quotient = x.alu(Ops.FDIV, y)
     rest = x
@@ -87,12 +94,16 @@ class MathMixin(FunctionMixin):
     # order: what is not below is at least as large, unless it is NaN
 
     def __ge__(self, x: Any) -> Self:
+        if x.__class__ is float and x != x:
+            return self.eq(x)
         below = self.binop(Ops.CMPLT, x)
         if below.uop.src[0].dtype.kind != "float":
             return below.logical_not()
         return self.binop(Ops.CMPLT, x, True) | self.binop(Ops.CMPEQ, x)
 
     def __le__(self, x: Any) -> Self:
+        if x.__class__ is float and x != x:
+            return self.eq(x)
         above = self.binop(Ops.CMPLT, x, True)
         if above.uop.src[0].dtype.kind != "float":
             return above.logical_not()
@@ -317,6 +328,8 @@ class MathMixin(FunctionMixin):
 
         Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
         """
+        if beyond(x, self.dtype) < 0:
+            return self
         a, b = self.pair(x, "maximum")
         return a.alu(Ops.OR if a.dtype is dtypes.bool else Ops.MAX, b)
 
@@ -325,6 +338,8 @@ class MathMixin(FunctionMixin):
 
         Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
         """
+        if beyond(x, self.dtype) > 0:
+            return self
         a, b = self.pair(x, "minimum")
         if a.dtype is dtypes.bool:
             return a.alu(Ops.AND, b)
@@ -340,8 +355,14 @@ class MathMixin(FunctionMixin):
             raise ArgumentError("clamp: neither min_ nor max_ is given; one of them is wanted")
         # Not by maximum, which shares the gradient out where both sides are equal: a bound is not
         # something to learn, and self at it is not cut off.
-        value = self if min_ is None else (self < min_).where(min_, self)
-        return value if max_ is None else (value > max_).where(max_, value)
+        # What no value of the dtype passes holds none of them back.
+        value = self
+        if min_ is not None and beyond(min_, self.dtype) >= 0:
+            value = (self < min_).where(min_, self)
+        if max_ is None or beyond(max_, self.dtype) > 0:
+            return value
+        held: Self = (value > max_).where(max_, value)
+        return held
 
     def clip(self, min_: Any = None, max_: Any = None) -> Self:
         """`clamp` under another name."""

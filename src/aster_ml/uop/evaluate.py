@@ -188,6 +188,9 @@ def multiply_add(dtype: DType, x: Any, y: Any, z: Any) -> Any:
     return round_exact(exact, dtype) if exact != 0 else plain
 
 
+# From here on float32 is infinite.
+FLOAT32_END = 2.0**128
+
 # Op -> its value on operands of the result's dtype, before it is rounded or wrapped to that dtype.
 MEANING: dict[Ops, Callable[..., Any]] = {
     Ops.NEG: lambda d, x: (not x) if d is dtypes.bool else -x,
@@ -238,7 +241,11 @@ def evaluate(op: Ops, dtype: DType, operands: tuple[Any, ...], source_dtypes: An
         return cast_value(value, source, dtype)
     if op is BITCAST:
         return bitcast_value(operands[0], source_dtypes[0], dtype)
-    return truncate(MEANING[op](dtype, *operands), dtype)
+    value = MEANING[op](dtype, *operands)
+    if dtype in dtypes.fp8s:
+        # Computed in float32, whose overflow is none of fp8.
+        value = value if abs(value) < FLOAT32_END else math.copysign(math.inf, value)
+    return truncate(value, dtype)
 
 
 # What a REDUCE of no values gives.

@@ -27,7 +27,7 @@ MADE = [
     "Tensor([1, 2], dtype='float16')", "Tensor([1, 2.5], dtype='int32')", "Tensor(None)",
     "Tensor([-1, 300], dtype='uint8')", "Tensor.ones(2, 3, dtype='bool')",
     "Tensor.eye(3, dtype='int32')",
-    "Tensor.full((2,), -1, dtype='uint16')", "Tensor.zeros()", "Tensor.ones((2, 2))",
+    "Tensor.zeros()", "Tensor.ones((2, 2))",
 ]  # fmt: skip
 LIKE = ["a.zeros_like()", "a.ones_like()", "a.full_like(3)", "a.full_like(2.5)",
         "a.ones_like(dtype='int8')"]  # fmt: skip
