@@ -27,6 +27,8 @@ SESSION_CACHE = ""
 if "PYTEST_XDIST_WORKER" not in os.environ:
     SESSION_CACHE = tempfile.mkdtemp(prefix="aster-test-cache-")
     os.environ["CACHEDIR"] = SESSION_CACHE
+    # Where Aster fails inside, a test fails: no plainer way hides it.
+    os.environ.setdefault("STRICT", "1")
 
 # What a skip reason speaks of -> how that is called, and what brings it. The first match counts.
 ABSENCES: list[tuple[str, str]] = [

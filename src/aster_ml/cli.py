@@ -1,4 +1,4 @@
-"""The command `aster`: what works on this machine, the demo, the version.
+"""The command `aster`: what works on this machine, the demo, failures again, the version.
 
 Exit codes: 0 all is well, 1 the default device does not work here (or the demo failed), 2 the
 command line was not understood. What is printed is made here; what is true is asked of the devices.
@@ -12,6 +12,7 @@ import os
 import platform
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from aster_ml import Device, Tensor, __version__
 from aster_ml.allocator import format_bytes
 from aster_ml.config import SETTINGS
 from aster_ml.device import STORAGE_KINDS, DeviceRow
+from aster_ml.engine.reproduce import reproduce
 from aster_ml.errors import AsterError
 from aster_ml.runtime.object_cache import cache_folder
 
@@ -128,6 +130,16 @@ def run_demo(arguments: Sequence[str]) -> int:
     return subprocess.call([sys.executable, "-m", "aster_ml.apps.demo", *arguments])
 
 
+def run_reproduce(path: str) -> int:
+    """Does a failure again: prints its trace and gives 1, or 0 where it is none any more."""
+    try:
+        print(reproduce(path))
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The command line of `aster`."""
     parser = argparse.ArgumentParser(
@@ -138,6 +150,9 @@ def make_parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "demo", help="train a small network on real digits", add_help=False, prefix_chars="\0"
     ).add_argument("arguments", nargs="*", help="passed on to the demo")
+    commands.add_parser(
+        "reproduce", help="do again what failed inside, from the text that a warning names"
+    ).add_argument("path", help="the text")
     commands.add_parser("version", help="the version of Aster ML")
     return parser
 
@@ -147,6 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(argv)
     if options.command == "doctor":
         return run_doctor()
+    if options.command == "reproduce":
+        return run_reproduce(options.path)
     if options.command == "demo":
         return run_demo(options.arguments)
     print(f"aster-ml {__version__}")

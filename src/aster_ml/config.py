@@ -223,6 +223,12 @@ SPEC = Setting(
     "stay inside their buffers; 2 every pass of codegen too.",
     ("schedule", "codegen"),
 )
+STRICT = Setting(
+    "STRICT",
+    0,
+    "1 raises errors of Aster's own as they are; 0 warns and takes a plainer way to right results.",
+    ("schedule", "codegen"),
+)
 THREADS = Setting(
     "THREADS", 0, "Threads of the CPU device; 0 means one a core.", ("schedule", "codegen")
 )

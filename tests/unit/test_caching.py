@@ -26,6 +26,7 @@ WATCHING = frozenset({"CACHE", "CACHEDIR", "DEBUG", "DEBUG_FILTER"})
 OTHER_VALUES = {
     "NOOPT": 1,
     "SPEC": 1,
+    "STRICT": 0,
     "CLANG": 1,
     "THREADS": 1,
     "SPLIT_REDUCE": 0,

@@ -72,14 +72,15 @@ def schedule_kernel(
     opts: tuple[Opt, ...] | None = None,
     by_hand: bool = False,
     rank: int = 0,
+    plain: bool = False,
 ) -> Kernel:
-    """The kernel with its axes arranged: by the given Opts, or by the cost.
+    """The kernel with its axes arranged: by the given Opts, or by the cost; `plain` not at all.
 
     Of Opts that were written `by_hand`, an UPCAST may be SIMD. With a `rank`, the SIMD axis is not
     the one that costs least, but one of the next.
     """
     kernel = Kernel(ast)
-    if NOOPT and opts is None:
+    if plain or (NOOPT and opts is None):
         return kernel
     # First, because every choice below is better on fewer, longer axes.
     split_divided_axes(kernel)
@@ -139,9 +140,16 @@ def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
 
 
 def lower(
-    ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None, by_hand: bool = False
+    ast: UOp,
+    target: Target,
+    opts: tuple[Opt, ...] | None = None,
+    by_hand: bool = False,
+    plain: bool = False,
 ) -> tuple[Linear, tuple[Opt, ...]]:
-    """The kernel as a list of nodes for this target, and the Opts that it was given."""
+    """The kernel as a list of nodes for this target, and the Opts that it was given.
+
+    A `plain` one has none, and no pass that only makes kernels faster.
+    """
     clock = PassClock()
     if opts is None and ast.arg is not None and ast.arg.opts is not None:
         opts, by_hand = parse_opts(ast.arg.opts), True
@@ -149,7 +157,7 @@ def lower(
         linear = lower_in_order(ast, target, ast.arg.name or "ordered")
         clock("codegen.lower_in_order")
         return linear, ()
-    kernel = schedule_kernel(ast, target, opts, by_hand)
+    kernel = schedule_kernel(ast, target, opts, by_hand, plain=plain)
     clock("codegen.schedule_kernel", kernel.sink)
     # Before indices are simplified: block and work-item numbers come in as divisions.
     if target.has_local:
@@ -158,7 +166,7 @@ def lower(
     elif kernel.group and pack_words(kernel, target):
         # After the loop order is final: it says how often a panel is filled.
         clock("codegen.pack_words", kernel.sink)
-    elif target.language in ("llvm", "c") and not NOOPT:
+    elif target.language in ("llvm", "c") and not NOOPT and not plain:
         # For the same reason.
         pack_panels(kernel, target)
         clock("codegen.pack_panels", kernel.sink)
@@ -167,7 +175,7 @@ def lower(
         clock("codegen.limit_reductions", kernel.sink)
         run_last_steps_apart(kernel)
         clock("codegen.run_last_steps_apart", kernel.sink)
-    if target.language in ("llvm", "c"):
+    if target.language in ("llvm", "c") and not plain:
         # Once it is known which part of a row a thread has.
         sum_rows(kernel, target)
         clock("codegen.sum_rows", kernel.sink)
@@ -181,7 +189,8 @@ def lower(
         finish_in_loop(kernel, target)
         clock("codegen.finish_in_loop", kernel.sink)
     # Once lanes say for how many results a divisor is the same.
-    prepare_divisors(kernel, target)
+    if not plain:
+        prepare_divisors(kernel, target)
     clock("codegen.prepare_divisors", kernel.sink)
     sink = ask_for_next_blocks(kernel)
     # Splitting axes leaves sums of products in the indices. Addresses are simplified where lanes

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aster_ml.backend import Backend, Program
 from aster_ml.codegen.lower import lower
@@ -34,9 +34,10 @@ from aster_ml.engine.beside import Beside, Job
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates, estimate
 from aster_ml.engine.explain import kernel_lines, run_name
+from aster_ml.engine.fallback import may_fall_back, tell
 from aster_ml.engine.kept import Shelf
 from aster_ml.engine.search import can_search, find_opts
-from aster_ml.errors import DeviceError
+from aster_ml.errors import DeviceError, KernelOptError
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.llvm import LLVMRenderer, join_modules
@@ -157,6 +158,7 @@ class Compilation:
         if backend not in self.ready and self.beside.threads > 0:
             self.ready[backend] = self.beside.begin(backend.prepare)
         target, is_run = backend.target, isinstance(ast.arg, RunArg)
+        given = opts is not None
         if BEAM and opts is None and not is_run and can_search(ast, target):
             opts = find_opts(ast, backend.name, target)
         disk_key = key_on_disk(ast, target, opts)
@@ -164,17 +166,11 @@ class Compilation:
         if fields is not None:
             self.found[key] = Compiled(**fields, **unkept(ast))
         else:
-            if is_run:
-                fields = write_run(ast, backend, target)
-            else:
-                if SPEC:
-                    verify(ast, "kernel")
-                linear, applied = lower(ast, target, opts)
-                if SPEC:
-                    verify(linear, "linear")
-                source = render(linear, target)
-                show(ast, linear, source, backend, applied, opts)
-                fields = fields_of(ast, linear, target, source)
+            try:
+                fields = write_kernel(ast, backend, target, opts)
+            except Exception as error:
+                fields = write_plainly(ast, backend, target, error, given)
+                disk_key = None
             TOTALS.compiled_kernels += 1
             if not fields["static"] or target.has_local:
                 disk_key = None
@@ -189,7 +185,12 @@ class Compilation:
         for key in [key for key in self.drafts if key not in wanted]:
             if self.batches.drop(self.drafts[key]):
                 del self.drafts[key]
-        self.batches.finish()
+        try:
+            self.batches.finish()
+        except Exception as error:
+            if not may_fall_back(error):
+                raise
+            self.compile_one_by_one(error)
         for key, draft in self.drafts.items():
             self.found[key] = Compiled(program=self.batches.programs[draft], **draft.fields)
         for job in self.ready.values():
@@ -198,6 +199,106 @@ class Compilation:
         TOTALS.wait_s += seconds
         TOTALS.compile_s += seconds
         return self.found
+
+    def compile_one_by_one(self, error: Exception) -> None:
+        """Compiles what is not loaded, each kernel alone, and plainly if it has to be.
+
+        Raises: what a kernel raises that cannot be compiled in any way.
+        """
+        programs = self.batches.programs
+        left = [(key, draft) for key, draft in self.drafts.items() if draft not in programs]
+        told = False
+        for key, draft in left:
+            ast: UOp = key[0]  # type: ignore[assignment]
+            try:
+                programs[draft] = load_alone(draft.backend, draft.fields)
+            except Exception as own:
+                draft.fields, programs[draft] = compile_plainly(ast, draft.backend, own)
+                told = True
+        if left and not told:
+            first = left[0][0][0]
+            assert isinstance(first, UOp)
+            tell("compile", first, left[0][1].backend.target, error, "a module for each kernel")
+
+
+class Way(NamedTuple):
+    """A plainer way to write a kernel: what it is called, its Opts, and whether it is `plain`."""
+
+    name: str
+    opts: tuple[Opt, ...]
+    plain: bool
+
+
+# What is tried where the default fails inside, one after the other.
+WAYS = Way("a kernel without Opts", (), False), Way("plain loops", (), True)
+
+
+def write_kernel(
+    ast: UOp,
+    backend: Backend,
+    target: Target,
+    opts: tuple[Opt, ...] | None = None,
+    plain: bool = False,
+) -> dict[str, Any]:
+    """The fields of a kernel, or a run, but for its program."""
+    if isinstance(ast.arg, RunArg):
+        return write_run(ast, backend, target, opts, plain)
+    if SPEC:
+        verify(ast, "kernel")
+    linear, applied = lower(ast, target, opts, plain=plain)
+    if SPEC:
+        verify(linear, "linear")
+    source = render(linear, target)
+    show(ast, linear, source, backend, applied, opts)
+    return fields_of(ast, linear, target, source)
+
+
+def write_plainly(
+    ast: UOp, backend: Backend, target: Target, error: Exception, given: bool
+) -> dict[str, Any]:
+    """The fields of a kernel that could not be written otherwise, for which there is an `error`.
+
+    Raises: that error, where it is a user's, or where no way does it.
+    """
+    by_hand = given or getattr(ast.arg, "opts", None) is not None
+    if not may_fall_back(error) or (by_hand and isinstance(error, KernelOptError)):
+        raise error
+    for way in WAYS:
+        try:
+            fields = write_kernel(ast, backend, target, way.opts, way.plain)
+        except Exception as again:
+            if not may_fall_back(again):
+                break
+            continue
+        tell("kernel", ast, target, error, way.name)
+        return fields
+    raise error
+
+
+def load_alone(backend: Backend, fields: dict[str, Any]) -> Program:
+    """The program of one source, compiled in the calling thread. Raises: CompileError."""
+    return backend.load(fields["name"], backend.compile(fields["source"]))
+
+
+def compile_plainly(ast: UOp, backend: Backend, error: Exception) -> tuple[dict[str, Any], Program]:
+    """The fields and the program of a kernel whose source the backend's compiler did not take.
+
+    Raises: that error, where it is a user's, or where no way does it.
+    """
+    if not may_fall_back(error):
+        raise error
+    target = backend.target
+    for way in WAYS:
+        try:
+            fields = write_kernel(ast, backend, target, way.opts, way.plain)
+            program = load_alone(backend, fields)
+        except Exception as again:
+            if not may_fall_back(again):
+                break
+            continue
+        tell("compile", ast, target, error, way.name)
+        return fields, program
+    raise error
 
 
 def key_of(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None = None) -> Key:
@@ -298,7 +399,13 @@ def unkept(ast: UOp) -> dict[str, Any]:
     }
 
 
-def write_run(ast: UOp, backend: Backend, target: Target) -> dict[str, Any]:
+def write_run(
+    ast: UOp,
+    backend: Backend,
+    target: Target,
+    opts: tuple[Opt, ...] | None = None,
+    plain: bool = False,
+) -> dict[str, Any]:
     """The fields of a run, which is one function: each kernel for one thread, and the lanes that
     threads share out.
     """
@@ -308,7 +415,7 @@ def write_run(ast: UOp, backend: Backend, target: Target) -> dict[str, Any]:
     for kernel in ast.src:
         if SPEC:
             verify(kernel, "kernel")
-        linear, applied = lower(kernel, alone)
+        linear, applied = lower(kernel, alone, opts, plain=plain)
         if SPEC:
             verify(linear, "linear")
         show(kernel, linear, render(linear, target) if DEBUG >= 4 else "", backend, applied, None)

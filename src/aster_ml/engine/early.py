@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aster_ml.config import BEAM, DEBUG
 from aster_ml.device import Device
-from aster_ml.engine.compile import MEMORY_CACHE, Compilation, key_of, threads_of
+from aster_ml.engine.compile import MEMORY_CACHE, Compilation, Key, key_of, threads_of
 from aster_ml.uop.node import UOp
 
 
@@ -16,6 +16,10 @@ class Early:
 
     compilation: Compilation | None = None
 
+    def __init__(self) -> None:
+        # Kernels that could not be written.
+        self.failed: set[Key] = set()
+
     def begin(self, ast: UOp, device: str) -> None:
         """Goes on to compile a kernel, where a thread has nothing else to do.
 
@@ -23,11 +27,16 @@ class Early:
         """
         backend = Device[device]
         key = key_of(ast, backend)
-        if threads_of(backend) < 2 or BEAM or DEBUG >= 2 or key in MEMORY_CACHE:
+        quick = key in MEMORY_CACHE or key in self.failed
+        if threads_of(backend) < 2 or BEAM or DEBUG >= 2 or quick:
             return
         if self.compilation is None:
             self.compilation = Compilation(threads_of(backend) - 1)
-        self.compilation.begin(key, ast, backend, None)
+        try:
+            self.compilation.begin(key, ast, backend, None)
+        except Exception:
+            # Whoever runs the kernel meets the error, which is not one of planning.
+            self.failed.add(key)
 
     def close(self) -> None:
         """Ends the threads, where any were begun."""

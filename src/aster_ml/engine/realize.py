@@ -15,6 +15,7 @@ from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.early import Early
+from aster_ml.engine.fallback import may_fall_back, tell
 from aster_ml.engine.launch import RECORDER, bind
 from aster_ml.engine.launch import run_schedule as launch_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
@@ -24,13 +25,13 @@ from aster_ml.schedule.ahead import Begin
 from aster_ml.schedule.capture import Beforehand, Captured, capture
 from aster_ml.schedule.effects import Effects
 from aster_ml.schedule.fold import number_like, number_of
-from aster_ml.schedule.plan import plan
+from aster_ml.schedule.plan import PLAIN, PLAINEST, plan, plan_plainly
 from aster_ml.schedule.split_reduce import Workers
 from aster_ml.schedule.steps import Schedule
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.ops import MOVEMENT, Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
 
 # Gives the nodes of all live tensors; set by the layer that has tensors.
@@ -314,7 +315,10 @@ def prepare(
         asked += late
     if captured is None or request.assigns:
         captured = capture(request.fresh, request.assigns, storage.stand_in)
-    schedule, hit = plan(captured, workers_of, begin)
+    try:
+        schedule, hit = plan(captured, workers_of, begin)
+    except Exception as error:
+        schedule, hit = plan_somehow(captured, error), False
     if schedule.numbers:
         request.note_numbers(captured.buffers, schedule.numbers)
     seconds = time.perf_counter() - TOTALS.compile_s - start
@@ -348,8 +352,11 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
     early = Early()
     try:
         prepared = prepare(nodes, early.begin)
-        if prepared is not None and early.compilation is not None:
-            bind(prepared[2], early.compilation)
+        if prepared is not None and (early.compilation is not None or not prepared[2].bound):
+            try:
+                bind(prepared[2], early.compilation)
+            except Exception as error:
+                prepared = bind_somehow(prepared, error)
     finally:
         if early.compilation is not None:
             early.close()
@@ -369,6 +376,47 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
     if storage.DUE.data:
         run_due([u.base for u in found])
     return found
+
+
+def plan_somehow(captured: Captured, error: Exception) -> Schedule:
+    """A plainer schedule of what could not be planned otherwise, for which there is an `error`.
+
+    Raises: that error, where it is a user's, or where no way does it.
+    """
+    if not may_fall_back(error):
+        raise error
+    for plain in (PLAIN, PLAINEST):
+        try:
+            schedule = plan_plainly(captured, workers_of, plain)
+        except Exception as again:
+            if not may_fall_back(again):
+                break
+            continue
+        tell("plan", captured.body, None, error, "a plain schedule")
+        return schedule
+    raise error
+
+
+def bind_somehow(
+    prepared: tuple[Request, Captured, Schedule], error: Exception
+) -> tuple[Request, Captured, Schedule]:
+    """What was prepared, kernel by kernel, where runs of them could not be compiled.
+
+    Raises: the `error` for which they could not, where there are no runs, or it is a user's.
+    """
+    request, captured, schedule = prepared
+    runs = [s.ast for s in schedule.steps if s.ast is not None and is_run(s.ast)]
+    if not runs or not may_fall_back(error):
+        raise error
+    schedule = plan_plainly(captured, workers_of, PLAIN)
+    bind(schedule)
+    tell("run", runs[0], None, error, "kernels one after the other")
+    return request, captured, schedule
+
+
+def is_run(ast: UOp) -> bool:
+    """Whether a kernel is a run of several."""
+    return isinstance(ast.arg, RunArg)
 
 
 def note_effects(request: Request, captured: Captured, memories: list[Buffer]) -> list[UOp]:

@@ -94,6 +94,20 @@ def plan(
     return schedule, False
 
 
+# How plain a schedule is: as it is planned first; without rewrites, merged kernels and runs, which
+# only make it faster; and without fused reductions and numbers known beforehand, too.
+PLAIN, PLAINEST = 1, 2
+
+
+def plan_plainly(captured: Captured, workers: WorkersOf, plain: int) -> Schedule:
+    """A plainer schedule of what was captured, which takes the place of another in the cache."""
+    with uncollected():
+        order = captured.order()
+        schedule = make_schedule(captured.body, order, workers, plain=plain)
+    CACHE.put(captured.body, stage_key("schedule"), schedule, len(order))
+    return schedule
+
+
 def memory_of(store: UOp) -> int:
     """The argument that a STORE of a body writes to."""
     place = store.src[0]
@@ -108,15 +122,22 @@ def order_of(made: UOp, body: UOp, order: list[UOp]) -> list[UOp]:
 
 
 def make_schedule(
-    body: UOp, order: list[UOp], workers: WorkersOf, begin: Begin | None = None
+    body: UOp,
+    order: list[UOp],
+    workers: WorkersOf,
+    begin: Begin | None = None,
+    plain: int = 0,
 ) -> Schedule:
     """Plans a body, whose nodes are given sources first, from scratch."""
     params = sorted([u for u in order if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
-    made, numbers = fold_numbers(body, order)
-    passes = (gather_before_storing, copy_before_views, crop_before_reducing, split_products)
-    for rewrite in (*passes, partial(split_long_reductions, workers=workers)):
+    made, numbers = (body, {}) if plain == PLAINEST else fold_numbers(body, order)
+    splits = partial(split_long_reductions, workers=workers)
+    passes = (
+        gather_before_storing, copy_before_views, crop_before_reducing, split_products, splits,
+    )  # fmt: skip
+    for rewrite in (copy_before_views,) if plain else passes:
         body, order = made, order_of(made, body, order)
         made = rewrite(body, order)
     memory_ops = [u for u in order if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
@@ -126,6 +147,8 @@ def make_schedule(
         ahead = None
         if begin is not None and len(order) >= MANY_NODES:
             planner.follower = ahead = Ahead(planner, params, begin)
+        if plain == PLAINEST:
+            planner.fuse = 0
         planner.run()
         splitter = Splitter(planner, params, ahead.splitter if ahead else None)
         try:
@@ -139,7 +162,8 @@ def make_schedule(
             continue
         written = frozenset([d.writes for d in drafts if d.writes < len(params)])
         new = {memory_of(store) for store in body.src[: body.arg.fresh]}
-        drafts = join_runs(merge_drafts(drafts, splitter), splitter, workers)
+        if not plain:
+            drafts = join_runs(merge_drafts(drafts, splitter), splitter, workers)
         steps = [splitter.close(d) for d in drafts]
         return Schedule(steps, splitter.slots, len(params), written, written - new, numbers)
     raise InternalError("plan: effects collide however often values are stored beforehand")
