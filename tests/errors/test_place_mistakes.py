@@ -36,7 +36,7 @@ MISTAKES: list[Mistake] = [
     (
         lambda: Tensor.empty(3, device="disk:/nonexistent/dir/file").numpy(),
         DeviceError,
-        "/nonexistent/dir/file: the file does not exist; a path that does, or a copy to this one,",
+        "/nonexistent/dir/file: the file cannot be written: No such file or directory; a path in a",
     ),
     (lambda: Context(NOPE=1).__enter__(), KeyError, "no setting is named NOPE; there are"),
     (

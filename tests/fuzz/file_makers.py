@@ -77,8 +77,16 @@ def make_torch() -> list[bytes]:
         for as_zip in (True, False):
             file = io.BytesIO()
             torch.save(value, file, _use_new_zipfile_serialization=as_zip)
-            made.append(file.getvalue())
+            made.append(file.getvalue() if as_zip else name_storages(file.getvalue()))
     return made
+
+
+def name_storages(data: bytes) -> bytes:
+    """The form before PyTorch 1.6 with storages by number, where PyTorch has their addresses."""
+    names = dict.fromkeys(re.findall(rb"X\x0e\0\0\0(\d{14})", data))
+    for i, name in enumerate(names):
+        data = data.replace(name, b"%014d" % i)
+    return data
 
 
 def make_zip() -> list[bytes]:

@@ -47,7 +47,7 @@ def flatten(value: Any, leaf: Callable[[Any], str | None]) -> dict[str, str]:
             seen.add(id(item))
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
             found[place] = f"{'dict' if isinstance(item, dict) else type(item).__name__}"
-            pending += [(f"{place}/{key!r}", part) for key, part in pairs]
+            pending += [(f"{place}/{leaf(key) or repr(key)}", part) for key, part in pairs]
         else:
             found[place] = repr(item) if text is None else text
     return found
@@ -194,7 +194,7 @@ def owner_readers() -> dict[str, Callable[[str], dict[str, str]]]:
         return {"": "dict", **rows}
 
     def leaf(item: Any) -> str | None:
-        if callable(item) or isinstance(item, torch.serialization.StorageType):
+        if callable(item) or isinstance(item, (torch.serialization.StorageType, torch.dtype)):
             return "placeholder"
         if isinstance(item, torch.storage.TypedStorage):
             item = torch.tensor([], dtype=item.dtype).set_(item)

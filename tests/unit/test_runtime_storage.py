@@ -51,6 +51,16 @@ def test_less_than_the_file_may_be_read(tmp_path: Path) -> None:
     assert path.stat().st_size == 64
 
 
+def test_reading_makes_a_file_that_was_never_there(tmp_path: Path) -> None:
+    path = tmp_path / "new.bin"
+    buffer = disk(path, 6, dtypes.int16).ensure_allocated()
+    assert not path.exists()
+    assert buffer.view(2, dtypes.int16, 8).numpy().tolist() == [0, 0]
+    assert path.read_bytes() == bytes(12)
+    buffer.copyin(np.arange(6, dtype=np.int16))
+    assert buffer.numpy().tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_writing_makes_the_file(tmp_path: Path) -> None:
     path = tmp_path / "new.bin"
     buffer = disk(path, 6, dtypes.int16).ensure_allocated()
@@ -88,9 +98,13 @@ def test_a_file_that_grows_elsewhere_is_read_to_its_new_end(tmp_path: Path) -> N
 
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"absent\.bin: the file does not exist; a path that do"):
-        disk(tmp_path / "absent.bin", 4).ensure_allocated().as_memoryview()
-    assert not (tmp_path / "absent.bin").exists()
+    path = tmp_path / "gone.bin"
+    path.write_bytes(b"abcd")
+    gone = disk(path, 4).ensure_allocated()
+    path.unlink()
+    with pytest.raises(DeviceError, match=r"gone\.bin: the file does not exist; a path that does"):
+        gone.as_memoryview()
+    assert not path.exists()
     with pytest.raises(DeviceError, match="cannot be written: No such file"):
         disk(tmp_path / "nowhere" / "file", 4).copyin(b"1234")
     with pytest.raises(DeviceError, match="it is a folder, a file is wanted"):

@@ -211,6 +211,23 @@ def test_values_that_do_not_fit(tmp_path: Path) -> None:
     assert_file(tmp_path / "a", np.zeros(4, np.int32))
 
 
+def test_a_file_that_is_new(tmp_path: Path) -> None:
+    t = Tensor.empty(2, 3, dtype=dtypes.int32, device=f"disk:{tmp_path / 'a'}")
+    assert t.to("CPU").tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert_file(tmp_path / "a", np.zeros(6, np.int32))
+    t[1] = 7
+    assert t.tolist() == [[0, 0, 0], [7, 7, 7]]
+
+
+def test_a_file_that_is_gone_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abcd")
+    t = Tensor(tmp_path / "a")
+    (tmp_path / "a").unlink()
+    with pytest.raises(DeviceError, match="a: the file does not exist"):
+        t.tolist()
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_file_that_is_too_short(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abcd")
     t = Tensor.empty(10, dtype=dtypes.uint8, device=f"disk:{tmp_path / 'a'}")

@@ -99,7 +99,10 @@ def node_of_file(path: pathlib.Path, dtype: DType) -> UOp:
             f"Tensor: file {path} has {size} bytes, no whole number of {dtype.name} "
             f"elements of {dtype.itemsize} bytes"
         )
-    return UOp.new_buffer(f"DISK:{path}", size // dtype.itemsize, dtype)
+    # Allocated while the file is there: one that is gone when it is read is an error.
+    return shaped_buffer(
+        Buffer(f"DISK:{path}", size // dtype.itemsize, dtype).allocate(), (size // dtype.itemsize,)
+    )
 
 
 def array_node(

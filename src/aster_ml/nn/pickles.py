@@ -12,6 +12,7 @@ Source: the opcodes as described by Python's module pickletools, protocols 0 to 
 from __future__ import annotations
 
 import ast
+import codecs
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -28,6 +29,8 @@ SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset)
 
 # One text in quotes, and nothing that is more than that.
 LITERAL = re.compile(rb"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+# Looked up here: a codec is a module, and no file has one imported.
+UNESCAPE = codecs.getdecoder("raw-unicode-escape")
 STOP, MAX_PROTOCOL = ord("."), 5
 
 Maker = Callable[..., Any]
@@ -175,7 +178,7 @@ class PickleReader:
         """A text in the escapes of Python's literals."""
         raw = self.cursor.line()
         self.charge(4 * len(raw))
-        self.stack.append(raw.decode("raw-unicode-escape"))
+        self.stack.append(UNESCAPE(raw)[0])
 
     def line_bytes(self) -> None:
         """A literal in quotes, as Python 2 wrote its texts."""

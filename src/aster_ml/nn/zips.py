@@ -9,6 +9,7 @@ Source: the public description of the format, APPNOTE.TXT 6.3.10.
 
 from __future__ import annotations
 
+import codecs
 import struct
 import zlib
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from aster_ml.errors import FormatError
 from aster_ml.nn.fileio import FileBytes, show_value
 from aster_ml.unpacking import unpack
 
+# Looked up here: a codec is a module, and no file has one imported.
+OLD_NAME = codecs.getdecoder("cp437")
 # The version of the format that a reader has to know, times ten.
 MAX_VERSION = 63
 END, END_64, LOCATOR_64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
@@ -173,7 +176,9 @@ def wide_fields(extra: bytes, place: str) -> list[int] | None:
 def decode_name(entry: Entry) -> str:
     """A member's name."""
     try:
-        name = entry.raw_name.decode("utf-8" if entry.flags & UTF_8 else "cp437")
+        name = (
+            entry.raw_name.decode("utf-8") if entry.flags & UTF_8 else OLD_NAME(entry.raw_name)[0]
+        )
     except UnicodeDecodeError as error:
         raise FormatError(f"a name is no text: {error}", "zip: the directory") from error
     if not name or "\0" in name:

@@ -1,8 +1,9 @@
 """DISK: files as buffers. `DISK:path` is one plain file; runs nothing.
 
 A buffer that is read opens the file, so nothing is read before it is looked at and slices cost
-nothing. A buffer that is written (copyin) makes the file, or makes it longer. Handles open their
-file on the first use, because only that tells reading from writing. Bytes go to and from the file
+nothing. A buffer that is written (copyin) makes the file, or makes it longer; one that is read
+makes it, full of zeros, where there was none when the buffer was allocated. Handles open their file
+on the first use, because only that tells reading from writing. Bytes go to and from the file
 by calls and not through a map of it: a file that another process cuts short, or a disk that is
 full or fails, ends in an error, where touching a map would end the process.
 """
@@ -46,6 +47,8 @@ class DiskFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.opened: Descriptor | None = None
+        # How many bytes it gets when it is read, where it was not there; 0 where it was.
+        self.new_nbytes = 0
 
     def read(self, start: int, target: memoryview) -> None:
         """Fills `target` with the bytes from `start` on.
@@ -54,7 +57,9 @@ class DiskFile:
         """
         opened = self.opened
         if opened is None:
-            opened = self.opened = self.open(writable=False)
+            if self.new_nbytes and not self.path.exists():
+                self.write(0, memoryview(b""), self.new_nbytes)
+            opened = self.opened = self.opened or self.open(writable=False)
         done = 0
         try:
             while done < target.nbytes:
@@ -221,7 +226,8 @@ class DiskAllocator(Allocator):
         self.file = DiskFile(Path(path))
 
     def alloc(self, nbytes: int) -> DiskHandle:
-        """The first `nbytes` bytes; the file is opened when they are read or written."""
+        """The first `nbytes` bytes; the file is opened, or made, when they are read or written."""
+        self.file.new_nbytes = 0 if os.path.lexists(self.file.path) else nbytes
         return DiskHandle(self.file, 0, nbytes, nbytes)
 
     def free(self, handle: DiskHandle, nbytes: int) -> None:
