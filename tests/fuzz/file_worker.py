@@ -1,8 +1,10 @@
 """Reads files in a process of its own and says what came of it, one line of JSON a file.
 
 `python -m tests.fuzz.file_worker aster` reads with Aster, `... owner` with the packages that own
-the formats. Receives lines `[kind, path]`; answers `["loaded", values]` or `["error", class, text]`
-and, for Aster, the memory the reading took beyond what there was, and what of the process changed.
+the formats. Receives lines `[kind, path, how]`; answers `["loaded", values]` or
+`["error", class, text]` and, for Aster, the memory the reading took beyond what there was. A change
+of the process is an error. `how` is "warm" where modules may still be imported, "memory" for a
+tensor in memory, and a number of bytes that the file is cut to once it is open.
 Values are texts by place: dtype, shape and a digest of the bytes; other leaves by `repr`.
 """
 
@@ -56,8 +58,11 @@ def flatten(value: Any, leaf: Callable[[Any], str | None]) -> dict[str, str]:
 # Aster
 
 
-def aster_readers() -> dict[str, Callable[[str], dict[str, str]]]:
-    """Readers by kind."""
+Reader = Callable[[Any, Callable[[], None]], dict[str, str]]
+
+
+def aster_readers() -> dict[str, Reader]:
+    """Readers by kind; what they are given second is called between opening and reading."""
     import pathlib
 
     from aster_ml import Tensor
@@ -78,25 +83,31 @@ def aster_readers() -> dict[str, Callable[[str], dict[str, str]]]:
         data = b"" if 0 in item.shape else bytes(item.memory().as_memoryview(copy=True))
         return describe(name, item.shape, data)
 
-    def gguf(path: str) -> dict[str, str]:
+    def gguf(path: Any, opened: Callable[[], None]) -> dict[str, str]:
         metadata, tensors = gguf_load(path)
+        opened()
         found = flatten(metadata, leaf)
         for name, t in tensors.items():
             array = t.numpy() if prod(t.shape) * 8 < SHOWN_NBYTES else np.zeros(0)
             found[f"tensor {name}"] = f"{list(t.shape)} {round_floats(array)}"
         return found
 
-    def text(path: str) -> dict[str, str]:
+    def text(path: Any, _: Callable[[], None]) -> dict[str, str]:
         with open(path, encoding="utf-8", errors="replace") as file:
             linear_from_text(file.read())
         return {}
 
-    def idx(path: str) -> dict[str, str]:
+    def idx(path: Any, _: Callable[[], None]) -> dict[str, str]:
         array = datasets.parse_idx(datasets.unzip(pathlib.Path(path)), path)
         return {"": describe("uint8", array.shape, array.tobytes())}
 
-    def plain(read: Callable[[str], Any]) -> Callable[[str], dict[str, str]]:
-        return lambda path: flatten(read(path), leaf)
+    def plain(read: Callable[[Any], Any]) -> Reader:
+        def read_all(path: Any, opened: Callable[[], None]) -> dict[str, str]:
+            found = read(path)
+            opened()
+            return flatten(found, leaf)
+
+        return read_all
 
     return {
         "safetensors": plain(safe_load),
@@ -148,18 +159,26 @@ def memory(field: str) -> int:
     return int(line.split()[1]) << 10
 
 
-def read_with_aster(reader: Callable[[str], dict[str, str]], kind: str, path: str) -> list[Any]:
+def read_with_aster(reader: Reader, kind: str, path: str, how: Any) -> list[Any]:
     """The answer for one file."""
+    from aster_ml import Tensor
     from aster_ml.errors import FormatError
 
     with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")
     start = memory("VmRSS")
+    source: Any = path
+    if how == "memory" and kind not in ("idx", "text"):
+        with open(path, "rb") as file:
+            source = Tensor(np.frombuffer(file.read(), np.uint8))
+    named = source is path and kind != "text"
     try:
-        answer: list[Any] = ["loaded", reader(path)]
+        cut = how if isinstance(how, int) else None
+        opened = (lambda: os.truncate(path, cut)) if cut is not None else lambda: None
+        answer: list[Any] = ["loaded", reader(source, opened)]
     except FormatError as error:
         answer = ["error", "FormatError", str(error)]
-        if not error.reason or (kind != "text" and path not in str(error)):
+        if not error.reason or (named and path not in str(error)):
             answer = ["error", "FormatError without path or reason", str(error)]
     except BaseException as error:
         answer = ["error", type(error).__name__, str(error)[:300]]
@@ -261,24 +280,25 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + SPARE_NBYTES, used + SPARE_NBYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     mine = sys.argv[1] == "aster"
-    readers = aster_readers() if mine else owner_readers()
+    aster = aster_readers() if mine else {}
+    owner = {} if mine else owner_readers()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     before: list[str] = []
     for line in sys.stdin:
-        kind, path, warm = json.loads(line)
+        kind, path, how = json.loads(line)
         if mine:
-            answer = read_with_aster(readers[kind], kind, path)
+            answer = read_with_aster(aster[kind], kind, path, how)
             after = process_state()
-            if not warm and before and after != before:
+            if how != "warm" and before and after != before:
                 changed = [a[:200] for a, b in zip(after, before) if a != b]
                 answer = ["error", "process changed", str(changed)[:500], answer[-1]]
             before = after
         else:
             try:
-                answer = ["loaded", readers[kind](path)]
+                answer = ["loaded", owner[kind](path)]
             except BaseException as error:
-                answer = ["error", type(error).__name__, str(error)[:300]]
+                answer = ["error", type(error).__name__, str(error)[:3000]]
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

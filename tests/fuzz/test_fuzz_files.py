@@ -49,17 +49,17 @@ class Worker:
         if self.role == "aster":
             for kind in file_makers.KINDS:
                 for data in file_makers.samples(kind):
-                    found = self.read(kind, data, warm=True)
+                    found = self.read(kind, data, "warm")
                     assert found[0] == "loaded", (kind, found)
         return process
 
-    def read(self, kind: str, data: bytes, warm: bool = False) -> list[Any]:
+    def read(self, kind: str, data: bytes, how: str | int = "") -> list[Any]:
         """The answer for a file with these bytes."""
         process = self.process or self.start()
         assert process.stdin is not None
         assert process.stdout is not None
         self.path.write_bytes(data)
-        process.stdin.write(json.dumps([kind, str(self.path), warm]) + "\n")
+        process.stdin.write(json.dumps([kind, str(self.path), how]) + "\n")
         process.stdin.flush()
         ready, _, _ = select.select([process.stdout], [], [], SECONDS)
         line = process.stdout.readline() if ready else ""
@@ -99,12 +99,12 @@ def judge_file(workers: tuple[Worker, Worker], kind: str, seed: int) -> str | No
     whole = file_makers.samples(kind)[number]
     data = file_makers.damage(kind, whole, rng)
     mine, owner = workers
-    answer = mine.read(kind, data)
+    answer = mine.read(kind, data, rng.choice(["", "", "memory"]))
     peak = answer[-1]
     if answer[0] == "error":
         if answer[1] != "FormatError":
             return f"{kind} {number}: {answer[1]}: {answer[2]}"
-    elif kind != "text" and answer[1] != mine.read(kind, whole, warm=True)[1]:
+    elif kind != "text" and answer[1] != mine.read(kind, whole)[1]:
         theirs = owner.read(kind, data)
         if theirs[0] == "error" and not is_lenient(answer[1], str(theirs[1:])):
             return f"{kind} {number}: read, and refused by its owner: {theirs[1:]}"
@@ -131,6 +131,17 @@ def is_lenient(values: dict[str, str], error: str) -> bool:
     return kept or any([part in error for part in NO_CONCERN])
 
 
+def judge_cut(worker: Worker, seed: int) -> str | None:
+    """What is wrong with how a file is read that is cut short once it is open."""
+    rng = random.Random(f"cut {seed}")
+    kind = rng.choice(["safetensors", "torch", "zip", "tar", "gguf"])
+    data = rng.choice(file_makers.samples(kind))
+    answer = worker.read(kind, data, min(file_makers.spot(data, rng), len(data)))
+    if answer[:2] != ["error", "FormatError"] and answer[1] != worker.read(kind, data)[1]:
+        return f"{kind}: {answer[:3]}"
+    return None
+
+
 def judge_of(workers: tuple[Worker, Worker], kind: str) -> Callable[[int], str | None]:
     """The check of one kind by seed."""
     return lambda seed: judge_file(workers, kind, seed)
@@ -145,3 +156,17 @@ def test_damaged_files(
     pytest.importorskip("gguf")
     seeds = draws(40, 7200)
     check_all(f"damaged {kind} files", seeds, judge_of(workers, kind), record_property)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured the Linux way")
+def test_files_that_are_cut_while_they_are_open(
+    workers: tuple[Worker, Worker], record_property: Callable[[str, str], None]
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("gguf")
+    check_all(
+        "files cut while they are open",
+        draws(40, 3000),
+        lambda seed: judge_cut(workers[0], seed),
+        record_property,
+    )
