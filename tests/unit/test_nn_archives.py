@@ -65,6 +65,46 @@ def test_zip_members(tmp_path: pathlib.Path, compression: int) -> None:
     assert lazy is (compression == zipfile.ZIP_STORED)
 
 
+class Stream(io.RawIOBase):
+    """A file that can only be written on and on: sizes then stand behind the bytes."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Appends."""
+        self.data += bytes(data)
+        return len(data)
+
+
+def test_zip_with_sizes_behind_the_bytes_and_wide_ones(tmp_path: pathlib.Path) -> None:
+    stream, seekable = Stream(), io.BytesIO()
+    for file in (stream, seekable):
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("stored", b"x" * 100)
+            archive.writestr("packed", b"y" * 100, zipfile.ZIP_DEFLATED)
+            with archive.open("wide", "w", force_zip64=True) as member:
+                member.write(b"12345")
+    for data in (stream.data, seekable.getvalue()):
+        (tmp_path / "x.zip").write_bytes(data)
+        want = {"stored": b"x" * 100, "packed": b"y" * 100, "wide": b"12345"}
+        assert contents(zip_extract(tmp_path / "x.zip")) == want
+
+
+def test_zip_with_a_directory_of_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in ("a", "b", "c"):
+            archive.writestr(name, name.encode())
+    assert b"PK\x06\x06" in file.getvalue()
+    assert contents(zip_extract(Tensor(file.getvalue()))) == {"a": b"a", "b": b"b", "c": b"c"}
+
+
 def test_archives_in_memory(tmp_path: pathlib.Path) -> None:
     make_tar(tmp_path / "x.tar")
     make_zip(tmp_path / "x.zip", zipfile.ZIP_STORED)
@@ -201,6 +241,35 @@ def test_bfloat16_checkpoint(tmp_path: pathlib.Path) -> None:
     got = torch_load(path)["x"]
     assert got.dtype == dtypes.bfloat16
     assert got.to("CPU").float().tolist() == [1.5, -3.0]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("as_zip", [True, False])
+def test_dtypes_without_storages_of_their_own(tmp_path: pathlib.Path, as_zip: bool) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "x.pt"
+    want = {
+        "u16": torch.arange(6).to(torch.uint16).reshape(2, 3)[1:],
+        "u32": torch.tensor([2**32 - 1], dtype=torch.uint32),
+        "u64": torch.tensor([2**64 - 1, 0], dtype=torch.uint64),
+        "empty": torch.zeros(0, 3, dtype=torch.uint16),
+    }
+    torch.save(want, path, _use_new_zipfile_serialization=as_zip)
+    got = torch_load(path)
+    for name, t in want.items():
+        assert str(t.dtype) == f"torch.{got[name].dtype.name}"
+        np.testing.assert_array_equal(got[name].numpy(), t.numpy(), err_msg=name)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("as_zip", [True, False])
+def test_a_storage_alone_is_its_elements(tmp_path: pathlib.Path, as_zip: bool) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "x.pt"
+    value = torch.tensor([1.5, 2.5])
+    torch.save({"s": value.untyped_storage(), "n": 3}, path, _use_new_zipfile_serialization=as_zip)
+    got = torch_load(path)
+    assert bytes(got["s"].data()) == value.numpy().tobytes()
 
 
 @pytest.mark.torch
