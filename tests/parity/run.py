@@ -105,7 +105,15 @@ def child_environment(device: str, file: str = "") -> dict[str, str]:
     """The environment of a child: this repository first on the path, slow tests on, one seed."""
     paths = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
     chosen = {"DEV": device} if device else {"CLANG": "1"} if file in ABOUT_C else {}
-    return {**os.environ, "RUN_SLOW": "1", "DERANDOMIZE_CI": "1", "PYTHONPATH": paths, **chosen}
+    # Where Aster fails inside, a test fails.
+    return {
+        "STRICT": "1",
+        **os.environ,
+        "RUN_SLOW": "1",
+        "DERANDOMIZE_CI": "1",
+        "PYTHONPATH": paths,
+        **chosen,
+    }
 
 
 def run_shard(

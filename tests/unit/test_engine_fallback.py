@@ -286,6 +286,19 @@ def test_a_jitted_function_goes_on_too(place: str, monkeypatch: pytest.MonkeyPat
     told_once(caught, {"plan" if "plan" in place else "kernel"})
 
 
+def test_a_search_that_fails_leaves_the_default_schedule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = broken(monkeypatch, "engine.search.starts", RecursionError("too deep"))
+    with Context(BEAM=1, BEAM_SECONDS=1):
+        (path,) = told_once(
+            run(lambda: (memory(64, 48).exp(), np.exp(memory(64, 48).numpy()))), {"search"}
+        )
+    assert calls
+    with Context(BEAM=1), pytest.raises(RecursionError, match="too deep"):
+        reproduce(path)
+
+
 def test_a_text_has_what_it_takes_and_few_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,7 +160,7 @@ class Compilation:
         target, is_run = backend.target, isinstance(ast.arg, RunArg)
         given = opts is not None
         if BEAM and opts is None and not is_run and can_search(ast, target):
-            opts = find_opts(ast, backend.name, target)
+            opts = search(ast, backend, target)
         disk_key = key_on_disk(ast, target, opts)
         fields = self.shelf.get(disk_key, backend) if disk_key is not None else None
         if fields is not None:
@@ -169,7 +169,8 @@ class Compilation:
             try:
                 fields = write_kernel(ast, backend, target, opts)
             except Exception as error:
-                fields = write_plainly(ast, backend, target, error, given)
+                ways = WAYS if given or opts is None else (DEFAULT, *WAYS)
+                fields = write_plainly(ast, backend, target, error, given, ways)
                 disk_key = None
             TOTALS.compiled_kernels += 1
             if not fields["static"] or target.has_local:
@@ -225,12 +226,25 @@ class Way(NamedTuple):
     """A plainer way to write a kernel: what it is called, its Opts, and whether it is `plain`."""
 
     name: str
-    opts: tuple[Opt, ...]
+    opts: tuple[Opt, ...] | None
     plain: bool
 
 
 # What is tried where the default fails inside, one after the other.
 WAYS = Way("a kernel without Opts", (), False), Way("plain loops", (), True)
+# And before these, where a search has found something else.
+DEFAULT = Way("the default schedule", None, False)
+
+
+def search(ast: UOp, backend: Backend, target: Target) -> tuple[Opt, ...] | None:
+    """The Opts that a search finds; None, for the default schedule, where it fails inside."""
+    try:
+        return find_opts(ast, backend.name, target)
+    except Exception as error:
+        if not may_fall_back(error):
+            raise
+        tell("search", ast, target, error, DEFAULT.name)
+        return None
 
 
 def write_kernel(
@@ -254,7 +268,12 @@ def write_kernel(
 
 
 def write_plainly(
-    ast: UOp, backend: Backend, target: Target, error: Exception, given: bool
+    ast: UOp,
+    backend: Backend,
+    target: Target,
+    error: Exception,
+    given: bool,
+    ways: tuple[Way, ...] = WAYS,
 ) -> dict[str, Any]:
     """The fields of a kernel that could not be written otherwise, for which there is an `error`.
 
@@ -263,7 +282,7 @@ def write_plainly(
     by_hand = given or getattr(ast.arg, "opts", None) is not None
     if not may_fall_back(error) or (by_hand and isinstance(error, KernelOptError)):
         raise error
-    for way in WAYS:
+    for way in ways:
         try:
             fields = write_kernel(ast, backend, target, way.opts, way.plain)
         except Exception as again:

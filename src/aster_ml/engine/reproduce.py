@@ -13,6 +13,7 @@ from aster_ml.device import Device
 from aster_ml.engine.compile import load_alone, write_kernel
 from aster_ml.engine.fallback import Failure, read_failure
 from aster_ml.engine.realize import workers_of
+from aster_ml.engine.search import find_opts
 from aster_ml.schedule.plan import make_schedule
 from aster_ml.uop.graph import toposort
 
@@ -35,6 +36,9 @@ def compiled_again(failure: Failure) -> str:
     device = failure.target.device if failure.target is not None else "CPU"
     backend = Device[device]
     target = failure.target or backend.target
+    if failure.stage == "search":
+        found = find_opts(failure.root, backend.name, target)
+        return f"a search finds {found}: this does not fail any more"
     fields = write_kernel(failure.root, backend, target)
     if target != backend.target:
         return f"{fields['name']} is written for {target.arch}: this does not fail any more"
