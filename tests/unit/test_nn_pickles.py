@@ -182,7 +182,7 @@ def test_sharing_does_not_unfold(tmp_path: pathlib.Path) -> None:
         (b"I" + b"9" * 5000 + b"\n.", "cannot be done: ValueError"),
         (b"cos\n" + b"x" * 100_000, "has no end"),
         (b"S'a' + 'b'\n.", "a text in quotes is wanted"),
-        (b"K\x01}b.", "a state for 1, which has none"),
+        (b"K\x01}b.", "a dict as a state for 1"),
         (b"\x82\x01.", "is none, or none that is read here"),
         (b"\x97.", "is none, or none that is read here"),
         (b"K\x01Q.", "outside of the pickle"),

@@ -305,8 +305,8 @@ class PickleReader:
         target = self.top()
         if isinstance(target, Placeholder):
             self.check_made(target).state = state
-        elif not isinstance(target, dict):
-            raise TypeError(f"a state for {show_value(target)}, which has none")
+        elif not isinstance(target, dict) or not isinstance(state, dict):
+            raise TypeError(f"{show_value(state)} as a state for {show_value(target)}")
 
     def check_made(self, target: Placeholder) -> Placeholder:
         """The placeholder of an object; a bare name takes nothing."""
