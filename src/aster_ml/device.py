@@ -34,9 +34,9 @@ from aster_ml.uop.sharding import MULTI_SEEN
 KINDS = ("CPU", "OPENCL", "PYTHON", "NULL", "DISK", "NPY")
 STORAGE_KINDS = frozenset({"DISK", "NPY"})
 # Other names of kinds: as other frameworks of this family call them.
-ALSO_KNOWN = {"CL": "OPENCL", "GPU": "OPENCL", "LLVM": "CPU"}
+ALSO_KNOWN = {"CL": "OPENCL", "LLVM": "CPU"}
 # Kinds that those frameworks have and Aster has not: who asks for one is told so.
-NOT_HERE = ("CUDA", "NV", "AMD", "HIP", "METAL", "QCOM", "DSP", "WEBGPU")
+NOT_HERE = ("GPU", "CUDA", "NV", "AMD", "HIP", "METAL", "QCOM", "DSP", "WEBGPU")
 
 
 def renew_locks_after_fork() -> None:
@@ -302,7 +302,10 @@ class Buffer:
         if source_view is not None:
             require(self.base.allocator).copyin(self.handle, source_view)
             return self
-        own_view = require(self.base.allocator).as_memoryview(self.handle, self.nbytes)
+        own, other = require(self.base.allocator), require(source.base.allocator)
+        if type(own) is type(other) and own.transfer(self.handle, source.handle, self.nbytes):
+            return self
+        own_view = own.as_memoryview(self.handle, self.nbytes)
         if own_view is not None and not own_view.readonly:
             source.copyout(own_view)
             return self

@@ -128,7 +128,6 @@ def test_default_float_that_is_none() -> None:
         ({"PYTHON": "1"}, "PYTHON"),
         ({"NULL": "1"}, "NULL"),
         ({"CL": "1"}, "OPENCL"),
-        ({"GPU": "1"}, "OPENCL"),
         ({"DEV": "CL"}, "OPENCL"),
         ({"PYTHON": "0"}, "CPU"),
         ({"PYTHON": "/usr/bin/python"}, "CPU"),

@@ -136,7 +136,7 @@ def test_colours() -> None:
 
 
 def test_small_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("USER", "someone")
+    monkeypatch.setenv("LOGNAME", "someone")
     assert pathlib.Path(temp("x", append_user=True)).name == "x.someone"
     assert pathlib.Path(temp("x")).is_absolute()
     assert unwrap(0) == 0

@@ -456,3 +456,14 @@ def test_a_stored_value_that_a_tensor_names_is_memory_afterwards() -> None:
     a.realize()
     assert GlobalCounters.kernel_count == before
     assert a.tolist() == (np.arange(8) * 2 + 1).tolist()
+
+
+def test_copies_between_devices_that_keep_nothing() -> None:
+    two = ("NULL:1", "NULL:2")
+    x = Tensor.ones(4, 4, device="NULL").contiguous().realize()
+    assert x.to("NULL:1").realize().device == "NULL:1"
+    for axis in (0, 1, None):
+        total = (x.shard(two, axis=axis).realize() + 1).sum(0).realize()
+        assert (total.device, total.shape) == (two, (4,))
+    with pytest.raises(DeviceError, match="NULL keeps no data"):
+        x.to("CPU").realize()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aster_ml import Tensor, dtypes
+from aster_ml import GlobalCounters, Tensor, TinyJit, dtypes
 from aster_ml.errors import ArgumentError, GradientError
 from aster_ml.nn import optim
 from aster_ml.nn.state import get_state_dict
@@ -344,3 +344,44 @@ def test_parameter_without_gradient_is_named() -> None:
 def test_senseless_arguments_are_named(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "LAMB", "LARS", "Muon"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_making_an_optimizer_computes_nothing(name: str, fused: bool) -> None:
+    GlobalCounters.reset()
+    weights = [Tensor.rand(4, 3), Tensor.rand(3, 2)]
+    made = getattr(optim, name)(weights, fused=fused)
+    assert GlobalCounters.kernel_count == 0
+    for w in weights:
+        w.grad = w * 0.5
+    with Tensor.train():
+        made.step()
+    assert all(t.uop.is_realized for t in [*weights, *made.state(), made.lr])
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "LAMB"])
+@pytest.mark.parametrize("jit", [False, True])
+def test_weights_that_were_not_computed_before(name: str, jit: bool) -> None:
+    def train(first: bool) -> list[np.ndarray]:
+        Tensor.manual_seed(5)
+        weights = [Tensor.rand(4, 3), Tensor.rand(3, 2)]
+        x = Tensor.rand(8, 4).realize()
+        if first:
+            Tensor.realize(*weights)
+        made = getattr(optim, name)(weights, lr=0.1)
+
+        def step() -> Tensor:
+            made.zero_grad()
+            loss = ((x @ weights[0]).relu() @ weights[1]).square().mean().backward()
+            made.step()
+            return loss.realize()
+
+        run = TinyJit(step) if jit else step
+        with Tensor.train():
+            losses = [run().numpy() for _ in range(4)]
+        return [*losses, *[w.numpy() for w in weights]]
+
+    for got, want in zip(train(False), train(True)):
+        # The first step computes the weights too, in kernels that round in another order.
+        np.testing.assert_allclose(got, want, rtol=1e-5)

@@ -285,3 +285,21 @@ def test_a_stretch_of_an_axis() -> None:
     assert x.stretch(1, 1, 3) is x.mop(Ops.SHRINK, ((0, 3), (1, 3)))
     assert x.stretch(1, 1, 3).shape == (3, 2)
     assert x.stretch(0, 0, 3) is x
+
+
+def test_a_node_of_one_value_is_a_number() -> None:
+    assert int(UOp.const(dtypes.int32, 3)) == 3
+    assert float(UOp.const(dtypes.float32, 2.5)) == 2.5
+    i = UOp.variable("i", 0, 9)
+    with pytest.raises(ArgumentError, match=r"int: i is no number yet .*between 0 and 9"):
+        int(i)
+
+
+def test_arguments_of_a_size_or_of_a_shape() -> None:
+    flat = UOp.param(1, 12, dtypes.float32, "CPU")
+    assert UOp.param(1, dtypes.float32, 12, "CPU") is flat
+    assert UOp.param(1, dtypes.float32, (12,), "CPU") is flat
+    shaped = UOp.param(1, dtypes.float32, (3, 4), "CPU")
+    assert shaped.shape == (3, 4)
+    assert shaped.base is flat
+    assert UOp.param(0, dtypes.int32).shape == ()

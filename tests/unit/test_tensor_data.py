@@ -16,6 +16,7 @@ import pytest
 from aster_ml import Context, Tensor, Variable, dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.guard import GUARD, GraphWarning
+from aster_ml.errors import ShapeError
 from aster_ml.mixin.handle import LIVE
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import Ops
@@ -364,3 +365,28 @@ def test_a_graph_that_keeps_growing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         x = grow()
         assert sum(u.op is Ops.ADD for u in toposort(x.uop)) < 200
         assert x.tolist() == [301]
+
+
+@pytest.mark.parametrize(
+    "data, want",
+    [
+        ([b"ab", b"cd"], [[97, 98], [99, 100]]),
+        ([[b"ab"], [b"cd"]], [[[97, 98]], [[99, 100]]]),
+        ((b"ab", [1, 2]), [[97, 98], [1, 2]]),
+        ([bytearray(b"\0a"), b"b\0"], [[0, 97], [98, 0]]),
+    ],
+)
+def test_byte_strings_in_lists_are_their_numbers(data: Any, want: Any) -> None:
+    x = Tensor(data)
+    assert x.dtype is dtypes.int32
+    assert x.tolist() == want
+    assert Tensor(data, dtype=dtypes.uint8).tolist() == want
+    assert Tensor([b""]).shape == (1, 0)
+    with pytest.raises(ShapeError):
+        Tensor([b"ab", b"c"])
+
+
+def test_elements_cannot_be_deleted() -> None:
+    x = Tensor([1, 2, 3])
+    with pytest.raises(TypeError, match="a tensor keeps its elements"):
+        del x[0]

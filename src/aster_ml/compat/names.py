@@ -43,7 +43,16 @@ ATTRIBUTES = (
     ("uop.node.UOp", "is_realized", "compat.nodes.is_realized"),
 )
 # Names that are not passed on, and why: what an import of them says.
-NOT_HERE: dict[str, str] = {}
+NOT_HERE: dict[str, str] = {
+    "nn.onnx": "ONNX files are not read yet",
+    "nn.torch": "Aster is no backend of PyTorch",
+    "uop.ops.RewriteTrace": "there is no visualiser yet; DEBUG=5 shows each stage",
+    "viz": "there is no visualiser yet; DEBUG=5 shows each stage",
+    **{
+        f"runtime.ops_{device}": f"Aster has no device {device.upper()}"
+        for device in ("amd", "cuda", "dsp", "hip", "metal", "nv", "qcom", "webgpu")
+    },
+}
 
 
 def companion_of(module: str) -> ModuleType:

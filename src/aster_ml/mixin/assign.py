@@ -277,6 +277,12 @@ class AssignMixin(IndexMixin, DevicesMixin):
 
     # by index
 
+    def __delitem__(self, indices: Any) -> None:
+        raise DTypeError(
+            "del: a tensor keeps its elements; a slice, `shrink` or `masked_select` is one without "
+            "some of them"
+        )
+
     def __setitem__(self, indices: Any, v: Any) -> None:
         """Writes `v`, repeated where it is smaller, to the part that the index names.
 

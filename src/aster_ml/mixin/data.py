@@ -194,8 +194,12 @@ def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     try:
         array = np.array(data)
     except (ValueError, OverflowError):
+        if holds_bytes(data):
+            return array_of_list(bytes_as_lists(data), dtype)
         explain_list(data)
         raise
+    if array.dtype.kind in "SO" and holds_bytes(data):
+        return array_of_list(bytes_as_lists(data), dtype)
     kind = array.dtype.kind
     if kind not in "biuf" and array.dtype not in NUMPY_FLOATS:
         explain_list(data)
@@ -211,6 +215,26 @@ def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if dtype is None:
         dtype = list_dtype(array)
     return converted(array, dtype)
+
+
+def holds_bytes(data: Any) -> bool:
+    """Whether some element of a nested list is a byte string; a list in itself counts once."""
+    pending, seen = [data], set()
+    while pending:
+        item = pending.pop()
+        if isinstance(item, (bytes, bytearray)):
+            return True
+        if isinstance(item, (list, tuple)) and id(item) not in seen:
+            seen.add(id(item))
+            pending += item
+    return False
+
+
+def bytes_as_lists(data: Any) -> Any:
+    """A nested list with a list of numbers for each byte string."""
+    if isinstance(data, (bytes, bytearray)):
+        return list(data)
+    return [bytes_as_lists(v) for v in data] if isinstance(data, (list, tuple)) else data
 
 
 NUMPY_FLOATS = frozenset(to_numpy_dtype(d) for d in dtypes.floats)

@@ -1,8 +1,9 @@
 """Optimisers: from parameters and their gradients to new values of the parameters.
 
-An optimiser holds the parameters and its own state as realized tensors and updates both by assign,
-so that a jitted step replays with the same buffers. `step()` realizes parameters, state and buffers
-(the tensors it was given that take no gradient, such as running statistics) together: one schedule.
+An optimiser holds the parameters and its own state as tensors and updates both by assign, so that
+a jitted step replays with the same buffers; nothing is computed before the first step. `step()`
+realizes parameters, state and buffers (the tensors it was given that take no gradient, such as
+running statistics) together: one schedule.
 The learning rate is a tensor of shape [1]; `nn.schedule` moves it.
 
 Nothing here knows of layers or data.
@@ -74,13 +75,11 @@ class Optimizer:
                     f"{type(self).__name__}: parameter {i} of shape {list(t.shape)} has dtype "
                     f"{t.dtype}, a float dtype is wanted"
                 )
-        # Assign needs buffers to write to.
-        Tensor.realize(*self.params, *self.buffers)
         self.fused = bool(fused) and self.elementwise
         sizes = [int(t.numel()) for t in self.params]
         self.offsets = [0, *itertools.accumulate(sizes)]
         dtype = dtypes.float64 if dtypes.default_float == dtypes.float64 else dtypes.float32
-        self.lr = Tensor([lr], dtype=dtype, device=self.device, requires_grad=False).realize()
+        self.lr = Tensor([lr], dtype=dtype, device=self.device, requires_grad=False).contiguous()
 
     @property
     def device(self) -> str:
@@ -162,9 +161,7 @@ class Optimizer:
                 )
                 for t in self.params
             ]
-        zeros = [z.contiguous() for z in zeros]
-        Tensor.realize(*zeros)
-        return zeros
+        return [z.contiguous() for z in zeros]
 
     def state(self) -> list[Tensor]:
         """The tensors that a step changes beside the parameters."""
@@ -376,7 +373,7 @@ class LAMB(Optimizer):
         self.b1_t, self.b2_t = (
             Tensor.ones(1, dtype=self.lr.dtype, device=self.device, requires_grad=False)
             .contiguous()
-            .realize()
+            .contiguous()
             for _ in range(2)
         )
         self.m = self.new_state()

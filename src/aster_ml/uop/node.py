@@ -118,6 +118,22 @@ class UOp(
             "use `resolve` with a default, or bind the variable"
         )
 
+    def __int__(self) -> int:
+        return int(self.only_value("int"))
+
+    def __float__(self) -> float:
+        return float(self.only_value("float"))
+
+    def only_value(self, what: str) -> Any:
+        """The number that a node is for sure. Raises: ArgumentError where it may be another."""
+        low, high = self.bounds
+        if low != high:
+            raise ArgumentError(
+                f"{what}: {self.render(False)} is no number yet (it lies between {low} and "
+                f"{high}); bind its variables, or use `sym_infer`"
+            )
+        return low
+
     @property
     def metadata(self) -> tuple[Any, ...] | None:
         """The calls of Tensor methods that made the node, while TRACEMETA is set."""
@@ -234,9 +250,16 @@ class UOp(
         return u if room == shape else u.mop(Ops.SHRINK, tuple([(0, s) for s in shape]))
 
     @staticmethod
-    def param(slot: int, size: int, dtype: DType, device: str | None = None) -> UOp:
-        """A numbered buffer argument."""
-        return UOp(Ops.PARAM, dtype, (), ParamArg(slot, size, device))
+    def param(slot: int, size: Any, dtype: Any = (), device: str | None = None) -> UOp:
+        """A numbered buffer argument of `size` elements.
+
+        As tinygrad has it, `param(slot, dtype, shape)` is one of that shape; () is one element.
+        """
+        if not isinstance(size, DType):
+            return UOp(Ops.PARAM, dtype, (), ParamArg(slot, size, device))
+        shape = dtype if isinstance(dtype, tuple) else (dtype,)
+        flat = UOp(Ops.PARAM, size, (), ParamArg(slot, prod(shape), device))
+        return flat if len(shape) == 1 else flat.mop(RESHAPE, shape)
 
     @staticmethod
     def range(size: sint, axis_id: int, axis_type: AxisType = AxisType.LOOP) -> UOp:
@@ -415,7 +438,7 @@ def split_size(size: sint, symbolic: list[UOp]) -> int | None:
     if size.__class__ is UOp:
         symbolic.append(size)
         return None
-    return int(size)  # type: ignore
+    return int(size)
 
 
 def index_alu(op: Ops, x: UOp, y: UOp) -> UOp:
