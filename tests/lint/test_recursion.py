@@ -58,6 +58,7 @@ BOUNDED: dict[Function, str] = {
     "engine.realize:settle": DEVICES,
     "engine.realize:strip_effects": DEVICES,
     "engine.storage:buffers_below": DEVICES,
+    "mixin.data:bytes_as_lists": "lists in lists down to as many as a tensor has axes",
     "engine.storage:is_memory_view": DEVICES,
     "engine.watch:uses_of": "as deep as functions are written inside of functions",
     "helpers:fully_flatten": DATA,

@@ -384,6 +384,10 @@ def test_byte_strings_in_lists_are_their_numbers(data: Any, want: Any) -> None:
     assert Tensor([b""]).shape == (1, 0)
     with pytest.raises(ShapeError):
         Tensor([b"ab", b"c"])
+    within: list[Any] = [b"ab"]
+    within.append(within)
+    with pytest.raises(ShapeError):
+        Tensor(within)
 
 
 def test_elements_cannot_be_deleted() -> None:

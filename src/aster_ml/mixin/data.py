@@ -7,6 +7,7 @@ operations on tensors.
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from typing import Any
 
@@ -191,15 +192,16 @@ def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
 
     Raises: ShapeError for a ragged list, DTypeError for what is no number, saying where it is.
     """
-    try:
+    array: Any = None
+    with contextlib.suppress(ValueError, OverflowError):
         array = np.array(data)
+    if (array is None or array.dtype.kind in "SO") and holds_bytes(data):
+        data, array = bytes_as_lists(data), None
+    try:
+        array = np.array(data) if array is None else array
     except (ValueError, OverflowError):
-        if holds_bytes(data):
-            return array_of_list(bytes_as_lists(data), dtype)
         explain_list(data)
         raise
-    if array.dtype.kind in "SO" and holds_bytes(data):
-        return array_of_list(bytes_as_lists(data), dtype)
     kind = array.dtype.kind
     if kind not in "biuf" and array.dtype not in NUMPY_FLOATS:
         explain_list(data)
@@ -230,11 +232,13 @@ def holds_bytes(data: Any) -> bool:
     return False
 
 
-def bytes_as_lists(data: Any) -> Any:
-    """A nested list with a list of numbers for each byte string."""
+def bytes_as_lists(data: Any, depth: int = 0) -> Any:
+    """A nested list with a list of numbers for each byte string; too deep ones as they are."""
     if isinstance(data, (bytes, bytearray)):
         return list(data)
-    return [bytes_as_lists(v) for v in data] if isinstance(data, (list, tuple)) else data
+    if not isinstance(data, (list, tuple)) or depth > MAX_AXES:
+        return data
+    return [bytes_as_lists(v, depth + 1) for v in data]
 
 
 NUMPY_FLOATS = frozenset(to_numpy_dtype(d) for d in dtypes.floats)
