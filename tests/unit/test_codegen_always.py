@@ -98,6 +98,19 @@ def test_elements_that_are_unpacked_lazily_are_gathered() -> None:
     )
 
 
+def test_work_items_share_strips_that_are_long_enough() -> None:
+    target = replace(AVX2, device="OPENCL", language="opencl", has_local=True, has_barrier=True,
+                     max_group=256, local_bytes=32 << 10, index_bits=32)  # fmt: skip
+    # Three axes of the same size, of which the weights have one and the images the other two.
+    images, weights = memory(1, 64, 32, 32), memory(32, 64, 5, 5)
+    for t in (images.conv2d(weights, padding=2), images.conv2d(weights, padding=2).square().sum()):
+        for step in schedule_uops([t.uop])[0].steps:
+            assert step.ast is not None
+            linear, applied = lower(step.ast, target)
+            verify(linear, "linear")
+            assert lower(step.ast, target, applied)[0] == linear
+
+
 @pytest.mark.parametrize("spec", [1, 2])
 def test_places_that_are_made_of_data_keep_to_the_specification(spec: int) -> None:
     x = np.float32([[3.0, 1.0, 2.0, 7.0, 5.0]])

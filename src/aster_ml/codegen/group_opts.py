@@ -5,6 +5,8 @@ Receives a Plan and applies Opts to its kernel. Schedules of CPUs are in `cost`.
 
 from __future__ import annotations
 
+import itertools
+
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prices import Plan, axis_number, reduction_number
@@ -72,12 +74,21 @@ def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
     ]
     if len(reused) < 2 or largest_divisor(depth, STRIP) < STRIP:
         return False
-    pair = sorted(reused, key=size_of)[-2:]
     side = BLOCK_SIDE * BLOCK_LANES
-    if any(r.src[0].op is not Ops.CONST or size_of(r) % side for r in pair):
+    staged = [a for a in loads if depth in a.node.ranges]
+    # All work-items together load a strip: of what changes along neither axis it is too short.
+    pairs = [
+        pair
+        for pair in itertools.combinations(sorted(reused, key=size_of), 2)
+        if all([any([r in a.node.ranges for r in pair]) for a in staged])
+    ]
+    # The largest.
+    pair = pairs[-1] if pairs else ()
+    if not pair or any(r.src[0].op is not Ops.CONST or size_of(r) % side for r in pair):
         return False
-    nbytes = sum(side * STRIP * a.buffer.dtype.itemsize for a in loads)
-    if nbytes > target.local_bytes:
+    sides = [prod([side for r in pair if r in a.node.ranges]) for a in staged]
+    nbytes = [n * STRIP * a.node.dtype.itemsize for n, a in zip(sides, staged, strict=True)]
+    if sum(nbytes) > target.local_bytes:
         return False
     for r in pair:
         number = axis_number(kernel, r)
