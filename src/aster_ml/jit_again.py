@@ -187,6 +187,7 @@ class Again:
             # `Tensor.from_uop` without its questions, whose answers are known for memory.
             t = new_object(Tensor)
             t.uop = held.view
+            t.cell = t.steps = None
             LIVE[weakref.ref(t, forget)] = None
             if not self.flag:
                 # One that asks for a gradient would be given one whenever it is alive.

@@ -249,7 +249,7 @@ class Recording(Generic[T]):
                 slot, shape = leaf.whole or (0, None)
                 k = slot - self.n_inputs
                 if k >= 0 and leaf.whole is not None and shape == self.places[k].shape:
-                    found = Tensor.from_uop(current[k].view, leaf.flag)
+                    found = Tensor.naming(current[k].view, leaf.flag)
                 else:
                     found = leaf.fill(memory, values)
                 filled[id(leaf)] = found

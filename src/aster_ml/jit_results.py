@@ -74,6 +74,9 @@ class Held:
         """0 when nobody else has the result, by tensor, node or bytes, and its memory is there."""
         buffer, tensor = self.buffer, self.tensor
         if tensor is not None:
+            if tensor.cell is not None:
+                # A view of it that is gone has left the mark of one.
+                tensor.leave()
             # Known here alone; weakly as one of all tensors.
             if getrefcount(tensor) != KNOWN_HERE or getweakrefcount(tensor) != 1:
                 return 1

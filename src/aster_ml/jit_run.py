@@ -19,6 +19,7 @@ from aster_ml.errors import JitError
 from aster_ml.jit_values import Inputs, base_buffer, leaves
 from aster_ml.mixin import random
 from aster_ml.mixin.handle import LIVE, live_handles, own_memory
+from aster_ml.mixin.views import Cell
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.infer import show_shape
@@ -71,6 +72,7 @@ class Run:
                 outer(state, count)
 
         start = stream.seed, dict(stream.counters)
+        cells = self.set_apart() if self.records else []
         for t, u in zip(tensors, views):
             t.uop = u
         random.ACTIVE_RECORDER = note_draw
@@ -100,6 +102,7 @@ class Run:
             random.ACTIVE_RECORDER = outer
             for t, view, u in zip(tensors, views, before):
                 t.uop = u if t.uop is view else t.uop
+            self.put_together(cells)
         self.restore([*tensors, *self.outputs])
         if self.records:
             for state, count in self.draws:
@@ -111,11 +114,48 @@ class Run:
                 )
         return result
 
+    def set_apart(self) -> list[tuple[Cell, Cell]]:
+        """Gives inputs that are views cells whose roots have the names of the recording.
+
+        Other tensors that show the same get a cell with the old names meanwhile: a use of them is
+        none of the input.
+        """
+        mine = {id(t) for t in self.inputs.tensors}
+        made = []
+        for cell in {id(t.cell): t.cell for t in self.inputs.tensors}.values():
+            if cell is None:
+                continue
+            members = [t for ref in list(cell.fresh) if (t := ref()) is not None]
+            others = Cell()
+            others.root, others.fresh = cell.root, {}
+            cell.root, cell.fresh = substitute(cell.root, self.places), {}
+            for t in members:
+                if t.cell is cell:
+                    t.join(cell if id(t) in mine else others, t.steps)
+            made.append((cell, others))
+        return made
+
+    def put_together(self, cells: list[tuple[Cell, Cell]]) -> None:
+        """Gives cells the names of before, and all of their tensors."""
+        for cell, others in cells:
+            cell.renew(self.renamed(cell.root))
+            for ref in list(others.fresh):
+                t = ref()
+                if t is not None and t.cell is others:
+                    t.join(cell, t.steps)
+
     def restore(self, tensors: list[Tensor]) -> None:
         """Gives what names the inputs' memory by its name in the recording its own name again."""
+        for t in tensors if self.places else ():
+            node = self.renamed(t.whole)
+            if node is not t.whole:
+                t.whole = node
+
+    def renamed(self, u: UOp) -> UOp:
+        """A node with the inputs' own names; one whose effects have happened without these."""
         back = {place: base for base, place in self.places.items()}
-        for t in tensors if back else ():
-            t.uop = substitute(t.uop, back)
+        found = settle(u)
+        return substitute(u if found is None else found, back)
 
     def changed(self) -> list[tuple[Tensor, UOp]]:
         """Tensors from before, no inputs, that name something else now, and what they named."""
@@ -133,7 +173,7 @@ class Run:
         """
         for t, _ in self.changed():
             if strip_effects(t.uop) is None and all(isinstance(s, int) for s in t.shape):
-                t.uop = own_memory(t.uop, t.device)
+                t.whole = own_memory(t.whole, t.device)
                 t.realize()
 
     def check_replaced(self) -> None:

@@ -187,7 +187,7 @@ class Inputs:
             if numbers is not None and numbers.isdisjoint([self.bases.index(b) for b in bases]):
                 continue
             if is_shared(t):
-                t.uop = own_memory(t.uop, t.device)
+                t.whole = own_memory(t.whole, t.device)
                 changed.append(t)
             else:
                 for base in bases:
@@ -241,7 +241,7 @@ class Template:
         changes = {v: v.bind(values[name]) for name, v in self.variables.items()}
         for param in self.params:
             changes[param] = bases[param.arg.slot]
-        return Tensor.from_uop(substitute(self.uop, changes) if changes else self.uop, self.flag)
+        return Tensor.naming(substitute(self.uop, changes) if changes else self.uop, self.flag)
 
 
 class InputTemplate:

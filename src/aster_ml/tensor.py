@@ -46,6 +46,7 @@ from aster_ml.mixin.handle import (
     forget,
     is_stored,
     live_handles,
+    live_nodes,
     number_everywhere,
 )
 from aster_ml.mixin.join import JoinMixin
@@ -69,7 +70,7 @@ class Tensor(
     """A value of some shape and dtype on a device, computed when it is needed.
 
     `Tensor(data, device, dtype, requires_grad)` takes numbers, nested lists, NumPy arrays, bytes,
-    files (pathlib.Path) and nodes.
+    files (pathlib.Path) and nodes. Of a tensor it is a view, unless that is moved or cast.
     """
 
     __slots__ = ()
@@ -96,9 +97,11 @@ class Tensor(
                 elif device is not None or uop.device.__class__ is tuple:
                     uop = uop.copy_to(place)
         self.uop = uop
-        self.grad = None
+        self.cell = self.steps = self.grad = None
         self._requires_grad = None
         LIVE[weakref.ref(self, forget)] = None
+        if isinstance(data, Handle) and data.uop is uop:
+            self.join(data.own_cell(), data.steps)
         if requires_grad is not None:
             self.requires_grad = requires_grad
 
@@ -144,10 +147,17 @@ class Tensor(
         tensors: list[Tensor] = [self, *lst]
         nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in tensors]
         for tensor, node, new in zip(tensors, nodes, realize_uops(nodes), strict=True):
-            if new is not tensor.uop:
-                tensor.uop = new
-                note_memory(node, new)
+            tensor.become(node, new)
         return self
+
+    def become(self, node: UOp, memory: UOp) -> None:
+        """Names the memory that our node, or what stands for it, has been realized to."""
+        self.leave()
+        if memory is not self.uop:
+            self.uop = memory
+            if self.cell is not None and self.steps is None:
+                self.cell.root = memory
+            note_memory(node, memory)
 
     def schedule_with_vars(self, *lst: Tensor) -> tuple[list[ExecItem], dict[str, int]]:
         """What `realize` would run as items, and the values of their variables.
@@ -159,16 +169,13 @@ class Tensor(
         nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in tensors]
         memory, items, values = schedule_items(nodes)
         for tensor, node, new in zip(tensors, nodes, memory, strict=True):
-            if new is not tensor.uop:
-                tensor.uop = new
-                note_memory(node, new)
+            tensor.become(node, new)
         for handle in live_handles():
             # What had to be written on the way is memory now as well.
             if handle.uop.op is Ops.AFTER and not handle.requires_grad:
                 node, place = handle.uop, storage.place_after(handle.uop)
                 if place is not None:
-                    handle.uop = place
-                    note_memory(node, place)
+                    handle.become(node, place)
         return list(items), values
 
     def schedule(self, *lst: Tensor) -> list[ExecItem]:
@@ -430,4 +437,4 @@ def empty_node(tensor: Tensor) -> UOp:
 
 
 STREAMS.kind = Tensor
-live_nodes_from(lambda: [handle.uop for handle in live_handles()])
+live_nodes_from(live_nodes)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, Variable
-from aster_ml.uop.ops import Ops
 from tests.oracle import evaluate
 from tests.unit.tensor_checks import assert_near, check_tensor, int_tensor
 
@@ -200,11 +199,18 @@ def test_in_place_operator(name: str, start: Any, other: Any) -> None:
     assert x.tolist() == [want]
 
 
-def test_assign_to_an_expression_names_the_value() -> None:
-    x = Tensor([1.0]) + 1
-    x.assign(Tensor([5.0]))
-    assert x.uop.op is Ops.BUFFER
+def test_assign_to_an_expression_copies_the_value() -> None:
+    x, value = Tensor([1.0]) + 1, Tensor([5.0])
+    x.assign(value)
+    assert storage_of(x) != storage_of(value)
+    x += 1
+    assert (x.tolist(), value.tolist()) == ([6], [5])
     assert x.assign(7).tolist() == [7]
+
+
+def storage_of(x: Tensor) -> int:
+    """Which memory a tensor is."""
+    return id(x.memory().base)
 
 
 def test_symbolic_window_of_a_cache() -> None:

@@ -41,7 +41,7 @@ MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
 AFTER, BUFFER, RESHAPE = Ops.AFTER, Ops.BUFFER, Ops.RESHAPE
 # Where a value may be memory, or a constant, without having been computed.
 SEEN_THROUGH = frozenset(
-    {*MOVEMENT, *MARKS, *MEMORY, Ops.CONST, Ops.BIND, Ops.CONTIGUOUS, Ops.AFTER}
+    {*storage.VIEWS, *MARKS, *MEMORY, Ops.CONST, Ops.BIND, Ops.CONTIGUOUS, Ops.AFTER}
 )
 SHOWING = MARKS | MOVEMENT
 
@@ -54,7 +54,7 @@ def settle(u: UOp) -> UOp | None:
         found = storage.stand_in(x)
         if found is not None:
             x = found
-        if x.op in MOVEMENT:
+        if x.op in storage.VIEWS:
             stack.append(x)
             x = x.src[0]
         elif x.op in MARKS:
@@ -152,7 +152,7 @@ def strip_effects(u: UOp) -> UOp | None:
         found = storage.stand_in(x)
         if found is not None:
             x = found
-        if x.op in MOVEMENT:
+        if x.op in storage.VIEWS:
             stack.append(x)
         elif x.op is not Ops.AFTER and x.op not in MARKS:
             break
@@ -213,7 +213,9 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
     ]
     if MULTI_SEEN:
         live = all_parts([u for u in live if not u.has_multi or settle(u) is None])
-    lazy = [u for u in dict.fromkeys(live) if u not in asked and settle(u) is None]
+    lazy = [
+        u for u in dict.fromkeys(live) if u not in asked and settle(u) is None and 0 not in u.shape
+    ]
     of_memory: dict[UOp, set[UOp]] = {}
     for s in stores:
         of_memory.setdefault(base_buffer(s), set()).add(s)
@@ -511,7 +513,11 @@ def readers_but(buffers: set[UOp], results: set[UOp]) -> list[UOp]:
     """Live nodes that want what this memory holds, not by way of these results."""
     if not LIVE_NODES:
         return []
-    lazy = [u for u in dict.fromkeys(LIVE_NODES[0]()) if u not in results and settle(u) is None]
+    lazy = [
+        u
+        for u in dict.fromkeys(LIVE_NODES[0]())
+        if u not in results and settle(u) is None and 0 not in u.shape
+    ]
     needs: dict[UOp, bool] = {}
     for u in toposort(*lazy, enter=lambda u: storage.stand_in(u) is None and u not in results):
         found = storage.stand_in(u)

@@ -46,6 +46,8 @@ class StandInTable(weakref.WeakKeyDictionary[UOp, UOp]):
 BUFFERS = BufferTable()
 STAND_INS = StandInTable()
 AFTER = Ops.AFTER
+# Movement that shows memory; what is padded is computed.
+VIEWS = MOVEMENT - {Ops.PAD}
 # Nodes, known weakly. A WeakSet does the same in Python; here the callback is the dict's own.
 Nodes = dict[weakref.ref[UOp], None]
 
@@ -240,15 +242,15 @@ def note_overwritten(memories: Iterable[Buffer]) -> None:
 
 
 def is_memory_view(u: UOp) -> bool:
-    """Whether `u` shows a BUFFER, or one on each of several devices, through movement ops only."""
-    while u.op in MOVEMENT:
+    """Whether `u` shows a BUFFER, or one on each of several devices, through movement alone."""
+    while u.op in VIEWS:
         u = u.src[0]
     return u.op is Ops.BUFFER or (u.op is Ops.MULTI and all([is_memory_view(s) for s in u.src]))
 
 
 def buffers_below(u: UOp) -> list[UOp]:
     """The BUFFERs that a view of memory shows, one a device; none of what is no such view."""
-    while u.op in MOVEMENT:
+    while u.op in VIEWS:
         u = u.src[0]
     if u.op is Ops.MULTI:
         return [b for s in u.src for b in buffers_below(s)]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Self, cast
 
+import numpy as np
+
 from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes, least_upper_dtype
 from aster_ml.engine import storage
@@ -18,14 +20,11 @@ from aster_ml.errors import DeviceError, DTypeError, ShapeError, UnsupportedErro
 from aster_ml.helpers import prod
 from aster_ml.mixin.devices import DevicesMixin, move
 from aster_ml.mixin.handle import (
-    VIEWED,
     Handle,
     check_tensor,
-    is_view,
     live_handles,
     number_everywhere,
     own_memory,
-    under_view,
 )
 from aster_ml.mixin.index import (
     IndexMixin,
@@ -33,6 +32,7 @@ from aster_ml.mixin.index import (
     Picked,
     Span,
     common_shape,
+    cut_node,
     cut_spans,
     index_node,
     is_zero,
@@ -41,6 +41,7 @@ from aster_ml.mixin.index import (
 from aster_ml.mixin.masks import mask_in, written_by_mask
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.sizes import same_size
+from aster_ml.mixin.views import is_view, places_in, shows_memory, target_in, under_view
 from aster_ml.uop.infer import max_shape, show_shape
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import MOVEMENT, Ops
@@ -49,6 +50,10 @@ from aster_ml.uop.ops import MOVEMENT, Ops
 # expressions are one node and share their memory, until one of the tensors is written to.
 REALIZED: weakref.WeakSet[UOp] = weakref.WeakSet()
 SHARED: weakref.WeakSet[UOp] = weakref.WeakSet()
+
+# A value without memory takes so many writes by index in; with more it gets memory, since each of
+# its elements would ask each of the writes.
+MAX_OVERLAYS = 8
 
 
 def note_memory(node: UOp, memory: UOp) -> None:
@@ -128,8 +133,8 @@ def is_on_disk(handle: Handle) -> bool:
 
 
 def is_shared(handle: Handle) -> bool:
-    """Whether other tensors, equal to `handle` when it became memory, name the same memory."""
-    u = handle.uop
+    """Whether other values name the memory of `handle`: they were equal when it was computed."""
+    u = handle.whole
     origins: list[UOp] = []
     while u.op is not Ops.BUFFER and u.op is not Ops.MULTI:
         origins += storage.origins_of(u)
@@ -140,7 +145,9 @@ def is_shared(handle: Handle) -> bool:
     # An effect that has run leaves the memory it wrote to; that is no other value.
     named = {node for node in origins if node.op is not Ops.AFTER}
     return bool(named) and any(
-        other.uop in named for other in live_handles() if other is not handle
+        under_view(other.uop) in named
+        for other in live_handles()
+        if other is not handle and (other.cell is None or other.cell is not handle.cell)
     )
 
 
@@ -185,26 +192,21 @@ class AssignMixin(IndexMixin, DevicesMixin):
     __slots__ = ()
 
     def assign(self, x: Any) -> Self:
-        """Gives self the value `x`; where self is memory, writes it there. Returns self.
+        """Gives self the value `x`, which is copied, and with it all that shows it. Returns self.
 
-        The value is repeated to our shape, and cast to our dtype where that loses nothing.
+        The value is repeated to our shape, and cast to our dtype where that loses nothing. What it
+        reads of self it reads before anything is written (docs/views.md).
 
-        Raises: ShapeError, DTypeError or DeviceError where `x` does not fit in one of these.
+        Raises: ShapeError, DTypeError or DeviceError where `x` does not fit in one of these;
+        UnsupportedError for a view that shows one element several times, as expand does.
         """
         value = self.value_to_write(x)
         if value is self.uop:
             return self
         if is_on_disk(self):
             write_file(self, self.from_uop(value, False))
-        elif is_view(self.uop) and not is_shared(self):
-            self.write(without_detach(self.uop), value)
-        elif self.device.__class__ is tuple and is_cut_apart(self.uop):
-            raise DeviceError(
-                f"assign: {show_shape(self.shape)} is a part of a tensor that lies on several "
-                "devices; write by index, x[a:b] = value, or assign to all of the tensor"
-            )
         else:
-            self.uop = value
+            self.write(value)
         return self
 
     def value_to_write(self, x: Any) -> UOp:
@@ -236,33 +238,58 @@ class AssignMixin(IndexMixin, DevicesMixin):
             )
         return cast(UOp, x.uop)
 
-    def write(self, view: UOp, value: UOp) -> None:
-        """Writes `value` to a view of our memory; tensors that we are a view of see it too."""
-        own = without_detach(self.uop)
-        for node in buffers_of(own):
-            take_private_copy(node)
-        effect = self.as_memory(view).store(value)
-        below = set()
-        u = own
-        while u.op in MOVEMENT:
-            u = u.src[0]
-            below.add(u)
-        plain = len(below) == 1 and own.op is Ops.RESHAPE and u.op is Ops.BUFFER
-        # Nobody but us names memory that no tensor was ever made a view of.
-        if (below or own is not self.uop) and not (plain and u not in VIEWED):
-            below.add(own)
-            for handle in live_handles():
-                if handle is not self and handle.uop in below and handle.uop is not self.uop:
-                    handle.uop = handle.as_memory(handle.uop).after(effect)
-        self.uop = self.as_memory(own).after(effect)
+    def write(self, value: UOp, spans: list[Span] | None = None) -> None:
+        """Writes `value` to what self shows, or to a part of it."""
+        if any([is_zero(s) for s in value.shape]):
+            return
+        self.leave()
+        if self.steps is None and spans is None and not is_view(self.whole):
+            # What has no memory becomes another value; of memory that others name, a copy.
+            self.whole = own_memory(value, self.device) if shows_memory(value) else value
+            return
+        place = self.place_to_write()
+        target = target_in(place, self.steps)
+        if target is not None and spans is not None:
+            target = cut_spans(target, spans)
+        if target is not None and is_cut_apart(target):
+            if spans is not None:
+                part = self.from_uop(value, False)
+                self.write(overlay(self, spans, part).uop)
+                return
+            raise DeviceError(
+                f"assign: {show_shape(self.shape)} is a part of a tensor that lies on several "
+                "devices; write by index, x[a:b] = value, or assign to all of the tensor"
+            )
+        if value.dtype is not place.dtype:
+            value = UOp(Ops.BITCAST, place.dtype, (value,))
+        if target is None:
+            target, value = place, self.laid_in(place, value)
+        self.whole = place.after(target.store(value))
 
-    def as_memory(self, uop: UOp) -> UOp:
-        """A view of memory without the writes that have happened, unless gradients follow them."""
-        found = None if self._requires_grad else settle(uop)
-        return uop if found is None else found
+    def place_to_write(self) -> UOp:
+        """The memory of what self is a view of, which nobody else names, as it is now."""
+        whole = without_detach(self.whole)
+        if not is_view(whole) or is_shared(self):
+            return own_memory(whole, self.device)
+        for node in buffers_of(whole):
+            take_private_copy(node)
+        # Writes that have happened are left out, unless gradients follow them.
+        found = None if self._requires_grad else settle(whole)
+        return whole if found is None else found
+
+    def laid_in(self, place: UOp, value: UOp) -> UOp:
+        """The whole `place` with `value` in it where self shows it."""
+        places = places_in(place.shape, self.steps)
+        count = prod(place.shape)
+        source, hit = np.zeros(count, np.int32), np.zeros(count, np.bool_)
+        source[places], hit[places] = np.arange(len(places)), True
+        taken = self.from_uop(value, False).reshape((len(places),))[source]
+        mask = self.__class__(hit, device=self.device)  # type: ignore[call-arg]
+        node = mask.uop.alu(Ops.WHERE, taken.uop, place.reshape((count,)))
+        return node.reshape(place.shape)
 
     def replace(self, x: Self, allow_shape_mismatch: bool = False) -> Self:
-        """Makes self a name for the value of `x`; memory is left as it is. Returns self.
+        """Makes self another name for `x`, whose memory it shows from now on. Returns self.
 
         Raises: ShapeError where shapes differ, unless that is allowed.
         """
@@ -272,7 +299,9 @@ class AssignMixin(IndexMixin, DevicesMixin):
                 f"replace: {show_shape(x.shape)} for {show_shape(self.shape)}; the "
                 "same shape is wanted"
             )
-        self.uop = x.uop
+        if x is not self:
+            self.uop = x.uop
+            self.join(x.own_cell(), x.steps)
         return self
 
     # by index
@@ -309,24 +338,23 @@ class AssignMixin(IndexMixin, DevicesMixin):
             self.assign(written_by_mask(self, mask, value))
             return
         parsed = parse_indices(self, indices)
+        if cut_node(self.uop, parsed) is value.uop:
+            return
         if parsed.picked:
             self.assign(scatter_picked(self, parsed, value))
             return
         value = fit_value(value, parsed.shape).reshape(parsed.kept_shape)
         if any(is_zero(s) for s in parsed.kept_shape):
             return
-        if not is_view(self.uop) and not is_cut_apart(self.uop):
-            self.uop = overlay(self, parsed.spans, value).uop
+        self.leave()
+        alone = self.cell is None
+        if target_in(self.whole, self.steps) is None or (
+            alone and not is_view(self.uop) and overlays_of(self.uop) < MAX_OVERLAYS
+        ):
+            self.assign(overlay(self, parsed.spans, value))
             return
-        if is_shared(self):
-            self.uop = own_memory(self.uop, self.device)
         for spans, part in whole_windows(parsed.spans, self.shape, value):
-            own = without_detach(self.uop)
-            view = cut_spans(own, spans)
-            if is_cut_apart(view):
-                self.assign(overlay(self, spans, part))
-            else:
-                self.write(view, part.uop)
+            self.write(part.uop, spans)
 
     # in place
 
@@ -365,6 +393,15 @@ class AssignMixin(IndexMixin, DevicesMixin):
 
     def __irshift__(self, x: Any) -> Self:
         return self.assign(self >> x)
+
+
+def overlays_of(u: UOp) -> int:
+    """How many writes by index a value has taken in that has no memory, or as many as it may."""
+    count = 0
+    while u.op is Ops.WHERE and count < MAX_OVERLAYS:
+        u = u.src[2]
+        count += 1
+    return count
 
 
 def value_like(x: Any, v: Any) -> Any:

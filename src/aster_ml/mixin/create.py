@@ -50,7 +50,7 @@ class CreateMixin(Handle):
         sizes = shape_of("empty", shape)
         element = dtypes.default_float if dtype is None else to_dtype(dtype)
         uop = UOp.new_memory(Device.canonicalize(device), sizes, element)
-        return cls.from_uop(uop, requires_grad)
+        return cls.naming(uop, requires_grad)
 
     @classmethod
     def full(
@@ -80,6 +80,7 @@ class CreateMixin(Handle):
             element = number_dtype(fill_value) if dtype is None else to_dtype(dtype)
             value = cls.from_uop(device_constant(fill_value, element, Device.canonicalize(device)))
         result = value.expand(sizes)
+        result.rename(result.uop)
         result.requires_grad = requires_grad
         return result
 
@@ -218,7 +219,7 @@ class CreateMixin(Handle):
         buffer = Buffer(
             Device.canonicalize(device), count, element, opaque=np.ctypeslib.as_array(memory)
         )
-        return cls.from_uop(shaped_buffer(buffer, sizes))
+        return cls.naming(shaped_buffer(buffer, sizes))
 
     # like another tensor
 
@@ -247,7 +248,7 @@ class CreateMixin(Handle):
         count = len(devices)
         local = tuple([s // count if i == axis else s for i, s in enumerate(self.shape)])
         first, *rest = [make(local, device=d, **kwargs).uop for d in devices]
-        result = self.from_uop(first.beside(rest, axis))
+        result = self.naming(first.beside(rest, axis))
         result.requires_grad = flag
         return result
 

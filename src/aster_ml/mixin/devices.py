@@ -42,7 +42,7 @@ def move(x: Any, device: Place) -> Any:
         return x.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,)).copy_to(device))
     if number_everywhere(x.uop):
         value = x.full(x.shape, x.uop.base.arg, dtype=x.dtype, device=device)
-        return x.from_uop(value.uop, x._requires_grad)
+        return x.naming(value.uop, x._requires_grad)
     return x.derive(x.uop.copy_to(device) if isinstance(device, str) else x.uop.shard(device))
 
 
@@ -64,7 +64,7 @@ class DevicesMixin(Handle):
 
         Shapes: self [*s], device="CPU" -> [*s].
         """
-        self.uop = self.to(device).uop
+        self.rename(self.to(device).uop)
         return self
 
     def shard(self, devices: Any, axis: int | None = None) -> Self:
@@ -104,7 +104,7 @@ class DevicesMixin(Handle):
 
         Shapes: self [n, m], devices=("CPU", "CPU:1") -> [n, m].
         """
-        self.uop = self.shard(devices, axis).uop
+        self.rename(self.shard(devices, axis).uop)
         return self
 
     def shard_like(self, y: Any) -> Self:

@@ -10,10 +10,11 @@ from typing import Any, Self
 
 from aster_ml.dtype import DType, DTypeLike, dtypes, least_upper_float
 from aster_ml.errors import DTypeError
+from aster_ml.mixin.own import OwnMixin
 from aster_ml.uop.ops import Ops
 
 
-class ElementwiseMixin:
+class ElementwiseMixin(OwnMixin):
     """Operators and elementwise functions."""
 
     __slots__ = ()
@@ -248,7 +249,7 @@ class ElementwiseMixin:
 
         Shapes: self [*s] -> [*s].
         """
-        return self.alu(Ops.TRUNC) if self.dtype.kind == "float" else self
+        return self.alu(Ops.TRUNC) if self.dtype.kind == "float" else self.own()
 
     def threefry(self, seed: Self) -> Self:
         """Threefry-2x32-20 of the uint64 counter self under the uint64 key `seed`."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -29,17 +30,26 @@ from aster_ml.dtype import (
 )
 from aster_ml.engine import storage
 from aster_ml.engine.guard import graph_is_too_large
-from aster_ml.engine.multi import parts
 from aster_ml.errors import DeviceError, DTypeError, GradientError, PreconditionError, ShapeError
 from aster_ml.mixin.elementwise import ElementwiseMixin
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
+from aster_ml.mixin.views import (
+    SHOWING,
+    Cell,
+    Steps,
+    is_view,
+    own_value,
+    shown,
+    shows_memory,
+    steps_to,
+)
 from aster_ml.uop.graph import reaches
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.interned import NODES
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import COMPARE, MOVEMENT, DeviceArg, Ops, ReduceArg
+from aster_ml.uop.ops import COMPARE, DeviceArg, Ops, ReduceArg
 from aster_ml.uop.sharding import MULTI_SEEN, breaks_up_axis
 
 # Every handle that is alive. An in-place write asks it who else still wants the old values, and
@@ -47,16 +57,11 @@ from aster_ml.uop.sharding import MULTI_SEEN, breaks_up_axis
 LIVE: dict[weakref.ref[Any], None] = {}
 forget = LIVE.__delitem__
 
-# Flat memory that some tensor was made a view of; writing to the view is writing to that tensor.
-VIEWED: weakref.WeakSet[UOp] = weakref.WeakSet()
-
 # `requires_grad` of what was computed from something that requires a gradient: true, and `backward`
 # leaves one there as well, but it was not asked for by name.
 INHERITED = 2
 Flag = bool | int | None
 
-# Movement without repetition or padding, and marks on a value.
-ONE_TO_ONE = MOVEMENT - {Ops.PAD, Ops.EXPAND} | {Ops.AFTER, Ops.DETACH}
 NUMBER_KINDS = frozenset({"int", "uint", "float"})
 
 
@@ -115,21 +120,6 @@ def is_stored(uop: UOp) -> bool:
     return uop.op is Ops.BUFFER or (uop.op is Ops.SHRINK and is_whole_memory(uop))
 
 
-def is_view(uop: UOp) -> bool:
-    """Whether the value is memory under movement ops, so that it can be written in place."""
-    u = under_view(uop)
-    if u.op is Ops.MULTI:
-        return all([is_view(part) for part in parts(uop)])
-    return u.op is Ops.BUFFER
-
-
-def under_view(u: UOp) -> UOp:
-    """What lies under movement ops, each of whose elements stands for one element below."""
-    while u.op in ONE_TO_ONE:
-        u = u.src[0]
-    return u
-
-
 def number_everywhere(uop: UOp) -> bool:
     """Whether the value is one constant, spread over a shape of known size."""
     return uop.base.op is Ops.CONST and all(isinstance(size, int) for size in uop.shape)
@@ -153,11 +143,17 @@ def is_leaf_of_data(uop: UOp) -> bool:
 
 
 class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
-    """A mutable name for a node: operations make new handles, assignment changes the node."""
+    """A mutable name for a node: operations make new handles, assignment changes the node.
 
-    __slots__ = ("__weakref__", "_requires_grad", "grad", "uop")
+    Handles that show the same elements have one `cell`, and each the `steps` from its root to
+    itself; a write through another of them takes `uop` away, which is built anew when asked for.
+    """
+
+    __slots__ = ("__weakref__", "_requires_grad", "cell", "grad", "steps", "uop")
     uop: UOp
     grad: Self | None
+    cell: Cell | None
+    steps: Steps
     _requires_grad: Flag
     # NumPy leaves `array + tensor` to us.
     __array_ufunc__ = None
@@ -165,12 +161,19 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     @classmethod
     def from_uop(cls, y: UOp, requires_grad: Flag = None) -> Self:
-        """A tensor that names the node `y`."""
+        """A tensor whose value is that of the node `y`; of memory, as it is now."""
+        if y.op in SHOWING and shows_memory(y):
+            y = own_value(y)
+        return cls.naming(y, requires_grad)
+
+    @classmethod
+    def naming(cls, y: UOp, requires_grad: Flag = None) -> Self:
+        """A tensor that names the node `y`, which may be memory that no other tensor names."""
         self = object.__new__(cls)
         if y.dtype is dtypes.index and not y.shape:
             y = number_node(y, dtypes.default_int, Device.DEFAULT)
         self.uop = y
-        self.grad = None
+        self.cell = self.steps = self.grad = None
         self._requires_grad = requires_grad
         LIVE[weakref.ref(self, forget)] = None
         if len(NODES) > GRAPH_LIMIT.value and graph_is_too_large(y):
@@ -181,12 +184,89 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         """A tensor for a node made from ours alone."""
         return self.from_uop(uop, INHERITED if self._requires_grad else self._requires_grad)
 
+    def derive_memory(self) -> Self:
+        """Our value in memory of its own."""
+        flag = INHERITED if self._requires_grad else self._requires_grad
+        return self.naming(own_memory(self.uop, self.device), flag)
+
     def derive_with(self, uop: UOp, *others: Handle) -> Self:
         """A tensor for a node made from ours and those of others."""
         flag = INHERITED if self._requires_grad else self._requires_grad
         for other in others:
             flag = either_flag(flag, other._requires_grad)
         return self.from_uop(uop, flag)
+
+    # what it shows
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The node of a tensor that shows what was written since it was last asked for."""
+            if name == "uop" and self.cell is not None:
+                self.uop = shown(self.cell.root, self.steps)
+                self.cell.note(self)
+                return self.uop
+            kind = self.__class__.__name__
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def own_cell(self) -> Cell:
+        """Our cell, made where we had none so far."""
+        cell = self.cell
+        if cell is None:
+            cell = self.cell = Cell()
+            cell.root, cell.fresh = self.uop, {}
+            cell.note(self)
+        return cell
+
+    def view_as(self, node: UOp) -> Self:
+        """A tensor that shows ours in another way: `node` is made of our node by movement alone."""
+        flag = INHERITED if self._requires_grad else self._requires_grad
+        made = self.naming(node, flag)
+        made.join(self.own_cell(), steps_to(node, self.uop, self.steps))
+        return made
+
+    def seen_as(self, make: Callable[[Any], Any]) -> Self:
+        """What `make` makes of our node by movement, as one view, whatever it pads on the way."""
+        node = u = make(self.uop)
+        while u is not self.uop:
+            if MULTI_SEEN and u.has_multi:
+                check_local(u)
+            u = u.src[0]
+        return self if node is self.uop else self.view_as(node)
+
+    def join(self, cell: Cell, steps: Steps) -> None:
+        """Makes self one of the tensors that show a cell; `uop` is what the steps make of it."""
+        self.cell, self.steps = cell, steps
+        cell.note(self)
+
+    def leave(self) -> None:
+        """Makes self a whole where no other tensor shows any of it."""
+        cell = self.cell
+        # Known here by a name, by the count itself, and as ours.
+        if cell is not None and getrefcount(cell) == 3:
+            self.rename(self.uop)
+
+    def rename(self, node: UOp) -> None:
+        """Makes self a whole with this node, and no view any more."""
+        self.uop = node
+        self.cell = self.steps = None
+
+    @property
+    def whole(self) -> UOp:
+        """The node of what self is a view of, or our own."""
+        return self.uop if self.cell is None else self.cell.root
+
+    @whole.setter
+    def whole(self, node: UOp) -> None:
+        if self.cell is None:
+            self.uop = node
+        else:
+            self.cell.renew(node)
+
+    def own(self) -> Self:
+        """The same elements as a value that no write to those of self changes."""
+        uop = self.uop
+        return self.derive(uop if number_everywhere(uop) else own_value(uop))
 
     # what it is
 
@@ -218,7 +298,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         self._requires_grad = value
         if value and not is_view(self.uop) and not reaches(self.uop, is_buffer):
             # Equal constants are one node; the gradients of two parameters must not meet in it.
-            self.uop = own_memory(self.uop, self.device)
+            self.whole = own_memory(self.whole, self.device)
 
     def requires_grad_(self, requires_grad: bool | None = True) -> Self:
         """Sets `requires_grad` and returns self."""
@@ -252,12 +332,21 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def mop(self, op: Ops, arg: Any) -> Self:
         """Movement node with a complete, checked argument."""
         uop = self.uop
-        if uop.op is Ops.BUFFER:
-            VIEWED.add(uop)
         moved = uop.mop(op, arg)
         if MULTI_SEEN and moved.has_multi:
             check_local(moved)
-        return self.derive(moved)
+        made = self.naming(moved, INHERITED if self._requires_grad else self._requires_grad)
+        if op is Ops.PAD:
+            return made
+        # `join`, without calls: half of what a network is built of is movement.
+        cell = self.cell
+        if cell is None:
+            cell = self.cell = Cell()
+            cell.root, cell.fresh = uop, {}
+            cell.fresh[weakref.ref(self, cell.fresh.__delitem__)] = None
+        made.cell, made.steps = cell, (self.steps, op, moved.dtype, moved.src[1:], moved.arg)
+        cell.fresh[weakref.ref(made, cell.fresh.__delitem__)] = None
+        return made
 
     def rop(self, op: Ops, axes: tuple[int, ...]) -> Self:
         """REDUCE over `axes`, which stay with size 1."""
@@ -312,7 +401,9 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
                     f"bytes, which is no multiple of the {target.itemsize} that "
                     f"{target.name} takes"
                 )
-        return self.derive(UOp(Ops.BITCAST, target, (uop,)))
+        node = UOp(Ops.BITCAST, target, (uop,))
+        # Elements of another width are a value of their own.
+        return self.view_as(node) if source.itemsize == target.itemsize else self.derive(node)
 
     def const_like(self, b: Any) -> Self:
         """`b` everywhere, with the dtype, shape and device of self."""
@@ -483,7 +574,9 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     def detach(self) -> Self:
         """The same value, through which no gradient passes."""
-        return self.from_uop(UOp(Ops.DETACH, self.uop.dtype, (self.uop,)), False)
+        made = self.view_as(UOp(Ops.DETACH, self.uop.dtype, (self.uop,)))
+        made._requires_grad = False
+        return made
 
     def with_slope(self, value: Self, slope: Self) -> Self:
         """`value`, a function of self, whose gradient is `slope` times that of the result.
@@ -506,7 +599,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         if is_number(uop) or not reaches(uop, is_leaf_of_data):
             # Equal values of numbers alone are one node, but memory is asked for to be written to:
             # each has its own.
-            return self.derive(own_memory(uop, self.device))
+            return self.derive_memory()
         return self.derive(UOp(Ops.CONTIGUOUS, uop.dtype, (uop,)))
 
     def clone(self) -> Self:
@@ -514,7 +607,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        copy = self.derive(own_memory(self.uop, self.device))
+        copy = self.derive_memory()
         if self.grad is not None:
             copy.grad = self.grad.clone()
         return copy
@@ -522,6 +615,18 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def contiguous_backward(self) -> Self:
         """The same value, whose gradient is stored."""
         return self.derive(UOp(Ops.CONTIGUOUS_BACKWARD, self.uop.dtype, (self.uop,)))
+
+
+def live_nodes() -> list[UOp]:
+    """The nodes of all that are alive; of one that has none now, that of the whole it shows."""
+    node_of = vars(Handle)["uop"].__get__
+    found = []
+    for handle in live_handles():
+        try:
+            found.append(node_of(handle))
+        except AttributeError:
+            found.append(handle.cell.root)
+    return found
 
 
 def own_memory(uop: UOp, device: str | tuple[str, ...]) -> UOp:

@@ -93,11 +93,9 @@ class IndexMixin(Handle):
 
     def __getitem__(self, indices: Any) -> Self:
         parsed = parse_indices(self, indices)
-        if isinstance(self.device, str):
-            cut = cut_spans(self, parsed.spans).reshape(parsed.shape)
-        else:
-            # Parts that lie on several devices are brought together where they are wanted.
-            cut = self.derive(cut_spans(self.uop, parsed.spans).reshape(parsed.shape))
+        # Parts that lie on several devices are brought together where they are wanted.
+        node = cut_node(self.uop, parsed)
+        cut = self if node is self.uop else self.view_as(node)
         picked = parsed.picked
         return pick(cut, picked) if picked else cut
 
@@ -299,6 +297,11 @@ def cut_spans(x: M, spans: list[Span]) -> M:
             split += [span.count, span.step]
             cut += [None, (offset, offset + 1)]
     return x.reshape(tuple(split)).shrink(cut).reshape(tuple([span.count for span in spans]))
+
+
+def cut_node(node: UOp, parsed: Parsed) -> UOp:
+    """What the ints and slices of an index leave of a node, new axes put in."""
+    return cut_spans(node, parsed.spans).reshape(parsed.shape)
 
 
 def is_zero(size: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from aster_ml.dtype import dtypes, least_upper_dtype
 from aster_ml.errors import (
@@ -61,7 +61,9 @@ class JoinMixin(Handle):
             wide = part.pad_zeros(pairs).broadcast_to(shape)
             result = wide if result is None else result.alu(Ops.ADD, wide)
             start = stop
-        return self.cast(dtype) if result is None else result
+        if len(parts) > 1:
+            return cast(Self, result)
+        return (self.cast(dtype) if result is None else result).own()
 
     def stack(self, *args: Any, dim: int = 0) -> Self:
         """Self and the others along a new axis `dim`.
@@ -166,7 +168,7 @@ class JoinMixin(Handle):
             if not isinstance(size, int) or (size and amount % size):
                 start = size - amount % size
                 x = wrapped(x, axis, start, start + size, 2)
-        return x
+        return x.own()
 
     # padding
 
@@ -200,7 +202,7 @@ class JoinMixin(Handle):
             for b, a in pairs
         ]
         if mode == "constant":
-            return pad_with(self.shrink(cut), wanted, value)
+            return pad_with(self.shrink(cut), wanted, value).own()
         # What is cut off at one end may be what is repeated at the other, so cutting comes last.
         x = self
         kept = []
@@ -213,7 +215,7 @@ class JoinMixin(Handle):
                     f"pad: mode 'circular' with {pairs[axis]} on axis {axis}; "
                     "it adds elements and takes none off, shrink does"
                 )
-        return x.shrink(kept)
+        return x.shrink(kept).own()
 
 
 def check_joinable(tensors: list[Any], axis: int, what: str) -> None:

@@ -63,7 +63,7 @@ class LinalgMixin(Base):
             r = r - v * (v * r).sum(-2, keepdim=True) * 2
             # What the reflection makes zero is zero, not what rounding leaves of it.
             r = ((rows > k) & columns.eq(k)).where(0, r).contiguous()
-        return q, r
+        return q, r.own()
 
     def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
         """U, S and V^T with self = U @ diag(S) @ V^T, S falling.

@@ -265,7 +265,7 @@ class MathMixin(FunctionMixin):
         if x == 0.5:
             return base.sqrt()
         if x in (1, 2, 3, 4):
-            square = base * base if x > 1 else base
+            square = base * base if x > 1 else base.own()
             return square if x < 3 else square * (base if x == 3 else square)
         if base.dtype.kind == "float" and base.dtype.itemsize < 4:
             return base.cast(dtypes.float32).binop(Ops.POW, x).cast(base.dtype)
@@ -306,7 +306,7 @@ class MathMixin(FunctionMixin):
         Shapes: self [*s] -> [*s].
         """
         if self.dtype is dtypes.bool:
-            return self
+            return self.own()
         found = (self > 0).where(self.scalar(1), self.scalar(0))
         if self.dtype.kind != "uint":
             found = (self < 0).where(self.scalar(-1), found)
@@ -386,7 +386,7 @@ class MathMixin(FunctionMixin):
         Shapes: self [*s] -> [*s].
         """
         if self.dtype.kind != "float":
-            return self
+            return self.own()
         whole = self.trunc()
         return (self < whole).where(whole - 1, whole)
 
@@ -396,7 +396,7 @@ class MathMixin(FunctionMixin):
         Shapes: self [*s] -> [*s].
         """
         if self.dtype.kind != "float":
-            return self
+            return self.own()
         whole = self.trunc()
         return (self > whole).where(whole + 1, whole)
 
@@ -406,7 +406,7 @@ class MathMixin(FunctionMixin):
         Shapes: self [*s] -> [*s].
         """
         if self.dtype.kind != "float":
-            return self
+            return self.own()
         whole = self.trunc()
         rest = self - whole
         size = rest.abs()

@@ -6,12 +6,13 @@ elements under other indices. Nothing here computes a value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from aster_ml.errors import ArgumentError, IndexRangeError, ShapeError
 from aster_ml.helpers import argfix, ceildiv, prod
 from aster_ml.mixin.formula import rearrange
+from aster_ml.mixin.own import OwnMixin
 from aster_ml.mixin.sizes import (
     inferred_size,
     same_count,
@@ -86,7 +87,7 @@ def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return len(one) == len(other) and all(map(same_size, one, other))
 
 
-class MovementMixin:
+class MovementMixin(OwnMixin):
     """The same elements under other indices."""
 
     __slots__ = ()
@@ -99,6 +100,10 @@ class MovementMixin:
     def mop(self, op: Ops, arg: Any) -> Self:
         """The movement node `op` with a complete, checked argument."""
         raise NotImplementedError
+
+    def seen_as(self, make: Callable[[Any], Any]) -> Self:
+        """What `make` makes of self by movement, as one view, whatever it pads on the way."""
+        return make(self)  # type: ignore[no-any-return]
 
     @property
     def ndim(self) -> int:
@@ -404,13 +409,17 @@ class MovementMixin:
                     f"pad_to: axis {i} of {show_shape(self.shape)} is larger than the "
                     f"{show_size(want[i])} wanted; shrink_to makes it smaller"
                 )
-        return self.pad_zeros(pairs)
+        return self.pad_zeros(pairs).own()
 
     def repeat(self, repeats: Any, *args: Any) -> Self:
         """The whole laid out `repeats[i]` times along axis i; missing axes are added in front.
 
         Shapes: self [n, m], repeats=(2, 3) -> [2 * n, 3 * m].
         """
+        return self.tiled(repeats, *args).own()
+
+    def tiled(self, repeats: Any, *args: Any) -> Self:
+        """`repeat` as a view."""
         counts = tuple([check_size("repeat", r) for r in argfix(repeats, *args)])
         if len(counts) < self.ndim:
             raise ShapeError(
@@ -433,7 +442,7 @@ class MovementMixin:
         shape = value.shape
         wide = value.reshape(shape[: axis + 1] + (1,) + shape[axis + 1 :])
         wide = wide.broadcast_to(shape[: axis + 1] + (count,) + shape[axis + 1 :])
-        return wide.reshape(shape[:axis] + (shape[axis] * count,) + shape[axis + 1 :])
+        return wide.reshape(shape[:axis] + (shape[axis] * count,) + shape[axis + 1 :]).own()
 
     def unfold(self, dim: int, size: Any, step: int) -> Self:
         """Windows of `size` elements along `dim`, `step` apart, on a new last axis.
@@ -449,13 +458,15 @@ class MovementMixin:
                 f"unfold: windows of {size} do not fit axis {axis}, which has size "
                 f"{show_size(length)}"
             )
-        order = [i for i in range(self.ndim) if i != axis] + [axis]
-        windows = self.permute(tuple(order)).last_axis_windows(size, step)
+        order = tuple([i for i in range(self.ndim) if i != axis] + [axis])
         rank = self.ndim
         # The count of windows stands second to last and moves to where the axis was.
         back = list(range(rank - 1))
         back.insert(axis, rank - 1)
-        return windows.permute((*back, rank))
+        back.append(rank)
+        return self.seen_as(
+            lambda x: x.permute(order).last_axis_windows(size, step).permute(tuple(back))
+        )
 
     def last_axis_windows(self, size: Any, step: int = 1, dilation: int = 1) -> Self:
         """Windows along the last axis: [..., n] -> [..., windows, size], by movement alone.
@@ -470,7 +481,7 @@ class MovementMixin:
         # A row of n + dilation elements, repeated, brings element k * dilation to column k.
         per = n + dilation
         times = ceildiv(size * per, n)
-        row = self.repeat((*(1,) * len(lead), times))
+        row = self.tiled((*(1,) * len(lead), times))
         row = row.shrink([*[None] * len(lead), (0, size * per)]).reshape((*lead, size, per))
         span = step * (count - 1) + 1
         row = row.shrink([*[None] * (len(lead) + 1), (0, span)])

@@ -85,7 +85,7 @@ class NeuralMixin(Base):
         if not isinstance(p, (int, float)) or not 0 <= p <= 1:
             raise ArgumentError(f"dropout: p is {p!r}; a probability from 0 to 1 is wanted")
         if not self.training or p == 0:
-            return self
+            return self.own()
         if p == 1:
             return self.zeros_like()
         # Stored: the gradient asks for the same numbers, which cost more than a byte each.

@@ -81,7 +81,7 @@ class OrderMixin(NetworkMixin):
         """
         axis = self.resolve_axis(dim, "sort")
         if not self.shape or is_zero(self.shape[axis]) or self.shape[axis] == 1:
-            return self, self.const_like(0).cast(dtypes.int32)
+            return self.own(), self.const_like(0).cast(dtypes.int32)
         size = self.shape[axis]
         if not isinstance(size, int):
             raise symbolic_axis("sort", axis, self.shape)

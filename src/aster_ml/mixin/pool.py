@@ -189,7 +189,7 @@ class PoolMixin(Base):
         for axis, new in enumerate(size, len(self.shape) - len(size)):
             if not same_size(x.shape[axis], new):
                 x = x.resize_axis(axis, new, mode, align_corners)
-        return x.round().cast(self.dtype) if whole else x
+        return x.round().cast(self.dtype) if whole else x.own()
 
     def resize_axis(self, axis: int, new: int, mode: str, align_corners: bool) -> Self:
         """One axis resized; places are fractions of whole numbers, so none is off by rounding."""
@@ -232,7 +232,7 @@ class PoolMixin(Base):
         """
         old = self.shape[axis]
         if old == new:
-            return self
+            return self.own()
         lead, tail = (slice(None),) * axis, (1,) * (len(self.shape) - axis - 1)
         low, high, above, out_of = self.neighbours(old, new, align_corners)
         places = [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from aster_ml.dtype import DType, DTypeLike, dtypes, least_upper_float, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError
 from aster_ml.helpers import prod
+from aster_ml.mixin.own import OwnMixin
 from aster_ml.uop.ops import Ops
 
 Axis = Any  # int | Sequence[int] | None; None means all axes
@@ -26,7 +27,7 @@ def identity_of(op: Ops, dtype: DType) -> Any:
     return dtypes.min(dtype)
 
 
-class ReduceMixin:
+class ReduceMixin(OwnMixin):
     """Fewer values out of many. Stands beside ElementwiseMixin and MovementMixin."""
 
     __slots__ = ()
@@ -65,7 +66,7 @@ class ReduceMixin:
         if any(isinstance(s, int) and s == 0 for s in shape):
             value = self.full_of(kept, identity_of(op, self.dtype))
         else:
-            value = self.rop(op, tuple(sorted(real))) if real else self
+            value = self.rop(op, tuple(sorted(real))) if real else self.own()
         if keepdim or not axes:
             return value
         return value.reshape(tuple([s for i, s in enumerate(shape) if i not in axes]))

@@ -90,7 +90,7 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
 def scan(x: S, op: Ops, axis: int) -> S:
     """`x` folded with `op` up to each element of the axis."""
     if not x.shape or is_zero(x.shape[axis]) or x.shape[axis] == 1:
-        return x
+        return x.own()
     if not isinstance(x.shape[axis], int):
         full, part = filled_axis(x, axis, identity_of(op, x.dtype))
         return scan(full, op, axis).shrink(part)

@@ -209,7 +209,7 @@ class SelectMixin(MathMixin, CreateMixin):
             raise ShapeError(f"diag: {show_shape(self.shape)} has {self.ndim} axes; one is wanted")
         n = self.shape[0]
         rows = self.reshape((n, 1)).pad_zeros([(0, 0), (0, n)]).reshape((n * (n + 1),))
-        return rows.shrink([(0, n * n)]).reshape((n, n))
+        return rows.shrink([(0, n * n)]).reshape((n, n)).own()
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
         """The diagonal over two axes, which goes to the last; `offset` columns to the right.
@@ -232,13 +232,14 @@ class SelectMixin(MathMixin, CreateMixin):
         if size == 0:
             return x.full_of((*lead, 0), 0)
         x = x.shrink([*cut, (down, down + size), (right, right + size)])
-        # A row longer by one than it is wide starts each row one further: the diagonal is a column.
-        flat = x.reshape((*lead, size * size)).pad_zeros([*[(0, 0)] * len(lead), (0, size)])
-        return (
-            flat.reshape((*lead, size, size + 1))
-            .shrink([*cut, None, (0, 1)])
-            .reshape((*lead, size))
-        )
+
+        def column(x: Any) -> Any:
+            # Longer by one than it is wide, each row starts one further: the diagonal is a column.
+            flat = x.reshape((*lead, size * size)).pad_zeros([*[(0, 0)] * len(lead), (0, size)])
+            rows = flat.reshape((*lead, size, size + 1)).shrink([*cut, None, (0, 1)])
+            return rows.reshape((*lead, size))
+
+        return x.seen_as(column)
 
 
 def check_index(x: Any, dim: int, index: Any, what: str) -> int:

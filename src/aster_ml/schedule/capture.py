@@ -22,7 +22,7 @@ from aster_ml.uop.ops import BodyArg, Ops, ParamArg
 from aster_ml.uop.quiet import uncollected
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
-AFTER, BIND, BUFFER = Ops.AFTER, Ops.BIND, Ops.BUFFER
+AFTER, BIND, BUFFER, CAST = Ops.AFTER, Ops.BIND, Ops.BUFFER, Ops.CAST
 CONTIGUOUS, DETACH, IOTA, PARAM = Ops.CONTIGUOUS, Ops.DETACH, Ops.IOTA, Ops.PARAM
 
 
@@ -126,7 +126,10 @@ def closed_body(
                     if new[s] is not s:
                         made = tuple(map(new.__getitem__, src))
                         break
-                if op is IOTA:
+                if op is CAST and u.dtype is src[0].dtype:
+                    # A value of its own: here each version of memory is told apart anyway.
+                    closed = made[0]
+                elif op is IOTA:
                     # A body that is cached must not keep nodes of users alive, and so their memory.
                     closed = UOp(op, u.dtype, made, "body")
                 elif made is src:

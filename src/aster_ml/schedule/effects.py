@@ -63,11 +63,14 @@ def snapshot_value(body: UOp, value: UOp) -> UOp:
     changes = {}
     for u in toposort(body):
         if u.op is Ops.STORE and u.src[1] is value:
-            if value.op is Ops.CONTIGUOUS:
+            if value.op is Ops.COPY:
                 raise InternalError(f"effects: {value!r} collides although it is stored apart")
-            changes[u] = u.replace(
-                src=(u.src[0], UOp(Ops.CONTIGUOUS, value.dtype, (value,)), *u.src[2:])
-            )
+            # What is memory, or laid out there, is the same memory when it is asked for once more.
+            if value.op is Ops.CONTIGUOUS or value.base.op in (Ops.PARAM, Ops.AFTER):
+                apart = value.copy_to(str(base_param(u).arg.device))
+            else:
+                apart = UOp(Ops.CONTIGUOUS, value.dtype, (value,))
+            changes[u] = u.replace(src=(u.src[0], apart, *u.src[2:]))
     return substitute_all([body], changes)[0]
 
 

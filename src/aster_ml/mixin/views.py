@@ -1,0 +1,170 @@
+"""Which tensors show the same elements: cells, and the way from a cell to each of its tensors.
+
+Receives nodes and ways of looking at them; returns nodes. A `Cell` has the node of a whole, which
+is another one after each write; a tensor that shows it names the cell and the steps from the whole
+to itself, and builds its node from these when it is asked for it after a write. What is written,
+and where it lies, stand in `mixin.assign`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aster_ml.engine.multi import parts
+from aster_ml.errors import UnsupportedError
+from aster_ml.helpers import prod
+from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import MOVEMENT, Ops
+
+# From a whole to what a tensor shows: the steps before, and op, dtype, further sources and argument
+# of the last one. None for the whole itself.
+Steps = tuple[Any, ...] | None
+
+# Movement without repetition or padding, and marks on a value: each element is one of those below.
+ONE_TO_ONE = MOVEMENT - {Ops.PAD, Ops.EXPAND} | {Ops.AFTER, Ops.DETACH}
+# What may stand between memory and a value that is the same elements.
+SHOWING = MOVEMENT - {Ops.PAD} | {Ops.AFTER, Ops.DETACH, Ops.BITCAST, Ops.BUFFER, Ops.MULTI}
+REPEATING = frozenset({Ops.EXPAND, Ops.PAD})
+
+
+class Cell:
+    """A whole that several tensors show, each in its own way.
+
+    `root` is its node as it is now. `fresh` has those tensors, known weakly, whose node was built
+    from it; a tensor that is not among them has none, and builds it when it is asked for.
+    """
+
+    __slots__ = ("fresh", "root")
+    root: UOp
+    fresh: dict[weakref.ref[Any], None]
+
+    def note(self, handle: Any) -> None:
+        """The node of a tensor was built from the root as it is."""
+        self.fresh[weakref.ref(handle, self.fresh.__delitem__)] = None
+
+    def renew(self, root: UOp) -> None:
+        """The whole is another node: tensors that show it build theirs anew when asked."""
+        self.root = root
+        known, self.fresh = self.fresh, {}
+        for ref in list(known):
+            handle = ref()
+            if handle is not None and handle.cell is self:
+                del handle.uop
+
+
+def steps_to(node: UOp, whole: UOp, before: Steps = None) -> Steps:
+    """The steps from `whole`, which stands below `node`, behind those `before`."""
+    chain = []
+    while node is not whole:
+        chain.append(node)
+        node = node.src[0]
+    for u in reversed(chain):
+        before = (before, u.op, u.dtype, u.src[1:], u.arg)
+    return before
+
+
+def listed(steps: Steps) -> list[Any]:
+    """The steps, first one first, each as op, dtype, further sources and argument."""
+    found = []
+    while steps is not None:
+        found.append(steps[1:])
+        steps = steps[0]
+    return found[::-1]
+
+
+def shown(whole: UOp, steps: Steps) -> UOp:
+    """What the steps make of a whole."""
+    for op, dtype, rest, arg in listed(steps):
+        whole = UOp(op, dtype, (whole, *rest), arg)
+    return whole
+
+
+def target_in(place: UOp, steps: Steps) -> UOp | None:
+    """The part of a place that the steps show, to be written to; bits and marks left aside.
+
+    None where an element of it is shown more than once, or something that is no element.
+    """
+    for op, _, rest, arg in listed(steps):
+        if op in REPEATING:
+            return None
+        if op in MOVEMENT:
+            place = UOp(op, place.dtype, (place, *rest), arg)
+    return place
+
+
+def is_view(uop: UOp) -> bool:
+    """Whether the value is memory under movement ops, so that it can be written in place."""
+    u = under_view(uop)
+    if u.op is Ops.MULTI:
+        return all([is_view(part) for part in parts(uop)])
+    return u.op is Ops.BUFFER
+
+
+def under_view(u: UOp) -> UOp:
+    """What lies under movement ops, each of whose elements stands for one element below."""
+    while u.op in ONE_TO_ONE:
+        u = u.src[0]
+    return u
+
+
+def shows_memory(u: UOp) -> bool:
+    """Whether a node is memory as it is now, seen in some way, so that writes there change it."""
+    while u.op in SHOWING:
+        if u.op is Ops.BUFFER:
+            return not u.arg.device.startswith("DISK")
+        if u.op is Ops.MULTI:
+            return any([shows_memory(s) for s in u.src])
+        u = u.src[0]
+    return False
+
+
+def own_value(u: UOp) -> UOp:
+    """What a node shows, as a value that later writes to the memory below do not change.
+
+    A CAST to the dtype that it has: the body of a schedule has none of these, so it costs nothing
+    where the value is only computed with, and realized it has memory of its own.
+    """
+    return UOp(Ops.CAST, u.dtype, (u,))
+
+
+MOVES: dict[Ops, Callable[[Any, Any], Any]] = {
+    Ops.RESHAPE: lambda a, arg: a.reshape(arg),
+    Ops.EXPAND: np.broadcast_to,
+    Ops.PERMUTE: np.transpose,
+    Ops.PAD: lambda a, arg: np.pad(a, arg, constant_values=-1),
+    Ops.SHRINK: lambda a, arg: a[tuple([slice(low, high) for low, high in arg])],
+    Ops.FLIP: np.flip,
+}
+
+
+def places_in(shape: tuple[Any, ...], steps: Steps) -> np.ndarray[Any, Any]:
+    """For each element that the steps show, its number in a whole of this shape.
+
+    Raises: UnsupportedError where an element is shown more than once, which no write can honour,
+    and where sizes are symbolic.
+    """
+    chain = listed(steps)
+    sized = all([isinstance(s, int) for s in shape]) and not any([rest for _, _, rest, _ in chain])
+    if not sized:
+        raise UnsupportedError(
+            f"assign: to a view with symbolic sizes of {show_shape(shape)} that is cut in steps; "
+            "write to a copy (x + 0), or to a view of fixed size"
+        )
+    total = prod(shape)
+    places = np.arange(total).reshape(shape)
+    for op, _, _, arg in chain:
+        if op in MOVES:
+            places = MOVES[op](places, arg)
+    named = places.reshape(-1)
+    if len(named) > total or len(np.unique(named)) < len(named) or (named < 0).any():
+        raise UnsupportedError(
+            f"assign: {show_shape(places.shape)} shows elements of {show_shape(shape)} more than "
+            "once (expand, overlapping windows), so that it cannot hold a value for each place; "
+            "write to a copy (x + 0, x.contiguous()), or to what it is a view of"
+        )
+    return named
