@@ -276,6 +276,7 @@ class TinyJit(Generic[T]):
         result = run.call(self.function, args, kwargs)
         check_result(result, inputs)
         run.check_replaced()
+        run.check_aliases()
         run.lose_escaped()
         self.check_watched(watch)
         if not run.recorder.items:

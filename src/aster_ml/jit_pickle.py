@@ -94,6 +94,7 @@ def pack_recording(recording: Any) -> dict[str, Any]:
     return {
         **{name: getattr(recording, name) for name in PLAIN_FIELDS},
         "result": rebuild(recording.result, pack),
+        "outputs": [pack(leaf) for leaf in recording.outputs],
         "replay": pack_replay(recording.replay),
     }
 
@@ -109,12 +110,13 @@ def unpack_recording(recording: Any, state: dict[str, Any]) -> None:
     for name in PLAIN_FIELDS:
         setattr(recording, name, state[name])
     recording.result = rebuild(state["result"], unpack)
+    recording.outputs = [unpack(leaf) for leaf in state["outputs"]]
     recording.replay = unpack_replay(state["replay"])
     recording.replay.on_move.append(recording.look_again)
     recording.replay.on_free.append(recording.forget_results)
     # Nobody here names the memory, so nobody can exchange it.
     recording.watch = Watch([], lambda x: False)
-    recording.bound, recording.states = [], []
+    recording.bound, recording.states, recording.shown = [], [], []
     recording.state_ids, recording.written_ids = set(), set()
     recording.written_states = weakref.WeakSet()
     recording.exchanges = storage.EXCHANGES.count

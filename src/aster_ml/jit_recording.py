@@ -16,10 +16,10 @@ from aster_ml.engine.prune import prune as prune_items
 from aster_ml.engine.realize import realize_readers, settle, strip_effects
 from aster_ml.engine.replay import Replay
 from aster_ml.engine.watch import Watch
-from aster_ml.errors import DeviceError, JitError
+from aster_ml.errors import DeviceError
 from aster_ml.jit_pickle import pack_recording, unpack_recording
 from aster_ml.jit_results import ResultPlace
-from aster_ml.jit_run import Run
+from aster_ml.jit_run import Run, check_apart
 from aster_ml.jit_values import (
     Inputs,
     InputTemplate,
@@ -30,8 +30,10 @@ from aster_ml.jit_values import (
 )
 from aster_ml.mixin import random
 from aster_ml.mixin.handle import LIVE
+from aster_ml.mixin.views import Cell, steps_to
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 
 T = TypeVar("T")
 
@@ -169,27 +171,36 @@ class Recording(Generic[T]):
     def take_result(self, result: Any, inputs: Inputs, run: Run, params: dict[UOp, UOp]) -> Any:
         """The result with templates in place of tensors; those from before stay themselves."""
         made: dict[int, Any] = {id(t): InputTemplate(i) for i, t in enumerate(inputs.tensors)}
+        outputs = {id(leaf): leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)}
+        cells = {id(t.cell) for t in outputs.values() if t.cell is not None}
+        before = [t for ref in run.before if (t := ref()) is not None]
+        shown = [t for t in before if id(t.cell) in cells and t.cell is not None]
+        self.shown = [weakref.ref(t) for t in shown]
+        hosts: list[tuple[str, int, Any]] = [
+            *[("input", i, t) for i, t in enumerate(inputs.tensors)],
+            *[("before", i, t) for i, t in enumerate(shown)],
+            *[("result", i, t) for i, t in enumerate(outputs.values())],
+        ]
         known = {id(t) for ref in run.before if (t := ref()) is not None}
 
         def change(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor) or (id(leaf) in known and id(leaf) not in made):
                 return leaf
-            return made.setdefault(id(leaf), Template(leaf, params))
+            found = made.get(id(leaf))
+            if found is None:
+                found = made[id(leaf)] = Template(leaf, params)
+                found.find_host(leaf, hosts)
+            return found
 
+        for leaf in outputs.values():
+            change(leaf)
+        # In the order of `hosts`: what is a view of a result names its place here.
+        self.outputs = [made.get(number, leaf) for number, leaf in outputs.items()]
         return rebuild(result, change)
 
     def check_inputs(self, inputs: Inputs) -> None:
         """Raises JitError where an argument is memory that the function also gets at by itself."""
-        for i, base in enumerate(inputs.bases):
-            memory = id(storage.buffer_of(base).base)
-            if memory in self.written_ids or (
-                i in self.written_inputs and memory in self.state_ids
-            ):
-                t = next(t for t in inputs.tensors if base in storage.buffers_below(t.uop))
-                raise JitError(
-                    f"{t!r} is an argument of a jitted function, which also uses it by "
-                    "another way and writes to it; pass it in one way only"
-                )
+        check_apart(inputs, self.written_inputs, self.written_ids, self.state_ids)
 
     def fits(self, inputs: Inputs) -> str | None:
         """None when this recording may be replayed on these arguments, else what is against it."""
@@ -231,31 +242,22 @@ class Recording(Generic[T]):
         replay.run(inputs.values)
         if written is not None:
             storage.note_overwritten([storage.buffer_of(u) for u in written])
+            self.renew_views(inputs)
         return self.fill(inputs.bases, inputs.tensors, inputs.values)
+
+    def renew_views(self, inputs: Inputs) -> None:
+        """Makes tensors anew that show what was written in a way that is computed."""
+        before = [t for s in self.states if (t := s.ref()) is not None]
+        for t in [*inputs.tensors, *before]:
+            if t.cell is not None:
+                t.leave()
+            if t.cell is not None:
+                t.cell.renew(t.cell.root)
 
     def fill(self, bases: list[UOp], tensors: list[Tensor], values: dict[str, int]) -> T:
         """The result over the memory in its places, and over these inputs."""
-        current = [held for p in self.places if (held := p.current) is not None]
-        memory = [*bases, *[held.base for held in current]]
-        filled: dict[int, Any] = {}
-
-        def change(leaf: Any) -> Any:
-            if isinstance(leaf, InputTemplate):
-                return tensors[leaf.number]
-            if not isinstance(leaf, Template):
-                return leaf
-            found = filled.get(id(leaf))
-            if found is None:
-                slot, shape = leaf.whole or (0, None)
-                k = slot - self.n_inputs
-                if k >= 0 and leaf.whole is not None and shape == self.places[k].shape:
-                    found = Tensor.naming(current[k].view, leaf.flag)
-                else:
-                    found = leaf.fill(memory, values)
-                filled[id(leaf)] = found
-            return found
-
-        return rebuild(self.result, change)  # type: ignore[no-any-return]
+        filling = Filling(self, bases, tensors, values)
+        return rebuild(self.result, filling.leaf)  # type: ignore[no-any-return]
 
     def written_now(self, inputs: Inputs) -> set[UOp]:
         """The BUFFERs that a replay on these inputs writes to, results aside."""
@@ -272,3 +274,59 @@ class Recording(Generic[T]):
                     "read-only; pass a copy (clone)"
                 )
         realize_readers(written)
+
+
+class Filling:
+    """The results of one replay while they are made."""
+
+    def __init__(
+        self, recording: Recording[Any], bases: list[UOp], tensors: list[Tensor], values: Any
+    ) -> None:
+        self.recording = recording
+        self.tensors = tensors
+        self.values = values
+        self.current = [held for p in recording.places if (held := p.current) is not None]
+        self.memory = [*bases, *[held.base for held in self.current]]
+        self.filled: dict[int, Any] = {}
+        # Results that are parts of one new memory which is none itself.
+        self.cells: dict[int, Cell] = {}
+
+    def leaf(self, leaf: Any) -> Any:
+        """What stands for a leaf of the recorded result."""
+        if isinstance(leaf, InputTemplate):
+            return self.tensors[leaf.number]
+        if not isinstance(leaf, Template):
+            return leaf
+        found = self.filled.get(id(leaf))
+        if found is None:
+            host = self.host_of(leaf)
+            found = self.made(leaf) if host is None else host.view_by(leaf.steps, leaf.flag)
+            self.filled[id(leaf)] = found
+        return found
+
+    def host_of(self, leaf: Template) -> Any:
+        """The tensor that a result is a view of, or None."""
+        kind, number = leaf.host or ("", 0)
+        if kind == "input":
+            return self.tensors[number]
+        if kind == "before":
+            return self.recording.shown[number]() if self.recording.shown else None
+        return self.leaf(self.recording.outputs[number]) if kind else None
+
+    def made(self, leaf: Template) -> Tensor:
+        """A result that is no view of anything that is there."""
+        recording = self.recording
+        slot, shape = leaf.whole or (0, None)
+        k = slot - recording.n_inputs
+        if k >= 0 and leaf.whole is not None and shape == recording.places[k].shape:
+            return Tensor.naming(self.current[k].view, leaf.flag)
+        found = leaf.fill(self.memory, self.values)
+        if leaf.whole is None and found.uop.base.op is Ops.BUFFER:
+            base = found.uop.base
+            if base in self.memory[recording.n_inputs :]:
+                cell = self.cells.get(id(base))
+                if cell is None:
+                    cell = self.cells[id(base)] = Cell()
+                    cell.root, cell.fresh = base, {}
+                found.join(cell, steps_to(found.uop, base))
+        return found

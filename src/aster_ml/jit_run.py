@@ -83,7 +83,12 @@ class Run:
                 {id(leaf): leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)}.values()
             )
             late = [t for t in tensors if settle(t.uop) is None]
-            late += [t for t, _ in self.changed() if strip_effects(t.uop) is not None]
+            for t, _ in self.changed():
+                if strip_effects(t.uop) is not None:
+                    late.append(t)
+                elif t.cell is not None and strip_effects(t.cell.root) is not None:
+                    # What it shows of the memory is computed; what was written there is not.
+                    late.append(Tensor.naming(t.cell.root))
             if self.outputs or late:
                 Tensor.realize(*self.outputs, *late)
             for t in self.outputs:
@@ -127,8 +132,9 @@ class Run:
                 continue
             members = [t for ref in list(cell.fresh) if (t := ref()) is not None]
             others = Cell()
-            others.root, others.fresh = cell.root, {}
-            cell.root, cell.fresh = substitute(cell.root, self.places), {}
+            found = settle(cell.root)
+            others.root, others.fresh = cell.root if found is None else found, {}
+            cell.root, cell.fresh = substitute(others.root, self.places), {}
             for t in members:
                 if t.cell is cell:
                     t.join(cell if id(t) in mine else others, t.steps)
@@ -142,7 +148,9 @@ class Run:
             for ref in list(others.fresh):
                 t = ref()
                 if t is not None and t.cell is others:
-                    t.join(cell, t.steps)
+                    # It may have been computed from what is written now.
+                    t.cell = cell
+                    del t.uop
 
     def restore(self, tensors: list[Tensor]) -> None:
         """Gives what names the inputs' memory by its name in the recording its own name again."""
@@ -190,6 +198,11 @@ class Run:
                 )
         for t, old in self.changed():
             place = strip_effects(t.uop)
+            if 0 in t.shape or (
+                # A view of memory, in a way that is computed.
+                place is None and t.cell is not None and strip_effects(t.cell.root) is not None
+            ):
+                continue
             was = strip_effects(old)
             if place is None or (was is not place and settle(old) is not place):
                 raise JitError(
@@ -209,6 +222,14 @@ class Run:
                         "the call and puts another in its place, so a replay would read the old "
                         "one; write it in place with assign"
                     )
+
+    def check_aliases(self) -> None:
+        """Raises JitError where an argument is memory that was also used by another way."""
+        recorder = self.recorder
+        written = {i for u, i in recorder.inputs.items() if u in recorder.written}
+        states = {id(b.base) for b in recorder.states.values()}
+        changed = {id(b.base) for u, b in recorder.states.items() if u in recorder.written}
+        check_apart(self.inputs, written, changed, states)
 
     def lose_escaped(self) -> None:
         """Tensors made in the run that outlive it and are no results read no stale memory."""
@@ -232,3 +253,21 @@ class Run:
                         "results, so replays do not compute it: return it from the function"
                     ),
                 )
+
+
+def check_apart(
+    inputs: Inputs, written_inputs: set[int], written: set[int], states: set[int]
+) -> None:
+    """Raises JitError where an argument is memory that a function also gets at by itself.
+
+    One of the two has to be written to; `written` and `states` are ids of what it gets at.
+    """
+    for i, base in enumerate(inputs.bases):
+        memory = id(storage.buffer_of(base).base)
+        if memory in written or (i in written_inputs and memory in states):
+            named = [t for t in inputs.tensors if base in storage.buffers_below(t.uop)]
+            t = named[0] if named else inputs.tensors[0]
+            raise JitError(
+                f"{t!r} is an argument of a jitted function, which also uses it by "
+                "another way and writes to it; pass it in one way only"
+            )

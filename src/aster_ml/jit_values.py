@@ -20,6 +20,7 @@ from aster_ml.engine import storage
 from aster_ml.errors import JitError
 from aster_ml.mixin.assign import is_shared, take_private_copy
 from aster_ml.mixin.handle import INHERITED, Flag, own_memory
+from aster_ml.mixin.views import Steps, steps_after
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
@@ -95,6 +96,11 @@ class Inputs:
         lazy = [t for t in self.tensors if not storage.is_memory_view(t.uop)]
         if lazy:
             Tensor.realize(*lazy)
+            for t in lazy:
+                if t.cell is not None and not storage.is_memory_view(t.uop):
+                    # A view in a way that is computed, of memory that holds one number now.
+                    t.uop = own_memory(t.uop, t.device)
+                    t.realize()
         tokens.extend([self.form(t) for t in self.tensors])
         self.key = tuple(tokens)
 
@@ -224,6 +230,10 @@ class Template:
         self.params = list(known.values())
         changes = {**binds, **known}
         self.uop = substitute(t.uop, changes) if changes else t.uop
+        # Of what it is a view, if of an argument, of what was there before, or of another result
+        # (which list, and the place there), and how it shows it.
+        self.host: tuple[str, int] | None = None
+        self.steps: Steps = None
         # Number of the memory and shape, where the tensor shows all of it in row-major order.
         self.whole: tuple[int, Any] | None = None
         if self.uop.op is Ops.PARAM:
@@ -235,6 +245,17 @@ class Template:
     def flag(self) -> Flag:
         """`requires_grad` of a result."""
         return self.requires_grad and INHERITED
+
+    def find_host(self, t: Tensor, hosts: list[tuple[str, int, Any]]) -> None:
+        """Finds what `t`, of which this is the template, is a view of."""
+        if t.cell is None:
+            return
+        for kind, number, host in hosts:
+            if host is not t and host.cell is t.cell:
+                found = steps_after(t.steps, host.steps)
+                if found is not None and (kind != "result" or found[0] is not None):
+                    self.host, self.steps = (kind, number), found[0]
+                    return
 
     def fill(self, bases: list[UOp], values: dict[str, int]) -> Tensor:
         """The tensor over the memory of another call."""

@@ -70,7 +70,9 @@ class Tensor(
     """A value of some shape and dtype on a device, computed when it is needed.
 
     `Tensor(data, device, dtype, requires_grad)` takes numbers, nested lists, NumPy arrays, bytes,
-    files (pathlib.Path) and nodes. Of a tensor it is a view, unless that is moved or cast.
+    files (pathlib.Path) and nodes. Arrays, lists and bytearrays are copied at once: what is done to
+    them afterwards the tensor does not see, whatever their layout, dtype and device. Of a tensor it
+    is a view, unless that is moved or cast.
     """
 
     __slots__ = ()

@@ -1,8 +1,8 @@
 """From data outside to nodes: numbers, lists, NumPy arrays, bytes, files.
 
-Receives what a user gave to `Tensor(...)`; returns the node that holds it. NumPy arrays on the CPU
-are used in place where their layout allows; lists are converted and copied. Knows nothing of
-operations on tensors.
+Receives what a user gave to `Tensor(...)`; returns the node that holds it. What may change later
+(arrays, lists, bytearrays) is copied here, whatever its layout, dtype and device; bytes, which
+never change, are used in place on a CPU. Knows nothing of operations on tensors.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def node_of_bytes(data: Any, dtype: DType, device: str | tuple[str, ...]) -> UOp
             f"Tensor: {view.nbytes} bytes are no whole number of {dtype.name} "
             f"elements of {dtype.itemsize} bytes"
         )
-    return wrapped_node(np.frombuffer(view, dtype=to_numpy_dtype(dtype)), device)
+    array = np.frombuffer(view, dtype=to_numpy_dtype(dtype))
+    return wrapped_node(array, device) if isinstance(data, bytes) else copied_node(array, device)
 
 
 def node_of_file(path: pathlib.Path, dtype: DType) -> UOp:
@@ -109,7 +110,7 @@ def node_of_file(path: pathlib.Path, dtype: DType) -> UOp:
 def array_node(
     array: np.ndarray[Any, Any], dtype: DType | None, device: str | tuple[str, ...]
 ) -> UOp:
-    """A NumPy array, in place where its layout and the device allow."""
+    """A copy of a NumPy array."""
     own = from_numpy_dtype(array.dtype)
     if array.__class__ is not np.ndarray and isinstance(array, np.ma.MaskedArray):
         array = unmasked(array)
@@ -119,7 +120,7 @@ def array_node(
         node = device_constant(array.item(), own, device)
         return node if dtype is None else cast_node(node, dtype)
     if dtype is None or dtype is own:
-        return wrapped_node(array, device)
+        return copied_node(array, device)
     return copied_node(converted(array, dtype), device)
 
 
@@ -139,7 +140,7 @@ def unmasked(array: Any) -> np.ndarray[Any, Any]:
 
 
 def wrapped_node(array: np.ndarray[Any, Any], device: str | tuple[str, ...]) -> UOp:
-    """A new buffer that is the array's memory, or a copy where that cannot be."""
+    """A new buffer that is the array's memory, which never changes; a copy where that cannot be."""
     dtype = from_numpy_dtype(array.dtype)
     if not isinstance(device, str):
         return copied_node(np.ascontiguousarray(array), device)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -35,10 +34,13 @@ from aster_ml.mixin.elementwise import ElementwiseMixin
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.mixin.views import (
+    ONE_NAME,
     SHOWING,
     Cell,
     Steps,
     is_view,
+    joined,
+    names_of_cell,
     own_value,
     shown,
     shows_memory,
@@ -234,6 +236,12 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             u = u.src[0]
         return self if node is self.uop else self.view_as(node)
 
+    def view_by(self, steps: Steps, flag: Flag) -> Self:
+        """A tensor that shows ours in this way."""
+        made = self.naming(shown(self.uop, steps), flag)
+        made.join(self.own_cell(), joined(self.steps, steps))
+        return made
+
     def join(self, cell: Cell, steps: Steps) -> None:
         """Makes self one of the tensors that show a cell; `uop` is what the steps make of it."""
         self.cell, self.steps = cell, steps
@@ -241,9 +249,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     def leave(self) -> None:
         """Makes self a whole where no other tensor shows any of it."""
-        cell = self.cell
-        # Known here by a name, by the count itself, and as ours.
-        if cell is not None and getrefcount(cell) == 3:
+        if self.cell is not None and names_of_cell(self) == ONE_NAME:
             self.rename(self.uop)
 
     def rename(self, node: UOp) -> None:

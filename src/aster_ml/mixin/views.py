@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,23 @@ class Cell:
                 del handle.uop
 
 
+def names_of_cell(handle: Any) -> int:
+    """How often the cell of a tensor is named, the asking included."""
+    cell = handle.cell
+    return getrefcount(cell)
+
+
+class Alone:
+    """What has a cell that nobody else has."""
+
+    def __init__(self) -> None:
+        self.cell = Cell()
+
+
+# What Python counts where one tensor has the cell; versions count the asking differently.
+ONE_NAME = names_of_cell(Alone())
+
+
 def steps_to(node: UOp, whole: UOp, before: Steps = None) -> Steps:
     """The steps from `whole`, which stands below `node`, behind those `before`."""
     chain = []
@@ -65,6 +83,27 @@ def steps_to(node: UOp, whole: UOp, before: Steps = None) -> Steps:
         node = node.src[0]
     for u in reversed(chain):
         before = (before, u.op, u.dtype, u.src[1:], u.arg)
+    return before
+
+
+def steps_after(steps: Steps, before: Steps) -> tuple[Steps] | None:
+    """The steps that follow on those `before`, in a tuple; None where they follow on others."""
+    chain = []
+    while steps is not before:
+        if steps is None:
+            return None
+        chain.append(steps[1:])
+        steps = steps[0]
+    found: Steps = None
+    for step in reversed(chain):
+        found = (found, *step)
+    return (found,)
+
+
+def joined(before: Steps, steps: Steps) -> Steps:
+    """The steps with others before them."""
+    for step in listed(steps):
+        before = (before, *step)
     return before
 
 
