@@ -30,7 +30,7 @@ from aster_ml.jit_values import (
 )
 from aster_ml.mixin import random
 from aster_ml.mixin.handle import LIVE
-from aster_ml.mixin.views import Cell, steps_to
+from aster_ml.mixin.views import Cell, listed, steps_to
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -179,7 +179,10 @@ class Recording(Generic[T]):
         hosts: list[tuple[str, int, Any]] = [
             *[("input", i, t) for i, t in enumerate(inputs.tensors)],
             *[("before", i, t) for i, t in enumerate(shown)],
-            *[("result", i, t) for i, t in enumerate(outputs.values())],
+            *sorted(
+                [("result", i, t) for i, t in enumerate(outputs.values())],
+                key=lambda host: len(listed(host[2].steps)),
+            ),
         ]
         known = {id(t) for ref in run.before if (t := ref()) is not None}
 

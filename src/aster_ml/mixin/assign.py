@@ -250,12 +250,12 @@ class AssignMixin(IndexMixin, DevicesMixin):
         place = self.place_to_write()
         target = target_in(place, self.steps)
         if target is not None and spans is not None:
-            target = cut_spans(target, spans)
+            cut = cut_spans(target, spans)
+            if is_cut_apart(cut):
+                value = overlay(self, spans, self.from_uop(value, False)).uop
+            else:
+                target = cut
         if target is not None and is_cut_apart(target):
-            if spans is not None:
-                part = self.from_uop(value, False)
-                self.write(overlay(self, spans, part).uop)
-                return
             raise DeviceError(
                 f"assign: {show_shape(self.shape)} is a part of a tensor that lies on several "
                 "devices; write by index, x[a:b] = value, or assign to all of the tensor"
