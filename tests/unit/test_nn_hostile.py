@@ -322,6 +322,12 @@ def test_lying_safetensors_files(tmp_path: pathlib.Path, raw: bytes, message: st
     assert len(str(caught.value)) < 1000
 
 
+def test_headers_of_many_objects(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "x").write_bytes(safetensors_of('{"a":[' + '{"":0},' * 700_000 + "0]}"))
+    with pytest.raises(FormatError, match="the limit is"):
+        safe_load(tmp_path / "x")
+
+
 def test_idx_files_of_odd_shapes(tmp_path: pathlib.Path) -> None:
     for data, message in (
         (b"\0\0\x08\xff" + bytes(4 * 255), "255 axes"),

@@ -231,6 +231,7 @@ SHORT = b"(" + b"K\x01" * 1000
         ),
         (b"cbuiltins\nset\nq\x000" + SHORT + b"l\x85q\x010", b"h\x00h\x01R0"),
         (b"c_codecs\nencode\nq\x000X\xff\xff\0\0" + b"x" * 65535 + b"\x85q\x010", b"h\x00h\x01R0"),
+        (b"X\xff\xff\0\0" + b"x" * 65535 + b"q\x000", b"h\x00h\x00\x930"),
         (b"ctorch\nthing\nq\x000" + SHORT + b"tq\x010", b"h\x00h\x01R0"),
     ],
 )

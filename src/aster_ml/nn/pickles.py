@@ -272,6 +272,7 @@ class PickleReader:
         """A name that the pickle has for a class or function."""
         if not isinstance(module, str) or not isinstance(name, str):
             raise TypeError("the name of a class or function is no text")
+        self.charge(4 * (len(module) + len(name)))
         self.push_container(Placeholder(f"{module}.{name}"))
 
     def make(self, what: Any, args: Any, kwargs: Any = None) -> None:

@@ -13,6 +13,7 @@ Source: the format's public description, https://huggingface.co/docs/safetensors
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 from typing import Any
@@ -33,6 +34,7 @@ from aster_ml.nn.fileio import (
     show_value,
     view_bytes,
 )
+from aster_ml.unpacking import Allowance
 
 NAMES = {
     "BOOL": dtypes.bool,
@@ -54,10 +56,13 @@ NAMES = {
 NAME_OF = {dtype: name for name, dtype in NAMES.items()}
 MAX_HEADER_NBYTES = 100_000_000
 MAX_DIGITS = 25
+# Memory that an object of the header takes, and each of its entries.
+OBJECT_NBYTES, ENTRY_NBYTES = 232, 100
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(allowance: Allowance, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these pairs; a key that comes twice is an error and not an overwrite."""
+    allowance.take(OBJECT_NBYTES + ENTRY_NBYTES * len(pairs), "safetensors")
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
@@ -104,7 +109,7 @@ def read_header(t: Tensor) -> tuple[int, dict[str, Any]]:
     try:
         header = json.loads(
             raw.decode("utf-8"),
-            object_pairs_hook=unique_keys,
+            object_pairs_hook=functools.partial(unique_keys, file.allowance),
             parse_int=short_int,
             parse_constant=no_number,
         )
