@@ -259,7 +259,11 @@ def test_a_run_that_cannot_be_rendered_is_planned_as_kernels(
     with Context(DEPTH_FIRST=2):
         caught = run(through_a_run)
     assert calls
-    told_once(caught, {"run"})
+    for path in told_once(caught, {"run"}):
+        with pytest.raises(InternalError, match="no run"):
+            reproduce(path)
+        monkeypatch.undo()
+        assert "is compiled" in reproduce(path)
 
 
 @pytest.mark.parametrize("place", ["codegen.lower.choose_opts", "schedule.plan.merge_drafts"])

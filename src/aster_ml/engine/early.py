@@ -15,10 +15,8 @@ class Early:
     """What one call of `realize` has begun to compile."""
 
     compilation: Compilation | None = None
-
-    def __init__(self) -> None:
-        # Kernels that could not be written.
-        self.failed: set[Key] = set()
+    # Kernels that could not be written.
+    failed: frozenset[Key] = frozenset()
 
     def begin(self, ast: UOp, device: str) -> None:
         """Goes on to compile a kernel, where a thread has nothing else to do.
@@ -36,7 +34,7 @@ class Early:
             self.compilation.begin(key, ast, backend, None)
         except Exception:
             # Whoever runs the kernel meets the error, which is not one of planning.
-            self.failed.add(key)
+            self.failed |= {key}
 
     def close(self) -> None:
         """Ends the threads, where any were begun."""
