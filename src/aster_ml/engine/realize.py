@@ -426,10 +426,15 @@ def note_effects(request: Request, captured: Captured, memories: list[Buffer]) -
     places = []
     shown = []
     happened = dict.fromkeys(request.assigns)
+    # An effect on what another one has left shows the same place; the first of them comes first.
+    known: dict[UOp, UOp] = {}
     for after in captured.effects:
         happened.update(dict.fromkeys(after.src[1:]))
-        place = strip_effects(after)
+        place = known.get(after.src[0])
+        if place is None:
+            place = strip_effects(after)
         if place is not None:
+            known[after] = place
             shown.append((after, place))
             places.append(place)
     if happened:

@@ -137,6 +137,9 @@ def is_shared(handle: Handle) -> bool:
     u = handle.whole
     origins: list[UOp] = []
     while u.op is not Ops.BUFFER and u.op is not Ops.MULTI:
+        if u.op is Ops.AFTER:
+            # It has been written to, or was made to be: then it is nobody else's.
+            return False
         origins += storage.origins_of(u)
         u = u.src[0]
     if any([b in SHARED for b in storage.buffers_below(u)]):

@@ -179,7 +179,12 @@ class OpenCLWriter(CStyleWriter):
     def reinterpret(self, value: str, source: DType, dtype: DType, n: int) -> str:
         """`as_int4(v)`."""
         before, after = self.type_of(source, n), self.type_of(dtype, n)
-        return value if before == after else f"as_{after}({bare(value)})"
+        if before == after:
+            return value
+        if n == 1 and source.kind != "float" and source.itemsize < 4:
+            # C makes an int of a small one that is chosen or computed.
+            value = f"({before}){value}"
+        return f"as_{after}({bare(value)})"
 
     def from_bits(self, value: str, source: DType, n: int) -> str:
         """Of a half, a load from where the bits are put."""

@@ -53,6 +53,8 @@ class Splitter:
         self.slot_of: dict[UOp, int] = {p: i for i, p in enumerate(params)}
         self.drafts: list[Draft] = []
         self.effects = Effects()
+        # What is below chains of effects.
+        self.under: dict[UOp, UOp] = {}
         # Slots that show the memory of others, as of some version.
         self.shown: dict[int, list[Read]] = {}
         # Expressions that have been walked, and kernels that have been closed.
@@ -168,7 +170,10 @@ class Splitter:
                     idxs, valid = source_index(at, idxs)
                     need(valid is None, "split: a STORE into a padded view")
                 elif at.op is Ops.AFTER:
-                    after |= self.effects.of(at.src[1:])
+                    # All that has happened before it as well.
+                    after |= self.effects.below(at)
+                    at = self.below_effects(at)
+                    continue
                 at = at.src[0]
             flat, out = self.planner.simple(flat_index(idxs, at.shape)), self.memory(at)
             self.slot_of[u] = out
@@ -180,6 +185,14 @@ class Splitter:
         self.emit(u, out, flat, value, ranges, target, after)
         if u in self.planner.fresh:
             self.copy_instead(self.drafts[-1])
+
+    def below_effects(self, u: UOp) -> UOp:
+        """What is below effects that follow on one another."""
+        found = self.under.get(u.src[0], u.src[0])
+        while found.op is Ops.AFTER:
+            found = found.src[0]
+        self.under[u] = found
+        return found
 
     def copy_instead(self, draft: Draft) -> None:
         """Makes a small kernel that only repeats memory a plain copy: there is nothing to run."""
