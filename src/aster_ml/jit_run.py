@@ -40,7 +40,11 @@ class Run:
         self.records = records
         # Tensors that exist, and what they name.
         self.before = {ref: handle.uop for ref in list(LIVE) if (handle := ref()) is not None}
-        outside = set(all_parts([u for u in self.before.values() if settle(u) is None]))
+        lazy = [u for u in self.before.values() if settle(u) is None]
+        outside = set(all_parts(lazy))
+        # What the function computes is computed in each replay, also where a tensor from before is
+        # the same expression: that one has, or will have, the value of now.
+        storage.forget_values(toposort(*lazy, enter=lambda u: storage.stand_in(u) is None))
         self.places: dict[UOp, UOp] = {}
         self.bases = [storage.buffers_below(t.uop) for t in inputs.tensors]
         if records:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -486,3 +487,48 @@ def test_a_nested_jit_reads_a_number_that_changes() -> None:
     for value in (1, 1, 1, 1, 3, 3, 3, 3):
         scale[0] = float(value)
         assert outer(vector(1)).tolist() == [value + 1]
+
+
+def shown(k: Tensor) -> Any:
+    """A value that is memory although the tensor names the expression still."""
+    view = k.reshape(3, 1)
+    view.realize()
+    return k, view
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda k: k,
+        lambda k: k.realize(),
+        lambda k: (k.numpy(), k),
+        lambda k: k.relu(),
+        lambda k: (k + 1, k.sum()),
+        shown,
+    ],
+)
+def test_an_expression_that_a_tensor_from_before_has_is_computed_again(keep, late) -> None:
+    """A replay follows the state, and the tensor, which may be the very same node, does not."""
+    state = vector(1, 2, 3)
+    jitted = TinyJit(lambda x: x + state * 2)
+    x = vector(0, 0, 0)
+    kept = []
+    for call in range(4):
+        if call == late:
+            kept.append(keep(state * 2))
+        assert jitted(x).tolist() == [2, 4, 6]
+    state.assign(vector(10, 20, 30)).realize()
+    assert [jitted(x).tolist() for _ in range(2)] == [[20, 40, 60]] * 2
+
+
+def test_a_tensor_from_before_keeps_its_value_beside_the_same_expression() -> None:
+    state = vector(1, 2, 3)
+    before = state * 2
+    jitted = TinyJit(lambda x: x + before + state * 2)
+    x = vector(0, 0, 0)
+    for _ in range(4):
+        assert jitted(x).tolist() == [4, 8, 12]
+    state.assign(vector(10, 20, 30)).realize()
+    assert jitted(x).tolist() == [22, 44, 66]
+    assert before.tolist() == [2, 4, 6]

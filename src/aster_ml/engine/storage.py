@@ -241,6 +241,22 @@ def note_overwritten(memories: Iterable[Buffer]) -> None:
                 owner.forget()
 
 
+def forget_values(open_nodes: Iterable[UOp]) -> None:
+    """The expressions of now, built again, are other nodes: those with a stand-in, and these.
+
+    Who has a node goes on with it. Nodes that stand for memory, or what happens to it, stay.
+    """
+    for u in [*STAND_INS, *open_nodes]:
+        if not u.src or u.op in KEEPS_ITS_NODE or is_memory_view(u):
+            continue
+        u.forget()
+        for owner in OWNERS.get(u, ()) if MULTI_SEEN else ():
+            owner.forget()
+
+
+KEEPS_ITS_NODE = frozenset({Ops.AFTER, Ops.STORE, Ops.BIND, Ops.MULTI})
+
+
 def is_memory_view(u: UOp) -> bool:
     """Whether `u` shows a BUFFER, or one on each of several devices, through movement alone."""
     while u.op in VIEWS:
