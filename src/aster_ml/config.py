@@ -1,7 +1,9 @@
 """Settings: one declaration each, read from the environment, scoped by `Context`.
 
-A setting says what it affects. Caches of the compiler take the values of the settings that affect
-their stage into their key (`stage_key`), so a changed setting can never give a stale hit.
+Each thread has its own values: what `Context` sets in one is not seen by others, and a thread
+begins with those of the environment. A setting says what it affects. Caches of the compiler take
+the values of the settings that affect their stage into their key (`stage_key`), so a changed
+setting can never give a stale hit.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ import contextlib
 import functools
 import operator
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from aster_ml.errors import ArgumentError
+from aster_ml.thread_state import HERE, mark
 
 SETTINGS: dict[str, Setting] = {}
 # Settings that programs written for another framework give; `compat/settings.py` fills it.
@@ -23,28 +27,52 @@ FOREIGN: dict[str, Setting] = {}
 WARNED: set[str] = set()
 
 
-class Setting:
+class Setting(threading.local):
     """One named value with a default; the environment variable of the same name overrides it.
 
     `affects` names the cached stages whose result depends on it: "schedule", "codegen", or none.
-    It compares with numbers and text as its value does, and is true when that is.
+    It compares with numbers and text as its value does, and is true when that is. `value` is the
+    thread's own, all else is of the process; `initial` is the value that a thread begins with.
     """
 
-    __slots__ = ("affects", "changed", "default", "doc", "means", "name", "value")
+    __slots__ = ("affects", "changed", "default", "doc", "initial", "marked", "means", "name")
+    value: Any
 
     def __init__(
-        self, name: str, default: int | str, doc: str, affects: tuple[str, ...] = ()
+        self,
+        name: str,
+        default: int | str,
+        doc: str,
+        affects: tuple[str, ...] = (),
+        marked: bool = False,
     ) -> None:
-        self.name = name
-        self.default = default
-        self.doc = doc
-        self.affects = affects
-        # Called when `Context` has set another value.
-        self.changed: Callable[[], None] | None = None
-        # What a foreign setting comes to here: values of our own settings, given its value.
-        self.means: Callable[[Any], dict[str, Any]] | None = None
-        self.value: Any = parse_value(os.environ.get(name), default, name)
-        SETTINGS[name] = self
+        # Called again by each thread that asks, for what is its own.
+        if not hasattr(self, "initial"):
+            self.name = name
+            self.default = default
+            self.doc = doc
+            self.affects = affects
+            # Whether it decides if a jitted call is like the one before.
+            self.marked = marked
+            # Called when `Context` has set another value.
+            self.changed: Callable[[], None] | None = None
+            # What a foreign setting comes to here: values of our own, given its value.
+            self.means: Callable[[Any], dict[str, Any]] | None = None
+            self.initial: Any = parse_value(os.environ.get(name), default, name)
+            SETTINGS[name] = self
+        super().__setattr__("value", self.initial)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "value":
+            HERE.stage_keys = {}
+            if self.marked:
+                mark(self.name, value)
+
+    def set_for_all(self, value: Any) -> None:
+        """Sets the value here, and that of every thread that has not looked at it yet."""
+        self.initial = value
+        set_value(self, value)
 
     @property
     def key(self) -> str:
@@ -105,7 +133,8 @@ def parse_value(text: str | None, default: int | str, name: str) -> int | str:
 def Context(**values: int | str) -> Iterator[None]:
     """Set settings for the time of a `with` block: `with Context(DEBUG=2, NOOPT=1): ...`.
 
-    A setting that is another framework's is accepted, with one warning where it has no effect here.
+    They are set for this thread alone. A setting that is another framework's is accepted, with one
+    warning where it has no effect here.
 
     Raises: KeyError for a name that is no setting, with the names there are.
     """
@@ -162,14 +191,23 @@ def set_value(setting: Setting, value: Any) -> None:
 
 def stage_key(stage: str) -> tuple[Any, ...]:
     """The values of all settings that affect `stage`, for its cache key."""
-    settings = STAGE_SETTINGS.get(stage)
-    if settings is None:
-        settings = tuple(s for s in SETTINGS.values() if stage in s.affects)
-        STAGE_SETTINGS[stage] = settings
-    return tuple([s.value for s in settings])
+    key = HERE.stage_keys.get(stage)
+    if key is None:
+        key = tuple([s.value for s in SETTINGS.values() if stage in s.affects])
+        HERE.stage_keys[stage] = key
+    return key
 
 
-STAGE_SETTINGS: dict[str, tuple[Setting, ...]] = {}
+def values_here() -> dict[Setting, Any]:
+    """The values of all settings in this thread, for one that works for it."""
+    return {s: s.value for s in SETTINGS.values()}
+
+
+def adopt(values: dict[Setting, Any]) -> None:
+    """Gives this thread the values of another."""
+    for setting, value in values.items():
+        setting.value = value
+
 
 DEBUG = Setting(
     "DEBUG",
@@ -188,13 +226,16 @@ DEV = Setting(
     "",
     "Default device: CPU, PYTHON, NULL, OPENCL; empty means CPU. CPU=1, PYTHON=1, NULL=1 and CL=1 "
     "in the environment say the same.",
+    marked=True,
 )
 DEFAULT_FLOAT = Setting(
     "DEFAULT_FLOAT",
     "FLOAT32",
     "Dtype of tensors made of Python floats: HALF, BFLOAT16, FLOAT32, DOUBLE or another float.",
 )
-JIT = Setting("JIT", 1, "0 makes TinyJit call the function each time; 1 records and replays.")
+JIT = Setting(
+    "JIT", 1, "0 makes TinyJit call the function each time; 1 records and replays.", marked=True
+)
 TRACEMETA = Setting(
     "TRACEMETA",
     0,

@@ -497,7 +497,7 @@ class DeviceRegistry:
 
     @DEFAULT.setter
     def DEFAULT(self, name: str) -> None:
-        DEV.value = canonicalize(name)
+        DEV.set_for_all(canonicalize(name))
 
     @property
     def default(self) -> Backend:

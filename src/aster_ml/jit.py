@@ -36,6 +36,7 @@ from aster_ml.jit_values import (
     leaves,
 )
 from aster_ml.tensor import Tensor
+from aster_ml.thread_state import ENGINE, new_lock, take_turn
 
 T = TypeVar("T")
 # More recordings than this mean that some argument changes with every call.
@@ -97,7 +98,9 @@ class Captured:
 class TinyJit(Generic[T]):
     """Records a function at its second call and replays it from the third on.
 
-    As a decorator on a method it keeps the recordings of each object apart. Beside tensors the
+    As a decorator on a method it keeps the recordings of each object apart. Threads may share one:
+    their calls come one after the other, and what other threads compute while one records is no
+    part of the recording. Beside tensors the
     arguments may be plain values (each one is a recording of its own) and bound variables.
 
     Raises: JitError where a replay could not do what the function does: an input without memory, a
@@ -118,6 +121,8 @@ class TinyJit(Generic[T]):
         # What answers a call that is like the last one.
         self.again: Again | None = None
         self.of_object: dict[int, tuple[weakref.ref[Any], TinyJit[T]]] = {}
+        # Held by the thread whose call it is: others wait, since there is one set of recordings.
+        self.lock = new_lock()
         functools.update_wrapper(self, function)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -201,13 +206,24 @@ class TinyJit(Generic[T]):
                 return result
         if not JIT or is_recording():
             return self.function(*args, **kwargs)
+        with self.lock:
+            return self.call_anew(args, kwargs)
+
+    def call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        """A call that is not known to be like the last one."""
         if storage.DUE.data:
-            run_due(list(storage.DUE))
+            with ENGINE:
+                take_turn()
+                run_due(list(storage.DUE))
         self.again = None
         inputs = Inputs(args, kwargs)
         entry = self.entry_for(inputs)
         self.calls += 1
-        recording = entry.fitting(inputs)
+        with ENGINE:
+            take_turn()
+            recording = entry.fitting(inputs)
+            if recording is not None and not recording.written_inputs:
+                return self.replay(recording, inputs, args, kwargs)
         if recording is None:
             if entry.last_log is None:
                 return self.run_plain(entry, inputs, args, kwargs)
@@ -215,8 +231,19 @@ class TinyJit(Generic[T]):
                 inputs = Inputs(args, kwargs)
                 entry = self.entry_for(inputs)
             return self.record(entry, inputs, args, kwargs)
-        if recording.written_inputs and inputs.take_own_memory(recording.written_inputs):
+        if inputs.take_own_memory(recording.written_inputs):
             return self(*args, **kwargs)
+        with ENGINE:
+            return self.replay(recording, inputs, args, kwargs)
+
+    def replay(
+        self,
+        recording: Recording[T],
+        inputs: Inputs,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> T:
+        """Runs a recording, and takes note of the call for the next one."""
         result = recording.run(inputs)
         if recording.is_pure and not recording.bound:
             again = Again(recording)
@@ -296,7 +323,8 @@ class TinyJit(Generic[T]):
                 )
             return result
         entry.unequal = 0
-        recording = Recording(run, result, watch, bound, self.prune)
+        with ENGINE:
+            recording = Recording(run, result, watch, bound, self.prune)
         others = [r for r in entry.recordings if r.may_fit_again()]
         entry.recordings = [recording, *others[: MAX_RECORDINGS - 1]]
         self.latest = recording

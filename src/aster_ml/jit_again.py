@@ -17,12 +17,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from aster_ml.config import DEV, JIT
 from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.counters import TOTALS
-from aster_ml.engine.launch import RECORDER
 from aster_ml.engine.storage import DUE, EXCHANGES
 from aster_ml.engine.watch_places import Writer
 from aster_ml.jit_recording import Recording
@@ -30,6 +28,7 @@ from aster_ml.jit_results import ResultPlace
 from aster_ml.jit_values import PLAIN, Inputs, Template
 from aster_ml.mixin.handle import LIVE, Flag, forget
 from aster_ml.tensor import Tensor
+from aster_ml.thread_state import ENGINE, HELD, HERE, TURN, Turn
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -45,12 +44,12 @@ def nothing() -> None:
 
 
 # What a recording depends on besides arguments and what its function reads; `surroundings` has it.
+# The token stands for the thread, for training, the settings JIT and DEV, and for who observes.
 SURROUNDINGS = (
     "EXCHANGES.count",
-    "Tensor.training",
+    "HERE.token",
     "dtypes.default_float",
     "dtypes.default_int",
-    "DEV.value",
 )
 
 
@@ -58,10 +57,9 @@ def surroundings() -> tuple[Any, ...]:
     """What SURROUNDINGS names, now."""
     return (
         EXCHANGES.count,
-        Tensor.training,
+        HERE.token,
         dtypes.default_float,
         dtypes.default_int,
-        DEV.value,
     )
 
 
@@ -125,9 +123,9 @@ class Again:
         It says False, or raises what a name that is gone raises, where that is not known. It is
         right until an argument is exchanged.
         """
-        writer = Writer(RECORDER=RECORDER, DUE=DUE, EXCHANGES=EXCHANGES, DEV=DEV, JIT=JIT)
+        writer = Writer(DUE=DUE, EXCHANGES=EXCHANGES, HERE=HERE)
         writer.names.update(replay=self.replay, dtypes=dtypes, Tensor=Tensor, type=type)
-        writer.tests += ["not RECORDER", "not DUE.data", "JIT.value"]
+        writer.tests += ["not DUE.data"]
         writer.same("replay.single", self.graph)
         for text, value in zip(SURROUNDINGS, self.surroundings, strict=True):
             writer.same(text, value)
@@ -148,53 +146,64 @@ class Again:
         writer.tests += [f"{writer.name(check)}()" for check in checks]
         return writer.function(*names)
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function's result, or DIFFERENT."""
-        replay = self.replay
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], turn: Turn = TURN) -> Any:
+        """The function's result, or DIFFERENT.
+
+        Between its first and its last line no other thread comes to what threads share.
+        """
+        turn.inside = True
         try:
-            same = self.is_same is not None and not kwargs and self.is_same(*args)
-        except (AttributeError, KeyError, NameError, TypeError):
-            # Something that is looked at is gone, or there are more arguments or fewer.
-            same = False
-        if not same:
-            if kwargs or self.names:
-                if list(kwargs) != self.names:
+            if turn.shared:
+                turn.inside = False
+                with ENGINE:
+                    return self.call(args, kwargs, HELD)
+            replay = self.replay
+            try:
+                same = self.is_same is not None and not kwargs and self.is_same(*args)
+            except (AttributeError, KeyError, NameError, TypeError):
+                # Something that is looked at is gone, or there are more arguments or fewer.
+                same = False
+            if not same:
+                if kwargs or self.names:
+                    if list(kwargs) != self.names:
+                        return DIFFERENT
+                    args = (*args, *kwargs.values())
+                if not self.is_like(args):
                     return DIFFERENT
-                args = (*args, *kwargs.values())
-            if not self.is_like(args):
-                return DIFFERENT
-            self.steady += 1
-            if self.steady == STEADY and not self.names:
-                self.is_same = self.write_check()
-        totals = TOTALS
-        totals.kernel_count += replay.kernels
-        totals.global_ops += replay.ops
-        totals.global_mem += replay.mem
-        place = self.only
-        if place is None:
-            for other in self.places:
-                other.take(replay)
+                self.steady += 1
+                if self.steady == STEADY and not self.names:
+                    self.is_same = self.write_check()
+            totals = TOTALS
+            totals.kernel_count += replay.kernels
+            totals.global_ops += replay.ops
+            totals.global_mem += replay.mem
+            place = self.only
+            if place is None:
+                for other in self.places:
+                    other.take(replay)
+                self.launch()
+                tensors = [arg for arg in args if arg.__class__ is Tensor]
+                bases = [b for base in self.bases if (b := base()) is not None]
+                return self.recording.fill(bases, tensors, {})
+            held = place.current
+            if held is None or held.others():
+                held = place.take(replay)
             self.launch()
-            tensors = [arg for arg in args if arg.__class__ is Tensor]
-            bases = [b for base in self.bases if (b := base()) is not None]
-            return self.recording.fill(bases, tensors, {})
-        held = place.current
-        if held is None or held.others():
-            held = place.take(replay)
-        self.launch()
-        t = held.tensor
-        if t is None:
-            # `Tensor.from_uop` without its questions, whose answers are known for memory.
-            t = new_object(Tensor)
-            t.uop = held.view
-            t.cell = t.steps = None
-            LIVE[weakref.ref(t, forget)] = None
-            if not self.flag:
-                # One that asks for a gradient would be given one whenever it is alive.
-                held.keep(t)
-        t.grad = None
-        t._requires_grad = self.flag
-        return t
+            t = held.tensor
+            if t is None:
+                # `Tensor.from_uop` without its questions, whose answers are known for memory.
+                t = new_object(Tensor)
+                t.uop = held.view
+                t.cell = t.steps = None
+                LIVE[weakref.ref(t, forget)] = None
+                if not self.flag:
+                    # One that asks for a gradient would be given one whenever it is alive.
+                    held.keep(t)
+            t.grad = None
+            t._requires_grad = self.flag
+            return t
+        finally:
+            turn.inside = False
 
     def is_like(self, args: tuple[Any, ...]) -> bool:
         """Whether this call is like the last one, once memory of the same form is in its place."""
@@ -202,9 +211,7 @@ class Again:
         if (
             self.replay.single is not self.graph
             or len(args) != len(self.known)
-            or RECORDER
             or DUE.data
-            or not JIT.value
             or surroundings() != self.surroundings
         ):
             return False

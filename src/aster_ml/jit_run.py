@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from aster_ml.engine import storage
-from aster_ml.engine.launch import RECORDER
+from aster_ml.engine.launch import observe
 from aster_ml.engine.multi import all_parts
 from aster_ml.engine.realize import realize_readers, settle, strip_effects
 from aster_ml.engine.replay import Alias, Recorder
 from aster_ml.errors import JitError
 from aster_ml.jit_values import Inputs, base_buffer, leaves
-from aster_ml.mixin import random
-from aster_ml.mixin.handle import LIVE, live_handles, own_memory
+from aster_ml.mixin.handle import LIVE, Touched, live_handles, own_memory
 from aster_ml.mixin.views import Cell
 from aster_ml.tensor import Tensor
+from aster_ml.thread_state import HERE, others_run
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -57,6 +57,8 @@ class Run:
         self.recorder = Recorder([self.places.get(b, b) for b in inputs.bases], outside, records)
         self.draws: list[tuple[UOp, int]] = []
         self.outputs: list[Tensor] = []
+        # Handles that this thread has made or changed in the run; None where there is no other.
+        self.touched: dict[int, None] | None = None
 
     def note_draw(self, state: UOp, count: int) -> None:
         """Random numbers that the function draws: the node that holds key and counter."""
@@ -68,21 +70,21 @@ class Run:
         tensors = self.inputs.tensors
         before = [t.uop for t in tensors]
         views = [substitute(u, self.places) for u in before] if self.records else before
-        outer, stream = random.ACTIVE_RECORDER, random.STREAMS
+        outer, observers = HERE.note_draw, HERE.observers
 
         def note_draw(state: UOp, count: int) -> None:
             self.note_draw(state, count)
             if outer is not None:
                 outer(state, count)
 
-        start = stream.seed, dict(stream.counters)
+        seeded = HERE.seeded
         cells = self.set_apart() if self.records else []
         for t, u in zip(tensors, views):
             t.uop = u
-        random.ACTIVE_RECORDER = note_draw
-        RECORDER.append(self.recorder)
+        HERE.note_draw = note_draw
+        observe([*observers, self.recorder])
         try:
-            result = function(*args, **kwargs)
+            result = self.run_alone(function, args, kwargs)
             self.outputs = list(
                 {id(leaf): leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)}.values()
             )
@@ -107,20 +109,17 @@ class Run:
             self.restore(live_handles())
             raise
         finally:
-            RECORDER.remove(self.recorder)
-            random.ACTIVE_RECORDER = outer
+            observe(observers)
+            HERE.note_draw = outer
             for t, view, u in zip(tensors, views, before):
                 t.uop = u if t.uop is view else t.uop
             self.put_together(cells)
         self.restore([*tensors, *self.outputs])
-        if self.records:
-            for state, count in self.draws:
-                start[1][str(state.device)] = start[1].get(str(state.device), 0) + count
-            if start != (stream.seed, stream.counters):
-                raise JitError(
-                    "the random seed is set inside of a jitted function: replays go on "
-                    "with new numbers; call Tensor.manual_seed outside"
-                )
+        if self.records and HERE.seeded != seeded:
+            raise JitError(
+                "the random seed is set inside of a jitted function: replays go on "
+                "with new numbers; call Tensor.manual_seed outside"
+            )
         return result
 
     def set_apart(self) -> list[tuple[Cell, Cell]]:
@@ -156,6 +155,20 @@ class Run:
                     t.cell = cell
                     del t.uop
 
+    def run_alone(
+        self, function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
+        """Runs the function, and tells what it touches from what other threads do meanwhile."""
+        if not others_run():
+            return function(*args, **kwargs)
+        with Touched() as touched:
+            self.touched = touched
+            return function(*args, **kwargs)
+
+    def is_ours(self, t: Tensor) -> bool:
+        """Whether a tensor that is new or another than before is so by this run."""
+        return self.touched is None or id(t) in self.touched
+
     def restore(self, tensors: list[Tensor]) -> None:
         """Gives what names the inputs' memory by its name in the recording its own name again."""
         for t in tensors if self.places else ():
@@ -175,7 +188,7 @@ class Run:
         return [
             (t, u)
             for ref, u in self.before.items()
-            if (t := ref()) is not None and t.uop is not u and id(t) not in mine
+            if (t := ref()) is not None and t.uop is not u and id(t) not in mine and self.is_ours(t)
         ]
 
     def give_memory(self) -> None:
@@ -242,7 +255,7 @@ class Run:
         lost = {*own, *self.recorder.written}
         for ref in list(LIVE):
             t: Any = ref()
-            if t is None or ref in self.before or id(t) in results:
+            if t is None or ref in self.before or id(t) in results or not self.is_ours(t):
                 continue
             settled = settle(t.uop)
             if settled is not None and own.isdisjoint(storage.buffers_below(settled)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -57,15 +58,44 @@ from aster_ml.mixin.random import STREAMS, RandomMixin
 from aster_ml.mixin.scan import ScanMixin
 from aster_ml.mixin.select import SelectMixin
 from aster_ml.mixin.sizes import same_size
+from aster_ml.thread_state import HERE, Here, mark
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
+# Methods for Aster's own use, which no list of names to complete shows.
+INTERNAL = frozenset(
+    """
+    arc_sine_parts as_memory binop binop_promoted broadcast_to broadcasted bytes_of derive
+    derive_with divided drawn_on_each every_nth floating fold full_of gradients_of
+    last_axis_windows log_of_one_plus logistic_share made_on_each memory mop need_bits
+    neighbours operand pad_zeros pair permuted_state power_of_number reduced_count resize_axis
+    resize_axis_of_bytes resolve_axes resolve_axis reversed_order rop scalar shift triangle_mask
+    value_to_write widened write
+    """.split()
+)
+
+
+def set_training(cls: type[Tensor], mode: bool) -> None:
+    """Whether layers behave as in training, in this thread."""
+    HERE.training = mode
+    mark("training", mode)
+
+
+class TensorType(type):
+    """What the class itself has: a mode for each thread, and names to complete."""
+
+    # Read without a call of Python.
+    training = property(attrgetter("_here.training"), set_training)
+
+    def __dir__(cls) -> list[str]:
+        return [name for name in super().__dir__() if name not in INTERNAL]
+
 
 class Tensor(
     AssignMixin, NeuralMixin, ContractMixin, RandomMixin, ScanMixin, OrderMixin, SelectMixin,
-    DigestMixin, JoinMixin, MathMixin, CreateMixin, CustomMixin, CastMixin,
+    DigestMixin, JoinMixin, MathMixin, CreateMixin, CustomMixin, CastMixin, metaclass=TensorType,
 ):  # fmt: skip
     """A value of some shape and dtype on a device, computed when it is needed.
 
@@ -76,7 +106,9 @@ class Tensor(
     """
 
     __slots__ = ()
-    training: ClassVar[bool] = False  # type: ignore[misc]
+    _here: ClassVar[Here] = HERE
+    # Of the class, in truth: each thread has its own.
+    training = property(attrgetter("_here.training"))
 
     def __init__(
         self,
@@ -106,6 +138,9 @@ class Tensor(
             self.join(data.own_cell(), data.steps)
         if requires_grad is not None:
             self.requires_grad = requires_grad
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in INTERNAL]
 
     def __repr__(self) -> str:
         grad = ", requires_grad" if self.requires_grad else ""
@@ -383,7 +418,10 @@ class Tensor(
     @classmethod
     @contextlib.contextmanager
     def train(cls, mode: bool = True) -> Iterator[None]:
-        """Sets `Tensor.training` for the time of a `with` block or a decorated function."""
+        """Sets `Tensor.training` for the time of a `with` block or a decorated function.
+
+        It is this thread's; others have their own, which begins with False.
+        """
         before, Tensor.training = Tensor.training, mode
         try:
             yield

@@ -85,7 +85,7 @@ def traced(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _METADATA.get() is not None:
+        if not TRACEMETA or _METADATA.get() is not None:
             return function(*args, **kwargs)
         made = Metadata(name, user_line())
         known = {t.uop for t in tensors_in([args, kwargs])}

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from aster_ml.config import FOREIGN, SETTINGS, Setting, set_value, settings_of, warn_without_effect
+from aster_ml.config import FOREIGN, SETTINGS, Setting, settings_of, warn_without_effect
 
 # name: (default, values of our settings that one value comes to, what that is in words)
 MEANS: dict[str, tuple[int, Callable[[Any], dict[str, Any]], str]] = {
@@ -88,7 +88,7 @@ def declare() -> None:
     for name, setting in given.items():
         for own, value in settings_of({name: setting.value}).items():
             if own is not setting and own.name not in os.environ:
-                set_value(own, value)
+                own.set_for_all(value)
     changed = [s for s in given.values() if s.value != s.default]
     warn_without_effect(changed, stacklevel=2)
 

@@ -14,6 +14,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from aster_ml.config import adopt, values_here
+from aster_ml.thread_state import OWN_NAME
+
 T = TypeVar("T")
 # How long a thread that comes back from a call waits for Python's lock at most. The usual 5 ms are
 # as long as many a call.
@@ -99,6 +102,8 @@ class Beside:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
+        # The threads work under the settings of whoever wants their results.
+        self.settings = values_here() if threads > 0 else {}
         self.running: list[threading.Thread] = []
         self.waiting: deque[Job[Any]] = deque()
         # How many jobs there are to look for; a thread that finds none ends.
@@ -130,13 +135,15 @@ class Beside:
             self.waiting.append(job)
             self.count.release()
             if len(self.running) < self.threads:
-                thread = threading.Thread(target=self.work)
+                name = f"{OWN_NAME}compiler-{len(self.running)}"
+                thread = threading.Thread(target=self.work, name=name)
                 self.running.append(thread)
                 thread.start()
         return job
 
     def work(self) -> None:
         """What a thread does: jobs in their order, as long as the block lasts."""
+        adopt(self.settings)
         while True:
             self.count.acquire()
             try:

@@ -19,7 +19,7 @@ from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.estimate import Estimates
-from aster_ml.engine.launch import RECORDER, bind, run_copy, run_step
+from aster_ml.engine.launch import bind, run_copy, run_step
 from aster_ml.engine.program import ProgramSpec, get_program
 from aster_ml.engine.realize import (
     compute_parts,
@@ -31,6 +31,7 @@ from aster_ml.engine.realize import (
 )
 from aster_ml.errors import ArgumentError, DeviceError, InternalError
 from aster_ml.schedule.steps import Schedule, Step
+from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, RunArg
@@ -175,35 +176,37 @@ class ExecItem:
 
         Raises: DeviceError where the memory of a result is read-only.
         """
-        if self.early:
-            self.early = False
-            return None
-        self.lower()
-        assert self.prg is not None
-        due = None if self.due is None else self.due()
-        if due is not None:
-            due.begin()
-        buffers = [b for b in self.bufs if b is not None]
-        if len(buffers) < len(self.bufs):
-            raise ArgumentError(
-                "this item reads arguments of a jitted function; call that function with them"
+        with ENGINE:
+            take_turn()
+            if self.early:
+                self.early = False
+                return None
+            self.lower()
+            assert self.prg is not None
+            due = None if self.due is None else self.due()
+            if due is not None:
+                due.begin()
+            buffers = [b for b in self.bufs if b is not None]
+            if len(buffers) < len(self.bufs):
+                raise ArgumentError(
+                    "this item reads arguments of a jitted function; call that function with them"
+                )
+            if buffers and buffers[0].is_readonly():
+                raise DeviceError(f"cannot write to {buffers[0]!r}: its memory is read-only")
+            for b in buffers:
+                b.ensure_allocated()
+            counted = (
+                TOTALS.kernel_count,
+                TOTALS.global_ops,
+                TOTALS.global_mem,
             )
-        if buffers and buffers[0].is_readonly():
-            raise DeviceError(f"cannot write to {buffers[0]!r}: its memory is read-only")
-        for b in buffers:
-            b.ensure_allocated()
-        counted = (
-            TOTALS.kernel_count,
-            TOTALS.global_ops,
-            TOTALS.global_mem,
-        )
-        seconds = self.prg(buffers, {**self.fixedvars, **(values or {})}, wait)
-        if not do_update_stats:
-            TOTALS.kernel_count, TOTALS.global_ops = counted[:2]
-            TOTALS.global_mem = counted[2]
-        for each in dict.fromkeys(storage.DUE.values()) if self.bufs else ():
-            each.note_filled(self)
-        return seconds
+            seconds = self.prg(buffers, {**self.fixedvars, **(values or {})}, wait)
+            if not do_update_stats:
+                TOTALS.kernel_count, TOTALS.global_ops = counted[:2]
+                TOTALS.global_mem = counted[2]
+            for each in dict.fromkeys(storage.DUE.values()) if self.bufs else ():
+                each.note_filled(self)
+            return seconds
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "due": None}
@@ -245,7 +248,7 @@ class Due:
         if self.begun:
             return
         self.begun = True
-        for observer in RECORDER if CAPTURING else ():
+        for observer in HERE.observers if CAPTURING else ():
             nodes = [UOp(Ops.BUFFER, dtype, (), arg) for dtype, arg in self.nodes]
             filled = [self.table[i].is_allocated() for i in range(len(nodes))]
             for b in self.table.values():
@@ -284,57 +287,59 @@ class Due:
 
 def schedule_items(nodes: list[UOp]) -> tuple[list[UOp], list[ExecItem], dict[str, int]]:
     """For each node the memory of its value; what fills that; and the values of variables."""
-    if MULTI_SEEN and any([u.has_multi for u in nodes]):
-        found: list[ExecItem] = []
-        bound: dict[str, int] = {}
+    with ENGINE:
+        take_turn()
+        if MULTI_SEEN and any([u.has_multi for u in nodes]):
+            found: list[ExecItem] = []
+            bound: dict[str, int] = {}
 
-        def compute(wanted: list[UOp]) -> list[UOp]:
-            memory, steps, values = schedule_items(wanted)
-            found.extend(steps)
-            bound.update(values)
-            return memory
+            def compute(wanted: list[UOp]) -> list[UOp]:
+                memory, steps, values = schedule_items(wanted)
+                found.extend(steps)
+                bound.update(values)
+                return memory
 
-        return compute_parts(nodes, compute), found, bound
-    if RECORDER and RECORDER[-1].outside:
-        realize_outside(nodes)
-    prepared = prepare(nodes)
-    if prepared is None:
-        return [memory_of(u) for u in nodes], [], {}
-    request, captured, schedule = prepared
-    if storage.DUE.data:
-        run_due(captured.buffers, schedule.overwritten)
-    memories = [storage.buffer_of(b) for b in captured.buffers]
-    table: dict[int, Buffer] = dict(enumerate(memories))
-    for step in schedule.steps:
-        for slot in step.slots:
-            if slot not in table and (step.kind != "view" or slot != step.slots[0]):
-                made = schedule.slots[slot]
-                table[slot] = Buffer(made.device, made.size, made.dtype)
-        if step.kind == "view":
-            made = schedule.slots[step.slots[0]]
-            table[step.slots[0]] = table[step.slots[1]].view(made.size, made.dtype, step.offset)
-    due = Due(schedule, table, captured.buffers, captured.values)
-    for step in schedule.steps:
-        buffers = [table[s] for s in step.slots]
-        due.items.append(
-            ExecItem(
-                ast_of(step, buffers),
-                [*buffers],
-                step.metadata,
-                fixedvars=dict(captured.values),
-                step=step,
-                due=weakref.ref(due),
+            return compute_parts(nodes, compute), found, bound
+        if (observers := HERE.observers) and observers[-1].outside:
+            realize_outside(nodes)
+        prepared = prepare(nodes)
+        if prepared is None:
+            return [memory_of(u) for u in nodes], [], {}
+        request, captured, schedule = prepared
+        if storage.DUE.data:
+            run_due(captured.buffers, schedule.overwritten)
+        memories = [storage.buffer_of(b) for b in captured.buffers]
+        table: dict[int, Buffer] = dict(enumerate(memories))
+        for step in schedule.steps:
+            for slot in step.slots:
+                if slot not in table and (step.kind != "view" or slot != step.slots[0]):
+                    made = schedule.slots[slot]
+                    table[slot] = Buffer(made.device, made.size, made.dtype)
+            if step.kind == "view":
+                made = schedule.slots[step.slots[0]]
+                table[step.slots[0]] = table[step.slots[1]].view(made.size, made.dtype, step.offset)
+        due = Due(schedule, table, captured.buffers, captured.values)
+        for step in schedule.steps:
+            buffers = [table[s] for s in step.slots]
+            due.items.append(
+                ExecItem(
+                    ast_of(step, buffers),
+                    [*buffers],
+                    step.metadata,
+                    fixedvars=dict(captured.values),
+                    step=step,
+                    due=weakref.ref(due),
+                )
             )
-        )
-    items = list(due.items)
-    # From now on these nodes are that memory, for whoever reads them.
-    for place in note_effects(request, captured, memories):
-        storage.DUE[place.base] = due
-    storage.set_computed(request.results, memories)
-    for _, memory in request.results:
-        storage.DUE[memory.base] = due
-    storage.note_overwritten([memories[i] for i in schedule.overwritten])
-    return [memory_of(u) for u in nodes], items, dict(captured.values)
+        items = list(due.items)
+        # From now on these nodes are that memory, for whoever reads them.
+        for place in note_effects(request, captured, memories):
+            storage.DUE[place.base] = due
+        storage.set_computed(request.results, memories)
+        for _, memory in request.results:
+            storage.DUE[memory.base] = due
+        storage.note_overwritten([memories[i] for i in schedule.overwritten])
+        return [memory_of(u) for u in nodes], items, dict(captured.values)
 
 
 def ast_of(step: Step, buffers: list[Buffer]) -> UOp:

@@ -21,6 +21,7 @@ from aster_ml.engine.memory import MemoryPlan, plan_memory
 from aster_ml.errors import ArgumentError, DeviceError
 from aster_ml.helpers import colored
 from aster_ml.schedule.steps import Schedule, Step
+from aster_ml.thread_state import HERE, mark
 from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -188,7 +189,7 @@ def run_copy(step: Step, buffers: list[Buffer]) -> None:
 
 
 class Observer(Protocol):
-    """Is told of every schedule that runs while it stands in RECORDER."""
+    """Is told of every schedule that runs while `observe` has it observe a thread."""
 
     # Whether what runs is recorded, so that no value may be looked at.
     records: bool
@@ -209,12 +210,16 @@ class Observer(Protocol):
         """Memory with values of tensors from before."""
 
 
-RECORDER: list[Observer] = []
+def observe(observers: list[Observer]) -> None:
+    """Who observes what this thread runs, from now on."""
+    HERE.observers = observers
+    mark("observers", len(observers))
 
 
 def is_recording() -> bool:
-    """Whether a jitted function is being recorded."""
-    return bool(RECORDER) and RECORDER[-1].records and bool(CAPTURING)
+    """Whether a jitted function is being recorded, in this thread."""
+    observers = HERE.observers
+    return bool(observers) and observers[-1].records and bool(CAPTURING)
 
 
 def run_schedule(
@@ -226,7 +231,8 @@ def run_schedule(
     """Runs every step in order. `nodes` are those of the arguments, for recordings."""
     bound = bind(schedule)
     table: dict[int, Buffer] = allocate_temporaries(bound)
-    filled = [b.is_allocated() for b in arguments] if RECORDER else ()
+    observers = HERE.observers
+    filled = [b.is_allocated() for b in arguments] if observers else ()
     for i, b in enumerate(arguments):
         if i not in schedule.numbers:
             b.ensure_allocated()
@@ -240,7 +246,7 @@ def run_schedule(
         if step.kind == "view":
             slot = schedule.slots[step.slots[0]]
             table[step.slots[0]] = table[step.slots[1]].view(slot.size, slot.dtype, step.offset)
-    for observer in RECORDER if RECORDER and CAPTURING else ():
+    for observer in observers if observers and CAPTURING else ():
         observer.note(bound, table, nodes, filled, values)
     for step, compiled in zip(schedule.steps, bound.compiled, strict=True):
         run_step(step, compiled, [table[s] for s in step.slots], values)

@@ -16,7 +16,7 @@ from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.early import Early
 from aster_ml.engine.fallback import may_fall_back, tell
-from aster_ml.engine.launch import RECORDER, bind
+from aster_ml.engine.launch import bind, observe
 from aster_ml.engine.launch import run_schedule as launch_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
 from aster_ml.errors import DeviceError
@@ -28,6 +28,7 @@ from aster_ml.schedule.fold import number_like, number_of
 from aster_ml.schedule.plan import PLAIN, PLAINEST, plan, plan_plainly
 from aster_ml.schedule.split_reduce import Workers
 from aster_ml.schedule.steps import Schedule
+from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
@@ -127,7 +128,7 @@ class Request:
                 f"the DISK device computes nothing: move the tensor first, "
                 f"x.to('CPU') (asked for {u!r})"
             )
-        number = None if RECORDER else number_of(u)
+        number = None if HERE.observers else number_of(u)
         if number is not None:
             # Counters are other numbers at each step; the schedule of the rest must not change.
             storage.set_stand_in(u, number_like(u, number))
@@ -344,40 +345,42 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
     several `times` are writes, each of which reads what the last has left; nobody else may be
     waiting to read that memory.
     """
-    if MULTI_SEEN and any([u.has_multi for u in nodes]):
-        found = compute_parts(nodes, lambda parts: realize_uops(parts, times))
-        if storage.DUE.data:
-            run_due([b for u in found for b in storage.buffers_below(u)])
-        return found
-    if RECORDER and RECORDER[-1].outside:
-        realize_outside(nodes)
-    early = Early()
-    try:
-        prepared = prepare(nodes, early.begin)
-        if prepared is not None and (early.compilation is not None or not prepared[2].bound):
-            try:
-                bind(prepared[2], early.compilation)
-            except Exception as error:
-                prepared = bind_somehow(prepared, error)
-    finally:
-        if early.compilation is not None:
-            early.close()
-    if prepared is not None:
-        request, captured, schedule = prepared
-        if storage.DUE.data:
-            run_due(captured.buffers, schedule.overwritten)
-        memories = [storage.buffer_of(b) for b in captured.buffers]
-        launch_schedule(schedule, memories, captured.values, captured.buffers)
-        while times > 1:
+    with ENGINE:
+        take_turn()
+        if MULTI_SEEN and any([u.has_multi for u in nodes]):
+            found = compute_parts(nodes, lambda parts: realize_uops(parts, times))
+            if storage.DUE.data:
+                run_due([b for u in found for b in storage.buffers_below(u)])
+            return found
+        if (observers := HERE.observers) and observers[-1].outside:
+            realize_outside(nodes)
+        early = Early()
+        try:
+            prepared = prepare(nodes, early.begin)
+            if prepared is not None and (early.compilation is not None or not prepared[2].bound):
+                try:
+                    bind(prepared[2], early.compilation)
+                except Exception as error:
+                    prepared = bind_somehow(prepared, error)
+        finally:
+            if early.compilation is not None:
+                early.close()
+        if prepared is not None:
+            request, captured, schedule = prepared
+            if storage.DUE.data:
+                run_due(captured.buffers, schedule.overwritten)
+            memories = [storage.buffer_of(b) for b in captured.buffers]
             launch_schedule(schedule, memories, captured.values, captured.buffers)
-            times -= 1
-        note_effects(request, captured, memories)
-        storage.set_computed(request.results, memories)
-        storage.note_overwritten([memories[i] for i in schedule.overwritten])
-    found = [memory_of(u) for u in nodes]
-    if storage.DUE.data:
-        run_due([u.base for u in found])
-    return found
+            while times > 1:
+                launch_schedule(schedule, memories, captured.values, captured.buffers)
+                times -= 1
+            note_effects(request, captured, memories)
+            storage.set_computed(request.results, memories)
+            storage.note_overwritten([memories[i] for i in schedule.overwritten])
+        found = [memory_of(u) for u in nodes]
+        if storage.DUE.data:
+            run_due([u.base for u in found])
+        return found
 
 
 def plan_somehow(captured: Captured, error: Exception) -> Schedule:
@@ -490,7 +493,7 @@ def realize_outside(nodes: list[UOp]) -> None:
     Their values are fixed, so a recording has to read them and must not make them anew; and effects
     that were pending before must run once, not with every replay.
     """
-    observers = list(RECORDER)
+    observers = HERE.observers
     outside = observers[-1].outside
     stores, overwritten = overwritten_by(nodes)
     roots = [*nodes, *pending_readers(stores, overwritten, ())]
@@ -498,11 +501,11 @@ def realize_outside(nodes: list[UOp]) -> None:
     wanted = [u for u in order if u in outside and storage.stand_in(u) is None]
     if not wanted:
         return
-    RECORDER.clear()
+    observe([])
     try:
         memory = realize_uops(wanted)
     finally:
-        RECORDER.extend(observers)
+        observe(observers)
     for observer in observers:
         observer.note_outside(memory)
 
@@ -543,7 +546,9 @@ def memory_of(u: UOp) -> UOp:
 
 def schedule_uops(nodes: list[UOp]) -> tuple[Schedule, dict[str, int]]:
     """What realizing these nodes would run, and the values of their variables."""
-    prepared = prepare(nodes)
+    with ENGINE:
+        take_turn()
+        prepared = prepare(nodes)
     if prepared is None:
         return Schedule([], [], 0), {}
     return prepared[2], prepared[1].values

@@ -78,7 +78,7 @@ class Alias(Buffer):
 
 
 class Recorder:
-    """Notes every schedule that runs while it stands in `launch.RECORDER`.
+    """Notes every schedule that runs while `launch.observe` has it observe a thread.
 
     `log` says what ran in terms that are equal for two runs that do the same: schedules, and for
     each argument whether it is an input, memory from before (and which), made in the run, or data

@@ -7,9 +7,11 @@ builds the node. Data that comes from outside, memory and realizing do not belon
 from __future__ import annotations
 
 import math
+import threading
 import weakref
+from _thread import get_ident
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -70,6 +72,46 @@ NUMBER_KINDS = frozenset({"int", "uint", "float"})
 def live_handles() -> list[Any]:
     """Every handle that is alive now, oldest first."""
     return [handle for ref in list(LIVE) if (handle := ref()) is not None]
+
+
+class Touched:
+    """Which handles this thread makes, or gives another node, while the `with` block lasts.
+
+    A thread that observes a function is not to take what others do meanwhile for the function's.
+    Python notes who sets an attribute only where it is told to, so handles are told as long as
+    somebody asks; to read one costs what it always does.
+    """
+
+    LOCK = threading.Lock()
+    # By thread: those that are listening, each with the ids that it has heard of.
+    LISTENING: ClassVar[dict[int, list[dict[int, None]]]] = {}
+    SLOT: ClassVar[Any] = None
+
+    def __enter__(self) -> dict[int, None]:
+        self.seen: dict[int, None] = {}
+        with Touched.LOCK:
+            if not Touched.LISTENING:
+                Touched.SLOT = Handle.__dict__["uop"]
+                slot = Touched.SLOT
+                Handle.uop = property(slot.__get__, note_uop, slot.__delete__)  # type: ignore[misc, assignment]
+            Touched.LISTENING.setdefault(get_ident(), []).append(self.seen)
+        return self.seen
+
+    def __exit__(self, *_: object) -> None:
+        with Touched.LOCK:
+            mine = Touched.LISTENING[get_ident()]
+            mine.pop()
+            if not mine:
+                del Touched.LISTENING[get_ident()]
+            if not Touched.LISTENING:
+                Handle.uop = Touched.SLOT  # type: ignore[misc]
+
+
+def note_uop(handle: Handle, uop: UOp) -> None:
+    """Sets the node of a handle while some thread listens."""
+    Touched.SLOT.__set__(handle, uop)
+    for seen in Touched.LISTENING.get(get_ident(), ()):
+        seen[id(handle)] = None
 
 
 def either_flag(one: Flag, other: Flag) -> Flag:

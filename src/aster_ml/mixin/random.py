@@ -34,16 +34,13 @@ from aster_ml.mixin.handle import Handle
 from aster_ml.mixin.math import MathMixin
 from aster_ml.mixin.order import OrderMixin
 from aster_ml.mixin.scan import ScanMixin
+from aster_ml.thread_state import ENGINE, HERE
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 H = TypeVar("H", bound=Handle)
 WORD = (1 << 32) - 1
-# What a recorded call of a jitted function drew: (the buffer of key and counter, how many words).
-# A replay moves the counter on.
-Recorder = Callable[[UOp, int], None]
-ACTIVE_RECORDER: Recorder | None = None
 
 # An unsigned type of each width, and the bits of 1.0 in the float type of that width.
 UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
@@ -92,7 +89,8 @@ STREAMS = Streams()
 
 def draw_state(device: str, count: int) -> np.ndarray[Any, Any]:
     """Two words of key and two of counter; `count` words of the stream are used up."""
-    key, counter = STREAMS.take(device, count)
+    with ENGINE:
+        key, counter = STREAMS.take(device, count)
     return np.array([key, STREAMS.seed, counter & WORD, counter >> 32], dtype=np.uint32)
 
 
@@ -104,8 +102,10 @@ def draw_words(half: int, count: int, device: str | tuple[str, ...]) -> UOp:
     if not isinstance(device, str):
         return draw_words(half, count, device[0]).shard(device)
     state = copied_node(draw_state(device, count), device)
-    if ACTIVE_RECORDER is not None:
-        ACTIVE_RECORDER(state, count)
+    # A recorded call of a jitted function notes the buffer of key and counter, and how many words
+    # were drawn: a replay moves the counter on.
+    if HERE.note_draw is not None:
+        HERE.note_draw(state, count)
     parts = [state.mop(Ops.SHRINK, ((i, i + 1),)) for i in range(4)]
     # Past 2**32 words the key changes.
     low, high = parts[0], parts[1].alu(Ops.XOR, parts[3])
@@ -207,7 +207,9 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
             raise ArgumentError(
                 f"manual_seed: {seed!r} is a {type(seed).__name__}; an int is wanted"
             )
-        STREAMS.reset(int(seed))
+        HERE.seeded += 1
+        with ENGINE:
+            STREAMS.reset(int(seed))
 
     @classmethod
     def rand(

@@ -45,6 +45,7 @@ from aster_ml.runtime.cpu_worker import (
     native,
 )
 from aster_ml.runtime.native_call import list_call
+from aster_ml.thread_state import ENGINE, OWN_NAME
 
 # How long a worker looks for the next list before it sleeps.
 SPIN_S = 200e-6
@@ -183,7 +184,7 @@ class ThreadPool:
                 thread = threading.Thread(
                     target=work,
                     args=(self.native, self.state, number, self.spin_limit, gate),
-                    name=f"aster-worker-{number}",
+                    name=f"{OWN_NAME}worker-{number}",
                     daemon=True,
                 )
                 try:
@@ -251,6 +252,8 @@ atexit.register(POOL.close)
 
 def before_fork() -> None:
     """No list runs and no worker holds anything while the process is copied."""
+    # First, as whoever runs a list takes them.
+    ENGINE.acquire()
     POOL.lock.acquire()
     POOL.stop()
 
@@ -258,10 +261,18 @@ def before_fork() -> None:
 def after_fork_in_parent() -> None:
     """Lists may run again."""
     POOL.lock.release()
+    ENGINE.release()
+
+
+def after_fork_in_child() -> None:
+    """A child has none of the threads, so its pool starts from nothing."""
+    POOL.renew()
+    ENGINE.release()
 
 
 if hasattr(os, "register_at_fork"):
-    # A forked child has none of the threads, so its pool starts from nothing.
     os.register_at_fork(
-        before=before_fork, after_in_parent=after_fork_in_parent, after_in_child=POOL.renew
+        before=before_fork,
+        after_in_parent=after_fork_in_parent,
+        after_in_child=after_fork_in_child,
     )

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from aster_ml.config import ISA
 from aster_ml.errors import ArgumentError, CompileError
 from aster_ml.runtime.object_file import fault_of
+from aster_ml.thread_state import ENGINE
 
 # With 0 LLVM leaves every value in memory; 1 gives a matrix kernel its full speed and takes a
 # quarter of the time of 2.
@@ -348,6 +349,8 @@ def before_fork() -> None:
 
     why: a process that is copied while another thread compiles could never compile again
     """
+    # First, as whoever compiles takes them.
+    ENGINE.acquire()
     LOCK.acquire()
     for g in GENERATORS:
         g.lock.acquire()
@@ -358,6 +361,7 @@ def after_fork() -> None:
     for g in GENERATORS:
         g.lock.release()
     LOCK.release()
+    ENGINE.release()
 
 
 if hasattr(os, "register_at_fork"):
