@@ -14,9 +14,10 @@ from aster_ml.target import Target
 
 
 class Program(abc.ABC):
-    """A loaded kernel."""
+    """A loaded kernel, which takes about `nbytes` of memory."""
 
     name: str
+    nbytes: int = 1 << 14
 
     @abc.abstractmethod
     def __call__(

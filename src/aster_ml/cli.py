@@ -160,6 +160,19 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     options = make_parser().parse_args(argv)
+    try:
+        code = run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads has seen enough (`aster doctor | head`). What is left is written nowhere.
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the command that was given; returns its exit code."""
     if options.command == "doctor":
         return run_doctor()
     if options.command == "reproduce":

@@ -337,6 +337,12 @@ MAX_KERNEL_NODES = Setting(
     "A fused value larger than this many nodes is stored, so that kernels stay small.",
     ("schedule",),
 )
+KEPT_BYTES = Setting(
+    "KEPT_BYTES",
+    80 << 20,
+    "Bytes of schedules and kernels that are kept in memory for programs to come; past them what "
+    "was not used for longest goes, and is made again when it is wanted.",
+)
 GRAPH_LIMIT = Setting(
     "GRAPH_LIMIT", 200000, "Unrealized nodes of one tensor past which GRAPH_GUARD acts."
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from aster_ml import cli
+from aster_ml import Tensor, cli
 from aster_ml.config import Context
 from aster_ml.device import KINDS, DeviceRow
 
@@ -97,3 +99,26 @@ def test_what_is_not_understood_ends_with_two(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(argv)
     assert ended.value.code == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
+def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+    """`aster doctor | head -1` ends without a word."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "aster_ml.cli", "doctor"],
+            stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_colours_where_nobody_sees_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(DEBUG=2):
+        (Tensor([1.0, 2.0]) + 1).realize()
+    out = capsys.readouterr().out
+    assert "***" in out
+    assert "\x1b" not in out

@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 
-from aster_ml import Tensor, TinyJit
+from aster_ml import Context, Tensor, TinyJit
 from aster_ml.allocator import MEMORY
 from aster_ml.engine import compile as engine_compile
-from aster_ml.schedule import plan as plan_module
+from aster_ml.engine.bounds import kept_nbytes
 from aster_ml.schedule.plan import CACHE, LARGE_BODY
 from aster_ml.uop.interned import NODES
 
@@ -85,15 +85,15 @@ def test_a_large_graph_is_kept_from_its_second_time_on() -> None:
     assert kept == [0, 1, 1]
 
 
-def test_schedules_past_the_limit_go(monkeypatch) -> None:
-    monkeypatch.setattr(plan_module, "MAX_CACHED_NODES", 200)
+def test_schedules_past_the_limit_go() -> None:
     CACHE.clear()
     for length in range(1, 30):
         y = Tensor([1.0]).realize()
         for _ in range(length):
             y = y * 0.5 + 1
-        y.realize()
-        assert CACHE.nodes <= 200
+        with Context(KEPT_BYTES=500_000):
+            y.realize()
+        assert kept_nbytes() <= 500_000
         assert CACHE.nodes == sum(count for _, count in CACHE.entries.values())
     CACHE.clear()
 

@@ -72,6 +72,13 @@ class Compiled:
     source: str
     static: bool
     written: frozenset[int] = frozenset()
+    # When a schedule of it was last asked for, as far as is known.
+    used: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes it takes."""
+        return self.program.nbytes + len(self.source)
 
 
 RENDERERS: dict[str, type[Renderer]] = {
@@ -84,8 +91,6 @@ Key = tuple[object, ...]
 MEMORY_CACHE: dict[Key, Compiled] = {}
 # Cycles of a part that leave its claim without weight, and most parts for each thread.
 PART_CYCLES, PARTS_EACH = 1 << 16, 8
-# Past so many kernels the oldest half goes; what schedules in use need lives on with them.
-MAX_KERNELS = 20_000
 
 
 @functools.cache
@@ -338,9 +343,6 @@ def compile_kernels(
     missing = {key: w for key, w in zip(keys, wanted, strict=True) if key not in MEMORY_CACHE}
     if not missing:
         return [MEMORY_CACHE[key] for key in keys]
-    while len(MEMORY_CACHE) >= MAX_KERNELS:
-        for old in list(MEMORY_CACHE)[: MAX_KERNELS // 2]:
-            del MEMORY_CACHE[old]
     found = {key: MEMORY_CACHE[key] for key in keys if key not in missing}
     threads = min([threads_of(backend) for _, backend in missing.values()])
     with uncollected():

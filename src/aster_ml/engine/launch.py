@@ -6,6 +6,8 @@ kernels and the places of temporaries. What is left for a run is addresses.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from aster_ml.allocator import MEMORY
 from aster_ml.config import CAPTURING, DEBUG, debug_shown, stage_key
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
+from aster_ml.engine.bounds import make_room
 from aster_ml.engine.compile import Compilation, Compiled, compile_kernels
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.memory import MemoryPlan, plan_memory
@@ -60,6 +63,7 @@ def bind(schedule: Schedule, begun: Compilation | None = None) -> Bound:
         bound.temporaries = sorted(
             {s for step in schedule.steps for s in step.slots if s >= schedule.n_args}
         )
+        make_room()
     return bound
 
 
@@ -154,6 +158,12 @@ def run_step(
     return seconds
 
 
+def shown(text: str, color: str) -> str:
+    """Text in a colour, where what is printed goes to a terminal and nobody asks for none."""
+    wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return colored(text, color) if wanted else text
+
+
 def report(compiled: Compiled, step: Step, seconds: float) -> None:
     """The line that DEBUG=2 prints for a kernel."""
     TOTALS.time_sum_s += seconds
@@ -163,7 +173,7 @@ def report(compiled: Compiled, step: Step, seconds: float) -> None:
     rate = max(seconds, 1e-9)
     print(
         f"*** {step.device:8s} {TOTALS.kernel_count:5d} "
-        f"{colored(f'{compiled.name:34s}', 'cyan')} arg {len(step.slots):2d} "
+        f"{shown(f'{compiled.name:34s}', 'cyan')} arg {len(step.slots):2d} "
         f"mem {MEMORY.in_use() / 1e9:6.2f} GB tm {seconds * 1e6:10.2f} us "
         f"({e.ops / rate / 1e9:8.1f} GFLOP/s {e.mem / rate / 1e9:7.1f} GB/s)"
         + "".join([f" {m.name}" for m in step.metadata])
@@ -183,7 +193,7 @@ def run_copy(step: Step, buffers: list[Buffer]) -> None:
         seconds = time.perf_counter() - start
         name = f"copy {step.nbytes} bytes, {source.device} to {target.device}"
         print(
-            f"*** {step.device:8s}       {colored(f'{name:34s}', 'yellow')} "
+            f"*** {step.device:8s}       {shown(f'{name:34s}', 'yellow')} "
             f"tm {seconds * 1e6:10.2f} us"
         )
 

@@ -102,6 +102,8 @@ class LoadedLibrary:
     """A shared library in memory. Its addresses are valid as long as it lives."""
 
     __slots__ = ("addresses", "path", "unload")
+    # Pages for what its kinds of sections hold, and the loader's tables.
+    nbytes = 1 << 16
 
     def __init__(self, library: ctypes.CDLL, names: tuple[str, ...], path: Path | None) -> None:
         self.addresses: dict[str, int] = {}

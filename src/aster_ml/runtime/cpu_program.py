@@ -57,6 +57,7 @@ class CpuProgram(Program):
     def __init__(self, name: str, loaded: LoadedObject | LoadedLibrary) -> None:
         self.name = name
         self.loaded = loaded
+        self.nbytes = loaded.nbytes // len(loaded.addresses)
         self.address = loaded.address(name)
         self.function = KERNEL(self.address)
         self.split_graphs: dict[tuple[int, int, int], NativeGraph] = {}

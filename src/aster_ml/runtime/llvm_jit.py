@@ -35,6 +35,10 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {"": (), "avx2": ("avx512", "avx10")}
 # Most objects in one library: twice as many gain nothing more.
 MOST_TOGETHER = 16
 
+# How many libraries an LLJIT gets, and about what a library takes beside its objects: pages for
+# each kind of section, tables.
+LIBRARIES_EACH, LIBRARY_NBYTES = 128, 44 << 10
+
 LOCK = threading.RLock()
 LIBRARY_NUMBERS = itertools.count()
 
@@ -158,10 +162,12 @@ def make_target_machine(isa: str, codegen_level: int) -> Any:
     )  # fmt: skip
 
 
-@functools.cache
-def jit() -> Any:
-    """The one LLJIT of the process; every object is a library of its own in it.
+@functools.lru_cache(maxsize=1)
+def jit(number: int) -> Any:
+    """An LLJIT; every library is one of its own in it, up to LIBRARIES_EACH of them.
 
+    A library that is gone leaves some kilobytes in there, which go with the LLJIT: when it has been
+    followed by another, and all of its libraries are gone.
     why JITLink: all of an object goes into one piece of memory. LLVM's older linker puts code and
     tables wherever there is room, and ends the process where 2 GB come to lie in between.
     """
@@ -396,11 +402,13 @@ def assemble(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEVEL
 class LoadedObject:
     """An object in memory, or several of them. Its addresses are valid as long as it lives."""
 
-    __slots__ = ("addresses", "tracker")
+    __slots__ = ("addresses", "nbytes", "tracker")
 
-    def __init__(self, tracker: Any, addresses: dict[str, int]) -> None:
+    def __init__(self, tracker: Any, addresses: dict[str, int], nbytes: int) -> None:
         self.tracker = tracker
         self.addresses = addresses
+        # About how much memory it takes.
+        self.nbytes = nbytes
 
     def address(self, name: str) -> int:
         """Where the function `name` starts."""
@@ -464,7 +472,8 @@ def load_library(binaries: Sequence[bytes], names: tuple[str, ...]) -> LoadedObj
                 tracker = link(binaries, names)
             except RuntimeError as error:
                 raise CompileError(f"an object could not be linked: {error}") from None
-    return LoadedObject(tracker, {name: tracker[name] for name in names})
+    nbytes = LIBRARY_NBYTES + sum([len(binary) for binary in binaries])
+    return LoadedObject(tracker, {name: tracker[name] for name in names}, nbytes)
 
 
 def link(binaries: Sequence[bytes], names: tuple[str, ...]) -> Any:
@@ -474,7 +483,12 @@ def link(binaries: Sequence[bytes], names: tuple[str, ...]) -> Any:
         builder.add_object_img(binary)
     for name in names:
         builder.export_symbol(name)
-    return builder.link(jit(), f"aster{next(LIBRARY_NUMBERS)}")
+    number = next(LIBRARY_NUMBERS)
+    home = jit(number // LIBRARIES_EACH)
+    tracker = builder.link(home, f"aster{number}")
+    # It lives in there, and goes first.
+    tracker.home = home
+    return tracker
 
 
 @functools.cache

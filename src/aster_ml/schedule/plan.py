@@ -30,40 +30,61 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.quiet import uncollected
 
-# Nodes that all bodies in the cache may have together.
-MAX_CACHED_NODES = 500_000
+# About how many bytes a schedule takes, and more for each node of its body: that, what its kernels
+# have of it, keys of tables.
+SCHEDULE_NBYTES, NODE_NBYTES = 4096, 1200
+# Large bodies that are remembered by their digest.
+MAX_SEEN = 25
 # A body with more nodes is kept from the second time on that it is planned: most graphs of such a
 # size are built once, and then nothing of them should stay.
 LARGE_BODY = 20_000
 
 
 class ScheduleCache:
-    """Schedules by body and settings; past the limit those not used for longest go."""
+    """Schedules by body and settings. How many are kept, `engine.bounds` decides."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[object, ...], tuple[Schedule, int]] = {}
         self.nodes = 0
+        # How many were put here.
+        self.turn = 0
         # Digests of large bodies that were planned once.
         self.seen: dict[tuple[object, ...], None] = {}
 
     def get(self, key: tuple[object, ...]) -> Schedule | None:
         """What is kept under a key."""
         found = self.entries.get(key)
-        return None if found is None else found[0]
+        if found is None:
+            return None
+        found[0].used = self.turn
+        return found[0]
 
     def put(self, body: UOp, settings: tuple[object, ...], schedule: Schedule, count: int) -> None:
         """Keeps a schedule, unless its body, of so many nodes, is large and new."""
         if count > LARGE_BODY:
             mark = (body.digest, *settings)
             if mark not in self.seen:
-                if len(self.seen) >= MAX_CACHED_NODES // LARGE_BODY:
+                if len(self.seen) >= MAX_SEEN:
                     del self.seen[next(iter(self.seen))]
                 self.seen[mark] = None
                 return
+        self.turn += 1
+        schedule.used = self.turn
         self.entries[body, *settings] = schedule, count
         self.nodes += count
-        while self.nodes > MAX_CACHED_NODES and len(self.entries) > 1:
-            self.nodes -= self.entries.pop(next(iter(self.entries)))[1]
+
+    def drop(self, key: tuple[object, ...]) -> None:
+        """Forgets one schedule."""
+        self.nodes -= self.entries.pop(key)[1]
+
+    def nbytes_of(self, count: int) -> int:
+        """About how many bytes a schedule takes whose body has so many nodes."""
+        return SCHEDULE_NBYTES + NODE_NBYTES * count
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes all of them take."""
+        return SCHEDULE_NBYTES * len(self.entries) + NODE_NBYTES * self.nodes
 
     def clear(self) -> None:
         """Forgets all schedules."""

@@ -59,6 +59,8 @@ class Schedule:
     # Arguments that are one number everywhere, which no step fills.
     numbers: dict[int, Any] = field(default_factory=dict)
     bound: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False)
+    # When it was last asked for, in schedules that were made until then.
+    used: int = 0
 
 
 # A slot, and the STOREs that have to have happened.
