@@ -82,7 +82,7 @@ class Drawing:
         kinds = (
             self.elementwise, self.reduction, self.normalization, self.transpose, self.product,
             self.convolution, self.transposed_convolution, self.pool, self.windows, self.indexed,
-            self.scanned, self.joined, self.mixed,
+            self.scanned, self.joined, self.mixed, self.trained,
         )  # fmt: skip
         return self.rng.choice(kinds)()
 
@@ -183,7 +183,7 @@ class Drawing:
                 elif name == "logsumexp":
                     a = a - a.logsumexp(axis, keepdim=True)
                 elif name == "layernorm":
-                    a = a.layernorm(axis) * 0.5
+                    a = a.layernorm(axis, eps=0.01) * 0.5
                 elif name == "gelu":
                     a = a.gelu()
                 else:
@@ -372,6 +372,27 @@ class Drawing:
 
         arguments = (Argument(shape, dtype), Argument(shape, dtype))
         return Program(f"{name} {shape} {axis} {dtype}", arguments, function)
+
+    def trained(self) -> Program:
+        """A gradient of a small network: convolution, normalization, activation, classes."""
+        n, c, h, w = (max(size, 1) for size in self.images())
+        out, classes = max(self.size(64), 1), max(self.size(20), 1)
+        kernel, norm = self.rng.choice((1, 3, 5)), self.rng.random() < 0.5
+        of, stride = self.rng.randrange(3), self.rng.choice((1, 1, 2))
+
+        def function(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+            a = x.conv2d(y, padding=kernel // 2, stride=stride)
+            if norm:
+                a = a - a.mean((0, 2, 3), keepdim=True)
+                a = a / (a.square().mean((0, 2, 3), keepdim=True) + 0.1).sqrt()
+            loss = -(a.relu().mean((2, 3)) @ z).log_softmax()[:, 0].mean()
+            return loss.gradient((x, y, z)[of])[0]
+
+        shapes = (n, c, h, w), (out, c, kernel, kernel), (out, classes)
+        return Program(
+            f"network {shapes} norm {norm} stride {stride}, gradient {of}",
+            tuple([Argument(shape, "float32") for shape in shapes]), function,
+        )  # fmt: skip
 
     def mixed(self) -> Program:
         """One program's result through steps and a reduction of another kind."""
