@@ -16,7 +16,7 @@ from aster_ml.config import LOAD_LIMIT
 from aster_ml.errors import FormatError
 
 FREE_NBYTES = 64 << 20
-CHUNK_NBYTES, PIECE_NBYTES = 1 << 16, 1 << 22
+CHUNK_NBYTES, PIECE_NBYTES = 1 << 16, 1 << 20
 # What the decoder of xz itself may take; its strongest preset takes a third of it.
 XZ_NBYTES = 192 << 20
 # How files of each kind begin.
@@ -82,7 +82,8 @@ def unpack_stream(
         piece = stream.decompress(data, PIECE_NBYTES)
         if wants_more and not data and not piece:
             raise EOFError("it ends inside of its compressed data: the file is truncated")
-        allowance.take(len(piece), place)
+        # A bytearray that grows has room for more than it holds.
+        allowance.take(len(piece) + len(piece) // 4, place)
         result += piece
     return position - len(stream.unused_data)
 
@@ -96,6 +97,7 @@ def unpack(
     result is larger than the file may take.
     """
     packed, result, position = memoryview(data), bytearray(), 0
+    allowance.take(len(data), place)
     try:
         while True:
             position += unpack_stream(packed[position:], kind, result, allowance, place)

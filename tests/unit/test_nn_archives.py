@@ -105,6 +105,15 @@ def test_zip_with_a_directory_of_64_bits(monkeypatch: pytest.MonkeyPatch) -> Non
     assert contents(zip_extract(Tensor(file.getvalue()))) == {"a": b"a", "b": b"b", "c": b"c"}
 
 
+def test_many_small_members_that_are_packed() -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for i in range(300):
+            archive.writestr(f"{i}", f"{i}" * 20)
+    got = contents(zip_extract(Tensor(file.getvalue())))
+    assert got == {f"{i}": f"{i}".encode() * 20 for i in range(300)}
+
+
 def test_archives_in_memory(tmp_path: pathlib.Path) -> None:
     make_tar(tmp_path / "x.tar")
     make_zip(tmp_path / "x.zip", zipfile.ZIP_STORED)

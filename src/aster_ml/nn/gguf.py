@@ -40,6 +40,8 @@ SCALARS = {
     11: "<q",
     12: "<d",
 }
+# Their values are there once and for all, and a list only names them.
+SMALL = frozenset({"<B", "<?"})
 BOOL, STRING, ARRAY, U64 = 7, 8, 9, 10
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS, MAX_DEPTH = 8, 8
@@ -100,7 +102,7 @@ class HeaderReader:
         """The next numbers, or truth values, which are 0 or 1."""
         code = SCALARS[kind]
         raw = self.cursor.take(count * struct.calcsize(code), what)
-        self.cursor.allowance.take(NUMBER_NBYTES * count, "gguf")
+        self.cursor.allowance.take((8 if code in SMALL else NUMBER_NBYTES) * count, "gguf")
         if kind == BOOL and count and max(raw) > 1:
             raise FormatError(f"{what} is a truth value of {max(raw)}, 0 or 1 is wanted", "gguf")
         return [item[0] for item in struct.iter_unpack(code, raw)]

@@ -259,7 +259,6 @@ def check_crc(member: ZipMember, crc: int) -> None:
 def unpack_member(file: FileBytes, member: ZipMember) -> bytearray:
     """The bytes of a member that is packed, checked against its size and checksum."""
     place = f"zip: member {show_value(member.name)}"
-    file.allowance.take(0 if member.method == STORED else member.packed_nbytes, place)
     data = file.read(member.begin, member.begin + member.packed_nbytes)
     if member.method == STORED:
         file.allowance.take(member.nbytes, place)
