@@ -78,7 +78,7 @@ class Run:
                 outer(state, count)
 
         seeded = HERE.seeded
-        cells = self.set_apart() if self.records else []
+        apart = self.set_apart() if self.records else []
         for t, u in zip(tensors, views):
             t.uop = u
         HERE.note_draw = note_draw
@@ -95,6 +95,13 @@ class Run:
                 elif t.cell is not None and strip_effects(t.cell.root) is not None:
                     # What it shows of the memory is computed; what was written there is not.
                     late.append(Tensor.naming(t.cell.root))
+            # Of what results are views together, there is one memory.
+            for t in self.outputs:
+                t.leave()
+            cells = {id(t.cell): t.cell for t in self.outputs if t.cell is not None}
+            roots = [c.root for c in cells.values() if settle(c.root) is None]
+            if roots:
+                Tensor.realize(*[Tensor.naming(root) for root in roots])
             if self.outputs or late:
                 Tensor.realize(*self.outputs, *late)
             for t in self.outputs:
@@ -113,7 +120,7 @@ class Run:
             HERE.note_draw = outer
             for t, view, u in zip(tensors, views, before):
                 t.uop = u if t.uop is view else t.uop
-            self.put_together(cells)
+            self.put_together(apart)
         self.restore([*tensors, *self.outputs])
         if self.records and HERE.seeded != seeded:
             raise JitError(

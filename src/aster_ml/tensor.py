@@ -21,7 +21,7 @@ from aster_ml.engine import storage
 from aster_ml.engine.explain import explain_schedule
 from aster_ml.engine.items import ExecItem, schedule_items
 from aster_ml.engine.launch import is_recording
-from aster_ml.engine.realize import live_nodes_from, realize_uops, schedule_uops
+from aster_ml.engine.realize import live_nodes_from, realize_uops, schedule_uops, settle
 from aster_ml.errors import (
     DTypeError,
     GradientError,
@@ -194,7 +194,9 @@ class Tensor(
             self.uop = memory
             if self.cell is not None and self.steps is None:
                 self.cell.root = memory
-            note_memory(node, memory)
+            whole = None if self.steps is None else settle(self.whole)
+            if whole is None or whole.base is not memory.base:
+                note_memory(node, memory)
 
     def schedule_with_vars(self, *lst: Tensor) -> tuple[list[ExecItem], dict[str, int]]:
         """What `realize` would run as items, and the values of their variables.

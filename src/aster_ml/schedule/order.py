@@ -24,6 +24,7 @@ def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) 
         writers.setdefault(d.writes, []).append(i)
     assigned = {d.writes for d in drafts if d.writes < len(params)}
     before: list[set[int]] = [set() for _ in drafts]
+    fresh = [d.store is not None and is_fresh(d.store, planner) for d in drafts]
     for i, d in enumerate(drafts):
         for slot, after in d.reads:
             for w in writers.get(slot, ()):
@@ -32,7 +33,7 @@ def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) 
                 store = drafts[w].store
                 if slot not in assigned or store is None:
                     before[i].add(w)
-                elif store in after or is_fresh(store, planner):
+                elif store in after or fresh[w]:
                     before[i].add(w)
                 else:
                     before[w].add(i)

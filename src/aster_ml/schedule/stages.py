@@ -239,10 +239,14 @@ class StagePlanner(Decisions, Expressions):
         """
         after = list(reading.after)
         idxs = reading.way.idxs
+        topmost = True
         while u.op is not Ops.PARAM:
             if u.op is Ops.AFTER:
-                seen = self.effects.of(tuple(after))
-                after.extend([s for s in u.src[1:] if s not in seen])
+                if topmost:
+                    # Those further down have happened before it.
+                    seen = self.effects.of(tuple(after))
+                    after.extend([s for s in u.src[1:] if s not in seen])
+                    topmost = False
             elif u.op in MOVEMENT and idxs is not DATA_DEPENDENT:
                 idxs, valid = self.source_of(u, idxs)
                 need(valid is None, f"stages: {u!r} is no place to write to")
