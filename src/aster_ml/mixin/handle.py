@@ -93,7 +93,7 @@ class Touched:
             if not Touched.LISTENING:
                 Touched.SLOT = Handle.__dict__["uop"]
                 slot = Touched.SLOT
-                Handle.uop = property(slot.__get__, note_uop, slot.__delete__)  # type: ignore[misc, assignment]
+                Handle.uop = property(slot.__get__, note_uop, note_gone)  # type: ignore[misc, assignment]
             Touched.LISTENING.setdefault(get_ident(), []).append(self.seen)
         return self.seen
 
@@ -110,6 +110,13 @@ class Touched:
 def note_uop(handle: Handle, uop: UOp) -> None:
     """Sets the node of a handle while some thread listens."""
     Touched.SLOT.__set__(handle, uop)
+    for seen in Touched.LISTENING.get(get_ident(), ()):
+        seen[id(handle)] = None
+
+
+def note_gone(handle: Handle) -> None:
+    """Takes the node of a handle away, as what it shows was written, while some thread listens."""
+    Touched.SLOT.__delete__(handle)
     for seen in Touched.LISTENING.get(get_ident(), ()):
         seen[id(handle)] = None
 
