@@ -284,6 +284,23 @@ class Tensor(
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in ("int", "uint"):
+            raise TypeError(f"a Tensor of {self.dtype.name} is no index; one of ints is wanted")
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
+
     def data(self) -> memoryview:
         """The value as a memoryview of the tensor's shape, a copy that later writes do not change.
 
@@ -373,7 +390,11 @@ class Tensor(
         for tensor, grad in zip(wanted, grads, strict=True):
             if grad is not None:
                 made = self.from_uop(grad, False)
-                tensor.grad = made if tensor.grad is None else tensor.grad + made
+                if tensor.grad is None:
+                    tensor.grad = made
+                else:
+                    # In place: what has been given out stays the sum, in jitted functions too.
+                    tensor.grad.assign(tensor.grad + made)
         return self
 
     def gradients_of(self, targets: list[list[UOp]], gradient: Tensor | None) -> list[UOp | None]:

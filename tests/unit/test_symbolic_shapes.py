@@ -50,7 +50,7 @@ LAST_AXIS: dict[str, Pair] = {
     "softmax along": (lambda x: x.softmax(1), lambda x: softmax(x, 1)),
     "softmax beside": (lambda x: x.softmax(0), lambda x: softmax(x, 0)),
     "cumulative sum": (lambda x: x.cumsum(1), lambda x: x.cumsum(1)),
-    "cumulative maximum": (lambda x: x.cummax(1), lambda x: np.maximum.accumulate(x, 1)),
+    "cumulative maximum": (lambda x: x.cummax(1)[0], lambda x: np.maximum.accumulate(x, 1)),
     "log of cumulative sum": (lambda x: x.logcumsumexp(1),
                               lambda x: np.logaddexp.accumulate(x, 1)),
     "product with itself": (lambda x: x @ x.T, lambda x: x @ x.T),

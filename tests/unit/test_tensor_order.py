@@ -185,8 +185,8 @@ def test_cumulative(axis: int) -> None:
     check_tensor(Tensor(A).cumprod(axis), np.cumprod(A, axis), rtol=1e-5)
     positive = Tensor(A > 0)
     check_tensor(positive.cumprod(axis), np.cumprod(A > 0, axis), dtype="int32")
-    check_tensor(Tensor(A).cummax(axis), np.maximum.accumulate(A, axis))
-    check_tensor(Tensor(A).cummin(axis), np.minimum.accumulate(A, axis))
+    check_tensor(Tensor(A).cummax(axis)[0], np.maximum.accumulate(A, axis))
+    check_tensor(Tensor(A).cummin(axis)[0], np.minimum.accumulate(A, axis))
     want = np.logaddexp.accumulate(A.astype(np.float64), axis)
     check_tensor(Tensor(A).logcumsumexp(axis), want, rtol=1e-5, atol=1e-6)
 
@@ -196,8 +196,8 @@ def test_cumulative_in_blocks(size: int) -> None:
     x = np.random.default_rng(2).normal(size=(2, size)).astype(np.float32)
     wide = x.astype(np.float64)
     check_tensor(Tensor(x).cumsum(1), np.cumsum(wide, 1), rtol=1e-4, atol=1e-5)
-    check_tensor(Tensor(x).cummax(1), np.maximum.accumulate(x, 1))
-    check_tensor(Tensor(x).cummin(1), np.minimum.accumulate(x, 1))
+    check_tensor(Tensor(x).cummax(1)[0], np.maximum.accumulate(x, 1))
+    check_tensor(Tensor(x).cummin(1)[0], np.minimum.accumulate(x, 1))
     want = np.logaddexp.accumulate(wide, 1)
     check_tensor(Tensor(x).logcumsumexp(1), want, rtol=1e-5, atol=1e-5)
     ints = Tensor(np.arange(size, dtype=np.int32))
@@ -212,3 +212,11 @@ def test_cumulative_edges() -> None:
     check_tensor(Tensor([math.inf, 1.0]).cumsum(), [math.inf, math.inf])
     check_tensor(Tensor([1000.0, 1000.0]).logcumsumexp(), [1000, 1000 + math.log(2)])
     assert Tensor.zeros(2, 0).cumsum(1).shape == (2, 0)
+
+
+def test_places_of_cumulative_extremes() -> None:
+    x = np.array([[3.0, 1.0, 3.0, np.nan, 4.0], [1.0, 1.0, 0.0, 2.0, 2.0]], np.float32)
+    assert Tensor(x).cummax(1)[1].tolist() == [[0, 0, 2, 3, 3], [0, 1, 1, 3, 4]]
+    assert Tensor(x).cummin(1)[1].tolist() == [[0, 1, 1, 3, 3], [0, 1, 2, 2, 2]]
+    values, places = Tensor([True, False, True]).cummin(0)
+    assert (values.tolist(), places.tolist()) == ([True, False, False], [0, 1, 1])

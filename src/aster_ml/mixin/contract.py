@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import numpy as np
+
 from aster_ml.config import WINO
 from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError, ShapeError
@@ -89,11 +91,17 @@ class ContractMixin(PoolMixin):
         """
         return x.dot(self, dtype) if reverse else self.dot(x, dtype)
 
-    def __matmul__(self, x: Self) -> Self:
+    def __matmul__(self, x: Any) -> Self:
+        if isinstance(x, np.ndarray):
+            x = self.__class__(x, device=self.device)  # type: ignore[call-arg]
         return self.dot(x)
 
-    def __imatmul__(self, x: Self) -> Self:
-        return self.assign(self.dot(x))
+    def __rmatmul__(self, x: Any) -> Self:
+        left: Self = self.__class__(x, device=self.device)  # type: ignore[call-arg]
+        return left.dot(self)
+
+    def __imatmul__(self, x: Any) -> Self:
+        return self.assign(self @ x)
 
     def linear(
         self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None

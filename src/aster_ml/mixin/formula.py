@@ -12,11 +12,15 @@ from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import prod
 from aster_ml.uop.infer import show_shape
 
+# The dots outside of brackets are as many axes as they stand for; inside, a part of one.
+DOTS = ["..."]
+
 
 def parse_formula(side: str, formula: str) -> list[list[str]]:
     """One side of a formula as groups of names; `1` is a group without names."""
     groups: list[list[str]] = []
     inside: list[str] | None = None
+    side = side.replace("…", "...")
     for token in side.replace("(", " ( ").replace(")", " ) ").split():
         if token == "(":
             if inside is not None:
@@ -32,7 +36,7 @@ def parse_formula(side: str, formula: str) -> list[list[str]]:
                 raise ArgumentError(f"rearrange: {token!r} is no name in {formula!r}")
             names = [] if token == "1" else [token]
             if inside is None:
-                groups.append(names)
+                groups.append(DOTS if token == "..." else names)
             else:
                 inside.extend(names)
     if inside is not None:
@@ -46,11 +50,22 @@ def rearrange(value: Any, formula: str, sizes: dict[str, int]) -> Any:
         raise ArgumentError(f"rearrange: {formula!r} wants one arrow, `a b -> b a`")
     left, right = [parse_formula(side, formula) for side in formula.split("->")]
     rank = value.ndim
-    if ["..."] in left:
+    if sum([name == "..." for group in left for name in group]) > 1:
+        raise ArgumentError(f"rearrange: more than one ellipsis on a side of {formula!r}")
+    if any(["..." in group and group is not DOTS for group in left]):
+        raise ArgumentError(
+            f"rearrange: an ellipsis in brackets on the left of {formula!r}; it stands for whole "
+            "axes there, and in brackets on the right alone"
+        )
+    bad = [f"{n}={v!r}" for n, v in sizes.items() if isinstance(v, bool) or v.__class__ is float]
+    bad += [f"{n}={v!r}" for n, v in sizes.items() if isinstance(v, int) and v < 1]
+    if bad:
+        raise ArgumentError(f"rearrange: {', '.join(bad)}; sizes are whole numbers from 1 on")
+    if DOTS in left:
         # The dots stand for as many axes as are left over; each gets a name of its own.
         extra = rank - (len(left) - 1)
         dots = [f"...{i}" for i in range(extra)]
-        at = left.index(["..."])
+        at = left.index(DOTS)
         left = left[:at] + [[name] for name in dots] + left[at + 1 :]
         right = expand_dots(right, dots)
     if len(left) != rank:
@@ -77,7 +92,7 @@ def expand_dots(groups: list[list[str]], dots: list[str]) -> list[list[str]]:
     """The dots replaced: outside brackets an axis each, inside as part of the group."""
     result: list[list[str]] = []
     for group in groups:
-        if group == ["..."]:
+        if group is DOTS:
             result += [[name] for name in dots]
         else:
             result.append([n for name in group for n in (dots if name == "..." else [name])])

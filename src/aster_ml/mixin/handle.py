@@ -206,7 +206,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     cell: Cell | None
     steps: Steps
     _requires_grad: Flag
-    # NumPy leaves `array + tensor` to us.
+    # NumPy leaves `array + tensor` and `array @ tensor` to us.
     __array_ufunc__ = None
     __hash__ = object.__hash__
 
@@ -537,7 +537,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def binop_promoted(self, op: Ops, x: Any, reverse: bool) -> Self:
         """`binop` where dtypes, shapes or kinds of operand differ."""
         what = op.name.lower()
-        if op in COMPARE and isinstance(x, (int, float, np.generic)):
+        if op in COMPARE and isinstance(x, (int, float, np.number)) and x.__class__ is not bool:
             number = x.item() if isinstance(x, np.generic) else x
             if self.dtype.kind == "float" and self.beyond(number):
                 return self.cast(dtypes.float64).binop(op, number, reverse)

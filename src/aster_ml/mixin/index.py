@@ -109,8 +109,9 @@ def parse_indices(x: Handle, indices: Any) -> Parsed:
     Raises: IndexRangeError for too many indices, for ints outside their axis and for things that
     are no index; ArgumentError for a step of 0.
     """
-    # A list of tensors is one index an axis, as a tuple is; a list of numbers is one index.
-    several = isinstance(indices, list) and any(isinstance(i, Handle) for i in indices)
+    # A list of numbers (or of bools, however deep) is one index; any other is one an axis, as a
+    # tuple is.
+    several = indices.__class__ is list and not is_plain(indices)
     items = list(indices) if several or isinstance(indices, tuple) else [indices]
     items = [as_index(x, item) for item in items]
     used = sum(axes_used(item) for item in items)
@@ -146,6 +147,16 @@ def parse_indices(x: Handle, indices: Any) -> Parsed:
             spans.append(entry if isinstance(entry, Span) else Span(entry, 1, 1))
         axis += 1
     return Parsed(entries, spans)
+
+
+def is_plain(indices: list[Any]) -> bool:
+    """Whether a list has nothing but numbers, or is a mask."""
+    deep = indices
+    while isinstance(deep, list) and deep and isinstance(deep[0], list):
+        deep = deep[0]
+    if deep and isinstance(deep[0], (bool, np.bool_)):
+        return True
+    return all([isinstance(i, (int, np.integer)) for i in indices])
 
 
 def as_index(x: Handle, item: Any) -> Any:

@@ -106,7 +106,9 @@ class NeuralMixin(Base):
         """`softmax(q @ k^T / sqrt(e) + mask) @ v`, self being q.
 
         A bool mask is true where q may look at k; a mask of floats is added. With `is_causal` place
-        i looks at places up to i. With `enable_gqa` several heads of q share one of key and value.
+        i looks at places up to i.
+        A row of q that may look at nothing gives 0. With `enable_gqa`
+        several heads of q share one of key and value.
 
         Shapes: self [*b, n, e], key [*b, m, e], value [*b, m, d] -> [*b, n, d].
         Raises: ArgumentError for a mask beside `is_causal`; ShapeError for heads that do not fit.
@@ -132,8 +134,14 @@ class NeuralMixin(Base):
         elif attn_mask is not None:
             scores, scale = scores * scale + attn_mask, 1.0
         # The sum divides what is made of the rows, which are longer.
-        parts = ((scores - scores.max(-1, keepdim=True).detach()) * scale).exp()
+        most = scores.max(-1, keepdim=True).detach()
+        if attn_mask is not None:
+            # A row that may look at nothing is 0, and so are its gradients.
+            most = most.eq(-math.inf).where(0, most)
+        parts = ((scores - most) * scale).exp()
         total = parts.sum(-1, keepdim=True)
+        if attn_mask is not None:
+            total = total.eq(0).where(1, total)
         mixed = parts.dropout(dropout_p).cast(self.dtype).dot(value, wide)
         return (mixed / total).cast(least_upper_dtype(self.dtype, value.dtype))
 

@@ -27,6 +27,12 @@ def identity_of(op: Ops, dtype: DType) -> Any:
     return dtypes.min(dtype)
 
 
+def deviation(variance: Any) -> Any:
+    """The root of a variance, with the slope 0 where nothing varies."""
+    constant = variance.eq(0)
+    return constant.where(0, constant.where(1, variance).sqrt())
+
+
 class ReduceMixin(OwnMixin):
     """Fewer values out of many. Stands beside ElementwiseMixin and MovementMixin."""
 
@@ -184,7 +190,8 @@ class ReduceMixin(OwnMixin):
 
         Shapes: self [n, m], axis=1 -> [n].
         """
-        return self.var(axis, keepdim, correction).sqrt()
+        root: Self = deviation(self.var(axis, keepdim, correction))
+        return root
 
     def std_mean(
         self, axis: Axis = None, keepdim: bool = False, correction: float = 1
@@ -194,4 +201,4 @@ class ReduceMixin(OwnMixin):
         Shapes: self [n, m], axis=1 -> [n], [n].
         """
         variance, mean = self.var_mean(axis, keepdim, correction)
-        return variance.sqrt(), mean
+        return deviation(variance), mean

@@ -52,23 +52,33 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
         factors = self.cast(dtypes.default_int) if self.dtype is dtypes.bool else self
         return scan(factors, Ops.MUL, self.resolve_axis(axis, "cumprod"))
 
-    def cummax(self, axis: int = 0) -> Self:
-        """Greatest of the elements up to each.
+    def cummax(self, axis: int = 0) -> tuple[Self, Self]:
+        """Greatest of the elements up to each, and the place of it; of equal ones the last.
 
-        Shapes: self [n, m], axis=1 -> [n, m].
+        A NaN counts as greatest.
+
+        Shapes: self [n, m], axis=1 -> [n, m], [n, m].
+        Dtype: that of self; the default int.
         """
         op = Ops.OR if self.dtype is dtypes.bool else Ops.MAX
-        return scan(self, op, self.resolve_axis(axis, "cummax"))
+        place = self.resolve_axis(axis, "cummax")
+        values = scan(self, op, place)
+        return values, last_places(self, values, place)
 
-    def cummin(self, axis: int = 0) -> Self:
-        """Least of the elements up to each.
+    def cummin(self, axis: int = 0) -> tuple[Self, Self]:
+        """Least of the elements up to each, and the place of it; of equal ones the last.
 
-        Shapes: self [n, m], axis=1 -> [n, m].
+        A NaN counts as least.
+
+        Shapes: self [n, m], axis=1 -> [n, m], [n, m].
+        Dtype: that of self; the default int.
         """
         place = self.resolve_axis(axis, "cummin")
         if self.dtype is dtypes.bool:
-            return scan(self, Ops.AND, place)
-        return scan(self.reversed_order(), Ops.MAX, place).reversed_order()
+            values = scan(self, Ops.AND, place)
+        else:
+            values = scan(self.reversed_order(), Ops.MAX, place).reversed_order()
+        return values, last_places(self, values, place)
 
     def logcumsumexp(self, axis: int = 0) -> Self:
         """Logarithm of the sum of exponentials of the elements up to each, without overflow.
@@ -85,6 +95,18 @@ class ScanMixin(JoinMixin, MathMixin, CreateMixin):
             full, part = filled_axis(x, place, float("-inf"))
             return full.logcumsumexp(place).shrink(part)
         return log_scan(x, place)
+
+
+def last_places(x: S, values: S, axis: int) -> S:
+    """For each element, the last place so far at which `x` was what `values` had there."""
+    if not x.shape or is_zero(x.shape[axis]):
+        return x.const_like(0).cast(dtypes.default_int)
+    reached = x.eq(values)
+    if x.dtype.kind == "float":
+        reached = reached | x.isnan()
+    numbers = x.arange(x.shape[axis], device=x.device)
+    numbers = numbers.reshape((x.shape[axis], *(1,) * (x.ndim - axis - 1)))
+    return scan(reached.where(numbers, numbers.scalar(0)), Ops.MAX, axis)
 
 
 def scan(x: S, op: Ops, axis: int) -> S:

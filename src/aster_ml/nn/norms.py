@@ -101,6 +101,9 @@ BatchNorm2d = BatchNorm3d = BatchNorm
 class GroupNorm:
     """Zero mean and unit variance for every sample and group of channels.
 
+    Groups are equal parts of a sample's elements in row-major order, so there may be more of them
+    than channels.
+
     Shapes: x [n, num_channels, *s] -> [n, num_channels, *s].
     Source: Wu and He 2018.
     """
@@ -108,10 +111,8 @@ class GroupNorm:
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True
     ) -> None:
-        if num_groups < 1 or num_channels % num_groups:
-            raise ArgumentError(
-                f"GroupNorm: {num_channels} channels do not split into {num_groups} groups"
-            )
+        if num_groups < 1:
+            raise ArgumentError(f"GroupNorm: {num_groups} groups; a positive number is wanted")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
         self.weight, self.bias = affine_pair(num_channels, affine)
 

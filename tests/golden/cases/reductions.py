@@ -96,9 +96,6 @@ def scans() -> Iterator[Case]:
             if name == "cumprod" and dtype == "bool":
                 continue
             yield case(f"a.{name}(0)", plain(5, 2, dtype=dtype, low=1, high=4))
-    for i, axis in ((Input((7,)), 0), (Input((3, 5)), 1), (Input((4, 2, 3), layout="flip"), 0)):
-        yield case(f"a.cummax({axis})", i)
-    yield case("a.cummax(0)", plain(9, dtype="int32", low=0, high=4))
 
 
 def orders() -> Iterator[Case]:
