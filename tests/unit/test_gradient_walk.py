@@ -10,6 +10,7 @@ import pytest
 from aster_ml.dtype import dtypes
 from aster_ml.errors import GradientError
 from aster_ml.gradient import compute_gradient
+from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import DeviceArg, Ops
@@ -250,3 +251,17 @@ def test_gradient_through_a_symbolic_size() -> None:
     padded = part.pad_zeros(((0, 6 - n), (1, 1)))
     found = compute_gradient((padded * number(3)).sum(0), ONE, {x})[x]
     np.testing.assert_array_equal(value(found), np.repeat([3.0, 0], [4, 2])[:, None] * np.ones(4))
+
+
+def test_what_has_no_influence_has_a_gradient_of_zeros() -> None:
+    for function in (
+        lambda t: t[0:0].sum(),
+        lambda t: t[0:0].max(),
+        lambda t: (t**0).sum(),
+        lambda t: (t[0:0] * 2).mean(),
+        lambda t: t[Tensor([], dtype="int32")].sum(),
+    ):
+        t = Tensor([0.5, 1.5], requires_grad=True)
+        function(t).backward()
+        assert t.grad is not None
+        assert t.grad.tolist() == [0, 0]

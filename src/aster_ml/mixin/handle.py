@@ -640,6 +640,13 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         """
         return self.derive(UOp(Ops.DETACH, value.dtype, (value.uop, self.uop, slope.uop)))
 
+    def linked(self, value: Self) -> Self:
+        """`value`, which self has no influence on: gradients of self are zeros."""
+        if self.dtype.kind != "float" or value.dtype is not self.dtype:
+            return value
+        none = UOp.const(self.dtype, 0)
+        return self.derive(UOp(Ops.DETACH, value.dtype, (value.uop, self.uop, none)))
+
     def contiguous(self, *, arg: Sequence[Any] | None = None) -> Self:
         """The value stored row-major in memory of its own; self where it is so already.
 

@@ -383,7 +383,7 @@ def gather_nodes(
 ) -> H:
     """INDEX of `x` at one index node an axis; 0 where `valid` does not hold."""
     if any(is_zero(s) for s in shape) or any(is_zero(s) for s in x.shape):
-        return x.full_of(shape, 0)
+        return x.linked(x.full_of(shape, 0))
     for source in sources:
         if source.device != x.device:
             raise DeviceError(

@@ -255,7 +255,7 @@ class MathMixin(FunctionMixin):
                 f"pow: {self.dtype.name} to the power {x} is no int; cast the base to a float"
             )
         if x == 0:
-            return base.const_like(1)
+            return base.linked(base.const_like(1))
         if x in (-0.5, -1):
             return base.power_of_number(-x).reciprocal()
         if x in (-2, -3, -4):

@@ -59,6 +59,10 @@ class ReduceMixin(OwnMixin):
         """`axes` folded with `op`; they stay, with size 1."""
         raise NotImplementedError
 
+    def linked(self, value: Self) -> Self:
+        """`value`, which self has no influence on."""
+        return value
+
     def full_of(self, shape: tuple[Any, ...], value: Any) -> Self:
         """`value` everywhere, with our dtype and device."""
         return self.const_like(value).broadcast_to(shape)
@@ -70,7 +74,7 @@ class ReduceMixin(OwnMixin):
         real = tuple([a for a in axes if not shape[a] == 1])
         kept = tuple([1 if i in axes else s for i, s in enumerate(shape)])
         if any(isinstance(s, int) and s == 0 for s in shape):
-            value = self.full_of(kept, identity_of(op, self.dtype))
+            value = self.linked(self.full_of(kept, identity_of(op, self.dtype)))
         else:
             value = self.rop(op, tuple(sorted(real))) if real else self.own()
         if keepdim or not axes:

@@ -15,7 +15,8 @@ def affine_pair(shape: tuple[int, ...] | int, affine: bool) -> tuple[Tensor | No
     """Scale (ones) and offset (zeros) of a normalisation, or no such tensors."""
     if not affine:
         return None, None
-    return Tensor.ones(shape), Tensor.zeros(shape)
+    # Memory of their own: equal constants are one node, which gradients could not tell apart.
+    return Tensor.ones(shape).contiguous(), Tensor.zeros(shape).contiguous()
 
 
 def scale_channels(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
