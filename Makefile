@@ -36,7 +36,7 @@ help:
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
 	@echo "make parity  run the reference's own test files on Aster; PARITY_ARGS='--tests test_ops*'"
 	@echo "make lint    check format, lint and types"
-	@echo "make docs    generate docs/settings.md and docs/generated-kernels.md"
+	@echo "make docs    generate docs/settings.md, docs/generated-kernels.md and tables of other pages"
 	@echo "make clean   remove the virtual environment and all that was generated"
 
 demo: $(VENV)/.demo
@@ -67,6 +67,7 @@ lint: $(VENV)/.lint
 
 docs: $(VENV)/.demo
 	$(BIN)/python tools/make_settings_doc.py
+	$(BIN)/python tools/make_compat_doc.py
 	$(BIN)/python tools/make_kernels_doc.py
 
 clean:
