@@ -530,7 +530,7 @@ def asked_by_environment() -> str:
 
 Device = DeviceRegistry()
 if not DEV.value:
-    DEV.value = asked_by_environment()
+    DEV.set_for_all(asked_by_environment())
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=renew_locks_after_fork)

@@ -35,7 +35,7 @@ True 4
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_a_program_prints_what_it_prints_there(name: str) -> None:
-    command = [sys.executable, "-m", "aster_ml.compat", str(PROGRAMS / f"{name}.py")]
+    command = [sys.executable, "-m", "aster_ml.compat", str(PROGRAMS / f"{name}.txt")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout == PRINTED[name]
