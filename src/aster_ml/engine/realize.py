@@ -19,6 +19,7 @@ from aster_ml.engine.fallback import may_fall_back, tell
 from aster_ml.engine.launch import bind, observe
 from aster_ml.engine.launch import run_schedule as launch_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
+from aster_ml.engine.repeats import without_repeats
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
 from aster_ml.schedule.ahead import Begin
@@ -32,7 +33,7 @@ from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import MOVEMENT, Ops, RunArg
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
 
 # Gives the nodes of all live tensors; set by the layer that has tensors.
@@ -133,9 +134,17 @@ class Request:
             # Counters are other numbers at each step; the schedule of the rest must not change.
             storage.set_stand_in(u, number_like(u, number))
             return
-        view = UOp.new_memory(device, u.shape, u.dtype)
-        self.fresh.append(view.store(u))
-        self.results.append((u, view))
+        x = u
+        while x.op in ELEMENTWISE or (x.op in MOVEMENT and x.op is not Ops.EXPAND):
+            x = x.src[-1 if x.src[0].op is Ops.CONST else 0]
+        if x.op is Ops.EXPAND and not HERE.observers and device.__class__ is str:
+            # What differs of it is computed, and shown as often as it is there.
+            part = without_repeats(u)
+        else:
+            part = u
+        view = UOp.new_memory(device, part.shape, u.dtype)
+        self.fresh.append(view.store(part))
+        self.results.append((u, view if part is u else view.mop(Ops.EXPAND, u.shape)))
 
     def note_numbers(self, buffers: list[UOp], numbers: dict[int, Any]) -> None:
         """Results that turned out to be one number everywhere are that number, in no memory."""
