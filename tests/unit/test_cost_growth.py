@@ -191,6 +191,13 @@ def write_and_realize(n: int) -> Work:
     return work
 
 
+def loading_a_state_dict(n: int) -> Work:
+    """n values into the tensors of a model, of n other tensors that are alive."""
+    values = {str(i): t for i, t in enumerate(tensors(n, 4, 4))}
+    model = {str(i): t for i, t in enumerate(tensors(n, 4, 4))}
+    return lambda: nn.state.load_state_dict(model, values, verbose=False)
+
+
 CASES = [
     training_step,
     second_training_step,
@@ -205,6 +212,8 @@ CASES = [
     models_dropped,
     backward_through_a_chain,
     write_and_realize,
+    moving_averages,
+    loading_a_state_dict,
 ]
 
 

@@ -107,6 +107,10 @@ def get_parameters(obj: Any) -> list[Tensor]:
     return list(get_state_dict(obj).values())
 
 
+# Values that are read in one go, and their bytes: each schedule asks who else is alive.
+READ_TOGETHER, READ_BYTES = 64, 64 << 20
+
+
 def load_state_dict(
     model: Any,
     state_dict: dict[str, Tensor],
@@ -158,7 +162,9 @@ def load_state_dict(
                 "state dict. Give load_state_dict the values of a model of the same sizes"
             )
     total = sum(int(state_dict[name].nbytes()) for name in names)
-    loaded = []
+    loaded: list[Tensor] = []
+    waiting: list[Tensor] = []
+    waits = 0
     with tqdm(total=total, desc="loading", disable=not verbose, unit="B", unit_scale=True) as bar:
         for name in names:
             t, value = model_state[name], state_dict[name]
@@ -167,12 +173,16 @@ def load_state_dict(
                 value = value.reshape(t.shape)
             both = isinstance(t.device, tuple) and isinstance(value.device, tuple)
             t.replace(value if both else value.shard_like(t))
-            if realize:
-                t.realize()
             if consume:
                 del state_dict[name]
-            bar.update(int(t.nbytes()))
             loaded.append(t)
+            waiting.append(t)
+            waits += int(t.nbytes())
+            if len(waiting) == READ_TOGETHER or waits >= READ_BYTES or name == names[-1]:
+                if realize:
+                    Tensor.realize(*waiting)
+                bar.update(waits)
+                waiting, waits = [], 0
         bar.set_postfix_str(f"{len(loaded)} tensors")
     return loaded
 
