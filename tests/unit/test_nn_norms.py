@@ -201,8 +201,14 @@ def test_batchnorm_refuses_to_train_on_one_value_a_channel() -> None:
         nn.BatchNorm(3)(Tensor.ones(1, 3))
 
 
-def test_groups_have_to_divide_the_channels() -> None:
-    with pytest.raises(ArgumentError, match="5 channels do not split into 2 groups"):
-        nn.GroupNorm(2, 5)
+def test_more_groups_than_channels() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 8, 4, 4)).astype(np.float32)
+    grouped = x.reshape(2, 32, -1)
+    off = grouped - grouped.mean(-1, keepdims=True)
+    want = off / np.sqrt(grouped.var(-1, keepdims=True) + 1e-5)
+    got = nn.GroupNorm(32, 8)(Tensor(x)).numpy()
+    np.testing.assert_allclose(got, want.reshape(x.shape), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ArgumentError, match="0 groups"):
+        nn.GroupNorm(0, 8)
     with pytest.raises(ArgumentError, match="normalized_shape is empty"):
         nn.LayerNorm(())
