@@ -19,10 +19,12 @@ def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A program with this environment."""
+    """A program with this environment, and no other settings of Aster's but the cache folder."""
+    own = {"CACHEDIR", *environment}
+    rest = {k: v for k, v in os.environ.items() if k in own or k not in config.SETTINGS}
     return subprocess.run(
         [sys.executable, "-c", "from aster_ml import *\nfrom aster_ml.helpers import *\n" + code],
-        env={**os.environ, **environment},
+        env={**rest, **environment},
         capture_output=True,
         text=True,
     )

@@ -187,7 +187,7 @@ def test_gradients_that_add_up_over_calls_are_named() -> None:
         return (w * x).sum().backward()
 
     accumulate(vector(2))
-    with pytest.raises(JitError, match=r"puts another in its place|none of its results"):
+    with pytest.raises(JitError, match=r"replaces <Tensor|none of its results"):
         for i in range(3):
             accumulate(vector(i))
             w.grad.numpy()

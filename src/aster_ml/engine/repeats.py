@@ -63,9 +63,13 @@ def repeated_axes(u: UOp) -> set[int]:
         if step.op is Ops.PERMUTE:
             axes = {i for i, axis in enumerate(step.arg) if axis in axes}
         elif step.op is Ops.EXPAND:
+            if not (all_int(below) and all_int(step.shape)):
+                return set()
             axes |= {i for i, size in enumerate(below) if size == 1 and step.shape[i] != 1}
         elif step.op is Ops.RESHAPE:
             # Axes of one element come and go; where others change nothing is said.
+            if not (all_int(below) and all_int(step.shape)):
+                return set()
             old, new = ([i for i, s in enumerate(x) if s != 1] for x in (below, step.shape))
             same = [below[i] for i in old] == [step.shape[i] for i in new]
             axes = {b for a, b in zip(old, new) if a in axes} if same else set()

@@ -73,11 +73,13 @@ class Checkpoint:
     """What the pickles of one file may make: storages and tensors that are views of them.
 
     `find_storage` gives a storage's bytes; None where it is not known yet, and tensors are left
-    out.
+    out. Persistent ids have five `parts` in zip files, six in the older form.
     """
 
-    def __init__(self, file: FileBytes, find_storage: Callable[[Storage], Tensor] | None) -> None:
-        self.file, self.find_storage = file, find_storage
+    def __init__(
+        self, file: FileBytes, find_storage: Callable[[Storage], Tensor] | None, parts: int
+    ) -> None:
+        self.file, self.find_storage, self.parts = file, find_storage, parts
         self.storages: dict[str, Storage] = {}
         # By what they are given out as; each is kept alive by its storage.
         self.of_view: dict[int, Storage] = {}
@@ -96,7 +98,7 @@ class Checkpoint:
 
     def storage(self, pid: Any) -> Storage | Tensor:
         """The storage that a persistent id names: its elements, once it is known where they are."""
-        if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage":
+        if not isinstance(pid, tuple) or len(pid) != self.parts or pid[0] != "storage":
             raise FormatError(f"persistent id {show_value(pid)}, a storage is wanted", WHERE)
         kind, key, count = pid[1], pid[2], pid[4]
         name = kind.name if isinstance(kind, Placeholder) and kind.args is None else ""
@@ -301,7 +303,7 @@ def load_zip_checkpoint(t: Tensor, file: FileBytes) -> Any:
     place = f"{WHERE}: {pickles[0]}"
     data = unpack_member(file, member)
     cursor = cursor_over(data, place, file.allowance)
-    return Checkpoint(file, find_storage).reader(cursor).load()
+    return Checkpoint(file, find_storage, 5).reader(cursor).load()
 
 
 def load_plain_checkpoint(t: Tensor, file: FileBytes) -> Any:
@@ -323,7 +325,7 @@ def load_plain_checkpoint(t: Tensor, file: FileBytes) -> Any:
     if machine.get("little_endian", True) is not True:
         raise FormatError("saved on a big-endian machine, little is wanted", WHERE)
     start = cursor.position
-    first = Checkpoint(file, None)
+    first = Checkpoint(file, None, 6)
     load_part(first.reader(cursor), "the object")
     keys = load_part(plain, "the list of storages")
     places = find_storages(file, first.storages, keys, cursor.position)
@@ -334,7 +336,7 @@ def load_plain_checkpoint(t: Tensor, file: FileBytes) -> Any:
         return view_bytes(t, begin, stop, storage.dtype, (storage.count,))
 
     cursor.position = start
-    return Checkpoint(file, find_storage).reader(cursor).load()
+    return Checkpoint(file, find_storage, 6).reader(cursor).load()
 
 
 def find_storages(

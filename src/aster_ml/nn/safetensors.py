@@ -212,7 +212,7 @@ def safe_load_metadata(t: Tensor) -> tuple[Tensor, int, dict[str, Any]]:
 
 
 @accept_filename
-def safe_load(t: Tensor) -> dict[str, Tensor]:
+def safe_load(fn: Tensor) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name, in the order of its header, as views of the file.
 
     Nothing but the header is read here; a tensor's bytes are read when it is used or moved, as in
@@ -221,9 +221,9 @@ def safe_load(t: Tensor) -> dict[str, Tensor]:
     Raises: FormatError when the file is truncated, its header does not add up, two tensors share
     bytes, or bytes belong to none.
     """
-    start, header = read_header(t)
+    start, header = read_header(fn)
     check_metadata(header.get("__metadata__", {}))
-    data_nbytes = byte_count(t, "safetensors") - start
+    data_nbytes = byte_count(fn, "safetensors") - start
     entries = {
         name: check_entry(name, entry, data_nbytes)
         for name, entry in header.items()
@@ -232,7 +232,7 @@ def safe_load(t: Tensor) -> dict[str, Tensor]:
     spans = {name: (begin, end) for name, (_, _, begin, end) in entries.items()}
     check_cover(spans, data_nbytes)
     return {
-        name: view_bytes(t, start + begin, start + end, dtype, shape)
+        name: view_bytes(fn, start + begin, start + end, dtype, shape)
         for name, (dtype, shape, begin, end) in entries.items()
     }
 

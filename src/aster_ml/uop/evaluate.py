@@ -244,7 +244,8 @@ def evaluate(op: Ops, dtype: DType, operands: tuple[Any, ...], source_dtypes: An
     value = MEANING[op](dtype, *operands)
     if dtype in dtypes.fp8s:
         # Computed in float32, whose overflow is none of fp8.
-        value = value if abs(value) < FLOAT32_END else math.copysign(math.inf, value)
+        if value == value and not abs(value) < FLOAT32_END:
+            value = math.copysign(math.inf, value)
     return truncate(value, dtype)
 
 
