@@ -56,6 +56,7 @@ BOUNDED: dict[Function, str] = {
     "engine.realize:Request.add": "from a view to the CONTIGUOUS that it is of",
     "engine.realize:prepare": "what was there before a recording began, with no recording",
     "engine.realize:settle": DEVICES,
+    "interrupts:report": "it starts a thread, which looks whether the first has left it",
     "jit_again:Again.call": "once, with the lock that threads share in hand",
     "engine.realize:strip_effects": DEVICES,
     "engine.storage:buffers_below": DEVICES,

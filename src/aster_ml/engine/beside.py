@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -150,5 +151,7 @@ class Beside:
                 job = self.waiting.popleft()
             except IndexError:
                 return
-            job.run_now()
+            # An error is raised where the result is wanted; a thread has nobody to tell.
+            with suppress(BaseException):
+                job.run_now()
             del job

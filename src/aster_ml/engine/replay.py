@@ -272,7 +272,7 @@ class Replay:
         """Gives back the memory that nothing needs between two runs; the next takes it again."""
         for tell in self.on_free:
             tell()
-        named = {id(b.base) for b in storage.BUFFERS.values()}
+        named = {id(b.base) for b in storage.BUFFERS.data.copy().values()}
         for base in self.scratch:
             if base.is_allocated() and id(base) not in named:
                 base.deallocate()

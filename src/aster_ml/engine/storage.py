@@ -115,7 +115,8 @@ def buffer_of(u: UOp) -> Buffer:
 
 def names_of(buffer: Buffer) -> int:
     """How many BUFFER nodes that are alive have this memory."""
-    return sum([found is buffer for found in BUFFERS.values()])
+    # A copy, since other threads may make tensors meanwhile.
+    return sum([found is buffer for found in BUFFERS.data.copy().values()])
 
 
 NAMES_OF.append(names_of)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from aster_ml.dtype import DType, dtypes
+from aster_ml.interrupts import listen
 from aster_ml.uop.infer import infer_bounds, infer_device, infer_shape
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.sharding import PLAIN, infer_axis, own_axis, shard_bounds
@@ -27,6 +29,10 @@ pack_float = struct.Struct("<d").pack
 # Every live node by (op, dtype, src, arg); entries leave with their node.
 NODES: dict[Any, weakref.ref[Any]] = {}
 UNSET: Any = object()
+
+
+# Nodes end in a function of Python, by the million.
+listen()
 
 
 def unnamed(u: UOp) -> frozenset[UOp]:
@@ -122,7 +128,10 @@ class Interned:
         self._key = key
         self._shape = self._device = self._bounds = self._ranges = self._digest = self._axis = UNSET
         self._simple = UNSET
-        NODES[key] = new_ref(self)
+        ref = new_ref(self)
+        other = NODES.setdefault(key, ref)
+        if other is not ref:
+            return take_place(key, self, ref)  # type: ignore[no-any-return]
         return self
 
     def __del__(self) -> None:
@@ -222,6 +231,24 @@ class Interned:
     def key(self) -> str:
         """`digest` as text."""
         return self.digest.hex()
+
+
+# Held by who decides which of several objects a node is.
+PLACES = threading.Lock()
+
+
+def take_place(key: Any, made: Any, ref: weakref.ref[Any]) -> Any:
+    """The node of a key that has an entry: one that another thread has just made, or this one.
+
+    One that is dying may have its entry still.
+    """
+    with PLACES:
+        other = NODES.setdefault(key, ref)
+        found = other()
+        if found is not None:
+            return found
+        NODES[key] = ref
+    return made
 
 
 def infer_iteratively(root: Any, slot: str, rule: Callable[[UOp], Any]) -> None:
