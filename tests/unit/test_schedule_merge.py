@@ -196,3 +196,16 @@ def test_a_convolution_without_padding_is_one_kernel(stride, dilation) -> None:
             part = image[:, :, rows, columns]
             want += np.einsum("bchw,oc->bohw", part, weight[:, :, i, j])
     check_values([out], [np.maximum(want, 0)])
+
+
+def test_a_first_step_of_adam_uses_the_averages_that_it_makes() -> None:
+    with Tensor.train():
+        w, b = Tensor.ones(7).contiguous(), Tensor.zeros(7).contiguous()
+        for t in (w, b):
+            t.requires_grad = True
+            t.realize()
+        adam = nn.optim.AdamW([w, b], lr=0.01, eps=1e-3, weight_decay=0.0)
+        x = Tensor(np.cos(np.arange(42, dtype=np.float32)).reshape(3, 2, 7)).realize()
+        ((x.layernorm(eps=1e-5) * w + b).mean(-1) - 1).square().mean().backward()
+        adam.step()
+    np.testing.assert_allclose(b.numpy(), np.full(7, 0.01), rtol=0.05)

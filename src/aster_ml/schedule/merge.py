@@ -82,14 +82,14 @@ class Merger:
                 if merged is not None:
                     for other in behind:
                         other.pinned = other.pinned or other is not group
-                    self.note(merged)
+                    self.note(merged, new)
                     return
         for other in behind:
             other.pinned = True
         self.groups.append(new)
         if key is not None:
             self.alike.setdefault(key, []).append(new)
-        self.note(new)
+        self.note(new, new)
 
     def conflicts(self, new: Group) -> list[Group]:
         """The last steps that a new one has to stay behind."""
@@ -101,14 +101,16 @@ class Merger:
             found.update(self.readers.get(slot, {}))
         return list(found)
 
-    def note(self, group: Group) -> None:
-        """Who has touched what, now that a draft has come into this group."""
-        for slot in group.reads:
+    def note(self, group: Group, new: Group) -> None:
+        """Who has touched what, now that a draft has come into this group.
+
+        What else the group touches may have been written again since, by a step behind it.
+        """
+        for slot in new.reads:
             self.readers.setdefault(slot, {})[group] = None
-        for slot in group.writes:
-            if self.writer.get(slot) is not group:
-                self.writer[slot] = group
-                self.readers[slot] = {}
+        for slot in new.writes:
+            self.writer[slot] = group
+            self.readers[slot] = {}
 
     def size(self, slot: int) -> int:
         """Elements of a slot."""
