@@ -402,14 +402,23 @@ def fit(g: Term, source: UOp, node: UOp) -> Term:
     return g.spread(shape)
 
 
-def propagate(order: Iterable[UOp], root_grad: Term, targets: set[UOp]) -> dict[UOp, Term]:
+def propagate(
+    order: Iterable[UOp],
+    root_grad: Term,
+    targets: Container[UOp],
+    values: dict[UOp, UOp] | None = None,
+) -> dict[UOp, Term]:
     """Gradients of the targets that the last node of `order` depends on.
 
     `order` has sources before those that use them. What the rules return is fitted and added up.
+    Memory hands its gradient on to what it was computed from, where `values` has that.
     """
+    values = values or {}
     path: dict[UOp, None] = {}
     for u in order:
         if u in targets or (passes_gradient(u) and any(s in path for s in u.src)):
+            path[u] = None
+        elif values and values.get(u) in path:
             path[u] = None
     if not path or next(reversed(path)) is not u:
         return {}
@@ -421,6 +430,13 @@ def propagate(order: Iterable[UOp], root_grad: Term, targets: set[UOp]) -> dict[
             continue
         if u in targets:
             result[u] = g
+        if u in values:
+            value = values[u]
+            if value in path:
+                g = g.reshape(value.shape)
+                before = grads.get(value)
+                grads[value] = g if before is None else before + g
+            continue
         if not passes_gradient(u):
             continue
         rule = GRADIENT.get(u.op)
@@ -441,11 +457,19 @@ def propagate(order: Iterable[UOp], root_grad: Term, targets: set[UOp]) -> dict[
     return result
 
 
-def compute_gradient(root: UOp, root_grad: UOp, targets: set[UOp]) -> dict[UOp, UOp]:
+def compute_gradient(
+    root: UOp,
+    root_grad: UOp,
+    targets: set[UOp],
+    order: dict[UOp, None] | None = None,
+    values: dict[UOp, UOp] | None = None,
+) -> dict[UOp, UOp]:
     """The gradient of `root` for each of the targets that it depends on.
 
     `root_grad` is the gradient of `root` itself: one number, or of its shape. A target that `root`
-    depends on through integers, comparisons or DETACH alone is not in the result.
+    depends on through integers, comparisons or DETACH alone is not in the result. `order` and
+    `values` are the nodes below `root` and what memory among them was computed from, where more
+    than what `root` is made of is to be walked.
 
     Dtype: those of the targets.
     Raises: GradientError for a root or target that is no float, and where an op without a gradient
@@ -462,11 +486,11 @@ def compute_gradient(root: UOp, root_grad: UOp, targets: set[UOp]) -> dict[UOp, 
             f"gradient: that of the root is {show_shape(root_grad.shape)}, "
             f"the root is {show_shape(root.shape)}; the same shape is wanted"
         )
-    order = toposort(root, enter=passes_gradient)
+    order = toposort(root, enter=passes_gradient) if order is None else order
     known = {**order, root_grad: None}
     if root_grad.op is Ops.CONST:
         root_grad = UOp.const(root_grad.dtype, root_grad.arg)
-    found = propagate(order, Term(root_grad, known).convert(root.dtype), targets)
+    found = propagate(order, Term(root_grad, known).convert(root.dtype), targets, values)
     grads = {u: g.spread(u.shape).node for u, g in found.items()}
     anew = values_anew(order)
     if anew:

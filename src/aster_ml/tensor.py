@@ -17,7 +17,7 @@ import numpy as np
 from aster_ml.device import Buffer, Device
 from aster_ml.downloads import fetch
 from aster_ml.dtype import DTypeLike, dtypes, to_dtype
-from aster_ml.engine import storage
+from aster_ml.engine import history, storage
 from aster_ml.engine.explain import explain_schedule
 from aster_ml.engine.items import ExecItem, schedule_items
 from aster_ml.engine.launch import is_recording
@@ -40,6 +40,7 @@ from aster_ml.mixin.data import node_of
 from aster_ml.mixin.devices import check_device, move
 from aster_ml.mixin.digest import DigestMixin
 from aster_ml.mixin.handle import (
+    INHERITED,
     LIVE,
     Handle,
     check_tensor,
@@ -58,6 +59,7 @@ from aster_ml.mixin.random import STREAMS, RandomMixin
 from aster_ml.mixin.scan import ScanMixin
 from aster_ml.mixin.select import SelectMixin
 from aster_ml.mixin.sizes import same_size
+from aster_ml.mixin.views import under_view
 from aster_ml.thread_state import HERE, Here, mark
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import show_shape
@@ -183,9 +185,27 @@ class Tensor(
         """Computes self and the others together; afterwards each is memory. Returns self."""
         tensors: list[Tensor] = [self, *lst]
         nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in tensors]
+        kept = [t for t in tensors if t._requires_grad == INHERITED and is_float(t)]
+        if kept:
+            self.realize_with_past(tensors, nodes)
+            return self
         for tensor, node, new in zip(tensors, nodes, realize_uops(nodes), strict=True):
             tensor.become(node, new)
         return self
+
+    def realize_with_past(self, tensors: list[Tensor], nodes: list[UOp]) -> None:
+        """Realizes nodes of tensors, some of which lead to what may want a gradient."""
+        with history.Keeping() as time:
+            memory = realize_uops(nodes)
+            flagged = [t for t in live_handles() if t._requires_grad is True]
+            wanted = {name for t in flagged for name in (*graph_names(t), under_view(t.uop))}
+            for tensor, node, new in zip(tensors, nodes, memory, strict=True):
+                if (
+                    tensor._requires_grad != INHERITED
+                    or not is_float(tensor)
+                    or history.keep_past(node, wanted, time, passes_gradient)
+                ):
+                    tensor.become(node, new)
 
     def become(self, node: UOp, memory: UOp) -> None:
         """Names the memory that our node, or what stands for it, has been realized to."""
@@ -379,7 +399,8 @@ class Tensor(
         places = {n for t, group in zip(wanted, names) if t._requires_grad is True for n in group}
         grads = self.gradients_of(names, gradient)
         # What jitted functions gave is no end of the way, although it has a gradient too.
-        check_graph(self.uop, places)
+        if storage.NO_GRADIENT:
+            check_graph(self.uop, places, history.walk_back(self.uop, passes_gradient)[1])
         if all(g is None or t.uop is self.uop for t, g in zip(wanted, grads)) and (
             self.uop not in places
         ):
@@ -418,8 +439,15 @@ class Tensor(
                 f"{show_shape(self.shape)}; the same shape is wanted"
             )
         names = {name for group in targets for name in group if name.dtype.kind == "float"}
-        check_graph(self.uop, names)
-        found = compute_gradient(self.uop, start, names)
+        order: dict[UOp, None] | None = None
+        values: dict[UOp, UOp] = {}
+        if history.PASTS.data:
+            order, values = history.walk_back(self.uop, passes_gradient)
+            targets = with_values(targets, values)
+            names = {name for group in targets for name in group if name.dtype.kind == "float"}
+        check_graph(self.uop, names, values)
+        found = compute_gradient(self.uop, start, names.union(values.values()), order, values)
+        history.check_unchanged(values, found)
         result: list[UOp | None] = []
         for group in targets:
             total: UOp | None = None
@@ -430,7 +458,7 @@ class Tensor(
             result.append(total)
         if None in result:
             # Rounding and comparing hand nothing down, which is a derivative of zero all the same.
-            below = set(toposort(self.uop))
+            below = set(toposort(self.uop, *values.values()))
             for i, group in enumerate(targets):
                 reached = [name for name in group if name in below and name.dtype.kind == "float"]
                 if result[i] is None and reached:
@@ -473,11 +501,27 @@ def is_constant(root: UOp) -> bool:
     return all([u.src or u.op in (Ops.CONST, Ops.DEVICE) for u in toposort(root)])
 
 
-def check_graph(root: UOp, names: set[UOp]) -> None:
-    """Raises GradientError where a gradient would have to pass through a jitted function."""
+def with_values(targets: list[list[UOp]], values: dict[UOp, UOp]) -> list[list[UOp]]:
+    """The names of targets, with what memory was computed from in place of that memory."""
+    by_place = {storage.stand_in(value): value for value in values.values()}
+    result = []
+    for group in targets:
+        value = by_place.get(group[0])
+        if value is not None:
+            group = [value, *[name for name in group[1:] if name is not value]]
+        result.append(group)
+    return result
+
+
+def check_graph(root: UOp, names: set[UOp], values: dict[UOp, UOp]) -> None:
+    """Raises GradientError where a gradient would have to pass through a jitted function.
+
+    `values` are what memory below was computed from.
+    """
     if not storage.NO_GRADIENT:
         return
-    for u in toposort(root, enter=lambda u: u not in names and passes_gradient(u)):
+    order = toposort(root, *values.values(), enter=lambda u: u not in names and passes_gradient(u))
+    for u in order:
         if u in storage.NO_GRADIENT and u not in names:
             raise GradientError(
                 "gradient: it would pass through the result of a jitted function, which has no "

@@ -7,8 +7,9 @@ does.
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from aster_ml.device import NAMES_OF, Buffer
@@ -84,6 +85,20 @@ OWNERS: weakref.WeakKeyDictionary[UOp, weakref.WeakSet[UOp]] = weakref.WeakKeyDi
 
 # Memory with results whose graph was never built, though it leads to tensors that want gradients.
 NO_GRADIENT: weakref.WeakSet[UOp] = weakref.WeakSet()
+
+
+class Writes:
+    """When memory was last overwritten, noted while there are `watchers` or `pasts`."""
+
+    def __init__(self) -> None:
+        self.watchers = 0
+        # What memory was computed from, as long as that is kept.
+        self.pasts: dict[weakref.ref[UOp], Any] = {}
+        self.clock = itertools.count()
+        self.times: weakref.WeakKeyDictionary[Buffer, int] = weakref.WeakKeyDictionary()
+
+
+WRITES = Writes()
 
 
 class Exchanges:
@@ -225,12 +240,15 @@ def note_owner(part: UOp, owner: UOp) -> None:
         owners.add(owner)
 
 
-def note_overwritten(memories: Iterable[Buffer]) -> None:
+def note_overwritten(memories: Sequence[Buffer]) -> None:
     """This memory holds new values.
 
     Who has a node that was computed from the old ones keeps its stand-in; but the same expression,
     built again, is another node from now on, with no stand-in.
     """
+    if WRITES.watchers or WRITES.pasts:
+        for b in memories:
+            WRITES.times[b.base] = next(WRITES.clock)
     groups = {id(group): group for b in memories for group in READERS.pop(b.base, ())}
     for group in groups.values():
         for ref in list(group):

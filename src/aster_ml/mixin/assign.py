@@ -15,6 +15,7 @@ import numpy as np
 from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes, least_upper_dtype
 from aster_ml.engine import storage
+from aster_ml.engine.history import PASTS, has_past
 from aster_ml.engine.realize import settle
 from aster_ml.errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from aster_ml.helpers import prod
@@ -246,7 +247,9 @@ class AssignMixin(IndexMixin, DevicesMixin):
         if any([is_zero(s) for s in value.shape]):
             return
         self.leave()
-        if self.steps is None and spans is None and not is_view(self.whole):
+        # What gradients may still need is not written over.
+        is_kept = bool(PASTS.data) and has_past(self.whole)
+        if self.steps is None and spans is None and (is_kept or not is_view(self.whole)):
             # What has no memory becomes another value; of memory that others name, a copy.
             self.whole = own_memory(value, self.device) if shows_memory(value) else value
             return
@@ -272,7 +275,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
     def place_to_write(self) -> UOp:
         """The memory of what self is a view of, which nobody else names, as it is now."""
         whole = without_detach(self.whole)
-        if not is_view(whole) or is_shared(self):
+        if not is_view(whole) or is_shared(self) or (PASTS.data and has_past(whole)):
             return own_memory(whole, self.device)
         for node in buffers_of(whole):
             take_private_copy(node)

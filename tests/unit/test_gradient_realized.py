@@ -1,0 +1,254 @@
+"""Gradients of what was realized on the way: they go on to what it was computed from."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aster_ml import Context, Tensor, TinyJit, nn
+from aster_ml.engine import history, storage
+from aster_ml.errors import GradientError
+from aster_ml.uop.interned import NODES
+
+torch = pytest.importorskip("torch")
+
+VALUES = [1.0, 2.0, 3.0]
+
+
+def leaf() -> Tensor:
+    return Tensor(VALUES, requires_grad=True)
+
+
+def torch_leaf() -> Any:
+    return torch.tensor(VALUES, requires_grad=True)
+
+
+def check_same(tensor: Tensor | None, wanted: Any) -> None:
+    assert tensor is not None
+    np.testing.assert_allclose(tensor.numpy(), wanted.numpy(), rtol=1e-3, atol=1e-4)
+
+
+COMPUTED = {
+    "square": lambda a: a * a,
+    "copy": lambda a: (a * a).clone(),
+    "contiguous": lambda a: (a * a).contiguous(),
+    "expanded": lambda a: (a * a).reshape(3, 1).expand(3, 4),
+    "part": lambda a: a.exp()[1:],
+    "sum": lambda a: (a * a).sum(),
+    "view": lambda a: a.reshape(3, 1),
+    "flipped": lambda a: a.exp().reshape(1, 3).flip((1,)),
+    "zeros": lambda a: a * 0,
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_gradients_go_through_what_was_realized(name: str) -> None:
+    a, b = leaf(), torch_leaf()
+    h = COMPUTED[name](a).realize()
+    k = (h * h + h).realize()
+    (k * h).sum().realize().backward()
+    if name == "flipped":
+        t = b.exp().reshape(1, 3).flip(1)
+    else:
+        t = COMPUTED[name](b)
+    t.retain_grad()
+    u = t * t + t
+    u.retain_grad()
+    (u * t).sum().backward()
+    check_same(a.grad, b.grad)
+    check_same(h.grad, t.grad)
+    check_same(k.grad, u.grad)
+
+
+def test_loss_and_value_realized_together() -> None:
+    a = leaf()
+    h = a * a
+    loss = (h * 2).sum()
+    Tensor.realize(loss, h)
+    loss.backward()
+    assert a.grad is not None
+    assert h.grad is not None
+    assert a.grad.tolist() == [4, 8, 12]
+    assert h.grad.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("way", ["realize", "numpy", "numpy, realize", "guard"])
+def test_state_realized_at_each_step(way: str) -> None:
+    start = np.random.RandomState(0).randn(4, 4).astype(np.float32) / 2
+    w, v = Tensor(start, requires_grad=True), torch.tensor(start, requires_grad=True)
+    h, t = Tensor.ones(2, 4), torch.ones(2, 4)
+    with Context(GRAPH_GUARD=2 * (way == "guard"), GRAPH_LIMIT=40):
+        for _ in range(20):
+            h, t = (h @ w + 1).tanh(), (t @ v + 1).tanh()
+            if "numpy" in way:
+                h.numpy()
+            if "realize" in way:
+                h.realize()
+    (h * h).sum().backward()
+    (t * t).sum().backward()
+    check_same(w.grad, v.grad)
+
+
+def test_past_of_many_steps_is_walked_and_freed() -> None:
+    count, nodes = len(history.PASTS.data), None
+    for _ in range(3):
+        a = leaf()
+        h = a
+        for _ in range(1500):
+            h = (h + 1).realize()
+        assert len(history.PASTS.data) == count + 1500
+        h.sum().backward()
+        assert a.grad is not None
+        assert a.grad.tolist() == [1, 1, 1]
+        del a, h
+        gc.collect()
+        assert len(history.PASTS.data) == count
+        assert nodes is None or len(NODES) <= nodes
+        nodes = len(NODES) + 10
+
+
+def test_second_derivative() -> None:
+    a = leaf()
+    h = (a * a).realize()
+    (first,) = (h * h).sum().gradient(a)
+    (second,) = first.sum().gradient(a)
+    assert second.tolist() == [12, 48, 108]
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_on_several_devices(axis: int | None) -> None:
+    values = np.arange(1, 5, dtype=np.float32)
+    a = Tensor(values).shard(("CPU:0", "CPU:1"), axis=axis).requires_grad_()
+    h = (a * a).realize()
+    (h.reshape(4, 1) + 1).log().realize().sum().realize().backward()
+    b = torch.tensor(values, requires_grad=True)
+    (b * b + 1).log().sum().backward()
+    check_same(a.grad, b.grad)
+
+
+def test_in_a_jitted_function() -> None:
+    a = leaf()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        a.grad = None
+        h = (a * x).realize()
+        k = (h * h).realize()
+        (k * a).sum().backward()
+        assert a.grad is not None
+        return a.grad.realize()
+
+    for i in range(5):
+        b = torch_leaf()
+        ((b * torch.tensor([1.0, i, 2.0])) ** 2 * b).sum().backward()
+        check_same(step(Tensor([1.0, i, 2.0]).realize()), b.grad)
+
+
+def test_result_of_a_jitted_function_has_no_past() -> None:
+    double = TinyJit(lambda x: (x * 2).realize())
+    for _ in range(4):
+        a = leaf()
+        h = (a * a).realize()
+        with pytest.raises(GradientError, match="jitted function"):
+            (double(h).realize() + 1).realize().sum().backward()
+        (h * 2).sum().backward()
+        assert a.grad is not None
+        assert a.grad.tolist() == [4, 8, 12]
+
+
+def test_dropped_out_values_stay_the_same() -> None:
+    with Tensor.train():
+        a = Tensor.ones(1000).contiguous().realize().requires_grad_()
+        h = (a * 1).dropout(0.5).realize()
+        Tensor.rand(4).realize()
+        h.sum().backward()
+    assert a.grad is not None
+    np.testing.assert_array_equal(a.grad.numpy(), h.numpy())
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_memory_that_was_written_to_since_is_an_error(together: bool) -> None:
+    a = leaf()
+    h = a * a
+    if not together:
+        h.realize()
+    Tensor.realize(h, a.assign(Tensor([5.0, 5.0, 5.0])))
+    with pytest.raises(GradientError, match="written to"):
+        (h * 2).sum().backward()
+
+
+def test_memory_that_the_gradient_does_not_read_may_be_written_to() -> None:
+    a = leaf()
+    h = (a * 3).realize()
+    a.assign(Tensor([5.0, 5.0, 5.0])).realize()
+    (h * 2).sum().backward()
+    assert a.grad is not None
+    assert a.grad.tolist() == [6, 6, 6]
+
+
+def test_writes_to_what_was_realized() -> None:
+    a, b = leaf(), torch_leaf()
+    h, t = a.exp().realize(), b.exp()
+    k, u = h.sin(), t.sin()
+    h += 1
+    t = t + 1
+    h.realize()
+    ((h * h).realize() + k).sum().backward()
+    (t * t + u).sum().backward()
+    check_same(a.grad, b.grad)
+    a = leaf()
+    h = a.exp().realize()
+    h.assign(a * 3).realize()
+    (h * 2).sum().backward()
+    assert a.grad is not None
+    assert a.grad.tolist() == [6, 6, 6]
+    a = leaf()
+    h = (a * a).realize()
+    h[1] = 7.0
+    h.realize()
+    (h * 2).sum().backward()
+    assert a.grad is not None
+    assert a.grad.tolist() == [4, 0, 12]
+
+
+def test_nothing_is_kept_where_nothing_wants_a_gradient() -> None:
+    before = dict(history.PASTS.data)
+    a, frozen = leaf(), Tensor([1.0, 2.0])
+    held = [
+        (frozen * 2).realize(),
+        (a.detach() * 2).realize(),
+        (a > 1).float().mean().realize(),
+        (a.argmax() + 1).realize(),
+        a.reshape(3, 1).realize(),
+    ]
+    assert history.PASTS.data == before
+    held.append((a * 2).realize())
+    assert len(history.PASTS.data) == len(before) + 1
+    assert len(held) == 6
+
+
+def test_a_loop_of_training_does_not_grow() -> None:
+    rng = np.random.RandomState(0)
+    first, second = nn.Linear(4, 8), nn.Linear(8, 1)
+    optimiser = nn.optim.Adam(nn.state.get_parameters([first, second]), lr=0.01)
+    running, right = Tensor([0.0]), Tensor([0.0])
+    seen = []
+    with Tensor.train():
+        for i in range(1000):
+            x = Tensor(rng.randn(3, 4).astype(np.float32))
+            optimiser.zero_grad()
+            h = first(x).relu().realize()
+            y = second(h).realize()
+            loss = (y * y).mean().realize()
+            loss.backward()
+            optimiser.step()
+            running = (running * 0.9 + loss.detach()).realize()
+            right = (right + (y > 0).float().mean()).realize()
+            if i % 100 == 99:
+                gc.collect()
+                seen.append((len(NODES), len(storage.BUFFERS), len(history.PASTS.data)))
+    assert max(seen[1:]) <= max(seen[:2])
+    assert seen[-1][2] <= 6
