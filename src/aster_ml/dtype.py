@@ -18,7 +18,7 @@ import numpy as np
 
 from aster_ml.config import DEFAULT_FLOAT
 from aster_ml.errors import DTypeError, NumberRangeError, UnknownDTypeError
-from aster_ml.helpers import cdiv
+from aster_ml.helpers import cdiv, kind_of
 
 ConstType: TypeAlias = "float | int | bool"
 
@@ -321,7 +321,7 @@ class dtypes:
             return dtypes.default_int
         if isinstance(value, PY_FLOAT):
             return dtypes.default_float
-        raise DTypeError(f"{value!r} is a {type(value).__name__}; a float, int or bool is wanted")
+        raise DTypeError(f"{value!r} is {kind_of(value)}; a float, int or bool is wanted")
 
     @staticmethod
     def as_const(value: Any, dtype: DType) -> Any:

@@ -25,6 +25,16 @@ def prod(x: Iterable[Any]) -> Any:
     return result
 
 
+def kind_of(value: Any) -> str:
+    """The type of a value for a message, with its article: `an int`, `a list`; `None` of None."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    # UOp and its like begin with the sound of a consonant.
+    vowel = name[0] in "aeioAEIO" or (name[0] == "u" and not name.startswith("uni"))
+    return f"{'an' if vowel else 'a'} {name}"
+
+
 def dedup(x: Iterable[T]) -> list[T]:
     """The values without repeats, first occurrence kept, order kept."""
     return list(dict.fromkeys(x))

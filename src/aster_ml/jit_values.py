@@ -18,6 +18,7 @@ import numpy as np
 from aster_ml.dtype import DType
 from aster_ml.engine import storage
 from aster_ml.errors import JitError
+from aster_ml.helpers import kind_of
 from aster_ml.mixin.assign import is_shared, take_private_copy
 from aster_ml.mixin.handle import INHERITED, Flag, own_memory
 from aster_ml.mixin.views import Steps, steps_after
@@ -295,7 +296,7 @@ def check_result(result: Any, inputs: Inputs) -> None:
             continue
         if not any(leaf is x for x in inputs.objects):
             raise JitError(
-                f"the result{path} of a jitted function is a {type(leaf).__name__}, "
+                f"the result{path} of a jitted function is {kind_of(leaf)}, "
                 "which a replay cannot work out; return tensors (or None), in lists, tuples "
                 "and dicts"
             )

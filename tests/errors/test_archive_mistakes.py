@@ -36,7 +36,7 @@ MISTAKES: list[Mistake] = [
     (
         lambda: load_state_dict(nn.Linear(3, 4), {0: ones(4, 3), 1: ones(4)}),
         ArgumentError,
-        "load_state_dict: the state dict has the key 0, a int; names are wanted",
+        "load_state_dict: the state dict has the key 0, an int; names are wanted",
     ),
     (
         lambda: load_state_dict(nn.Linear(3, 4), [1, 2]),
@@ -46,7 +46,7 @@ MISTAKES: list[Mistake] = [
     (
         lambda: load_state_dict(nn.Linear(3, 4), {"weight": 3, "bias": ones(4)}),
         DTypeError,
-        "load_state_dict: weight: 3 is a int; a Tensor is wanted",
+        "load_state_dict: weight: 3 is an int; a Tensor is wanted",
     ),
     (
         lambda: safe_load("/nonexistent/file"),
@@ -73,7 +73,7 @@ MISTAKES: list[Mistake] = [
         FormatError,
         "safetensors: the header of 5 bytes is not JSON",
     ),
-    (lambda: safe_load(3), ArgumentError, "3 is a int; the name of a file is wanted"),
+    (lambda: safe_load(3), ArgumentError, "3 is an int; the name of a file is wanted"),
     (
         lambda: safe_load(ones(3)),
         ArgumentError,
@@ -82,7 +82,7 @@ MISTAKES: list[Mistake] = [
     (
         lambda: safe_save({"a": 3}, file_of(b"")),
         DTypeError,
-        "safetensors: a: 3 is a int; a Tensor is wanted",
+        "safetensors: a: 3 is an int; a Tensor is wanted",
     ),
     (
         lambda: safe_save([ones(3)], file_of(b"")),
@@ -97,7 +97,7 @@ MISTAKES: list[Mistake] = [
     (
         lambda: safe_save({3: ones(3)}, file_of(b"")),
         FormatError,
-        "safetensors: the name 3 is a int, no text",
+        "safetensors: the name 3 is an int, no text",
     ),
     (
         lambda: torch_load(file_of(b"")),
@@ -169,7 +169,7 @@ MISTAKES: list[Mistake] = [
         ArgumentError,
         "TensorIO: the file's bytes are wanted as a uint8 tensor of one axis, this one is",
     ),
-    (lambda: TensorIO(3), DTypeError, "TensorIO: 3 is a int; a Tensor is wanted"),
+    (lambda: TensorIO(3), DTypeError, "TensorIO: 3 is an int; a Tensor is wanted"),
 ]
 
 

@@ -26,7 +26,7 @@ MISTAKES: list[Mistake] = [
         ShapeError,
         "matmul: each side needs an axis, in [] @ [2,3]; * multiplies by a scalar",
     ),
-    (lambda: matrix() @ 3, DTypeError, "matmul: 3 is a int; a Tensor is wanted"),
+    (lambda: matrix() @ 3, DTypeError, "matmul: 3 is an int; a Tensor is wanted"),
     (lambda: matrix().dot("a"), DTypeError, "matmul: 'a' is a str; a Tensor is wanted"),
     (lambda: matrix().matmul(None), DTypeError, "matmul: None is None; a Tensor is wanted"),
     (
@@ -144,7 +144,7 @@ MISTAKES: list[Mistake] = [
         ArgumentError,
         "conv: stride ('2', '2'); positive whole numbers are wanted",
     ),
-    (lambda: image().conv2d(3), DTypeError, "conv: 3 is a int; a Tensor is wanted"),
+    (lambda: image().conv2d(3), DTypeError, "conv: 3 is an int; a Tensor is wanted"),
     (
         lambda: image().conv_transpose2d(ones(3, 2, 3, 3)),
         ShapeError,

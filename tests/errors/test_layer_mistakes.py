@@ -427,7 +427,7 @@ MISTAKES: list[Mistake] = [
         "SGD: none of the 0 tensors given takes a gradient (requires_grad is False);",
     ),
     (lambda: optim.SGD(3), ArgumentError, "SGD: parameters are 3; a list of tensors is wanted"),
-    (lambda: optim.SGD([3]), DTypeError, "SGD: 3 is a int; a Tensor is wanted"),
+    (lambda: optim.SGD([3]), DTypeError, "SGD: 3 is an int; a Tensor is wanted"),
     (
         lambda: optim.SGD([Tensor([1.0], requires_grad=False)]),
         ArgumentError,

@@ -313,7 +313,7 @@ MISTAKES: list[Mistake] = [
         ShapeError,
         "replace: [3] for [2,3]; the same shape is wanted",
     ),
-    (lambda: matrix().replace(3), DTypeError, "replace: 3 is a int; a Tensor is wanted"),
+    (lambda: matrix().replace(3), DTypeError, "replace: 3 is an int; a Tensor is wanted"),
     (
         lambda: matrix() + None,
         DTypeError,

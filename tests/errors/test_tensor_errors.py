@@ -61,7 +61,7 @@ DATA: list[tuple[Callable[[], Any], type, str]] = [
     (
         lambda: Tensor([[1], 2]),
         ShapeError,
-        r"ragged list: element \[1\] is a int where \[0\] is a list of 1",
+        r"ragged list: element \[1\] is an int where \[0\] is a list of 1",
     ),
     (
         lambda: Tensor([1, [2]]),
@@ -87,7 +87,7 @@ DATA: list[tuple[Callable[[], Any], type, str]] = [
     (lambda: Tensor([1], device="GPU"), DeviceError, r"device 'GPU' is unknown; there are CPU"),
     (lambda: Tensor([1], device="CPU:x"), DeviceError, r"'x' is no number; CPU or CPU:1 would do"),
     (lambda: Tensor([1], device=()), ArgumentError, r"device \(\) is a tuple; a name such as"),
-    (lambda: Tensor([1]).to(3), ArgumentError, r"device 3 is a int; a name such as 'CPU'"),
+    (lambda: Tensor([1]).to(3), ArgumentError, r"device 3 is an int; a name such as 'CPU'"),
     (lambda: Tensor(pathlib.Path("no/such/file")), FileNotFoundError, r"no/such/file"),
 ]
 
@@ -138,7 +138,7 @@ SHAPES: list[tuple[Callable[[], Any], type, str]] = [
         r"cat: shapes \[2,3\] and \[3,3\] \(argument 1\); but for axis 1 they have to be equal",
     ),
     (lambda: matrix().stack(ints()), ShapeError, r"stack: shapes \[2,3\] and \[3\] .*equal shapes"),
-    (lambda: matrix().cat(5), ArgumentError, r"cat: argument 1 is a int; tensors are wanted"),
+    (lambda: matrix().cat(5), ArgumentError, r"cat: argument 1 is an int; tensors are wanted"),
     (lambda: matrix().split([1, 1], 1), ShapeError, r"sizes \(1,1\) add up to 2, axis 1 .* has 3"),
     (lambda: matrix().chunk(0), ArgumentError, r"chunk: 0 parts; a positive number"),
     (lambda: matrix().pad((1, 2, 3)), ShapeError, r"neither pairs nor an even count of numbers"),

@@ -259,3 +259,16 @@ def test_impossible_convolutions_say_why(make: Callable[[], Any], message: str) 
 def test_lstm_cell_names_both_sizes() -> None:
     with pytest.raises(ShapeError, match="last axis of x is 4, input_size is 3"):
         nn.LSTMCell(3, 5)(Tensor.ones(2, 4))
+
+
+def test_an_lstm_cell_without_a_state_has_all_gradients() -> None:
+    cell, x = nn.LSTMCell(3, 4), Tensor(np.random.rand(1, 3).astype(np.float32))
+    weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+    for w in weights:
+        w.requires_grad = True
+    zeros = Tensor.zeros(1, 4)
+    for new, want in zip(cell(x), cell(x, (zeros, zeros))):
+        np.testing.assert_array_equal(new.numpy(), want.numpy())
+    cell(x)[0].sum().backward()
+    assert not cell.weight_hh.grad.numpy().any()
+    assert all(w.grad.numpy().any() for w in (cell.weight_ih, cell.bias_ih, cell.bias_hh))

@@ -218,3 +218,8 @@ SYMBOLIC = [
 @pytest.mark.parametrize("name, make, want", SYMBOLIC, ids=[s[0] for s in SYMBOLIC])
 def test_symbolic_sizes(name: str, make: Any, want: Any) -> None:
     check_tensor(make(bound("n", 3)), want)
+
+
+def test_windows_of_no_elements() -> None:
+    assert Tensor.zeros(3, 0).unfold(-1, 0, 1).numpy().shape == (3, 1, 0)
+    assert Tensor.zeros(3, 4).unfold(-1, 0, 1).numpy().shape == (3, 5, 0)

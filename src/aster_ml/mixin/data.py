@@ -24,6 +24,7 @@ from aster_ml.dtype import (
 )
 from aster_ml.engine import storage
 from aster_ml.errors import ArgumentError, DTypeError, NodeDTypeError, ShapeError
+from aster_ml.helpers import kind_of
 from aster_ml.mixin.handle import cast_node, device_constant, number_node
 from aster_ml.runtime.disk import plain_file_size
 from aster_ml.uop.node import UOp
@@ -58,7 +59,7 @@ def node_of(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UO
     if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
         return array_node(np.asarray(data), dtype, device)
     raise DTypeError(
-        f"Tensor: a {type(data).__name__} ({str(data)[:40]}) is no data; a number, list, tuple, "
+        f"Tensor: {kind_of(data)} ({str(data)[:40]}) is no data; a number, list, tuple, "
         "NumPy array, bytes, memoryview, pathlib.Path or node is wanted"
     )
 
@@ -291,7 +292,7 @@ def explain_list(data: Any) -> None:
             pending += [(part, (*place, i)) for i, part in reversed(list(enumerate(item)))]
         elif depth < len(shape) and not hasattr(item, "shape"):
             raise ShapeError(
-                f"Tensor: ragged list: element {where} is a {type(item).__name__} "
+                f"Tensor: ragged list: element {where} is {kind_of(item)} "
                 f"where {'[0]' * depth} is a list of {shape[depth]}"
             )
         elif not isinstance(item, (int, float, np.generic)) and not hasattr(item, "shape"):

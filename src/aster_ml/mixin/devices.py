@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from aster_ml.device import Device
 from aster_ml.errors import ArgumentError, DeviceError, ShapeError
+from aster_ml.helpers import kind_of
 from aster_ml.mixin.handle import Handle, number_everywhere
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
@@ -26,7 +27,7 @@ def check_device(device: Any) -> Any:
     if isinstance(device, (tuple, list)) and device and all(isinstance(d, str) for d in device):
         return tuple(device)
     raise ArgumentError(
-        f"device {device!r} is a {type(device).__name__}; a name such as 'CPU' is wanted, or a "
+        f"device {device!r} is {kind_of(device)}; a name such as 'CPU' is wanted, or a "
         "tuple of them"
     )
 

@@ -32,6 +32,7 @@ from aster_ml.dtype import (
 from aster_ml.engine import storage
 from aster_ml.engine.guard import graph_is_too_large
 from aster_ml.errors import DeviceError, DTypeError, GradientError, PreconditionError, ShapeError
+from aster_ml.helpers import kind_of
 from aster_ml.mixin.elementwise import ElementwiseMixin
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
@@ -131,10 +132,7 @@ def either_flag(one: Flag, other: Flag) -> Flag:
 def check_tensor(value: Any, what: str) -> None:
     """Raises DTypeError for what is no tensor."""
     if not isinstance(value, Handle):
-        raise DTypeError(
-            f"{what}: {value!r} is {'None' if value is None else f'a {type(value).__name__}'}; "
-            "a Tensor is wanted"
-        )
+        raise DTypeError(f"{what}: {value!r} is {kind_of(value)}; a Tensor is wanted")
 
 
 def device_constant(value: Any, dtype: DType, device: str | tuple[str, ...]) -> UOp:
@@ -497,7 +495,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             return self.__class__(x, device=self.device).uop  # type: ignore[call-arg]
         hint = "; wrap it in Tensor(...)" if isinstance(x, (list, tuple)) else ""
         raise DTypeError(
-            f"{what}: a {type(x).__name__} ({str(x)[:40]}) stands beside a tensor; a "
+            f"{what}: {kind_of(x)} ({str(x)[:40]}) stands beside a tensor; a "
             f"number or a Tensor is wanted{hint}"
         )
 

@@ -21,6 +21,7 @@ from aster_ml.errors import (
     IndexShapeError,
     ShapeError,
 )
+from aster_ml.helpers import kind_of
 from aster_ml.mixin.handle import Handle, number_everywhere
 from aster_ml.mixin.masks import mask_indices
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes, is_symbolic
@@ -186,7 +187,7 @@ def as_index(x: Handle, item: Any) -> Any:
         item = item.item()
     if not hasattr(item, "__index__"):
         raise IndexRangeError(
-            f"index: {str(item)[:40]} is a {type(item).__name__}; an int, slice, None, ..., or a "
+            f"index: {str(item)[:40]} is {kind_of(item)}; an int, slice, None, ..., or a "
             "tensor or list of ints or bools is wanted"
         )
     return item.__index__()

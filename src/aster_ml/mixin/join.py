@@ -18,7 +18,7 @@ from aster_ml.errors import (
     SymbolicSizeError,
     UnsupportedError,
 )
-from aster_ml.helpers import all_int, argfix, ceildiv
+from aster_ml.helpers import all_int, argfix, ceildiv, kind_of
 from aster_ml.mixin.handle import Handle
 from aster_ml.mixin.index import is_zero
 from aster_ml.mixin.movement import same_sizes, show_size
@@ -223,7 +223,7 @@ def check_joinable(tensors: list[Any], axis: int, what: str) -> None:
     first = tensors[0]
     for i, t in enumerate(tensors):
         if not isinstance(t, Handle):
-            raise ArgumentError(f"{what}: argument {i} is a {type(t).__name__}; tensors are wanted")
+            raise ArgumentError(f"{what}: argument {i} is {kind_of(t)}; tensors are wanted")
         same = t.ndim == first.ndim and same_sizes(
             [s for a, s in enumerate(t.shape) if a != axis],
             [s for a, s in enumerate(first.shape) if a != axis],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from aster_ml.errors import ArgumentError, IndexRangeError, ShapeError
-from aster_ml.helpers import argfix, ceildiv, prod
+from aster_ml.helpers import argfix, ceildiv, kind_of, prod
 from aster_ml.mixin.formula import rearrange
 from aster_ml.mixin.own import OwnMixin
 from aster_ml.mixin.sizes import (
@@ -73,7 +73,7 @@ def check_size(what: str, size: Any) -> Any:
         return check_size(what, size.__index__())
     except AttributeError:
         raise ArgumentError(
-            f"{what}: {size!r} is a {type(size).__name__}; a whole number is wanted as a size"
+            f"{what}: {size!r} is {kind_of(size)}; a whole number is wanted as a size"
         ) from None
 
 
@@ -142,7 +142,7 @@ class MovementMixin(OwnMixin):
             found: tuple[int, ...] = (self.resolve_axis(axis, what),)
         elif not hasattr(axis, "__iter__"):
             raise ArgumentError(
-                f"{what}: axis {axis!r} is a {type(axis).__name__}; an int, or several, is wanted"
+                f"{what}: axis {axis!r} is {kind_of(axis)}; an int, or several, is wanted"
             )
         else:
             found = tuple([self.resolve_axis(a, what) for a in axis])
@@ -478,6 +478,9 @@ class MovementMixin(OwnMixin):
         count = size_ceildiv(n - dilation * (size - 1), step)
         if isinstance(count, int) and count <= 0:
             raise ShapeError(f"windows of {show_size(size)} do not fit {show_size(n)} elements")
+        if isinstance(n, int) and n == 0:
+            # Windows of no elements, of none.
+            return self.reshape((*lead, count, 0))
         # A row of n + dilation elements, repeated, brings element k * dilation to column k.
         per = n + dilation
         times = ceildiv(size * per, n)
@@ -511,5 +514,5 @@ class MovementMixin(OwnMixin):
 def axis_number(axis: Any, what: str) -> int:
     """An axis given as something else than a plain int."""
     if isinstance(axis, bool) or not hasattr(axis, "__index__"):
-        raise ArgumentError(f"{what}: axis {axis!r} is a {type(axis).__name__}; an int is wanted")
+        raise ArgumentError(f"{what}: axis {axis!r} is {kind_of(axis)}; an int is wanted")
     return int(axis.__index__())

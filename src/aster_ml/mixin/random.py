@@ -27,7 +27,7 @@ from aster_ml.errors import (
     ShapeError,
     SymbolicSizeError,
 )
-from aster_ml.helpers import ceildiv, prod
+from aster_ml.helpers import ceildiv, kind_of, prod
 from aster_ml.mixin.create import CreateMixin, shape_of
 from aster_ml.mixin.data import copied_node
 from aster_ml.mixin.handle import Handle
@@ -204,9 +204,7 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
     def manual_seed(seed: int = 0) -> None:
         """Starts the streams of all devices again from `seed`."""
         if not isinstance(seed, (int, np.integer)):
-            raise ArgumentError(
-                f"manual_seed: {seed!r} is a {type(seed).__name__}; an int is wanted"
-            )
+            raise ArgumentError(f"manual_seed: {seed!r} is {kind_of(seed)}; an int is wanted")
         HERE.seeded += 1
         with ENGINE:
             STREAMS.reset(int(seed))
@@ -289,7 +287,7 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         for bound in (low, high):
             if not isinstance(bound, (int, np.integer)):
                 raise DTypeError(
-                    f"randint: the bound {bound!r} is a {type(bound).__name__}; ints are wanted"
+                    f"randint: the bound {bound!r} is {kind_of(bound)}; ints are wanted"
                 )
         if low >= high or high - low > 1 << 32:
             raise ArgumentError(
@@ -328,7 +326,7 @@ class RandomMixin(ScanMixin, OrderMixin, MathMixin, CreateMixin):
         for bound in (low, high):
             if not isinstance(bound, (int, float)):
                 raise ArgumentError(
-                    f"uniform: the bound {bound!r} is a {type(bound).__name__}; a number is wanted"
+                    f"uniform: the bound {bound!r} is {kind_of(bound)}; a number is wanted"
                 )
         element = dtypes.default_float if dtype is None else to_dtype(dtype)
         drawn = element if element.kind == "float" else dtypes.default_float

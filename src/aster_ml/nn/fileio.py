@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError, FormatError
+from aster_ml.helpers import kind_of
 from aster_ml.mixin.handle import check_tensor
 from aster_ml.runtime.disk import plain_file_size
 from aster_ml.unpacking import Allowance
@@ -51,7 +52,7 @@ def open_file(fn: str | pathlib.Path) -> Tensor:
     file.
     """
     if not isinstance(fn, (str, os.PathLike)):
-        raise ArgumentError(f"{fn!r} is a {type(fn).__name__}; the name of a file is wanted")
+        raise ArgumentError(f"{fn!r} is {kind_of(fn)}; the name of a file is wanted")
     path = pathlib.Path(fn)
     if plain_file_size(path) == 0:
         raise FormatError(f"{str(path)!r} is empty: it is truncated, or was never written")
@@ -90,7 +91,7 @@ def show_value(value: Any) -> str:
     if isinstance(value, (list, tuple)) and all([isinstance(v, scalar) for v in value[:9]]):
         shown = ", ".join([show_value(v) for v in value[:8]])
         return f"[{shown}{', ...' if len(value) > 8 else ''}]"
-    return f"a {type(value).__name__}"
+    return kind_of(value)
 
 
 def count_elements(shape: Iterable[int], place: str) -> int:

@@ -259,14 +259,13 @@ class LSTMCell:
             raise ShapeError(
                 f"LSTMCell: the last axis of x is {x.shape[-1]}, input_size is {input_size}"
             )
+        if hc is None:
+            # Zeros, with which nothing is computed; the weights have gradients all the same.
+            nothing = x.full_of((*x.shape[:-1], hidden), 0)
+            hc = nothing, nothing
         gates = x.linear(self.weight_ih.transpose(), self.bias_ih)
-        if hc is not None:
-            gates = gates + hc[0].linear(self.weight_hh.transpose(), self.bias_hh)
-        elif self.bias_hh is not None:
-            gates = gates + self.bias_hh
+        gates = gates + hc[0].linear(self.weight_hh.transpose(), self.bias_hh)
         i, f, g, o = gates.split(hidden, dim=-1)
-        new_c = i.sigmoid() * g.tanh()
-        if hc is not None:
-            new_c = f.sigmoid() * hc[1] + new_c
+        new_c = f.sigmoid() * hc[1] + i.sigmoid() * g.tanh()
         new_h = o.sigmoid() * new_c.tanh()
         return new_h.contiguous(), new_c.contiguous()

@@ -23,7 +23,7 @@ import numpy as np
 from aster_ml import Tensor, dtypes
 from aster_ml.downloads import write_atomically
 from aster_ml.errors import ArgumentError, FormatError
-from aster_ml.helpers import prod
+from aster_ml.helpers import kind_of, prod
 from aster_ml.mixin.handle import check_tensor
 from aster_ml.nn.fileio import (
     TENSOR_NBYTES,
@@ -257,16 +257,14 @@ def safe_save(
     """
     if not isinstance(tensors, dict):
         raise ArgumentError(
-            f"safetensors: a {type(tensors).__name__} is given; a dict of tensors by name is wanted"
+            f"safetensors: {kind_of(tensors)} is given; a dict of tensors by name is wanted"
         )
     header: dict[str, Any] = {}
     if metadata:
         header["__metadata__"] = {str(key): str(value) for key, value in metadata.items()}
     for name, t in tensors.items():
         if not isinstance(name, str):
-            raise FormatError(
-                f"the name {name!r} is a {type(name).__name__}, no text", "safetensors"
-            )
+            raise FormatError(f"the name {name!r} is {kind_of(name)}, no text", "safetensors")
         check_tensor(t, f"safetensors: {name}")
         if t.dtype not in NAME_OF:
             raise FormatError(

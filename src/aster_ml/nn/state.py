@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from aster_ml import Tensor, TinyJit
 from aster_ml.errors import ArgumentError, AsterError, ShapeError
+from aster_ml.helpers import kind_of
 from aster_ml.mixin.handle import check_tensor
 from aster_ml.nn.archives import tar_extract, zip_extract
 from aster_ml.nn.checkpoints import torch_load
@@ -130,13 +131,13 @@ def load_state_dict(
     """
     if not isinstance(state_dict, dict):
         raise ArgumentError(
-            f"load_state_dict: the state dict is a {type(state_dict).__name__}; a dict of tensors "
+            f"load_state_dict: the state dict is {kind_of(state_dict)}; a dict of tensors "
             "by name is wanted"
         )
     for key in state_dict:
         if not isinstance(key, str):
             raise ArgumentError(
-                f"load_state_dict: the state dict has the key {key!r:.80}, a {type(key).__name__}; "
+                f"load_state_dict: the state dict has the key {key!r:.80}, {kind_of(key)}; "
                 "names are wanted, as get_state_dict gives them"
             )
     model_state = get_state_dict(model)

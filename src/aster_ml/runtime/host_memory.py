@@ -17,6 +17,7 @@ import numpy as np
 
 from aster_ml.allocator import MEMORY, PooledAllocator, format_bytes
 from aster_ml.errors import ArgumentError, DeviceError
+from aster_ml.helpers import kind_of
 
 ALIGNMENT = 64
 # From here on a block starts on a page of its own; from the second on, where a huge page may start.
@@ -113,7 +114,7 @@ class HostAllocator(PooledAllocator):
         """
         if not self.can_wrap(owner):
             raise DeviceError(
-                f"memory of a {type(owner).__name__} cannot be used in place: contiguous memory "
+                f"memory of {kind_of(owner)} cannot be used in place: contiguous memory "
                 f"is wanted; numpy.ascontiguousarray makes a copy that can"
             )
         array = as_bytes(owner)

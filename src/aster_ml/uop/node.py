@@ -18,7 +18,7 @@ from typing import Any, Self, TypeAlias
 from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import DType, DTypeLike, dtypes, to_dtype
 from aster_ml.errors import ArgumentError, BindError, FieldError, InternalError, ShapeError
-from aster_ml.helpers import prod
+from aster_ml.helpers import kind_of, prod
 from aster_ml.mixin.kernel import KernelMixin
 from aster_ml.mixin.movement import MovementMixin
 from aster_ml.mixin.reduce import ReduceMixin
@@ -187,7 +187,7 @@ class UOp(
     def variable(name: str, min_value: Any, max_value: Any, dtype: DType = dtypes.index) -> UOp:
         """A named number with inclusive bounds, to be bound to a value before it is used."""
         if not isinstance(name, str):
-            raise ArgumentError(f"Variable: the name {name!r} is a {type(name).__name__}, no text")
+            raise ArgumentError(f"Variable: the name {name!r} is {kind_of(name)}, no text")
         kinds = (int, float) if dtype.kind == "float" else int
         if not isinstance(min_value, kinds) or not isinstance(max_value, kinds):
             raise ArgumentError(
