@@ -105,8 +105,23 @@ class Setting(threading.local):
 
     __hash__ = object.__hash__
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restore_setting, (self.name, self.default, self.doc, self.value)
+
     def __repr__(self) -> str:
         return f"{self.name}={self.value!r}"
+
+
+def restore_setting(name: str, default: int | str, doc: str, value: Any) -> Setting:
+    """What pickling wrote: a setting with the value it had then, beside the one of this process."""
+    known = SETTINGS.get(name)
+    made = Setting(name, default, doc)
+    if known is None:
+        del SETTINGS[name]
+    else:
+        SETTINGS[name] = known
+    made.value = value
+    return made
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 import aster_ml
-from aster_ml import Context, Tensor
+from aster_ml import Context, Tensor, config
 from aster_ml.compat import helpers
 from aster_ml.compat.helpers import (
     ContextVar,
@@ -54,7 +54,8 @@ def test_getenv_takes_the_type_of_the_default(monkeypatch: pytest.MonkeyPatch) -
     assert getenv("ASTER_TEST_ABSENT", "x") == "x"
 
 
-def test_a_setting_of_a_program() -> None:
+def test_a_setting_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "SETTINGS", dict(config.SETTINGS))
     setting = ContextVar("ASTER_TEST_SETTING", 3)
     assert (setting.value, setting >= 3, bool(setting)) == (3, True, True)
     with Context(ASTER_TEST_SETTING=0):

@@ -136,6 +136,11 @@ def is_on_disk(handle: Handle) -> bool:
 def is_shared(handle: Handle) -> bool:
     """Whether other values name the memory of `handle`: they were equal when it was computed."""
     u = handle.whole
+    if not shows_memory(u):
+        # A view became memory, and what it is a view of did not.
+        u = handle.uop
+        if not shows_memory(u):
+            return False
     origins: list[UOp] = []
     while u.op is not Ops.BUFFER and u.op is not Ops.MULTI:
         if u.op is Ops.AFTER:

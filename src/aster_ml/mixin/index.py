@@ -247,7 +247,7 @@ def slice_span(item: slice, axis: int, size: Any) -> Span:
     parts = [item.start, item.stop, item.step]
     for i, part in enumerate(parts):
         if part is not None and not is_symbolic(part):
-            if not hasattr(part, "__index__"):
+            if isinstance(part, Handle) or not hasattr(part, "__index__"):
                 raise DTypeError(
                     f"index: {part!r} in a slice of axis {axis} is a "
                     f"{type(part).__name__}; an int is wanted"

@@ -33,6 +33,14 @@ SHOWING = MOVEMENT - {Ops.PAD} | {Ops.AFTER, Ops.DETACH, Ops.BITCAST, Ops.BUFFER
 REPEATING = frozenset({Ops.EXPAND, Ops.PAD})
 
 
+class OwnRef(weakref.ref[Any]):
+    """A weak reference that equals no other: asking two whether their tensors are equal computes."""
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
 class Cell:
     """A whole that several tensors show, each in its own way.
 
@@ -46,15 +54,16 @@ class Cell:
 
     def note(self, handle: Any) -> None:
         """The node of a tensor was built from the root as it is."""
-        self.fresh[weakref.ref(handle, self.fresh.__delitem__)] = None
+        self.fresh[OwnRef(handle, self.fresh.__delitem__)] = None
 
     def renew(self, root: UOp) -> None:
         """The whole is another node: tensors that show it build theirs anew when asked."""
         self.root = root
         known, self.fresh = self.fresh, {}
-        for ref in list(known):
-            handle = ref()
-            if handle is not None and handle.cell is self:
+        # One that left and came back is there twice.
+        handles = {id(handle): handle for ref in list(known) if (handle := ref()) is not None}
+        for handle in handles.values():
+            if handle.cell is self:
                 del handle.uop
 
 
