@@ -50,6 +50,7 @@ from aster_ml.mixin.handle import (
     live_handles,
     live_nodes,
     number_everywhere,
+    own_memory,
 )
 from aster_ml.mixin.join import JoinMixin
 from aster_ml.mixin.math import CastMixin, MathMixin
@@ -281,15 +282,18 @@ class Tensor(
                 note_memory(self.uop, node)
                 return storage.buffer_of(node.base).ensure_allocated()
         self.realize()
-        if is_stored(self.uop):
-            return storage.buffer_of(self.uop.base).ensure_allocated()
+        # What gradients still need has kept its node, with its memory beside it.
+        found = settle(self.uop)
+        shown = self.uop if found is None else found
+        if is_stored(shown):
+            return storage.buffer_of(shown.base).ensure_allocated()
         # A view of memory, or a constant: its elements are laid out apart.
-        apart = (
-            self.clone()
+        node = (
+            own_memory(self.uop, self.device)
             if number_everywhere(self.uop)
-            else self.derive(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+            else UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,))
         )
-        apart.realize()
+        apart = self.naming(node, False).realize()
         return storage.buffer_of(apart.uop.base).ensure_allocated()
 
     def numpy(self) -> np.ndarray[Any, Any]:

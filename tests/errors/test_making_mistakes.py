@@ -111,7 +111,7 @@ MISTAKES: list[Mistake] = [
         PreconditionError,
         "multinomial: 2.5 samples; a positive number is wanted",
     ),
-    (lambda: Tensor(object()), DTypeError, "Tensor: a object (<object object"),
+    (lambda: Tensor(object()), DTypeError, "Tensor: an object (<object object"),
     (
         lambda: Tensor({1, 2}),
         DTypeError,
@@ -317,7 +317,7 @@ MISTAKES: list[Mistake] = [
     (
         lambda: matrix() + None,
         DTypeError,
-        "add: a NoneType (None) stands beside a tensor; a number or a Tensor is wanted",
+        "add: None (None) stands beside a tensor; a number or a Tensor is wanted",
     ),
     (
         lambda: matrix() + [1, 2, 3],
@@ -333,7 +333,7 @@ MISTAKES: list[Mistake] = [
     (
         lambda: matrix() // None,
         DTypeError,
-        "div: a NoneType (None) stands beside a tensor; a number or a Tensor is wanted",
+        "div: None (None) stands beside a tensor; a number or a Tensor is wanted",
     ),
     (
         lambda: matrix() ** "a",

@@ -94,7 +94,7 @@ def test_none_beside_results() -> None:
 def test_plain_results_are_refused_at_the_first_call(plain: Any) -> None:
     jitted = TinyJit(lambda x: (x + 1, plain))
     kind = type(plain).__name__
-    with pytest.raises(JitError, match=rf"the result\[1\] of a jitted function is a {kind}"):
+    with pytest.raises(JitError, match=rf"the result\[1\] of a jitted function is an? {kind}"):
         jitted(vector(1))
 
 

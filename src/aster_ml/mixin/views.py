@@ -34,7 +34,7 @@ REPEATING = frozenset({Ops.EXPAND, Ops.PAD})
 
 
 class OwnRef(weakref.ref[Any]):
-    """A weak reference that equals no other: asking two whether their tensors are equal computes."""
+    """A weak reference that equals no other: whether two tensors are equal has to be computed."""
 
     __slots__ = ()
     __eq__ = object.__eq__
