@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from aster_ml import Context, Tensor
 from aster_ml.codegen.axes import loads_places, simplify_indices
 from aster_ml.codegen.indices import lower_indices, split_lanes
 from aster_ml.dtype import dtypes
@@ -67,3 +70,28 @@ def test_an_index_in_which_a_loaded_value_stands_is_told_from_others() -> None:
     place = UOp.param(1, 8, dtypes.int32).index(ROW).load().cast(dtypes.index)
     assert loads_places(toposort(copy_of(raw(Ops.ADD, place, LANE))))
     assert not loads_places(toposort(copy_of(scattered())))
+
+
+def test_what_is_loaded_in_an_index_stays_one_node_as_lanes_are_set_apart() -> None:
+    slot = raw(Ops.ADD, raw(Ops.MUL, LANE, number(2)), raw(Ops.MUL, LANE, number(1)))
+    place = UOp.param(1, 64, dtypes.int32).index(slot).load().cast(dtypes.index)
+    base, offset = split_lanes(raw(Ops.ADD, raw(Ops.MUL, place, number(4)), ROW))
+    assert place in toposort(base)
+    assert offset is number(0)
+
+
+def test_addresses_within_addresses_are_lowered_with_the_kernel() -> None:
+    """What an index reads is at an address of its own, with a base and an offset as any other."""
+    rng = np.random.default_rng(3)
+    table, values = rng.integers(0, 31, (31, 128)), rng.standard_normal((31, 128))
+    # A reduction of loaded numbers says which number is loaded, which says what is loaded.
+    marks = np.argsort(rng.standard_normal((31, 128)), axis=0)
+    with Context(SPEC=2, CACHE=0):
+        slots = (Tensor(marks.astype(np.int32)) == Tensor.arange(31).reshape(31, 1)).where(
+            Tensor.arange(31).reshape(31, 1), 0
+        )
+        places = Tensor(table.astype(np.int32)).gather(0, slots)
+        got = Tensor(values).gather(0, places).numpy()
+    said = np.where(marks == np.arange(31)[:, None], np.arange(31)[:, None], 0)
+    want = np.take_along_axis(values, np.take_along_axis(table, said, 0), 0)
+    assert np.array_equal(got, want)

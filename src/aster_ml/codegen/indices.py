@@ -9,11 +9,11 @@ import operator
 from collections.abc import Iterable
 
 from aster_ml.dtype import DType, dtypes
-from aster_ml.uop.graph import holds, substitute, toposort
-from aster_ml.uop.linear_form import Form, node_of
+from aster_ml.uop.graph import holds, toposort
+from aster_ml.uop.linear_form import Form, form_of, node_of
 from aster_ml.uop.node import UOp, index_alu, new_node
 from aster_ml.uop.ops import DIVISIONS, AxisType, Ops, RangeArg
-from aster_ml.uop.symbolic import OPAQUE, affine, plain_form, simplify, simplify_all
+from aster_ml.uop.symbolic import OPAQUE, affine, apart, plain_form, simplify
 
 
 def lower_indices(
@@ -58,7 +58,9 @@ def lower_indices(
 def split_lanes(index: UOp) -> tuple[UOp, UOp]:
     """An index as what does not change with lanes and the rest, which is a number for each lane.
 
-    Both are simplified, unless something that is loaded stands in the index.
+    Both are simplified, unless something that is loaded or reduced stands in the index: that has
+    an address of its own, which is lowered where it stands in the kernel, and may have other
+    readers, so it has to stay one node.
     """
     plain = plain_form(index)
     strides: dict[UOp, int] = {}
@@ -67,11 +69,14 @@ def split_lanes(index: UOp) -> tuple[UOp, UOp]:
         terms = {t: a for t, a in plain.terms.items() if t not in strides}
         base = node_of(Form(terms, plain.const))
     else:
-        base = index = index if holds(index, OPAQUE) else simplify(index)
+        is_opaque = holds(index, OPAQUE)
+        base = index = index if is_opaque else simplify(index)
         lanes = {r for r in index.ranges if r.arg.kind.is_lane}
-        if lanes:
+        if lanes and is_opaque:
+            rest, strides = apart(form_of(index), lanes)
+            base = node_of(rest)
+        elif lanes:
             base, strides = affine(index, lanes)
-            base = keep_reductions(base, index)
     offset = ZERO
     for lane in sorted(strides, key=BY_ID):
         step = index_alu(Ops.MUL, lane, UOp.index_const(strides[lane]))
@@ -81,20 +86,8 @@ def split_lanes(index: UOp) -> tuple[UOp, UOp]:
     return base, offset
 
 
-def keep_reductions(base: UOp, index: UOp) -> UOp:
-    """`base`, simplified from `index`, over the reductions that `index` has.
-
-    why: another reader may have the same reduction, and both have to stay one
-    """
-    if not holds(index, REDUCE):
-        return base
-    inner = [x for x in toposort(index) if x.op is Ops.REDUCE]
-    return substitute(base, {s: x for s, x in zip(simplify_all(inner), inner) if s is not x})
-
-
 CAST, INDEX, INDICES = Ops.CAST, Ops.INDEX, dtypes.index
 BY_ID = operator.attrgetter("arg.id")
-REDUCE = frozenset({Ops.REDUCE})
 ZERO = UOp.index_const(0)
 
 

@@ -288,6 +288,16 @@ def affine_form(u: UOp, lanes: Collection[UOp]) -> tuple[Form, dict[UOp, int]]:
         # A lane whose size is an expression may be another node once that is simplified.
         u, *simple = simplify_all([u, *lanes])
         form = form_of(u)
+    return apart(form, lanes, simple)
+
+
+def apart(
+    form: Form, lanes: Collection[UOp], simple: Iterable[UOp] | None = None
+) -> tuple[Form, dict[UOp, int]]:
+    """A sum without its multiples of lanes, and those, as `affine` has them.
+
+    `simple` are the lanes as they stand in the sum.
+    """
     terms = form.terms
     # What terms change with, other than a range that is a term itself.
     tangled: set[UOp] = set()
@@ -298,7 +308,7 @@ def affine_form(u: UOp, lanes: Collection[UOp]) -> tuple[Form, dict[UOp, int]]:
             tangled |= t.ranges - {t}
     strides: dict[UOp, int] = {}
     rest = dict(terms)
-    for lane, s in zip(lanes, simple, strict=True):
+    for lane, s in zip(lanes, lanes if simple is None else simple, strict=True):
         if s not in tangled:
             strides[lane] = terms.get(s, 0)
             rest.pop(s, None)
