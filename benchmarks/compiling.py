@@ -43,7 +43,7 @@ def count_kernels(tensors: list[Any]) -> tuple[int, int]:
     forms.
     """
     toposort = importlib.import_module("aster_ml.uop.graph").toposort
-    lower = importlib.import_module("aster_ml.codegen.lower").lower
+    lower = importlib.import_module("aster_ml.codegen.passes").lower
     schedule_uops = importlib.import_module("aster_ml.engine.realize").schedule_uops
     target = importlib.import_module("aster_ml.device").Device["CPU"].target
     steps = schedule_uops([t.uop for t in tensors])[0].steps

@@ -23,15 +23,15 @@ from pathlib import Path
 # Before anything reads it: kernels are compared on one thread.
 os.environ.setdefault("THREADS", "1")
 
-from aster_ml.codegen.lower import schedule_kernel
-from aster_ml.codegen.neighbours import applied
 from aster_ml.codegen.opts import parse_opts
+from aster_ml.codegen.passes import schedule_kernel
+from aster_ml.codegen.search_space import applied
 from aster_ml.device import Device
 from aster_ml.engine.search import Search, Worker
 from aster_ml.engine.search_worker import Bench, same_numbers
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
-from aster_ml.uop.text import parse, to_text
+from aster_ml.uop.print.text import parse, to_text
 
 DEVICE = "CPU"
 # Turns of each schedule, and seconds of each turn.

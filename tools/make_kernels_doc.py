@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.lower import lower
+from aster_ml.codegen.passes import lower
 from aster_ml.engine.explain import kernel_lines, run_name
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.renderer.c import CRenderer

@@ -11,21 +11,21 @@ import re
 import sys
 from pathlib import Path
 
-from aster_ml.codegen.axes import merge_axes
-from aster_ml.codegen.cost import choose_opts
+from aster_ml.codegen.cpu.heuristic import choose_opts
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.lower import lower
+from aster_ml.codegen.passes import lower
+from aster_ml.codegen.transforms.axes import merge_axes
 from aster_ml.dtype import dtypes
 from aster_ml.engine.realize import MIN_THREAD_LENGTH, THREAD_RESULTS
 from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.schedule.capture import capture
 from aster_ml.schedule.plan import plan
-from aster_ml.schedule.split_reduce import Workers
+from aster_ml.schedule.rewrites.split_reduce import Workers
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.text import linear_to_text, to_text
+from aster_ml.uop.print.text import linear_to_text, to_text
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
 TARGET = Target("CPU", "llvm", arch="example", vector_bits=256, vector_registers=16, threads=2)

@@ -8,7 +8,7 @@ from aster_ml.device import Device
 from aster_ml.downloads import fetch
 from aster_ml.dtype import dtypes
 from aster_ml.engine.counters import GlobalCounters
-from aster_ml.jit import TinyJit
+from aster_ml.jit.tiny_jit import TinyJit
 from aster_ml.tensor import Tensor
 from aster_ml.trace import Metadata
 from aster_ml.uop.node import UOp, Variable

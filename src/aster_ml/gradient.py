@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 from aster_ml.dtype import dtypes, sum_acc_dtype
 from aster_ml.errors import GradientError, InternalError
 from aster_ml.helpers import argsort, prod
+from aster_ml.uop.gradient_terms import Term, is_number, moved
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.infer import max_shape, show_shape
 from aster_ml.uop.node import MOVEMENT_SET, UOp
 from aster_ml.uop.ops import ANEW, ELEMENTWISE, DeviceArg, Ops
-from aster_ml.uop.terms import Term, is_number, moved
 
 # The gradient of source `i` of a node, given the gradient of the node; None where none passes.
 Rule: TypeAlias = Callable[[Term, UOp, int], Term | None]

@@ -507,7 +507,7 @@ def is_constant(root: UOp) -> bool:
 
 def with_values(targets: list[list[UOp]], values: dict[UOp, UOp]) -> list[list[UOp]]:
     """The names of targets, with what memory was computed from in place of that memory."""
-    by_place = {storage.stand_in(value): value for value in values.values()}
+    by_place = {storage.realized_view(value): value for value in values.values()}
     result = []
     for group in targets:
         value = by_place.get(group[0])

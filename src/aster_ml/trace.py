@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aster_ml.config import TRACEMETA
-from aster_ml.jit_values import leaves
+from aster_ml.jit.pytree import leaves
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import METADATA, UOp

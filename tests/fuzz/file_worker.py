@@ -70,7 +70,7 @@ def aster_readers() -> dict[str, Reader]:
     from aster_ml.nn import datasets
     from aster_ml.nn.pickles import Placeholder
     from aster_ml.nn.state import gguf_load, safe_load, tar_extract, torch_load, zip_extract
-    from aster_ml.uop.text import linear_from_text
+    from aster_ml.uop.print.text import linear_from_text
 
     def leaf(item: Any) -> str | None:
         if isinstance(item, Placeholder):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.lower import lower
+from aster_ml.codegen.passes import lower
 from aster_ml.engine.compile import render
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.runtime import cpu, llvm_jit
@@ -23,7 +23,7 @@ from aster_ml.schedule.plan import CACHE
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import RunArg
-from aster_ml.uop.spec import verify
+from aster_ml.uop.spec.verify import verify
 from tests.fuzz.budget import check_all, draws
 from tests.fuzz.random_kernels import SMALL, TARGETS, Drawing, Program
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from aster_ml import Context
-from aster_ml.codegen.lower import lower
+from aster_ml.codegen.passes import lower
 from aster_ml.engine.compile import render
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
-from aster_ml.uop.text import linear_to_text, to_text
+from aster_ml.uop.print.text import linear_to_text, to_text
 from tests.golden.kernels import TARGETS, catalogue
 
 TABLE = Path(__file__).parent / "kernels.txt"

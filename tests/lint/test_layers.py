@@ -96,10 +96,12 @@ def all_imports(modules: Iterable[Module]) -> list[Import]:
 
 
 def package_of(name: str) -> str:
-    """The package that a module lies in; a package lies in itself."""
-    if any(module.name == name and module.is_package for module in package_modules()):
-        return name
-    return name.rpartition(".")[0]
+    """The package below aster_ml that a module is in, "" for one that is in none.
+
+    The folders of a package are parts of it: they share its layer.
+    """
+    in_package = "." in name or any(m.name == name and m.is_package for m in package_modules())
+    return name.partition(".")[0] if in_package else ""
 
 
 def upward_imports(

@@ -12,7 +12,6 @@ from aster_ml.renderer.cstyle_rules import CSTYLE_RULES
 from aster_ml.renderer.llvm_rules import LLVM_RULES
 from aster_ml.runtime.python import TARGET as PYTHON
 from aster_ml.target import PLAIN_DTYPES, PLAIN_OPS
-from aster_ml.uop import spec_linear, spec_tables
 from aster_ml.uop.evaluate import IDENTITY, MEANING
 from aster_ml.uop.infer import SHAPE_RULES
 from aster_ml.uop.ops import (
@@ -26,6 +25,7 @@ from aster_ml.uop.ops import (
     Ops,
     of_group,
 )
+from aster_ml.uop.spec import linear, tables
 
 # A cast is a matter of two dtypes, so `evaluate` hands these on to `aster_ml.dtype`.
 CASTS = {Ops.CAST, Ops.BITCAST}
@@ -34,10 +34,10 @@ NO_REDUCTION = {Ops.XOR}
 # No language has it: it is decomposed for every target but the interpreter.
 NO_RULE = {Ops.THREEFRY}
 # These are no values, so they have no shape.
-NO_SHAPE = {Ops.DEVICE, Ops.STORE, Ops.ASK, Ops.END, Ops.BARRIER, Ops.SINK}
+NO_SHAPE = {Ops.DEVICE, Ops.STORE, Ops.PREFETCH, Ops.END, Ops.BARRIER, Ops.SINK}
 # These come after the tensor stage, and a gradient is taken there.
 LATER = {
-    Ops.RANGE, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.STAGE, Ops.LOAD, Ops.ASK, Ops.ACCUMULATE,
+    Ops.RANGE, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.STAGE, Ops.LOAD, Ops.PREFETCH, Ops.ACCUMULATE,
     Ops.END, Ops.BARRIER, Ops.SINK,
 }  # fmt: skip
 
@@ -60,8 +60,8 @@ def names(ops: set[Ops]) -> list[str]:
             set(Ops) - set(ELEMENTWISE) - set(MOVEMENT),  # whose families have one rule each
         ),
         (
-            "uop.spec_tables",
-            {*spec_tables.TENSOR, *spec_tables.KERNEL, *spec_linear.LINEAR},
+            "uop.spec.tables",
+            {*tables.TENSOR, *tables.KERNEL, *linear.LINEAR},
             set(),
             set(Ops),
         ),

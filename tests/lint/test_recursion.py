@@ -16,7 +16,7 @@ from functools import cache
 
 from tests.lint.sources import package_modules
 
-# A function by module and name, as `uop.graph:toposort` or `uop.terms:Term.scale`.
+# A function by module and name, as `uop.graph:toposort` or `uop.gradient_terms:Term.scale`.
 Function = str
 # Classes whose instances are made of instances: their methods count whoever they are called on.
 LINKED = frozenset(
@@ -44,8 +44,8 @@ HANDWRITTEN = (
 READ = "as deep as loads that tell where to load stand in one kernel: gathers past 24 are stored"
 LISTED = "constants and lanes alone, which have no sources to speak of"
 BOUNDED: dict[Function, str] = {
-    "codegen.decompose:Decomposition.function": TYPE,
-    "codegen.decompose:Decomposition.power": TYPE,
+    "codegen.decompose.ops:Decomposition.function": TYPE,
+    "codegen.decompose.ops:Decomposition.power": TYPE,
     "dtype:dtypes.as_const": DATA,
     "dtype:dtypes.from_py": DATA,
     "dtype:odd_float32": "float32 is packed, and asks for no odd neighbour",
@@ -57,17 +57,17 @@ BOUNDED: dict[Function, str] = {
     "engine.realize:prepare": "what was there before a recording began, with no recording",
     "engine.realize:settle": DEVICES,
     "interrupts:report": "it starts a thread, which looks whether the first has left it",
-    "jit_again:Again.call": "once, with the lock that threads share in hand",
+    "jit.fast_path:FastPath.call": "once, with the lock that threads share in hand",
     "engine.realize:strip_effects": DEVICES,
     "engine.storage:buffers_below": DEVICES,
     "mixin.data:bytes_as_lists": "lists in lists down to as many as a tensor has axes",
     "engine.storage:is_memory_view": DEVICES,
-    "engine.watch:uses_of": "as deep as functions are written inside of functions",
+    "jit.guards:uses_of": "as deep as functions are written inside of functions",
     "helpers:fully_flatten": DATA,
-    "jit_values:Inputs.take": DATA,
-    "jit_values:has_variables": DEVICES,
-    "jit_values:leaves": DATA,
-    "jit_values:rebuild": DATA,
+    "jit.pytree:Inputs.take": DATA,
+    "jit.pytree:has_variables": DEVICES,
+    "jit.pytree:leaves": DATA,
+    "jit.pytree:rebuild": DATA,
     "mixin.assign:AssignMixin.value_to_write": "once, with the value cast",
     "mixin.assign:buffers_of": DEVICES,
     "mixin.data:copied_node": DEVICES,
@@ -78,7 +78,7 @@ BOUNDED: dict[Function, str] = {
     "mixin.random:draw_words": DEVICES,
     "mixin.views:is_view": DEVICES,
     "mixin.views:shows_memory": DEVICES,
-    "jit_recording:Filling.leaf": "the result that another one is a view of is a view of no third",
+    "jit.recording:Filling.leaf": "the result that another one is a view of is a view of no third",
     "mixin.random:RandomMixin.randn": TYPE,
     "mixin.reduce:ReduceMixin.full_of": "one of each pair is a node's, the other a tensor's",
     "mixin.scan:log_scan": BLOCKS,
@@ -99,18 +99,18 @@ BOUNDED: dict[Function, str] = {
     "compat.lanes:Listing.value": HANDWRITTEN,
     "compat.nodes:is_realized": DEVICES,
     "compat.translate:Translator.lanes": HANDWRITTEN,
-    "schedule.gather:pick": "MAX_NODES deep",
-    "schedule.split:Splitter.memory": "from a target to the parameter that it is a view of",
+    "schedule.rewrites.sink_gather:pick": "MAX_NODES deep",
+    "schedule.kernels.kernelize:Splitter.memory": "from a target to the parameter it is a view of",
     "uop.evaluate:evaluate_expr": "as deep as reductions stand in reductions of one kernel",
-    "uop.linear_form:form_within": "the factors of a product of sums, whose own products are atoms",
+    "uop.rules.linear_form:form_within": "factors of a product of sums, whose products are atoms",
     "uop.movement:is_whole_memory": DEVICES,
     "uop.node:UOp.new_memory": DEVICES,
     "uop.node:index_alu": "folding leaves no constant beside a constant",
     "uop.pattern:match_steps": PATTERN,
     "uop.pattern:orders_of": PATTERN,
     "uop.pattern:write_steps": "as deep as the longest pattern has steps",
-    "uop.python_text:plain": ARGUMENT,
-    "uop.text:value_text": ARGUMENT,
+    "uop.print.python:plain": ARGUMENT,
+    "uop.print.text:value_text": ARGUMENT,
 }
 
 
@@ -276,4 +276,4 @@ def test_no_walk_recurses() -> None:
 def test_circles_are_found() -> None:
     calls = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"d"}, "e": {"a"}}
     assert [*circles(calls)] == [["a", "b", "c"], ["d"]]
-    assert unbounded([["a", "b"], ["uop.text:value_text"]]) == ["a and b"]
+    assert unbounded([["a", "b"], ["uop.print.text:value_text"]]) == ["a and b"]

@@ -58,7 +58,7 @@ ROWS: dict[str, Row] = {
         {"is_dtype_supported": names.is_dtype_supported},
     ),
     "tinygrad.engine.jit": Row(
-        ("aster_ml.engine.jit", "aster_ml.jit", "aster_ml.errors"),
+        ("aster_ml.engine.jit", "aster_ml.jit.tiny_jit", "aster_ml.errors"),
         "one kind of graph serves all",
         {"graph_class": lambda device: device.graph,
          "MultiGraphRunner": programs.MultiGraphRunner},
@@ -87,7 +87,7 @@ ROWS: dict[str, Row] = {
         "rules of the specification are rows of tables, not patterns",
     ),
     "tinygrad.uop.symbolic": Row(
-        ("aster_ml.compat.symbolic", "aster_ml.uop.symbolic"),
+        ("aster_ml.compat.symbolic", "aster_ml.uop.rules.symbolic"),
         "vectors are of the dialect, whose rules stand beside those for scalars",
     ),
     "tinygrad.codegen.late.expander": Row(

@@ -13,7 +13,7 @@ from aster_ml.allocator import Allocator
 from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.compat.programs import get_program
 from aster_ml.engine import items
-from aster_ml.engine.graph_runner import GraphRunner
+from aster_ml.jit.graph_runner import GraphRunner
 from aster_ml.uop.ops import KernelArg
 
 

@@ -12,11 +12,11 @@ import struct
 from typing import Any
 
 from aster_ml.dtype import DType, dtypes, round_float, truncate
-from aster_ml.uop.conditions import less_than
 from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMPARE, AxisType, Ops, RangeArg, VarArg
 from aster_ml.uop.pattern import ANY, UPat
+from aster_ml.uop.rules.conditions import less_than
 
 INDEX, BOOL = dtypes.index, dtypes.bool
 VALUE_DTYPES = (

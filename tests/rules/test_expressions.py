@@ -12,9 +12,9 @@ from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.print.infix import render_expr
 from aster_ml.uop.rewrite import graph_rewrite
-from aster_ml.uop.show import render_expr
-from aster_ml.uop.symbolic import (
+from aster_ml.uop.rules.symbolic import (
     affine,
     bounds_given,
     simplify,

@@ -11,8 +11,8 @@ from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.pattern import PatternMatcher, Rule
-from aster_ml.uop.show import render_expr
-from aster_ml.uop.symbolic import symbolic
+from aster_ml.uop.print.infix import render_expr
+from aster_ml.uop.rules.symbolic import symbolic
 from tests.rules.instances import DrawAgainError, Instance, same_value
 
 # What these leave out or put in is an access to memory, not a value.

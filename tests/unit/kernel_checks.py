@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from aster_ml import Tensor
-from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.codegen.opts import Opt
+from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.device import Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel
@@ -21,7 +21,7 @@ from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
-from aster_ml.uop.symbolic import simplify_around
+from aster_ml.uop.rules.symbolic import simplify_around
 
 # Caches so small that small kernels go past them.
 SMALL_CACHES = Target(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor, dtypes, nn
-from aster_ml.codegen.lower import lower, schedule_kernel
+from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.device import Device
 from aster_ml.engine.compile import compile_kernel
 from aster_ml.engine.counters import TOTALS
@@ -17,7 +17,7 @@ from aster_ml.engine.realize import schedule_uops
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.ops import Ops, PowerArg
-from aster_ml.uop.spec import verify
+from aster_ml.uop.spec.verify import verify
 from tests.unit.kernel_checks import SMALL_CACHES, kernel_of, memory, opts_of, run_parts
 
 # Processors with 8 lanes of float32, and with 16.
@@ -33,8 +33,8 @@ def test_rows_of_one_strip_are_turned_in_blocks(channels: int) -> None:
     linear, _ = lower(ast, SMALL_CACHES)
     verify(linear, "linear")
     if channels == 32:
-        assert "AHEAD" in opts_of(x.permute(0, 2, 3, 1))
-        assert any(u.op is Ops.ASK for u in linear.uops)
+        assert "PREFETCH" in opts_of(x.permute(0, 2, 3, 1))
+        assert any(u.op is Ops.PREFETCH for u in linear.uops)
     wanted = np.ascontiguousarray(x.numpy().transpose(0, 2, 3, 1))
     assert compile_kernel(ast, Device["CPU"], opts).n == 1
     (out,) = run_parts(ast, opts, x, wanted, [(0, 1)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.codegen.lower import schedule_kernel
+from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.config import Context
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.target import Target

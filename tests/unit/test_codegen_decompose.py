@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aster_ml.codegen.decompose import decompose
-from aster_ml.codegen.float_emulation import NARROW
+from aster_ml.codegen.decompose.floats import NARROW
+from aster_ml.codegen.decompose.ops import decompose
 from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype
 from aster_ml.errors import CompileError
 from aster_ml.target import PLAIN_DTYPES, PLAIN_OPS, Target

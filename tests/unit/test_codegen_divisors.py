@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.codegen import divisors
-from aster_ml.codegen.divisors import FORMS, by_products
-from aster_ml.codegen.lower import lower
+from aster_ml.codegen.passes import lower
+from aster_ml.codegen.transforms import shared_division
+from aster_ml.codegen.transforms.shared_division import FORMS, by_products
 from aster_ml.config import Context
 from aster_ml.device import Device
 from aster_ml.dtype import DType, dtypes, to_numpy_dtype
@@ -138,8 +138,8 @@ def test_quotients_of_all_numbers_are_those_of_a_division(
         made.append(by_products(*args))
         return made[-1]
 
-    monkeypatch.setattr(divisors, "waits_for_divisions", lambda *args: True)
-    monkeypatch.setattr(divisors, "by_products", noted)
+    monkeypatch.setattr(shared_division, "waits_for_divisions", lambda *args: True)
+    monkeypatch.setattr(shared_division, "by_products", noted)
     a = any_floats(dtype, 90 * 1030, 1).reshape(90, 1030)
     b = any_floats(dtype, max(math.prod(shape), 40), 2)[-math.prod(shape) :].reshape(shape)
     if shape != (1, 1):

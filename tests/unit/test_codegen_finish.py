@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.codegen.lower import lower
+from aster_ml.codegen.passes import lower
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.target import Target
 from aster_ml.uop.ops import Ops

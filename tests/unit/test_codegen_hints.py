@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.opts import parse_opts
+from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.device import Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel, render
@@ -19,36 +19,36 @@ from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import KernelOptError
 from aster_ml.target import LINE_NBYTES, Target
 from aster_ml.uop.ops import AxisType, LoadArg, Ops, StoreArg
+from aster_ml.uop.print.text import linear_from_text, linear_to_text
 from aster_ml.uop.ranges import iterations
-from aster_ml.uop.spec import verify
-from aster_ml.uop.text import linear_from_text, linear_to_text
+from aster_ml.uop.spec.verify import verify
 from tests.unit.kernel_checks import SMALL_CACHES as CPU
 from tests.unit.kernel_checks import kernel_of, memory, opts_of
 
 
 def test_large_results_go_past_the_caches_and_small_ones_do_not() -> None:
-    assert "STREAM" in opts_of(memory(128, 128) + 1)
-    assert "STREAM" not in opts_of(memory(64, 64) + 1)
+    assert "NONTEMPORAL" in opts_of(memory(128, 128) + 1)
+    assert "NONTEMPORAL" not in opts_of(memory(64, 64) + 1)
     # They would fit, but not with what is read for them; and small ones are read again soon.
-    assert "STREAM" in opts_of(memory(64, 64) + memory(64, 64))
-    assert "STREAM" not in opts_of(memory(128, 16, 64).sum(1))
-    assert "STREAM" not in opts_of(memory(128, 128) + 1, replace(CPU, cache_bytes=(0, 0, 0)))
+    assert "NONTEMPORAL" in opts_of(memory(64, 64) + memory(64, 64))
+    assert "NONTEMPORAL" not in opts_of(memory(128, 16, 64).sum(1))
+    assert "NONTEMPORAL" not in opts_of(memory(128, 128) + 1, replace(CPU, cache_bytes=(0, 0, 0)))
 
 
 def test_what_is_read_and_written_in_place_stays_in_the_caches() -> None:
     x = memory(128, 128)
     schedule, _ = schedule_uops([x.assign(x + 1).uop])
     (ast,) = [s.ast for s in schedule.steps if s.ast is not None]
-    assert "STREAM" not in [o.op.name for o in schedule_kernel(ast, CPU).applied]
+    assert "NONTEMPORAL" not in [o.op.name for o in schedule_kernel(ast, CPU).applied]
 
 
 def test_rows_that_are_no_whole_lines_stay_in_the_caches() -> None:
-    assert "STREAM" in opts_of(memory(128, 160).T)
-    assert "STREAM" not in opts_of(memory(129, 160).T)
+    assert "NONTEMPORAL" in opts_of(memory(128, 160).T)
+    assert "NONTEMPORAL" not in opts_of(memory(129, 160).T)
 
 
 def test_a_product_stores_as_ever() -> None:
-    assert "STREAM" not in opts_of(memory(128, 128) @ memory(128, 128))
+    assert "NONTEMPORAL" not in opts_of(memory(128, 128) @ memory(128, 128))
 
 
 def test_a_transpose_past_the_caches_reads_longer_runs() -> None:
@@ -60,16 +60,16 @@ def test_a_transpose_past_the_caches_reads_longer_runs() -> None:
 @pytest.mark.parametrize("name", ["softmax", "layernorm"])
 def test_rows_that_are_read_again_are_asked_for(name: str) -> None:
     found = getattr(memory(64, 512), name)()
-    assert "AHEAD" in opts_of(found)
+    assert "PREFETCH" in opts_of(found)
     # Short rows follow one another soon enough, and few of them are in the cache.
-    assert "AHEAD" not in opts_of(getattr(memory(512, 64), name)())
-    assert "AHEAD" not in opts_of(found, replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20)))
+    assert "PREFETCH" not in opts_of(getattr(memory(512, 64), name)())
+    assert "PREFETCH" not in opts_of(found, replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20)))
 
 
 def test_a_sum_of_rows_asks_for_nothing() -> None:
-    assert "AHEAD" not in opts_of(memory(64, 512).sum(1))
+    assert "PREFETCH" not in opts_of(memory(64, 512).sum(1))
     with pytest.raises(KernelOptError, match="rows that are read twice"):
-        schedule_kernel(kernel_of(memory(64, 512) + 1), CPU, parse_opts("AHEAD(0,1)"))
+        schedule_kernel(kernel_of(memory(64, 512) + 1), CPU, parse_opts("PREFETCH(0,1)"))
 
 
 @pytest.mark.parametrize("bits", [512, 256, 128])
@@ -79,7 +79,7 @@ def test_a_tile_of_rows_asks_for_the_next_ones_a_line_at_a_time(rows: int, bits:
     product = memory(rows, 512) @ memory(512, 2)
     kernel = schedule_kernel(kernel_of(product), target)
     tile = next(o.arg for o in kernel.applied if o.op.name in ("UPCAST", "OVERLAP") and o.axis == 0)
-    assert "AHEAD" in [o.op.name for o in kernel.applied]
+    assert "PREFETCH" in [o.op.name for o in kernel.applied]
     linear = lower(kernel_of(product), target)[0]
     asked = [u.arg for u in linear.uops if u.op is Ops.LOAD and u.arg is not None]
     assert set(asked) == {LoadArg(tile * 512)}
@@ -98,22 +98,22 @@ def test_a_reduction_over_rows_asks_for_the_next_ones(name: str) -> None:
         "vector": lambda: memory(64) @ x,
     }[name]()
     kernel = schedule_kernel(kernel_of(found), CPU)
-    rows = next(o.arg for o in kernel.applied if o.op.name == "ROWS")
+    rows = next(o.arg for o in kernel.applied if o.op.name == "ROW_ACCUMULATE")
     asked = [u.arg for u in lower(kernel_of(found), CPU)[0].uops if u.op is Ops.LOAD and u.arg]
     assert set(asked) == {LoadArg(rows * 512)}
     cached = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
-    assert "AHEAD" not in opts_of(memory(64, 512).sum(0), cached)
+    assert "PREFETCH" not in opts_of(memory(64, 512).sum(0), cached)
 
 
 def test_a_tile_of_rows_asks_only_where_it_waits_for_memory() -> None:
     product = memory(64, 512) @ memory(512)
-    assert "AHEAD" in opts_of(product)
+    assert "PREFETCH" in opts_of(product)
     cached = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
-    assert "AHEAD" not in opts_of(product, cached)
+    assert "PREFETCH" not in opts_of(product, cached)
     # The next rows would throw out these.
-    assert "AHEAD" not in opts_of(memory(64, 4096) @ memory(4096))
+    assert "PREFETCH" not in opts_of(memory(64, 4096) @ memory(4096))
     # What follows in a row comes by itself.
-    assert "AHEAD" not in opts_of((memory(64, 512) * memory(64, 512)).sum(1))
+    assert "PREFETCH" not in opts_of((memory(64, 512) * memory(64, 512)).sum(1))
 
 
 def asked_of(t: Tensor, target: Target, slot: int = 1) -> set[int]:
@@ -155,24 +155,24 @@ def test_a_product_asks_for_the_next_columns_that_it_broadcasts(
 def test_strips_of_a_product_ask_for_theirs() -> None:
     target = replace(CPU, cache_bytes=(32 << 10, 256 << 10, 1 << 20))
     product = memory(96, 1536) @ memory(1536, 256)
-    assert "BLOCK" in opts_of(product, target)
+    assert "KBLOCK" in opts_of(product, target)
     assert asked_of(product, target) == {tile_of(product, target) * 1536}
 
 
 def test_a_product_does_not_ask_for_what_is_near() -> None:
     x, w = memory(240, 300), memory(300, 64)
-    assert "AHEAD" in opts_of(x @ w)
+    assert "PREFETCH" in opts_of(x @ w)
     near = replace(CPU, cache_bytes=(1 << 10, 512 << 10, 1 << 20))
-    assert "AHEAD" not in opts_of(x @ w, near)
+    assert "PREFETCH" not in opts_of(x @ w, near)
     # Where each broadcast is a load of its own, also not what the last cache is sure to hold.
     last = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 2 << 20))
-    assert "AHEAD" in opts_of(x @ w, last)
-    assert "AHEAD" not in opts_of(x @ w, replace(last, vector_registers=16))
+    assert "PREFETCH" in opts_of(x @ w, last)
+    assert "PREFETCH" not in opts_of(x @ w, replace(last, vector_registers=16))
     # Rows that would not fit, short ones, and neighbours of an image, which are no rows.
-    assert "AHEAD" not in opts_of(memory(30, 4000) @ memory(4000, 64))
-    assert "AHEAD" not in opts_of(memory(2400, 60) @ memory(60, 64))
+    assert "PREFETCH" not in opts_of(memory(30, 4000) @ memory(4000, 64))
+    assert "PREFETCH" not in opts_of(memory(2400, 60) @ memory(60, 64))
     image = memory(1, 64, 40, 40).conv2d(memory(16, 64, 5, 5))
-    assert "AHEAD" not in opts_of(image)
+    assert "PREFETCH" not in opts_of(image)
 
 
 def test_a_tile_without_room_for_more_loads_does_not_ask() -> None:
@@ -180,8 +180,8 @@ def test_a_tile_without_room_for_more_loads_does_not_ask() -> None:
     avx2 = replace(CPU, vector_bits=256, vector_registers=16)
     product = memory(240, 300) @ memory(300, 8)
     assert tile_of(product, avx2) >= 8
-    assert "AHEAD" not in opts_of(product, avx2)
-    assert "AHEAD" in opts_of(memory(240, 300) @ memory(300, 64), avx2)
+    assert "PREFETCH" not in opts_of(product, avx2)
+    assert "PREFETCH" in opts_of(memory(240, 300) @ memory(300, 64), avx2)
 
 
 def test_columns_that_throw_one_another_out_of_a_cache_come_in_strips() -> None:
@@ -193,7 +193,7 @@ def test_columns_that_throw_one_another_out_of_a_cache_come_in_strips() -> None:
 
     def strips(n: int, k: int, target: Target) -> bool:
         product = Tensor.empty(k, n).T @ Tensor.empty(k, 768)
-        return "BLOCK" in opts_of(product, target)
+        return "KBLOCK" in opts_of(product, target)
 
     assert strips(768, 1536, avx2)
     assert strips(1024, 1024, avx2)
@@ -313,16 +313,16 @@ def test_what_computes_more_has_whole_registers(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("add", "VECTOR(0,16) UPCAST(0,4) STREAM(0,0)"),
-        ("transpose", "VECTOR(1,16) UPCAST(0,16) TILE(0,2) SWAP(1,2) STREAM(0,0)"),
-        ("transpose", "VECTOR(1,16) UPCAST(0,8) TILE(0,3) SWAP(1,2) STREAM(0,0)"),
+        ("add", "VECTOR(0,16) UPCAST(0,4) NONTEMPORAL(0,0)"),
+        ("transpose", "VECTOR(1,16) UPCAST(0,16) TILE(0,2) SWAP(1,2) NONTEMPORAL(0,0)"),
+        ("transpose", "VECTOR(1,16) UPCAST(0,8) TILE(0,3) SWAP(1,2) NONTEMPORAL(0,0)"),
         (
             "transpose",
-            "VECTOR(1,16) UPCAST(0,4) TILE(1,2) TILE(0,24) SWAP(0,2) SWAP(1,2) AHEAD(1,1) "
-            "STREAM(0,0)",
+            "VECTOR(1,16) UPCAST(0,4) TILE(1,2) TILE(0,24) SWAP(0,2) SWAP(1,2) PREFETCH(1,1) "
+            "NONTEMPORAL(0,0)",
         ),
-        ("softmax", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) AHEAD(0,2) STREAM(0,0)"),
-        ("standard", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) AHEAD(0,1) STREAM(0,0)"),
+        ("softmax", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) PREFETCH(0,2) NONTEMPORAL(0,0)"),
+        ("standard", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) PREFETCH(0,1) NONTEMPORAL(0,0)"),
     ],
 )
 def test_memory_may_begin_anywhere(

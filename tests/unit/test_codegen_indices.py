@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.axes import loads_places, simplify_indices
-from aster_ml.codegen.indices import lower_indices, split_lanes
+from aster_ml.codegen.lower.indices import lower_indices, split_lanes
+from aster_ml.codegen.transforms.axes import loads_places, simplify_indices
 from aster_ml.dtype import dtypes
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp

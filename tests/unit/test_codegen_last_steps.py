@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.lower import lower, schedule_kernel
+from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.engine.compile import render
 from aster_ml.uop.ops import Ops
 from tests.unit.kernel_checks import kernel_of, memory

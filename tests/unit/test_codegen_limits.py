@@ -7,12 +7,12 @@ import pytest
 
 from aster_ml import Context, Tensor
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.limits import limit_reductions, windows_of
+from aster_ml.codegen.transforms.trip_counts import limit_reductions, windows_of
 from aster_ml.dtype import dtypes
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops, ParamArg, ReduceArg
-from aster_ml.uop.symbolic import simplify_around
+from aster_ml.uop.rules.symbolic import simplify_around
 
 RNG = np.random.default_rng(11)
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.lower import lower, schedule_kernel
-from aster_ml.codegen.next_rows import fold_next_rows
 from aster_ml.codegen.opts import parse_opts
+from aster_ml.codegen.passes import lower, schedule_kernel
+from aster_ml.codegen.row_pipelining import fold_next_rows
 from aster_ml.errors import KernelOptError
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.spec import verify
-from aster_ml.uop.text import linear_from_text, linear_to_text
+from aster_ml.uop.print.text import linear_from_text, linear_to_text
+from aster_ml.uop.spec.verify import verify
 from tests.unit.kernel_checks import (
     SMALL_CACHES,
     check_any_part,
@@ -63,7 +63,7 @@ def test_sums_of_sums_share_both_loops_and_one_loop_the_turns_of_two() -> None:
     """Long sums are sums of sums in float64, and maxima of as many numbers are not."""
     large = replace(CPU, cache_bytes=(64 << 10, 1 << 20, 32 << 20))
     linear, applied = lower(kernel_of(memory(64, 4096).std(1)), large)
-    assert {"NEXT", "NEST"} <= {o.op.name for o in applied}
+    assert {"NEXT", "BLOCKED_SUM"} <= {o.op.name for o in applied}
     assert folds_in_loops(linear) == [(4, 1), (3, 1), (3, 2), (2, 2)]
     verify(linear, "linear")
     linear, applied = lower(kernel_of(memory(64, 4096).logsumexp(1)), CPU)

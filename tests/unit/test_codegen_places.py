@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.codegen.opts import OptOps
+from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.engine.realize import schedule_uops
 from tests.unit.kernel_checks import memory
 from tests.unit.test_codegen_schedule import AVX512, CPU

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.codegen.folds import fold_together
-from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import OptOps
+from aster_ml.codegen.passes import lower
+from aster_ml.codegen.transforms.horizontal import fold_together
 from aster_ml.config import Context
 from aster_ml.dtype import DType, dtypes
 from aster_ml.engine.realize import schedule_uops
-from aster_ml.schedule.split_reduce import parts_of, split_of
+from aster_ml.schedule.rewrites.split_reduce import parts_of, split_of
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops, ReduceArg
@@ -119,13 +119,13 @@ def test_sums_are_as_accurate_as_those_of_numpy(dtype: str, positive: bool) -> N
 
 
 def test_sums_over_wide_rows_take_some_rows_at_a_time() -> None:
-    assert "ROWS(0,8)" in opts_of(memory(64, 700).sum(0))
+    assert "ROW_ACCUMULATE(0,8)" in opts_of(memory(64, 700).sum(0))
     # Rows that nothing divides well, maxima and products with a vector, too.
-    assert "ROWS(0,8)" in opts_of(memory(67, 700).max(0))
-    assert "ROWS(0,8)" in opts_of(memory(1, 67) @ memory(67, 700))
+    assert "ROW_ACCUMULATE(0,8)" in opts_of(memory(67, 700).max(0))
+    assert "ROW_ACCUMULATE(0,8)" in opts_of(memory(1, 67) @ memory(67, 700))
     # One tile takes in short rows; and what serves several results is read only once by a tile.
-    assert "ROWS" not in opts_of(memory(64, 32).sum(0))
-    assert "ROWS" not in opts_of(memory(4, 67) @ memory(67, 700))
+    assert "ROW_ACCUMULATE" not in opts_of(memory(64, 32).sum(0))
+    assert "ROW_ACCUMULATE" not in opts_of(memory(4, 67) @ memory(67, 700))
 
 
 def test_sums_of_a_row_have_no_masks_and_stay_in_the_nearest_cache() -> None:
@@ -161,8 +161,8 @@ def test_sums_over_wide_rows_are_right(rows: int, columns: int) -> None:
 
 
 def test_long_sums_are_sums_of_sums() -> None:
-    assert "NEST(0,16)" in opts_of(memory(2, 1 << 14).sum(1))
-    assert "NEST" not in opts_of(memory(2, 1 << 10).sum(1))
+    assert "BLOCKED_SUM(0,16)" in opts_of(memory(2, 1 << 14).sum(1))
+    assert "BLOCKED_SUM" not in opts_of(memory(2, 1 << 10).sum(1))
 
 
 @pytest.mark.parametrize("shape", [(20, 42), (20, 300), (7, 1411), (20, 4, 51)])

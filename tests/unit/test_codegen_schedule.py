@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.cost import MAX_TILE_SIDE, SHORT_AXIS, uneven_sides
+from aster_ml.codegen.cpu.heuristic import MAX_TILE_SIDE, SHORT_AXIS, uneven_sides
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
+from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.device import Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel, render
@@ -133,14 +133,14 @@ def test_rows_of_a_narrow_product_start_early_in_place_of_masks() -> None:
 def test_a_few_results_of_a_matrix_beyond_all_caches_are_summed_by_whole_rows() -> None:
     rows = 1 << 15
     found = opts_of(memory(3, rows) @ memory(rows, 1200))
-    assert "UPCAST(0,3) ROWS(0,8)" in found
-    assert "ROWS" not in opts_of(memory(3, 600) @ memory(600, 1000))
+    assert "UPCAST(0,3) ROW_ACCUMULATE(0,8)" in found
+    assert "ROW_ACCUMULATE" not in opts_of(memory(3, 600) @ memory(600, 1000))
 
 
 def test_columns_of_a_large_matrix_are_asked_for() -> None:
     rows = 1 << 15
-    assert "AHEAD" in opts_of(memory(26, rows) @ memory(rows, 1200))
-    assert "AHEAD" not in opts_of(memory(26, 64) @ memory(64, 1200))
+    assert "PREFETCH" in opts_of(memory(26, rows) @ memory(rows, 1200))
+    assert "PREFETCH" not in opts_of(memory(26, 64) @ memory(64, 1200))
 
 
 def test_lanes_lie_along_the_matrix_whose_columns_are_far_apart() -> None:
@@ -183,7 +183,7 @@ def test_panels_stay_whole_where_chunks_of_rows_do_not_divide() -> None:
 def test_rows_of_a_streamed_sum_stay_whole_on_threads(threads: int) -> None:
     """Each thread has a chunk of columns, and not one SIMD value of each row."""
     found = opts_of(memory(1024, 1024).sum(0), replace(CPU, threads=threads, vector_bits=512))
-    assert found.endswith(f"ROWS(0,8) THREAD(0,{threads})")
+    assert found.endswith(f"ROW_ACCUMULATE(0,8) THREAD(0,{threads})")
 
 
 @pytest.mark.parametrize("shape", [(23, 60, 71), (7, 129, 40), (1, 300, 33), (50, 64, 3)])
@@ -257,20 +257,20 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "SWAP(0,1) VECTOR(0,8)",
         "PADTO(2,36) VECTOR(2,4)",
         "PADTO(1,32) VECTOR(1,16) UNROLL(0,8)",
-        "BLOCK(0,8)",
-        "BLOCK(0,16) VECTOR(2,8) UPCAST(1,4)",
-        "VECTOR(1,8) UPCAST(0,3) BLOCK(0,4)",
-        "PADTO(1,32) VECTOR(1,16) BLOCK(0,8) THREAD(1,0)",
+        "KBLOCK(0,8)",
+        "KBLOCK(0,16) VECTOR(2,8) UPCAST(1,4)",
+        "VECTOR(1,8) UPCAST(0,3) KBLOCK(0,4)",
+        "PADTO(1,32) VECTOR(1,16) KBLOCK(0,8) THREAD(1,0)",
         "THREAD(0,2) VECTOR(2,8)",
         "THREAD(0,5) VECTOR(2,8)",
         "OVERLAP(1,7) OVERLAP(0,5) THREAD(1,3)",
-        "THREAD(1,3) BLOCK(0,2)",
-        "OVERLAP(1,7) OVERLAP(0,5) BLOCK(0,8)",
-        "BLOCK(0,8) OVERLAP(2,7) OVERLAP(1,5)",
-        "BLOCK(0,10) VECTOR(2,16) OVERLAP(1,5)",
-        "BLOCK(0,8) TILE(1,5) OVERLAP(3,7)",
-        "VECTOR(1,8) OVERLAP(1,2) OVERLAP(0,5) BLOCK(0,9) AHEAD(2,2) THREAD(2,2)",
-        "VECTOR(1,8) OVERLAP(0,5) BLOCK(0,8) THREAD(1,2)",
+        "THREAD(1,3) KBLOCK(0,2)",
+        "OVERLAP(1,7) OVERLAP(0,5) KBLOCK(0,8)",
+        "KBLOCK(0,8) OVERLAP(2,7) OVERLAP(1,5)",
+        "KBLOCK(0,10) VECTOR(2,16) OVERLAP(1,5)",
+        "KBLOCK(0,8) TILE(1,5) OVERLAP(3,7)",
+        "VECTOR(1,8) OVERLAP(1,2) OVERLAP(0,5) KBLOCK(0,9) PREFETCH(2,2) THREAD(2,2)",
+        "VECTOR(1,8) OVERLAP(0,5) KBLOCK(0,8) THREAD(1,2)",
         "OVERLAP(0,5) VECTOR(2,8)",
         "PEEL(0,20) UNROLL(0,4)",
         "PEEL(0,31) VECTOR(1,8)",
@@ -278,11 +278,11 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "OVERLAP(1,24) OVERLAP(0,11) THREAD(0,0)",
         "VECTOR(1,16) OVERLAP(0,5)",
         "VECTOR(0,8) THREAD(1,0)",
-        "VECTOR(1,8) ROWS(0,8)",
-        "ROWS(0,5) VECTOR(1,16) THREAD(1,0)",
-        "ROWS(0,3) OVERLAP(1,7) OVERLAP(0,5)",
-        "ROWS(0,8) UNROLL(0,4)",
-        "ROWS(0,32) TILE(1,5) THREAD(0,2)",
+        "VECTOR(1,8) ROW_ACCUMULATE(0,8)",
+        "ROW_ACCUMULATE(0,5) VECTOR(1,16) THREAD(1,0)",
+        "ROW_ACCUMULATE(0,3) OVERLAP(1,7) OVERLAP(0,5)",
+        "ROW_ACCUMULATE(0,8) UNROLL(0,4)",
+        "ROW_ACCUMULATE(0,32) TILE(1,5) THREAD(0,2)",
     ],
 )
 def test_any_schedule_gives_the_same_product(text: str) -> None:
@@ -310,7 +310,7 @@ def test_lanes_that_are_far_apart_are_gathered_once_into_a_panel() -> None:
 
 def test_a_reduction_too_long_for_a_panel_is_blocked() -> None:
     found = opts_of(memory(64, 12000) @ memory(12000, 256))
-    assert "BLOCK(0," in found
+    assert "KBLOCK(0," in found
 
 
 @pytest.mark.parametrize("target", [CPU, AVX512], ids=["avx2", "avx512"])
@@ -336,7 +336,7 @@ def test_panels_of_strips_that_do_not_divide_a_reduction(
 ) -> None:
     """The last strip fills less of the panel, in blocks of steps and what is over from these."""
     a, b = memory(19, depth), memory(11, depth)
-    opts = parse_opts(f"PADTO(0,24) VECTOR(0,8) UPCAST(0,3) OVERLAP(0,4) BLOCK(0,{length})")
+    opts = parse_opts(f"PADTO(0,24) VECTOR(0,8) UPCAST(0,3) OVERLAP(0,4) KBLOCK(0,{length})")
     with Context(DEV=device):
         x, y = Tensor(a.numpy()).realize(), Tensor(b.numpy()).realize()
         ast = kernel_of(x @ y.T)
@@ -499,7 +499,7 @@ def test_what_is_written_in_place_is_not_written_twice() -> None:
     z.assign(z + x @ memory(64, 64))
     np.testing.assert_allclose(z.numpy(), want, rtol=1e-6)
     adding = x @ memory(64, 64) + z
-    kernel = schedule_kernel(kernel_of(adding), CPU, parse_opts("BLOCK(0,8)"))
+    kernel = schedule_kernel(kernel_of(adding), CPU, parse_opts("KBLOCK(0,8)"))
     with pytest.raises(KernelOptError, match="reads no output"):
         kernel.apply(Opt(OptOps.OVERLAP, 0, 5))
     # Rows of strips may, for they are stored the first time alone.
@@ -507,19 +507,19 @@ def test_what_is_written_in_place_is_not_written_twice() -> None:
     assert kernel.stores[0].src[2:]
     early = schedule_kernel(kernel_of(adding), CPU, parse_opts("TILE(0,5)"))
     with pytest.raises(KernelOptError, match="block"):
-        early.apply(Opt(OptOps.BLOCK, 0, 8))
+        early.apply(Opt(OptOps.KBLOCK, 0, 8))
 
 
 def test_a_few_rows_read_a_large_matrix_where_it_lies_and_ask_ahead() -> None:
     weight = Tensor.empty(4096, 4096)
     found = opts_of(Tensor.empty(50, 4096) @ weight, AVX512)
-    assert "BLOCK(0," in found
-    assert "AHEAD(" in found
+    assert "KBLOCK(0," in found
+    assert "PREFETCH(" in found
     assert Ops.DEFINE_LOCAL not in ops_of(Tensor.empty(50, 4096) @ weight, AVX512)
     # One that the caches hold is read as it is.
     small = opts_of(Tensor.empty(50, 512) @ Tensor.empty(512, 512), AVX512)
-    assert "BLOCK(" not in small
-    assert "AHEAD(" not in small
+    assert "KBLOCK(" not in small
+    assert "PREFETCH(" not in small
 
 
 def test_a_panel_asks_for_the_rows_that_it_is_filled_with() -> None:

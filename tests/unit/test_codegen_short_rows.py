@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, dtypes
-from aster_ml.codegen.lower import schedule_kernel
+from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import Ops

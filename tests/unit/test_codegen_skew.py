@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.opts import parse_opts
-from aster_ml.codegen.skew import skew
+from aster_ml.codegen.passes import lower, schedule_kernel
+from aster_ml.codegen.pipelining import skew
 from aster_ml.errors import KernelOptError
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.spec import verify
-from aster_ml.uop.text import linear_from_text, linear_to_text
+from aster_ml.uop.print.text import linear_from_text, linear_to_text
+from aster_ml.uop.spec.verify import verify
 from tests.unit.kernel_checks import SMALL_CACHES as CPU
 from tests.unit.kernel_checks import check_any_part, kernel_of, memory, opts_of, run_parts
 
-LANES = "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) UPCAST(1,4) STREAM(0,0)"
+LANES = "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) UPCAST(1,4) NONTEMPORAL(0,0)"
 
 
 def loops_that_store(linear: Linear) -> list[tuple[int, int]]:
@@ -62,7 +62,7 @@ def test_results_that_stay_in_the_caches_wait_where_enough_bodies_fit(
 ) -> None:
     large = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
     found = opts_of(memory(64, columns).softmax(), large)
-    assert "STREAM" not in found
+    assert "NONTEMPORAL" not in found
     assert ("SKEW" in found) is later
 
 

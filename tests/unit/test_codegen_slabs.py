@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.lower import lower, schedule_kernel
 from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.uop.ops import Ops

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aster_ml.codegen import power, transcendental
-from aster_ml.codegen.power import pow_float, pow_int
-from aster_ml.codegen.transcendental import (
+from aster_ml.codegen.decompose import power, transcendental
+from aster_ml.codegen.decompose.power import pow_float, pow_int
+from aster_ml.codegen.decompose.transcendental import (
     INVERSE_TURN,
     INVERSE_TURN_BITS,
     exp2_of_scaled,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.codegen.lower import lower, schedule_kernel
-from aster_ml.codegen.next_blocks import ask_for_next_blocks, step_on
+from aster_ml.codegen.cpu.block_prefetch import ask_for_next_blocks, step_on
+from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.device import Device
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
@@ -19,8 +19,8 @@ from aster_ml.engine.compile import compile_kernel, render
 from aster_ml.runtime.cpu_program import CpuProgram, slot_packer
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
-from aster_ml.uop.spec import verify
-from aster_ml.uop.text import linear_from_text, linear_to_text
+from aster_ml.uop.print.text import linear_from_text, linear_to_text
+from aster_ml.uop.spec.verify import verify
 from tests.unit.kernel_checks import SMALL_CACHES as CPU
 from tests.unit.kernel_checks import kernel_of, memory, places_of
 
@@ -43,8 +43,8 @@ def test_every_line_but_those_of_the_first_block_is_asked_for(
     rows: int, first_rows: Sequence[int]
 ) -> None:
     kernel = schedule_kernel(kernel_of(memory(rows, 1024).T), CPU)
-    assert "AHEAD" in [o.op.name for o in kernel.applied]
-    (ask,) = [u.src[0] for u in ask_for_next_blocks(kernel).src if u.src[0].op is Ops.ASK]
+    assert "PREFETCH" in [o.op.name for o in kernel.applied]
+    (ask,) = [u.src[0] for u in ask_for_next_blocks(kernel).src if u.src[0].op is Ops.PREFETCH]
     asked = lines_of(ask.src[0].src[1])
     first = {row * 1024 // LINE + i for row in first_rows for i in range(512 // LINE)}
     everything = set(range(rows * 1024 // LINE))
@@ -66,7 +66,7 @@ def test_asking_is_valid_at_every_stage_and_prints_in_both_languages() -> None:
     ast = kernel_of(memory(64, 1024).T)
     linear, _ = lower(ast, CPU)
     verify(linear, "linear")
-    assert any(u.op is Ops.ASK for u in linear.uops)
+    assert any(u.op is Ops.PREFETCH for u in linear.uops)
     assert linear_from_text(linear_to_text(linear)) == linear
     assert render(linear, CPU).count("call void @llvm.prefetch.p0") == LINE
     target = replace(CPU, language="c")
@@ -95,7 +95,7 @@ def test_blocks_are_asked_for_where_results_are_whole_lines(
     shape: tuple[int, int], asks: bool
 ) -> None:
     applied = schedule_kernel(kernel_of(memory(*shape).T), CPU).applied
-    assert ("AHEAD" in [o.op.name for o in applied]) is asks
+    assert ("PREFETCH" in [o.op.name for o in applied]) is asks
 
 
 @pytest.mark.parametrize("shape", [(37, 41), (129, 160), (100, 130), (17, 300), (515, 67)])
@@ -153,7 +153,7 @@ def test_blocks_of_any_shape_and_dtype_are_right(
     wanted = np.ascontiguousarray(np.swapaxes(values, -1, -2)) + values.dtype.type(added)
     opts = tuple(schedule_kernel(ast, CPU).applied)
     linear, _ = lower(ast, replace(Device["CPU"].target, language="llvm"), opts)
-    assert any(u.op is Ops.ASK for u in linear.uops)
+    assert any(u.op is Ops.PREFETCH for u in linear.uops)
     program = compile_kernel(ast, Device["CPU"], opts).program
     assert isinstance(program, CpuProgram)
     source = storage.buffer_of(x.uop.base).ensure_allocated().handle

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.decompose import decompose
-from aster_ml.codegen.lower import lower, schedule_kernel
+from aster_ml.codegen.decompose.ops import decompose
 from aster_ml.codegen.opts import parse_opts
+from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.device import Device
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
@@ -111,7 +111,7 @@ def test_products_of_pairs_are_right(n: int, k: int, m: int, turns: str) -> None
 
 def test_what_a_dot_of_pairs_is_for() -> None:
     ast = kernel_of(product_of("int8", 64, 129, 64))
-    assert "DOT(0,4)" in map(repr, schedule_kernel(ast, PAIRS).applied)
+    assert "PACK_DOT(0,4)" in map(repr, schedule_kernel(ast, PAIRS).applied)
     assert Ops.DOT in [u.op for u in lower(ast, PAIRS)[0].uops]
     ast = kernel_of(product_of("bfloat16", 64, 129, 64))
     assert Ops.DOT not in [u.op for u in lower(ast, PAIRS)[0].uops]
@@ -153,7 +153,7 @@ def test_a_narrow_operand_may_meet_a_wide_one(turns: str, shape: tuple[int, int,
     y, b = operand("int8", (k, m), turns[1] == "t", 2)
     product = x @ y.cast("float32")
     if n > 8:
-        assert "DOT(0,1)" in map(repr, schedule_kernel(kernel_of(product), DOTS).applied)
+        assert "PACK_DOT(0,1)" in map(repr, schedule_kernel(kernel_of(product), DOTS).applied)
     np.testing.assert_allclose(product.numpy(), a @ b, rtol=1e-4, atol=0.02)
 
 
@@ -206,16 +206,16 @@ def test_what_follows_a_product_is_in_its_kernel() -> None:
 def test_words_are_used_where_there_is_an_instruction_for_them() -> None:
     for dtype, group in (("int8", 4), ("bfloat16", 2)):
         ast = kernel_of(product_of(dtype, 64, 129, 64))
-        assert f"DOT(0,{group})" in map(repr, schedule_kernel(ast, DOTS).applied)
+        assert f"PACK_DOT(0,{group})" in map(repr, schedule_kernel(ast, DOTS).applied)
         assert Ops.DOT in [u.op for u in lower(ast, DOTS)[0].uops]
-        assert "DOT(0,1)" in map(repr, schedule_kernel(ast, PLAIN).applied)
+        assert "PACK_DOT(0,1)" in map(repr, schedule_kernel(ast, PLAIN).applied)
         assert Ops.DOT not in [u.op for u in lower(ast, PLAIN)[0].uops]
 
 
 def test_halves_are_converted_once_for_all_results() -> None:
     ast = kernel_of(product_of("float16", 64, 129, 64))
     linear = lower(ast, DOTS)[0]
-    assert "DOT(0,1)" in map(repr, schedule_kernel(ast, DOTS).applied)
+    assert "PACK_DOT(0,1)" in map(repr, schedule_kernel(ast, DOTS).applied)
     products = [u for u in linear.uops if u.op is Ops.MUL and u.dtype is dtypes.float32]
     assert products
     assert all(s.op is Ops.LOAD for u in products for s in u.src)
@@ -223,8 +223,10 @@ def test_halves_are_converted_once_for_all_results() -> None:
 
 def test_float32_and_few_products_keep_their_schedules() -> None:
     x = Tensor.ones(64, 64).contiguous().realize()
-    assert "DOT" not in repr(schedule_kernel(kernel_of(x @ x.T), DOTS).applied)
-    assert "DOT" not in repr(schedule_kernel(kernel_of(product_of("int8", 4, 4, 4)), DOTS).applied)
+    assert "PACK_DOT" not in repr(schedule_kernel(kernel_of(x @ x.T), DOTS).applied)
+    assert "PACK_DOT" not in repr(
+        schedule_kernel(kernel_of(product_of("int8", 4, 4, 4)), DOTS).applied
+    )
 
 
 def check_with(dtype: str, device: str, turns: str, text: str, k: int = 11) -> None:
@@ -252,20 +254,20 @@ def check_with(dtype: str, device: str, turns: str, text: str, k: int = 11) -> N
 )
 def test_the_interpreter_says_the_same(dtype: str, group: int, turns: str, text: str) -> None:
     # It checks each access as well: no word is read from beyond the end of its buffer.
-    check_with(dtype, "PYTHON", turns, text.replace(" THREAD(0,0)", "") + f" DOT(0,{group})")
+    check_with(dtype, "PYTHON", turns, text.replace(" THREAD(0,0)", "") + f" PACK_DOT(0,{group})")
 
 
 @pytest.mark.parametrize("device", ["PYTHON", "CPU"])
 @pytest.mark.parametrize("dtype, group, k", [("int8", 4, 16), ("int8", 4, 37), ("bfloat16", 2, 21)])
 def test_lanes_of_words_say_the_same(device: str, dtype: str, group: int, k: int) -> None:
-    check_with(dtype, device, "nt", f"UPCAST(0,3) UPCAST(1,2) DOT(0,{group})", k)
+    check_with(dtype, device, "nt", f"UPCAST(0,3) UPCAST(1,2) PACK_DOT(0,{group})", k)
 
 
 @pytest.mark.parametrize("turns", TURNS)
 @pytest.mark.parametrize("dtype, group", [("int8", 4), ("bfloat16", 2), ("int8", 1)])
 def test_c_has_no_word_for_a_dot_and_computes_it(dtype: str, group: int, turns: str) -> None:
     with Context(CLANG=1):
-        check_with(dtype, "CPU", turns, f"VECTOR(1,8) UPCAST(0,3) DOT(0,{group})")
+        check_with(dtype, "CPU", turns, f"VECTOR(1,8) UPCAST(0,3) PACK_DOT(0,{group})")
 
 
 @pytest.mark.parametrize("dtype", [dtypes.int32, dtypes.float32])
@@ -283,9 +285,11 @@ def test_a_dot_in_other_ops_has_its_value(dtype: Any) -> None:
 def test_a_dot_of_other_kernels_is_refused() -> None:
     x = Tensor.ones(12, 32).contiguous().realize()
     with pytest.raises(KernelOptError, match=r"DOT\(0,4\): a sum of products of loaded narrow"):
-        schedule_kernel(kernel_of(x @ x.T), PLAIN, parse_opts("DOT(0,4)"))
+        schedule_kernel(kernel_of(x @ x.T), PLAIN, parse_opts("PACK_DOT(0,4)"))
     with pytest.raises(KernelOptError, match="groups of 1 or 4"):
-        schedule_kernel(kernel_of(product_of("int8", 12, 32, 8)), PLAIN, parse_opts("DOT(0,2)"))
+        schedule_kernel(
+            kernel_of(product_of("int8", 12, 32, 8)), PLAIN, parse_opts("PACK_DOT(0,2)")
+        )
 
 
 def test_what_a_dot_means() -> None:

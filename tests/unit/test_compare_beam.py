@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.uop.text import to_text
+from aster_ml.uop.print.text import to_text
 from tools import beam_kernels, compare_beam
 from tools.compare_beam import Compared
 

@@ -16,7 +16,7 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import both, source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
-from aster_ml.uop.symbolic import simplify, simplify_given
+from aster_ml.uop.rules.symbolic import simplify, simplify_given
 from tests.unit.numerics import check_torch, leaf, tensor, value
 
 

@@ -17,7 +17,7 @@ from aster_ml import Context, Tensor, TinyJit, Variable, nn
 from aster_ml.uop.movement import slice_of_base
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.text import parse, to_text
+from aster_ml.uop.print.text import parse, to_text
 
 DEEP = 2 * sys.getrecursionlimit()
 VERY_DEEP = 100_000

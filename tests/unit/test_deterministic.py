@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor, nn
-from aster_ml.codegen.lower import schedule_kernel
+from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.config import stage_key
 from aster_ml.target import Target
 

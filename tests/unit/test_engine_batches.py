@@ -14,12 +14,12 @@ import pytest
 
 from aster_ml import Context, GlobalCounters, Tensor
 from aster_ml.device import Device
-from aster_ml.engine import kept
-from aster_ml.engine.batches import FEWEST_CHARACTERS, MOST_CHARACTERS, Batches, Draft
-from aster_ml.engine.beside import Beside
+from aster_ml.engine import disk_cache
 from aster_ml.engine.compile import MEMORY_CACHE
-from aster_ml.engine.kept import Shelf
+from aster_ml.engine.disk_cache import DiskCache
+from aster_ml.engine.module_batches import FEWEST_CHARACTERS, MOST_CHARACTERS, Batches, Draft
 from aster_ml.engine.storage import buffer_of
+from aster_ml.engine.worker_pool import WorkerPool
 from aster_ml.errors import CompileError
 from aster_ml.renderer.llvm import join_modules
 from aster_ml.runtime import llvm_jit, object_cache
@@ -53,7 +53,7 @@ def value_of(program: Any) -> float:
 
 def finished(drafts: list[Draft], threads: int = 0) -> Batches:
     """The batches of these drafts, compiled and loaded."""
-    with Beside(threads) as beside:
+    with WorkerPool(threads) as beside:
         made = Batches(beside)
         for d in drafts:
             made.add(d)
@@ -89,7 +89,7 @@ def test_batches_are_as_long_as_pays() -> None:
 
 
 def test_what_waits_can_be_dropped() -> None:
-    with Beside(0) as beside:
+    with WorkerPool(0) as beside:
         made, first, second = Batches(beside), draft("first"), draft("second")
         made.add(first)
         made.add(second)
@@ -132,14 +132,14 @@ def keep(names: list[str]) -> bytes:
     """A binary of these kernels on the disk, under their names; returns it."""
     drafts = [draft(name, float(i * i)) for i, name in enumerate(names)]
     binary = Device["CPU"].compile(join_modules([d.source for d in drafts]))
-    kept.put([(d.name, d.fields) for d in drafts], binary)
+    disk_cache.put([(d.name, d.fields) for d in drafts], binary)
     return binary
 
 
 def test_kernels_of_one_binary_come_back(tmp_path: Path, monkeypatch) -> None:
     with Context(CACHE=1, CACHEDIR=str(tmp_path)):
         keep(["zero", "one", "two"])
-        shelf, loads = Shelf(), []
+        shelf, loads = DiskCache(), []
         load_all = CpuBackend.load_all
         monkeypatch.setattr(
             CpuBackend, "load_all", lambda self, b: loads.append(b) or load_all(self, b)
@@ -173,7 +173,7 @@ KNOWN = b'{"odd": {"name": "a", "vars": [], "n": 1, "parts": 1, "written": []}}'
 def test_an_entry_that_is_odd_counts_as_missing(entry: bytes, tmp_path: Path) -> None:
     with Context(CACHE=1, CACHEDIR=str(tmp_path)):
         object_cache.put("odd", entry)
-        assert Shelf().get("odd", Device["CPU"]) is None
+        assert DiskCache().get("odd", Device["CPU"]) is None
 
 
 SCRIPT = """

@@ -14,20 +14,20 @@ import pytest
 
 from aster_ml import Context, GlobalCounters, Tensor
 from aster_ml.device import Device
-from aster_ml.engine.beside import SWITCH_S, Beside
 from aster_ml.engine.compile import MEMORY_CACHE, compile_kernels
 from aster_ml.engine.realize import schedule_uops
+from aster_ml.engine.worker_pool import SWITCH_S, WorkerPool
 from aster_ml.errors import CompileError
 from aster_ml.runtime import llvm_jit
 from aster_ml.runtime.cpu import CpuBackend
-from aster_ml.uop.quiet import uncollected
+from aster_ml.uop.gc_pause import uncollected
 
 IR = "define i64 @f() {{\n  ret i64 {0}\n}}\n"
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_results_are_those_of_the_calls(threads: int) -> None:
-    with Beside(threads) as beside:
+    with WorkerPool(threads) as beside:
         jobs = [beside.begin(lambda i=i: i * i) for i in range(20)]
         for job in jobs[::2]:
             job.run_now()
@@ -37,7 +37,7 @@ def test_results_are_those_of_the_calls(threads: int) -> None:
 @pytest.mark.parametrize("threads", [0, 1])
 def test_a_call_runs_once(threads: int) -> None:
     ran = []
-    with Beside(threads) as beside:
+    with WorkerPool(threads) as beside:
         jobs = [beside.begin(lambda i=i: ran.append(i)) for i in range(3)]
         for job in jobs:
             job.run_now()
@@ -52,7 +52,7 @@ def test_control_c_ends_more_than_the_call_that_it_meets(threads: int) -> None:
     def work() -> None:
         raise KeyboardInterrupt
 
-    with Beside(threads) as beside:
+    with WorkerPool(threads) as beside:
         busy = threading.Event()
         first = beside.begin(lambda: busy.wait(30))
         job = beside.begin(work)
@@ -72,7 +72,7 @@ def test_calls_run_while_the_caller_goes_on() -> None:
         assert go_on.wait(30)
         return threading.current_thread().name
 
-    with Beside(1) as beside:
+    with WorkerPool(1) as beside:
         job = beside.begin(work)
         assert begun.wait(30)
         # It has begun, so this leaves it where it is.
@@ -83,7 +83,7 @@ def test_calls_run_while_the_caller_goes_on() -> None:
 
 def test_the_caller_takes_what_nobody_has_begun() -> None:
     go_on = threading.Event()
-    with Beside(1) as beside:
+    with WorkerPool(1) as beside:
         first = beside.begin(lambda: go_on.wait(30))
         second = beside.begin(threading.get_ident)
         second.run_now()
@@ -94,7 +94,7 @@ def test_the_caller_takes_what_nobody_has_begun() -> None:
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_an_error_of_a_call_is_raised_where_its_result_is_wanted(threads: int) -> None:
-    with Beside(threads) as beside:
+    with WorkerPool(threads) as beside:
         job = beside.begin(lambda: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             job.result()
@@ -102,8 +102,8 @@ def test_an_error_of_a_call_is_raised_where_its_result_is_wanted(threads: int) -
 
 def test_the_switch_interval_is_as_before() -> None:
     before = sys.getswitchinterval()
-    with Beside(1):
-        with Beside(2):
+    with WorkerPool(1):
+        with WorkerPool(2):
             assert sys.getswitchinterval() == pytest.approx(min(before, SWITCH_S))
         assert sys.getswitchinterval() == pytest.approx(min(before, SWITCH_S))
     assert sys.getswitchinterval() == pytest.approx(before)
@@ -197,7 +197,7 @@ def test_a_kernel_that_is_refused_leaves_nothing_behind(monkeypatch) -> None:
 def test_llvm_gives_several_threads_what_it_gives_one() -> None:
     sources = [IR.format(i) for i in range(40)]
     alone = [llvm_jit.compile_ir(source) for source in sources]
-    with Beside(4) as beside:
+    with WorkerPool(4) as beside:
         jobs = [beside.begin(lambda s=s: llvm_jit.compile_ir(s)) for s in sources]
         assert [job.result() for job in jobs] == alone
         refused = beside.begin(lambda: llvm_jit.compile_ir("define i64 @f() { ret i32 0 }"))
@@ -239,7 +239,7 @@ def test_a_copy_of_the_process_compiles_while_threads_do() -> None:
             count += 1
         return count
 
-    with Beside(2) as beside:
+    with WorkerPool(2) as beside:
         jobs = [beside.begin(compile_on) for _ in range(2)]
         codes = []
         for i in range(5):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aster_ml import Context, Tensor, TinyJit, nn
-from aster_ml.codegen.lower import lower
+from aster_ml.codegen.passes import lower
 from aster_ml.engine.calls import PENDING
 from aster_ml.engine.realize import prepare
 from aster_ml.engine.storage import DUE

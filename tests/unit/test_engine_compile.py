@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import parse_opts
+from aster_ml.codegen.passes import lower
 from aster_ml.device import Device
 from aster_ml.engine.compile import PARTS_EACH, Compiled, compile_kernel, part_count
 from aster_ml.engine.estimate import Estimates

@@ -31,7 +31,7 @@ from aster_ml.errors import (
     ShapeError,
 )
 from aster_ml.runtime import llvm_jit
-from aster_ml.schedule import parts
+from aster_ml.schedule.kernels import tile_parts
 from aster_ml.schedule.plan import CACHE
 from tests.unit.kernel_checks import kernel_of, memory
 
@@ -106,14 +106,14 @@ def run(make: Callable[[], tuple[Tensor, Any]]) -> list[warnings.WarningMessage]
 
 
 KERNEL_STAGE = (
-    "codegen.lower.choose_opts",
-    "codegen.lower.merge_axes",
-    "codegen.lower.mark_differences",
-    "codegen.lower.keep_rows",
-    "codegen.lower.pack_panels",
-    "codegen.lower.sum_rows",
-    "codegen.lower.fold_together",
-    "codegen.lower.prepare_divisors",
+    "codegen.passes.choose_opts",
+    "codegen.passes.merge_axes",
+    "codegen.passes.mark_differences",
+    "codegen.passes.keep_rows",
+    "codegen.passes.pack_panels",
+    "codegen.passes.sum_rows",
+    "codegen.passes.fold_together",
+    "codegen.passes.prepare_divisors",
 )
 PLAN_STAGE = (
     "schedule.plan.fold_numbers",
@@ -147,7 +147,7 @@ def test_a_fault_of_each_pass_costs_no_result(place: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize("place", ["codegen.lower.choose_opts", "schedule.plan.merge_drafts"])
+@pytest.mark.parametrize("place", ["codegen.passes.choose_opts", "schedule.plan.merge_drafts"])
 def test_every_error_of_asters_own_is_met(
     place: str, fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +156,7 @@ def test_every_error_of_asters_own_is_met(
     assert calls
 
 
-@pytest.mark.parametrize("place", ["codegen.lower.choose_opts", "schedule.plan.join_runs"])
+@pytest.mark.parametrize("place", ["codegen.passes.choose_opts", "schedule.plan.join_runs"])
 def test_strict_raises_the_error_as_it_is(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = IndexError("a fault put in")
     broken(monkeypatch, place, fault)
@@ -183,7 +183,7 @@ def test_opts_of_a_user_that_cannot_be_are_the_users() -> None:
 
 def test_what_no_way_can_do_raises_the_first_error(monkeypatch: pytest.MonkeyPatch) -> None:
     fault = InternalError("at the end of every way")
-    broken(monkeypatch, "codegen.lower.linearize", fault)
+    broken(monkeypatch, "codegen.passes.linearize", fault)
     with pytest.raises(InternalError) as caught:
         attention()[0].numpy()
     assert caught.value is fault
@@ -245,8 +245,8 @@ def test_kernels_that_cannot_be_compiled_together_are_compiled_alone(
 def test_a_run_that_cannot_be_rendered_is_planned_as_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parts, "PART_NBYTES", 1 << 9)
-    monkeypatch.setattr(parts, "MIN_ROWS", 4)
+    monkeypatch.setattr(tile_parts, "PART_NBYTES", 1 << 9)
+    monkeypatch.setattr(tile_parts, "MIN_ROWS", 4)
     calls = broken(monkeypatch, "engine.compile.render_run", InternalError("no run"))
 
     def through_a_run() -> tuple[Tensor, Any]:
@@ -266,7 +266,7 @@ def test_a_run_that_cannot_be_rendered_is_planned_as_kernels(
         assert "is compiled" in reproduce(path)
 
 
-@pytest.mark.parametrize("place", ["codegen.lower.choose_opts", "schedule.plan.merge_drafts"])
+@pytest.mark.parametrize("place", ["codegen.passes.choose_opts", "schedule.plan.merge_drafts"])
 def test_a_jitted_function_goes_on_too(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = broken(monkeypatch, place, StopIteration())
     w = memory(20, 20)
@@ -329,7 +329,7 @@ def test_a_folder_that_cannot_be_written_costs_the_text_alone(
     file = tmp_path / "file"
     file.write_text("no folder")
     monkeypatch.setattr(fallback.tempfile, "gettempdir", lambda: str(file))
-    broken(monkeypatch, "codegen.lower.choose_opts", IndexError("a fault put in"))
+    broken(monkeypatch, "codegen.passes.choose_opts", IndexError("a fault put in"))
     with Context(CACHEDIR=str(file)), pytest.warns(FallbackWarning, match="Please report this"):
         np.testing.assert_array_equal((memory(3, 4) * 2).numpy(), memory(3, 4).numpy() * 2)
 
@@ -337,7 +337,7 @@ def test_a_folder_that_cannot_be_written_costs_the_text_alone(
 def test_the_command_does_a_failure_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken(monkeypatch, "codegen.lower.choose_opts", IndexError("a fault put in"))
+    broken(monkeypatch, "codegen.passes.choose_opts", IndexError("a fault put in"))
     (path,) = told_once(run(lambda: (memory(9, 9) + 1, memory(9, 9).numpy() + 1)), {"kernel"})
     assert cli.main(["reproduce", str(path)]) == 1
     assert "IndexError: a fault put in" in capsys.readouterr().err

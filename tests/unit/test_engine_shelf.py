@@ -10,7 +10,7 @@ import pytest
 
 from aster_ml import Context, Device, GlobalCounters, Tensor
 from aster_ml.engine import compile as compiler
-from aster_ml.engine import kept
+from aster_ml.engine import disk_cache
 from aster_ml.runtime import cpu_worker, native_call, object_cache
 from aster_ml.schedule.plan import CACHE
 
@@ -42,12 +42,12 @@ def changed_header(**values: Any) -> Any:
     """A change of what is said of each kernel."""
 
     def change(data: bytes) -> bytes:
-        start = kept.SIZE_BYTES + int.from_bytes(data[: kept.SIZE_BYTES], "little")
-        known = json.loads(data[kept.SIZE_BYTES : start])
+        start = disk_cache.SIZE_BYTES + int.from_bytes(data[: disk_cache.SIZE_BYTES], "little")
+        known = json.loads(data[disk_cache.SIZE_BYTES : start])
         for header in known.values():
             header.update(values)
         text = json.dumps(known).encode()
-        return len(text).to_bytes(kept.SIZE_BYTES, "little") + text + data[start:]
+        return len(text).to_bytes(disk_cache.SIZE_BYTES, "little") + text + data[start:]
 
     return change
 

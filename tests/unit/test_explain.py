@@ -9,8 +9,8 @@ import pytest
 
 from aster_ml import Context, GlobalCounters, Tensor
 from aster_ml.codegen.explain import bound_of, explain_kernel
-from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
+from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.engine.explain import amount
 from aster_ml.target import Target
 from tests.unit.kernel_checks import kernel_of

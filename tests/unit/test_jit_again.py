@@ -17,7 +17,7 @@ import pytest
 from aster_ml import Context, Device, GlobalCounters, Tensor, TinyJit, dtypes
 from aster_ml.allocator import MEMORY
 from aster_ml.engine import storage
-from aster_ml.jit_again import DIFFERENT, STEADY, Again
+from aster_ml.jit.fast_path import DIFFERENT, STEADY, FastPath
 from benchmarks.calls import count_calls
 from tests.unit.jit_helpers import ramp, vector
 
@@ -26,14 +26,14 @@ from tests.unit.jit_helpers import ramp, vector
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the quick way answered, call by call."""
     found: list[bool] = []
-    plain = Again.call
+    plain = FastPath.call
 
-    def call(self: Again, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self: FastPath, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = plain(self, args, kwargs)
         found.append(result is not DIFFERENT)
         return result
 
-    monkeypatch.setattr(Again, "call", call)
+    monkeypatch.setattr(FastPath, "call", call)
     return found
 
 

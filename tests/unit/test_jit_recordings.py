@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, GlobalCounters, Tensor, TinyJit
-from aster_ml.engine.graph_runner import GraphRunner
 from aster_ml.engine.items import CompiledRunner
 from aster_ml.errors import ArgumentError, JitError
+from aster_ml.jit.graph_runner import GraphRunner
 from tests.unit.jit_helpers import vector
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from aster_ml import Context, Tensor, TinyJit
-from aster_ml.codegen.linearize import Scope
+from aster_ml.codegen.lower.linearize import Scope
 from aster_ml.renderer.cell import Cell
-from aster_ml.uop import quiet
-from aster_ml.uop.quiet import LARGE, MOVED, least_moved, uncollected
+from aster_ml.uop import gc_pause
+from aster_ml.uop.gc_pause import LARGE, MOVED, least_moved, uncollected
 
 
 def held_by_circles(kinds: tuple[type, ...]) -> list[Any]:
@@ -96,7 +96,7 @@ def test_circles_of_a_program_go_while_it_replays() -> None:
 
 def test_circles_go_though_large_blocks_hide_them(monkeypatch: pytest.MonkeyPatch) -> None:
     # What else is alive in this process does not put a search off.
-    monkeypatch.setattr(quiet, "NEW_PART", 1 << 40)
+    monkeypatch.setattr(gc_pause, "NEW_PART", 1 << 40)
     monkeypatch.setattr(MOVED, "most", 0)
     monkeypatch.setattr(MOVED, "count", 0)
     kept = []

@@ -18,7 +18,7 @@ from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.runtime import llvm_jit
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.spec import verify
+from aster_ml.uop.spec.verify import verify
 from tests.unit.linear_builder import (
     CPU,
     GLOBAL,

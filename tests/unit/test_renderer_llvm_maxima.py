@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.codegen.lower import lower
+from aster_ml.codegen.passes import lower
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.target import Target
 from tests.unit.kernel_checks import kernel_of

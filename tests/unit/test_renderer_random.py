@@ -19,7 +19,7 @@ from aster_ml.runtime.interpreter import Interpreter
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.spec import verify
+from aster_ml.uop.spec.verify import verify
 from tests.unit.linear_builder import (
     LOOP,
     REDUCE,

@@ -11,7 +11,7 @@ from aster_ml.errors import CompileError, InternalError
 from aster_ml.runtime.interpreter import Interpreter
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.text import linear_to_text
+from aster_ml.uop.print.text import linear_to_text
 from tests.unit.linear_builder import LOCAL, LOOP, UPCAST, VECTOR, Builder, at
 from tests.unit.linear_programs import CASES, Case, check_outputs, f32, i32
 

@@ -15,7 +15,7 @@ from aster_ml.engine.compile import MEMORY_CACHE, Compilation, key_of
 from aster_ml.engine.early import Early
 from aster_ml.engine.realize import prepare
 from aster_ml.errors import InternalError
-from aster_ml.schedule import ahead, plan
+from aster_ml.schedule import early_kernels, plan
 from aster_ml.schedule.steps import Schedule
 from aster_ml.uop.node import UOp
 
@@ -79,13 +79,15 @@ def test_what_is_handed_on_is_in_the_schedule_and_changes_nothing(case: str) -> 
 
 def test_layers_that_are_alike_are_not_looked_at_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[object] = []
-    real = ahead.Ahead.hand_on
-    monkeypatch.setattr(ahead.Ahead, "hand_on", lambda self, c: tried.append(c) or real(self, c))
+    real = early_kernels.Ahead.hand_on
+    monkeypatch.setattr(
+        early_kernels.Ahead, "hand_on", lambda self, c: tried.append(c) or real(self, c)
+    )
     found: list[UOp] = []
     planned([rows(30)], found)
     few = len(tried)
     planned([rows(60)], found)
-    assert len(tried) - few == few <= len(found) + ahead.MOST_IN_VAIN
+    assert len(tried) - few == few <= len(found) + early_kernels.MOST_IN_VAIN
 
 
 def test_nothing_of_planning_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ import pytest
 from aster_ml import Tensor
 from aster_ml.dtype import dtypes
 from aster_ml.engine.realize import prepare
-from aster_ml.schedule import split
-from aster_ml.schedule.bodies import Body, sum_of_steps
 from aster_ml.schedule.capture import Beforehand, capture
+from aster_ml.schedule.fusion.body import Body, sum_of_steps
+from aster_ml.schedule.kernels import kernelize
 from aster_ml.schedule.plan import CACHE
 from aster_ml.schedule.steps import Schedule
 from aster_ml.uop.graph import toposort
@@ -20,7 +20,7 @@ from aster_ml.uop.interned import UNSET
 from aster_ml.uop.movement import flat_index, source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import BodyArg, Ops
-from aster_ml.uop.symbolic import simplify
+from aster_ml.uop.rules.symbolic import simplify
 from tests.unit.random_programs import draw_program
 
 
@@ -38,13 +38,13 @@ def layers_of(count: int) -> Schedule:
 
 def test_kernels_that_are_alike_are_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[UOp] = []
-    real = split.close_kernel
+    real = kernelize.close_kernel
 
     def noted(*args: object) -> UOp:
         made.append(real(*args))  # type: ignore[arg-type]
         return made[-1]
 
-    monkeypatch.setattr(split, "close_kernel", noted)
+    monkeypatch.setattr(kernelize, "close_kernel", noted)
     few = layers_of(4)
     of_few = len(made)
     many = layers_of(12)

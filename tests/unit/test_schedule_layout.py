@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.schedule.layout import role_of
+from aster_ml.schedule.rewrites.layout import role_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType
 

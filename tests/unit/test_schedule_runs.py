@@ -17,13 +17,13 @@ from aster_ml.engine.program import get_program
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import ArgumentError
 from aster_ml.mixin.winograd import Way, winograd
-from aster_ml.schedule import parts
+from aster_ml.schedule.kernels import tile_parts
 from aster_ml.schedule.plan import CACHE
 from aster_ml.schedule.steps import Schedule
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, RunArg
+from aster_ml.uop.print.text import parse, to_text
 from aster_ml.uop.ranges import size_of
-from aster_ml.uop.text import parse, to_text
 from tests.unit.test_schedule_fuzz import check_seeds
 
 RANDOM = np.random.default_rng(7)
@@ -32,8 +32,8 @@ RANDOM = np.random.default_rng(7)
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs wherever there can be one, with parts of a few rows."""
-    monkeypatch.setattr(parts, "PART_NBYTES", 1 << 9)
-    monkeypatch.setattr(parts, "MIN_ROWS", 4)
+    monkeypatch.setattr(tile_parts, "PART_NBYTES", 1 << 9)
+    monkeypatch.setattr(tile_parts, "MIN_ROWS", 4)
     CACHE.clear()
     with Context(DEPTH_FIRST=2):
         yield
@@ -157,9 +157,9 @@ def test_what_a_gradient_reads_as_well_is_made_once() -> None:
 def test_parts_without_products_are_as_small_as_a_cache_wants() -> None:
     """Rows that are sorted fit the cache; columns, neighbours in memory, come in whole lines."""
     (arg,) = runs_of(schedule_of(Tensor.empty(256, 4096).topk(10)[0]))
-    assert sum(arg.scratch) <= parts.PART_NBYTES
+    assert sum(arg.scratch) <= tile_parts.PART_NBYTES
     (arg,) = runs_of(schedule_of(Tensor.empty(1024, 1024).sort(0)[0]))
-    assert arg.axes[-1][2] >= parts.MIN_ROWS
+    assert arg.axes[-1][2] >= tile_parts.MIN_ROWS
 
 
 def test_loops_that_are_split_stay_in_the_order_of_memory() -> None:
@@ -434,5 +434,5 @@ def test_gates_bound_sums_of_ranges(size: int, scale: int, data: st.DataObject) 
     total = index_alu(Ops.ADD, index_alu(Ops.MUL, i, UOp.index_const(scale)), j)
     above = index_alu(Ops.CMPLT, UOp.index_const(low), total)
     below = index_alu(Ops.CMPLT, total, UOp.index_const(high))
-    limits = parts.limits_of(above.alu(Ops.AND, below))
+    limits = tile_parts.limits_of(above.alu(Ops.AND, below))
     assert limits == [({i: scale, j: 1}, low + 1, high - 1)]

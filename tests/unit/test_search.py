@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.lower import lower, schedule_kernel
-from aster_ml.codegen.neighbours import applied, near, neighbours, starts
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
+from aster_ml.codegen.passes import lower, schedule_kernel
+from aster_ml.codegen.search_space import applied, near, neighbours, starts
 from aster_ml.config import stage_key
 from aster_ml.device import Device
 from aster_ml.engine import search, search_worker
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.engine.search import Found, Search, Worker, WorkerError
 from aster_ml.target import Target
-from aster_ml.uop.text import to_text
+from aster_ml.uop.print.text import to_text
 from tests.unit.kernel_checks import kernel_of
 from tools import search_gains
 
@@ -68,15 +68,27 @@ def test_neighbours_have_every_kind_of_opt_that_fits() -> None:
     start = tuple(schedule_kernel(ast, TARGET).applied)
     kinds = {opt.op for opts in neighbours(ast, TARGET, ()) for opt in opts}
     kinds |= {opt.op for opts in neighbours(ast, TARGET, start) for opt in opts}
-    wanted = {"UPCAST", "OVERLAP", "UNROLL", "VECTOR", "BLOCK", "ROWS", "TILE", "STREAM", "THREAD"}
+    wanted = {
+        "UPCAST",
+        "OVERLAP",
+        "UNROLL",
+        "VECTOR",
+        "KBLOCK",
+        "ROW_ACCUMULATE",
+        "TILE",
+        "NONTEMPORAL",
+        "THREAD",
+    }
     assert wanted <= {kind.name for kind in kinds}
 
 
 def test_neighbours_keep_what_sums_need_for_their_accuracy() -> None:
     ast = kernel_of(Tensor.rand(4, 20_000).realize().sum(1))
     start = tuple(schedule_kernel(ast, TARGET).applied)
-    assert OptOps.NEST in [opt.op for opt in start]
-    assert all(OptOps.NEST in [o.op for o in opts] for opts in neighbours(ast, TARGET, start))
+    assert OptOps.BLOCKED_SUM in [opt.op for opt in start]
+    assert all(
+        OptOps.BLOCKED_SUM in [o.op for o in opts] for opts in neighbours(ast, TARGET, start)
+    )
 
 
 def test_a_search_sets_out_from_schedules_of_other_simd_axes() -> None:
@@ -89,7 +101,7 @@ def test_a_search_sets_out_from_schedules_of_other_simd_axes() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["SWAP(0,2)", "SWAP(0,9)", "SWAP(2,0)", "PADTO(0,0)", "BLOCK(0,0)"]
+    "text", ["SWAP(0,2)", "SWAP(0,9)", "SWAP(2,0)", "PADTO(0,0)", "KBLOCK(0,0)"]
 )
 def test_opts_that_do_not_fit_are_refused_as_such(text: str) -> None:
     assert applied(kernel_of(product()), TARGET, parse_opts(text)) is None

@@ -12,7 +12,7 @@ from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, DeviceArg, Ops, ReduceArg, ScratchArg
 from aster_ml.uop.rewrite import VERIFIERS
-from aster_ml.uop.spec import verify
+from aster_ml.uop.spec.verify import verify
 from tests.unit.linear_builder import Builder, at
 from tests.unit.test_text import blocks, kernel, program
 

@@ -11,17 +11,17 @@ import pytest
 
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, prod
-from aster_ml.uop.divmod import multiples_below, read
 from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.graph import toposort
-from aster_ml.uop.linear_form import form_of, is_below, least_value, node_of
 from aster_ml.uop.movement import flat_index, source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, AxisType, Ops
 from aster_ml.uop.pattern import fired_counts
+from aster_ml.uop.print.infix import render_expr
 from aster_ml.uop.rewrite import graph_rewrite
-from aster_ml.uop.show import render_expr
-from aster_ml.uop.symbolic import (
+from aster_ml.uop.rules.divmod import multiples_below, read
+from aster_ml.uop.rules.linear_form import form_of, is_below, least_value, node_of
+from aster_ml.uop.rules.symbolic import (
     affine,
     bounds_given,
     is_plain_division,

@@ -22,8 +22,8 @@ from aster_ml.uop.ops import (
     ScratchArg,
     StageArg,
 )
-from aster_ml.uop.show import render_expr
-from aster_ml.uop.text import linear_from_text, linear_to_text, parse, parse_all, to_text
+from aster_ml.uop.print.infix import render_expr
+from aster_ml.uop.print.text import linear_from_text, linear_to_text, parse, parse_all, to_text
 from tests.unit.linear_builder import LOCAL, LOOP, REDUCE, THREAD, UNROLL, UPCAST, Builder, at
 
 F32, VOID = dtypes.float32, dtypes.void

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from aster_ml.dtype import dtypes
+from aster_ml.uop.gradient_terms import Term
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.terms import Term
 from tests.unit.numerics import leaf, value
 
 X = leaf(np.array([[1.0, -2, 3]]))

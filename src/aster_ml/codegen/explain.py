@@ -1,17 +1,21 @@
 """The schedule of a kernel in words: what was chosen, at which cost, and what bounds the kernel.
 
 Receives a kernel AST, a Target and maybe Opts; returns lines of text. The choices and their costs
-are those that `cost` noted while it made them; nothing is decided here.
+are those that `cpu/heuristic` noted while it made them; nothing is decided here.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from aster_ml.codegen.cpu.costs import (
+    CACHE_BYTES_A_CYCLE,
+    INSTRUCTIONS_A_CYCLE,
+    MEMORY_BYTES_A_CYCLE,
+)
 from aster_ml.codegen.kernel import Access, Kernel
-from aster_ml.codegen.lower import schedule_kernel
 from aster_ml.codegen.opts import Opt
-from aster_ml.codegen.prices import CACHE_BYTES_A_CYCLE, INSTRUCTIONS_A_CYCLE, MEMORY_BYTES_A_CYCLE
+from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp

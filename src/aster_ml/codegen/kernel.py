@@ -1,4 +1,4 @@
-"""Kernel: a kernel-stage graph with what schedules need to know of it; Opts are applied here.
+"""Kernel: a kernel graph with its axes, and how each Opt is applied to it.
 
 Receives a canonical kernel AST; every change gives a new graph in `sink`. Which Opts to apply is
 not decided here.
@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from aster_ml.codegen.facts import Access, Facts
-from aster_ml.codegen.hints import (
+from aster_ml.codegen.analysis import Access, Facts
+from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
+from aster_ml.codegen.prefetch import (
     broadcast_columns,
     broadcast_rows,
     column_loads,
     find_block,
     longest,
     look_ahead,
-    look_aside,
+    prefetch_offset,
     row_passes,
     row_stage,
     run_of_lanes,
     stream_stores,
     tile_loads,
 )
-from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
-from aster_ml.codegen.windows import Slab, find_windowed, slab_load, slab_of
+from aster_ml.codegen.staging.sliding_windows import Slab, find_windowed, slab_load, slab_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
@@ -32,7 +32,7 @@ from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu, new_node
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
 from aster_ml.uop.ranges import before_last, size_of, steps_left, tells_apart
-from aster_ml.uop.symbolic import simplify_around
+from aster_ml.uop.rules.symbolic import simplify_around
 
 INDEX = dtypes.index
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
@@ -42,7 +42,7 @@ LOOP = AxisType.LOOP
 UNFOLDED = frozenset({Ops.STAGE, Ops.LOAD})
 
 
-class Note(NamedTuple):
+class Decision(NamedTuple):
     """A choice of the default schedule: what it is about, what was chosen, and what each costs."""
 
     about: str
@@ -50,7 +50,7 @@ class Note(NamedTuple):
     costs: tuple[tuple[str, float], ...]
 
 
-class EarlyLanes(NamedTuple):
+class ShiftedTail(NamedTuple):
     """Lanes that start at `size - lanes - short`, where `short` is 0 for the last of them."""
 
     short: UOp
@@ -58,7 +58,7 @@ class EarlyLanes(NamedTuple):
     lanes: int
 
 
-class Twice(NamedTuple):
+class OverlappedSplit(NamedTuple):
     """The id of lanes that were split off an axis, how many, and how long it was."""
 
     inner: int
@@ -75,7 +75,7 @@ class Kernel:
         self.outputs: list[UOp] = []
         self.applied: list[Opt] = []
         # Why they were chosen, where the cost did.
-        self.notes: list[Note] = []
+        self.notes: list[Decision] = []
         for end in sink.src:
             for r in end.src[1:] if end.op is Ops.END else ():
                 if r not in self.outputs:
@@ -85,9 +85,9 @@ class Kernel:
         # Whether some elements are computed twice, those of `twice` aside.
         self.overlaps = False
         # By the id of an axis of which the last lanes, no SIMD lanes, start early.
-        self.twice: dict[int, Twice] = {}
+        self.twice: dict[int, OverlappedSplit] = {}
         # By the id of an axis whose last SIMD lanes start early.
-        self.early: dict[int, EarlyLanes] = {}
+        self.early: dict[int, ShiftedTail] = {}
         # Ids of axes that were told apart before they grew: what is beyond their end is masked.
         self.apart: set[int] = set()
         # Id of the axis that runs over strips of a reduction.
@@ -191,9 +191,9 @@ class Kernel:
             self.swap(axis, opt.arg)
         elif opt.op is OptOps.PADTO:
             self.pad(axis, opt.arg)
-        elif opt.op is OptOps.BLOCK:
+        elif opt.op is OptOps.KBLOCK:
             self.block(axis, opt.arg)
-        elif opt.op is OptOps.ROWS:
+        elif opt.op is OptOps.ROW_ACCUMULATE:
             self.by_rows(axis, opt.arg)
         elif opt.op in LANE_KIND and self.fills_slab(axis):
             raise KernelOptError(f"{opt}: lanes would share a slab that every step fills anew")
@@ -203,11 +203,11 @@ class Kernel:
             self.early.pop(axis.arg.id, None)
             self.tiled.add(axis.arg.id)
             self.overlap(axis, opt.arg, AxisType.LOOP)
-        elif opt.op is OptOps.DOT:
+        elif opt.op is OptOps.PACK_DOT:
             self.group = opt.arg
-        elif opt.op is OptOps.STREAM:
+        elif opt.op is OptOps.NONTEMPORAL:
             self.sink = stream_stores(self.sink, self.stores)
-        elif opt.op is OptOps.AHEAD:
+        elif opt.op is OptOps.PREFETCH:
             self.look_ahead(axis, opt.arg)
         elif opt.op is OptOps.SKEW:
             self.skew(axis)
@@ -217,7 +217,7 @@ class Kernel:
             self.load_slab(axis, bool(opt.arg))
         elif opt.op is OptOps.PEEL:
             self.peel(axis, opt.arg)
-        elif opt.op is OptOps.NEST:
+        elif opt.op is OptOps.BLOCKED_SUM:
             self.nest(axis, opt.arg)
         else:
             if opt.op is OptOps.STAGE:
@@ -241,7 +241,8 @@ class Kernel:
         """The pass over rows that computes most asks for those of later steps of an output axis.
 
         So do loads along a tile of rows or down columns, without such rows; without sums each step
-        of the axis asks for the block of rows that the next one reads across (`next_blocks`).
+        of the axis asks for the block of rows that the next one reads across
+        (`cpu/block_prefetch`).
         """
         if not self.reduces and any([find_block(self.outputs, axis, a) for a in self.accesses()]):
             self.asking = axis.arg.id
@@ -253,7 +254,7 @@ class Kernel:
             aside = aside or broadcast_columns(self.facts, axis)
             aside = aside or [(a, run_of_lanes(a)) for a in column_loads(self.facts, axis)]
         if aside:
-            self.sink = look_aside(self.sink, aside, steps)
+            self.sink = prefetch_offset(self.sink, aside, steps)
             return
         if not passes:
             raise KernelOptError(
@@ -263,7 +264,7 @@ class Kernel:
         self.sink = look_ahead(self.sink, longest(passes).loads, axis, steps)
 
     def skew(self, axis: UOp) -> None:
-        """Rows along an output axis are stored while the next one is computed (`codegen/skew`)."""
+        """Rows along an output axis are stored while the next is made (`codegen/pipelining`)."""
         if row_stage(self.facts, self.outputs, axis) is None:
             raise KernelOptError(
                 "skew: an output axis is wanted each step of which keeps a row in scratch and "
@@ -272,7 +273,7 @@ class Kernel:
         self.skewed = axis.arg.id
 
     def fold_next(self, axis: UOp) -> None:
-        """Rows along an output axis are first folded beside the row before (`next_rows`)."""
+        """Rows along an output axis are first folded beside the row before (`row_pipelining`)."""
         folds = [u for u in self.reduces if axis in u.ranges]
         if axis not in self.outputs or len(folds) < 2:
             raise KernelOptError("next: an output axis is wanted each step of which folds twice")
@@ -421,7 +422,7 @@ class Kernel:
             return self.split(axis, lanes, kind)
         inner = self.new_range(lanes, kind)
         if kind is AxisType.UPCAST:
-            self.twice[axis.arg.id] = Twice(inner.arg.id, lanes, size.arg)
+            self.twice[axis.arg.id] = OverlappedSplit(inner.arg.id, lanes, size.arg)
         else:
             self.overlaps = True
         steps = UOp.index_const(ceildiv(size.arg, lanes))
@@ -429,7 +430,7 @@ class Kernel:
         short = before_last(outer, size.arg, lanes)
         start = index_alu(Ops.SUB, UOp.index_const(size.arg - lanes), short)
         if kind is AxisType.VECTOR:
-            self.early[axis.arg.id] = EarlyLanes(short, size.arg, lanes)
+            self.early[axis.arg.id] = ShiftedTail(short, size.arg, lanes)
         self.outputs = [x for r in self.outputs for x in ((outer, inner) if r is axis else (r,))]
         self.rewrite({axis: index_alu(Ops.ADD, start, inner)}, {axis: (outer, inner)})
         if self.strips is not None:
@@ -444,7 +445,7 @@ class Kernel:
         inner = self.new_range(count, AxisType.UPCAST)
         outer = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(ceildiv(size, wide)),), axis.arg)
         held = before_last(outer, size, wide)
-        self.early[axis.arg.id] = EarlyLanes(held, size, wide)
+        self.early[axis.arg.id] = ShiftedTail(held, size, wide)
         # size - lanes - short is to become size - wide - held + inner * lanes.
         before = index_alu(Ops.SUB, UOp.index_const(count - 1), inner)
         before = index_alu(Ops.ADD, held, index_alu(Ops.MUL, before, UOp.index_const(lanes)))
@@ -568,7 +569,7 @@ class Kernel:
         )
 
     def by_rows(self, axis: UOp, count: int) -> None:
-        """Sums of a whole row of outputs are in scratch; `row_sums` puts them there."""
+        """Sums of a whole row of outputs are in scratch; `staging/accumulators` puts them there."""
         if not can_sum_rows(self) or not 0 < count <= size_of(axis):
             raise KernelOptError(f"rows: {count} steps of the axis of {axis.src[0]!r}")
         self.rows = count

@@ -1,9 +1,9 @@
 """The schedule language: how the axes of a kernel run, as data.
 
 An `Opt` names an axis by its position in `Kernel.axes` (outputs first, then reductions) and says
-what becomes of it; UNROLL, GROUP, STAGE, BLOCK and ROWS are of reductions alone and count only
-these. A list of Opts is the whole of what a default schedule or a search decides; it prints as text
-and parses back.
+what becomes of it; UNROLL, GROUP, STAGE, KBLOCK and ROW_ACCUMULATE are of reductions alone and
+count only these. A list of Opts is the whole of what a default schedule or a search decides; it
+prints as text and parses back.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class OptOps(Enum):
     PADTO = "PADTO"  # the axis grows to a multiple; what is beyond its end is masked
     SWAP = "SWAP"  # two output axes change places
     PEEL = "PEEL"  # so many steps of a reduction on their own, and the rest on its own
-    NEST = "NEST"  # so many steps of a sum at a time, and these sums in a wider dtype
-    BLOCK = "BLOCK"  # strips of a reduction run outside of the outputs, which add up in memory
-    ROWS = "ROWS"  # so many steps of a reduction at a time for a whole row of outputs
+    BLOCKED_SUM = "BLOCKED_SUM"  # so many steps of a sum at a time; these sums in a wider dtype
+    KBLOCK = "KBLOCK"  # strips of a reduction run outside of the outputs, which add up in memory
+    # so many steps of a reduction at a time for a whole row of outputs
+    ROW_ACCUMULATE = "ROW_ACCUMULATE"
     TILE = "TILE"  # a loop of so many steps inside, which need not divide: the last ones run twice
     SLAB = "SLAB"  # what windows along the axis meet is loaded once, into scratch
     # the longest pass over rows asks for those so many steps of the axis further; a transpose for
     # the next block
-    AHEAD = "AHEAD"
+    PREFETCH = "PREFETCH"
     NEXT = "NEXT"  # rows along the axis are first folded beside the last fold of the row before
     SKEW = "SKEW"  # results of a row are stored while the next row along the axis is computed
-    STREAM = "STREAM"  # what the kernel stores goes past the caches
-    DOT = (
-        "DOT"  # a product of narrow operands goes through panels, so many of a reduction in a word
-    )
+    NONTEMPORAL = "NONTEMPORAL"  # what the kernel stores goes past the caches
+    # a product of narrow operands goes through panels, so many of a reduction in a word
+    PACK_DOT = "PACK_DOT"
     TC = "TC"  # a tile for tensor cores
     GROUPTOP = "GROUPTOP"  # GROUP: which elements each work-item has makes no difference here
 
@@ -53,11 +53,11 @@ OF_REDUCTIONS = frozenset(
         OptOps.GROUP,
         OptOps.GROUPTOP,
         OptOps.STAGE,
-        OptOps.BLOCK,
-        OptOps.ROWS,
+        OptOps.KBLOCK,
+        OptOps.ROW_ACCUMULATE,
         OptOps.PEEL,
-        OptOps.DOT,
-        OptOps.NEST,
+        OptOps.PACK_DOT,
+        OptOps.BLOCKED_SUM,
     }
 )
 
@@ -82,7 +82,7 @@ def parse_opts(text: str) -> tuple[Opt, ...]:
     """
     result = []
     for word in text.split():
-        match = re.fullmatch(r"([A-Z]+)\((\d+),(\d+)\)", word)
+        match = re.fullmatch(r"([A-Z_]+)\((\d+),(\d+)\)", word)
         if match is None or match[1] not in OptOps.__members__:
             raise ArgumentError(
                 f"{word!r} is no Opt; one looks like VECTOR(1,8), with one of "

@@ -16,8 +16,8 @@ from aster_ml.backend import Backend as Compiled
 from aster_ml.compat.cpu_programs import CPUProgram, MallocAllocator
 from aster_ml.device import STORAGE_KINDS, Device
 from aster_ml.dtype import DType, dtypes
-from aster_ml.engine.graph_runner import GraphRunner
 from aster_ml.errors import CompileError
+from aster_ml.jit.graph_runner import GraphRunner
 
 __all__ = [
     "ALL_DEVICES", "Allocator", "BufferSpec", "CPUProgram", "CompileError", "Compiled", "Compiler",

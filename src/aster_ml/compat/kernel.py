@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aster_ml.codegen.lower import kernel_name, schedule_kernel
 from aster_ml.codegen.opts import Opt
+from aster_ml.codegen.passes import kernel_name, schedule_kernel
 from aster_ml.compat.devices import RendererView
 from aster_ml.compat.programs import ProgramSpec, get_program
 from aster_ml.compat.translate import as_kernel

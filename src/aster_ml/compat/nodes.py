@@ -16,7 +16,7 @@ from aster_ml.uop.ops import MOVEMENT, Ops
 def is_realized(u: UOp) -> bool:
     """Whether a node is memory that has been filled."""
     if u.base.op is Ops.MULTI:
-        parts = [storage.stand_in(s) for s in u.base.src]
+        parts = [storage.realized_view(s) for s in u.base.src]
         return all([is_realized(s if p is None else p) for s, p in zip(u.base.src, parts)])
     return u.base.op is Ops.BUFFER and storage.buffer_of(u.base).is_allocated()
 

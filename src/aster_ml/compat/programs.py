@@ -10,8 +10,8 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import Opt
+from aster_ml.codegen.passes import lower
 from aster_ml.compat import lanes
 from aster_ml.compat.devices import RendererView
 from aster_ml.compat.dialect import Dialect

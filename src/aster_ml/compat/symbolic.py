@@ -17,7 +17,7 @@ from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
-from aster_ml.uop.symbolic import simplify, symbolic
+from aster_ml.uop.rules.symbolic import simplify, symbolic
 
 CONSTANTS = (Ops.CONST, Dialect.VCONST)
 Axes = Sequence[tuple[int, int]]

@@ -52,7 +52,7 @@ from aster_ml.uop.ops import (
     ScratchArg,
     VarArg,
 )
-from aster_ml.uop.symbolic import simplify_around
+from aster_ml.uop.rules.symbolic import simplify_around
 
 MEMORY = frozenset({Ops.PARAM, Dialect.DEFINE_GLOBAL, Ops.DEFINE_LOCAL, Ops.DEFINE_REG})
 

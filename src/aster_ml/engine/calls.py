@@ -32,7 +32,7 @@ def new_calls(sources: tuple[UOp, ...], arg: CallArg) -> list[UOp]:
     for i, source in enumerate(sources):
         u = UOp(Ops.CALL, source.dtype, sources, arg._replace(output=i))
         # What has run on this memory before is to run again.
-        done = [p for p in (u, *parts(u)) if storage.stand_in(p) is not None]
+        done = [p for p in (u, *parts(u)) if storage.realized_view(p) is not None]
         for p in done:
             p.forget()
         if done:
@@ -49,9 +49,9 @@ def run_pending(
 
     `readers` gives the live nodes that still want what memory holds, none that a CALL gives.
     """
-    order = toposort(*nodes, enter=lambda u: storage.stand_in(u) is None)
+    order = toposort(*nodes, enter=lambda u: storage.realized_view(u) is None)
     for u in order:
-        if u.op is Ops.CALL and storage.stand_in(u) is None:
+        if u.op is Ops.CALL and storage.realized_view(u) is None:
             run_call(u, realize, readers)
 
 
@@ -126,7 +126,7 @@ def memory_for(source: UOp, written: bool) -> UOp:
     """A node that is memory once it is realized, and, if the kernel writes it, no other's."""
     x = source
     while True:
-        found = storage.stand_in(x)
+        found = storage.realized_view(x)
         if found is None and x.op is Ops.DETACH:
             found = x.src[0]
         if found is None:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from aster_ml.backend import Backend, Program
-from aster_ml.codegen.lower import lower
+from aster_ml.codegen.cpu.costs import INSTRUCTIONS_A_CYCLE, MEMORY_BYTES_A_CYCLE
 from aster_ml.codegen.opts import Opt
-from aster_ml.codegen.prices import INSTRUCTIONS_A_CYCLE, MEMORY_BYTES_A_CYCLE
+from aster_ml.codegen.passes import lower
 from aster_ml.config import (
     BEAM,
     CACHE,
@@ -29,14 +29,14 @@ from aster_ml.config import (
     debug_shown,
     stage_key,
 )
-from aster_ml.engine.batches import Batches, Draft
-from aster_ml.engine.beside import Beside, Job
 from aster_ml.engine.counters import TOTALS
+from aster_ml.engine.disk_cache import DiskCache
 from aster_ml.engine.estimate import Estimates, estimate
 from aster_ml.engine.explain import kernel_lines, run_name
 from aster_ml.engine.fallback import may_fall_back, tell
-from aster_ml.engine.kept import Shelf
+from aster_ml.engine.module_batches import Batches, Draft
 from aster_ml.engine.search import can_search, find_opts
+from aster_ml.engine.worker_pool import Job, WorkerPool
 from aster_ml.errors import DeviceError, KernelOptError
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.c import CRenderer
@@ -44,12 +44,12 @@ from aster_ml.renderer.llvm import LLVMRenderer, join_modules
 from aster_ml.renderer.opencl import OpenCLRenderer
 from aster_ml.renderer.runs import render_run
 from aster_ml.target import Target
+from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, RunArg
-from aster_ml.uop.quiet import uncollected
-from aster_ml.uop.spec import verify
-from aster_ml.uop.text import linear_to_text, to_text
+from aster_ml.uop.print.text import linear_to_text, to_text
+from aster_ml.uop.spec.verify import verify
 
 
 @dataclass
@@ -141,9 +141,9 @@ class Compilation:
     """
 
     def __init__(self, threads: int) -> None:
-        self.beside = Beside(threads)
+        self.beside = WorkerPool(threads)
         self.batches = Batches(self.beside)
-        self.shelf = Shelf()
+        self.shelf = DiskCache()
         self.ready: dict[Backend, Job[None]] = {}
         self.drafts: dict[Key, Draft] = {}
         self.found: dict[Key, Compiled] = {}

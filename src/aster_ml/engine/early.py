@@ -1,6 +1,7 @@
 """Kernels of a body that are compiled while the rest of it is planned.
 
-Receives kernels from `schedule/ahead.py`, one by one; gives `engine/launch.bind` what was begun.
+Receives kernels from `schedule/early_kernels.py`, one by one; gives `engine/launch.bind` what was
+begun.
 """
 
 from __future__ import annotations

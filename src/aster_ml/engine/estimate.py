@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aster_ml.codegen.linearize import memory_of
+from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.helpers import prod
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear

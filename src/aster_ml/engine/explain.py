@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from aster_ml.codegen.explain import explain_kernel
-from aster_ml.codegen.lower import kernel_name, schedule_kernel
 from aster_ml.codegen.opts import Opt
+from aster_ml.codegen.passes import kernel_name, schedule_kernel
 from aster_ml.device import Device
 from aster_ml.engine.estimate import Estimates, estimate
 from aster_ml.helpers import pluralize

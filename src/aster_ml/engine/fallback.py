@@ -28,7 +28,7 @@ from aster_ml.errors import (
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
-from aster_ml.uop.text import parse, to_text
+from aster_ml.uop.print.text import parse, to_text
 
 # Errors of this family that are Aster's own and not a user's.
 OWN = (InternalError, KernelOptError, CompileError)

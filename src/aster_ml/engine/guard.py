@@ -52,7 +52,7 @@ def graph_is_too_large(u: UOp) -> bool:
     GUARD.look_at = len(NODES) + GRAPH_LIMIT.value // 4
     if not GRAPH_GUARD:
         return False
-    count = len(toposort(u, enter=lambda x: storage.stand_in(x) is None))
+    count = len(toposort(u, enter=lambda x: storage.realized_view(x) is None))
     if count <= GRAPH_LIMIT.value:
         return False
     if GRAPH_GUARD == 2:

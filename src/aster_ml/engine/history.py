@@ -90,10 +90,10 @@ def keep_past(node: UOp, wanted: Container[UOp], time: int, passes: Callable[[UO
     by memory (a value that repeats its memory, one number, a write to a part): then the node itself
     has to be.
     """
-    found = storage.stand_in(node)
+    found = storage.realized_view(node)
     while found is None and node.op in SAME_ELEMENTS:
         node = node.src[0]
-        found = storage.stand_in(node)
+        found = storage.realized_view(node)
     if node.op in MEMORY or node.dtype.kind != "float" or not passes(node):
         return True
     if not leads(toposort(node, enter=passes), wanted):
@@ -208,8 +208,8 @@ def check_unchanged(values: dict[UOp, UOp], found: dict[UOp, UOp]) -> None:
 def buffers_read(roots: Iterable[UOp]) -> set[UOp]:
     """The BUFFERs that computing these nodes reads."""
     found = set()
-    for u in toposort(*roots, enter=lambda v: storage.stand_in(v) is None):
-        shown = storage.stand_in(u)
+    for u in toposort(*roots, enter=lambda v: storage.realized_view(v) is None):
+        shown = storage.realized_view(u)
         if shown is not None or u.op is Ops.BUFFER:
             found.update(storage.buffers_below(u if shown is None else shown))
     return found

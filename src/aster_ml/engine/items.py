@@ -148,7 +148,7 @@ class ExecItem:
     step: Step | None = field(default=None, repr=False)
     # Whether it has run because somebody read a result; then it is not run a second time for that.
     early: bool = field(default=False, repr=False)
-    due: weakref.ref[Due] | None = field(default=None, repr=False)
+    due: weakref.ref[PendingSchedule] | None = field(default=None, repr=False)
 
     @property
     def device(self) -> str:
@@ -221,7 +221,7 @@ def runner_of(step: Step | None, ast: UOp, device: str) -> Runner:
     return BufferCopy(step) if step.kind == "copy" else BufferView(step)
 
 
-class Due:
+class PendingSchedule:
     """What is left to run of one schedule.
 
     It knows memory, not nodes: those of its results hold it for as long as somebody wants them.
@@ -318,7 +318,7 @@ def schedule_items(nodes: list[UOp]) -> tuple[list[UOp], list[ExecItem], dict[st
             if step.kind == "view":
                 made = schedule.slots[step.slots[0]]
                 table[step.slots[0]] = table[step.slots[1]].view(made.size, made.dtype, step.offset)
-        due = Due(schedule, table, captured.buffers, captured.values)
+        due = PendingSchedule(schedule, table, captured.buffers, captured.values)
         for step in schedule.steps:
             buffers = [table[s] for s in step.slots]
             due.items.append(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aster_ml.engine.graph_runner import GraphRunner
 from aster_ml.errors import JitError
-from aster_ml.jit import TinyJit
+from aster_ml.jit.graph_runner import GraphRunner
+from aster_ml.jit.tiny_jit import TinyJit
 
 __all__ = ["GraphRunner", "JitError", "TinyJit"]

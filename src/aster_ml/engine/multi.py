@@ -73,7 +73,7 @@ def open_nodes(nodes: Iterable[UOp]) -> set[UOp]:
     stack = list(nodes)
     while stack:
         u = stack.pop()
-        if u not in seen and u.has_multi and storage.stand_in(u) is None:
+        if u not in seen and u.has_multi and storage.realized_view(u) is None:
             seen.add(u)
             stack.extend(u.src)
     return seen
@@ -86,4 +86,4 @@ def is_copied(u: UOp) -> bool:
 
 def have_happened(u: UOp) -> bool:
     """Whether the effects of an AFTER have happened on every device."""
-    return all([storage.stand_in(part) is not None for part in parts(u)])
+    return all([storage.realized_view(part) is not None for part in parts(u)])

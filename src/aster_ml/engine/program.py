@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aster_ml.codegen.lower import lower
 from aster_ml.codegen.opts import Opt
+from aster_ml.codegen.passes import lower
 from aster_ml.compat.translate import as_kernel
 from aster_ml.device import Device
 from aster_ml.engine.compile import render

@@ -22,12 +22,12 @@ from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_node
 from aster_ml.engine.repeats import without_repeats
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
-from aster_ml.schedule.ahead import Begin
 from aster_ml.schedule.capture import Beforehand, Captured, capture
-from aster_ml.schedule.effects import Effects
-from aster_ml.schedule.fold import number_like, number_of
+from aster_ml.schedule.early_kernels import Begin
+from aster_ml.schedule.hazards import Effects
 from aster_ml.schedule.plan import PLAIN, PLAINEST, plan, plan_plainly
-from aster_ml.schedule.split_reduce import Workers
+from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
+from aster_ml.schedule.rewrites.split_reduce import Workers
 from aster_ml.schedule.steps import Schedule
 from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.graph import toposort
@@ -53,7 +53,7 @@ def settle(u: UOp) -> UOp | None:
     stack: list[UOp] = []
     x = u
     while True:
-        found = storage.stand_in(x)
+        found = storage.realized_view(x)
         if found is not None:
             x = found
         if x.op in storage.VIEWS:
@@ -104,7 +104,7 @@ class Request:
         """One node: nothing to do, effects to run, or a new buffer to fill."""
         if u in self.known:
             return
-        if u.op in SEEN_THROUGH or storage.stand_in(u) is not None:
+        if u.op in SEEN_THROUGH or storage.realized_view(u) is not None:
             if settle(u) is not None:
                 return
             place = strip_effects(u)
@@ -159,7 +159,7 @@ def strip_effects(u: UOp) -> UOp | None:
     stack: list[UOp] = []
     x = u
     while True:
-        found = storage.stand_in(x)
+        found = storage.realized_view(x)
         if found is not None:
             x = found
         if x.op in storage.VIEWS:
@@ -183,7 +183,7 @@ def effects_of(u: UOp) -> list[UOp]:
     """The STOREs of the AFTERs on the way to the memory."""
     result: list[UOp] = []
     while u.op is not Ops.BUFFER:
-        found = storage.stand_in(u)
+        found = storage.realized_view(u)
         if found is not None:
             u = found
             continue
@@ -202,9 +202,12 @@ def base_buffer(u: UOp) -> UOp:
 
 def overwritten_by(roots: list[UOp]) -> tuple[set[UOp], set[UOp]]:
     """The STOREs that computing these roots runs, and the memory in use that they overwrite."""
-    order = toposort(*roots, enter=lambda u: storage.stand_in(u) is None)
+    order = toposort(*roots, enter=lambda u: storage.realized_view(u) is None)
     stores = {
-        s for u in order if u.op is Ops.AFTER and storage.stand_in(u) is None for s in u.src[1:]
+        s
+        for u in order
+        if u.op is Ops.AFTER and storage.realized_view(u) is None
+        for s in u.src[1:]
     }
     stores |= {u for u in order if u.op is Ops.STORE and u in roots}
     return stores, {place for s in stores if (place := base_buffer(s)) in storage.BUFFERS}
@@ -236,11 +239,11 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
     stands: dict[UOp, UOp | None] = {}
 
     def is_open(u: UOp) -> bool:
-        found = stands[u] = storage.stand_in(u)
+        found = stands[u] = storage.realized_view(u)
         return found is None and not (u.op is AFTER and not stores.isdisjoint(u.src))
 
     for u in toposort(*lazy, enter=is_open):
-        found = stands[u] if u in stands else storage.stand_in(u)
+        found = stands[u] if u in stands else storage.realized_view(u)
         if found is not None:
             needs[u] = found.base in overwritten
         elif u.op is AFTER and not stores.isdisjoint(u.src):
@@ -298,7 +301,7 @@ def prepare(
     # What is compiled meanwhile is no planning.
     start = time.perf_counter() - TOTALS.compile_s
     captured: Captured | None = None
-    beforehand = Beforehand(storage.stand_in)
+    beforehand = Beforehand(storage.realized_view)
     known: set[UOp] = set()
     asked = list(nodes)
     while True:
@@ -307,7 +310,7 @@ def prepare(
             beforehand.add([*request.fresh, *request.assigns])
             effects, laid_out = beforehand.effects, beforehand.laid_out
         else:
-            captured = capture(request.fresh, request.assigns, storage.stand_in)
+            captured = capture(request.fresh, request.assigns, storage.realized_view)
             effects, laid_out = captured.effects, captured.laid_out
             if not effects and not laid_out:
                 break
@@ -326,7 +329,7 @@ def prepare(
         # They may have effects of their own, which others wait for.
         asked += late
     if captured is None or request.assigns:
-        captured = capture(request.fresh, request.assigns, storage.stand_in)
+        captured = capture(request.fresh, request.assigns, storage.realized_view)
     try:
         schedule, hit = plan(captured, workers_of, begin)
     except Exception as error:
@@ -506,8 +509,8 @@ def realize_outside(nodes: list[UOp]) -> None:
     outside = observers[-1].outside
     stores, overwritten = overwritten_by(nodes)
     roots = [*nodes, *pending_readers(stores, overwritten, ())]
-    order = toposort(*roots, enter=lambda u: storage.stand_in(u) is None and u not in outside)
-    wanted = [u for u in order if u in outside and storage.stand_in(u) is None]
+    order = toposort(*roots, enter=lambda u: storage.realized_view(u) is None and u not in outside)
+    wanted = [u for u in order if u in outside and storage.realized_view(u) is None]
     if not wanted:
         return
     observe([])
@@ -536,8 +539,8 @@ def readers_but(buffers: set[UOp], results: set[UOp]) -> list[UOp]:
         if u not in results and settle(u) is None and 0 not in u.shape
     ]
     needs: dict[UOp, bool] = {}
-    for u in toposort(*lazy, enter=lambda u: storage.stand_in(u) is None and u not in results):
-        found = storage.stand_in(u)
+    for u in toposort(*lazy, enter=lambda u: storage.realized_view(u) is None and u not in results):
+        found = storage.realized_view(u)
         if found is not None:
             needs[u] = found.base in buffers
         else:
@@ -547,7 +550,7 @@ def readers_but(buffers: set[UOp], results: set[UOp]) -> list[UOp]:
 
 def memory_of(u: UOp) -> UOp:
     """What `u` has become, or `u` itself."""
-    found = storage.stand_in(u)
+    found = storage.realized_view(u)
     if found is None:
         found = settle(u)
     return u if found is None else found

@@ -44,14 +44,14 @@ def without_repeats(root: UOp) -> UOp:
 
 def is_computed(u: UOp) -> bool:
     """Whether a value is made element by element, and not there yet."""
-    return u.op in ALIKE and storage.stand_in(u) is None
+    return u.op in ALIKE and storage.realized_view(u) is None
 
 
 def repeated_axes(u: UOp) -> set[int]:
     """The axes along which a value that is made by movement repeats its elements."""
     way: list[UOp] = []
     while True:
-        found = storage.stand_in(u)
+        found = storage.realized_view(u)
         u = u if found is None else found
         if u.op not in MOVEMENT or u.op is Ops.PAD or len(u.src) > 1:
             break

@@ -24,9 +24,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from aster_ml.codegen.lower import schedule_kernel
-from aster_ml.codegen.neighbours import applied, neighbours, starts
 from aster_ml.codegen.opts import Opt, parse_opts
+from aster_ml.codegen.passes import schedule_kernel
+from aster_ml.codegen.search_space import applied, neighbours, starts
 from aster_ml.config import (
     BEAM,
     BEAM_SECONDS,
@@ -42,7 +42,7 @@ from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.text import to_text
+from aster_ml.uop.print.text import to_text
 
 # A schedule that is faster by less than this is not told apart from noise.
 LEAST_GAIN = 1.03

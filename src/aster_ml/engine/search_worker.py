@@ -26,7 +26,7 @@ from aster_ml.engine.compile import Compiled, compile_kernel
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.text import parse
+from aster_ml.uop.print.text import parse
 
 Answer = dict[str, Any]
 Array = np.ndarray[Any, Any]

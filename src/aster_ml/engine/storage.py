@@ -153,7 +153,7 @@ def restore_node(device: str, size: int, dtype: DType, buffer: Buffer | None) ->
 REDUCERS[Ops.BUFFER] = reduce_node
 
 
-def stand_in(u: UOp) -> UOp | None:
+def realized_view(u: UOp) -> UOp | None:
     """The buffer-backed node that has the value of `u`, if `u` was realized."""
     found = STAND_INS.data.get(weakref.ref(u))
     if found is None and u.op is AFTER:

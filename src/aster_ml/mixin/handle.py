@@ -146,7 +146,7 @@ def is_pending_number(uop: UOp) -> bool:
 
     Asked for memory once more, such a value gets another: each of them may be written to.
     """
-    if uop.op is not Ops.AFTER or len(uop.src) != 2 or storage.stand_in(uop) is not None:
+    if uop.op is not Ops.AFTER or len(uop.src) != 2 or storage.realized_view(uop) is not None:
         return False
     place, value = uop.src[1].src[:2]
     return place is uop.src[0] and is_number(value)

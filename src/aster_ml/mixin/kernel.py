@@ -18,7 +18,7 @@ from aster_ml.helpers import prod
 from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.ops import Ops, ParamArg, ReduceArg, ScratchArg
-from aster_ml.uop.python_text import python_text
+from aster_ml.uop.print.python import python_text
 
 WHOLE = slice(None)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import BindError
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.show import render_size
+from aster_ml.uop.print.infix import render_size
 
 # Functions on nodes that stand above the node itself: each is put here by the module that has it.
 ABOVE: dict[str, Callable[..., Any]] = {}

@@ -12,7 +12,7 @@ from aster_ml.compat.dialect import Dialect
 from aster_ml.dtype import DType, dtypes
 from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.ops import DeviceArg, Ops
-from aster_ml.uop.python_text import python_text
+from aster_ml.uop.print.python import python_text
 
 T = TypeVar("T")
 

@@ -177,8 +177,9 @@ class Way(NamedTuple):
 def convolve(x: UOp, u: UOp, pads: Sequence[tuple[int, int]], way: Way) -> UOp:
     """The convolution of an input with transformed weights, in blocks of tiles.
 
-    Blocks come first in memory, so that what is made of one block is all that the next kernel
-    needs of it: the kernels run block by block (`schedule/runs.py`), each block on one processor.
+    Blocks come first in memory, so that what is made of one block is all that the next kernel needs
+    of it: the kernels run block by block (`schedule/kernels/kernel_tiling.py`), each block on one
+    processor.
     """
     n, c, *image = x.shape
     groups, o_group, c_group = u.shape[2:]

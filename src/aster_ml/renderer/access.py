@@ -276,7 +276,7 @@ class AccessWriter(Language):
         self.write_asked(len(self.asked))
 
     def write_asks(self, c: Cell) -> None:
-        """ASK: every instance in order, some after each few stores.
+        """PREFETCH: every instance in order, some after each few stores.
 
         why: all of them at once hold up the loads behind them
         """

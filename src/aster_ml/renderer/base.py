@@ -47,10 +47,10 @@ from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 (
-    ACCUMULATE, ADD, ASK, BARRIER, CONST, DEFINE_REG, DOT, END, LOAD, MAX, MUL, RANGE, REDUCE,
+    ACCUMULATE, ADD, PREFETCH, BARRIER, CONST, DEFINE_REG, DOT, END, LOAD, MAX, MUL, RANGE, REDUCE,
     STORE, WHERE,
 ) = (
-    Ops.ACCUMULATE, Ops.ADD, Ops.ASK, Ops.BARRIER, Ops.CONST, Ops.DEFINE_REG, Ops.DOT, Ops.END,
+    Ops.ACCUMULATE, Ops.ADD, Ops.PREFETCH, Ops.BARRIER, Ops.CONST, Ops.DEFINE_REG, Ops.DOT, Ops.END,
     Ops.LOAD, Ops.MAX, Ops.MUL, Ops.RANGE, Ops.REDUCE, Ops.STORE, Ops.WHERE,
 )  # fmt: skip
 # What a kernel with reductions has, and most lanes of others that are written side by side.
@@ -193,7 +193,7 @@ class KernelWriter(AccessWriter):
             elif u.arg.kind is not AxisType.GLOBAL:
                 # How many work-groups there are is the launch's affair.
                 c.inputs = [self.read(c, u.src[0])]
-        elif op in (LOAD, STORE, ASK):
+        elif op in (LOAD, STORE, PREFETCH):
             self.classify_access(c)
         elif op is DEFINE_REG:
             c.inputs = [self.read(c, u.src[0])]
@@ -503,7 +503,7 @@ STEPS: dict[Ops, Callable[[KernelWriter, Cell], None]] = {
     Ops.DEFINE_LOCAL: lambda w, c: w.define_local(c),
     Ops.ACCUMULATE: KernelWriter.accumulate_all,
     Ops.STORE: KernelWriter.write_stores,
-    Ops.ASK: KernelWriter.write_asks,
+    Ops.PREFETCH: KernelWriter.write_asks,
 }
 
 

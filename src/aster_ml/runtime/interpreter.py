@@ -280,7 +280,7 @@ class Interpreter:
             self.steps.append(Barrier())
         elif op is Ops.DEFINE_LOCAL:
             self.scratch.append(u)
-        elif op is Ops.ASK:
+        elif op is Ops.PREFETCH:
             pass  # A hint: there are no caches here.
         elif op in ELEMENTWISE:
             step = self.compile_alu(u)

@@ -19,7 +19,7 @@ from aster_ml.runtime.interpreter import Interpreter
 from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import ELEMENTWISE
-from aster_ml.uop.text import linear_from_text
+from aster_ml.uop.print.text import linear_from_text
 
 DOC = "interprets kernels in Python: slow, exact, and checks every access"
 

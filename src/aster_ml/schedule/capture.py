@@ -15,11 +15,11 @@ from typing import NamedTuple
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, BindError
 from aster_ml.mixin.symbol import two_values
+from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.ops import BodyArg, Ops, ParamArg
-from aster_ml.uop.quiet import uncollected
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 AFTER, BIND, BUFFER, CAST = Ops.AFTER, Ops.BIND, Ops.BUFFER, Ops.CAST

@@ -10,25 +10,25 @@ from functools import partial
 
 from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
-from aster_ml.schedule.ahead import MANY_NODES, Ahead, Begin
 from aster_ml.schedule.capture import Captured
-from aster_ml.schedule.copies import copy_before_views
-from aster_ml.schedule.crop import crop_before_reducing
-from aster_ml.schedule.effects import snapshot_value, snapshot_version
-from aster_ml.schedule.fold import fold_numbers
-from aster_ml.schedule.gather import gather_before_storing
-from aster_ml.schedule.merge import merge_drafts
-from aster_ml.schedule.order import order_drafts
-from aster_ml.schedule.runs import join_runs
-from aster_ml.schedule.split import Splitter
-from aster_ml.schedule.split_products import split_products
-from aster_ml.schedule.split_reduce import WorkersOf, split_long_reductions
-from aster_ml.schedule.stages import StagePlanner
+from aster_ml.schedule.early_kernels import MANY_NODES, Ahead, Begin
+from aster_ml.schedule.fusion.materialize import StagePlanner
+from aster_ml.schedule.hazards import snapshot_value, snapshot_version
+from aster_ml.schedule.kernels.horizontal_fusion import merge_drafts
+from aster_ml.schedule.kernels.kernel_tiling import join_runs
+from aster_ml.schedule.kernels.kernelize import Splitter
+from aster_ml.schedule.kernels.order import order_drafts
+from aster_ml.schedule.rewrites.copies import copy_before_views
+from aster_ml.schedule.rewrites.fold_numbers import fold_numbers
+from aster_ml.schedule.rewrites.sink_gather import gather_before_storing
+from aster_ml.schedule.rewrites.sink_shrink import crop_before_reducing
+from aster_ml.schedule.rewrites.split_matmul_sums import split_products
+from aster_ml.schedule.rewrites.split_reduce import WorkersOf, split_long_reductions
 from aster_ml.schedule.steps import HazardError, Schedule
+from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.quiet import uncollected
 
 # About how many bytes a schedule takes, and more for each node of its body: that, what its kernels
 # have of it, keys of tables.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aster_ml.dtype import DType
-from aster_ml.schedule.effects import Version
+from aster_ml.schedule.hazards import Version
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import KernelArg
 

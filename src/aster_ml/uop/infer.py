@@ -13,7 +13,7 @@ from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import DTypeError, ShapeError
 from aster_ml.helpers import cdiv, cmod, prod
 from aster_ml.uop.ops import BINARY, COMPARE, ELEMENTWISE, MOVEMENT, Ops
-from aster_ml.uop.show import render_expr
+from aster_ml.uop.print.infix import render_expr
 
 if TYPE_CHECKING:
     from aster_ml.uop.node import UOp

@@ -126,7 +126,7 @@ class Ops(IntEnum):
     INDEX = auto()
     LOAD = auto()
     STORE = auto()
-    ASK = auto()
+    PREFETCH = auto()
     ACCUMULATE = auto()
     # control
     END = auto()
@@ -239,7 +239,9 @@ OP_TABLE: dict[Ops, OpInfo] = {
         "narrower dtype is as many elements as it has room for, the first in its lowest bits.",
     ),
     Ops.STORE: OpInfo(Group.MEMORY, "Writes src[1] to src[0] where the bool src[2] holds."),
-    Ops.ASK: OpInfo(Group.MEMORY, "What the INDEX src[0] names is wanted soon: a hint, no effect."),
+    Ops.PREFETCH: OpInfo(
+        Group.MEMORY, "What the INDEX src[0] names is wanted soon: a hint, no effect."
+    ),
     Ops.ACCUMULATE: OpInfo(
         Group.MEMORY,
         "Folds src[1] into the DEFINE_REG src[0], lane after lane of src[2:] (arg: the op).",

@@ -1,6 +1,6 @@
 """Ranges: how long they are, and indices made of them.
 
-Receives ranges and indices, as nodes; what a whole kernel says of them is in `codegen.facts`.
+Receives ranges and indices, as nodes; what a whole kernel says of them is in `codegen.analysis`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.symbolic import affine_form, simplify_around
+from aster_ml.uop.rules.symbolic import affine_form, simplify_around
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 CONST = Ops.CONST

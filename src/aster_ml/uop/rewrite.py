@@ -1,7 +1,7 @@
 """Drivers: a rule table over a whole graph, and passes one after the other.
 
 Receives graphs, tables and functions, returns graphs. It knows no rules and no stages: what a stage
-allows is checked by verifiers that `uop/spec` enters into `VERIFIERS`.
+allows is checked by verifiers that `uop/spec/verify` enters into `VERIFIERS`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,444 @@
+"""Default schedules of elementwise kernels and of row reductions: lanes, loop order, hints.
+
+Receives a Plan and applies Opts to its Kernel: lanes side by side, the order of loops, and hints
+about memory. Transposes stand in `cpu/transpose`; SIMD axes, register tiles of reductions and
+threads are chosen in `cpu/heuristic`.
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.analysis import Access
+from aster_ml.codegen.cpu.costs import (
+    BESIDE_LATER,
+    DECOMPOSED,
+    FAR_NBYTES,
+    FEW_STEPS,
+    MANY_PAGES,
+    MAX_BODY,
+    MAX_WRITTEN_OUT,
+    MOST_TWICE,
+    MOST_WIDENED,
+    MOVED_PART,
+    NEXT_COMPUTED_PART,
+    NEXT_PART,
+    ROWS_SHARING,
+    SHARING_NBYTES,
+    SHARING_PART,
+    THREAD_CYCLES,
+    Plan,
+    axis_number,
+    axis_of,
+    between,
+    bodies_side_by_side,
+    cycles_of,
+    panel_of,
+    reduction_number,
+    tail_overhead,
+)
+from aster_ml.codegen.cpu.loop_order import hoist_axes
+from aster_ml.codegen.cpu.prefetch import (
+    broadcast_columns_ahead,
+    broadcast_rows_ahead,
+    columns_ahead,
+    moved_nbytes,
+    past_caches,
+    rows_ahead,
+    tile_ahead,
+)
+from aster_ml.codegen.cpu.vectorize import finish_nodes
+from aster_ml.codegen.kernel import can_overlap
+from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.prefetch import (
+    broadcast_columns,
+    broadcast_rows,
+    column_loads,
+    longest,
+    own_nodes,
+    row_passes,
+    row_stage,
+    run_of_lanes,
+    tile_loads,
+    walks_rows,
+)
+from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes
+from aster_ml.codegen.tails import gates_along
+from aster_ml.codegen.transforms.shared_division import axes_sharing, shared_quotients
+from aster_ml.helpers import ceildiv, prod
+from aster_ml.target import LINE_NBYTES
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
+
+
+def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:
+    """Lanes along the axis that lies between the SIMD lanes of a store."""
+    kernel = plan.kernel
+    vector = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
+    for a in plan.accesses:
+        if a.is_store and vector:
+            r = between(a, vector[0], outputs)
+            nodes = plan.values + plan.extra
+            fits = r is not None and kernel.may_split(r, size_of(r))
+            if r is not None and fits and size_of(r) * nodes <= MAX_BODY:
+                kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
+                return True
+    return False
+
+
+def share_indices(plan: Plan, outputs: list[UOp]) -> bool:
+    """Lanes along an axis for which the same indices and masks serve, where these take arithmetic.
+
+    why: a division, a loaded index, or tests that differ by SIMD lane, at almost every step
+    """
+    kernel = plan.kernel
+    lanes = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
+    inner = list(lanes)
+    for r in reversed(outputs):
+        if iterations([x for x in outputs if x in inner]) <= FEW_STEPS:
+            inner.append(r)
+    computed = [r for r in inner if r.arg.id not in kernel.early]
+    hard = [a for a in plan.accesses if any(a.stride(r) is None for r in computed)]
+    gates = [g for a in plan.accesses if not a.is_store for g in a.node.src[1:]]
+    masked = any(r in g.ranges for g in gates for r in lanes)
+    for r in reversed(outputs if hard or masked else []):
+        easy = r not in inner and all(a.stride(r) is not None for a in hard)
+        if not easy or r.src[0].op is not Ops.CONST or r.arg.id in kernel.early:
+            continue
+        size = size_of(r)
+        for n in [n for n in (4, 2) if n * plan.nodes <= MAX_BODY]:
+            few = tail_overhead(size, n) <= MOST_TWICE and can_overlap(kernel)
+            if size // n >= plan.target.threads and (size % n == 0 or few):
+                op = OptOps.OVERLAP if size % n else OptOps.UPCAST
+                kernel.apply(Opt(op, axis_number(kernel, r), n))
+                return True
+    return False
+
+
+def share_divisors(plan: Plan, outputs: list[UOp]) -> bool:
+    """Rows side by side that divide by the same, where a kernel waits for its divisions.
+
+    why: what a divisor takes to be prepared is then done once for all of them (see
+    `transforms/shared_division`)
+    """
+    kernel = plan.kernel
+    quotients = shared_quotients(kernel, plan.target)
+    if quotients and moved_nbytes(plan) > SHARING_PART * max(plan.target.cache_bytes):
+        simd = AxisType.VECTOR
+        row = prod(
+            [size_of(r) for r in kernel.outputs if r.arg.id == plan.vector_id or r.arg.kind is simd]
+        )
+        stored = max([a.buffer.dtype.itemsize for a in plan.accesses if a.is_store])
+        if row * stored < SHARING_NBYTES:
+            return False
+    for r in reversed(axes_sharing(quotients, outputs, plan.vector_id)):
+        if r.src[0].op is not Ops.CONST or r.arg.id in kernel.early:
+            continue
+        size = size_of(r)
+        for n in [n for n in ROWS_SHARING if n * (plan.nodes + plan.extra) <= MAX_BODY]:
+            few = tail_overhead(size, n) <= MOST_TWICE and can_overlap(kernel)
+            if size // n >= plan.target.threads and (size % n == 0 or few):
+                op = OptOps.OVERLAP if size % n else OptOps.UPCAST
+                kernel.apply(Opt(op, axis_number(kernel, r), n))
+                return True
+    return False
+
+
+def widen_rows(plan: Plan, outputs: list[UOp]) -> bool:
+    """Several SIMD values an iteration: of a row, and of several rows where one has few.
+
+    Also of several rows where what is computed would wait for itself, and a row does not divide.
+    """
+    side = lanes_beside(plan)
+    for axis in outputs[:-3:-1]:
+        n = widen(plan, axis, side)
+        side *= n
+        waits = n == 1 and plan.nodes + plan.extra > MOST_WIDENED
+        if ceildiv(size_of(axis), n) > FEW_STEPS and not waits:
+            break
+    return side > 1
+
+
+def lanes_beside(plan: Plan) -> int:
+    """SIMD values that stacks which are written out put side by side already.
+
+    Few do not count, nor those of which an access takes lanes that lie apart in runs, since wider
+    ones have longer runs; nor where a store goes to many pages at each step, of which each is to
+    get some lines at a time.
+    """
+    kernel = plan.kernel
+    written = [r for r in kernel.outputs if r.arg.kind is AxisType.UPCAST]
+    simd = [r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR]
+    beside = prod([size_of(r) for r in written])
+    apart = [a for a in plan.accesses if any(a.stride(r) not in (0, 1, 2, 3) for r in simd)]
+    runs = [a for a in apart if a.is_store or any(a.stride(r) == 1 for r in written)]
+    pages = max([pages_of(a, written) for a in plan.accesses if a.is_store], default=1)
+    # Lanes that are loaded one by one are so much code that the rest does not matter.
+    counts = beside >= FEW_STEPS and not runs and (apart or pages < MANY_PAGES)
+    return beside if counts else 1
+
+
+def pages_of(a: Access, axes: list[UOp]) -> int:
+    """Places that an access goes to along these axes, a page or more from one to the next."""
+    nbytes = a.buffer.dtype.itemsize
+    far = [size_of(r) for r in axes if abs(a.stride(r) or 0) * nbytes >= FAR_NBYTES]
+    return int(prod(far))
+
+
+def widen(plan: Plan, axis: UOp, side: int) -> int:
+    """SIMD values along an axis that an iteration now has, beside so many that it had already."""
+    size = size_of(axis)
+    nodes = max(plan.nodes + plan.extra, 1)
+    if axis.src[0].op is not Ops.CONST:
+        return 1
+    early = plan.kernel.early.get(axis.arg.id)
+    small = nodes <= MOST_WIDENED
+    most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
+    if side == 1 and row_is_known(plan, axis, nodes):
+        plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), size))
+        return size
+    for n in [n for n in (4, 2) if n * side <= most]:
+        fits = size % n == 0
+        # Few SIMD values may run twice.
+        few = tail_overhead(size, n) <= MOST_TWICE
+        if early is not None:
+            fits = n * early.lanes <= early.size and few
+        op = OptOps.UPCAST
+        if not fits and early is None and few and can_overlap(plan.kernel):
+            fits, op = True, OptOps.OVERLAP
+        if fits and size // n >= plan.target.threads:
+            plan.kernel.apply(Opt(op, axis_number(plan.kernel, axis), n))
+            return n
+    return 1
+
+
+def set_row_beside(plan: Plan, u: UOp, most: int) -> None:
+    """The SIMD values of a short row of results next to each other, as they lie.
+
+    Where loops further in read these results, threads share the row instead: all else would be
+    done by each of them, and parts of a row would be stored to the same lines at the same time.
+    """
+    kernel = plan.kernel
+    lanes = prod([size_of(r) for r in u.src[0].ranges if r.arg.kind is AxisType.UPCAST])
+    loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
+    rows = [r for r in kernel.outputs if r.arg.id == plan.vector_id and not r.arg.kind.is_lane]
+    if not loops or not rows or rows[0] not in u.ranges:
+        return
+    row = rows[0]
+    if row.src[0].op is not Ops.CONST or not 1 < size_of(row) <= most // max(lanes, 1):
+        return
+    if not set(kernel.outputs) <= u.ranges and (
+        size_of(row) * finish_nodes(plan) > MAX_BODY
+        or (plan.target.threads > 1 and cycles_of(plan) >= THREAD_CYCLES)
+    ):
+        return
+    # Lanes that start early are not those of short rows.
+    if row.arg.id not in kernel.early:
+        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, row), size_of(row)))
+
+
+def results_are_nearer(plan: Plan, u: UOp, axis: UOp, count: int) -> bool:
+    """Whether what the next result reads lies nearer than what the next step of an axis does.
+
+    As of channels of images, whose sums each read a little of every image. There have to be
+    `count` results. Lanes of results are those of all reductions, so none may have some already.
+    """
+    kernel = plan.kernel
+    if any(r.arg.kind is AxisType.UPCAST for x in kernel.reduces for r in x.src[0].ranges):
+        return False
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if len(loops) != len(kernel.outputs) or not loops or size_of(loops[-1]) < count:
+        return False
+    mine = [a for a in plan.accesses if not a.is_store and axis in a.node.ranges]
+    strides = [(a.stride(loops[-1]), a.stride(axis)) for a in mine]
+    return bool(strides) and all(n and far and n < far for n, far in strides)
+
+
+def set_side_by_side(plan: Plan, u: UOp, count: int, parts: int = 2) -> bool:
+    """Some results next to each other, where additions of one would wait for one another.
+
+    So many `parts` of them are left for each thread at least.
+    """
+    kernel = plan.kernel
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
+    if not loops or not set(kernel.outputs) <= u.ranges or loops[-1].src[0].op is not Ops.CONST:
+        return False
+    axis, size = loops[-1], size_of(loops[-1])
+    if kernel.fills_slab(axis):
+        return False
+    fitting = [n for n in range(count, count // 2, -1) if n > 1 and size % n == 0]
+    n = fitting[0] if fitting else count
+    if axis.arg.id in kernel.early or size < parts * n * plan.target.threads:
+        return False
+    if not fitting and not can_overlap(kernel):
+        return False
+    op = OptOps.UPCAST if fitting else OptOps.OVERLAP
+    kernel.apply(Opt(op, axis_number(kernel, axis), n))
+    return True
+
+
+def row_is_known(plan: Plan, axis: UOp, nodes: int) -> bool:
+    """Whether a short row, written out, is one where it is known which lanes are masked."""
+    size, loops = size_of(axis), [r for r in plan.kernel.outputs if not r.arg.kind.is_lane]
+    return (
+        1 < size <= MAX_WRITTEN_OUT
+        and size * nodes <= MAX_BODY // 2
+        and iterations(loops) >= size * plan.target.threads
+        and axis.arg.id == plan.vector_id
+        and axis.arg.id not in plan.kernel.early
+        and gates_along(plan.kernel, axis)
+    )
+
+
+def ask_for_columns(plan: Plan) -> None:
+    """A product asks for columns of a large matrix some steps before it goes down them.
+
+    Of whole rows that serve one result alone, processors ask for what follows by themselves.
+    """
+    kernel = plan.kernel
+    if kernel.rows and not any(r.arg.kind is AxisType.UPCAST for r in kernel.outputs):
+        return
+    panel = panel_of(kernel)
+    fits = panel is not None and panel_nbytes(kernel, panel) <= max_nbytes(plan.target)
+    packed = panel.node if panel is not None and fits else None
+    for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
+        loads = column_loads(kernel.facts, axis)
+        if any(a.node is packed or a.node.arg is not None for a in loads):
+            return
+        if loads:
+            steps = columns_ahead(plan, loads)
+            if steps:
+                kernel.apply(Opt(OptOps.PREFETCH, axis_number(kernel, axis), steps))
+            return
+
+
+def ask_for_rows(plan: Plan) -> bool:
+    """A reduction that goes along some rows of a large matrix at a time asks for the next ones."""
+    kernel = plan.kernel
+    for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
+        loads = tile_loads(kernel.facts, axis, kernel.rows)
+        if any(a.node.arg for a, _ in loads) or not tile_ahead(plan, loads):
+            continue
+        # Steps that are a line together ask for it once.
+        steps = ceildiv(
+            LINE_NBYTES, min([run_of_lanes(a) * a.node.dtype.itemsize for a, _ in loads])
+        )
+        if kernel.rows:
+            along, op, number = [axis], OptOps.UPCAST, axis_number
+        else:
+            along, op, number = list(loads[0][0].strides), OptOps.UNROLL, reduction_number
+            along = [r for r in kernel.axes if r.arg.kind is AxisType.REDUCE and r in along]
+        if steps > 1:
+            if not along or not kernel.may_split(along[-1], steps):
+                continue
+            if along[-1] is axis and steps == size_of(axis):
+                continue
+            kernel.apply(Opt(op, number(kernel, along[-1]), steps))
+        left = axis_of(kernel, axis.arg.id)
+        kernel.apply(Opt(OptOps.PREFETCH, axis_number(kernel, left), 1))
+        return True
+    return False
+
+
+def ask_for_broadcasts(plan: Plan) -> None:
+    """A product asks for the next rows, or columns, of a large matrix that it broadcasts.
+
+    Columns of the next tile may begin in one line and end in another, so it asks for those of the
+    one after.
+    """
+    kernel = plan.kernel
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if not loops:
+        return
+    rows, columns = broadcast_rows(kernel.facts, loops[-1]), []
+    steps = 1 if broadcast_rows_ahead(plan, rows) else 0
+    if not rows:
+        columns = broadcast_columns(kernel.facts, loops[-1])
+        steps = 2 if broadcast_columns_ahead(plan, columns) else 0
+    if steps and not any(a.node.arg for a, _ in rows + columns):
+        kernel.apply(Opt(OptOps.PREFETCH, axis_number(kernel, loops[-1]), steps))
+
+
+def choose_hints(plan: Plan) -> None:
+    """Rows that are asked for in time, and stores past the caches where nothing finds them there.
+
+    Of a product the stores are few, and stay as they are.
+    """
+    kernel = plan.kernel
+    outputs = set(kernel.outputs)
+    if any(outputs <= u.ranges for u in kernel.reduces):
+        if not ask_for_rows(plan):
+            ask_for_columns(plan)
+            ask_for_broadcasts(plan)
+        fold_rows_early(plan)
+        return
+    hoisted = hoist_axes(kernel)
+    for axis in [r for r in kernel.outputs if r in hoisted][-1:]:
+        passes = row_passes(kernel.facts, axis)
+        steps = rows_ahead(plan, axis, longest(passes).loads) if passes else 0
+        if steps:
+            kernel.apply(Opt(OptOps.PREFETCH, axis_number(kernel, axis), steps))
+    note = past_caches(plan) if kernel.axes else None
+    if note is not None:
+        kernel.notes.append(note)
+        kernel.apply(Opt(OptOps.NONTEMPORAL))
+    store_rows_later(plan, least=1 if note is not None else BESIDE_LATER)
+    fold_rows_early(plan)
+
+
+def fold_rows_early(plan: Plan) -> None:
+    """Rows that are first folded beside the last fold of the row before, two folds or more each.
+
+    Not where both rows do not stay in the first cache; nor where rows come from memory, unless
+    they are asked for and something takes long to compute besides: memory is what it waits for.
+    """
+    kernel, target = plan.kernel, plan.target
+    folds = kernel.reduces
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    axes = [r for r in loops if all(r in u.ranges for u in folds)]
+    if len(folds) < 2 or not axes or not target.cache_bytes or kernel.rows:
+        return
+    axis, first = axes[-1], folds[0]
+    inside = set(own_nodes(first.src[0]))
+    rows = [a for a in plan.accesses if a.node in inside and walks_rows(a, axis)]
+    turns = [prod([size_of(r) for r in u.src[1:] if not r.arg.kind.is_lane]) for u in folds]
+    if (
+        not rows
+        or turns[0] != turns[-1]
+        or any(r.src[0].op is not Ops.CONST for r in first.src[1:])
+    ):
+        return
+    computes = any(u.op in DECOMPOSED and not target.has_op(u.op.name) for u in kernel.facts.order)
+    far = moved_nbytes(plan) >= MOVED_PART * max(target.cache_bytes)
+    if far and not (computes and OptOps.PREFETCH in [o.op for o in kernel.applied]):
+        return
+    nbytes = sum([a.node.dtype.itemsize for a in rows]) * iterations(list(first.src[1:]))
+    part = NEXT_COMPUTED_PART if computes else NEXT_PART
+    if 2 * nbytes <= part * target.cache_bytes[0]:
+        kernel.apply(Opt(OptOps.NEXT, axis_number(kernel, axis)))
+
+
+def store_rows_later(plan: Plan, least: int) -> None:
+    """Rows in scratch whose results are stored while the next one is computed.
+
+    Not where stores read rows of memory too: nothing asks for these, and all the work would wait;
+    nor where fewer than `least` SIMD values of a row can be computed side by side.
+    """
+    kernel = plan.kernel
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if len(loops) < 2 or row_stage(kernel.facts, kernel.outputs, loops[-2]) is None:
+        return
+    axis = loops[-2]
+    stored = set(own_nodes(*[u.src[1] for u in kernel.stores]))
+    if any(a.node in stored and walks_rows(a, axis) for a in plan.accesses):
+        return
+    # A body waits for itself where it takes long. None may run twice: scratch has the next row by
+    # then.
+    most = bodies_side_by_side(plan, plan.nodes + plan.extra)
+    row, twice = loops[-1], loops[-1].arg.id in kernel.early
+    fitting = [n for n in (4, 3, 2) if n <= most and not twice and kernel.may_split(row, n)]
+    n = fitting[0] if fitting else 1
+    if n < least:
+        return
+    kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, axis)))
+    if n > 1:
+        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, row), n))

@@ -1,0 +1,1 @@
+"""Ops that a target lacks, written with those that it has."""

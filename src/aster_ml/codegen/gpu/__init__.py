@@ -1,0 +1,1 @@
+"""Default schedules and local memory of devices that have work-groups."""

@@ -1,0 +1,113 @@
+"""Default schedules of devices with work-groups: blocks, work-items, shared memory.
+
+Receives a Plan and applies Opts to its kernel. Schedules of CPUs are in `cpu/heuristic`.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from aster_ml.codegen.cpu.costs import Plan, axis_number, reduction_number
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.helpers import prod
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
+
+
+def choose_group_opts(plan: Plan) -> None:
+    """Blocks and work-items for devices that have them.
+
+    A reduction with reuse along two output axes gets a block tile: work-items and lanes along both,
+    its loads staged through local memory. One with few results is shared out over the work-items of
+    a block. Anything else has work-items along its innermost output axis.
+    """
+    kernel = plan.kernel
+    outputs = [r for r in kernel.outputs if kernel.may_reorder(r)]
+    if tile_block(plan, outputs):
+        return
+    group_reductions(plan)
+    for r in reversed([r for r in kernel.outputs if kernel.may_reorder(r)]):
+        n = largest_divisor(r, min(64, plan.target.max_group // work_items(kernel)))
+        if n > 1:
+            kernel.apply(Opt(OptOps.LOCAL, axis_number(kernel, r), n))
+            return
+
+
+# Rows and columns of work-items, lanes each way, and depth of a strip in local memory.
+BLOCK_SIDE, BLOCK_LANES, STRIP = 8, 4, 8
+# Work-items that reduce together, and the fewest elements that each of them has to fold.
+GROUP_SIZE, GROUP_LENGTH = 64, 4
+
+
+def largest_divisor(r: UOp, limit: int) -> int:
+    """The largest power of two up to `limit` that divides a constant size, else 1."""
+    if r.src[0].op is not Ops.CONST:
+        return 1
+    return max(
+        [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= limit and size_of(r) % n == 0],
+        default=1,
+    )
+
+
+def work_items(kernel: Kernel) -> int:
+    """Work-items of a block so far."""
+    ranges = [r for r in kernel.facts.order if r.op is Ops.RANGE]
+    sizes = [size_of(r) for r in ranges if r.arg.kind in (AxisType.LOCAL, AxisType.GROUP)]
+    return int(prod(sizes))
+
+
+def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
+    """The tile of a matrix product, if the kernel is one and the sizes fit."""
+    kernel, target = plan.kernel, plan.target
+    main = [u for u in kernel.reduces if set(kernel.outputs) <= u.ranges]
+    if len(main) != 1 or len(kernel.reduces) != 1 or BLOCK_SIDE**2 > target.max_group:
+        return False
+    mine = kernel.facts.inside[main[0]]
+    loads = [a for a in plan.accesses if a.node in mine]
+    depth = max(main[0].src[1:], key=size_of)
+    reused = [
+        r
+        for r in outputs
+        if any(r not in a.strides for a in loads) and any(r in a.strides for a in loads)
+    ]
+    if len(reused) < 2 or largest_divisor(depth, STRIP) < STRIP:
+        return False
+    side = BLOCK_SIDE * BLOCK_LANES
+    staged = [a for a in loads if depth in a.node.ranges]
+    # All work-items together load a strip: of what changes along neither axis it is too short.
+    pairs = [
+        pair
+        for pair in itertools.combinations(sorted(reused, key=size_of), 2)
+        if all([any([r in a.node.ranges for r in pair]) for a in staged])
+    ]
+    # The largest.
+    pair = pairs[-1] if pairs else ()
+    if not pair or any(r.src[0].op is not Ops.CONST or size_of(r) % side for r in pair):
+        return False
+    sides = [prod([side for r in pair if r in a.node.ranges]) for a in staged]
+    nbytes = [n * STRIP * a.node.dtype.itemsize for n, a in zip(sides, staged, strict=True)]
+    if sum(nbytes) > target.local_bytes:
+        return False
+    for r in pair:
+        number = axis_number(kernel, r)
+        kernel.apply(Opt(OptOps.UPCAST, number, BLOCK_LANES))
+        kernel.apply(Opt(OptOps.LOCAL, number, BLOCK_SIDE))
+    depth = next(r for u in kernel.reduces for r in u.src[1:] if r.arg.id == depth.arg.id)
+    kernel.apply(Opt(OptOps.STAGE, reduction_number(kernel, depth), STRIP))
+    return True
+
+
+def group_reductions(plan: Plan) -> None:
+    """Shares long reductions with few results out over the work-items of a block."""
+    kernel = plan.kernel
+    for u in kernel.reduces:
+        if any(r.arg.kind is AxisType.REDUCE for r in u.ranges) or not u.src[1:]:
+            continue
+        results = iterations(list(u.ranges))
+        axis = max(u.src[1:], key=size_of)
+        n = largest_divisor(axis, min(GROUP_SIZE, plan.target.max_group))
+        if results > 4096 or n < 4 or size_of(axis) < n * GROUP_LENGTH:
+            continue
+        kernel.apply(Opt(OptOps.GROUP, reduction_number(kernel, axis), n))

@@ -1,0 +1,168 @@
+"""Work-groups: GROUP and STAGE axes become local memory and barriers.
+
+Receives a kernel whose Opts are applied; returns its graph with at most one GLOBAL and one LOCAL
+range, in terms of which every other output axis is computed. Only for targets with work-groups.
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.dtype import dtypes
+from aster_ml.errors import InternalError
+from aster_ml.helpers import prod
+from aster_ml.uop.graph import substitute
+from aster_ml.uop.node import UOp, index_alu, to_uop
+from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg, ScratchArg
+
+
+def size(r: UOp) -> int:
+    """Constant size of an axis."""
+    if r.src[0].op is not Ops.CONST:
+        raise InternalError(f"blocks: the axis {r!r} has no constant size")
+    return int(r.src[0].arg)
+
+
+def build_blocks(kernel: Kernel) -> UOp:
+    """The kernel's graph in terms of one block number and one work-item number."""
+    if kernel.staged is not None:
+        stage_loads(kernel, kernel.staged)
+    reduce_in_groups(kernel)
+    return number_work(kernel)
+
+
+def ranges_of_kind(kernel: Kernel, *kinds: AxisType) -> list[UOp]:
+    """The axes of these kinds, by id."""
+    return sorted(
+        [r for r in kernel.facts.order if r.op is Ops.RANGE and r.arg.kind in kinds],
+        key=lambda r: r.arg.id,
+    )
+
+
+def position(axes: list[UOp], at: dict[UOp, UOp] | None = None) -> UOp:
+    """Row-major position in the space of these axes."""
+    total = UOp.index_const(0)
+    for r in axes:
+        value = r if at is None else at.get(r, r)
+        total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, r.src[0]), value)
+    return total
+
+
+def stage_loads(kernel: Kernel, strip_id: int) -> None:
+    """Loads of a strip of a reduction go through local memory.
+
+    rewrite: LOAD(INDEX(p, f(tile axes))) -> LOAD(INDEX(local, position of the tile axes)), after
+    all work-items together have filled `local` with f over the tile, and a barrier
+    why: each element of the tile is read by many work-items, and from memory only once
+    """
+    strip = next(r for r in kernel.facts.order if r.op is Ops.RANGE and r.arg.id == strip_id)
+    items = ranges_of_kind(kernel, AxisType.LOCAL)
+    n_items = prod([size(r) for r in items])
+    tile_kinds = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
+    fills: list[UOp] = []
+    reads: list[tuple[UOp, UOp, UOp]] = []
+    for number, u in enumerate(
+        x for x in kernel.facts.order if x.op is Ops.LOAD and strip in x.ranges
+    ):
+        axes = sorted([r for r in u.ranges if r.arg.kind in tile_kinds], key=lambda r: r.arg.id)
+        count = prod([size(r) for r in axes])
+        local = UOp(Ops.DEFINE_LOCAL, u.dtype, (), ScratchArg(number, count))
+        if count % n_items:
+            raise InternalError(f"blocks: {n_items} work-items cannot share {count} elements")
+        turn = kernel.new_range(count // n_items, AxisType.UPCAST)
+        element = index_alu(
+            Ops.ADD, index_alu(Ops.MUL, turn, UOp.index_const(n_items)), position(items)
+        )
+        place: dict[UOp, UOp] = {}
+        rest = element
+        for i, r in enumerate(reversed(axes)):
+            last = i == len(axes) - 1
+            place[r] = rest if last else index_alu(Ops.MOD, rest, r.src[0])
+            rest = index_alu(Ops.IDIV, rest, r.src[0])
+        fills.append(local.index(element).store(substitute(u, place)))
+        reads.append((u, local, position(axes)))
+    barrier = UOp(Ops.BARRIER, dtypes.void, tuple(fills))
+    kernel.sink = substitute(
+        kernel.sink, {u: local.after(barrier).index(at).load() for u, local, at in reads}
+    )
+
+
+def reduce_in_groups(kernel: Kernel) -> None:
+    """Work-items reduce a part each, and then all parts.
+
+    rewrite: REDUCE(v, k, g) -> REDUCE(LOAD(local at r), r), after every work-item g has stored
+    REDUCE(v, k) in `local` at g, and a barrier; `g` becomes the work-item's number
+    why: a reduction with few results would leave most work-items without work
+    """
+    scratch = 100
+    shared = None
+    changes: dict[UOp, UOp] = {}
+    gates: list[UOp] = []
+    outputs = ranges_of_kind(kernel, AxisType.LOCAL)
+    for u in kernel.reduces:
+        groups = [r for r in u.src[1:] if r.arg.kind is AxisType.GROUP]
+        if not groups:
+            continue
+        g = groups[0]
+        twin = [r for r in outputs if size(r) == size(g) and r not in u.ranges]
+        if twin:
+            item = twin[0]
+        else:
+            if shared is None or size(shared) != size(g):
+                shared = kernel.new_range(size(g), AxisType.LOCAL)
+                gates.append(shared)
+            item = shared
+        value = substitute(u.src[0], {**changes, g: item})
+        rest = tuple([r for r in u.src[1:] if r is not g])
+        part = UOp(Ops.REDUCE, u.dtype, (value, *rest), u.arg) if rest else value
+        axes = sorted(
+            [
+                r
+                for r in part.ranges
+                if r is not item and (r.arg.kind is AxisType.LOCAL or r.arg.kind.is_lane)
+            ],
+            key=lambda r: r.arg.id,
+        )
+        local = UOp(
+            Ops.DEFINE_LOCAL,
+            u.dtype,
+            (),
+            ScratchArg(scratch, prod([size(r) for r in axes]) * size(g)),
+        )
+        scratch += 1
+        filled = local.index(position([*axes, item])).store(part)
+        barrier = UOp(Ops.BARRIER, dtypes.void, (filled,))
+        again = kernel.new_range(size(g), AxisType.REDUCE)
+        read = local.after(barrier).index(position([*axes, item], {item: again})).load()
+        changes[u] = UOp(Ops.REDUCE, u.dtype, (read, again), ReduceArg(u.arg.op))
+    if not changes:
+        return
+    kernel.sink = substitute(kernel.sink, changes)
+    for item in gates:
+        # Every work-item has the result; one of them stores it.
+        gated: dict[UOp, UOp] = {}
+        for store in kernel.stores:
+            gate = item.alu(Ops.CMPLT, UOp.index_const(1))
+            if len(store.src) > 2:
+                gate = store.src[2].alu(Ops.AND, gate)
+            gated[store] = UOp(Ops.STORE, store.dtype, (*store.src[:2], gate))
+        kernel.sink = substitute(kernel.sink, gated)
+
+
+def number_work(kernel: Kernel) -> UOp:
+    """All block axes as one number, and all work-item axes as one."""
+    blocks = kernel.output_loops
+    movable = [r for r in blocks if kernel.may_reorder(r)]
+    items = ranges_of_kind(kernel, AxisType.LOCAL)
+    changes: dict[UOp, UOp] = {}
+    for axes, kind in ((movable, AxisType.GLOBAL), (items, AxisType.LOCAL)):
+        if not axes:
+            continue
+        total = to_uop(prod([r.src[0] for r in axes]))
+        rest = UOp(Ops.RANGE, dtypes.index, (total,), RangeArg(kernel.next_id, kind))
+        kernel.next_id += 1
+        for i, r in enumerate(reversed(axes)):
+            changes[r] = rest if i == len(axes) - 1 else index_alu(Ops.MOD, rest, r.src[0])
+            rest = index_alu(Ops.IDIV, rest, r.src[0])
+    kernel.outputs = [r for r in kernel.outputs if r not in changes]
+    kernel.rewrite(changes, dict.fromkeys(changes, ()))
+    return kernel.sink

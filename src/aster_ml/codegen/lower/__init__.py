@@ -1,0 +1,1 @@
+"""From a scheduled kernel to a list of nodes: index arithmetic, order."""

@@ -1,0 +1,152 @@
+"""The search space: schedules near a given one, which a search tries next.
+
+Receives a kernel AST, a Target and Opts; returns lists of Opts that can be applied to the kernel,
+each one change away, and the schedules from which a search sets out. Which of them is faster is not
+known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from aster_ml.codegen.kernel import Kernel, can_overlap
+from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.passes import schedule_kernel
+from aster_ml.errors import InternalError, KernelOptError
+from aster_ml.helpers import ceildiv, prod
+from aster_ml.target import Target
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import VALUES, Ops
+from aster_ml.uop.ranges import size_of
+
+Opts = tuple[Opt, ...]
+# Lanes that are tried along one axis, and the numbers of them next to each other.
+LANES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
+SIDES = frozenset({OptOps.UPCAST, OptOps.UNROLL, OptOps.OVERLAP})
+# What comes in powers of two, or as half and double.
+HALVED = frozenset(
+    {OptOps.VECTOR, OptOps.KBLOCK, OptOps.ROW_ACCUMULATE, OptOps.TILE, OptOps.PREFETCH}
+)
+# What sums need for their accuracy is not up for search.
+KEPT = frozenset({OptOps.BLOCKED_SUM})
+# Opts of a whole kernel, or of its one reduction: there is one of each.
+ONCE = frozenset(
+    {
+        OptOps.THREAD,
+        OptOps.VECTOR,
+        OptOps.KBLOCK,
+        OptOps.ROW_ACCUMULATE,
+        OptOps.NONTEMPORAL,
+        OptOps.SKEW,
+        OptOps.NEXT,
+    }
+)
+# Nodes times lanes of a loop body, past which compiling takes long and registers overflow.
+MAX_BODY = 2048
+# SIMD axes, by price, that a search sets out from besides the default one.
+RANKS = 4
+
+
+def starts(ast: UOp, target: Target) -> Iterator[Opts]:
+    """Whole schedules by the cost, for each of the SIMD axes that it found dearer than the best."""
+    found = {tuple(schedule_kernel(ast, target).applied)}
+    for rank in range(1, RANKS):
+        opts = tuple(schedule_kernel(ast, target, rank=rank).applied)
+        if opts not in found:
+            found.add(opts)
+            yield opts
+
+
+def neighbours(ast: UOp, target: Target, opts: Opts) -> Iterator[Opts]:
+    """What one change makes of a schedule; equal kernels come once."""
+    start = applied(ast, target, opts)
+    if start is None:
+        return
+    found = {(start.sink, start.shared)}
+    for candidate in changed(start, opts):
+        kernel = applied(ast, target, candidate)
+        if kernel is None or (kernel.sink, kernel.shared) in found or not is_small(kernel):
+            continue
+        found.add((kernel.sink, kernel.shared))
+        yield candidate
+
+
+def applied(ast: UOp, target: Target, opts: Opts) -> Kernel | None:
+    """The kernel with these Opts; None where one of them does not fit."""
+    try:
+        return schedule_kernel(ast, target, opts)
+    except (KernelOptError, InternalError):
+        return None
+
+
+def is_small(kernel: Kernel) -> bool:
+    """Whether the loop body stays within bounds."""
+    nodes = kernel.facts.order
+    lanes = [int(r.src[0].vmax) for r in nodes if r.op is Ops.RANGE and r.arg.kind.is_lane]
+    work = sum(1 for u in nodes if u.op in VALUES)
+    return bool(prod(lanes) // max(lanes, default=1) * work <= MAX_BODY)
+
+
+def changed(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
+    """Every single change: another size, one Opt less, one Opt more."""
+    for i, opt in enumerate(opts):
+        for n in sizes_near(opt):
+            yield (*opts[:i], opt._replace(arg=n), *opts[i + 1 :])
+    for i, opt in enumerate(opts):
+        if opt.op not in KEPT:
+            yield (*opts[:i], *opts[i + 1 :])
+    had = {opt.op for opt in opts} & ONCE
+    for more in additions(kernel):
+        if not any(opt.op in had for opt in more):
+            yield (*opts, *more)
+
+
+def sizes_near(opt: Opt) -> list[int]:
+    """Other sizes of an Opt that has one."""
+    if opt.op in SIDES:
+        return near(opt.arg)
+    return [n for n in (opt.arg // 2, opt.arg * 2) if n > 1] if opt.op in HALVED else []
+
+
+def near(n: int) -> list[int]:
+    """Sizes next to one; for large ones, half and double."""
+    if n > LANES[-1]:
+        return [n // 2, n * 2]
+    smaller = [x for x in LANES if x < n][-2:]
+    return [*smaller, *[x for x in LANES if x > n][:2]]
+
+
+def additions(kernel: Kernel) -> Iterator[Opts]:
+    """Opts that may still come."""
+    outputs, sizes = kernel.first_reduction, [size_of(r) for r in kernel.axes]
+    for axis, size in enumerate(sizes):
+        for n in (2, 3, 4, 6, 8, 16):
+            uneven = axis < outputs and size % n and kernel.axes[axis].arg.id not in kernel.early
+            yield (Opt(OptOps.OVERLAP if uneven else OptOps.UPCAST, axis, n),)
+    for axis in range(len(sizes) - outputs):
+        for n in (2, 3, 4, 5, 7, 8):
+            yield (Opt(OptOps.UNROLL, axis, n),)
+        for n in (2, 4, 8):
+            yield (Opt(OptOps.KBLOCK, axis, ceildiv(sizes[outputs + axis], n)),)
+        yield (Opt(OptOps.ROW_ACCUMULATE, axis, 8),)
+    for i, j in combinations(range(outputs), 2):
+        yield (Opt(OptOps.SWAP, i, j),)
+    for axis in range(outputs):
+        yield (Opt(OptOps.THREAD, axis),)
+        yield (Opt(OptOps.PREFETCH, axis, 2),)
+        yield (Opt(OptOps.SKEW, axis),)
+        yield (Opt(OptOps.NEXT, axis),)
+        for n in (16, 64, 256):
+            if n < sizes[axis]:
+                yield (Opt(OptOps.TILE, axis, n),)
+    if outputs:
+        yield (Opt(OptOps.NONTEMPORAL),)
+    for axis, size in enumerate(sizes):
+        for n in (4, 8, 16):
+            # Lanes of an output may start early; all else has to divide.
+            if size % n and (axis >= outputs or not can_overlap(kernel) or size < n):
+                padded = Opt(OptOps.PADTO, axis, ceildiv(size, n) * n)
+                yield (padded, Opt(OptOps.VECTOR, axis, n))
+            else:
+                yield (Opt(OptOps.VECTOR, axis, n),)

@@ -1,0 +1,1 @@
+"""Values kept in scratch memory: panels, rows, halos, accumulators, packed words."""

@@ -1,0 +1,104 @@
+"""Row accumulators: reductions over whole rows of outputs, partial sums of a row in scratch.
+
+Receives a kernel whose Opts are applied, one of them ROW_ACCUMULATE; returns its graph with the
+reduction going through DEFINE_LOCAL. Only for targets without work-groups, where scratch is stack.
+Which kernels gain by it is said in `cpu/heuristic`.
+
+rewrite: f(REDUCE(v(r, o), r)) -> f(LOAD(sums at o)), after loops over the first rows have stored
+REDUCE(v(k, o), k) in `sums` at each o, and loops over the others, n at a time, have added theirs
+why: memory is read in runs as long as the rows, which prefetchers and page tables like; sums in
+scratch need no masks and no values to begin with, and what follows the reduction is done once
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.kernel import Kernel, can_sum_rows
+from aster_ml.codegen.staging.row import max_nbytes, new_scratch, position
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import prod
+from aster_ml.target import Target
+from aster_ml.uop.graph import substitute
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
+
+FUSED_DTYPES = (dtypes.float32, dtypes.float64)
+
+
+def sum_rows(kernel: Kernel, target: Target) -> None:
+    """The reduction by rows, if the Opts ask for one."""
+    if not kernel.rows:
+        return
+    axes = row_axes(kernel)
+    # Other Opts may have left no row to speak of.
+    if not can_sum_rows(kernel) or not axes:
+        return
+    (u,) = kernel.reduces
+    (axis,) = u.src[1:]
+    size = prod([size_of(r) for r in axes])
+    if size * u.dtype.itemsize > max_nbytes(target):
+        return
+    sums = new_scratch(kernel.facts.order, u.dtype, size)
+    n, fused = kernel.rows, target.has_op("MULACC")
+    first = size_of(axis) % n or n
+    ready = sums.after(fill(kernel, sums, u, axes, fused, first))
+    strips = (size_of(axis) - first) // n
+    if strips:
+        strip = kernel.new_range(strips, AxisType.LOOP)
+        ready = sums.after(fill(kernel, ready, u, axes, fused, n, strip, first))
+    kernel.sink = substitute(kernel.sink, {u: ready.index(place(axes)).load()})
+
+
+def row_axes(kernel: Kernel) -> list[UOp]:
+    """The output axes whose sums are in scratch together: the innermost loop, and lanes."""
+    last = [r for r in kernel.outputs if not r.arg.kind.is_lane][-1:]
+    lanes = [r for r in kernel.outputs if r.arg.kind.is_lane]
+    if not last or last[0] not in kernel.output_loops or size_of(last[0]) < 2:
+        return []
+    return last + sorted(lanes, key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
+
+
+def place(axes: list[UOp]) -> UOp:
+    """Where the sum of an element of the row lies."""
+    return position(axes[0], axes[1:])
+
+
+def fill(
+    kernel: Kernel,
+    sums: UOp,
+    u: UOp,
+    axes: list[UOp],
+    fused: bool,
+    count: int,
+    strip: UOp | None = None,
+    start: int = 0,
+) -> UOp:
+    """Loops that reduce `count` rows: the first of all, or those of each strip from `start` on."""
+    mine = [kernel.new_range(size_of(r), r.arg.kind) for r in axes]
+    row = UOp.index_const(0)
+    if strip is not None:
+        row = index_alu(Ops.MUL, strip, UOp.index_const(count))
+        row = index_alu(Ops.ADD, row, UOp.index_const(start))
+    at = dict(zip(axes, mine, strict=True))
+
+    def step(k: UOp) -> UOp:
+        return substitute(u.src[0], {**at, u.src[1]: index_alu(Ops.ADD, row, k)})
+
+    total = folded([step(UOp.index_const(i)) for i in range(count)], u.arg.op, fused)
+    where = sums.index(place(mine))
+    if strip is None:
+        return where.store(total).end(*mine)
+    return where.store(total.alu(u.arg.op, where.load())).end(strip, *mine)
+
+
+def folded(values: list[UOp], op: Ops, fused: bool) -> UOp:
+    """The values in two chains, in which loads are operands and products part of the addition.
+
+    why: the fewer instructions, the more loads are on their way at a time
+    """
+    chains = values[:2]
+    for i, v in enumerate(values[2:]):
+        before = chains[i % 2]
+        product = fused and op is Ops.ADD and v.op is Ops.MUL and v.dtype in FUSED_DTYPES
+        chains[i % 2] = UOp(Ops.MULACC, v.dtype, (*v.src, before)) if product else before.alu(op, v)
+    return chains[0] if len(chains) == 1 else chains[0].alu(op, chains[1])

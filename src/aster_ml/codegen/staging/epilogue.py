@@ -1,0 +1,176 @@
+"""Epilogue of a register tile: what is done with its results, in a loop where the tile is long.
+
+Receives a kernel whose Opts are applied and whose panels are filled; returns it with the sums of a
+tile in scratch and a loop that reads them there. Only for targets without work-groups. Which tile a
+kernel has is decided in `cpu/heuristic`.
+
+rewrite: STORE(INDEX(p, f(t)), g(REDUCE(v(t), k), t)) over lanes t
+-> STORE(INDEX(p, f(l)), g(LOAD(INDEX(scratch, l)), l)) in a loop l, after scratch was filled
+when: g, or lanes that are stored apart, are written out many times over
+why: a compiler takes as long for it as for the whole sum before; reading and storing the sums once
+more is nothing to a sum that is long
+
+SIMD lanes that lie apart in memory are transposed, block by block. In scratch they may be fewer for
+that than those of the sum: one block, and a loop over all of them. What takes longer in fewer lanes
+is computed in all of them before, in a loop of its own, from scratch to scratch. Where another lane
+lies side by side in memory, the SIMD lanes are along that one here: sums are then transposed as
+they come from scratch, and what is done with them loads and stores neighbours.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aster_ml.codegen.analysis import Access
+from aster_ml.codegen.cpu.costs import (
+    LEAST_SAVED,
+    LEAST_SUMMED,
+    LEAST_SUMMED_TURNED,
+    LEAST_TURNED,
+    LINES,
+    LINES_APART,
+    LINES_TURNED,
+    MOST_NARROW,
+    decomposed_nodes,
+)
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.staging.row import new_scratch, position
+from aster_ml.codegen.transforms.axes import stray_ranges, walks_as_one
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import prod
+from aster_ml.target import BLOCK_NBYTES, Target
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
+
+
+class Tile(NamedTuple):
+    """The sum of a tile, its lanes, and what becomes of them where results are finished.
+
+    `loops` are the lanes that become loops; `block` is how many SIMD lanes are left, and `before`
+    whether values are computed in a loop of their own before they are stored. `across` is the lane
+    that has the SIMD lanes in place of those of the sum, if any does. Along `beyond`, all that is
+    stored or loaded goes on where the SIMD lanes of the sum end: one loop is over both.
+    """
+
+    total: UOp
+    lanes: list[UOp]
+    loops: list[UOp]
+    block: int
+    before: bool
+    across: UOp | None = None
+    beyond: UOp | None = None
+
+
+def finish_in_loop(kernel: Kernel, target: Target) -> None:
+    """The rewrite, where it saves enough code."""
+    tile = find_tile(kernel, target)
+    if tile is None:
+        return
+    total, lanes, looped, block, before, across, beyond = tile
+    simd, size = lanes[-1], prod([size_of(r) for r in lanes])
+    at = position(UOp.index_const(0), lanes)
+    sums = new_scratch(kernel.facts.order, total.dtype, size)
+    ready = sums.after(sums.index(at).store(total).end(*lanes))
+    (store,) = kernel.stores
+    read = total
+    if before:
+        # Not as they lie in scratch: the long one inside, so that its steps overlap.
+        outer = sorted(lanes[:-1], key=size_of)
+        own = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in outer}
+        own[simd] = kernel.new_range(size_of(simd), AxisType.VECTOR)
+        value = store.src[1]
+        values = new_scratch([sums], value.dtype, size)
+        finished = moved(value, total, ready, at, own)
+        filled = values.index(substitute(at, own)).store(finished)
+        ready, read = values.after(filled.end(*own.values())), value
+    inner = [kernel.new_range(size_of(r), AxisType.LOOP) for r in looped]
+    steps = dict(zip(looped, inner, strict=True))
+    if block < size_of(simd):
+        if beyond is not None:
+            steps[beyond] = UOp.index_const(0)
+        for r in (simd,) if across is None else (simd, across):
+            size = size_of(r) * (size_of(beyond) if r is simd and beyond is not None else 1)
+            step = kernel.new_range(size // block, AxisType.LOOP)
+            kind = AxisType.VECTOR if across in (None, r) else AxisType.UPCAST
+            inner += [step, kernel.new_range(block, kind)]
+            steps[r] = position(step, inner[-1:])
+    kernel.outputs = [r for r in kernel.outputs if r not in steps] + inner
+    ended = moved(store, read, ready, at, steps).end(*kernel.outputs)
+    kernel.sink = kernel.sink.replace(src=(ended,))
+
+
+def moved(node: UOp, read: UOp, ready: UOp, at: UOp, steps: dict[UOp, UOp]) -> UOp:
+    """The node along other lanes, with what scratch holds `at` a place where it has `read`.
+
+    What `read` is made from keeps its lanes.
+    """
+    there = ready.index(substitute(at, steps)).load()
+    return substitute(node, {**steps, read: there})
+
+
+def find_tile(kernel: Kernel, target: Target) -> Tile | None:
+    """The tile whose results are finished in a loop, if there is one."""
+    otherwise = kernel.rows or kernel.skewed is not None or kernel.group
+    if otherwise or len(kernel.stores) != 1 or not kernel.reduces:
+        return None
+    loops = [r for u in kernel.reduces for r in u.src[1:]]
+    steps = iterations([r for r in loops if not r.arg.kind.is_lane])
+    if steps < LEAST_SUMMED:
+        return None
+    (store,) = kernel.stores
+    total = kernel.reduces[-1]
+    # All other reductions have to be those that the last one is made from.
+    after = toposort(store, enter=lambda u: u is not total)
+    if any(u.op is Ops.REDUCE and u is not total for u in after) or total not in after:
+        return None
+    lanes = [r for r in kernel.outputs if r.arg.kind.is_lane]
+    known = all(r.src[0].ranges.isdisjoint(lanes) for r in loops)
+    if not set(kernel.outputs) <= total.ranges or not known:
+        return None
+    lanes.sort(key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
+    simd = [r for r in lanes if r.arg.kind is AxisType.VECTOR]
+    if len(simd) != 1:
+        return None
+    accesses = [a for a in kernel.accesses() if a.node in after]
+    apart = [a for a in accesses if a.stride(simd[0]) not in (0, 1)]
+    # Those stay that make runs of what SIMD lanes load or store apart.
+    looped = [r for r in lanes[:-1] if not any(abs(a.stride(r) or 0) == 1 for a in apart)]
+    nodes = [u for u in after if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
+    work = len(nodes) + decomposed_nodes(nodes, target)
+    near, values = len(accesses) - len(apart), prod([size_of(r) for r in lanes[:-1]])
+    left = values // prod([size_of(r) for r in looped])
+    whole, block = size_of(simd[0]), BLOCK_NBYTES // total.dtype.itemsize
+    each = work + LINES_APART * len(apart) + LINES * near
+    # Sums are stored, and loaded again.
+    saved = each * (values - left) - LINES * (values + left)
+    before = work > MOST_NARROW
+    stored_apart = any([a.is_store for a in apart]) and not (before and apart[1:])
+    if 2 < block < whole and stored_apart and iterations(loops) >= LEAST_SUMMED_TURNED:
+        here = LINES_TURNED * len(apart) + (0 if before else work + LINES * near)
+        once = work + LINES * near if before else 0
+        turned = each * values - once - here * left - LINES * (values + left)
+        if turned >= max(saved, LEAST_TURNED):
+            across = next((r for r in lanes[:-1] if can_turn(r, accesses, block)), None)
+            beyond = lane_beyond(kernel, looped, simd[0], accesses)
+            if beyond is not None:
+                looped.remove(beyond)
+                lanes = [*[r for r in lanes[:-1] if r is not beyond], beyond, simd[0]]
+            return Tile(total, lanes, looped, block, before, across, beyond)
+    return Tile(total, lanes, looped, whole, False) if saved >= LEAST_SAVED else None
+
+
+def can_turn(lane: UOp, accesses: list[Access], block: int) -> bool:
+    """Whether blocks of SIMD lanes along a lane reach nothing but neighbours, or one for all."""
+    return size_of(lane) % block == 0 and all([a.stride(lane) in (0, 1) for a in accesses])
+
+
+def lane_beyond(kernel: Kernel, lanes: list[UOp], simd: UOp, accesses: list[Access]) -> UOp | None:
+    """The lane along which every access goes on over the end of the SIMD lanes, if there is one."""
+    plain = {simd, *lanes} - stray_ranges(kernel)
+    if simd not in plain:
+        return None
+    return next(
+        (r for r in lanes if r in plain and all([walks_as_one(a, r, simd) for a in accesses])), None
+    )

@@ -1,0 +1,230 @@
+"""Packed panels: an operand that a product reads again and again, laid out as it is read.
+
+Receives a kernel whose Opts are applied; returns its graph with some loads going through
+DEFINE_LOCAL. Only for targets without work-groups, where scratch is a strip of stack in the cache.
+
+rewrite: LOAD(INDEX(p, f(outer, k, lanes))) -> LOAD(INDEX(panel, g(k, lanes))), after the panel has
+been filled with f over all k and lanes
+when: the panel fits half of the second cache, loops that do not change it run inside, and either
+its SIMD lanes are not neighbours in p or neighbours in k are far apart
+why: lanes that are gathered once can be loaded whole from then on; and rows far apart fall on the
+same few cache lines' places and push one another out, while packed they are one stream
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.transforms.trip_counts import masks_of_last, without_conditions
+from aster_ml.helpers import prod
+from aster_ml.target import BLOCK_NBYTES, Target
+from aster_ml.uop.graph import holds, substitute
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import AxisType, LoadArg, Ops, ScratchArg
+from aster_ml.uop.ranges import size_of
+from aster_ml.uop.rules.symbolic import simplify_around
+
+# Rows closer together than this share pages and lines anyway.
+APART_NBYTES = 1024
+# Fewer uses of a panel than this do not pay for packing it.
+MIN_REUSE = 6
+# Rows that are asked for before a panel is filled with them.
+FILL_AHEAD = 8
+# Results that each gathered element has to serve, and each that is loaded in a run and transposed.
+MIN_GATHERED_USES, MIN_TRANSPOSED_USES = 16, 6
+# Scratch is stack, and threads have little of it.
+MAX_PANEL_NBYTES = 512 << 10
+
+
+def pack_panels(kernel: Kernel, target: Target) -> None:
+    """Packs what is worth it."""
+    a = wanted_panel(kernel)
+    if a is None or panel_nbytes(kernel, a) > max_nbytes(target):
+        return
+    ahead = rows_ahead(kernel, a, target)
+    kernel.sink = substitute(
+        kernel.sink, {a.node: packed_load(kernel, a, reduced_axes(kernel), ahead)}
+    )
+
+
+def rows_ahead(kernel: Kernel, a: Access, target: Target) -> int:
+    """How many elements further what fills a panel asks for rows that it comes to soon; or 0.
+
+    why: of rows far apart the panel takes a run that is too short for processors to ask for it
+    """
+    axes = panel_axes(a, reduced_axes(kernel))
+    steps = [abs(a.strides[r] or 0) for r in axes if not r.arg.kind.is_lane]
+    itemsize, near = a.buffer.dtype.itemsize, target.cache_bytes[1]
+    total = prod([size_of(r) for r in a.strides]) * itemsize
+    if a.strides[axes[-1]] != 1 or min(steps) * itemsize < APART_NBYTES or total <= near:
+        return 0
+    return min(steps) * FILL_AHEAD
+
+
+def max_nbytes(target: Target) -> int:
+    """The largest panel."""
+    return min(MAX_PANEL_NBYTES, target.cache_bytes[1] * 5 // 8)
+
+
+def reduced_axes(kernel: Kernel) -> list[UOp]:
+    """The loops of the kernel's reduction."""
+    return [r for u in kernel.reduces for r in u.src[1:] if r.arg.kind is AxisType.REDUCE]
+
+
+def wanted_panel(kernel: Kernel) -> Access | None:
+    """The load that would be worth packing if there were room, if there is one."""
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    if len(kernel.reduces) != 1 or not set(loops) <= kernel.reduces[0].ranges:
+        return None
+    reduced = reduced_axes(kernel)
+    written = {store.src[0].src[0] for store in kernel.stores}
+    for a in kernel.accesses():
+        if a.buffer not in written and is_worth_packing(a, kernel.outputs, reduced):
+            return a
+    return None
+
+
+def panel_axes(a: Access, reduced: list[UOp]) -> list[UOp]:
+    """The axes that a panel spans: the reduced ones, then lanes, the SIMD one last."""
+    lanes = [r for r in a.strides if r.arg.kind.is_lane]
+    lanes.sort(key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
+    return [*[r for r in reduced if r in a.strides], *lanes]
+
+
+def panel_nbytes(kernel: Kernel, a: Access) -> int:
+    """Room that a panel takes."""
+    axes = panel_axes(a, reduced_axes(kernel))
+    return int(prod([size_of(r) for r in axes])) * a.buffer.dtype.itemsize
+
+
+def is_worth_packing(a: Access, outputs: list[UOp], reduced: list[UOp]) -> bool:
+    """Whether the conditions at the top hold for this load, room aside."""
+    if not can_pack(a) or a.node.arg is not None:
+        return False
+    vector = [r for r in a.strides if r.arg.kind is AxisType.VECTOR]
+    if len(vector) != 1 or vector[0] in reduced:
+        return False
+    axes = panel_axes(a, reduced)
+    if any([a.strides[r] is None for r in axes]):
+        return False
+    if a.strides[vector[0]] != 1:
+        # The loops are ordered for such a panel, so all that do not change it use it again.
+        return uses_of(a, outputs) >= least_uses(a, reduced, size_of(vector[0]))
+    far = max([abs(a.strides[r] or 0) for r in axes if r in reduced], default=0)
+    loops = [r for r in outputs if not r.arg.kind.is_lane]
+    # Loops inside of the innermost one that the panel changes with use it again.
+    inside = max([i for i, r in enumerate(loops) if r in a.strides], default=-1) + 1
+    reuse = prod([size_of(r) for r in loops[inside:]])
+    return bool(far * a.buffer.dtype.itemsize >= APART_NBYTES and reuse >= MIN_REUSE)
+
+
+def least_uses(a: Access, reduced: Iterable[UOp], lanes: int) -> int:
+    """Results that each element has to serve where SIMD lanes lie apart in memory."""
+    return MIN_GATHERED_USES if run_of(a, reduced, lanes) is None else MIN_TRANSPOSED_USES
+
+
+def run_of(a: Access, reduced: Iterable[UOp], lanes: int) -> UOp | None:
+    """A reduced axis whose steps lie side by side, as many as there are lanes, if there is one."""
+    return next((r for r in reduced if a.stride(r) == 1 and size_of(r) >= lanes), None)
+
+
+def uses_of(a: Access, outputs: list[UOp]) -> int:
+    """Results that each loaded element serves."""
+    return int(prod([size_of(r) for r in outputs if r not in a.strides]))
+
+
+def can_pack(a: Access) -> bool:
+    """Whether a load could go through a panel: from memory, along axes that no variable bounds."""
+    return (
+        not a.is_store
+        and a.buffer.op is not Ops.STAGE
+        and not any([holds(r.src[0], {Ops.DEFINE_VAR}) for r in a.strides])
+    )
+
+
+def packed_load(kernel: Kernel, a: Access, reduced: list[UOp], ahead: int = 0) -> UOp:
+    """The load through a panel that is filled beforehand, from what was asked for before that."""
+    axes = panel_axes(a, reduced)
+    local = UOp(
+        Ops.DEFINE_LOCAL, a.buffer.dtype, (), ScratchArg(0, prod([size_of(r) for r in axes]))
+    )
+
+    def at(place: dict[UOp, UOp]) -> UOp:
+        total = UOp.index_const(0)
+        for r in axes:
+            size = UOp.index_const(size_of(r))
+            total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, size), place.get(r, r))
+        return total
+
+    def fill(place: dict[UOp, UOp], node: UOp) -> UOp:
+        value = substitute(node, place)
+        if ahead:
+            value = UOp(Ops.LOAD, value.dtype, value.src, LoadArg(ahead))
+        store = local.index(at(place)).store(value)
+        # How many steps a strip has may depend on its number, whose loop is around all this.
+        inside = [r for value in place.values() for r in value.ranges if r not in kernel.outputs]
+        return store.end(*inside)
+
+    filled = [fill(place, node) for place, node in places_to_fill(kernel, a, axes)]
+    return local.after(*filled).index(at({})).load()
+
+
+def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[tuple[dict[UOp, UOp], UOp]]:
+    """The loops in which a panel is filled, as what its axes become, and what is loaded in each.
+
+    The SIMD lanes stay lanes.
+    Other lanes do so too, except where all that is done for one is much already, and nothing of the
+    next lies beside it: to write that out again and again gives a compiler more and nobody less.
+    Where the SIMD lanes lie apart in memory and the steps of a reduction lie side by side, so many
+    of these are loaded at once, and transposed on their way into the panel. A block of them makes
+    a compiler half the work, leaves less over at the end of the row, and takes no longer; with a
+    gate for each row, much longer.
+    """
+    reduced = [r for r in axes if not r.arg.kind.is_lane]
+    vector = axes[-1]
+    n = size_of(vector)
+    loops = {*reduced}
+    if a.strides[vector] != 1:
+        loops |= {r for r in axes[:-1] if abs(a.stride(r) or 0) >= n}
+
+    # Loops over what were lanes stand around the others, so that rows are read on and on.
+    outside_in = [*[r for r in axes if r.arg.kind.is_lane], *reduced]
+
+    def copies() -> dict[UOp, UOp]:
+        kinds = {r: AxisType.LOOP if r in loops else r.arg.kind for r in outside_in}
+        return {r: kernel.new_range(r.src[0], kind) for r, kind in kinds.items()}
+
+    run = run_of(a, reduced, n)
+    if a.strides[vector] == 1 or run is None:
+        masks = {r: masks_of_last(a.node.src[1:], r, vector) for r in reduced}
+        step = next((r for r in reduced if masks[r]), None)
+        if step is None:
+            return [(copies(), a.node)]
+        # The last step on its own, so that none before it is masked.
+        main, rest, last = copies(), copies(), size_of(step) - 1
+        main[step] = kernel.new_range(last, AxisType.LOOP)
+        rest[step] = UOp.index_const(last)
+        return [(main, without_conditions(a.node, masks[step])), (rest, a.node)]
+    # Steps of the reduction that are loaded at once.
+    count = min(BLOCK_NBYTES // a.buffer.dtype.itemsize, n)
+    ungated = len(a.node.src) == 1
+    if count <= 2 or not ungated:
+        count = n
+    blocks = UOp.index_const(count)
+    whole = simplify_around(index_alu(Ops.IDIV, run.src[0], blocks))
+    main, rest = copies(), copies()
+    step = kernel.new_range(whole, AxisType.LOOP)
+    if count == n:
+        main[vector] = kernel.new_range(n, AxisType.UPCAST)
+        lane = kernel.new_range(n, AxisType.VECTOR)
+    else:
+        lane = kernel.new_range(count, AxisType.UPCAST)
+    main[run] = index_alu(Ops.ADD, index_alu(Ops.MUL, step, UOp.index_const(count)), lane)
+    if run.src[0].op is Ops.CONST and run.src[0].arg % count == 0:
+        return [(main, a.node)]
+    begin = index_alu(Ops.MUL, whole, blocks)
+    left = simplify_around(index_alu(Ops.SUB, run.src[0], begin))
+    over = kernel.new_range(left, AxisType.LOOP)
+    rest[run] = index_alu(Ops.ADD, over, begin)
+    return [(main, a.node), (rest, a.node)]

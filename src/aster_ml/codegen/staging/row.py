@@ -1,0 +1,182 @@
+"""Values of a row that are costly and read twice, kept in scratch: the terms of a softmax.
+
+Receives a kernel whose neighbouring axes are merged (`keep_rows`), and again when its Opts are
+applied (`fill_rows`); in between, such a value is a STAGE that is read like memory, so schedules
+are chosen for what then remains. Only for targets without work-groups.
+
+rewrite: v(r) in a reduction over r and v(o) in an output axis o of that size
+-> LOAD(INDEX(STAGE(v(s), s), r)) and LOAD(INDEX(STAGE(v(s), s), o))
+when: v has an op that takes long, and a row fits the cache
+why: without that each element is computed twice
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aster_ml.codegen.cpu.costs import DECOMPOSED, decomposed_nodes, unroll_for_ilp
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.transforms.axes import simplify_indices
+from aster_ml.dtype import DType, dtypes
+from aster_ml.helpers import ceildiv, prod
+from aster_ml.target import Target
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import ELEMENTWISE, VALUES, AxisType, Memory, Ops, ScratchArg, StageArg
+from aster_ml.uop.ranges import size_of
+
+# A name of a module is found faster than a member of an Enum, and every node is asked for its op.
+STAGE = Ops.STAGE
+# Scratch is stack, and the part of the second cache that it may take.
+MAX_NBYTES, CACHE_PART = 256 << 10, 4
+# SIMD values of a short row that are written out.
+MAX_TURNS = 4
+
+
+def max_nbytes(target: Target) -> int:
+    """The most scratch for a row."""
+    return min(MAX_NBYTES, target.cache_bytes[1] // CACHE_PART)
+
+
+def keep_rows(kernel: Kernel, target: Target) -> None:
+    """Makes STAGEs of the values that are worth it."""
+    if not any([u.op in DECOMPOSED for u in kernel.facts.order]):
+        return
+    for u in kernel.reduces:
+        if len(u.src) != 2 or u.src[1].src[0].op is not Ops.CONST:
+            continue
+        r = u.src[1]
+        for o in kernel.outputs:
+            if o.src[0] is r.src[0] and o not in u.ranges and kernel.may_reorder(o):
+                v = shared_value(kernel, u, o)
+                if v is not None and size_of(r) * v.dtype.itemsize <= max_nbytes(target):
+                    keep_row(kernel, v, r, o)
+                    return
+
+
+def shared_value(kernel: Kernel, u: UOp, o: UOp) -> UOp | None:
+    """The largest value in a reduction that takes long and is computed along `o` as well."""
+    r = u.src[1]
+    known = kernel.facts.order
+    for v in reversed(toposort(u.src[0])):
+        if v.op not in ELEMENTWISE or r not in v.ranges or v.ranges - u.ranges != {r}:
+            continue
+        if any(x.op in DECOMPOSED and r in x.ranges for x in toposort(v)):
+            if moved(v, r, o) in known:
+                return v
+    return None
+
+
+def moved(v: UOp, r: UOp, o: UOp) -> UOp:
+    """A value along another axis, with its indices in simplest form as all of the kernel are."""
+    return simplify_indices(substitute(v, {r: o}))
+
+
+def keep_row(kernel: Kernel, v: UOp, r: UOp, o: UOp) -> None:
+    """One value becomes a STAGE, read in both places."""
+    s = kernel.new_range(size_of(r), AxisType.LOOP)
+    stage = UOp(Ops.STAGE, v.dtype, (substitute(v, {r: s}), s), StageArg(Memory.LOCAL))
+    changes = {v: stage.index(r).load(), moved(v, r, o): stage.index(o).load()}
+    kernel.sink = substitute(kernel.sink, changes)
+
+
+def fill_rows(kernel: Kernel, target: Target) -> None:
+    """STAGEs become scratch that is filled in a loop of its own, or are computed where read."""
+    slab, late = kernel.slab_stage(), kernel.stored_row()
+    for stage in [u for u in kernel.facts.by_op[STAGE] if u is not slab]:
+        v, s = stage.src
+        nodes = kernel.facts.order
+        reads = [u for u in nodes if u.op is Ops.LOAD and u.src[0].src[0] is stage]
+        at = {u: u.src[0].src[1] for u in reads}
+        lanes = sorted(
+            [x for x in v.ranges if x.arg.kind.is_lane],
+            key=lambda x: (x.arg.kind is AxisType.VECTOR, x.arg.id),
+        )
+        simd = any(x.arg.kind is AxisType.VECTOR for x in lanes)
+        width = 1 if simd else target.lanes(v.dtype.itemsize)
+        steps = max([size_of(s), *[int(i.vmax) + 1 for i in at.values()]])
+        size = ceildiv(steps, width) * width * prod([size_of(x) for x in lanes])
+        if size * v.dtype.itemsize > max_nbytes(target):
+            again = {u: substitute(v, {s: i}) for u, i in at.items()}
+            kernel.sink = substitute(kernel.sink, again)
+            continue
+        local = new_scratch(nodes, v.dtype, size)
+        whole = size_of(s) // width * width
+        if late is not None and late[0] is stage:
+            filled = [fill_alike(kernel, local, stage, late[1].src[0].src[1])]
+        else:
+            filled = [
+                fill(kernel, target, local, stage, lanes, start, length, width)
+                for start, length in ((0, whole), (whole, size_of(s) - whole))
+                if length
+            ]
+        ready = local.after(*filled)
+        kernel.sink = substitute(
+            kernel.sink, {u: ready.index(position(i, lanes)).load() for u, i in at.items()}
+        )
+
+
+def fill_alike(kernel: Kernel, local: UOp, stage: UOp, step: UOp) -> UOp:
+    """The loop that stores a row with the lanes with which stores of results read it."""
+    v, s = stage.src
+    axes = [r for r in kernel.outputs if r in step.ranges]
+    own = {r: kernel.new_range(size_of(r), r.arg.kind) for r in axes}
+    at = substitute(step, own)
+    return local.index(at).store(substitute(v, {s: at})).end(*own.values())
+
+
+def new_scratch(nodes: Iterable[UOp], dtype: DType, size: int) -> UOp:
+    """Scratch of so many elements, with a number that none among these nodes has."""
+    number = 1 + max([u.arg.id for u in nodes if u.op is Ops.DEFINE_LOCAL], default=-1)
+    return UOp(Ops.DEFINE_LOCAL, dtype, (), ScratchArg(number, size))
+
+
+def position(step: UOp, lanes: list[UOp]) -> UOp:
+    """The place of a step whose lanes lie side by side, as those of a row in scratch do."""
+    for x in lanes:
+        step = index_alu(Ops.ADD, index_alu(Ops.MUL, step, x.src[0]), x)
+    return step
+
+
+def fill(
+    kernel: Kernel, target: Target, local: UOp, stage: UOp, lanes: list[UOp],
+    start: int, length: int, width: int,
+) -> UOp:  # fmt: skip
+    """The loop that stores `length` steps from `start`, in SIMD values where lanes have none.
+
+    Several of these stand side by side where one would wait for itself.
+    """
+    v, s = stage.src
+    turns = ceildiv(length, width)
+    kind = AxisType.UPCAST if turns <= MAX_TURNS else AxisType.LOOP
+    beside = 1 if kind is AxisType.UPCAST or lanes else bodies_of(v, turns, target)
+    loop = kernel.new_range(turns // beside, kind)
+    closed, step = [loop], index_alu(Ops.MUL, loop, UOp.index_const(beside))
+    if beside > 1:
+        closed.append(kernel.new_range(beside, AxisType.UPCAST))
+        step = index_alu(Ops.ADD, step, closed[-1])
+    step = index_alu(
+        Ops.ADD, UOp.index_const(start), index_alu(Ops.MUL, step, UOp.index_const(width))
+    )
+    if width > 1:
+        closed.append(kernel.new_range(width, AxisType.VECTOR))
+        step = index_alu(Ops.ADD, step, closed[-1])
+    value = substitute(v, {s: step})
+    if length < width:
+        inside = closed[-1] < length
+        value = substitute(
+            value,
+            {
+                u: UOp(Ops.LOAD, u.dtype, (u.src[0], kernel.both(inside, *u.src[1:])), u.arg)
+                for u in toposort(value)
+                if u.op is Ops.LOAD and closed[-1] in u.ranges
+            },
+        )
+    return local.index(position(step, lanes)).store(value).end(*closed)
+
+
+def bodies_of(v: UOp, turns: int, target: Target) -> int:
+    """How many SIMD values of a row are computed side by side, in so many turns of one each."""
+    nodes = [u for u in toposort(v) if u.op in VALUES and u.dtype is not dtypes.index]
+    most = unroll_for_ilp(target, len(nodes) + decomposed_nodes(nodes, target))
+    return next((n for n in (4, 3, 2) if n <= most and turns % n == 0), 1)

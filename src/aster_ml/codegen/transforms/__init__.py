@@ -1,0 +1,1 @@
+"""Rewrites of a kernel's loops that any machine may profit from."""

@@ -1,0 +1,297 @@
+"""One observed run of a jitted function: what it computes, changes and leaves behind.
+
+Receives a function and its arguments, taken apart; returns the function's result, computed, and
+knows afterwards what ran on which memory. Raises where the function does what no replay repeats.
+Keeps nothing from call to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from aster_ml.engine import storage
+from aster_ml.engine.launch import observe
+from aster_ml.engine.multi import all_parts
+from aster_ml.engine.realize import realize_readers, settle, strip_effects
+from aster_ml.errors import JitError
+from aster_ml.jit.pytree import Inputs, base_buffer, leaves
+from aster_ml.jit.replay import Alias, Recorder
+from aster_ml.mixin.handle import LIVE, Touched, live_handles, own_memory
+from aster_ml.mixin.views import Cell
+from aster_ml.tensor import Tensor
+from aster_ml.thread_state import HERE, others_run
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.infer import show_shape
+from aster_ml.uop.node import UOp
+
+T = TypeVar("T")
+
+
+class Run:
+    """One run of the function, observed: what it ran, what it left behind.
+
+    With `records` the inputs are names of their own for the same memory, so that a use of that
+    memory by any other way (a weight, say) is told from a use of the input.
+    """
+
+    def __init__(self, inputs: Inputs, records: bool) -> None:
+        self.inputs = inputs
+        self.records = records
+        # Tensors that exist, and what they name.
+        self.before = {ref: handle.uop for ref in list(LIVE) if (handle := ref()) is not None}
+        lazy = [u for u in self.before.values() if settle(u) is None]
+        outside = set(all_parts(lazy))
+        # What the function computes is computed in each replay, also where a tensor from before is
+        # the same expression: that one has, or will have, the value of now.
+        storage.forget_values(toposort(*lazy, enter=lambda u: storage.realized_view(u) is None))
+        self.places: dict[UOp, UOp] = {}
+        self.bases = [storage.buffers_below(t.uop) for t in inputs.tensors]
+        if records:
+            # Inputs get other names, so who wants their content has to get it before.
+            realize_readers(set(inputs.bases))
+            for base in inputs.bases:
+                place = UOp.new_buffer(base.arg.device, base.arg.size, base.dtype)
+                storage.attach(place, Alias(storage.buffer_of(base)))
+                self.places[base] = place
+        self.recorder = Recorder([self.places.get(b, b) for b in inputs.bases], outside, records)
+        self.draws: list[tuple[UOp, int]] = []
+        self.outputs: list[Tensor] = []
+        # Handles that this thread has made or changed in the run; None where there is no other.
+        self.touched: dict[int, None] | None = None
+
+    def note_draw(self, state: UOp, count: int) -> None:
+        """Random numbers that the function draws: the node that holds key and counter."""
+        self.recorder.drawn[base_buffer(state)] = len(self.draws)
+        self.draws.append((state, count))
+
+    def call(self, function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        """Runs the function, then computes its results and the effects that it left pending."""
+        tensors = self.inputs.tensors
+        before = [t.uop for t in tensors]
+        views = [substitute(u, self.places) for u in before] if self.records else before
+        outer, observers = HERE.note_draw, HERE.observers
+
+        def note_draw(state: UOp, count: int) -> None:
+            self.note_draw(state, count)
+            if outer is not None:
+                outer(state, count)
+
+        seeded = HERE.seeded
+        apart = self.set_apart() if self.records else []
+        for t, u in zip(tensors, views):
+            t.uop = u
+        HERE.note_draw = note_draw
+        observe([*observers, self.recorder])
+        try:
+            result = self.run_alone(function, args, kwargs)
+            self.outputs = list(
+                {id(leaf): leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)}.values()
+            )
+            late = [t for t in tensors if settle(t.uop) is None]
+            for t, _ in self.changed():
+                if strip_effects(t.uop) is not None:
+                    late.append(t)
+                elif t.cell is not None and strip_effects(t.cell.root) is not None:
+                    # What it shows of the memory is computed; what was written there is not.
+                    late.append(Tensor.naming(t.cell.root))
+            # Of what results are views together, there is one memory.
+            for t in self.outputs:
+                t.leave()
+            cells = {id(t.cell): t.cell for t in self.outputs if t.cell is not None}
+            roots = [c.root for c in cells.values() if settle(c.root) is None]
+            if roots:
+                Tensor.realize(*[Tensor.naming(root) for root in roots])
+            if self.outputs or late:
+                Tensor.realize(*self.outputs, *late)
+            for t in self.outputs:
+                place = settle(t.uop)
+                for base in storage.buffers_below(place) if place is not None else ():
+                    self.recorder.note_result(base)
+                    # Results are memory without a graph: no gradient may end there unnoticed.
+                    if t._requires_grad and base in self.recorder.made:
+                        storage.NO_GRADIENT.add(base)
+        except BaseException:
+            # What the function has made so far goes on under the names that the caller knows.
+            self.restore(live_handles())
+            raise
+        finally:
+            observe(observers)
+            HERE.note_draw = outer
+            for t, view, u in zip(tensors, views, before):
+                t.uop = u if t.uop is view else t.uop
+            self.put_together(apart)
+        self.restore([*tensors, *self.outputs])
+        if self.records and HERE.seeded != seeded:
+            raise JitError(
+                "the random seed is set inside of a jitted function: replays go on "
+                "with new numbers; call Tensor.manual_seed outside"
+            )
+        return result
+
+    def set_apart(self) -> list[tuple[Cell, Cell]]:
+        """Gives inputs that are views cells whose roots have the names of the recording.
+
+        Other tensors that show the same get a cell with the old names meanwhile: a use of them is
+        none of the input.
+        """
+        mine = {id(t) for t in self.inputs.tensors}
+        made = []
+        for cell in {id(t.cell): t.cell for t in self.inputs.tensors}.values():
+            if cell is None:
+                continue
+            members = [t for ref in list(cell.fresh) if (t := ref()) is not None]
+            others = Cell()
+            found = settle(cell.root)
+            others.root, others.fresh = cell.root if found is None else found, {}
+            cell.root, cell.fresh = substitute(others.root, self.places), {}
+            for t in members:
+                if t.cell is cell:
+                    t.join(cell if id(t) in mine else others, t.steps)
+            made.append((cell, others))
+        return made
+
+    def put_together(self, cells: list[tuple[Cell, Cell]]) -> None:
+        """Gives cells the names of before, and all of their tensors."""
+        for cell, others in cells:
+            cell.renew(self.renamed(cell.root))
+            for ref in list(others.fresh):
+                t = ref()
+                if t is not None and t.cell is others:
+                    # It may have been computed from what is written now.
+                    t.cell = cell
+                    del t.uop
+
+    def run_alone(
+        self, function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
+        """Runs the function, and tells what it touches from what other threads do meanwhile."""
+        if not others_run():
+            return function(*args, **kwargs)
+        with Touched() as touched:
+            self.touched = touched
+            return function(*args, **kwargs)
+
+    def is_ours(self, t: Tensor) -> bool:
+        """Whether a tensor that is new or another than before is so by this run."""
+        return self.touched is None or id(t) in self.touched
+
+    def restore(self, tensors: list[Tensor]) -> None:
+        """Gives what names the inputs' memory by its name in the recording its own name again."""
+        for t in tensors if self.places else ():
+            node = self.renamed(t.whole)
+            if node is not t.whole:
+                t.whole = node
+
+    def renamed(self, u: UOp) -> UOp:
+        """A node with the inputs' own names; one whose effects have happened without these."""
+        back = {place: base for base, place in self.places.items()}
+        found = settle(u)
+        return substitute(u if found is None else found, back)
+
+    def changed(self) -> list[tuple[Tensor, UOp]]:
+        """Tensors from before, no inputs, that name something else now, and what they named."""
+        mine = {id(t) for t in self.inputs.tensors}
+        return [
+            (t, u)
+            for ref, u in self.before.items()
+            if (t := ref()) is not None and t.uop is not u and id(t) not in mine and self.is_ours(t)
+        ]
+
+    def give_memory(self) -> None:
+        """After a plain run: what was given another value is memory from now on.
+
+        why: the next run then writes it in place, which a recording can repeat
+        """
+        for t, _ in self.changed():
+            if strip_effects(t.uop) is None and all(isinstance(s, int) for s in t.shape):
+                t.whole = own_memory(t.whole, t.device)
+                t.realize()
+
+    def check_replaced(self) -> None:
+        """Raises JitError where a tensor from before was given another value in no way to repeat.
+
+        A tensor that is gone, though the recording reads it, was replaced by another.
+        """
+        for t, bases in zip(self.inputs.tensors, self.bases):
+            place = strip_effects(t.uop)
+            if place is None or storage.buffers_below(place) != bases:
+                raise JitError(
+                    f"a jitted function replaces its argument {t!r} by another value; "
+                    "use assign, or return the value"
+                )
+        for t, old in self.changed():
+            place = strip_effects(t.uop)
+            if 0 in t.shape or (
+                # A view of memory, in a way that is computed.
+                place is None and t.cell is not None and strip_effects(t.cell.root) is not None
+            ):
+                continue
+            was = strip_effects(old)
+            if place is None or (was is not place and settle(old) is not place):
+                raise JitError(
+                    f"a jitted function replaces {t!r}, which existed before, by "
+                    "another value; give it memory before: "
+                    "t.replace(t.contiguous().realize()), and use assign"
+                )
+        touched = {*self.recorder.states, *self.recorder.written}
+        named = {b for t in live_handles() for b in storage.buffers_below(t.uop)}
+        for ref, old in self.before.items():
+            if ref() is None:
+                place = strip_effects(old)
+                below = [] if place is None else storage.buffers_below(place)
+                if any([b in touched and b not in named for b in below]):
+                    raise JitError(
+                        f"a jitted function uses a tensor of {show_shape(old.shape)} from before "
+                        "the call and puts another in its place, so a replay would read the old "
+                        "one; write it in place with assign"
+                    )
+
+    def check_aliases(self) -> None:
+        """Raises JitError where an argument is memory that was also used by another way."""
+        recorder = self.recorder
+        written = {i for u, i in recorder.inputs.items() if u in recorder.written}
+        states = {id(b.base) for b in recorder.states.values()}
+        changed = {id(b.base) for u, b in recorder.states.items() if u in recorder.written}
+        check_apart(self.inputs, written, changed, states)
+
+    def lose_escaped(self) -> None:
+        """Tensors made in the run that outlive it and are no results read no stale memory."""
+        results = {id(t) for t in self.outputs}
+        own = {*self.places.values(), *self.recorder.made}
+        lost = {*own, *self.recorder.written}
+        for ref in list(LIVE):
+            t: Any = ref()
+            if t is None or ref in self.before or id(t) in results or not self.is_ours(t):
+                continue
+            settled = settle(t.uop)
+            if settled is not None and own.isdisjoint(storage.buffers_below(settled)):
+                continue
+            order = toposort(t.uop, enter=lambda u: storage.realized_view(u) is None)
+            memory = [u if (found := storage.realized_view(u)) is None else found for u in order]
+            if any(u.base in lost for u in memory):
+                t.uop = storage.lost_node(
+                    t.uop,
+                    JitError(
+                        "this tensor was made inside of a jitted function and is none of its "
+                        "results, so replays do not compute it: return it from the function"
+                    ),
+                )
+
+
+def check_apart(
+    inputs: Inputs, written_inputs: set[int], written: set[int], states: set[int]
+) -> None:
+    """Raises JitError where an argument is memory that a function also gets at by itself.
+
+    One of the two has to be written to; `written` and `states` are ids of what it gets at.
+    """
+    for i, base in enumerate(inputs.bases):
+        memory = id(storage.buffer_of(base).base)
+        if memory in written or (i in written_inputs and memory in states):
+            named = [t for t in inputs.tensors if base in storage.buffers_below(t.uop)]
+            t = named[0] if named else inputs.tensors[0]
+            raise JitError(
+                f"{t!r} is an argument of a jitted function, which also uses it by "
+                "another way and writes to it; pass it in one way only"
+            )

@@ -1,0 +1,302 @@
+"""Flattens the arguments and results of a jitted function, and puts them together again.
+
+Receives nests of lists, tuples and dicts; says what is the same from call to call (the key of a
+recording) and what is exchanged (memory, values of variables), and fills a result's nest with the
+tensors of another call. Knows nothing of recording.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from aster_ml.dtype import DType
+from aster_ml.engine import storage
+from aster_ml.errors import JitError
+from aster_ml.helpers import kind_of
+from aster_ml.mixin.assign import is_shared, take_private_copy
+from aster_ml.mixin.handle import INHERITED, Flag, own_memory
+from aster_ml.mixin.views import Steps, steps_after
+from aster_ml.tensor import Tensor
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops, ParamArg
+
+# Compared by value; a float by its bits.
+PLAIN = (int, str, bytes, type(None), bool, DType, type, enum.Enum, complex, range)
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested lists, tuples and dicts, with where it stands."""
+    if isinstance(value, (list, tuple)):
+        for i, v in enumerate(value):
+            yield from leaves(v, f"{path}[{i}]")
+    elif isinstance(value, dict):
+        for k, v in value.items():
+            yield from leaves(v, f"{path}[{k!r}]")
+    else:
+        yield path, value
+
+
+def base_buffer(u: UOp) -> UOp:
+    """The BUFFER that a view shows."""
+    while u.op is not Ops.BUFFER:
+        u = u.src[0]
+    return u
+
+
+class Same:
+    """An object in a key: equal to itself alone, without being kept alive."""
+
+    __slots__ = ("number", "ref")
+
+    def __init__(self, value: Any) -> None:
+        self.number = id(value)
+        try:
+            self.ref: Callable[[], Any] = weakref.ref(value)
+        except TypeError:
+            self.ref = lambda: value
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Same):
+            return False
+        mine = self.ref()
+        return mine is not None and mine is other.ref()
+
+
+class Inputs:
+    """The arguments of one call.
+
+    `key` has all that must be the same for a replay: structure, plain values, shapes, dtypes,
+    devices, views, which arguments are one memory, and which variables are bound. `bases` is the
+    memory, `values` the variables' values.
+
+    Raises: JitError for what no replay could exchange.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.tensors: list[Tensor] = []
+        self.values: dict[str, int] = {}
+        self.bases: list[UOp] = []
+        self.objects: list[Any] = []
+        tokens: list[Any] = []
+        for i, arg in enumerate(args):
+            self.take(arg, tokens, lambda i=i: f"argument {i}")  # type: ignore[misc]
+        if kwargs:
+            tokens.append(tuple(kwargs))
+            for name, arg in kwargs.items():
+                self.take(arg, tokens, lambda name=name: f"argument {name}")  # type: ignore[misc]
+        lazy = [t for t in self.tensors if not storage.is_memory_view(t.uop)]
+        if lazy:
+            Tensor.realize(*lazy)
+            for t in lazy:
+                if t.cell is not None and not storage.is_memory_view(t.uop):
+                    # A view in a way that is computed, of memory that holds one number now.
+                    t.uop = own_memory(t.uop, t.device)
+                    t.realize()
+        tokens.extend([self.form(t) for t in self.tensors])
+        self.key = tuple(tokens)
+
+    def take(self, value: Any, tokens: list[Any], where: Callable[[], str]) -> None:
+        """One argument, or one element of one."""
+        kind = value.__class__
+        if isinstance(value, Tensor):
+            tokens.append((Tensor, value._requires_grad))
+            self.tensors.append(value)
+        elif isinstance(value, float):
+            tokens.append((kind, value.hex()))
+        elif isinstance(value, PLAIN):
+            tokens.append((kind, value))
+        elif isinstance(value, (list, tuple)):
+            tokens.append((kind, len(value)))
+            for i, v in enumerate(value):
+                self.take(v, tokens, lambda i=i: f"{where()}[{i}]")  # type: ignore[misc]
+        elif isinstance(value, dict):
+            tokens.append((kind, tuple(value)))
+            for k, v in value.items():
+                self.take(v, tokens, lambda k=k: f"{where()}[{k!r}]")  # type: ignore[misc]
+        elif isinstance(value, UOp):
+            tokens.append(self.unbound(value, where))
+        elif isinstance(value, np.generic):
+            tokens.append((kind, value.tobytes()))
+        elif isinstance(value, slice):
+            tokens.append(slice)
+            for part in (value.start, value.stop, value.step):
+                self.take(part, tokens, where)
+        elif isinstance(value, (set, frozenset)) and all(isinstance(v, PLAIN) for v in value):
+            tokens.append((kind, frozenset(value)))
+        elif hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
+            raise JitError(
+                f"{where()} of a jitted function is a {kind.__name__}, whose values a "
+                "recording would freeze; pass Tensor(...) of it"
+            )
+        else:
+            self.objects.append(value)
+            tokens.append(Same(value))
+
+    def unbound(self, u: UOp, where: Callable[[], str]) -> UOp:
+        """The node with variables in place of bound ones, whose values are noted."""
+        binds = [x for x in toposort(u) if x.op is Ops.BIND]
+        free = [
+            x for x in toposort(u, enter=lambda x: x.op is not Ops.BIND) if x.op is Ops.DEFINE_VAR
+        ]
+        if free or (not binds and u.op is not Ops.CONST):
+            raise JitError(
+                f"{where()} is {u!r}; a jitted function takes bound variables: "
+                "Variable(name, low, high).bind(value)"
+            )
+        for bind in binds:
+            variable, value = bind.unbind()
+            name = variable.arg.name
+            if self.values.setdefault(name, value) != value:
+                raise JitError(
+                    f"{where()} binds {name} to {value}, another argument binds it to "
+                    f"{self.values[name]}"
+                )
+        return substitute(u, {bind: bind.src[0] for bind in binds}) if binds else u
+
+    def form(self, t: Tensor) -> Any:
+        """What a tensor shows of its memory, which is numbered."""
+        u = t.uop
+        if not storage.is_memory_view(u):
+            raise JitError(
+                f"a jitted function was given {t!r}, which is a constant without "
+                "memory; pass x.contiguous().realize() instead"
+            )
+        bases = storage.buffers_below(u)
+        for base in bases:
+            if base not in self.bases:
+                self.bases.append(base)
+        slot, arg = self.bases.index(base), base.arg
+        if u is base:
+            return slot, base.dtype, arg.device, arg.size
+        if u.op is Ops.RESHAPE and u.src == (base,):
+            return slot, base.dtype, arg.device, u.arg
+        view = self.unbound(u, lambda: f"the size of {t!r}") if has_variables(u) else u
+        return substitute(view, {b: param_of(b, self.bases.index(b)) for b in bases})
+
+    def take_own_memory(self, numbers: set[int] | None = None) -> bool:
+        """Gives inputs that will be written to (all, when None) memory that nobody else names.
+
+        Returns whether a tensor shows other memory than before.
+        """
+        changed = []
+        for t in self.tensors:
+            bases = storage.buffers_below(t.uop)
+            if numbers is not None and numbers.isdisjoint([self.bases.index(b) for b in bases]):
+                continue
+            if is_shared(t):
+                t.whole = own_memory(t.whole, t.device)
+                changed.append(t)
+            else:
+                for base in bases:
+                    take_private_copy(base)
+        if changed:
+            Tensor.realize(*changed)
+        return bool(changed)
+
+
+def has_variables(u: UOp) -> bool:
+    """Whether a view has sources beside what it shows: sizes that are no ints."""
+    while u.op is not Ops.BUFFER:
+        if u.op is Ops.MULTI:
+            return any([has_variables(s) for s in u.src])
+        if len(u.src) > 1:
+            return True
+        u = u.src[0]
+    return False
+
+
+def param_of(base: UOp, slot: int) -> UOp:
+    """What stands for memory that is exchanged."""
+    return UOp(Ops.PARAM, base.dtype, (), ParamArg(slot, base.arg.size, base.arg.device))
+
+
+class Template:
+    """A tensor of the result, with its memory and the values of variables left open."""
+
+    def __init__(self, t: Tensor, memory: dict[UOp, UOp]) -> None:
+        self.requires_grad: Flag = t._requires_grad
+        binds = {x: x.src[0] for x in toposort(t.uop) if x.op is Ops.BIND}
+        self.variables = {v.arg.name: v for v in binds.values()}
+        known = {b: memory[b] for b in storage.buffers_below(t.uop) if b in memory}
+        self.params = list(known.values())
+        changes = {**binds, **known}
+        self.uop = substitute(t.uop, changes) if changes else t.uop
+        # Of what it is a view, if of an argument, of what was there before, or of another result
+        # (which list, and the place there), and how it shows it.
+        self.host: tuple[str, int] | None = None
+        self.steps: Steps = None
+        # Number of the memory and shape, where the tensor shows all of it in row-major order.
+        self.whole: tuple[int, Any] | None = None
+        if self.uop.op is Ops.PARAM:
+            self.whole = self.uop.arg.slot, None
+        elif self.uop.op is Ops.RESHAPE and self.uop.src == tuple(self.params):
+            self.whole = self.params[0].arg.slot, self.uop.arg
+
+    @property
+    def flag(self) -> Flag:
+        """`requires_grad` of a result."""
+        return self.requires_grad and INHERITED
+
+    def find_host(self, t: Tensor, hosts: list[tuple[str, int, Any]]) -> None:
+        """Finds what `t`, of which this is the template, is a view of."""
+        if t.cell is None:
+            return
+        for kind, number, host in hosts:
+            if host is not t and host.cell is t.cell:
+                found = steps_after(t.steps, host.steps)
+                if found is not None and (kind != "result" or found[0] is not None):
+                    self.host, self.steps = (kind, number), found[0]
+                    return
+
+    def fill(self, bases: list[UOp], values: dict[str, int]) -> Tensor:
+        """The tensor over the memory of another call."""
+        changes = {v: v.bind(values[name]) for name, v in self.variables.items()}
+        for param in self.params:
+            changes[param] = bases[param.arg.slot]
+        return Tensor.naming(substitute(self.uop, changes) if changes else self.uop, self.flag)
+
+
+class InputTemplate:
+    """A result that is an argument itself."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same nest of lists, tuples and dicts with its leaves changed."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[rebuild(v, change) for v in value])
+    if isinstance(value, (list, tuple)):
+        return type(value)([rebuild(v, change) for v in value])
+    if isinstance(value, dict):
+        made = value.copy()
+        made.update({k: rebuild(v, change) for k, v in value.items()})
+        return made
+    return change(value)
+
+
+def check_result(result: Any, inputs: Inputs) -> None:
+    """Raises JitError for leaves of a result that a replay could not give again.
+
+    why: a number that Python works out would be the same in every replay
+    """
+    for path, leaf in leaves(result):
+        if leaf is None or isinstance(leaf, (Tensor, types.FunctionType)):
+            continue
+        if not any(leaf is x for x in inputs.objects):
+            raise JitError(
+                f"the result{path} of a jitted function is {kind_of(leaf)}, "
+                "which a replay cannot work out; return tensors (or None), in lists, tuples "
+                "and dicts"
+            )

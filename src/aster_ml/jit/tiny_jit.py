@@ -1,0 +1,385 @@
+"""TinyJit: record what a function runs, and replay it without running the function.
+
+The first call runs the function as it is; the second runs it again and records every kernel; from
+the third on the recording is replayed on the new inputs. A recording is only replayed for calls
+that it fits: same structure of arguments, shapes, dtypes, devices and views, same plain values, and
+nothing exchanged of what the function reads besides (closure, globals, attributes). Another
+combination is recorded apart. Two runs have to do the same before one of them is kept, so numbers
+that nobody can watch (from `random`, say) do not get frozen. What no recording can honour raises
+JitError.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from aster_ml.config import DEV, JIT
+from aster_ml.dtype import dtypes
+from aster_ml.engine import storage
+from aster_ml.engine.items import ExecItem
+from aster_ml.engine.launch import is_recording
+from aster_ml.engine.realize import run_due
+from aster_ml.errors import JitError, JitShapeError, ShapeError
+from aster_ml.jit.fast_path import DIFFERENT, FastPath
+from aster_ml.jit.graph_runner import grouped_items_of, items_of
+from aster_ml.jit.guards import Watch
+from aster_ml.jit.observed_run import Run
+from aster_ml.jit.pickling import means_something_elsewhere
+from aster_ml.jit.pytree import (
+    Inputs,
+    check_result,
+    leaves,
+)
+from aster_ml.jit.recording import Recording
+from aster_ml.jit.replay import Replay
+from aster_ml.tensor import Tensor
+from aster_ml.thread_state import ENGINE, new_lock, take_turn
+
+T = TypeVar("T")
+# More recordings than this mean that some argument changes with every call.
+MAX_RECORDINGS = 64
+# So often in a row may the function do something else, or a recording be outdated when it is made.
+MAX_UNEQUAL_RUNS, MAX_OUTDATED = 4, 16
+
+
+class Entry(Generic[T]):
+    """All that is known for one combination of arguments."""
+
+    def __init__(self) -> None:
+        self.recordings: list[Recording[T]] = []
+        self.last_log: list[tuple[Any, ...]] | None = None
+        self.last_watch: Watch | None = None
+        self.unequal = 0
+        self.outdated = 0
+        self.reason = ""
+
+    def fitting(self, inputs: Inputs) -> Recording[T] | None:
+        """A recording that may be replayed on these arguments."""
+        for recording in self.recordings:
+            reason = recording.fits(inputs)
+            if reason is None:
+                self.outdated = 0
+                return recording
+            self.reason = reason
+        return None
+
+
+class Captured:
+    """A recording to look at, and its memory in hand."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+
+    @property
+    def jit_cache(self) -> list[ExecItem]:
+        """What it runs, kernel by kernel."""
+        return items_of(self.replay)
+
+    def free_intermediates(self) -> None:
+        """Gives back the memory that nothing needs between two calls; the next one takes it again.
+
+        Results that somebody still has stay readable: they go to memory of the host, where the
+        device works on that too. A spare result, kept for the next call, stays as well.
+        """
+        self.replay.free_intermediates()
+
+    def replan_buffers_memory_layout(self) -> None:
+        """Puts the memory of all steps in one block a device, intermediates in turn.
+
+        What lives on between calls (weights, say) is copied there, under the names that it has.
+        Then nothing is left for `free_intermediates`.
+        """
+        self.replay.replan()
+
+
+class TinyJit(Generic[T]):
+    """Records a function at its second call and replays it from the third on.
+
+    As a decorator on a method it keeps the recordings of each object apart. Threads may share one:
+    their calls come one after the other, and what other threads compute while one records is no
+    part of the recording. Beside tensors the
+    arguments may be plain values (each one is a recording of its own) and bound variables.
+
+    Raises: JitError where a replay could not do what the function does: an input without memory, a
+    value read (`item`, `numpy`) while recording, a variable bound inside, a tensor replaced instead
+    of assigned, Python numbers that change with every call, nothing to record.
+    """
+
+    def __init__(
+        self, function: Callable[..., T], prune: bool = False, optimize: bool = False
+    ) -> None:
+        if not callable(function):
+            raise JitError(f"TinyJit wants a function, given {function!r}")
+        self.function = function
+        self.prune = prune
+        self.entries: dict[Any, Entry[T]] = {}
+        self.calls = 0
+        self.latest: Recording[T] | None = None
+        # What answers a call that is like the last one.
+        self.again: FastPath | None = None
+        self.of_object: dict[int, tuple[weakref.ref[Any], TinyJit[T]]] = {}
+        # Held by the thread whose call it is: others wait, since there is one set of recordings.
+        self.lock = new_lock()
+        functools.update_wrapper(self, function)
+
+    def __getstate__(self) -> dict[str, Any]:
+        recordings = {
+            key: found
+            for key, entry in self.entries.items()
+            if means_something_elsewhere(key)
+            and (found := [r for r in entry.recordings if not r.bound])
+        }
+        if not recordings:
+            raise JitError(
+                "a jitted function is pickled with its recordings, and this one has none that "
+                "another process could use; call it three times with tensors and plain values"
+            )
+        name = getattr(self, "__name__", "function")
+        return {"name": name, "prune": self.prune, "recordings": recordings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(left_behind, state["prune"])  # type: ignore[misc]
+        self.__name__ = state["name"]
+        for key, recordings in state["recordings"].items():
+            entry: Entry[T] = Entry()
+            entry.recordings = recordings
+            self.entries[key] = entry
+            self.latest = recordings[0]
+
+    def __get__(self, instance: Any, owner: Any = None) -> TinyJit[T]:
+        """The jit of this object's method; it lives as long as the object."""
+        if instance is None:
+            return self
+        number = id(instance)
+        found = self.of_object.get(number)
+        if found is not None and found[0]() is instance:
+            return found[1]
+        try:
+            ref = weakref.ref(instance, lambda _: self.of_object.pop(number, None))
+        except TypeError:
+            raise JitError(
+                f"a method of {type(instance).__name__} cannot be jitted: its objects "
+                "take no weak references; add '__weakref__' to its __slots__"
+            ) from None
+        method = self.function.__get__(instance, owner)
+        jit: TinyJit[T] = TinyJit(WeakMethod(method), self.prune)
+        self.of_object[number] = ref, jit
+        return jit
+
+    def reset(self) -> None:
+        """Forgets every recording."""
+        self.entries.clear()
+        self.latest = None
+        self.again = None
+        self.calls = 0
+
+    @property
+    def captured(self) -> Captured | None:
+        """The latest recording, if there is one."""
+        return None if self.latest is None else Captured(self.latest.replay)
+
+    @property
+    def jit_cache(self) -> list[ExecItem]:
+        """What the latest recording runs, a native graph as one item; nothing before that."""
+        return [] if self.latest is None else grouped_items_of(self.latest.replay)
+
+    @property
+    def func(self) -> Callable[..., T]:
+        """The call itself, as `functools.partial` names it: its `__self__` is the jit."""
+        return self.__call__
+
+    @property
+    def cnt(self) -> int:
+        """How often the function was called, over all combinations of arguments."""
+        return self.calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> T:
+        """Runs, records or replays. While an outer jit records, it runs."""
+        again = self.again
+        if again is not None:
+            result: T = again.call(args, kwargs)
+            if result is not DIFFERENT:
+                self.calls += 1
+                return result
+        if not JIT or is_recording():
+            return self.function(*args, **kwargs)
+        with self.lock:
+            return self.call_anew(args, kwargs)
+
+    def call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        """A call that is not known to be like the last one."""
+        if storage.DUE.data:
+            with ENGINE:
+                take_turn()
+                run_due(list(storage.DUE))
+        self.again = None
+        inputs = Inputs(args, kwargs)
+        entry = self.entry_for(inputs)
+        self.calls += 1
+        with ENGINE:
+            take_turn()
+            recording = entry.fitting(inputs)
+            if recording is not None and not recording.written_inputs:
+                return self.replay(recording, inputs, args, kwargs)
+        if recording is None:
+            if entry.last_log is None:
+                return self.run_plain(entry, inputs, args, kwargs)
+            if inputs.take_own_memory():
+                inputs = Inputs(args, kwargs)
+                entry = self.entry_for(inputs)
+            return self.record(entry, inputs, args, kwargs)
+        if inputs.take_own_memory(recording.written_inputs):
+            return self(*args, **kwargs)
+        with ENGINE:
+            return self.replay(recording, inputs, args, kwargs)
+
+    def replay(
+        self,
+        recording: Recording[T],
+        inputs: Inputs,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> T:
+        """Runs a recording, and takes note of the call for the next one."""
+        result = recording.run(inputs)
+        if recording.is_pure and not recording.bound:
+            again = FastPath(recording)
+            self.again = again if again.learn(args, kwargs, inputs) else None
+        return result
+
+    def entry_for(self, inputs: Inputs) -> Entry[T]:
+        """What is known for a combination of arguments and of settings that change results."""
+        key = (inputs.key, Tensor.training, dtypes.default_float, dtypes.default_int, DEV.value)
+        entry = self.entries.get(key)
+        if entry is None:
+            if len(self.entries) >= MAX_RECORDINGS:
+                raise JitError(
+                    f"{MAX_RECORDINGS} different combinations of arguments: some plain "
+                    "value or size changes with every call; pass a number as a Tensor, "
+                    f"a size as a bound Variable (last: {inputs.key})"
+                )
+            entry = self.entries[key] = Entry()
+        return entry
+
+    def run_plain(
+        self, entry: Entry[T], inputs: Inputs, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
+        """The function as it is, its results realized as a replay's are."""
+        run = Run(inputs, records=False)
+        try:
+            result = run.call(self.function, args, kwargs)
+        except ShapeError as error:
+            if self.latest is None:
+                raise
+            raise JitShapeError(
+                f"a jitted function that was recorded for other arguments fails for these: {error}"
+            ) from error
+        check_result(result, inputs)
+        run.give_memory()
+        entry.last_log = run.recorder.log
+        return result
+
+    def record(
+        self, entry: Entry[T], inputs: Inputs, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
+        """Runs the function, and keeps what it ran when it was the same as in the run before."""
+        watch = self.watch(inputs)
+        entry.outdated += 1
+        broken = None if entry.last_watch is None else entry.last_watch.broken()
+        if broken is not None:
+            entry.reason = broken.where
+        entry.last_watch = watch
+        if entry.outdated > MAX_OUTDATED:
+            raise JitError(
+                f"a jitted function was recorded {MAX_OUTDATED} times in a row, because "
+                f"what it reads is another with every call: {entry.reason}; write "
+                "tensors in place with assign, pass the others as arguments"
+            )
+        bound = watch.those_read(inputs.tensors)
+        run = Run(inputs, records=True)
+        result = run.call(self.function, args, kwargs)
+        check_result(result, inputs)
+        run.check_replaced()
+        run.check_aliases()
+        run.lose_escaped()
+        self.check_watched(watch)
+        if not run.recorder.items:
+            raise JitError(
+                "a jitted function ran no kernel: its result does not depend on "
+                "computation, so there is nothing to record"
+            )
+        self.check_variables(run)
+        before, entry.last_log = entry.last_log, run.recorder.log
+        if before is not None and not run.recorder.equals(before):
+            entry.unequal += broken is None
+            if entry.unequal >= MAX_UNEQUAL_RUNS:
+                raise JitError(
+                    f"a jitted function did something else in each of {entry.unequal} "
+                    "calls with equal arguments: it uses numbers that change with every "
+                    "call (random, time, a counter); pass them as tensors"
+                )
+            return result
+        entry.unequal = 0
+        with ENGINE:
+            recording = Recording(run, result, watch, bound, self.prune)
+        others = [r for r in entry.recordings if r.may_fit_again()]
+        entry.recordings = [recording, *others[: MAX_RECORDINGS - 1]]
+        self.latest = recording
+        return result
+
+    def watch(self, inputs: Inputs) -> Watch:
+        """What the function reads besides its arguments."""
+        roots = [(self.function, "function"), *[(x, "argument") for x in inputs.objects]]
+        if isinstance(self.function, WeakMethod):
+            roots.append((self.function.ref(), "self"))
+        return Watch(roots, lambda x: isinstance(x, Tensor))
+
+    def check_watched(self, watch: Watch) -> None:
+        """Raises JitError where the function itself changes what it reads, or leaves tensors."""
+        read, stored = watch.changed_while_running()
+        for condition in read:
+            raise JitError(
+                f"{condition.where} changes inside of a jitted function, which a replay "
+                "would not do; keep it in a tensor and use assign, or change it outside"
+            )
+        for condition in stored:
+            if any(isinstance(leaf, Tensor) for _, leaf in leaves(condition.place.read())):
+                raise JitError(
+                    f"{condition.where} is set to a tensor inside of a jitted function, "
+                    "which a replay would not do; return the tensor instead"
+                )
+
+    def check_variables(self, run: Run) -> None:
+        """Raises JitError for variables that are no arguments."""
+        for item in run.recorder.items:
+            for name in item.values:
+                if name not in run.inputs.values:
+                    raise JitError(
+                        f"variable {name} is bound inside the jitted function, so its "
+                        "value would be frozen; pass the bound variable as an argument"
+                    )
+
+
+def left_behind(*args: Any, **kwargs: Any) -> Any:
+    """Stands for the function of a jit that was unpickled. Raises: JitError."""
+    raise JitError(
+        "this jitted function was unpickled: its recordings are here, the function is not, and "
+        "none of them is for arguments of these shapes, dtypes, devices and plain values"
+    )
+
+
+class WeakMethod:
+    """A bound method that does not keep its object alive."""
+
+    def __init__(self, method: Any) -> None:
+        self.ref = weakref.WeakMethod(method)
+        functools.update_wrapper(self, method.__func__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        method = self.ref()
+        if method is None:
+            raise JitError("the object of this jitted method is gone")
+        return method(*args, **kwargs)

@@ -1,0 +1,1 @@
+"""Which values are stored and which are computed where they are read."""

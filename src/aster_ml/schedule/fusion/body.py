@@ -1,0 +1,351 @@
+"""The body that is being planned: analyses of it, and what has to be stored whatever it costs.
+
+Receives a captured body; `Body` is the state that both walks of `schedule/fusion/materialize.py`
+share. Nothing here chooses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from aster_ml.config import FUSE, MAX_KERNEL_NODES
+from aster_ml.dtype import dtypes
+from aster_ml.errors import InternalError
+from aster_ml.helpers import all_int, prod
+from aster_ml.schedule.fusion import costs
+from aster_ml.schedule.fusion.uses import (
+    MARKS,
+    READ_IN_PLACE,
+    VIEWS_OF_MEMORY,
+    ZERO,
+    AccessPath,
+    Materialized,
+    Reading,
+    Use,
+    changes_width,
+    estimate,
+    memory_leaf,
+    without_effects,
+)
+from aster_ml.schedule.hazards import Effects
+from aster_ml.schedule.rewrites.disjoint_pads import find_joins
+from aster_ml.schedule.rewrites.stacks import read_stack, stacked_axes
+from aster_ml.uop.graph import holds
+from aster_ml.uop.infer import max_shape
+from aster_ml.uop.movement import NO_MARGINS, Indices, flat_index, slice_of_base, source_index
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import DIVISIONS, MOVEMENT, AxisType, Ops
+from aster_ml.uop.ranges import iterations
+from aster_ml.uop.rules.symbolic import plain_form, simplify_around
+
+# What may ask for memory, for itself or for its source.
+ASKING = frozenset({Ops.BITCAST, Ops.CONTIGUOUS, Ops.COPY, Ops.SCATTER})
+# No stored value has so many ranges of its own.
+BEYOND = 1 << 20
+# A stored value or parameter, and the STOREs that have to have happened when it is read.
+Memory = tuple[UOp, tuple[UOp, ...]]
+
+
+class Body:
+    """State of the two passes over one body."""
+
+    def __init__(self, body: UOp, order: list[UOp]) -> None:
+        self.order = order
+        self.stored: dict[UOp, Materialized] = {}
+        # How each node is read, in the order in which that was found.
+        self.readings: dict[UOp, dict[Reading, Use]] = {}
+        self.ways: dict[tuple[object, ...], AccessPath] = {}
+        self.interned: dict[tuple[object, ...], Reading] = {}
+        # The way in which what a view shows is read, by the view and how it is read itself.
+        self.below_views: dict[tuple[object, ...], AccessPath] = {}
+        # Numbers of ranges: of each stored value's own, so that values made alike have the same
+        # indices, and what is found out of one of them is known of the others; and for drafts.
+        self.numbers: dict[UOp, int] = {}
+        self.ranges_of: dict[tuple[object, ...], tuple[tuple[UOp, ...], int]] = {}
+        self.ids = itertools.count(BEYOND)
+        # The leaves of each stored value's expression, numbered so too: by the memory that they
+        # stand for, and the memory by the leaf.
+        self.token_of: dict[tuple[UOp, UOp, tuple[UOp, ...]], UOp] = {}
+        self.memory_behind: dict[UOp, dict[UOp, Memory]] = {}
+        self.leaves: dict[tuple[object, ...], UOp] = {}
+        self.loaded: dict[tuple[object, ...], UOp] = {}
+        self.memo: dict[UOp, UOp] = {}
+        self.sources: dict[tuple[Any, ...], tuple[Indices, UOp | None]] = {}
+        self.stacks: dict[tuple[Any, ...], tuple[Indices, UOp | None, UOp | None]] = {}
+        # For each PAD that is read the axes along which it is a stack.
+        self.stacked: dict[UOp, list[int]] = {}
+        self.flats: dict[tuple[Indices, tuple[int | UOp, ...]], UOp] = {}
+        self.divided: dict[UOp, bool] = {}
+        self.volumes: dict[tuple[UOp, ...], int] = {}
+        self.numels: dict[tuple[int | UOp, ...], int] = {}
+        self.max_nodes = int(MAX_KERNEL_NODES.value)
+        self.fuse = int(FUSE.value)
+        self.targets: dict[UOp, UOp] = {}
+        # The STOREs to new memory.
+        self.fresh = frozenset(body.src[: body.arg.fresh])
+        # For each STORE of the body the node that has its value, below views that change nothing.
+        self.value_of: dict[UOp, UOp] = {}
+        self.forced: set[UOp] = set()
+        self.index_sizes: dict[UOp, int] = {}
+        # Why a value was stored that could have been computed where it is read.
+        self.why: dict[UOp, str] = {}
+        # The same of values that were weighed, by what that hangs on; None where they are not.
+        self.weighed: dict[tuple[object, ...], str | None] = {}
+        # How often what is read in a way is computed, by the loops that are around the others.
+        self.repeated: dict[tuple[AccessPath, frozenset[UOp]], int] = {}
+        self.effects = Effects()
+        self.joins = find_joins(self.order)
+        self.find_forced(body)
+        self.costs = costs.fused_costs(self.order, self.forced)
+
+    def way(
+        self,
+        idxs: Indices,
+        valid: UOp | None,
+        nest: tuple[UOp, ...],
+        summed: bool = False,
+        share: int = 1,
+    ) -> AccessPath:
+        """The way with these parts: the same object for the same parts."""
+        key = (idxs, valid, nest, summed, share)
+        found = self.ways.get(key)
+        if found is None:
+            found = self.ways[key] = AccessPath(*key, self.turns(nest))
+        return found
+
+    def reading(self, root: UOp, way: AccessPath, after: tuple[UOp, ...] = ()) -> Reading:
+        """The reading with these parts: the same object for the same parts."""
+        key = (root, way, after)
+        found = self.interned.get(key)
+        if found is None:
+            found = self.interned[key] = Reading(root, way, after)
+        return found
+
+    def for_operand(self, source: UOp, reading: Reading) -> Reading:
+        """The reading of an operand; a scalar beside a shaped value has no indices."""
+        way = reading.way
+        if not source.shape:
+            if way.of_scalar is None:
+                way.of_scalar = self.way((), way.valid, way.nest, False, way.share)
+            way = way.of_scalar
+        elif not way.summed:
+            return reading
+        else:
+            way = self.way(way.idxs, way.valid, way.nest, False, way.share)
+        return self.reading(reading.root, way, reading.after)
+
+    def at(self, way: AccessPath, idxs: Indices) -> AccessPath:
+        """The way at other indices."""
+        return self.way(idxs, way.valid, way.nest, way.summed, way.share)
+
+    def turns(self, nest: tuple[UOp, ...]) -> int:
+        """Turns of these loops."""
+        found = self.volumes.get(nest)
+        if found is None:
+            found = self.volumes[nest] = iterations(nest)
+        return found
+
+    def numel(self, shape: tuple[int | UOp, ...]) -> int:
+        """Elements of a shape; of a symbolic one, as many as there may be."""
+        found = self.numels.get(shape)
+        if found is None:
+            found = self.numels[shape] = estimate(prod(shape))
+        return found
+
+    def simple(self, u: UOp) -> UOp:
+        """`simplify_around`, remembered for this body."""
+        found = self.memo.get(u)
+        if found is None:
+            found = self.memo[u] = u if not u.src else simplify_around(u)
+        return found
+
+    def simple_all(self, idxs: Indices) -> Indices:
+        """`simple` of each; ranges and numbers are so already."""
+        memo = self.memo
+        result = []
+        for i in idxs:
+            if i.op is not Ops.RANGE and i.op is not Ops.CONST:
+                found = memo.get(i)
+                i = self.simple(i) if found is None else found
+            result.append(i)
+        return tuple(result)
+
+    def source_of(self, u: UOp, idxs: Indices) -> tuple[Indices, UOp | None]:
+        """`source_index` with indices in simplest form, remembered for views that are alike."""
+        source = u.src[0]
+        key = (u.op, u.arg, u.src[1:], source.shape, idxs)
+        found = self.sources.get(key)
+        if found is None:
+            below, valid = source_index(u, idxs)
+            found = self.sources[key] = self.simple_all(below), valid
+        return found
+
+    def below_pad(self, u: UOp, idxs: Indices) -> tuple[Indices, UOp | None, UOp | None]:
+        """`source_of` a PAD, and of a stack the condition under which an element is its one."""
+        axes = self.stacked.get(u)
+        if axes is None:
+            axes = self.stacked[u] = stacked_axes(u)
+        if not axes:
+            return (*self.source_of(u, idxs), None)
+        key = (u.marg, u.src[0].shape, tuple(axes), idxs)
+        found = self.stacks.get(key)
+        if found is None:
+            below, valid, chosen = read_stack(u, axes, idxs)
+            found = self.stacks[key] = self.simple_all(below), valid, chosen
+        return found
+
+    def place_in(self, memory: UOp, idxs: Indices, shape: tuple[int | UOp, ...]) -> UOp:
+        """Where an element of a stored value or parameter lies, which is seen as of a shape."""
+        stored = self.stored.get(memory)
+        if stored is not None and stored.layout is not None:
+            idxs = tuple([idxs[a] for a in stored.layout])
+            shape = tuple([shape[a] for a in stored.layout])
+        return self.flat_place(idxs, shape)
+
+    def flat_place(self, idxs: Indices, shape: tuple[int | UOp, ...]) -> UOp:
+        """Where an element lies in memory for a shape, in simplest form, remembered so."""
+        found = self.flats.get((idxs, shape))
+        if found is None:
+            found = self.flats[idxs, shape] = self.simple(sum_of_steps(idxs, max_shape(shape)))
+        return found
+
+    def divides(self, u: UOp) -> bool:
+        """Whether an index holds a division."""
+        found = self.divided.get(u)
+        if found is None:
+            found = self.divided[u] = holds(u, DIVISIONS)
+        return found
+
+    def find_forced(self, body: UOp) -> None:
+        """Marks what has to be stored whatever it costs."""
+        for number, store in enumerate(body.src):
+            if store.op is not Ops.STORE:
+                raise InternalError(f"stages: a body holds STOREs, found {store!r}")
+            # A fresh output is the memory of its value for every other reader too. Memory that
+            # existed before may be overwritten again, so an assign is a reader like any other.
+            value = self.value_of[store] = self.laid_out_alike(store.src[1])
+            if number < body.arg.fresh and value.op not in READ_IN_PLACE:
+                self.targets.setdefault(value, store)
+        self.forced |= set(self.targets)
+        asking = [u for u in self.order if u.op in ASKING]
+        for u in asking:
+            if u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u)):
+                self.forced.add(u)
+                if slice_of_base(without_effects(u.src[0])) is None:
+                    self.forced.add(u.src[0])
+            elif u.op is Ops.SCATTER:
+                self.forced.add(u)
+        for u in asking:
+            if u.op is Ops.CONTIGUOUS and not self.in_memory(u.src[0]):
+                self.forced.add(u)
+
+    def laid_out_alike(self, value: UOp) -> UOp:
+        """What has the same elements in the same order below the views of a value.
+
+        Views that lead elsewhere, and views of memory, are left as they are.
+        """
+        x = value
+        while x.op in (Ops.RESHAPE, Ops.PERMUTE, *MARKS):
+            x = x.src[0]
+        if x is value or x.op in READ_IN_PLACE or not all_int((*value.shape, *x.shape)):
+            return value
+        ranges = idxs = self.ranges_over(value.shape, AxisType.LOOP)[0]
+        y = value
+        while y is not x:
+            if y.op in MOVEMENT:
+                idxs = source_index(y, idxs)[0]
+            y = y.src[0]
+        same = self.simple(flat_index(idxs, x.shape)) is self.simple(
+            flat_index(ranges, value.shape)
+        )
+        return x if same else value
+
+    def in_memory(self, u: UOp) -> bool:
+        """Whether `u` is memory, whole and in order."""
+        while u not in self.forced and u.op in VIEWS_OF_MEMORY:
+            if u.op is Ops.RESHAPE and len(u.src) > 1:
+                return False  # rows of a symbolic size lie apart, each with room for the largest
+            u = u.src[0]
+        return u.op is Ops.PARAM or u in self.forced
+
+    def is_target(self, store: UOp) -> bool:
+        """Whether a STORE names the memory that its value is computed into."""
+        value = self.value_of.get(store)
+        return value is not None and self.targets.get(value) is store
+
+    def new_ranges(
+        self, shape: tuple[int | UOp, ...], kind: AxisType, root: UOp
+    ) -> tuple[UOp, ...]:
+        """Ranges over a shape that the stored value `root` has not had yet."""
+        ranges, self.numbers[root] = self.ranges_over(shape, kind, self.numbers.get(root, 0))
+        return ranges
+
+    def ranges_over(
+        self, shape: tuple[int | UOp, ...], kind: AxisType, first: int = 0
+    ) -> tuple[tuple[UOp, ...], int]:
+        """Ranges over a shape, numbered from `first` on; axes of size 1 need none.
+
+        With them the number that comes next.
+        """
+        key = (shape, kind, first)
+        found = self.ranges_of.get(key)
+        if found is None:
+            made = []
+            for s in shape:
+                if s.__class__ is int and s == 1:
+                    made.append(ZERO)
+                    continue
+                # Sizes in simplest form: simplifying an index must not make another range of one.
+                made.append(UOp.range(s if isinstance(s, int) else self.simple(s), first, kind))
+                first += 1
+            found = self.ranges_of[key] = tuple(made), first
+        return found
+
+    def reads_padding(self, u: UOp, way: AccessPath) -> bool:
+        """Whether a reading of a PAD goes beyond the elements of its source."""
+        for margins, size, i in zip(u.marg, u.src[0].shape, way.idxs, strict=True):
+            before = margins[0]
+            if margins == NO_MARGINS or not before.__class__ is size.__class__ is int:
+                continue
+            # Of a sum of ranges the first and the last value are taken, whatever others are.
+            form = plain_form(i)
+            if form is not None and all([t.op is Ops.RANGE for t in form.terms]):
+                low, high = form.bounds()
+                if low < before or high >= before + size:
+                    return True
+        valid = self.source_of(u, way.idxs)[1]
+        if valid is None:
+            return False
+        valid = self.simple(valid)
+        return valid.op is not Ops.CONST or not valid.arg
+
+    def token(self, root: UOp, source: UOp, after: tuple[UOp, ...] = ()) -> UOp:
+        """A leaf that stands for memory, read by `root` once some STOREs have happened.
+
+        why: an expression then ends at its loads, for every walk and rewrite
+        """
+        key = (root, source, after)
+        found = self.token_of.get(key)
+        if found is None:
+            behind = self.memory_behind.setdefault(root, {})
+            # Leaves of layers that are alike are the same.
+            like = (len(behind), source.shape, source.dtype)
+            leaf = self.leaves.get(like)
+            if leaf is None:
+                size = max(prod(max_shape(source.shape)), 1)
+                leaf = self.leaves[like] = memory_leaf(len(behind), size, source.dtype)
+            found = self.token_of[key] = leaf
+            behind[found] = (source, after)
+        return found
+
+
+def sum_of_steps(idxs: Indices, shape: tuple[int, ...]) -> UOp:
+    """`flat_index` as a sum of each index by its step, which is what simplifying makes of it."""
+    total, step = ZERO, 1
+    for i, size in zip(reversed(idxs), reversed(shape), strict=True):
+        if i is not ZERO:
+            term = i if step == 1 else index_alu(Ops.MUL, i, UOp.index_const(step))
+            total = term if total is ZERO else UOp(Ops.ADD, dtypes.index, (term, total))
+        step *= size
+    return total

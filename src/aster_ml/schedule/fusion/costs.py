@@ -1,0 +1,133 @@
+"""Costs of recomputing a value against storing and loading it.
+
+All costs are in units of one SIMD arithmetic instruction an element, rough by intent: a choice that
+hangs on a factor of two is a choice either way. Constants are the only tuning of the fusion rules.
+"""
+
+from __future__ import annotations
+
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+# Instructions an element where an op takes more than one: polynomials, divisions, the cipher.
+OP_COST: dict[Ops, int] = {
+    Ops.EXP2: 10,
+    Ops.LOG2: 14,
+    Ops.SIN: 24,
+    Ops.TANH: 14,
+    Ops.POW: 30,
+    Ops.SQRT: 5,
+    Ops.RECIPROCAL: 4,
+    Ops.FDIV: 4,
+    Ops.IDIV: 8,
+    Ops.MOD: 8,
+    Ops.THREEFRY: 100,
+    Ops.CAST: 1,
+    Ops.PAD: 1,
+    Ops.INDEX: 6,
+}
+# One more store and load of an element, when that element stays in some cache.
+STORE_AND_LOAD = 8
+# What is made of places alone (a mask) by so little is made wherever it is read.
+AS_GOOD_AS_A_LOAD = 4
+# Computing twice inside one kernel saves a launch and a round trip besides.
+SAME_KERNEL_BONUS = 10
+# A load of one more buffer for each repeated computation.
+EXTRA_LOAD = 2
+# A launch, in the same units: what it costs to have one more kernel.
+LAUNCH = 2000
+# Kernels below this many elements of work gain nothing from threads.
+SMALL_WORK = 32768
+# With fewer rows than this, a kernel that works row by row cannot fill the machine.
+MIN_ROWS = 16
+# Elements that kernels may go over column by column, again and again: what a second cache holds.
+MAX_COLUMNS = 1 << 18
+# How often the terms of a sum may be computed, for each of them, where that sum is summed in turn;
+# and where most of it is beyond the ends of an operand, with which codegen has nothing to do; and
+# how many elements a padded value has for each that it pads, where most of it lies around.
+MOST_AGAIN, MOST_PADDED = 1.5, 4
+# Steps of a window that is small, and results that each element serves where these are not few.
+MAX_WINDOW, FEW_RESULTS = 128, 16
+# Longest row of values side by side that a kernel writes out.
+MAX_STACK = 8
+# More than this many different readings of one value are not written out.
+MAX_READINGS = 4
+# Readings of one value by all kernels together, and nodes that they would write out, beyond which
+# it is stored whatever computing it costs: n slices of what was put together from n parts.
+MANY_READINGS, MAX_WRITTEN = 16, 1 << 12
+
+# Indices longer than this many operations, written out, are ended by storing what they index.
+MAX_INDEX_NODES = 400
+
+
+def own_cost(u: UOp) -> int:
+    """Cost of this node alone."""
+    if u.op in FREE:
+        return 0
+    return OP_COST.get(u.op, 1)
+
+
+FREE = frozenset(
+    {
+        Ops.CONST,
+        Ops.PARAM,
+        Ops.BUFFER,
+        Ops.DEFINE_VAR,
+        Ops.IOTA,
+        Ops.DEVICE,
+        Ops.RESHAPE,
+        Ops.EXPAND,
+        Ops.PERMUTE,
+        Ops.SHRINK,
+        Ops.FLIP,
+        Ops.DETACH,
+        Ops.CONTIGUOUS_BACKWARD,
+        Ops.AFTER,
+        Ops.REDUCE,
+        Ops.SCATTER,
+        Ops.CONTIGUOUS,
+        Ops.COPY,
+        Ops.BIND,
+    }
+)
+MAX_COST = 1 << 20
+# What is read from memory whatever it was made by.
+LOADED = frozenset({Ops.REDUCE, Ops.SCATTER, Ops.PARAM, Ops.COPY})
+A_LOAD = (0, 1)
+# A name of a module is found faster than a member of an Enum.
+EXPAND = Ops.EXPAND
+
+
+def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]]:
+    """For each node: cost of computing an element from what is stored or reduced, and its loads.
+
+    `order` lists sources first. Shared parts are counted once a reader, which is an upper bound.
+    What is repeated by an EXPAND counts as one load: it is cheaper stored below the EXPAND.
+    """
+    costs: dict[UOp, tuple[int, int]] = {}
+    for u in order:
+        op, src = u.op, u.src
+        if op in LOADED or u in stored:
+            costs[u] = A_LOAD
+            continue
+        own = 0 if op in FREE else OP_COST.get(op, 1)
+        if len(src) == 1 and not own:
+            found = costs[src[0]]
+            if op is EXPAND and (compute := found[0]) and u.shape != src[0].shape:
+                if found[1] or compute > AS_GOOD_AS_A_LOAD:
+                    found = A_LOAD
+            costs[u] = found
+            continue
+        compute, loads = own, 0
+        for s in src:
+            c, n = costs[s]
+            compute += c
+            loads += n
+        if op is EXPAND and compute and u.shape != src[0].shape:
+            if loads or compute > AS_GOOD_AS_A_LOAD:
+                compute, loads = 0, 1
+        costs[u] = (
+            compute if compute < MAX_COST else MAX_COST,
+            loads if loads < MAX_COST else MAX_COST,
+        )
+    return costs

@@ -1,0 +1,109 @@
+"""Write-after-read hazards: values that a write would destroy too early are stored before it.
+
+Receives bodies; returns bodies in which a value that would be destroyed too early is stored
+beforehand.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aster_ml.errors import InternalError
+from aster_ml.uop.graph import substitute_all, toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+
+class Version(NamedTuple):
+    """What an argument holds once these STOREs have happened, and before any other."""
+
+    param: UOp
+    after: frozenset[UOp]
+
+
+class Effects:
+    """For STOREs, all that have happened once they have: they, and what their targets see."""
+
+    def __init__(self) -> None:
+        self.known: dict[UOp, frozenset[UOp]] = {}
+
+    def of(self, stores: tuple[UOp, ...]) -> frozenset[UOp]:
+        """The STOREs and all before them."""
+        found = [self.below(s) for s in stores]
+        return found[0].union(*found[1:]) if found else frozenset()
+
+    def below(self, root: UOp) -> frozenset[UOp]:
+        """The STOREs at and below a STORE, a target or an AFTER, along the memory alone."""
+        stack = [root]
+        while stack:
+            u = stack[-1]
+            sources = u.src if u.op is Ops.AFTER else u.src[:1]
+            missing = [s for s in sources if s not in self.known]
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            parts = [self.known[s] for s in sources]
+            seen = max(parts, key=len, default=frozenset[UOp]())
+            if len(parts) > 1:
+                seen = seen.union(*parts)
+            self.known[u] = seen.union((u,)) if u.op is Ops.STORE else seen
+        return self.known[root]
+
+
+def base_param(u: UOp) -> UOp:
+    """The PARAM behind views and effects."""
+    while u.op is not Ops.PARAM:
+        u = u.src[0]
+    return u
+
+
+def snapshot_value(body: UOp, value: UOp) -> UOp:
+    """The body with `value` stored apart before any STORE of it reaches its target."""
+    changes = {}
+    for u in toposort(body):
+        if u.op is Ops.STORE and u.src[1] is value:
+            if value.op is Ops.COPY:
+                raise InternalError(f"effects: {value!r} collides although it is stored apart")
+            # What is memory, or laid out there, is the same memory when it is asked for once more.
+            if value.op is Ops.CONTIGUOUS or value.base.op in (Ops.PARAM, Ops.AFTER):
+                apart = value.copy_to(str(base_param(u).arg.device))
+            else:
+                apart = UOp(Ops.CONTIGUOUS, value.dtype, (value,))
+            changes[u] = u.replace(src=(u.src[0], apart, *u.src[2:]))
+    return substitute_all([body], changes)[0]
+
+
+def snapshot_version(body: UOp, version: Version) -> UOp:
+    """The body in which whoever wants this content of memory reads a copy of it.
+
+    Only targets of STOREs, and what an AFTER stands for, keep the memory itself. With every version
+    of all memory copied, what is left to order is the order in which the program was written.
+    """
+    effects = Effects()
+    new: dict[UOp, UOp] = {}
+    for u in toposort(body):
+        if u.op in (Ops.STORE, Ops.AFTER):
+            new[u] = u.replace(src=(keep_place(u.src[0], new), *[new[s] for s in u.src[1:]]))
+        elif u.src:
+            new[u] = u.replace(src=tuple([new[s] for s in u.src]))
+        else:
+            new[u] = u
+        if u.op not in (Ops.PARAM, Ops.AFTER) or base_param(u) is not version.param:
+            continue
+        if effects.below(u) == version.after:
+            new[u] = new[u].copy_to(str(version.param.device))
+    if new[body] is body:
+        raise InternalError(f"effects: nothing reads {version.param!r} as the steps say")
+    return new[body]
+
+
+def keep_place(u: UOp, new: dict[UOp, UOp]) -> UOp:
+    """A place to write to: the memory itself under its views; effects on it updated."""
+    stack: list[UOp] = []
+    while u.op is not Ops.PARAM:
+        stack.append(u)
+        u = u.src[0]
+    for v in reversed(stack):
+        u = v.replace(src=(u, *[new[s] for s in v.src[1:]]))
+    return u

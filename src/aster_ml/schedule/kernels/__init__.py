@@ -1,0 +1,1 @@
+"""Stored values as kernels: cut, fused side by side, tiled, put in order."""

@@ -1,0 +1,87 @@
+"""Order of steps: readers of overwritten memory on the right side of each STORE.
+
+Receives drafts, sources first; returns them in running order, or raises HazardError with what has
+to be stored beforehand.
+"""
+
+from __future__ import annotations
+
+from aster_ml.errors import InternalError
+from aster_ml.schedule.fusion.materialize import StagePlanner
+from aster_ml.schedule.hazards import Version
+from aster_ml.schedule.steps import Draft, HazardError
+from aster_ml.uop.node import UOp
+
+
+def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) -> list[Draft]:
+    """Drafts so that each reader of overwritten memory comes on the right side of the STORE.
+
+    Data dependencies hold in the given order already; a STORE to an argument comes after readers of
+    the old value and before readers of the new one. Otherwise the order is kept.
+    """
+    writers: dict[int, list[int]] = {}
+    for i, d in enumerate(drafts):
+        writers.setdefault(d.writes, []).append(i)
+    assigned = {d.writes for d in drafts if d.writes < len(params)}
+    before: list[set[int]] = [set() for _ in drafts]
+    fresh = [d.store is not None and is_fresh(d.store, planner) for d in drafts]
+    for i, d in enumerate(drafts):
+        for slot, after in d.reads:
+            for w in writers.get(slot, ()):
+                if w == i:
+                    continue
+                store = drafts[w].store
+                if slot not in assigned or store is None:
+                    before[i].add(w)
+                elif store in after or fresh[w]:
+                    before[i].add(w)
+                else:
+                    before[w].add(i)
+        for w in writers.get(d.writes, ()):
+            if w != i and (
+                drafts[w].store in d.target_after
+                or (w < i and d.store is None)
+                or (w < i and drafts[w].store is None)
+            ):
+                before[i].add(w)
+    result: list[Draft] = []
+    state = [0] * len(drafts)
+    for root in range(len(drafts)):
+        stack = [root]
+        while stack:
+            i = stack[-1]
+            if state[i] == 2:
+                stack.pop()
+                continue
+            state[i] = 1
+            waiting = [b for b in sorted(before[i], reverse=True) if state[b] != 2]
+            if not waiting:
+                state[i] = 2
+                result.append(drafts[stack.pop()])
+                continue
+            for b in waiting:
+                if state[b] == 1:
+                    path = [x for x in stack[stack.index(b) :] if state[x] == 1]
+                    raise HazardError(version=cycle_version(drafts, path, params))
+            stack.extend(waiting)
+    return result
+
+
+def is_fresh(store: UOp, planner: StagePlanner) -> bool:
+    """Whether a STORE makes a new value that others read through its memory."""
+    return planner.is_target(store)
+
+
+def cycle_version(drafts: list[Draft], path: list[int], params: list[UOp]) -> Version:
+    """In a circle of steps, each waiting for the next: old content that one of them reads.
+
+    Where a step waits for another because that one reads what it overwrites, a copy made in time
+    ends the waiting.
+    """
+    for waiting, reader in zip(path, [*path[1:], path[0]], strict=True):
+        store, slot = drafts[waiting].store, drafts[waiting].writes
+        for read, after in drafts[reader].reads:
+            if read == slot < len(params) and store is not None and store not in after:
+                if drafts[reader].step.kind != "copy":
+                    return Version(params[slot], after)
+    raise InternalError("split: steps wait for one another and no argument explains it")

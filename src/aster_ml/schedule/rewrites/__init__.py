@@ -1,0 +1,1 @@
+"""Rewrites of a body of tensors before anything is stored."""

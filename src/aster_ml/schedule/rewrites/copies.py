@@ -1,0 +1,52 @@
+"""Copies from storage devices (which hold data and compute nothing), moved next to the data.
+
+rewrite: COPY(f(x)) -> f(COPY(x)), x an unbroken run of memory
+when: the source's device runs no kernels, and the value is no run itself
+why: laying a view out, or casting it, would take a kernel there; here there are some
+"""
+
+from __future__ import annotations
+
+from aster_ml.dtype import dtypes
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.movement import slice_of_base
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import DeviceArg, Ops
+
+DATA_ONLY = ("DISK", "NPY")
+
+
+def copy_before_views(body: UOp, order: list[UOp]) -> UOp:
+    """The body with every such copy moved below what is made of the memory."""
+    if not any([is_odd_copy(u) for u in order if u.op is Ops.COPY]):
+        return body
+    new: dict[UOp, UOp] = {}
+    for u in order:
+        fresh = u if not u.src else UOp(u.op, u.dtype, tuple([new[s] for s in u.src]), u.arg)
+        new[u] = made_at(fresh.src[0], fresh.arg) if is_odd_copy(fresh) else fresh
+    return new[body]
+
+
+def is_odd_copy(u: UOp) -> bool:
+    """Whether `u` copies what a device that only holds data would have to make."""
+    if u.op is not Ops.COPY or not str(u.src[0].device).startswith(DATA_ONLY):
+        return False
+    return u.src[0].op is not Ops.COPY and slice_of_base(u.src[0]) is None
+
+
+def made_at(value: UOp, place: DeviceArg) -> UOp:
+    """The value made on the device `place`, of copies of the memory that it is made of."""
+    new: dict[UOp, UOp] = {}
+    for u in toposort(value, enter=lambda u: not is_held(u)):
+        if is_held(u):
+            new[u] = UOp(Ops.COPY, u.dtype, (u,), place)
+        elif u.op is Ops.DEVICE:
+            new[u] = UOp(Ops.DEVICE, dtypes.void, (), place)
+        else:
+            new[u] = UOp(u.op, u.dtype, tuple([new[s] for s in u.src]), u.arg) if u.src else u
+    return new[value]
+
+
+def is_held(u: UOp) -> bool:
+    """Whether a copy can take the value as it lies there."""
+    return u.device is not None and (u.op is Ops.COPY or slice_of_base(u) is not None)

@@ -1,0 +1,104 @@
+"""Moves gathers below arithmetic: only the gathered elements of a computed value are computed.
+
+rewrite: INDEX(f(a, b), i) -> f(INDEX(a, i), INDEX(b, i)); INDEX(movement of a, i) -> INDEX(a, j);
+INDEX(INDEX(a, i), j) -> INDEX(a, INDEX(i, j)); INDEX(IOTA, i) -> i
+when: that is less work than to compute and store all elements for the gather to read
+why: a gather reads any element, so its source has to be memory, or be computed at the index
+"""
+
+from __future__ import annotations
+
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import all_int, prod
+from aster_ml.schedule.fusion import costs
+from aster_ml.uop.graph import rebuilt, toposort
+from aster_ml.uop.movement import is_row_major_view, source_index
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
+
+# Nodes of one source that are taken apart.
+MAX_NODES = 24
+
+
+def gather_before_storing(body: UOp, order: list[UOp]) -> UOp:
+    """The body with every such gather moved down to what is memory."""
+    stored = {store.src[1] for store in body.src}
+
+    def move(old: UOp, u: UOp) -> UOp:
+        if old.src[0] in stored or not all_int((*old.shape, *old.src[0].shape)):
+            return u
+        found = pick(u.src[0], u.src[1:], u.shape, [MAX_NODES])
+        return found if found is not None and is_less(u, found) else u
+
+    return rebuilt(body, (Ops.INDEX,), move, order)
+
+
+def pick(x: UOp, idxs: tuple[UOp, ...], shape: tuple[int, ...], left: list[int]) -> UOp | None:
+    """The elements of `x` at these indices; None where that takes too many nodes."""
+    left[0] -= 1
+    if left[0] < 0:
+        return None
+    op = x.op
+    if is_memory(x):
+        return x.gather_at(*idxs)
+    if op is Ops.IOTA:
+        return idxs[0]
+    if op is Ops.CONST or not x.shape:
+        return x if x.shape == () else None
+    if op in MOVEMENT and len(x.src) == 1:
+        below, valid = source_index(x, idxs)
+        below = tuple([filled(i, shape) for i in below])
+        if valid is None:
+            return pick(x.src[0], below, shape, left)
+        # What is not there is not read either: its place may be outside of the memory.
+        valid = filled(valid, shape)
+        inside = tuple([valid.alu(Ops.WHERE, i, UOp.index_const(0)) for i in below])
+        found = pick(x.src[0], inside, shape, left)
+        return None if found is None else valid.alu(Ops.WHERE, found, UOp.const(x.dtype, 0))
+    if (op in ELEMENTWISE and keeps_elements(x)) or op is Ops.INDEX:
+        first = 1 if op is Ops.INDEX else 0
+        parts = []
+        for s in x.src[first:]:
+            part = s if not s.shape else pick(s, idxs, shape, left)
+            if part is None:
+                return None
+            parts.append(part)
+        if op is Ops.INDEX:
+            return pick(x.src[0], tuple(parts), shape, left)
+        return UOp(op, x.dtype, tuple(parts), x.arg)
+    return x.gather_at(*idxs)
+
+
+def keeps_elements(x: UOp) -> bool:
+    """Whether each element of an elementwise node is made of those in its place: a BITCAST to
+    another size takes elements apart, or puts several together.
+    """
+    return x.op is not Ops.BITCAST or x.dtype.itemsize == x.src[0].dtype.itemsize
+
+
+def is_memory(x: UOp) -> bool:
+    """Whether a gather may read `x` where it lies."""
+    while x.op is Ops.AFTER:
+        x = x.src[0]
+    return is_row_major_view(x)
+
+
+def filled(index: UOp, shape: tuple[int, ...]) -> UOp:
+    """An index or condition in the shape of all the others."""
+    if index.shape == shape:
+        return index
+    if index.op is Ops.CONST:
+        return index
+    return index.reshape((1,) * (len(shape) - len(index.shape)) + index.shape).broadcast_to(shape)
+
+
+def is_less(stored: UOp, found: UOp) -> bool:
+    """Whether computing the wanted elements costs less than storing all for the gather to read."""
+    if found.shape != stored.shape or found.device != stored.device:
+        return False
+    inner = toposort(found)
+    outer = set(toposort(stored))
+    each = sum([costs.own_cost(u) for u in inner if u not in outer and u.dtype is not dtypes.index])
+    before = sum([costs.own_cost(u) for u in toposort(stored.src[0])])
+    numel, wanted = prod(stored.src[0].shape), prod(stored.shape)
+    return bool(wanted * each <= numel * (before + costs.STORE_AND_LOAD) + costs.LAUNCH)

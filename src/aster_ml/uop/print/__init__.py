@@ -1,0 +1,1 @@
+"""Nodes as text: infix for people, Python, and lines that parse back."""

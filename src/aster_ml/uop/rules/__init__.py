@@ -1,0 +1,1 @@
+"""Rewrite rules of scalar expressions: integers, conditions, sums, constants."""

@@ -1,0 +1,1 @@
+"""Which nodes may exist at which stage."""
