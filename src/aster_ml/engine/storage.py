@@ -49,8 +49,24 @@ STAND_INS = StandInTable()
 AFTER = Ops.AFTER
 # Movement that shows memory; what is padded is computed.
 VIEWS = MOVEMENT - {Ops.PAD}
-# Nodes, known weakly. A WeakSet does the same in Python; here the callback is the dict's own.
-Nodes = dict[weakref.ref[UOp], None]
+
+
+class Nodes(list[weakref.ref[UOp]]):
+    """Nodes, known weakly. References have no callbacks: see `mixin.views.Cell`."""
+
+    sweep_at = 16
+
+    def sweep(self) -> None:
+        """Drops those that are gone."""
+        self[:] = [ref for ref in self if ref() is not None]
+        self.sweep_at = max(Nodes.sweep_at, 2 * len(self))
+
+    def are_left(self) -> bool:
+        """Whether some of them are alive; drops the last ones that are gone."""
+        while self and self[-1]() is None:
+            self.pop()
+        return bool(self)
+
 
 # For each stand-in the nodes that it stands for, for gradients of graphs built before.
 ORIGINS: weakref.WeakKeyDictionary[UOp, Nodes] = weakref.WeakKeyDictionary()
@@ -200,8 +216,10 @@ def set_stand_in(u: UOp, memory: UOp) -> None:
         return
     nodes = ORIGINS.get(memory)
     if nodes is None:
-        nodes = ORIGINS[memory] = {}
-    nodes[weakref.ref(u, nodes.__delitem__)] = None
+        nodes = ORIGINS[memory] = Nodes()
+    nodes.append(weakref.ref(u))
+    if len(nodes) >= nodes.sweep_at:
+        nodes.sweep()
 
 
 def set_computed(results: Iterable[tuple[UOp, UOp]], made_from: Iterable[Buffer]) -> None:
@@ -209,11 +227,11 @@ def set_computed(results: Iterable[tuple[UOp, UOp]], made_from: Iterable[Buffer]
 
     `made_from` may be more than that.
     """
-    group: Nodes = {}
+    group = Nodes()
     for u, memory in results:
         set_stand_in(u, memory)
         if u is not memory:
-            group[weakref.ref(u, group.__delitem__)] = None
+            group.append(weakref.ref(u))
     for b in made_from if group else ():
         groups = READERS.get(b.base)
         if groups is None:
@@ -222,13 +240,14 @@ def set_computed(results: Iterable[tuple[UOp, UOp]], made_from: Iterable[Buffer]
         groups.append(group)
         if len(groups) >= groups.sweep_at:
             # A weight that is read for ever keeps few groups, at a constant cost each.
-            groups[:] = [g for g in groups if g]
+            groups[:] = [g for g in groups if g.are_left()]
             groups.sweep_at = max(Groups.sweep_at, 2 * len(groups))
 
 
 def origins_of(memory: UOp) -> list[UOp]:
     """The nodes, still alive, that `memory` stands in for."""
-    return [u for ref in list(ORIGINS.get(memory, ())) if (u := ref()) is not None]
+    found = [u for ref in ORIGINS.get(memory, ()) if (u := ref()) is not None]
+    return list(dict.fromkeys(found))
 
 
 def note_owner(part: UOp, owner: UOp) -> None:

@@ -18,7 +18,7 @@ from aster_ml.errors import JitError
 from aster_ml.jit.pytree import Inputs, base_buffer, leaves
 from aster_ml.jit.replay import Alias, Recorder
 from aster_ml.mixin.handle import LIVE, Touched, live_handles, own_memory
-from aster_ml.mixin.views import Cell
+from aster_ml.mixin.views import Cell, new_cell
 from aster_ml.tensor import Tensor
 from aster_ml.thread_state import HERE, others_run
 from aster_ml.uop.graph import substitute, toposort
@@ -141,9 +141,8 @@ class Run:
             if cell is None:
                 continue
             members = [t for ref in list(cell.fresh) if (t := ref()) is not None]
-            others = Cell()
             found = settle(cell.root)
-            others.root, others.fresh = cell.root if found is None else found, {}
+            others = new_cell(cell.root if found is None else found)
             cell.root, cell.fresh = substitute(others.root, self.places), {}
             for t in members:
                 if t.cell is cell:

@@ -30,7 +30,7 @@ from aster_ml.jit.replay import Replay
 from aster_ml.jit.results import ResultPlace
 from aster_ml.mixin import random
 from aster_ml.mixin.handle import LIVE
-from aster_ml.mixin.views import Cell, listed, steps_to
+from aster_ml.mixin.views import Cell, listed, new_cell, steps_to
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -95,7 +95,9 @@ class Recording(Generic[T]):
         self.state_ids = {id(b.base) for b in recorder.states.values()}
         self.written_ids = {id(b.base) for u, b in recorder.states.items() if u in recorder.written}
         self.written_inputs = {i for u, i in recorder.inputs.items() if u in recorder.written}
-        self.written_states = weakref.WeakSet([u for u in recorder.states if u in recorder.written])
+        self.written_states = [
+            weakref.ref(u) for u in recorder.states if u in recorder.written
+        ]
         self.check_inputs(inputs)
         # Results with memory of their own: each replay has a place for them.
         places = list(run.places.values())
@@ -264,7 +266,8 @@ class Recording(Generic[T]):
 
     def written_now(self, inputs: Inputs) -> set[UOp]:
         """The BUFFERs that a replay on these inputs writes to, results aside."""
-        return {*self.written_states, *[inputs.bases[i] for i in self.written_inputs]}
+        states = [u for ref in self.written_states if (u := ref()) is not None]
+        return {*states, *[inputs.bases[i] for i in self.written_inputs]}
 
     def prepare_writes(self, inputs: Inputs, written: set[UOp]) -> None:
         """Before memory is overwritten: checks that it may be, computes what wants its content."""
@@ -329,7 +332,6 @@ class Filling:
             if base in self.memory[recording.n_inputs :]:
                 cell = self.cells.get(id(base))
                 if cell is None:
-                    cell = self.cells[id(base)] = Cell()
-                    cell.root, cell.fresh = base, {}
+                    cell = self.cells[id(base)] = new_cell(base)
                 found.join(cell, steps_to(found.uop, base))
         return found

@@ -38,12 +38,14 @@ from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.mixin.views import (
     ONE_NAME,
+    ROOM,
     SHOWING,
     Cell,
     Steps,
     is_view,
     joined,
     names_of_cell,
+    new_cell,
     own_value,
     shown,
     shows_memory,
@@ -262,8 +264,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         """Our cell, made where we had none so far."""
         cell = self.cell
         if cell is None:
-            cell = self.cell = Cell()
-            cell.root, cell.fresh = self.uop, {}
+            cell = self.cell = new_cell(self.uop)
             cell.note(self)
         return cell
 
@@ -395,10 +396,13 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         cell = self.cell
         if cell is None:
             cell = self.cell = Cell()
-            cell.root, cell.fresh = uop, {}
-            cell.fresh[weakref.ref(self, cell.fresh.__delitem__)] = None
+            cell.root, cell.fresh, cell.room = uop, {}, ROOM
+            cell.fresh[weakref.ref(self)] = None
         made.cell, made.steps = cell, (self.steps, op, moved.dtype, moved.src[1:], moved.arg)
-        cell.fresh[weakref.ref(made, cell.fresh.__delitem__)] = None
+        fresh = cell.fresh
+        fresh[weakref.ref(made)] = None
+        if len(fresh) > cell.room:
+            cell.sweep()
         return made
 
     def rop(self, op: Ops, axes: tuple[int, ...]) -> Self:

@@ -33,38 +33,58 @@ SHOWING = MOVEMENT - {Ops.PAD} | {Ops.AFTER, Ops.DETACH, Ops.BITCAST, Ops.BUFFER
 REPEATING = frozenset({Ops.EXPAND, Ops.PAD})
 
 
-class OwnRef(weakref.ref[Any]):
-    """A weak reference that equals no other: whether two tensors are equal has to be computed."""
-
-    __slots__ = ()
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+# So many tensors a cell knows before it looks for those that are gone.
+ROOM = 64
 
 
 class Cell:
     """A whole that several tensors show, each in its own way.
 
     `root` is its node as it is now. `fresh` has those tensors, known weakly, whose node was built
-    from it; a tensor that is not among them has none, and builds it when it is asked for.
+    from it; a tensor that is not among them has none, and builds it when it is asked for. Tensors
+    that are gone stay there until there are more than `room`.
+
+    why: were they taken out by a callback of the reference, that would hold the dict which holds
+    the reference, and a cell that is gone before its tensors would be a circle; Python 3.11 crashes
+    when its collector meets one while an object with another such reference goes (it asks for a
+    tuple in the middle of `PyObject_ClearWeakRefs`)
     """
 
-    __slots__ = ("fresh", "root")
+    __slots__ = ("fresh", "room", "root")
     root: UOp
     fresh: dict[weakref.ref[Any], None]
+    room: int
 
     def note(self, handle: Any) -> None:
         """The node of a tensor was built from the root as it is."""
-        self.fresh[OwnRef(handle, self.fresh.__delitem__)] = None
+        fresh = self.fresh
+        fresh[weakref.ref(handle)] = None
+        if len(fresh) > self.room:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Forgets tensors that are gone, at a constant cost for each that was noted."""
+        fresh = self.fresh
+        for ref in list(fresh):
+            if ref() is None:
+                fresh.pop(ref, None)
+        self.room = max(ROOM, 2 * len(fresh))
 
     def renew(self, root: UOp) -> None:
         """The whole is another node: tensors that show it build theirs anew when asked."""
         self.root = root
         known, self.fresh = self.fresh, {}
-        # One that left and came back is there twice.
-        handles = {id(handle): handle for ref in list(known) if (handle := ref()) is not None}
-        for handle in handles.values():
-            if handle.cell is self:
+        for ref in list(known):
+            handle = ref()
+            if handle is not None and handle.cell is self:
                 del handle.uop
+
+
+def new_cell(root: UOp) -> Cell:
+    """A cell that nobody shows yet."""
+    cell = Cell()
+    cell.root, cell.fresh, cell.room = root, {}, ROOM
+    return cell
 
 
 def names_of_cell(handle: Any) -> int:
