@@ -7,7 +7,6 @@ reads besides its arguments, and who holds the memory stay behind.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from aster_ml.device import Buffer, Device

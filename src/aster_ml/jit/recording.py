@@ -95,9 +95,7 @@ class Recording(Generic[T]):
         self.state_ids = {id(b.base) for b in recorder.states.values()}
         self.written_ids = {id(b.base) for u, b in recorder.states.items() if u in recorder.written}
         self.written_inputs = {i for u, i in recorder.inputs.items() if u in recorder.written}
-        self.written_states = [
-            weakref.ref(u) for u in recorder.states if u in recorder.written
-        ]
+        self.written_states = [weakref.ref(u) for u in recorder.states if u in recorder.written]
         self.check_inputs(inputs)
         # Results with memory of their own: each replay has a place for them.
         places = list(run.places.values())
