@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import types
 from typing import Any
 
 import numpy as np
@@ -95,9 +96,8 @@ def test_a_variable_bound_inside() -> None:
 
 
 def test_nothing_to_record() -> None:
-    assert_fails_at_second_call(lambda x: x, vector(1), match="ran no kernel")
     assert_fails_at_second_call(lambda x: None, vector(1), match="ran no kernel")
-    assert_fails_at_second_call(lambda x: x[1:].reshape(1, 1), vector(1, 2), match="ran no kernel")
+    assert_fails_at_second_call(lambda x: [None, {}], vector(1), match="ran no kernel")
 
 
 def test_a_plain_value_that_changes_with_every_call() -> None:
@@ -107,20 +107,20 @@ def test_a_plain_value_that_changes_with_every_call() -> None:
             assert jitted(vector(1), i).tolist() == [i + 1]
 
 
-def test_an_argument_that_the_function_also_writes_by_itself() -> None:
-    w = vector(1)
+def test_an_argument_that_the_function_also_writes_in_a_hidden_way() -> None:
+    """A look at the function's code does not find it."""
+    hidden = types.SimpleNamespace(ww=vector(1, 2))
 
     def function(x: Tensor) -> Tensor:
         y = x * 2
+        w = getattr(hidden, "".join(["w", "w"]))
         w.assign(w + 1)
         return y
 
     jitted = TinyJit(function)
-    for i in range(4):
-        assert jitted(vector(i)).tolist() == [2 * i]
+    assert jitted(hidden.ww[:1]).tolist() == [2]
     with pytest.raises(JitError, match="argument of a jitted function, which also uses it"):
-        jitted(w)
-    assert w.tolist() == [5]
+        jitted(hidden.ww[:1])
 
 
 def test_an_argument_that_the_function_also_reads_is_fine() -> None:

@@ -573,11 +573,10 @@ def test_jitted_programs(record_property: Callable[[str, str], None]) -> None:
     check_all(
         "jitted views and writes", seeds, lambda seed: wrong_jitted(seed, refused), record_property
     )
-    # Functions that run nothing, memory that is an argument and used by another way besides, and
-    # arguments that are written to though they are views which have to be computed.
-    known = ("ran no kernel", "in one way only", "replaces its argument")
-    assert all(any(what in why for what in known) for why in refused), refused
-    assert len(refused) < 0.4 * len(seeds)
+    record_property("fuzz", f"jitted views and writes: {len(refused)} refused")
+    # Functions that do nothing.
+    assert all("ran no kernel" in why for why in refused), refused
+    assert len(refused) <= 1 + len(seeds) // 100
 
 
 @pytest.mark.parametrize("device", ["CPU", "PYTHON"])

@@ -142,13 +142,6 @@ class Signature:
             except TypeError:
                 self.kind, self.value = object, value
 
-    def objects(self) -> Iterator[Any]:
-        """The objects that are known by identity alone: this one, or those in it."""
-        if self.kind is weakref.ref:
-            yield self.value()
-        for part in self.parts or ():
-            yield from part.objects()
-
     def fits(self, now: Any) -> bool:
         """Whether `now` is that value still."""
         kind, value = self.kind, self.value
@@ -207,6 +200,8 @@ class Collector:
         self.objects: list[tuple[Any, str]] = []
         # What was met and is to be looked at.
         self.waiting: list[tuple[Any, str]] = []
+        # Those that are not looked into, by id.
+        self.leaves: dict[int, Any] = {}
         self.conditions: dict[tuple[int, str], Guard] = {}
         self.settable: dict[tuple[int, str], Guard] = {}
 
@@ -239,7 +234,10 @@ class Collector:
 
     def look_at(self, value: Any, where: str) -> None:
         """One value: notes what may lead further."""
-        if isinstance(value, PLAIN) or self.is_leaf(value) or id(value) in self.seen:
+        if isinstance(value, PLAIN) or id(value) in self.seen:
+            return
+        if self.is_leaf(value):
+            self.leaves[id(value)] = value
             return
         self.seen[id(value)] = value
         if isinstance(value, types.FunctionType):
@@ -400,6 +398,8 @@ class Watch:
             c for key, c in collector.settable.items() if key not in collector.conditions
         ]
         self.quick: list[Callable[[], bool]] | None = None
+        # The leaves that the function gets at by itself, weakly.
+        self.leaves = [weakref.ref(x) for x in collector.leaves.values()]
 
     def quick_checks(self) -> list[Callable[[], bool]]:
         """Those of the conditions, made once."""
@@ -419,10 +419,9 @@ class Watch:
         """The first condition that does not hold."""
         return next((c for c in self.conditions if not c.holds()), None)
 
-    def those_read(self, objects: Iterable[Any]) -> list[int]:
-        """The numbers of those objects that the function gets at by itself, too."""
-        read = {id(x) for c in self.conditions for x in c.signature.objects()}
-        return [i for i, x in enumerate(objects) if id(x) in read]
+    def reached(self) -> list[Any]:
+        """The leaves that the function gets at by itself and that are alive."""
+        return [x for ref in self.leaves if (x := ref()) is not None]
 
     def changed_while_running(self) -> tuple[list[Guard], list[Guard]]:
         """After a run: places read, and places only set, that hold something else than before.

@@ -7,7 +7,7 @@ Keeps nothing from call to call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, TypeVar
 
 from aster_ml.engine import storage
@@ -15,7 +15,7 @@ from aster_ml.engine.launch import observe
 from aster_ml.engine.multi import all_parts
 from aster_ml.engine.realize import realize_readers, settle, strip_effects
 from aster_ml.errors import JitError
-from aster_ml.jit.pytree import Inputs, base_buffer, leaves
+from aster_ml.jit.pytree import Inputs, base_buffer, is_apart, leaves, memory_of_whole
 from aster_ml.jit.replay import Alias, Recorder
 from aster_ml.mixin.handle import LIVE, Touched, live_handles, own_memory
 from aster_ml.mixin.views import Cell, new_cell
@@ -32,10 +32,13 @@ class Run:
     """One run of the function, observed: what it ran, what it left behind.
 
     With `records` the inputs are names of their own for the same memory, so that a use of that
-    memory by any other way (a weight, say) is told from a use of the input.
+    memory by any other way (a weight, say) is told from a use of the input. Memory that is
+    `reached` by the function itself, too, keeps its name: all uses are one, none is exchanged.
     """
 
-    def __init__(self, inputs: Inputs, records: bool) -> None:
+    def __init__(
+        self, inputs: Inputs, records: bool, reached: frozenset[UOp] = frozenset()
+    ) -> None:
         self.inputs = inputs
         self.records = records
         # Tensors that exist, and what they name.
@@ -46,15 +49,25 @@ class Run:
         # the same expression: that one has, or will have, the value of now.
         storage.forget_values(toposort(*lazy, enter=lambda u: storage.realized_view(u) is None))
         self.places: dict[UOp, UOp] = {}
-        self.bases = [storage.buffers_below(t.uop) for t in inputs.tensors]
+        # Views with memory of their own: what they are views of is not to be written to.
+        self.apart = [
+            (t, cell, cell.root)
+            for t in inputs.tensors
+            if (cell := t.cell) is not None and is_apart(t)
+        ]
         if records:
             # Inputs get other names, so who wants their content has to get it before.
             realize_readers(set(inputs.bases))
             for base in inputs.bases:
+                if base in reached:
+                    self.places[base] = base
+                    continue
                 place = UOp.new_buffer(base.arg.device, base.arg.size, base.dtype)
                 storage.attach(place, Alias(storage.buffer_of(base)))
                 self.places[base] = place
-        self.recorder = Recorder([self.places.get(b, b) for b in inputs.bases], outside, records)
+        self.reached = reached if records else frozenset()
+        names = [self.places.get(b, b) for b in inputs.bases]
+        self.recorder = Recorder(names, outside, records, self.reached)
         self.draws: list[tuple[UOp, int]] = []
         self.outputs: list[Tensor] = []
         # Handles that this thread has made or changed in the run; None where there is no other.
@@ -88,13 +101,12 @@ class Run:
             self.outputs = list(
                 {id(leaf): leaf for _, leaf in leaves(result) if isinstance(leaf, Tensor)}.values()
             )
-            late = [t for t in tensors if settle(t.uop) is None]
+            late = [late_part(t) for t in tensors if settle(t.uop) is None]
             for t, _ in self.changed():
-                if strip_effects(t.uop) is not None:
-                    late.append(t)
-                elif t.cell is not None and strip_effects(t.cell.root) is not None:
-                    # What it shows of the memory is computed; what was written there is not.
-                    late.append(Tensor.naming(t.cell.root))
+                part = late_part(t)
+                if strip_effects(part.uop) is not None:
+                    # What it shows of memory is computed; what was written there is not.
+                    late.append(part)
             # Of what results are views together, there is one memory.
             for t in self.outputs:
                 t.leave()
@@ -104,6 +116,11 @@ class Run:
                 Tensor.realize(*[Tensor.naming(root) for root in roots])
             if self.outputs or late:
                 Tensor.realize(*self.outputs, *late)
+            mine = {id(t) for t, _, _ in self.apart}
+            for t in [*tensors, *[t for t, _ in self.changed()]]:
+                if id(t) not in mine and is_apart(t) and memory_of_whole(t):
+                    # Replays write to its whole; what it shows then is computed when it is read.
+                    del t.uop
             for t in self.outputs:
                 place = settle(t.uop)
                 for base in storage.buffers_below(place) if place is not None else ():
@@ -135,10 +152,12 @@ class Run:
         Other tensors that show the same get a cell with the old names meanwhile: a use of them is
         none of the input.
         """
-        mine = {id(t) for t in self.inputs.tensors}
+        apart = {id(t) for t, _, _ in self.apart}
+        views = [t for t in self.inputs.tensors if t.cell is not None and id(t) not in apart]
+        mine = {id(t) for t in views}
         made = []
-        for cell in {id(t.cell): t.cell for t in self.inputs.tensors}.values():
-            if cell is None:
+        for view, cell in {id(t.cell): (t, t.cell) for t in views}.values():
+            if cell is None or self.reached.issuperset(memory_of_whole(view)):
                 continue
             members = [t for ref in list(cell.fresh) if (t := ref()) is not None]
             found = settle(cell.root)
@@ -152,14 +171,31 @@ class Run:
 
     def put_together(self, cells: list[tuple[Cell, Cell]]) -> None:
         """Gives cells the names of before, and all of their tensors."""
+        kept = {id(t) for t, cell, whole in self.apart if not self.is_written(cell, whole)}
         for cell, others in cells:
             cell.renew(self.renamed(cell.root))
             for ref in list(others.fresh):
                 t = ref()
                 if t is not None and t.cell is others:
-                    # It may have been computed from what is written now.
                     t.cell = cell
-                    del t.uop
+                    if id(t) in kept:
+                        cell.note(t)
+                    else:
+                        # It may have been computed from what is written now.
+                        del t.uop
+
+    def is_written(self, cell: Cell, whole: UOp) -> bool:
+        """Whether the run has written to what one of the views `apart` shows, `whole` before."""
+        found = settle(whole)
+        if found is None or found is not self.renamed(cell.root):
+            return cell.root is not whole
+        memory = [self.places.get(b, b) for b in storage.buffers_below(found)]
+        return not self.recorder.written.keys().isdisjoint(memory)
+
+    def written_views(self) -> frozenset[int]:
+        """The numbers of inputs with memory of their own, though the run writes to their whole."""
+        written = {id(t) for t, cell, whole in self.apart if self.is_written(cell, whole)}
+        return frozenset([i for i, t in enumerate(self.inputs.tensors) if id(t) in written])
 
     def run_alone(
         self, function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -177,7 +213,11 @@ class Run:
 
     def restore(self, tensors: list[Tensor]) -> None:
         """Gives what names the inputs' memory by its name in the recording its own name again."""
+        apart = {id(cell) for _, cell, whole in self.apart if not self.is_written(cell, whole)}
         for t in tensors if self.places else ():
+            if id(t.cell) in apart:
+                t.uop = self.renamed(t.uop)
+                continue
             node = self.renamed(t.whole)
             if node is not t.whole:
                 t.whole = node
@@ -203,7 +243,8 @@ class Run:
         why: the next run then writes it in place, which a recording can repeat
         """
         for t, _ in self.changed():
-            if strip_effects(t.uop) is None and all(isinstance(s, int) for s in t.shape):
+            has_memory = strip_effects(late_part(t).uop) is not None
+            if not has_memory and all(isinstance(s, int) for s in t.shape):
                 t.whole = own_memory(t.whole, t.device)
                 t.realize()
 
@@ -212,9 +253,9 @@ class Run:
 
         A tensor that is gone, though the recording reads it, was replaced by another.
         """
-        for t, bases in zip(self.inputs.tensors, self.bases):
-            place = strip_effects(t.uop)
-            if place is None or storage.buffers_below(place) != bases:
+        written = self.written_views()
+        for i, (t, bases) in enumerate(zip(self.inputs.tensors, self.inputs.below)):
+            if bases not in [storage.buffers_below(p) for p in places_of(t)] or i in written:
                 raise JitError(
                     f"a jitted function replaces its argument {t!r} by another value; "
                     "use assign, or return the value"
@@ -222,8 +263,12 @@ class Run:
         for t, old in self.changed():
             place = strip_effects(t.uop)
             if 0 in t.shape or (
-                # A view of memory, in a way that is computed.
-                place is None and t.cell is not None and strip_effects(t.cell.root) is not None
+                t.cell is not None
+                and strip_effects(t.cell.root) is not None
+                and (
+                    # A view of memory in a way that is computed, or has been.
+                    place is None or is_apart(t)
+                )
             ):
                 continue
             was = strip_effects(old)
@@ -252,12 +297,19 @@ class Run:
         written = {i for u, i in recorder.inputs.items() if u in recorder.written}
         states = {id(b.base) for b in recorder.states.values()}
         changed = {id(b.base) for u, b in recorder.states.items() if u in recorder.written}
-        check_apart(self.inputs, written, changed, states)
+        i = number_shared(self.inputs, written, changed, states, self.reached)
+        if i is not None:
+            base = self.inputs.bases[i]
+            named = [t for t, below in zip(self.inputs.tensors, self.inputs.below) if base in below]
+            raise JitError(
+                f"{(named or self.inputs.tensors)[0]!r} is an argument of a jitted function, which "
+                "also uses it by another way and writes to it; pass it in one way only"
+            )
 
     def lose_escaped(self) -> None:
         """Tensors made in the run that outlive it and are no results read no stale memory."""
         results = {id(t) for t in self.outputs}
-        own = {*self.places.values(), *self.recorder.made}
+        own = {*self.places.values(), *self.recorder.made}.difference(self.reached)
         lost = {*own, *self.recorder.written}
         for ref in list(LIVE):
             t: Any = ref()
@@ -278,19 +330,35 @@ class Run:
                 )
 
 
-def check_apart(
-    inputs: Inputs, written_inputs: set[int], written: set[int], states: set[int]
-) -> None:
-    """Raises JitError where an argument is memory that a function also gets at by itself.
+def places_of(t: Tensor) -> list[UOp]:
+    """The memory that a tensor names, and that of what it is a view of where that is other."""
+    nodes = [t.uop] if t.cell is None else [t.uop, t.cell.root]
+    return [place for u in nodes if (place := strip_effects(u)) is not None]
 
-    One of the two has to be written to; `written` and `states` are ids of what it gets at.
+
+def late_part(t: Tensor) -> Tensor:
+    """A tensor, or what it is a view of in a way that is computed, where that is memory."""
+    cell = t.cell
+    if cell is None or strip_effects(t.uop) is not None or strip_effects(cell.root) is None:
+        return t
+    return Tensor.naming(cell.root)
+
+
+def number_shared(
+    inputs: Inputs,
+    written_inputs: set[int],
+    written: set[int],
+    states: set[int],
+    reached: Container[UOp] = (),
+) -> int | None:
+    """The number of an input's memory that a function also gets at by itself, where one writes.
+
+    `written` and `states` are ids of what it gets at. What is `reached` was recorded as one.
     """
     for i, base in enumerate(inputs.bases):
         memory = id(storage.buffer_of(base).base)
-        if memory in written or (i in written_inputs and memory in states):
-            named = [t for t in inputs.tensors if base in storage.buffers_below(t.uop)]
-            t = named[0] if named else inputs.tensors[0]
-            raise JitError(
-                f"{t!r} is an argument of a jitted function, which also uses it by "
-                "another way and writes to it; pass it in one way only"
-            )
+        if base not in reached and (
+            memory in written or (i in written_inputs and memory in states)
+        ):
+            return i
+    return None

@@ -115,7 +115,7 @@ def unpack_recording(recording: Any, state: dict[str, Any]) -> None:
     recording.replay.on_free.append(recording.forget_results)
     # Nobody here names the memory, so nobody can exchange it.
     recording.watch = Watch([], lambda x: False)
-    recording.bound, recording.states, recording.shown = [], [], []
+    recording.bound, recording.staying, recording.states, recording.shown = [], [], [], []
     recording.state_ids, recording.written_ids = set(), set()
     recording.written_states = []
     recording.exchanges = storage.EXCHANGES.count

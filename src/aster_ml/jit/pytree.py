@@ -17,11 +17,12 @@ import numpy as np
 
 from aster_ml.dtype import DType
 from aster_ml.engine import storage
+from aster_ml.engine.realize import settle, strip_effects
 from aster_ml.errors import JitError
 from aster_ml.helpers import kind_of
 from aster_ml.mixin.assign import is_shared, take_private_copy
 from aster_ml.mixin.handle import INHERITED, Flag, own_memory
-from aster_ml.mixin.views import Steps, steps_after
+from aster_ml.mixin.views import Steps, shown, steps_after
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
@@ -77,12 +78,22 @@ class Inputs:
 
     `key` has all that must be the same for a replay: structure, plain values, shapes, dtypes,
     devices, views, which arguments are one memory, and which variables are bound. `bases` is the
-    memory, `values` the variables' values.
+    memory, `values` the variables' values, `below` the memory of each tensor.
+
+    The memory of a tensor is what its node shows, and where that has to be computed (a view in a
+    way that is computed, a view of a value without memory) the node is computed first. Only those
+    whose numbers are in `by_whole`, views that the function writes through, are taken as views of
+    the memory of their whole.
 
     Raises: JitError for what no replay could exchange.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        by_whole: frozenset[int] = frozenset(),
+    ) -> None:
         self.tensors: list[Tensor] = []
         self.values: dict[str, int] = {}
         self.bases: list[UOp] = []
@@ -94,7 +105,13 @@ class Inputs:
             tokens.append(tuple(kwargs))
             for name, arg in kwargs.items():
                 self.take(arg, tokens, lambda name=name: f"argument {name}")  # type: ignore[misc]
-        lazy = [t for t in self.tensors if not storage.is_memory_view(t.uop)]
+        if by_whole:
+            self.realize_wholes([self.tensors[i] for i in by_whole])
+        lazy = [
+            t
+            for i, t in enumerate(self.tensors)
+            if not storage.is_memory_view(t.uop) and i not in by_whole
+        ]
         if lazy:
             Tensor.realize(*lazy)
             for t in lazy:
@@ -102,8 +119,22 @@ class Inputs:
                     # A view in a way that is computed, of memory that holds one number now.
                     t.uop = own_memory(t.uop, t.device)
                     t.realize()
-        tokens.extend([self.form(t) for t in self.tensors])
+        self.below = [memory_below(t) for t in self.tensors]
+        tokens.extend([self.form(t, below) for t, below in zip(self.tensors, self.below)])
         self.key = tuple(tokens)
+
+    def realize_wholes(self, views: list[Tensor]) -> None:
+        """Makes what these tensors are views of memory, which they show from then on."""
+        for t in views:
+            if t.cell is None:
+                continue
+            whole = Tensor.naming(t.cell.root).realize().uop
+            if not storage.is_memory_view(whole):
+                # One number, in no memory.
+                whole = Tensor.naming(own_memory(whole, t.device)).realize().uop
+            t.cell.renew(whole)
+            t.uop = shown(whole, t.steps)
+            t.cell.note(t)
 
     def take(self, value: Any, tokens: list[Any], where: Callable[[], str]) -> None:
         """One argument, or one element of one."""
@@ -163,18 +194,18 @@ class Inputs:
                 )
         return substitute(u, {bind: bind.src[0] for bind in binds}) if binds else u
 
-    def form(self, t: Tensor) -> Any:
+    def form(self, t: Tensor, bases: list[UOp]) -> Any:
         """What a tensor shows of its memory, which is numbered."""
         u = t.uop
-        if not storage.is_memory_view(u):
+        if not bases:
             raise JitError(
                 f"a jitted function was given {t!r}, which is a constant without "
                 "memory; pass x.contiguous().realize() instead"
             )
-        bases = storage.buffers_below(u)
         for base in bases:
             if base not in self.bases:
                 self.bases.append(base)
+        base = bases[0]
         slot, arg = self.bases.index(base), base.arg
         if u is base:
             return slot, base.dtype, arg.device, arg.size
@@ -183,18 +214,40 @@ class Inputs:
         view = self.unbound(u, lambda: f"the size of {t!r}") if has_variables(u) else u
         return substitute(view, {b: param_of(b, self.bases.index(b)) for b in bases})
 
+    def numbers_of(self, tensors: list[Tensor]) -> list[int]:
+        """Which of the arguments are among these tensors."""
+        known = {id(t) for t in tensors}
+        return [i for i, t in enumerate(self.tensors) if id(t) in known]
+
+    def memory_shared_with(self, tensors: list[Tensor], known: set[int]) -> frozenset[UOp]:
+        """The memory of arguments that others of these tensors show, too, or that is `known`."""
+        mine = {id(t) for t in self.tensors}
+        shown = known | {
+            id(storage.buffer_of(base).base)
+            for t in tensors
+            if id(t) not in mine and (whole := strip_effects(t.whole)) is not None
+            for base in storage.buffers_below(whole)
+        }
+        found: set[UOp] = set()
+        for below in self.below:
+            if any([id(storage.buffer_of(base).base) in shown for base in below]):
+                found.update(below)
+        return frozenset(found)
+
     def take_own_memory(self, numbers: set[int] | None = None) -> bool:
         """Gives inputs that will be written to (all, when None) memory that nobody else names.
 
         Returns whether a tensor shows other memory than before.
         """
         changed = []
-        for t in self.tensors:
-            bases = storage.buffers_below(t.uop)
+        for t, bases in zip(self.tensors, self.below):
             if numbers is not None and numbers.isdisjoint([self.bases.index(b) for b in bases]):
                 continue
             if is_shared(t):
-                t.whole = own_memory(t.whole, t.device)
+                if is_apart(t):
+                    t.uop = own_memory(t.uop, t.device)
+                else:
+                    t.whole = own_memory(t.whole, t.device)
                 changed.append(t)
             else:
                 for base in bases:
@@ -202,6 +255,22 @@ class Inputs:
         if changed:
             Tensor.realize(*changed)
         return bool(changed)
+
+
+def memory_of_whole(t: Tensor) -> list[UOp]:
+    """The BUFFERs of what a tensor is a view of, one a device; none where that is no memory."""
+    whole = None if t.cell is None else settle(t.cell.root)
+    return [] if whole is None else storage.buffers_below(whole)
+
+
+def memory_below(t: Tensor) -> list[UOp]:
+    """The BUFFERs that a tensor shows, one a device, or those of its whole; none without memory."""
+    return storage.buffers_below(t.uop) or memory_of_whole(t)
+
+
+def is_apart(t: Tensor) -> bool:
+    """Whether a tensor has memory of its own though it is a view: its whole has none, or other."""
+    return t.cell is not None and memory_below(t) != memory_of_whole(t)
 
 
 def has_variables(u: UOp) -> bool:

@@ -12,21 +12,22 @@ from typing import Any, Generic, TypeVar
 
 from aster_ml.device import Buffer
 from aster_ml.engine import storage
-from aster_ml.engine.realize import realize_readers, settle, strip_effects
+from aster_ml.engine.realize import realize_readers, settle
 from aster_ml.errors import DeviceError
 from aster_ml.jit.guards import Watch
 from aster_ml.jit.invariants import prune as prune_items
-from aster_ml.jit.observed_run import Run, check_apart
+from aster_ml.jit.observed_run import Run, late_part, number_shared, places_of
 from aster_ml.jit.pickling import pack_recording, unpack_recording
 from aster_ml.jit.pytree import (
     Inputs,
     InputTemplate,
     Template,
     leaves,
+    memory_of_whole,
     param_of,
     rebuild,
 )
-from aster_ml.jit.replay import Replay
+from aster_ml.jit.replay import Alias, Replay
 from aster_ml.jit.results import ResultPlace
 from aster_ml.mixin import random
 from aster_ml.mixin.handle import LIVE
@@ -60,10 +61,11 @@ class State:
 
     def renew(self, t: Tensor) -> bool:
         """Whether it still names that memory; effects pending on it are run."""
-        if strip_effects(t.uop) is not self.place:
+        if self.place not in places_of(t):
             return False
-        if settle(t.uop) is None:
-            t.realize()
+        part = late_part(t)
+        if settle(part.uop) is None:
+            part.realize()
         self.uop = t.uop
         pairs = zip(self.memory_now(), self.buffers, strict=True)
         return all([a is b and x is y for (a, x), (b, y) in pairs])
@@ -80,23 +82,28 @@ class Recording(Generic[T]):
         # Arguments that the function gets at by itself, too: both uses are one in the recording,
         # so it is right for these very tensors alone.
         self.bound = [(i, weakref.ref(inputs.tensors[i])) for i in bound]
+        # The same of memory that is an argument's and a state's.
+        self.staying = [
+            (i, weakref.ref(base)) for i, base in enumerate(inputs.bases) if base in run.reached
+        ]
         self.draws = [
             (storage.buffer_of(state), str(state.device), count) for state, count in run.draws
         ]
         # Memory from before: who names it and how, under which it may be replayed.
+        mine, known = {id(t) for t in inputs.tensors}, recorder.states
         self.states = [
             State(ref, t.uop, place)
             for ref in list(LIVE)
-            if (t := ref()) is not None
-            and (place := strip_effects(t.uop)) is not None
-            and any([b in recorder.states for b in storage.buffers_below(place)])
+            if (t := ref()) is not None and id(t) not in mine
+            for place in [
+                p for p in places_of(t) if any([b in known for b in storage.buffers_below(p)])
+            ][:1]
         ]
         self.exchanges = storage.EXCHANGES.count
         self.state_ids = {id(b.base) for b in recorder.states.values()}
         self.written_ids = {id(b.base) for u, b in recorder.states.items() if u in recorder.written}
         self.written_inputs = {i for u, i in recorder.inputs.items() if u in recorder.written}
         self.written_states = [weakref.ref(u) for u in recorder.states if u in recorder.written]
-        self.check_inputs(inputs)
         # Results with memory of their own: each replay has a place for them.
         places = list(run.places.values())
         fresh = list(
@@ -117,6 +124,9 @@ class Recording(Generic[T]):
         self.result = self.take_result(result, inputs, run, params)
         self.make_places([weakref.ref(b) for b in fresh])
         buffers = [storage.buffer_of(u) for u in (*places, *fresh)]
+        for i, _ in self.staying:
+            # Nothing is exchanged there: it is no place of the replay.
+            buffers[i] = Alias(buffers[i])
         # Content that the function brings in and then changes, or returns, is brought in anew.
         self.content = [
             (buffers.index(b) if b in buffers else b, data)
@@ -134,6 +144,11 @@ class Recording(Generic[T]):
         self.replay = Replay(items, buffers, self.n_inputs, [id(b.base) for b in kept])
         self.replay.on_move.append(self.look_again)
         self.replay.on_free.append(self.forget_results)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is right for the very tensors, or the memory, of arguments alone."""
+        return bool(self.bound or self.staying)
 
     @property
     def is_pure(self) -> bool:
@@ -201,18 +216,22 @@ class Recording(Generic[T]):
         self.outputs = [made.get(number, leaf) for number, leaf in outputs.items()]
         return rebuild(result, change)
 
-    def check_inputs(self, inputs: Inputs) -> None:
-        """Raises JitError where an argument is memory that the function also gets at by itself."""
-        check_apart(inputs, self.written_inputs, self.written_ids, self.state_ids)
-
     def fits(self, inputs: Inputs) -> str | None:
         """None when this recording may be replayed on these arguments, else what is against it."""
         for i, ref in self.bound:
             if inputs.tensors[i] is not ref():
                 return f"{inputs.tensors[i]!r}, an argument in place of what it reads by itself"
+        for i, base in self.staying:
+            if inputs.bases[i] is not base():
+                return f"{inputs.bases[i]!r}, in place of memory that it reads by itself"
         broken = self.watch.broken()
         if broken is not None:
             return broken.where
+        if self.written_ids or self.written_inputs:
+            staying = [inputs.bases[i] for i, _ in self.staying]
+            written, states = self.written_ids, self.state_ids
+            if number_shared(inputs, self.written_inputs, written, states, staying) is not None:
+                return "memory that is an argument and is written to in another way"
         exchanged = self.exchanges != storage.EXCHANGES.count
         for state in self.states:
             t: Any = state.ref()
@@ -224,8 +243,7 @@ class Recording(Generic[T]):
     def may_fit_again(self) -> bool:
         """Whether all memory that it uses has its names still; weights that are gone stay so."""
         return all(
-            (t := state.ref()) is not None and strip_effects(t.uop) is state.place
-            for state in self.states
+            (t := state.ref()) is not None and state.place in places_of(t) for state in self.states
         )
 
     def run(self, inputs: Inputs) -> T:
@@ -254,7 +272,7 @@ class Recording(Generic[T]):
         for t in [*inputs.tensors, *before]:
             if t.cell is not None:
                 t.leave()
-            if t.cell is not None:
+            if t.cell is not None and memory_of_whole(t):
                 t.cell.renew(t.cell.root)
 
     def fill(self, bases: list[UOp], tensors: list[Tensor], values: dict[str, int]) -> T:
@@ -269,7 +287,6 @@ class Recording(Generic[T]):
 
     def prepare_writes(self, inputs: Inputs, written: set[UOp]) -> None:
         """Before memory is overwritten: checks that it may be, computes what wants its content."""
-        self.check_inputs(inputs)
         for i in self.written_inputs:
             buffer = storage.buffer_of(inputs.bases[i]).ensure_allocated()
             if buffer.is_readonly():

@@ -85,8 +85,16 @@ class Recorder:
     brought in from outside (and which).
     """
 
-    def __init__(self, inputs: Sequence[UOp], outside: set[UOp], records: bool) -> None:
-        self.inputs = {u: i for i, u in enumerate(inputs)}
+    def __init__(
+        self,
+        inputs: Sequence[UOp],
+        outside: set[UOp],
+        records: bool,
+        reached: frozenset[UOp] = frozenset(),
+    ) -> None:
+        # Memory that is exchanged, and such of inputs that is used in other ways, too, and stays.
+        self.inputs = {u: i for i, u in enumerate(inputs) if u not in reached}
+        self.staying = {u: i for i, u in enumerate(inputs) if u in reached}
         self.outside = outside
         self.records = records
         self.first_id = next(BUFFER_IDS)
@@ -135,7 +143,7 @@ class Recorder:
             if u in self.inputs:
                 return "input", self.inputs[u]
             self.states[u] = buffer
-            return "state", u.arg.id
+            return ("input", self.staying[u]) if u in self.staying else ("state", u.arg.id)
         if u in self.made:
             return "made", self.made[u]
         if u in self.drawn:

@@ -52,6 +52,8 @@ class Entry(Generic[T]):
         self.recordings: list[Recording[T]] = []
         self.last_log: list[tuple[Any, ...]] | None = None
         self.last_watch: Watch | None = None
+        # Arguments that are views, which the function writes through (`Inputs.by_whole`).
+        self.by_whole: frozenset[int] = frozenset()
         self.unequal = 0
         self.outdated = 0
         self.reason = ""
@@ -130,7 +132,7 @@ class TinyJit(Generic[T]):
             key: found
             for key, entry in self.entries.items()
             if means_something_elsewhere(key)
-            and (found := [r for r in entry.recordings if not r.bound])
+            and (found := [r for r in entry.recordings if not r.is_bound])
         }
         if not recordings:
             raise JitError(
@@ -218,6 +220,10 @@ class TinyJit(Generic[T]):
         self.again = None
         inputs = Inputs(args, kwargs)
         entry = self.entry_for(inputs)
+        by_whole = entry.by_whole
+        if by_whole:
+            inputs = Inputs(args, kwargs, by_whole)
+            entry = self.entry_for(inputs)
         self.calls += 1
         with ENGINE:
             take_turn()
@@ -228,7 +234,7 @@ class TinyJit(Generic[T]):
             if entry.last_log is None:
                 return self.run_plain(entry, inputs, args, kwargs)
             if inputs.take_own_memory():
-                inputs = Inputs(args, kwargs)
+                inputs = Inputs(args, kwargs, by_whole)
                 entry = self.entry_for(inputs)
             return self.record(entry, inputs, args, kwargs)
         if inputs.take_own_memory(recording.written_inputs):
@@ -245,7 +251,7 @@ class TinyJit(Generic[T]):
     ) -> T:
         """Runs a recording, and takes note of the call for the next one."""
         result = recording.run(inputs)
-        if recording.is_pure and not recording.bound:
+        if recording.is_pure and not recording.is_bound:
             again = FastPath(recording)
             self.again = again if again.learn(args, kwargs, inputs) else None
         return result
@@ -280,6 +286,7 @@ class TinyJit(Generic[T]):
         check_result(result, inputs)
         run.give_memory()
         entry.last_log = run.recorder.log
+        entry.by_whole = run.written_views()
         return result
 
     def record(
@@ -298,18 +305,20 @@ class TinyJit(Generic[T]):
                 f"what it reads is another with every call: {entry.reason}; write "
                 "tensors in place with assign, pass the others as arguments"
             )
-        bound = watch.those_read(inputs.tensors)
-        run = Run(inputs, records=True)
+        reached = watch.reached()
+        bound = inputs.numbers_of(reached)
+        known = {number for r in entry.recordings for number in r.state_ids}
+        run = Run(inputs, records=True, reached=inputs.memory_shared_with(reached, known))
         result = run.call(self.function, args, kwargs)
         check_result(result, inputs)
         run.check_replaced()
         run.check_aliases()
         run.lose_escaped()
         self.check_watched(watch)
-        if not run.recorder.items:
+        if not run.recorder.items and not run.outputs:
             raise JitError(
-                "a jitted function ran no kernel: its result does not depend on "
-                "computation, so there is nothing to record"
+                "a jitted function ran no kernel and returns no tensor, so there is nothing to "
+                "record"
             )
         self.check_variables(run)
         before, entry.last_log = entry.last_log, run.recorder.log

@@ -364,7 +364,11 @@ class AssignMixin(IndexMixin, DevicesMixin):
         ):
             self.assign(overlay(self, parsed.spans, value))
             return
-        for spans, part in whole_windows(parsed.spans, self.shape, value):
+        windows = whole_windows(parsed.spans, self.shape, value)
+        if len(windows) > 1:
+            # All of them are read before the first is written.
+            windows = [(spans, part.own()) for spans, part in windows]
+        for spans, part in windows:
             self.write(part.uop, spans)
 
     # in place

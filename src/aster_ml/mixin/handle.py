@@ -682,14 +682,23 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
 
 def live_nodes() -> list[UOp]:
-    """The nodes of all that are alive; of one that has none now, that of the whole it shows."""
+    """The nodes of all that are alive; of one that has none now, that of the whole it shows.
+
+    Also those of wholes that are still to be computed, where a view has memory of its own: written
+    to, it shows the whole again.
+    """
     node_of = vars(Handle)["uop"].__get__
     found = []
     for handle in live_handles():
         try:
-            found.append(node_of(handle))
+            node = node_of(handle)
         except AttributeError:
-            found.append(handle.cell.root)
+            node = handle.cell.root
+        found.append(node)
+        if handle.steps is not None and storage.is_memory_view(node):
+            whole = handle.cell.root
+            if not storage.is_memory_view(whole) and whole is not node:
+                found.append(whole)
     return found
 
 
