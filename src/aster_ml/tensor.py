@@ -64,7 +64,7 @@ from aster_ml.mixin.views import under_view
 from aster_ml.thread_state import HERE, Here, mark
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.infer import show_shape
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import MOVEMENT_SET, UOp
 from aster_ml.uop.ops import Ops
 
 # Methods for Aster's own use, which no list of names to complete shows.
@@ -417,8 +417,9 @@ class Tensor(
                 made = self.from_uop(grad, False)
                 if tensor.grad is None:
                     tensor.grad = made
-                else:
-                    # In place: what has been given out stays the sum, in jitted functions too.
+                elif not is_zero(grad) and not storage.is_lost(tensor.grad.uop):
+                    # In place: what has been given out stays the sum, in jitted functions too. What
+                    # one of those has left behind stays gone: who reads it is told.
                     tensor.grad.assign(tensor.grad + made)
         return self
 
@@ -493,6 +494,13 @@ def rebuild(
     tensor = Tensor(array, None, dtype).shard(device, axis)
     tensor.requires_grad = requires_grad
     return tensor
+
+
+def is_zero(u: UOp) -> bool:
+    """Whether a node is the number 0 everywhere, as the gradient of what a DETACH hides is."""
+    while u.op in MOVEMENT_SET or u.op is Ops.CAST:
+        u = u.src[0]
+    return u.op is Ops.CONST and u.arg == 0
 
 
 def is_float(x: Any) -> bool:

@@ -265,3 +265,14 @@ def test_what_has_no_influence_has_a_gradient_of_zeros() -> None:
         function(t).backward()
         assert t.grad is not None
         assert t.grad.tolist() == [0, 0]
+
+
+def test_a_way_without_influence_leaves_a_gradient_as_it_is() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    (x * x).sum().backward()
+    before = x.grad.uop
+    y = Tensor([3.0, 4.0], requires_grad=True)
+    ((x * 2).detach() * y).sum().backward()
+    assert x.grad.uop is before
+    assert y.grad.tolist() == [2.0, 4.0]
+    assert x.grad.tolist() == [2.0, 4.0]

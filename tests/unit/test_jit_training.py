@@ -236,3 +236,45 @@ def test_a_replay_is_one_native_call_and_no_compilation() -> None:
     assert GlobalCounters.kernel_count == 2
     assert GlobalCounters.schedule_hits == GlobalCounters.schedule_misses == 0
     assert GlobalCounters.compiled_kernels == 0
+
+
+def adversaries(jit: bool) -> tuple[list[float], nn.Linear]:
+    """Losses of a generator and its judge, trained in turn, each by a step of its own."""
+    Tensor.manual_seed(3)
+    maker, judge = nn.Linear(2, 3), nn.Linear(3, 1)
+    of_maker = nn.optim.Adam(get_parameters(maker), lr=0.01)
+    of_judge = nn.optim.Adam(get_parameters(judge), lr=0.01)
+
+    def train_judge(noise: Tensor, real: Tensor) -> Tensor:
+        of_judge.zero_grad()
+        loss = (judge(maker(noise).detach()).sigmoid() - judge(real).sigmoid()).mean()
+        loss.backward()
+        of_judge.step()
+        return loss.realize()
+
+    def train_maker(noise: Tensor) -> Tensor:
+        # Adds to the gradients of the judge too, which nothing uses.
+        of_maker.zero_grad()
+        loss = -judge(maker(noise)).sigmoid().mean()
+        loss.backward()
+        of_maker.step()
+        return loss.realize()
+
+    first, second = (
+        (TinyJit(train_judge), TinyJit(train_maker)) if jit else (train_judge, train_maker)
+    )
+    losses = []
+    with Tensor.train():
+        for _ in range(6):
+            noise, real = Tensor.randn(8, 2).realize(), Tensor.randn(8, 3).realize()
+            losses += [first(noise, real).item(), second(noise).item()]
+    return losses, judge
+
+
+def test_two_steps_that_share_a_network_train_it_in_turn() -> None:
+    plain, _ = adversaries(jit=False)
+    losses, judge = adversaries(jit=True)
+    assert losses == pytest.approx(plain, rel=1e-5)
+    # What one recording left behind and the other added to is computed by no replay.
+    with pytest.raises(JitError, match="none of its results"):
+        judge.weight.grad.numpy()

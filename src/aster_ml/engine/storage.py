@@ -322,6 +322,13 @@ class LostBuffer(Buffer):
         raise self.error
 
 
+def is_lost(u: UOp) -> bool:
+    """Whether a node is a value that is gone."""
+    while u.op in MOVEMENT:
+        u = u.src[0]
+    return u.op is Ops.BUFFER and isinstance(BUFFERS.data.get(weakref.ref(u)), LostBuffer)
+
+
 def lost_node(u: UOp, error: Exception) -> UOp:
     """A node of the shape of `u` whose memory raises an error when it is read."""
     device = u.device or "CPU"
