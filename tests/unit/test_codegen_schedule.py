@@ -281,7 +281,6 @@ def test_packed_products_are_right(shape: tuple[int, int, int]) -> None:
         "VECTOR(1,8) ROW_ACCUMULATE(0,8)",
         "ROW_ACCUMULATE(0,5) VECTOR(1,16) THREAD(1,0)",
         "ROW_ACCUMULATE(0,3) OVERLAP(1,7) OVERLAP(0,5)",
-        "ROW_ACCUMULATE(0,8) UNROLL(0,4)",
         "ROW_ACCUMULATE(0,32) TILE(1,5) THREAD(0,2)",
     ],
 )
@@ -724,3 +723,19 @@ def test_nothing_is_stored_under_masks_without_registers_for_them(name: str) -> 
 def test_short_rows_of_plain_sums_are_masked_still() -> None:
     """They store once for many terms, and have more of them side by side."""
     assert "PADTO" in opts_of(Tensor.empty(300, 70, 27).sum(1), CPU)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ROW_ACCUMULATE(0,8) UNROLL(0,4)", "rows: a loop over a row"),
+        ("SWAP(0,0)", r"SWAP\(0,0\): changes nothing"),
+        ("PADTO(0,12)", r"PADTO\(0,12\): changes nothing"),
+        ("VECTOR(1,8) NONTEMPORAL(0,0) NONTEMPORAL(0,0)", r"NONTEMPORAL\(0,0\): changes nothing"),
+        ("NONTEMPORAL(0,0)", "SIMD lanes that are neighbours"),
+    ],
+)
+def test_an_opt_that_would_change_nothing_is_refused(text: str, said: str) -> None:
+    ast = kernel_of(memory(12, 32) @ memory(32, 24))
+    with pytest.raises(KernelOptError, match=said):
+        lower(ast, CPU, parse_opts(text))

@@ -15,8 +15,10 @@ from aster_ml.codegen.prefetch import (
     broadcast_rows,
     column_loads,
     find_block,
+    folds_of_next,
     longest,
     look_ahead,
+    may_stream,
     prefetch_offset,
     row_passes,
     row_stage,
@@ -123,6 +125,16 @@ class Kernel:
             self.facts = Facts(sink, self.facts.strides_of)
 
     @property
+    def value(self) -> tuple[Any, ...]:
+        """All that Opts have made of the kernel: where it is equal, so is the program."""
+        return (
+            self.sink, tuple(self.outputs), self.shared, self.staged, self.strips, self.rows,
+            self.skewed, self.following, self.group, self.asking, self.slab, self.overlaps,
+            frozenset(self.apart), frozenset(self.tiled),
+            frozenset(self.twice.items()), frozenset(self.early.items()),
+        )  # fmt: skip
+
+    @property
     def stores(self) -> list[UOp]:
         """The STORE nodes."""
         return self.facts.stores
@@ -176,9 +188,9 @@ class Kernel:
     def apply(self, opt: Opt) -> None:
         """Does what the Opt says.
 
-        Raises: KernelOptError where it cannot be done to this kernel.
+        Raises: KernelOptError where it cannot be done to this kernel, or changes nothing of it.
         """
-        axes = self.axes
+        axes, before = self.axes, self.value
         number = opt.axis + (self.first_reduction if opt.op in OF_REDUCTIONS else 0)
         if not 0 <= opt.axis or number >= len(axes):
             kind = "axes of reductions" if opt.op in OF_REDUCTIONS else "axes"
@@ -206,7 +218,7 @@ class Kernel:
         elif opt.op is OptOps.PACK_DOT:
             self.group = opt.arg
         elif opt.op is OptOps.NONTEMPORAL:
-            self.sink = stream_stores(self.sink, self.stores)
+            self.stream()
         elif opt.op is OptOps.PREFETCH:
             self.look_ahead(axis, opt.arg)
         elif opt.op is OptOps.SKEW:
@@ -225,6 +237,8 @@ class Kernel:
             if opt.op not in LANE_KIND:
                 raise KernelOptError(f"{opt}: there are no tensor cores on this device")
             self.split_lanes(axis, opt.arg or size_of(axis), LANE_KIND[opt.op])
+        if self.value == before:
+            raise KernelOptError(f"{opt}: changes nothing of this kernel")
         self.applied.append(opt)
 
     def swap(self, axis: UOp, number: int) -> None:
@@ -236,6 +250,16 @@ class Kernel:
             )
         i, j = self.outputs.index(axis), self.outputs.index(self.axes[number])
         self.outputs[i], self.outputs[j] = self.outputs[j], self.outputs[i]
+
+    def stream(self) -> None:
+        """Stores of whole SIMD values go past the caches; others cannot."""
+        stores = [a.node for a in self.accesses() if may_stream(a)]
+        if not stores:
+            raise KernelOptError(
+                "nontemporal: stores of SIMD lanes that are neighbours in memory, without a mask, "
+                "are wanted"
+            )
+        self.sink = stream_stores(self.sink, stores)
 
     def look_ahead(self, axis: UOp, steps: int) -> None:
         """The pass over rows that computes most asks for those of later steps of an output axis.
@@ -274,9 +298,11 @@ class Kernel:
 
     def fold_next(self, axis: UOp) -> None:
         """Rows along an output axis are first folded beside the row before (`row_pipelining`)."""
-        folds = [u for u in self.reduces if axis in u.ranges]
-        if axis not in self.outputs or len(folds) < 2:
-            raise KernelOptError("next: an output axis is wanted each step of which folds twice")
+        if axis not in self.outputs or folds_of_next(self.facts, axis) is None:
+            raise KernelOptError(
+                "next: an output axis is wanted each step of which folds twice in loops of as "
+                "many turns, first a row of memory into one number"
+            )
         self.following = axis.arg.id
 
     def stored_row(self) -> tuple[UOp, UOp] | None:
@@ -703,6 +729,8 @@ def can_block(kernel: Kernel) -> bool:
 def can_sum_rows(kernel: Kernel) -> bool:
     """Whether one reduction over one loop is all that runs in the output loops."""
     if len(kernel.reduces) != 1 or kernel.strips is not None or kernel.facts.stores_over_reads:
+        return False
+    if kernel.facts.by_op[Ops.STAGE]:
         return False
     (u,) = kernel.reduces
     return (

@@ -168,7 +168,7 @@ def lower(
     if target.has_local:
         kernel.sink = build_blocks(kernel)
         clock("codegen.build_blocks", kernel.sink)
-    elif kernel.group and pack_words(kernel, target):
+    elif pack_words(kernel, target):
         # After the loop order is final: it says how often a panel is filled.
         clock("codegen.pack_words", kernel.sink)
     elif target.language in ("llvm", "c") and not NOOPT and not plain:

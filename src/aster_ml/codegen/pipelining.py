@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.dtype import DType, dtypes
+from aster_ml.errors import KernelOptError
 from aster_ml.uop.graph import substitute, substitute_all
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -146,16 +147,21 @@ def sources(u: UOp) -> list[UOp]:
 
 
 def skew(linear: Linear, axis_id: int) -> Linear:
-    """The list in which rows are stored one turn later; the same one where loops do not fit."""
+    """The list in which rows are stored one turn later.
+
+    Raises: KernelOptError where the loops do not fit.
+    """
     uops = linear.uops
     row = Row(uops, axis_id)
-    if not row.fits:
-        return linear
-    handed = Handed(uops, row)
-    reads = {memory_of(u) for u in uops if u.op is Ops.LOAD}
-    if not handed.fits or any(memory_of(u) in reads for u in row.tail if u.op is Ops.STORE):
-        return linear
-    return Skewer(linear, row, handed).run()
+    if row.fits:
+        handed = Handed(uops, row)
+        reads = {memory_of(u) for u in uops if u.op is Ops.LOAD}
+        if handed.fits and not any(memory_of(u) in reads for u in row.tail if u.op is Ops.STORE):
+            return Skewer(linear, row, handed).run()
+    raise KernelOptError(
+        f"{linear.name}: SKEW wants one loop that fills a row of scratch and one that stores it at "
+        "the same steps; other Opts have left none"
+    )
 
 
 class Skewer:

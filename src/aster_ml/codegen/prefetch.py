@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from aster_ml.codegen.analysis import Access, Facts
 from aster_ml.dtype import dtypes
-from aster_ml.helpers import ceildiv
+from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, LoadArg, Ops, StoreArg
@@ -108,6 +108,34 @@ def row_stage(facts: Facts, outputs: list[UOp], axis: UOp) -> tuple[UOp, UOp] | 
         run *= r.src[0].arg
     whole = stage.src[1].src[0]
     return (stage, reads[0].node) if whole.op is Ops.CONST and run == whole.arg else None
+
+
+def folds_of_next(facts: Facts, axis: UOp) -> tuple[UOp, UOp] | None:
+    """The first and the last fold in a step of an output axis, if the first of the next step can
+    share the loops of the last one.
+
+    It gives one number, reads nothing but memory that the kernel does not store, each element in
+    its own loops, and these have as many turns as those of the last fold.
+    """
+    folds = [u for u in facts.reduces if axis in u.ranges]
+    if len(folds) < 2 or axis.src[0].op is not Ops.CONST:
+        return None
+    first, last = folds[0], folds[-1]
+    loops, others = ([r for r in u.src[1:] if not r.arg.kind.is_lane] for u in (first, last))
+    if not loops or any([r.src[0].op is not Ops.CONST for r in loops + others]):
+        return None
+    turns, wanted = [size_of(r) for r in loops], [size_of(r) for r in others]
+    if turns not in (wanted, [prod(wanted)]) or any([r.arg.kind.is_lane for r in first.ranges]):
+        return None
+    stored = {u.src[0].src[0] for u in facts.stores}
+    for u in toposort(first.src[0]):
+        if u.op is Ops.REDUCE or u.op is Ops.STAGE:
+            return None
+        if u.op is Ops.LOAD and (
+            u.src[0].src[0] in stored or (axis in u.ranges and u.ranges.isdisjoint(loops))
+        ):
+            return None
+    return first, last
 
 
 def column_loads(facts: Facts, axis: UOp) -> list[Access]:
@@ -229,6 +257,12 @@ def prefetch_offset(sink: UOp, loads: list[tuple[Access, int]], steps: int) -> U
     """The graph in which loads ask for what lies so many steps further, of so many elements."""
     asked = {a.node: UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg(n * steps)) for a, n in loads}
     return substitute(sink, asked)
+
+
+def may_stream(a: Access) -> bool:
+    """Whether an access stores whole SIMD values of numbers, which can go past the caches."""
+    whole = any([r.arg.kind is AxisType.VECTOR and a.strides[r] == 1 for r in a.strides])
+    return a.is_store and whole and not a.node.src[2:] and a.buffer.dtype is not dtypes.bool
 
 
 def stream_stores(sink: UOp, stores: list[UOp]) -> UOp:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.codegen.pipelining import end_of, sources
 from aster_ml.dtype import dtypes
+from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
 from aster_ml.uop.graph import substitute_all
 from aster_ml.uop.linear import Linear
@@ -53,17 +54,22 @@ class Fold(NamedTuple):
 
 
 def fold_next_rows(linear: Linear, axis_id: int) -> Linear:
-    """The list in which rows are first read one turn early; the same one where loops do not fit."""
+    """The list in which rows are first read one turn early.
+
+    Raises: KernelOptError where the loops do not fit.
+    """
     uops = linear.uops
     start = next((i for i, u in enumerate(uops) if is_loop(u) and u.arg.id == axis_id), None)
-    if start is None:
-        return linear
-    stop = end_of(uops, uops[start])
-    found = folds(uops, start, stop)
-    if len(found) < 2:
-        return linear
-    rows = NextRows(linear, start, stop, found[0], found[-1])
-    return rows.run() if rows.fits() else linear
+    if start is not None:
+        stop = end_of(uops, uops[start])
+        found = folds(uops, start, stop)
+        rows = NextRows(linear, start, stop, found[0], found[-1]) if len(found) > 1 else None
+        if rows is not None and rows.fits():
+            return rows.run()
+    raise KernelOptError(
+        f"{linear.name}: NEXT wants two folds of as many turns in each row, the first of them of "
+        "memory alone into one number; other Opts have left none"
+    )
 
 
 def is_loop(u: UOp) -> bool:

@@ -63,12 +63,12 @@ def neighbours(ast: UOp, target: Target, opts: Opts) -> Iterator[Opts]:
     start = applied(ast, target, opts)
     if start is None:
         return
-    found = {(start.sink, start.shared)}
+    found = {start.value}
     for candidate in changed(start, opts):
         kernel = applied(ast, target, candidate)
-        if kernel is None or (kernel.sink, kernel.shared) in found or not is_small(kernel):
+        if kernel is None or kernel.value in found or not is_small(kernel):
             continue
-        found.add((kernel.sink, kernel.shared))
+        found.add(kernel.value)
         yield candidate
 
 

@@ -13,6 +13,7 @@ from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.prefetch import Block, find_block
 from aster_ml.dtype import dtypes
+from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
 from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.graph import substitute
@@ -25,21 +26,28 @@ def ask_for_next_blocks(kernel: Kernel) -> UOp:
     """The kernel's graph, in which each tile asks for a piece of a row of the block that follows.
 
     The pieces are as long as the tile has rows, so that all tiles together ask for all of it.
+
+    Raises: KernelOptError where an Opt asks for that and there are no blocks.
     """
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     axis = next((r for r in loops if r.arg.id == kernel.asking), None)
-    if axis is None:
+    if kernel.asking is None:
         return kernel.sink
     asks: list[UOp] = []
     for a in kernel.accesses():
-        block = find_block(kernel.outputs, axis, a)
-        if block is not None:
+        block = find_block(kernel.outputs, axis, a) if axis is not None else None
+        if axis is not None and block is not None:
             line = max(LINE_NBYTES // a.buffer.dtype.itemsize, 1)
             piece = kernel.new_range(
                 ceildiv(size_of(block.lane) * block.run, line), AxisType.UPCAST
             )
             at = a.buffer.index(next_index(a, axis, block, loops, piece, line))
             asks.append(UOp(Ops.PREFETCH, dtypes.void, (at,)).end(*loops, piece))
+    if not asks:
+        raise KernelOptError(
+            "prefetch: blocks of rows that are read across are wanted in each step of the axis; "
+            "other Opts have left none"
+        )
     return kernel.sink.replace(src=(*asks, *kernel.sink.src))
 
 

@@ -52,6 +52,7 @@ from aster_ml.codegen.prefetch import (
     broadcast_columns,
     broadcast_rows,
     column_loads,
+    folds_of_next,
     longest,
     own_nodes,
     row_passes,
@@ -392,20 +393,15 @@ def fold_rows_early(plan: Plan) -> None:
     they are asked for and something takes long to compute besides: memory is what it waits for.
     """
     kernel, target = plan.kernel, plan.target
-    folds = kernel.reduces
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    axes = [r for r in loops if all(r in u.ranges for u in folds)]
-    if len(folds) < 2 or not axes or not target.cache_bytes or kernel.rows:
+    axes = [r for r in loops if all(r in u.ranges for u in kernel.reduces)]
+    folds = folds_of_next(kernel.facts, axes[-1]) if axes else None
+    if folds is None or not target.cache_bytes or kernel.rows or not nest_alike(*folds):
         return
-    axis, first = axes[-1], folds[0]
+    axis, (first, _) = axes[-1], folds
     inside = set(own_nodes(first.src[0]))
     rows = [a for a in plan.accesses if a.node in inside and walks_rows(a, axis)]
-    turns = [prod([size_of(r) for r in u.src[1:] if not r.arg.kind.is_lane]) for u in folds]
-    if (
-        not rows
-        or turns[0] != turns[-1]
-        or any(r.src[0].op is not Ops.CONST for r in first.src[1:])
-    ):
+    if not rows:
         return
     computes = any(u.op in DECOMPOSED and not target.has_op(u.op.name) for u in kernel.facts.order)
     far = moved_nbytes(plan) >= MOVED_PART * max(target.cache_bytes)
@@ -415,6 +411,13 @@ def fold_rows_early(plan: Plan) -> None:
     part = NEXT_COMPUTED_PART if computes else NEXT_PART
     if 2 * nbytes <= part * target.cache_bytes[0]:
         kernel.apply(Opt(OptOps.NEXT, axis_number(kernel, axis)))
+
+
+def nest_alike(first: UOp, last: UOp) -> bool:
+    """Whether loops of two folds that are alike stay so where a sum becomes a sum of sums."""
+    if first.arg.op is not Ops.ADD:
+        return True
+    return bool(last.arg.op is Ops.ADD and last.dtype is first.dtype)
 
 
 def store_rows_later(plan: Plan, least: int) -> None:

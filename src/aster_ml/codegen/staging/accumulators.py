@@ -15,6 +15,7 @@ from __future__ import annotations
 from aster_ml.codegen.kernel import Kernel, can_sum_rows
 from aster_ml.codegen.staging.row import max_nbytes, new_scratch, position
 from aster_ml.dtype import dtypes
+from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
@@ -26,18 +27,24 @@ FUSED_DTYPES = (dtypes.float32, dtypes.float64)
 
 
 def sum_rows(kernel: Kernel, target: Target) -> None:
-    """The reduction by rows, if the Opts ask for one."""
+    """The reduction by rows, if the Opts ask for one.
+
+    Raises: KernelOptError where other Opts have left no row, or the row is too long for scratch.
+    """
     if not kernel.rows:
         return
     axes = row_axes(kernel)
-    # Other Opts may have left no row to speak of.
     if not can_sum_rows(kernel) or not axes:
-        return
+        raise KernelOptError("rows: a loop over a row of outputs is wanted; other Opts left none")
     (u,) = kernel.reduces
     (axis,) = u.src[1:]
     size = prod([size_of(r) for r in axes])
-    if size * u.dtype.itemsize > max_nbytes(target):
-        return
+    nbytes, room = size * u.dtype.itemsize, max_nbytes(target)
+    if nbytes > room:
+        raise KernelOptError(
+            f"rows: sums of a row are {nbytes:,} bytes, and scratch has room for {room:,}; a TILE "
+            "of the row would do"
+        )
     sums = new_scratch(kernel.facts.order, u.dtype, size)
     n, fused = kernel.rows, target.has_op("MULACC")
     first = size_of(axis) % n or n

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.staging.panel import max_nbytes
 from aster_ml.dtype import DType, dtypes
+from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
@@ -126,7 +127,22 @@ def needs_panel(f: Access, product: Product, group: int) -> bool:
 
 
 def pack_words(kernel: Kernel, target: Target) -> bool:
-    """Does what the kernel's DOT says; false where it is no such product, or too large."""
+    """Does what the kernel's DOT says; false where there is none.
+
+    Raises: KernelOptError where other Opts have left no such product, or one that is too large.
+    """
+    if not kernel.group:
+        return False
+    if not pack_product(kernel, target):
+        raise KernelOptError(
+            f"dot: a sum of products with SIMD lanes along one operand, and panels of both within "
+            f"{max_nbytes(target):,} bytes are wanted; other Opts or longer tiles left none"
+        )
+    return True
+
+
+def pack_product(kernel: Kernel, target: Target) -> bool:
+    """Panels of words for both operands; false where it is no such product, or too large."""
     product = find_product(kernel)
     group = kernel.group
     if product is None or group not in (1, words_of(product.narrow)):
