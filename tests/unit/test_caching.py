@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import aster_ml
 from aster_ml import GlobalCounters, Tensor, TinyJit, Variable, config, nn
 from aster_ml.config import Context
+from aster_ml.engine import sources
 from aster_ml.engine.compile import MEMORY_CACHE
 from aster_ml.schedule.plan import CACHE
 
@@ -254,6 +256,7 @@ def test_a_setting_that_a_stage_reads_is_in_its_key(folder: str) -> None:
 SCRIPT = """
 import numpy as np
 from aster_ml import GlobalCounters, Tensor, TinyJit, nn
+from aster_ml.engine import sources
 from aster_ml.engine.compile import MEMORY_CACHE
 from aster_ml.schedule.plan import CACHE
 
@@ -313,7 +316,7 @@ def test_a_changed_compiler_compiles_anew(tmp_path: Path) -> None:
     shutil.copytree(Path(aster_ml.__file__).parent, package)
     script = (
         "import os, sys; from pathlib import Path\n"
-        "from aster_ml.engine.compile import source_digest\n"
+        "from aster_ml.engine.sources import source_digest\n"
         "print(source_digest())\n"
         "for name in sys.argv[1:]:\n"
         "    path = Path(name); text = path.read_text(); was = path.stat()\n"
@@ -330,3 +333,33 @@ def test_a_changed_compiler_compiles_anew(tmp_path: Path) -> None:
     )  # fmt: skip
     digests = done.stdout.split()
     assert len(set(digests)) == 1 + len(names), digests
+
+
+def test_sources_that_are_as_they_were_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within two seconds of a change they are: the clock of files has ticks."""
+    path = tmp_path / "some.py"
+    path.write_text("a = 1")
+    paths = [str(path)]
+    assert sources.state_of(paths) is None
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 10)
+    state = sources.state_of(paths)
+    assert state is not None
+    was = path.stat()
+    time.sleep(0.05)
+    path.write_text("a = 2")
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert sources.state_of(paths) not in (None, state)
+    with Context(CACHE=1, CACHEDIR=str(tmp_path / "cache")):
+        reads = []
+        real = sources.content_digest
+        monkeypatch.setattr(
+            sources, "content_digest", lambda *args: (reads.append(1), real(*args))[1]
+        )
+        found = set()
+        for _ in range(3):
+            sources.source_digest.cache_clear()
+            found.add(sources.source_digest())
+    assert len(found) == len(reads) == 1

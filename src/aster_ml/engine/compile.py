@@ -12,7 +12,6 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from aster_ml.backend import Backend, Program
@@ -36,6 +35,7 @@ from aster_ml.engine.explain import kernel_lines, run_name
 from aster_ml.engine.fallback import may_fall_back, tell
 from aster_ml.engine.module_batches import Batches, Draft
 from aster_ml.engine.search import can_search, find_opts
+from aster_ml.engine.sources import source_digest
 from aster_ml.engine.worker_pool import Job, WorkerPool
 from aster_ml.errors import DeviceError, KernelOptError
 from aster_ml.renderer.base import Renderer
@@ -91,23 +91,6 @@ Key = tuple[object, ...]
 MEMORY_CACHE: dict[Key, Compiled] = {}
 # Cycles of a part that leave its claim without weight, and most parts for each thread.
 PART_CYCLES, PARTS_EACH = 1 << 16, 8
-
-
-@functools.cache
-def source_digest() -> str:
-    """A hash of what Aster's source files say: another compiler compiles anew.
-
-    Of all of them, read once a process when a kernel is first looked for on the disk: which of them
-    the code of a kernel depends on is more than a list can keep up with. When a file was written
-    and how large it is says too little: an upgrade may leave both as they were.
-    """
-    root = Path(__file__).resolve().parent.parent
-    made = hashlib.blake2b(digest_size=12)
-    for path in sorted(root.rglob("*.py")):
-        content = path.read_bytes()
-        made.update(f"{path.relative_to(root)} {len(content)}|".encode())
-        made.update(content)
-    return made.hexdigest()
 
 
 @functools.cache

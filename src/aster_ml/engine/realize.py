@@ -16,6 +16,7 @@ from aster_ml.engine.calls import PENDING, run_pending
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.early import Early
 from aster_ml.engine.fallback import may_fall_back, tell
+from aster_ml.engine.fills import fill_memory
 from aster_ml.engine.launch import bind, observe
 from aster_ml.engine.launch import run_schedule as launch_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
@@ -90,9 +91,10 @@ def on_each(u: UOp, find: Callable[[UOp], UOp | None]) -> UOp | None:
 
 
 class Request:
-    """What one call of `realize` asks of the compiler."""
+    """What one call of `realize` asks of the compiler; with `fills`, memory may be filled here."""
 
-    def __init__(self, nodes: list[UOp]) -> None:
+    def __init__(self, nodes: list[UOp], fills: bool = False) -> None:
+        self.fills = fills
         self.fresh: list[UOp] = []
         self.assigns: list[UOp] = []
         self.results: list[tuple[UOp, UOp]] = []
@@ -109,6 +111,8 @@ class Request:
                 return
             place = strip_effects(u)
             if place is not None:
+                if self.fills and fill_memory(afters_of(u)) and settle(u) is not None:
+                    return
                 self.known.add(u)
                 self.assigns.extend(effects_of(u))
                 self.results.append((u, place))
@@ -179,8 +183,8 @@ def strip_effects(u: UOp) -> UOp | None:
     return x
 
 
-def effects_of(u: UOp) -> list[UOp]:
-    """The STOREs of the AFTERs on the way to the memory."""
+def afters_of(u: UOp) -> list[UOp]:
+    """The AFTERs on the way to the memory whose effects have not happened."""
     result: list[UOp] = []
     while u.op is not Ops.BUFFER:
         found = storage.realized_view(u)
@@ -188,9 +192,14 @@ def effects_of(u: UOp) -> list[UOp]:
             u = found
             continue
         if u.op is Ops.AFTER:
-            result.extend(u.src[1:])
+            result.append(u)
         u = u.src[0]
     return result
+
+
+def effects_of(u: UOp) -> list[UOp]:
+    """The STOREs of the AFTERs on the way to the memory."""
+    return [s for after in afters_of(u) for s in after.src[1:]]
 
 
 def base_buffer(u: UOp) -> UOp:
@@ -287,15 +296,16 @@ def named_values(laid_out: list[UOp], request: Request) -> list[UOp]:
 
 
 def prepare(
-    nodes: list[UOp], begin: Begin | None = None
+    nodes: list[UOp], begin: Begin | None = None, fills: bool = False
 ) -> tuple[Request, Captured, Schedule] | None:
     """The schedule of what these nodes need, or None when all are memory already.
 
-    `begin` gets kernels that are known before the rest is planned.
+    `begin` gets kernels that are known before the rest is planned. With `fills`, memory that begins
+    as a number is filled here.
     """
     if PENDING:
         run_pending(nodes, realize_uops, readers_but)
-    request = Request(nodes)
+    request = Request(nodes, fills)
     if not request.fresh and not request.assigns:
         return None
     # What is compiled meanwhile is no planning.
@@ -314,6 +324,10 @@ def prepare(
             effects, laid_out = captured.effects, captured.laid_out
             if not effects and not laid_out:
                 break
+        if fills and effects and (filled := fill_memory(effects)):
+            beforehand.effects = [u for u in effects if filled.isdisjoint(u.src)]
+            request.assigns = [s for s in request.assigns if s not in filled]
+            continue
         stores = {*request.assigns, *[s for after in effects for s in after.src[1:]]}
         late: list[UOp] = []
         if stores != known:
@@ -368,7 +382,7 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
             realize_outside(nodes)
         early = Early()
         try:
-            prepared = prepare(nodes, early.begin)
+            prepared = prepare(nodes, early.begin, not HERE.observers)
             if prepared is not None and (early.compilation is not None or not prepared[2].bound):
                 try:
                     bind(prepared[2], early.compilation)

@@ -371,9 +371,9 @@ class LAMB(Optimizer):
         self.b1, self.b2, self.eps, self.wd, self.adam = b1, b2, eps, weight_decay, adam
         # b1 and b2 to the power of the steps taken, for the correction of the averages' start.
         self.b1_t, self.b2_t = (
-            Tensor.ones(1, dtype=self.lr.dtype, device=self.device, requires_grad=False)
-            .contiguous()
-            .contiguous()
+            Tensor.ones(
+                1, dtype=self.lr.dtype, device=self.device, requires_grad=False
+            ).contiguous()
             for _ in range(2)
         )
         self.m = self.new_state()
