@@ -21,7 +21,7 @@ from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.schedule.capture import capture
 from aster_ml.schedule.plan import plan
-from aster_ml.schedule.rewrites.split_reduce import Workers
+from aster_ml.schedule.work import Workers
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -52,7 +52,7 @@ def stages() -> dict[str, str]:
     ast = schedule.steps[0].ast
     assert ast is not None
     kernel = Kernel(ast)
-    merge_axes(kernel)
+    merge_axes(kernel, TARGET)
     choose_opts(kernel, TARGET)
     linear, opts = lower(ast, TARGET)
     steps = "\n".join(

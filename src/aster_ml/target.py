@@ -32,14 +32,20 @@ PLAIN_OPS = frozenset(
 )  # fmt: skip
 
 
+# Kinds of machines: one with SIMD registers and threads, one with work-groups, one that runs the
+# nodes of a kernel as they are, and one that runs none.
+CPU, GPU, INTERPRETER, IDLE = "cpu", "gpu", "interpreter", "idle"
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """What one kind of device can do.
 
-    `device` is the kind ("CPU"), `language` what its kernels are written in ("llvm", "c",
-    "opencl", "python", "null"), `arch` names the processor and all else that makes compiled code
-    differ. `vector_bits` is the width of a SIMD register, 0 without SIMD, and `move_bits` what one
-    load or store moves at a time where that is less, else 0. `cache_bytes` are the
+    `device` is its name ("CPU"), `language` what its kernels are written in ("llvm", "c",
+    "opencl", "python", "null"), which only renderers and runtimes ask for; `kind` is one of `CPU`,
+    `GPU`, `INTERPRETER` and `IDLE`, and `arch` names the processor and all else that makes compiled
+    code differ. `vector_bits` is the width of a SIMD register, 0 without SIMD, and `move_bits` what
+    one load or store moves at a time where that is less, else 0. `cache_bytes` are the
     first, second and third level, 0 for a level that is not there. `max_group` and `local_bytes`
     are the most work-items and the most shared memory of one work-group. `native_dtypes` have
     arithmetic of their own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for
@@ -49,6 +55,7 @@ class Target:
     device: str
     language: str
     arch: str = "generic"
+    kind: str = CPU
     vector_bits: int = 0
     move_bits: int = 0
     vector_registers: int = 0
@@ -89,6 +96,16 @@ class Target:
             if name not in values:
                 raise ArgumentError(f"target: {text!r} has no field {name}")
         return Target(**values)
+
+    @functools.cached_property
+    def is_cpu(self) -> bool:
+        """Whether kernels run on SIMD registers and threads that share memory."""
+        return self.kind == CPU
+
+    @functools.cached_property
+    def compiles(self) -> bool:
+        """Whether kernels become machine code, so that all in them has to be native."""
+        return self.kind in (CPU, GPU)
 
     def has_dtype(self, name: str) -> bool:
         """Whether the dtype of this name has native arithmetic."""

@@ -501,7 +501,8 @@ NEON = replace(
     AVX512, arch="arm64-any", vector_bits=128, native_ops=PLAIN_OPS, dot_dtypes=frozenset()
 )
 GROUPS = Target(
-    "OPENCL", "opencl", arch="any", vector_bits=128, vector_registers=16, has_local=True,
+    "OPENCL", "opencl", arch="any", kind="gpu", vector_bits=128, vector_registers=16,
+    has_local=True,
     has_barrier=True, max_group=256, local_bytes=32 << 10, index_bits=32,
     native_ops=PLAIN_OPS | {"EXP2", "LOG2", "SIN", "POW"},
 )  # fmt: skip

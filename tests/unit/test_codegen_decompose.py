@@ -16,7 +16,7 @@ from aster_ml.codegen.decompose.floats import NARROW
 from aster_ml.codegen.decompose.ops import decompose
 from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype
 from aster_ml.errors import CompileError
-from aster_ml.target import PLAIN_DTYPES, PLAIN_OPS, Target
+from aster_ml.target import GPU, IDLE, INTERPRETER, PLAIN_DTYPES, PLAIN_OPS, Target
 from aster_ml.uop.evaluate import threefry as threefry_of_ints
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -27,7 +27,7 @@ Array = Any
 LLVM = Target("CPU", "llvm")
 C = Target("CPU", "c")
 OPENCL = Target(
-    "OPENCL", "opencl", native_ops=PLAIN_OPS | {"EXP2", "LOG2", "SIN", "POW"},
+    "OPENCL", "opencl", kind=GPU, native_ops=PLAIN_OPS | {"EXP2", "LOG2", "SIN", "POW"},
     native_dtypes=PLAIN_DTYPES | {"float16"},
 )  # fmt: skip
 SMALL = Target("WEBGPU", "wgsl", native_dtypes=frozenset({"bool", "int32", "uint32", "float32"}))
@@ -134,9 +134,9 @@ def test_a_plain_kernel_stays_the_same_object(target: Target) -> None:
         assert decompose(kernel, target) is kernel
 
 
-@pytest.mark.parametrize("language", ["python", "null"])
-def test_targets_with_everything_get_the_graph_as_it_is(language: str) -> None:
-    target = Target("X", language, native_dtypes=frozenset(), native_ops=frozenset())
+@pytest.mark.parametrize("kind", [INTERPRETER, IDLE])
+def test_targets_with_everything_get_the_graph_as_it_is(kind: str) -> None:
+    target = Target("X", "any", kind=kind, native_dtypes=frozenset(), native_ops=frozenset())
     kernel = kernel_of(leaf(1, dtypes.bfloat16).exp2())
     assert decompose(kernel, target) is kernel
 

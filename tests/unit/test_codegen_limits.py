@@ -9,12 +9,15 @@ from aster_ml import Context, Tensor
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.transforms.trip_counts import limit_reductions, windows_of
 from aster_ml.dtype import dtypes
+from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops, ParamArg, ReduceArg
 from aster_ml.uop.rules.symbolic import simplify_around
 
 RNG = np.random.default_rng(11)
+
+TARGET = Target("CPU", "llvm")
 
 
 def by_input(weight: np.ndarray, gradient: np.ndarray, size: tuple[int, int], pad: int, step: int):
@@ -109,7 +112,7 @@ def test_an_image_that_is_mostly_padding_is_not_stored_padded() -> None:
     # Of the seven rows of a window three or four meet the image.
     (ast,) = [s.ast for s in wide if s.ast is not None]
     kernel = Kernel(ast)
-    limit_reductions(kernel)
+    limit_reductions(kernel, TARGET)
     limited = [r.src[0] for u in kernel.reduces for r in u.src[1:] if r.src[0].op is not Ops.CONST]
     (row,) = limited[0].ranges
     places = [substitute(limited[0], {row: UOp.index_const(i)}) for i in range(7)]
@@ -143,7 +146,7 @@ def padded_sum(size: int, steps: int) -> tuple[Kernel, UOp, UOp]:
 
 def test_a_sum_begins_and_ends_where_its_terms_do() -> None:
     kernel, i, k = padded_sum(12, 5)
-    limit_reductions(kernel)
+    limit_reductions(kernel, TARGET)
     (total,) = kernel.reduces
     steps = next(r for r in total.src[1:] if r.arg.id == k.arg.id).src[0]
     counts = []

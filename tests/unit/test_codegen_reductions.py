@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import OptOps
 from aster_ml.codegen.passes import lower
 from aster_ml.codegen.transforms.horizontal import fold_together
@@ -18,6 +19,7 @@ from aster_ml.config import Context
 from aster_ml.dtype import DType, dtypes
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.schedule.rewrites.split_reduce import parts_of, split_of
+from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops, ReduceArg
@@ -330,7 +332,9 @@ def test_only_floats_that_are_rounded_are_folded_together(dtype: DType) -> None:
         UOp(Ops.REDUCE, p.dtype, (p.index(r).load(), r), ReduceArg(Ops.ADD))
         for p, r in zip(source, lanes, strict=True)
     ]
-    found = fold_together(sums[0].cast(dtypes.float32).alu(Ops.ADD, sums[1]))
-    folds = [u.dtype for u in toposort(found) if u.op is Ops.REDUCE]
+    total = sums[0].cast(dtypes.float32).alu(Ops.ADD, sums[1])
+    kernel = Kernel(UOp(Ops.SINK, dtypes.void, (total,)))
+    fold_together(kernel, Target("CPU", "llvm"))
+    folds = [u.dtype for u in toposort(kernel.sink) if u.op is Ops.REDUCE]
     want = [dtypes.float64] if dtype is dtypes.float64 else [dtypes.int32, dtypes.float32]
     assert folds == want

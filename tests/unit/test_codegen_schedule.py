@@ -38,6 +38,7 @@ AVX512 = replace(CPU, vector_bits=512, vector_registers=32)
 GPU = Target(
     "OPENCL",
     "opencl",
+    kind="gpu",
     has_local=True,
     has_barrier=True,
     max_group=256,

@@ -44,7 +44,8 @@ def test_every_line_but_those_of_the_first_block_is_asked_for(
 ) -> None:
     kernel = schedule_kernel(kernel_of(memory(rows, 1024).T), CPU)
     assert "PREFETCH" in [o.op.name for o in kernel.applied]
-    (ask,) = [u.src[0] for u in ask_for_next_blocks(kernel).src if u.src[0].op is Ops.PREFETCH]
+    ask_for_next_blocks(kernel, CPU)
+    (ask,) = [u.src[0] for u in kernel.sink.src if u.src[0].op is Ops.PREFETCH]
     asked = lines_of(ask.src[0].src[1])
     first = {row * 1024 // LINE + i for row in first_rows for i in range(512 // LINE)}
     everything = set(range(rows * 1024 // LINE))

@@ -5,7 +5,6 @@ Faults are put into passes of each stage; STRICT=0 lets the engine go on.
 
 from __future__ import annotations
 
-import importlib
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -34,6 +33,7 @@ from aster_ml.runtime import llvm_jit
 from aster_ml.schedule.kernels import tile_parts
 from aster_ml.schedule.plan import CACHE
 from tests.unit.kernel_checks import kernel_of, memory
+from tests.unit.pass_helpers import put_in_place
 
 FAULTS = (
     InternalError("broken"),
@@ -70,8 +70,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, place: str, error: BaseException) ->
         calls.append(len(calls))
         raise error
 
-    module, name = place.rsplit(".", 1)
-    monkeypatch.setattr(importlib.import_module(f"aster_ml.{module}"), name, fails)
+    put_in_place(monkeypatch, place, fails)
     return calls
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import make_kernels_doc, show_stages
+from tools import make_kernels_doc, make_passes_doc, show_stages
 from tools.make_kernels_doc import EXAMPLES, PAGE, annotated, kernels_page, shortened
 
 
@@ -76,3 +76,8 @@ def test_check_finds_a_difference(
     (tmp_path / "kernels.md").write_text("older\n")
     assert make_kernels_doc.main() == 1
     assert "make docs" in capsys.readouterr().err
+
+
+def test_the_page_of_passes_is_up_to_date() -> None:
+    text = make_passes_doc.DOC.read_text(encoding="utf-8")
+    assert text == make_passes_doc.text(), "run: python tools/make_passes_doc.py"

@@ -15,7 +15,7 @@ from tests.unit.linear_builder import GLOBAL, LOCAL, VECTOR, Builder, at
 from tests.unit.linear_programs import CASES, check_outputs
 
 ABSENT = missing("OPENCL")
-PLAIN = Target("OPENCL", "opencl", vector_bits=128, has_local=True, has_barrier=True)
+PLAIN = Target("OPENCL", "opencl", kind="gpu", vector_bits=128, has_local=True, has_barrier=True)
 GPU_CASES = [name for name, make in CASES.items() if make().linear.thread is None]
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from aster_ml.config import Context
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
-from aster_ml.uop import rewrite
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.pattern import PatternMatcher, Rule, UPat
-from aster_ml.uop.rewrite import PASS_TOTALS, Pass, graph_rewrite, rewrite_all, run_passes
+from aster_ml.uop.rewrite import graph_rewrite, rewrite_all
 
 I32 = dtypes.int32
 X = UOp.variable("x", 0, 9, I32)
@@ -126,39 +124,3 @@ def test_several_roots_share_the_work() -> None:
 def test_rules_that_run_in_circles_are_named(rules: list[Rule], bottom_up: bool) -> None:
     with pytest.raises(InternalError, match=r"does not end.*(there|and back|wraps itself|grows)"):
         graph_rewrite(add(X, 1), PatternMatcher(rules), bottom_up=bottom_up)
-
-
-def test_passes_run_in_order_and_are_timed() -> None:
-    passes = [
-        Pass("test: join", "first", JOIN, ensures="one constant"),
-        Pass("test: wrap", "last", lambda u, ctx: UOp(ctx, I32, (u,)), needs="one constant"),
-    ]
-    before = {p.name: PASS_TOTALS[p.name].calls if p.name in PASS_TOTALS else 0 for p in passes}
-    assert run_passes(chain(3), passes, Ops.NEG) is UOp(Ops.NEG, I32, (add(X, 1),))
-    for p in passes:
-        assert PASS_TOTALS[p.name].calls == before[p.name] + 1
-        assert PASS_TOTALS[p.name].time_s > 0
-
-
-def test_a_pass_is_held_to_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(root: UOp) -> None:
-        raise InternalError("a broken rule")
-
-    monkeypatch.setitem(rewrite.VERIFIERS, "test stage", refuse)
-    passes = [Pass("test: join", "", JOIN, stage="test stage"), Pass("test: again", "", JOIN)]
-    assert run_passes(X, passes) is X
-    with Context(SPEC=2), pytest.raises(InternalError, match="after pass test: join: a broken"):
-        run_passes(X, passes)
-    with Context(SPEC=1):
-        assert run_passes(X, passes) is X
-        with pytest.raises(InternalError, match="after pass test: join: a broken"):
-            run_passes(X, passes[:1])
-    unknown = [Pass("test: join", "", JOIN, stage="no such stage")]
-    with Context(SPEC=2), pytest.raises(InternalError, match="no verifier for stage 'no such"):
-        run_passes(X, unknown)
-
-
-def test_passes_tell_their_times_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    with Context(DEBUG=7):
-        run_passes(X, [Pass("test: join", "", JOIN)])
-    assert "pass test: join" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from aster_ml.errors import InternalError
 from aster_ml.schedule import early_kernels, plan
 from aster_ml.schedule.steps import Schedule
 from aster_ml.uop.node import UOp
+from tests.unit.pass_helpers import put_in_place
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -197,7 +198,7 @@ def test_an_error_of_planning_ends_the_threads(monkeypatch: pytest.MonkeyPatch) 
         MEMORY_CACHE.clear()
         plan.CACHE.clear()
         before = threading.active_count()
-        monkeypatch.setattr(plan, "merge_drafts", refuse)
+        put_in_place(monkeypatch, "schedule.plan.merge_drafts", refuse)
         with pytest.raises(InternalError, match="refused"):
             value.realize()
         assert threading.active_count() == before

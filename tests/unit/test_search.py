@@ -355,7 +355,7 @@ def test_what_is_not_searched() -> None:
     assert not search.can_search(ast, target)
     with Context(BEAM=2):
         assert search.can_search(ast, target)
-        assert not search.can_search(ast, Target("NULL", "null"))
+        assert not search.can_search(ast, Target("NULL", "null", kind="idle"))
         with Context(DETERMINISTIC=1):
             assert not search.can_search(ast, target)
 

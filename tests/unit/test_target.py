@@ -9,7 +9,7 @@ from aster_ml.target import PLAIN_OPS, Target
 from aster_ml.uop.ops import Ops
 
 GPU = Target(
-    "OPENCL", "opencl", arch="gfx-9", vector_bits=128, vector_registers=64,
+    "OPENCL", "opencl", arch="gfx-9", kind="gpu", vector_bits=128, vector_registers=64,
     cache_bytes=(1, 2, 0), threads=7, has_local=True, has_barrier=True, max_group=256,
     local_bytes=65536, index_bits=32, native_dtypes=frozenset({"float32", "int32"}),
     native_ops=frozenset(),

@@ -135,6 +135,12 @@ class Kernel:
         )  # fmt: skip
 
     @property
+    def in_order(self) -> bool:
+        """Whether its stores have an order, as in kernels written by hand."""
+        info = self.sink.arg
+        return info is not None and info.in_order
+
+    @property
     def stores(self) -> list[UOp]:
         """The STORE nodes."""
         return self.facts.stores

@@ -16,6 +16,7 @@ from aster_ml.codegen.cpu.costs import MAX_BODY
 from aster_ml.codegen.kernel import Kernel, can_peel
 from aster_ml.codegen.prefetch import own_nodes
 from aster_ml.codegen.transforms.trip_counts import masks_of_last, without_conditions
+from aster_ml.target import Target
 from aster_ml.uop.graph import holds, substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -23,7 +24,7 @@ from aster_ml.uop.ranges import iterations, size_of
 from aster_ml.uop.rules.conditions import conditions_of
 
 
-def run_last_steps_apart(kernel: Kernel) -> None:
+def run_last_steps_apart(kernel: Kernel, target: Target) -> None:
     """Takes the masked step off each loop of a reduction that has one."""
     changes: dict[UOp, UOp] = {}
     for u in kernel.reduces:

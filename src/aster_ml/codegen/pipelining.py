@@ -22,9 +22,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import KernelOptError
+from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, substitute_all
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -144,6 +146,12 @@ def depths(uops: tuple[UOp, ...], row: Row) -> dict[UOp, int]:
 def sources(u: UOp) -> list[UOp]:
     """The sources of a node, through the INDEX that it may read."""
     return [x for s in u.src for x in (s.src if s.op is Ops.INDEX else (s,))]
+
+
+def store_rows_later(linear: Linear, kernel: Kernel, target: Target) -> Linear:
+    """Results of row i are stored in the loop that computes row i + 1 (the Opt SKEW)."""
+    assert kernel.skewed is not None
+    return skew(linear, kernel.skewed)
 
 
 def skew(linear: Linear, axis_id: int) -> Linear:

@@ -24,11 +24,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.codegen.pipelining import end_of, sources
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
+from aster_ml.target import Target
 from aster_ml.uop.graph import substitute_all
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -51,6 +53,12 @@ class Fold(NamedTuple):
         before = [list(uops[i + 1 : j]) for i, j in zip(self.loops, starts, strict=True)]
         after = [list(uops[self.ends[i + 1] + 1 : self.ends[i]]) for i in range(inner)]
         return before, [*after, []]
+
+
+def fold_rows_early(linear: Linear, kernel: Kernel, target: Target) -> Linear:
+    """The first fold of row i + 1 runs in the loop of the last fold of row i (the Opt NEXT)."""
+    assert kernel.following is not None
+    return fold_next_rows(linear, kernel.following)
 
 
 def fold_next_rows(linear: Linear, axis_id: int) -> Linear:

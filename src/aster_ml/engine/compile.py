@@ -106,7 +106,7 @@ def renderer_for(target: Target) -> Renderer:
 
 def render(linear: Linear, target: Target) -> str:
     """Source text in the target's language; for the interpreter, the list itself as text."""
-    if target.language in ("python", "null"):
+    if not target.compiles:
         return linear_to_text(linear)
     return renderer_for(target).render(linear)
 
@@ -348,7 +348,7 @@ def threads_of(backend: Backend) -> int:
 
 def key_on_disk(ast: UOp, target: Target, opts: tuple[Opt, ...] | None) -> str | None:
     """Under what a kernel is kept on the disk; None where it is not."""
-    if not CACHE or target.language not in ("llvm", "c") or DEBUG >= 3 or SPEC:
+    if not CACHE or not target.is_cpu or DEBUG >= 3 or SPEC:
         return None
     parts = [ast.key, target.key, repr(opts), repr(stage_key("codegen")), source_digest()]
     return hashlib.blake2b("|".join(parts).encode(), digest_size=20).hexdigest()

@@ -26,10 +26,10 @@ from aster_ml.helpers import pluralize
 from aster_ml.schedule.capture import Beforehand, Captured, capture
 from aster_ml.schedule.early_kernels import Begin
 from aster_ml.schedule.hazards import Effects
-from aster_ml.schedule.plan import PLAIN, PLAINEST, plan, plan_plainly
+from aster_ml.schedule.plan import plan, plan_plainly
 from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
-from aster_ml.schedule.rewrites.split_reduce import Workers
 from aster_ml.schedule.steps import Schedule
+from aster_ml.schedule.work import PLAIN, PLAINEST, Workers
 from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import is_whole_memory

@@ -382,7 +382,7 @@ def can_search(ast: UOp, target: Target) -> bool:
     return (
         bool(BEAM)
         and not DETERMINISTIC
-        and target.language in ("llvm", "c")
+        and target.is_cpu
         and (ast.arg is None or (ast.arg.opts is None and not ast.arg.in_order))
         and all(u.op is not Ops.DEFINE_VAR for u in toposort(ast))
     )

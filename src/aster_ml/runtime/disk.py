@@ -24,7 +24,7 @@ from aster_ml.errors import (
     FileMissingError,
     OutOfMemoryError,
 )
-from aster_ml.target import Target
+from aster_ml.target import IDLE, Target
 
 DOC = "files; DISK:path holds data, runs nothing"
 
@@ -254,7 +254,7 @@ class DiskBackend(Backend):
     @property
     def target(self) -> Target:
         """Nothing runs here: no ops, no dtypes."""
-        return Target("DISK", "null", native_dtypes=frozenset(), native_ops=frozenset())
+        return Target("DISK", "null", kind=IDLE, native_dtypes=frozenset(), native_ops=frozenset())
 
     def compile(self, source: str) -> bytes:
         """Refuses. Raises: DeviceError."""

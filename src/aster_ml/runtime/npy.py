@@ -8,7 +8,7 @@ from __future__ import annotations
 from aster_ml.backend import Backend, Program
 from aster_ml.errors import DeviceError
 from aster_ml.runtime.host_memory import HostAllocator
-from aster_ml.target import Target
+from aster_ml.target import IDLE, Target
 
 DOC = "memory that NumPy owns; holds data, runs nothing"
 
@@ -19,7 +19,7 @@ class NpyBackend(Backend):
     @property
     def target(self) -> Target:
         """Nothing runs here: no ops, no dtypes."""
-        return Target("NPY", "null", native_dtypes=frozenset(), native_ops=frozenset())
+        return Target("NPY", "null", kind=IDLE, native_dtypes=frozenset(), native_ops=frozenset())
 
     def compile(self, source: str) -> bytes:
         """Refuses. Raises: DeviceError."""

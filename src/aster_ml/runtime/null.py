@@ -10,7 +10,7 @@ from typing import Any
 from aster_ml.allocator import Allocator
 from aster_ml.backend import Backend, Program
 from aster_ml.errors import DeviceError
-from aster_ml.target import Target
+from aster_ml.target import IDLE, Target
 
 DOC = "compiles kernels and does not run them"
 
@@ -89,7 +89,7 @@ class NullBackend(Backend):
     @property
     def target(self) -> Target:
         """The same on every machine, so that what is compiled can be compared."""
-        return Target("NULL", "null", vector_bits=256, vector_registers=16, threads=8)
+        return Target("NULL", "null", kind=IDLE, vector_bits=256, vector_registers=16, threads=8)
 
     def compile(self, source: str) -> bytes:
         """The source is its own binary."""

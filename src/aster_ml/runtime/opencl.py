@@ -21,7 +21,7 @@ from aster_ml.allocator import PooledAllocator, format_bytes
 from aster_ml.backend import Backend, Program
 from aster_ml.errors import CompileError, DeviceError, OutOfMemoryError
 from aster_ml.runtime import object_cache
-from aster_ml.target import INTEGERS, PLAIN_OPS, Target
+from aster_ml.target import GPU, INTEGERS, PLAIN_OPS, Target
 
 DOC = "OpenCL devices: graphics processors, and through PoCL the CPU"
 
@@ -100,7 +100,7 @@ def probe(device: Any) -> Target:
     bits = 32 * device.native_vector_width_float if is_cpu else 128
     arch = one_word(f"{device.platform.name} {device.name} {device.driver_version}")
     return Target(
-        "OPENCL", "opencl", arch=arch, vector_bits=min(max(bits, 128), 512),
+        "OPENCL", "opencl", arch=arch, kind=GPU, vector_bits=min(max(bits, 128), 512),
         vector_registers=32,
         cache_bytes=(32 << 10, max(device.global_mem_cache_size, 256 << 10), 4 << 20),
         has_local=True, has_barrier=True,

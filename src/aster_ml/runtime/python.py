@@ -16,7 +16,7 @@ from aster_ml.dtype import dtypes, to_numpy_dtype
 from aster_ml.errors import CompileError, InternalError
 from aster_ml.runtime.host_memory import HostAllocator, HostHandle
 from aster_ml.runtime.interpreter import Interpreter
-from aster_ml.target import Target
+from aster_ml.target import INTERPRETER, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import ELEMENTWISE
 from aster_ml.uop.print.text import linear_from_text
@@ -28,6 +28,7 @@ DOC = "interprets kernels in Python: slow, exact, and checks every access"
 TARGET = Target(
     "PYTHON",
     "python",
+    kind=INTERPRETER,
     vector_bits=128,
     vector_registers=16,
     native_dtypes=frozenset(d.name for d in dtypes.all if d is not dtypes.index),

@@ -6,8 +6,6 @@ before and after it is overwritten), the body gets one more stored value and is 
 
 from __future__ import annotations
 
-from functools import partial
-
 from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
 from aster_ml.schedule.capture import Captured
@@ -23,12 +21,14 @@ from aster_ml.schedule.rewrites.fold_numbers import fold_numbers
 from aster_ml.schedule.rewrites.sink_gather import gather_before_storing
 from aster_ml.schedule.rewrites.sink_shrink import crop_before_reducing
 from aster_ml.schedule.rewrites.split_matmul_sums import split_products
-from aster_ml.schedule.rewrites.split_reduce import WorkersOf, split_long_reductions
+from aster_ml.schedule.rewrites.split_reduce import split_long_reductions
 from aster_ml.schedule.steps import HazardError, Schedule
+from aster_ml.schedule.work import PLAINEST, Work, WorkersOf
 from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.passes import Pass, PassClock
 
 # About how many bytes a schedule takes, and more for each node of its body: that, what its kernels
 # have of it, keys of tables.
@@ -115,11 +115,6 @@ def plan(
     return schedule, False
 
 
-# How plain a schedule is: as it is planned first; without rewrites, merged kernels and runs, which
-# only make it faster; and without fused reductions and numbers known beforehand, too.
-PLAIN, PLAINEST = 1, 2
-
-
 def plan_plainly(captured: Captured, workers: WorkersOf, plain: int) -> Schedule:
     """A plainer schedule of what was captured, which takes the place of another in the cache."""
     with uncollected():
@@ -135,6 +130,57 @@ def memory_of(store: UOp) -> int:
     while place.op is not Ops.PARAM:
         place = place.src[0]
     return int(place.arg.slot)
+
+
+def folds(work: Work) -> bool:
+    """Bodies of which no plainest schedule is wanted."""
+    return work.plain != PLAINEST
+
+
+BODY_PASSES = (
+    Pass(
+        "fold numbers", fold_numbers, applies=folds, needed=True,
+        why="first: what is a number needs no kernel, and no pass below",
+    ),
+    Pass(
+        "sink gathers", gather_before_storing,
+        why="before copies: what is not gathered is not copied either",
+    ),
+    Pass(
+        "sink copies", copy_before_views, needed=True,
+        why="before kernels: a device that only holds data computes nothing",
+    ),
+    Pass(
+        "sink shrinks", crop_before_reducing,
+        why="before reductions are split: a part of one may be short",
+    ),
+    Pass(
+        "split sums of products", split_products,
+        why="before reductions are split: each product then has loops of its own",
+    ),
+    Pass(
+        "split long reductions", split_long_reductions,
+        why="last: which reductions are long is known once nothing else changes them",
+    ),
+)  # fmt: skip
+DRAFT_PASSES = (
+    Pass(
+        "horizontal fusion", merge_drafts,
+        why="on ordered kernels: one may only run earlier if nothing between is in its way",
+    ),
+    Pass(
+        "kernel tiling", join_runs,
+        why="after fusion: the fewer kernels hand on a temporary, the larger its parts may be",
+    ),
+)  # fmt: skip
+# What stands between them.
+MATERIALIZE = Pass(
+    "materialize", StagePlanner.run, needed=True,
+    why="once the body is final: costs count how each value is read",
+)  # fmt: skip
+KERNELIZE = Pass(
+    "kernelize", Splitter.split, needed=True, why="once it is known which values have memory"
+)
 
 
 def order_of(made: UOp, body: UOp, order: list[UOp]) -> list[UOp]:
@@ -153,14 +199,13 @@ def make_schedule(
     params = sorted([u for u in order if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
-    made, numbers = (body, {}) if plain == PLAINEST else fold_numbers(body, order)
-    splits = partial(split_long_reductions, workers=workers)
-    passes = (
-        gather_before_storing, copy_before_views, crop_before_reducing, split_products, splits,
-    )  # fmt: skip
-    for rewrite in (copy_before_views,) if plain else passes:
-        body, order = made, order_of(made, body, order)
-        made = rewrite(body, order)
+    clock, work = PassClock(), Work(workers, plain)
+    made = body
+    for step in BODY_PASSES:
+        if (step.needed or not plain) and (step.applies is None or step.applies(work)):
+            body, order = made, order_of(made, body, order)
+            made = step.run(body, order, work)
+            clock(step, made)
     memory_ops = [u for u in order if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
     for _ in range(1 + 2 * len(memory_ops)):
         body, order = made, order_of(made, body, order)
@@ -171,9 +216,11 @@ def make_schedule(
         if plain == PLAINEST:
             planner.fuse = 0
         planner.run()
+        clock(MATERIALIZE, planner)
         splitter = Splitter(planner, params, ahead.splitter if ahead else None)
         try:
             drafts = order_drafts(splitter.split(), planner, params)
+            clock(KERNELIZE, drafts)
         except HazardError as hazard:
             if hazard.value is not None:
                 made = snapshot_value(body, hazard.value)
@@ -183,8 +230,10 @@ def make_schedule(
             continue
         written = frozenset([d.writes for d in drafts if d.writes < len(params)])
         new = {memory_of(store) for store in body.src[: body.arg.fresh]}
-        if not plain:
-            drafts = join_runs(merge_drafts(drafts, splitter), splitter, workers)
+        for step in DRAFT_PASSES:
+            if step.needed or not plain:
+                drafts = step.run(drafts, splitter, work)
+                clock(step, drafts)
         steps = [splitter.close(d) for d in drafts]
-        return Schedule(steps, splitter.slots, len(params), written, written - new, numbers)
+        return Schedule(steps, splitter.slots, len(params), written, written - new, work.numbers)
     raise InternalError("plan: effects collide however often values are stored beforehand")

@@ -1,18 +1,14 @@
-"""Drivers: a rule table over a whole graph, and passes one after the other.
+"""Drivers that apply a table of rules to a whole graph until none applies any more.
 
-Receives graphs, tables and functions, returns graphs. It knows no rules and no stages: what a stage
-allows is checked by verifiers that `uop/spec/verify` enters into `VERIFIERS`.
+Receives graphs and tables, returns graphs. It knows no rules and no stages; whole steps from graph
+to graph, one after the other, are the business of `uop/passes`.
 """
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from aster_ml.config import DEBUG, SPEC
 from aster_ml.errors import InternalError
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -158,80 +154,3 @@ def not_ending(pm: PatternMatcher, u: UOp, ctx: Any, how: str) -> InternalError:
     found = pm.explain(u, ctx)
     rule = "no single rule" if found is None else f"rule {found[0]!r} gives {found[1]!r}"
     return InternalError(f"rewriting does not end at {u!r}: {how}; {rule}")
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One step from graph to graph.
-
-    `why` says why it stands where it stands, `needs` and `ensures` what holds before and after.
-    `run` is a rule table or a function of the root and the context. `stage` names the specification
-    that the result is held to when SPEC is set; `bottom_up` goes to `graph_rewrite`.
-    """
-
-    name: str
-    why: str
-    run: PatternMatcher | Callable[[Any, Any], Any]
-    needs: str = ""
-    ensures: str = ""
-    stage: str | None = None
-    bottom_up: bool = False
-
-
-@dataclass
-class PassTotal:
-    """What a pass has cost in this process."""
-
-    calls: int = 0
-    time_s: float = 0.0
-
-
-# By name of the pass.
-PASS_TOTALS: dict[str, PassTotal] = {}
-# By name of the stage: raises InternalError where a graph breaks the stage's rules.
-VERIFIERS: dict[str, Callable[[Any], None]] = {}
-
-
-def run_pass(step: Pass, root: Any, ctx: Any = None) -> Any:
-    """One pass, timed, verified when SPEC is 2 and the pass names a stage."""
-    start = time.perf_counter()
-    if isinstance(step.run, PatternMatcher):
-        root = graph_rewrite(root, step.run, ctx, step.bottom_up)
-    else:
-        root = step.run(root, ctx)
-    total = PASS_TOTALS.setdefault(step.name, PassTotal())
-    total.calls += 1
-    total.time_s += time.perf_counter() - start
-    if SPEC >= 2 and step.stage is not None:
-        verify_stage(root, step.stage, step.name)
-    return root
-
-
-def run_passes(root: Any, passes: Sequence[Pass], ctx: Any = None) -> Any:
-    """The passes in order, each on what the one before returned.
-
-    With SPEC=1 the result of the last is held to its stage, with SPEC=2 the result of each; with
-    DEBUG=7 each says its time on stderr.
-    """
-    for step in passes:
-        start = time.perf_counter()
-        root = run_pass(step, root, ctx)
-        if DEBUG >= 7:
-            took = (time.perf_counter() - start) * 1e6
-            sys.stderr.write(f"pass {step.name:32} {took:9.1f} us\n")
-    if SPEC == 1 and passes and passes[-1].stage is not None:
-        verify_stage(root, passes[-1].stage, passes[-1].name)
-    return root
-
-
-def verify_stage(root: Any, stage: str, after: str) -> None:
-    """Holds `root` to the rules of `stage`; the error says after which pass.
-
-    Raises: InternalError.
-    """
-    if stage not in VERIFIERS:
-        raise InternalError(f"pass {after}: no verifier for stage {stage!r} has been loaded")
-    try:
-        VERIFIERS[stage](root)
-    except InternalError as error:
-        raise InternalError(f"after pass {after}: {error}") from error

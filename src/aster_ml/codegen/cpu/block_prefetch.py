@@ -15,15 +15,15 @@ from aster_ml.codegen.prefetch import Block, find_block
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
-from aster_ml.target import LINE_NBYTES
+from aster_ml.target import LINE_NBYTES, Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 
 
-def ask_for_next_blocks(kernel: Kernel) -> UOp:
-    """The kernel's graph, in which each tile asks for a piece of a row of the block that follows.
+def ask_for_next_blocks(kernel: Kernel, target: Target) -> None:
+    """Each tile prefetches a piece of a row of the block that follows.
 
     The pieces are as long as the tile has rows, so that all tiles together ask for all of it.
 
@@ -32,7 +32,7 @@ def ask_for_next_blocks(kernel: Kernel) -> UOp:
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     axis = next((r for r in loops if r.arg.id == kernel.asking), None)
     if kernel.asking is None:
-        return kernel.sink
+        return
     asks: list[UOp] = []
     for a in kernel.accesses():
         block = find_block(kernel.outputs, axis, a) if axis is not None else None
@@ -48,7 +48,7 @@ def ask_for_next_blocks(kernel: Kernel) -> UOp:
             "prefetch: blocks of rows that are read across are wanted in each step of the axis; "
             "other Opts have left none"
         )
-    return kernel.sink.replace(src=(*asks, *kernel.sink.src))
+    kernel.sink = kernel.sink.replace(src=(*asks, *kernel.sink.src))
 
 
 def next_index(a: Access, axis: UOp, block: Block, loops: list[UOp], piece: UOp, line: int) -> UOp:

@@ -94,7 +94,7 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
     values = sum(1 for u in computed if u.dtype is not dtypes.index)
     extra = decomposed_nodes(computed, target)
     plan = Plan(kernel, target, len(computed), values, extra)
-    if target.language in ("python", "null"):
+    if not target.compiles:
         return
     if any([size_of(r) == 0 for r in kernel.axes]):
         # Of nothing, plain loops are as quick as any.

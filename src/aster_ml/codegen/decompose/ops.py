@@ -33,6 +33,7 @@ from aster_ml.codegen.decompose.transcendental import (
     sin_poly,
     tanh_poly,
 )
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import DType, dtypes, round_float
 from aster_ml.errors import CompileError
 from aster_ml.target import Target
@@ -40,8 +41,6 @@ from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMPARE, ELEMENTWISE, Ops
 
-# Targets that run the graph as it is, or do not run it.
-WHOLE_LANGUAGES = frozenset({"python", "null"})
 # Powers are looked at even where they are native: some are multiplications, integer ones never are.
 LOOKED_AT = frozenset({Ops.POW})
 # Nodes that stand for memory have the dtype of what they are made from.
@@ -77,6 +76,14 @@ def dots_of(target: Target) -> frozenset[str]:
     return target.dot_dtypes if target.has_op("DOT") else frozenset()
 
 
+def decompose_kernel(kernel: Kernel, target: Target) -> None:
+    """Ops and dtypes that the target lacks are written with those that it has.
+
+    Raises: CompileError for an op or a dtype that cannot be replaced.
+    """
+    kernel.sink = decompose(kernel.sink, target, kernel.facts.order)
+
+
 def decompose(sink: UOp, target: Target, order: dict[UOp, None] | None = None) -> UOp:
     """The kernel in the ops and dtypes of the target; itself where it is so already.
 
@@ -84,7 +91,7 @@ def decompose(sink: UOp, target: Target, order: dict[UOp, None] | None = None) -
 
     Raises: CompileError for an op or a dtype that the target lacks and that cannot be replaced.
     """
-    if target.language in WHOLE_LANGUAGES:
+    if not target.compiles:
         return sink
     abilities = abilities_of(target)
     order = toposort(sink) if order is None else order

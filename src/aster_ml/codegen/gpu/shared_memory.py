@@ -10,6 +10,7 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
+from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu, to_uop
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg, ScratchArg
@@ -22,12 +23,12 @@ def size(r: UOp) -> int:
     return int(r.src[0].arg)
 
 
-def build_blocks(kernel: Kernel) -> UOp:
-    """The kernel's graph in terms of one block number and one work-item number."""
+def build_blocks(kernel: Kernel, target: Target) -> None:
+    """Work-groups: one block number and one work-item number, local memory and barriers."""
     if kernel.staged is not None:
         stage_loads(kernel, kernel.staged)
     reduce_in_groups(kernel)
-    return number_work(kernel)
+    kernel.sink = number_work(kernel)
 
 
 def ranges_of_kind(kernel: Kernel, *kinds: AxisType) -> list[UOp]:

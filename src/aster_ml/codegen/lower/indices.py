@@ -8,12 +8,25 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import DType, dtypes
+from aster_ml.target import Target
 from aster_ml.uop.graph import holds, toposort
 from aster_ml.uop.node import UOp, index_alu, new_node
 from aster_ml.uop.ops import DIVISIONS, AxisType, Ops, RangeArg
 from aster_ml.uop.rules.linear_form import Form, form_of, node_of
 from aster_ml.uop.rules.symbolic import OPAQUE, affine, apart, plain_form, simplify
+
+
+def lower_addresses(kernel: Kernel, target: Target) -> None:
+    """Indices become integers of a width, split into a base and an offset of the lanes."""
+    whole = dtypes.int64 if target.index_bits == 64 else dtypes.int32
+    shared = next((r for r in kernel.outputs if r.arg.id == kernel.shared), None)
+    kernel.sink = lower_indices(kernel.sink, whole, kernel.facts.order, shared)
+    if not kernel.in_order:
+        ends = kernel.sink.src
+        changed = {r.arg.id: r for end in ends for r in end.src[1:] if r.op is Ops.RANGE}
+        kernel.outputs = [changed.get(r.arg.id, r) for r in kernel.outputs]
 
 
 def lower_indices(

@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from aster_ml.codegen.kernel import identity
+from aster_ml.codegen.kernel import Kernel, identity
 from aster_ml.dtype import dtypes
-from aster_ml.errors import InternalError
+from aster_ml.errors import InternalError, KernelOptError
+from aster_ml.target import Target
 from aster_ml.uop.graph import rebuilt, substitute
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp, new_node
@@ -418,8 +419,28 @@ def with_own_loops(sink: UOp) -> UOp:
     return rebuilt(sink, frozenset({REDUCE}), own)
 
 
+# Scratch of a kernel on a CPU is on the stack: half of what most systems give a thread.
+MAX_SCRATCH_NBYTES = 4 << 20
+
+
+def check_scratch(linear: Linear, kernel: Kernel, target: Target) -> Linear:
+    """Refuses a kernel with more scratch than fits on a stack beside the rest.
+
+    Raises: KernelOptError.
+    """
+    scratch = [u for u in linear.uops if u.op is Ops.DEFINE_LOCAL]
+    nbytes = sum([u.arg.size * u.dtype.itemsize for u in scratch])
+    if nbytes > MAX_SCRATCH_NBYTES:
+        opts = " ".join(map(repr, kernel.applied))
+        raise KernelOptError(
+            f"{linear.name}: {opts} want {nbytes:,} bytes of scratch, and a stack has room for "
+            f"{MAX_SCRATCH_NBYTES:,}; smaller tiles or panels would do"
+        )
+    return linear
+
+
 def linearize(sink: UOp, outputs: list[UOp], name: str) -> Linear:
-    """The kernel as a list; `outputs` are its output ranges, outermost first."""
+    """The kernel as a list in running order; `outputs` are its output ranges, outermost first."""
     linearizer = Linearizer(sink, outputs)
     loops = [r for u in linearizer.closing if u.op is REDUCE for r in loops_of(u)]
     if len(loops) > len(set(loops)):

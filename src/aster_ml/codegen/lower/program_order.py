@@ -7,8 +7,7 @@ they go through memory or registers; what the scheduler makes never is.
 
 from __future__ import annotations
 
-from aster_ml.codegen.decompose.ops import decompose
-from aster_ml.codegen.lower.indices import lower_indices
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import (
     FIRST,
     INLINE,
@@ -17,7 +16,6 @@ from aster_ml.codegen.lower.linearize import (
     Scope,
     memory_of,
 )
-from aster_ml.codegen.transforms.axes import simplify_indices
 from aster_ml.dtype import dtypes
 from aster_ml.errors import ArgumentError, DeviceError
 from aster_ml.target import Target
@@ -162,12 +160,11 @@ def without_work_groups(sink: UOp) -> UOp:
     return sink.replace(src=ends)
 
 
-def lower_in_order(sink: UOp, target: Target, name: str) -> Linear:
+def drop_work_groups(kernel: Kernel, target: Target) -> None:
+    """Work-items of a kernel written by hand become loops; the interpreter runs them by itself."""
+    kernel.sink = without_work_groups(kernel.sink)
+
+
+def linearize_in_order(kernel: Kernel, name: str) -> Linear:
     """The kernel as a list, in the order that its author gave."""
-    # The interpreter runs blocks and work-items by itself.
-    if not target.has_local and target.language != "python":
-        sink = without_work_groups(sink)
-    sink = simplify_indices(sink)
-    sink = decompose(sink, target)
-    sink = lower_indices(sink, dtypes.int64 if target.index_bits == 64 else dtypes.int32)
-    return InOrder(sink).run(name)
+    return InOrder(kernel.sink).run(name)

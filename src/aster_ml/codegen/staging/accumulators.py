@@ -27,7 +27,7 @@ FUSED_DTYPES = (dtypes.float32, dtypes.float64)
 
 
 def sum_rows(kernel: Kernel, target: Target) -> None:
-    """The reduction by rows, if the Opts ask for one.
+    """Partial sums of a whole row of outputs lie in scratch while the reduction goes on.
 
     Raises: KernelOptError where other Opts have left no row, or the row is too long for scratch.
     """

@@ -126,19 +126,16 @@ def needs_panel(f: Access, product: Product, group: int) -> bool:
     return f.strides[product.axis] != 1
 
 
-def pack_words(kernel: Kernel, target: Target) -> bool:
-    """Does what the kernel's DOT says; false where there is none.
+def pack_words(kernel: Kernel, target: Target) -> None:
+    """Both factors of a product of narrow numbers go through panels of words, as PACK_DOT says.
 
     Raises: KernelOptError where other Opts have left no such product, or one that is too large.
     """
-    if not kernel.group:
-        return False
     if not pack_product(kernel, target):
         raise KernelOptError(
             f"dot: a sum of products with SIMD lanes along one operand, and panels of both within "
             f"{max_nbytes(target):,} bytes are wanted; other Opts or longer tiles left none"
         )
-    return True
 
 
 def pack_product(kernel: Kernel, target: Target) -> bool:

@@ -64,7 +64,7 @@ class Tile(NamedTuple):
 
 
 def finish_in_loop(kernel: Kernel, target: Target) -> None:
-    """The rewrite, where it saves enough code."""
+    """What is done with the results of a long register tile is done in a loop over them."""
     tile = find_tile(kernel, target)
     if tile is None:
         return

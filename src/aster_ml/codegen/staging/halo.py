@@ -144,7 +144,7 @@ def cost_of(plan: Plan, found: Windowed, slab: Slab, lanes: int) -> SlabCost | N
 
 
 def fill_slab(kernel: Kernel, target: Target) -> None:
-    """The STAGE of a slab becomes scratch, filled in the loops that it depends on."""
+    """What windows share becomes scratch, filled in the loops that it depends on."""
     stage, slab = kernel.slab_stage(), kernel.slab
     if stage is None or slab is None:
         return

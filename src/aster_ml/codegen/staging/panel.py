@@ -38,7 +38,7 @@ MAX_PANEL_NBYTES = 512 << 10
 
 
 def pack_panels(kernel: Kernel, target: Target) -> None:
-    """Packs what is worth it."""
+    """The operand that a register tile reads most often goes through a packed panel in scratch."""
     a = wanted_panel(kernel)
     if a is None or panel_nbytes(kernel, a) > max_nbytes(target):
         return

@@ -39,7 +39,7 @@ def max_nbytes(target: Target) -> int:
 
 
 def keep_rows(kernel: Kernel, target: Target) -> None:
-    """Makes STAGEs of the values that are worth it."""
+    """A costly value of a row that two loops read becomes a STAGE over the row."""
     if not any([u.op in DECOMPOSED for u in kernel.facts.order]):
         return
     for u in kernel.reduces:

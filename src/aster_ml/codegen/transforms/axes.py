@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
+from aster_ml.target import Target
 from aster_ml.uop.graph import holds, toposort
 from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops
@@ -26,7 +27,7 @@ BOOL, INDICES = dtypes.bool, dtypes.index
 PLAIN_READERS = frozenset({Ops.INDEX, Ops.END, Ops.REDUCE})
 
 
-def merge_axes(kernel: Kernel) -> None:
+def merge_axes(kernel: Kernel, target: Target) -> None:
     """Makes one axis of neighbours that every access walks as one.
 
     rewrite: r0 (size a), r1 (size b) -> r (size a*b), r0 = r // b, r1 = r % b
@@ -66,7 +67,7 @@ def merge_axes(kernel: Kernel) -> None:
     kernel.sink = simplify_indices(kernel.sink, order)
 
 
-def split_divided_axes(kernel: Kernel) -> None:
+def split_divided_axes(kernel: Kernel, target: Target) -> None:
     """Makes two axes of an output axis that indices divide.
 
     rewrite: r (size a*b), r // b, r % b -> r0 (size a), r1 (size b), r0 * b + r1, r0, r1
@@ -133,6 +134,18 @@ PLACES = frozenset({
 def loads_places(order: Iterable[UOp]) -> bool:
     """Whether more than arithmetic on ranges and variables stands in some index of a graph."""
     return any([u.dtype is INDICES and u.op not in PLACES for u in order])
+
+
+def simplify_kernel(kernel: Kernel, target: Target) -> None:
+    """Every index, gate, comparison of indices and choice by place is simplified.
+
+    why: addresses are simplified where lanes are set apart from them; before that only where one
+    reads what has an address itself, or where loops stay as they were written
+    """
+    order = kernel.facts.order
+    kernel.sink = simplify_indices(
+        kernel.sink, order, addresses=kernel.in_order or loads_places(order)
+    )
 
 
 def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: bool = True) -> UOp:

@@ -12,16 +12,18 @@ two sums that are rounded and added have one rounding more than a sum
 
 from __future__ import annotations
 
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
+from aster_ml.target import Target
 from aster_ml.uop.graph import rebuilt, substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
 
 
-def fold_together(sink: UOp) -> UOp:
-    """The graph with the lanes of each pair of reductions folded at once."""
-    return rebuilt(sink, FOLDING, one_fold)
+def fold_together(kernel: Kernel, target: Target) -> None:
+    """The lanes of each pair of reductions are folded at once."""
+    kernel.sink = rebuilt(kernel.sink, FOLDING, one_fold)
 
 
 FOLDING = frozenset({Ops.ADD, Ops.MAX})

@@ -90,7 +90,7 @@ def axes_sharing(quotients: list[UOp], outputs: list[UOp], vector_id: int) -> li
 
 
 def prepare_divisors(kernel: Kernel, target: Target) -> None:
-    """The rewrite, where one divisor is prepared for an innermost loop or for several lanes."""
+    """Quotients by a shared divisor become products with its reciprocal, corrected."""
     changes: dict[UOp, UOp] = {}
     for u in shared_quotients(kernel, target):
         if is_prepared(kernel, u):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
+from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops
@@ -33,7 +34,7 @@ MOST_PLACES = 1024
 NUMBERS = frozenset({"float", "int", "uint"})
 
 
-def limit_reductions(kernel: Kernel) -> None:
+def limit_reductions(kernel: Kernel, target: Target) -> None:
     """Limits each sum to the steps at which its terms can be other than zero."""
     closed = [r for u in kernel.reduces for r in u.src[1:]]
     changes: dict[UOp, UOp] = {}

@@ -11,6 +11,7 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
+from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, Ops
@@ -25,8 +26,8 @@ MAX_STACK = 8
 MAX_WRITTEN = 2048
 
 
-def share_loads(kernel: Kernel) -> None:
-    """What is loaded in one place of a stack is what other places load, where it lies the same.
+def share_loads(kernel: Kernel, target: Target) -> None:
+    """One load serves all places of a stack that read the same element.
 
     rewrite: LOAD(INDEX(p, f(r)), r < 1) -> WHERE(r < 1, LOAD(INDEX(p, f(0))), 0)
     when: that is loaded in any case

@@ -19,6 +19,7 @@ from aster_ml.schedule.fusion import costs
 from aster_ml.schedule.fusion.uses import next_leaf
 from aster_ml.schedule.kernels.kernelize import Splitter
 from aster_ml.schedule.steps import Draft, Leaf, Part, Read
+from aster_ml.schedule.work import Work
 from aster_ml.uop.graph import substitute_all
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations
@@ -257,8 +258,8 @@ def is_worth_fusing(group: Group, new: Group) -> bool:
     return nodes <= int(MAX_KERNEL_NODES.value)
 
 
-def merge_drafts(drafts: list[Draft], splitter: Splitter) -> list[Draft]:
-    """The drafts with kernels merged, and without temporaries that nobody reads."""
+def merge_drafts(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Draft]:
+    """Kernels over the same loops become one; temporaries that nobody reads go."""
     if not FUSE:
         return drafts
     merger = Merger(splitter, drafts)

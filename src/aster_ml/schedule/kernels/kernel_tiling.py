@@ -32,8 +32,8 @@ from aster_ml.schedule.kernels.tile_parts import (
     split_divided,
     split_ranges,
 )
-from aster_ml.schedule.rewrites.split_reduce import WorkersOf
 from aster_ml.schedule.steps import Draft, Part
+from aster_ml.schedule.work import Work, WorkersOf
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
@@ -602,8 +602,8 @@ def chosen_axes(members: list[Member]) -> list[dict[Draft, UOp]]:
     return [{m.draft: m.axes[axis] for m in members} for axis in sorted(members[0].axes)]
 
 
-def join_runs(drafts: list[Draft], splitter: Splitter, workers: WorkersOf) -> list[Draft]:
-    """The drafts with runs in place of kernels that hand on large temporaries."""
+def join_runs(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Draft]:
+    """Kernels that hand on large temporaries run part by part, one after the other."""
     if not DEPTH_FIRST:
         return drafts
-    return Runs(drafts, splitter, workers).find()
+    return Runs(drafts, splitter, work.workers).find()

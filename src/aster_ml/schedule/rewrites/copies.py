@@ -8,6 +8,7 @@ why: laying a view out, or casting it, would take a kernel there; here there are
 from __future__ import annotations
 
 from aster_ml.dtype import dtypes
+from aster_ml.schedule.work import Work
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import slice_of_base
 from aster_ml.uop.node import UOp
@@ -16,8 +17,8 @@ from aster_ml.uop.ops import DeviceArg, Ops
 DATA_ONLY = ("DISK", "NPY")
 
 
-def copy_before_views(body: UOp, order: list[UOp]) -> UOp:
-    """The body with every such copy moved below what is made of the memory."""
+def copy_before_views(body: UOp, order: list[UOp], work: Work) -> UOp:
+    """Copies from storage devices move below what is made of their memory."""
     if not any([is_odd_copy(u) for u in order if u.op is Ops.COPY]):
         return body
     new: dict[UOp, UOp] = {}

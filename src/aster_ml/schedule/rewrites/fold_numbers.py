@@ -17,6 +17,7 @@ from typing import Any
 
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import all_int, prod
+from aster_ml.schedule.work import Work
 from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -268,8 +269,8 @@ RIGHT: dict[Ops, Callable[[UOp, UOp, Any, bool], Any]] = {
 }
 
 
-def fold_numbers(body: UOp, order: list[UOp]) -> tuple[UOp, dict[int, Any]]:
-    """The body folded, without the outputs that are numbers; and those by argument.
+def fold_numbers(body: UOp, order: list[UOp], work: Work) -> UOp:
+    """Arithmetic on constants is done; outputs that are one number go to `Work.numbers`.
 
     Memory that the body overwrites is overwritten all the same, whoever was to read it.
     """
@@ -277,7 +278,7 @@ def fold_numbers(body: UOp, order: list[UOp]) -> tuple[UOp, dict[int, Any]]:
     for u in order:
         if u is not body:
             folder.add(u)
-    numbers: dict[int, Any] = {}
+    numbers = work.numbers
     kept: list[UOp] = []
     for i, store in enumerate(body.src):
         made = folder.new[store]
@@ -294,4 +295,4 @@ def fold_numbers(body: UOp, order: list[UOp]) -> tuple[UOp, dict[int, Any]]:
     if stores:
         reached = set(toposort(*kept))
         kept += [made for s in stores if (made := folder.new[s]) not in reached]
-    return UOp(Ops.SINK, dtypes.void, tuple(kept), BodyArg(fresh)), numbers
+    return UOp(Ops.SINK, dtypes.void, tuple(kept), BodyArg(fresh))

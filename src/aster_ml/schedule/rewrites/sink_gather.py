@@ -11,6 +11,7 @@ from __future__ import annotations
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import all_int, prod
 from aster_ml.schedule.fusion import costs
+from aster_ml.schedule.work import Work
 from aster_ml.uop.graph import rebuilt, toposort
 from aster_ml.uop.movement import is_row_major_view, source_index
 from aster_ml.uop.node import UOp
@@ -20,8 +21,8 @@ from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 MAX_NODES = 24
 
 
-def gather_before_storing(body: UOp, order: list[UOp]) -> UOp:
-    """The body with every such gather moved down to what is memory."""
+def gather_before_storing(body: UOp, order: list[UOp], work: Work) -> UOp:
+    """Gathers of computed values move down to what is memory."""
     stored = {store.src[1] for store in body.src}
 
     def move(old: UOp, u: UOp) -> UOp:

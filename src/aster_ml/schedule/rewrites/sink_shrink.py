@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 
 from aster_ml.helpers import all_int
+from aster_ml.schedule.work import Work
 from aster_ml.uop.graph import rebuilt
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -20,8 +21,8 @@ Part = tuple[tuple[int, int], ...]
 BETWEEN = frozenset({Ops.CAST, Ops.RESHAPE})
 
 
-def crop_before_reducing(body: UOp, order: list[UOp]) -> UOp:
-    """The body with each such part taken before its sum."""
+def crop_before_reducing(body: UOp, order: list[UOp], work: Work) -> UOp:
+    """A part of a reduction becomes a reduction of a part."""
     sums = {u: below for u in order if u.op is Ops.SHRINK and (below := way_to_sum(u))}
     if not sums:
         return body

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 
 from aster_ml.helpers import all_int, prod
+from aster_ml.schedule.work import Work
 from aster_ml.uop.graph import rebuilt
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
@@ -24,8 +25,8 @@ MIN_USES = 16
 MIN_LENGTH = 128
 
 
-def split_products(body: UOp, order: list[UOp]) -> UOp:
-    """The body with a sum for each product."""
+def split_products(body: UOp, order: list[UOp], work: Work) -> UOp:
+    """A reduction over a sum of matrix products becomes a sum of reductions, one a product."""
     return rebuilt(body, (Ops.REDUCE,), split_one, order)
 
 

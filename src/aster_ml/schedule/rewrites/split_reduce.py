@@ -9,27 +9,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
-from typing import NamedTuple
 
 from aster_ml.config import SPLIT_REDUCE
 from aster_ml.helpers import all_int, ceildiv, divisors, prod
+from aster_ml.schedule.work import Work, WorkersOf
 from aster_ml.uop.graph import rebuilt
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-
-
-class Workers(NamedTuple):
-    """How many share a kernel of a device, the elements from which on a second kernel pays, and
-    the results beyond which a kernel can be shared out over them.
-    """
-
-    number: int
-    least: int
-    results: int
-
-
-WorkersOf = Callable[[str], Workers]
 
 # Parts of an axis that none fits are whole multiples of so many elements, if they are much longer.
 EVEN, MUCH = 128, 16
@@ -43,11 +29,11 @@ MOST_WAITING, RUN = 1.1, 1024
 LITTLE = 16
 
 
-def split_long_reductions(body: UOp, order: list[UOp], workers: WorkersOf) -> UOp:
-    """The body with each long reduction split."""
+def split_long_reductions(body: UOp, order: list[UOp], work: Work) -> UOp:
+    """A long reduction with few results becomes two, so that every thread has a part of it."""
     if not SPLIT_REDUCE:
         return body
-    workers = functools.cache(workers)
+    workers = functools.cache(work.workers)
     return rebuilt(body, (Ops.REDUCE,), lambda old, u: split_one(u, workers), order)
 
 

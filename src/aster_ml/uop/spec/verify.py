@@ -7,14 +7,12 @@ A user's mistake is no matter for this module: that is found where the node is b
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from aster_ml.errors import AsterError, InternalError
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.rewrite import VERIFIERS
 from aster_ml.uop.spec.linear import UNCLOSED, verify_linear
 from aster_ml.uop.spec.rows import VOID, check_nodes, fail
 from aster_ml.uop.spec.tables import KERNEL, TENSOR
@@ -63,8 +61,3 @@ def verify(value: Any, stage: str) -> None:
     if check is None:
         raise InternalError(f"verify: no stage {stage!r}; there are tensor, kernel and linear")
     check((value,) if value.__class__ is UOp else tuple(value))
-
-
-VERIFIERS.update(
-    {stage: functools.partial(verify, stage=stage) for stage in ("tensor", "kernel", "linear")}
-)

@@ -1,0 +1,39 @@
+"""What passes on a body are given beside the body: who shares its kernels, how plain it shall be.
+
+Receives settings of the caller; the numbers that outputs turned out to be are kept here on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Workers(NamedTuple):
+    """How many share a kernel of a device, the elements from which on a second kernel pays, and
+    the results beyond which a kernel can be shared out over them.
+    """
+
+    number: int
+    least: int
+    results: int
+
+
+WorkersOf = Callable[[str], Workers]
+
+# How plain a schedule is: as it is planned first; without rewrites, merged kernels and runs, which
+# only make it faster; and without fused reductions and numbers known beforehand, too.
+PLAIN, PLAINEST = 1, 2
+
+
+@dataclass
+class Work:
+    """`workers` says how many share a kernel of a device; `plain` is 0, PLAIN or PLAINEST.
+
+    `numbers` are outputs that are one number everywhere, by the argument that they are written to.
+    """
+
+    workers: WorkersOf
+    plain: int = 0
+    numbers: dict[int, Any] = field(default_factory=dict)

@@ -1,0 +1,126 @@
+"""Passes: named steps from graph to graph, as rows of tables that are run, timed and recorded.
+
+Receives rows and what they make; keeps how long each pass has taken, holds graphs to their stage
+(SPEC=2), and hands every step to who listens. Which passes there are, and in which order they run,
+say the tables in `schedule/plan` and `codegen/passes`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from aster_ml.config import DEBUG, SPEC
+from aster_ml.errors import InternalError
+from aster_ml.uop.spec.verify import verify
+
+
+class Pass(NamedTuple):
+    """One step from graph to graph.
+
+    `run` does it; its docstring says what becomes of what. `applies` says whether it is done to a
+    graph (None: always), its docstring to which; `why` says why it stands where it does. A pass
+    that is `needed` runs on plain kernels too; all others only make programs faster. `stage` names
+    the specification that its result is held to.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    why: str
+    applies: Callable[..., bool] | None = None
+    needed: bool = False
+    stage: str | None = None
+
+    @property
+    def does(self) -> str:
+        """What it does, in one sentence."""
+        return (self.run.__doc__ or "").partition("\n")[0]
+
+
+@dataclass
+class PassTotal:
+    """What a pass has cost in this process."""
+
+    calls: int = 0
+    time_s: float = 0.0
+
+
+class Step(NamedTuple):
+    """A pass that has run: its name, what it has made, and the seconds that it took."""
+
+    name: str
+    made: Any
+    time_s: float
+
+
+# By name of the pass.
+PASS_TOTALS: dict[str, PassTotal] = {}
+
+
+class Listeners(threading.local):
+    """Lists of steps that this thread records, innermost last."""
+
+    def __init__(self) -> None:
+        self.lists: list[list[Step]] = []
+
+
+LISTENERS = Listeners()
+
+
+@contextmanager
+def recorded() -> Iterator[list[Step]]:
+    """Within the block, each pass that this thread runs is added to the list, with what it made."""
+    steps: list[Step] = []
+    LISTENERS.lists.append(steps)
+    try:
+        yield steps
+    finally:
+        # By identity: two lists may be equal.
+        LISTENERS.lists = [s for s in LISTENERS.lists if s is not steps]
+
+
+def verify_after(made: Any, step: Pass) -> None:
+    """Holds what a pass has made to the pass's stage; the error says after which pass.
+
+    Raises: InternalError.
+    """
+    assert step.stage is not None
+    try:
+        verify(made, step.stage)
+    except InternalError as error:
+        raise InternalError(f"after pass {step.name!r}: {error}") from error
+
+
+class PassClock:
+    """Ends each pass of a run: notes its time, verifies its result, tells listeners."""
+
+    def __init__(self) -> None:
+        self.verifies = SPEC >= 2
+        self.shows = DEBUG >= 7
+        self.lists = LISTENERS.lists
+        self.last = time.perf_counter()
+
+    def __call__(self, step: Pass, made: Any) -> None:
+        """A pass has made this since the one before ended.
+
+        Raises: InternalError where it breaks a rule of the pass's stage, with SPEC=2.
+        """
+        time_s = time.perf_counter() - self.last
+        total = PASS_TOTALS.get(step.name)
+        if total is None:
+            total = PASS_TOTALS[step.name] = PassTotal()
+        total.calls += 1
+        total.time_s += time_s
+        if self.lists:
+            for steps in self.lists:
+                steps.append(Step(step.name, made, time_s))
+        if self.shows:
+            sys.stderr.write(f"pass {step.name:32} {time_s * 1e6:9.1f} us\n")
+        if self.verifies and step.stage is not None:
+            verify_after(made, step)
+        self.last = time.perf_counter()
