@@ -68,7 +68,7 @@ class Buffer:
 
     __slots__ = (
         "__weakref__", "_base", "_base_handle", "_exports", "_handle", "_owns", "_references",
-        "allocator", "device", "dtype", "nbytes", "offset", "opaque", "size",
+        "allocator", "device", "dtype", "nbytes", "offset", "opaque", "size", "written_at",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +84,8 @@ class Buffer:
         preallocate: bool = False,
     ) -> None:
         self._references = uop_refcount
+        # When it was last overwritten (`engine.storage.WRITES`); of a view its base knows that.
+        self.written_at = 0
         self._handle: Any = None
         self._owns = False
         self._base_handle: Any = None

@@ -407,16 +407,18 @@ def propagate(
     root_grad: Term,
     targets: Container[UOp],
     values: dict[UOp, UOp] | None = None,
+    ends: Container[UOp] = (),
 ) -> dict[UOp, Term]:
     """Gradients of the targets that the last node of `order` depends on.
 
     `order` has sources before those that use them. What the rules return is fitted and added up.
-    Memory hands its gradient on to what it was computed from, where `values` has that.
+    Memory hands its gradient on to what it was computed from, where `values` has that. The `ends`
+    hand none on.
     """
     values = values or {}
     path: dict[UOp, None] = {}
     for u in order:
-        if u in targets or (passes_gradient(u) and any(s in path for s in u.src)):
+        if u in targets or (passes_gradient(u) and any(s in path for s in u.src) and u not in ends):
             path[u] = None
         elif values and values.get(u) in path:
             path[u] = None
@@ -437,7 +439,7 @@ def propagate(
                 before = grads.get(value)
                 grads[value] = g if before is None else before + g
             continue
-        if not passes_gradient(u):
+        if not passes_gradient(u) or u in ends:
             continue
         rule = GRADIENT.get(u.op)
         for i, source in enumerate(u.src):
@@ -463,13 +465,14 @@ def compute_gradient(
     targets: set[UOp],
     order: dict[UOp, None] | None = None,
     values: dict[UOp, UOp] | None = None,
+    ends: Container[UOp] = (),
 ) -> dict[UOp, UOp]:
     """The gradient of `root` for each of the targets that it depends on.
 
     `root_grad` is the gradient of `root` itself: one number, or of its shape. A target that `root`
     depends on through integers, comparisons or DETACH alone is not in the result. `order` and
     `values` are the nodes below `root` and what memory among them was computed from, where more
-    than what `root` is made of is to be walked.
+    than what `root` is made of is to be walked. No gradient goes through one of the `ends`.
 
     Dtype: those of the targets.
     Raises: GradientError for a root or target that is no float, and where an op without a gradient
@@ -490,7 +493,7 @@ def compute_gradient(
     known = {**order, root_grad: None}
     if root_grad.op is Ops.CONST:
         root_grad = UOp.const(root_grad.dtype, root_grad.arg)
-    found = propagate(order, Term(root_grad, known).convert(root.dtype), targets, values)
+    found = propagate(order, Term(root_grad, known).convert(root.dtype), targets, values, ends)
     grads = {u: g.spread(u.shape).node for u, g in found.items()}
     anew = values_anew(order)
     if anew:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
@@ -134,7 +134,7 @@ class Tensor(
                 elif device is not None or uop.device.__class__ is tuple:
                     uop = uop.copy_to(place)
         self.uop = uop
-        self.cell = self.steps = self.grad = None
+        self.cell = self.steps = self.grad = self.former = None
         self._requires_grad = None
         LIVE[weakref.ref(self, forget)] = None
         if isinstance(data, Handle) and data.uop is uop:
@@ -196,17 +196,19 @@ class Tensor(
 
     def realize_with_past(self, tensors: list[Tensor], nodes: list[UOp]) -> None:
         """Realizes nodes of tensors, some of which lead to what may want a gradient."""
-        with history.Keeping() as time:
-            memory = realize_uops(nodes)
-            flagged = [t for t in live_handles() if t._requires_grad is True]
-            wanted = {name for t in flagged for name in (*graph_names(t), under_view(t.uop))}
-            for tensor, node, new in zip(tensors, nodes, memory, strict=True):
-                if (
-                    tensor._requires_grad != INHERITED
-                    or not is_float(tensor)
-                    or history.keep_past(node, wanted, time, passes_gradient)
-                ):
-                    tensor.become(node, new)
+        self.become_with_past(tensors, nodes, realize_uops(nodes))
+
+    def become_with_past(self, tensors: list[Tensor], nodes: list[UOp], memory: list[UOp]) -> None:
+        """`become` for tensors of which gradients may want to know what they were."""
+        flagged = [t for t in live_handles() if t._requires_grad is True]
+        wanted = {name for t in flagged for name in (*graph_names(t), under_view(t.uop))}
+        for tensor, node, new in zip(tensors, nodes, memory, strict=True):
+            if (
+                tensor._requires_grad != INHERITED
+                or not is_float(tensor)
+                or history.keep_past(node, wanted, passes_gradient)
+            ):
+                tensor.become(node, new)
 
     def become(self, node: UOp, memory: UOp) -> None:
         """Names the memory that our node, or what stands for it, has been realized to."""
@@ -228,8 +230,7 @@ class Tensor(
         tensors: list[Tensor] = [self, *lst]
         nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in tensors]
         memory, items, values = schedule_items(nodes)
-        for tensor, node, new in zip(tensors, nodes, memory, strict=True):
-            tensor.become(node, new)
+        self.become_with_past(tensors, nodes, memory)
         for handle in live_handles():
             # What had to be written on the way is memory now as well.
             if handle.uop.op is Ops.AFTER and not handle.requires_grad:
@@ -377,7 +378,8 @@ class Tensor(
         """
         for target in targets:
             check_tensor(target, "gradient")
-        found = self.gradients_of([graph_names(t) for t in targets], gradient)
+        ends = {u for t in targets if t._requires_grad is True for u in writes_of(t)}
+        found = self.gradients_of([graph_names(t) for t in targets], gradient, ends)
         result = []
         # x[0:0].sum() and x ** 0 are numbers as soon as they are built: nothing changes those.
         zeros = materialize_grads or (None in found and is_constant(self.uop))
@@ -401,7 +403,8 @@ class Tensor(
         wanted = [t for t in live_handles() if t._requires_grad and is_float(t)]
         names = [graph_names(t) for t in wanted]
         places = {n for t, group in zip(wanted, names) if t._requires_grad is True for n in group}
-        grads = self.gradients_of(names, gradient)
+        ends = {u for t in wanted if t._requires_grad is True for u in writes_of(t)}
+        grads = self.gradients_of(names, gradient, ends)
         # What jitted functions gave is no end of the way, although it has a gradient too.
         if storage.NO_GRADIENT:
             check_graph(self.uop, places, history.walk_back(self.uop, passes_gradient)[1])
@@ -423,8 +426,13 @@ class Tensor(
                     tensor.grad.assign(tensor.grad + made)
         return self
 
-    def gradients_of(self, targets: list[list[UOp]], gradient: Tensor | None) -> list[UOp | None]:
-        """The gradient for each target, which has one or several names in the graph."""
+    def gradients_of(
+        self, targets: list[list[UOp]], gradient: Tensor | None, ends: Set[UOp] = frozenset()
+    ) -> list[UOp | None]:
+        """The gradient for each target, which has one or several names in the graph.
+
+        None of them goes through one of the `ends`.
+        """
         if gradient is not None:
             check_tensor(gradient, "gradient")
         if gradient is None and not same_size(self.numel(), 1):
@@ -444,15 +452,27 @@ class Tensor(
                 f"{show_shape(self.shape)}; the same shape is wanted"
             )
         names = {name for group in targets for name in group if name.dtype.kind == "float"}
+        root = self.uop
         order: dict[UOp, None] | None = None
         values: dict[UOp, UOp] = {}
         if history.PASTS.data:
-            order, values = history.walk_back(self.uop, passes_gradient)
+            order, values = history.walk_back(root, passes_gradient)
             targets = with_values(targets, values)
             names = {name for group in targets for name in group if name.dtype.kind == "float"}
-        check_graph(self.uop, names, values)
-        found = compute_gradient(self.uop, start, names.union(values.values()), order, values)
-        history.check_unchanged(values, found)
+        check_graph(root, names, values)
+        changed = history.as_read(root, values.values())
+        if changed is not None:
+            root = changed.read(root)
+            known = {memory: changed.read(value) for memory, value in values.items()}
+            order, values = history.walk_back(root, passes_gradient, known)
+            targets = [
+                [n for u in group for n in (u, *changed.anew.get(u, ()))] for group in targets
+            ]
+            ends |= {n for u in ends for n in changed.anew.get(u, ())}
+            names = {name for group in targets for name in group if name.dtype.kind == "float"}
+        found = compute_gradient(root, start, names.union(values.values()), order, values, ends)
+        if changed is not None:
+            changed.check([found[name] for name in names if name in found])
         result: list[UOp | None] = []
         for group in targets:
             total: UOp | None = None
@@ -463,9 +483,9 @@ class Tensor(
             result.append(total)
         if None in result:
             # Rounding and comparing hand nothing down, which is a derivative of zero all the same.
-            below = set(toposort(self.uop, *values.values()))
+            seen = set(toposort(root, *values.values(), enter=lambda u: u not in ends))
             for i, group in enumerate(targets):
-                reached = [name for name in group if name in below and name.dtype.kind == "float"]
+                reached = [name for name in group if name in seen and name.dtype.kind == "float"]
                 if result[i] is None and reached:
                     zero = device_constant(0.0, reached[0].dtype, self.device)
                     result[i] = self.from_uop(zero, False).expand(reached[0].shape).uop
@@ -542,8 +562,23 @@ def check_graph(root: UOp, names: set[UOp], values: dict[UOp, UOp]) -> None:
 
 
 def graph_names(tensor: Any) -> list[UOp]:
-    """The nodes that stand for a tensor in graphs: its own, and those from before it was memory."""
-    return [tensor.uop, *storage.origins_of(tensor.uop)]
+    """The nodes that stand for a tensor in graphs: its own, and those from before it was memory.
+
+    A write to what was set to require a gradient is no step that gradients follow; graphs from
+    before it show the same tensor.
+    """
+    own = [tensor.uop]
+    if tensor._requires_grad is True and tensor.steps is None:
+        while own[-1].op is Ops.AFTER:
+            own.append(own[-1].src[0])
+        if tensor.former is not None:
+            own += [u for ref in list(tensor.former) if (u := ref()) is not None]
+    return list(dict.fromkeys([n for u in own for n in (u, *storage.origins_of(u))]))
+
+
+def writes_of(tensor: Any) -> list[UOp]:
+    """The nodes of a tensor after writes to it, among those that stand for it in graphs."""
+    return [u for u in graph_names(tensor) if u.op is Ops.AFTER]
 
 
 def empty_node(tensor: Tensor) -> UOp:

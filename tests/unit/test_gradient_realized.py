@@ -252,3 +252,127 @@ def test_a_loop_of_training_does_not_grow() -> None:
                 seen.append((len(NODES), len(storage.BUFFERS), len(history.PASTS.data)))
     assert max(seen[1:]) <= max(seen[:2])
     assert seen[-1][2] <= 6
+
+
+READ = {
+    "numpy": lambda h: h.numpy(),
+    "realize": lambda h: h.realize(),
+    "loss read": lambda h: (h * 1).sum().item(),
+    "schedule": lambda h: [item.lower().run() for item in h.schedule()],
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["write lazy", "write run"])
+@pytest.mark.parametrize("way", [None, *READ])
+@pytest.mark.parametrize("on", ["CPU", "PYTHON", ("CPU:0", "CPU:1")], ids=str)
+def test_gradients_of_what_was_built_before_a_write(way: str | None, late: bool, on: Any) -> None:
+    a = Tensor([1.0, 2.0, 3.0, 4.0]).to(on).realize().requires_grad_()
+    h = a * a
+    if way is not None:
+        READ[way](h)
+    a.assign(Tensor([5.0, 6.0, 7.0, 8.0]).to(on))
+    if late:
+        a.realize()
+    loss = (h * 2).sum()
+    if late:
+        with pytest.raises(GradientError, match="written to"):
+            loss.backward()
+    else:
+        loss.backward()
+        assert a.grad is not None
+        assert a.grad.tolist() == [4, 8, 12, 16]
+    assert h.tolist() == [1, 4, 9, 16]
+
+
+def test_gradients_before_and_after_a_write_reach_the_same_tensor() -> None:
+    a, b = leaf(), torch_leaf()
+    h, t = a * 3, b * 3
+    a.assign(Tensor([5.0, 5.0, 5.0]))
+    h.realize()
+    k = a * a
+    a.realize()
+    a += 1
+    with torch.no_grad():
+        u = torch.full((3,), 5.0, requires_grad=True)
+    (h + k).sum().realize().backward()
+    (t.sum() + (u * u).sum()).backward()
+    assert a.grad is not None
+    np.testing.assert_allclose(a.grad.numpy(), (b.grad + u.grad).numpy())
+
+
+def test_a_step_of_an_optimiser_between_loss_and_backward() -> None:
+    for reads in (False, True):
+        layer = nn.Linear(3, 2)
+        optimiser = nn.optim.SGD(nn.state.get_parameters(layer), lr=0.1)
+        with Tensor.train():
+            layer(Tensor([VALUES])).sum().backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            out = layer(Tensor([VALUES]))
+            loss = (out * layer.weight.sum() if reads else out).sum()
+            first = loss.item()
+            for p in optimiser.params:
+                p.grad = p * 0 + 1
+            optimiser.step()
+            optimiser.zero_grad()
+            if reads:
+                with pytest.raises(GradientError, match="written to"):
+                    loss.backward()
+            else:
+                loss.backward()
+                assert layer.weight.grad is not None
+                assert layer.weight.grad.tolist() == [VALUES, VALUES]
+            assert loss.item() == first
+
+
+def test_a_jitted_write_between_loss_and_backward() -> None:
+    w = Tensor(VALUES).realize()
+    w.requires_grad = True
+
+    @TinyJit
+    def step() -> None:
+        w.assign(w.detach() * 2).realize()
+
+    for _ in range(4):
+        h = w * w
+        loss = h.sum()
+        loss.realize()
+        step()
+        with pytest.raises(GradientError, match="written to"):
+            loss.backward()
+        w.grad = None
+        (w * 3).sum().backward()
+        assert w.grad is not None
+        assert w.grad.tolist() == [3, 3, 3]
+
+
+def test_a_parameter_that_had_no_memory_when_the_loss_was_built() -> None:
+    layer = nn.Linear(3, 2)
+    layer.weight.requires_grad = True
+    out = layer(Tensor([VALUES])).sum()
+    layer.weight.assign(Tensor.ones(2, 3)).realize()
+    out.backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.tolist() == [VALUES, VALUES]
+
+
+def test_requiring_a_gradient_of_a_value_on_the_way_does_not_cut_it_off() -> None:
+    for realized in (False, True):
+        a, b = leaf(), torch_leaf()
+        h, t = (a * a).requires_grad_(True), (b * b).requires_grad_(True)
+        t.retain_grad()
+        if realized:
+            h.realize()
+        (h * h).sum().backward()
+        (t * t).sum().backward()
+        check_same(a.grad, b.grad)
+        check_same(h.grad, t.grad)
+
+
+def test_writes_to_a_leaf_are_no_step_of_the_gradient() -> None:
+    a, b = leaf(), leaf()
+    a.assign(b * 2)
+    (a * a).sum().backward()
+    assert b.grad is None
+    assert a.grad is not None
+    assert a.grad.tolist() == [4, 8, 12]

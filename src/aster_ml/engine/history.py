@@ -7,16 +7,21 @@ itself, alive for ever. Rules of gradients and tensors do not belong here.
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from aster_ml.engine import storage
+from aster_ml.engine.multi import PARTS
 from aster_ml.errors import GradientError
-from aster_ml.uop.graph import toposort
-from aster_ml.uop.infer import show_shape
+from aster_ml.helpers import pluralize
+from aster_ml.uop.graph import substitute_all, toposort
+from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.uop.sharding import MULTI_SEEN
 
 # What shows the elements of its source, so that its memory is that of the source.
 SAME_ELEMENTS = storage.VIEWS | {Ops.CONTIGUOUS, Ops.CONTIGUOUS_BACKWARD}
@@ -24,17 +29,13 @@ MEMORY = frozenset({Ops.BUFFER, Ops.MULTI})
 
 
 class Past(NamedTuple):
-    """The fields of the node that memory was, and its shape.
-
-    What it reads was as it should be at the time `read_at`, the memory itself at `made_at`.
-    """
+    """The fields of the node that memory was, its shape, and when it was computed."""
 
     op: Ops
     src: tuple[UOp, ...]
     arg: Any
     shape: tuple[Any, ...]
-    read_at: int
-    made_at: int
+    time: int
 
 
 class PastTable:
@@ -69,21 +70,9 @@ class PastTable:
 
 
 PASTS = PastTable()
-storage.WRITES.pasts = PASTS.data
 
 
-class Keeping:
-    """While it lasts, it is noted what memory is overwritten; `time` is when it began."""
-
-    def __enter__(self) -> int:
-        storage.WRITES.watchers += 1
-        return next(storage.WRITES.clock)
-
-    def __exit__(self, *_: object) -> None:
-        storage.WRITES.watchers -= 1
-
-
-def keep_past(node: UOp, wanted: Container[UOp], time: int, passes: Callable[[UOp], bool]) -> bool:
+def keep_past(node: UOp, wanted: Container[UOp], passes: Callable[[UOp], bool]) -> bool:
     """Keeps what a realized node was computed from, where it leads to one that is `wanted`.
 
     `passes` says through which nodes a gradient goes. Returns False where the past cannot be kept
@@ -103,7 +92,7 @@ def keep_past(node: UOp, wanted: Container[UOp], time: int, passes: Callable[[UO
         memory = memory.src[0]
     if memory is None or not (memory.op in MEMORY and storage.is_memory_view(memory)):
         return False
-    past = Past(node.op, node.src, node.arg, node.shape, time, next(storage.WRITES.clock))
+    past = Past(node.op, node.src, node.arg, node.shape, time_of(node))
     if node.op is Ops.AFTER:
         store = node.src[1]
         if len(node.src) != 2 or store.op is not Ops.STORE or store.src[0] is not node.src[0]:
@@ -143,16 +132,30 @@ def restored(memory: UOp, past: Past) -> UOp:
     value = UOp(past.op, memory.dtype, past.src, past.arg)
     shown = storage.STAND_INS.data.get(weakref.ref(value))
     if shown is None or shown.base is not memory:
-        # The same expression of now may have another value: it is another node.
-        value.forget()
-        value = UOp(past.op, memory.dtype, past.src, past.arg)
-        value.forget()
-        storage.set_stand_in(value, memory.shaped(past.shape))
+        value = computed_node(value, past.src, memory.shaped(past.shape), past.time)
     return value
 
 
-def walk_back(root: UOp, passes: Callable[[UOp], bool]) -> tuple[dict[UOp, None], dict[UOp, UOp]]:
-    """The nodes below `root` and in the past of its memory, sources first; and what memory was."""
+def computed_node(like: UOp, src: tuple[UOp, ...], memory: UOp, time: int) -> UOp:
+    """A node like another one, of these sources, that was computed to this memory.
+
+    The same expression of now may have another value: it is another node.
+    """
+    UOp(like.op, like.dtype, src, like.arg).forget()
+    value = UOp(like.op, like.dtype, src, like.arg)
+    value.forget()
+    storage.set_stand_in(value, memory)
+    value._at = time
+    return value
+
+
+def walk_back(
+    root: UOp, passes: Callable[[UOp], bool], known: Mapping[UOp, UOp] = MappingProxyType({})
+) -> tuple[dict[UOp, None], dict[UOp, UOp]]:
+    """The nodes below `root` and in the past of its memory, sources first; and what memory was.
+
+    Of some memory this may be `known`.
+    """
     values: dict[UOp, UOp] = {}
     order: dict[UOp, None] = {}
     seen: set[UOp] = set()
@@ -177,39 +180,138 @@ def walk_back(root: UOp, passes: Callable[[UOp], bool]) -> tuple[dict[UOp, None]
         for below in toposort(u, enter=lambda v: passes(v) and not goes_on(v)):
             if goes_on(below):
                 if below not in values:
-                    values[below] = restored(below, PASTS.data[weakref.ref(below)])
+                    value = known.get(below)
+                    if value is None:
+                        value = restored(below, PASTS.data[weakref.ref(below)])
+                    values[below] = value
                 if values[below] not in done:
                     stack.append(values[below])
     return order, values
 
 
-def check_unchanged(values: dict[UOp, UOp], found: dict[UOp, UOp]) -> None:
-    """Raises GradientError where gradients need memory as it was before it was written to."""
-    times = storage.WRITES.times
-    reached = {memory: value for memory, value in values.items() if value in found}
-    if not times or not reached:
-        return
-
-    def written(buffers: Iterable[UOp], time: int) -> bool:
-        return any([times.get(storage.buffer_of(b).base, -1) > time for b in buffers])
-
-    read = buffers_read(found.values())
-    for memory, value in reached.items():
-        past = PASTS.data[weakref.ref(memory)]
-        own, below = storage.buffers_below(memory), read & buffers_read(value.src)
-        if written(own, past.made_at) or written(below, past.read_at):
-            raise GradientError(
-                f"gradient: of {show_shape(value.shape)}, computed before memory was written to "
-                "that its gradient reads (by assign, +=, an optimiser's step); compute it again, "
-                "call backward() before the write, or write to a copy (x.clone())"
-            )
+# What has not been computed reads memory as it is now.
+NOW = sys.maxsize
 
 
-def buffers_read(roots: Iterable[UOp]) -> set[UOp]:
-    """The BUFFERs that computing these nodes reads."""
-    found = set()
-    for u in toposort(*roots, enter=lambda v: storage.realized_view(v) is None):
-        shown = storage.realized_view(u)
-        if shown is not None or u.op is Ops.BUFFER:
-            found.update(storage.buffers_below(u if shown is None else shown))
-    return found
+def time_of(u: UOp) -> int:
+    """When a node was computed: as memory was then it was read."""
+    times = [u._at]
+    if u.op is Ops.AFTER:
+        times = [s._at for s in u.src[1:] if s._at is not UNSET] or times
+    return NOW if UNSET in times else min(times)
+
+
+def written_at(u: UOp) -> int:
+    """When memory that a node shows was last overwritten."""
+    time = 0
+    for b in storage.buffers_below(u):
+        buffer = storage.BUFFERS.data.get(weakref.ref(b))
+        if buffer is not None:
+            time = max(time, buffer.base.written_at)
+    return time
+
+
+class AsRead:
+    """The graph below nodes as it was read: what was overwritten since is a node by itself.
+
+    A node that was computed has read the memory below it as it was at its time, which no other node
+    tells: of `h = a * a`, computed before a write to `a`, the gradient would be that of the new
+    `a`. So nodes with such memory below are made anew, over `lost` memory, which no gradient may
+    read. `anew` has, for each node, those made from it.
+    """
+
+    def __init__(self) -> None:
+        self.done: dict[tuple[UOp, int], UOp] = {}
+        self.lost: dict[UOp, UOp] = {}
+        self.anew: dict[UOp, dict[UOp, None]] = {}
+
+    def read(self, root: UOp) -> UOp:
+        """The node as it is to be read now."""
+        stack = [(root, NOW)]
+        while stack:
+            u, time = key = stack[-1]
+            if key in self.done:
+                stack.pop()
+                continue
+            shown, own = storage.realized_view(u), time
+            if shown is not None:
+                own = min(time, time_of(u))
+            left = [(s, own) for s in u.src if s.src or s.op is Ops.BUFFER]
+            missing = [pair for pair in left if pair not in self.done]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            src = tuple([self.done.get((s, own), s) for s in u.src])
+            made = self.made(u, src, shown, own)
+            self.done[key] = made
+            if made is not u:
+                self.anew.setdefault(u, {})[made] = None
+        return self.done[root, NOW]
+
+    def made(self, u: UOp, src: tuple[UOp, ...], shown: UOp | None, time: int) -> UOp:
+        """A node over sources as they were read; `u` itself where those are the same."""
+        if u.op is Ops.BUFFER:
+            return self.lost_memory(u) if written_at(u) > time else u
+        if shown is None or shown.base.op is Ops.CONST:
+            return u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+        computed = time_of(u)
+        if src != u.src and computed > time:
+            # It was computed once more since, from other values.
+            return UOp(u.op, u.dtype, src, u.arg)
+        if written_at(shown) > computed + 1:
+            gone = {b: self.lost_memory(b) for b in storage.buffers_below(shown)}
+            shown = substitute_all([shown], gone)[0]
+        elif src == u.src:
+            return u
+        return computed_node(u, src, shown, computed)
+
+    def lost_memory(self, u: UOp) -> UOp:
+        """What stands for memory whose content of that time is gone."""
+        found = self.lost.get(u)
+        if found is None:
+            found = self.lost[u] = UOp.new_buffer(u.arg.device, u.arg.size, u.dtype)
+        return found
+
+    def check(self, gradients: Iterable[UOp]) -> None:
+        """Raises GradientError where gradients need memory as it was before it was written to."""
+        gone = set(self.lost.values())
+        for u in toposort(*gradients, enter=lambda v: storage.realized_view(v) is None):
+            shown = storage.realized_view(u)
+            for b in storage.buffers_below(u if shown is None else shown):
+                if b in gone:
+                    raise GradientError(
+                        f"gradient: it reads {pluralize('element', b.arg.size)} as they were when "
+                        "a value on the way was computed, and they have been written to since (by "
+                        "assign, +=, an optimiser's step); compute that value again, call "
+                        "backward() before the write, or write to a copy (x.clone())"
+                    )
+
+
+def note_parts(order: Iterable[UOp]) -> None:
+    """Values on several devices whose parts have been computed are computed too."""
+    for u in order:
+        if not u.has_multi or storage.realized_view(u) is not None:
+            continue
+        made = PARTS.get(u, ())
+        shown = [found for part in made if (found := storage.realized_view(part)) is not None]
+        if made and len(shown) == len(made):
+            storage.set_stand_in(u, shown[0].beside(shown[1:], u.axis))
+            u._at = min([time_of(part) for part in made])
+
+
+def as_read(root: UOp, values: Iterable[UOp]) -> AsRead | None:
+    """The graph below a node and what memory was as it was read; None where nothing changed."""
+    order = toposort(root, *values)
+    if MULTI_SEEN:
+        note_parts(order)
+    times = [time_of(u) for u in order if u._at is not UNSET]
+    if not times:
+        return None
+    since = min(times)
+    shown = [storage.STAND_INS.data.get(weakref.ref(u)) for u in order]
+    memory = {u for u in order if u.op is Ops.BUFFER}
+    memory.update([u.base for u in shown if u is not None])
+    if all([written_at(u) <= since for u in memory]):
+        return None
+    return AsRead()

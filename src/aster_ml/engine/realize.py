@@ -468,7 +468,9 @@ def note_effects(request: Request, captured: Captured, memories: list[Buffer]) -
             places.append(place)
     if happened:
         storage.set_computed(shown, memories)
-        storage.note_happened(happened)
+        below = {after.src[0].base for after in captured.effects}
+        superseded = {s for after in captured.effects if after in below for s in after.src[1:]}
+        storage.note_happened(happened, superseded)
     return places
 
 
@@ -480,12 +482,14 @@ def compute_parts(nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]) -
     kept = [u for u in live if u in reached and (u.op is Ops.CONTIGUOUS or is_copied(u))]
     asked = [*nodes, *kept]
     wanted = all_parts([u for u in asked if settle(u) is None])
+    time = storage.WRITES.time
     made = dict(zip(wanted, compute(wanted), strict=True))
     for u in reached:
         if u.op is Ops.AFTER and have_happened(u):
             place = strip_effects(u)
             if place is not None:
                 storage.set_stand_in(u, place)
+                u._at = time + 1
     result = []
     for u in asked:
         found = settle(u)
@@ -493,6 +497,7 @@ def compute_parts(nodes: list[UOp], compute: Callable[[list[UOp]], list[UOp]]) -
             memory = [made[part] for part in parts(u)]
             found = memory[0] if len(memory) == 1 else memory[0].beside(memory[1:], u.axis)
             storage.set_stand_in(u, found)
+            u._at = time
         result.append(found)
     return result[: len(nodes)]
 

@@ -7,9 +7,8 @@ does.
 
 from __future__ import annotations
 
-import itertools
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Protocol
 
 from aster_ml.device import NAMES_OF, Buffer
@@ -104,14 +103,15 @@ NO_GRADIENT: weakref.WeakSet[UOp] = weakref.WeakSet()
 
 
 class Writes:
-    """When memory was last overwritten, noted while there are `watchers` or `pasts`."""
+    """What goes by as memory is overwritten: two ticks for each schedule that does.
+
+    A value has the `time` when its schedule began to read. Memory that was overwritten later than
+    that, also by the same schedule, is not what the value was computed from. What a STORE wrote
+    is there until its memory is overwritten later than one tick after the STORE's own time.
+    """
 
     def __init__(self) -> None:
-        self.watchers = 0
-        # What memory was computed from, as long as that is kept.
-        self.pasts: dict[weakref.ref[UOp], Any] = {}
-        self.clock = itertools.count()
-        self.times: weakref.WeakKeyDictionary[Buffer, int] = weakref.WeakKeyDictionary()
+        self.time = 0
 
 
 WRITES = Writes()
@@ -196,12 +196,14 @@ def place_after(u: UOp) -> UOp | None:
     return u
 
 
-def note_happened(stores: Iterable[UOp]) -> None:
+def note_happened(stores: Iterable[UOp], superseded: Container[UOp] = ()) -> None:
     """These effects have happened, and do not again, whoever asks for what comes after them.
 
-    The same write, built again, is another one.
+    The same write, built again, is another one. What the `superseded` wrote was overwritten on the
+    way.
     """
     for s in stores:
+        s._at = WRITES.time + (s not in superseded)
         HAPPENED.add(s)
         s.forget()
 
@@ -210,6 +212,7 @@ def set_stand_in(u: UOp, memory: UOp) -> None:
     """From now on `memory` (a view of a BUFFER) is read wherever `u` stands."""
     if u is memory:
         return
+    u._at = WRITES.time
     STAND_INS[u] = memory
     if memory.base.op is Ops.CONST:
         # Equal numbers are one node, whatever they were made of.
@@ -265,9 +268,9 @@ def note_overwritten(memories: Sequence[Buffer]) -> None:
     Who has a node that was computed from the old ones keeps its stand-in; but the same expression,
     built again, is another node from now on, with no stand-in.
     """
-    if WRITES.watchers or WRITES.pasts:
-        for b in memories:
-            WRITES.times[b.base] = next(WRITES.clock)
+    WRITES.time += 2
+    for b in memories:
+        b.base.written_at = WRITES.time
     groups = {id(group): group for b in memories for group in READERS.pop(b.base, ())}
     for group in groups.values():
         for ref in list(group):

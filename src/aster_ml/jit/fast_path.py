@@ -194,7 +194,7 @@ class FastPath:
                 # `Tensor.from_uop` without its questions, whose answers are known for memory.
                 t = new_object(Tensor)
                 t.uop = held.view
-                t.cell = t.steps = None
+                t.cell = t.steps = t.former = None
                 LIVE[weakref.ref(t, forget)] = None
                 if not self.flag:
                     # One that asks for a gradient would be given one whenever it is alive.

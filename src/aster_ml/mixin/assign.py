@@ -255,6 +255,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
         # What gradients may still need is not written over.
         is_kept = bool(PASTS.data) and has_past(self.whole)
         if self.steps is None and spans is None and (is_kept or not is_view(self.whole)):
+            self.note_former()
             # What has no memory becomes another value; of memory that others name, a copy.
             self.whole = own_memory(value, self.device) if shows_memory(value) else value
             return
@@ -281,6 +282,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
         """The memory of what self is a view of, which nobody else names, as it is now."""
         whole = without_detach(self.whole)
         if not is_view(whole) or is_shared(self) or (PASTS.data and has_past(whole)):
+            self.note_former()
             return own_memory(whole, self.device)
         for node in buffers_of(whole):
             take_private_copy(node)

@@ -200,11 +200,13 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     itself; a write through another of them takes `uop` away, which is built anew when asked for.
     """
 
-    __slots__ = ("__weakref__", "_requires_grad", "cell", "grad", "steps", "uop")
+    __slots__ = ("__weakref__", "_requires_grad", "cell", "former", "grad", "steps", "uop")
     uop: UOp
     grad: Self | None
     cell: Cell | None
     steps: Steps
+    # The nodes before it was written to, where the memory is another one since, for gradients.
+    former: dict[weakref.ref[UOp], None] | None
     _requires_grad: Flag
     # NumPy leaves `array + tensor` and `array @ tensor` to us.
     __array_ufunc__ = None
@@ -224,7 +226,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         if y.dtype is dtypes.index and not y.shape:
             y = number_node(y, dtypes.default_int, Device.DEFAULT)
         self.uop = y
-        self.cell = self.steps = self.grad = None
+        self.cell = self.steps = self.grad = self.former = None
         self._requires_grad = requires_grad
         LIVE[weakref.ref(self, forget)] = None
         if len(NODES) > GRAPH_LIMIT.value and graph_is_too_large(y):
@@ -305,6 +307,16 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         self.uop = node
         self.cell = self.steps = None
 
+    def note_former(self) -> None:
+        """Keeps the nodes that stand for self, which is given other memory, while others do."""
+        if self._requires_grad is not True or self.steps is not None:
+            return
+        former = self.former
+        if former is None:
+            former = self.former = {}
+        for u in (self.uop, *storage.origins_of(self.uop)):
+            former[weakref.ref(u, former.__delitem__)] = None
+
     @property
     def whole(self) -> UOp:
         """The node of what self is a view of, or our own."""
@@ -343,12 +355,15 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def requires_grad(self) -> bool | None:
         """Whether gradients are wanted; None leaves that to an optimiser.
 
-        Set on a tensor, `backward` leaves a gradient there; what is computed from it inherits it.
+        Set on a tensor, `backward` leaves a gradient there; what is computed from it inherits it,
+        and stays a step that gradients go through where True is set on it as well.
         """
         return None if self._requires_grad is None else bool(self._requires_grad)
 
     @requires_grad.setter
     def requires_grad(self, value: bool | None) -> None:
+        if value and self._requires_grad == INHERITED:
+            return
         self._requires_grad = value
         if value and not is_view(self.uop) and not reaches(self.uop, is_buffer):
             # Equal constants are one node; the gradients of two parameters must not meet in it.

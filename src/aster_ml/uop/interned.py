@@ -70,6 +70,7 @@ class Interned:
 
     __slots__ = (
         "__weakref__",
+        "_at",
         "_axis",
         "_bounds",
         "_device",
@@ -98,6 +99,8 @@ class Interned:
     _digest: Any
     # What `simplify` has made of the node; None where that is the node itself.
     _simple: Any
+    # When the value was computed, or the write of a STORE has happened (`engine.storage.WRITES`).
+    _at: Any
 
     def __new__(
         cls,
@@ -127,7 +130,7 @@ class Interned:
         self.tag = tag
         self._key = key
         self._shape = self._device = self._bounds = self._ranges = self._digest = self._axis = UNSET
-        self._simple = UNSET
+        self._simple = self._at = UNSET
         ref = new_ref(self)
         other = NODES.setdefault(key, ref)
         if other is not ref:
