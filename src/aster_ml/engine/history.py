@@ -235,7 +235,8 @@ class AsRead:
                 continue
             shown, own = storage.realized_view(u), time
             if shown is not None:
-                own = min(time, time_of(u))
+                # What comes after a write is that, whenever it is read.
+                own = time_of(u) if u.op is Ops.AFTER else min(time, time_of(u))
             left = [(s, own) for s in u.src if s.src or s.op is Ops.BUFFER]
             missing = [pair for pair in left if pair not in self.done]
             if missing:

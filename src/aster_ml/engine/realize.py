@@ -468,8 +468,8 @@ def note_effects(request: Request, captured: Captured, memories: list[Buffer]) -
             places.append(place)
     if happened:
         storage.set_computed(shown, memories)
-        below = {after.src[0].base for after in captured.effects}
-        superseded = {s for after in captured.effects if after in below for s in after.src[1:]}
+        below = {s.src[0].base for s in happened if s.op is Ops.STORE}
+        superseded = {s for place in below if place.op is Ops.AFTER for s in place.src[1:]}
         storage.note_happened(happened, superseded)
     return places
 
