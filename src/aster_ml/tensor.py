@@ -42,6 +42,7 @@ from aster_ml.mixin.digest import DigestMixin
 from aster_ml.mixin.handle import (
     INHERITED,
     LIVE,
+    WRITTEN,
     Handle,
     check_tensor,
     device_constant,
@@ -213,6 +214,11 @@ class Tensor(
     def become(self, node: UOp, memory: UOp) -> None:
         """Names the memory that our node, or what stands for it, has been realized to."""
         self.leave()
+        if self._requires_grad == WRITTEN:
+            history.note_cut(memory)
+            self._requires_grad = None
+        elif history.CUT:
+            history.note_rewritten(node, memory, passes_gradient)
         if memory is not self.uop:
             self.uop = memory
             if self.cell is not None and self.steps is None:
@@ -276,7 +282,7 @@ class Tensor(
             return self.to("CPU").memory()
         if self.device.startswith("DISK") and not is_stored(self.uop):
             return self.to("CPU").memory()
-        if self.requires_grad and not is_stored(self.uop):
+        if self._requires_grad == WRITTEN or (self._requires_grad and not is_stored(self.uop)):
             # Reading a loss must not cut it off from what it was made of: backward may follow.
             node = realize_uops([self.uop])[0]
             if is_stored(node):
@@ -470,7 +476,12 @@ class Tensor(
             ]
             ends |= {n for u in ends for n in changed.anew.get(u, ())}
             names = {name for group in targets for name in group if name.dtype.kind == "float"}
-        found = compute_gradient(root, start, names.union(values.values()), order, values, ends)
+        wanted = names.union(values.values())
+        if history.CUT:
+            order = toposort(root, enter=passes_gradient) if order is None else order
+            wanted.update([u for u in order if u in history.CUT])
+        found = compute_gradient(root, start, wanted, order, values, ends)
+        history.check_kept(found, names)
         if changed is not None:
             changed.check([found[name] for name in names if name in found])
         result: list[UOp | None] = []
@@ -572,7 +583,7 @@ def graph_names(tensor: Any) -> list[UOp]:
         while own[-1].op is Ops.AFTER:
             own.append(own[-1].src[0])
         if tensor.former is not None:
-            own += [u for ref in list(tensor.former) if (u := ref()) is not None]
+            own += [u for ref in tensor.former if (u := ref()) is not None]
     return list(dict.fromkeys([n for u in own for n in (u, *storage.origins_of(u))]))
 
 

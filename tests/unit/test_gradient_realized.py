@@ -395,3 +395,55 @@ def test_what_was_read_between_two_writes_that_run_together() -> None:
         third.sum().backward()
         assert a.grad is not None
         np.testing.assert_allclose(a.grad.numpy(), np.cos([4.0, 12.0, 14.0]), rtol=1e-5)
+
+
+MADE = {
+    "zeros": lambda: Tensor.zeros(3),
+    "memory": lambda: Tensor([0.0, 0.0, 0.0]),
+    "realized": lambda: Tensor([0.0, 0.0, 0.0]).realize(),
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_what_a_loss_is_added_up_in_may_be_read(made: str) -> None:
+    a, b = leaf(), torch_leaf()
+    total, want = MADE[made](), torch.zeros(3)
+    for i in range(3):
+        total += a * a * i
+        want = want + b * b * i
+        np.testing.assert_allclose(total.numpy(), want.detach().numpy())
+    assert total.requires_grad
+    (total * a).sum().backward()
+    (want * b).sum().backward()
+    check_same(a.grad, b.grad)
+
+
+def test_what_was_written_to_data_is_read_by_gradients_until_it_is_realized() -> None:
+    a = leaf()
+    rows = Tensor.zeros(3).contiguous().realize()
+    rows[0] = a[0] * 2
+    rows.numpy()
+    rows.sum().backward()
+    assert a.grad is not None
+    assert a.grad.tolist() == [2, 0, 0]
+    rows.realize()
+    assert not rows.requires_grad
+    with pytest.raises(GradientError, match="does not keep"):
+        (rows * a).sum().backward()
+    (rows.detach() * a).sum().backward()
+    assert a.grad.tolist() == [4, 0, 0]
+    rows.assign(Tensor(VALUES)).realize()
+    (rows * a).sum().backward()
+    assert a.grad.tolist() == [5, 2, 3]
+
+
+def test_a_moving_average_that_is_not_detached_keeps_one_step() -> None:
+    w = leaf()
+    average = Tensor([0.0, 0.0, 0.0]).realize()
+    seen = []
+    for _ in range(8):
+        for _ in range(4):
+            average.assign(average * 0.5 + w * 0.5).realize()
+        gc.collect()
+        seen.append((len(NODES), len(storage.BUFFERS), len(history.PASTS.data)))
+    assert max(seen[2:]) <= max(seen[:2])

@@ -70,6 +70,34 @@ class PastTable:
 
 
 PASTS = PastTable()
+# Memory whose past was not kept, although it led to what wants gradients.
+CUT: weakref.WeakSet[UOp] = weakref.WeakSet()
+
+
+def note_cut(memory: UOp) -> None:
+    """The past of this memory is not kept."""
+    CUT.update(storage.buffers_below(memory))
+
+
+def note_rewritten(node: UOp, memory: UOp, passes: Callable[[UOp], bool]) -> None:
+    """Memory has no past that matters once all of it is written from what has none."""
+    own = CUT.intersection(storage.buffers_below(memory))
+    if own and node.op is Ops.AFTER and node.src[1].src[0] is node.src[0]:
+        below = toposort(node.src[1].src[1], enter=passes)
+        if not any([u in CUT for u in below]):
+            CUT.difference_update(own)
+
+
+def check_kept(found: Mapping[UOp, UOp], names: Container[UOp]) -> None:
+    """Raises GradientError where a gradient has come to memory whose past was not kept."""
+    for u in found:
+        if u in CUT and u not in names:
+            raise GradientError(
+                f"gradient: it would go on to what was written to "
+                f"{pluralize('element', u.arg.size)} of memory that was not set to require a "
+                "gradient, which does not keep that once it is realized; make a new tensor instead "
+                "(t = t + x for t += x), or detach() it"
+            )
 
 
 def keep_past(node: UOp, wanted: Container[UOp], passes: Callable[[UOp], bool]) -> bool:

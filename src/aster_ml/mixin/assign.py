@@ -216,6 +216,8 @@ class AssignMixin(IndexMixin, DevicesMixin):
             write_file(self, self.from_uop(value, False))
         else:
             self.write(value)
+            if x.__class__ is self.__class__ and x._requires_grad and value.dtype.kind == "float":
+                self.note_written_everywhere()
         return self
 
     def value_to_write(self, x: Any) -> UOp:
@@ -372,6 +374,8 @@ class AssignMixin(IndexMixin, DevicesMixin):
             windows = [(spans, part.own()) for spans, part in windows]
         for spans, part in windows:
             self.write(part.uop, spans)
+        if value._requires_grad:
+            self.note_written_everywhere()
 
     # in place
 

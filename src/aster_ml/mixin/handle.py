@@ -41,6 +41,7 @@ from aster_ml.mixin.views import (
     ROOM,
     SHOWING,
     Cell,
+    GradientCell,
     Steps,
     is_view,
     joined,
@@ -67,6 +68,10 @@ forget = LIVE.__delitem__
 # `requires_grad` of what was computed from something that requires a gradient: true, and `backward`
 # leaves one there as well, but it was not asked for by name.
 INHERITED = 2
+# `requires_grad` of what was not asked, and to which a value that requires a gradient was written:
+# true until it is realized. Then it is data, as state that is carried on from step to step has to
+# be, or each step would keep the ones before; no gradient goes on from there in silence.
+WRITTEN = 3
 Flag = bool | int | None
 
 NUMBER_KINDS = frozenset({"int", "uint", "float"})
@@ -206,7 +211,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     cell: Cell | None
     steps: Steps
     # The nodes before it was written to, where the memory is another one since, for gradients.
-    former: dict[weakref.ref[UOp], None] | None
+    former: list[weakref.ref[UOp]] | None
     _requires_grad: Flag
     # NumPy leaves `array + tensor` and `array @ tensor` to us.
     __array_ufunc__ = None
@@ -258,6 +263,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             if name == "uop" and self.cell is not None:
                 self.uop = shown(self.cell.root, self.steps)
                 self.cell.note(self)
+                if self.cell.__class__ is GradientCell:
+                    self.note_written()
                 return self.uop
             kind = self.__class__.__name__
             raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
@@ -307,15 +314,26 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         self.uop = node
         self.cell = self.steps = None
 
+    def note_written(self) -> None:
+        """A value that requires a gradient was written to what self shows."""
+        if self._requires_grad is None:
+            self._requires_grad = WRITTEN
+
+    def note_written_everywhere(self) -> None:
+        """The same, of all tensors that show it."""
+        self.note_written()
+        cell = self.cell
+        if cell is not None:
+            cell.__class__ = GradientCell
+            for handle in [h for ref in list(cell.fresh) if (h := ref()) is not None]:
+                handle.note_written()
+
     def note_former(self) -> None:
         """Keeps the nodes that stand for self, which is given other memory, while others do."""
         if self._requires_grad is not True or self.steps is not None:
             return
-        former = self.former
-        if former is None:
-            former = self.former = {}
-        for u in (self.uop, *storage.origins_of(self.uop)):
-            former[weakref.ref(u, former.__delitem__)] = None
+        known = [ref for ref in self.former or () if ref() is not None]
+        self.former = known + [weakref.ref(u) for u in (self.uop, *storage.origins_of(self.uop))]
 
     @property
     def whole(self) -> UOp:
@@ -362,7 +380,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
     @requires_grad.setter
     def requires_grad(self, value: bool | None) -> None:
-        if value and self._requires_grad == INHERITED:
+        if value and self._requires_grad in (INHERITED, WRITTEN):
             return
         self._requires_grad = value
         if value and not is_view(self.uop) and not reaches(self.uop, is_buffer):

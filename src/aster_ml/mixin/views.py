@@ -87,6 +87,12 @@ def new_cell(root: UOp) -> Cell:
     return cell
 
 
+class GradientCell(Cell):
+    """A cell to which a value that requires a gradient was written, through one of its tensors."""
+
+    __slots__ = ()
+
+
 def names_of_cell(handle: Any) -> int:
     """How often the cell of a tensor is named, the asking included."""
     cell = handle.cell
