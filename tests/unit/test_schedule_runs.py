@@ -436,3 +436,33 @@ def test_gates_bound_sums_of_ranges(size: int, scale: int, data: st.DataObject) 
     below = index_alu(Ops.CMPLT, total, UOp.index_const(high))
     limits = tile_parts.limits_of(above.alu(Ops.AND, below))
     assert limits == [({i: scale, j: 1}, low + 1, high - 1)]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True), min_size=1),
+    st.lists(st.integers(1, 1000), min_size=10, max_size=10),
+)
+def test_slots_share_scratch_only_one_after_the_other(
+    kernels: list[list[int]], sizes: list[int]
+) -> None:
+    used = {s for slots in kernels for s in slots}
+    place, nbytes = tile_parts.share_scratch(kernels, {s: sizes[s] for s in used})
+    times = {s: [i for i, slots in enumerate(kernels) if s in slots] for s in used}
+    for s in used:
+        assert nbytes[place[s]] >= sizes[s]
+        assert nbytes[place[s]] % 64 == 0
+        for t in used - {s}:
+            apart = times[s][-1] < times[t][0] or times[t][-1] < times[s][0]
+            assert apart or place[s] != place[t]
+
+
+def test_a_chain_of_convolutions_has_scratch_for_what_is_needed_at_once() -> None:
+    layers = [nn.Conv2d(32, 32, 3, padding=1) for _ in range(6)]
+    x = Tensor(random(8, 32, 32, 32)).realize()
+    y = x
+    for layer in layers:
+        y = layer(y).relu()
+    arg = max(runs_of(schedule_of(y)), key=lambda arg: len(arg.slots))
+    # What a kernel reads and what it writes, however long the chain is.
+    assert len(arg.slots) > 12
+    assert sum([n > 0 for n in arg.scratch]) <= 3

@@ -247,6 +247,36 @@ def is_worth_tiling(run: Run, splitter: Splitter, facts: Callable[[Draft], Any])
     return again <= 2 * sum(run.scratch.values()) or run.rows == run.sizes[last]
 
 
+def share_scratch(
+    kernels: Sequence[Sequence[int]], scratch: dict[int, int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """For each slot that is scratch the one whose memory it has, and the bytes of those.
+
+    `kernels` has the slots of each kernel, in running order; `scratch` the bytes of a part. Slots
+    have the same memory where the last kernel that touches one comes before the first that touches
+    the other.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for i, slots in enumerate(kernels):
+        for s in slots:
+            first.setdefault(s, i)
+            last[s] = i
+    place: dict[int, int] = {}
+    nbytes: dict[int, int] = {}
+    # Of what is in use: the last kernel that touches it.
+    busy: dict[int, int] = {}
+    for s in sorted(scratch, key=lambda s: (first[s], -scratch[s])):
+        wanted = int(round_up(scratch[s], 64))
+        free = [t for t, stop in busy.items() if stop < first[s]]
+        # The smallest that is large enough, else the largest, which grows.
+        found = min(free, key=lambda t: (nbytes[t] < wanted, abs(nbytes[t] - wanted)), default=s)
+        place[s] = found
+        nbytes[found] = max(nbytes.get(found, 0), wanted)
+        busy[found] = last[s]
+    return place, nbytes
+
+
 class Builder:
     """Writes down one run."""
 
@@ -266,28 +296,25 @@ class Builder:
         run, splitter = self.run, self.splitter
         drafts = [self.with_sums_apart(d) for d in run.inside]
         kernels = [self.part_of(d) for d in drafts]
-        slots = list(dict.fromkeys([s for k in kernels for s in k.slots]))
+        place, nbytes = share_scratch([k.slots for k in kernels], run.scratch)
+        used = [[place.get(s, s) for s in k.slots] for k in kernels]
+        slots = list(dict.fromkeys([s for k in used for s in k]))
         # What is written stands first, as in any kernel.
-        written = {s for d in drafts for s in d.written_slots}
-        slots.sort(key=lambda s: (s not in written, s in run.scratch))
+        written = {place.get(s, s) for d in drafts for s in d.written_slots}
+        slots.sort(key=lambda s: (s not in written, s in nbytes))
         number = {s: i for i, s in enumerate(slots)}
         axes = tuple(
             [(v.arg.name, n, p) for v, n, p in zip(self.starts, run.sizes, self.parts, strict=True)]
         )
-        scratch = tuple([int(round_up(run.scratch.get(s, 0), 64)) for s in slots])
+        scratch = tuple([nbytes.get(s, 0) for s in slots])
         arg = RunArg(
-            axes,
-            run.shared,
-            1,
-            tuple([tuple([number[s] for s in k.slots]) for k in kernels]),
-            scratch,
+            axes, run.shared, 1, tuple([tuple([number[s] for s in k]) for k in used]), scratch
         )
         lanes = min(run.workers, max(LANES_NBYTES // sum(scratch), 1), arg.shared_parts)
         arg = arg._replace(lanes=lanes)
-        for s, n in run.scratch.items():
+        for s, n in nbytes.items():
             slot = splitter.slots[s]
-            size = arg.lanes * int(round_up(n, 64)) // slot.dtype.itemsize
-            splitter.slots[s] = slot._replace(size=size)
+            splitter.slots[s] = slot._replace(size=arg.lanes * n // slot.dtype.itemsize)
         ast = UOp(Ops.SINK, dtypes.void, tuple([k.ast for k in kernels if k.ast is not None]), arg)
         metadata = dict.fromkeys([m for d in run.inside for m in d.metadata])
         step = Step(
