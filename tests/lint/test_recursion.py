@@ -96,7 +96,6 @@ BOUNDED: dict[Function, str] = {
     "renderer.cstyle_rules:write_cast": TYPE,
     "renderer.llvm_rules:write_32nds": TYPE,
     "renderer.llvm_rules:write_ldexp": TYPE,
-    "compat.lanes:Listing.value": HANDWRITTEN,
     "compat.nodes:is_realized": DEVICES,
     "compat.translate:Translator.lanes": HANDWRITTEN,
     "schedule.rewrites.sink_gather:pick": "MAX_NODES deep",

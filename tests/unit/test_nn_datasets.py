@@ -303,3 +303,16 @@ def test_digits_of_another_version_say_what_is_missing(
     path.write_bytes(b"no gzip")
     with pytest.raises(FormatError, match="no whole gzip file"):
         datasets.mnist_5k()
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(
+    cache: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_net(monkeypatch, {"http://a/f": b"right"})
+    file = RemoteFile("f", md5(b"right"), ("http://a/f",))
+    (cache / "f").mkdir(parents=True)
+    with pytest.raises(DownloadError, match=r"cannot be read as a file: .* move it away"):
+        fetch_files([file], cache)
+    (cache / "g").write_bytes(b"")
+    with pytest.raises(DownloadError, match=r"there can be no such folder"):
+        fetch_files([file], cache / "g" / "h")

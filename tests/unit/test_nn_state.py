@@ -193,3 +193,31 @@ def test_progress_names_what_was_loaded(capsys: pytest.CaptureFixture[str]) -> N
 def test_long_lists_of_names_are_cut() -> None:
     with pytest.raises(KeyError, match=r"lacks 0, 1, .*9 and 5 more;"):
         quietly_load([Tensor([1.0]) for _ in range(15)], {})
+
+
+def test_what_is_loaded_has_memory_of_its_own() -> None:
+    source = nn.Linear(2, 2)
+    state = {name: t.realize() for name, t in get_state_dict(source).items()}
+    want = {name: t.numpy().copy() for name, t in state.items()}
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    for model in (first, second):
+        load_state_dict(model, state, verbose=False)
+    first.weight.assign(first.weight + 1).realize()
+    assert np.array_equal(state["weight"].numpy(), want["weight"])
+    assert np.array_equal(second.weight.numpy(), want["weight"])
+    state["weight"].assign(state["weight"] * 0).realize()
+    assert np.array_equal(second.weight.numpy(), want["weight"])
+    # A scalar that has one axis in the model, and weights that nothing has computed yet.
+    lazy = {name: t * 2 for name, t in get_state_dict(nn.Linear(2, 2)).items()}
+    load_state_dict(second, lazy, verbose=False)
+    before = second.weight.numpy().copy()
+    lazy["weight"].assign(lazy["weight"] + 1).realize()
+    assert np.array_equal(second.weight.numpy(), before)
+
+
+def test_a_state_dict_that_is_consumed_gives_its_memory_away() -> None:
+    model, weight = nn.Linear(2, 2, bias=False), Tensor.ones(2, 2).contiguous().realize()
+    state = {"weight": weight}
+    load_state_dict(model, state, verbose=False, consume=True)
+    assert not state
+    assert model.weight.uop is weight.uop

@@ -20,6 +20,9 @@ from aster_ml.uop.ops import AxisType, Ops
 WORK_ITEMS = {AxisType.GLOBAL: "gidx", AxisType.LOCAL: "lidx", AxisType.GROUP: "lidx"}
 # The value of each lane range that is written out.
 Lanes = dict[UOp, int]
+Places = tuple[tuple[UOp, int], ...]
+# A value, and at which of the lanes that it changes with.
+Instance = tuple[UOp, Places]
 
 
 class Listing:
@@ -28,7 +31,7 @@ class Listing:
     def __init__(self, linear: Linear) -> None:
         self.linear = linear
         self.uops: list[UOp] = []
-        self.made: dict[tuple[UOp, tuple[tuple[UOp, int], ...]], UOp] = {}
+        self.made: dict[Instance, UOp] = {}
         self.listed: set[UOp] = set()
         self.registers: dict[UOp, UOp] = {}
 
@@ -70,16 +73,38 @@ class Listing:
         return int(next((size_of(r) for r in lane_ranges(u) if r.arg.kind is AxisType.VECTOR), 1))
 
     def value(self, u: UOp, lanes: Lanes) -> UOp:
-        """One instance of a value."""
-        mine = {r: lanes[r] for r in lane_ranges(u) if r in lanes}
-        key = (u, tuple(sorted(mine.items(), key=lambda item: item[0].arg.id)))
-        found = self.made.get(key)
-        if found is None or u.op is Ops.DEFINE_REG:
-            found = self.made[key] = self.make(u, mine)
-        return found
+        """One instance of a value; what it reads is made before it."""
+        key = instance_of(u, lanes)
+        if key not in self.made:
+            stack = [(key, iter(self.reads(*key)))]
+            while stack:
+                wanted, sources = stack[-1]
+                missing = next((x for x in sources if x not in self.made), None)
+                if missing is not None:
+                    stack.append((missing, iter(self.reads(*missing))))
+                else:
+                    stack.pop()
+                    self.made[wanted] = self.make(wanted[0], dict(wanted[1]))
+        return self.there(u, lanes)
+
+    def reads(self, u: UOp, places: Places) -> list[Instance]:
+        """The instances of values that one instance is made of."""
+        lanes = dict(places)
+        if u.op is Ops.DEFINE_REG or (u.op is Ops.RANGE and u in lanes):
+            return []
+        if u.op is Ops.REDUCE:
+            return [
+                instance_of(u.src[0], {**lanes, **more}) for more in self.instances(list(u.src[1:]))
+            ]
+        return [instance_of(s, lanes) for s in (u.src[:2] if u.op is Ops.INDEX else u.src)]
+
+    def there(self, u: UOp, lanes: Lanes) -> UOp:
+        """An instance that is made; of an accumulator what it holds now."""
+        key = instance_of(u, lanes)
+        return self.load(u, dict(key[1])) if u.op is Ops.DEFINE_REG else self.made[key]
 
     def make(self, u: UOp, lanes: Lanes) -> UOp:
-        """Writes one instance."""
+        """Writes one instance whose sources are made."""
         dtype = u.dtype if u.dtype is dtypes.void else u.dtype.vec(self.wide(u))
         if u.op is Ops.PARAM:
             pointer = u.dtype.ptr(u.arg.size)
@@ -90,7 +115,7 @@ class Listing:
         if u.op is Ops.RANGE and u in lanes:
             return self.listing(UOp.const(dtypes.int32, lanes[u]))
         if u.op is Ops.RANGE:
-            size = self.value(u.src[0], lanes)
+            size = self.there(u.src[0], lanes)
             name = WORK_ITEMS.get(u.arg.kind)
             if name is not None:
                 return self.listing(UOp(Dialect.SPECIAL, u.dtype, (size,), f"{name}{u.arg.id}"))
@@ -98,16 +123,21 @@ class Listing:
         if u.op is Ops.INDEX:
             return self.index(u, lanes)
         if u.op is Ops.DEFINE_REG:
-            register = self.registers[u]
-            return self.listing(UOp(Ops.LOAD, dtype, (self.place(register, u, lanes),)))
+            return self.load(u, lanes)
         if u.op is Ops.REDUCE:
             return self.fold(u, lanes)
-        src = tuple([self.value(s, lanes) for s in u.src])
+        src = tuple([self.there(s, lanes) for s in u.src])
         return self.listing(UOp(u.op, dtype, src, u.arg))
+
+    def load(self, register: UOp, lanes: Lanes) -> UOp:
+        """What an instance of an accumulator holds."""
+        place = self.place(self.registers[register], register, lanes)
+        dtype = register.dtype.vec(self.wide(register))
+        return self.listing(UOp(Ops.LOAD, dtype, (place,)))
 
     def index(self, u: UOp, lanes: Lanes) -> UOp:
         """The place of an element, or of the first of several."""
-        memory, base = self.value(u.src[0], lanes), self.value(u.src[1], lanes)
+        memory, base = self.there(u.src[0], lanes), self.there(u.src[1], lanes)
         offset = 0
         if len(u.src) > 2:
             affine = read_affine(u.src[2])
@@ -155,7 +185,7 @@ class Listing:
         """The instances of a value over some lanes as one."""
         total: Any = None
         for more in self.instances(list(u.src[1:])):
-            part = self.value(u.src[0], {**lanes, **more})
+            part = self.there(u.src[0], {**lanes, **more})
             dtype = part.dtype
             total = part if total is None else self.listing(UOp(u.arg.op, dtype, (total, part)))
         wide = self.wide(u.src[0])
@@ -165,6 +195,12 @@ class Listing:
             for part in parts[1:]:
                 total = self.listing(UOp(u.arg.op, u.dtype, (total, part)))
         return total  # type: ignore[no-any-return]
+
+
+def instance_of(u: UOp, lanes: Lanes) -> Instance:
+    """The instance of a value where lanes that are written out have these values."""
+    mine = [(r, lanes[r]) for r in lane_ranges(u) if r in lanes]
+    return u, tuple(sorted(mine, key=lambda item: item[0].arg.id))
 
 
 def nodes_of(linear: Linear) -> list[UOp]:

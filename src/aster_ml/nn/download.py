@@ -61,7 +61,13 @@ def fetch_files(files: Sequence[RemoteFile], folder: pathlib.Path) -> list[pathl
     problems: list[str] = []
     for file, path in zip(files, paths):
         if path.exists():
-            found = md5_of(path)
+            try:
+                found = md5_of(path)
+            except OSError as error:
+                raise DownloadError(
+                    f"{path} is where {file.name} is kept, and cannot be read as a file: {error}; "
+                    "move it away, or set CACHEDIR"
+                ) from error
             if found == file.md5:
                 continue
             problems.append(
@@ -83,8 +89,11 @@ def fetch_files(files: Sequence[RemoteFile], folder: pathlib.Path) -> list[pathl
 
 def download(file: RemoteFile, path: pathlib.Path) -> list[str]:
     """Try each address in turn; returns what went wrong at each, nothing once one had the file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return [f"  {path.parent}: there can be no such folder: {error}"]
     problems = []
-    path.parent.mkdir(parents=True, exist_ok=True)
     for address in file.addresses:
         try:
             with urllib.request.urlopen(address, timeout=TIMEOUT_S) as response:

@@ -122,10 +122,11 @@ def load_state_dict(
 ) -> list[Tensor]:
     """Give the model's tensors the values of a state dict, on the devices they are on.
 
-    A tensor takes the dtype of its value. With `strict` every tensor of the model must have a
-    value; values that the model has no tensor for are named in a warning. `verbose` shows progress,
-    `consume` empties the state dict on the way, `realize` reads the values now. Returns the
-    model's tensors that were loaded. Nothing is loaded when something does not fit.
+    A tensor takes the dtype of its value, and memory of its own: a later write to the one is not
+    seen by the other. With `strict` every tensor of the model must have a value; values that the
+    model has no tensor for are named in a warning. `verbose` shows progress, `consume` empties the
+    state dict on the way, whose memory then is the model's, `realize` reads the values now. Returns
+    the model's tensors that were loaded. Nothing is loaded when something does not fit.
 
     Raises: KeyError that names what is missing; ShapeError with both shapes.
     """
@@ -173,9 +174,12 @@ def load_state_dict(
             if value.shape != t.shape:
                 value = value.reshape(t.shape)
             both = isinstance(t.device, tuple) and isinstance(value.device, tuple)
-            t.replace(value if both else value.shard_like(t))
+            there = value if both else value.shard_like(t)
             if consume:
                 del state_dict[name]
+            elif there.device == value.device:
+                there = there.derive_memory()
+            t.replace(there)
             loaded.append(t)
             waiting.append(t)
             waits += int(t.nbytes())
