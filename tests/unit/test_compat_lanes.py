@@ -1,4 +1,4 @@
-"""Programs as the reference lists them: each lane a node of its own, sources above what reads them."""
+"""Programs as the reference lists them: each lane a node of its own, sources above readers."""
 
 from __future__ import annotations
 
