@@ -70,6 +70,7 @@ docs: $(VENV)/.demo
 	$(BIN)/python tools/make_compat_doc.py
 	$(BIN)/python tools/make_kernels_doc.py
 	$(BIN)/python tools/make_passes_doc.py
+	$(BIN)/python -m tools.show_stages --write
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

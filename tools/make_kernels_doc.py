@@ -43,7 +43,7 @@ schedule as `Opt`s, what the cost model weighed, and what bounds the kernel. The
 with `//` are added here. Where more than a few lines differ in their numbers alone, only the first
 are shown.
 
-How a kernel comes about stands in [architecture.md](architecture.md); what the `Opt`s mean, in
+How a kernel comes about stands in the [overview](overview.md); what the `Opt`s mean, in
 `src/aster_ml/codegen/opts.py`; how quick they are, in [performance.md](performance.md).
 """
 
@@ -137,7 +137,7 @@ def shape_of(line: str) -> str:
     return re.sub(r"\d+", "0", line)
 
 
-def shortened(lines: list[str]) -> Iterator[str]:
+def shortened(lines: list[str], few: int = SHOWN) -> Iterator[str]:
     """Lines, or groups of them, that come again and again with other numbers: a few times."""
     i = 0
     while i < len(lines):
@@ -148,8 +148,8 @@ def shortened(lines: list[str]) -> Iterator[str]:
                 shape_of(x) for x in lines[i + count * size : i + (count + 1) * size]
             ] == group and len(group) == size:
                 count += 1
-            if count * size > SHOWN + 2 and count > 2:
-                shown = max(1, SHOWN // size)
+            if count * size > few + 2 and count > 2:
+                shown = max(1, few // size)
                 yield from lines[i : i + shown * size]
                 indent = lines[i][: len(lines[i]) - len(lines[i].lstrip())]
                 yield f"{indent}// ... and {(count - shown) * size} more lines like these"

@@ -1,12 +1,14 @@
-"""Prints one small example at every stage of the compiler, and keeps docs/architecture.md true.
+"""Prints one small example at every stage of the compiler, and keeps docs/overview.md true.
 
-`python tools/show_stages.py` prints; with `--write` the blocks between `<!-- stage: NAME -->` and
-`<!-- end -->` in docs/architecture.md are written anew; with `--check` it says whether they are up
-to date. The target is a fixed one, so that the text is the same on every machine.
+`python -m tools.show_stages` prints; with `--write` the blocks of docs/overview.md between
+`<!-- stage: NAME -->` or `<!-- table: NAME -->` and `<!-- end -->` are written anew; with `--check`
+it says whether they are up to date. The target is a fixed one, so that the text is the same on
+every machine. Lines of code change with every commit: those of the core are only held to about.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -26,9 +28,29 @@ from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.print.text import linear_to_text, to_text
+from tools.make_kernels_doc import shortened
+from tools.make_passes_doc import PARTS
 
-DOC = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+ROOT = Path(__file__).resolve().parent.parent
+DOC = ROOT / "docs" / "overview.md"
+PACKAGE = ROOT / "src" / "aster_ml"
 TARGET = Target("CPU", "llvm", arch="example", vector_bits=256, vector_registers=16, threads=2)
+
+# What one reads first, by folder.
+CORE = {
+    "": "tensor gradient",
+    "uop": "node interned ops infer graph pattern rewrite evaluate movement ranges linear passes",
+    "uop/rules": "symbolic algebra linear_form",
+    "schedule": "capture plan steps",
+    "schedule/fusion": "uses policy costs materialize inline",
+    "schedule/kernels": "kernelize order",
+    "codegen": "passes opts kernel analysis lower/indices lower/linearize",
+    "renderer": "base lanes language cstyle c",
+    "engine": "realize storage memory compile launch",
+}
+# A count of lines may be off by so many, or so large a part, before it counts as out of date.
+OFF_LINES, OFF_PART = 60, 0.2
+COUNTED = re.compile(r"`([\w/]+)` (\d+)")
 
 
 def example() -> UOp:
@@ -70,15 +92,84 @@ def stages() -> dict[str, str]:
     }
 
 
-def filled(text: str) -> str:
-    """The document with every block up to date."""
+def shown(name: str, text: str) -> str:
+    """What the document shows of a stage: of C the kernel, without what it repeats."""
+    if name != "c":
+        return text.rstrip("\n")
+    source = text[text.index("\nvoid ") + 1 :]
+    return "\n".join(shortened(source.rstrip("\n").split("\n"), few=1))
+
+
+def code_lines(path: Path) -> int:
+    """Lines of a module without blank ones, comments and docstrings."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.split("\n")
+    kept = {i for i, line in enumerate(lines, 1) if line.strip() and line.strip()[0] != "#"}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            first = node.body[0]
+            kept -= set(range(first.lineno, (first.end_lineno or 0) + 1))
+    return len(kept)
+
+
+def passes_list() -> str:
+    """Every pass with what it does, in the order in which they run, part by part."""
+    lines = []
+    for title, _, rows in PARTS:
+        lines += [f"### {title.partition(' (')[0]}", ""]
+        lines += [f"- **{p.name}**{' (needed)' if p.needed else ''}: {p.does}" for p in rows] + [""]
+    return "\n".join(lines[:-1])
+
+
+def core_counts() -> dict[str, int]:
+    """Path of each module of the core -> its lines of code."""
+    return {
+        f"{folder}/{name}".lstrip("/"): code_lines(PACKAGE / folder / f"{name}.py")
+        for folder, names in CORE.items()
+        for name in names.split()
+    }
+
+
+def core_table() -> str:
+    """The modules of the core with their lines of code, to the ten."""
+    counts = core_counts()
+    lines = ["| folder | modules | lines |", "|---|---|--:|"]
+    for folder, names in CORE.items():
+        found = {name: counts[f"{folder}/{name}".lstrip("/")] for name in names.split()}
+        modules = ", ".join(f"`{name}` {round(n, -1)}" for name, n in found.items())
+        where = f"`{folder}/`" if folder else ""
+        lines.append(f"| {where} | {modules} | {round(sum(found.values()), -1):,} |")
+    lines.append(f"| | all {len(counts)} | {round(sum(counts.values()), -2):,} |")
+    return "\n".join(lines)
+
+
+def is_about(old: str, new: str) -> bool:
+    """Whether two tables of the core name the same modules, with about the same counts."""
+    before, after = COUNTED.findall(old), COUNTED.findall(new)
+    return [name for name, _ in before] == [name for name, _ in after] and all(
+        abs(int(a) - int(b)) <= max(OFF_LINES, OFF_PART * int(b))
+        for (_, a), (_, b) in zip(before, after, strict=True)
+    )
+
+
+def filled(text: str, exact: bool = False) -> str:
+    """The document with every block up to date; not `exact`, one that is about right stays."""
     made = stages()
+    tables = {"passes": passes_list, "core": core_table}
 
     def block(match: re.Match[str]) -> str:
-        name, lines = match[1], made[match[1]].rstrip("\n")
-        return f"<!-- stage: {name} -->\n```\n{lines}\n```\n<!-- end -->"
+        kind, name, old = match.groups()
+        if kind == "stage":
+            body = f"```\n{shown(name, made[name])}\n```\n"
+        else:
+            body = tables[name]() + "\n"
+            if name == "core" and not exact and is_about(old, body):
+                body = old
+        return f"<!-- {kind}: {name} -->\n{body}<!-- end -->"
 
-    return re.sub(r"<!-- stage: ([a-z ]+) -->\n.*?<!-- end -->", block, text, flags=re.S)
+    return re.sub(r"<!-- (stage|table): ([a-z ]+) -->\n(.*?)<!-- end -->", block, text, flags=re.S)
 
 
 def main() -> int:
@@ -88,13 +179,13 @@ def main() -> int:
             print(f"=== {name}\n{text}\n")
         return 0
     old = DOC.read_text(encoding="utf-8")
-    new = filled(old)
     if "--write" in sys.argv:
-        DOC.write_text(new, encoding="utf-8")
+        DOC.write_text(filled(old, exact=True), encoding="utf-8", newline="\n")
         return 0
-    if new != old:
-        print("docs/architecture.md is out of date: run python tools/show_stages.py --write")
-    return int(new != old)
+    if filled(old) != old:
+        print("docs/overview.md is out of date: run make docs")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

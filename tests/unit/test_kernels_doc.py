@@ -1,4 +1,4 @@
-"""docs/generated-kernels.md and architecture.md show what the compiler makes now."""
+"""docs/generated-kernels.md and overview.md show what the compiler makes now."""
 
 from __future__ import annotations
 
@@ -20,10 +20,35 @@ def test_committed_page_is_what_the_compiler_makes(page: str) -> None:
     assert PAGE.read_text(encoding="utf-8") == page, "run: make docs"
 
 
-def test_the_stages_of_the_architecture_are_what_the_compiler_makes() -> None:
+def test_the_overview_shows_what_the_compiler_makes() -> None:
     text = show_stages.DOC.read_text(encoding="utf-8")
-    assert len(re.findall(r"<!-- stage: ", text)) >= 6
-    assert show_stages.filled(text) == text, "run: python tools/show_stages.py --write"
+    assert len(re.findall(r"<!-- stage: ", text)) >= 4
+    assert len(re.findall(r"<!-- table: ", text)) == 2
+    assert show_stages.filled(text) == text, "run: make docs"
+
+
+def test_the_overview_is_read_in_twenty_minutes() -> None:
+    text = show_stages.DOC.read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    assert 1_000 < len(prose.split()) <= 2_500
+
+
+def test_the_core_is_read_in_a_weekend() -> None:
+    counts = show_stages.core_counts()
+    assert 8_000 <= sum(counts.values()) <= 11_000
+    table = show_stages.core_table()
+    assert show_stages.is_about(table, table)
+    name, lines = show_stages.COUNTED.findall(table)[0]
+    longer = table.replace(f"`{name}` {lines}", f"`{name}` {int(lines) + 1_000}")
+    assert not show_stages.is_about(longer, table)
+    assert not show_stages.is_about(table.replace(f"`{name}`", "`gone`"), table)
+
+
+def test_code_lines_are_counted_without_comments_and_docstrings(tmp_path: Path) -> None:
+    source = '"""About\nit."""\n\n# why\nx = 1\n\n\ndef f():\n    """Meaning."""\n    return 1\n'
+    path = tmp_path / "module.py"
+    path.write_text(source, encoding="utf-8")
+    assert show_stages.code_lines(path) == 3
 
 
 def test_every_kernel_has_its_reasons_and_notes(page: str) -> None:
