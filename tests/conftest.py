@@ -76,6 +76,15 @@ def fixed_seeds() -> None:
         tensor_module.Tensor.manual_seed(20)
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads of a test are gone after it: the next one's program has had none."""
+    yield
+    state = sys.modules.get("aster_ml.thread_state")
+    if state is not None and state.TURN.shared and state.TURN.owner == state.get_ident():
+        state.TURN.shared = False
+
+
 @pytest.fixture(autouse=True, scope="session")
 def checked_graphs() -> Iterator[None]:
     """Of every native graph it is shown that calls which may run side by side do not conflict."""

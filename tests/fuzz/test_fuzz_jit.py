@@ -9,6 +9,8 @@ which is counted apart.
 from __future__ import annotations
 
 import random
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -144,3 +146,51 @@ def test_jitted_functions(record_property: Callable[[str, str], None]) -> None:
     check_all("jitted functions", seeds, lambda seed: try_function(seed, refused), record_property)
     record_property("fuzz", f"jitted functions: {len(refused)} refused")
     assert len(refused) <= 2 + len(seeds) // 10
+
+
+def check_threads(seed: int) -> str | None:
+    """Threads that call one jitted function, each with arguments of its own.
+
+    State is read and not written: which call is first would be left to chance.
+    """
+    rng = random.Random(seed)
+    program = Drawer(rng, SMALL if rng.random() < 0.8 else LARGE, writes=False).program
+    caller = Caller(rng, program)
+    caller.passed = False
+    jitted = TinyJit(caller.function)
+    wrong: list[str] = []
+
+    def call_often(own: int) -> None:
+        try:
+            call_in_turn(random.Random(own))
+        except Exception as error:
+            wrong.append(f"{type(error).__name__}: {error} ({program.show()})")
+
+    def call_in_turn(own: random.Random) -> None:
+        arrays = [numbers(own, shape) for shape in program.inputs]
+        tensors = [Tensor(a).realize() for a in arrays]
+        for number in range(CALLS):
+            if own.random() < 0.4:
+                arrays = [numbers(own, shape) for shape in program.inputs]
+                tensors = [Tensor(a).realize() for a in arrays]
+            got = jitted(*tensors) if own.random() < 0.8 else caller.function(*tensors)
+            wanted = program.run([a.copy() for a in arrays], caller.state)
+            for i, (t, a) in enumerate(zip(got, wanted, strict=True)):
+                if not same(t, a):
+                    wrong.append(f"call {number}, result {i} ({program.show()})")
+
+    threads = [threading.Thread(target=call_often, args=(rng.getrandbits(30),)) for _ in range(3)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+    finally:
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+    return wrong[0] if wrong else None
+
+
+def test_jitted_functions_that_threads_share(record_property: Callable[[str, str], None]) -> None:
+    check_all("jitted functions of three threads", draws(12, 1500), check_threads, record_property)

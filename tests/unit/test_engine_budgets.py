@@ -14,7 +14,6 @@ from aster_ml.engine.calls import PENDING
 from aster_ml.engine.realize import prepare
 from aster_ml.engine.storage import DUE
 from aster_ml.target import Target
-from aster_ml.thread_state import TURN
 from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.sharding import MULTI_SEEN
 from benchmarks.calls import count_calls, frames_of, run_seen
@@ -106,9 +105,7 @@ def test_realizing_does_not_cost_more_when_many_tensors_are_alive(operands) -> N
     assert len(held) == 400
 
 
-def test_a_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Once a program has had threads, each call takes a lock.
-    monkeypatch.setattr(TURN, "shared", False)
+def test_a_replay() -> None:
     jitted = TinyJit(lambda x: x + 1)
     x = vector(1)
     for _ in range(4):

@@ -14,6 +14,7 @@ import pytest
 from aster_ml import Context, Device, Tensor, TinyJit
 from aster_ml.config import DEV, NOOPT, THREADS, stage_key
 from aster_ml.errors import JitError
+from aster_ml.jit.fast_path import DIFFERENT
 from aster_ml.mixin.handle import Handle, Touched
 from tests.unit.jit_helpers import vector
 
@@ -218,6 +219,32 @@ def test_a_function_that_replaces_a_tensor_is_still_refused(paused: Paused) -> N
     with pytest.raises(JitError, match="replaces"):
         for _ in range(3):
             jitted(vector(1, 2))
+
+
+def test_a_quick_way_that_another_thread_has_overtaken() -> None:
+    """It was asked for before the other thread put memory of its own into the replay."""
+    jitted = TinyJit(lambda x: x * 2)
+    x, y = vector(1, 2), vector(3, 4)
+    for _ in range(4):
+        jitted(x)
+    quick = jitted.again
+    assert quick is not None
+    assert in_thread(lambda: jitted.call_anew((y,), {}).tolist()) == [6, 8]
+    assert jitted.again is not quick
+    assert quick.call((x,), {}) is DIFFERENT
+    assert jitted(x).tolist() == [2, 4]
+
+
+def test_a_thread_knows_its_own_handles_alone() -> None:
+    """Also where another one's lies where one of its own was."""
+    with Touched() as touched:
+        mine = vector(1)
+        others = in_thread(lambda: [vector(i) for i in range(2)])
+        assert touched.has(mine)
+        assert not any(touched.has(t) for t in others)
+        # As it is where `mine` is gone and its place was taken.
+        touched.seen[id(others[0])] = touched.seen[id(mine)]
+        assert not touched.has(others[0])
 
 
 def test_threads_share_a_jitted_function() -> None:

@@ -111,6 +111,7 @@ class FastPath:
                 self.known.append((nothing, nothing, arg, None, None))
             else:
                 return False
+        self.token = self.recording.latest = object()
         self.graph, self.launch = graph, graph.entry()
         self.surroundings = surroundings()
         self.is_same: Callable[..., bool] | None = None
@@ -156,6 +157,9 @@ class FastPath:
             if turn.shared:
                 turn.inside = False
                 with ENGINE:
+                    if self.recording.latest is not self.token:
+                        # Another thread has replayed it since, with other memory in its places.
+                        return DIFFERENT
                     return self.call(args, kwargs, HELD)
             replay = self.replay
             try:

@@ -71,7 +71,7 @@ class Run:
         self.draws: list[tuple[UOp, int]] = []
         self.outputs: list[Tensor] = []
         # Handles that this thread has made or changed in the run; None where there is no other.
-        self.touched: dict[int, None] | None = None
+        self.touched: Touched | None = None
 
     def note_draw(self, state: UOp, count: int) -> None:
         """Random numbers that the function draws: the node that holds key and counter."""
@@ -209,7 +209,7 @@ class Run:
 
     def is_ours(self, t: Tensor) -> bool:
         """Whether a tensor that is new or another than before is so by this run."""
-        return self.touched is None or id(t) in self.touched
+        return self.touched is None or self.touched.has(t)
 
     def restore(self, tensors: list[Tensor]) -> None:
         """Gives what names the inputs' memory by its name in the recording its own name again."""

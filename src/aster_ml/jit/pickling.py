@@ -118,6 +118,7 @@ def unpack_recording(recording: Any, state: dict[str, Any]) -> None:
     recording.bound, recording.staying, recording.states, recording.shown = [], [], [], []
     recording.state_ids, recording.written_ids = set(), set()
     recording.written_states = []
+    recording.latest = None
     recording.exchanges = storage.EXCHANGES.count
     recording.make_places([lambda: None for _ in recording.fresh])
 

@@ -78,6 +78,8 @@ class Recording(Generic[T]):
         self, run: Run, result: T, watch: Watch, bound: list[int], prune: bool = False
     ) -> None:
         recorder, inputs = run.recorder, run.inputs
+        # The token of the fast path that knows what is in the places of the replay.
+        self.latest: object = None
         self.watch = watch
         # Arguments that the function gets at by itself, too: both uses are one in the recording,
         # so it is right for these very tensors alone.
@@ -248,7 +250,7 @@ class Recording(Generic[T]):
 
     def run(self, inputs: Inputs) -> T:
         """Replays on these inputs."""
-        replay = self.replay
+        replay, self.latest = self.replay, None
         written = self.written_now(inputs) if self.written_ids or self.written_inputs else None
         if written is not None:
             self.prepare_writes(inputs, written)

@@ -91,19 +91,25 @@ class Touched:
     """
 
     LOCK = threading.Lock()
-    # By thread: those that are listening, each with the ids that it has heard of.
-    LISTENING: ClassVar[dict[int, list[dict[int, None]]]] = {}
+    # By thread: those that are listening, each with what it has heard of by id. Others' handles may
+    # have the ids of those that are gone, so the handles themselves are known, weakly.
+    LISTENING: ClassVar[dict[int, list[dict[int, weakref.ref[Any]]]]] = {}
     SLOT: ClassVar[Any] = None
 
-    def __enter__(self) -> dict[int, None]:
-        self.seen: dict[int, None] = {}
+    def __enter__(self) -> Touched:
+        self.seen: dict[int, weakref.ref[Any]] = {}
         with Touched.LOCK:
             if not Touched.LISTENING:
                 Touched.SLOT = Handle.__dict__["uop"]
                 slot = Touched.SLOT
                 Handle.uop = property(slot.__get__, note_uop, note_gone)  # type: ignore[misc, assignment]
             Touched.LISTENING.setdefault(get_ident(), []).append(self.seen)
-        return self.seen
+        return self
+
+    def has(self, handle: Handle) -> bool:
+        """Whether this thread made the handle, or gave it another node."""
+        found = self.seen.get(id(handle))
+        return found is not None and found() is handle
 
     def __exit__(self, *_: object) -> None:
         with Touched.LOCK:
@@ -119,14 +125,14 @@ def note_uop(handle: Handle, uop: UOp) -> None:
     """Sets the node of a handle while some thread listens."""
     Touched.SLOT.__set__(handle, uop)
     for seen in Touched.LISTENING.get(get_ident(), ()):
-        seen[id(handle)] = None
+        seen[id(handle)] = weakref.ref(handle)
 
 
 def note_gone(handle: Handle) -> None:
     """Takes the node of a handle away, as what it shows was written, while some thread listens."""
     Touched.SLOT.__delete__(handle)
     for seen in Touched.LISTENING.get(get_ident(), ()):
-        seen[id(handle)] = None
+        seen[id(handle)] = weakref.ref(handle)
 
 
 def either_flag(one: Flag, other: Flag) -> Flag:

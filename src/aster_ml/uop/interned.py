@@ -143,7 +143,10 @@ class Interned:
             # A newer node may have taken the place while this one was dying.
             found = ref()
             if found is None or found is self:
-                del NODES[self._key]
+                gone = NODES.pop(self._key, None)
+                if gone is not None and gone is not ref:
+                    # Another thread has put a newer node there just now.
+                    NODES.setdefault(self._key, gone)
 
     def forget(self) -> None:
         """From now on the same expression is another node; this one stays what it was.
@@ -152,7 +155,7 @@ class Interned:
         """
         ref = NODES.get(self._key)
         if ref is not None and ref() is self:
-            del NODES[self._key]
+            NODES.pop(self._key, None)
 
     def __copy__(self) -> Self:
         return self
