@@ -148,7 +148,7 @@ def test_jitted_functions(record_property: Callable[[str, str], None]) -> None:
     assert len(refused) <= 2 + len(seeds) // 10
 
 
-def check_threads(seed: int) -> str | None:
+def wrong_of_threads(seed: int) -> str | None:
     """Threads that call one jitted function, each with arguments of its own.
 
     State is read and not written: which call is first would be left to chance.
@@ -193,4 +193,6 @@ def check_threads(seed: int) -> str | None:
 
 
 def test_jitted_functions_that_threads_share(record_property: Callable[[str, str], None]) -> None:
-    check_all("jitted functions of three threads", draws(12, 1500), check_threads, record_property)
+    check_all(
+        "jitted functions of three threads", draws(12, 1500), wrong_of_threads, record_property
+    )
