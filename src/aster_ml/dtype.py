@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import math
 import struct
+import threading
 from enum import Enum
+from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias
 
 import ml_dtypes
@@ -243,7 +245,37 @@ SHORT_NAMES = {
 DTypeLike: TypeAlias = "str | DType"
 
 
-class dtypes:
+class Defaults(threading.local):
+    """What Python floats become in the thread that asks."""
+
+    # What a thread begins with.
+    initial: ClassVar[DType]
+
+    def __init__(self) -> None:
+        self.default_float = Defaults.initial
+
+
+def set_default_float(_: type[dtypes], dtype: DType) -> None:
+    """Sets it here, and for every thread that has not asked yet."""
+    DEFAULTS.default_float = Defaults.initial = dtype
+
+
+def reset_default_float(_: type[dtypes]) -> None:
+    """Takes back what was set: the setting decides again."""
+    follow_default_float()
+    Defaults.initial = DEFAULTS.default_float
+
+
+class DTypesType(type):
+    """What the class itself has: a default for each thread."""
+
+    # Read without a call of Python.
+    default_float: DType = property(  # type: ignore[assignment]
+        attrgetter("_defaults.default_float"), set_default_float, reset_default_float
+    )
+
+
+class dtypes(metaclass=DTypesType):
     """All element types, by name, and questions about them."""
 
     void = DType(-1, 0, "void", None, "void")
@@ -285,7 +317,7 @@ class dtypes:
     all = (*floats, *ints, bool, index)
     index_like = (index, int32)
 
-    default_float: ClassVar[DType] = float32
+    _defaults: ClassVar[Defaults]
     default_int: ClassVar[DType] = int32
 
     @staticmethod
@@ -648,8 +680,11 @@ def follow_default_float() -> None:
     if found is None or found.kind != "float":
         names = ", ".join([n.upper() for n, d in dtypes.fields().items() if d.kind == "float"])
         raise DTypeError(f"DEFAULT_FLOAT={DEFAULT_FLOAT.value} is no float dtype; {names} are")
-    dtypes.default_float = found
+    DEFAULTS.default_float = found
 
 
+Defaults.initial = dtypes.float32
+DEFAULTS = dtypes._defaults = Defaults()
 DEFAULT_FLOAT.changed = follow_default_float
 follow_default_float()
+Defaults.initial = DEFAULTS.default_float

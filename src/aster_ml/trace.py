@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -55,6 +57,9 @@ UNTRACED = frozenset({
 })  # fmt: skip
 MARKED_ALREADY = frozenset({Ops.BUFFER, Ops.CONST, Ops.DEVICE, Ops.DEFINE_VAR, Ops.BIND})
 ORIGINALS: dict[str, Any] = {}
+# Threads that have set TRACEMETA: the methods stay wrapped as long as there is one.
+ASKING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+LOCK = threading.Lock()
 
 
 def user_line() -> str:
@@ -110,10 +115,17 @@ def wrapped(name: str, found: Any) -> Any:
 
 
 def follow() -> None:
-    """Wraps the methods of Tensor, or unwraps them, as TRACEMETA says now."""
-    if bool(TRACEMETA) == bool(ORIGINALS):
-        return
-    if TRACEMETA:
+    """Wraps the methods of Tensor, or unwraps them, as TRACEMETA says now, here and elsewhere."""
+    with LOCK:
+        (ASKING.add if TRACEMETA else ASKING.discard)(threading.current_thread())
+        wanted = bool(TRACEMETA.initial) or any([t.is_alive() for t in ASKING])
+        if wanted != bool(ORIGINALS):
+            wrap_methods(wanted)
+
+
+def wrap_methods(wanted: bool) -> None:
+    """Wraps the methods of Tensor, or unwraps them."""
+    if wanted:
         for name in dir(Tensor):
             if name in UNTRACED or (name.startswith("_") and name not in OPERATORS):
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -114,6 +115,32 @@ def test_default_float(name: str, dtype: object) -> None:
     assert Tensor([1.5]).dtype is dtypes.float32
     done = run("print(Tensor([1.5]).dtype.name, Tensor.ones(2).dtype.name)", DEFAULT_FLOAT=name)
     assert done.stdout.split() == [dtype.name] * 2  # type: ignore[attr-defined]
+
+
+def test_default_float_is_that_of_a_thread() -> None:
+    seen = []
+
+    def ask() -> None:
+        seen.append(Tensor([1.5]).dtype)
+        with Context(DEFAULT_FLOAT="DOUBLE"):
+            seen.append(Tensor([1.5]).dtype)
+
+    def run_apart() -> None:
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+
+    with Context(DEFAULT_FLOAT="HALF"):
+        run_apart()
+        assert Tensor([1.5]).dtype is dtypes.half
+    dtypes.default_float = dtypes.bfloat16
+    try:
+        run_apart()
+        assert Tensor([1.5]).dtype is dtypes.bfloat16
+    finally:
+        del dtypes.default_float
+    assert Tensor([1.5]).dtype is dtypes.float32
+    assert seen == [dtypes.float32, dtypes.double, dtypes.bfloat16, dtypes.double]
 
 
 def test_default_float_that_is_none() -> None:

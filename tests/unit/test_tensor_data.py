@@ -7,6 +7,8 @@ import gc
 import math
 import pathlib
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +17,7 @@ import pytest
 
 from aster_ml import Context, Tensor, Variable, dtypes
 from aster_ml.engine.guard import GUARD, GraphWarning
-from aster_ml.errors import ShapeError
+from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.mixin.handle import LIVE
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import Ops
@@ -412,3 +414,30 @@ def test_elements_cannot_be_deleted() -> None:
     x = Tensor([1, 2, 3])
     with pytest.raises(TypeError, match="a tensor keeps its elements"):
         del x[0]
+
+
+MASKED = np.ma.masked_array([1.0, 2.0, 3.0], [0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        MASKED,
+        [MASKED, MASKED],
+        ([1.0, 2.0, 3.0], MASKED),
+        [[[1.0]], [[np.ma.masked]]],
+        [2, MASKED[1]],
+    ],
+    ids=str,
+)
+def test_masked_elements_are_refused_wherever_they_are(data: Any) -> None:
+    with pytest.raises(ArgumentError, match="elements of the NumPy array are masked"):
+        Tensor(data)
+    whole = np.ma.masked_array([1.0, 2.0])
+    assert Tensor([[whole], [whole]]).tolist() == [[[1, 2]], [[1, 2]]]
+
+
+def test_nodes_that_outlive_their_module_end_in_silence() -> None:
+    program = "import sys; from aster_ml import Tensor; sys.kept = Tensor([1.0]) + 1"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

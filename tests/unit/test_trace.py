@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from aster_ml import Context, Tensor
@@ -81,3 +83,27 @@ def test_names_in_the_tables_exist() -> None:
     assert all(hasattr(Tensor, name) for name in UNTRACED)
     assert all(hasattr(Tensor, name) for name in ("__add__", "__radd__", "__getitem__"))
     assert {"__add__", "__radd__", "__getitem__", "__setitem__"} <= OPERATORS
+
+
+def test_one_thread_does_not_end_the_tracing_of_another() -> None:
+    before = dict(Tensor.__dict__)
+    inside, done = threading.Event(), threading.Event()
+    seen = []
+
+    def other() -> None:
+        with Context(TRACEMETA=1):
+            inside.set()
+            done.wait(60)
+            seen.append((vector(1) + 1).uop.metadata)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait(60)
+    with Context(TRACEMETA=1):
+        assert (vector(1) + 2).uop.metadata
+    assert (vector(1) + 3).uop.metadata is None
+    done.set()
+    thread.join()
+    assert seen[0] is not None
+    assert [m.name for m in seen[0]] == ["__add__"]
+    assert dict(Tensor.__dict__) == before

@@ -195,6 +195,7 @@ def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     Raises: ShapeError for a ragged list, DTypeError for what is no number, saying where it is.
     """
     array: Any = None
+    check_unmasked(data)
     with contextlib.suppress(ValueError, OverflowError):
         array = np.array(data)
     if (array is None or array.dtype.kind in "SO") and holds_bytes(data):
@@ -219,6 +220,23 @@ def array_of_list(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if dtype is None:
         dtype = list_dtype(array)
     return converted(array, dtype)
+
+
+def check_unmasked(data: Any) -> None:
+    """Raises ArgumentError where a masked array with masked elements is in a nested list."""
+    pending, seen = [data], set()
+    while pending:
+        item = pending.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        kinds = set(map(type, item))
+        if any([issubclass(kind, np.ma.MaskedArray) for kind in kinds]):
+            for array in item:
+                if isinstance(array, np.ma.MaskedArray):
+                    unmasked(array)
+        if not kinds.isdisjoint((list, tuple)):
+            pending += [x for x in item if x.__class__ is list or x.__class__ is tuple]
 
 
 def holds_bytes(data: Any) -> bool:

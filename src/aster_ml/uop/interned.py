@@ -137,16 +137,17 @@ class Interned:
             return take_place(key, self, ref)  # type: ignore[no-any-return]
         return self
 
-    def __del__(self) -> None:
-        ref = NODES.get(self._key)
+    def __del__(self, nodes: dict[Any, weakref.ref[Any]] = NODES) -> None:
+        # Some nodes go after the names of this module have gone, when the process ends.
+        ref = nodes.get(self._key)
         if ref is not None:
             # A newer node may have taken the place while this one was dying.
             found = ref()
             if found is None or found is self:
-                gone = NODES.pop(self._key, None)
+                gone = nodes.pop(self._key, None)
                 if gone is not None and gone is not ref:
                     # Another thread has put a newer node there just now.
-                    NODES.setdefault(self._key, gone)
+                    nodes.setdefault(self._key, gone)
 
     def forget(self) -> None:
         """From now on the same expression is another node; this one stays what it was.
