@@ -71,6 +71,7 @@ docs: $(VENV)/.demo
 	$(BIN)/python tools/make_kernels_doc.py
 	$(BIN)/python tools/make_passes_doc.py
 	$(BIN)/python -m tools.show_stages --write
+	$(BIN)/python -m tools.make_opts_doc
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import make_kernels_doc, make_passes_doc, show_stages
+from aster_ml.codegen.opts import OPT_DOCS, OptOps, parse_opts
+from tools import make_kernels_doc, make_opts_doc, make_passes_doc, show_stages
 from tools.make_kernels_doc import EXAMPLES, PAGE, annotated, kernels_page, shortened
 
 
@@ -106,3 +107,23 @@ def test_check_finds_a_difference(
 def test_the_page_of_passes_is_up_to_date() -> None:
     text = make_passes_doc.DOC.read_text(encoding="utf-8")
     assert text == make_passes_doc.text(), "run: python tools/make_passes_doc.py"
+
+
+def test_the_page_of_opts_is_up_to_date() -> None:
+    text = make_opts_doc.DOC.read_text(encoding="utf-8")
+    assert text == make_opts_doc.text(), "run: make docs"
+
+
+@pytest.mark.parametrize("op", OptOps, ids=lambda op: op.name)
+def test_every_kind_of_opt_is_documented_by_an_example_of_it(op: OptOps) -> None:
+    doc = OPT_DOCS[op]
+    assert doc.rewrite
+    assert doc.when
+    assert doc.why
+    assert parse_opts(doc.example)[-1].op is op
+
+
+def test_an_example_without_effect_is_found() -> None:
+    doc = OPT_DOCS[OptOps.UPCAST]
+    with pytest.raises(AssertionError, match="has an effect"):
+        make_opts_doc.refusal(doc._replace(example="UPCAST(0,4)"))
