@@ -663,7 +663,7 @@ def test_one_axis_is_shared_out_over_threads_and_becomes_thread_when_lowered() -
     ast = kernel_of(memory(256, 64) + 1)
     kernel = schedule_kernel(ast, CPU, (Opt(OptOps.THREAD, 0),))
     assert [r.arg.kind for r in kernel.outputs] == [AxisType.LOOP]
-    assert kernel.shared == kernel.outputs[0].arg.id
+    assert kernel.roles.threads == kernel.outputs[0].arg.id
     assert not kernel.axes
     with pytest.raises(KernelOptError, match="shared out"):
         kernel.make_thread(kernel.outputs[0])

@@ -41,7 +41,7 @@ class Bound(NamedTuple):
 def bound_of(kernel: Kernel, target: Target, ops: int, nbytes: int) -> Bound:
     """What a kernel that does so many operations on so many bytes cannot be quicker than."""
     lanes = [r for r in axes_of(kernel) if r.arg.kind is AxisType.VECTOR]
-    threads = target.threads if kernel.shared is not None else 1
+    threads = target.threads if kernel.roles.threads is not None else 1
     # A multiplication and the addition of its result are one instruction.
     fused = 2 if any(u.src[0].op is Ops.MUL and u.arg.op is Ops.ADD for u in kernel.reduces) else 1
     width = max([size_of(r) for r in lanes], default=1)

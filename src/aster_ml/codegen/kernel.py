@@ -26,7 +26,8 @@ from aster_ml.codegen.prefetch import (
     stream_stores,
     tile_loads,
 )
-from aster_ml.codegen.staging.sliding_windows import Slab, find_windowed, slab_load, slab_of
+from aster_ml.codegen.roles import OverlappedSplit, Roles, ShiftedTail
+from aster_ml.codegen.staging.sliding_windows import find_windowed, slab_load, slab_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
@@ -52,22 +53,6 @@ class Decision(NamedTuple):
     costs: tuple[tuple[str, float], ...]
 
 
-class ShiftedTail(NamedTuple):
-    """Lanes that start at `size - lanes - short`, where `short` is 0 for the last of them."""
-
-    short: UOp
-    size: int
-    lanes: int
-
-
-class OverlappedSplit(NamedTuple):
-    """The id of lanes that were split off an axis, how many, and how long it was."""
-
-    inner: int
-    lanes: int
-    size: int
-
-
 class Kernel:
     """One kernel while its axes are being arranged."""
 
@@ -82,34 +67,8 @@ class Kernel:
             for r in end.src[1:] if end.op is Ops.END else ():
                 if r not in self.outputs:
                     self.outputs.append(r)
-        # Id of the lane axis along which loads are staged through local memory.
-        self.staged: int | None = None
-        # Whether some elements are computed twice, those of `twice` aside.
-        self.overlaps = False
-        # By the id of an axis of which the last lanes, no SIMD lanes, start early.
-        self.twice: dict[int, OverlappedSplit] = {}
-        # By the id of an axis whose last SIMD lanes start early.
-        self.early: dict[int, ShiftedTail] = {}
-        # Ids of axes that were told apart before they grew: what is beyond their end is masked.
-        self.apart: set[int] = set()
-        # Id of the axis that runs over strips of a reduction.
-        self.strips: int | None = None
-        # How many steps of its reduction are taken at a time for a whole row; 0 without rows.
-        self.rows = 0
-        # Id of the axis whose rows are stored one step later.
-        self.skewed: int | None = None
-        # Id of the axis of rows that are first folded beside the row before.
-        self.following: int | None = None
-        # How many factors of its product go in one word of a panel; 0 without panels of words.
-        self.group = 0
-        # Id of the output axis that threads share out. It is a LOOP until indices are lowered.
-        self.shared: int | None = None
-        # Id of the axis whose steps ask for the block that the next step reads.
-        self.asking: int | None = None
-        # Ids of the axes that TILE has left around a part of theirs.
-        self.tiled: set[int] = set()
-        # Of windows that are loaded through scratch.
-        self.slab: Slab | None = None
+        # What they have said of axes.
+        self.roles = Roles()
         self.next_id = 1 + max([r.arg.id for r in self.facts.by_op[RANGE]], default=-1)
 
     # what there is
@@ -127,12 +86,7 @@ class Kernel:
     @property
     def value(self) -> tuple[Any, ...]:
         """All that Opts have made of the kernel: where it is equal, so is the program."""
-        return (
-            self.sink, tuple(self.outputs), self.shared, self.staged, self.strips, self.rows,
-            self.skewed, self.following, self.group, self.asking, self.slab, self.overlaps,
-            frozenset(self.apart), frozenset(self.tiled),
-            frozenset(self.twice.items()), frozenset(self.early.items()),
-        )  # fmt: skip
+        return self.sink, tuple(self.outputs), self.roles.value
 
     @property
     def in_order(self) -> bool:
@@ -158,7 +112,7 @@ class Kernel:
     @property
     def output_loops(self) -> list[UOp]:
         """Output axes that Opts can name: all loops but the one that threads share out."""
-        shared = self.shared
+        shared = self.roles.threads
         return [r for r in self.outputs if r.arg.kind is LOOP and r.arg.id != shared]
 
     @property
@@ -176,10 +130,10 @@ class Kernel:
         They cannot where a store writes what is read, unless different iterations are seen to store
         at different places; nor can the strips of a reduction, but all else can then.
         """
-        if self.strips is not None:
-            return bool(axis.arg.id != self.strips)
+        if self.roles.strips is not None:
+            return bool(axis.arg.id != self.roles.strips)
         stores = self.facts.stores_over_reads
-        if not stores or axis.arg.id in self.apart:
+        if not stores or axis.arg.id in self.roles.apart:
             return True
         return all([tells_apart(u.src[0].src[1], axis) for u in stores])
 
@@ -196,7 +150,7 @@ class Kernel:
 
         Raises: KernelOptError where it cannot be done to this kernel, or changes nothing of it.
         """
-        axes, before = self.axes, self.value
+        axes, before = self.axes, (self.facts.sink, tuple(self.outputs), self.roles.value)
         number = opt.axis + (self.first_reduction if opt.op in OF_REDUCTIONS else 0)
         if not 0 <= opt.axis or number >= len(axes):
             kind = "axes of reductions" if opt.op in OF_REDUCTIONS else "axes"
@@ -215,14 +169,14 @@ class Kernel:
             self.by_rows(axis, opt.arg)
         elif opt.op in LANE_KIND and self.fills_slab(axis):
             raise KernelOptError(f"{opt}: lanes would share a slab that every step fills anew")
-        elif opt.op is OptOps.OVERLAP and axis.arg.id not in self.early:
+        elif opt.op is OptOps.OVERLAP and axis.arg.id not in self.roles.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif opt.op is OptOps.TILE:
-            self.early.pop(axis.arg.id, None)
-            self.tiled.add(axis.arg.id)
+            self.roles.early.pop(axis.arg.id, None)
+            self.roles.tiled.add(axis.arg.id)
             self.overlap(axis, opt.arg, AxisType.LOOP)
         elif opt.op is OptOps.PACK_DOT:
-            self.group = opt.arg
+            self.roles.word = opt.arg
         elif opt.op is OptOps.NONTEMPORAL:
             self.stream()
         elif opt.op is OptOps.PREFETCH:
@@ -239,11 +193,11 @@ class Kernel:
             self.nest(axis, opt.arg)
         else:
             if opt.op is OptOps.STAGE:
-                self.staged = self.next_id
+                self.roles.staged = self.next_id
             if opt.op not in LANE_KIND:
                 raise KernelOptError(f"{opt}: there are no tensor cores on this device")
             self.split_lanes(axis, opt.arg or size_of(axis), LANE_KIND[opt.op])
-        if self.value == before:
+        if (self.facts.sink, tuple(self.outputs), self.roles.value) == before:
             raise KernelOptError(f"{opt}: changes nothing of this kernel")
         self.applied.append(opt)
 
@@ -275,12 +229,14 @@ class Kernel:
         (`cpu/block_prefetch`).
         """
         if not self.reduces and any([find_block(self.outputs, axis, a) for a in self.accesses()]):
-            self.asking = axis.arg.id
+            self.roles.prefetched = axis.arg.id
             return
         passes = row_passes(self.facts, axis) if axis in self.outputs else []
         aside: list[tuple[Access, int]] = []
         if axis in self.outputs and not passes:
-            aside = tile_loads(self.facts, axis, self.rows) or broadcast_rows(self.facts, axis)
+            aside = tile_loads(self.facts, axis, self.roles.row_steps) or broadcast_rows(
+                self.facts, axis
+            )
             aside = aside or broadcast_columns(self.facts, axis)
             aside = aside or [(a, run_of_lanes(a)) for a in column_loads(self.facts, axis)]
         if aside:
@@ -300,7 +256,7 @@ class Kernel:
                 "skew: an output axis is wanted each step of which keeps a row in scratch and "
                 "stores one"
             )
-        self.skewed = axis.arg.id
+        self.roles.stored_later = axis.arg.id
 
     def fold_next(self, axis: UOp) -> None:
         """Rows along an output axis are first folded beside the row before (`row_pipelining`)."""
@@ -309,11 +265,11 @@ class Kernel:
                 "next: an output axis is wanted each step of which folds twice in loops of as "
                 "many turns, first a row of memory into one number"
             )
-        self.following = axis.arg.id
+        self.roles.folded_early = axis.arg.id
 
     def stored_row(self) -> tuple[UOp, UOp] | None:
         """Of rows that are stored one step later, the STAGE and where stores read it."""
-        axes = [r for r in self.outputs if r.arg.id == self.skewed]
+        axes = [r for r in self.outputs if r.arg.id == self.roles.stored_later]
         return row_stage(self.facts, self.outputs, axes[0]) if axes else None
 
     def make_thread(self, axis: UOp, chunks: int = 0) -> None:
@@ -321,11 +277,11 @@ class Kernel:
 
         Where chunks do not share out the axis, the last of them starts early.
         """
-        if self.shared is not None:
+        if self.roles.threads is not None:
             raise KernelOptError("thread: another axis is shared out over threads already")
         if 0 < chunks < size_of(axis):
             place = self.outputs.index(axis)
-            self.early.pop(axis.arg.id, None)
+            self.roles.early.pop(axis.arg.id, None)
             length = ceildiv(size_of(axis), chunks)
             if size_of(axis) % chunks:
                 self.overlap(axis, length, AxisType.LOOP)
@@ -334,13 +290,13 @@ class Kernel:
             axis = self.outputs[place]
         self.outputs.remove(axis)
         self.outputs.insert(0, axis)
-        self.shared = axis.arg.id
+        self.roles.threads = axis.arg.id
 
     def split_lanes(self, axis: UOp, lanes: int, kind: AxisType) -> None:
         """Splits lanes off an axis; SIMD lanes that do not divide it start early at its end."""
         size = axis.src[0]
         uneven = size.op is Ops.CONST and 0 < lanes < size.arg and size.arg % lanes
-        if axis.arg.id in self.early and kind is AxisType.UPCAST:
+        if axis.arg.id in self.roles.early and kind is AxisType.UPCAST:
             self.widen_early(axis, lanes)
         elif kind is AxisType.VECTOR and uneven and axis in self.outputs:
             self.overlap(axis, lanes, kind)
@@ -349,7 +305,7 @@ class Kernel:
 
     def may_split(self, axis: UOp, lanes: int) -> bool:
         """Whether UPCAST may split so many lanes off an axis."""
-        size, early = axis.src[0], self.early.get(axis.arg.id)
+        size, early = axis.src[0], self.roles.early.get(axis.arg.id)
         if size.op is not Ops.CONST or self.fills_slab(axis):
             return False
         if early is not None:
@@ -443,7 +399,7 @@ class Kernel:
         nobody sees as long as the kernel does not read what it stores. Strips do, so they store it
         once.
         """
-        if axis not in self.outputs or axis.arg.id == self.strips or not can_overlap(self):
+        if axis not in self.outputs or axis.arg.id == self.roles.strips or not can_overlap(self):
             raise KernelOptError(
                 "overlap: an output axis of a kernel that reads no output is wanted"
             )
@@ -454,30 +410,30 @@ class Kernel:
             return self.split(axis, lanes, kind)
         inner = self.new_range(lanes, kind)
         if kind is AxisType.UPCAST:
-            self.twice[axis.arg.id] = OverlappedSplit(inner.arg.id, lanes, size.arg)
+            self.roles.twice[axis.arg.id] = OverlappedSplit(inner.arg.id, lanes, size.arg)
         else:
-            self.overlaps = True
+            self.roles.overlaps = True
         steps = UOp.index_const(ceildiv(size.arg, lanes))
         outer = UOp(Ops.RANGE, axis.dtype, (steps,), axis.arg)
         short = before_last(outer, size.arg, lanes)
         start = index_alu(Ops.SUB, UOp.index_const(size.arg - lanes), short)
         if kind is AxisType.VECTOR:
-            self.early[axis.arg.id] = ShiftedTail(short, size.arg, lanes)
+            self.roles.early[axis.arg.id] = ShiftedTail(short, size.arg, lanes)
         self.outputs = [x for r in self.outputs for x in ((outer, inner) if r is axis else (r,))]
         self.rewrite({axis: index_alu(Ops.ADD, start, inner)}, {axis: (outer, inner)})
-        if self.strips is not None:
+        if self.roles.strips is not None:
             self.store_where(first_time(outer, inner, size.arg, lanes))
 
     def widen_early(self, axis: UOp, count: int) -> None:
         """`count` SIMD values side by side, the last of which start early together."""
-        short, size, lanes = self.early[axis.arg.id]
+        short, size, lanes = self.roles.early[axis.arg.id]
         wide = count * lanes
         if not lanes < wide <= size:
             raise KernelOptError(f"upcast: {count} times {lanes} lanes of an axis of {size}")
         inner = self.new_range(count, AxisType.UPCAST)
         outer = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(ceildiv(size, wide)),), axis.arg)
         held = before_last(outer, size, wide)
-        self.early[axis.arg.id] = ShiftedTail(held, size, wide)
+        self.roles.early[axis.arg.id] = ShiftedTail(held, size, wide)
         # size - lanes - short is to become size - wide - held + inner * lanes.
         before = index_alu(Ops.SUB, UOp.index_const(count - 1), inner)
         before = index_alu(Ops.ADD, held, index_alu(Ops.MUL, before, UOp.index_const(lanes)))
@@ -498,7 +454,7 @@ class Kernel:
         if new is axis:
             return
         if axis in self.outputs and self.may_reorder(axis):
-            self.apart.add(axis.arg.id)
+            self.roles.apart.add(axis.arg.id)
         inside = new < size
         changes: dict[UOp, UOp] = {}
         for u in self.facts.order:
@@ -554,13 +510,13 @@ class Kernel:
             last = strip.alu(Ops.CMPEQ, UOp.index_const(ceildiv(size, length) - 1))
             value = last.where(substitute(store.src[1], {old: total}), total)
         end = UOp(store.op, store.dtype, (store.src[0], value, *store.src[2:]), store.arg)
-        self.strips = strip.arg.id
+        self.roles.strips = strip.arg.id
         loops = [r for r in self.outputs if not r.arg.kind.is_lane]
         once = all(set(loops) <= a.strides.keys() for a in self.accesses())
         self.outputs.insert(self.outputs.index(loops[-1]) if once and loops else 0, strip)
         self.sink = self.sink.replace(src=(end.end(*self.outputs),))
         by_id = {r.arg.id: r for r in self.outputs}
-        for number, (inner_id, lanes, whole) in self.twice.items():
+        for number, (inner_id, lanes, whole) in self.roles.twice.items():
             self.store_where(first_time(by_id[number], by_id[inner_id], whole, lanes))
 
     def store_where(self, gate: UOp) -> None:
@@ -574,19 +530,19 @@ class Kernel:
 
         Its rows are `whole`, or in phases: what neighbours along the axis read lies side by side.
         """
-        found = find_windowed(self.facts, self.outputs, axis, self.tiled)
-        if found is None or self.slab is not None:
+        found = find_windowed(self.facts, self.outputs, axis, self.roles.tiled)
+        if found is None or self.roles.slab is not None:
             raise KernelOptError("slab: an output axis with windows of one load along it is wanted")
-        self.slab = slab = slab_of(found, self.next_id, whole)
+        self.roles.slab = slab = slab_of(found, self.next_id, whole)
         load = slab_load(found, slab, whole, self.new_range)
         self.sink = substitute(self.sink, {found.access.node: load})
 
     def slab_stage(self) -> UOp | None:
         """What windows load through scratch, if they do, with the axes that it spans there."""
-        if self.slab is None:
+        if self.roles.slab is None:
             return None
         stages = self.facts.by_op[Ops.STAGE]
-        return next(u for u in stages if u.src[-1].arg.id == self.slab.columns)
+        return next(u for u in stages if u.src[-1].arg.id == self.roles.slab.columns)
 
     def fills_slab(self, axis: UOp) -> bool:
         """Whether each step of an axis fills a slab of its own: such an axis stays a loop."""
@@ -604,7 +560,7 @@ class Kernel:
         """Sums of a whole row of outputs are in scratch; `staging/accumulators` puts them there."""
         if not can_sum_rows(self) or not 0 < count <= size_of(axis):
             raise KernelOptError(f"rows: {count} steps of the axis of {axis.src[0]!r}")
-        self.rows = count
+        self.roles.row_steps = count
 
     def both(self, a: UOp, b: UOp | None = None) -> UOp:
         """The conjunction."""
@@ -710,17 +666,17 @@ def can_nest(kernel: Kernel, axis: UOp) -> bool:
 
 def can_overlap(kernel: Kernel) -> bool:
     """Whether the same element may be computed twice: of strips it is stored the first time."""
-    return kernel.strips is not None or not kernel.facts.stores_over_reads
+    return kernel.roles.strips is not None or not kernel.facts.stores_over_reads
 
 
 def can_block(kernel: Kernel) -> bool:
     """Whether sums may lie in the output between strips of their reduction."""
     # What runs twice would add up twice.
-    if kernel.overlaps or len(kernel.stores) != 1 or len(kernel.reduces) != 1:
+    if kernel.roles.overlaps or len(kernel.stores) != 1 or len(kernel.reduces) != 1:
         return False
     # Those that start early have to be told from those before them.
     sizes = {r.arg.id: size_of(r) for r in kernel.outputs}
-    for number, lanes in kernel.twice.items():
+    for number, lanes in kernel.roles.twice.items():
         if sizes.get(number) != ceildiv(lanes.size, lanes.lanes):
             return False
     (store,), (reduce,) = kernel.stores, kernel.reduces
@@ -734,7 +690,11 @@ def can_block(kernel: Kernel) -> bool:
 
 def can_sum_rows(kernel: Kernel) -> bool:
     """Whether one reduction over one loop is all that runs in the output loops."""
-    if len(kernel.reduces) != 1 or kernel.strips is not None or kernel.facts.stores_over_reads:
+    if (
+        len(kernel.reduces) != 1
+        or kernel.roles.strips is not None
+        or kernel.facts.stores_over_reads
+    ):
         return False
     if kernel.facts.by_op[Ops.STAGE]:
         return False

@@ -60,12 +60,12 @@ def written_with_groups(kernel: Kernel, target: Target) -> bool:
 
 def packs_words(kernel: Kernel, target: Target) -> bool:
     """Kernels with the Opt PACK_DOT."""
-    return kernel.group > 0 and not target.has_local
+    return kernel.roles.word > 0 and not target.has_local
 
 
 def packs_panels(kernel: Kernel, target: Target) -> bool:
     """Other kernels of CPUs, unless NOOPT is set."""
-    return target.is_cpu and not target.has_local and not kernel.group and not NOOPT
+    return target.is_cpu and not target.has_local and not kernel.roles.word and not NOOPT
 
 
 def folds_twice(kernel: Kernel, target: Target) -> bool:
@@ -75,12 +75,12 @@ def folds_twice(kernel: Kernel, target: Target) -> bool:
 
 def pipelines_folds(kernel: Kernel, target: Target) -> bool:
     """Kernels with the Opt NEXT."""
-    return kernel.following is not None
+    return kernel.roles.folded_early is not None
 
 
 def pipelines_stores(kernel: Kernel, target: Target) -> bool:
     """Kernels with the Opt SKEW."""
-    return kernel.skewed is not None
+    return kernel.roles.stored_later is not None
 
 
 KERNEL = "kernel"

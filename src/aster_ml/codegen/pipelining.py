@@ -150,8 +150,8 @@ def sources(u: UOp) -> list[UOp]:
 
 def store_rows_later(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     """Results of row i are stored in the loop that computes row i + 1 (the Opt SKEW)."""
-    assert kernel.skewed is not None
-    return skew(linear, kernel.skewed)
+    assert kernel.roles.stored_later is not None
+    return skew(linear, kernel.roles.stored_later)
 
 
 def skew(linear: Linear, axis_id: int) -> Linear:

@@ -57,8 +57,8 @@ class Fold(NamedTuple):
 
 def fold_rows_early(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     """The first fold of row i + 1 runs in the loop of the last fold of row i (the Opt NEXT)."""
-    assert kernel.following is not None
-    return fold_next_rows(linear, kernel.following)
+    assert kernel.roles.folded_early is not None
+    return fold_next_rows(linear, kernel.roles.folded_early)
 
 
 def fold_next_rows(linear: Linear, axis_id: int) -> Linear:

@@ -122,7 +122,9 @@ def additions(kernel: Kernel) -> Iterator[Opts]:
     outputs, sizes = kernel.first_reduction, [size_of(r) for r in kernel.axes]
     for axis, size in enumerate(sizes):
         for n in (2, 3, 4, 6, 8, 16):
-            uneven = axis < outputs and size % n and kernel.axes[axis].arg.id not in kernel.early
+            uneven = (
+                axis < outputs and size % n and kernel.axes[axis].arg.id not in kernel.roles.early
+            )
             yield (Opt(OptOps.OVERLAP if uneven else OptOps.UPCAST, axis, n),)
     for axis in range(len(sizes) - outputs):
         for n in (2, 3, 4, 5, 7, 8):

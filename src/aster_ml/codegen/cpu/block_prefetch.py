@@ -30,8 +30,8 @@ def ask_for_next_blocks(kernel: Kernel, target: Target) -> None:
     Raises: KernelOptError where an Opt asks for that and there are no blocks.
     """
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    axis = next((r for r in loops if r.arg.id == kernel.asking), None)
-    if kernel.asking is None:
+    axis = next((r for r in loops if r.arg.id == kernel.roles.prefetched), None)
+    if kernel.roles.prefetched is None:
         return
     asks: list[UOp] = []
     for a in kernel.accesses():

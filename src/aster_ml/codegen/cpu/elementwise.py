@@ -97,13 +97,13 @@ def share_indices(plan: Plan, outputs: list[UOp]) -> bool:
     for r in reversed(outputs):
         if iterations([x for x in outputs if x in inner]) <= FEW_STEPS:
             inner.append(r)
-    computed = [r for r in inner if r.arg.id not in kernel.early]
+    computed = [r for r in inner if r.arg.id not in kernel.roles.early]
     hard = [a for a in plan.accesses if any(a.stride(r) is None for r in computed)]
     gates = [g for a in plan.accesses if not a.is_store for g in a.node.src[1:]]
     masked = any(r in g.ranges for g in gates for r in lanes)
     for r in reversed(outputs if hard or masked else []):
         easy = r not in inner and all(a.stride(r) is not None for a in hard)
-        if not easy or r.src[0].op is not Ops.CONST or r.arg.id in kernel.early:
+        if not easy or r.src[0].op is not Ops.CONST or r.arg.id in kernel.roles.early:
             continue
         size = size_of(r)
         for n in [n for n in (4, 2) if n * plan.nodes <= MAX_BODY]:
@@ -132,7 +132,7 @@ def share_divisors(plan: Plan, outputs: list[UOp]) -> bool:
         if row * stored < SHARING_NBYTES:
             return False
     for r in reversed(axes_sharing(quotients, outputs, plan.vector_id)):
-        if r.src[0].op is not Ops.CONST or r.arg.id in kernel.early:
+        if r.src[0].op is not Ops.CONST or r.arg.id in kernel.roles.early:
             continue
         size = size_of(r)
         for n in [n for n in ROWS_SHARING if n * (plan.nodes + plan.extra) <= MAX_BODY]:
@@ -191,7 +191,7 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
     nodes = max(plan.nodes + plan.extra, 1)
     if axis.src[0].op is not Ops.CONST:
         return 1
-    early = plan.kernel.early.get(axis.arg.id)
+    early = plan.kernel.roles.early.get(axis.arg.id)
     small = nodes <= MOST_WIDENED
     most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
     if side == 1 and row_is_known(plan, axis, nodes):
@@ -233,7 +233,7 @@ def set_row_beside(plan: Plan, u: UOp, most: int) -> None:
     ):
         return
     # Lanes that start early are not those of short rows.
-    if row.arg.id not in kernel.early:
+    if row.arg.id not in kernel.roles.early:
         kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, row), size_of(row)))
 
 
@@ -268,7 +268,7 @@ def set_side_by_side(plan: Plan, u: UOp, count: int, parts: int = 2) -> bool:
         return False
     fitting = [n for n in range(count, count // 2, -1) if n > 1 and size % n == 0]
     n = fitting[0] if fitting else count
-    if axis.arg.id in kernel.early or size < parts * n * plan.target.threads:
+    if axis.arg.id in kernel.roles.early or size < parts * n * plan.target.threads:
         return False
     if not fitting and not can_overlap(kernel):
         return False
@@ -285,7 +285,7 @@ def row_is_known(plan: Plan, axis: UOp, nodes: int) -> bool:
         and size * nodes <= MAX_BODY // 2
         and iterations(loops) >= size * plan.target.threads
         and axis.arg.id == plan.vector_id
-        and axis.arg.id not in plan.kernel.early
+        and axis.arg.id not in plan.kernel.roles.early
         and gates_along(plan.kernel, axis)
     )
 
@@ -296,7 +296,7 @@ def ask_for_columns(plan: Plan) -> None:
     Of whole rows that serve one result alone, processors ask for what follows by themselves.
     """
     kernel = plan.kernel
-    if kernel.rows and not any(r.arg.kind is AxisType.UPCAST for r in kernel.outputs):
+    if kernel.roles.row_steps and not any(r.arg.kind is AxisType.UPCAST for r in kernel.outputs):
         return
     panel = panel_of(kernel)
     fits = panel is not None and panel_nbytes(kernel, panel) <= max_nbytes(plan.target)
@@ -316,14 +316,14 @@ def ask_for_rows(plan: Plan) -> bool:
     """A reduction that goes along some rows of a large matrix at a time asks for the next ones."""
     kernel = plan.kernel
     for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
-        loads = tile_loads(kernel.facts, axis, kernel.rows)
+        loads = tile_loads(kernel.facts, axis, kernel.roles.row_steps)
         if any(a.node.arg for a, _ in loads) or not tile_ahead(plan, loads):
             continue
         # Steps that are a line together ask for it once.
         steps = ceildiv(
             LINE_NBYTES, min([run_of_lanes(a) * a.node.dtype.itemsize for a, _ in loads])
         )
-        if kernel.rows:
+        if kernel.roles.row_steps:
             along, op, number = [axis], OptOps.UPCAST, axis_number
         else:
             along, op, number = list(loads[0][0].strides), OptOps.UNROLL, reduction_number
@@ -396,7 +396,7 @@ def fold_rows_early(plan: Plan) -> None:
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     axes = [r for r in loops if all(r in u.ranges for u in kernel.reduces)]
     folds = folds_of_next(kernel.facts, axes[-1]) if axes else None
-    if folds is None or not target.cache_bytes or kernel.rows or not nest_alike(*folds):
+    if folds is None or not target.cache_bytes or kernel.roles.row_steps or not nest_alike(*folds):
         return
     axis, (first, _) = axes[-1], folds
     inside = set(own_nodes(first.src[0]))
@@ -437,7 +437,7 @@ def store_rows_later(plan: Plan, least: int) -> None:
     # A body waits for itself where it takes long. None may run twice: scratch has the next row by
     # then.
     most = bodies_side_by_side(plan, plan.nodes + plan.extra)
-    row, twice = loops[-1], loops[-1].arg.id in kernel.early
+    row, twice = loops[-1], loops[-1].arg.id in kernel.roles.early
     fitting = [n for n in (4, 3, 2) if n <= most and not twice and kernel.may_split(row, n)]
     n = fitting[0] if fitting else 1
     if n < least:

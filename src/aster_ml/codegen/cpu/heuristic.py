@@ -155,7 +155,7 @@ def choose_tile(plan: Plan) -> None:
     registers = plan.target.vector_registers or 16
     panel = panel_of(kernel)
     outputs = [r for r in outputs if not kernel.fills_slab(r)]
-    overlap = kernel.slab is not None or can_overlap(kernel)
+    overlap = kernel.roles.slab is not None or can_overlap(kernel)
     along = [r for r in outputs if r.arg.id != plan.vector_id]
     windows = windows_of(along, main[0]) if len(main) == 1 else {}
     candidates = []
@@ -163,7 +163,7 @@ def choose_tile(plan: Plan) -> None:
         if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
             size = size_of(r) if r.src[0].op is Ops.CONST else 1
             sizes = [d for d in divisors(size) if d <= MAX_TILE_SIDE]
-            early = kernel.early.get(r.arg.id)
+            early = kernel.roles.early.get(r.arg.id)
             if early is not None:
                 # All lanes side by side have to find room in the axis.
                 sizes = [n for n in range(1, MAX_TILE_SIDE + 1) if n * early.lanes <= early.size]
@@ -188,7 +188,7 @@ def choose_tile(plan: Plan) -> None:
             if tiles.too_many(math.prod(sides)):
                 continue
             tile = dict(zip(axes, sides, strict=True))
-            if kernel.overlaps and tiles.needs_strips(tile):
+            if kernel.roles.overlaps and tiles.needs_strips(tile):
                 continue
             cost = tiles.cost(tile)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):
@@ -208,7 +208,7 @@ def choose_tile(plan: Plan) -> None:
                 kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, step), size_of(step)))
     if written_out:
         write_out_slab(kernel)
-    if kernel.slab is not None:
+    if kernel.roles.slab is not None:
         order_for_slab(plan)
     elif panel_of(kernel) is None:
         order_loops(plan)
@@ -227,8 +227,8 @@ def uneven_sides(size: int) -> list[int]:
 
 def write_out_slab(kernel: Kernel) -> None:
     """The steps from row to row of a window in a slab stand side by side: they share loads."""
-    assert kernel.slab is not None and kernel.slab.rows is not None
-    step = kernel.slab.rows.inner
+    assert kernel.roles.slab is not None and kernel.roles.slab.rows is not None
+    step = kernel.roles.slab.rows.inner
     assert step is not None
     axis = next(r for r in kernel.axes if r.arg.id == step.arg.id)
     kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, axis), size_of(axis)))
@@ -294,7 +294,7 @@ def values_of(value: UOp, stop: frozenset[Ops]) -> list[UOp]:
 def choose_partials(plan: Plan) -> None:
     """More accumulators side by side where one or two would wait for their own last addition."""
     kernel = plan.kernel
-    if kernel.rows:
+    if kernel.roles.row_steps:
         return
     for u in each_reduction(kernel):
         if work_of(u.src[0]) <= MOST_PARTIAL:

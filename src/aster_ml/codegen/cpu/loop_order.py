@@ -46,7 +46,11 @@ def order_for_panel(plan: Plan) -> None:
     """The loops that a packed panel changes with come first, so that it is filled least often."""
     kernel = plan.kernel
     a = panel_of(kernel)
-    if a is None or panel_nbytes(kernel, a) > max_nbytes(plan.target) or kernel.slab is not None:
+    if (
+        a is None
+        or panel_nbytes(kernel, a) > max_nbytes(plan.target)
+        or kernel.roles.slab is not None
+    ):
         return
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
     wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]

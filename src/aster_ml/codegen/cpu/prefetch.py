@@ -51,7 +51,11 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
     whole = min(size_of(lanes[0]) * itemsize, LINE_NBYTES)
     if any((a.stride(r) or 0) * itemsize % whole for r in outputs if r is not lanes[0]):
         return 0
-    if a.node.src[2:] or plan.kernel.strips is not None or plan.kernel.facts.stores_over_reads:
+    if (
+        a.node.src[2:]
+        or plan.kernel.roles.strips is not None
+        or plan.kernel.facts.stores_over_reads
+    ):
         return 0
     run = size_of(lanes[0])
     for r in sorted((r for r in outputs if r.arg.kind is AxisType.UPCAST), key=size_of):

@@ -90,7 +90,7 @@ class Tiles:
             for a, lanes in apart
             if a.is_store and lanes
         ]
-        self.rows = kernel.slab.rows if kernel.slab is not None else None
+        self.rows = kernel.roles.slab.rows if kernel.roles.slab is not None else None
         step = None if self.rows is None else self.rows.inner
         # Rows of a window in a slab: so many numbers of a kernel that is written out are at hand.
         self.rows_within = 1 if step is None else size_of(step)

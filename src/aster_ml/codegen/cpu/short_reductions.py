@@ -119,7 +119,7 @@ def write_out_windows(plan: Plan) -> bool:
     is loaded nothing serves two results: else a register tile has more of it.
     """
     owner = plan.kernel.facts.owners
-    loads = [a for a in plan.accesses if a.node in owner and plan.kernel.slab is None]
+    loads = [a for a in plan.accesses if a.node in owner and plan.kernel.roles.slab is None]
     for a in loads:
         u = owner[a.node]
         lanes = [r for r in u.ranges if r.arg.kind is AxisType.UPCAST]

@@ -25,8 +25,8 @@ def size(r: UOp) -> int:
 
 def build_blocks(kernel: Kernel, target: Target) -> None:
     """Work-groups: one block number and one work-item number, local memory and barriers."""
-    if kernel.staged is not None:
-        stage_loads(kernel, kernel.staged)
+    if kernel.roles.staged is not None:
+        stage_loads(kernel, kernel.roles.staged)
     reduce_in_groups(kernel)
     kernel.sink = number_work(kernel)
 

@@ -21,7 +21,7 @@ from aster_ml.uop.rules.symbolic import OPAQUE, affine, apart, plain_form, simpl
 def lower_addresses(kernel: Kernel, target: Target) -> None:
     """Indices become integers of a width, split into a base and an offset of the lanes."""
     whole = dtypes.int64 if target.index_bits == 64 else dtypes.int32
-    shared = next((r for r in kernel.outputs if r.arg.id == kernel.shared), None)
+    shared = next((r for r in kernel.outputs if r.arg.id == kernel.roles.threads), None)
     kernel.sink = lower_indices(kernel.sink, whole, kernel.facts.order, shared)
     if not kernel.in_order:
         ends = kernel.sink.src

@@ -31,7 +31,7 @@ def sum_rows(kernel: Kernel, target: Target) -> None:
 
     Raises: KernelOptError where other Opts have left no row, or the row is too long for scratch.
     """
-    if not kernel.rows:
+    if not kernel.roles.row_steps:
         return
     axes = row_axes(kernel)
     if not can_sum_rows(kernel) or not axes:
@@ -46,7 +46,7 @@ def sum_rows(kernel: Kernel, target: Target) -> None:
             "of the row would do"
         )
     sums = new_scratch(kernel.facts.order, u.dtype, size)
-    n, fused = kernel.rows, target.has_op("MULACC")
+    n, fused = kernel.roles.row_steps, target.has_op("MULACC")
     first = size_of(axis) % n or n
     ready = sums.after(fill(kernel, sums, u, axes, fused, first))
     strips = (size_of(axis) - first) // n

@@ -141,7 +141,7 @@ def pack_words(kernel: Kernel, target: Target) -> None:
 def pack_product(kernel: Kernel, target: Target) -> bool:
     """Panels of words for both operands; false where it is no such product, or too large."""
     product = find_product(kernel)
-    group = kernel.group
+    group = kernel.roles.word
     if product is None or group not in (1, words_of(product.narrow)):
         return False
     wide = [f for f in product.factors if has_vector(f)]
@@ -189,7 +189,7 @@ def word_lanes(kernel: Kernel, product: Product, target: Target) -> bool:
     What is over from whole SIMD values is another one, which ends with the last step; what it has
     in common with the one before is masked.
     """
-    reduce, group, steps = product.reduce, kernel.group, product.steps
+    reduce, group, steps = product.reduce, kernel.roles.word, product.steps
     width = min(target.lanes(WORD_NBYTES), 1 << ((steps // group).bit_length() - 1))
     if width < LEAST_LANES:
         return False

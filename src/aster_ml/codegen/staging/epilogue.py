@@ -112,7 +112,7 @@ def moved(node: UOp, read: UOp, ready: UOp, at: UOp, steps: dict[UOp, UOp]) -> U
 
 def find_tile(kernel: Kernel, target: Target) -> Tile | None:
     """The tile whose results are finished in a loop, if there is one."""
-    otherwise = kernel.rows or kernel.skewed is not None or kernel.group
+    otherwise = kernel.roles.row_steps or kernel.roles.stored_later is not None or kernel.roles.word
     if otherwise or len(kernel.stores) != 1 or not kernel.reduces:
         return None
     loops = [r for u in kernel.reduces for r in u.src[1:]]

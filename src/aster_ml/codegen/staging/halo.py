@@ -103,7 +103,7 @@ def stored_windows(plan: Plan, axis: UOp) -> Windowed | None:
     if not any(a.is_store and a.stride(axis) == 1 for a in plan.accesses):
         return None
     kernel = plan.kernel
-    return find_windowed(kernel.facts, kernel.outputs, axis, kernel.tiled)
+    return find_windowed(kernel.facts, kernel.outputs, axis, kernel.roles.tiled)
 
 
 def loops_around(plan: Plan, found: Windowed) -> list[UOp]:
@@ -145,7 +145,7 @@ def cost_of(plan: Plan, found: Windowed, slab: Slab, lanes: int) -> SlabCost | N
 
 def fill_slab(kernel: Kernel, target: Target) -> None:
     """What windows share becomes scratch, filled in the loops that it depends on."""
-    stage, slab = kernel.slab_stage(), kernel.slab
+    stage, slab = kernel.slab_stage(), kernel.roles.slab
     if stage is None or slab is None:
         return
     reads = [u for u in kernel.facts.order if u.op is Ops.LOAD and u.src[0].src[0] is stage]
@@ -187,7 +187,7 @@ def fill_phases(
     kernel: Kernel, place: UOp, start: UOp, value: UOp, columns: UOp, lanes: int, number: int
 ) -> UOp:
     """The same, with every so manieth element side by side, out of a row that is loaded whole."""
-    slab = kernel.slab
+    slab = kernel.roles.slab
     assert slab is not None
     turns = ceildiv(ceildiv(size_of(columns), slab.phases), lanes)
     size = turns * lanes * slab.phases

@@ -62,7 +62,7 @@ def write_out_row(plan: Plan, nodes: int) -> None:
     kernel = plan.kernel
     for r in kernel.outputs:
         # Lanes that start early are not masked.
-        known = r.arg.id == plan.vector_id and r.arg.id not in kernel.early and is_short(r)
+        known = r.arg.id == plan.vector_id and r.arg.id not in kernel.roles.early and is_short(r)
         if known and size_of(r) * nodes <= MAX_BODY and kernel.may_split(r, size_of(r)):
             kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
 

@@ -1,0 +1,74 @@
+"""Roles of axes: what the applied Opts have said of an axis that its range alone does not tell.
+
+Opts write them, by the id of a range, which stays when others are split off; passes after the Opts
+read them. Two kernels with the same graph, the same order of loops and the same roles are the same.
+Nothing here changes a graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from aster_ml.codegen.staging.sliding_windows import Slab
+from aster_ml.uop.node import UOp
+
+
+class ShiftedTail(NamedTuple):
+    """Lanes that start at `size - lanes - short`, where `short` is 0 for the last of them."""
+
+    short: UOp
+    size: int
+    lanes: int
+
+
+class OverlappedSplit(NamedTuple):
+    """The id of lanes that were split off an axis, how many, and how long it was."""
+
+    inner: int
+    lanes: int
+    size: int
+
+
+@dataclass
+class Roles:
+    """The roles that axes of one kernel have, by id."""
+
+    # The output axis that threads share out. It is a LOOP until indices are lowered.
+    threads: int | None = None
+    # The lane axis along which loads are staged through local memory.
+    staged: int | None = None
+    # The axis that runs over strips of a reduction, whose sums lie in the output in between.
+    strips: int | None = None
+    # How many steps of its reduction are taken at a time for a whole row; 0 without rows.
+    row_steps: int = 0
+    # The axis whose rows are stored in the loops of the next row.
+    stored_later: int | None = None
+    # The axis of rows that are first folded in the loops of the row before.
+    folded_early: int | None = None
+    # The axis whose steps prefetch the block that the next step reads.
+    prefetched: int | None = None
+    # How many factors of a product go in one word of a panel; 0 without panels of words.
+    word: int = 0
+    # Windows that are loaded through scratch.
+    slab: Slab | None = None
+    # Axes that were split into loops with a tail that starts early.
+    tiled: set[int] = field(default_factory=set)
+    # Axes that were told apart before they grew: what is beyond their end is masked.
+    apart: set[int] = field(default_factory=set)
+    # By an axis whose last SIMD lanes start early: how.
+    early: dict[int, ShiftedTail] = field(default_factory=dict)
+    # By an axis of which the last lanes, no SIMD lanes, start early: how.
+    twice: dict[int, OverlappedSplit] = field(default_factory=dict)
+    # Whether some elements are computed twice, those of `twice` aside.
+    overlaps: bool = False
+
+    @property
+    def value(self) -> tuple[Any, ...]:
+        """All of them, to be compared."""
+        return (
+            self.threads, self.staged, self.strips, self.row_steps, self.stored_later,
+            self.folded_early, self.prefetched, self.word, self.slab, self.overlaps,
+            frozenset(self.tiled), frozenset(self.apart),
+            frozenset(self.early.items()), frozenset(self.twice.items()),
+        )  # fmt: skip
