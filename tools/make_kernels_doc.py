@@ -86,9 +86,10 @@ EXAMPLES = (
         lambda: Tensor.empty(2048, 4096).softmax(-1),
         "Maximum, powers, sum and quotient run one after another inside of the loop over rows,\n"
         "while a row is in the cache: memory is read once and written once. Quotients of a row\n"
-        "are stored in the loop that makes the powers of the next one (`SKEW`), and the maximum\n"
-        "of a row is found in the loop that adds up the powers before it (`NEXT`), so memory is\n"
-        "busy while the processor computes; the last row is stored after the loop.",
+        "are stored in the loop that makes the powers of the next one (`PIPELINE stores`), and\n"
+        "the maximum of a row is found in the loop that adds up the powers before it (`PIPELINE\n"
+        "folds`), so memory is busy while the processor computes; the last row is stored after\n"
+        "the loop.",
     ),
     Example(
         "Attention",

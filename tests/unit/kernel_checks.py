@@ -89,4 +89,4 @@ def places_of(index: UOp) -> list[int]:
 
 def opts_of(t: Tensor, target: Target = SMALL_CACHES) -> list[str]:
     """The names of the Opts that the kernel of `t` gets."""
-    return [o.op.name for o in schedule_kernel(kernel_of(t), target).applied]
+    return [o.kind for o in schedule_kernel(kernel_of(t), target).applied]

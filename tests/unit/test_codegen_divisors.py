@@ -98,7 +98,7 @@ def test_rows_that_share_divisors_divide_once_for_all() -> None:
     schedule, _ = schedule_uops([(x / d / d).sqrt().contiguous().uop])
     ast = schedule.steps[-1].ast
     assert ast is not None
-    assert "OVERLAP(0,12)" in " ".join(map(str, lower(ast, CPU)[1]))
+    assert "UPCAST(0,12,shift)" in " ".join(map(str, lower(ast, CPU)[1]))
 
 
 def test_a_divisor_of_whole_rows_is_prepared_outside_of_their_loop() -> None:

@@ -39,7 +39,7 @@ def test_what_is_read_and_written_in_place_stays_in_the_caches() -> None:
     x = memory(128, 128)
     schedule, _ = schedule_uops([x.assign(x + 1).uop])
     (ast,) = [s.ast for s in schedule.steps if s.ast is not None]
-    assert "NONTEMPORAL" not in [o.op.name for o in schedule_kernel(ast, CPU).applied]
+    assert "NONTEMPORAL" not in [o.kind for o in schedule_kernel(ast, CPU).applied]
 
 
 def test_rows_that_are_no_whole_lines_stay_in_the_caches() -> None:
@@ -53,7 +53,7 @@ def test_a_product_stores_as_ever() -> None:
 
 def test_a_transpose_past_the_caches_reads_longer_runs() -> None:
     found = opts_of(memory(128, 256).T)
-    assert "TILE" in found
+    assert "SPLIT loop" in found
     assert "SWAP" in found
 
 
@@ -78,8 +78,10 @@ def test_a_tile_of_rows_asks_for_the_next_ones_a_line_at_a_time(rows: int, bits:
     target = replace(CPU, vector_bits=bits)
     product = memory(rows, 512) @ memory(512, 2)
     kernel = schedule_kernel(kernel_of(product), target)
-    tile = next(o.arg for o in kernel.applied if o.op.name in ("UPCAST", "OVERLAP") and o.axis == 0)
-    assert "PREFETCH" in [o.op.name for o in kernel.applied]
+    tile = next(
+        o.arg for o in kernel.applied if o.kind in ("UPCAST", "UPCAST shift") and o.axis == 0
+    )
+    assert "PREFETCH" in [o.kind for o in kernel.applied]
     linear = lower(kernel_of(product), target)[0]
     asked = [u.arg for u in linear.uops if u.op is Ops.LOAD and u.arg is not None]
     assert set(asked) == {LoadArg(tile * 512)}
@@ -98,7 +100,7 @@ def test_a_reduction_over_rows_asks_for_the_next_ones(name: str) -> None:
         "vector": lambda: memory(64) @ x,
     }[name]()
     kernel = schedule_kernel(kernel_of(found), CPU)
-    rows = next(o.arg for o in kernel.applied if o.op.name == "ROW_ACCUMULATE")
+    rows = next(o.arg for o in kernel.applied if o.kind == "KBLOCK row")
     asked = [u.arg for u in lower(kernel_of(found), CPU)[0].uops if u.op is Ops.LOAD and u.arg]
     assert set(asked) == {LoadArg(rows * 512)}
     cached = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
@@ -128,7 +130,7 @@ def asked_of(t: Tensor, target: Target, slot: int = 1) -> set[int]:
 def tile_of(t: Tensor, target: Target) -> int:
     """Rows of the register tile of a product."""
     applied = schedule_kernel(kernel_of(t), target).applied
-    return next(o.arg for o in applied if o.op.name in ("UPCAST", "OVERLAP") and o.axis == 0)
+    return next(o.arg for o in applied if o.kind in ("UPCAST", "UPCAST shift") and o.axis == 0)
 
 
 @pytest.mark.parametrize("registers", [16, 32])
@@ -155,7 +157,7 @@ def test_a_product_asks_for_the_next_columns_that_it_broadcasts(
 def test_strips_of_a_product_ask_for_theirs() -> None:
     target = replace(CPU, cache_bytes=(32 << 10, 256 << 10, 1 << 20))
     product = memory(96, 1536) @ memory(1536, 256)
-    assert "KBLOCK" in opts_of(product, target)
+    assert "KBLOCK output" in opts_of(product, target)
     assert asked_of(product, target) == {tile_of(product, target) * 1536}
 
 
@@ -193,7 +195,7 @@ def test_columns_that_throw_one_another_out_of_a_cache_come_in_strips() -> None:
 
     def strips(n: int, k: int, target: Target) -> bool:
         product = Tensor.empty(k, n).T @ Tensor.empty(k, 768)
-        return "KBLOCK" in opts_of(product, target)
+        return "KBLOCK output" in opts_of(product, target)
 
     assert strips(768, 1536, avx2)
     assert strips(1024, 1024, avx2)
@@ -270,9 +272,7 @@ HALVES = replace(CPU, move_bits=256)
 
 def lanes_of(t: Tensor, target: Target) -> int:
     """The SIMD lanes of the kernel of `t`."""
-    return next(
-        o.arg for o in schedule_kernel(kernel_of(t), target).applied if o.op.name == "VECTOR"
-    )
+    return next(o.arg for o in schedule_kernel(kernel_of(t), target).applied if o.kind == "VECTOR")
 
 
 @pytest.mark.parametrize("name", ["add", "relu", "sum", "max", "row sums", "dot", "long"])
@@ -314,12 +314,12 @@ def test_what_computes_more_has_whole_registers(name: str) -> None:
     ("name", "text"),
     [
         ("add", "VECTOR(0,16) UPCAST(0,4) NONTEMPORAL(0,0)"),
-        ("transpose", "VECTOR(1,16) UPCAST(0,16) TILE(0,2) SWAP(1,2) NONTEMPORAL(0,0)"),
-        ("transpose", "VECTOR(1,16) UPCAST(0,8) TILE(0,3) SWAP(1,2) NONTEMPORAL(0,0)"),
+        ("transpose", "VECTOR(1,16) UPCAST(0,16) SPLIT(0,2,loop) SWAP(1,2) NONTEMPORAL(0,0)"),
+        ("transpose", "VECTOR(1,16) UPCAST(0,8) SPLIT(0,3,loop) SWAP(1,2) NONTEMPORAL(0,0)"),
         (
             "transpose",
-            "VECTOR(1,16) UPCAST(0,4) TILE(1,2) TILE(0,24) SWAP(0,2) SWAP(1,2) PREFETCH(1,1) "
-            "NONTEMPORAL(0,0)",
+            "VECTOR(1,16) UPCAST(0,4) SPLIT(1,2,loop) SPLIT(0,24,loop) SWAP(0,2) SWAP(1,2) "
+            "PREFETCH(1,1) NONTEMPORAL(0,0)",
         ),
         ("softmax", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) PREFETCH(0,2) NONTEMPORAL(0,0)"),
         ("standard", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) PREFETCH(0,1) NONTEMPORAL(0,0)"),

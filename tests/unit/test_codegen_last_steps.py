@@ -80,7 +80,7 @@ def test_what_lies_beyond_a_row_is_not_read_into_its_sum() -> None:
 
 def test_each_of_a_batch_has_a_panel_of_its_own() -> None:
     found = schedule_kernel(kernel_of(memory(31, 56, 121) @ memory(31, 121, 6)), FUSED)
-    assert any([o.op.name == "VECTOR" and o.axis == 3 for o in found.applied])
+    assert any([o.kind == "VECTOR" and o.axis == 3 for o in found.applied])
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5, 8, 20, 37])
@@ -109,7 +109,7 @@ def test_lanes_of_sums_are_stored_as_one_value() -> None:
     assert source.count("fadd <16 x float>") == 15
     # Twenty sums are those of sixteen, and of four.
     linear, opts = lower(kernel_of(memory(64, 64) @ memory(64, 4)), target)
-    assert "UPCAST(1,4) OVERLAP(0,5)" in " ".join(map(repr, opts))
+    assert "UPCAST(1,4) UPCAST(0,5,shift)" in " ".join(map(repr, opts))
     source = render(linear, target)
     assert source.count("store <16 x float>") == 4 + 1
     assert source.count("store <4 x float>") == 1

@@ -50,10 +50,10 @@ def folds_in_loops(linear: Linear) -> list[tuple[int, int]]:
 def test_the_maximum_of_the_next_row_shares_the_loops_of_a_sum() -> None:
     ast = kernel_of(memory(64, 512).log_softmax())
     linear, applied = lower(ast, CPU)
-    assert "NEXT" in [o.op.name for o in applied]
+    assert "PIPELINE folds" in [o.kind for o in applied]
     # The maximum of the first row, in a loop that only this one enters; then both.
     assert folds_in_loops(linear) == [(3, 1), (2, 2)]
-    apart, _ = lower(ast, CPU, tuple([o for o in applied if o.op.name != "NEXT"]))
+    apart, _ = lower(ast, CPU, tuple([o for o in applied if o.kind != "PIPELINE folds"]))
     assert folds_in_loops(apart) == [(2, 1), (2, 1)]
     verify(linear, "linear")
     assert linear_from_text(linear_to_text(linear)) == linear
@@ -63,11 +63,11 @@ def test_sums_of_sums_share_both_loops_and_one_loop_the_turns_of_two() -> None:
     """Long sums are sums of sums in float64, and maxima of as many numbers are not."""
     large = replace(CPU, cache_bytes=(64 << 10, 1 << 20, 32 << 20))
     linear, applied = lower(kernel_of(memory(64, 4096).std(1)), large)
-    assert {"NEXT", "BLOCKED_SUM"} <= {o.op.name for o in applied}
+    assert {"PIPELINE folds", "KBLOCK wide"} <= {o.kind for o in applied}
     assert folds_in_loops(linear) == [(4, 1), (3, 1), (3, 2), (2, 2)]
     verify(linear, "linear")
     linear, applied = lower(kernel_of(memory(64, 4096).logsumexp(1)), CPU)
-    assert "NEXT" in [o.op.name for o in applied]
+    assert "PIPELINE folds" in [o.kind for o in applied]
     assert folds_in_loops(linear) == [(3, 1), (3, 2), (2, 1)]
     verify(linear, "linear")
 
@@ -76,30 +76,33 @@ def test_sums_of_sums_share_both_loops_and_one_loop_the_turns_of_two() -> None:
 def test_rows_in_the_first_cache_are_folded_so(columns: int) -> None:
     x = memory(64, columns)
     for t in (x.softmax(), x.log_softmax(), x.layernorm(), x.std(1), x.logsumexp(1)):
-        assert "NEXT" in opts_of(t, CPU)
+        assert "PIPELINE folds" in opts_of(t, CPU)
     for t in (x.sum(1), x * 2):
-        assert "NEXT" not in opts_of(t, CPU)
+        assert "PIPELINE folds" not in opts_of(t, CPU)
 
 
 def test_two_rows_have_to_stay_there() -> None:
     long = memory(64, 3072)
-    assert "NEXT" not in opts_of(long.layernorm(), CPU)
+    assert "PIPELINE folds" not in opts_of(long.layernorm(), CPU)
     # What takes long to compute hides where they come from.
-    assert "NEXT" in opts_of(long.softmax(), CPU)
-    assert "NEXT" not in opts_of(memory(64, 8192).softmax(), CPU)
+    assert "PIPELINE folds" in opts_of(long.softmax(), CPU)
+    assert "PIPELINE folds" not in opts_of(memory(64, 8192).softmax(), CPU)
 
 
 def test_rows_from_memory_are_where_arithmetic_takes_longer() -> None:
     far = replace(CPU, cache_bytes=(32 << 10, 64 << 10, 128 << 10))
     x = memory(64, 1024)
-    assert "NEXT" in opts_of(x.softmax(), far)
-    assert "NEXT" not in opts_of(x.layernorm(), far)
+    assert "PIPELINE folds" in opts_of(x.softmax(), far)
+    assert "PIPELINE folds" not in opts_of(x.layernorm(), far)
     # Nothing asks for the next row in time.
-    assert "NEXT" not in opts_of(x.logsumexp(1), far)
+    assert "PIPELINE folds" not in opts_of(x.logsumexp(1), far)
 
 
 def test_an_axis_without_two_folds_is_refused() -> None:
-    for t, text in ((memory(64, 512).sum(1), "NEXT(0,0)"), (memory(64, 512).std(1), "NEXT(1,0)")):
+    for t, text in (
+        (memory(64, 512).sum(1), "PIPELINE(0,0,folds)"),
+        (memory(64, 512).std(1), "PIPELINE(1,0,folds)"),
+    ):
         with pytest.raises(KernelOptError, match="folds twice"):
             schedule_kernel(kernel_of(t), CPU, parse_opts(text))
 
@@ -152,7 +155,7 @@ def test_any_number_of_rows_and_any_part_of_them(
     made = ROW_KERNELS[name](x)
     ast = kernel_of(made)
     opts = (*schedule_kernel(ast, CPU).applied, *parse_opts("THREAD(0,0)"))
-    assert "NEXT" in [o.op.name for o in opts]
+    assert "PIPELINE folds" in [o.kind for o in opts]
     linear, _ = lower(ast, replace(CPU, threads=2), opts)
     assert (2, 2) in folds_in_loops(linear)
     with Context(NOOPT=1):
@@ -165,7 +168,7 @@ def test_rows_with_infinities_and_nan_keep_to_themselves() -> None:
     x = np.random.default_rng(1).standard_normal((6, 256)).astype(np.float32)
     x[1, 3], x[2, 5], x[4] = np.nan, np.inf, -np.inf
     made = Tensor(x).realize().softmax()
-    assert "NEXT" in opts_of(made, CPU)
+    assert "PIPELINE folds" in opts_of(made, CPU)
     with np.errstate(invalid="ignore"):
         wanted = np.exp(x - x.max(1, keepdims=True))
         wanted /= wanted.sum(1, keepdims=True)
@@ -178,7 +181,7 @@ def test_the_same_sums_in_the_same_order(threads: int) -> None:
     x = memory(30, 512)
     lanes = "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) UPCAST(2,8) UPCAST(3,8)"
     found = []
-    for text, count in (("", 1), ("NEXT(0,0)", threads)):
+    for text, count in (("", 1), ("PIPELINE(0,0,folds)", threads)):
         opts = parse_opts(f"{lanes} {text} THREAD(0,0)")
         share = 30 // count
         parts = [(i * share, (i + 1) * share) for i in range(count)]

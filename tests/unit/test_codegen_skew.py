@@ -40,7 +40,7 @@ def loops_that_store(linear: Linear) -> list[tuple[int, int]]:
 
 def test_powers_of_a_row_and_stores_of_the_one_before_share_a_loop() -> None:
     linear, applied = lower(kernel_of(memory(64, 512).softmax()), CPU)
-    assert "SKEW" in [o.op.name for o in applied]
+    assert "PIPELINE stores" in [o.kind for o in applied]
     # Powers of the first row; both; what a row hands on; the stores of the last row.
     assert loops_that_store(linear) == [(2, 1), (2, 2), (1, 3), (1, 1)]
     verify(linear, "linear")
@@ -51,9 +51,9 @@ def test_powers_of_a_row_and_stores_of_the_one_before_share_a_loop() -> None:
 def test_bodies_side_by_side_divide_a_row(columns: int, count: int) -> None:
     """None may run twice: what it would store then is of the next row."""
     applied = lower(kernel_of(memory(64, columns).softmax()), CPU)[1]
-    names = [o.op.name for o in applied]
-    after = applied[names.index("SKEW") + 1 :]
-    assert [(o.op.name, o.arg) for o in after if o.axis == 1] == [("UPCAST", count)][: count - 1]
+    names = [o.kind for o in applied]
+    after = applied[names.index("PIPELINE stores") + 1 :]
+    assert [(o.kind, o.arg) for o in after if o.axis == 1] == [("UPCAST", count)][: count - 1]
 
 
 @pytest.mark.parametrize(("columns", "later"), [(512, True), (1008, True), (416, False)])
@@ -63,19 +63,19 @@ def test_results_that_stay_in_the_caches_wait_where_enough_bodies_fit(
     large = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
     found = opts_of(memory(64, columns).softmax(), large)
     assert "NONTEMPORAL" not in found
-    assert ("SKEW" in found) is later
+    assert ("PIPELINE stores" in found) is later
 
 
 def test_stores_that_read_rows_of_memory_do_not_wait() -> None:
     x, y = memory(64, 512), Tensor.ones(64, 512).contiguous().realize()
-    assert "SKEW" not in opts_of(x.softmax() * y)
+    assert "PIPELINE stores" not in opts_of(x.softmax() * y)
     # One row for all of them stays in a cache.
-    assert "SKEW" in opts_of(x.softmax() * memory(1, 512))
+    assert "PIPELINE stores" in opts_of(x.softmax() * memory(1, 512))
 
 
 def test_without_a_row_in_scratch_there_is_nothing_to_store_later() -> None:
-    assert "SKEW" not in opts_of(memory(64, 512).layernorm())
-    for text in ("SKEW(0,0)", "SKEW(1,0)"):
+    assert "PIPELINE stores" not in opts_of(memory(64, 512).layernorm())
+    for text in ("PIPELINE(0,0,stores)", "PIPELINE(1,0,stores)"):
         with pytest.raises(KernelOptError, match="keeps a row in scratch"):
             schedule_kernel(kernel_of(memory(64, 512).layernorm()), CPU, parse_opts(text))
 
@@ -112,7 +112,7 @@ def test_any_number_of_rows_and_any_part_of_them(
     x = memory(rows, 256)
     made = ROW_KERNELS[name](x)
     ast = kernel_of(made)
-    opts = parse_opts(f"{LANES} SKEW(0,0) THREAD(0,0)")
+    opts = parse_opts(f"{LANES} PIPELINE(0,0,stores) THREAD(0,0)")
     linear, _ = lower(ast, replace(CPU, threads=2), opts)
     assert [found for found in loops_that_store(linear) if found == (2, 2)]
     wanted = made.numpy()
@@ -125,7 +125,7 @@ def test_rows_with_infinities_and_nan_keep_to_themselves() -> None:
     x[1, 3], x[2, 5], x[3] = np.nan, np.inf, -np.inf
     t = Tensor(x).realize()
     ast = kernel_of(t.softmax())
-    [out] = run_parts(ast, parse_opts(f"{LANES} SKEW(0,0)"), t, x, [(0, 1)])
+    [out] = run_parts(ast, parse_opts(f"{LANES} PIPELINE(0,0,stores)"), t, x, [(0, 1)])
     with np.errstate(invalid="ignore"):
         wanted = np.exp(x - x.max(1, keepdims=True))
         wanted /= wanted.sum(1, keepdims=True)

@@ -82,13 +82,13 @@ def test_every_so_manieth_element_is_found(step: int, size: int) -> None:
 def test_windows_of_one_channel_have_a_slab(options: dict[str, int], target: Target) -> None:
     image, weight = memory(2, 32, 50, 50), memory(32, 1, 5, 5)
     # Of one kernel: the padding is in the slab, and nowhere else.
-    assert "SLAB(" in opts_of(image.conv2d(weight, groups=32, **options), target)
+    assert ",halo)" in opts_of(image.conv2d(weight, groups=32, **options), target)
 
 
 def test_windows_without_masks_and_gaps_have_no_slab() -> None:
     image, weight = memory(2, 32, 50, 50), memory(32, 1, 5, 5)
-    assert "SLAB(" not in opts_of(image.conv2d(weight, groups=32), AVX512)
-    assert "SLAB(" not in opts_of(memory(300, 300) @ memory(300, 300), AVX512)
+    assert ",halo)" not in opts_of(image.conv2d(weight, groups=32), AVX512)
+    assert ",halo)" not in opts_of(memory(300, 300) @ memory(300, 300), AVX512)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bool", "int8"])
@@ -112,7 +112,7 @@ def test_strided_rows_are_loaded_once_and_set_apart_in_a_second_scratch() -> Non
 def test_a_kernel_without_windows_refuses_a_slab() -> None:
     kernel = schedule_kernel(kernel_of(memory(64, 64) + 1), CPU, ())
     with pytest.raises(KernelOptError, match="windows"):
-        kernel.apply(Opt(OptOps.SLAB, 0))
+        kernel.apply(Opt(OptOps.STAGE, 0, how="halo"))
 
 
 @pytest.mark.parametrize("target", [CPU, AVX512], ids=["avx2", "avx512"])
@@ -144,8 +144,10 @@ def test_more_scratch_than_a_stack_has_is_an_error() -> None:
     x, w = memory(1, 128, 256, 256), memory(32, 128, 3, 3)
     with Context(WINO=0):
         (ast,) = [item.ast for item in x.conv2d(w).schedule()]
-    with pytest.raises(KernelOptError, match=r"SLAB\(2,1\) want .* bytes of scratch.*4,194,304"):
-        lower(ast, AVX512, (Opt(OptOps.SLAB, 2, 1),))
+    with pytest.raises(
+        KernelOptError, match=r"STAGE\(2,1,halo\) want .* bytes of scratch.*4,194,304"
+    ):
+        lower(ast, AVX512, (Opt(OptOps.STAGE, 2, 1, how="halo"),))
 
 
 def test_long_rows_of_many_channels_go_through_a_panel() -> None:

@@ -111,7 +111,7 @@ def test_products_of_pairs_are_right(n: int, k: int, m: int, turns: str) -> None
 
 def test_what_a_dot_of_pairs_is_for() -> None:
     ast = kernel_of(product_of("int8", 64, 129, 64))
-    assert "PACK_DOT(0,4)" in map(repr, schedule_kernel(ast, PAIRS).applied)
+    assert "STAGE(0,4,words)" in map(repr, schedule_kernel(ast, PAIRS).applied)
     assert Ops.DOT in [u.op for u in lower(ast, PAIRS)[0].uops]
     ast = kernel_of(product_of("bfloat16", 64, 129, 64))
     assert Ops.DOT not in [u.op for u in lower(ast, PAIRS)[0].uops]
@@ -138,7 +138,7 @@ def test_results_of_rows_beyond_the_first_cache_share_what_is_loaded(
     """
     ast = kernel_of(product_of(dtype, *shape, "nt"))
     applied = schedule_kernel(ast, DOTS).applied
-    tile = [int(opt.arg) for opt in applied if opt.op.name in ("UPCAST", "OVERLAP")]
+    tile = [int(opt.arg) for opt in applied if opt.kind in ("UPCAST", "UPCAST shift")]
     assert len(tile) == 2
     assert min(tile) > 1
     assert 8 <= math.prod(tile) < 32
@@ -153,7 +153,7 @@ def test_a_narrow_operand_may_meet_a_wide_one(turns: str, shape: tuple[int, int,
     y, b = operand("int8", (k, m), turns[1] == "t", 2)
     product = x @ y.cast("float32")
     if n > 8:
-        assert "PACK_DOT(0,1)" in map(repr, schedule_kernel(kernel_of(product), DOTS).applied)
+        assert "STAGE(0,1,words)" in map(repr, schedule_kernel(kernel_of(product), DOTS).applied)
     np.testing.assert_allclose(product.numpy(), a @ b, rtol=1e-4, atol=0.02)
 
 
@@ -167,7 +167,7 @@ def test_the_least_numbers_do_not_overflow(k: int) -> None:
 @pytest.mark.parametrize("turns", TURNS)
 def test_rows_whose_panel_is_too_large_for_one_are_filled_in_parts(turns: str) -> None:
     found = schedule_kernel(kernel_of(product_of("float16", 700, 300, 320, turns)), DOTS)
-    assert "TILE(" in " ".join(map(repr, found.applied))
+    assert "SPLIT loop" in [o.kind for o in found.applied]
     check_product("float16", 700, 300, 320, turns)
 
 
@@ -206,16 +206,16 @@ def test_what_follows_a_product_is_in_its_kernel() -> None:
 def test_words_are_used_where_there_is_an_instruction_for_them() -> None:
     for dtype, group in (("int8", 4), ("bfloat16", 2)):
         ast = kernel_of(product_of(dtype, 64, 129, 64))
-        assert f"PACK_DOT(0,{group})" in map(repr, schedule_kernel(ast, DOTS).applied)
+        assert f"STAGE(0,{group},words)" in map(repr, schedule_kernel(ast, DOTS).applied)
         assert Ops.DOT in [u.op for u in lower(ast, DOTS)[0].uops]
-        assert "PACK_DOT(0,1)" in map(repr, schedule_kernel(ast, PLAIN).applied)
+        assert "STAGE(0,1,words)" in map(repr, schedule_kernel(ast, PLAIN).applied)
         assert Ops.DOT not in [u.op for u in lower(ast, PLAIN)[0].uops]
 
 
 def test_halves_are_converted_once_for_all_results() -> None:
     ast = kernel_of(product_of("float16", 64, 129, 64))
     linear = lower(ast, DOTS)[0]
-    assert "PACK_DOT(0,1)" in map(repr, schedule_kernel(ast, DOTS).applied)
+    assert "STAGE(0,1,words)" in map(repr, schedule_kernel(ast, DOTS).applied)
     products = [u for u in linear.uops if u.op is Ops.MUL and u.dtype is dtypes.float32]
     assert products
     assert all(s.op is Ops.LOAD for u in products for s in u.src)
@@ -223,8 +223,8 @@ def test_halves_are_converted_once_for_all_results() -> None:
 
 def test_float32_and_few_products_keep_their_schedules() -> None:
     x = Tensor.ones(64, 64).contiguous().realize()
-    assert "PACK_DOT" not in repr(schedule_kernel(kernel_of(x @ x.T), DOTS).applied)
-    assert "PACK_DOT" not in repr(
+    assert ",words)" not in repr(schedule_kernel(kernel_of(x @ x.T), DOTS).applied)
+    assert ",words)" not in repr(
         schedule_kernel(kernel_of(product_of("int8", 4, 4, 4)), DOTS).applied
     )
 
@@ -250,24 +250,26 @@ def check_with(dtype: str, device: str, turns: str, text: str, k: int = 11) -> N
     "dtype, group", [("int8", 4), ("bfloat16", 2), ("int8", 1), ("float16", 1)]
 )
 @pytest.mark.parametrize(
-    "text", ["VECTOR(1,4)", "VECTOR(1,4) UPCAST(0,2) THREAD(0,0)", "OVERLAP(1,5) VECTOR(0,2)"]
+    "text", ["VECTOR(1,4)", "VECTOR(1,4) UPCAST(0,2) THREAD(0,0)", "UPCAST(1,5,shift) VECTOR(0,2)"]
 )
 def test_the_interpreter_says_the_same(dtype: str, group: int, turns: str, text: str) -> None:
     # It checks each access as well: no word is read from beyond the end of its buffer.
-    check_with(dtype, "PYTHON", turns, text.replace(" THREAD(0,0)", "") + f" PACK_DOT(0,{group})")
+    check_with(
+        dtype, "PYTHON", turns, text.replace(" THREAD(0,0)", "") + f" STAGE(0,{group},words)"
+    )
 
 
 @pytest.mark.parametrize("device", ["PYTHON", "CPU"])
 @pytest.mark.parametrize("dtype, group, k", [("int8", 4, 16), ("int8", 4, 37), ("bfloat16", 2, 21)])
 def test_lanes_of_words_say_the_same(device: str, dtype: str, group: int, k: int) -> None:
-    check_with(dtype, device, "nt", f"UPCAST(0,3) UPCAST(1,2) PACK_DOT(0,{group})", k)
+    check_with(dtype, device, "nt", f"UPCAST(0,3) UPCAST(1,2) STAGE(0,{group},words)", k)
 
 
 @pytest.mark.parametrize("turns", TURNS)
 @pytest.mark.parametrize("dtype, group", [("int8", 4), ("bfloat16", 2), ("int8", 1)])
 def test_c_has_no_word_for_a_dot_and_computes_it(dtype: str, group: int, turns: str) -> None:
     with Context(CLANG=1):
-        check_with(dtype, "CPU", turns, f"VECTOR(1,8) UPCAST(0,3) PACK_DOT(0,{group})")
+        check_with(dtype, "CPU", turns, f"VECTOR(1,8) UPCAST(0,3) STAGE(0,{group},words)")
 
 
 @pytest.mark.parametrize("dtype", [dtypes.int32, dtypes.float32])
@@ -284,11 +286,11 @@ def test_a_dot_in_other_ops_has_its_value(dtype: Any) -> None:
 
 def test_a_dot_of_other_kernels_is_refused() -> None:
     x = Tensor.ones(12, 32).contiguous().realize()
-    with pytest.raises(KernelOptError, match=r"DOT\(0,4\): a sum of products of loaded narrow"):
-        schedule_kernel(kernel_of(x @ x.T), PLAIN, parse_opts("PACK_DOT(0,4)"))
+    with pytest.raises(KernelOptError, match=r"STAGE\(0,4,words\): a sum of products"):
+        schedule_kernel(kernel_of(x @ x.T), PLAIN, parse_opts("STAGE(0,4,words)"))
     with pytest.raises(KernelOptError, match="groups of 1 or 4"):
         schedule_kernel(
-            kernel_of(product_of("int8", 12, 32, 8)), PLAIN, parse_opts("PACK_DOT(0,2)")
+            kernel_of(product_of("int8", 12, 32, 8)), PLAIN, parse_opts("STAGE(0,2,words)")
         )
 
 

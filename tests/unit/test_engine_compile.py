@@ -42,7 +42,7 @@ def test_what_each_part_would_begin_with_is_not_done_more_often() -> None:
         return part_count(linear, target, Estimates(1 << 30, 1 << 22))
 
     x, w = memory(8, 32, 36, 36), memory(32, 32, 5, 5)
-    assert parts(x.conv2d(w), "VECTOR(1,16) UPCAST(1,2) OVERLAP(2,11) THREAD(0,0)") == 2
+    assert parts(x.conv2d(w), "VECTOR(1,16) UPCAST(1,2) UPCAST(2,11,shift) THREAD(0,0)") == 2
     assert parts(x.conv2d(w), "VECTOR(3,16) THREAD(0,0)") == 16
 
 

@@ -225,7 +225,7 @@ def test_asked_opts_are_for_one_kernel_alone() -> None:
         (Opt(OptOps.UPCAST, 9, 4), "3 axes"),
         (Opt(OptOps.LOCAL, 0, 4), "no work-groups"),
         (Opt(OptOps.GROUPTOP, 0, 4), "no work-groups"),
-        (Opt(OptOps.TC, 0, 0), "no tensor cores"),
+        (Opt(OptOps.TC, 0, 0), "no TC on this device"),
     ],
 )
 def test_opts_that_cannot_be_are_refused(opt: Opt, said: str) -> None:

@@ -7,7 +7,7 @@ Opt does to the graph is the business of `kernel`.
 from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.staging.dot_packing import find_product, words_of
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
@@ -18,7 +18,7 @@ def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
     """An UPCAST as VECTOR where its lanes are stored side by side and no other lanes are SIMD."""
     simd = OptOps.VECTOR in [o.op for o in (*opts, *kernel.applied)]
     outputs = kernel.axes[: kernel.first_reduction]
-    if opt.op is not OptOps.UPCAST or simd or opt.axis >= len(outputs):
+    if opt.kind != "UPCAST" or simd or opt.axis >= len(outputs):
         return opt
     axis = outputs[opt.axis]
     lanes = opt.arg or size_of(axis)
@@ -28,16 +28,16 @@ def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
 
 
 # Opts for devices with work-groups.
-WORK_GROUPS = frozenset({OptOps.LOCAL, OptOps.GROUP, OptOps.GROUPTOP, OptOps.STAGE})
+WORK_GROUPS = frozenset({"LOCAL", "GROUP", "STAGE local"})
 # Opts that leave iterations in their order.
 KEEP_ORDER = frozenset({OptOps.PREFETCH, OptOps.NONTEMPORAL})
 
 
 def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
     """Raises KernelOptError where a kernel would be wrong with an Opt that somebody asks for."""
-    if opt.op in WORK_GROUPS and not target.has_local:
+    if opt.kind in WORK_GROUPS and not target.has_local:
         raise KernelOptError(f"{opt}: this device has no work-groups")
-    if opt.op is OptOps.PACK_DOT:
+    if opt.kind == "STAGE words":
         product = find_product(kernel)
         groups = {1} if product is None else {1, words_of(product.narrow)}
         if product is None or opt.arg not in groups:
@@ -46,6 +46,6 @@ def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
                 f"and groups of {' or '.join(map(str, sorted(groups)))}"
             )
     outputs = kernel.axes[: kernel.first_reduction]
-    if opt.op not in OF_REDUCTIONS | KEEP_ORDER and 0 <= opt.axis < len(outputs):
+    if not opt.is_of_reduction and opt.op not in KEEP_ORDER and 0 <= opt.axis < len(outputs):
         if not kernel.may_reorder(outputs[opt.axis]):
             raise KernelOptError(f"{opt}: iterations of this axis add to the same elements")

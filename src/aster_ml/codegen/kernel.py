@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from aster_ml.codegen.analysis import Access, Facts
-from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, OptOps
+from aster_ml.codegen.opts import Opt, wanted_of
 from aster_ml.codegen.prefetch import (
     broadcast_columns,
     broadcast_rows,
@@ -151,52 +151,53 @@ class Kernel:
         Raises: KernelOptError where it cannot be done to this kernel, or changes nothing of it.
         """
         axes, before = self.axes, (self.facts.sink, tuple(self.outputs), self.roles.value)
-        number = opt.axis + (self.first_reduction if opt.op in OF_REDUCTIONS else 0)
+        number = opt.axis + (self.first_reduction if opt.is_of_reduction else 0)
         if not 0 <= opt.axis or number >= len(axes):
-            kind = "axes of reductions" if opt.op in OF_REDUCTIONS else "axes"
+            what = "axes of reductions" if opt.is_of_reduction else "axes"
             count = len(axes) - number + opt.axis
-            raise KernelOptError(f"{opt}: the kernel has {count} {kind}, numbered from 0")
+            raise KernelOptError(f"{opt}: the kernel has {count} {what}, numbered from 0")
         axis = axes[number]
-        if opt.op is OptOps.THREAD:
+        kind = opt.kind
+        if kind == "THREAD":
             self.make_thread(axis, opt.arg)
-        elif opt.op is OptOps.SWAP:
+        elif kind == "SWAP":
             self.swap(axis, opt.arg)
-        elif opt.op is OptOps.PADTO:
+        elif kind == "SPLIT mask":
             self.pad(axis, opt.arg)
-        elif opt.op is OptOps.KBLOCK:
+        elif kind == "KBLOCK output":
             self.block(axis, opt.arg)
-        elif opt.op is OptOps.ROW_ACCUMULATE:
+        elif kind == "KBLOCK row":
             self.by_rows(axis, opt.arg)
-        elif opt.op in LANE_KIND and self.fills_slab(axis):
+        elif kind == "KBLOCK wide":
+            self.nest(axis, opt.arg)
+        elif kind in LANE_KIND and self.fills_slab(axis):
             raise KernelOptError(f"{opt}: lanes would share a slab that every step fills anew")
-        elif opt.op is OptOps.OVERLAP and axis.arg.id not in self.roles.early:
+        elif kind == "UPCAST shift" and axis.arg.id not in self.roles.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
-        elif opt.op is OptOps.TILE:
+        elif kind == "SPLIT loop":
             self.roles.early.pop(axis.arg.id, None)
             self.roles.tiled.add(axis.arg.id)
             self.overlap(axis, opt.arg, AxisType.LOOP)
-        elif opt.op is OptOps.PACK_DOT:
-            self.roles.word = opt.arg
-        elif opt.op is OptOps.NONTEMPORAL:
-            self.stream()
-        elif opt.op is OptOps.PREFETCH:
-            self.look_ahead(axis, opt.arg)
-        elif opt.op is OptOps.SKEW:
-            self.skew(axis)
-        elif opt.op is OptOps.NEXT:
-            self.fold_next(axis)
-        elif opt.op is OptOps.SLAB:
-            self.load_slab(axis, bool(opt.arg))
-        elif opt.op is OptOps.PEEL:
+        elif kind == "SPLIT peel":
             self.peel(axis, opt.arg)
-        elif opt.op is OptOps.BLOCKED_SUM:
-            self.nest(axis, opt.arg)
-        else:
-            if opt.op is OptOps.STAGE:
+        elif kind == "STAGE words":
+            self.roles.word = opt.arg
+        elif kind == "STAGE halo":
+            self.load_slab(axis, bool(opt.arg))
+        elif kind == "NONTEMPORAL":
+            self.stream()
+        elif kind == "PREFETCH":
+            self.look_ahead(axis, opt.arg)
+        elif kind == "PIPELINE stores":
+            self.skew(axis)
+        elif kind == "PIPELINE folds":
+            self.fold_next(axis)
+        elif kind in LANE_KIND:
+            if kind == "STAGE local":
                 self.roles.staged = self.next_id
-            if opt.op not in LANE_KIND:
-                raise KernelOptError(f"{opt}: there are no tensor cores on this device")
-            self.split_lanes(axis, opt.arg or size_of(axis), LANE_KIND[opt.op])
+            self.split_lanes(axis, opt.arg or size_of(axis), LANE_KIND[kind])
+        else:
+            raise KernelOptError(f"{opt}: {wanted_of(opt.op)}")
         if (self.facts.sink, tuple(self.outputs), self.roles.value) == before:
             raise KernelOptError(f"{opt}: changes nothing of this kernel")
         self.applied.append(opt)
@@ -709,14 +710,13 @@ def can_sum_rows(kernel: Kernel) -> bool:
 
 
 LANE_KIND = {
-    OptOps.UPCAST: AxisType.UPCAST,
-    OptOps.OVERLAP: AxisType.UPCAST,
-    OptOps.UNROLL: AxisType.UNROLL,
-    OptOps.VECTOR: AxisType.VECTOR,
-    OptOps.LOCAL: AxisType.LOCAL,
-    OptOps.GROUP: AxisType.GROUP,
-    OptOps.GROUPTOP: AxisType.GROUP,
-    OptOps.STAGE: AxisType.UNROLL,
+    "UPCAST": AxisType.UPCAST,
+    "UPCAST shift": AxisType.UPCAST,
+    "UNROLL": AxisType.UNROLL,
+    "VECTOR": AxisType.VECTOR,
+    "LOCAL": AxisType.LOCAL,
+    "GROUP": AxisType.GROUP,
+    "STAGE local": AxisType.UNROLL,
 }
 
 

@@ -1,9 +1,9 @@
 """The schedule language: how the axes of a kernel run, as data.
 
 An `Opt` names an axis by its position in `Kernel.axes` (outputs first, then reductions) and says
-what becomes of it; UNROLL, GROUP, STAGE, KBLOCK and ROW_ACCUMULATE are of reductions alone and
-count only these. A list of Opts is the whole of what a default schedule or a search decides; it
-prints as text and parses back.
+what becomes of it, where there are several ways also how; some are of reductions alone and count
+only these. A list of Opts is the whole of what a default schedule or a search decides; it prints as
+text and parses back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from enum import Enum
 from typing import Any, NamedTuple
 
-from aster_ml.errors import ArgumentError
+from aster_ml.errors import ArgumentError, KernelOptError
 
 
 class OptOps(Enum):
@@ -24,42 +24,52 @@ class OptOps(Enum):
     THREAD = "THREAD"  # the axis goes outermost and is shared out over threads
     LOCAL = "LOCAL"  # split off work-items of a block
     GROUP = "GROUP"  # split off work-items that reduce together
-    STAGE = "STAGE"  # loads of a reduction go through local memory, strips of the axis at a time
-    OVERLAP = "OVERLAP"  # UPCAST that need not divide: the last lanes start early, and run twice
-    PADTO = "PADTO"  # the axis grows to a multiple; what is beyond its end is masked
+    SPLIT = "SPLIT"  # an axis in two loops, or of another size, so that its tail is elsewhere
     SWAP = "SWAP"  # two output axes change places
-    PEEL = "PEEL"  # so many steps of a reduction on their own, and the rest on its own
-    BLOCKED_SUM = "BLOCKED_SUM"  # so many steps of a sum at a time; these sums in a wider dtype
-    KBLOCK = "KBLOCK"  # strips of a reduction run outside of the outputs, which add up in memory
-    # so many steps of a reduction at a time for a whole row of outputs
-    ROW_ACCUMULATE = "ROW_ACCUMULATE"
-    TILE = "TILE"  # a loop of so many steps inside, which need not divide: the last ones run twice
-    SLAB = "SLAB"  # what windows along the axis meet is loaded once, into scratch
-    # the longest pass over rows asks for those so many steps of the axis further; a transpose for
-    # the next block
-    PREFETCH = "PREFETCH"
-    NEXT = "NEXT"  # rows along the axis are first folded beside the last fold of the row before
-    SKEW = "SKEW"  # results of a row are stored while the next row along the axis is computed
+    KBLOCK = "KBLOCK"  # steps of a reduction at a time, with sums of them in between
+    STAGE = "STAGE"  # what is loaded again and again goes through scratch or local memory
+    PREFETCH = "PREFETCH"  # loads so many steps of the axis further are asked for ahead of use
+    PIPELINE = "PIPELINE"  # a part of the work on one row runs in the loops of the next
     NONTEMPORAL = "NONTEMPORAL"  # what the kernel stores goes past the caches
-    # a product of narrow operands goes through panels, so many of a reduction in a word
-    PACK_DOT = "PACK_DOT"
-    TC = "TC"  # a tile for tensor cores
-    GROUPTOP = "GROUPTOP"  # GROUP: which elements each work-item has makes no difference here
+    # As programs of tinygrad call two of them: the same members.
+    PADTO = "SPLIT"  # noqa: PIE796
+    GROUPTOP = "GROUP"  # noqa: PIE796
 
 
+# In which ways an Opt can be done; the first is what it says without a word.
+WAYS: dict[OptOps, dict[str, str]] = {
+    OptOps.UPCAST: {
+        "": "lanes that divide the axis",
+        "shift": "lanes that need not divide it: the last start early, and run twice",
+    },
+    OptOps.SPLIT: {
+        "mask": "the axis grows to a multiple; what is beyond its end is masked",
+        "loop": "a loop of so many steps inside, whose last turn starts early",
+        "peel": "so many steps of a reduction on their own, and the rest on its own",
+    },
+    OptOps.KBLOCK: {
+        "output": "strips of the reduction run outside of the outputs, which add up in memory",
+        "row": "so many steps at a time for a whole row of outputs, whose sums lie in scratch",
+        "wide": "so many steps at a time, and the sums of these in a wider dtype",
+    },
+    OptOps.STAGE: {
+        "local": "loads of a reduction go through local memory, strips of the axis at a time",
+        "halo": "what windows along an output axis share is loaded once, whole (1) or in phases",
+        "words": "factors of a narrow product go through panels, so many of them in a word",
+    },
+    OptOps.PIPELINE: {
+        "stores": "results of a row are stored while the next row along the axis is computed",
+        "folds": "rows along the axis are first folded beside the last fold of the row before",
+    },
+}
+# Opts that programs of tinygrad name and that no device here can do (`compat/opts`).
+ELSEWHERE = frozenset({"TC", "NOLOCALS"})
 OF_REDUCTIONS = frozenset(
     {
-        OptOps.UNROLL,
-        OptOps.GROUP,
-        OptOps.GROUPTOP,
-        OptOps.STAGE,
-        OptOps.KBLOCK,
-        OptOps.ROW_ACCUMULATE,
-        OptOps.PEEL,
-        OptOps.PACK_DOT,
-        OptOps.BLOCKED_SUM,
+        "UNROLL", "GROUP", "SPLIT peel", "KBLOCK output", "KBLOCK row", "KBLOCK wide",
+        "STAGE local", "STAGE words",
     }
-)
+)  # fmt: skip
 
 
 class OptDoc(NamedTuple):
@@ -254,30 +264,54 @@ OPT_DOCS = {
 
 
 class Opt(NamedTuple):
-    """`arg` is the number of lanes or work-items (0: all of the axis), the multiple, or the other
-    axis.
+    """`arg` is the number of lanes, steps or work-items (0: all of the axis), the multiple, or the
+    other axis; `how` one of the ways in which the Opt can be done.
     """
 
     op: OptOps
     axis: int = 0
     arg: Any = 0
+    how: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What it does in one text: `UPCAST`, `SPLIT loop`."""
+        how = self.how or next(iter(WAYS.get(self.op, ("",))))
+        return f"{self.op.name} {how}" if how else self.op.name
+
+    @property
+    def is_of_reduction(self) -> bool:
+        """Whether its axis is counted among those of reductions."""
+        return self.kind in OF_REDUCTIONS
 
     def __repr__(self) -> str:
-        return f"{self.op.name}({self.axis},{self.arg})"
+        words = [str(self.axis), str(self.arg), *self.kind.split(" ")[1:]]
+        return f"{self.op.name}({','.join(words)})"
+
+
+def wanted_of(op: OptOps) -> str:
+    """The ways in which an Opt can be done, for errors."""
+    ways = " or ".join(repr(how) for how in WAYS.get(op, ()) if how)
+    return f"how it is done is one of {ways}" if ways else f"there is no {op.name} on this device"
 
 
 def parse_opts(text: str) -> tuple[Opt, ...]:
-    """The Opts of a text such as `VECTOR(1,8) UPCAST(0,4)`.
+    """The Opts of a text such as `VECTOR(1,8) SPLIT(0,64,loop)`.
 
-    Raises: ArgumentError at what is no Opt.
+    Raises: ArgumentError at what is no Opt, KernelOptError at one that no device here can do.
     """
     result = []
     for word in text.split():
-        match = re.fullmatch(r"([A-Z_]+)\((\d+),(\d+)\)", word)
+        match = re.fullmatch(r"([A-Z]+)\((\d+),(\d+)(?:,([a-z]+))?\)", word)
+        if match is not None and match[1] in ELSEWHERE:
+            raise KernelOptError(f"{word}: there is no {match[1]} on this device")
         if match is None or match[1] not in OptOps.__members__:
             raise ArgumentError(
-                f"{word!r} is no Opt; one looks like VECTOR(1,8), with one of "
-                f"{', '.join(OptOps.__members__)}"
+                f"{word!r} is no Opt; one looks like VECTOR(1,8) or SPLIT(0,64,loop), with one of "
+                f"{', '.join(op.name for op in OptOps)}"
             )
-        result.append(Opt(OptOps[match[1]], int(match[2]), int(match[3])))
+        opt = Opt(OptOps[match[1]], int(match[2]), int(match[3]), match[4] or "")
+        if opt.how and opt.how not in WAYS.get(opt.op, ()):
+            raise ArgumentError(f"{word!r} is no Opt: {wanted_of(opt.op)}")
+        result.append(opt)
     return tuple(result)

@@ -59,7 +59,7 @@ def written_with_groups(kernel: Kernel, target: Target) -> bool:
 
 
 def packs_words(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt PACK_DOT."""
+    """Kernels with the Opt STAGE words."""
     return kernel.roles.word > 0 and not target.has_local
 
 
@@ -74,12 +74,12 @@ def folds_twice(kernel: Kernel, target: Target) -> bool:
 
 
 def pipelines_folds(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt NEXT."""
+    """Kernels with the Opt PIPELINE folds."""
     return kernel.roles.folded_early is not None
 
 
 def pipelines_stores(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt SKEW."""
+    """Kernels with the Opt PIPELINE stores."""
     return kernel.roles.stored_later is not None
 
 

@@ -1,7 +1,7 @@
 """Loop peeling: the last step of a reduction, when it alone is masked, runs on its own.
 
 Receives a kernel whose Opts are applied; returns its graph. What is padded, and which steps run on
-their own from the start (`PEEL`), is decided in `cpu/vectorize`.
+their own from the start (`SPLIT peel`), is decided in `cpu/vectorize`.
 
 rewrite: REDUCE(v, k < n) with v masked at k = n - 1 alone -> REDUCE(v, k < n - 1) + v at k = n - 1
 when: lanes of a loop are masked at its last step alone, and the body is short enough to be written

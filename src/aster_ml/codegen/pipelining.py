@@ -149,7 +149,7 @@ def sources(u: UOp) -> list[UOp]:
 
 
 def store_rows_later(linear: Linear, kernel: Kernel, target: Target) -> Linear:
-    """Results of row i are stored in the loop that computes row i + 1 (the Opt SKEW)."""
+    """Results of row i are stored in the loop that computes row i + 1 (PIPELINE stores)."""
     assert kernel.roles.stored_later is not None
     return skew(linear, kernel.roles.stored_later)
 
@@ -167,8 +167,8 @@ def skew(linear: Linear, axis_id: int) -> Linear:
         if handed.fits and not any(memory_of(u) in reads for u in row.tail if u.op is Ops.STORE):
             return Skewer(linear, row, handed).run()
     raise KernelOptError(
-        f"{linear.name}: SKEW wants one loop that fills a row of scratch and one that stores it at "
-        "the same steps; other Opts have left none"
+        f"{linear.name}: PIPELINE stores wants one loop that fills a row of scratch and one that "
+        "stores it at the same steps; other Opts have left none"
     )
 
 

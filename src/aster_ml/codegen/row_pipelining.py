@@ -56,7 +56,7 @@ class Fold(NamedTuple):
 
 
 def fold_rows_early(linear: Linear, kernel: Kernel, target: Target) -> Linear:
-    """The first fold of row i + 1 runs in the loop of the last fold of row i (the Opt NEXT)."""
+    """The first fold of row i + 1 runs in the loop of the last fold of row i (PIPELINE folds)."""
     assert kernel.roles.folded_early is not None
     return fold_next_rows(linear, kernel.roles.folded_early)
 
@@ -75,8 +75,8 @@ def fold_next_rows(linear: Linear, axis_id: int) -> Linear:
         if rows is not None and rows.fits():
             return rows.run()
     raise KernelOptError(
-        f"{linear.name}: NEXT wants two folds of as many turns in each row, the first of them of "
-        "memory alone into one number; other Opts have left none"
+        f"{linear.name}: PIPELINE folds wants two folds of as many turns in each row, the first of "
+        "them of memory alone into one number; other Opts have left none"
     )
 
 

@@ -23,25 +23,18 @@ from aster_ml.uop.ranges import size_of
 Opts = tuple[Opt, ...]
 # Lanes that are tried along one axis, and the numbers of them next to each other.
 LANES = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
-SIDES = frozenset({OptOps.UPCAST, OptOps.UNROLL, OptOps.OVERLAP})
+SIDES = frozenset({"UPCAST", "UPCAST shift", "UNROLL"})
 # What comes in powers of two, or as half and double.
-HALVED = frozenset(
-    {OptOps.VECTOR, OptOps.KBLOCK, OptOps.ROW_ACCUMULATE, OptOps.TILE, OptOps.PREFETCH}
-)
+HALVED = frozenset({"VECTOR", "KBLOCK output", "KBLOCK row", "SPLIT loop", "PREFETCH"})
 # What sums need for their accuracy is not up for search.
-KEPT = frozenset({OptOps.BLOCKED_SUM})
+KEPT = frozenset({"KBLOCK wide"})
 # Opts of a whole kernel, or of its one reduction: there is one of each.
 ONCE = frozenset(
     {
-        OptOps.THREAD,
-        OptOps.VECTOR,
-        OptOps.KBLOCK,
-        OptOps.ROW_ACCUMULATE,
-        OptOps.NONTEMPORAL,
-        OptOps.SKEW,
-        OptOps.NEXT,
+        "THREAD", "VECTOR", "KBLOCK output", "KBLOCK row", "NONTEMPORAL", "PIPELINE stores",
+        "PIPELINE folds",
     }
-)
+)  # fmt: skip
 # Nodes times lanes of a loop body, past which compiling takes long and registers overflow.
 MAX_BODY = 2048
 # SIMD axes, by price, that a search sets out from besides the default one.
@@ -94,19 +87,19 @@ def changed(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
         for n in sizes_near(opt):
             yield (*opts[:i], opt._replace(arg=n), *opts[i + 1 :])
     for i, opt in enumerate(opts):
-        if opt.op not in KEPT:
+        if opt.kind not in KEPT:
             yield (*opts[:i], *opts[i + 1 :])
-    had = {opt.op for opt in opts} & ONCE
+    had = {opt.kind for opt in opts} & ONCE
     for more in additions(kernel):
-        if not any(opt.op in had for opt in more):
+        if not any(opt.kind in had for opt in more):
             yield (*opts, *more)
 
 
 def sizes_near(opt: Opt) -> list[int]:
     """Other sizes of an Opt that has one."""
-    if opt.op in SIDES:
+    if opt.kind in SIDES:
         return near(opt.arg)
-    return [n for n in (opt.arg // 2, opt.arg * 2) if n > 1] if opt.op in HALVED else []
+    return [n for n in (opt.arg // 2, opt.arg * 2) if n > 1] if opt.kind in HALVED else []
 
 
 def near(n: int) -> list[int]:
@@ -125,30 +118,30 @@ def additions(kernel: Kernel) -> Iterator[Opts]:
             uneven = (
                 axis < outputs and size % n and kernel.axes[axis].arg.id not in kernel.roles.early
             )
-            yield (Opt(OptOps.OVERLAP if uneven else OptOps.UPCAST, axis, n),)
+            yield (Opt(OptOps.UPCAST, axis, n, "shift" if uneven else ""),)
     for axis in range(len(sizes) - outputs):
         for n in (2, 3, 4, 5, 7, 8):
             yield (Opt(OptOps.UNROLL, axis, n),)
         for n in (2, 4, 8):
-            yield (Opt(OptOps.KBLOCK, axis, ceildiv(sizes[outputs + axis], n)),)
-        yield (Opt(OptOps.ROW_ACCUMULATE, axis, 8),)
+            yield (Opt(OptOps.KBLOCK, axis, ceildiv(sizes[outputs + axis], n), how="output"),)
+        yield (Opt(OptOps.KBLOCK, axis, 8, how="row"),)
     for i, j in combinations(range(outputs), 2):
         yield (Opt(OptOps.SWAP, i, j),)
     for axis in range(outputs):
         yield (Opt(OptOps.THREAD, axis),)
         yield (Opt(OptOps.PREFETCH, axis, 2),)
-        yield (Opt(OptOps.SKEW, axis),)
-        yield (Opt(OptOps.NEXT, axis),)
+        yield (Opt(OptOps.PIPELINE, axis, how="stores"),)
+        yield (Opt(OptOps.PIPELINE, axis, how="folds"),)
         for n in (16, 64, 256):
             if n < sizes[axis]:
-                yield (Opt(OptOps.TILE, axis, n),)
+                yield (Opt(OptOps.SPLIT, axis, n, how="loop"),)
     if outputs:
         yield (Opt(OptOps.NONTEMPORAL),)
     for axis, size in enumerate(sizes):
         for n in (4, 8, 16):
             # Lanes of an output may start early; all else has to divide.
             if size % n and (axis >= outputs or not can_overlap(kernel) or size < n):
-                padded = Opt(OptOps.PADTO, axis, ceildiv(size, n) * n)
+                padded = Opt(OptOps.SPLIT, axis, ceildiv(size, n) * n, how="mask")
                 yield (padded, Opt(OptOps.VECTOR, axis, n))
             else:
                 yield (Opt(OptOps.VECTOR, axis, n),)

@@ -102,3 +102,4 @@ def install() -> None:
     for op in DialectOps:
         # An Enum sets attributes by way of its own metaclass, which Ops may not have.
         type.__setattr__(Ops, op.name, op)
+    found_at("compat.opts.install")()

@@ -177,9 +177,9 @@ def run_along(plan: Plan, along: Along, group: int) -> None:
     for r, n in along.tile:
         if n == 1:
             continue
-        op = OptOps.OVERLAP if size_of(r) % n else OptOps.UPCAST
-        kernel.apply(Opt(op, axis_number(kernel, r), n))
-    kernel.apply(Opt(OptOps.PACK_DOT, 0, group))
+        how = "shift" if size_of(r) % n else ""
+        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n, how))
+    kernel.apply(Opt(OptOps.STAGE, 0, group, how="words"))
     loops = [r for r in kernel.outputs if r.arg.id in ids and not r.arg.kind.is_lane]
     longest = max(loops, key=size_of, default=None)
     if (
@@ -307,11 +307,11 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     padded = ceildiv(size_of(lane), width) * width
     early = size_of(lane) >= choice.vectors * width and not has_mask_registers(plan.target)
     if padded != size_of(lane) and not early:
-        kernel.apply(Opt(OptOps.PADTO, number, padded))
+        kernel.apply(Opt(OptOps.SPLIT, number, padded, how="mask"))
     kernel.apply(Opt(OptOps.VECTOR, number, width))
     if choice.vectors > 1:
-        op = OptOps.OVERLAP if padded // width % choice.vectors else OptOps.UPCAST
-        kernel.apply(Opt(op, place_of(kernel, lane.arg.id), choice.vectors))
+        how = "shift" if padded // width % choice.vectors else ""
+        kernel.apply(Opt(OptOps.UPCAST, place_of(kernel, lane.arg.id), choice.vectors, how))
     steps = {lane.arg.id: ceildiv(padded // width, choice.vectors)}
     shared = choose_shared(plan, choice, steps)
     rows = [row.arg.id]
@@ -322,8 +322,8 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
         rows.append(tile_rows(kernel, rows[-1], choice.block))
     if choice.tile > 1:
         inner = kernel.axes[place_of(kernel, rows[-1])]
-        op = OptOps.OVERLAP if size_of(inner) % choice.tile else OptOps.UPCAST
-        kernel.apply(Opt(op, axis_number(kernel, inner), choice.tile))
+        how = "shift" if size_of(inner) % choice.tile else ""
+        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, inner), choice.tile, how))
     # Rows run inside of the lanes, whose panel they share.
     inner_ids = [lane.arg.id, rows[-1]]
     loops = {r.arg.id: r for r in kernel.outputs if not r.arg.kind.is_lane}
@@ -334,7 +334,7 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     if shared is not None:
         kernel.apply(Opt(OptOps.THREAD, place_of(kernel, shared)))
     axis = next(r for r in kernel.axes if r.arg.id == product.axis.arg.id)
-    kernel.apply(Opt(OptOps.PACK_DOT, reduction_number(kernel, axis), group))
+    kernel.apply(Opt(OptOps.STAGE, reduction_number(kernel, axis), group, how="words"))
 
 
 def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | None:
@@ -368,7 +368,7 @@ def tile_rows(kernel: Kernel, number: int, length: int) -> int:
     axis = kernel.axes[place_of(kernel, number)]
     if length >= size_of(axis):
         return number
-    kernel.apply(Opt(OptOps.TILE, axis_number(kernel, axis), length))
+    kernel.apply(Opt(OptOps.SPLIT, axis_number(kernel, axis), length, how="loop"))
     return kernel.next_id - 1
 
 

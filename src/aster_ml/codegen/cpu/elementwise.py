@@ -109,8 +109,8 @@ def share_indices(plan: Plan, outputs: list[UOp]) -> bool:
         for n in [n for n in (4, 2) if n * plan.nodes <= MAX_BODY]:
             few = tail_overhead(size, n) <= MOST_TWICE and can_overlap(kernel)
             if size // n >= plan.target.threads and (size % n == 0 or few):
-                op = OptOps.OVERLAP if size % n else OptOps.UPCAST
-                kernel.apply(Opt(op, axis_number(kernel, r), n))
+                how = "shift" if size % n else ""
+                kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n, how))
                 return True
     return False
 
@@ -138,8 +138,8 @@ def share_divisors(plan: Plan, outputs: list[UOp]) -> bool:
         for n in [n for n in ROWS_SHARING if n * (plan.nodes + plan.extra) <= MAX_BODY]:
             few = tail_overhead(size, n) <= MOST_TWICE and can_overlap(kernel)
             if size // n >= plan.target.threads and (size % n == 0 or few):
-                op = OptOps.OVERLAP if size % n else OptOps.UPCAST
-                kernel.apply(Opt(op, axis_number(kernel, r), n))
+                how = "shift" if size % n else ""
+                kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n, how))
                 return True
     return False
 
@@ -203,11 +203,11 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
         few = tail_overhead(size, n) <= MOST_TWICE
         if early is not None:
             fits = n * early.lanes <= early.size and few
-        op = OptOps.UPCAST
+        how = ""
         if not fits and early is None and few and can_overlap(plan.kernel):
-            fits, op = True, OptOps.OVERLAP
+            fits, how = True, "shift"
         if fits and size // n >= plan.target.threads:
-            plan.kernel.apply(Opt(op, axis_number(plan.kernel, axis), n))
+            plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), n, how))
             return n
     return 1
 
@@ -272,8 +272,8 @@ def set_side_by_side(plan: Plan, u: UOp, count: int, parts: int = 2) -> bool:
         return False
     if not fitting and not can_overlap(kernel):
         return False
-    op = OptOps.UPCAST if fitting else OptOps.OVERLAP
-    kernel.apply(Opt(op, axis_number(kernel, axis), n))
+    how = "" if fitting else "shift"
+    kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), n, how))
     return True
 
 
@@ -410,7 +410,7 @@ def fold_rows_early(plan: Plan) -> None:
     nbytes = sum([a.node.dtype.itemsize for a in rows]) * iterations(list(first.src[1:]))
     part = NEXT_COMPUTED_PART if computes else NEXT_PART
     if 2 * nbytes <= part * target.cache_bytes[0]:
-        kernel.apply(Opt(OptOps.NEXT, axis_number(kernel, axis)))
+        kernel.apply(Opt(OptOps.PIPELINE, axis_number(kernel, axis), how="folds"))
 
 
 def nest_alike(first: UOp, last: UOp) -> bool:
@@ -442,6 +442,6 @@ def store_rows_later(plan: Plan, least: int) -> None:
     n = fitting[0] if fitting else 1
     if n < least:
         return
-    kernel.apply(Opt(OptOps.SKEW, axis_number(kernel, axis)))
+    kernel.apply(Opt(OptOps.PIPELINE, axis_number(kernel, axis), how="stores"))
     if n > 1:
         kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, row), n))

@@ -201,8 +201,8 @@ def choose_tile(plan: Plan) -> None:
     written_out = tiles.distinct_part([*best_tile.items()]) < 1
     for r, n in best_tile.items():
         if n > 1:
-            op = OptOps.OVERLAP if size_of(r) % n else OptOps.UPCAST
-            kernel.apply(Opt(op, axis_number(kernel, r), n))
+            how = "shift" if size_of(r) % n else ""
+            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n, how))
             if r in windows and size_of(r) == n:
                 step = windows[r].step
                 kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, step), size_of(step)))
@@ -255,8 +255,10 @@ def choose_rows(plan: Plan) -> bool:
     room = max_row_nbytes(plan.target) if beside else plan.target.cache_bytes[0] // 2
     pieces = ceildiv(size_of(row) * nbytes * iterations(beside), room)
     if pieces > 1:
-        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, row), ceildiv(size_of(row), pieces)))
-    kernel.apply(Opt(OptOps.ROW_ACCUMULATE, 0, ROWS))
+        kernel.apply(
+            Opt(OptOps.SPLIT, axis_number(kernel, row), ceildiv(size_of(row), pieces), how="loop")
+        )
+    kernel.apply(Opt(OptOps.KBLOCK, 0, ROWS, how="row"))
     return True
 
 
@@ -380,7 +382,7 @@ def nest(kernel: Kernel, lane: UOp) -> bool:
         length = even[-1] if even else wanted
     if not can_nest(kernel, axis):
         return False
-    kernel.apply(Opt(OptOps.BLOCKED_SUM, reduction_number(kernel, axis), length))
+    kernel.apply(Opt(OptOps.KBLOCK, reduction_number(kernel, axis), length, how="wide"))
     return True
 
 

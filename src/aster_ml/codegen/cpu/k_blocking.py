@@ -58,7 +58,14 @@ def choose_strips(plan: Plan) -> None:
     for r in reduced_axes(kernel):
         fitting = [n for n in divisors(size_of(r)) if n >= wanted] if r in a.strides else []
         if fitting and fitting[0] <= 4 * wanted:
-            kernel.apply(Opt(OptOps.KBLOCK, reduction_number(kernel, r), size_of(r) // fitting[0]))
+            kernel.apply(
+                Opt(
+                    OptOps.KBLOCK,
+                    reduction_number(kernel, r),
+                    size_of(r) // fitting[0],
+                    how="output",
+                )
+            )
             return
     # Strips that divide no axis, of steps that are transposed together: the last one is shorter.
     longest = max([r for r in reduced_axes(kernel) if r in a.strides], key=size_of, default=None)
@@ -68,7 +75,9 @@ def choose_strips(plan: Plan) -> None:
     for count in (wanted, wanted + 1):
         length = ceildiv(ceildiv(size, count), EVEN_STEPS) * EVEN_STEPS
         if length < size and panel_nbytes(kernel, a) // size * length <= limit:
-            kernel.apply(Opt(OptOps.KBLOCK, reduction_number(kernel, longest), length))
+            kernel.apply(
+                Opt(OptOps.KBLOCK, reduction_number(kernel, longest), length, how="output")
+            )
             return
 
 
@@ -117,7 +126,7 @@ def strips_in_place(plan: Plan) -> bool:
     count = ceildiv(size_of(reduced[0]) * run, STRIP_PART * plan.target.cache_bytes[0])
     if count > 1:
         length = ceildiv(size_of(reduced[0]), count)
-        kernel.apply(Opt(OptOps.KBLOCK, reduction_number(kernel, reduced[0]), length))
+        kernel.apply(Opt(OptOps.KBLOCK, reduction_number(kernel, reduced[0]), length, how="output"))
     # Columns that begin anywhere in a line share lines with the next, so these are asked for too.
     kernel.apply(Opt(OptOps.PREFETCH, axis_number(kernel, columns), 2))
     return True

@@ -47,8 +47,8 @@ def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
             if a.stride(r) == 1 and a.stride(vector[0]) not in (0, 1) and r.src[0].op is Ops.CONST:
                 size = size_of(r)
                 for n in [n for n in (16, 8, 4) if n <= room and may_have_lanes(plan, size, n)]:
-                    op = OptOps.OVERLAP if size % n else OptOps.UPCAST
-                    kernel.apply(Opt(op, axis_number(kernel, r), n))
+                    how = "shift" if size % n else ""
+                    kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n, how))
                     order_past_caches(plan, r.arg.id, vector[0])
                     return True
     return False
@@ -156,9 +156,9 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp, lanes: int) -> bool:
 
 
 def tile_inner(kernel: Kernel, axis: UOp, steps: int) -> UOp:
-    """TILE of what is left of an axis: the new loop inside of it."""
+    """SPLIT loop of what is left of an axis: the new loop inside of it."""
     outer = axis_of(kernel, axis.arg.id)
-    kernel.apply(Opt(OptOps.TILE, axis_number(kernel, outer), steps))
+    kernel.apply(Opt(OptOps.SPLIT, axis_number(kernel, outer), steps, how="loop"))
     return kernel.outputs[kernel.outputs.index(axis_of(kernel, axis.arg.id)) + 1]
 
 
@@ -169,7 +169,7 @@ def tile_runs(plan: Plan, along: UOp, vector: UOp) -> None:
     run = max(abs(a.stride(along) or 0) * a.buffer.dtype.itemsize for a in gathered)
     steps = TRANSPOSED_NBYTES // max(run, 1)
     if 1 < steps < size_of(along) and (size_of(along) % steps == 0 or can_overlap(kernel)):
-        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, along), steps))
+        kernel.apply(Opt(OptOps.SPLIT, axis_number(kernel, along), steps, how="loop"))
         inner = kernel.outputs[kernel.outputs.index(axis_of(kernel, along.arg.id)) + 1]
         loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
         set_order(kernel, [*[r for r in loops if r is not inner], inner])

@@ -1,6 +1,6 @@
 """Vectorization: the axes that get SIMD lanes, each candidate priced over all accesses.
 
-Receives a Plan; applies VECTOR and what has to come before it: PADTO, PEEL, a slab, short rows that
+Receives a Plan; applies VECTOR and what has to come before it: SPLIT, a halo, short rows that
 are written out. What an access costs along an axis stands in `cpu/costs`; tiles and loops come
 later, in `cpu/heuristic`.
 """
@@ -252,9 +252,9 @@ def load_slab(plan: Plan, slab: SlabCost, whole: bool = False) -> UOp:
     kernel, number = plan.kernel, slab.found.columns.out.arg.id
     rows = slab.found.rows
     if rows is not None and slab.rows < size_of(rows.out):
-        kernel.apply(Opt(OptOps.TILE, axis_number(kernel, rows.out), slab.rows))
+        kernel.apply(Opt(OptOps.SPLIT, axis_number(kernel, rows.out), slab.rows, how="loop"))
     axis = axis_of(kernel, number)
-    kernel.apply(Opt(OptOps.SLAB, axis_number(kernel, axis), int(whole)))
+    kernel.apply(Opt(OptOps.STAGE, axis_number(kernel, axis), int(whole), how="halo"))
     return axis_of(kernel, number)
 
 
@@ -274,7 +274,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
         steps = [n * lanes for n in range(most, most * 3 // 4 - 1, -1)] if alone else [lanes]
         length = max([size_of(axis) // n * n for n in steps])
         if length != size_of(axis) and can_peel(kernel, axis):
-            kernel.apply(Opt(OptOps.PEEL, reduction_number(kernel, axis), length))
+            kernel.apply(Opt(OptOps.SPLIT, reduction_number(kernel, axis), length, how="peel"))
             axis, rest = (
                 next(r for r in kernel.axes if r.arg.id == i)
                 for i in (axis.arg.id, kernel.next_id - 1)
@@ -282,7 +282,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
             # In SIMD values of the same width, so that both are folded at once.
             number, padded = axis_number(kernel, rest), ceildiv(size_of(rest), lanes) * lanes
             if padded != size_of(rest):
-                kernel.apply(Opt(OptOps.PADTO, number, padded))
+                kernel.apply(Opt(OptOps.SPLIT, number, padded, how="mask"))
             kernel.apply(Opt(OptOps.VECTOR, number, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     early = by_rows or may_shift_tail(kernel, plan.target, axis, lanes)
@@ -290,7 +290,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
     width, padded = widths(axis, lanes, early)
     if padded != size_of(axis) and not (early and size_of(axis) > lanes):
         number = axis_number(kernel, axis)
-        kernel.apply(Opt(OptOps.PADTO, number, padded))
+        kernel.apply(Opt(OptOps.SPLIT, number, padded, how="mask"))
         axis = kernel.axes[number]
     if axis in kernel.outputs:
         plan.vector_id = axis.arg.id

@@ -95,7 +95,7 @@ def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
         kernel.apply(Opt(OptOps.UPCAST, number, BLOCK_LANES))
         kernel.apply(Opt(OptOps.LOCAL, number, BLOCK_SIDE))
     depth = next(r for u in kernel.reduces for r in u.src[1:] if r.arg.id == depth.arg.id)
-    kernel.apply(Opt(OptOps.STAGE, reduction_number(kernel, depth), STRIP))
+    kernel.apply(Opt(OptOps.STAGE, reduction_number(kernel, depth), STRIP, how="local"))
     return True
 
 

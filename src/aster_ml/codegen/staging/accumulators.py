@@ -1,6 +1,6 @@
 """Row accumulators: reductions over whole rows of outputs, partial sums of a row in scratch.
 
-Receives a kernel whose Opts are applied, one of them ROW_ACCUMULATE; returns its graph with the
+Receives a kernel whose Opts are applied, one of them KBLOCK row; returns its graph with the
 reduction going through DEFINE_LOCAL. Only for targets without work-groups, where scratch is stack.
 Which kernels gain by it is said in `cpu/heuristic`.
 
@@ -42,7 +42,7 @@ def sum_rows(kernel: Kernel, target: Target) -> None:
     nbytes, room = size * u.dtype.itemsize, max_nbytes(target)
     if nbytes > room:
         raise KernelOptError(
-            f"rows: sums of a row are {nbytes:,} bytes, and scratch has room for {room:,}; a TILE "
+            f"rows: sums of a row are {nbytes:,} bytes, and scratch has room for {room:,}; a SPLIT "
             "of the row would do"
         )
     sums = new_scratch(kernel.facts.order, u.dtype, size)

@@ -1,0 +1,23 @@
+"""Opts that programs of tinygrad name and that no device here can do: each is refused when applied.
+
+`compat.names` installs them beside the members of `codegen.opts.OptOps`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from aster_ml.codegen.opts import OptOps
+
+
+class UnknownOpts(Enum):
+    """Tiles of tensor cores, and kernels without work-items."""
+
+    TC = "TC"
+    NOLOCALS = "NOLOCALS"
+
+
+def install() -> None:
+    """Makes them attributes of `OptOps`, of which they are no members."""
+    for op in UnknownOpts:
+        type.__setattr__(OptOps, op.name, op)
