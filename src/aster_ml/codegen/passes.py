@@ -20,7 +20,6 @@ from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
 from aster_ml.codegen.lower.program_order import drop_work_groups, linearize_in_order
 from aster_ml.codegen.opts import Opt, parse_opts
-from aster_ml.codegen.peeling import run_last_steps_apart
 from aster_ml.codegen.pipelining import store_rows_later
 from aster_ml.codegen.row_pipelining import fold_rows_early
 from aster_ml.codegen.staging.accumulators import sum_rows
@@ -29,6 +28,7 @@ from aster_ml.codegen.staging.epilogue import finish_in_loop
 from aster_ml.codegen.staging.halo import fill_slab
 from aster_ml.codegen.staging.panel import pack_panels
 from aster_ml.codegen.staging.row import fill_rows, keep_rows
+from aster_ml.codegen.tails import run_last_steps_apart
 from aster_ml.codegen.transforms.axes import merge_axes, simplify_kernel, split_divided_axes
 from aster_ml.codegen.transforms.horizontal import fold_together
 from aster_ml.codegen.transforms.nonpositive_exp import mark_differences
