@@ -14,11 +14,10 @@ from pathlib import Path
 
 from aster_ml import Context, Tensor
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.opts import OF_REDUCTIONS, OPT_DOCS, OptDoc, OptOps, parse_opts
+from aster_ml.codegen.opts import OF_REDUCTIONS, OPT_DOCS, OptDoc, parse_opts
 from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.dtype import dtypes
 from aster_ml.engine.realize import schedule_uops
-from aster_ml.errors import KernelOptError
 from aster_ml.renderer.c import CRenderer
 from aster_ml.target import GPU, Target
 from aster_ml.uop.node import UOp
@@ -77,9 +76,11 @@ HEAD = """\
 
 # Opts
 
-A schedule is a list of `Opt(op, axis, arg)`, applied in order. `axis` counts the loops of the
+A schedule is a list of `Opt(op, axis, arg, how)`, applied in order; where an Opt can be done in
+several ways, `how` says in which. `axis` counts the loops of the
 kernel that are left: those of outputs first, then those of reductions. {reductions} count the
-loops of reductions alone. Opts print as `VECTOR(1,8)`, and `parse_opts` reads them. An Opt that
+loops of reductions alone. Opts print as `VECTOR(1,8)`
+and `SPLIT(0,64,loop)`, and `parse_opts` reads them. An Opt that
 cannot be done to a kernel, or would change nothing, raises `KernelOptError`.
 
 Which Opts a kernel gets is decided in `codegen/cpu/heuristic.py` ([cpu](cpu.md)) and
@@ -138,7 +139,7 @@ def example(doc: OptDoc) -> list[str]:
     """What becomes of the example's kernel by its last Opt."""
     ast = kernel_named(doc.kernel)
     *before, last = parse_opts(doc.example)
-    in_groups = {o.op.name for o in (*before, last)} & {"LOCAL", "GROUP", "GROUPTOP", "STAGE"}
+    in_groups = {o.kind for o in (*before, last)} & {"LOCAL", "GROUP", "STAGE local"}
     target = GROUPS if in_groups else CPU
     first = schedule_kernel(ast, target, tuple(before))
     then = schedule_kernel(ast, target, (*before, last))
@@ -147,37 +148,24 @@ def example(doc: OptDoc) -> list[str]:
     return lines + (outline(then) if shows else c_of(ast, doc.example))
 
 
-def refusal(doc: OptDoc) -> list[str]:
-    """What an Opt that no device has says."""
-    try:
-        schedule_kernel(kernel_named("product"), CPU, parse_opts(doc.example))
-    except KernelOptError as error:
-        return [f"KernelOptError: {error}"]
-    raise AssertionError(f"{doc.example} has an effect: name a kernel for its example")
-
-
-def section(op: OptOps, doc: OptDoc) -> list[str]:
+def section(kind: str, doc: OptDoc) -> list[str]:
     """What the page says of a kind of Opt."""
     before = doc.example.rpartition(" ")[0]
-    about = f"`{doc.example}`"
-    if doc.kernel:
-        about = (
-            f"the kernel of `{KERNELS[doc.kernel][0].partition('    ')[0]}` with `{doc.example}`"
-        )
-        about += f", from `{before}` on" if before else ""
+    about = f"the kernel of `{KERNELS[doc.kernel][0].partition('    ')[0]}` with `{doc.example}`"
+    about += f", from `{before}` on" if before else ""
     return [
-        f"## {op.name}\n", f"- rewrite: {doc.rewrite}", f"- when: {doc.when}",
+        f"## {kind}\n", f"- rewrite: {doc.rewrite}", f"- when: {doc.when}",
         f"- why: {doc.why}", f"- example: {about}:\n", "```",
-        *(example(doc) if doc.kernel else refusal(doc)), "```\n",
+        *example(doc), "```\n",
     ]  # fmt: skip
 
 
 def text() -> str:
     """The whole page."""
-    names = sorted(op.name for op in OF_REDUCTIONS)
+    names = sorted(OF_REDUCTIONS)
     lines = [HEAD.format(reductions=f"{', '.join(names[:-1])} and {names[-1]}")]
-    for op in OptOps:
-        lines += section(op, OPT_DOCS[op])
+    for kind, doc in OPT_DOCS.items():
+        lines += section(kind, doc)
     return "\n".join(lines)
 
 

@@ -36,31 +36,13 @@ class OptOps(Enum):
     GROUPTOP = "GROUP"  # noqa: PIE796
 
 
-# In which ways an Opt can be done; the first is what it says without a word.
-WAYS: dict[OptOps, dict[str, str]] = {
-    OptOps.UPCAST: {
-        "": "lanes that divide the axis",
-        "shift": "lanes that need not divide it: the last start early, and run twice",
-    },
-    OptOps.SPLIT: {
-        "mask": "the axis grows to a multiple; what is beyond its end is masked",
-        "loop": "a loop of so many steps inside, whose last turn starts early",
-        "peel": "so many steps of a reduction on their own, and the rest on its own",
-    },
-    OptOps.KBLOCK: {
-        "output": "strips of the reduction run outside of the outputs, which add up in memory",
-        "row": "so many steps at a time for a whole row of outputs, whose sums lie in scratch",
-        "wide": "so many steps at a time, and the sums of these in a wider dtype",
-    },
-    OptOps.STAGE: {
-        "local": "loads of a reduction go through local memory, strips of the axis at a time",
-        "halo": "what windows along an output axis share is loaded once, whole (1) or in phases",
-        "words": "factors of a narrow product go through panels, so many of them in a word",
-    },
-    OptOps.PIPELINE: {
-        "stores": "results of a row are stored while the next row along the axis is computed",
-        "folds": "rows along the axis are first folded beside the last fold of the row before",
-    },
+# In which ways an Opt can be done, where there are several; without a word it is the first.
+WAYS: dict[OptOps, tuple[str, ...]] = {
+    OptOps.UPCAST: ("", "shift"),
+    OptOps.SPLIT: ("mask", "loop", "peel"),
+    OptOps.KBLOCK: ("output", "row", "wide"),
+    OptOps.STAGE: ("local", "halo", "words"),
+    OptOps.PIPELINE: ("stores", "folds"),
 }
 # Opts that programs of tinygrad name and that no device here can do (`compat/opts`).
 ELSEWHERE = frozenset({"TC", "NOLOCALS"})
@@ -85,8 +67,9 @@ class OptDoc(NamedTuple):
     example: str
 
 
+# By kind: the name of an Opt, and the way where there are several.
 OPT_DOCS = {
-    OptOps.UPCAST: OptDoc(
+    "UPCAST": OptDoc(
         "axis i of n -> i * arg + j, j an UPCAST of arg lanes",
         "arg divides the axis, or the axis has SIMD lanes of which the last start early; arg 0 "
         "takes all of it",
@@ -95,14 +78,22 @@ OPT_DOCS = {
         "product",
         "VECTOR(1,8) UPCAST(0,4)",
     ),
-    OptOps.UNROLL: OptDoc(
+    "UPCAST shift": OptDoc(
+        "axis i of n -> min(i * arg, n - arg) + j, j an UPCAST of arg lanes",
+        "an axis of outputs of a kernel that reads nothing that it stores",
+        "a register tile of any size without masks: the tail shifts inwards, and what the last "
+        "lanes have in common with those before is computed twice",
+        "product, odd",
+        "UPCAST(0,6,shift)",
+    ),
+    "UNROLL": OptDoc(
         "axis k of a reduction -> k * arg + j, j an UNROLL of arg lanes",
         "arg divides the reduction's axis; arg 0 takes all of it",
         "fewer turns of a short loop; neighbours along k can be loaded as one SIMD value",
         "row sums",
         "UNROLL(0,4)",
     ),
-    OptOps.VECTOR: OptDoc(
+    "VECTOR": OptDoc(
         "axis i of n -> i * arg + j, j a VECTOR of arg lanes",
         "arg divides the axis; where it does not, the axis is one of outputs and the tail shifts "
         "inwards: the last lanes start at n - arg",
@@ -111,154 +102,132 @@ OPT_DOCS = {
         "elementwise, odd",
         "VECTOR(0,8)",
     ),
-    OptOps.THREAD: OptDoc(
+    "THREAD": OptDoc(
         "axis i -> outermost, and each thread runs a part of it; of arg parts where arg is not 0",
         "no other axis is shared out, and steps of this one may run in any order",
         "all cores work; parts of a length that fits a cache keep what they read there",
         "product",
         "THREAD(0,0)",
     ),
-    OptOps.LOCAL: OptDoc(
+    "LOCAL": OptDoc(
         "axis i of n -> i * arg + j, j the work-items of a block",
         "arg divides the axis; the device has work-groups",
         "work-items of a block run at once, and neighbours among them read neighbours in memory",
         "product",
         "LOCAL(1,8)",
     ),
-    OptOps.GROUP: OptDoc(
+    "GROUP": OptDoc(
         "axis k of a reduction -> k * arg + j, j work-items that reduce together",
         "arg divides the axis; the device has work-groups and barriers",
         "a long reduction with few results has work for a whole block",
         "row sums",
         "GROUP(0,4)",
     ),
-    OptOps.STAGE: OptDoc(
-        "axis k of a reduction -> k * arg + j; loads of arg steps go through local memory",
-        "arg divides the axis; the device has work-groups and barriers",
-        "what several work-items of a block read comes from memory once",
-        "product",
-        "UPCAST(0,4) LOCAL(1,8) STAGE(0,4)",
-    ),
-    OptOps.OVERLAP: OptDoc(
-        "axis i of n -> min(i * arg, n - arg) + j, j an UPCAST of arg lanes",
-        "an axis of outputs of a kernel that reads nothing that it stores",
-        "a register tile of any size without masks: the tail shifts inwards, and what the last "
-        "lanes have in common with those before is computed twice",
-        "product, odd",
-        "OVERLAP(0,6)",
-    ),
-    OptOps.PADTO: OptDoc(
+    "SPLIT mask": OptDoc(
         "axis of n -> axis of the next multiple of arg, loads and stores behind n masked",
         "the size is a number",
         "lanes that do not divide an axis, where a tail may not run twice",
         "elementwise, odd",
-        "PADTO(0,8)",
+        "SPLIT(0,8,mask)",
     ),
-    OptOps.SWAP: OptDoc(
+    "SPLIT loop": OptDoc(
+        "axis i of n -> min(i * arg, n - arg) + j, j a loop of arg steps",
+        "an axis of outputs of a kernel that reads nothing that it stores",
+        "a part of the axis whose working set fits in a cache, or is a thread's; the tail shifts "
+        "inwards",
+        "column sums",
+        "SPLIT(0,96,loop)",
+    ),
+    "SPLIT peel": OptDoc(
+        "reduce(k < n) -> reduce(k < arg) + reduce(k < n - arg)",
+        "one reduction alone runs over the axis",
+        "lanes divide the first part, and the uneven rest has a loop of its own: no masks",
+        "row sums, odd",
+        "SPLIT(0,96,peel)",
+    ),
+    "SWAP": OptDoc(
         "loops i and arg of outputs change places",
         "both are axes of outputs",
         "loop interchange: what the inner loop does not change is loaded, or packed, less often",
         "product",
         "SWAP(0,1)",
     ),
-    OptOps.PEEL: OptDoc(
-        "reduce(k < n) -> reduce(k < arg) + reduce(k < n - arg)",
-        "one reduction alone runs over the axis",
-        "lanes divide the first part, and the uneven rest has a loop of its own: no masks",
-        "row sums, odd",
-        "PEEL(0,96)",
-    ),
-    OptOps.BLOCKED_SUM: OptDoc(
-        "sum(k < n) -> sum in float64 of sums over arg steps",
-        "a sum of float32 or float64 over an axis of which the size is a number",
-        "rounding errors grow with the number of additions in a row: short inner sums, and an "
-        "outer one that loses nothing",
-        "row sums, odd",
-        "BLOCKED_SUM(0,16)",
-    ),
-    OptOps.KBLOCK: OptDoc(
+    "KBLOCK output": OptDoc(
         "reduce(k < n) -> a loop over strips of arg steps outside of the outputs, whose partial "
         "results lie in the output between strips",
         "one store of one sum or maximum, in its own dtype, that reads nothing that it stores",
         "K blocking: the working set of a strip, a panel or some rows, stays in a cache",
         "product",
-        "KBLOCK(0,8)",
+        "KBLOCK(0,8,output)",
     ),
-    OptOps.ROW_ACCUMULATE: OptDoc(
+    "KBLOCK row": OptDoc(
         "arg steps of a reduction at a time for a whole row of outputs, partial sums in scratch",
         "one reduction over one axis is all that runs in the loops of outputs",
         "a reduction over columns reads whole rows of memory, in place of a few columns of each",
         "column sums",
-        "VECTOR(0,8) ROW_ACCUMULATE(0,4)",
+        "VECTOR(0,8) KBLOCK(0,4,row)",
     ),
-    OptOps.TILE: OptDoc(
-        "axis i of n -> min(i * arg, n - arg) + j, j a loop of arg steps",
-        "an axis of outputs of a kernel that reads nothing that it stores",
-        "a part of the axis whose working set fits in a cache, or is a thread's; the tail shifts "
-        "inwards",
-        "column sums",
-        "TILE(0,96)",
+    "KBLOCK wide": OptDoc(
+        "sum(k < n) -> sum in float64 of sums over arg steps",
+        "a sum of float32 or float64 over an axis of which the size is a number",
+        "rounding errors grow with the number of additions in a row: short inner sums, and an "
+        "outer one that loses nothing",
+        "row sums, odd",
+        "KBLOCK(0,16,wide)",
     ),
-    OptOps.SLAB: OptDoc(
+    "STAGE local": OptDoc(
+        "axis k of a reduction -> k * arg + j; loads of arg steps go through local memory",
+        "arg divides the axis; the device has work-groups and barriers",
+        "what several work-items of a block read comes from memory once",
+        "product",
+        "UPCAST(0,4) LOCAL(1,8) STAGE(0,4,local)",
+    ),
+    "STAGE halo": OptDoc(
         "windows read memory -> a STAGE in scratch holds what they meet, and windows read that; "
         "arg 0: elements of one phase of the stride side by side, 1: as in memory",
         "an axis of outputs with sliding windows of one load along it",
         "a halo: overlapping windows load each element once, and those with a stride or padding "
         "load whole SIMD values",
         "strided windows",
-        "SLAB(2,0)",
+        "STAGE(2,0,halo)",
     ),
-    OptOps.PREFETCH: OptDoc(
-        "loads of a step of the axis -> loads that also ask for what comes arg steps later",
-        "rows that are read twice in a step, columns or a tile of rows in a reduction, or blocks "
-        "of a transpose",
-        "memory that the hardware does not foresee is in the cache when it is wanted",
-        "column sums",
-        "VECTOR(0,8) ROW_ACCUMULATE(0,4) PREFETCH(0,1)",
-    ),
-    OptOps.NEXT: OptDoc(
-        "for row: fold A; fold B -> for row: fold B with fold A of the next row",
-        "each step of the axis folds twice in loops of as many turns, first a row of memory",
-        "software pipelining: neither fold waits alone for its last additions, nor for memory",
-        "distances",
-        "VECTOR(1,8) VECTOR(2,8) NEXT(0,0)",
-    ),
-    OptOps.SKEW: OptDoc(
-        "for row: fill scratch; store -> for row: fill scratch, storing the row before",
-        "each step of the axis keeps a row in scratch and stores one",
-        "software pipelining: stores to memory and arithmetic overlap",
-        "softmax",
-        "VECTOR(1,8) VECTOR(2,8) VECTOR(3,8) SKEW(0,0)",
-    ),
-    OptOps.NONTEMPORAL: OptDoc(
-        "stores -> non-temporal stores",
-        "stores of SIMD lanes that are neighbours in memory, without a mask",
-        "results that no cache holds until they are read: memory is not read before it is written",
-        "elementwise",
-        "VECTOR(0,8) NONTEMPORAL(0,0)",
-    ),
-    OptOps.PACK_DOT: OptDoc(
+    "STAGE words": OptDoc(
         "sum of CAST(a) * CAST(b) -> sum of products of words, arg neighbours of the reduction in "
         "each, both operands in packed panels",
         "one sum of products of loaded narrow numbers over one axis; arg is 1 (numbers converted "
         "once) or as many as fit in 32 bits",
         "one dot-product instruction multiplies and adds four int8, or two bfloat16, a lane",
         "int8 product",
-        "VECTOR(1,8) UPCAST(0,4) PACK_DOT(0,1)",
+        "VECTOR(1,8) UPCAST(0,4) STAGE(0,1,words)",
     ),
-    OptOps.TC: OptDoc(
-        "a block of outputs -> one tensor-core instruction",
-        "no device has tensor cores: it always raises",
-        "the name is known, so that programs of other frameworks get a clear error",
-        "",
-        "TC(0,0)",
+    "PREFETCH": OptDoc(
+        "loads of a step of the axis -> loads that also ask for what comes arg steps later",
+        "rows that are read twice in a step, columns or a tile of rows in a reduction, or blocks "
+        "of a transpose",
+        "memory that the hardware does not foresee is in the cache when it is wanted",
+        "column sums",
+        "VECTOR(0,8) KBLOCK(0,4,row) PREFETCH(0,1)",
     ),
-    OptOps.GROUPTOP: OptDoc(
-        "as GROUP",
-        "as GROUP",
-        "another framework tells apart which elements each work-item has; it makes no difference",
-        "row sums",
-        "GROUPTOP(0,4)",
+    "PIPELINE stores": OptDoc(
+        "for row: fill scratch; store -> for row: fill scratch, storing the row before",
+        "each step of the axis keeps a row in scratch and stores one",
+        "software pipelining: stores to memory and arithmetic overlap",
+        "softmax",
+        "VECTOR(1,8) VECTOR(2,8) VECTOR(3,8) PIPELINE(0,0,stores)",
+    ),
+    "PIPELINE folds": OptDoc(
+        "for row: fold A; fold B -> for row: fold B with fold A of the next row",
+        "each step of the axis folds twice in loops of as many turns, first a row of memory",
+        "software pipelining: neither fold waits alone for its last additions, nor for memory",
+        "distances",
+        "VECTOR(1,8) VECTOR(2,8) PIPELINE(0,0,folds)",
+    ),
+    "NONTEMPORAL": OptDoc(
+        "stores -> non-temporal stores",
+        "stores of SIMD lanes that are neighbours in memory, without a mask",
+        "results that no cache holds until they are read: memory is not read before it is written",
+        "elementwise",
+        "VECTOR(0,8) NONTEMPORAL(0,0)",
     ),
 }
 
@@ -276,7 +245,7 @@ class Opt(NamedTuple):
     @property
     def kind(self) -> str:
         """What it does in one text: `UPCAST`, `SPLIT loop`."""
-        how = self.how or next(iter(WAYS.get(self.op, ("",))))
+        how = self.how or WAYS.get(self.op, ("",))[0]
         return f"{self.op.name} {how}" if how else self.op.name
 
     @property
