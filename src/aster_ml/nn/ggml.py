@@ -16,54 +16,30 @@ from typing import Any
 
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError, FormatError
+from aster_ml.nn.ggml_bits import (
+    fields,
+    fifth_bits,
+    half_at,
+    join_bytes,
+    look_up,
+    nibbles,
+    pairs,
+    power_of_two,
+    signed_bytes,
+    split_bits,
+)
 
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """One kind of block: its name, its elements, its bytes, and how to read them."""
+    """One kind of block: its number in files, its name, elements and bytes, and how it is read."""
 
+    kind: int
     name: str
     elements: int
     nbytes: int
     decode: Callable[[Tensor], Tensor]
-
-
-def half_at(blocks: Tensor, begin: int) -> Tensor:
-    """The float16 at a byte of every block, as float32.
-
-    Shapes: blocks [n, nbytes] -> [n, 1].
-    """
-    return blocks[:, begin : begin + 2].bitcast(dtypes.float16).float()
-
-
-def signed_bytes(t: Tensor) -> Tensor:
-    """Bytes as float32, read as two's complement."""
-    return t.bitcast(dtypes.int8).float()
-
-
-def split_bits(t: Tensor, width: int) -> Tensor:
-    """The fields of `width` bits in every byte, lowest first, on a new axis before the last.
-
-    Shapes: t [*b, m] -> [*b, 8 // width, m].
-    """
-    mask = (1 << width) - 1
-    return Tensor.stack(*[(t >> shift) & mask for shift in range(0, 8, width)], dim=-2)
-
-
-def nibbles(t: Tensor) -> Tensor:
-    """The low nibbles of all bytes, then the high ones.
-
-    Shapes: t [n, m] -> [n, 2 * m].
-    """
-    return split_bits(t, 4).flatten(1)
-
-
-def fifth_bits(t: Tensor) -> Tensor:
-    """Bit i of four bytes for element i, moved to the value 16.
-
-    Shapes: t [n, 4] -> [n, 32].
-    """
-    return split_bits(t, 1).transpose(1, 2).flatten(1) * 16
+    dtype: Any = dtypes.float32
 
 
 def decode_q4_0(b: Tensor) -> Tensor:
@@ -162,50 +138,103 @@ def decode_q6_k(b: Tensor) -> Tensor:
     return (q * scales.unsqueeze(-1)).flatten(1)
 
 
+# The values of E2M1 (a sign, two bits of exponent, one of mantissa) times two. The negative zero
+# is +0: GGUF files are read by llama.cpp, whose table of whole numbers has no other.
+E2M1_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
 def decode_mxfp4(b: Tensor) -> Tensor:
-    """A scale that is an exponent (E8M0), then 32 values of 4 bits (E2M1)."""
-    q = nibbles(b[:, 1:17])
-    exponent, mantissa = ((q & 7) >> 1).int(), (q & 1).float()
-    # 0, 0.5, then 1, 1.5, 2, 3, 4, 6.
-    normal = (mantissa * 0.5 + 1) * power_of_two(exponent - 1)
-    value = (exponent == 0).where(mantissa * 0.5, normal)
-    value = (q & 8).cast(dtypes.bool).where(-value, value)
-    # The exponent 127 means 1; 2^-127 is below float32's normal range and takes two factors.
-    scale = b[:, 0:1].int() - 127
-    return value * power_of_two(scale.maximum(-126)) * (scale < -126).where(0.5, 1.0)
+    """A scale that is an exponent (E8M0), then 32 values of 4 bits (E2M1).
+
+    Half the scale is 2 ** (e - 128), for e = 255 too: there the specification has NaN, and readers
+    of GGUF go on counting.
+    """
+    e = b[:, 0:1].int()
+    # Below 2, half the scale is one bit among those of float32's subnormal numbers.
+    bits = (e < 2).where(0x200000 * (e + 1), (e - 1) * (1 << 23))
+    return look_up(nibbles(b[:, 1:17]), E2M1_DOUBLED).float() * bits.bitcast(dtypes.float32)
 
 
-def power_of_two(exponent: Tensor) -> Tensor:
-    """2 to an integer in [-126, 127], exactly: the exponent bits of a float32."""
-    return ((exponent + 127) * (1 << 23)).bitcast(dtypes.float32)
+def decode_nvfp4(b: Tensor) -> Tensor:
+    """Four scales of 8 bits (E4M3 whose sign is not read), then four runs of 16 values (E2M1)."""
+    scale = b[:, 0:4]
+    exponent, mantissa = ((scale >> 3) & 15).int(), (scale & 7).float()
+    value = (exponent == 0).where(mantissa * 2.0**-10, (mantissa + 8) * power_of_two(exponent - 11))
+    # 127 means no number, and is read as zero.
+    value = (scale == 127).where(0.0, value).unsqueeze(-1)
+    q = look_up(split_bits(b[:, 4:36].reshape(-1, 4, 8), 4), E2M1_DOUBLED)
+    return (q.reshape(-1, 4, 16).float() * value).flatten(1)
 
 
-def plain(dtype: Any) -> Callable[[Tensor], Tensor]:
+# Where IQ4 has its 16 values.
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+def decode_iq4_nl(b: Tensor) -> Tensor:
+    """Scale, then 32 nibbles that name one of 16 values."""
+    return look_up(nibbles(b[:, 2:18]), IQ4).float() * half_at(b, 0)
+
+
+def decode_iq4_xs(b: Tensor) -> Tensor:
+    """Scale, the high 2 bits of eight scales, their low 4, then eight groups as in IQ4_NL."""
+    high = fields(join_bytes(b[:, 2:4], dtypes.uint16), tuple(range(0, 16, 2)), 3)
+    scales = (pairs(b[:, 4:8]).int() + high.int() * 16 - 32).float() * half_at(b, 0)
+    q = look_up(split_bits(b[:, 8:136].reshape(-1, 8, 16), 4), IQ4)
+    return (q.reshape(-1, 8, 32).float() * scales.unsqueeze(-1)).flatten(1)
+
+
+def decode_tq1_0(b: Tensor) -> Tensor:
+    """Digits of base 3: 32 bytes and 16 bytes of five each, 4 bytes of four, then a scale.
+
+    A byte is a fraction of 256; each product with 3 has the next digit before the point.
+    """
+    parts = []
+    for begin, end, digits in ((0, 32, 5), (32, 48, 5), (48, 52, 4)):
+        rest = [b[:, begin:end] * 3**i for i in range(digits)]
+        parts.append(Tensor.stack(*rest, dim=1).flatten(1))
+    digit: Tensor = (Tensor.cat(*parts, dim=1).cast(dtypes.uint16) * 3) >> 8
+    return (digit.float() - 1) * half_at(b, 52)
+
+
+def decode_tq2_0(b: Tensor) -> Tensor:
+    """64 bytes of four fields each, then a scale: (q - 1) * d."""
+    q = split_bits(b[:, 0:64].reshape(-1, 2, 32), 2).flatten(1)
+    return (q.float() - 1) * half_at(b, 64)
+
+
+def plain(kind: int, name: str, dtype: Any) -> BlockFormat:
     """Elements that are stored as they are."""
-    return lambda b: b.bitcast(dtype)
+    return BlockFormat(kind, name, 1, dtype.itemsize, lambda b: b.bitcast(dtype), dtype)
 
 
-FORMATS = {
-    0: BlockFormat("F32", 1, 4, plain(dtypes.float32)),
-    1: BlockFormat("F16", 1, 2, plain(dtypes.float16)),
-    2: BlockFormat("Q4_0", 32, 18, decode_q4_0),
-    3: BlockFormat("Q4_1", 32, 20, decode_q4_1),
-    6: BlockFormat("Q5_0", 32, 22, decode_q5_0),
-    7: BlockFormat("Q5_1", 32, 24, decode_q5_1),
-    8: BlockFormat("Q8_0", 32, 34, decode_q8_0),
-    10: BlockFormat("Q2_K", 256, 84, decode_q2_k),
-    11: BlockFormat("Q3_K", 256, 110, decode_q3_k),
-    12: BlockFormat("Q4_K", 256, 144, decode_q4_k),
-    13: BlockFormat("Q5_K", 256, 176, decode_q5_k),
-    14: BlockFormat("Q6_K", 256, 210, decode_q6_k),
-    24: BlockFormat("I8", 1, 1, plain(dtypes.int8)),
-    25: BlockFormat("I16", 1, 2, plain(dtypes.int16)),
-    26: BlockFormat("I32", 1, 4, plain(dtypes.int32)),
-    27: BlockFormat("I64", 1, 8, plain(dtypes.int64)),
-    28: BlockFormat("F64", 1, 8, plain(dtypes.float64)),
-    30: BlockFormat("BF16", 1, 2, plain(dtypes.bfloat16)),
-    39: BlockFormat("MXFP4", 32, 17, decode_mxfp4),
-}
+ROWS = [
+    plain(0, "F32", dtypes.float32),
+    plain(1, "F16", dtypes.float16),
+    BlockFormat(2, "Q4_0", 32, 18, decode_q4_0),
+    BlockFormat(3, "Q4_1", 32, 20, decode_q4_1),
+    BlockFormat(6, "Q5_0", 32, 22, decode_q5_0),
+    BlockFormat(7, "Q5_1", 32, 24, decode_q5_1),
+    BlockFormat(8, "Q8_0", 32, 34, decode_q8_0),
+    BlockFormat(10, "Q2_K", 256, 84, decode_q2_k),
+    BlockFormat(11, "Q3_K", 256, 110, decode_q3_k),
+    BlockFormat(12, "Q4_K", 256, 144, decode_q4_k),
+    BlockFormat(13, "Q5_K", 256, 176, decode_q5_k),
+    BlockFormat(14, "Q6_K", 256, 210, decode_q6_k),
+    BlockFormat(20, "IQ4_NL", 32, 18, decode_iq4_nl),
+    BlockFormat(23, "IQ4_XS", 256, 136, decode_iq4_xs),
+    plain(24, "I8", dtypes.int8),
+    plain(25, "I16", dtypes.int16),
+    plain(26, "I32", dtypes.int32),
+    plain(27, "I64", dtypes.int64),
+    plain(28, "F64", dtypes.float64),
+    plain(30, "BF16", dtypes.bfloat16),
+    BlockFormat(34, "TQ1_0", 256, 54, decode_tq1_0),
+    BlockFormat(35, "TQ2_0", 256, 66, decode_tq2_0),
+    BlockFormat(39, "MXFP4", 32, 17, decode_mxfp4),
+    BlockFormat(40, "NVFP4", 64, 36, decode_nvfp4),
+]
+FORMATS = {row.kind: row for row in ROWS}
+NAMED = {row.name: row for row in ROWS}
 
 
 def block_format(kind: int, what: str) -> BlockFormat:
@@ -217,6 +246,16 @@ def block_format(kind: int, what: str) -> BlockFormat:
         known = ", ".join(f"{number} {row.name}" for number, row in FORMATS.items())
         raise FormatError(f"{what}: ggml type {kind} is not known here; known are {known}")
     return FORMATS[kind]
+
+
+def format_named(name: str, what: str) -> BlockFormat:
+    """The row of a name.
+
+    Raises: ArgumentError that lists the names there are.
+    """
+    if not isinstance(name, str) or name not in NAMED:
+        raise ArgumentError(f"{what}: {name!r} is no type known here; known are {', '.join(NAMED)}")
+    return NAMED[name]
 
 
 def ggml_data_to_tensor(t: Tensor, n: int, ggml_type: int) -> Tensor:

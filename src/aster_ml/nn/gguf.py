@@ -1,8 +1,8 @@
 """GGUF files: metadata and tensors, quantised in blocks, as llama.cpp and its kin write them.
 
-The header is parsed and checked here; each tensor becomes a view of the file followed by the
-arithmetic that its quantisation asks for, as ordinary tensor ops, so nothing is read or computed
-before it is used. How each kind of block is packed is in `nn.ggml`.
+The header is parsed and checked here; each tensor becomes a view of the file (`nn.quantised`) and
+the arithmetic that its quantisation asks for, as ordinary tensor ops, so nothing is read or
+computed before it is used. How each kind of block is packed is in `nn.ggml`.
 
 Source: the public GGUF specification (ggml, docs/gguf.md), versions 2 and 3.
 """
@@ -10,12 +10,13 @@ Source: the public GGUF specification (ggml, docs/gguf.md), versions 2 and 3.
 from __future__ import annotations
 
 import itertools
+import pathlib
 import struct
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 from aster_ml import Tensor
 from aster_ml.errors import FormatError
-from aster_ml.helpers import prod, round_up
+from aster_ml.helpers import round_up
 from aster_ml.nn.fileio import (
     TENSOR_NBYTES,
     FileBytes,
@@ -24,6 +25,7 @@ from aster_ml.nn.fileio import (
     show_value,
 )
 from aster_ml.nn.ggml import FORMATS, block_format, ggml_data_to_tensor
+from aster_ml.nn.quantised import QuantTensor
 
 __all__ = ["ggml_data_to_tensor", "gguf_load"]
 
@@ -130,14 +132,37 @@ class HeaderReader:
         return [self.value(inner, what, depth + 1) for _ in range(count)]
 
 
-@accept_filename
-def gguf_load(tensor: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]]:
+@overload
+def gguf_load(
+    tensor: Tensor | str | pathlib.Path, raw: Literal[False] = False
+) -> tuple[dict[str, Any], dict[str, Tensor]]: ...
+
+
+@overload
+def gguf_load(
+    tensor: Tensor | str | pathlib.Path, raw: Literal[True]
+) -> tuple[dict[str, Any], dict[str, QuantTensor]]: ...
+
+
+def gguf_load(tensor: Any, raw: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
     """The metadata of a GGUF file, and its tensors by name as float (or plain integer) tensors.
+
+    With `raw` the tensors are `QuantTensor`s, the type and the blocks as they are in the file;
+    their `dequantize()` gives what is there without `raw`. Nothing is read before it is used.
 
     Raises: FormatError when the file is truncated, its header does not add up, a name comes twice,
     tensors overlap or are not aligned, a row is no whole number of blocks, or a tensor has a
     quantisation that is not known here.
     """
+    metadata, found = read_file(tensor)
+    if raw:
+        return metadata, found
+    return metadata, {name: quantised.dequantize() for name, quantised in found.items()}
+
+
+@accept_filename
+def read_file(tensor: Tensor) -> tuple[dict[str, Any], dict[str, QuantTensor]]:
+    """The metadata of one file, and its tensors as they are packed."""
     file = FileBytes(tensor, "gguf")
     reader = HeaderReader(file)
     magic = reader.cursor.take(4, "the magic number")
@@ -171,12 +196,13 @@ def gguf_load(tensor: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]]:
     start = round_up(reader.cursor.position, alignment)
     spans = [check_info(info, start, alignment, file.nbytes) for info in infos.values()]
     check_apart(spans)
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, QuantTensor] = {}
     for info, (begin, end, name) in zip(infos.values(), spans):
-        quantised = FORMATS[info.kind].elements > 1
-        file.allowance.take(QUANTISED_NBYTES if quantised else TENSOR_NBYTES, "gguf")
-        data = tensor.shrink(((begin, end),))
-        tensors[name] = ggml_data_to_tensor(data, prod(info.shape), info.kind).reshape(info.shape)
+        row = FORMATS[info.kind]
+        file.allowance.take(QUANTISED_NBYTES if row.elements > 1 else TENSOR_NBYTES, "gguf")
+        rows, count = info.shape[:-1], info.shape[-1:]
+        shape = (*rows, *[size // row.elements for size in count], row.nbytes)
+        tensors[name] = QuantTensor(row.name, tensor.shrink(((begin, end),)).reshape(shape))
     return metadata, tensors
 
 

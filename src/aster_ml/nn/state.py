@@ -21,9 +21,11 @@ from aster_ml.nn.archives import tar_extract, zip_extract
 from aster_ml.nn.checkpoints import torch_load
 from aster_ml.nn.fileio import TensorIO, accept_filename
 from aster_ml.nn.gguf import ggml_data_to_tensor, gguf_load
+from aster_ml.nn.quantised import QuantTensor
 from aster_ml.nn.safetensors import safe_load, safe_load_metadata, safe_save
 
 __all__ = [
+    "QuantTensor",
     "TensorIO",
     "accept_filename",
     "get_parameters",
