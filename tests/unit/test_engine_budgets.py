@@ -25,16 +25,6 @@ def python_calls(function: Callable[[], Any]) -> int:
     return count_calls(function) - 1
 
 
-def calls_of(name: str, function: Callable[[], Any]) -> int:
-    """How often a function with this name is entered."""
-    found: list[str] = []
-    run_seen(
-        lambda frame, event, _: found.append(frame.f_code.co_qualname) if event == "call" else None,
-        function,
-    )
-    return found.count(name)
-
-
 def frames_at(name: str, function: Callable[[], Any]) -> int:
     """The most frames, from `Tensor.realize` on, when a function with this name is entered."""
     deepest = 0
@@ -86,11 +76,16 @@ def test_realizing_a_small_graph_again(operands) -> None:
     for _ in range(3):
         product(*operands).realize()
     assert 0 < python_calls(lambda: product(*operands)) <= 110
+    # One call more wakes a worker, if it has gone to sleep since the last kernel; and which nodes
+    # are dropped meanwhile depends on who else holds them.
+    found: list[str] = []
     y = product(*operands)
-    # One call more wakes a worker, if it has gone to sleep since the last kernel.
-    waking = calls_of("open_gate", y.realize)
-    y = product(*operands)
-    assert 0 < python_calls(y.realize) - waking <= 160
+    run_seen(
+        lambda frame, event, _: found.append(frame.f_code.co_qualname) if event == "call" else None,
+        y.realize,
+    )
+    rest = [name for name in found if name not in ("open_gate", "Interned.__del__")]
+    assert 0 < len(rest) <= 150
 
 
 def test_realizing_does_not_cost_more_when_many_tensors_are_alive(operands) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from aster_ml.codegen.analysis import Access, Facts
-from aster_ml.codegen.opts import Opt, wanted_of
+from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, wanted_of
 from aster_ml.codegen.prefetch import (
     broadcast_columns,
     broadcast_rows,
@@ -150,14 +150,15 @@ class Kernel:
 
         Raises: KernelOptError where it cannot be done to this kernel, or changes nothing of it.
         """
-        axes, before = self.axes, (self.facts.sink, tuple(self.outputs), self.roles.value)
-        number = opt.axis + (self.first_reduction if opt.is_of_reduction else 0)
-        if not 0 <= opt.axis or number >= len(axes):
-            what = "axes of reductions" if opt.is_of_reduction else "axes"
-            count = len(axes) - number + opt.axis
-            raise KernelOptError(f"{opt}: the kernel has {count} {what}, numbered from 0")
-        axis = axes[number]
+        axes, before = self.axes, (self.facts.sink, [*self.outputs], [*vars(self.roles).values()])
         kind = opt.kind
+        number, counted = opt.axis, "axes"
+        if kind in OF_REDUCTIONS:
+            number, counted = number + self.first_reduction, "axes of reductions"
+        if not 0 <= opt.axis or number >= len(axes):
+            count = len(axes) - number + opt.axis
+            raise KernelOptError(f"{opt}: the kernel has {count} {counted}, numbered from 0")
+        axis = axes[number]
         if kind == "THREAD":
             self.make_thread(axis, opt.arg)
         elif kind == "SWAP":
@@ -175,8 +176,8 @@ class Kernel:
         elif kind == "UPCAST shift" and axis.arg.id not in self.roles.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif kind == "SPLIT loop":
-            self.roles.early.pop(axis.arg.id, None)
-            self.roles.tiled.add(axis.arg.id)
+            self.roles.no_early(axis.arg.id)
+            self.roles.tiled |= {axis.arg.id}
             self.overlap(axis, opt.arg, AxisType.LOOP)
         elif kind == "SPLIT peel":
             self.peel(axis, opt.arg)
@@ -198,7 +199,7 @@ class Kernel:
             self.split_lanes(axis, opt.arg or size_of(axis), LANE_KIND[kind])
         else:
             raise KernelOptError(f"{opt}: {wanted_of(opt.op)}")
-        if (self.facts.sink, tuple(self.outputs), self.roles.value) == before:
+        if (self.facts.sink, self.outputs, [*vars(self.roles).values()]) == before:
             raise KernelOptError(f"{opt}: changes nothing of this kernel")
         self.applied.append(opt)
 
@@ -282,7 +283,7 @@ class Kernel:
             raise KernelOptError("thread: another axis is shared out over threads already")
         if 0 < chunks < size_of(axis):
             place = self.outputs.index(axis)
-            self.roles.early.pop(axis.arg.id, None)
+            self.roles.no_early(axis.arg.id)
             length = ceildiv(size_of(axis), chunks)
             if size_of(axis) % chunks:
                 self.overlap(axis, length, AxisType.LOOP)
@@ -411,7 +412,10 @@ class Kernel:
             return self.split(axis, lanes, kind)
         inner = self.new_range(lanes, kind)
         if kind is AxisType.UPCAST:
-            self.roles.twice[axis.arg.id] = OverlappedSplit(inner.arg.id, lanes, size.arg)
+            self.roles.twice = {
+                **self.roles.twice,
+                axis.arg.id: OverlappedSplit(inner.arg.id, lanes, size.arg),
+            }
         else:
             self.roles.overlaps = True
         steps = UOp.index_const(ceildiv(size.arg, lanes))
@@ -419,7 +423,10 @@ class Kernel:
         short = before_last(outer, size.arg, lanes)
         start = index_alu(Ops.SUB, UOp.index_const(size.arg - lanes), short)
         if kind is AxisType.VECTOR:
-            self.roles.early[axis.arg.id] = ShiftedTail(short, size.arg, lanes)
+            self.roles.early = {
+                **self.roles.early,
+                axis.arg.id: ShiftedTail(short, size.arg, lanes),
+            }
         self.outputs = [x for r in self.outputs for x in ((outer, inner) if r is axis else (r,))]
         self.rewrite({axis: index_alu(Ops.ADD, start, inner)}, {axis: (outer, inner)})
         if self.roles.strips is not None:
@@ -434,7 +441,7 @@ class Kernel:
         inner = self.new_range(count, AxisType.UPCAST)
         outer = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(ceildiv(size, wide)),), axis.arg)
         held = before_last(outer, size, wide)
-        self.roles.early[axis.arg.id] = ShiftedTail(held, size, wide)
+        self.roles.early = {**self.roles.early, axis.arg.id: ShiftedTail(held, size, wide)}
         # size - lanes - short is to become size - wide - held + inner * lanes.
         before = index_alu(Ops.SUB, UOp.index_const(count - 1), inner)
         before = index_alu(Ops.ADD, held, index_alu(Ops.MUL, before, UOp.index_const(lanes)))
@@ -455,7 +462,7 @@ class Kernel:
         if new is axis:
             return
         if axis in self.outputs and self.may_reorder(axis):
-            self.roles.apart.add(axis.arg.id)
+            self.roles.apart |= {axis.arg.id}
         inside = new < size
         changes: dict[UOp, UOp] = {}
         for u in self.facts.order:

@@ -32,7 +32,7 @@ class OverlappedSplit(NamedTuple):
 
 @dataclass
 class Roles:
-    """The roles that axes of one kernel have, by id."""
+    """The roles that axes of one kernel have, by id. A change gives another value, never a changed one."""
 
     # The output axis that threads share out. It is a LOOP until indices are lowered.
     threads: int | None = None
@@ -53,9 +53,9 @@ class Roles:
     # Windows that are loaded through scratch.
     slab: Slab | None = None
     # Axes that were split into loops with a tail that starts early.
-    tiled: set[int] = field(default_factory=set)
+    tiled: frozenset[int] = frozenset()
     # Axes that were told apart before they grew: what is beyond their end is masked.
-    apart: set[int] = field(default_factory=set)
+    apart: frozenset[int] = frozenset()
     # By an axis whose last SIMD lanes start early: how.
     early: dict[int, ShiftedTail] = field(default_factory=dict)
     # By an axis of which the last lanes, no SIMD lanes, start early: how.
@@ -69,6 +69,9 @@ class Roles:
         return (
             self.threads, self.staged, self.strips, self.row_steps, self.stored_later,
             self.folded_early, self.prefetched, self.word, self.slab, self.overlaps,
-            frozenset(self.tiled), frozenset(self.apart),
-            frozenset(self.early.items()), frozenset(self.twice.items()),
+            self.tiled, self.apart, frozenset(self.early.items()), frozenset(self.twice.items()),
         )  # fmt: skip
+
+    def no_early(self, axis_id: int) -> None:
+        """The last SIMD lanes of an axis do not start early any more."""
+        self.early = {i: tail for i, tail in self.early.items() if i != axis_id}

@@ -14,8 +14,6 @@ all are searched when there are as many as would have brought such a search abou
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 # New objects past which a block is large.
 LARGE = 10_000
@@ -48,23 +46,25 @@ def least_moved() -> int:
     return young * max(middle, 1) * max(old, 1)
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
+class uncollected:
     """A `with` block without the search, unless it rests already."""
-    was_on = gc.isenabled()
-    gc.disable()
-    moved = 0
-    try:
-        yield
-    finally:
-        if was_on:
-            young, middle, _ = gc.get_count()
-            # What others have put aside stays there.
-            if young > LARGE and not gc.get_freeze_count():
-                # Out of all generations, and back into the oldest.
-                gc.freeze()
-                gc.unfreeze()
-                moved = young + middle * gc.get_threshold()[0]
-            gc.enable()
-            if moved:
-                MOVED.note(moved)
+
+    # A class: the generator of a context manager costs three calls more, at each small schedule.
+    def __enter__(self) -> None:
+        self.was_on = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *error: object) -> None:
+        if not self.was_on:
+            return
+        young, middle, _ = gc.get_count()
+        moved = 0
+        # What others have put aside stays there.
+        if young > LARGE and not gc.get_freeze_count():
+            # Out of all generations, and back into the oldest.
+            gc.freeze()
+            gc.unfreeze()
+            moved = young + middle * gc.get_threshold()[0]
+        gc.enable()
+        if moved:
+            MOVED.note(moved)
