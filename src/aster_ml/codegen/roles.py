@@ -32,7 +32,7 @@ class OverlappedSplit(NamedTuple):
 
 @dataclass
 class Roles:
-    """The roles that axes of one kernel have, by id. A change gives another value, never a changed one."""
+    """The roles that axes of one kernel have, by id; a change is a new value."""
 
     # The output axis that threads share out. It is a LOOP until indices are lowered.
     threads: int | None = None
