@@ -139,3 +139,9 @@ def test_what_a_backend_and_a_node_have_besides() -> None:
     assert x.uop.is_realized
     assert x.uop.buffer.size == 2
     assert x.uop.base.realized is x.uop.buffer
+
+
+def test_ops_by_the_path_of_their_folder() -> None:
+    folder = importlib.import_module("aster_ml.uop")
+    assert folder.Ops is Ops
+    assert folder.GroupOp is importlib.import_module("aster_ml.uop.ops").GroupOp

@@ -9,6 +9,7 @@ import pathlib
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +20,7 @@ from aster_ml import Context, Tensor, Variable, dtypes
 from aster_ml.engine.guard import GUARD, GraphWarning
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.mixin.handle import LIVE
+from aster_ml.tensor import INTERNAL
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import Ops
 from benchmarks.calls import count_calls
@@ -441,3 +443,17 @@ def test_nodes_that_outlive_their_module_end_in_silence() -> None:
     program = "import sys; from aster_ml import Tensor; sys.kept = Tensor([1.0]) + 1"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_names_to_complete_are_those_for_users(golden: Callable[[str, str], None]) -> None:
+    """A new method is either one for users, and then in this list, or in INTERNAL."""
+    shown = [name for name in dir(Tensor([1.0])) if not name.startswith("_")]
+    assert not set(shown) & INTERNAL
+    assert [name for name in dir(Tensor) if not name.startswith("_") and name not in shown] == []
+    golden("tensor_names.txt", "\n".join(sorted(shown)) + "\n")
+    assert [name for name in INTERNAL if not hasattr(Tensor, name)] == []
+
+
+def test_abs_of_python_is_that_of_a_tensor() -> None:
+    assert abs(Tensor([-1.5, 2.0])).tolist() == [1.5, 2.0]
+    assert abs(Tensor([-3, 3])).tolist() == [3, 3]

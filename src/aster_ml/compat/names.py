@@ -31,6 +31,7 @@ COMPANIONS = {
     "helpers": "compat.helpers",
     "renderer": "compat.realize",
     "tensor": "compat.tensors",
+    "uop": "compat.ops_folder",
     "uop.ops": "compat.uops",
 }
 # What objects have besides, each read by a function: class, attribute, function.

@@ -300,6 +300,9 @@ class MathMixin(FunctionMixin):
         """
         return self if self.dtype.kind in ("uint", "bool") else self.alu(Ops.MAX, -self)
 
+    def __abs__(self) -> Self:
+        return self.abs()
+
     def sign(self) -> Self:
         """-1, 0 or 1; NaN of NaN.
 
