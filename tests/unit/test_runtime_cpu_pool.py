@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -380,24 +379,24 @@ def test_the_worker_compiles_for_other_processors(triple: str, pause: str) -> No
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinity")
 def test_a_worker_that_is_woken_may_run_anywhere_again() -> None:
     """It is kept off the caller's processor only until it is awake."""
-    graph, counts = counting_graph(2)
     allowed = os.sched_getaffinity(0)
     pool = ThreadPool()
-    try:
-        pool.run(graph.list_address, 2)
-        identity = pool.threads[0].native_id
-        assert identity is not None
-        pool.state.view[AWAY_FROM + LINE] = 0
-        os.sched_setaffinity(identity, allowed - {min(allowed)} or allowed)
-        pool.state.view[AWAY_FROM + LINE] = min(allowed) + 1
-        deadline = time.monotonic() + 10
-        while os.sched_getaffinity(identity) != allowed and time.monotonic() < deadline:
-            pool.native.pause(2 * pool.spin_limit)  # type: ignore[union-attr]
-            pool.run(graph.list_address, 2)
-        assert os.sched_getaffinity(identity) == allowed
-        assert set(counts) != {0}
-    finally:
-        pool.close()
+    functions, state = pool.open(), pool.state
+    found = []
+
+    def wake() -> None:
+        """What a worker does that the caller has kept off a processor while it slept."""
+        away = min(allowed)
+        os.sched_setaffinity(0, allowed - {away} or allowed)
+        state.view[AWAY_FROM + LINE] = away + 1
+        found.append(functions.work(state.address, 1, 1000))
+        found.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=wake)
+    thread.start()
+    thread.join()
+    assert found == [0, allowed]
+    assert state.view[AWAY_FROM + LINE] == 0
 
 
 class FakeSystem:
