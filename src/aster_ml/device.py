@@ -250,7 +250,8 @@ class Buffer:
 
     # Bound here, since at the interpreter's end the names of a module may be gone already.
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._owns and not finalizing():
+        # Without it, Ctrl-C has ended the making of self.
+        if getattr(self, "_owns", False) and not finalizing():
             self._release()
 
     def view(self, size: int, dtype: DType, offset: int = 0) -> Buffer:

@@ -1,8 +1,9 @@
-"""Ctrl-C that falls into a finaliser is raised again as soon as that has ended.
+"""Ctrl-C at a bad moment: in a finaliser, and in code that must not end halfway.
 
-Python drops what is raised in `__del__` and in the callbacks of weak references, of which a program
-over graphs runs millions: a KeyboardInterrupt there would never reach the program. What was
-reported of other exceptions is reported as before.
+What falls into a finaliser is raised again as soon as that has ended. Python drops what is raised
+in `__del__` and in the callbacks of weak references, of which a program over graphs runs millions:
+a KeyboardInterrupt there would never reach the program. What was reported of other exceptions is
+reported as before. Code that must not end halfway says so (`Held`).
 """
 
 from __future__ import annotations
@@ -52,6 +53,33 @@ def is_reporting(frame: Any) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+class Held:
+    """While the `with` block lasts, Ctrl-C is noted; it is raised at the end of the block.
+
+    For code of others that owns memory which Python does not: left between freeing it and noting
+    that, it would free it twice.
+    """
+
+    __slots__ = ("before", "noted")
+
+    def __enter__(self) -> None:
+        self.noted: list[tuple[Any, ...]] = []
+        before = signal.getsignal(signal.SIGINT) if in_main_thread() else None
+        self.before = before if callable(before) else None
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.note)
+
+    def note(self, *signal_and_frame: Any) -> None:
+        """In place of the program's handler."""
+        self.noted.append(signal_and_frame)
+
+    def __exit__(self, *_: object) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+            if self.noted:
+                self.before(*self.noted[-1])
 
 
 def listen() -> None:

@@ -13,13 +13,16 @@ import functools
 import hashlib
 import itertools
 import os
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from aster_ml.config import ISA
 from aster_ml.errors import ArgumentError, CompileError
+from aster_ml.interrupts import Held
 from aster_ml.runtime.object_file import fault_of
 from aster_ml.thread_state import ENGINE
 
@@ -106,8 +109,9 @@ def binding() -> ModuleType:
     """llvmlite's binding, with code generation for this machine set up."""
     import llvmlite.binding as llvm
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    with Held():
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
     module: ModuleType = llvm
     return module
 
@@ -123,11 +127,13 @@ def host_within(isa: str) -> Host:
     if isa not in LEFT_OUT:
         raise ArgumentError(f"setting ISA is avx2 or empty, given {isa!r}")
     llvm = binding()
-    has = dict(llvm.get_host_cpu_features())
+    with Held():
+        has = dict(llvm.get_host_cpu_features())
+        triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
     has.update(dict.fromkeys([name for name in has if name.startswith(LEFT_OUT[isa])], False))
     features = ",".join([("+" if on else "-") + name for name, on in sorted(has.items())])
     version = ".".join(str(part) for part in llvm.llvm_version_info)
-    return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version)
+    return Host(triple, cpu, features, version)
 
 
 @functools.cache
@@ -155,15 +161,15 @@ def machine_within(isa: str, codegen_level: int) -> Any:
 def make_target_machine(isa: str, codegen_level: int) -> Any:
     """A code generator of its own: only one thread at a time may use it."""
     machine = host_within(isa)
-    target = binding().Target.from_triple(machine.triple)
-    return target.create_target_machine(
-        cpu=machine.cpu, features=machine.features, opt=codegen_level, reloc="pic",
-        codemodel="small", jit=True,
-    )  # fmt: skip
+    with Held():
+        target = binding().Target.from_triple(machine.triple)
+        return target.create_target_machine(
+            cpu=machine.cpu, features=machine.features, opt=codegen_level, reloc="pic",
+            codemodel="small", jit=True,
+        )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=1)
-def jit(number: int) -> Any:
+class Home:
     """An LLJIT; every library is one of its own in it, up to LIBRARIES_EACH of them.
 
     A library that is gone leaves some kilobytes in there, which go with the LLJIT: when it has been
@@ -171,25 +177,62 @@ def jit(number: int) -> Any:
     why JITLink: all of an object goes into one piece of memory. LLVM's older linker puts code and
     tables wherever there is room, and ends the process where 2 GB come to lie in between.
     """
-    return binding().create_lljit_compiler(use_jit_link=True)
+
+    __slots__ = ("lljit", "taken", "used")
+
+    def __init__(self) -> None:
+        self.lljit = binding().create_lljit_compiler(use_jit_link=True)
+        # How many libraries it was given, and how many of them are there.
+        self.taken = self.used = 0
 
 
-def build_module(source: str, opt_level: int, codegen_level: int) -> Any:
-    """Parses and verifies IR, and optimises it when `opt_level` is above 0."""
+# Those with libraries, and last the one that takes more. They are kept here and freed by `leave`:
+# Python frees what stands in a circle in any order, and a library's LLJIT has to go after it.
+HOMES: list[Home] = []
+
+
+def home_for_one() -> Home:
+    """The LLJIT that takes the next library."""
+    if not HOMES or HOMES[-1].taken == LIBRARIES_EACH:
+        HOMES.append(Home())
+    return HOMES[-1]
+
+
+def leave(home: Home, tracker: Any) -> None:
+    """A library is gone; its LLJIT too, where it was the last one."""
+    with LOCK, Held():
+        tracker.close()
+        home.used -= 1
+        if not home.used and home is not HOMES[-1]:
+            HOMES.remove(home)
+            home.lljit.close()
+
+
+@contextmanager
+def built_module(source: str, opt_level: int, codegen_level: int) -> Iterator[Any]:
+    """IR parsed and verified, and optimised when `opt_level` is above 0; freed at the end.
+
+    why: Python frees what stands in a circle in any order, and the context has to go last
+    """
     llvm = binding()
-    try:
-        # A context of its own is freed with the module; the global one would grow for ever.
-        module = llvm.parse_assembly(source, llvm.create_context())
-        module.verify()
-    except RuntimeError as error:
-        raise CompileError(f"LLVM refused generated IR: {error}") from None
-    module.triple = host().triple
-    module.data_layout = str(target_machine(codegen_level).target_data)
-    if opt_level > 0:
-        tuning = llvm.create_pipeline_tuning_options(speed_level=opt_level)
-        builder = llvm.create_pass_builder(target_machine(codegen_level), tuning)
-        builder.getModulePassManager().run(module, builder)
-    return module
+    # A context of its own is freed with the module; the global one would grow for ever.
+    with Held(), llvm.create_context() as context:
+        try:
+            module = llvm.parse_assembly(source, context)
+        except RuntimeError as error:
+            raise CompileError(f"LLVM refused generated IR: {error}") from None
+        with module:
+            try:
+                module.verify()
+            except RuntimeError as error:
+                raise CompileError(f"LLVM refused generated IR: {error}") from None
+            module.triple = host().triple
+            module.data_layout = str(target_machine(codegen_level).target_data)
+            if opt_level > 0:
+                tuning = llvm.create_pipeline_tuning_options(speed_level=opt_level)
+                builder = llvm.create_pass_builder(target_machine(codegen_level), tuning)
+                builder.getModulePassManager().run(module, builder)
+            yield module
 
 
 # Functions of llvmlite's library that `aster_emit` calls, by its names for them.
@@ -286,8 +329,7 @@ def entries() -> Entries:
         return found
 
     places = [getattr(library, f"LLVMPY_{name}") for name in CALLED.values()]
-    with LOCK:
-        module = build_module(EMIT_IR, 0, QUICK_LEVEL)
+    with LOCK, built_module(EMIT_IR, 0, QUICK_LEVEL) as module:
         binary = bytes(target_machine(QUICK_LEVEL).emit_object(module))
     loaded = load_object(binary, "aster_emit")
     return Entries(
@@ -307,9 +349,9 @@ class Generator:
     def __init__(self, isa: str, codegen_level: int) -> None:
         self.machine = make_target_machine(isa, codegen_level)
         self.address = ctypes.cast(self.machine._ptr, ctypes.c_void_p)
-        self.head = (
-            f'target triple = "{host().triple}"\ntarget datalayout = "{self.machine.target_data}"\n'
-        )
+        with Held():
+            layout = str(self.machine.target_data)
+        self.head = f'target triple = "{host().triple}"\ntarget datalayout = "{layout}"\n'
         # Held while it works.
         self.lock = threading.Lock()
 
@@ -387,32 +429,36 @@ def compile_ir(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEV
             return generator.emit(source)
         finally:
             AT_REST[isa, codegen_level].append(generator)
-    with LOCK:
-        module = build_module(source, opt_level, codegen_level)
+    with LOCK, built_module(source, opt_level, codegen_level) as module:
         return bytes(target_machine(codegen_level).emit_object(module))
 
 
 def assemble(source: str, opt_level: int = 0, codegen_level: int = CODEGEN_LEVEL) -> str:
     """IR text -> the assembly of what `compile_ir` makes of it."""
-    with LOCK:
-        module = build_module(source, opt_level, codegen_level)
+    with LOCK, built_module(source, opt_level, codegen_level) as module:
         return str(target_machine(codegen_level).emit_assembly(module))
 
 
 class LoadedObject:
     """An object in memory, or several of them. Its addresses are valid as long as it lives."""
 
-    __slots__ = ("addresses", "nbytes", "tracker")
+    __slots__ = ("addresses", "home", "nbytes", "tracker")
 
-    def __init__(self, tracker: Any, addresses: dict[str, int], nbytes: int) -> None:
+    def __init__(self, home: Home, tracker: Any, names: Sequence[str], nbytes: int) -> None:
+        self.home = home
         self.tracker = tracker
-        self.addresses = addresses
+        self.addresses: dict[str, int] = {name: tracker[name] for name in names}
         # About how much memory it takes.
         self.nbytes = nbytes
 
     def address(self, name: str) -> int:
         """Where the function `name` starts."""
         return self.addresses[name]
+
+    # Bound here, since at the interpreter's end the names of a module may be gone already.
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing():
+            leave(self.home, self.tracker)
 
 
 def load_object(binary: bytes, *names: str) -> LoadedObject:
@@ -462,33 +508,31 @@ def load_library(binaries: Sequence[bytes], names: tuple[str, ...]) -> LoadedObj
         fault = fault_of(binary, host().machine)
         if fault is not None:
             raise CompileError(f"an object could not be linked: {fault}")
-    with LOCK:
+    with LOCK, Held():
         try:
-            tracker = link(binaries, names)
+            return link(binaries, names)
         except RuntimeError as first:
             if not load_math_library():
                 raise CompileError(f"an object could not be linked: {first}") from None
             try:
-                tracker = link(binaries, names)
+                return link(binaries, names)
             except RuntimeError as error:
                 raise CompileError(f"an object could not be linked: {error}") from None
-    nbytes = LIBRARY_NBYTES + sum([len(binary) for binary in binaries])
-    return LoadedObject(tracker, {name: tracker[name] for name in names}, nbytes)
 
 
-def link(binaries: Sequence[bytes], names: tuple[str, ...]) -> Any:
+def link(binaries: Sequence[bytes], names: tuple[str, ...]) -> LoadedObject:
     """One try to link; each try takes a name that was never used, as LLJIT wants it."""
     builder = binding().JITLibraryBuilder().add_current_process()
     for binary in binaries:
         builder.add_object_img(binary)
     for name in names:
         builder.export_symbol(name)
-    number = next(LIBRARY_NUMBERS)
-    home = jit(number // LIBRARIES_EACH)
-    tracker = builder.link(home, f"aster{number}")
-    # It lives in there, and goes first.
-    tracker.home = home
-    return tracker
+    home = home_for_one()
+    home.taken += 1
+    tracker = builder.link(home.lljit, f"aster{next(LIBRARY_NUMBERS)}")
+    home.used += 1
+    nbytes = LIBRARY_NBYTES + sum([len(binary) for binary in binaries])
+    return LoadedObject(home, tracker, names, nbytes)
 
 
 @functools.cache

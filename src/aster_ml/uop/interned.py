@@ -139,7 +139,10 @@ class Interned:
 
     def __del__(self, nodes: dict[Any, weakref.ref[Any]] = NODES) -> None:
         # Some nodes go after the names of this module have gone, when the process ends.
-        ref = nodes.get(self._key)
+        try:
+            ref = nodes.get(self._key)
+        except AttributeError:
+            return  # Ctrl-C has ended the making of self.
         if ref is not None:
             # A newer node may have taken the place while this one was dying.
             found = ref()
