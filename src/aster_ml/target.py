@@ -18,7 +18,7 @@ INTEGERS = frozenset(
 )
 # Inside of blocks of so many bytes every processor with SIMD registers mixes two values at once.
 BLOCK_NBYTES = 16
-# Bytes of a cache line of all processors that are served.
+# Bytes of a cache line of most processors.
 LINE_NBYTES = 64
 PLAIN_DTYPES = INTEGERS | {"float32", "float64"}
 
@@ -45,9 +45,13 @@ class Target:
     "opencl", "python", "null"), which only renderers and runtimes ask for; `kind` is one of `CPU`,
     `GPU`, `INTERPRETER` and `IDLE`, and `arch` names the processor and all else that makes compiled
     code differ. `vector_bits` is the width of a SIMD register, 0 without SIMD, and `move_bits` what
-    one load or store moves at a time where that is less, else 0. `cache_bytes` are the
-    first, second and third level, 0 for a level that is not there. `max_group` and `local_bytes`
-    are the most work-items and the most shared memory of one work-group. `native_dtypes` have
+    one load or store moves at a time where that is less, else 0. With `masks` a mask takes no
+    SIMD register, and a masked store no more than another; with `broadcasts` arithmetic takes one
+    element for all lanes from memory or from a lane by itself; `issue` SIMD instructions of
+    arithmetic begin in a cycle. `cache_bytes` are the first, second and third level, 0 for a level
+    that is not there, of lines of `line_nbytes`; each place of the second has room for `ways` of
+    them, and memory is in pages of `page_nbytes`. `max_group` and `local_bytes` are the most
+    work-items and the most shared memory of one work-group. `native_dtypes` have
     arithmetic of their own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for
     which Ops.DOT is an instruction, or a few, and `fused` says that MULACC is rounded once.
     """
@@ -59,6 +63,12 @@ class Target:
     vector_bits: int = 0
     move_bits: int = 0
     vector_registers: int = 0
+    masks: bool = False
+    broadcasts: bool = False
+    issue: int = 2
+    line_nbytes: int = LINE_NBYTES
+    page_nbytes: int = 4096
+    ways: int = 8
     cache_bytes: tuple[int, int, int] = (32 << 10, 512 << 10, 4 << 20)
     threads: int = 1
     has_local: bool = False

@@ -489,16 +489,23 @@ STEPS: tuple[Callable[[Tensor, random.Random], Tensor], ...] = (
 # any size; and those of a processor of today.
 SMALL, USUAL = (1 << 10, 64 << 10, 32 << 10), (32 << 10, 1 << 20, 32 << 20)
 AVX512 = Target(
-    "CPU", "llvm", arch="x86_64-any", vector_bits=512, vector_registers=32, cache_bytes=USUAL,
-    threads=8, native_ops=PLAIN_OPS | {"DOT", "LDEXP", "EXP2_32NDS"},
+    "CPU", "llvm", arch="x86_64-any", vector_bits=512, vector_registers=32, masks=True,
+    broadcasts=True, cache_bytes=USUAL, threads=8,
+    native_ops=PLAIN_OPS | {"DOT", "LDEXP", "EXP2_32NDS"},
     dot_dtypes=frozenset({"int8", "bfloat16"}), fused=True,
 )  # fmt: skip
 AVX2 = replace(
-    AVX512, vector_bits=256, vector_registers=16, native_ops=PLAIN_OPS | {"DOT"},
+    AVX512, vector_bits=256, vector_registers=16, masks=False, broadcasts=False,
+    native_ops=PLAIN_OPS | {"DOT"},
     dot_dtypes=frozenset({"int8"}),
 )  # fmt: skip
 NEON = replace(
-    AVX512, arch="arm64-any", vector_bits=128, native_ops=PLAIN_OPS, dot_dtypes=frozenset()
+    AVX512,
+    arch="arm64-any",
+    vector_bits=128,
+    masks=False,
+    native_ops=PLAIN_OPS,
+    dot_dtypes=frozenset(),
 )
 GROUPS = Target(
     "OPENCL", "opencl", arch="any", kind="gpu", vector_bits=128, vector_registers=16,
@@ -516,7 +523,7 @@ TARGETS: dict[str, Target] = {
     "sse": replace(AVX2, vector_bits=128, threads=1, dot_dtypes=frozenset(), fused=False),
     "neon": NEON,
     "neon, small caches": replace(NEON, cache_bytes=SMALL, threads=3),
-    "no SIMD": replace(NEON, vector_bits=0, vector_registers=0, threads=2),
+    "no SIMD": replace(NEON, vector_bits=0, vector_registers=0, broadcasts=False, threads=2),
     "work-groups": GROUPS,
     "work-groups without float64": replace(
         GROUPS, max_group=64, native_dtypes=GROUPS.native_dtypes - {"float64"}

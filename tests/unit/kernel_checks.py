@@ -30,6 +30,8 @@ SMALL_CACHES = Target(
     arch="x86_64-any",
     vector_bits=512,
     vector_registers=32,
+    masks=True,
+    broadcasts=True,
     cache_bytes=(1 << 10, 64 << 10, 32 << 10),
 )
 

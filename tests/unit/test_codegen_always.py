@@ -22,7 +22,7 @@ from tests.unit.kernel_checks import SMALL_CACHES, kernel_of, memory, opts_of, r
 
 # Processors with 8 lanes of float32, and with 16.
 AVX2 = Target("CPU", "llvm", arch="x86_64-any", vector_bits=256, vector_registers=16)
-AVX512 = replace(AVX2, vector_bits=512, vector_registers=32)
+AVX512 = replace(AVX2, vector_bits=512, vector_registers=32, masks=True, broadcasts=True)
 
 
 @pytest.mark.parametrize("channels", [16, 32, 48, 64])

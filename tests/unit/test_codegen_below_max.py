@@ -12,7 +12,15 @@ from aster_ml.engine.realize import schedule_uops
 from aster_ml.target import Target
 from aster_ml.uop.ops import Ops, PowerArg
 
-CPU = Target("CPU", "llvm", arch="x86_64-any", vector_bits=512, vector_registers=32)
+CPU = Target(
+    "CPU",
+    "llvm",
+    arch="x86_64-any",
+    vector_bits=512,
+    vector_registers=32,
+    masks=True,
+    broadcasts=True,
+)
 
 
 def memory(*shape: int) -> Tensor:
@@ -70,7 +78,12 @@ def test_what_is_not_of_the_row_is_left_alone() -> None:
 
 def test_a_target_with_powers_of_its_own_has_its_arguments_as_they_are() -> None:
     native = Target(
-        "CPU", "llvm", arch="x86_64-any", vector_bits=512, native_ops=CPU.native_ops | {"EXP2"}
+        "CPU",
+        "llvm",
+        arch="x86_64-any",
+        vector_bits=512,
+        masks=True,
+        native_ops=CPU.native_ops | {"EXP2"},
     )
     assert not any(marked(memory(7, 30).softmax(1), native))
 

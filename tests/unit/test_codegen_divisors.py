@@ -23,7 +23,15 @@ from tests.unit.numpy_graphs import evaluate_arrays, leaf, ulp_error
 Array = Any
 FLOATS = (dtypes.float32, dtypes.float64)
 CPU = Target(
-    "CPU", "llvm", arch="x86_64-any", vector_bits=512, vector_registers=32, threads=1, fused=True
+    "CPU",
+    "llvm",
+    arch="x86_64-any",
+    vector_bits=512,
+    vector_registers=32,
+    masks=True,
+    broadcasts=True,
+    threads=1,
+    fused=True,
 )
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 3.0, -7.0, 0.1]
 
@@ -120,7 +128,8 @@ def test_other_divisions_stay(case: str) -> None:
         "not fused": (x / d / d).sqrt(),
     }
     target = CPU if case != "not fused" else Target(
-        "CPU", "llvm", arch="x86_64-any", vector_bits=512, vector_registers=32
+        "CPU", "llvm", arch="x86_64-any", vector_bits=512, vector_registers=32, masks=True,
+        broadcasts=True,
     )  # fmt: skip
     assert Ops.FDIV in operations(values[case], target)
 

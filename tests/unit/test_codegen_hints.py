@@ -75,7 +75,7 @@ def test_a_sum_of_rows_asks_for_nothing() -> None:
 @pytest.mark.parametrize("bits", [512, 256, 128])
 @pytest.mark.parametrize("rows", [60, 64, 67])
 def test_a_tile_of_rows_asks_for_the_next_ones_a_line_at_a_time(rows: int, bits: int) -> None:
-    target = replace(CPU, vector_bits=bits)
+    target = replace(CPU, vector_bits=bits, masks=bits == 512)
     product = memory(rows, 512) @ memory(512, 2)
     kernel = schedule_kernel(kernel_of(product), target)
     tile = next(
@@ -136,7 +136,7 @@ def tile_of(t: Tensor, target: Target) -> int:
 @pytest.mark.parametrize("registers", [16, 32])
 @pytest.mark.parametrize("name", ["product", "odd", "uneven rows", "turned"])
 def test_a_product_asks_for_the_next_rows_that_it_broadcasts(name: str, registers: int) -> None:
-    target = replace(CPU, vector_registers=registers)
+    target = replace(CPU, vector_registers=registers, broadcasts=registers == 32)
     n, k = {"uneven rows": (251, 300), "odd": (240, 301)}.get(name, (240, 300))
     y = memory(64, k).T if name == "turned" else memory(k, 64)
     product = memory(n, k) @ y
@@ -149,7 +149,7 @@ def test_a_product_asks_for_the_next_columns_that_it_broadcasts(
     columns: int, registers: int
 ) -> None:
     """Those after the next: they may begin in one line and end in another."""
-    target = replace(CPU, vector_registers=registers)
+    target = replace(CPU, vector_registers=registers, broadcasts=registers == 32)
     product = memory(200, columns).T @ memory(200, 64)
     assert asked_of(product, target) == {2 * tile_of(product, target)}
 
@@ -169,7 +169,7 @@ def test_a_product_does_not_ask_for_what_is_near() -> None:
     # Where each broadcast is a load of its own, also not what the last cache is sure to hold.
     last = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 2 << 20))
     assert "PREFETCH" in opts_of(x @ w, last)
-    assert "PREFETCH" not in opts_of(x @ w, replace(last, vector_registers=16))
+    assert "PREFETCH" not in opts_of(x @ w, replace(last, vector_registers=16, broadcasts=False))
     # Rows that would not fit, short ones, and neighbours of an image, which are no rows.
     assert "PREFETCH" not in opts_of(memory(30, 4000) @ memory(4000, 64))
     assert "PREFETCH" not in opts_of(memory(2400, 60) @ memory(60, 64))
@@ -179,7 +179,7 @@ def test_a_product_does_not_ask_for_what_is_near() -> None:
 
 def test_a_tile_without_room_for_more_loads_does_not_ask() -> None:
     """Twelve rows by one SIMD value: 25 loads for 12 results took 1.6 times as long as 13."""
-    avx2 = replace(CPU, vector_bits=256, vector_registers=16)
+    avx2 = replace(CPU, vector_bits=256, vector_registers=16, masks=False, broadcasts=False)
     product = memory(240, 300) @ memory(300, 8)
     assert tile_of(product, avx2) >= 8
     assert "PREFETCH" not in opts_of(product, avx2)
@@ -203,7 +203,9 @@ def test_columns_that_throw_one_another_out_of_a_cache_come_in_strips() -> None:
     assert not strips(780, 1536, avx2)
     assert not strips(768, 384, avx2)
     assert not strips(256, 1000, avx2)
-    assert not strips(768, 1536, replace(avx2, vector_bits=512, vector_registers=32))
+    assert not strips(
+        768, 1536, replace(avx2, vector_bits=512, vector_registers=32, masks=True, broadcasts=True)
+    )
 
 
 def test_the_pass_that_computes_most_asks() -> None:
@@ -234,7 +236,7 @@ def test_llvm_writes_both_and_closes_with_a_fence() -> None:
     assert re.search(r"store <16 x float> %\w+, ptr %\w+, align 64, !nontemporal !0", source)
     assert source.index("call void @llvm.x86.sse.sfence()") > source.rindex("store <16")
     # Other processors have the hint, and no such fence.
-    arm = replace(CPU, arch="aarch64-any", vector_bits=128)
+    arm = replace(CPU, arch="aarch64-any", vector_bits=128, masks=False)
     other = render(lower(kernel_of(memory(128, 128) + 1), arm)[0], arm)
     assert "!nontemporal" in other
     assert "sfence" not in other

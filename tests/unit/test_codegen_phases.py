@@ -17,7 +17,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from tests.unit.kernel_checks import memory
 
-TARGET = Target("CPU", "x86-64-v4", "llvm", vector_bits=512, threads=1)
+TARGET = Target("CPU", "x86-64-v4", "llvm", vector_bits=512, masks=True, threads=1)
 
 
 def gradient(function: Callable[[Tensor], Tensor], *shape: int) -> tuple[Tensor, Tensor]:

@@ -252,7 +252,7 @@ def test_sums_of_few_columns_are_shared_out_over_rows(shape: tuple[int, int]) ->
 
 
 def test_maxima_have_more_accumulators_than_sums_where_registers_allow() -> None:
-    wide = replace(CPU, vector_bits=512, vector_registers=32)
+    wide = replace(CPU, vector_bits=512, vector_registers=32, masks=True, broadcasts=True)
     assert opts_of(memory(1 << 14).max(), wide).endswith("UPCAST(0,16)")
     assert "UPCAST(0,8)" in opts_of(memory(1 << 14).sum(), wide)
     assert opts_of(memory(1 << 14).max()).endswith("UPCAST(0,8)")
@@ -311,7 +311,7 @@ def test_lanes_of_channels_leave_alone_what_has_lanes_of_its_own() -> None:
 def test_sums_of_channels_end_in_one_fold(shape: tuple[int, ...]) -> None:
     """Accumulators are along images; a row is peeled only where it leaves SIMD values."""
     x = Tensor(np.random.default_rng(3).random(shape, np.float32)).realize()
-    wide = replace(CPU, vector_bits=512, vector_registers=32)
+    wide = replace(CPU, vector_bits=512, vector_registers=32, masks=True, broadcasts=True)
     linear, opts = lower(kernel_of(x.sum((0, 2, 3))), wide)
     peeled = [o.arg for o in opts if o.kind == "SPLIT peel"]
     row = shape[2] * shape[3]

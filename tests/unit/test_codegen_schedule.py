@@ -34,7 +34,7 @@ CPU = Target(
     threads=2,
     cache_bytes=(32 << 10, 1 << 20, 16 << 20),
 )
-AVX512 = replace(CPU, vector_bits=512, vector_registers=32)
+AVX512 = replace(CPU, vector_bits=512, vector_registers=32, masks=True, broadcasts=True)
 GPU = Target(
     "OPENCL",
     "opencl",
@@ -183,7 +183,9 @@ def test_panels_stay_whole_where_chunks_of_rows_do_not_divide() -> None:
 @pytest.mark.parametrize("threads", [2, 3])
 def test_rows_of_a_streamed_sum_stay_whole_on_threads(threads: int) -> None:
     """Each thread has a chunk of columns, and not one SIMD value of each row."""
-    found = opts_of(memory(1024, 1024).sum(0), replace(CPU, threads=threads, vector_bits=512))
+    found = opts_of(
+        memory(1024, 1024).sum(0), replace(CPU, threads=threads, vector_bits=512, masks=True)
+    )
     assert found.endswith(f"KBLOCK(0,8,row) THREAD(0,{threads})")
 
 

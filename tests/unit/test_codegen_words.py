@@ -26,13 +26,27 @@ from aster_ml.uop.ops import Ops
 from tests.unit.kernel_checks import kernel_of
 
 PLAIN = Target(
-    "CPU", "llvm", vector_bits=512, vector_registers=32, cache_bytes=(32 << 10, 1 << 20, 16 << 20)
+    "CPU",
+    "llvm",
+    vector_bits=512,
+    vector_registers=32,
+    masks=True,
+    broadcasts=True,
+    cache_bytes=(32 << 10, 1 << 20, 16 << 20),
 )
 DOTS = Target(
-    "CPU", "llvm", vector_bits=512, vector_registers=32, cache_bytes=(32 << 10, 1 << 20, 16 << 20),
+    "CPU", "llvm", vector_bits=512, vector_registers=32, masks=True, broadcasts=True,
+    cache_bytes=(32 << 10, 1 << 20, 16 << 20),
     native_ops=PLAIN_OPS | {"DOT"}, dot_dtypes=frozenset({"int8", "bfloat16"}),
 )  # fmt: skip
-PAIRS = replace(DOTS, vector_bits=256, vector_registers=16, dot_dtypes=frozenset({"int8"}))
+PAIRS = replace(
+    DOTS,
+    vector_bits=256,
+    vector_registers=16,
+    masks=False,
+    broadcasts=False,
+    dot_dtypes=frozenset({"int8"}),
+)
 TURNS = ("nn", "nt", "tn", "tt")
 
 

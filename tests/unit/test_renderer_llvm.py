@@ -34,7 +34,9 @@ from tests.unit.linear_programs import CASES, check_outputs, f32, i32
 
 CPU_CASES = [name for name, make in CASES.items() if not make().groups]
 # A processor that reaches elements which lie apart with one instruction.
-WIDE = replace(CPU, arch="x86_64", vector_bits=512, vector_registers=32)
+WIDE = replace(
+    CPU, arch="x86_64", vector_bits=512, vector_registers=32, masks=True, broadcasts=True
+)
 GOLDEN = [
     "elementwise",
     "sum_with_accumulators",

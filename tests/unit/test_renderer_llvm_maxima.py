@@ -11,7 +11,15 @@ from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.target import Target
 from tests.unit.kernel_checks import kernel_of
 
-WIDE = Target("CPU", "llvm", arch="x86_64-any", vector_bits=512, vector_registers=32)
+WIDE = Target(
+    "CPU",
+    "llvm",
+    arch="x86_64-any",
+    vector_bits=512,
+    vector_registers=32,
+    masks=True,
+    broadcasts=True,
+)
 NARROW = Target("CPU", "llvm", arch="x86_64-any", vector_bits=256, vector_registers=16)
 
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from aster_ml.codegen.cpu.costs import (
     CACHE_BYTES_A_CYCLE,
-    INSTRUCTIONS_A_CYCLE,
     MEMORY_BYTES_A_CYCLE,
 )
 from aster_ml.codegen.kernel import Access, Kernel
@@ -45,7 +44,7 @@ def bound_of(kernel: Kernel, target: Target, ops: int, nbytes: int) -> Bound:
     # A multiplication and the addition of its result are one instruction.
     fused = 2 if any(u.src[0].op is Ops.MUL and u.arg.op is Ops.ADD for u in kernel.reduces) else 1
     width = max([size_of(r) for r in lanes], default=1)
-    arithmetic = ops / (fused * width * INSTRUCTIONS_A_CYCLE * threads)
+    arithmetic = ops / (fused * width * target.issue * threads)
     for number, (size, rate) in enumerate(zip(target.cache_bytes, CACHE_BYTES_A_CYCLE), 1):
         if nbytes <= size:
             return Bound(arithmetic, nbytes / (rate * threads), f"cache level {number}")

@@ -27,7 +27,6 @@ from aster_ml.codegen.cpu.costs import (
     SEVERAL_ROWS_PART,
     Plan,
     execution_count,
-    has_mask_registers,
     packing_cost,
 )
 from aster_ml.codegen.kernel import Access, Kernel, can_overlap, can_peel, can_sum_rows
@@ -119,8 +118,8 @@ def loads_early(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
         windows = all(
             [execution_count(a) > a.buffer.arg.size for a in loads if a.buffer.op is Ops.PARAM]
         )
-        return windows and not has_mask_registers(target)
-    return not has_mask_registers(target) or all(
+        return windows and not target.masks
+    return not target.masks or all(
         a.stride(axis) in (1, 2, 3) and uses_of(a, kernel.outputs) < MIN_GATHERED_USES
         for a in loads
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from aster_ml.backend import Backend, Program
-from aster_ml.codegen.cpu.costs import INSTRUCTIONS_A_CYCLE, MEMORY_BYTES_A_CYCLE
+from aster_ml.codegen.cpu.costs import MEMORY_BYTES_A_CYCLE
 from aster_ml.codegen.opts import Opt
 from aster_ml.codegen.passes import lower
 from aster_ml.config import (
@@ -386,7 +386,7 @@ def part_count(linear: Linear, target: Target, estimates: Estimates) -> int:
     if any([u.op is Ops.RANGE for u in before]):
         return target.threads
     lanes = target.vector_bits // 32
-    cycles = estimates.ops / (2 * lanes * INSTRUCTIONS_A_CYCLE)
+    cycles = estimates.ops / (2 * lanes * target.issue)
     cycles = max(cycles, estimates.mem / MEMORY_BYTES_A_CYCLE)
     each = int(cycles / (target.threads * PART_CYCLES))
     return target.threads * max(1, min(each, PARTS_EACH))

@@ -15,7 +15,7 @@ from aster_ml.codegen.prefetch import Block, find_block
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv
-from aster_ml.target import LINE_NBYTES, Target
+from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops
@@ -37,7 +37,7 @@ def ask_for_next_blocks(kernel: Kernel, target: Target) -> None:
     for a in kernel.accesses():
         block = find_block(kernel.outputs, axis, a) if axis is not None else None
         if axis is not None and block is not None:
-            line = max(LINE_NBYTES // a.buffer.dtype.itemsize, 1)
+            line = max(target.line_nbytes // a.buffer.dtype.itemsize, 1)
             piece = kernel.new_range(
                 ceildiv(size_of(block.lane) * block.run, line), AxisType.UPCAST
             )

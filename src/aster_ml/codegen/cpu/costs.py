@@ -64,13 +64,13 @@ PEEL_LENGTH = 8
 TILE_REUSE = 6
 # A value of a tile that is broadcast from memory.
 BROADCAST = 0.6
-# The same where arithmetic takes it from memory by itself, as with so many SIMD registers.
-EMBEDDED_BROADCAST, EMBEDDING_REGISTERS = 0.3, 32
+# The same where arithmetic takes it from memory by itself.
+EMBEDDED_BROADCAST = 0.3
 # A SIMD value that is loaded for a tile: it may have to come from the second cache.
 LOADED = 1.5
 # One on a page of its own, on top of that; and where rows that lie powers of two apart throw one
 # another out of the first cache, though of each line one element is used at a time.
-FAR, FAR_NBYTES, CROWDED = 0.25, 4096, 2.0
+FAR, CROWDED = 0.25, 2.0
 # A cache line that comes from memory while a tile goes from row to row, far apart; how many SIMD
 # values a tile has of the axis that such lines are broadcast to; and elements of a window, beyond
 # which so much is computed between lines that other things decide.
@@ -83,8 +83,6 @@ ROW = 4.0
 THREAD_CYCLES = 1 << 15
 # Chunks for each thread, at most, of an axis that threads do not divide.
 MOST_CHUNKS = 4
-# SIMD instructions of arithmetic that a core begins in a cycle.
-INSTRUCTIONS_A_CYCLE = 2
 # Bytes a cycle from each level of cache, for each core, and from memory, for all of them together.
 CACHE_BYTES_A_CYCLE = (64, 32, 16)
 MEMORY_BYTES_A_CYCLE = 8
@@ -311,15 +309,6 @@ def arithmetic_cost(
     return n / size_of(axis) * (padded / wide) * (1 if free else MASKED**2) * part
 
 
-def has_mask_registers(target: Target) -> bool:
-    """Whether a mask takes no SIMD register, nor a masked store more than another: with AVX-512.
-
-    Measured on a Zen 3: a convolution that stores 33 channels of 25 x 25 pixels took 102 us with
-    masked stores, 23 us where the last lanes start early.
-    """
-    return target.vector_bits >= 512
-
-
 def ends_masked(axis: UOp, lanes: int, early: bool) -> bool:
     """Whether the last SIMD value of an axis is masked, neither early nor a step of its own."""
     wide, padded = widths(axis, lanes)
@@ -479,7 +468,7 @@ def cycles_of(plan: Plan) -> float:
     nbytes = sum(
         min(execution_count(a), a.buffer.arg.size) * a.buffer.dtype.itemsize for a in moved
     )
-    return float(max(arithmetic / INSTRUCTIONS_A_CYCLE, nbytes / CACHE_BYTES_A_CYCLE[2]))
+    return float(max(arithmetic / plan.target.issue, nbytes / CACHE_BYTES_A_CYCLE[2]))
 
 
 def chunk_count(plan: Plan, axis: UOp, loops: list[UOp]) -> int:

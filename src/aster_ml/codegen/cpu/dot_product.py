@@ -16,7 +16,6 @@ from aster_ml.codegen.cpu.costs import (
     THREAD_CYCLES,
     Plan,
     axis_number,
-    has_mask_registers,
     reduction_number,
 )
 from aster_ml.codegen.cpu.elementwise import ask_for_columns
@@ -214,7 +213,7 @@ def all_choices(plan: Plan, product: Product, group: int) -> Iterator[Choice]:
 
 def makes_pairs(target: Target, group: int) -> bool:
     """Whether a DOT is products of pairs, and not one instruction."""
-    return group > 1 and not has_mask_registers(target)
+    return group > 1 and not target.masks
 
 
 def arithmetic_cycles(target: Target, group: int, rows: int, values: int) -> float:
@@ -305,7 +304,7 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     lane, row = choice.lanes, choice.rows
     number = axis_number(kernel, lane)
     padded = ceildiv(size_of(lane), width) * width
-    early = size_of(lane) >= choice.vectors * width and not has_mask_registers(plan.target)
+    early = size_of(lane) >= choice.vectors * width and not plan.target.masks
     if padded != size_of(lane) and not early:
         kernel.apply(Opt(OptOps.SPLIT, number, padded, how="mask"))
     kernel.apply(Opt(OptOps.VECTOR, number, width))

@@ -11,7 +11,6 @@ from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.cpu.costs import (
     BESIDE_LATER,
     DECOMPOSED,
-    FAR_NBYTES,
     FEW_STEPS,
     MANY_PAGES,
     MAX_BODY,
@@ -65,7 +64,6 @@ from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes
 from aster_ml.codegen.tails import gates_along
 from aster_ml.codegen.transforms.shared_division import axes_sharing, shared_quotients
 from aster_ml.helpers import ceildiv, prod
-from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -172,16 +170,19 @@ def lanes_beside(plan: Plan) -> int:
     beside = prod([size_of(r) for r in written])
     apart = [a for a in plan.accesses if any(a.stride(r) not in (0, 1, 2, 3) for r in simd)]
     runs = [a for a in apart if a.is_store or any(a.stride(r) == 1 for r in written)]
-    pages = max([pages_of(a, written) for a in plan.accesses if a.is_store], default=1)
+    pages = max(
+        [pages_of(a, written, plan.target.page_nbytes) for a in plan.accesses if a.is_store],
+        default=1,
+    )
     # Lanes that are loaded one by one are so much code that the rest does not matter.
     counts = beside >= FEW_STEPS and not runs and (apart or pages < MANY_PAGES)
     return beside if counts else 1
 
 
-def pages_of(a: Access, axes: list[UOp]) -> int:
+def pages_of(a: Access, axes: list[UOp], page_nbytes: int) -> int:
     """Places that an access goes to along these axes, a page or more from one to the next."""
     nbytes = a.buffer.dtype.itemsize
-    far = [size_of(r) for r in axes if abs(a.stride(r) or 0) * nbytes >= FAR_NBYTES]
+    far = [size_of(r) for r in axes if abs(a.stride(r) or 0) * nbytes >= page_nbytes]
     return int(prod(far))
 
 
@@ -321,7 +322,8 @@ def ask_for_rows(plan: Plan) -> bool:
             continue
         # Steps that are a line together ask for it once.
         steps = ceildiv(
-            LINE_NBYTES, min([run_of_lanes(a) * a.node.dtype.itemsize for a, _ in loads])
+            plan.target.line_nbytes,
+            min([run_of_lanes(a) * a.node.dtype.itemsize for a, _ in loads]),
         )
         if kernel.roles.row_steps:
             along, op, number = [axis], OptOps.UPCAST, axis_number

@@ -16,7 +16,6 @@ from aster_ml.codegen.cpu.costs import (
     Plan,
     axis_number,
     execution_count,
-    has_mask_registers,
     panel_of,
     reduction_number,
 )
@@ -31,12 +30,9 @@ from aster_ml.codegen.staging.panel import (
     reduced_axes,
 )
 from aster_ml.helpers import ceildiv, divisors
-from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations, size_of
 
-# Lines that the second cache has for each place of its own.
-WAYS = 8
 # Steps of a strip come in multiples of so many.
 EVEN_STEPS = 16
 
@@ -95,9 +91,12 @@ def crowded_strips(plan: Plan) -> int:
     for a, n in found:
         axes, itemsize = summed_axes(a), a.buffer.dtype.itemsize
         step = min([abs(a.strides[r] or 0) for r in axes]) * itemsize
-        if 2 * n * itemsize <= LINE_NBYTES <= step and held_nbytes(a) > plan.target.cache_bytes[1]:
-            way = plan.target.cache_bytes[1] // WAYS
-            kept = WAYS * way // max(math.gcd(step, way), LINE_NBYTES)
+        if (
+            2 * n * itemsize <= plan.target.line_nbytes <= step
+            and held_nbytes(a) > plan.target.cache_bytes[1]
+        ):
+            way = plan.target.cache_bytes[1] // plan.target.ways
+            kept = plan.target.ways * way // max(math.gcd(step, way), plan.target.line_nbytes)
             wanted = max(wanted, ceildiv(2 * iterations(axes), kept))
     return wanted
 
@@ -117,9 +116,9 @@ def strips_in_place(plan: Plan) -> bool:
     if len(found) != 1 or not is_streamed(plan, found[0], reduced[0]):
         return False
     # Half as many lanes compute twice as long for each element, and masks are not free for them.
-    line_lanes = min(8 * LINE_NBYTES, plan.target.vector_bits)
-    most = MOST_TILES * line_lanes // (8 * LINE_NBYTES)
-    masked = found[0].node.src[1:] and not has_mask_registers(plan.target)
+    line_lanes = min(8 * plan.target.line_nbytes, plan.target.vector_bits)
+    most = MOST_TILES * line_lanes // (8 * plan.target.line_nbytes)
+    masked = found[0].node.src[1:] and not plan.target.masks
     if masked or not LEAST_TILES <= size_of(rows) <= most:
         return False
     run = run_of_lanes(found[0]) * found[0].buffer.dtype.itemsize

@@ -13,8 +13,6 @@ from aster_ml.codegen.cpu.costs import (
     AHEAD_PART,
     COLUMNS_AHEAD_NBYTES,
     DOWN_COLUMNS,
-    EMBEDDING_REGISTERS,
-    FAR_NBYTES,
     LEAST_ROW_NBYTES,
     LOADS_A_RESULT,
     LOST_PART,
@@ -31,7 +29,6 @@ from aster_ml.codegen.cpu.costs import (
 from aster_ml.codegen.kernel import Access, Decision
 from aster_ml.codegen.prefetch import run_of_lanes
 from aster_ml.helpers import ceildiv, prod
-from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -48,7 +45,7 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
         return 0
     itemsize = a.buffer.dtype.itemsize
     # Rows that begin anywhere in a line have lines that no store fills.
-    whole = min(size_of(lanes[0]) * itemsize, LINE_NBYTES)
+    whole = min(size_of(lanes[0]) * itemsize, plan.target.line_nbytes)
     if any((a.stride(r) or 0) * itemsize % whole for r in outputs if r is not lanes[0]):
         return 0
     if (
@@ -62,7 +59,7 @@ def streamed_nbytes(plan: Plan, a: Access) -> int:
         run *= size_of(r) if a.stride(r) == run else 1
     loops = [r for r in outputs if not r.arg.kind.is_lane]
     goes_on = bool(loops) and a.stride(loops[-1]) == run
-    if run * itemsize < LINE_NBYTES and not goes_on:
+    if run * itemsize < plan.target.line_nbytes and not goes_on:
         return 0
     return held_nbytes(a)
 
@@ -132,7 +129,7 @@ def columns_ahead(plan: Plan, loads: list[Access]) -> int:
         itemsize = a.buffer.dtype.itemsize
         axes = [r for r in a.strides if r.arg.kind is AxisType.REDUCE]
         far = min(abs(a.strides[r] or 0) for r in axes) * itemsize
-        if far < FAR_NBYTES // 2 or execution_count(a) * itemsize <= near:
+        if far < plan.target.page_nbytes // 2 or execution_count(a) * itemsize <= near:
             return 0
         nbytes = run_of_lanes(a) * itemsize
         most = near // (nbytes * iterations(axes))
@@ -176,7 +173,7 @@ def broadcast_columns_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool
     """The same of columns, each row of which is on a page of its own."""
     for a, _ in loads:
         steps = [abs(a.strides[r] or 0) for r in summed_axes(a)]
-        if min(steps) * a.buffer.dtype.itemsize < FAR_NBYTES // 2:
+        if min(steps) * a.buffer.dtype.itemsize < plan.target.page_nbytes // 2:
             return False
         if not (is_broadcast_from_afar(plan, a) and can_ask(plan, 1)):
             return False
@@ -189,7 +186,7 @@ def is_broadcast_from_afar(plan: Plan, a: Access) -> bool:
     That is beyond the second cache. Where a broadcast is a load of its own, to ask takes 2 to 10%
     of a product, which comes back where the last cache does not hold the operand for sure.
     """
-    embedded = (plan.target.vector_registers or 16) >= EMBEDDING_REGISTERS
+    embedded = plan.target.broadcasts
     lost = 0.0 if embedded else LOST_PART * max(plan.target.cache_bytes)
     return held_nbytes(a) > max(plan.target.cache_bytes[1], lost)
 
@@ -226,7 +223,10 @@ def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UO
     itemsize = a.buffer.dtype.itemsize
     steps = [abs(a.strides[r] or 0) for r in reduce.src[1:] if r in a.strides]
     nbytes = execution_count(a) * itemsize
-    if min(steps, default=0) * itemsize < FAR_NBYTES // 4 or nbytes <= plan.target.cache_bytes[1]:
+    if (
+        min(steps, default=0) * itemsize < plan.target.page_nbytes // 4
+        or nbytes <= plan.target.cache_bytes[1]
+    ):
         return 0.0
     lost = min(nbytes / (LOST_PART * max(plan.target.cache_bytes)), 1.0)
     return DOWN_COLUMNS * lost * arithmetic_cost(plan.target, axis, lanes, nest_of(plan, reduce))

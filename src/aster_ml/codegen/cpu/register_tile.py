@@ -15,9 +15,7 @@ from aster_ml.codegen.cpu.costs import (
     BROADCAST,
     CROWDED,
     EMBEDDED_BROADCAST,
-    EMBEDDING_REGISTERS,
     FAR,
-    FAR_NBYTES,
     LOADED,
     MAX_BODY,
     MAX_GAP,
@@ -30,7 +28,6 @@ from aster_ml.codegen.cpu.costs import (
 from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes, uses_of
 from aster_ml.codegen.transforms.trip_counts import Window
 from aster_ml.helpers import prod
-from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -74,6 +71,8 @@ class Tiles:
         kernel = plan.kernel
         self.windows = windows
         self.registers = plan.target.vector_registers or 16
+        # A value without SIMD lanes is broadcast as part of the arithmetic.
+        self.broadcast = EMBEDDED_BROADCAST if plan.target.broadcasts else BROADCAST
         self.values = plan.values
         self.is_simd = plan.vector_id >= 0
         self.sizes = {r: size_of(r) for r in kernel.outputs}
@@ -133,8 +132,7 @@ class Tiles:
                 waste = self.waste
         if results * written > (MAX_PRODUCTS if over else MAX_BODY):
             return None
-        # A value without SIMD lanes is broadcast as part of the arithmetic.
-        broadcast = EMBEDDED_BROADCAST if self.registers >= EMBEDDING_REGISTERS else BROADCAST
+        broadcast = self.broadcast
         need, held = 0.0, 1
         for strides, has_lanes, far, streamed, from_slab, kept in self.loads:
             count = served = 1
@@ -201,7 +199,11 @@ def load_of(plan: Plan, a: Access, vector: set[UOp]) -> Load:
     far: list[UOp] = []
     # Gathered lanes come from a panel, side by side.
     if all([a.strides[v] == 1 for v in lanes]):
-        far = [r for r, stride in a.strides.items() if abs(stride or 0) * itemsize >= FAR_NBYTES]
+        far = [
+            r
+            for r, stride in a.strides.items()
+            if abs(stride or 0) * itemsize >= plan.target.page_nbytes
+        ]
     streamed = uses_of(a, plan.kernel.outputs) if lanes and comes_from_far(plan, a) else 0
     from_slab = a.buffer.op is Ops.STAGE
     kept = {} if lanes else {r: lines_kept(plan, (a.strides[r] or 0) * itemsize) for r in far}
@@ -210,8 +212,10 @@ def load_of(plan: Plan, a: Access, vector: set[UOp]) -> Load:
 
 def lines_kept(plan: Plan, step: int) -> int:
     """How many lines so many bytes apart the first cache has room for, ways of a page each."""
-    sets = FAR_NBYTES // max(math.gcd(step, FAR_NBYTES), LINE_NBYTES)
-    return sets * max(plan.target.cache_bytes[0] // FAR_NBYTES, 1)
+    sets = plan.target.page_nbytes // max(
+        math.gcd(step, plan.target.page_nbytes), plan.target.line_nbytes
+    )
+    return sets * max(plan.target.cache_bytes[0] // plan.target.page_nbytes, 1)
 
 
 def gathers(a: Access, vector: set[UOp]) -> bool:
@@ -223,6 +227,6 @@ def comes_from_far(plan: Plan, a: Access) -> bool:
     """Whether a load comes from beyond the second cache, from another page with each step."""
     itemsize = a.buffer.dtype.itemsize
     steps = [abs(a.stride(r) or 0) for r in a.strides if r.arg.kind is AxisType.REDUCE]
-    if min(steps, default=0) * itemsize < FAR_NBYTES:
+    if min(steps, default=0) * itemsize < plan.target.page_nbytes:
         return False
     return execution_count(a) * itemsize > plan.target.cache_bytes[1]

@@ -25,7 +25,6 @@ from aster_ml.codegen.kernel import Kernel, can_overlap
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.prefetch import is_block, run_of_lanes
 from aster_ml.helpers import ceildiv, prod
-from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
@@ -84,7 +83,7 @@ def store_lines(plan: Plan, vector: UOp) -> int:
     """
     kernel = plan.kernel
     stored = min(a.buffer.dtype.itemsize for a in plan.accesses if a.is_store)
-    values = ceildiv(LINE_NBYTES, size_of(vector) * stored)
+    values = ceildiv(plan.target.line_nbytes, size_of(vector) * stored)
     if values == 1:
         return int(size_of(vector))
     across = axis_across(plan, vector)
@@ -118,7 +117,7 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp, lanes: int) -> bool:
     read = [a for a in plan.accesses if not a.is_store and a.stride(vector) not in (0, 1)]
     # Two tiles that read half of each line find the other half as well in runs (float16); four of
     # them do not.
-    if any(2 * run_of_lanes(a) * a.buffer.dtype.itemsize == LINE_NBYTES for a in read):
+    if any(2 * run_of_lanes(a) * a.buffer.dtype.itemsize == plan.target.line_nbytes for a in read):
         return False
     rows = STRIP_NBYTES // max([a.buffer.dtype.itemsize for a in plan.accesses if a.is_store])
     parts = rows // lanes

@@ -12,7 +12,6 @@ import functools
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.cpu.costs import (
     FAR_LINE,
-    FAR_NBYTES,
     FEW_USES,
     HORIZONTAL,
     HORIZONTAL_TOGETHER,
@@ -47,7 +46,6 @@ from aster_ml.codegen.prefetch import own_nodes
 from aster_ml.codegen.staging.halo import SlabCost, far_slab, slab_cost
 from aster_ml.codegen.tails import may_shift_tail, rows_start_early, runs_by_rows
 from aster_ml.helpers import ceildiv
-from aster_ml.target import LINE_NBYTES
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, Ops
@@ -167,7 +165,7 @@ def far_cost(plan: Plan, a: Access, u: UOp | None, by: UOp | None, lanes: int) -
         return 0.0
     far = max(u.src[1:], key=lambda r: a.stride(r) or 0)
     nbytes = a.buffer.arg.size * itemsize
-    if (a.stride(far) or 0) * itemsize < FAR_NBYTES:
+    if (a.stride(far) or 0) * itemsize < plan.target.page_nbytes:
         return 0.0
     if nbytes <= SEVERAL_ROWS_PART * max(plan.target.cache_bytes):
         return 0.0
@@ -176,7 +174,7 @@ def far_cost(plan: Plan, a: Access, u: UOp | None, by: UOp | None, lanes: int) -
     if far_slab(plan, by, lanes) is not None:
         return 0.0
     across = iterations([r for r in kernel.outputs if r not in a.strides])
-    return FAR_LINE * float(nbytes // LINE_NBYTES) * across / (VALUES_ACROSS * lanes)
+    return FAR_LINE * float(nbytes // plan.target.line_nbytes) * across / (VALUES_ACROSS * lanes)
 
 
 def lanes_at_places(plan: Plan, axis: UOp, lanes: int) -> int:

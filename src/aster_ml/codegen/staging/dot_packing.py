@@ -173,7 +173,7 @@ def may_read_once(load: UOp, near: bool, group: int, reduce: UOp, target: Target
     They are where memory gives SIMD values of them; int8 need their sum besides, and masked
     accesses of narrow elements are instructions with the widest registers only.
     """
-    whole = len(load.src) == 1 or target.vector_bits >= 512
+    whole = len(load.src) == 1 or target.masks
     return near and whole and (group == 1 or reduce.dtype.kind == "float")
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aster_ml.codegen.cpu.costs import FAR_NBYTES, GATHER, MASKED, MASKED_GATHER, Plan
+from aster_ml.codegen.cpu.costs import GATHER, MASKED, MASKED_GATHER, Plan
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.panel import max_nbytes
 from aster_ml.codegen.staging.row import new_scratch
@@ -81,7 +81,7 @@ def far_slab(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
     reach = sum([(a.stride(r) or 0) * (size_of(r) - 1) for r in (*inside, *found.others)])
     gap = max([a.stride(r) or 0 for r in found.others], default=0)
     panel = iterations(list(u.src[1:])) * lanes * itemsize
-    if gap * itemsize < FAR_NBYTES or (not along and panel > max_nbytes(plan.target)):
+    if gap * itemsize < plan.target.page_nbytes or (not along and panel > max_nbytes(plan.target)):
         return None
     if reach * itemsize <= plan.target.cache_bytes[1] // 2:
         return None
