@@ -72,6 +72,7 @@ docs: $(VENV)/.demo
 	$(BIN)/python tools/make_passes_doc.py
 	$(BIN)/python -m tools.show_stages --write
 	$(BIN)/python -m tools.make_opts_doc
+	$(BIN)/python -m tools.make_reference
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,7 +15,7 @@ from aster_ml.config import FOREIGN, SETTINGS
 from aster_ml.device import ALSO_KNOWN, KINDS, NOT_HERE
 from tests.lint.sources import PACKAGE, ROOT
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 README = ROOT / "README.md"
 
 
