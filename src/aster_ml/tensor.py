@@ -41,19 +41,17 @@ from aster_ml.mixin.devices import check_device, move
 from aster_ml.mixin.digest import DigestMixin
 from aster_ml.mixin.handle import (
     INHERITED,
-    LIVE,
     WRITTEN,
     Handle,
     check_tensor,
     device_constant,
-    forget,
     is_stored,
-    live_handles,
     live_nodes,
     number_everywhere,
     own_memory,
 )
 from aster_ml.mixin.join import JoinMixin
+from aster_ml.mixin.live import ACTIVE, LIVE, forget, live_handles
 from aster_ml.mixin.math import CastMixin, MathMixin
 from aster_ml.mixin.neural import NeuralMixin
 from aster_ml.mixin.order import OrderMixin
@@ -77,7 +75,7 @@ INTERNAL = frozenset(
     laid_in last_axis_windows leave linked log_of_one_plus logistic_share made_on_each memory
     mop naming need_bits neighbours note_former note_written note_written_everywhere operand
     own own_cell pad_zeros pair permuted_state place_to_write power_of_number realize_with_past
-    reduced_count rename resize_axis resize_axis_of_bytes resolve_axes resolve_axis
+    reduced_count ref rename resize_axis resize_axis_of_bytes resolve_axes resolve_axis
     reversed_order rop scalar seen_as shift sinh_value steps tiled triangle_mask value_to_write
     view_by whole widened with_slope write
     """.split()
@@ -140,7 +138,8 @@ class Tensor(
         self.uop = uop
         self.cell = self.steps = self.grad = self.former = None
         self._requires_grad = None
-        LIVE[weakref.ref(self, forget)] = None
+        self.ref = weakref.ref(self, forget)
+        LIVE[self.ref] = ACTIVE[self.ref] = None
         if isinstance(data, Handle) and data.uop is uop:
             self.join(data.own_cell(), data.steps)
         if requires_grad is not None:

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, TinyJit
+from aster_ml.engine import realize
 from aster_ml.errors import JitError, UnsupportedError
+from aster_ml.mixin.handle import check_resting, live_nodes
 from tests.fuzz.budget import check_all, draws
 
 DTYPES = ("int32", "int32", "int64", "uint8", "float32", "float32", "float64", "bool")
@@ -565,6 +567,17 @@ def wrong_jitted(seed: int, refused: list[str] | None = None) -> str | None:
 
 def test_programs(record_property: Callable[[str, str], None]) -> None:
     check_all("views and writes", draws(60, 10_000), wrong_program, record_property)
+
+
+@pytest.fixture(autouse=True)
+def resting_tensors_are_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a realize asks who wants something computed, nobody is left out who does."""
+
+    def checked() -> list[Any]:
+        check_resting()
+        return live_nodes()
+
+    monkeypatch.setattr(realize, "LIVE_NODES", [checked])
 
 
 def test_jitted_programs(record_property: Callable[[str, str], None]) -> None:

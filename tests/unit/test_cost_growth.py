@@ -191,6 +191,41 @@ def write_and_realize(n: int) -> Work:
     return work
 
 
+def write_each_and_realize(n: int) -> Work:
+    """n tensors that are changed in place, each at once, while all are alive."""
+    parts = tensors(n, 4, 4)
+
+    def work() -> None:
+        for t in parts:
+            t += 1
+            t.realize()
+
+    return work
+
+
+def moving_averages_one_by_one(n: int) -> Work:
+    """n tensors that follow n others, each at once."""
+    parts, means = tensors(n, 4, 4), tensors(n, 4, 4)
+
+    def work() -> None:
+        for t, mean in zip(parts, means):
+            mean.assign(mean * 0.9 + t * 0.1).realize()
+
+    return work
+
+
+def models_kept(n: int) -> Work:
+    """n small models, each used once, and their results, all of which stay."""
+
+    def work() -> None:
+        kept = []
+        for _ in range(n):
+            model = nn.Linear(8, 8)
+            kept.append((model, model(Tensor.ones(2, 8)).realize()))
+
+    return work
+
+
 def loading_a_state_dict(n: int) -> Work:
     """n values into the tensors of a model, of n other tensors that are alive."""
     values = {str(i): t for i, t in enumerate(tensors(n, 4, 4))}
@@ -212,7 +247,10 @@ CASES = [
     models_dropped,
     backward_through_a_chain,
     write_and_realize,
+    write_each_and_realize,
     moving_averages,
+    moving_averages_one_by_one,
+    models_kept,
     loading_a_state_dict,
 ]
 
@@ -224,3 +262,18 @@ def test_twice_the_work_costs_twice_the_calls(case: Callable[[int], Work]) -> No
     case(n // 2)()
     once, twice = calls_of(case(n)), calls_of(case(2 * n))
     assert twice <= MOST * once, f"{once} calls for {n}, {twice} for {2 * n}"
+
+
+def test_a_write_costs_the_same_beside_many_tensors() -> None:
+    x = Tensor(np.zeros(4, np.float32)).realize()
+
+    def work() -> None:
+        x.assign(x + 1).realize()
+
+    for _ in range(3):
+        work()
+    few = calls_of(work)
+    kept = tensors(500, 4)
+    work()
+    assert calls_of(work) <= few + 20
+    assert len(kept) == 500

@@ -19,7 +19,7 @@ import pytest
 from aster_ml import Context, Tensor, Variable, dtypes
 from aster_ml.engine.guard import GUARD, GraphWarning
 from aster_ml.errors import ArgumentError, ShapeError
-from aster_ml.mixin.handle import LIVE
+from aster_ml.mixin.live import LIVE
 from aster_ml.tensor import INTERNAL
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.ops import Ops

@@ -26,7 +26,8 @@ from aster_ml.jit.guard_codegen import Writer
 from aster_ml.jit.pytree import PLAIN, Inputs, Template
 from aster_ml.jit.recording import Recording
 from aster_ml.jit.results import ResultPlace
-from aster_ml.mixin.handle import LIVE, Flag, forget
+from aster_ml.mixin.handle import Flag
+from aster_ml.mixin.live import LIVE, forget
 from aster_ml.tensor import Tensor
 from aster_ml.thread_state import ENGINE, HELD, HERE, TURN, Turn
 from aster_ml.uop.node import UOp
@@ -199,7 +200,9 @@ class FastPath:
                 t = new_object(Tensor)
                 t.uop = held.view
                 t.cell = t.steps = t.former = None
-                LIVE[weakref.ref(t, forget)] = None
+                # It is memory, so it rests.
+                t.ref = weakref.ref(t, forget)
+                LIVE[t.ref] = None
                 if not self.flag:
                     # One that asks for a gradient would be given one whenever it is alive.
                     held.keep(t)

@@ -17,7 +17,8 @@ from aster_ml.engine.realize import realize_readers, settle, strip_effects
 from aster_ml.errors import JitError
 from aster_ml.jit.pytree import Inputs, base_buffer, is_apart, leaves, memory_of_whole
 from aster_ml.jit.replay import Alias, Recorder
-from aster_ml.mixin.handle import LIVE, Touched, live_handles, own_memory
+from aster_ml.mixin.handle import Touched, own_memory
+from aster_ml.mixin.live import LIVE, live_handles, wake
 from aster_ml.mixin.views import Cell, new_cell
 from aster_ml.tensor import Tensor
 from aster_ml.thread_state import HERE, others_run
@@ -94,6 +95,7 @@ class Run:
         apart = self.set_apart() if self.records else []
         for t, u in zip(tensors, views):
             t.uop = u
+            wake(t)
         HERE.note_draw = note_draw
         observe([*observers, self.recorder])
         try:
@@ -121,6 +123,7 @@ class Run:
                 if id(t) not in mine and is_apart(t) and memory_of_whole(t):
                     # Replays write to its whole; what it shows then is computed when it is read.
                     del t.uop
+                    wake(t)
             for t in self.outputs:
                 place = settle(t.uop)
                 for base in storage.buffers_below(place) if place is not None else ():
@@ -137,6 +140,7 @@ class Run:
             HERE.note_draw = outer
             for t, view, u in zip(tensors, views, before):
                 t.uop = u if t.uop is view else t.uop
+                wake(t)
             self.put_together(apart)
         self.restore([*tensors, *self.outputs])
         if self.records and HERE.seeded != seeded:
@@ -183,6 +187,7 @@ class Run:
                     else:
                         # It may have been computed from what is written now.
                         del t.uop
+                    wake(t)
 
     def is_written(self, cell: Cell, whole: UOp) -> bool:
         """Whether the run has written to what one of the views `apart` shows, `whole` before."""
@@ -217,6 +222,7 @@ class Run:
         for t in tensors if self.places else ():
             if id(t.cell) in apart:
                 t.uop = self.renamed(t.uop)
+                wake(t)
                 continue
             node = self.renamed(t.whole)
             if node is not t.whole:

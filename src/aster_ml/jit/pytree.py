@@ -22,6 +22,7 @@ from aster_ml.errors import JitError
 from aster_ml.helpers import kind_of
 from aster_ml.mixin.assign import is_shared, take_private_copy
 from aster_ml.mixin.handle import INHERITED, Flag, own_memory
+from aster_ml.mixin.live import wake
 from aster_ml.mixin.views import Steps, shown, steps_after
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import substitute, toposort
@@ -118,6 +119,7 @@ class Inputs:
                 if t.cell is not None and not storage.is_memory_view(t.uop):
                     # A view in a way that is computed, of memory that holds one number now.
                     t.uop = own_memory(t.uop, t.device)
+                    wake(t)
                     t.realize()
         self.below = [memory_below(t) for t in self.tensors]
         tokens.extend([self.form(t, below) for t, below in zip(self.tensors, self.below)])
@@ -135,6 +137,7 @@ class Inputs:
             t.cell.renew(whole)
             t.uop = shown(whole, t.steps)
             t.cell.note(t)
+            wake(t)
 
     def take(self, value: Any, tokens: list[Any], where: Callable[[], str]) -> None:
         """One argument, or one element of one."""
@@ -246,6 +249,7 @@ class Inputs:
             if is_shared(t):
                 if is_apart(t):
                     t.uop = own_memory(t.uop, t.device)
+                    wake(t)
                 else:
                     t.whole = own_memory(t.whole, t.device)
                 changed.append(t)

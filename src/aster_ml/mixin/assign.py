@@ -23,7 +23,6 @@ from aster_ml.mixin.devices import DevicesMixin, move
 from aster_ml.mixin.handle import (
     Handle,
     check_tensor,
-    live_handles,
     number_everywhere,
     own_memory,
 )
@@ -39,6 +38,7 @@ from aster_ml.mixin.index import (
     is_zero,
     parse_indices,
 )
+from aster_ml.mixin.live import live_handles, wake
 from aster_ml.mixin.masks import mask_in, written_by_mask
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.sizes import same_size
@@ -317,6 +317,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
         if x is not self:
             self.uop = x.uop
             self.join(x.own_cell(), x.steps)
+            wake(self)
         return self
 
     # by index

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from aster_ml.config import GRAPH_LIMIT
+from aster_ml.config import GRAPH_LIMIT, SPEC
 from aster_ml.device import Device
 from aster_ml.dtype import (
     DType,
@@ -31,9 +31,18 @@ from aster_ml.dtype import (
 )
 from aster_ml.engine import storage
 from aster_ml.engine.guard import graph_is_too_large
-from aster_ml.errors import DeviceError, DTypeError, GradientError, PreconditionError, ShapeError
+from aster_ml.engine.realize import settle
+from aster_ml.errors import (
+    DeviceError,
+    DTypeError,
+    GradientError,
+    InternalError,
+    PreconditionError,
+    ShapeError,
+)
 from aster_ml.helpers import kind_of
 from aster_ml.mixin.elementwise import ElementwiseMixin
+from aster_ml.mixin.live import ACTIVE, LIVE, Sweep, forget, sweep
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.mixin.views import (
@@ -60,11 +69,6 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMPARE, DeviceArg, Ops, ReduceArg
 from aster_ml.uop.sharding import MULTI_SEEN, breaks_up_axis
 
-# Every handle that is alive. An in-place write asks it who else still wants the old values, and
-# backward asks it whose gradients are wanted.
-LIVE: dict[weakref.ref[Any], None] = {}
-forget = LIVE.__delitem__
-
 # `requires_grad` of what was computed from something that requires a gradient: true, and `backward`
 # leaves one there as well, but it was not asked for by name.
 INHERITED = 2
@@ -75,11 +79,6 @@ WRITTEN = 3
 Flag = bool | int | None
 
 NUMBER_KINDS = frozenset({"int", "uint", "float"})
-
-
-def live_handles() -> list[Any]:
-    """Every handle that is alive now, oldest first."""
-    return [handle for ref in list(LIVE) if (handle := ref()) is not None]
 
 
 class Touched:
@@ -211,8 +210,10 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     itself; a write through another of them takes `uop` away, which is built anew when asked for.
     """
 
-    __slots__ = ("__weakref__", "_requires_grad", "cell", "former", "grad", "steps", "uop")
+    __slots__ = ("__weakref__", "_requires_grad", "cell", "former", "grad", "ref", "steps", "uop")
     uop: UOp
+    # The key in `LIVE`.
+    ref: weakref.ref[Any]
     grad: Self | None
     cell: Cell | None
     steps: Steps
@@ -239,7 +240,10 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         self.uop = y
         self.cell = self.steps = self.grad = self.former = None
         self._requires_grad = requires_grad
-        LIVE[weakref.ref(self, forget)] = None
+        ref = self.ref = weakref.ref(self, forget)
+        LIVE[ref] = ACTIVE[ref] = None
+        if len(ACTIVE) > Sweep.at:
+            sweep()
         if len(NODES) > GRAPH_LIMIT.value and graph_is_too_large(y):
             self.realize()  # type: ignore[attr-defined]
         return self
@@ -268,6 +272,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             """The node of a tensor that shows what was written since it was last asked for."""
             if name == "uop" and self.cell is not None:
                 self.uop = shown(self.cell.root, self.steps)
+                ACTIVE[self.ref] = None
                 self.cell.note(self)
                 if self.cell.__class__ is GradientCell:
                     self.note_written()
@@ -309,6 +314,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         """Makes self one of the tensors that show a cell; `uop` is what the steps make of it."""
         self.cell, self.steps = cell, steps
         cell.note(self)
+        ACTIVE[self.ref] = None
 
     def leave(self) -> None:
         """Makes self a whole where no other tensor shows any of it."""
@@ -319,6 +325,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         """Makes self a whole with this node, and no view any more."""
         self.uop = node
         self.cell = self.steps = None
+        ACTIVE[self.ref] = None
 
     def note_written(self) -> None:
         """A value that requires a gradient was written to what self shows."""
@@ -350,6 +357,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def whole(self, node: UOp) -> None:
         if self.cell is None:
             self.uop = node
+            ACTIVE[self.ref] = None
         else:
             self.cell.renew(node)
 
@@ -721,17 +729,27 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
 
 
 def live_nodes() -> list[UOp]:
-    """The nodes of all that are alive; of one that has none now, that of the whole it shows.
+    """The nodes of all that are alive and no memory yet; those that are memory rest from now on.
 
-    Also those of wholes that are still to be computed, where a view has memory of its own: written
-    to, it shows the whole again.
+    Of a tensor that has no node now, that of the whole it shows. Also those of wholes that are
+    still to be computed, where a view has memory of its own: written to, it shows the whole again.
     """
-    node_of = vars(Handle)["uop"].__get__
+    if SPEC:
+        check_resting()
     found = []
-    for handle in live_handles():
-        try:
-            node = node_of(handle)
-        except AttributeError:
+    for ref in list(ACTIVE):
+        handle = ref()
+        if handle is None:
+            ACTIVE.pop(ref, None)
+            continue
+        node = node_now(handle)
+        if is_complete(handle, node):
+            ACTIVE.pop(ref, None)
+            if is_complete(handle, node_now(handle)):
+                continue
+            # Another thread has given it another node meanwhile.
+            ACTIVE[ref] = None
+        if node is None:
             node = handle.cell.root
         found.append(node)
         if handle.steps is not None and storage.is_memory_view(node):
@@ -739,6 +757,32 @@ def live_nodes() -> list[UOp]:
             if not storage.is_memory_view(whole) and whole is not node:
                 found.append(whole)
     return found
+
+
+def node_now(handle: Any) -> UOp | None:
+    """The node of a tensor, None where a write has taken it away."""
+    try:
+        return vars(Handle)["uop"].__get__(handle)  # type: ignore[no-any-return]
+    except AttributeError:
+        return None
+
+
+def is_complete(handle: Any, node: UOp | None) -> bool:
+    """Whether a tensor with this node, and what it is a view of, are memory.
+
+    One without a node is not: whole after whole may come without its being told.
+    """
+    if node is None or settle(node) is None:
+        return False
+    return handle.steps is None or settle(handle.cell.root) is not None
+
+
+def check_resting() -> None:
+    """Raises InternalError where a tensor rests that is no memory: a write would not ask it."""
+    for ref in [ref for ref in list(LIVE) if ref not in ACTIVE]:
+        handle = ref()
+        if handle is not None and not is_complete(handle, node_now(handle)):
+            raise InternalError(f"live: {handle!r} rests, though it is no memory yet")
 
 
 def own_memory(uop: UOp, device: str | tuple[str, ...]) -> UOp:

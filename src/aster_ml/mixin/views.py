@@ -18,6 +18,7 @@ import numpy as np
 from aster_ml.engine.multi import parts
 from aster_ml.errors import UnsupportedError
 from aster_ml.helpers import prod
+from aster_ml.mixin.live import wake
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
@@ -78,6 +79,7 @@ class Cell:
             handle = ref()
             if handle is not None and handle.cell is self:
                 del handle.uop
+                wake(handle)
 
 
 def new_cell(root: UOp) -> Cell:
