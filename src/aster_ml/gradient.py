@@ -236,8 +236,14 @@ def of_multi(g: Term, u: UOp, i: int) -> Term | None:
 
 
 def of_slope(g: Term, u: UOp, i: int) -> Term | None:
-    """Of a value that comes with its slopes: g * slope, to what it is a function of."""
-    return g * u.src[i + 1] if i % 2 else None
+    """Of a value that comes with its slopes: g * slope, to what it is a function of.
+
+    Of a bool, g where it is false: 0 times an infinite g would be NaN.
+    """
+    if not i % 2:
+        return None
+    slope = u.src[i + 1]
+    return g.unless(slope) if slope.dtype is dtypes.bool else g * slope
 
 
 def of_contiguous_backward(g: Term, u: UOp, i: int) -> Term:

@@ -12,7 +12,9 @@ import pytest
 from aster_ml.dtype import dtypes
 from aster_ml.gradient import compute_gradient
 from aster_ml.tensor import Tensor
+from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 from tests.unit.numerics import check_slopes, check_torch, tensor, value, values
 
 X = np.random.RandomState(1).randn(4, 6) * 5
@@ -236,3 +238,25 @@ def test_no_gradient_goes_through_the_maximum() -> None:
     weight = UOp.const(dtypes.float64, 1)
     g = compute_gradient(x.softmax().uop, weight, {x.uop})[x.uop]
     np.testing.assert_allclose(value(g), np.zeros((1, 3)), atol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["relu", "relu6", "hardtanh"])
+def test_what_is_held_is_asked_of_the_result(name: str) -> None:
+    """So its operand need not be stored for the gradient; and infinite ones stop there too."""
+    x = tensor(FAR)
+    y = getattr(x, name)()
+    gradient = compute_gradient(y.uop, UOp.const(x.dtype, math.inf), {x.uop})[x.uop]
+    choice = [u for u in toposort(gradient) if u.op is Ops.WHERE][-1]
+    assert y.uop.src[0] in toposort(choice.src[0])
+    slope = value(gradient)
+    assert set(slope.tolist()) == {0, math.inf}
+    low, high = {"relu": (0, math.inf), "relu6": (0, 6), "hardtanh": (-1, 1)}[name]
+    passes = (FAR > low) & ((FAR < high) | (high == math.inf))
+    np.testing.assert_array_equal(slope == math.inf, passes)
+
+
+def test_signs_and_nan_go_through_a_rectifier() -> None:
+    x = np.array([-0.0, 0.0, np.nan, -np.inf, np.inf, -1e-45, 1e-45], np.float32)
+    found = value(tensor(x).relu())
+    np.testing.assert_array_equal(found, [0, 0, np.nan, 0, np.inf, 0, x[-1]])
+    assert np.signbit(found[:2]).tolist() == [True, False], "as PyTorch has it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -80,3 +82,14 @@ def test_a_transposed_tile_loads_each_line_once() -> None:
 def test_transposes_have_every_element(shape: tuple[int, int], dtype: type) -> None:
     x = np.arange(shape[0] * shape[1]).astype(dtype).reshape(shape)
     np.testing.assert_array_equal(Tensor(x).T.contiguous().numpy(), x.T)
+
+
+@pytest.mark.parametrize("target", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_a_rectifier_is_a_choice_that_x86_has_in_one_instruction(target: Target) -> None:
+    """0 > x ? 0 : x is MAXPS, which gives its second operand where neither is above the other."""
+    text = text_of(memory(4096).relu(), target)
+    kind, zero = r"<\d+ x float>", r"splat \(float 0x0+\)"
+    compared = re.findall(rf"(%\d+) = fcmp olt {kind} (%\d+), {zero}\n", text)
+    chosen = re.findall(rf"select <\d+ x i1> (%\d+), {kind} {zero}, {kind} (%\d+)\n", text)
+    assert compared == chosen
+    assert len(compared) == text.count("fcmp") > 0

@@ -80,7 +80,13 @@ class Groups(list[Nodes]):
     sweep_at = 16
 
 
-READERS: weakref.WeakKeyDictionary[Buffer, Groups] = weakref.WeakKeyDictionary()
+class ReaderTable(weakref.WeakKeyDictionary[Buffer, Groups]):
+    """A weak table; `data` as in `BufferTable`."""
+
+    data: dict[Any, Groups]
+
+
+READERS = ReaderTable()
 
 # STOREs that have run.
 HAPPENED: weakref.WeakSet[UOp] = weakref.WeakSet()
@@ -236,9 +242,10 @@ def set_computed(results: Iterable[tuple[UOp, UOp]], made_from: Iterable[Buffer]
         if u is not memory:
             group.append(weakref.ref(u))
     for b in made_from if group else ():
-        groups = READERS.get(b.base)
+        base = b.base
+        groups = READERS.data.get(weakref.ref(base))
         if groups is None:
-            READERS[b.base] = Groups((group,))
+            READERS[base] = Groups((group,))
             continue
         groups.append(group)
         if len(groups) >= groups.sweep_at:

@@ -685,6 +685,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def with_slope(self, value: Self, slope: Self) -> Self:
         """`value`, a function of self, whose gradient is `slope` times that of the result.
 
+        A slope of bools says where no gradient passes; elsewhere it passes as it is.
         why: formulas that are right to the last digits have derivatives that are not
         """
         return self.derive(UOp(Ops.DETACH, value.dtype, (value.uop, self.uop, slope.uop)))

@@ -152,7 +152,15 @@ DETACH_ROWS: tuple[Row, ...] = (
         "it has a value, and pairs of what that is a function of and a slope",
         lambda u: len(u.src) % 2,
     ),
-    SAME_DTYPE,
+    (
+        "values have its dtype, slopes that or bool",
+        lambda u: all(
+            [
+                s.dtype in (u.dtype, *([dtypes.bool] if i and not i % 2 else ()))
+                for i, s in enumerate(u.src)
+            ]
+        ),
+    ),
     NO_ARG,
 )
 
