@@ -20,6 +20,8 @@ from aster_ml.device import Device
 from aster_ml.engine import compile as compiling
 from aster_ml.engine import fallback
 from aster_ml.engine.fallback import FallbackWarning, may_fall_back, read_failure
+from aster_ml.engine.memory import check_plan, plan_apart, plan_memory
+from aster_ml.engine.realize import schedule_uops
 from aster_ml.engine.reproduce import reproduce
 from aster_ml.errors import (
     CompileError,
@@ -71,6 +73,20 @@ def broken(monkeypatch: pytest.MonkeyPatch, place: str, error: BaseException) ->
         raise error
 
     put_in_place(monkeypatch, place, fails)
+    return calls
+
+
+def broken_method(
+    monkeypatch: pytest.MonkeyPatch, owner: str, name: str, error: Exception
+) -> list[int]:
+    """A function of a module, or a method of a class, raises; the list grows with each call."""
+    calls: list[int] = []
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        calls.append(len(calls))
+        raise error
+
+    monkeypatch.setattr(f"{owner}.{name}", fails)
     return calls
 
 
@@ -343,3 +359,75 @@ def test_the_command_does_a_failure_again(
     monkeypatch.undo()
     assert cli.main(["reproduce", str(path)]) == 0
     assert "does not fail any more" in capsys.readouterr().out
+
+
+# recordings
+
+
+def step_with_state() -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """A function of two kernels that also counts up what it has seen."""
+    total = Tensor([0.0, 0.0, 0.0]).contiguous().realize()
+
+    def step(x: Tensor) -> Tensor:
+        total.assign(total + x)
+        return (x.sum() * total).realize()
+
+    return step, total
+
+
+@pytest.mark.parametrize(
+    ("place", "stage"),
+    [
+        ("aster_ml.runtime.cpu.CpuBackend.make_graph", "graph"),
+        ("aster_ml.engine.launch.plan_memory", "memory"),
+        ("aster_ml.jit.replay.Recorder.note_step", "recording"),
+        ("aster_ml.jit.recording.Recording.take_result", "recording"),
+        ("aster_ml.jit.replay.Replay.arrange", "recording"),
+        ("aster_ml.jit.replay.Replay.set_input", "recording"),
+        ("aster_ml.jit.results.ResultPlace.take", "recording"),
+    ],
+)
+@pytest.mark.parametrize("error", [InternalError("broken"), IndexError("out of range")])
+def test_a_recording_goes_on_without_what_fails(
+    place: str, stage: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, _, name = place.rpartition(".")
+    calls = broken_method(monkeypatch, module, name, error)
+    step, total = step_with_state()
+    jitted, seen = TinyJit(step), np.zeros(3, np.float32)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for i in range(6):
+            x = np.arange(3, dtype=np.float32) + i
+            seen += x
+            got = jitted(Tensor(x).realize())
+            np.testing.assert_array_equal(got.numpy(), x.sum() * seen)
+            np.testing.assert_array_equal(total.numpy(), seen)
+    assert calls
+    told = [str(w.message) for w in said if issubclass(w.category, FallbackWarning)]
+    assert told
+    assert all(f"inside ({stage}: {type(error).__name__}" in text for text in told)
+    assert len(told) == len(set(told))
+
+
+@pytest.mark.parametrize(
+    "place", ["aster_ml.runtime.cpu.CpuBackend.make_graph", "aster_ml.engine.launch.plan_memory"]
+)
+def test_strict_raises_what_fails_in_a_recording(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, _, name = place.rpartition(".")
+    broken_method(monkeypatch, module, name, InternalError("broken"))
+    jitted = TinyJit(step_with_state()[0])
+    with Context(STRICT=1), pytest.raises(InternalError, match="broken"):
+        for i in range(4):
+            jitted(memory(3) + i)
+
+
+def test_temporaries_apart_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = memory(24, 40)
+    product = (x.T.contiguous() @ x).exp().sum(0).contiguous()
+    schedule = schedule_uops([product.uop])[0]
+    plan = plan_apart(schedule)
+    assert set(plan.place) == set(plan_memory(schedule).place)
+    check_plan(schedule, plan)

@@ -20,7 +20,8 @@ from aster_ml.dtype import dtypes
 from aster_ml.engine.bounds import make_room
 from aster_ml.engine.compile import Compilation, Compiled, compile_kernels
 from aster_ml.engine.counters import TOTALS
-from aster_ml.engine.memory import MemoryPlan, plan_memory
+from aster_ml.engine.fallback import may_fall_back, tell
+from aster_ml.engine.memory import MemoryPlan, plan_apart, plan_memory
 from aster_ml.errors import ArgumentError, DeviceError
 from aster_ml.helpers import colored
 from aster_ml.schedule.steps import Schedule, Step
@@ -58,13 +59,25 @@ def bind(schedule: Schedule, begun: Compilation | None = None) -> Bound:
         kernels = [(s.ast, Device[s.device]) for s in schedule.steps if s.ast is not None]
         made = iter(compile_kernels(kernels, begun=begun))
         compiled = [None if step.ast is None else next(made) for step in schedule.steps]
-        memory = plan_memory(schedule)
+        memory = planned_memory(schedule)
         bound = schedule.bound[key] = Bound(schedule, compiled, memory)
         bound.temporaries = sorted(
             {s for step in schedule.steps for s in step.slots if s >= schedule.n_args}
         )
         make_room()
     return bound
+
+
+def planned_memory(schedule: Schedule) -> MemoryPlan:
+    """The places of temporaries; each has its own where planning fails inside."""
+    try:
+        return plan_memory(schedule)
+    except Exception as error:
+        if not may_fall_back(error):
+            raise
+        asts = [step.ast for step in schedule.steps if step.ast is not None]
+        tell("memory", asts[0], None, error, "memory of its own for each temporary")
+        return plan_apart(schedule)
 
 
 def show_devices(schedule: Schedule) -> None:

@@ -122,6 +122,21 @@ def plan_memory(schedule: Schedule) -> MemoryPlan:
     return MemoryPlan(place, {d: arena.nbytes for d, arena in arenas.items()}, lifetimes)
 
 
+def plan_apart(schedule: Schedule) -> MemoryPlan:
+    """A place for each temporary that it shares with no other, where `plan_memory` has failed."""
+    shown = {step.slots[0] for step in schedule.steps if step.kind == "view"}
+    used = {slot for step in schedule.steps for slot in step.slots if slot >= schedule.n_args}
+    place: dict[int, tuple[str, int]] = {}
+    ends: dict[str, int] = {}
+    for slot in sorted(used - shown):
+        s = schedule.slots[slot]
+        offset = ends.get(s.device, 0)
+        place[slot] = s.device, offset
+        ends[s.device] = offset + round_up(max(s.size * s.dtype.itemsize, 1), ALIGNMENT)
+    always = (0, len(schedule.steps) - 1)
+    return MemoryPlan(place, ends, dict.fromkeys(place, always))
+
+
 def check_plan(schedule: Schedule, plan: MemoryPlan) -> None:
     """Raises InternalError when two temporaries that live together overlap."""
     slots = list(plan.place)

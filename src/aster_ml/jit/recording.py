@@ -248,8 +248,8 @@ class Recording(Generic[T]):
             (t := state.ref()) is not None and state.place in places_of(t) for state in self.states
         )
 
-    def run(self, inputs: Inputs) -> T:
-        """Replays on these inputs."""
+    def prepare(self, inputs: Inputs) -> set[UOp] | None:
+        """Puts memory in its places before `run`, and returns what memory that will write to."""
         replay, self.latest = self.replay, None
         written = self.written_now(inputs) if self.written_ids or self.written_inputs else None
         if written is not None:
@@ -258,6 +258,12 @@ class Recording(Generic[T]):
             replay.set_input(i, storage.buffer_of(base).ensure_allocated())
         for place in self.places:
             place.take(replay)
+        replay.prepare()
+        return written
+
+    def run(self, inputs: Inputs, written: set[UOp] | None) -> T:
+        """Replays on these inputs, for which it is prepared."""
+        replay = self.replay
         for where, data in self.content:
             (replay.input(where) if isinstance(where, int) else where).copyin(data)
         for buffer, device, count in self.draws:

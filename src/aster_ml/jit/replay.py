@@ -20,6 +20,7 @@ from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import Compiled
 from aster_ml.engine.counters import TOTALS
+from aster_ml.engine.fallback import may_fall_back, tell
 from aster_ml.engine.launch import Bound, run_step, size_now, variables_now
 from aster_ml.errors import InternalError
 from aster_ml.helpers import pluralize
@@ -107,6 +108,8 @@ class Recorder:
         # Buffers that come with content: that content, and which of them the run writes later.
         self.content: dict[UOp, bytes] = {}
         self.drawn: dict[UOp, int] = {}
+        # Why there is no recording, where Aster has failed at it.
+        self.error: Exception | None = None
 
     def note_outside(self, memory: Iterable[UOp]) -> None:
         """Memory with values of tensors from before the run."""
@@ -123,6 +126,22 @@ class Recorder:
         values: dict[str, int],
     ) -> None:
         """One schedule, before it runs."""
+        try:
+            self.note_step(bound, table, nodes, filled, values)
+        except Exception as error:
+            if not may_fall_back(error):
+                raise
+            self.error = error
+
+    def note_step(
+        self,
+        bound: Bound,
+        table: dict[int, Buffer],
+        nodes: Sequence[UOp],
+        filled: Sequence[bool],
+        values: dict[str, int],
+    ) -> None:
+        """`note`, which may fail inside."""
         names = [
             self.name(u, table[i], filled[i], i in bound.schedule.written)
             for i, u in enumerate(nodes)
@@ -278,8 +297,8 @@ class Replay:
 
     def free_intermediates(self) -> None:
         """Gives back the memory that nothing needs between two runs; the next takes it again."""
-        for tell in self.on_free:
-            tell()
+        for listener in self.on_free:
+            listener()
         named = {id(b.base) for b in storage.BUFFERS.data.copy().values()}
         for base in self.scratch:
             if base.is_allocated() and id(base) not in named:
@@ -297,8 +316,8 @@ class Replay:
         move_together(self.items, self.scratch)
         self.scratch = []
         self.rearrange()
-        for tell in self.on_move:
-            tell()
+        for listener in self.on_move:
+            listener()
 
     def build(self) -> None:
         """Groups kernels into native graphs where the device has them."""
@@ -328,7 +347,7 @@ class Replay:
             for item in run
             if (c := item.compiled) is not None
         ]
-        graph = Device[run[0].step.device].make_graph(calls) if DEBUG < 2 else None
+        graph = self.make_graph(run, calls) if DEBUG < 2 else None
         if graph is None:
             self.parts.extend(run)
             return
@@ -344,6 +363,17 @@ class Replay:
                 if number is not None:
                     self.uses[number].append((graph, i, slot, b.offset, b.nbytes))
         self.parts.append(segment)
+
+    def make_graph(self, run: list[Recorded], calls: list[Call]) -> Graph | None:
+        """The native graph of these calls; None where the device has none, or fails at it."""
+        step = run[0].step
+        try:
+            return Device[step.device].make_graph(calls)
+        except Exception as error:
+            if step.ast is None or not may_fall_back(error):
+                raise
+            tell("graph", step.ast, None, error, "replays kernel by kernel")
+            return None
 
     def set_input(self, number: int, buffer: Buffer) -> None:
         """Exchanges one input."""
@@ -385,13 +415,17 @@ class Replay:
             ]
         )
 
-    def run(self, values: dict[str, int]) -> None:
-        """Runs everything, with these values of the variables."""
+    def prepare(self) -> None:
+        """Takes memory again that was given back."""
         if self.is_free:
             for base in self.scratch:
                 base.ensure_allocated()
-            self.is_free = False
             self.rearrange()
+            self.is_free = False
+
+    def run(self, values: dict[str, int]) -> None:
+        """Runs everything, with these values of the variables."""
+        self.prepare()
         for part in self.parts:
             if isinstance(part, Segment):
                 for call, slot, name in part.variables:

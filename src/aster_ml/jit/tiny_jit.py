@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from aster_ml.config import DEV, JIT
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
+from aster_ml.engine.fallback import may_fall_back, tell
 from aster_ml.engine.items import ExecItem
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import run_due
@@ -34,9 +35,11 @@ from aster_ml.jit.pytree import (
     leaves,
 )
 from aster_ml.jit.recording import Recording
-from aster_ml.jit.replay import Replay
+from aster_ml.jit.replay import Recorded, Replay
 from aster_ml.tensor import Tensor
 from aster_ml.thread_state import ENGINE, new_lock, take_turn
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 
 T = TypeVar("T")
 # More recordings than this mean that some argument changes with every call.
@@ -54,6 +57,8 @@ class Entry(Generic[T]):
         self.last_watch: Watch | None = None
         # Arguments that are views, which the function writes through (`Inputs.by_whole`).
         self.by_whole: frozenset[int] = frozenset()
+        # Aster has failed at recording or replaying it, and goes on without.
+        self.is_given_up = False
         self.unequal = 0
         self.outdated = 0
         self.reason = ""
@@ -231,7 +236,7 @@ class TinyJit(Generic[T]):
             if recording is not None and not recording.written_inputs:
                 return self.replay(recording, inputs, args, kwargs)
         if recording is None:
-            if entry.last_log is None:
+            if entry.last_log is None or entry.is_given_up:
                 return self.run_plain(entry, inputs, args, kwargs)
             if inputs.take_own_memory():
                 inputs = Inputs(args, kwargs, by_whole)
@@ -250,7 +255,15 @@ class TinyJit(Generic[T]):
         kwargs: dict[str, Any],
     ) -> T:
         """Runs a recording, and takes note of the call for the next one."""
-        result = recording.run(inputs)
+        try:
+            written = recording.prepare(inputs)
+        except Exception as error:
+            if not may_fall_back(error):
+                raise
+            entry = self.entry_for(inputs)
+            self.give_up(entry, recording.replay.items, error)
+            return self.run_plain(entry, inputs, args, kwargs)
+        result = recording.run(inputs, written)
         if recording.is_pure and not recording.is_bound:
             again = FastPath(recording)
             self.again = again if again.learn(args, kwargs, inputs) else None
@@ -285,6 +298,8 @@ class TinyJit(Generic[T]):
             ) from error
         check_result(result, inputs)
         run.give_memory()
+        if run.recorder.error is not None:
+            self.give_up(entry, run.recorder.items, run.recorder.error)
         entry.last_log = run.recorder.log
         entry.by_whole = run.written_views()
         return result
@@ -311,6 +326,9 @@ class TinyJit(Generic[T]):
         run = Run(inputs, records=True, reached=inputs.memory_shared_with(reached, known))
         result = run.call(self.function, args, kwargs)
         check_result(result, inputs)
+        if run.recorder.error is not None:
+            self.give_up(entry, run.recorder.items, run.recorder.error)
+            return result
         run.check_replaced()
         run.check_aliases()
         run.lose_escaped()
@@ -332,12 +350,25 @@ class TinyJit(Generic[T]):
                 )
             return result
         entry.unequal = 0
-        with ENGINE:
-            recording = Recording(run, result, watch, bound, self.prune)
+        try:
+            with ENGINE:
+                recording = Recording(run, result, watch, bound, self.prune)
+        except Exception as error:
+            if not may_fall_back(error):
+                raise
+            self.give_up(entry, run.recorder.items, error)
+            return result
         others = [r for r in entry.recordings if r.may_fit_again()]
         entry.recordings = [recording, *others[: MAX_RECORDINGS - 1]]
         self.latest = recording
         return result
+
+    def give_up(self, entry: Entry[T], items: list[Recorded], error: Exception) -> None:
+        """From now on the function runs as it is, for these arguments."""
+        asts = [item.step.ast for item in items if item.step.ast is not None]
+        root = asts[0] if asts else UOp(Ops.SINK)
+        tell("recording", root, None, error, "the function as it is, call by call,")
+        entry.is_given_up, entry.recordings = True, []
 
     def watch(self, inputs: Inputs) -> Watch:
         """What the function reads besides its arguments."""
