@@ -447,3 +447,30 @@ def test_a_moving_average_that_is_not_detached_keeps_one_step() -> None:
         gc.collect()
         seen.append((len(NODES), len(storage.BUFFERS), len(history.PASTS.data)))
     assert max(seen[2:]) <= max(seen[:2])
+
+
+def test_a_view_of_a_clone_that_is_computed_with_it() -> None:
+    a = leaf()
+    v = a.clone().flip(0)
+    h = (v * v).sin()
+    v.realize()
+    h.realize()
+    h.sum().backward()
+    b = torch_leaf()
+    (b.flip(0) ** 2).sin().sum().backward()
+    check_same(a.grad, b.grad)
+
+
+@pytest.mark.parametrize("made", ["x + 1", "x.cast('float64')", "x.exp()"])
+def test_equal_values_that_require_gradients_are_two(made: str) -> None:
+    x = Tensor(VALUES).realize()
+    first, second = eval(made, {"x": x}), eval(made, {"x": x})
+    first.requires_grad = True
+    (first * 2 + second * 3).sum().backward()
+    assert first.grad is not None
+    assert first.grad.tolist() == [2, 2, 2]
+    second.requires_grad = True
+    (first * 2 + second * 3).sum().backward()
+    assert second.grad is not None
+    assert first.grad.tolist() == [4, 4, 4]
+    assert second.grad.tolist() == [3, 3, 3]

@@ -234,3 +234,19 @@ def test_replace() -> None:
     x, y = Tensor([1, 2]), Tensor([3, 4])
     assert x.replace(y) is x
     assert x.uop is y.uop
+
+
+@pytest.mark.parametrize("run_first", [False, True])
+def test_an_expression_built_again_is_not_what_was_written_to_its_memory(run_first: bool) -> None:
+    x, w = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize()
+    y = x * 2 + 1
+    ratio = y / w
+    y.realize()
+    y.assign(x)
+    if run_first:
+        y.realize()
+    again = x * 2 + 1
+    y.realize()
+    assert again.tolist() == [3, 5]
+    assert y.tolist() == [1, 2]
+    assert ratio.tolist() == [1, 1.25]

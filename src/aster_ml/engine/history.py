@@ -224,6 +224,9 @@ NOW = sys.maxsize
 def time_of(u: UOp) -> int:
     """When a node was computed: as memory was then it was read."""
     times = [u._at]
+    # A view of what was there after a write shows that.
+    while u.op in storage.VIEWS:
+        u = u.src[0]
     if u.op is Ops.AFTER:
         times = [s._at for s in u.src[1:] if s._at is not UNSET] or times
     return NOW if UNSET in times else min(times)

@@ -289,6 +289,13 @@ def note_overwritten(memories: Sequence[Buffer]) -> None:
                 owner.forget()
 
 
+def forget_node(u: UOp) -> None:
+    """The same expression, on one device or as a part of several, is another node from now on."""
+    u.forget()
+    for owner in OWNERS.get(u, ()) if MULTI_SEEN else ():
+        owner.forget()
+
+
 def forget_values(open_nodes: Iterable[UOp]) -> None:
     """The expressions of now, built again, are other nodes: those with a stand-in, and these.
 
@@ -297,9 +304,7 @@ def forget_values(open_nodes: Iterable[UOp]) -> None:
     for u in [*STAND_INS, *open_nodes]:
         if not u.src or u.op in KEEPS_ITS_NODE or is_memory_view(u):
             continue
-        u.forget()
-        for owner in OWNERS.get(u, ()) if MULTI_SEEN else ():
-            owner.forget()
+        forget_node(u)
 
 
 KEEPS_ITS_NODE = frozenset({Ops.AFTER, Ops.STORE, Ops.BIND, Ops.MULTI})

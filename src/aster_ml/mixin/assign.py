@@ -160,6 +160,20 @@ def is_shared(handle: Handle) -> bool:
     )
 
 
+def forget_origins(u: UOp) -> None:
+    """Memory, seen in some way, that is written to next is the value of no expression any more.
+
+    who builds one of those again gets its value, and not what is written
+    """
+    while u.op is not Ops.AFTER:
+        for node in storage.origins_of(u):
+            if node.op is not Ops.AFTER:
+                storage.forget_node(node)
+        if u.op is Ops.BUFFER or u.op is Ops.MULTI:
+            break
+        u = u.src[0]
+
+
 def take_private_copy(node: UOp) -> None:
     """Gives a BUFFER node memory of its own where it has that of others (an array, bytes)."""
     buffer = storage.buffer_of(node)
@@ -288,6 +302,7 @@ class AssignMixin(IndexMixin, DevicesMixin):
             return own_memory(whole, self.device)
         for node in buffers_of(whole):
             take_private_copy(node)
+        forget_origins(whole)
         # Writes that have happened are left out, unless gradients follow them.
         found = None if self._requires_grad else settle(whole)
         return whole if found is None else found

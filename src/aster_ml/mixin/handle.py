@@ -11,6 +11,7 @@ import threading
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Sequence
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -397,9 +398,21 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         if value and self._requires_grad in (INHERITED, WRITTEN):
             return
         self._requires_grad = value
-        if value and not is_view(self.uop) and not reaches(self.uop, is_buffer):
-            # Equal constants are one node; the gradients of two parameters must not meet in it.
+        if (
+            value
+            and not is_view(self.uop)
+            and (self.shares_node() or not reaches(self.uop, is_buffer))
+        ):
+            # Equal values are one node; the gradients of two parameters must not meet in it.
             self.whole = own_memory(self.whole, self.device)
+
+    def shares_node(self) -> bool:
+        """Whether another tensor has the same node, as equal expressions have."""
+        uop = self.uop
+        # Named by us, by this name and by the question: nobody else has it.
+        if getrefcount(uop) <= 3:
+            return False
+        return [u is uop for u in live_nodes()].count(True) > 1
 
     def requires_grad_(self, requires_grad: bool | None = True) -> Self:
         """Sets `requires_grad` and returns self."""
