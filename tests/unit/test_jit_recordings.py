@@ -252,3 +252,24 @@ def test_items_run_as_one_graph() -> None:
     assert first[0].bufs[0].numpy().tolist() == [4, 10, 18]
     assert second[0].bufs[0].numpy().tolist() == [18, 36, 72]
     assert runner.estimates.ops >= 6
+
+
+def test_memory_that_one_function_gives_back_is_not_used_by_another() -> None:
+    x = Tensor(np.full((64, 64), 1 / 64, np.float32)).realize()
+
+    def products(x: Tensor) -> Tensor:
+        y = (x @ x).contiguous()
+        return ((y @ y).contiguous() @ x).realize()
+
+    # The same schedule, with temporaries that stay with it between runs.
+    first, second = TinyJit(lambda x: products(x)), TinyJit(lambda x: products(x))
+    for _ in range(3):
+        first(x)
+        second(x)
+    first.captured.free_intermediates()
+    sizes = [b.nbytes // 4 for b in first.captured.replay.scratch]
+    others = [Tensor.ones(n).contiguous().realize() for n in sizes for _ in range(8)]
+    second(x)
+    products(x)
+    assert all((t.numpy() == 1).all() for t in others)
+    np.testing.assert_allclose(first(x).numpy(), np.full((64, 64), 1 / 64), rtol=1e-5)

@@ -95,14 +95,17 @@ def show_devices(schedule: Schedule) -> None:
 SHOWN: set[str] = set()
 
 
-def allocate_temporaries(bound: Bound) -> dict[int, Buffer]:
-    """A Buffer for each temporary, out of one arena a device."""
-    if bound.kept or not bound.memory.arena_nbytes:
-        for b in bound.kept.values():
-            if b.base._handle is None:
-                # A recording that shares the arena has given it back.
-                b.ensure_allocated()
-        return dict(bound.kept)
+def allocate_temporaries(
+    bound: Bound, own: dict[int, dict[int, Buffer]] | None
+) -> dict[int, Buffer]:
+    """A Buffer for each temporary, out of one arena a device.
+
+    Small arenas stay for the next run: with the schedule, or in the `own` ones of a recording,
+    which may give them back while others go on using theirs.
+    """
+    kept = bound.kept if own is None else own.get(id(bound))
+    if kept or not bound.memory.arena_nbytes:
+        return dict(kept or {})
     arenas = {
         device: Buffer(device, nbytes, dtypes.uint8).allocate()
         for device, nbytes in bound.memory.arena_nbytes.items()
@@ -112,7 +115,10 @@ def allocate_temporaries(bound: Bound) -> dict[int, Buffer]:
         s = bound.schedule.slots[slot]
         result[slot] = arenas[device].view(s.size, s.dtype, offset)
     if sum(bound.memory.arena_nbytes.values()) <= KEEP_ARENA_NBYTES:
-        bound.kept = dict(result)
+        if own is None:
+            bound.kept = dict(result)
+        else:
+            own[id(bound)] = dict(result)
     return result
 
 
@@ -218,6 +224,8 @@ class Observer(Protocol):
     records: bool
     # Nodes of tensors from before it started; what they need is computed apart from the rest.
     outside: set[UOp]
+    # Small arenas of what is recorded, by the schedule (bound) that has them.
+    arenas: dict[int, dict[int, Buffer]]
 
     def note(
         self,
@@ -253,8 +261,9 @@ def run_schedule(
 ) -> None:
     """Runs every step in order. `nodes` are those of the arguments, for recordings."""
     bound = bind(schedule)
-    table: dict[int, Buffer] = allocate_temporaries(bound)
     observers = HERE.observers
+    own = observers[-1].arenas if observers and observers[-1].records else None
+    table = allocate_temporaries(bound, own)
     filled = [b.is_allocated() for b in arguments] if observers else ()
     for i, b in enumerate(arguments):
         if i not in schedule.numbers:

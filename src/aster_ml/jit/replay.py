@@ -100,6 +100,8 @@ class Recorder:
         self.records = records
         self.first_id = next(BUFFER_IDS)
         self.items: list[Recorded] = []
+        # Small arenas, by the schedule (bound) that has them.
+        self.arenas: dict[int, dict[int, Buffer]] = {}
         self.log: list[tuple[Any, ...]] = []
         # Memory from before the run that it touches, and what of it (and of inputs) it writes.
         self.states: dict[UOp, Buffer] = {}
