@@ -78,7 +78,7 @@ EXAMPLES = (
         "A convolution is a product whose operand is read at other places: the same sum, the same\n"
         "tile. No matrix of patches is made in memory; where the cost says so, a padded copy of\n"
         "the input comes first, so that the sum has no edges to look at. By default this one\n"
-        "takes fewer multiplications, as [architecture.md](architecture.md) says.",
+        "takes fewer multiplications, as [tensor](reference/tensor.md) says.",
     ),
     Example(
         "Softmax over rows",

@@ -19,7 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src" / "aster_ml"
 ALLOWED = ROOT / "tests" / "lint" / "measures.txt"
-OVERVIEWS = ("docs/overview.md", "docs/architecture.md")
+OVERVIEWS = ("docs/overview.md",)
 # What identifiers are made of that are about each subject.
 TAILS = r"tail|overlap|padto|^pad$|peel|^early$|twice|^apart$|uneven|last_steps"
 PREFETCH = r"prefetch|ahead|^ask"

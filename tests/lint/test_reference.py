@@ -10,6 +10,7 @@ import pytest
 from tools import make_reference
 from tools.make_reference import FOLDER, PACKAGE, filled, modules_of, pages, parts_of, unnamed
 
+TUNING = FOLDER.parent / "tuning"
 RUN = "run: python -m tools.make_reference (with PYTHONPATH=src:.)"
 
 
@@ -54,3 +55,19 @@ def test_a_module_shows_its_sentence_and_its_rewrite() -> None:
     parts = list(parts_of("schedule/rewrites/copies"))
     assert [kind for kind, _ in parts] == ["", "rewrite", "when", "why"]
     assert parts[1][1].startswith("COPY(f(x)) -> f(COPY(x))")
+
+
+def test_findings_that_comments_name_are_there() -> None:
+    named = {
+        name
+        for path in PACKAGE.rglob("*.py")
+        for name in re.findall(r"docs/tuning/([\w.-]+\.md)", path.read_text(encoding="utf-8"))
+    }
+    there = {path.name for path in TUNING.glob("*.md")}
+    assert len(named) > 5
+    assert named <= there
+
+
+def test_every_finding_is_listed() -> None:
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (TUNING / "README.md").read_text("utf-8")))
+    assert listed == {path.name for path in TUNING.glob("*.md")} - {"README.md"}

@@ -103,8 +103,7 @@ def loads_early(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
 
     Lanes beyond the end would be loaded under masks, or where they lie apart one by one. Without
     registers for masks each masked store takes as long as tens of others: there it only has to be
-    whole, panel or not. Products of 5 terms took up to 3.7 times as long with them, a convolution
-    of one channel of 82 x 82 by 118 of 2 x 2 3.9 times, depthwise ones 1.1 to 2.9 times.
+    whole, panel or not (docs/tuning/tails.md).
     """
     if len(kernel.reduces) != 1 or not set(kernel.outputs) <= kernel.reduces[0].ranges:
         return False

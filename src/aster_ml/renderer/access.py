@@ -28,8 +28,7 @@ MAX_SPREAD = 4
 MAX_WAITING = 4
 # Scratch of so many bytes begins in the middle of a page, as far from where arrays begin as can be.
 # A load whose address agrees in its last 12 bits with that of a store shortly before waits for it,
-# as if it read what is stored: softmax of rows in scratch took twice as long wherever the stack had
-# put these up to 768 bytes after the start of a page.
+# as if it read what is stored (docs/tuning/pipelining.md).
 LEAST_PLACED_NBYTES, PAGE_NBYTES = 512, 4096
 
 

@@ -29,7 +29,7 @@ from aster_ml.uop.ranges import iterations, size_of
 
 # A name of a module is found faster than a member of an Enum, and every node is asked for its op.
 RANGE, LOOP = Ops.RANGE, AxisType.LOOP
-# An element gathered on its own, against one lane of a vector access.
+# An element gathered on its own, against one lane of a vector access (docs/tuning/panels.md).
 GATHER = 1.7
 # The same for one that may be outside, on whose place or on nothing the load then waits.
 MASKED_GATHER = 3.0
@@ -46,7 +46,8 @@ EVERY_THIRD = 5.0
 # Four apart: four loads and three shuffles.
 EVERY_FOURTH = 7.0
 EVERY = {2: EVERY_SECOND, 3: EVERY_THIRD, 4: EVERY_FOURTH}
-# Arithmetic on half a register, of that on a whole one, where processors do one half after another.
+# Arithmetic on half a register, of that on a whole one, where processors do one half after another
+# (docs/tuning/tails.md).
 HALF = 0.6
 # Instructions that add up the lanes of a SIMD value, and of each of as many as it has lanes.
 HORIZONTAL, HORIZONTAL_TOGETHER = 8.0, 4.0
@@ -73,7 +74,7 @@ LOADED = 1.5
 FAR, CROWDED = 0.25, 2.0
 # A cache line that comes from memory while a tile goes from row to row, far apart; how many SIMD
 # values a tile has of the axis that such lines are broadcast to; and elements of a window, beyond
-# which so much is computed between lines that other things decide.
+# which so much is computed between lines that other things decide (docs/tuning/panels.md).
 FAR_LINE, VALUES_ACROSS, FEW_USES = 250.0, 2, 4
 # Pages that the stores of one step go to, from which on each gets several lines at a time.
 MANY_PAGES = 9
@@ -94,30 +95,31 @@ MAXIMUM = 2
 # scratch are read and written once for all of them. It does no more than that to each element.
 ROWS, MAX_ROW_VALUES = 8, 8
 # The part of the last cache that rows have to exceed for sums of several results in scratch: a
-# tile that goes down a few columns of them is as quick from a cache, and up to 2.6 times slower.
+# tile that goes down a few columns of them is as quick from a cache (docs/tuning/reductions.md).
 SEVERAL_ROWS_PART = 0.4
 # SIMD values of an axis in groups that start early, over those that there are.
 MOST_TWICE = 1.06
 # SIMD values of rows from which on the last of them start early.
 EARLY_ROWS = 4
 # Bytes that a kernel stores, and all that it moves, of those that the last cache holds, from which
-# on stores go past the caches. From three quarters of the cache on the kernel takes 0.5 to 0.75 of
-# its time; it and one that reads its results at once, from memory then, together break even.
+# on stores go past the caches: where a kernel and one that reads its results at once, from memory
+# then, together break even (docs/tuning/non-temporal-stores.md).
 STREAMED_PART, MOVED_PART = 0.25, 0.7
-# SIMD values side by side from which on rows are stored later in caches too: with two of them, or
-# one, softmax took 4 to 12% longer, with three or four 6 to 20% less.
+# SIMD values side by side from which on rows are stored later in caches too: fewer take longer so
+# (docs/tuning/pipelining.md).
 BESIDE_LATER = 3
 # The part of the first cache that a row and the next one may fill where both are folded in one
-# loop, and where powers or logarithms of them are: rows of 12 KB took 7% longer to normalize, and
-# their softmax 8% less.
+# loop, and where powers or logarithms of them are (docs/tuning/pipelining.md).
 NEXT_PART, NEXT_COMPUTED_PART = 0.5, 1.0
-# Nodes of a kernel up to which memory is all that it waits for.
+# Nodes of a kernel up to which memory is all that it waits for
+# (docs/tuning/non-temporal-stores.md).
 MOST_MOVED = 12
 # Bytes that a transpose past the caches reads of a row before it goes on to the next rows: runs
-# long enough for memory, and few enough rows for the first cache.
+# long enough for memory, and few enough rows for the first cache. For this and the next three:
+# docs/tuning/transposes.md.
 TRANSPOSED_NBYTES = 256
 # What a tile of a transpose may do twice at the ends of its axis: without it each element is
-# gathered on its own, which takes more than twice as long.
+# gathered on its own.
 TILED_TWICE = 1.25
 # Bytes of each row of results that such a transpose fills before it goes on along the rows that it
 # reads: two lines side by side. With one line alone memory changes its page with every store, and
@@ -127,7 +129,8 @@ STRIP_NBYTES = 128
 # may all begin in the same one, so two runs are filled at a time, which lie so far apart.
 CHANNEL_NBYTES, RUNS = 256, 2
 # Bytes between what a pass over rows computes with and what it asks for, the shortest row, and
-# how much of the last cache all rows fill.
+# how much of the last cache all rows fill. For this and what follows up to the strips:
+# docs/tuning/prefetch.md.
 AHEAD_NBYTES, LEAST_ROW_NBYTES, AHEAD_PART = 8192, 1024, 0.25
 # What an operand adds to the arithmetic of a product that goes down columns of a matrix beyond the
 # second cache, as far as it fills this part of the last one.
@@ -145,8 +148,7 @@ MOST_WIDENED = 24
 # Rows to try side by side that divide by the same: what a divisor takes is done once for them.
 ROWS_SHARING = (12, 8, 6, 4)
 # Rows side by side that are shorter are waited for line by line where a kernel moves more than this
-# part of the last cache: of 220 numbers each, 17 MB in all, they took 2 to 3 times as long on a
-# Zen 4, of 1,600 no longer than rows one after the other; 6 MB of any rows 0.67 to 0.8 of the time.
+# part of the last cache (docs/tuning/shared-divisions.md).
 SHARING_NBYTES, SHARING_PART = 6144, 0.4
 # Steps of a loop up to which the loop around it is repeated for its sake.
 FEW_STEPS = 4
@@ -160,8 +162,8 @@ DECOMPOSED = {Ops.EXP2: 16, Ops.LOG2: 26, Ops.SIN: 80, Ops.TANH: 28, Ops.POW: 11
 # save; and the least steps of the sum.
 LINES, LINES_APART, LEAST_SAVED, LEAST_SUMMED = 2, 14, 200, 128
 # The same where one block is transposed at a time: lines of each value, those that it has to save,
-# and the least steps (with 147 it took 3 to 5% longer); and the most nodes for each result that are
-# computed in as few lanes.
+# and the least steps; and the most nodes for each result that are computed in as few lanes. For
+# both: docs/tuning/compile-time-llvm.md.
 LINES_TURNED, LEAST_TURNED, LEAST_SUMMED_TURNED, MOST_NARROW = 5, 60, 256, 8
 # Steps of a short loop that are written out.
 MAX_WRITTEN_OUT = 8

@@ -82,8 +82,7 @@ def crowded_strips(plan: Plan) -> int:
     for their lines, where several tiles in turn use each line; 1 where they have it as they are.
 
     Rows a multiple of a power of two apart have few of the places: 1536 rows of 768 numbers a
-    sixteenth. Without AVX-512, whose tiles use most of a line at once, their product took 1.3 times
-    as long as in three strips.
+    sixteenth (docs/tuning/prefetch.md).
     """
     loops = [r for r in plan.kernel.outputs if not r.arg.kind.is_lane]
     found = broadcast_columns(plan.kernel.facts, loops[-1]) if loops else []

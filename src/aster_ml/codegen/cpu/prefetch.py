@@ -205,7 +205,7 @@ def held_nbytes(a: Access) -> int:
 def can_ask(plan: Plan, count: int) -> bool:
     """Whether a step of a product has room for so many more loads beside those of its tile.
 
-    Twelve rows by one SIMD value of AVX2 took 1.6 times as long with them.
+    Where it has none, asking takes longer than waiting (docs/tuning/prefetch.md).
     """
     sides = [size_of(r) for r in plan.kernel.outputs if r.arg.kind is AxisType.UPCAST]
     results = prod(sides)

@@ -33,8 +33,9 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 from aster_ml.uop.ranges import size_of
 
-# Cycles for which a register keeps the unit that divides busy, 6.2 and 10.6 on a Zen 4, where a
-# product takes one. Half as many other instructions wait then: the unit is part of one of two.
+# Cycles for which a register keeps the unit that divides busy, where a product takes one. Half as
+# many other instructions wait then: the unit is part of one of two
+# (docs/tuning/shared-divisions.md).
 DIVISIONS = {Ops.FDIV: 6, Ops.RECIPROCAL: 6, Ops.SQRT: 11}
 # Results side by side for which preparing a divisor pays.
 LEAST_SHARED = 4
