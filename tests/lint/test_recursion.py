@@ -86,6 +86,8 @@ BOUNDED: dict[Function, str] = {
     "mixin.scan:scan_axis": BLOCKS,
     "nn.fileio:show_value": DATA,
     "nn.gguf:HeaderReader.value": "arrays of arrays, as deep as the bytes of the file allow",
+    "nn.gguf_values:type_of": "lists in lists, MAX_DEPTH deep",
+    "nn.gguf_values:pack_values": "lists in lists, as deep as their type is",
     "nn.optim:all_optimizers": "as deep as groups of optimizers are made of groups",
     "renderer.access:AccessWriter.interleave": HALVES,
     "renderer.access:AccessWriter.turn_blocks": HALVES,

@@ -16,6 +16,7 @@ from typing import Any
 
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError, FormatError
+from aster_ml.nn import ggml_iq
 from aster_ml.nn.ggml_bits import (
     fields,
     fifth_bits,
@@ -220,13 +221,20 @@ ROWS = [
     BlockFormat(12, "Q4_K", 256, 144, decode_q4_k),
     BlockFormat(13, "Q5_K", 256, 176, decode_q5_k),
     BlockFormat(14, "Q6_K", 256, 210, decode_q6_k),
+    BlockFormat(16, "IQ2_XXS", 256, 66, ggml_iq.decode_iq2_xxs),
+    BlockFormat(17, "IQ2_XS", 256, 74, ggml_iq.decode_iq2_xs),
+    BlockFormat(18, "IQ3_XXS", 256, 98, ggml_iq.decode_iq3_xxs),
+    BlockFormat(19, "IQ1_S", 256, 50, ggml_iq.decode_iq1_s),
     BlockFormat(20, "IQ4_NL", 32, 18, decode_iq4_nl),
+    BlockFormat(21, "IQ3_S", 256, 110, ggml_iq.decode_iq3_s),
+    BlockFormat(22, "IQ2_S", 256, 82, ggml_iq.decode_iq2_s),
     BlockFormat(23, "IQ4_XS", 256, 136, decode_iq4_xs),
     plain(24, "I8", dtypes.int8),
     plain(25, "I16", dtypes.int16),
     plain(26, "I32", dtypes.int32),
     plain(27, "I64", dtypes.int64),
     plain(28, "F64", dtypes.float64),
+    BlockFormat(29, "IQ1_M", 256, 56, ggml_iq.decode_iq1_m),
     plain(30, "BF16", dtypes.bfloat16),
     BlockFormat(34, "TQ1_0", 256, 54, decode_tq1_0),
     BlockFormat(35, "TQ2_0", 256, 66, decode_tq2_0),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+import re
 import struct
 from typing import Any, Literal, NamedTuple, overload
 
@@ -22,31 +23,29 @@ from aster_ml.nn.fileio import (
     FileBytes,
     accept_filename,
     count_elements,
+    path_of,
     show_value,
 )
 from aster_ml.nn.ggml import FORMATS, block_format, ggml_data_to_tensor
+from aster_ml.nn.gguf_values import (
+    ARRAY,
+    BOOL,
+    MAX_DEPTH,
+    NAMES,
+    SCALARS,
+    STRING,
+    Metadata,
+    Type,
+)
 from aster_ml.nn.quantised import QuantTensor
 
 __all__ = ["ggml_data_to_tensor", "gguf_load"]
 
-SCALARS = {
-    0: "<B",
-    1: "<b",
-    2: "<H",
-    3: "<h",
-    4: "<I",
-    5: "<i",
-    6: "<f",
-    7: "<?",
-    10: "<Q",
-    11: "<q",
-    12: "<d",
-}
 # Their values are there once and for all, and a list only names them.
 SMALL = frozenset({"<B", "<?"})
-BOOL, STRING, ARRAY, U64 = 7, 8, 9, 10
+U64 = 10
 DEFAULT_ALIGNMENT = 32
-MAX_DIMS, MAX_DEPTH = 8, 8
+MAX_DIMS = 8
 # Memory that a string takes besides its characters, a number in a list, and a tensor with all that
 # takes its blocks apart.
 STRING_NBYTES, NUMBER_NBYTES, QUANTISED_NBYTES = 64, 40, 1 << 16
@@ -109,12 +108,12 @@ class HeaderReader:
             raise FormatError(f"{what} is a truth value of {max(raw)}, 0 or 1 is wanted", "gguf")
         return [item[0] for item in struct.iter_unpack(code, raw)]
 
-    def value(self, kind: int, what: str, depth: int = 0) -> Any:
-        """The next metadata value of that kind."""
+    def value(self, kind: int, what: str, depth: int = 0) -> tuple[Any, Type]:
+        """The next metadata value of that kind, and its type."""
         if kind in SCALARS:
-            return self.scalar(kind, what)
+            return self.scalar(kind, what), NAMES[kind]
         if kind == STRING:
-            return self.string(what)
+            return self.string(what), NAMES[kind]
         if kind != ARRAY:
             raise FormatError(f"{what} has the unknown type {kind}, 0 to 12 are defined", "gguf")
         if depth >= MAX_DEPTH:
@@ -125,43 +124,105 @@ class HeaderReader:
                 f"{what} claims {count} elements, the file has {self.cursor.end} bytes", "gguf"
             )
         if inner in SCALARS:
-            return self.scalars(inner, count, what)
+            return self.scalars(inner, count, what), [NAMES[inner]]
         if inner == STRING:
-            return self.strings(count, what)
-        self.cursor.allowance.take(STRING_NBYTES * count, "gguf")
-        return [self.value(inner, what, depth + 1) for _ in range(count)]
+            return self.strings(count, what), [NAMES[inner]]
+        if inner != ARRAY:
+            raise FormatError(f"{what} has the unknown type {inner}, 0 to 12 are defined", "gguf")
+        self.cursor.allowance.take(2 * STRING_NBYTES * count, "gguf")
+        values, types = [], []
+        for _ in range(count):
+            found = self.value(ARRAY, what, depth + 1)
+            values.append(found[0])
+            types.append(found[1])
+        alike = all([t == types[0] for t in types])
+        return values, types if types and not alike else types[:1] or [[]]
 
 
 @overload
 def gguf_load(
     tensor: Tensor | str | pathlib.Path, raw: Literal[False] = False
-) -> tuple[dict[str, Any], dict[str, Tensor]]: ...
+) -> tuple[Metadata, dict[str, Tensor]]: ...
 
 
 @overload
 def gguf_load(
     tensor: Tensor | str | pathlib.Path, raw: Literal[True]
-) -> tuple[dict[str, Any], dict[str, QuantTensor]]: ...
+) -> tuple[Metadata, dict[str, QuantTensor]]: ...
 
 
-def gguf_load(tensor: Any, raw: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+def gguf_load(tensor: Any, raw: bool = False) -> tuple[Metadata, dict[str, Any]]:
     """The metadata of a GGUF file, and its tensors by name as float (or plain integer) tensors.
 
     With `raw` the tensors are `QuantTensor`s, the type and the blocks as they are in the file;
     their `dequantize()` gives what is there without `raw`. Nothing is read before it is used.
+    A model in several files (`model-00001-of-00003.gguf`) is read whole by the name of any of them;
+    its metadata are those of the first. `metadata.types` has the types of the values.
 
     Raises: FormatError when the file is truncated, its header does not add up, a name comes twice,
-    tensors overlap or are not aligned, a row is no whole number of blocks, or a tensor has a
-    quantisation that is not known here.
+    tensors overlap or are not aligned, a row is no whole number of blocks, a tensor has a
+    quantisation that is not known here, or files of a model are missing or do not belong together.
     """
-    metadata, found = read_file(tensor)
+    metadata, found = read_part(tensor)
+    if metadata.get(SPLIT_COUNT, 0) > 1:
+        metadata, found = read_all_parts(tensor, (metadata, found))
     if raw:
         return metadata, found
     return metadata, {name: quantised.dequantize() for name, quantised in found.items()}
 
 
+# What a file says that is one of several: how many there are, its own number from 0, and how many
+# tensors there are in all of them.
+SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS = "split.count", "split.no", "split.tensors.count"
+PART = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
+
+
+def read_all_parts(
+    tensor: Any, given: tuple[Metadata, dict[str, QuantTensor]]
+) -> tuple[Metadata, dict[str, QuantTensor]]:
+    """The first part's metadata, and the tensors of all parts; one of them is read already.
+
+    Raises: FormatError when the name does not tell the others', one is missing, or they do not
+    belong together; the path is that of the part.
+    """
+    path = pathlib.Path(path_of(tensor) if isinstance(tensor, Tensor) else tensor)
+    match, count = PART.fullmatch(path.name), given[0][SPLIT_COUNT]
+    if match is None or int(match[3]) != count:
+        raise FormatError(
+            f"the file is one of {count}; parts are read by the name of one of them, such "
+            f"as model-00001-of-{count:05}.gguf",
+            "gguf",
+            path=str(path) if path.name else "",
+        )
+    whole = Metadata()
+    tensors: dict[str, QuantTensor] = {}
+    for i in range(count):
+        part = path.with_name(f"{match[1]}-{i + 1:05}-of-{match[3]}.gguf")
+        metadata, found = given if part == path else read_part(part)
+        numbers = (metadata.get(SPLIT_NO), metadata.get(SPLIT_COUNT))
+        twice = next((name for name in found if name in tensors), None)
+        if numbers != (i, count) or twice is not None:
+            said = f"tensor {show_value(twice)} is in a part before it too"
+            if numbers != (i, count):
+                said = (
+                    f"it says that it is part {show_value(numbers[0])} of "
+                    f"{show_value(numbers[1])}, counted from 0; its name, {i} of {count}"
+                )
+            raise FormatError(said, "gguf", path=str(part))
+        tensors.update(found)
+        whole = whole or metadata
+    total = whole.get(SPLIT_TENSORS, len(tensors))
+    if total != len(tensors):
+        raise FormatError(
+            f"{SPLIT_TENSORS} is {show_value(total)}, the {count} parts have {len(tensors)}",
+            "gguf",
+            path=str(path),
+        )
+    return whole, tensors
+
+
 @accept_filename
-def read_file(tensor: Tensor) -> tuple[dict[str, Any], dict[str, QuantTensor]]:
+def read_part(tensor: Tensor) -> tuple[Metadata, dict[str, QuantTensor]]:
     """The metadata of one file, and its tensors as they are packed."""
     file = FileBytes(tensor, "gguf")
     reader = HeaderReader(file)
@@ -175,13 +236,14 @@ def read_file(tensor: Tensor) -> tuple[dict[str, Any], dict[str, QuantTensor]]:
         )
     tensor_count = reader.number("<Q", "the count of tensors")
     value_count = reader.number("<Q", "the count of metadata values")
-    metadata: dict[str, Any] = {}
+    metadata = Metadata()
     for i in range(value_count):
         key = reader.name(f"key {i} of {value_count}")
         what = show_value(key)
         if key in metadata:
             raise FormatError(f"the key {what} comes twice", "gguf")
-        metadata[key] = reader.value(reader.number("<I", f"the type of {what}"), what)
+        kind = reader.number("<I", f"the type of {what}")
+        metadata[key], metadata.types[key] = reader.value(kind, what)
     infos: dict[str, TensorInfo] = {}
     for i in range(tensor_count):
         info = read_info(reader, i, tensor_count)
@@ -193,6 +255,9 @@ def read_file(tensor: Tensor) -> tuple[dict[str, Any], dict[str, QuantTensor]]:
         raise FormatError(
             f"general.alignment is {show_value(alignment)}, a power of two is wanted", "gguf"
         )
+    count = metadata.get(SPLIT_COUNT, 0)
+    if count.__class__ is not int or not 0 <= count < 1 << 16:
+        raise FormatError(f"{SPLIT_COUNT} is {show_value(count)}, 0 to 65535 is wanted", "gguf")
     start = round_up(reader.cursor.position, alignment)
     spans = [check_info(info, start, alignment, file.nbytes) for info in infos.values()]
     check_apart(spans)

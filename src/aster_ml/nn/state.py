@@ -20,7 +20,9 @@ from aster_ml.mixin.handle import check_tensor
 from aster_ml.nn.archives import tar_extract, zip_extract
 from aster_ml.nn.checkpoints import torch_load
 from aster_ml.nn.fileio import TensorIO, accept_filename
+from aster_ml.nn.ggml_quantise import ggml_quantize
 from aster_ml.nn.gguf import ggml_data_to_tensor, gguf_load
+from aster_ml.nn.gguf_save import gguf_save
 from aster_ml.nn.quantised import QuantTensor
 from aster_ml.nn.safetensors import safe_load, safe_load_metadata, safe_save
 
@@ -31,7 +33,9 @@ __all__ = [
     "get_parameters",
     "get_state_dict",
     "ggml_data_to_tensor",
+    "ggml_quantize",
     "gguf_load",
+    "gguf_save",
     "load_state_dict",
     "safe_load",
     "safe_load_metadata",
