@@ -412,3 +412,27 @@ def test_a_result_of_another_kind_is_named() -> None:
     jitted = TinyJit(lambda x: Box(x + 1))
     with pytest.raises(JitError, match=r"result of a jitted function is a Box"):
         jitted(vector(1))
+
+
+def test_what_repeats_is_not_written_out() -> None:
+    """As outside of a recording: a part is computed, and shown as often as it is there."""
+
+    def function(x: Tensor) -> list[Tensor]:
+        sums = x.sum(1, keepdim=True).expand(4, 1000)
+        return [sums, (x + 1).reshape(4, 1, 3).expand(4, 50, 3) * 2, x.mean().expand(70, 1)]
+
+    jitted = TinyJit(function)
+    kept: list[tuple[list[Tensor], list[Any]]] = []
+    for i in range(7):
+        x = Tensor(np.arange(12, dtype=np.float32).reshape(4, 3) + i).realize()
+        kept.append((jitted(x), [t.numpy() for t in function(x)]))
+    for got, want in kept:
+        for t, a in zip(got, want, strict=True):
+            np.testing.assert_allclose(t.numpy(), a)
+    assert [size for _, size, _ in jitted.latest.fresh] == [4, 12, 1]
+    # Written to, it is another value; its memory is still that of what was returned beside it.
+    last, beside = kept[-1][0][0], kept[-2][0][0]
+    before = beside.numpy()
+    last.assign(Tensor.ones(4, 1000))
+    assert (last.numpy() == 1).all()
+    np.testing.assert_array_equal(beside.numpy(), before)

@@ -147,7 +147,7 @@ class Request:
         x = u
         while x.op in ELEMENTWISE or (x.op in MOVEMENT and x.op is not Ops.EXPAND):
             x = x.src[-1 if x.src[0].op is Ops.CONST else 0]
-        if x.op is Ops.EXPAND and not HERE.observers and device.__class__ is str:
+        if x.op is Ops.EXPAND and device.__class__ is str:
             # What differs of it is computed, and shown as often as it is there.
             part = without_repeats(u)
         else:

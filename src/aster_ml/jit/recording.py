@@ -31,10 +31,9 @@ from aster_ml.jit.replay import Alias, Replay
 from aster_ml.jit.results import ResultPlace
 from aster_ml.mixin import random
 from aster_ml.mixin.live import LIVE
-from aster_ml.mixin.views import Cell, listed, new_cell, steps_to
+from aster_ml.mixin.views import Cell, is_view, listed, new_cell, steps_to
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
 
 T = TypeVar("T")
 
@@ -350,7 +349,7 @@ class Filling:
         if k >= 0 and leaf.whole is not None and shape == recording.places[k].shape:
             return Tensor.naming(self.current[k].view, leaf.flag)
         found = leaf.fill(self.memory, self.values)
-        if leaf.whole is None and found.uop.base.op is Ops.BUFFER:
+        if leaf.whole is None and is_view(found.uop):
             base = found.uop.base
             if base in self.memory[recording.n_inputs :]:
                 cell = self.cells.get(id(base))
