@@ -358,6 +358,13 @@ KEPT_BYTES = Setting(
     "Bytes of schedules and kernels that are kept in memory for programs to come; past them what "
     "was not used for longest goes, and is made again when it is wanted.",
 )
+JIT_BYTES = Setting(
+    "JIT_BYTES",
+    256 << 20,
+    "Bytes of intermediates that all recordings of a jitted function keep when it is recorded "
+    "anew; past them those that were not replayed for longest give theirs back until they run "
+    "again.",
+)
 GRAPH_LIMIT = Setting(
     "GRAPH_LIMIT", 200000, "Unrealized nodes of one tensor past which GRAPH_GUARD acts."
 )

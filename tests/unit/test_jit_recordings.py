@@ -273,3 +273,25 @@ def test_memory_that_one_function_gives_back_is_not_used_by_another() -> None:
     products(x)
     assert all((t.numpy() == 1).all() for t in others)
     np.testing.assert_allclose(first(x).numpy(), np.full((64, 64), 1 / 64), rtol=1e-5)
+
+
+def test_recordings_of_many_shapes_keep_intermediates_of_a_few() -> None:
+    @TinyJit
+    def function(x: Tensor) -> Tensor:
+        return (x.softmax().contiguous().T.contiguous() @ x).contiguous().sum(0).realize()
+
+    arrays = [np.random.default_rng(n).random((n, 256), np.float32) for n in range(1000, 1012)]
+    expected = [function.function(Tensor(a)).numpy() for a in arrays]
+    with Context(JIT_BYTES=4 << 20):
+        for a in arrays:
+            x = Tensor(a).realize()
+            for _ in range(3):
+                function(x)
+        replays = [r.replay for e in function.entries.values() for r in e.recordings]
+        assert len(replays) == len(arrays)
+        most = max(sum([b.nbytes for b in replay.scratch]) for replay in replays)
+        assert most > 1 << 20
+        assert sum(replay.scratch_nbytes for replay in replays) <= (4 << 20) + most
+        assert replays[-1].scratch_nbytes > 0
+        for a, wanted in zip(arrays, expected, strict=True):
+            np.testing.assert_allclose(function(Tensor(a).realize()).numpy(), wanted, rtol=1e-4)

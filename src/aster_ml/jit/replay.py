@@ -7,8 +7,9 @@ or functions.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,8 @@ from aster_ml.jit.repack import move_together
 from aster_ml.schedule.steps import Step
 from aster_ml.uop.node import BUFFER_IDS, UOp
 from aster_ml.uop.ops import Ops
+
+USES = itertools.count()
 
 
 @dataclass
@@ -235,6 +238,8 @@ class Replay:
         bases = {id(b.base): b.base for item in items for b in item.buffers}
         self.scratch = [base for number, base in bases.items() if number not in kept]
         self.is_free = False
+        # When it last ran, as far as that went by `run`.
+        self.used = next(USES)
         # Told when memory has moved, and before memory is given back.
         self.on_move: list[Callable[[], None]] = []
         self.on_free: list[Callable[[], None]] = []
@@ -302,16 +307,25 @@ class Replay:
         for listener in self.on_free:
             listener()
         named = {id(b.base) for b in storage.BUFFERS.data.copy().values()}
-        for base in self.scratch:
-            if base.is_allocated() and id(base) not in named:
-                base.deallocate()
+        self.free_scratch(named)
         for result in self.current[self.borrowed :]:
             if isinstance(result, Buffer) and result is result.base and result.is_allocated():
                 if id(result) in named:
                     move_to_host(result)
                 else:
                     result.deallocate()
+
+    def free_scratch(self, named: Container[int]) -> None:
+        """The same but for results. `named` are ids of memory that nodes have."""
+        for base in self.scratch:
+            if base.is_allocated() and id(base) not in named:
+                base.deallocate()
         self.is_free, self.single = True, None
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Bytes that it holds and that nothing needs between two runs."""
+        return 0 if self.is_free else sum([base.nbytes for base in self.scratch])
 
     def replan(self) -> None:
         """Puts the memory of all steps in one block a device."""
@@ -427,6 +441,7 @@ class Replay:
 
     def run(self, values: dict[str, int]) -> None:
         """Runs everything, with these values of the variables."""
+        self.used = next(USES)
         self.prepare()
         for part in self.parts:
             if isinstance(part, Segment):

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from aster_ml.config import DEV, JIT
+from aster_ml.config import DEV, JIT, JIT_BYTES
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage
 from aster_ml.engine.fallback import may_fall_back, tell
@@ -361,7 +361,23 @@ class TinyJit(Generic[T]):
         others = [r for r in entry.recordings if r.may_fit_again()]
         entry.recordings = [recording, *others[: MAX_RECORDINGS - 1]]
         self.latest = recording
+        self.make_room(recording.replay)
         return result
+
+    def make_room(self, latest: Replay) -> None:
+        """Past JIT_BYTES, earlier recordings give their intermediates back, the oldest first.
+
+        They go on: the next run of one takes the memory again.
+        """
+        replays = [r.replay for entry in self.entries.values() for r in entry.recordings]
+        held = sum([replay.scratch_nbytes for replay in replays])
+        if held <= JIT_BYTES.value:
+            return
+        named = {id(b.base) for b in storage.BUFFERS.data.copy().values()}
+        for replay in sorted(replays, key=lambda replay: replay.used):
+            if held > JIT_BYTES.value and replay is not latest:
+                held -= replay.scratch_nbytes
+                replay.free_scratch(named)
 
     def give_up(self, entry: Entry[T], items: list[Recorded], error: Exception) -> None:
         """From now on the function runs as it is, for these arguments."""
