@@ -6,6 +6,8 @@ before and after it is overwritten), the body gets one more stored value and is 
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
 from aster_ml.schedule.capture import Captured
@@ -33,11 +35,12 @@ from aster_ml.uop.passes import Pass, PassClock
 # About how many bytes a schedule takes, and more for each node of its body: that, what its kernels
 # have of it, keys of tables.
 SCHEDULE_NBYTES, NODE_NBYTES = 4096, 1200
-# Large bodies that are remembered by their digest.
+# Large bodies that are remembered.
 MAX_SEEN = 25
 # A body with more nodes is kept from the second time on that it is planned: most graphs of such a
 # size are built once, and then nothing of them should stay.
 LARGE_BODY = 20_000
+OP_OF = attrgetter("op")
 
 
 class ScheduleCache:
@@ -48,7 +51,7 @@ class ScheduleCache:
         self.nodes = 0
         # How many were put here.
         self.turn = 0
-        # Digests of large bodies that were planned once.
+        # What large bodies that were planned once are made of.
         self.seen: dict[tuple[object, ...], None] = {}
 
     def get(self, key: tuple[object, ...]) -> Schedule | None:
@@ -59,10 +62,15 @@ class ScheduleCache:
         found[0].used = self.turn
         return found[0]
 
-    def put(self, body: UOp, settings: tuple[object, ...], schedule: Schedule, count: int) -> None:
-        """Keeps a schedule, unless its body, of so many nodes, is large and new."""
+    def put(
+        self, body: UOp, settings: tuple[object, ...], schedule: Schedule, order: list[UOp]
+    ) -> None:
+        """Keeps a schedule, unless its body, whose nodes these are, is large and new."""
+        count = len(order)
         if count > LARGE_BODY:
-            mark = (body.digest, *settings)
+            # Their ops in order tell bodies apart well enough: to take two for one keeps a schedule
+            # that may not be asked for again. Digests of all nodes take a tenth of the planning.
+            mark = (count, hash(tuple(map(id, map(OP_OF, order)))), *settings)
             if mark not in self.seen:
                 if len(self.seen) >= MAX_SEEN:
                     del self.seen[next(iter(self.seen))]
@@ -111,7 +119,7 @@ def plan(
     with uncollected():
         order = captured.order()
         schedule = make_schedule(body, order, workers, begin)
-    CACHE.put(body, settings, schedule, len(order))
+    CACHE.put(body, settings, schedule, order)
     return schedule, False
 
 
@@ -120,7 +128,7 @@ def plan_plainly(captured: Captured, workers: WorkersOf, plain: int) -> Schedule
     with uncollected():
         order = captured.order()
         schedule = make_schedule(captured.body, order, workers, plain=plain)
-    CACHE.put(captured.body, stage_key("schedule"), schedule, len(order))
+    CACHE.put(captured.body, stage_key("schedule"), schedule, order)
     return schedule
 
 
