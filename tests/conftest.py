@@ -38,6 +38,7 @@ ABSENCES: list[tuple[str, str]] = [
         "no OpenCL platform: PoCL is one on any CPU (apt-get install pocl-opencl-icd)",
     ),
     (r"torch", "PyTorch is absent: pip install 'aster-ml[parity]'"),
+    (r"xllamacpp", "llama.cpp is absent: pip install 'aster-ml[llama]'"),
     (r"gguf", "the package gguf is absent: pip install 'aster-ml[test]'"),
     (r"\bcc\b|\bC compiler|clang|\bgcc\b", "no C compiler on PATH: install cc (gcc or clang)"),
     (r"z3", "z3-solver is absent: pip install 'aster-ml[test]'"),

@@ -131,11 +131,11 @@ def make_tar() -> list[bytes]:
 
 
 def make_gguf() -> list[bytes]:
-    """Metadata of all types, plain and quantised tensors."""
+    """Metadata of all types, plain tensors, a quantised one, and one of each quantised type."""
     import gguf
 
     made = []
-    for quantised in (False, True):
+    for quantised in (0, 1, 2):
         with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
             writer = gguf.GGUFWriter(file.name, "llama")
             writer.add_uint32("u", 7)
@@ -148,7 +148,14 @@ def make_gguf() -> list[bytes]:
             found = arrays()
             writer.add_tensor("w", found["layer.weight"])
             writer.add_tensor("h", found["layer.bias"])
-            if quantised:
+            if quantised == 2:
+                writer.add_uint16("split.count", 1)
+                for kind in quantised_types():
+                    elements, nbytes = gguf.GGML_QUANT_SIZES[kind]
+                    size = 2 * nbytes if elements > 64 else 6 * nbytes
+                    blocks = np.random.default_rng(kind).integers(0, 256, (2, size // 2))
+                    writer.add_tensor(kind.name, blocks.astype(np.uint8), raw_dtype=kind)
+            if quantised == 1:
                 values = np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)
                 kind = gguf.GGMLQuantizationType.Q8_0
                 writer.add_tensor("q", gguf.quants.quantize(values, kind), raw_dtype=kind)
@@ -159,6 +166,17 @@ def make_gguf() -> list[bytes]:
             file.seek(0)
             made.append(file.read())
     return made
+
+
+def quantised_types() -> list[Any]:
+    """The types in blocks that the gguf package decodes."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+
+    return [
+        kind
+        for kind in GGMLQuantizationType
+        if kind in quants._type_traits and GGML_QUANT_SIZES[kind][0] > 1
+    ]
 
 
 def make_idx() -> list[bytes]:

@@ -108,6 +108,8 @@ def test_metadata_of_every_type(tmp_path: pathlib.Path) -> None:
         ([-1, 2**31], ["int64"]),
         ([1, 0.5], ["float32"]),
         ([np.uint8(1), 2], ["int32"]),
+        ([np.uint8(1), np.uint8(2)], ["uint8"]),
+        ([np.float64(0.1), 2], ["float64"]),
         ([True, False], ["bool"]),
         (["a", b"b"], ["string"]),
         ([[1], [2, 3]], [["int32"]]),

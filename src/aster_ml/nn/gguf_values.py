@@ -91,8 +91,12 @@ def type_of_list(values: list[Any], what: str, depth: int) -> Type:
         )
     nested = (str, bytes, list, tuple, np.ndarray)
     if not any([isinstance(value, nested) for value in values]):
+        own = {value.dtype.name if isinstance(value, np.generic) else "" for value in values}
+        if len(own) == 1 and own <= NUMBERS.keys():
+            return [own.pop()]
         numbers = [value.item() if isinstance(value, np.generic) else value for value in values]
-        return [type_of_numbers(numbers, what, ("int32", "uint32", "int64", "uint64"))]
+        order = ("int32", "uint32", "int64", "uint64")
+        return [type_of_numbers(numbers, what, order, "float64" in own)]
     types = [type_of(value, what, depth + 1) for value in values]
     if all([t == types[0] for t in types]):
         return [types[0]]
@@ -103,7 +107,9 @@ def type_of_list(values: list[Any], what: str, depth: int) -> Type:
     return types
 
 
-def type_of_numbers(values: list[Any], what: str, order: tuple[str, ...]) -> str:
+def type_of_numbers(
+    values: list[Any], what: str, order: tuple[str, ...], wide: bool = False
+) -> str:
     """The first type that holds all of them."""
     if all([isinstance(value, bool) for value in values]):
         return "bool"
@@ -114,7 +120,7 @@ def type_of_numbers(values: list[Any], what: str, order: tuple[str, ...]) -> str
                 "and lists of one kind are wanted"
             )
     if any([isinstance(value, float) for value in values]):
-        order = ("float32", "float64")
+        order = ("float64",) if wide else ("float32", "float64")
     for name in order:
         try:
             struct.pack(f"<{len(values)}{NUMBERS[name][1]}", *values)
