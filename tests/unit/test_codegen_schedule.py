@@ -515,7 +515,7 @@ def test_what_is_written_in_place_is_not_written_twice() -> None:
     kernel.apply(Opt(OptOps.UPCAST, 1, 5, how="shift"))
     assert kernel.stores[0].src[2:]
     early = schedule_kernel(kernel_of(adding), CPU, parse_opts("SPLIT(0,5,loop)"))
-    with pytest.raises(KernelOptError, match="block"):
+    with pytest.raises(KernelOptError, match="KBLOCK"):
         early.apply(Opt(OptOps.KBLOCK, 0, 8, how="output"))
 
 
@@ -738,7 +738,7 @@ def test_short_rows_of_plain_sums_are_masked_still() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("KBLOCK(0,8,row) UNROLL(0,4)", "rows: a loop over a row"),
+        ("KBLOCK(0,8,row) UNROLL(0,4)", "KBLOCK row: a loop over a row"),
         ("SWAP(0,0)", r"SWAP\(0,0\): changes nothing"),
         ("SPLIT(0,12,mask)", r"SPLIT\(0,12,mask\): changes nothing"),
         ("VECTOR(1,8) NONTEMPORAL(0,0) NONTEMPORAL(0,0)", r"NONTEMPORAL\(0,0\): changes nothing"),

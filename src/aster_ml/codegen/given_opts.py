@@ -29,6 +29,8 @@ def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
 
 # Opts for devices with work-groups.
 WORK_GROUPS = frozenset({"LOCAL", "GROUP", "STAGE local"})
+# Opts that keep values in scratch that one thread has for itself, as CPUs have on their stack.
+OWN_SCRATCH = frozenset({"KBLOCK row", "STAGE halo", "PIPELINE stores"})
 # Opts that leave iterations in their order.
 KEEP_ORDER = frozenset({OptOps.PREFETCH, OptOps.NONTEMPORAL})
 
@@ -37,6 +39,9 @@ def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
     """Raises KernelOptError where a kernel would be wrong with an Opt that somebody asks for."""
     if opt.kind in WORK_GROUPS and not target.has_local:
         raise KernelOptError(f"{opt}: this device has no work-groups")
+    shares = target.has_local if opt.kind == "STAGE words" else not target.is_cpu
+    if (opt.kind in OWN_SCRATCH or opt.kind == "STAGE words") and shares:
+        raise KernelOptError(f"{opt}: scratch of a thread's own is wanted, which CPUs have")
     if opt.kind == "STAGE words":
         product = find_product(kernel)
         groups = {1} if product is None else {1, words_of(product.narrow)}

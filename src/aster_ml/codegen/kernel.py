@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from aster_ml.codegen.analysis import Access, Facts
-from aster_ml.codegen.opts import OF_REDUCTIONS, Opt, wanted_of
+from aster_ml.codegen.opts import OF_OUTPUTS, OF_REDUCTIONS, Opt, wanted_of
 from aster_ml.codegen.prefetch import (
     broadcast_columns,
     broadcast_rows,
@@ -30,7 +30,7 @@ from aster_ml.codegen.roles import OverlappedSplit, Roles, ShiftedTail
 from aster_ml.codegen.staging.sliding_windows import find_windowed, slab_load, slab_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
-from aster_ml.helpers import ceildiv
+from aster_ml.helpers import ceildiv, divisors
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu, new_node
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
@@ -148,17 +148,39 @@ class Kernel:
     def apply(self, opt: Opt) -> None:
         """Does what the Opt says.
 
-        Raises: KernelOptError where it cannot be done to this kernel, or changes nothing of it.
+        Raises: KernelOptError where it cannot be done to this kernel, or changes nothing of it:
+            which Opt, why, and what would do.
         """
-        axes, before = self.axes, (self.facts.sink, [*self.outputs], [*vars(self.roles).values()])
+        before = (self.facts.sink, [*self.outputs], [*vars(self.roles).values()])
+        try:
+            self.change(opt, self.axis_of(opt))
+        except KernelOptError as error:
+            raise KernelOptError(f"{opt}: {error}") from None
+        if (self.facts.sink, self.outputs, [*vars(self.roles).values()]) == before:
+            raise KernelOptError(f"{opt}: changes nothing of this kernel")
+        self.applied.append(opt)
+
+    def axis_of(self, opt: Opt) -> UOp:
+        """The axis that an Opt names. Raises: KernelOptError where it is not there."""
+        axes, kind, outputs = self.axes, opt.kind, self.first_reduction
+        wanted = axes[outputs:] if kind in OF_REDUCTIONS else axes
+        named = wanted[opt.axis] if 0 <= opt.axis < len(wanted) else None
+        if kind in OF_OUTPUTS:
+            wanted = axes[:outputs]
+            named = named if opt.axis < outputs else None
+        if named is not None:
+            return named
+        of = " of outputs" if kind in OF_OUTPUTS else ""
+        of = " of reductions" if kind in OF_REDUCTIONS else of
+        sizes = [r.src[0].arg if r.src[0].op is Ops.CONST else "symbolic size" for r in wanted]
+        shown = ", ".join([f"{i} of {size}" for i, size in enumerate(sizes)])
+        raise KernelOptError(
+            f"the kernel has {len(wanted)} axes{of}, numbered from 0: {shown or 'none'}"
+        )
+
+    def change(self, opt: Opt, axis: UOp) -> None:
+        """Does to an axis what an Opt says."""
         kind = opt.kind
-        number, counted = opt.axis, "axes"
-        if kind in OF_REDUCTIONS:
-            number, counted = number + self.first_reduction, "axes of reductions"
-        if not 0 <= opt.axis or number >= len(axes):
-            count = len(axes) - number + opt.axis
-            raise KernelOptError(f"{opt}: the kernel has {count} {counted}, numbered from 0")
-        axis = axes[number]
         if kind == "THREAD":
             self.make_thread(axis, opt.arg)
         elif kind == "SWAP":
@@ -172,7 +194,7 @@ class Kernel:
         elif kind == "KBLOCK wide":
             self.nest(axis, opt.arg)
         elif kind in LANE_KIND and self.fills_slab(axis):
-            raise KernelOptError(f"{opt}: lanes would share a slab that every step fills anew")
+            raise KernelOptError("lanes would share a slab that every step fills anew")
         elif kind == "UPCAST shift" and axis.arg.id not in self.roles.early:
             self.overlap(axis, opt.arg, AxisType.UPCAST)
         elif kind == "SPLIT loop":
@@ -182,6 +204,8 @@ class Kernel:
         elif kind == "SPLIT peel":
             self.peel(axis, opt.arg)
         elif kind == "STAGE words":
+            if self.roles.row_steps:
+                raise KernelOptError("sums of whole rows read memory, and no panels")
             self.roles.word = opt.arg
         elif kind == "STAGE halo":
             self.load_slab(axis, bool(opt.arg))
@@ -198,17 +222,14 @@ class Kernel:
                 self.roles.staged = self.next_id
             self.split_lanes(axis, opt.arg or size_of(axis), LANE_KIND[kind])
         else:
-            raise KernelOptError(f"{opt}: {wanted_of(opt.op)}")
-        if (self.facts.sink, self.outputs, [*vars(self.roles).values()]) == before:
-            raise KernelOptError(f"{opt}: changes nothing of this kernel")
-        self.applied.append(opt)
+            raise KernelOptError(wanted_of(opt.op))
 
     def swap(self, axis: UOp, number: int) -> None:
         """Two output axes change places."""
         count = self.first_reduction
         if axis not in self.outputs or not 0 <= number < count:
             raise KernelOptError(
-                f"swap: two of the {count} output axes are wanted, {number} is none"
+                f"two of the {count} output axes are wanted, and {number} is none of them"
             )
         i, j = self.outputs.index(axis), self.outputs.index(self.axes[number])
         self.outputs[i], self.outputs[j] = self.outputs[j], self.outputs[i]
@@ -218,8 +239,7 @@ class Kernel:
         stores = [a.node for a in self.accesses() if may_stream(a)]
         if not stores:
             raise KernelOptError(
-                "nontemporal: stores of SIMD lanes that are neighbours in memory, without a mask, "
-                "are wanted"
+                "stores of SIMD lanes that are neighbours in memory, without a mask, are wanted"
             )
         self.sink = stream_stores(self.sink, stores)
 
@@ -246,7 +266,7 @@ class Kernel:
             return
         if not passes:
             raise KernelOptError(
-                "ahead: rows that are read twice in a step of an output axis are wanted, or "
+                "rows that are read twice in a step of an output axis are wanted, or "
                 "columns or a tile of rows in a reduction, or blocks of a transpose"
             )
         self.sink = look_ahead(self.sink, longest(passes).loads, axis, steps)
@@ -255,8 +275,7 @@ class Kernel:
         """Rows along an output axis are stored while the next is made (`codegen/pipelining`)."""
         if row_stage(self.facts, self.outputs, axis) is None:
             raise KernelOptError(
-                "skew: an output axis is wanted each step of which keeps a row in scratch and "
-                "stores one"
+                "an output axis is wanted each step of which keeps a row in scratch and stores one"
             )
         self.roles.stored_later = axis.arg.id
 
@@ -264,8 +283,8 @@ class Kernel:
         """Rows along an output axis are first folded beside the row before (`row_pipelining`)."""
         if axis not in self.outputs or folds_of_next(self.facts, axis) is None:
             raise KernelOptError(
-                "next: an output axis is wanted each step of which folds twice in loops of as "
-                "many turns, first a row of memory into one number"
+                "an output axis is wanted each step of which folds twice in loops of as many "
+                "turns, first a row of memory into one number"
             )
         self.roles.folded_early = axis.arg.id
 
@@ -280,7 +299,7 @@ class Kernel:
         Where chunks do not share out the axis, the last of them starts early.
         """
         if self.roles.threads is not None:
-            raise KernelOptError("thread: another axis is shared out over threads already")
+            raise KernelOptError("another axis is shared out over threads already")
         if 0 < chunks < size_of(axis):
             place = self.outputs.index(axis)
             self.roles.no_early(axis.arg.id)
@@ -318,8 +337,12 @@ class Kernel:
         """`axis` -> `outer * lanes + inner`, `inner` of the given kind."""
         size = axis.src[0]
         if size.op is not Ops.CONST or size.arg % lanes:
-            shown = size.arg if size.op is Ops.CONST else "symbolic size"
-            raise KernelOptError(f"split: {lanes} does not divide the axis of {shown}")
+            if size.op is not Ops.CONST:
+                raise KernelOptError("an axis of a fixed size is wanted, and this one is symbolic")
+            fitting = ", ".join(map(str, divisors(size.arg)[1:]))
+            raise KernelOptError(
+                f"{lanes} does not divide the axis of {size.arg}; {fitting or 'nothing'} would"
+            )
         inner = self.new_range(lanes, kind)
         is_output = axis in self.outputs
         if size.arg == lanes:
@@ -342,7 +365,10 @@ class Kernel:
         """
         size = axis.src[0]
         if size.op is not Ops.CONST or not 0 < length < size.arg or not can_peel(self, axis):
-            raise KernelOptError(f"peel: {length} steps of the axis of {size!r}")
+            raise KernelOptError(
+                f"1 to {int(size.vmax) - 1} steps of a reduction are wanted that runs over this "
+                f"axis alone, and {length} are given"
+            )
         old = next(u for u in self.reduces if axis in u.src[1:])
         first = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(length),), axis.arg)
         others = {r: self.new_range(r.src[0], r.arg.kind) for r in old.src[1:] if r is not axis}
@@ -367,7 +393,9 @@ class Kernel:
         old = next((u for u in self.reduces if axis in u.src[1:]), None)
         size = size_of(axis)
         if old is None or not can_nest(self, axis) or not 0 < length <= size:
-            raise KernelOptError(f"nest: {length} steps of the axis of {axis.src[0]!r}")
+            raise KernelOptError(
+                f"1 to {size} steps of one sum of floats are wanted, and {length} are given"
+            )
         closed = list(old.src[1:])
         place = closed.index(axis)
         within = [r for r in closed[place + 1 :] if not r.arg.kind.is_lane]
@@ -402,12 +430,13 @@ class Kernel:
         once.
         """
         if axis not in self.outputs or axis.arg.id == self.roles.strips or not can_overlap(self):
-            raise KernelOptError(
-                "overlap: an output axis of a kernel that reads no output is wanted"
-            )
+            raise KernelOptError("an output axis of a kernel that reads no output is wanted")
         size = axis.src[0]
         if size.op is not Ops.CONST or not 0 < lanes <= size.arg:
-            raise KernelOptError(f"overlap: {lanes} lanes of an axis of {size!r}")
+            raise KernelOptError(
+                f"1 to {int(size.vmax)} steps of an axis of a fixed size are wanted, and {lanes} "
+                "are given"
+            )
         if size.arg % lanes == 0:
             return self.split(axis, lanes, kind)
         inner = self.new_range(lanes, kind)
@@ -437,7 +466,10 @@ class Kernel:
         short, size, lanes = self.roles.early[axis.arg.id]
         wide = count * lanes
         if not lanes < wide <= size:
-            raise KernelOptError(f"upcast: {count} times {lanes} lanes of an axis of {size}")
+            raise KernelOptError(
+                f"{count} times {lanes} lanes of an axis of {size}; 2 to {size // lanes} times "
+                "would fit"
+            )
         inner = self.new_range(count, AxisType.UPCAST)
         outer = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(ceildiv(size, wide)),), axis.arg)
         held = before_last(outer, size, wide)
@@ -452,7 +484,10 @@ class Kernel:
         """The axis grows to a multiple; loads and stores beyond its end are masked."""
         size = axis.src[0]
         if size.op is not Ops.CONST or multiple < 1:
-            raise KernelOptError(f"pad: a multiple of {multiple} for the axis of {size!r}")
+            raise KernelOptError(
+                f"an axis of a fixed size and a multiple from 1 on are wanted, and {multiple} is "
+                "given"
+            )
         new = UOp(
             Ops.RANGE,
             axis.dtype,
@@ -497,9 +532,9 @@ class Kernel:
         """
         size = size_of(axis)
         if not 0 < length < size:
-            raise KernelOptError(f"block: strips of {length} of {size} steps")
+            raise KernelOptError(f"strips of {length} of {size} steps; 1 to {size - 1} would do")
         if not can_block(self):
-            raise KernelOptError("block: one store of one sum in the sum's own dtype is wanted")
+            raise KernelOptError("one store of one sum in the sum's own dtype is wanted")
         (store,), (old,) = self.stores, self.reduces
         strip = self.new_range(ceildiv(size, length), AxisType.LOOP)
         start = index_alu(Ops.MUL, strip, UOp.index_const(length))
@@ -540,7 +575,7 @@ class Kernel:
         """
         found = find_windowed(self.facts, self.outputs, axis, self.roles.tiled)
         if found is None or self.roles.slab is not None:
-            raise KernelOptError("slab: an output axis with windows of one load along it is wanted")
+            raise KernelOptError("an output axis with windows of one load along it is wanted")
         self.roles.slab = slab = slab_of(found, self.next_id, whole)
         load = slab_load(found, slab, whole, self.new_range)
         self.sink = substitute(self.sink, {found.access.node: load})
@@ -566,8 +601,11 @@ class Kernel:
 
     def by_rows(self, axis: UOp, count: int) -> None:
         """Sums of a whole row of outputs are in scratch; `staging/accumulators` puts them there."""
-        if not can_sum_rows(self) or not 0 < count <= size_of(axis):
-            raise KernelOptError(f"rows: {count} steps of the axis of {axis.src[0]!r}")
+        if self.roles.word or not can_sum_rows(self) or not 0 < count <= size_of(axis):
+            raise KernelOptError(
+                f"one reduction over this axis alone, in all output axes, of memory and not of "
+                f"panels, and 1 to {size_of(axis)} steps of it are wanted; {count} are given"
+            )
         self.roles.row_steps = count
 
     def both(self, a: UOp, b: UOp | None = None) -> UOp:
@@ -704,7 +742,7 @@ def can_sum_rows(kernel: Kernel) -> bool:
         or kernel.facts.stores_over_reads
     ):
         return False
-    if kernel.facts.by_op[Ops.STAGE]:
+    if len(kernel.stores) != 1 or kernel.facts.by_op[Ops.STAGE]:
         return False
     (u,) = kernel.reduces
     return (

@@ -52,6 +52,13 @@ OF_REDUCTIONS = frozenset(
         "STAGE local", "STAGE words",
     }
 )  # fmt: skip
+# These are of outputs alone.
+OF_OUTPUTS = frozenset(
+    {
+        "THREAD", "UPCAST shift", "SWAP", "SPLIT loop", "STAGE halo", "PREFETCH",
+        "PIPELINE stores", "PIPELINE folds",
+    }
+)  # fmt: skip
 
 
 class OptDoc(NamedTuple):

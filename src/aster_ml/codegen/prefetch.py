@@ -11,7 +11,7 @@ from typing import NamedTuple
 from aster_ml.codegen.analysis import Access, Facts
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, prod
-from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, LoadArg, Ops, StoreArg
 from aster_ml.uop.ranges import size_of
@@ -123,6 +123,11 @@ def folds_of_next(facts: Facts, axis: UOp) -> tuple[UOp, UOp] | None:
     first, last = folds[0], folds[-1]
     loops, others = ([r for r in u.src[1:] if not r.arg.kind.is_lane] for u in (first, last))
     if not loops or any([r.src[0].op is not Ops.CONST for r in loops + others]):
+        return None
+    # One fold comes before all others, and one after them.
+    leaves = [u for u in folds if not holds(u.src[0], {Ops.REDUCE})]
+    roots = [u for u in folds if not any([u in toposort(x.src[0]) for x in folds if x is not u])]
+    if leaves != [first] or roots != [last]:
         return None
     turns, wanted = [size_of(r) for r in loops], [size_of(r) for r in others]
     if turns not in (wanted, [prod(wanted)]) or any([r.arg.kind.is_lane for r in first.ranges]):

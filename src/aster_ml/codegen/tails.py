@@ -172,6 +172,12 @@ def run_last_steps_apart(kernel: Kernel, target: Target) -> None:
         kernel.sink = substitute(kernel.sink, changes)
 
 
+def is_peeled(kernel: Kernel, u: UOp) -> bool:
+    """Whether the masked last step of a fold is taken off its loop later."""
+    loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
+    return any([can_peel(kernel, r) and masks_of(u, r) for r in loops])
+
+
 def masks_of(u: UOp, r: UOp) -> frozenset[UOp]:
     """What masks SIMD lanes of a reduction at the last step of a loop and at no other; or nothing.
 

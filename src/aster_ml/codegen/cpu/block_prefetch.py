@@ -45,7 +45,7 @@ def ask_for_next_blocks(kernel: Kernel, target: Target) -> None:
             asks.append(UOp(Ops.PREFETCH, dtypes.void, (at,)).end(*loops, piece))
     if not asks:
         raise KernelOptError(
-            "prefetch: blocks of rows that are read across are wanted in each step of the axis; "
+            "PREFETCH: blocks of rows that are read across are wanted in each step of the axis; "
             "other Opts have left none"
         )
     kernel.sink = kernel.sink.replace(src=(*asks, *kernel.sink.src))

@@ -61,7 +61,7 @@ from aster_ml.codegen.prefetch import (
     walks_rows,
 )
 from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes
-from aster_ml.codegen.tails import gates_along
+from aster_ml.codegen.tails import gates_along, is_peeled
 from aster_ml.codegen.transforms.shared_division import axes_sharing, shared_quotients
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.node import UOp
@@ -398,7 +398,9 @@ def fold_rows_early(plan: Plan) -> None:
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     axes = [r for r in loops if all(r in u.ranges for u in kernel.reduces)]
     folds = folds_of_next(kernel.facts, axes[-1]) if axes else None
-    if folds is None or not target.cache_bytes or kernel.roles.row_steps or not nest_alike(*folds):
+    if folds is None or not target.cache_bytes or kernel.roles.row_steps:
+        return
+    if not nest_alike(*folds) or any([is_peeled(kernel, u) for u in folds]):
         return
     axis, (first, _) = axes[-1], folds
     inside = set(own_nodes(first.src[0]))

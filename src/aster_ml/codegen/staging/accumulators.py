@@ -35,15 +35,17 @@ def sum_rows(kernel: Kernel, target: Target) -> None:
         return
     axes = row_axes(kernel)
     if not can_sum_rows(kernel) or not axes:
-        raise KernelOptError("rows: a loop over a row of outputs is wanted; other Opts left none")
+        raise KernelOptError(
+            "KBLOCK row: a loop over a row of outputs is wanted; other Opts left none"
+        )
     (u,) = kernel.reduces
     (axis,) = u.src[1:]
     size = prod([size_of(r) for r in axes])
     nbytes, room = size * u.dtype.itemsize, max_nbytes(target)
     if nbytes > room:
         raise KernelOptError(
-            f"rows: sums of a row are {nbytes:,} bytes, and scratch has room for {room:,}; a SPLIT "
-            "of the row would do"
+            f"KBLOCK row: sums of a row are {nbytes:,} bytes, and scratch has room for {room:,}; a "
+            "SPLIT of the row would do"
         )
     sums = new_scratch(kernel.facts.order, u.dtype, size)
     n, fused = kernel.roles.row_steps, target.has_op("MULACC")

@@ -131,11 +131,19 @@ def pack_words(kernel: Kernel, target: Target) -> None:
 
     Raises: KernelOptError where other Opts have left no such product, or one that is too large.
     """
+    hinted = hints_of(kernel)
     if not pack_product(kernel, target):
         raise KernelOptError(
-            f"dot: a sum of products with SIMD lanes along one operand, and panels of both within "
-            f"{max_nbytes(target):,} bytes are wanted; other Opts or longer tiles left none"
+            f"STAGE words: a sum of products with SIMD lanes along one operand, and panels of both "
+            f"within {max_nbytes(target):,} bytes are wanted; other Opts or longer tiles left none"
         )
+    if hinted and not hints_of(kernel):
+        raise KernelOptError("PREFETCH: loads that no panel of STAGE words takes are wanted")
+
+
+def hints_of(kernel: Kernel) -> bool:
+    """Whether a load asks for more than it reads."""
+    return any([a.node.arg is not None for a in kernel.accesses() if not a.is_store])
 
 
 def pack_product(kernel: Kernel, target: Target) -> bool:

@@ -39,7 +39,8 @@ MAX_PANEL_NBYTES = 512 << 10
 
 def pack_panels(kernel: Kernel, target: Target) -> None:
     """The operand that a register tile reads most often goes through a packed panel in scratch."""
-    a = wanted_panel(kernel)
+    # Sums of a whole row are made in loops of their own, which know nothing of a panel.
+    a = wanted_panel(kernel) if not kernel.roles.row_steps else None
     if a is None or panel_nbytes(kernel, a) > max_nbytes(target):
         return
     ahead = rows_ahead(kernel, a, target)
