@@ -591,7 +591,7 @@ def graph_names(tensor: Any) -> list[UOp]:
 
 def writes_of(tensor: Any) -> list[UOp]:
     """The nodes of a tensor after writes to it, among those that stand for it in graphs."""
-    return [u for u in graph_names(tensor) if u.op is Ops.AFTER]
+    return [u for u in graph_names(tensor) if u.op is Ops.AFTER or u in history.ASSIGNED]
 
 
 def empty_node(tensor: Tensor) -> UOp:

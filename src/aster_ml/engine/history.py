@@ -74,6 +74,11 @@ PASTS = PastTable()
 CUT: weakref.WeakSet[UOp] = weakref.WeakSet()
 
 
+# Values that were assigned to tensors without memory, set to require gradients: each is the end of
+# a gradient's way to its tensor, as memory after a write is.
+ASSIGNED: weakref.WeakSet[UOp] = weakref.WeakSet()
+
+
 def note_cut(memory: UOp) -> None:
     """The past of this memory is not kept."""
     CUT.update(storage.buffers_below(memory))

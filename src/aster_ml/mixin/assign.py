@@ -15,7 +15,7 @@ import numpy as np
 from aster_ml.device import Buffer
 from aster_ml.dtype import dtypes, least_upper_dtype
 from aster_ml.engine import storage
-from aster_ml.engine.history import PASTS, has_past
+from aster_ml.engine.history import ASSIGNED, PASTS, has_past
 from aster_ml.engine.realize import settle
 from aster_ml.errors import DeviceError, DTypeError, ShapeError, UnsupportedError
 from aster_ml.helpers import prod
@@ -274,6 +274,8 @@ class AssignMixin(IndexMixin, DevicesMixin):
             self.note_former()
             # What has no memory becomes another value; of memory that others name, a copy.
             self.whole = own_memory(value, self.device) if shows_memory(value) else value
+            if self.former is not None:
+                ASSIGNED.add(self.uop)
             return
         place = self.place_to_write()
         target = target_in(place, self.steps)
