@@ -81,3 +81,12 @@ def test_files_of_the_layout_exist() -> None:
     missing = [name for name in inside if not (PACKAGE / name).exists()]
     assert len(inside) >= 10
     assert not missing, f"the layout of README.md names {missing}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_modules_that_documents_name_exist(path: Path) -> None:
+    folders = {p.name for p in PACKAGE.iterdir() if p.is_dir()}
+    named = set(re.findall(r"`([a-z_]+/[\w/.]+)`", path.read_text(encoding="utf-8")))
+    inside = {name for name in named if name.partition("/")[0] in folders}
+    gone = [n for n in inside if not (PACKAGE / n).exists() and not (PACKAGE / f"{n}.py").exists()]
+    assert not gone, f"{path.name} names {sorted(gone)}, which src/aster_ml has not"
