@@ -531,11 +531,13 @@ def realize_outside(nodes: list[UOp]) -> None:
     that were pending before must run once, not with every replay.
     """
     observers = HERE.observers
-    outside = observers[-1].outside
+    outside = {u for u in observers[-1].outside if storage.realized_view(u) is None}
+    if not outside:
+        return
     stores, overwritten = overwritten_by(nodes)
     roots = [*nodes, *pending_readers(stores, overwritten, ())]
     order = toposort(*roots, enter=lambda u: storage.realized_view(u) is None and u not in outside)
-    wanted = [u for u in order if u in outside and storage.realized_view(u) is None]
+    wanted = [u for u in order if u in outside]
     if not wanted:
         return
     observe([])
