@@ -214,6 +214,20 @@ def test_damaged_record_counts_as_none(text: str) -> None:
     assert search.read_record(text) is None
 
 
+def test_a_record_of_an_older_version_is_ignored_with_one_line(
+    cache_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = search.Record(1, ())
+    search.keep("name", record, "beam 1\nopts VECTOR(0,8) AHEAD(0,2)\n")
+    with Context(DEBUG=0):
+        assert search.look_up("name") is None
+    assert capsys.readouterr().out == ""
+    with Context(DEBUG=1):
+        assert search.look_up("name") is None
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("saved schedule name: is no record, or has Opts of an older version")
+
+
 def test_record_of_no_opts_is_read() -> None:
     assert search.read_record("# words\nbeam 1\nopts \n\nrest") == search.Record(1, ())
 

@@ -356,9 +356,18 @@ def look_up(name: str) -> Record | None:
         return REMEMBERED.get(name)
     try:
         text = read_own(str(path), MAX_RECORD_BYTES)
-        return None if text is None else read_record(text.decode())
+        record = None if text is None else read_record(text.decode())
     except (OSError, UnicodeDecodeError):
         return None
+    if text is not None and record is None:
+        tell_ignored(name, "is no record, or has Opts of an older version")
+    return record
+
+
+def tell_ignored(name: str, why: str) -> None:
+    """With DEBUG=1, a line on a saved schedule that is not taken."""
+    if DEBUG >= 1 and debug_shown("codegen"):
+        print(f"saved schedule {name}: {why}; ignored, and searched for anew")
 
 
 def keep(name: str, record: Record, text: str) -> None:
@@ -393,8 +402,10 @@ def find_opts(ast: UOp, device: str, target: Target) -> tuple[Opt, ...] | None:
     name = record_name(ast, target)
     width = int(BEAM.value)
     known = None if IGNORE_BEAM_CACHE else look_up(name)
-    if known is not None and known.beam >= width and applied(ast, target, known.opts) is not None:
-        return known.opts
+    if known is not None and known.beam >= width:
+        if applied(ast, target, known.opts) is not None:
+            return known.opts
+        tell_ignored(name, f"this version refuses {' '.join(map(repr, known.opts))}")
     start = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aster-beam-")))
