@@ -114,8 +114,8 @@ def folds_of_next(facts: Facts, axis: UOp) -> tuple[UOp, UOp] | None:
     """The first and the last fold in a step of an output axis, if the first of the next step can
     share the loops of the last one.
 
-    It gives one number, reads nothing but memory that the kernel does not store, each element in
-    its own loops, and these have as many turns as those of the last fold.
+    It gives one number out of SIMD lanes, reads nothing but memory that the kernel does not store,
+    each element in its own loops, and these have as many turns as those of the last fold.
     """
     folds = [u for u in facts.reduces if axis in u.ranges]
     if len(folds) < 2 or axis.src[0].op is not Ops.CONST:
@@ -124,10 +124,12 @@ def folds_of_next(facts: Facts, axis: UOp) -> tuple[UOp, UOp] | None:
     loops, others = ([r for r in u.src[1:] if not r.arg.kind.is_lane] for u in (first, last))
     if not loops or any([r.src[0].op is not Ops.CONST for r in loops + others]):
         return None
-    # One fold comes before all others, and one after them.
+    if not any([r.arg.kind.is_lane for r in first.src[1:]]):
+        return None
+    # Of more than two, one comes before all others, and one after them.
     leaves = [u for u in folds if not holds(u.src[0], {Ops.REDUCE})]
     roots = [u for u in folds if not any([u in toposort(x.src[0]) for x in folds if x is not u])]
-    if leaves != [first] or roots != [last]:
+    if len(folds) > 2 and (leaves != [first] or roots != [last]):
         return None
     turns, wanted = [size_of(r) for r in loops], [size_of(r) for r in others]
     if turns not in (wanted, [prod(wanted)]) or any([r.arg.kind.is_lane for r in first.ranges]):

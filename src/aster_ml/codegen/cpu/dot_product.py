@@ -26,6 +26,7 @@ from aster_ml.codegen.staging.dot_packing import (
     WORD_NBYTES,
     Product,
     find_product,
+    fits_words,
     group_of,
     may_read_once,
     may_run_along,
@@ -333,7 +334,8 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     if shared is not None:
         kernel.apply(Opt(OptOps.THREAD, place_of(kernel, shared)))
     axis = next(r for r in kernel.axes if r.arg.id == product.axis.arg.id)
-    kernel.apply(Opt(OptOps.STAGE, reduction_number(kernel, axis), group, how="words"))
+    if fits_words(kernel, group, plan.target):
+        kernel.apply(Opt(OptOps.STAGE, reduction_number(kernel, axis), group, how="words"))
 
 
 def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | None:

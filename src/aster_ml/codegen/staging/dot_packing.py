@@ -148,15 +148,28 @@ def hints_of(kernel: Kernel) -> bool:
 
 def pack_product(kernel: Kernel, target: Target) -> bool:
     """Panels of words for both operands; false where it is no such product, or too large."""
-    product = find_product(kernel)
-    group = kernel.roles.word
+    product, group = find_product(kernel), kernel.roles.word
     if product is None or group not in (1, words_of(product.narrow)):
         return False
-    wide = [f for f in product.factors if has_vector(f)]
-    if not wide and may_run_along(product, group):
+    if not any(map(has_vector, product.factors)) and may_run_along(product, group):
         return word_lanes(kernel, product, target)
-    if len(wide) != 1 or product.steps < group:
+    found = operands(kernel, product, group, target)
+    if found is None:
         return False
+    y, x = found
+    for number, p in enumerate([p for p in (y, x) if isinstance(p, Panel)]):
+        p.fill(number)
+    kernel.sink = substitute(kernel.sink, {product.reduce: total(product, x, y)})
+    return True
+
+
+def operands(
+    kernel: Kernel, product: Product, group: int, target: Target
+) -> tuple[Operand, Operand] | None:
+    """Both operands of a product, that with SIMD lanes first; None where panels do not fit."""
+    wide = [f for f in product.factors if has_vector(f)]
+    if len(wide) != 1 or product.steps < group:
+        return None
     lanes = wide[0]
     rows = next(f for f in product.factors if f is not lanes)
     again = [r for r in kernel.outputs if not r.arg.kind.is_lane and r not in lanes.strides]
@@ -166,13 +179,14 @@ def pack_product(kernel: Kernel, target: Target) -> bool:
     x: Operand = Operand(kernel, product, rows, group)
     if needs_panel(rows, product, group):
         x = Panel(kernel, product, rows, group, loops_of(kernel, rows, lanes))
-    panels = [p for p in (y, x) if isinstance(p, Panel)]
-    if sum([p.size for p in panels]) * WORD_NBYTES > max_nbytes(target):
-        return False
-    for number, p in enumerate(panels):
-        p.fill(number)
-    kernel.sink = substitute(kernel.sink, {product.reduce: total(product, x, y)})
-    return True
+    size = sum([p.size for p in (y, x) if isinstance(p, Panel)])
+    return None if size * WORD_NBYTES > max_nbytes(target) else (y, x)
+
+
+def fits_words(kernel: Kernel, group: int, target: Target) -> bool:
+    """Whether a kernel whose loops are final is a product whose panels of words fit."""
+    product = find_product(kernel)
+    return product is not None and operands(kernel, product, group, target) is not None
 
 
 def may_read_once(load: UOp, near: bool, group: int, reduce: UOp, target: Target) -> bool:
