@@ -15,7 +15,7 @@ from aster_ml.codegen.cpu.costs import (
     execution_count,
     panel_of,
 )
-from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes
 from aster_ml.uop.node import UOp
@@ -94,28 +94,37 @@ def order_loops(plan: Plan) -> None:
     last_cache = max(plan.target.cache_bytes) // 2
     dearer = CACHE_BYTES_A_CYCLE[-1] / MEMORY_BYTES_A_CYCLE - 1
 
-    def traffic(order: tuple[UOp, ...]) -> float:
-        def touched(a: Access, depth: int) -> float:
-            skipped = set(order[:depth])
-            n = iterations([r for r in a.strides if r not in skipped])
-            return float(n * a.buffer.dtype.itemsize)
+    sizes = {r: size_of(r) for r in loops}
+    # What an access touches within all of the loops.
+    within = [
+        iterations([r for r in a.strides if r not in sizes]) * a.buffer.dtype.itemsize
+        for a in accesses
+    ]
 
-        inside = [sum(touched(a, depth) for a in accesses) for depth in range(len(order) + 1)]
+    def traffic(order: tuple[UOp, ...]) -> float:
+        # By access and depth: what is touched from there on inwards.
+        touched = []
+        for a, nbytes in zip(accesses, within, strict=True):
+            row = [float(nbytes)]
+            for r in reversed(order):
+                row.append(row[-1] * sizes[r] if r in a.strides else row[-1])
+            touched.append(row[::-1])
+        inside = list(map(sum, zip(*touched, strict=True)))
         depth = len(order)
         while depth and inside[depth - 1] <= cache:
             depth -= 1
         result = 0.0
-        for a in accesses:
+        for a, row in zip(accesses, touched, strict=True):
             # How often its first loads, all of them, and those from memory are made.
             once = again = far = 1
             near = True
             for i in reversed(range(depth)):
-                size, changes = size_of(order[i]), order[i] in a.strides
+                size, changes = sizes[order[i]], order[i] in a.strides
                 near = near and not changes
                 once *= size if changes else 1
                 again *= 1 if near else size
                 far *= size if changes or (inside[i + 1] > last_cache and not near) else 1
-            result += touched(a, depth) * (again + dearer * (far - once))
+            result += row[depth] * (again + dearer * (far - once))
         return result
 
     best = min(itertools.permutations(loops), key=traffic)
