@@ -250,3 +250,15 @@ def test_replays_stay_inside_of_memory() -> None:
         write(row * 2, far.bind(n))
     want = np.repeat([1.0, 1, 0, 1, 1, 0, 0, 0, 1, 2], 16).reshape(10, 16)
     np.testing.assert_array_equal(cache.numpy(), want)
+
+
+@pytest.mark.parametrize("most", [2**31 - 1, 2**31, 2**40])
+def test_a_variable_as_a_value_beyond_the_default_int(most: int) -> None:
+    """Its range decides on the dtype, since a replay has other values."""
+    jitted = TinyJit(lambda x, n: [x * 0 + Tensor(n), Tensor.full((2,), n) - 1])
+    for value in (1, 5, most - 1, most, 3, most):
+        n = Variable("n", 0, most).bind(value)
+        got = jitted(Tensor([7], dtype="int64").realize(), n)
+        assert [t.tolist() for t in got] == [[value], [value - 1] * 2]
+        assert Tensor(n).item() == value
+    assert Tensor(Variable("n", 0, most).bind(3)).dtype.itemsize == (4 if most < 2**31 else 8)

@@ -72,7 +72,7 @@ class CreateMixin(Handle):
             made = cls.from_uop(fill_value.uop)
             value = made if dtype is None else made.cast(dtype)
         elif is_symbolic(fill_value):
-            element = dtypes.default_int if dtype is None else to_dtype(dtype)
+            element = None if dtype is None else to_dtype(dtype)
             value = cls.from_uop(number_node(fill_value, element, Device.canonicalize(device)))
         else:
             if isinstance(fill_value, np.generic):

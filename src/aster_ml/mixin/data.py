@@ -65,11 +65,11 @@ def node_of(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UO
 
 
 def node_of_node(uop: UOp, dtype: DType | None, device: str | tuple[str, ...]) -> UOp:
-    """A node as data: tensors as they are, sizes and variables as the default int."""
+    """A node as data: tensors as they are, sizes and variables as the default int, or int64."""
     if uop.shape is None:
         raise ArgumentError(f"Tensor: {uop!r} has no value to make a tensor of")
     if uop.dtype is dtypes.index:
-        return number_node(uop, dtype or dtypes.default_int, device)
+        return number_node(uop, dtype, device)
     if dtype is not None and uop.dtype is not dtype:
         raise NodeDTypeError(
             f"Tensor: the node is {uop.dtype.name} and {dtype.name} is asked for; cast it"

@@ -62,7 +62,7 @@ from aster_ml.mixin.views import (
     shows_memory,
     steps_to,
 )
-from aster_ml.uop.graph import reaches
+from aster_ml.uop.graph import reaches, substitute, toposort
 from aster_ml.uop.infer import show_shape
 from aster_ml.uop.interned import NODES
 from aster_ml.uop.movement import is_whole_memory
@@ -165,11 +165,23 @@ def is_pending_number(uop: UOp) -> bool:
     return place is uop.src[0] and is_number(value)
 
 
-def number_node(size: UOp, dtype: DType, device: str | tuple[str, ...]) -> UOp:
+def size_dtype(size: UOp) -> DType:
+    """The dtype of a size as a value that is given none: int64 where it may exceed the default int.
+
+    why: a recording is replayed for other values of its variables, so their ranges decide
+    """
+    bound = {u: u.src[0] for u in toposort(size) if u.op is Ops.BIND}
+    low, high = (substitute(size, bound) if bound else size).bounds
+    half = 1 << (8 * dtypes.default_int.itemsize - 1)
+    return dtypes.default_int if -half <= low and high < half else dtypes.int64
+
+
+def number_node(size: UOp, dtype: DType | None, device: str | tuple[str, ...]) -> UOp:
     """A size as the value of a tensor.
 
     A size lives nowhere; a constant in a sum says on which device the tensor is.
     """
+    dtype = size_dtype(size) if dtype is None else dtype
     return size.cast(dtype).alu(Ops.ADD, device_constant(0, dtype, device))
 
 
@@ -237,7 +249,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         """A tensor that names the node `y`, which may be memory that no other tensor names."""
         self = object.__new__(cls)
         if y.dtype is dtypes.index and not y.shape:
-            y = number_node(y, dtypes.default_int, Device.DEFAULT)
+            y = number_node(y, None, Device.DEFAULT)
         self.uop = y
         self.cell = self.steps = self.grad = self.former = None
         self._requires_grad = requires_grad
@@ -820,7 +832,7 @@ def check_local(u: UOp) -> None:
 def plain_node(x: Any) -> UOp:
     """A number, or the value of a size, that no tensor beside it gives a dtype."""
     if isinstance(x, UOp):
-        return x.cast(dtypes.default_int)
+        return x.cast(size_dtype(x))
     return UOp.const(number_dtype(x), x)
 
 
