@@ -479,13 +479,15 @@ class Tensor(
             ends |= {n for u in ends for n in changed.anew.get(u, ())}
             names = {name for group in targets for name in group if name.dtype.kind == "float"}
         wanted = names.union(values.values())
+        if changed is not None:
+            wanted.update(changed.unread)
         if history.CUT:
             order = toposort(root, enter=passes_gradient) if order is None else order
             wanted.update([u for u in order if u in history.CUT])
         found = compute_gradient(root, start, wanted, order, values, ends)
         history.check_kept(found, names)
         if changed is not None:
-            changed.check([found[name] for name in names if name in found])
+            changed.check(found, names, ends)
         result: list[UOp | None] = []
         for group in targets:
             total: UOp | None = None

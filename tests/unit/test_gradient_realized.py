@@ -474,3 +474,17 @@ def test_equal_values_that_require_gradients_are_two(made: str) -> None:
     assert second.grad is not None
     assert first.grad.tolist() == [4, 4, 4]
     assert second.grad.tolist() == [3, 3, 3]
+
+
+def test_a_write_that_waits_runs_once_whatever_gradients_read() -> None:
+    x, p = Tensor([1.0, 2.0]).clone(), Tensor([1.0, 1.0], requires_grad=True)
+    h = p * x
+    reader = (h.detach() + x) * 2
+    x.assign(h.detach() * 3)
+    for item in h.schedule():
+        item.lower().run()
+    (h * x).sum().backward()
+    assert p.grad is not None
+    assert p.grad.tolist() == [3, 12]
+    assert reader.tolist() == [4, 8]
+    assert x.tolist() == [3, 6]

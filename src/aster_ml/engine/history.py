@@ -222,8 +222,8 @@ def walk_back(
     return order, values
 
 
-# What has not been computed reads memory as it is now.
-NOW = sys.maxsize
+# What has not been computed reads memory as it is now; what is written to is not read.
+NOW, PLACE = sys.maxsize, -1
 
 
 def time_of(u: UOp) -> int:
@@ -247,6 +247,11 @@ def written_at(u: UOp) -> int:
     return time
 
 
+def asked(u: UOp, time: int) -> tuple[UOp, int]:
+    """A node as it was at some time; what comes after a write is that, whenever it is read."""
+    return (u, NOW) if u.op is Ops.AFTER else (u, time)
+
+
 class AsRead:
     """The graph below nodes as it was read: what was overwritten since is a node by itself.
 
@@ -260,6 +265,8 @@ class AsRead:
         self.done: dict[tuple[UOp, int], UOp] = {}
         self.lost: dict[UOp, UOp] = {}
         self.anew: dict[UOp, dict[UOp, None]] = {}
+        # Writes that are still to run, once, whose values would have to be made anew.
+        self.unread: set[UOp] = set()
 
     def read(self, root: UOp) -> UOp:
         """The node as it is to be read now."""
@@ -271,15 +278,16 @@ class AsRead:
                 continue
             shown, own = storage.realized_view(u), time
             if shown is not None:
-                # What comes after a write is that, whenever it is read.
-                own = time_of(u) if u.op is Ops.AFTER else min(time, time_of(u))
-            left = [(s, own) for s in u.src if s.src or s.op is Ops.BUFFER]
+                own = min(time, time_of(u))
+            left = [asked(s, own) for s in u.src]
+            if u.op is Ops.AFTER or u.op is Ops.STORE:
+                left[0] = asked(u.src[0], PLACE)
             missing = [pair for pair in left if pair not in self.done]
             if missing:
                 stack += missing
                 continue
             stack.pop()
-            src = tuple([self.done.get((s, own), s) for s in u.src])
+            src = tuple([self.done[pair] for pair in left])
             made = self.made(u, src, shown, own)
             self.done[key] = made
             if made is not u:
@@ -288,6 +296,11 @@ class AsRead:
 
     def made(self, u: UOp, src: tuple[UOp, ...], shown: UOp | None, time: int) -> UOp:
         """A node over sources as they were read; `u` itself where those are the same."""
+        if time == PLACE and u.op is Ops.BUFFER:
+            return u
+        if u.op is Ops.AFTER and shown is None and src != u.src:
+            self.unread.add(u)
+            return u
         if u.op is Ops.BUFFER:
             return self.lost_memory(u) if written_at(u) > time else u
         if shown is None or shown.base.op is Ops.CONST:
@@ -310,8 +323,15 @@ class AsRead:
             found = self.lost[u] = UOp.new_buffer(u.arg.device, u.arg.size, u.dtype)
         return found
 
-    def check(self, gradients: Iterable[UOp]) -> None:
+    def check(self, found: Mapping[UOp, UOp], names: Iterable[UOp], ends: Container[UOp]) -> None:
         """Raises GradientError where gradients need memory as it was before it was written to."""
+        if any([u in self.unread and u not in ends for u in found]):
+            raise GradientError(
+                "gradient: it goes through a write that has not run, of a value on the way that "
+                "was computed from memory which has been written to since; realize() what was "
+                "written, or compute it again"
+            )
+        gradients = [found[name] for name in names if name in found]
         gone = set(self.lost.values())
         for u in toposort(*gradients, enter=lambda v: storage.realized_view(v) is None):
             shown = storage.realized_view(u)
