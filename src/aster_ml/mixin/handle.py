@@ -355,7 +355,19 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
                 handle.note_written()
 
     def note_former(self) -> None:
-        """Keeps the nodes that stand for self, which is given other memory, while others do."""
+        """Keeps the nodes that stand for self, which is given other memory, while others do.
+
+        So do tensors that show the same.
+        """
+        cell = self.cell
+        for ref in () if cell is None else list(cell.fresh):
+            handle = ref()
+            if handle is not None and handle is not self and handle.cell is cell:
+                handle.note_own_former()
+        self.note_own_former()
+
+    def note_own_former(self) -> None:
+        """The same for self alone."""
         if self._requires_grad is not True or self.steps is not None:
             return
         known = [ref for ref in self.former or () if ref() is not None]
