@@ -23,6 +23,7 @@ from aster_ml.uop.ops import RunArg
 from benchmarks import drawn, models, sets
 from benchmarks.libraries import Aster
 from tests.fuzz.random_kernels import AVX2, AVX512, GROUPS, NEON, Drawing
+from tests.golden.decisions import of_decisions
 
 TARGETS: dict[str, Target] = {"avx2": AVX2, "avx512": AVX512, "neon": NEON, "groups": GROUPS}
 Work = Callable[[], list[Tensor]]
@@ -310,7 +311,7 @@ def of_programs() -> Iterator[tuple[str, Work]]:
         )
 
 
-SOURCES = (of_networks, of_benchmarks, of_kinds, of_programs)
+SOURCES = (of_networks, of_benchmarks, of_kinds, of_programs, of_decisions)
 # What decides where a kernel ends, as it is by default; a sum is shared out as if among so many
 # threads whatever the machine has.
 AS_BY_DEFAULT: dict[str, Any] = {

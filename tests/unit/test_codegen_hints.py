@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -15,59 +16,27 @@ from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.device import Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel, render
-from aster_ml.engine.realize import schedule_uops
 from aster_ml.errors import KernelOptError
 from aster_ml.target import LINE_NBYTES, Target
 from aster_ml.uop.ops import AxisType, LoadArg, Ops, StoreArg
 from aster_ml.uop.print.text import linear_from_text, linear_to_text
-from aster_ml.uop.ranges import iterations
+from aster_ml.uop.ranges import iterations, size_of
 from aster_ml.uop.spec.verify import verify
 from tests.unit.kernel_checks import SMALL_CACHES as CPU
-from tests.unit.kernel_checks import kernel_of, memory, opts_of
+from tests.unit.kernel_checks import kernel_of, memory
 
 
-def test_large_results_go_past_the_caches_and_small_ones_do_not() -> None:
-    assert "NONTEMPORAL" in opts_of(memory(128, 128) + 1)
-    assert "NONTEMPORAL" not in opts_of(memory(64, 64) + 1)
-    # They would fit, but not with what is read for them; and small ones are read again soon.
-    assert "NONTEMPORAL" in opts_of(memory(64, 64) + memory(64, 64))
-    assert "NONTEMPORAL" not in opts_of(memory(128, 16, 64).sum(1))
-    assert "NONTEMPORAL" not in opts_of(memory(128, 128) + 1, replace(CPU, cache_bytes=(0, 0, 0)))
+def asks_of(t: Tensor, target: Target, slot: int = 1) -> list[tuple[int, int]]:
+    """For each load of an operand that asks: how many lie side by side, how much further."""
+    loads = [u for u in lower(kernel_of(t), target)[0].uops if u.op is Ops.LOAD]
+    mine = [
+        u for u in loads if u.src[0].src[0].op is Ops.PARAM and u.src[0].src[0].arg.slot == slot
+    ]
+    lanes = {u: math.prod([size_of(r) for r in u.ranges if r.arg.kind.is_lane]) for u in mine}
+    return [(lanes[u], u.arg.ahead) for u in mine if u.arg is not None]
 
 
-def test_what_is_read_and_written_in_place_stays_in_the_caches() -> None:
-    x = memory(128, 128)
-    schedule, _ = schedule_uops([x.assign(x + 1).uop])
-    (ast,) = [s.ast for s in schedule.steps if s.ast is not None]
-    assert "NONTEMPORAL" not in [o.kind for o in schedule_kernel(ast, CPU).applied]
-
-
-def test_rows_that_are_no_whole_lines_stay_in_the_caches() -> None:
-    assert "NONTEMPORAL" in opts_of(memory(128, 160).T)
-    assert "NONTEMPORAL" not in opts_of(memory(129, 160).T)
-
-
-def test_a_product_stores_as_ever() -> None:
-    assert "NONTEMPORAL" not in opts_of(memory(128, 128) @ memory(128, 128))
-
-
-def test_a_transpose_past_the_caches_reads_longer_runs() -> None:
-    found = opts_of(memory(128, 256).T)
-    assert "SPLIT loop" in found
-    assert "SWAP" in found
-
-
-@pytest.mark.parametrize("name", ["softmax", "layernorm"])
-def test_rows_that_are_read_again_are_asked_for(name: str) -> None:
-    found = getattr(memory(64, 512), name)()
-    assert "PREFETCH" in opts_of(found)
-    # Short rows follow one another soon enough, and few of them are in the cache.
-    assert "PREFETCH" not in opts_of(getattr(memory(512, 64), name)())
-    assert "PREFETCH" not in opts_of(found, replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20)))
-
-
-def test_a_sum_of_rows_asks_for_nothing() -> None:
-    assert "PREFETCH" not in opts_of(memory(64, 512).sum(1))
+def test_rows_that_are_read_once_are_not_asked_for() -> None:
     with pytest.raises(KernelOptError, match="rows that are read twice"):
         schedule_kernel(kernel_of(memory(64, 512) + 1), CPU, parse_opts("PREFETCH(0,1)"))
 
@@ -77,16 +46,12 @@ def test_a_sum_of_rows_asks_for_nothing() -> None:
 def test_a_tile_of_rows_asks_for_the_next_ones_a_line_at_a_time(rows: int, bits: int) -> None:
     target = replace(CPU, vector_bits=bits, masks=bits == 512)
     product = memory(rows, 512) @ memory(512, 2)
-    kernel = schedule_kernel(kernel_of(product), target)
-    tile = next(
-        o.arg for o in kernel.applied if o.kind in ("UPCAST", "UPCAST shift") and o.axis == 0
-    )
-    assert "PREFETCH" in [o.kind for o in kernel.applied]
     linear = lower(kernel_of(product), target)[0]
+    # One hint of each row at a step, and a line of it at a step.
+    tile = render(linear, target).count("call void @llvm.prefetch")
     asked = [u.arg for u in linear.uops if u.op is Ops.LOAD and u.arg is not None]
     assert set(asked) == {LoadArg(tile * 512)}
-    # One hint of each row at a step, and a line of it at a step.
-    assert render(linear, target).count("call void @llvm.prefetch") == tile
+    kernel = schedule_kernel(kernel_of(product), target)
     loops = [r for r in kernel.axes if r.arg.kind is AxisType.REDUCE]
     assert iterations(loops) == 512 * 4 // LINE_NBYTES
 
@@ -99,38 +64,11 @@ def test_a_reduction_over_rows_asks_for_the_next_ones(name: str) -> None:
         "max": lambda: x.max(0),
         "vector": lambda: memory(64) @ x,
     }[name]()
-    kernel = schedule_kernel(kernel_of(found), CPU)
-    rows = next(o.arg for o in kernel.applied if o.kind == "KBLOCK row")
-    asked = [u.arg for u in lower(kernel_of(found), CPU)[0].uops if u.op is Ops.LOAD and u.arg]
-    assert set(asked) == {LoadArg(rows * 512)}
-    cached = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
-    assert "PREFETCH" not in opts_of(memory(64, 512).sum(0), cached)
-
-
-def test_a_tile_of_rows_asks_only_where_it_waits_for_memory() -> None:
-    product = memory(64, 512) @ memory(512)
-    assert "PREFETCH" in opts_of(product)
-    cached = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 1 << 20))
-    assert "PREFETCH" not in opts_of(product, cached)
-    # The next rows would throw out these.
-    assert "PREFETCH" not in opts_of(memory(64, 4096) @ memory(4096))
-    # What follows in a row comes by itself.
-    assert "PREFETCH" not in opts_of((memory(64, 512) * memory(64, 512)).sum(1))
-
-
-def asked_of(t: Tensor, target: Target, slot: int = 1) -> set[int]:
-    """How much further the loads of an operand ask."""
-    loads = [u for u in lower(kernel_of(t), target)[0].uops if u.op is Ops.LOAD]
-    mine = [
-        u for u in loads if u.src[0].src[0].op is Ops.PARAM and u.src[0].src[0].arg.slot == slot
-    ]
-    return {u.arg.ahead for u in mine if u.arg is not None}
-
-
-def tile_of(t: Tensor, target: Target) -> int:
-    """Rows of the register tile of a product."""
-    applied = schedule_kernel(kernel_of(t), target).applied
-    return next(o.arg for o in applied if o.kind in ("UPCAST", "UPCAST shift") and o.axis == 0)
+    asks = asks_of(found, CPU, 2 if name == "vector" else 1)
+    # What is a whole number of rows further, all by as many.
+    [ahead] = {far for _, far in asks}
+    assert ahead > 0
+    assert ahead % 512 == 0
 
 
 @pytest.mark.parametrize("registers", [16, 32])
@@ -140,7 +78,8 @@ def test_a_product_asks_for_the_next_rows_that_it_broadcasts(name: str, register
     n, k = {"uneven rows": (251, 300), "odd": (240, 301)}.get(name, (240, 300))
     y = memory(64, k).T if name == "turned" else memory(k, 64)
     product = memory(n, k) @ y
-    assert asked_of(product, target) == {tile_of(product, target) * k}
+    [(tile, ahead)] = asks_of(product, target)
+    assert ahead == tile * k
 
 
 @pytest.mark.parametrize("registers", [16, 32])
@@ -151,61 +90,15 @@ def test_a_product_asks_for_the_next_columns_that_it_broadcasts(
     """Those after the next: they may begin in one line and end in another."""
     target = replace(CPU, vector_registers=registers, broadcasts=registers == 32)
     product = memory(200, columns).T @ memory(200, 64)
-    assert asked_of(product, target) == {2 * tile_of(product, target)}
+    [(tile, ahead)] = asks_of(product, target)
+    assert ahead == 2 * tile
 
 
 def test_strips_of_a_product_ask_for_theirs() -> None:
     target = replace(CPU, cache_bytes=(32 << 10, 256 << 10, 1 << 20))
     product = memory(96, 1536) @ memory(1536, 256)
-    assert "KBLOCK output" in opts_of(product, target)
-    assert asked_of(product, target) == {tile_of(product, target) * 1536}
-
-
-def test_a_product_does_not_ask_for_what_is_near() -> None:
-    x, w = memory(240, 300), memory(300, 64)
-    assert "PREFETCH" in opts_of(x @ w)
-    near = replace(CPU, cache_bytes=(1 << 10, 512 << 10, 1 << 20))
-    assert "PREFETCH" not in opts_of(x @ w, near)
-    # Where each broadcast is a load of its own, also not what the last cache is sure to hold.
-    last = replace(CPU, cache_bytes=(1 << 10, 64 << 10, 2 << 20))
-    assert "PREFETCH" in opts_of(x @ w, last)
-    assert "PREFETCH" not in opts_of(x @ w, replace(last, vector_registers=16, broadcasts=False))
-    # Rows that would not fit, short ones, and neighbours of an image, which are no rows.
-    assert "PREFETCH" not in opts_of(memory(30, 4000) @ memory(4000, 64))
-    assert "PREFETCH" not in opts_of(memory(2400, 60) @ memory(60, 64))
-    image = memory(1, 64, 40, 40).conv2d(memory(16, 64, 5, 5))
-    assert "PREFETCH" not in opts_of(image)
-
-
-def test_a_tile_without_room_for_more_loads_does_not_ask() -> None:
-    """Twelve rows by one SIMD value: 25 loads for 12 results took 1.6 times as long as 13."""
-    avx2 = replace(CPU, vector_bits=256, vector_registers=16, masks=False, broadcasts=False)
-    product = memory(240, 300) @ memory(300, 8)
-    assert tile_of(product, avx2) >= 8
-    assert "PREFETCH" not in opts_of(product, avx2)
-    assert "PREFETCH" in opts_of(memory(240, 300) @ memory(300, 64), avx2)
-
-
-def test_columns_that_throw_one_another_out_of_a_cache_come_in_strips() -> None:
-    """1536 x 768 turned by 1536 x 768 took 1.3 times as long without AVX-512."""
-    avx2 = Target(
-        "CPU", "llvm", arch="x86_64-any", vector_bits=256, vector_registers=16,
-        cache_bytes=(32 << 10, 1 << 20, 32 << 20),
-    )  # fmt: skip
-
-    def strips(n: int, k: int, target: Target) -> bool:
-        product = Tensor.empty(k, n).T @ Tensor.empty(k, 768)
-        return "KBLOCK output" in opts_of(product, target)
-
-    assert strips(768, 1536, avx2)
-    assert strips(1024, 1024, avx2)
-    # These have all places; so few fit; these fit as a whole.
-    assert not strips(780, 1536, avx2)
-    assert not strips(768, 384, avx2)
-    assert not strips(256, 1000, avx2)
-    assert not strips(
-        768, 1536, replace(avx2, vector_bits=512, vector_registers=32, masks=True, broadcasts=True)
-    )
+    [(tile, ahead)] = asks_of(product, target)
+    assert ahead == tile * 1536
 
 
 def test_the_pass_that_computes_most_asks() -> None:

@@ -1,8 +1,7 @@
-"""Opts as data; what the default schedule gives to typical kernels; applied Opts keep the value."""
+"""Opts as data; what programs of typical kernels have and lack; applied Opts keep the value."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -55,63 +54,11 @@ def ops_of(t: Tensor, target: Target = CPU) -> list[Ops]:
     return [u.op for u in lower(kernel_of(t), target)[0].uops]
 
 
-@pytest.mark.parametrize(("k", "rows"), [(4096, 8), (2048, 8), (512, 16), (1040, 16)])
-def test_a_tile_has_no_more_rows_than_the_first_cache_has_ways_for(k: int, rows: int) -> None:
-    # Rows 16 KB apart have one set of 8 lines, rows 2 KB apart two of them.
-    product = Tensor.empty(16, k) @ Tensor.empty(4096, k).T
-    tile = re.findall(r"UPCAST\(0,(\d+)(?:,shift)?\)", opts_of(product, AVX512))
-    assert int(tile[0]) == rows
-    if rows == 8:
-        larger = replace(AVX512, cache_bytes=(64 << 10, *AVX512.cache_bytes[1:]))
-        assert "UPCAST(0,16)" in opts_of(product, larger)
-
-
-def test_few_columns_have_half_a_register_where_that_takes_half_the_time() -> None:
-    # Five columns in eight lanes do three of them for nothing, 45 rows in 16 lanes gather theirs,
-    # and sums of 20 steps in 16 lanes are masked at their ends and added up across.
-    product = Tensor.empty(20, 45, 20) @ Tensor.empty(20, 5, 20).transpose(1, 2)
-    assert "VECTOR(2,8)" not in opts_of(product, AVX512)
-    assert "VECTOR(2,8)" in opts_of(product, replace(AVX512, move_bits=256))
-    # Longer sums are worth it: 12 us on a Zen 4, which takes 15 with half a register.
-    product = Tensor.empty(20, 45, 90) @ Tensor.empty(20, 5, 90).transpose(1, 2)
-    assert "VECTOR(3,16)" in opts_of(product, replace(AVX512, move_bits=256))
-
-
-def test_what_no_cache_holds_is_loaded_again_less_often() -> None:
-    # Either order loads about 0.3 GB again: 21 MB, 17 times, or 1.6 MB, 186 times.
-    product = Tensor.empty(891, 221, dtype="float64").T @ Tensor.empty(891, 2962, dtype="float64")
-    assert "SWAP(0,1)" in opts_of(product, replace(AVX512, threads=1))
-    large = replace(AVX512, threads=1, cache_bytes=(32 << 10, 1 << 20, 1 << 30))
-    assert "SWAP" not in opts_of(product, large)
-
-
 def test_opts_print_and_parse() -> None:
     opts = (Opt(OptOps.VECTOR, 1, 8), Opt(OptOps.THREAD, 0))
     assert parse_opts(" ".join(map(repr, opts))) == opts
     with pytest.raises(ArgumentError, match=r"'VECTOR\(1\)' is no Opt.*VECTOR\(1,8\)"):
         parse_opts("VECTOR(1)")
-
-
-def test_elementwise_axes_merge_and_vectorise() -> None:
-    assert opts_of(memory(32, 64) + memory(32, 64)) == "VECTOR(0,8) UPCAST(0,4)"
-
-
-def test_rows_of_a_sum_vectorise_along_the_row() -> None:
-    found = opts_of(memory(64, 256).sum(1))
-    assert found.startswith("VECTOR(1,8) UPCAST(1,8)")
-
-
-def test_a_maximum_alone_has_more_accumulators_than_one_that_a_sum_needs() -> None:
-    # 20 times 13 SIMD values and a rest, which is folded apart.
-    found = opts_of(Tensor.empty(4, 16 * 13 * 20 + 5).realize().max(1), AVX512)
-    assert "UPCAST(1,13)" in found
-    assert "UPCAST(1,8)" in opts_of(Tensor.empty(64, 4096).realize().logsumexp(1), AVX512)
-
-
-def test_columns_of_a_sum_vectorise_across_columns() -> None:
-    found = opts_of(memory(256, 64).sum(0))
-    assert found.startswith("VECTOR(0,8)")
-    assert "UPCAST(0," in found
 
 
 @pytest.mark.parametrize("width", [61, 97, 121, 160])
@@ -123,31 +70,6 @@ def test_strided_windows_of_any_width_are_right(width: int) -> None:
     wanted = np.einsum("bchwij,cij->bchw", views, w[:, 0])
     found = Tensor(x).conv2d(Tensor(w), groups=4, stride=3).numpy()
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_rows_of_a_narrow_product_start_early_in_place_of_masks() -> None:
-    found = opts_of(memory(1231, 29) @ memory(4, 29).transpose(), AVX512)
-    assert ",mask)" not in found
-    assert "VECTOR(0," in found
-
-
-def test_a_few_results_of_a_matrix_beyond_all_caches_are_summed_by_whole_rows() -> None:
-    rows = 1 << 15
-    found = opts_of(memory(3, rows) @ memory(rows, 1200))
-    assert "UPCAST(0,3) KBLOCK(0,8,row)" in found
-    assert ",row)" not in opts_of(memory(3, 600) @ memory(600, 1000))
-
-
-def test_columns_of_a_large_matrix_are_asked_for() -> None:
-    rows = 1 << 15
-    assert "PREFETCH" in opts_of(memory(26, rows) @ memory(rows, 1200))
-    assert "PREFETCH" not in opts_of(memory(26, 64) @ memory(64, 1200))
-
-
-def test_lanes_lie_along_the_matrix_whose_columns_are_far_apart() -> None:
-    # Else its columns would be read again for each panel of the other operand.
-    found = opts_of(memory(4096, 2845).transpose() @ memory(512, 4096).transpose())
-    assert "VECTOR(0," in found
 
 
 @pytest.mark.parametrize("shape", [(67, 5, 3), (129, 29, 4), (130, 7, 2), (65, 33, 5)])
@@ -167,28 +89,6 @@ def test_a_few_results_of_a_large_matrix_are_right(count: int) -> None:
     np.testing.assert_allclose(found, a.astype(np.float64) @ b, rtol=1e-3, atol=1e-3)
 
 
-def test_a_product_gets_a_register_tile() -> None:
-    found = opts_of(memory(64, 64) @ memory(64, 64))
-    assert "VECTOR(1,8)" in found
-    assert re.search(r"UPCAST\(0,", found)
-    assert re.search(r"UPCAST\(1,", found)
-
-
-def test_panels_stay_whole_where_chunks_of_rows_do_not_divide() -> None:
-    """A thread has a chunk of rows; with one row at a time, panels would be filled for each."""
-    found = opts_of(memory(67, 400) @ memory(400, 288))
-    assert found.endswith("THREAD(1,2)")
-
-
-@pytest.mark.parametrize("threads", [2, 3])
-def test_rows_of_a_streamed_sum_stay_whole_on_threads(threads: int) -> None:
-    """Each thread has a chunk of columns, and not one SIMD value of each row."""
-    found = opts_of(
-        memory(1024, 1024).sum(0), replace(CPU, threads=threads, vector_bits=512, masks=True)
-    )
-    assert found.endswith(f"KBLOCK(0,8,row) THREAD(0,{threads})")
-
-
 @pytest.mark.parametrize("shape", [(23, 60, 71), (7, 129, 40), (1, 300, 33), (50, 64, 3)])
 def test_products_with_a_turned_operand_are_transposed_into_panels(
     shape: tuple[int, int, int],
@@ -199,11 +99,6 @@ def test_products_with_a_turned_operand_are_transposed_into_panels(
     a, b = a.astype(np.float32), b.astype(np.float32)
     np.testing.assert_allclose((Tensor(a) @ Tensor(b).T).numpy(), a @ b.T, rtol=2e-4, atol=2e-4)
     np.testing.assert_allclose((Tensor(b) @ Tensor(a).T).numpy(), b @ a.T, rtol=2e-4, atol=2e-4)
-
-
-def test_small_work_takes_no_threads_and_large_work_does() -> None:
-    assert "THREAD" not in opts_of(memory(16, 16) @ memory(16, 16))
-    assert "THREAD" in opts_of(memory(256, 256) @ memory(256, 256))
 
 
 def test_a_far_strided_operand_is_packed_once_a_panel() -> None:
@@ -227,7 +122,6 @@ def test_additions_in_place_run_side_by_side_only_where_places_differ() -> None:
     schedule, _ = schedule_uops([table[index].sum().gradient(table)[0].contiguous().uop])
     adding = [s.ast for s in schedule.steps if s.ast is not None][1]
     kernel = schedule_kernel(adding, CPU)
-    assert any(o.op is OptOps.VECTOR for o in kernel.applied)
     rows = [r for r in kernel.outputs if r.src[0].arg == 5]
     assert len(rows) == 1
     assert not kernel.may_reorder(rows[0])
@@ -305,15 +199,7 @@ def test_any_schedule_gives_the_same_product(text: str) -> None:
 
 def test_lanes_that_are_far_apart_are_gathered_once_into_a_panel() -> None:
     image, weight = memory(4, 8, 21, 21), memory(32, 8, 5, 5)
-    kernel = schedule_kernel(kernel_of(image.conv2d(weight)), CPU)
-    # Seventeen columns are no whole number of SIMD values and their windows overlap; channels are.
-    assert repr(kernel.applied[0]) == "VECTOR(1,8)"
     assert ops_of(image.conv2d(weight)).count(Ops.DEFINE_LOCAL) == 1
-
-
-def test_a_reduction_too_long_for_a_panel_is_blocked() -> None:
-    found = opts_of(memory(64, 12000) @ memory(12000, 256))
-    assert "KBLOCK(0," in found
 
 
 @pytest.mark.parametrize("target", [CPU, AVX512], ids=["avx2", "avx512"])
@@ -325,10 +211,11 @@ def test_lanes_far_apart_have_a_panel_however_long_the_reduction_is(
     """Without one they are gathered for each tile: 74 x 2059 @ 2059 x 101 had 0.17 of the speed of
     the best peer, since nothing divides 2059 well and strips had to be alike.
     """
-    found = ops_of(Tensor.empty(rows, depth) @ Tensor.empty(columns, depth).T, target)
+    product = Tensor.empty(rows, depth) @ Tensor.empty(columns, depth).T
     # Or they lie along the reduction, where they are neighbours.
-    along = ",peel)" in opts_of(Tensor.empty(rows, depth) @ Tensor.empty(columns, depth).T, target)
-    assert Ops.DEFINE_LOCAL in found or along
+    folds = schedule_kernel(kernel_of(product), target).reduces
+    along = [r for u in folds for r in u.src[1:] if r.arg.kind is AxisType.VECTOR]
+    assert along or Ops.DEFINE_LOCAL in ops_of(product, target)
 
 
 @pytest.mark.parametrize("device", ["CPU", "PYTHON"])
@@ -352,17 +239,6 @@ def test_panels_of_strips_that_do_not_divide_a_reduction(
         compiled.program(handles, (), (compiled.n,), (compiled.parts,))
         found = out.numpy()
     np.testing.assert_allclose(found, a.numpy() @ b.numpy().T, atol=1e-4)
-
-
-def test_what_is_done_to_sums_is_done_in_simd_values() -> None:
-    x, w = Tensor.empty(8, 256), Tensor.empty(1024, 256)
-    assert opts_of((x @ w.T).gelu(), AVX512).startswith("VECTOR(1,16)")
-
-
-def test_few_rows_of_a_large_product_have_wide_tiles() -> None:
-    """Each page is visited once for as many columns as there are registers for."""
-    found = opts_of(Tensor.empty(3, 955) @ Tensor.empty(955, 1735), AVX512)
-    assert found.startswith("VECTOR(1,16) UPCAST(0,3) UPCAST(0,7,shift)")
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -471,13 +347,7 @@ def test_simd_lanes_that_do_not_divide_an_axis_start_early(text: str) -> None:
     np.testing.assert_allclose(out.numpy(), a.numpy() * b.numpy() + a.numpy(), rtol=1e-6)
 
 
-def test_uneven_rows_have_no_masks_and_few_values_run_twice() -> None:
-    rows, row = memory(9, 1955), memory(1955)
-    assert opts_of(rows + row).startswith("VECTOR(1,8) UPCAST(1,")
-    short, piece = memory(90, 102), memory(102)
-    assert "UPCAST" not in opts_of(short + piece)
-    # Fewer than one SIMD value cannot start early.
-    assert re.search(r"SPLIT\(1,\d+,mask\)", opts_of(memory(90, 7) * memory(7)))
+def test_a_step_has_no_more_lanes_than_a_row() -> None:
     with pytest.raises(KernelOptError, match="5 times 8 lanes"):
         schedule_kernel(kernel_of(memory(9, 37) + memory(37)), CPU,
                         parse_opts("VECTOR(1,8) UPCAST(1,5)"))  # fmt: skip
@@ -494,10 +364,6 @@ def test_axes_merge_where_loaded_values_are_compared() -> None:
     x, y = memory(6, 5, 22, 87), memory(6, 5, 22, 87)
     kernel = schedule_kernel(kernel_of((x < y).where(x, y * 2)), CPU, ())
     assert [r.src[0].arg for r in kernel.outputs] == [6 * 5 * 22 * 87]
-
-
-def test_a_prime_number_of_rows_has_a_register_tile_as_well() -> None:
-    assert re.search(r"UPCAST\(0,\d+,shift\)", opts_of(memory(67, 64) @ memory(64, 64)))
 
 
 def test_what_is_written_in_place_is_not_written_twice() -> None:
@@ -520,15 +386,10 @@ def test_what_is_written_in_place_is_not_written_twice() -> None:
 
 
 def test_a_few_rows_read_a_large_matrix_where_it_lies_and_ask_ahead() -> None:
-    weight = Tensor.empty(4096, 4096)
-    found = opts_of(Tensor.empty(50, 4096) @ weight, AVX512)
-    assert "KBLOCK(0," in found
-    assert "PREFETCH(" in found
-    assert Ops.DEFINE_LOCAL not in ops_of(Tensor.empty(50, 4096) @ weight, AVX512)
-    # One that the caches hold is read as it is.
-    small = opts_of(Tensor.empty(50, 512) @ Tensor.empty(512, 512), AVX512)
-    assert "KBLOCK(" not in small
-    assert "PREFETCH(" not in small
+    product = Tensor.empty(50, 4096) @ Tensor.empty(4096, 4096)
+    linear = lower(kernel_of(product), AVX512)[0].uops
+    assert Ops.DEFINE_LOCAL not in [u.op for u in linear]
+    assert [u for u in linear if u.op is Ops.LOAD and u.arg is not None]
 
 
 def test_a_panel_asks_for_the_rows_that_it_is_filled_with() -> None:
@@ -562,12 +423,6 @@ def test_a_reduction_runs_outside_of_the_loops_that_it_does_not_depend_on() -> N
     assert all(row not in u.ranges for u in kernel.reduces)
 
 
-def test_what_is_over_of_a_long_reduction_is_peeled_off() -> None:
-    found = opts_of(memory(64, 1063).sum(1))
-    assert found.startswith("SPLIT(0,1056,peel)")
-    assert ",peel)" not in opts_of(memory(64, 1056).sum(1))
-
-
 @pytest.mark.parametrize("length", [97, 129, 255, 1000, 1063])
 def test_reductions_of_any_length_are_right(length: int) -> None:
     x = memory(9, length)
@@ -586,10 +441,8 @@ def test_noopt_leaves_plain_loops() -> None:
         assert schedule_kernel(kernel_of(memory(8, 8) + 1), CPU).applied == []
 
 
-def test_what_is_repeated_is_read_and_stored_without_a_gather() -> None:
+def test_what_is_repeated_is_right() -> None:
     x = memory(16, 32)
-    # Each column twice: SIMD lanes along the columns, their copies interleaved by shuffles.
-    assert opts_of(x.repeat_interleave(2, 1) + 1) == "VECTOR(0,8) UPCAST(1,2)"
     np.testing.assert_array_equal((x.repeat_interleave(2, 1)).numpy(), np.repeat(x.numpy(), 2, 1))
 
 
@@ -613,9 +466,7 @@ def test_transposed_copies_are_right(shape: tuple[int, int], dtype: str) -> None
 
 
 def test_a_transposed_copy_loads_neighbours_side_by_side() -> None:
-    linear, opts = lower(kernel_of(memory(64, 48).permute(1, 0)), CPU)
-    source = render(linear, CPU)
-    assert [opt.op for opt in opts] == [OptOps.VECTOR, OptOps.UPCAST]
+    source = render(lower(kernel_of(memory(64, 48).permute(1, 0)), CPU)[0], CPU)
     assert "load <4 x float>" in source
     assert "load float" not in source
     # Every shuffle of two values stays inside of blocks of four elements.
@@ -639,22 +490,13 @@ def test_elements_that_alternate_are_loaded_once(settings: dict[str, Any]) -> No
         np.testing.assert_array_equal((a * b).numpy(), a.numpy() * b.numpy())
 
 
-def test_steps_that_do_not_divide_stand_side_by_side_as_well() -> None:
+def test_steps_that_do_not_divide_are_right() -> None:
     # 1001 SIMD values, four at a time: some of the last are stored twice.
-    assert opts_of(memory(8008) + memory(8008)) == "VECTOR(0,8) UPCAST(0,4,shift)"
     x = memory(8008)
     np.testing.assert_array_equal((x + x).numpy(), x.numpy() * 2)
 
 
-def test_long_chains_stand_side_by_side_where_there_are_enough_of_them() -> None:
-    large, small = memory(1 << 16), memory(1 << 8)
-    assert opts_of(large.tanh().tanh().tanh()).startswith("VECTOR(0,8) UPCAST(0,2)")
-    assert opts_of(small.tanh().tanh().tanh()) == "VECTOR(0,8)"
-    assert opts_of(large.tanh()).startswith("VECTOR(0,8) UPCAST(0,2)")
-    assert opts_of(small.tanh()) == "VECTOR(0,8)"
-
-
-def test_rows_that_are_scattered_into_are_shared_out() -> None:
+def test_rows_that_are_scattered_into_may_be_reordered() -> None:
     x = memory(256, 1000)
     places = (x.abs() * 100).cast("int32").contiguous().realize()
 
@@ -662,7 +504,6 @@ def test_rows_that_are_scattered_into_are_shared_out() -> None:
         steps = schedule_uops([x.scatter_reduce(axis, places, x, "sum").uop])[0].steps
         return [step.ast for step in steps if step.ast is not None][1]
 
-    assert "THREAD(0," in repr(schedule_kernel(adding(1), CPU).applied)
     for axis in (0, 1):
         kernel = Kernel(adding(axis))
         assert [kernel.may_reorder(r) for r in kernel.outputs] == [axis == 1, axis == 0]
@@ -725,14 +566,8 @@ def test_nothing_is_stored_under_masks_without_registers_for_them(name: str) -> 
         "strided": lambda: Tensor.empty(1, 1, 82, 82).conv2d(Tensor.empty(118, 1, 2, 2), stride=3),
         "depthwise": lambda: x.conv2d(Tensor.empty(16, 1, 5, 5), groups=16, dilation=2),
     }[name]()
-    assert ",mask)" not in opts_of(found, CPU)
     linear, _ = lower(kernel_of(found), CPU)
     assert not [u for u in linear.uops if u.op is Ops.STORE and len(u.src) > 2]
-
-
-def test_short_rows_of_plain_sums_are_masked_still() -> None:
-    """They store once for many terms, and have more of them side by side."""
-    assert ",mask)" in opts_of(Tensor.empty(300, 70, 27).sum(1), CPU)
 
 
 @pytest.mark.parametrize(
