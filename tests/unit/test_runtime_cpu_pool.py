@@ -29,8 +29,10 @@ from tests.unit.runtime_kernels import kernel, python_environment, run_python
 
 # A child that stands still ends with where each of its threads is, before who waits gives up.
 PREPARE = """
-import faulthandler, os, signal, sys, threading, time
+import faulthandler, os, signal, sys, threading, time, warnings
 faulthandler.dump_traceback_later(50, exit=True)
+# Python 3.12 and later warn of every fork of a process that has threads.
+warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
 import numpy as np
 from aster_ml.config import THREADS
 from aster_ml.runtime.cpu_pool import POOL
