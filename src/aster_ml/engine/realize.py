@@ -21,7 +21,7 @@ from aster_ml.engine.fills import fill_memory
 from aster_ml.engine.launch import bind, observe
 from aster_ml.engine.launch import run_schedule as launch_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
-from aster_ml.engine.repeats import without_repeats
+from aster_ml.engine.repeats import ALIKE, without_repeats
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
 from aster_ml.schedule.capture import Beforehand, Captured, capture
@@ -35,7 +35,7 @@ from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops, RunArg
+from aster_ml.uop.ops import MOVEMENT, Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
 
 # Gives the nodes of all live tensors; set by the layer that has tensors.
@@ -145,7 +145,7 @@ class Request:
             storage.set_stand_in(u, number_like(u, number))
             return
         x = u
-        while x.op in ELEMENTWISE or (x.op in MOVEMENT and x.op is not Ops.EXPAND):
+        while x.op in ALIKE or (x.op in MOVEMENT and x.op is not Ops.EXPAND):
             x = x.src[-1 if x.src[0].op is Ops.CONST else 0]
         if x.op is Ops.EXPAND and device.__class__ is str:
             # What differs of it is computed, and shown as often as it is there.
