@@ -136,6 +136,31 @@ def test_diskcache_outlives_the_process(own_cache: Path) -> None:
     assert (own_cache / "cache.db").stat().st_mode & 0o777 == 0o600
 
 
+def test_connections_of_diskcache_are_closed(own_cache: Path) -> None:
+    """Python 3.13 and later complain of those that are not; a fork's are its parent's."""
+    code = """
+import gc, os, threading
+from aster_ml.helpers import diskcache_get, diskcache_put
+def body():
+    diskcache_put("t", "k", 1)
+body()
+thread = threading.Thread(target=body)
+thread.start()
+thread.join()
+if hasattr(os, "fork"):
+    child = os.fork()
+    assert diskcache_get("t", "k") == 1
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+gc.collect()
+print("ran")
+"""
+    command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("ran\n", "")
+
+
 def test_diskcache_in_threads() -> None:
     found: list[Any] = []
 

@@ -28,6 +28,26 @@ VERSION = 1
 TIMEOUT_S = 60
 # Connections belong to a thread, and to a process: SQLite's do not live through a fork.
 OPEN = threading.local()
+# Connections of a process that this one was forked from: closing them here would drop its locks.
+OF_PARENTS: list[sqlite3.Connection] = []
+
+
+class Opened:
+    """A connection to one file in one process, closed with the last name for it."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.place = path, os.getpid()
+        self.connection = sqlite3.connect(
+            path, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+
+    # Names of the module are gone when the interpreter ends.
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        connection = getattr(self, "connection", None)
+        if connection is not None and self.place[1] == getpid():
+            connection.close()
+        elif connection is not None:
+            OF_PARENTS.append(connection)
 
 
 def database() -> pathlib.Path | None:
@@ -59,14 +79,13 @@ def db_connection() -> sqlite3.Connection:
     path = database()
     if path is None:
         raise ArgumentError("there is no home folder to keep a cache in; set CACHEDIR")
-    if getattr(OPEN, "place", None) != (path, os.getpid()):
+    opened: Opened | None = getattr(OPEN, "opened", None)
+    if opened is None or opened.place != (path, os.getpid()):
         path.parent.mkdir(parents=True, exist_ok=True)
         check_owner(path)
-        connection = sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None)
+        opened = OPEN.opened = Opened(path)
         path.chmod(0o600)
-        OPEN.connection, OPEN.place = connection, (path, os.getpid())
-    found: sqlite3.Connection = OPEN.connection
-    return found
+    return opened.connection
 
 
 def columns(key: Key) -> dict[str, Any]:
