@@ -212,28 +212,96 @@ def words_of_overview() -> int:
     return len(text.split())
 
 
+# How many arguments of these leave the choice of Opts to the default policy.
+CHOOSING = {"schedule_kernel": 2, "lower": 2}
+
+
+def chooses(node: ast.AST, name: str) -> bool:
+    """Whether a call has the default policy choose."""
+    arguments = len(node.args) + len(node.keywords) if isinstance(node, ast.Call) else 0
+    return called(node) == name and arguments == CHOOSING[name]
+
+
+def own_parts(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of an expression, but what it gives to a function that lowers or schedules."""
+    yield node
+    if called(node) not in CHOOSING:
+        for child in ast.iter_child_nodes(node):
+            yield from own_parts(child)
+
+
+def reads_choice(expression: ast.AST, kernels: set[str], opts: set[str]) -> bool:
+    """Whether an expression reads Opts that the default policy chose, or one of these names."""
+    for node in own_parts(expression):
+        if isinstance(node, ast.Attribute) and node.attr == "applied":
+            of = node.value
+            if chooses(of, "schedule_kernel") or getattr(of, "id", "") in kernels:
+                return True
+        if isinstance(node, ast.Subscript) and chooses(node.value, "lower"):
+            if ast.unparse(node.slice) == "1":
+                return True
+        if isinstance(node, ast.Name) and node.id in opts:
+            return True
+    return False
+
+
+def names_of_choice(function: ast.FunctionDef, helpers: set[str]) -> tuple[set[str], set[str]]:
+    """Names of a function for kernels with default Opts, and for such Opts or parts of them."""
+    kernels, opts = set[str](), set(helpers)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            target, value = (node.targets[0], node.value)
+        elif isinstance(node, (ast.For, ast.comprehension)):
+            target, value = (node.target, node.iter)
+        else:
+            continue
+        names = [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
+        if chooses(value, "schedule_kernel"):
+            kernels |= set(names)
+        elif chooses(value, "lower"):
+            opts |= set(names[1:]) - {"_"}
+        elif reads_choice(value, kernels, opts):
+            opts |= set(names)
+    return kernels, opts
+
+
+def helpers_of(tests: dict[str, ast.Module]) -> set[str]:
+    """Functions of the tests that return what the default policy chose, also by way of another."""
+    found, before = set[str](), None
+    while found != before:
+        before = set(found)
+        for function in [f for t in tests.values() for f in functions(t)]:
+            names = names_of_choice(function, found)
+            results = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value]
+            if any([reads_choice(r, *names) for r in results]):
+                found.add(function.name)
+    return found
+
+
+def asserts_choice(test: ast.FunctionDef, helpers: set[str]) -> bool:
+    """Whether an assertion of a test says which Opts the default policy is to choose."""
+    names = names_of_choice(test, helpers)
+    given = {a.arg for a in test.args.args}
+    asserted = [n.test for n in ast.walk(test) if isinstance(n, ast.Assert)]
+    return any([reads_choice(e, *names) and says_what(e, given) for e in asserted])
+
+
+def says_what(expression: ast.AST, given: set[str]) -> bool:
+    """Whether a constant, an empty list or a parameter of the test stands in an expression."""
+    for node in own_parts(expression):
+        if isinstance(node, ast.Constant) or (isinstance(node, ast.List) and not node.elts):
+            return True
+        if isinstance(node, ast.Name) and node.id in given:
+            return True
+    return False
+
+
 def threshold_tests() -> int:
-    """Tests that assert which Opts a kernel has."""
-    kinds = [
-        target.id
-        for node in class_named("OptOps", codegen_core()).body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    ]
-    about = re.compile(rf"\b({'|'.join(kinds)})\b|^opts_of$|^applied$")
-    tests = [f for t in trees("tests/unit").values() for f in functions(t)]
-    return sum([f.name.startswith("test_") and any(map(about.search, asserted(f))) for f in tests])
-
-
-def asserted(function: ast.FunctionDef) -> Iterator[str]:
-    """Names and texts that stand in the assertions of a test."""
-    for statement in ast.walk(function):
-        for node in ast.walk(statement) if isinstance(statement, ast.Assert) else ():
-            if isinstance(node, (ast.Name, ast.Attribute)):
-                yield node.id if isinstance(node, ast.Name) else node.attr
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value
+    """Tests that assert which Opts the default policy chooses."""
+    tests = trees("tests/unit")
+    helpers = helpers_of(tests)
+    found = [f for t in tests.values() for f in functions(t) if f.name.startswith("test_")]
+    return sum([asserts_choice(f, helpers) for f in found])
 
 
 IN_CODEGEN = "modules of codegen, passes.py aside, that"
@@ -292,7 +360,9 @@ MEASURES = (
     ),
     Measure(
         "tests of tuning thresholds",
-        "tests in tests/unit with an assertion that names a kind of Opt, or reads `applied`",
+        "tests in tests/unit with an assertion that reads Opts which schedule_kernel or lower "
+        "chose by themselves, also by way of a helper, and says by a constant or a parameter "
+        "which; Opts that a test gives, and those compared with others that are computed, are none",
         threshold_tests,
     ),
 )  # fmt: skip

@@ -80,7 +80,12 @@ ELEMENTWISE: dict[str, Callable[[], Tensor]] = {
     "adding rows has lanes where places differ": lambda: rows_added(64),
     "scattered columns are shared out": lambda: scattered(0),
     "scattered rows are shared out": lambda: scattered(1),
-    "gathered elements have lanes": lambda: gathered(),
+    "gathered elements have lanes of indices": lambda: gathered(),
+    "rows at loaded places are whole": lambda: empty(100, 64)[empty(300, dtype=dtypes.int32)],
+    "most accesses lie in a row": lambda: (
+        gathered() * empty(64, 512) + empty(64, 512) + empty(1, 512)
+    ),
+    "scattered rows side by side": lambda: placed(),
 }  # fmt: skip
 
 TRANSPOSES: dict[str, Callable[[], Tensor]] = {
@@ -213,6 +218,12 @@ def stacked() -> Tensor:
 def gathered() -> Tensor:
     """Elements of each row."""
     return empty(64, 512).gather(1, empty(64, 512, dtype=dtypes.int32))
+
+
+def placed() -> Tensor:
+    """Elements of each row, in places that other memory names."""
+    x = empty(256, 512)
+    return x.scatter(1, empty(256, 512, dtype=dtypes.int32), x)
 
 
 def short_rows() -> Tensor:

@@ -10,7 +10,6 @@ import numpy as np
 
 from aster_ml import Tensor
 from aster_ml.codegen.opts import Opt
-from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.device import Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import compile_kernel
@@ -87,8 +86,3 @@ def places_of(index: UOp) -> list[int]:
         assert place.op is Ops.CONST
         found.append(int(place.arg))
     return found
-
-
-def opts_of(t: Tensor, target: Target = SMALL_CACHES) -> list[str]:
-    """The names of the Opts that the kernel of `t` gets."""
-    return [o.kind for o in schedule_kernel(kernel_of(t), target).applied]

