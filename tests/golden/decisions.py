@@ -85,7 +85,6 @@ ELEMENTWISE: dict[str, Callable[[], Tensor]] = {
     "most accesses lie in a row": lambda: (
         gathered() * empty(64, 512) + empty(64, 512) + empty(1, 512)
     ),
-    "scattered rows side by side": lambda: placed(),
 }  # fmt: skip
 
 TRANSPOSES: dict[str, Callable[[], Tensor]] = {
@@ -218,12 +217,6 @@ def stacked() -> Tensor:
 def gathered() -> Tensor:
     """Elements of each row."""
     return empty(64, 512).gather(1, empty(64, 512, dtype=dtypes.int32))
-
-
-def placed() -> Tensor:
-    """Elements of each row, in places that other memory names."""
-    x = empty(256, 512)
-    return x.scatter(1, empty(256, 512, dtype=dtypes.int32), x)
 
 
 def short_rows() -> Tensor:
