@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from aster_ml import Context, Tensor
 from aster_ml.codegen import passes
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.passes import lower
-from aster_ml.errors import InternalError
+from aster_ml.codegen.passes import lower, schedule_kernel
+from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.schedule import plan
 from aster_ml.target import Target
+from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.passes import PASS_TOTALS, Pass, recorded
 from tests.unit.kernel_checks import kernel_of, memory
 from tests.unit.pass_helpers import put_in_place
 
 CPU = Target("CPU", "llvm", vector_bits=256, vector_registers=16)
+# Rows of a softmax stay in its first cache.
+FIRST_CACHE = replace(CPU, cache_bytes=(32 << 10, 1 << 20, 16 << 20), vector_bits=512, masks=True)
 TABLES = (
     plan.BODY_PASSES, plan.DRAFT_PASSES, passes.BEFORE_OPTS, passes.AFTER_OPTS, passes.ON_LINEAR,
 )  # fmt: skip
@@ -94,3 +99,21 @@ def test_plain_kernels_have_the_passes_that_are_needed_and_no_other() -> None:
         lower(ast(), CPU, plain=True)
     needed = {step.name for step in ROWS if step.needed}
     assert {step.name for step in steps} <= needed
+
+
+def test_a_pipeline_that_does_not_fit_is_left_out_by_the_cost_and_refused_by_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(linear: Linear, kernel: Kernel, target: Target) -> Linear:
+        raise KernelOptError("it does not fit")
+
+    kernel = kernel_of(memory(8, 256).softmax())
+    named = tuple(schedule_kernel(kernel, FIRST_CACHE).applied)
+    assert any(opt.kind == "PIPELINE folds" for opt in named)
+    put_in_place(monkeypatch, "codegen.passes.fold_rows_early", refuse)
+    linear, opts = lower(kernel, FIRST_CACHE)
+    assert opts == tuple(opt for opt in named if opt.kind != "PIPELINE folds")
+    assert tuple(schedule_kernel(kernel, FIRST_CACHE).applied) == opts
+    assert lower(kernel, FIRST_CACHE, opts)[0] == linear
+    with pytest.raises(KernelOptError, match="does not fit"):
+        lower(kernel, FIRST_CACHE, named)

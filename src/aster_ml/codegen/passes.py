@@ -19,7 +19,7 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
 from aster_ml.codegen.lower.program_order import drop_work_groups, linearize_in_order
-from aster_ml.codegen.opts import Opt, parse_opts
+from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.pipelining import store_rows_later
 from aster_ml.codegen.row_pipelining import fold_rows_early
 from aster_ml.codegen.staging.accumulators import sum_rows
@@ -36,6 +36,7 @@ from aster_ml.codegen.transforms.shared_division import prepare_divisors
 from aster_ml.codegen.transforms.trip_counts import limit_reductions
 from aster_ml.codegen.transforms.unroll_stacks import share_loads
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
+from aster_ml.errors import KernelOptError
 from aster_ml.target import INTERPRETER, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -210,6 +211,26 @@ def schedule_kernel(
     Of Opts that were written `by_hand`, an UPCAST may be SIMD. With a `rank`, the SIMD axis is not
     the one that costs least, but one of the next.
     """
+    kernel = arranged(ast, target, opts, by_hand, rank, plain)
+    if opts is None and pipelines(kernel):
+        # Whether loops fit into one another shows once they are in order.
+        found = fitting(ast, target, arranged(ast, target, rank=rank))[1]
+        if found != tuple(kernel.applied):
+            fewer = arranged(ast, target, found)
+            fewer.notes = kernel.notes
+            return fewer
+    return kernel
+
+
+def arranged(
+    ast: UOp,
+    target: Target,
+    opts: tuple[Opt, ...] | None = None,
+    by_hand: bool = False,
+    rank: int = 0,
+    plain: bool = False,
+) -> Kernel:
+    """The kernel by the given Opts, or by the cost, which may name a PIPELINE that does not fit."""
     kernel = Kernel(ast)
     if plain or (NOOPT and opts is None):
         return kernel
@@ -226,6 +247,26 @@ def schedule_kernel(
     return kernel
 
 
+def pipelines(kernel: Kernel) -> list[str]:
+    """The kinds of PIPELINE that a kernel has."""
+    return [opt.kind for opt in kernel.applied if opt.op is OptOps.PIPELINE]
+
+
+def fitting(ast: UOp, target: Target, kernel: Kernel) -> tuple[Linear, tuple[Opt, ...]]:
+    """The program of a kernel that the cost has arranged, without a PIPELINE that does not fit."""
+    opts, left = tuple(kernel.applied), ["PIPELINE folds", "PIPELINE stores"]
+    while True:
+        try:
+            return finished(ast, target, kernel)
+        except KernelOptError:
+            kinds = [kind for kind in left if kind in pipelines(kernel)]
+            if not kinds:
+                raise
+            left.remove(kinds[0])
+            opts = tuple([opt for opt in opts if opt.kind != kinds[0]])
+            kernel = arranged(ast, target, opts)
+
+
 def lower(
     ast: UOp,
     target: Target,
@@ -240,13 +281,21 @@ def lower(
     """
     if opts is None and ast.arg is not None and ast.arg.opts is not None:
         opts, by_hand = parse_opts(ast.arg.opts), True
-    in_order = ast.arg is not None and ast.arg.in_order
-    plain = plain or in_order
-    kernel = schedule_kernel(ast, target, opts, by_hand, plain=plain)
+    plain = plain or (ast.arg is not None and ast.arg.in_order)
+    kernel = arranged(ast, target, opts, by_hand, plain=plain)
+    if opts is None and pipelines(kernel):
+        return fitting(ast, target, kernel)
+    return finished(ast, target, kernel, plain)
+
+
+def finished(
+    ast: UOp, target: Target, kernel: Kernel, plain: bool = False
+) -> tuple[Linear, tuple[Opt, ...]]:
+    """The list of nodes of a kernel whose axes are arranged."""
     clock = PassClock()
     run_passes(AFTER_OPTS, kernel, target, clock, plain)
     name = ast.arg and ast.arg.name
-    if in_order:
+    if kernel.in_order:
         linear = linearize_in_order(kernel, name or "ordered")
         clock(LINEARIZE, linear)
         return linear, ()
