@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap
+from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.staging.panel import (
     can_pack,
     least_uses,
@@ -372,6 +373,12 @@ def is_float_maximum(u: UOp) -> bool:
 def axis_number(kernel: Kernel, axis: UOp) -> int:
     """Position of an axis as Opts name it."""
     return kernel.axes.index(axis)
+
+
+def upcast(kernel: Kernel, axis: UOp, lanes: int) -> None:
+    """Splits lanes off an axis; where they do not divide it, the last of them start early."""
+    how = "shift" if size_of(axis) % lanes else ""
+    kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), lanes, how))
 
 
 def tail_overhead(size: int, steps: int) -> float:

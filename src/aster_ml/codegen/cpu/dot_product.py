@@ -17,6 +17,7 @@ from aster_ml.codegen.cpu.costs import (
     Plan,
     axis_number,
     reduction_number,
+    upcast,
 )
 from aster_ml.codegen.cpu.elementwise import ask_for_columns
 from aster_ml.codegen.cpu.loop_order import set_order
@@ -177,8 +178,7 @@ def run_along(plan: Plan, along: Along, group: int) -> None:
     for r, n in along.tile:
         if n == 1:
             continue
-        how = "shift" if size_of(r) % n else ""
-        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n, how))
+        upcast(kernel, r, n)
     kernel.apply(Opt(OptOps.STAGE, 0, group, how="words"))
     loops = [r for r in kernel.outputs if r.arg.id in ids and not r.arg.kind.is_lane]
     longest = max(loops, key=size_of, default=None)
@@ -322,8 +322,7 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
         rows.append(tile_rows(kernel, rows[-1], choice.block))
     if choice.tile > 1:
         inner = kernel.axes[place_of(kernel, rows[-1])]
-        how = "shift" if size_of(inner) % choice.tile else ""
-        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, inner), choice.tile, how))
+        upcast(kernel, inner, choice.tile)
     # Rows run inside of the lanes, whose panel they share.
     inner_ids = [lane.arg.id, rows[-1]]
     loops = {r.arg.id: r for r in kernel.outputs if not r.arg.kind.is_lane}

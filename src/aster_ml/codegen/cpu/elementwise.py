@@ -33,6 +33,7 @@ from aster_ml.codegen.cpu.costs import (
     panel_of,
     reduction_number,
     tail_overhead,
+    upcast,
 )
 from aster_ml.codegen.cpu.loop_order import hoist_axes
 from aster_ml.codegen.cpu.prefetch import (
@@ -107,8 +108,7 @@ def share_indices(plan: Plan, outputs: list[UOp]) -> bool:
         for n in [n for n in (4, 2) if n * plan.nodes <= MAX_BODY]:
             few = tail_overhead(size, n) <= MOST_TWICE and can_overlap(kernel)
             if size // n >= plan.target.threads and (size % n == 0 or few):
-                how = "shift" if size % n else ""
-                kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n, how))
+                upcast(kernel, r, n)
                 return True
     return False
 
@@ -136,8 +136,7 @@ def share_divisors(plan: Plan, outputs: list[UOp]) -> bool:
         for n in [n for n in ROWS_SHARING if n * (plan.nodes + plan.extra) <= MAX_BODY]:
             few = tail_overhead(size, n) <= MOST_TWICE and can_overlap(kernel)
             if size // n >= plan.target.threads and (size % n == 0 or few):
-                how = "shift" if size % n else ""
-                kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n, how))
+                upcast(kernel, r, n)
                 return True
     return False
 
@@ -273,8 +272,7 @@ def set_side_by_side(plan: Plan, u: UOp, count: int, parts: int = 2) -> bool:
         return False
     if not fitting and not can_overlap(kernel):
         return False
-    how = "" if fitting else "shift"
-    kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), n, how))
+    upcast(kernel, axis, n)
     return True
 
 

@@ -27,6 +27,7 @@ from aster_ml.codegen.cpu.costs import (
     panel_of,
     reduction_number,
     sharing_cost,
+    upcast,
 )
 from aster_ml.codegen.cpu.dot_product import choose_dot
 from aster_ml.codegen.cpu.elementwise import (
@@ -201,8 +202,7 @@ def choose_tile(plan: Plan) -> None:
     written_out = tiles.distinct_part([*best_tile.items()]) < 1
     for r, n in best_tile.items():
         if n > 1:
-            how = "shift" if size_of(r) % n else ""
-            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n, how))
+            upcast(kernel, r, n)
             if r in windows and size_of(r) == n:
                 step = windows[r].step
                 kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, step), size_of(step)))

@@ -18,6 +18,7 @@ from aster_ml.codegen.cpu.costs import (
     axis_number,
     axis_of,
     tail_overhead,
+    upcast,
 )
 from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.cpu.prefetch import past_caches
@@ -46,8 +47,7 @@ def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
             if a.stride(r) == 1 and a.stride(vector[0]) not in (0, 1) and r.src[0].op is Ops.CONST:
                 size = size_of(r)
                 for n in [n for n in (16, 8, 4) if n <= room and may_have_lanes(plan, size, n)]:
-                    how = "shift" if size % n else ""
-                    kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), n, how))
+                    upcast(kernel, r, n)
                     order_past_caches(plan, r.arg.id, vector[0])
                     return True
     return False
