@@ -107,6 +107,8 @@ def check(seed: int) -> str | None:
             rounded = apart(theirs(stack(seed), seed, loss, optimizer, steps, torch.float32), want)
         except Exception as error:
             raise AssertionError(f"{type(error).__name__}: {str(error)[:200]}: {text}") from error
+        if any(unsure == math.inf for unsure, _, _ in rounded):
+            return None  # float32 is too small for this run, whoever trains it
         for (gap, allowed, what), (unsure, _, _) in zip(gaps, rounded, strict=True):
             if not gap <= max(allowed, 8 * unsure):
                 return f"{what}, and PyTorch's float32 by {unsure:.3g}: {text}"
