@@ -129,10 +129,6 @@ class Allocator(abc.ABC):
     def offset(self, handle: Any, byte_offset: int, nbytes: int) -> Any:
         """A handle on a part of the memory of another."""
 
-    def transfer(self, handle: Any, source: Any, nbytes: int) -> bool:
-        """Copies from memory of another device of this kind, past the host; False if it cannot."""
-        return False
-
     def as_memoryview(self, handle: Any, nbytes: int) -> memoryview | None:
         """The memory itself as seen from the host, or None where the host cannot see it."""
         return None

@@ -1,4 +1,4 @@
-"""What a device has to give: loaded kernels, launches recorded as one, a compiler, a Target.
+"""What a device has to give: loaded kernels, a queue, recorded graphs, a compiler, a Target.
 
 Base classes for `runtime/`. Buffers and the registry of devices do not belong here.
 """
@@ -13,6 +13,29 @@ from aster_ml.allocator import Allocator
 from aster_ml.target import Target
 
 
+class ThreadParts(NamedTuple):
+    """A launch on threads of the host: they share out the outermost range, of size `n`.
+
+    It is divided in `parts`; what is one part runs on the calling thread.
+    """
+
+    n: Any = 1
+    parts: int = 1
+
+
+class Grid(NamedTuple):
+    """A launch on work-groups: how many `blocks` in each dimension, and work-items of a block."""
+
+    blocks: tuple[Any, ...]
+    items: tuple[int, ...]
+
+
+# How a kernel is spread over a device; its Target decides which of the two it is. Before the values
+# of variables are known sizes may be expressions on them, in a launch they are numbers.
+Launch = ThreadParts | Grid
+ONCE = ThreadParts()
+
+
 class Program(abc.ABC):
     """A loaded kernel, which takes about `nbytes` of memory."""
 
@@ -21,29 +44,60 @@ class Program(abc.ABC):
 
     @abc.abstractmethod
     def __call__(
-        self,
-        handles: tuple[Any, ...],
-        vars: tuple[int, ...] = (),
-        global_size: tuple[int, ...] = (1, 1, 1),
-        local_size: tuple[int, ...] | None = None,
-        wait: bool = False,
-    ) -> float | None:
-        """Launches on memory and the values of variables; with `wait`, returns the seconds."""
+        self, handles: tuple[Any, ...], vars: tuple[int, ...] = (), launch: Launch = ONCE
+    ) -> None:
+        """Puts a launch on memory and the values of variables in the device's queue."""
+
+
+class Event(abc.ABC):
+    """A place in a queue, which the device comes to when all that is before it is done."""
+
+    @abc.abstractmethod
+    def wait(self) -> None:
+        """Returns when the device has come there."""
+
+    @abc.abstractmethod
+    def seconds_since(self, earlier: Any) -> float:
+        """The time from an earlier event of the same queue to this one; waits for both."""
+
+
+class Queue(abc.ABC):
+    """What a device is to do, one after the other. Programs put their launches in it.
+
+    Copies from and to the host are those of the allocator, which wait for what was put before.
+    """
+
+    @abc.abstractmethod
+    def signal(self) -> Event:
+        """An event behind all that was put in so far."""
+
+    def wait(self, event: Event) -> None:
+        """What is put in from now on begins after an event, of this queue or another.
+
+        Here the host waits; a device that can wait by itself does better.
+        """
+        event.wait()
+
+    def copy(self, target: Any, source: Any, nbytes: int) -> bool:
+        """Copies between handles of devices of this kind, past the host; False if it cannot."""
+        return False
+
+    def finish(self) -> None:
+        """Returns when all that was put in is done."""
+        self.signal().wait()
 
 
 class Call(NamedTuple):
     """One launch in a recorded graph.
 
-    `n` is the size of the range that is split in `parts`; where the target has work-groups both
-    are unused. `written` has the numbers of the handles that the kernel may write to, None stands
-    for all. What waits for what follows from that and from where the handles' memory lies.
+    `written` has the numbers of the handles that the kernel may write to, None stands for all. What
+    waits for what follows from that and from where the handles' memory lies.
     """
 
     program: Program
     handles: tuple[Any, ...]
     vars: tuple[int, ...] = ()
-    n: int = 1
-    parts: int = 1
+    launch: Launch = ONCE
     written: frozenset[int] | None = None
 
 
@@ -59,8 +113,8 @@ class Graph(abc.ABC):
         """Gives a call another value of its variable number `slot`."""
 
     @abc.abstractmethod
-    def set_size(self, call: int, n: int) -> None:
-        """Gives a call another size of the range that is split."""
+    def set_launch(self, call: int, launch: Launch) -> None:
+        """Gives a call other sizes."""
 
     @abc.abstractmethod
     def run(self) -> None:
@@ -85,12 +139,18 @@ class Backend(abc.ABC):
 
     name: str
     allocator: Allocator
+    queue: Queue
     # Whether `compile` may run in several threads at once, and gains by it.
     compiles_beside = False
+    # Whether another process can load a binary, so that the disk cache keeps compiled kernels.
+    keeps_binaries = False
+    # Whether other processes may try schedules of a kernel here, each for itself.
+    tries_schedules = False
 
-    def __init__(self, name: str, allocator: Allocator) -> None:
+    def __init__(self, name: str, allocator: Allocator, queue: Queue) -> None:
         self.name = name
         self.allocator = allocator
+        self.queue = queue
 
     @property
     @abc.abstractmethod
@@ -123,4 +183,4 @@ class Backend(abc.ABC):
 
     def synchronize(self) -> None:
         """Waits until everything launched is done."""
-        return
+        self.queue.finish()

@@ -305,14 +305,21 @@ class Buffer:
         if source_view is not None:
             require(self.base.allocator).copyin(self.handle, source_view)
             return self
-        own, other = require(self.base.allocator), require(source.base.allocator)
-        if type(own) is type(other) and own.transfer(self.handle, source.handle, self.nbytes):
+        own = require(self.base.allocator)
+        if type(own) is type(source.base.allocator) and self.copy_on_device(source):
             return self
         own_view = own.as_memoryview(self.handle, self.nbytes)
         if own_view is not None and not own_view.readonly:
             source.copyout(own_view)
             return self
         return self.copyin(source.copyout(bytearray(self.nbytes)))
+
+    def copy_on_device(self, source: Buffer) -> bool:
+        """`copy_from` for a buffer of this kind of device, past the host; False if it cannot."""
+        queue, other = Device[self.device].queue, Device[source.device].queue
+        if queue is not other:
+            queue.wait(other.signal())
+        return queue.copy(self.handle, source.handle, self.nbytes)
 
     def as_memoryview(self, copy: bool = False) -> memoryview:
         """The bytes: the memory itself where the host can see it and no copy is asked, else a copy.

@@ -236,7 +236,7 @@ def test_memory_may_begin_anywhere(
         target = device.allocator.wrap(room[: 80 * 128], 80 * 128 * 4)
         source = storage.buffer_of(x.uop.base).ensure_allocated().handle
         assert isinstance(compiled.n, int)
-        compiled.program((target, source), (), (compiled.n,), (compiled.parts,))
+        compiled.program((target, source), (), compiled.launch)
     wanted = made[name].numpy().reshape(-1)
     np.testing.assert_allclose(room[: 80 * 128], wanted, rtol=1e-6, atol=1e-6)
     assert (room[80 * 128 :] == 7).all()

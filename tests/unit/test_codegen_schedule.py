@@ -187,9 +187,7 @@ def test_any_schedule_gives_the_same_product(text: str) -> None:
     tensors: list[Any] = [out, a, b]
     handles = tuple([t.uop.base for t in tensors])
     from_storage = tuple([buffer(u) for u in handles])
-    n = compiled.n
-    assert isinstance(n, int)
-    compiled.program(from_storage, (), (n,), (compiled.parts,))
+    compiled.program(from_storage, (), compiled.launch)
     np.testing.assert_allclose(out.numpy(), a.numpy() @ b.numpy(), atol=1e-5)
 
 
@@ -232,7 +230,7 @@ def test_panels_of_strips_that_do_not_divide_a_reduction(
         compiled = compile_kernel(ast, Device[device], opts)
         out = Tensor.full((19, 11), float("nan")).contiguous().realize()
         handles = tuple([buffer(t.uop.base) for t in (out, x, y)])
-        compiled.program(handles, (), (compiled.n,), (compiled.parts,))
+        compiled.program(handles, (), compiled.launch)
         found = out.numpy()
     np.testing.assert_allclose(found, a.numpy() @ b.numpy().T, atol=1e-4)
 
@@ -339,7 +337,7 @@ def test_simd_lanes_that_do_not_divide_an_axis_start_early(text: str) -> None:
     out = Tensor.full((7, 37), float("nan")).contiguous().realize()
     handles = tuple([buffer(t.uop.base) for t in (out, a, b)])
     assert isinstance(compiled.n, int)
-    compiled.program(handles, (), (compiled.n,), (compiled.parts,))
+    compiled.program(handles, (), compiled.launch)
     np.testing.assert_allclose(out.numpy(), a.numpy() * b.numpy() + a.numpy(), rtol=1e-6)
 
 

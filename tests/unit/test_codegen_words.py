@@ -225,7 +225,7 @@ def check_with(dtype: str, device: str, turns: str, text: str, k: int = 11) -> N
         out = Tensor.full((n, m), 99).cast(result.dtype).contiguous().realize()
         bases = [t.uop.base for t in (out, x, y)]
         handles = [storage.buffer_of(u).ensure_allocated().handle for u in bases]
-        compiled.program(tuple(handles), (), (1,), (1,))
+        compiled.program(tuple(handles), (), compiled.launch)
         found = out.cast("float32").numpy().astype(np.float64)
     np.testing.assert_allclose(found, a @ b, rtol=2.0**-7, atol=0 if dtype == "int8" else 0.02)
 

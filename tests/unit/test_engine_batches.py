@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, GlobalCounters, Tensor
+from aster_ml.backend import ONCE
 from aster_ml.device import Device
 from aster_ml.engine import disk_cache
 from aster_ml.engine.compile import MEMORY_CACHE
@@ -40,14 +41,16 @@ def draft(name: str, number: float = 4.0, length: int = 0, **fields: Any) -> Dra
     source = SOURCE.format(name=name, number=number)
     source += ";" * max(length - len(source) - 1, 0) + "\n" * bool(length)
     backend = Device["CPU"]
-    known = {"name": name, "var_names": (), "n": 1, "parts": 1, "written": frozenset({0})}
+    known = {"name": name, "var_names": (), "launch": ONCE, "written": frozenset({0})}
     return Draft(backend, known | fields | {"source": source}, None, join_modules)
 
 
 def value_of(program: Any) -> float:
     """What a kernel of one output stores."""
     out = Tensor(np.zeros(1, dtype=np.float32)).realize()
-    program((buffer_of(out.uop.base).handle,), (), (1,), (1,))
+    program(
+        (buffer_of(out.uop.base).handle,),
+    )
     return float(out.numpy()[0])
 
 
@@ -149,12 +152,12 @@ def test_kernels_of_one_binary_come_back(tmp_path: Path, monkeypatch) -> None:
         assert len(loads) == 1
         assert found[0] is not None
         assert {k: v for k, v in found[0].items() if k != "program"} == {
-            "name": "two", "var_names": (), "n": 1, "parts": 1, "written": frozenset({0}),
+            "name": "two", "var_names": (), "launch": ONCE, "written": frozenset({0}),
         }  # fmt: skip
         assert shelf.get("three", Device["CPU"]) is None
 
 
-KNOWN = b'{"odd": {"name": "a", "vars": [], "n": 1, "parts": 1, "written": []}}'
+KNOWN = b'{"odd": {"name": "a", "vars": [], "launch": [1, 1], "grid": false, "written": []}}'
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ def compiled(t: Tensor, opts: str | None = None, threads: int = 2) -> Compiled:
 @pytest.mark.parametrize("threads", [2, 3])
 def test_long_kernels_have_several_parts_for_each_thread_and_short_ones_one(threads: int) -> None:
     long, short = Tensor.empty(1 << 22), Tensor.empty(1 << 16)
-    assert compiled(long * 2, "THREAD(0,0)", threads).parts == PARTS_EACH * threads
-    assert compiled(short * 2, "THREAD(0,0)", threads).parts == threads
-    assert compiled(short * 2, "VECTOR(0,8)", threads).parts == 1
-    some = compiled(Tensor.empty(3 << 18) * 2, "THREAD(0,0)", threads).parts
+    assert compiled(long * 2, "THREAD(0,0)", threads).launch.parts == PARTS_EACH * threads
+    assert compiled(short * 2, "THREAD(0,0)", threads).launch.parts == threads
+    assert compiled(short * 2, "VECTOR(0,8)", threads).launch.parts == 1
+    some = compiled(Tensor.empty(3 << 18) * 2, "THREAD(0,0)", threads).launch.parts
     assert threads < some < PARTS_EACH * threads
     assert some % threads == 0
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from aster_ml.backend import Grid
 from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
@@ -31,7 +32,8 @@ def test_opencl_computes(name: str) -> None:
     for param, data in zip(case.linear.params, case.buffers, strict=True):
         buffers.append(Buffer("OPENCL", data.size, param.dtype).copyin(data.copy()))
     sizes = tuple(int(n) for n in case.linear.global_size)
-    program(tuple(b.handle for b in buffers), case.variables, sizes, case.linear.local_size)
+    launch = Grid(sizes, case.linear.local_size)
+    program(tuple(b.handle for b in buffers), case.variables, launch)
     check_outputs([b.numpy() for b in buffers], case)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from aster_ml.allocator import MEMORY
+from aster_ml.backend import Grid, ThreadParts
 from aster_ml.config import Context
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
@@ -82,13 +83,15 @@ def test_compile_load_and_launch() -> None:
     program = backend.load("axpy", backend.compile(AXPY))
     x = Buffer("CPU", 100, dtypes.float32).copyin(np.arange(100, dtype=np.float32))
     y = Buffer("CPU", 100, dtypes.float32).copyin(np.ones(100, dtype=np.float32))
-    seconds = program((x.handle, y.handle), (2,), (100, 1, 1), wait=True)
-    assert seconds is not None
-    assert 0 < seconds < 10
+    before = backend.queue.signal()
+    program((x.handle, y.handle), (2,), ThreadParts(100, 2))
+    assert 0 < backend.queue.signal().seconds_since(before) < 10
     assert y.numpy().tolist() == [1 + 2 * i for i in range(100)]
     part = y.view(10, dtypes.float32, 40)
-    assert program((x.handle, part.handle), (1,), (10, 1, 1), (1, 1, 1)) is None
+    program((x.handle, part.handle), (1,), ThreadParts(10))
     assert y.numpy()[9:21].tolist() == [19] + [21 + 3 * i for i in range(10)] + [41]
+    with pytest.raises(InternalError, match="a CPU has no work-groups"):
+        program((x.handle, part.handle), (1,), Grid((10,), (1,)))
 
 
 def test_bad_source_and_bad_binaries() -> None:

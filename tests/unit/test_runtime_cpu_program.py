@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aster_ml.backend import Call
+from aster_ml.backend import Call, ThreadParts
 from aster_ml.config import Context
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
@@ -176,7 +176,12 @@ def test_thousands_of_lists(threads: int) -> None:
     for _ in range(24):
         rows = [rng.randrange(8) for _ in range(rng.randint(1, 6))]
         calls = [
-            Call(kernel("count"), (HostHandle(data(counts[row]), 512, counts),), (), 64, parts)
+            Call(
+                kernel("count"),
+                (HostHandle(data(counts[row]), 512, counts),),
+                (),
+                ThreadParts(64, parts),
+            )
             for row in rows
             for parts in (rng.randint(1, 4),)
         ]
@@ -216,12 +221,12 @@ def test_addresses_variables_and_sizes_change_between_runs() -> None:
     graph.set_address(1, 0, data(other))
     graph.run()
     assert y.tolist() == (2 * x + 5 * x + other).tolist()
-    graph.set_size(0, 1)
-    graph.set_size(1, 0)
+    graph.set_launch(0, ThreadParts(1))
+    graph.set_launch(1, ThreadParts(0))
     y[:] = -1
     graph.run()
     assert y.tolist() == [-1] * 10
-    graph.set_size(1, 4)
+    graph.set_launch(1, ThreadParts(4))
     graph.run()
     assert y.tolist() == [99] * 4 + [-1] * 6
 
@@ -308,21 +313,23 @@ def test_groups_follow_from_what_calls_write() -> None:
     a, b, c = (handle_of(np.zeros(64, np.int64)) for _ in range(3))
 
     def shift(source: Any, target: Any, parts: int) -> Call:
-        return Call(kernel("shift"), (source, target), (64, 1), 64, parts, frozenset({1}))
+        return Call(
+            kernel("shift"), (source, target), (64, 1), ThreadParts(64, parts), frozenset({1})
+        )
 
     graph = graph_of_calls([shift(a, b, 1), shift(b, a, 1), shift(b, c, 2)])
     assert graph.groups() == [(0, 2), (2, 3)]
     # Two readers of the same memory need not wait for one another.
     assert graph_of_calls([shift(a, b, 2), shift(a, c, 2)]).groups() == [(0, 2)]
     # A kernel of which nothing is known may write to everything.
-    unknown = [Call(kernel("count"), (a,), (), 64, 2)] * 2
+    unknown = [Call(kernel("count"), (a,), (), ThreadParts(64, 2))] * 2
     assert graph_of_calls(unknown).groups() == [(0, 1), (1, 2)]
 
 
 def test_a_graph_is_checked_on_the_memory_of_now() -> None:
     a, b, c = (handle_of(np.zeros(64, np.int64)) for _ in range(3))
     calls = [
-        Call(kernel("shift"), (source, target), (64, 1), 64, 2, frozenset({1}))
+        Call(kernel("shift"), (source, target), (64, 1), ThreadParts(64, 2), frozenset({1}))
         for source, target in ((a, b), (a, c))
     ]
     graph = graph_of_calls(calls)
@@ -342,8 +349,8 @@ def test_the_backend_makes_graphs_of_handles() -> None:
     z = Buffer("CPU", 30, dtypes.int64).ensure_allocated()
     graph = backend.make_graph(
         [
-            Call(kernel("shift"), (x.handle, y.handle), (30, 1), 30, 2),
-            Call(kernel("shift"), (y.handle, z.handle), (30, 1), 30, 1),
+            Call(kernel("shift"), (x.handle, y.handle), (30, 1), ThreadParts(30, 2)),
+            Call(kernel("shift"), (y.handle, z.handle), (30, 1), ThreadParts(30)),
         ]
     )
     assert graph is not None

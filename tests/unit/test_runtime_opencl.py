@@ -8,9 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from aster_ml.backend import Grid, ThreadParts
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
-from aster_ml.errors import CompileError, DeviceError, OutOfMemoryError
+from aster_ml.errors import CompileError, DeviceError, InternalError, OutOfMemoryError
 from aster_ml.renderer.opencl import OpenCLRenderer
 from aster_ml.runtime import object_cache, opencl
 from aster_ml.target import Target
@@ -86,9 +87,10 @@ def test_launch_and_time() -> None:
     data = np.arange(16, dtype=np.float32)
     x = Buffer("OPENCL", 16, dtypes.float32).copyin(data)
     out = Buffer("OPENCL", 16, dtypes.float32).allocate()
-    seconds = program((out.handle, x.handle), (), (4, 1, 1), (4, 1, 1), wait=True)
-    assert seconds is not None
-    assert 0 < seconds < 10
+    queue = Device["OPENCL"].queue
+    before = queue.signal()
+    program((out.handle, x.handle), (), Grid((4, 1, 1), (4, 1, 1)))
+    assert 0 < queue.signal().seconds_since(before) < 10
     np.testing.assert_array_equal(out.numpy(), data * 2)
 
 
@@ -98,8 +100,8 @@ def test_launches_run_in_order_without_waiting() -> None:
     a = Buffer("OPENCL", 16, dtypes.float32).copyin(np.ones(16, np.float32))
     b = Buffer("OPENCL", 16, dtypes.float32).allocate()
     for _ in range(5):
-        assert program((b.handle, a.handle), (), (4,), (4,)) is None
-        assert program((a.handle, b.handle), (), (4,), (4,)) is None
+        program((b.handle, a.handle), (), Grid((4,), (4,)))
+        program((a.handle, b.handle), (), Grid((4,), (4,)))
     Device["OPENCL"].synchronize()
     np.testing.assert_array_equal(a.numpy(), np.full(16, 1024))
 
@@ -108,7 +110,7 @@ def test_launches_run_in_order_without_waiting() -> None:
 def test_no_blocks_is_no_launch() -> None:
     _, _, program = double_kernel(16)
     x = Buffer("OPENCL", 16, dtypes.float32).copyin(np.ones(16, np.float32))
-    assert program((x.handle, x.handle), (), (0, 1, 1), (4, 1, 1), wait=True) == 0
+    program((x.handle, x.handle), (), Grid((0, 1, 1), (4, 1, 1)))
     np.testing.assert_array_equal(x.numpy(), np.ones(16))
 
 
@@ -117,7 +119,7 @@ def test_views_start_anywhere() -> None:
     _, _, program = double_kernel(8)
     base = Buffer("OPENCL", 64, dtypes.float32).copyin(np.arange(64, dtype=np.float32))
     x, out = base.view(8, dtypes.float32, 3 * 4), base.view(8, dtypes.float32, 33 * 4)
-    program((out.handle, x.handle), (), (2, 1, 1), (4, 1, 1))
+    program((out.handle, x.handle), (), Grid((2, 1, 1), (4, 1, 1)))
     want = np.arange(64, dtype=np.float32)
     want[33:41] = want[3:11] * 2
     np.testing.assert_array_equal(base.numpy(), want)
@@ -136,6 +138,32 @@ def test_copies_between_devices() -> None:
     other = Buffer("OPENCL:1", 5, dtypes.float64).copy_from(there)
     back = Buffer("CPU", 5, dtypes.float64).copy_from(other)
     np.testing.assert_array_equal(back.numpy(), data)
+
+
+@needs_device
+def test_a_device_copies_by_itself() -> None:
+    data = np.arange(64, dtype=np.float32)
+    base = Buffer("OPENCL", 64, dtypes.float32).copyin(data)
+    other = Buffer("OPENCL", 16, dtypes.float32).copy_from(base.view(16, dtypes.float32, 12))
+    np.testing.assert_array_equal(other.numpy(), data[3:19])
+    base.view(16, dtypes.float32, 160).copy_from(other)
+    data[40:56] = data[3:19]
+    np.testing.assert_array_equal(base.numpy(), data)
+    # Within one memory object, where parts may overlap, the host copies.
+    base.view(16, dtypes.float32, 8).copy_from(base.view(16, dtypes.float32, 0))
+    data[2:18] = data[:16].copy()
+    np.testing.assert_array_equal(base.numpy(), data)
+
+
+@needs_device
+def test_a_queue_waits_for_events_of_others() -> None:
+    ours, there = Device["OPENCL"].queue, Device["OPENCL:1"].queue
+    for event in (ours.signal(), there.signal(), Device["CPU"].queue.signal()):
+        ours.wait(event)
+        event.wait()
+    first = ours.signal()
+    assert ours.signal().seconds_since(first) >= 0
+    ours.finish()
 
 
 @needs_device
@@ -158,7 +186,9 @@ def test_groups_that_the_device_refuses() -> None:
     _, _, program = double_kernel(16)
     x = Buffer("OPENCL", 16, dtypes.float32).copyin(np.ones(16, np.float32))
     with pytest.raises(DeviceError, match=r"kernel double_it with .* work-items failed"):
-        program((x.handle, x.handle), (), (2, 1, 1), (8, 1, 1), wait=True)
+        program((x.handle, x.handle), (), Grid((2, 1, 1), (8, 1, 1)))
+    with pytest.raises(InternalError, match="OpenCL has blocks of work-items"):
+        program((x.handle, x.handle), (), ThreadParts(16))
 
 
 @needs_device
@@ -189,5 +219,5 @@ def test_numbers_past_the_last_device_start_again() -> None:
         Buffer("OPENCL:7", x.size, p.dtype).copyin(x.copy())
         for x, p in zip(case.buffers, case.linear.params, strict=True)
     ]
-    program(tuple(m.handle for m in memory), (), (3, 1, 1), (8, 1, 1))
+    program(tuple(m.handle for m in memory), (), Grid((3, 1, 1), (8, 1, 1)))
     check_outputs([m.numpy() for m in memory], case)

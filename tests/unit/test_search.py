@@ -363,13 +363,13 @@ def test_search_ends_in_its_time(tmp_path: Path) -> None:
 
 
 def test_what_is_not_searched() -> None:
-    ast, target = kernel_of(product()), Device["CPU"].target
-    assert not search.can_search(ast, target)
+    ast, backend = kernel_of(product()), Device["CPU"]
+    assert not search.can_search(ast, backend)
     with Context(BEAM=2):
-        assert search.can_search(ast, target)
-        assert not search.can_search(ast, Target("NULL", "null", kind="idle"))
+        assert search.can_search(ast, backend)
+        assert not search.can_search(ast, Device["NULL"])
         with Context(DETERMINISTIC=1):
-            assert not search.can_search(ast, target)
+            assert not search.can_search(ast, backend)
 
 
 def test_beam_is_part_of_the_keys_of_kernels() -> None:

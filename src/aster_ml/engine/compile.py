@@ -11,10 +11,10 @@ import hashlib
 import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from aster_ml.backend import Backend, Program
+from aster_ml.backend import Backend, Grid, Launch, Program, ThreadParts
 from aster_ml.codegen.cpu.costs import MEMORY_BYTES_A_CYCLE
 from aster_ml.codegen.opts import Opt
 from aster_ml.codegen.passes import lower
@@ -40,7 +40,7 @@ from aster_ml.engine.worker_pool import Job, WorkerPool
 from aster_ml.errors import DeviceError, KernelOptError
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.c import CRenderer
-from aster_ml.renderer.llvm import LLVMRenderer, join_modules
+from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.renderer.opencl import OpenCLRenderer
 from aster_ml.renderer.runs import render_run
 from aster_ml.target import Target
@@ -56,24 +56,23 @@ from aster_ml.uop.spec.verify import verify
 class Compiled:
     """A kernel ready to launch on one kind of device.
 
-    `var_names` in argument order; `n` is the size of the range shared out over threads (1 when
-    none is), `parts` into how many parts they share it out; work-group sizes where the device has
-    them. Sizes that depend on variables are expressions.
+    `var_names` in argument order; sizes of the `launch` that depend on variables are expressions.
     """
 
     name: str
     program: Program
     var_names: tuple[str, ...]
-    n: UOp | int
-    parts: int
-    global_size: tuple[UOp | int, ...]
-    local_size: tuple[int, ...] | None
+    launch: Launch
     estimates: Estimates
     source: str
-    static: bool
     written: frozenset[int] = frozenset()
     # When a schedule of it was last asked for, as far as is known.
     used: int = 0
+    # Whether no size depends on a variable.
+    static: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.static = is_static(self.launch)
 
     @property
     def nbytes(self) -> int:
@@ -86,6 +85,14 @@ RENDERERS: dict[str, type[Renderer]] = {
     "c": CRenderer,
     "opencl": OpenCLRenderer,
 }
+
+
+def is_static(launch: Launch) -> bool:
+    """Whether all sizes of a launch are numbers."""
+    sizes = (launch.n,) if isinstance(launch, ThreadParts) else launch.blocks
+    return all([isinstance(size, int) for size in sizes])
+
+
 # Under what a kernel is kept: its graph, the target, and all else that it depends on.
 Key = tuple[object, ...]
 MEMORY_CACHE: dict[Key, Compiled] = {}
@@ -147,12 +154,12 @@ class Compilation:
             self.ready[backend] = self.beside.begin(backend.prepare)
         target, is_run = backend.target, isinstance(ast.arg, RunArg)
         given = opts is not None
-        if BEAM and opts is None and not is_run and can_search(ast, target):
+        if BEAM and opts is None and not is_run and can_search(ast, backend):
             opts = search(ast, backend, target)
-        disk_key = key_on_disk(ast, target, opts)
+        disk_key = key_on_disk(ast, backend, opts)
         fields = self.shelf.get(disk_key, backend) if disk_key is not None else None
         if fields is not None:
-            self.found[key] = Compiled(**fields, **unkept(ast))
+            self.found[key] = Compiled(**fields, estimates=estimate(ast), source="")
         else:
             try:
                 fields = write_kernel(ast, backend, target, opts)
@@ -161,9 +168,9 @@ class Compilation:
                 fields = write_plainly(ast, backend, target, error, given, ways)
                 disk_key = None
             TOTALS.compiled_kernels += 1
-            if not fields["static"] or target.has_local:
+            if not is_static(fields["launch"]):
                 disk_key = None
-            join = join_modules if target.language == "llvm" else None
+            join = renderer_for(target).join if target.compiles else None
             self.drafts[key] = Draft(backend, fields, disk_key, join)
             self.batches.add(self.drafts[key])
         TOTALS.compile_s += time.perf_counter() - start
@@ -346,31 +353,36 @@ def threads_of(backend: Backend) -> int:
     return int(backend.target.threads) if backend.compiles_beside else 1
 
 
-def key_on_disk(ast: UOp, target: Target, opts: tuple[Opt, ...] | None) -> str | None:
+def key_on_disk(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None) -> str | None:
     """Under what a kernel is kept on the disk; None where it is not."""
-    if not CACHE or not target.is_cpu or DEBUG >= 3 or SPEC:
+    if not CACHE or not backend.keeps_binaries or DEBUG >= 3 or SPEC:
         return None
-    parts = [ast.key, target.key, repr(opts), repr(stage_key("codegen")), source_digest()]
+    parts = [ast.key, backend.target.key, repr(opts), repr(stage_key("codegen")), source_digest()]
     return hashlib.blake2b("|".join(parts).encode(), digest_size=20).hexdigest()
 
 
 def fields_of(ast: UOp, linear: Linear, target: Target, source: str) -> dict[str, Any]:
     """The fields of a kernel but for its program."""
-    threads = linear.thread.src[0] if linear.thread is not None else 1
-    n = threads.arg if isinstance(threads, UOp) and threads.op is Ops.CONST else threads
     estimates = estimate(ast)
     return {
         "name": linear.name,
         "var_names": tuple([v.arg.name for v in linear.variables]),
-        "n": n,
-        "parts": part_count(linear, target, estimates),
-        "global_size": tuple(linear.global_size),
-        "local_size": tuple(linear.local_size) if target.has_local else None,
+        "launch": launch_of(linear, target, estimates),
         "estimates": estimates,
         "source": source,
-        "static": isinstance(n, int) and all([isinstance(s, int) for s in linear.global_size]),
         "written": linear.written,
     }
+
+
+def launch_of(linear: Linear, target: Target, estimates: Estimates) -> Launch:
+    """How a kernel is spread over the device."""
+    if target.has_local:
+        return Grid(tuple(linear.global_size), tuple(linear.local_size))
+    if linear.thread is None:
+        return ThreadParts()
+    n = linear.thread.src[0]
+    parts = part_count(linear, target, estimates)
+    return ThreadParts(n.arg if n.op is Ops.CONST else n, parts)
 
 
 def part_count(linear: Linear, target: Target, estimates: Estimates) -> int:
@@ -390,17 +402,6 @@ def part_count(linear: Linear, target: Target, estimates: Estimates) -> int:
     cycles = max(cycles, estimates.mem / MEMORY_BYTES_A_CYCLE)
     each = int(cycles / (target.threads * PART_CYCLES))
     return target.threads * max(1, min(each, PARTS_EACH))
-
-
-def unkept(ast: UOp) -> dict[str, Any]:
-    """The fields of a kernel from the disk that are the same for all of them, or seen from it."""
-    return {
-        "global_size": (1, 1, 1),
-        "local_size": None,
-        "estimates": estimate(ast),
-        "source": "",
-        "static": True,
-    }
 
 
 def write_run(
@@ -428,11 +429,11 @@ def write_run(
     written = [
         slots[i] for slots, linear in zip(arg.slots, linears, strict=True) for i in linear.written
     ]
-    return unkept(ast) | {
+    return {
         "name": run_name(ast),
         "var_names": (),
-        "n": lanes,
-        "parts": lanes,
+        "launch": ThreadParts(lanes, lanes),
+        "estimates": estimate(ast),
         "source": render_run(renderer_for(target), run_name(ast), linears, arg, lanes),
         "written": frozenset(written),
     }

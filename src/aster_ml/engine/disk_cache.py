@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aster_ml.backend import Backend, Program
+from aster_ml.backend import Backend, Grid, Launch, Program, ThreadParts
 from aster_ml.runtime import object_cache
 
 SIZE_BYTES = 4
@@ -23,8 +23,8 @@ def put(entries: Sequence[tuple[str, Mapping[str, Any]]], binary: bytes) -> None
         key: {
             "name": fields["name"],
             "vars": fields["var_names"],
-            "n": fields["n"],
-            "parts": fields["parts"],
+            "launch": fields["launch"],
+            "grid": isinstance(fields["launch"], Grid),
             "written": sorted(fields["written"]),
         }
         for key, fields in entries
@@ -66,23 +66,32 @@ class DiskCache:
                 "name": str(header["name"]),
                 "program": program,
                 "var_names": tuple(header["vars"]),
-                "n": header["n"],
-                "parts": header["parts"],
+                "launch": launch_from(header),
                 "written": frozenset(header["written"]),
             }
 
 
 def check(header: Any) -> None:
     """Raises ValueError where what is said of a kernel cannot be."""
-    n, parts, written, names = (header[name] for name in ("n", "parts", "written", "vars"))
+    written, names = header["written"], header["vars"]
     if not (
         isinstance(header["name"], str)
-        and all([is_count(i) for i in (n, parts, *written)])
-        and parts >= 1
+        and launch_from(header) is not None
+        and all([is_count(i) for i in written])
         and isinstance(names, list)
         and all([isinstance(name, str) for name in names])
     ):
         raise ValueError(f"no kernel is like this: {header}")
+
+
+def launch_from(header: Any) -> Launch | None:
+    """The launch of a kernel; None where it cannot be one."""
+    first, second = header["launch"]
+    if header["grid"]:
+        sizes = (*first, *second)
+        return Grid(tuple(first), tuple(second)) if all([is_count(i) for i in sizes]) else None
+    right = is_count(first) and is_count(second) and second >= 1
+    return ThreadParts(first, second) if right else None
 
 
 def is_count(value: Any) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from aster_ml.allocator import MEMORY
+from aster_ml.backend import Launch, ThreadParts
 from aster_ml.config import CAPTURING, DEBUG, debug_shown, stage_key
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
@@ -130,6 +131,13 @@ def size_now(size: UOp | int, values: dict[str, int]) -> int:
     return int(evaluate_expr(size, known))
 
 
+def launch_now(launch: Launch, values: dict[str, int]) -> Launch:
+    """A launch, with the variables' values in its sizes."""
+    if isinstance(launch, ThreadParts):
+        return launch._replace(n=size_now(launch.n, values))
+    return launch._replace(blocks=tuple([size_now(size, values) for size in launch.blocks]))
+
+
 def variables_now(compiled: Compiled, values: dict[str, int]) -> tuple[int, ...]:
     """The values of a kernel's variables, in its order.
 
@@ -158,20 +166,17 @@ def run_step(
         return None
     handles = tuple([b.handle for b in buffers])
     args = variables_now(compiled, values)
-    if compiled.local_size is None:
-        n = compiled.n
-        sizes: tuple[int, ...] = (n if isinstance(n, int) else size_now(n, values),)
-        local: tuple[int, ...] | None = (compiled.parts,)
-    else:
-        sizes = tuple([size_now(s, values) for s in compiled.global_size])
-        local = compiled.local_size
+    launch = compiled.launch if compiled.static else launch_now(compiled.launch, values)
     TOTALS.kernel_count += 1
     TOTALS.global_ops += compiled.estimates.ops
     TOTALS.global_mem += compiled.estimates.mem
     if DEBUG.value < 2 and not wait:
-        compiled.program(handles, args, sizes, local)
+        compiled.program(handles, args, launch)
         return None
-    seconds = compiled.program(handles, args, sizes, local, wait=True) or 0.0
+    queue = Device[step.device].queue
+    before = queue.signal()
+    compiled.program(handles, args, launch)
+    seconds = queue.signal().seconds_since(before)
     if DEBUG >= 2:
         report(compiled, step, seconds)
     return seconds

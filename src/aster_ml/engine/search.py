@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from aster_ml.backend import Backend
 from aster_ml.codegen.opts import Opt, parse_opts
 from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.codegen.search_space import applied, neighbours, starts
@@ -386,12 +387,12 @@ def keep(name: str, record: Record, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def can_search(ast: UOp, target: Target) -> bool:
+def can_search(ast: UOp, backend: Backend) -> bool:
     """Whether trying schedules of this kernel can lead anywhere."""
     return (
         bool(BEAM)
         and not DETERMINISTIC
-        and target.is_cpu
+        and backend.tries_schedules
         and (ast.arg is None or (ast.arg.opts is None and not ast.arg.in_order))
         and all(u.op is not Ops.DEFINE_VAR for u in toposort(ast))
     )

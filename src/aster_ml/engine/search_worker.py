@@ -117,9 +117,8 @@ class Bench:
     def launch(self, kernel: Compiled) -> None:
         """Runs it once."""
         handles = tuple([b.handle for b in self.buffers])
-        n = kernel.n
-        assert isinstance(n, int), "a kernel with symbolic sizes is not searched"
-        kernel.program(handles, (), (n,), (kernel.parts,))
+        assert kernel.static, "a kernel with symbolic sizes is not searched"
+        kernel.program(handles, (), kernel.launch)
 
     def results(self, kernel: Compiled) -> dict[int, Array]:
         """What it writes when every buffer holds what it held at first."""

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from aster_ml.backend import Call, Graph
+from aster_ml.backend import Call, Graph, ThreadParts
 from aster_ml.config import DEBUG, JIT_BATCH_SIZE, SPEC, debug_shown
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.compile import Compiled
 from aster_ml.engine.counters import TOTALS
 from aster_ml.engine.fallback import may_fall_back, tell
-from aster_ml.engine.launch import Bound, run_step, size_now, variables_now
+from aster_ml.engine.launch import Bound, launch_now, run_step, variables_now
 from aster_ml.errors import InternalError
 from aster_ml.helpers import pluralize
 from aster_ml.jit.repack import move_together
@@ -209,10 +209,11 @@ def move_to_host(b: Buffer) -> None:
 
 def call_of(c: Compiled, values: dict[str, int], buffers: Sequence[Buffer]) -> Call:
     """A recorded kernel as a call of a native graph, on this memory."""
-    n = size_now(c.n, values)
+    launch = launch_now(c.launch, values)
+    if isinstance(launch, ThreadParts):
+        launch = launch._replace(parts=min(launch.parts, max(int(launch.n), 1)))
     handles = tuple([b.handle for b in buffers])
-    parts = min(c.parts, max(n, 1))
-    return Call(c.program, handles, variables_now(c, values), n, parts, c.written)
+    return Call(c.program, handles, variables_now(c, values), launch, c.written)
 
 
 class Replay:
@@ -448,7 +449,7 @@ class Replay:
                 for call, slot, name in part.variables:
                     part.graph.set_var(call, slot, values[name])
                 for call, compiled in part.sizes:
-                    part.graph.set_size(call, size_now(compiled.n, values))
+                    part.graph.set_launch(call, launch_now(compiled.launch, values))
                 if SPEC:
                     self.check(part)
                 part.graph.run()

@@ -14,7 +14,7 @@ memory, unless neither is written.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
@@ -68,6 +68,9 @@ class Renderer(abc.ABC):
 
     def __init__(self, target: Target) -> None:
         self.target = target
+
+    # Makes one source of several, of kernels of different names, where the language can.
+    join: Callable[[Sequence[str]], str] | None = None
 
     @abc.abstractmethod
     def render(self, linear: Linear) -> str:

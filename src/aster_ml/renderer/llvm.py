@@ -46,14 +46,6 @@ HORIZONTAL = {
 }
 
 
-class LLVMRenderer(Renderer):
-    """LLVM IR for the CPU."""
-
-    def render(self, linear: Linear) -> str:
-        """The IR of one kernel."""
-        return LLVMWriter(self.target, linear).run()
-
-
 def join_modules(sources: Sequence[str]) -> str:
     """Kernels of different names as one module; each text ends with what is said once of one."""
     functions: list[str] = []
@@ -64,6 +56,16 @@ def join_modules(sources: Sequence[str]) -> str:
         functions.append(source[:end])
         said.update(dict.fromkeys(source[end:].splitlines()))
     return "".join(functions) + "\n".join([*said, ""])
+
+
+class LLVMRenderer(Renderer):
+    """LLVM IR for the CPU."""
+
+    join = staticmethod(join_modules)
+
+    def render(self, linear: Linear) -> str:
+        """The IR of one kernel."""
+        return LLVMWriter(self.target, linear).run()
 
 
 class LLVMWriter(LLVMAccessWriter):

@@ -21,6 +21,7 @@ from aster_ml.runtime.cpu_pool import thread_count
 from aster_ml.runtime.cpu_program import CpuProgram, graph_of_calls
 from aster_ml.runtime.cpu_worker import native
 from aster_ml.runtime.host_memory import HostAllocator, read_text
+from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.target import PLAIN_OPS, Target
 
 DOC = "native code through LLVM (CLANG=1: through a C compiler), on all cores"
@@ -92,6 +93,8 @@ class CpuBackend(Backend):
     """A CPU device. Several of them keep separate accounts of memory and share all else."""
 
     compiles_beside = True
+    keeps_binaries = True
+    tries_schedules = True
 
     @property
     def target(self) -> Target:
@@ -151,4 +154,4 @@ def missing() -> str | None:
 
 def open_backend(name: str) -> Backend:
     """The backend of "CPU" or "CPU:1"."""
-    return CpuBackend(name, HostAllocator(name))
+    return CpuBackend(name, HostAllocator(name), HostQueue())

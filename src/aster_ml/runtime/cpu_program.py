@@ -11,11 +11,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aster_ml.backend import Call, Graph, Program
+from aster_ml.backend import ONCE, Call, Graph, Launch, Program, ThreadParts
 from aster_ml.config import SPEC
 from aster_ml.errors import InternalError
 from aster_ml.runtime.clang import LoadedLibrary
@@ -85,26 +84,18 @@ class CpuProgram(Program):
                 graph.set_address(0, slot, address)
             for slot, value in enumerate(vars):
                 graph.set_var(0, slot, value)
-            graph.set_size(0, n)
+            graph.set_launch(0, ThreadParts(n, parts))
             graph.run()
 
     def __call__(
-        self,
-        handles: tuple[Any, ...],
-        vars: tuple[int, ...] = (),
-        global_size: tuple[int, ...] = (1, 1, 1),
-        local_size: tuple[int, ...] | None = None,
-        wait: bool = False,
-    ) -> float | None:
-        """Launches on handles; `global_size[0]` is the range's size, `local_size[0]` its parts.
+        self, handles: tuple[Any, ...], vars: tuple[int, ...] = (), launch: Launch = ONCE
+    ) -> None:
+        """Launches on handles.
 
-        Without a local size a range is split over all threads.
+        Raises: InternalError for a launch that is none on threads.
         """
-        n = global_size[0]
-        parts = local_size[0] if local_size is not None else min(n, thread_count())
-        start = time.perf_counter() if wait else 0.0
+        n, parts = launch if isinstance(launch, ThreadParts) else thread_parts(launch)
         self.launch(tuple([handle.address for handle in handles]), vars, n, parts)
-        return time.perf_counter() - start if wait else None
 
 
 NativeCall = tuple[CpuProgram, tuple[int, ...], tuple[int, ...], int, int]
@@ -181,9 +172,9 @@ class NativeGraph(Graph):
         """Gives a call another value of its variable number `slot`."""
         self.words.view[self.var_word[call] + slot] = value
 
-    def set_size(self, call: int, n: int) -> None:
-        """Gives a call another size of the range that is split."""
-        self.words.view[self.record_word[call] + SIZE] = n
+    def set_launch(self, call: int, launch: Launch) -> None:
+        """Gives a call another size of the range that is split; the parts stay."""
+        self.words.view[self.record_word[call] + SIZE] = thread_parts(launch).n
 
     def groups(self) -> list[tuple[int, int]]:
         """Begin and end of each group, as native code reads them."""
@@ -209,12 +200,18 @@ class NativeGraph(Graph):
         return self.run if self.serial is None else self.serial
 
 
+def thread_parts(launch: Launch) -> ThreadParts:
+    """A launch as one on threads. Raises: InternalError for another."""
+    if not isinstance(launch, ThreadParts):
+        raise InternalError(f"a CPU has no work-groups, given {launch}")
+    return launch
+
+
 def access_of(call: Call) -> Access:
     """The memory that a call touches and writes."""
     spans = [(h.address, h.address + h.nbytes) for h in call.handles]
-    if call.written is None:
-        return Access(tuple(spans), tuple(spans), call.parts)
-    return Access(tuple(spans), tuple([spans[i] for i in call.written]), call.parts)
+    written = spans if call.written is None else [spans[i] for i in call.written]
+    return Access(tuple(spans), tuple(written), thread_parts(call.launch).parts)
 
 
 def graph_of_calls(calls: Sequence[Call]) -> NativeGraph:
@@ -224,7 +221,7 @@ def graph_of_calls(calls: Sequence[Call]) -> NativeGraph:
         if not isinstance(call.program, CpuProgram):
             raise InternalError(f"{call.program!r} is no kernel of the CPU")
         addresses = tuple([handle.address for handle in call.handles])
-        native_calls.append((call.program, addresses, call.vars, call.n, call.parts))
+        native_calls.append((call.program, addresses, call.vars, *thread_parts(call.launch)))
     graph = NativeGraph(native_calls, groups_of([access_of(call) for call in calls]))
     if SPEC:
         graph.check(calls)

@@ -24,6 +24,7 @@ from aster_ml.errors import (
     FileMissingError,
     OutOfMemoryError,
 )
+from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.target import IDLE, Target
 
 DOC = "files; DISK:path holds data, runs nothing"
@@ -278,4 +279,4 @@ def missing() -> str | None:
 
 def open_backend(name: str) -> Backend:
     """The backend of "DISK:path"."""
-    return DiskBackend(name, DiskAllocator(name.partition(":")[2]))
+    return DiskBackend(name, DiskAllocator(name.partition(":")[2]), HostQueue())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from aster_ml.backend import Backend, Program
 from aster_ml.errors import DeviceError
 from aster_ml.runtime.host_memory import HostAllocator
+from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.target import IDLE, Target
 
 DOC = "memory that NumPy owns; holds data, runs nothing"
@@ -37,4 +38,4 @@ def missing() -> str | None:
 
 def open_backend(name: str) -> Backend:
     """The backend of "NPY"."""
-    return NpyBackend(name, HostAllocator(name, limit_bytes=0))
+    return NpyBackend(name, HostAllocator(name, limit_bytes=0), HostQueue())

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from aster_ml.allocator import Allocator
-from aster_ml.backend import Backend, Program
+from aster_ml.backend import ONCE, Backend, Launch, Program
 from aster_ml.errors import DeviceError
+from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.target import IDLE, Target
 
 DOC = "compiles kernels and does not run them"
@@ -47,10 +48,6 @@ class NullAllocator(Allocator):
             "DEV=CPU computes one"
         )
 
-    def transfer(self, handle: NullHandle, source: NullHandle, nbytes: int) -> bool:
-        """Nothing comes of nothing."""
-        return True
-
     def offset(self, handle: NullHandle, byte_offset: int, nbytes: int) -> NullHandle:
         """A part of nothing."""
         return NullHandle(nbytes)
@@ -72,15 +69,10 @@ class NullProgram(Program):
         self.source = source
 
     def __call__(
-        self,
-        handles: tuple[Any, ...],
-        vars: tuple[int, ...] = (),
-        global_size: tuple[int, ...] = (1, 1, 1),
-        local_size: tuple[int, ...] | None = None,
-        wait: bool = False,
-    ) -> float | None:
+        self, handles: tuple[Any, ...], vars: tuple[int, ...] = (), launch: Launch = ONCE
+    ) -> None:
         """Takes no time."""
-        return 0.0 if wait else None
+        return
 
 
 class NullBackend(Backend):
@@ -100,6 +92,11 @@ class NullBackend(Backend):
         return NullProgram(name, binary.decode())
 
 
+def no_copy(target: NullHandle, source: NullHandle, nbytes: int) -> bool:
+    """Nothing comes of nothing."""
+    return True
+
+
 def missing() -> str | None:
     """Nothing is needed, so nothing is missing."""
     return None
@@ -107,4 +104,4 @@ def missing() -> str | None:
 
 def open_backend(name: str) -> Backend:
     """The backend of "NULL" or "NULL:1"."""
-    return NullBackend(name, NullAllocator())
+    return NullBackend(name, NullAllocator(), HostQueue(no_copy))

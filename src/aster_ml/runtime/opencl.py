@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from aster_ml.allocator import PooledAllocator, format_bytes
-from aster_ml.backend import Backend, Program
-from aster_ml.errors import CompileError, DeviceError, OutOfMemoryError
+from aster_ml.backend import ONCE, Backend, Event, Grid, Launch, Program, Queue
+from aster_ml.errors import CompileError, DeviceError, InternalError, OutOfMemoryError
 from aster_ml.runtime import object_cache
 from aster_ml.target import GPU, INTEGERS, PLAIN_OPS, Target
 
@@ -176,6 +176,63 @@ def out_of_memory(name: str, error: Exception) -> OutOfMemoryError:
     )
 
 
+class OpenCLEvent(Event):
+    """A marker in a queue with profiling."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def wait(self) -> None:
+        """Waits for the marker."""
+        self.event.wait()
+
+    def seconds_since(self, earlier: OpenCLEvent) -> float:
+        """By the device's clock."""
+        self.wait()
+        earlier.wait()
+        return float(self.event.profile.end - earlier.event.profile.end) * 1e-9
+
+
+class OpenCLQueue(Queue):
+    """The in-order queue of one device."""
+
+    def __init__(self, name: str, queue: Any) -> None:
+        self.name = name
+        self.queue = queue
+
+    def signal(self) -> OpenCLEvent:
+        """A marker behind all that was put in."""
+        marker = binding().enqueue_marker(self.queue)
+        self.queue.flush()
+        return OpenCLEvent(marker)
+
+    def wait(self, event: Event) -> None:
+        """Lets the device wait where it knows the event, which is one of the same context."""
+        if isinstance(event, OpenCLEvent) and event.event.context == self.queue.context:
+            binding().enqueue_barrier(self.queue, wait_for=[event.event])
+        else:
+            event.wait()
+
+    def copy(self, target: OpenCLHandle, source: OpenCLHandle, nbytes: int) -> bool:
+        """Between memory objects of a context. Raises: OutOfMemoryError."""
+        cl = binding()
+        memory = cl.mem_info.CONTEXT
+        same = target.memory.int_ptr == source.memory.int_ptr
+        if same or target.memory.get_info(memory) != source.memory.get_info(memory):
+            return False
+        places = {"src_offset": source.offset, "dst_offset": target.offset}
+        try:
+            cl.enqueue_copy(self.queue, target.memory, source.memory, byte_count=nbytes, **places)
+        except cl.MemoryError as error:
+            raise out_of_memory(self.name, error) from None
+        self.queue.flush()
+        return True
+
+    def finish(self) -> None:
+        """Waits until the queue is empty."""
+        self.queue.finish()
+
+
 class OpenCLProgram(Program):
     """A kernel of a built program."""
 
@@ -186,54 +243,53 @@ class OpenCLProgram(Program):
         self.lock = threading.Lock()
 
     def __call__(
-        self,
-        handles: tuple[Any, ...],
-        vars: tuple[int, ...] = (),
-        global_size: tuple[int, ...] = (1, 1, 1),
-        local_size: tuple[int, ...] | None = None,
-        wait: bool = False,
-    ) -> float | None:
-        """Puts a launch in the queue; `global_size` counts blocks."""
+        self, handles: tuple[Any, ...], vars: tuple[int, ...] = (), launch: Launch = ONCE
+    ) -> None:
+        """Puts a launch in the queue.
+
+        Raises: InternalError for one that is none on work-groups; OutOfMemoryError; DeviceError.
+        """
         cl = binding()
-        local = tuple(local_size) if local_size is not None else (1,) * len(global_size)
-        if 0 in global_size:
-            return 0.0 if wait else None
+        if not isinstance(launch, Grid):
+            raise InternalError(f"{self.name}: OpenCL has blocks of work-items, given {launch}")
+        blocks, local = launch
+        if 0 in blocks:
+            return
         args: list[Any] = []
         for handle in handles:
             args += [handle.memory, np.int64(handle.offset)]
         args += [np.int64(value) for value in vars]
-        items = tuple([g * n for g, n in zip(global_size, local, strict=True)])
-        queue = self.backend.queue
+        items = tuple([g * n for g, n in zip(blocks, local, strict=True)])
+        queue = self.backend.commands
         try:
             # Arguments belong to the kernel object, so two threads must not set them at once.
             with self.lock:
                 self.kernel.set_args(*args)
-                event = cl.enqueue_nd_range_kernel(queue, self.kernel, items, local)
-            if not wait:
-                queue.flush()
-                return None
-            event.wait()
+                cl.enqueue_nd_range_kernel(queue, self.kernel, items, local)
+            queue.flush()
         except cl.MemoryError as error:
             raise out_of_memory(self.backend.name, error) from None
         except cl.Error as error:
             raise DeviceError(
-                f"{self.backend.name}: kernel {self.name} with {global_size} blocks "
+                f"{self.backend.name}: kernel {self.name} with {blocks} blocks "
                 f"of {local} work-items failed: {error}"
             ) from None
-        return float(event.profile.end - event.profile.start) * 1e-9
 
 
 class OpenCLBackend(Backend):
     """One OpenCL device with a context and an in-order queue of its own."""
+
+    keeps_binaries = True
 
     def __init__(self, name: str, device: Any) -> None:
         cl = binding()
         self.device = device
         self.context = cl.Context([device])
         profiling = cl.command_queue_properties.PROFILING_ENABLE
-        self.queue = cl.CommandQueue(self.context, device, properties=profiling)
+        self.commands = cl.CommandQueue(self.context, device, properties=profiling)
         self.probed = probe(device)
-        super().__init__(name, OpenCLAllocator(name, self.context, self.queue, device))
+        allocator = OpenCLAllocator(name, self.context, self.commands, device)
+        super().__init__(name, allocator, OpenCLQueue(name, self.commands))
 
     @property
     def target(self) -> Target:
@@ -286,7 +342,3 @@ class OpenCLBackend(Backend):
             raise CompileError(f"{self.name}: kernel {name} could not be loaded: {error}") from None
         # All scalars are 64-bit integers, and saying so lets pyopencl pack them without looking.
         return OpenCLProgram(name, kernel, self)
-
-    def synchronize(self) -> None:
-        """Waits until the queue is empty."""
-        self.queue.finish()

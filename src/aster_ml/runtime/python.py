@@ -6,15 +6,15 @@ form of a linear program; what the program means is in `interpreter`.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 
-from aster_ml.backend import Backend, Program
+from aster_ml.backend import ONCE, Backend, Launch, Program
 from aster_ml.dtype import dtypes, to_numpy_dtype
 from aster_ml.errors import CompileError, InternalError
 from aster_ml.runtime.host_memory import HostAllocator, HostHandle
+from aster_ml.runtime.host_queue import HostQueue
 from aster_ml.runtime.interpreter import Interpreter
 from aster_ml.target import INTERPRETER, Target
 from aster_ml.uop.linear import Linear
@@ -45,18 +45,11 @@ class PythonProgram(Program):
         self.interpreter = Interpreter(linear)
 
     def __call__(
-        self,
-        handles: tuple[Any, ...],
-        vars: tuple[int, ...] = (),
-        global_size: tuple[int, ...] = (1, 1, 1),
-        local_size: tuple[int, ...] | None = None,
-        wait: bool = False,
-    ) -> float | None:
+        self, handles: tuple[Any, ...], vars: tuple[int, ...] = (), launch: Launch = ONCE
+    ) -> None:
         """Runs to the end. The sizes are those that the program itself names."""
-        start = time.perf_counter()
         arrays = [self.array_of(p, h) for p, h in zip(self.linear.params, handles, strict=True)]
         self.interpreter.run(arrays, vars)
-        return time.perf_counter() - start if wait else None
 
     def array_of(self, param: Any, handle: HostHandle) -> Any:
         """The memory of an argument as an array of its dtype. Raises: InternalError."""
@@ -96,4 +89,4 @@ def missing() -> str | None:
 
 def open_backend(name: str) -> Backend:
     """The backend of "PYTHON" or "PYTHON:1"."""
-    return PythonBackend(name, HostAllocator(name))
+    return PythonBackend(name, HostAllocator(name), HostQueue())
