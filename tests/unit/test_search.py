@@ -26,6 +26,8 @@ from aster_ml.uop.print.text import to_text
 from tests.unit.kernel_checks import kernel_of
 from tools import search_gains
 
+# What a record of this version has in its first line that is no comment.
+HEAD = f"version {search.VERSION}\n"
 TARGET = Target("CPU", "llvm", arch="example", vector_bits=256, vector_registers=16, threads=2)
 
 
@@ -185,7 +187,7 @@ def test_records_are_searched_again_when_they_are_to_be_ignored(
     monkeypatch.setattr(Search, "run", lambda self, width: Found(better, 1.0, 2.0, 9))
     with Context(BEAM=1):
         name = search.record_name(ast, target)
-        search.keep(name, search.Record(1, ()), "beam 1\nopts \n")
+        search.keep(name, search.Record(1, ()), f"{HEAD}beam 1\nopts \n")
         assert search.find_opts(ast, "CPU", target) == ()
         with Context(IGNORE_BEAM_CACHE=1):
             assert search.find_opts(ast, "CPU", target) == better
@@ -199,7 +201,7 @@ def test_records_are_searched_again_when_they_are_to_be_ignored(
 def test_tool_names_defaults_that_a_search_beats(cache_folder: Path) -> None:
     folder = cache_folder / "schedules"
     folder.mkdir()
-    head = "beam 2\nopts UPCAST(0,4)\nmicroseconds 10.0\ndefault_opts \n"
+    head = f"{HEAD}beam 2\nopts UPCAST(0,4)\nmicroseconds 10.0\ndefault_opts \n"
     for name, default in (("slow", 14.0), ("good", 10.2)):
         text = f"{head}default_microseconds {default}\n\n%0 = CONST int 1\n"
         (folder / f"{name}.txt").write_text(text)
@@ -211,25 +213,40 @@ def test_tool_names_defaults_that_a_search_beats(cache_folder: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "beam many\nopts \n", "opts UPCAST(0,4)\n", "beam 2\nopts X"])
 def test_damaged_record_counts_as_none(text: str) -> None:
+    assert search.read_record(HEAD + text) is None
     assert search.read_record(text) is None
 
 
-def test_a_record_of_an_older_version_is_ignored_with_one_line(
-    cache_folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "head, version", [("", "none"), ("version 1\n", "1"), ("# words\nversion later\n", "later")]
+)
+def test_a_record_of_another_version_is_ignored_with_one_line(
+    cache_folder: Path, capsys: pytest.CaptureFixture[str], head: str, version: str
 ) -> None:
     record = search.Record(1, ())
-    search.keep("name", record, "beam 1\nopts VECTOR(0,8) AHEAD(0,2)\n")
+    search.keep("name", record, f"{head}beam 1\nopts VECTOR(0,8)\n")
     with Context(DEBUG=0):
         assert search.look_up("name") is None
     assert capsys.readouterr().out == ""
     with Context(DEBUG=1):
         assert search.look_up("name") is None
     [line] = capsys.readouterr().out.splitlines()
-    assert line.startswith("saved schedule name: is no record, or has Opts of an older version")
+    assert line.startswith(f"saved schedule name: its version is {version}, and this one reads ")
+
+
+def test_a_record_with_opts_that_are_none_is_ignored_with_one_line(
+    cache_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search.keep("name", search.Record(1, ()), f"{HEAD}beam 1\nopts AHEAD(0,2)\n")
+    with Context(DEBUG=1):
+        assert search.look_up("name") is None
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("saved schedule name: is no record; ignored")
 
 
 def test_record_of_no_opts_is_read() -> None:
-    assert search.read_record("# words\nbeam 1\nopts \n\nrest") == search.Record(1, ())
+    text = f"# words\n{HEAD}beam 1\nopts \n\nrest"
+    assert search.read_record(text) == search.Record(1, ())
 
 
 def test_without_disk_cache_the_process_remembers(cache_folder: Path) -> None:

@@ -298,6 +298,8 @@ class Record:
         return self.default_microseconds / self.microseconds if self.microseconds else 1.0
 
 
+# Of records whose Opts mean what they mean now; it rises with what an Opt does, or its name.
+VERSION = 2
 # A record is a page of text.
 MAX_RECORD_BYTES = 1 << 24
 # Without a disk cache, what this process has found.
@@ -324,6 +326,7 @@ def record_text(ast: UOp, target: Target, width: int, found: Found) -> str:
     default = " ".join(map(repr, schedule_kernel(ast, target).applied))
     return (
         f"# The fastest schedule of a kernel among {found.tried} that were tried.\n"
+        f"version {VERSION}\n"
         f"beam {width}\n"
         f"opts {' '.join(map(repr, found.opts))}\n"
         f"microseconds {found.microseconds:.2f}\n"
@@ -334,10 +337,17 @@ def record_text(ast: UOp, target: Target, width: int, found: Found) -> str:
     )
 
 
-def read_record(text: str) -> Record | None:
-    """What a file says; None where it is none of ours."""
+def values_of(text: str) -> dict[str, str]:
+    """The lines of a record by their first words."""
     head = text.split("\n\n", 1)[0]
-    values = {key: rest for key, _, rest in (line.partition(" ") for line in head.splitlines())}
+    return {key: rest for key, _, rest in (line.partition(" ") for line in head.splitlines())}
+
+
+def read_record(text: str) -> Record | None:
+    """What a file says; None where it is none of ours, or of another version."""
+    values = values_of(text)
+    if values.get("version") != str(VERSION):
+        return None
     try:
         return Record(
             int(values["beam"]),
@@ -361,8 +371,16 @@ def look_up(name: str) -> Record | None:
     except (OSError, UnicodeDecodeError):
         return None
     if text is not None and record is None:
-        tell_ignored(name, "is no record, or has Opts of an older version")
+        tell_ignored(name, why_ignored(text.decode()))
     return record
+
+
+def why_ignored(text: str) -> str:
+    """What is wrong with a file that is no record of this version."""
+    version = values_of(text).get("version", "none")
+    if version != str(VERSION):
+        return f"its version is {version}, and this one reads {VERSION}"
+    return "is no record"
 
 
 def tell_ignored(name: str, why: str) -> None:

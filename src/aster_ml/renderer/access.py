@@ -14,7 +14,7 @@ from aster_ml.renderer.cell import Address, Cell, Input, Instance, Value, strip_
 from aster_ml.renderer.families import runs_of_family
 from aster_ml.renderer.lanes import Affine, read_affine, weigh_instances
 from aster_ml.renderer.language import Language
-from aster_ml.target import BLOCK_NBYTES, LINE_NBYTES
+from aster_ml.target import BLOCK_NBYTES, Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -52,6 +52,7 @@ def fit_together(lanes: list[Lane | None]) -> bool:
 class AccessWriter(Language):
     """The part of a writer that reaches memory."""
 
+    target: Target
     cells: dict[UOp, Cell]
     asked: list[Address]
     # Loads that stand side by side in memory, each with all of them.
@@ -162,7 +163,7 @@ class AccessWriter(Language):
 
     def begins_line(self, c: Cell, k: int) -> bool:
         """Whether an instance is the first of those that are as long as a line side by side."""
-        beside = LINE_NBYTES // (c.width * c.dtype.itemsize)
+        beside = self.target.line_nbytes // (c.width * c.dtype.itemsize)
         if beside < 2:
             return True
         maps = [x[1] for x in (c.base, c.gate) if x is not None]
@@ -381,7 +382,7 @@ class AccessWriter(Language):
         ):
             # Each line of the caches once, in case others throw it out.
             most = sum([d.count for d in family])
-            whole = c.width if c.width * c.dtype.itemsize == LINE_NBYTES else most + 1
+            whole = c.width if c.width * c.dtype.itemsize == self.target.line_nbytes else most + 1
             for run in runs_of_family(family) if len(family) > 1 else self.runs_of_one(c):
                 while len(run) >= whole:
                     groups.append(run[:whole])

@@ -83,7 +83,7 @@ def cpu_target(language: str, arch: str, threads: int) -> Target:
     return Target(
         "CPU", language, arch=arch,
         vector_bits=bits, move_bits=host.move_bits, vector_registers=registers,
-        masks=bits >= 512, broadcasts=registers >= 32,
+        masks=host.has_masks, broadcasts=host.broadcasts,
         cache_bytes=cache_bytes(), threads=threads,
         native_ops=PLAIN_OPS | more, dot_dtypes=dots, fused=language == "llvm" and host.is_fused,
     )  # fmt: skip

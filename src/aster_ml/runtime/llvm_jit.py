@@ -73,7 +73,7 @@ class Host(NamedTuple):
     def vector(self) -> tuple[int, int]:
         """Width in bits and number of the SIMD registers; (0, 0) where none are known."""
         if self.machine in ("x86_64", "i386", "i686", "AMD64"):
-            if self.has("avx512f") and self.has("avx512vl"):
+            if self.has_masks:
                 return 512, 32
             return (256, 16) if self.has("avx2") else (128, 16)
         if self.machine in ("aarch64", "arm64"):
@@ -89,6 +89,22 @@ class Host(NamedTuple):
         Source: AMD, Software Optimization Guide for the Zen4 Microarchitecture (57647).
         """
         return 256 if self.cpu == "znver4" and self.vector[0] > 256 else 0
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether masks of SIMD lanes have registers of their own, and mask loads and stores.
+
+        Source: Intel, 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 15.
+        """
+        return self.has("avx512f") and self.has("avx512vl")
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether arithmetic takes one element for all lanes: of memory (AVX-512), a lane (Neon).
+
+        Source: as above, section 15.3; Arm Architecture Reference Manual, FMLA (by element).
+        """
+        return self.has_masks or self.machine in ("aarch64", "arm64")
 
     @property
     def is_fused(self) -> bool:

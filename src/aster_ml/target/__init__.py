@@ -1,0 +1,29 @@
+"""What hardware can do, as plain data: see `target.target`."""
+
+from __future__ import annotations
+
+from aster_ml.target.target import (
+    BLOCK_NBYTES,
+    CPU,
+    GPU,
+    IDLE,
+    INTEGERS,
+    INTERPRETER,
+    LINE_NBYTES,
+    PLAIN_DTYPES,
+    PLAIN_OPS,
+    Target,
+)
+
+__all__ = [
+    "BLOCK_NBYTES",
+    "CPU",
+    "GPU",
+    "IDLE",
+    "INTEGERS",
+    "INTERPRETER",
+    "LINE_NBYTES",
+    "PLAIN_DTYPES",
+    "PLAIN_OPS",
+    "Target",
+]
