@@ -1,0 +1,1 @@
+"""Language models that answer: `aster llm MODEL.gguf`, and its server."""

@@ -1,0 +1,125 @@
+"""A model's weights: read from a GGUF file at once, and the products that are made with them.
+
+Receives the quantised tensors of a file by name; returns `Weights`. All else asks for a product
+(`linear`) or for rows (`rows`) and does not know how a weight is kept, as floats or in its blocks.
+Which weights a layer has is in `model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from aster_ml import Device, Tensor, dtypes
+from aster_ml.errors import FormatError
+from aster_ml.nn.fileio import show_value
+from aster_ml.nn.quantised import QuantTensor
+
+DTYPES = {"f16": dtypes.float16, "bf16": dtypes.bfloat16, "f32": dtypes.float32}
+# Bytes that are read and unpacked together: one schedule for many tensors, and a bar that moves.
+BATCH_BYTES = 32 << 20
+F16_MAX = 65504.0
+# Types whose numbers can be beyond those of float16.
+WIDE = frozenset({"F32", "BF16", "F64"})
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x times the transposed weight, in x's dtype.
+
+    Shapes: x [*b, n], weight [m, n], bias [m] -> [*b, m].
+    """
+    result = x @ weight.cast(x.dtype).transpose()
+    return result if bias is None else result + bias
+
+
+def rows(weight: Tensor, index: Tensor) -> Tensor:
+    """The rows at an index, as float32.
+
+    Shapes: weight [r, *c], index int [*b] -> [*b, *c].
+    """
+    return weight[index].float()
+
+
+class Weights:
+    """The weights by name, in memory; `take` hands each out once, so that none is left unread."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = dict(tensors)
+        self.left = set(self.tensors)
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """A weight of this shape. Raises: FormatError where it is absent or has another."""
+        found = self.maybe(name, *shape)
+        if found is None:
+            raise FormatError(
+                f"tensor {show_value(name)} is absent; the architecture has it", "gguf"
+            )
+        return found
+
+    def maybe(self, name: str, *shape: int) -> Tensor | None:
+        """A weight of this shape, or None where the file has none of this name."""
+        found = self.tensors.get(name)
+        if found is None:
+            return None
+        if tuple(found.shape) != shape:
+            raise FormatError(
+                f"tensor {show_value(name)} has shape {list(found.shape)}, the metadata want "
+                f"{list(shape)}",
+                "gguf",
+            )
+        self.left.discard(name)
+        return found
+
+    def nbytes(self) -> int:
+        """How many bytes they take in memory."""
+        return sum([int(t.nbytes()) for t in self.tensors.values()])
+
+
+def load_weights(
+    tensors: Mapping[str, QuantTensor], dtype: str = "f16", progress: bool = False
+) -> Weights:
+    """Reads all weights: matrices in the dtype, all that has one axis in float32.
+
+    Raises: FormatError for a weight that float16 cannot hold.
+    """
+    found: dict[str, Tensor] = {}
+    waiting: list[tuple[str, QuantTensor]] = []
+    nbytes = 0
+    total = sum([packed.nbytes() for packed in tensors.values()])
+    with tqdm(
+        total=total, unit="B", unit_scale=True, desc="weights", disable=not progress, leave=False
+    ) as bar:
+        for name, packed in tensors.items():
+            waiting.append((name, packed))
+            nbytes += packed.nbytes()
+            if nbytes >= BATCH_BYTES:
+                found.update(read(waiting, dtype))
+                bar.update(nbytes)
+                waiting, nbytes = [], 0
+        found.update(read(waiting, dtype))
+        bar.update(nbytes)
+    return Weights(found)
+
+
+def read(waiting: Sequence[tuple[str, QuantTensor]], dtype: str) -> dict[str, Tensor]:
+    """These weights in memory."""
+    result: dict[str, Tensor] = {}
+    largest: dict[str, Tensor] = {}
+    for name, packed in waiting:
+        value = packed.to(Device.DEFAULT).dequantize()
+        kept: Any = DTYPES[dtype] if value.ndim > 1 else dtypes.float32
+        if kept is dtypes.float16 and packed.type in WIDE:
+            largest[name] = value.float().abs().max()
+        result[name] = value.cast(kept).contiguous()
+    if result:
+        Tensor.realize(*result.values(), *largest.values())
+    for name, most in largest.items():
+        if not most.item() <= F16_MAX:
+            raise FormatError(
+                f"tensor {show_value(name)} has numbers up to {most.item():g}, float16 ends at "
+                f"{F16_MAX:g}; --dtype f32 holds them",
+                "gguf",
+            )
+    return result
