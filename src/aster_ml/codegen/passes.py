@@ -28,12 +28,15 @@ from aster_ml.codegen.staging.epilogue import finish_in_loop
 from aster_ml.codegen.staging.halo import fill_slab
 from aster_ml.codegen.staging.panel import pack_panels
 from aster_ml.codegen.staging.row import fill_rows, keep_rows
+from aster_ml.codegen.staging.unpacked_panel import stand_in, unpack
 from aster_ml.codegen.tails import run_last_steps_apart
 from aster_ml.codegen.transforms.axes import merge_axes, simplify_kernel, split_divided_axes
+from aster_ml.codegen.transforms.factored_sums import factor_sums
 from aster_ml.codegen.transforms.horizontal import fold_together
 from aster_ml.codegen.transforms.nonpositive_exp import mark_differences
 from aster_ml.codegen.transforms.shared_division import prepare_divisors
 from aster_ml.codegen.transforms.trip_counts import limit_reductions
+from aster_ml.codegen.transforms.unpacked import is_unpacked, split_at_blocks
 from aster_ml.codegen.transforms.unroll_stacks import share_loads
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
 from aster_ml.errors import KernelOptError
@@ -74,6 +77,21 @@ def folds_twice(kernel: Kernel, target: Target) -> bool:
     return target.is_cpu and len(kernel.reduces) > 1
 
 
+def stands_in(kernel: Kernel, target: Target) -> bool:
+    """Kernels with operands that are read as if they were memory."""
+    return bool(kernel.roles.unpacked)
+
+
+def packs_operands(kernel: Kernel, target: Target) -> bool:
+    """Those of them whose operands are memory."""
+    return packs_panels(kernel, target) and not stands_in(kernel, target)
+
+
+def unpacks(kernel: Kernel, target: Target) -> bool:
+    """Kernels of CPUs whose sums load bytes."""
+    return target.is_cpu and is_unpacked(kernel)
+
+
 def pipelines_folds(kernel: Kernel, target: Target) -> bool:
     """Kernels with the Opt PIPELINE folds."""
     return kernel.roles.folded_early is not None
@@ -86,6 +104,14 @@ def pipelines_stores(kernel: Kernel, target: Target) -> bool:
 
 KERNEL = "kernel"
 BEFORE_OPTS = (
+    Pass(
+        "stand in for unpacked operands", stand_in, applies=on_cpu, stage=KERNEL,
+        why="first: all choices are then those for plain matrices",
+    ),
+    Pass(
+        "split sums at blocks", split_at_blocks, applies=on_cpu, stage=KERNEL,
+        why="before axes are merged: strides are plain within blocks",
+    ),
     Pass(
         "split divided axes", split_divided_axes, stage=KERNEL,
         why="first: every choice below is better on plain strides",
@@ -117,11 +143,15 @@ AFTER_OPTS = (
         why="before all that reads loops",
     ),
     Pass(
+        "unpack operands", unpack, applies=stands_in, needed=True, stage=KERNEL,
+        why="after the loop order is final: it says how often a panel is filled",
+    ),
+    Pass(
         "pack words", pack_words, applies=packs_words, stage=KERNEL,
         why="after the loop order is final: it says how often a panel is filled",
     ),
     Pass(
-        "pack panels", pack_panels, applies=packs_panels, stage=KERNEL,
+        "pack panels", pack_panels, applies=packs_operands, stage=KERNEL,
         why="after the loop order is final: it says how often a panel is filled",
     ),
     Pass(
@@ -141,6 +171,10 @@ AFTER_OPTS = (
         why="once lanes are final: scratch is filled and read with the same ones",
     ),
     Pass("fill halos", fill_slab, applies=on_cpu, stage=KERNEL, why="as rows"),
+    Pass(
+        "factor sums", factor_sums, applies=unpacks, stage=KERNEL,
+        why="once it is known which steps of a sum stand side by side",
+    ),
     Pass(
         "fold lanes together", fold_together, applies=folds_twice, stage=KERNEL,
         why="once SIMD accumulators are final",

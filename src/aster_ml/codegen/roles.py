@@ -62,6 +62,8 @@ class Roles:
     twice: dict[int, OverlappedSplit] = field(default_factory=dict)
     # Whether some elements are computed twice, those of `twice` aside.
     overlaps: bool = False
+    # What stands in for unpacked operands (`staging.unpacked_panel`).
+    unpacked: tuple[Any, ...] = ()
 
     @property
     def value(self) -> tuple[Any, ...]:
@@ -70,6 +72,7 @@ class Roles:
             self.threads, self.staged, self.strips, self.row_steps, self.stored_later,
             self.folded_early, self.prefetched, self.word, self.slab, self.overlaps,
             self.tiled, self.apart, frozenset(self.early.items()), frozenset(self.twice.items()),
+            self.unpacked,
         )  # fmt: skip
 
     def no_early(self, axis_id: int) -> None:

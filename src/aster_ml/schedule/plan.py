@@ -20,6 +20,7 @@ from aster_ml.schedule.kernels.kernelize import Splitter
 from aster_ml.schedule.kernels.order import order_drafts
 from aster_ml.schedule.rewrites.copies import copy_before_views
 from aster_ml.schedule.rewrites.fold_numbers import fold_numbers
+from aster_ml.schedule.rewrites.join_bytes import join_bytes
 from aster_ml.schedule.rewrites.sink_gather import gather_before_storing
 from aster_ml.schedule.rewrites.sink_shrink import crop_before_reducing
 from aster_ml.schedule.rewrites.split_matmul_sums import split_products
@@ -149,6 +150,10 @@ BODY_PASSES = (
     Pass(
         "fold numbers", fold_numbers, applies=folds, needed=True,
         why="first: what is a number needs no kernel, and no pass below",
+    ),
+    Pass(
+        "join bytes", join_bytes,
+        why="before gathers, which go through what is element-wise",
     ),
     Pass(
         "sink gathers", gather_before_storing,

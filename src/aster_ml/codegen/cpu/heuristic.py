@@ -51,6 +51,7 @@ from aster_ml.codegen.cpu.loop_order import (
 from aster_ml.codegen.cpu.register_tile import Tiles
 from aster_ml.codegen.cpu.short_reductions import write_out_windows
 from aster_ml.codegen.cpu.transpose import tile_transposed
+from aster_ml.codegen.cpu.unpacked_product import choose_unpacked, order_for_unpacked
 from aster_ml.codegen.cpu.vectorize import choose_vector
 from aster_ml.codegen.gpu.heuristic import choose_group_opts
 from aster_ml.codegen.kernel import Decision, Kernel, can_nest, can_overlap
@@ -103,7 +104,7 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
     if target.has_local:
         choose_group_opts(plan)
         return
-    if choose_dot(plan):
+    if choose_dot(plan) or choose_unpacked(plan):
         return
     write_out_stacks(plan)
     nodes = write_out_phases(plan)
@@ -115,6 +116,7 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
         choose_tile(plan)
         choose_strips(plan)
     order_for_panel(plan)
+    order_for_unpacked(plan)
     if not write_out_windows(plan):
         choose_partials(plan)
     choose_hints(plan)

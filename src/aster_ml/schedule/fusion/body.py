@@ -87,6 +87,8 @@ class Body:
         # For each STORE of the body the node that has its value, below views that change nothing.
         self.value_of: dict[UOp, UOp] = {}
         self.forced: set[UOp] = set()
+        # What makes values of fewer bytes than they have, as `schedule.fusion.unpacked` says.
+        self.unpacked: set[UOp] = set()
         self.index_sizes: dict[UOp, int] = {}
         # Why a value was stored that could have been computed where it is read.
         self.why: dict[UOp, str] = {}

@@ -12,6 +12,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.helpers import all_int, prod
 from aster_ml.schedule.fusion import costs
 from aster_ml.schedule.fusion.body import Body
+from aster_ml.schedule.fusion.unpacked import nodes_of_unpacked
 from aster_ml.schedule.fusion.uses import (
     DATA_DEPENDENT,
     AccessPath,
@@ -57,6 +58,8 @@ class Decisions(Body):
         """Whether `u`, read so, is better stored, or what is below it in another shape."""
         op, first = u.op, readings[0]
         why: str | None
+        if u in self.unpacked:
+            return False
         if op is REDUCE:
             if not self.fuse:
                 return self.store_because(u, "FUSE=0 stores every reduction")
@@ -72,6 +75,8 @@ class Decisions(Body):
         if u.dtype is dtypes.index or u.device is None:
             return False
         if op is CAST and u.src[0].dtype is dtypes.index:
+            return False
+        if self.is_unpacked(u, readings):
             return False
         for r in readings:
             if r.way.idxs is DATA_DEPENDENT:
@@ -184,6 +189,20 @@ class Decisions(Body):
         kinds = [i.arg.kind for i in idxs if i.op is Ops.RANGE]
         plain = valid is None and all([i.op in (Ops.RANGE, Ops.CONST) for i in idxs])
         return plain and AxisType.REDUCE in kinds
+
+    def is_unpacked(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether sums read a value that is made of at most half its bytes, along its own axes.
+
+        why: a product takes such an operand through a panel, where it is made once, or makes each
+        element once; storing it would write and read what is larger than all that it is made of
+        """
+        if u.dtype.kind != "float" or not all([is_along_axes(r.way) for r in readings]):
+            return False
+        found = nodes_of_unpacked(u, self.forced)
+        if found is None:
+            return False
+        self.unpacked.update(found)
+        return True
 
     def slides(self, u: UOp, way: AccessPath) -> bool:
         """Whether memory with its padding is read by small windows, for few results each.
@@ -345,6 +364,14 @@ class Decisions(Body):
             return False
         stored.has_reduce = True
         return True
+
+
+def is_along_axes(way: AccessPath) -> bool:
+    """Whether a reading follows the axes of a value, one of them as a sum goes along it."""
+    idxs = [i for i in way.idxs if i.op is not Ops.CONST]
+    if way.valid is not None or not all([i.op is Ops.RANGE for i in idxs]):
+        return False
+    return any([i.arg.kind is AxisType.REDUCE for i in idxs])
 
 
 def ways_of(readings: list[Reading]) -> str:

@@ -17,8 +17,8 @@ from aster_ml.uop.movement import is_row_major_view, source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 
-# Nodes of one source that are taken apart.
-MAX_NODES = 24
+# Nodes of one source that are taken apart: all that unpacks a quantised weight.
+MAX_NODES = 512
 
 
 def gather_before_storing(body: UOp, order: list[UOp], work: Work) -> UOp:
@@ -28,46 +28,59 @@ def gather_before_storing(body: UOp, order: list[UOp], work: Work) -> UOp:
     def move(old: UOp, u: UOp) -> UOp:
         if old.src[0] in stored or not all_int((*old.shape, *old.src[0].shape)):
             return u
-        found = pick(u.src[0], u.src[1:], u.shape, [MAX_NODES])
+        found = Picking(u.shape).pick(u.src[0], u.src[1:])
         return found if found is not None and is_less(u, found) else u
 
     return rebuilt(body, (Ops.INDEX,), move, order)
 
 
-def pick(x: UOp, idxs: tuple[UOp, ...], shape: tuple[int, ...], left: list[int]) -> UOp | None:
-    """The elements of `x` at these indices; None where that takes too many nodes."""
-    left[0] -= 1
-    if left[0] < 0:
-        return None
-    op = x.op
-    if is_memory(x):
+class Picking:
+    """What a gather of some shape reads, node by node."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        # What several nodes are made of is picked once.
+        self.known: dict[tuple[UOp, tuple[UOp, ...]], UOp | None] = {}
+
+    def pick(self, x: UOp, idxs: tuple[UOp, ...]) -> UOp | None:
+        """The elements of `x` at these indices; None where that takes too many nodes."""
+        key = x, idxs
+        if key not in self.known:
+            self.known[key] = None
+            if len(self.known) <= MAX_NODES:
+                self.known[key] = self.picked(x, idxs)
+        return self.known[key]
+
+    def picked(self, x: UOp, idxs: tuple[UOp, ...]) -> UOp | None:
+        """`pick` of what was not picked yet."""
+        op = x.op
+        if is_memory(x):
+            return x.gather_at(*idxs)
+        if op is Ops.IOTA:
+            return idxs[0]
+        if op is Ops.CONST or not x.shape:
+            return x if x.shape == () else None
+        if op in MOVEMENT and len(x.src) == 1:
+            below, valid = source_index(x, idxs)
+            below = tuple([filled(i, self.shape) for i in below])
+            if valid is None:
+                return self.pick(x.src[0], below)
+            # What is not there is not read either: its place may be outside of the memory.
+            valid = filled(valid, self.shape)
+            inside = tuple([valid.alu(Ops.WHERE, i, UOp.index_const(0)) for i in below])
+            found = self.pick(x.src[0], inside)
+            return None if found is None else valid.alu(Ops.WHERE, found, UOp.const(x.dtype, 0))
+        if (op in ELEMENTWISE and keeps_elements(x)) or op is Ops.INDEX:
+            parts = []
+            for s in x.src[1 if op is Ops.INDEX else 0 :]:
+                part = s if not s.shape else self.pick(s, idxs)
+                if part is None:
+                    return None
+                parts.append(part)
+            if op is Ops.INDEX:
+                return self.pick(x.src[0], tuple(parts))
+            return UOp(op, x.dtype, tuple(parts), x.arg)
         return x.gather_at(*idxs)
-    if op is Ops.IOTA:
-        return idxs[0]
-    if op is Ops.CONST or not x.shape:
-        return x if x.shape == () else None
-    if op in MOVEMENT and len(x.src) == 1:
-        below, valid = source_index(x, idxs)
-        below = tuple([filled(i, shape) for i in below])
-        if valid is None:
-            return pick(x.src[0], below, shape, left)
-        # What is not there is not read either: its place may be outside of the memory.
-        valid = filled(valid, shape)
-        inside = tuple([valid.alu(Ops.WHERE, i, UOp.index_const(0)) for i in below])
-        found = pick(x.src[0], inside, shape, left)
-        return None if found is None else valid.alu(Ops.WHERE, found, UOp.const(x.dtype, 0))
-    if (op in ELEMENTWISE and keeps_elements(x)) or op is Ops.INDEX:
-        first = 1 if op is Ops.INDEX else 0
-        parts = []
-        for s in x.src[first:]:
-            part = s if not s.shape else pick(s, idxs, shape, left)
-            if part is None:
-                return None
-            parts.append(part)
-        if op is Ops.INDEX:
-            return pick(x.src[0], tuple(parts), shape, left)
-        return UOp(op, x.dtype, tuple(parts), x.arg)
-    return x.gather_at(*idxs)
 
 
 def keeps_elements(x: UOp) -> bool:

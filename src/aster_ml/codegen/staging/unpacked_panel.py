@@ -1,0 +1,189 @@
+"""Unpacked operands of products that serve many results: chosen for as memory, kept in panels.
+
+Receives a kernel before its Opts (`stand_in`): such an operand becomes a load of memory that is
+not there, so that the schedule is that of a product of plain matrices. When Opts are applied
+(`unpack`), the load goes through a panel in scratch, which holds what a tile of results reads and
+is filled with unpacked numbers, SIMD lanes along the packed ones; or it is unpacked where it is
+read, where no loop would use the panel again.
+
+rewrite: v(k, n) -> LOAD(INDEX(memory, k * N + n)) -> LOAD(INDEX(panel, k * L + l)), after the panel
+has been filled with v over all k and lanes l
+when: v is unpacked from bytes and serves many results
+why: unpacking takes longer than the products with it; in memory it would be as large as it gets
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.staging.panel import max_nbytes
+from aster_ml.codegen.staging.row import new_scratch
+from aster_ml.codegen.transforms.unpacked import (
+    FEW_USES,
+    Operand,
+    find_operands,
+    is_unpacked,
+)
+from aster_ml.helpers import prod
+from aster_ml.target import Target
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import AxisType, Ops, ParamArg
+from aster_ml.uop.ranges import size_of
+from aster_ml.uop.rules.symbolic import simplify_around
+
+# Numbers of the memory that stands in begin beyond those of any kernel's arguments.
+FIRST_SLOT = 1 << 16
+
+
+class StandIn(NamedTuple):
+    """Memory that stands in for a value over axes, the outermost first, which has runs of bytes."""
+
+    memory: UOp
+    value: UOp
+    axes: tuple[UOp, ...]
+    run: tuple[UOp, ...]
+
+    def step(self, axis: UOp) -> int:
+        """Elements between neighbours along an axis."""
+        return int(prod([size_of(r) for r in self.axes[self.axes.index(axis) + 1 :]]))
+
+
+def stand_in(kernel: Kernel, target: Target) -> None:
+    """Operands that are unpacked for many results each are read as if they were memory."""
+    if not target.compiles or not is_unpacked(kernel):
+        return
+    found: list[StandIn] = []
+    changes: dict[UOp, UOp] = {}
+    for operand in find_operands(kernel):
+        u = operand.reduce
+        if operand.uses <= FEW_USES or not operand.others or not is_plain(operand):
+            continue
+        shared = {r for f in operand.others for r in f.ranges}
+        # Those of the batch, then of the sum, then its own.
+        axes = sorted(operand.axes, key=lambda r: 1 if r in u.src[1:] else 0 if r in shared else 2)
+        value = functools.reduce(lambda a, b: a.alu(Ops.MUL, b), operand.factors)
+        size = prod([size_of(r) for r in axes])
+        memory = UOp(Ops.PARAM, value.dtype, (), ParamArg(FIRST_SLOT + len(found), size))
+        place = UOp.index_const(0)
+        for r in axes:
+            place = index_alu(Ops.ADD, index_alu(Ops.MUL, place, r.src[0]), r)
+        product = memory.index(place).load()
+        for f in reversed(operand.others):
+            product = f.alu(Ops.MUL, product)
+        changes[u] = UOp(Ops.REDUCE, u.dtype, (product, *u.src[1:]), u.arg)
+        found.append(StandIn(memory, value, tuple(axes), operand.run))
+    if changes:
+        kernel.sink = substitute(kernel.sink, changes)
+        kernel.roles.unpacked = tuple(found)
+
+
+def is_plain(operand: Operand) -> bool:
+    """Whether axes have fixed sizes, and nothing but loads without a gate is unpacked."""
+    loads = [u for f in operand.factors for u in toposort(f) if u.op is Ops.LOAD]
+    return all([r.src[0].op is Ops.CONST for r in operand.axes]) and all(
+        [len(u.src) == 1 for u in loads]
+    )
+
+
+def unpack(kernel: Kernel, target: Target) -> None:
+    """Stand-ins become panels of unpacked numbers, or the numbers where they are read."""
+    for found in kernel.roles.unpacked:
+        for a in [a for a in kernel.accesses() if a.buffer is found.memory]:
+            # One after the other: each panel has scratch of its own.
+            load = unpacked_load(kernel, target, found, a)
+            kernel.sink = substitute(kernel.sink, {a.node: load})
+
+
+def unpacked_load(kernel: Kernel, target: Target, found: StandIn, a: Access) -> UOp:
+    """What is read in place of a load of a stand-in."""
+    axes = panel_axes(kernel, a)
+    nbytes = prod([size_of(r) for r in axes]) * a.buffer.dtype.itemsize
+    plain = all([a.strides[r] is not None for r in axes])
+    if not plain or uses_again(kernel, a) < 2 or nbytes > max_nbytes(target):
+        return value_at(found, a.node)
+    local = new_scratch(kernel.facts.order, a.buffer.dtype, prod([size_of(r) for r in axes]))
+    place, closed = places(kernel, found, a, axes)
+    filled = local.index(at(axes, place)).store(value_at(found, substitute(a.node, place)))
+    inside = [r for r in closed if r not in kernel.outputs]
+    return local.after(filled.end(*inside)).index(at(axes, {})).load()
+
+
+def panel_axes(kernel: Kernel, a: Access) -> list[UOp]:
+    """The axes that a panel spans: loops of sums, then lanes, the SIMD one last."""
+    summed = [r for r in a.strides if not r.arg.kind.is_lane and r not in kernel.outputs]
+    lanes = [r for r in a.strides if r.arg.kind.is_lane]
+    lanes.sort(key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
+    return [*sorted(summed, key=lambda r: r.arg.id), *lanes]
+
+
+def uses_again(kernel: Kernel, a: Access) -> int:
+    """How often loops inside of those that a panel changes with go through it."""
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    inside = max([i for i, r in enumerate(loops) if r in a.strides], default=-1) + 1
+    return int(prod([size_of(r) for r in loops[inside:]]))
+
+
+def at(axes: list[UOp], place: dict[UOp, UOp]) -> UOp:
+    """Where an element of a panel lies."""
+    total = UOp.index_const(0)
+    for r in axes:
+        size = UOp.index_const(size_of(r))
+        total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, size), place.get(r, r))
+    return total
+
+
+def places(
+    kernel: Kernel, found: StandIn, a: Access, axes: list[UOp]
+) -> tuple[dict[UOp, UOp], list[UOp]]:
+    """What the axes of a panel become where it is filled, and the loops and lanes of that.
+
+    Where the run of the packed numbers goes along a sum, so many steps of it are SIMD lanes, and
+    what was a SIMD value of results stands side by side: it is transposed on its way.
+    """
+    vector = [r for r in axes if r.arg.kind is AxisType.VECTOR]
+    steps = [found.step(r) for r in found.run if r in found.axes]
+    place: dict[UOp, UOp] = {}
+    closed: list[UOp] = []
+
+    def loop(r: UOp, size: UOp, kind: AxisType) -> UOp:
+        closed.append(kernel.new_range(size, kind))
+        return closed[-1]
+
+    run = None
+    if len(vector) == 1 and a.strides[vector[0]] not in steps:
+        n = size_of(vector[0])
+        fitting = [r for r in axes if r.arg.kind is AxisType.REDUCE and a.strides[r] in steps]
+        fitting = [r for r in fitting if r.src[0].op is Ops.CONST and size_of(r) % n == 0]
+        run = max(fitting, key=size_of, default=None)
+    for r in [r for r in axes if r.arg.kind.is_lane and r not in vector]:
+        place[r] = loop(r, r.src[0], AxisType.LOOP)
+    for r in [r for r in axes if not r.arg.kind.is_lane]:
+        if r is run:
+            outer = loop(r, UOp.index_const(size_of(r) // n), AxisType.LOOP)
+            place[r] = index_alu(Ops.MUL, outer, UOp.index_const(n))
+        else:
+            place[r] = loop(r, r.src[0], AxisType.LOOP)
+    for r in vector:
+        place[r] = loop(r, r.src[0], AxisType.VECTOR if run is None else AxisType.UPCAST)
+    if run is not None:
+        place[run] = index_alu(Ops.ADD, place[run], loop(run, UOp.index_const(n), AxisType.VECTOR))
+    return place, closed
+
+
+def value_at(found: StandIn, load: UOp) -> UOp:
+    """The unpacked numbers in place of a load of what stands in for them."""
+    index, gate = load.src[0].src[1], load.src[1:]
+    places = {}
+    for r in found.axes:
+        i = index_alu(Ops.IDIV, index, UOp.index_const(found.step(r)))
+        i = index_alu(Ops.MOD, i, r.src[0])
+        places[r] = simplify_around(i)
+    value = substitute(found.value, places)
+    if not gate:
+        return value
+    loads = [u for u in toposort(value) if u.op is Ops.LOAD]
+    gated = {u: UOp(Ops.LOAD, u.dtype, (u.src[0], *gate), u.arg) for u in loads}
+    return gate[0].where(substitute(value, gated), UOp.const(value.dtype, 0))

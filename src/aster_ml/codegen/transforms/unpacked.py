@@ -1,0 +1,156 @@
+"""Operands of products that are unpacked from small numbers: where they are, and their blocks.
+
+Receives a kernel before its Opts; finds the factors of each sum of products that are computed from
+bytes in blocks (quantised weights), and splits the loops of such sums at the blocks. Nothing here
+knows a format: a block shows in the divisions of the indices.
+
+rewrite: REDUCE(f(p[k // 32, k % 16], k % 32 < 16), k) -> REDUCE(f(p[b, j], h < 1), b, h, j)
+when: f is a float made of numbers of one byte, and few results are made of each
+why: j then walks along the bytes, h says which bits of them are read, and what depends on b alone
+is worked out once a block
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.transforms.axes import simplify_indices, walks
+from aster_ml.helpers import prod
+from aster_ml.target import Target
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
+
+# Results of each unpacked number beyond which it is kept, and not unpacked for each tile of them.
+FEW_USES = 8
+INTEGERS = ("int", "uint", "bool")
+DIVISIONS = frozenset({Ops.IDIV, Ops.MOD})
+
+
+class Operand(NamedTuple):
+    """The factors of a sum of products that are unpacked, and the others.
+
+    `axes` are those that they depend on, outputs first; `run` are those along which small numbers
+    lie in blocks.
+    """
+
+    reduce: UOp
+    factors: tuple[UOp, ...]
+    others: tuple[UOp, ...]
+    axes: tuple[UOp, ...]
+    run: tuple[UOp, ...]
+    # Results that each element serves.
+    uses: int
+
+
+def find_operands(kernel: Kernel) -> list[Operand]:
+    """The unpacked operand of each sum of products that has one."""
+    found = [operand_of(kernel, u) for u in kernel.reduces]
+    return [operand for operand in found if operand is not None]
+
+
+def operand_of(kernel: Kernel, u: UOp) -> Operand | None:
+    """The unpacked operand of one sum.
+
+    Its bytes lie in fields: several of them are loaded from the same memory for one product.
+    """
+    if u.arg.op is not Ops.ADD or u.dtype.kind != "float" or len(u.src) < 2:
+        return None
+    inside = [x for x in kernel.facts.inside[u] if is_byte(x)]
+    buffers = [x.src[0].src[0] for x in inside]
+    if all([buffers.count(buffer) < 2 for buffer in buffers]):
+        return None
+    factors = factors_of(u.src[0])
+    packed = [is_made_of_bytes(f) for f in factors]
+    outputs = set(kernel.outputs)
+    own = {r for f, made in zip(factors, packed, strict=True) if made for r in f.ranges & outputs}
+    if not any(packed):
+        return None
+    mine = []
+    for f, made in zip(factors, packed, strict=True):
+        spans = f.ranges & outputs
+        if made or (spans and spans <= own):
+            mine.append(f)
+    inside_of = {r for f in mine for r in f.ranges}
+    axes = [r for r in kernel.outputs if r in inside_of] + [r for r in u.src[1:] if r in inside_of]
+    others = [f for f in factors if f not in mine]
+    uses = prod([size_of(r) for r in kernel.outputs if r in u.ranges and r not in inside_of])
+    blocks = {r for f in mine for r in blocks_of(f)}
+    run = tuple([r for r in axes if r in blocks])
+    return Operand(u, tuple(mine), tuple(others), tuple(axes), run, uses)
+
+
+def is_byte(u: UOp) -> bool:
+    """Whether a node is a load of a number of one byte."""
+    return u.op is Ops.LOAD and u.dtype.itemsize == 1 and u.dtype.kind in INTEGERS
+
+
+def factors_of(value: UOp) -> list[UOp]:
+    """What a product multiplies."""
+    stack, factors = [value], []
+    while stack:
+        u = stack.pop()
+        if u.op is Ops.MUL:
+            stack.extend(reversed(u.src))
+        else:
+            factors.append(u)
+    return factors
+
+
+def is_made_of_bytes(factor: UOp) -> bool:
+    """Whether a factor is computed from bytes alone, in no sum of its own."""
+    order = toposort(factor, enter=lambda u: u.op is not Ops.LOAD)
+    if factor.dtype.kind != "float" or any([u.op in (Ops.REDUCE, Ops.STAGE) for u in order]):
+        return False
+    loads = [u for u in order if u.op is Ops.LOAD]
+    return bool(loads) and all(map(is_byte, loads))
+
+
+def blocks_of(factor: UOp) -> set[UOp]:
+    """The axes along which bytes that a factor is made of lie in blocks."""
+    found: set[UOp] = set()
+    for u in toposort(factor):
+        if is_byte(u):
+            for x in toposort(u.src[0].src[1], enter=lambda x: x.op is not Ops.LOAD):
+                if x.op in DIVISIONS and x.src[1].op is Ops.CONST:
+                    found |= {r for r in x.src[0].ranges if walks(x.src[0], r)}
+    return found
+
+
+def split_at_blocks(kernel: Kernel, target: Target) -> None:
+    """The loops of sums of few unpacked products are split at the blocks of the packed numbers."""
+    if not target.compiles or not is_unpacked(kernel):
+        return
+    more = True
+    while more:
+        more = False
+        for u in kernel.reduces:
+            operand = operand_of(kernel, u)
+            if operand is not None and operand.uses <= FEW_USES and split_once(kernel, u):
+                more = True
+                break
+
+
+def is_unpacked(kernel: Kernel) -> bool:
+    """Whether a sum of a kernel may have such an operand: most kernels load no bytes."""
+    loads = kernel.facts.by_op[Ops.LOAD]
+    return bool(kernel.reduces) and any([u.dtype.itemsize == 1 for u in loads if u.op is Ops.LOAD])
+
+
+def split_once(kernel: Kernel, u: UOp) -> bool:
+    """Splits one loop of a sum by the least number that an index divides it by."""
+    mine = toposort(u.src[0])
+    for r in u.src[1:]:
+        if r.arg.kind is not AxisType.REDUCE or r.src[0].op is not Ops.CONST:
+            continue
+        divisors = [
+            x.src[1].arg for x in kernel.facts.divisions if x in mine and walks(x.src[0], r)
+        ]
+        n = min(divisors, default=1)
+        if 1 < n < size_of(r) and size_of(r) % n == 0:
+            kernel.split(r, n, AxisType.REDUCE)
+            kernel.sink = simplify_indices(kernel.sink, kernel.facts.order)
+            return True
+    return False

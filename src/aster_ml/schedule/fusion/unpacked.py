@@ -1,0 +1,74 @@
+"""Values that are unpacked from fewer bytes than they have: quantised weights.
+
+Receives a value of a body and what is stored of it; says how many bytes of memory an element is
+made of, and by which nodes. Whether such a value is stored is asked in `schedule/fusion/policy.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import all_int, prod
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
+
+# What a value is followed through, down to memory.
+FOLLOWED = ELEMENTWISE | MOVEMENT | {Ops.INDEX, Ops.DETACH, Ops.CONTIGUOUS_BACKWARD}
+MARKS = frozenset({Ops.DETACH, Ops.CONTIGUOUS_BACKWARD})
+# Bytes of a value for each byte that it is made of, at least, for memory to be what it costs.
+LEAST_GROWTH = 2
+# Elements for each byte, at most: one a bit. What has more repeats what it is made of.
+MOST_ELEMENTS = 8
+# Nodes beyond which a value takes longer to make than to load, whatever it is made of.
+MOST_NODES = 600
+
+
+def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
+    """The nodes that make a value of fields of bytes, at most half of its own; else None.
+
+    Fields are several views of the same bytes.
+    """
+    if u.dtype.kind != "float" or not all_int(u.shape):
+        return None
+    found: list[UOp] = []
+    packed = 0
+    fields: list[UOp] = []
+
+    def enter(x: UOp) -> bool:
+        return len(found) <= MOST_NODES and x.op in FOLLOWED and x not in stored and not is_view(x)
+
+    for x in toposort(u, enter=enter):
+        if is_view(x) or x in stored or (x.src and x.op not in FOLLOWED):
+            if x.dtype is not dtypes.void:
+                packed += nbytes_read(x)
+            if x.dtype.itemsize == 1:
+                fields.append(x.base)
+        else:
+            found.append(x)
+    if len(found) > MOST_NODES or all([fields.count(base) < 2 for base in fields]):
+        return None
+    numel = prod(u.shape)
+    grows = packed * LEAST_GROWTH <= numel * u.dtype.itemsize
+    return found if grows and numel <= packed * MOST_ELEMENTS else None
+
+
+def is_view(u: UOp) -> bool:
+    """Whether a node shows memory: what is below it is not computed here."""
+    while u.op in MOVEMENT or u.op in MARKS:
+        u = u.src[0]
+    return u.op in (Ops.PARAM, Ops.COPY, Ops.AFTER, Ops.CONTIGUOUS)
+
+
+def nbytes_read(u: UOp) -> int:
+    """How many bytes of memory a view shows, what it repeats counted once."""
+    least = None
+    while True:
+        if all_int(u.shape):
+            numel = prod(u.shape)
+            least = numel if least is None else min(least, numel)
+        if u.op not in MOVEMENT and u.op not in MARKS:
+            break
+        u = u.src[0]
+    return (1 << 62) if least is None else least * u.dtype.itemsize

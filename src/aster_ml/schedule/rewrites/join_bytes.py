@@ -1,0 +1,81 @@
+"""Numbers that lie as bytes among others are put together by shifts, where they are read.
+
+Receives and returns a body. What is an unbroken run of memory stays a BITCAST: a view, which costs
+nothing.
+
+rewrite: BITCAST(b, float16), b uint8 [.., 2n] -> BITCAST(b[.., 0::2] | b[.., 1::2] << 8, float16)
+when: the bytes are picked from memory with gaps in between, up to four a number
+why: a BITCAST to another width needs memory of its own, which costs a kernel that copies a few
+bytes; element-wise, it is computed in whatever reads it, and processors load the bytes at once
+"""
+
+from __future__ import annotations
+
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import all_int, prod
+from aster_ml.schedule.work import Work
+from aster_ml.uop.graph import rebuilt
+from aster_ml.uop.movement import slice_of_base
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import MOVEMENT, Ops
+
+# The unsigned integer of so many bytes.
+WHOLE = {2: dtypes.uint16, 4: dtypes.uint32}
+# What bytes may be picked from: memory, or rows that a gather reads.
+PICKED_FROM = frozenset({Ops.PARAM, Ops.COPY, Ops.AFTER, Ops.INDEX, Ops.CONTIGUOUS})
+
+
+def join_bytes(body: UOp, order: list[UOp], work: Work) -> UOp:
+    """Numbers whose bytes lie among others are made of them where they are read."""
+    return rebuilt(body, (Ops.BITCAST,), joined, order)
+
+
+def joined(old: UOp, u: UOp) -> UOp:
+    """One BITCAST, written with shifts; or as it was."""
+    source = old.src[0]
+    if u.dtype.itemsize not in WHOLE or source.dtype.itemsize != 1 or not all_int(source.shape):
+        return u
+    views = views_of(source)
+    below = views[-1].src[0] if views else source
+    if below.op not in PICKED_FROM or (below.op is not Ops.INDEX and is_run(views, below)):
+        return u
+    return of_bytes(u.src[0], u.dtype.itemsize).bitcast(u.dtype)
+
+
+def views_of(source: UOp) -> list[UOp]:
+    """The movement nodes on the way down to what they show, the topmost first."""
+    views: list[UOp] = []
+    while source.op in MOVEMENT and source.op is not Ops.PAD:
+        views.append(source)
+        source = source.src[0]
+    return views
+
+
+def is_run(views: list[UOp], below: UOp) -> bool:
+    """Whether views of what is memory, or will be, show an unbroken run of it."""
+    if not all_int(below.shape):
+        return True
+    shown = UOp.param(0, prod(below.shape), below.dtype).mop(Ops.RESHAPE, below.shape)
+    for view in reversed(views):
+        shown = view.replace(src=(shown, *view.src[1:]))
+    return slice_of_base(shown) is not None
+
+
+def of_bytes(source: UOp, count: int) -> UOp:
+    """Unsigned integers of `count` bytes each, side by side on the last axis, lowest first.
+
+    Shapes: source [*b, count * n] -> [*b, n].
+    """
+    whole = WHOLE[count]
+    shape = (*source.shape[:-1], source.shape[-1] // count)
+    apart = source.bitcast(dtypes.uint8).mop(Ops.RESHAPE, (*shape, count))
+    total: UOp | None = None
+    for i in range(count):
+        box = (*[(0, size) for size in shape], (i, i + 1))
+        byte = apart.mop(Ops.SHRINK, box).mop(Ops.RESHAPE, shape).cast(whole)
+        if i:
+            # A shift by so many bits, which the machine does not tell from a product.
+            byte = byte.alu(Ops.SHL, UOp.const(whole, 8 * i))
+        total = byte if total is None else total.alu(Ops.OR, byte)
+    assert total is not None
+    return total
