@@ -52,6 +52,7 @@ class Export(np.ndarray[Any, Any]):
     owner: Any = None
 
 
+new_object = object.__new__
 # In place of a base's handle in a view that was deallocated: it sees nothing until it is allocated.
 RELEASED = object()
 # Counts what names a buffer from outside of this module; set by the layer that has such names.
@@ -116,6 +117,22 @@ class Buffer:
             self.allocate()
         if initial_value is not None:
             self.copyin(initial_value)
+
+    @staticmethod
+    def fresh(device: str, size: int, dtype: DType, allocator: Allocator) -> Buffer:
+        """New memory of a device, under its canonical name, with no particular content."""
+        self = new_object(Buffer)
+        self._references = self.written_at = self.offset = 0
+        self._base = self._base_handle = self.opaque = None
+        self._exports = []
+        self._owns = False
+        self.allocator = allocator
+        self.device, self.size, self.dtype = device, size, dtype
+        nbytes = self.nbytes = size * dtype.itemsize
+        self._handle = allocator.alloc(nbytes)
+        self._owns = True
+        MEMORY.add(device, nbytes)
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._base is not None:

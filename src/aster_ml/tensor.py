@@ -7,7 +7,6 @@ stands in the mixins, each by its subject; how they run stands below `engine`.
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterator, Set
 from operator import attrgetter
 from typing import Any, ClassVar, Self
@@ -22,6 +21,7 @@ from aster_ml.engine.explain import explain_schedule
 from aster_ml.engine.items import ExecItem, schedule_items
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import live_nodes_from, realize_uops, schedule_uops, settle
+from aster_ml.engine.session import realize_seen
 from aster_ml.errors import (
     DTypeError,
     GradientError,
@@ -32,7 +32,7 @@ from aster_ml.errors import (
 )
 from aster_ml.gradient import compute_gradient, passes_gradient
 from aster_ml.helpers import all_int
-from aster_ml.mixin.assign import AssignMixin, note_memory
+from aster_ml.mixin.assign import REALIZED, AssignMixin, note_memory
 from aster_ml.mixin.contract import ContractMixin
 from aster_ml.mixin.create import CreateMixin
 from aster_ml.mixin.custom import CustomMixin
@@ -51,7 +51,7 @@ from aster_ml.mixin.handle import (
     own_memory,
 )
 from aster_ml.mixin.join import JoinMixin
-from aster_ml.mixin.live import ACTIVE, LIVE, forget, live_handles
+from aster_ml.mixin.live import ACTIVE, LIVE, TensorRef, forget, live_handles
 from aster_ml.mixin.math import CastMixin, MathMixin
 from aster_ml.mixin.neural import NeuralMixin
 from aster_ml.mixin.order import OrderMixin
@@ -138,7 +138,7 @@ class Tensor(
         self.uop = uop
         self.cell = self.steps = self.grad = self.former = None
         self._requires_grad = None
-        self.ref = weakref.ref(self, forget)
+        self.ref = TensorRef(self, forget)
         LIVE[self.ref] = ACTIVE[self.ref] = None
         if isinstance(data, Handle) and data.uop is uop:
             self.join(data.own_cell(), data.steps)
@@ -187,6 +187,12 @@ class Tensor(
 
     def realize(self, *lst: Tensor, do_update_stats: bool = True) -> Self:
         """Computes self and the others together; afterwards each is memory. Returns self."""
+        if not lst and not self._requires_grad and self.cell is None and not history.CUT:
+            memory = realize_seen(self)
+            if memory is not None:
+                self.uop = memory
+                REALIZED.add(memory.base)
+                return self
         tensors: list[Tensor] = [self, *lst]
         nodes = [t.uop if 0 not in t.shape else empty_node(t) for t in tensors]
         kept = [t for t in tensors if t._requires_grad == INHERITED and is_float(t)]

@@ -35,7 +35,7 @@ class Here(threading.local):
         # How often this thread has set the seed of random numbers.
         self.seeded = 0
         # The parts of the keys of caches that settings make.
-        self.stage_keys: dict[str, tuple[Any, ...]] = {}
+        self.stage_keys: dict[str, Any] = {}
         self.marks: dict[str, Any] = {}
         self.tokens: dict[tuple[Any, ...], object] = {}
         self.token = object()

@@ -14,6 +14,7 @@ from aster_ml.codegen.passes import lower
 from aster_ml.engine.calls import PENDING
 from aster_ml.engine.realize import prepare
 from aster_ml.engine.storage import DUE
+from aster_ml.schedule.plan import CACHE
 from aster_ml.target import Target
 from aster_ml.uop.node import METADATA, UOp
 from aster_ml.uop.sharding import MULTI_SEEN
@@ -78,7 +79,7 @@ def test_realizing_a_small_graph_again(operands) -> None:
         product(*operands).realize()
     # What earlier work has left for the collector of cycles is no part of what is counted.
     gc.collect()
-    assert 0 < python_calls(lambda: product(*operands)) <= 110
+    assert 0 < python_calls(lambda: product(*operands)) <= 95
     # One call more wakes a worker, if it has gone to sleep since the last kernel; and which nodes
     # are dropped meanwhile depends on who else holds them.
     found: list[str] = []
@@ -88,7 +89,7 @@ def test_realizing_a_small_graph_again(operands) -> None:
         y.realize,
     )
     rest = [name for name in found if name not in ("open_gate", "Interned.__del__")]
-    assert 0 < len(rest) <= 150
+    assert 0 < len(rest) <= 28
 
 
 def test_realizing_does_not_cost_more_when_many_tensors_are_alive(operands) -> None:
@@ -132,6 +133,7 @@ def test_a_replay_costs_no_more_for_more_kernels() -> None:
 def test_frames_at_launch(operands) -> None:
     product(*operands).realize()
     y = product(*operands)
+    CACHE.forget_forms()
     assert 1 < frames_at("Program.__call__", y.realize) <= 5
 
 

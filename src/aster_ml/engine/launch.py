@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from aster_ml.allocator import MEMORY
-from aster_ml.backend import Launch, ThreadParts
+from aster_ml.backend import Call, Graph, Launch, ThreadParts
 from aster_ml.config import CAPTURING, DEBUG, debug_shown, stage_key
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
@@ -151,6 +151,26 @@ def variables_now(compiled: Compiled, values: dict[str, int]) -> tuple[int, ...]
             f"variable {missing[0]} has no value; bind one: {missing[0]}.bind(number)"
         )
     return tuple([values[name] for name in compiled.var_names])
+
+
+def call_of(c: Compiled, values: dict[str, int], buffers: Sequence[Buffer]) -> Call:
+    """A kernel on this memory as a call of a recorded graph."""
+    launch = c.launch if c.static else launch_now(c.launch, values)
+    if isinstance(launch, ThreadParts):
+        launch = launch._replace(parts=min(launch.parts, max(int(launch.n), 1)))
+    handles = tuple([b.handle for b in buffers])
+    return Call(c.program, handles, variables_now(c, values), launch, c.written)
+
+
+def graph_of(step: Step, calls: Sequence[Call]) -> Graph | None:
+    """The graph of these calls, the first of a step; None where its device has none, or fails."""
+    try:
+        return Device[step.device].make_graph(calls)
+    except Exception as error:
+        if step.ast is None or not may_fall_back(error):
+            raise
+        tell("graph", step.ast, None, error, "replays kernel by kernel")
+        return None
 
 
 def run_step(

@@ -22,6 +22,7 @@ from aster_ml.engine.launch import bind, observe
 from aster_ml.engine.launch import run_schedule as launch_schedule
 from aster_ml.engine.multi import all_parts, have_happened, is_copied, open_nodes, parts
 from aster_ml.engine.repeats import ALIKE, without_repeats
+from aster_ml.engine.session import learn
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
 from aster_ml.schedule.capture import Beforehand, Captured, capture
@@ -389,6 +390,7 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
         early = Early()
         try:
             prepared = prepare(nodes, early.begin, not HERE.observers)
+            was_bound = prepared is not None and bool(prepared[2].bound)
             if prepared is not None and (early.compilation is not None or not prepared[2].bound):
                 try:
                     bind(prepared[2], early.compilation)
@@ -406,6 +408,8 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
             while times > 1:
                 launch_schedule(schedule, memories, captured.values, captured.buffers)
                 times -= 1
+            if was_bound and len(nodes) == 1 and is_plain(request, captured):
+                learn(*request.results[0], bind(schedule), captured.buffers)
             note_effects(request, captured, memories)
             storage.set_computed(request.results, memories)
             storage.note_overwritten([memories[i] for i in schedule.overwritten])
@@ -413,6 +417,14 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
         if storage.DUE.data:
             run_due([u.base for u in found])
         return found
+
+
+def is_plain(request: Request, captured: Captured) -> bool:
+    """Whether a body computes one value to new memory that shows all of it, and nothing else."""
+    if len(request.fresh) != 1 or request.assigns or captured.effects or captured.laid_out:
+        return False
+    u, memory = request.results[0]
+    return request.fresh[0].src[1] is u and memory.shape == u.shape and not captured.values
 
 
 def plan_somehow(captured: Captured, error: Exception) -> Schedule:

@@ -27,7 +27,7 @@ from aster_ml.jit.pytree import PLAIN, Inputs, Template
 from aster_ml.jit.recording import Recording
 from aster_ml.jit.results import ResultPlace
 from aster_ml.mixin.handle import Flag
-from aster_ml.mixin.live import LIVE, forget
+from aster_ml.mixin.live import LIVE, TensorRef, forget
 from aster_ml.tensor import Tensor
 from aster_ml.thread_state import ENGINE, HELD, HERE, TURN, Turn
 from aster_ml.uop.node import UOp
@@ -201,7 +201,7 @@ class FastPath:
                 t.uop = held.view
                 t.cell = t.steps = t.former = None
                 # It is memory, so it rests.
-                t.ref = weakref.ref(t, forget)
+                t.ref = TensorRef(t, forget)
                 LIVE[t.ref] = None
                 if not self.flag:
                     # One that asks for a gradient would be given one whenever it is alive.

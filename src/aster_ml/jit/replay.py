@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from aster_ml.backend import Call, Graph, ThreadParts
+from aster_ml.backend import Graph
 from aster_ml.config import DEBUG, JIT_BATCH_SIZE, SPEC, debug_shown
-from aster_ml.device import Buffer, Device
+from aster_ml.device import Buffer
 from aster_ml.engine import storage
 from aster_ml.engine.compile import Compiled
 from aster_ml.engine.counters import TOTALS
-from aster_ml.engine.fallback import may_fall_back, tell
-from aster_ml.engine.launch import Bound, launch_now, run_step, variables_now
+from aster_ml.engine.fallback import may_fall_back
+from aster_ml.engine.launch import Bound, call_of, graph_of, launch_now, run_step
 from aster_ml.errors import InternalError
 from aster_ml.helpers import pluralize
 from aster_ml.jit.repack import move_together
@@ -207,15 +207,6 @@ def move_to_host(b: Buffer) -> None:
         b.allocate()
 
 
-def call_of(c: Compiled, values: dict[str, int], buffers: Sequence[Buffer]) -> Call:
-    """A recorded kernel as a call of a native graph, on this memory."""
-    launch = launch_now(c.launch, values)
-    if isinstance(launch, ThreadParts):
-        launch = launch._replace(parts=min(launch.parts, max(int(launch.n), 1)))
-    handles = tuple([b.handle for b in buffers])
-    return Call(c.program, handles, variables_now(c, values), launch, c.written)
-
-
 class Replay:
     """A recording, ready to run again with other memory in some places.
 
@@ -364,7 +355,7 @@ class Replay:
             for item in run
             if (c := item.compiled) is not None
         ]
-        graph = self.make_graph(run, calls) if DEBUG < 2 else None
+        graph = graph_of(run[0].step, calls) if DEBUG < 2 else None
         if graph is None:
             self.parts.extend(run)
             return
@@ -380,17 +371,6 @@ class Replay:
                 if number is not None:
                     self.uses[number].append((graph, i, slot, b.offset, b.nbytes))
         self.parts.append(segment)
-
-    def make_graph(self, run: list[Recorded], calls: list[Call]) -> Graph | None:
-        """The native graph of these calls; None where the device has none, or fails at it."""
-        step = run[0].step
-        try:
-            return Device[step.device].make_graph(calls)
-        except Exception as error:
-            if step.ast is None or not may_fall_back(error):
-                raise
-            tell("graph", step.ast, None, error, "replays kernel by kernel")
-            return None
 
     def set_input(self, number: int, buffer: Buffer) -> None:
         """Exchanges one input."""

@@ -43,7 +43,7 @@ from aster_ml.errors import (
 )
 from aster_ml.helpers import kind_of
 from aster_ml.mixin.elementwise import ElementwiseMixin
-from aster_ml.mixin.live import ACTIVE, LIVE, Sweep, forget, sweep
+from aster_ml.mixin.live import ACTIVE, LIVE, Sweep, TensorRef, forget, sweep
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.mixin.views import (
@@ -226,7 +226,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     __slots__ = ("__weakref__", "_requires_grad", "cell", "former", "grad", "ref", "steps", "uop")
     uop: UOp
     # The key in `LIVE`.
-    ref: weakref.ref[Any]
+    ref: TensorRef
     grad: Self | None
     cell: Cell | None
     steps: Steps
@@ -253,7 +253,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         self.uop = y
         self.cell = self.steps = self.grad = self.former = None
         self._requires_grad = requires_grad
-        ref = self.ref = weakref.ref(self, forget)
+        ref = self.ref = TensorRef(self, forget)
         LIVE[ref] = ACTIVE[ref] = None
         if len(ACTIVE) > Sweep.at:
             sweep()

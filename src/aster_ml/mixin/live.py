@@ -11,13 +11,25 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+
+class TensorRef(weakref.ref[Any]):
+    """A weak reference that is equal to itself alone.
+
+    why: others are hashed and compared as what they refer to. Tensors compare elementwise, and the
+    thousands of those that are gone, one after the other at one address, would have one hash
+    """
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
 # Every tensor that is alive, oldest first.
-LIVE: dict[weakref.ref[Any], None] = {}
+LIVE: dict[TensorRef, None] = {}
 forget = LIVE.__delitem__
 
-# Those that do not rest, and some that are gone. The keys are those of `LIVE`, which are the same
-# objects: two references are compared by what they refer to, and tensors compare elementwise.
-ACTIVE: dict[weakref.ref[Any], None] = {}
+# Those that do not rest, and some that are gone. The keys are those of `LIVE`.
+ACTIVE: dict[TensorRef, None] = {}
 
 
 class Sweep:

@@ -7,6 +7,7 @@ before and after it is overwritten), the body gets one more stored value and is 
 from __future__ import annotations
 
 from operator import attrgetter
+from typing import Any
 
 from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
@@ -54,6 +55,8 @@ class ScheduleCache:
         self.turn = 0
         # What large bodies that were planned once are made of.
         self.seen: dict[tuple[object, ...], None] = {}
+        # For whoever runs schedules: what follows from them for graphs of users, by settings.
+        self.forms: dict[tuple[object, ...], dict[Any, Any]] = {}
 
     def get(self, key: tuple[object, ...]) -> Schedule | None:
         """What is kept under a key."""
@@ -85,6 +88,7 @@ class ScheduleCache:
     def drop(self, key: tuple[object, ...]) -> None:
         """Forgets one schedule."""
         self.nodes -= self.entries.pop(key)[1]
+        self.forget_forms()
 
     def nbytes_of(self, count: int) -> int:
         """About how many bytes a schedule takes whose body has so many nodes."""
@@ -100,6 +104,12 @@ class ScheduleCache:
         self.entries.clear()
         self.seen.clear()
         self.nodes = 0
+        self.forget_forms()
+
+    def forget_forms(self) -> None:
+        """Empties the tables of `forms`; who has one goes on with it."""
+        for table in self.forms.values():
+            table.clear()
 
 
 CACHE = ScheduleCache()
