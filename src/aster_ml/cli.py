@@ -26,6 +26,11 @@ from aster_ml.runtime.object_cache import cache_folder
 
 # Required packages, then those of the extras.
 PACKAGES = ("numpy", "llvmlite", "ml-dtypes", "tqdm", "pyopencl", "pillow", "safetensors", "torch")
+# Modules of `apps`, each with a command line of its own.
+APPS = {
+    "demo": "train a small network on real digits",
+    "lesson": "list, run and check the lessons of a clone",
+}
 # These run nothing: DISK and NPY hold data, NULL compiles only.
 COMPUTE_NOTHING = STORAGE_KINDS | {"NULL"}
 
@@ -125,9 +130,9 @@ def run_doctor() -> int:
     return 1 if broken else 0
 
 
-def run_demo(arguments: Sequence[str]) -> int:
-    """Runs the demo in a process of its own, which keeps its extra packages out of this one."""
-    return subprocess.call([sys.executable, "-m", "aster_ml.apps.demo", *arguments])
+def run_app(name: str, arguments: Sequence[str]) -> int:
+    """Runs an app in a process of its own, which keeps its extra packages out of this one."""
+    return subprocess.call([sys.executable, "-m", f"aster_ml.apps.{name}", *arguments])
 
 
 def run_reproduce(path: str) -> int:
@@ -147,9 +152,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("doctor", help="which devices work here, versions, cache, threads")
-    commands.add_parser(
-        "demo", help="train a small network on real digits", add_help=False, prefix_chars="\0"
-    ).add_argument("arguments", nargs="*", help="passed on to the demo")
+    for name, text in APPS.items():
+        commands.add_parser(name, help=text, add_help=False, prefix_chars="\0").add_argument(
+            "arguments", nargs="*", help="passed on"
+        )
     commands.add_parser(
         "reproduce", help="do again what failed inside, from the text that a warning names"
     ).add_argument("path", help="the text")
@@ -177,8 +183,8 @@ def run(options: argparse.Namespace) -> int:
         return run_doctor()
     if options.command == "reproduce":
         return run_reproduce(options.path)
-    if options.command == "demo":
-        return run_demo(options.arguments)
+    if options.command in APPS:
+        return run_app(options.command, options.arguments)
     print(f"aster-ml {__version__}")
     return 0
 

@@ -15,7 +15,8 @@ from aster_ml.dtype import DType, dtypes, round_float, truncate
 from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMPARE, AxisType, Ops, RangeArg, VarArg
-from aster_ml.uop.pattern import ANY, UPat
+from aster_ml.uop.pattern import ANY, PatternMatcher, Rule, UPat
+from aster_ml.uop.print.infix import render_expr
 from aster_ml.uop.rules.conditions import less_than
 
 INDEX, BOOL = dtypes.index, dtypes.bool
@@ -343,3 +344,34 @@ def same_value(a: Any, b: Any) -> bool:
     if a.__class__ is float:
         return (a != a and b != b) or struct.pack("<d", a) == struct.pack("<d", b)
     return bool(a == b)
+
+
+TRIES, VALUES = 20_000, 6
+
+
+def fired_instances(rule: Rule, wanted: int) -> int:
+    """How many of the wanted instances were found, each compared on several values."""
+    rng = random.Random(rule.name)
+    alone = PatternMatcher([rule])
+    found = 0
+    for _ in range(TRIES):
+        instance = Instance(rng)
+        try:
+            before = instance.node(rule.pattern, None)
+        except DrawAgainError:
+            continue
+        after = alone.rewrite(before)
+        if after is None:
+            continue
+        found += 1
+        assert after.dtype is before.dtype, f"{rule.name}: {before!r} became {after!r}"
+        for _ in range(VALUES):
+            values = instance.draw_values()
+            expected, given = evaluate_expr(before, values), evaluate_expr(after, values)
+            assert same_value(expected, given), (
+                f"{rule.name}: {render_expr(before)} is {expected!r}, as {render_expr(after)} it "
+                f"is {given!r}, with { {render_expr(u): v for u, v in values.items()} }"
+            )
+        if found == wanted:
+            break
+    return found

@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from aster_ml.dtype import dtypes
-from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
-from aster_ml.uop.pattern import PatternMatcher, Rule
-from aster_ml.uop.print.infix import render_expr
+from aster_ml.uop.pattern import Rule
 from aster_ml.uop.rules.symbolic import symbolic
-from tests.rules.instances import DrawAgainError, Instance, same_value
+from tests.rules.instances import fired_instances
 
 # What these leave out or put in is an access to memory, not a value.
 MEMORY_RULES = frozenset({"load-gate-true", "load-gate-false", "store-gate-true"})
 VALUE_RULES = [rule for rule in symbolic.rules if rule.name not in MEMORY_RULES]
-TRIES, WANTED, VALUES = 20_000, 60, 6
-
-
-def fired_instances(rule: Rule, wanted: int) -> int:
-    """How many of the wanted instances were found, each compared on several values."""
-    rng = random.Random(rule.name)
-    alone = PatternMatcher([rule])
-    found = 0
-    for _ in range(TRIES):
-        instance = Instance(rng)
-        try:
-            before = instance.node(rule.pattern, None)
-        except DrawAgainError:
-            continue
-        after = alone.rewrite(before)
-        if after is None:
-            continue
-        found += 1
-        assert after.dtype is before.dtype, f"{rule.name}: {before!r} became {after!r}"
-        for _ in range(VALUES):
-            values = instance.draw_values()
-            expected, given = evaluate_expr(before, values), evaluate_expr(after, values)
-            assert same_value(expected, given), (
-                f"{rule.name}: {render_expr(before)} is {expected!r}, as {render_expr(after)} it "
-                f"is {given!r}, with { {render_expr(u): v for u, v in values.items()} }"
-            )
-        if found == wanted:
-            break
-    return found
+WANTED = 60
 
 
 @pytest.mark.parametrize("rule", VALUE_RULES, ids=lambda rule: rule.name)
