@@ -99,9 +99,9 @@ def called(node: ast.AST) -> str:
 
 def makes_scratch(node: ast.AST) -> bool:
     """Whether a call makes a DEFINE_LOCAL."""
-    if called(node) == "UOp" and isinstance(node, ast.Call) and node.args:
+    if called(node) in ("UOp", "new_node") and isinstance(node, ast.Call) and node.args:
         return ast.unparse(node.args[0]) == "Ops.DEFINE_LOCAL"
-    return called(node) == "new_scratch"
+    return False
 
 
 def scratch_mechanisms() -> int:

@@ -38,7 +38,7 @@ def counted(rule: Callable[[ast.AST], bool], text: str) -> int:
 def test_rules_count_what_they_say() -> None:
     asked = 'if target.language in ("llvm", "c") or "c" == target.language: pass\nx = t.language'
     assert counted(asks_for_language, asked) == 2
-    made = "a = UOp(Ops.DEFINE_LOCAL, d, ())\nb = rows.new_scratch(n)\nc = UOp(Ops.LOAD, d)"
+    made = "UOp(Ops.DEFINE_LOCAL, d, ())\nnew_node(Ops.DEFINE_LOCAL, d, ())\nUOp(Ops.LOAD, d)"
     assert counted(makes_scratch, made) == 2
     values = [node.value for node in ast.parse("1\n-2.5\n256 << 10\n(1, 2)\nf(1)\n()\nTrue").body]  # type: ignore[attr-defined]
     assert list(map(is_number, values)) == [True, True, True, True, False, False, False]

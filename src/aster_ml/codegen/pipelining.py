@@ -24,13 +24,14 @@ from dataclasses import replace
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
+from aster_ml.codegen.staging.stage import new_stage
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, substitute_all
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops, RangeArg, ScratchArg
+from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops, RangeArg
 
 # What has no place in a loop that is run elsewhere.
 FOLDS = frozenset({Ops.DEFINE_REG, Ops.ACCUMULATE, Ops.REDUCE, Ops.RANGE, Ops.END, Ops.BARRIER})
@@ -177,7 +178,6 @@ class Skewer:
 
     def __init__(self, linear: Linear, row: Row, handed: Handed) -> None:
         self.linear, self.row, self.handed = linear, row, handed
-        self.scratch = 1 + max(u.arg.id for u in linear.uops if u.op is Ops.DEFINE_LOCAL)
         ranges = {r for u in linear.uops for r in u.ranges}
         self.ranges = 1 + max(r.arg.id for r in ranges)
         self.new: list[UOp] = []
@@ -190,8 +190,7 @@ class Skewer:
 
     def two_places(self, dtype: DType) -> tuple[UOp, UOp]:
         """Scratch for a number that is read in the loop over rows, and once more after it."""
-        memory = UOp(Ops.DEFINE_LOCAL, dtype, (), ScratchArg(self.scratch, 2))
-        self.scratch += 1
+        memory = new_stage([*self.linear.uops, *self.locals], dtype, size=2).memory
         self.locals.append(memory)
         kind = self.row.loop.dtype
         first, second = (memory.index(UOp.const(kind, i), UOp.const(kind, 0)) for i in range(2))

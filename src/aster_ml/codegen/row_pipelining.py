@@ -27,6 +27,7 @@ from typing import NamedTuple
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.codegen.pipelining import end_of, sources
+from aster_ml.codegen.staging.stage import new_stage
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
@@ -34,7 +35,7 @@ from aster_ml.target import Target
 from aster_ml.uop.graph import substitute_all
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops, RangeArg, ScratchArg
+from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops, RangeArg
 
 
 class Fold(NamedTuple):
@@ -143,12 +144,9 @@ class NextRows:
     def run(self) -> Linear:
         """The new list."""
         uops, kind = self.linear.uops, self.row.dtype
-        scratch = [u.arg.id for u in uops if u.op is Ops.DEFINE_LOCAL]
-        number = 1 + max(scratch, default=-1)
-        memories = [
-            UOp(Ops.DEFINE_LOCAL, dtype, (), ScratchArg(number + i))
-            for i, dtype in enumerate([kind, *[u.dtype for u in self.totals]])
-        ]
+        memories: list[UOp] = []
+        for dtype in [kind, *[u.dtype for u in self.totals]]:
+            memories.append(new_stage([*uops, *memories], dtype).memory)
         zero, one = UOp.const(kind, 0), UOp.const(kind, 1)
         unread, *kept = [m.index(zero, zero) for m in memories]
         new = [*memories, *uops[: self.start], unread.store(one), self.row]

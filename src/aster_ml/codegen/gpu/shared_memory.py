@@ -7,13 +7,14 @@ range, in terms of which every other output axis is computed. Only for targets w
 from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu, to_uop
-from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg, ScratchArg
+from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
 
 
 def size(r: UOp) -> int:
@@ -39,15 +40,6 @@ def ranges_of_kind(kernel: Kernel, *kinds: AxisType) -> list[UOp]:
     )
 
 
-def position(axes: list[UOp], at: dict[UOp, UOp] | None = None) -> UOp:
-    """Row-major position in the space of these axes."""
-    total = UOp.index_const(0)
-    for r in axes:
-        value = r if at is None else at.get(r, r)
-        total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, r.src[0]), value)
-    return total
-
-
 def stage_loads(kernel: Kernel, strip_id: int) -> None:
     """Loads of a strip of a reduction go through local memory.
 
@@ -60,13 +52,13 @@ def stage_loads(kernel: Kernel, strip_id: int) -> None:
     n_items = prod([size(r) for r in items])
     tile_kinds = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
     fills: list[UOp] = []
-    reads: list[tuple[UOp, UOp, UOp]] = []
-    for number, u in enumerate(
-        x for x in kernel.facts.order if x.op is Ops.LOAD and strip in x.ranges
-    ):
+    tiles: dict[UOp, Stage] = {}
+    taken = list(kernel.facts.order)
+    for u in [x for x in kernel.facts.order if x.op is Ops.LOAD and strip in x.ranges]:
         axes = sorted([r for r in u.ranges if r.arg.kind in tile_kinds], key=lambda r: r.arg.id)
         count = prod([size(r) for r in axes])
-        local = UOp(Ops.DEFINE_LOCAL, u.dtype, (), ScratchArg(number, count))
+        tiles[u] = local = new_stage(taken, u.dtype, axes)
+        taken.append(local.memory)
         if count % n_items:
             raise InternalError(f"blocks: {n_items} work-items cannot share {count} elements")
         turn = kernel.new_range(count // n_items, AxisType.UPCAST)
@@ -79,12 +71,9 @@ def stage_loads(kernel: Kernel, strip_id: int) -> None:
             last = i == len(axes) - 1
             place[r] = rest if last else index_alu(Ops.MOD, rest, r.src[0])
             rest = index_alu(Ops.IDIV, rest, r.src[0])
-        fills.append(local.index(element).store(substitute(u, place)))
-        reads.append((u, local, position(axes)))
-    barrier = UOp(Ops.BARRIER, dtypes.void, tuple(fills))
-    kernel.sink = substitute(
-        kernel.sink, {u: local.after(barrier).index(at).load() for u, local, at in reads}
-    )
+        fills.append(local.fill(element, substitute(u, place)))
+    reads = {u: local.after_all(*fills).load(local.at()) for u, local in tiles.items()}
+    kernel.sink = substitute(kernel.sink, reads)
 
 
 def reduce_in_groups(kernel: Kernel) -> None:
@@ -94,7 +83,7 @@ def reduce_in_groups(kernel: Kernel) -> None:
     REDUCE(v, k) in `local` at g, and a barrier; `g` becomes the work-item's number
     why: a reduction with few results would leave most work-items without work
     """
-    scratch = 100
+    taken = list(kernel.facts.order)
     shared = None
     changes: dict[UOp, UOp] = {}
     gates: list[UOp] = []
@@ -123,17 +112,10 @@ def reduce_in_groups(kernel: Kernel) -> None:
             ],
             key=lambda r: r.arg.id,
         )
-        local = UOp(
-            Ops.DEFINE_LOCAL,
-            u.dtype,
-            (),
-            ScratchArg(scratch, prod([size(r) for r in axes]) * size(g)),
-        )
-        scratch += 1
-        filled = local.index(position([*axes, item])).store(part)
-        barrier = UOp(Ops.BARRIER, dtypes.void, (filled,))
+        local = new_stage(taken, u.dtype, [*axes, item])
+        taken.append(local.memory)
         again = kernel.new_range(size(g), AxisType.REDUCE)
-        read = local.after(barrier).index(position([*axes, item], {item: again})).load()
+        read = local.after_all(local.fill(local.at(), part)).load(local.at({item: again}))
         changes[u] = UOp(Ops.REDUCE, u.dtype, (read, again), ReduceArg(u.arg.op))
     if not changes:
         return

@@ -13,15 +13,15 @@ scratch need no masks and no values to begin with, and what follows the reductio
 from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel, can_sum_rows
-from aster_ml.codegen.staging.row import max_nbytes, new_scratch, position
+from aster_ml.codegen.staging.row import max_nbytes
+from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
-from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops
-from aster_ml.uop.ranges import size_of
+from aster_ml.uop.ranges import iterations, size_of
 
 FUSED_DTYPES = (dtypes.float32, dtypes.float64)
 
@@ -40,22 +40,21 @@ def sum_rows(kernel: Kernel, target: Target) -> None:
         )
     (u,) = kernel.reduces
     (axis,) = u.src[1:]
-    size = prod([size_of(r) for r in axes])
-    nbytes, room = size * u.dtype.itemsize, max_nbytes(target)
+    nbytes, room = iterations(axes) * u.dtype.itemsize, max_nbytes(target)
     if nbytes > room:
         raise KernelOptError(
             f"KBLOCK row: sums of a row are {nbytes:,} bytes, and scratch has room for {room:,}; a "
             "SPLIT of the row would do"
         )
-    sums = new_scratch(kernel.facts.order, u.dtype, size)
+    sums = new_stage(kernel.facts.order, u.dtype, axes)
     n, fused = kernel.roles.row_steps, target.has_op("MULACC")
     first = size_of(axis) % n or n
-    ready = sums.after(fill(kernel, sums, u, axes, fused, first))
+    ready = sums.after(fill(kernel, sums, u, fused, first))
     strips = (size_of(axis) - first) // n
     if strips:
         strip = kernel.new_range(strips, AxisType.LOOP)
-        ready = sums.after(fill(kernel, ready, u, axes, fused, n, strip, first))
-    kernel.sink = substitute(kernel.sink, {u: ready.index(place(axes)).load()})
+        ready = sums.after(fill(kernel, ready, u, fused, n, strip, first))
+    kernel.sink = substitute(kernel.sink, {u: ready.load(ready.at())})
 
 
 def row_axes(kernel: Kernel) -> list[UOp]:
@@ -67,37 +66,30 @@ def row_axes(kernel: Kernel) -> list[UOp]:
     return last + sorted(lanes, key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
 
 
-def place(axes: list[UOp]) -> UOp:
-    """Where the sum of an element of the row lies."""
-    return position(axes[0], axes[1:])
-
-
 def fill(
     kernel: Kernel,
-    sums: UOp,
+    sums: Stage,
     u: UOp,
-    axes: list[UOp],
     fused: bool,
     count: int,
     strip: UOp | None = None,
     start: int = 0,
 ) -> UOp:
     """Loops that reduce `count` rows: the first of all, or those of each strip from `start` on."""
-    mine = [kernel.new_range(size_of(r), r.arg.kind) for r in axes]
+    own = {r: kernel.new_range(size_of(r), r.arg.kind) for r in sums.axes}
     row = UOp.index_const(0)
     if strip is not None:
         row = index_alu(Ops.MUL, strip, UOp.index_const(count))
         row = index_alu(Ops.ADD, row, UOp.index_const(start))
-    at = dict(zip(axes, mine, strict=True))
 
     def step(k: UOp) -> UOp:
-        return substitute(u.src[0], {**at, u.src[1]: index_alu(Ops.ADD, row, k)})
+        return substitute(u.src[0], {**own, u.src[1]: index_alu(Ops.ADD, row, k)})
 
     total = folded([step(UOp.index_const(i)) for i in range(count)], u.arg.op, fused)
-    where = sums.index(place(mine))
+    at = sums.at(own)
     if strip is None:
-        return where.store(total).end(*mine)
-    return where.store(total.alu(u.arg.op, where.load())).end(strip, *mine)
+        return sums.fill(at, total, *own.values())
+    return sums.fill(at, total.alu(u.arg.op, sums.load(at)), strip, *own.values())
 
 
 def folded(values: list[UOp], op: Ops, fused: bool) -> UOp:

@@ -20,13 +20,14 @@ from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.staging.panel import max_nbytes
+from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, Ops, ReduceArg, ScratchArg
+from aster_ml.uop.ops import AxisType, Ops, ReduceArg
 from aster_ml.uop.ranges import size_of
 
 WORD_NBYTES = 4
@@ -157,8 +158,11 @@ def pack_product(kernel: Kernel, target: Target) -> bool:
     if found is None:
         return False
     y, x = found
-    for number, p in enumerate([p for p in (y, x) if isinstance(p, Panel)]):
-        p.fill(number)
+    taken = list(kernel.facts.order)
+    for p in (y, x):
+        if isinstance(p, Panel):
+            p.fill(new_stage(taken, p.dtype, size=p.size))
+            taken.append(p.stage.memory)
     kernel.sink = substitute(kernel.sink, {product.reduce: total(product, x, y)})
     return True
 
@@ -352,29 +356,24 @@ class Panel(Operand):
         self.loops = loops
         self.rows = ceildiv(product.steps, group)
         self.size = int(prod([size_of(r) for r in (*loops, *self.lanes)])) * self.rows
-        self.memory = self.filled = product.reduce
+        self.stage: Stage
 
     def at(self, step: UOp, place: dict[UOp, UOp]) -> UOp:
         """Where the word of a step lies."""
-        where = UOp.index_const(0)
-        for r in self.loops:
-            where = index_alu(Ops.ADD, index_alu(Ops.MUL, where, r.src[0]), place.get(r, r))
-        where = index_alu(Ops.ADD, index_alu(Ops.MUL, where, UOp.index_const(self.rows)), step)
-        for r in self.lanes:
-            where = index_alu(Ops.ADD, index_alu(Ops.MUL, where, r.src[0]), place.get(r, r))
-        return where
+        row = index_alu(Ops.MUL, position(self.loops, place), UOp.index_const(self.rows))
+        return position(self.lanes, place, index_alu(Ops.ADD, row, step))
 
     def word(self, step: UOp) -> UOp:
         """The word of a step, out of the panel."""
-        return self.filled.index(self.at(step, {})).load()
+        return self.stage.load(self.at(step, {}))
 
     def last(self) -> UOp:
         """The word of what is over, out of the panel."""
         return self.word(UOp.index_const(self.rows - 1))
 
-    def fill(self, number: int) -> None:
+    def fill(self, stage: Stage) -> None:
         """Makes the stores that fill the panel, in as few instructions as its memory allows."""
-        self.memory = UOp(Ops.DEFINE_LOCAL, self.dtype, (), ScratchArg(number, self.size))
+        self.stage = stage
         whole = self.product.steps // self.group
         width = max([size_of(r) for r in self.kernel.outputs if r.arg.kind is AxisType.VECTOR])
         strips = whole // width if self.is_run and not self.lies_along_lanes else 0
@@ -391,7 +390,7 @@ class Panel(Operand):
             if self.over:
                 step = UOp.index_const(self.rows - 1)
                 fills.append(self.stored(step, super().last(), dict(place)))
-        self.filled = self.memory.after(*fills)
+        self.stage = stage.after(*fills)
 
     def lane_parts(self) -> list[tuple[int, int, AxisType]]:
         """Parts of the innermost lanes to fill apart: start, length and kind.
@@ -422,7 +421,7 @@ class Panel(Operand):
         """The words of some steps stored for some lanes and all loops of the panel."""
         for r in self.loops:
             place[r] = self.kernel.new_range(size_of(r), AxisType.LOOP)
-        store = self.memory.index(self.at(step, place)).store(substitute(value, place))
+        store = self.stage.fill(self.at(step, place), substitute(value, place))
         return store.end(*sorted(store.ranges & self.own(place, step), key=lambda r: r.arg.id))
 
     @staticmethod

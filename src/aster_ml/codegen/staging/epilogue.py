@@ -34,7 +34,7 @@ from aster_ml.codegen.cpu.costs import (
     decomposed_nodes,
 )
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.staging.row import new_scratch, position
+from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.codegen.transforms.axes import stray_ranges, walks_as_one
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
@@ -69,10 +69,9 @@ def finish_in_loop(kernel: Kernel, target: Target) -> None:
     if tile is None:
         return
     total, lanes, looped, block, before, across, beyond = tile
-    simd, size = lanes[-1], prod([size_of(r) for r in lanes])
-    at = position(UOp.index_const(0), lanes)
-    sums = new_scratch(kernel.facts.order, total.dtype, size)
-    ready = sums.after(sums.index(at).store(total).end(*lanes))
+    simd = lanes[-1]
+    sums = new_stage(kernel.facts.order, total.dtype, lanes)
+    ready = sums.after(sums.fill(sums.at(), total, *lanes))
     (store,) = kernel.stores
     read = total
     if before:
@@ -81,10 +80,10 @@ def finish_in_loop(kernel: Kernel, target: Target) -> None:
         own = {r: kernel.new_range(size_of(r), AxisType.LOOP) for r in outer}
         own[simd] = kernel.new_range(size_of(simd), AxisType.VECTOR)
         value = store.src[1]
-        values = new_scratch([sums], value.dtype, size)
-        finished = moved(value, total, ready, at, own)
-        filled = values.index(substitute(at, own)).store(finished)
-        ready, read = values.after(filled.end(*own.values())), value
+        values = new_stage([sums.memory], value.dtype, lanes)
+        finished = moved(value, total, ready, own)
+        filled = values.fill(values.at(own), finished, *own.values())
+        ready, read = values.after(filled), value
     inner = [kernel.new_range(size_of(r), AxisType.LOOP) for r in looped]
     steps = dict(zip(looped, inner, strict=True))
     if block < size_of(simd):
@@ -95,19 +94,18 @@ def finish_in_loop(kernel: Kernel, target: Target) -> None:
             step = kernel.new_range(size // block, AxisType.LOOP)
             kind = AxisType.VECTOR if across in (None, r) else AxisType.UPCAST
             inner += [step, kernel.new_range(block, kind)]
-            steps[r] = position(step, inner[-1:])
+            steps[r] = position(inner[-2:])
     kernel.outputs = [r for r in kernel.outputs if r not in steps] + inner
-    ended = moved(store, read, ready, at, steps).end(*kernel.outputs)
+    ended = moved(store, read, ready, steps).end(*kernel.outputs)
     kernel.sink = kernel.sink.replace(src=(ended,))
 
 
-def moved(node: UOp, read: UOp, ready: UOp, at: UOp, steps: dict[UOp, UOp]) -> UOp:
-    """The node along other lanes, with what scratch holds `at` a place where it has `read`.
+def moved(node: UOp, read: UOp, ready: Stage, steps: dict[UOp, UOp]) -> UOp:
+    """The node along other lanes, with what scratch holds of these where it has `read`.
 
     What `read` is made from keeps its lanes.
     """
-    there = ready.index(substitute(at, steps)).load()
-    return substitute(node, {**steps, read: there})
+    return substitute(node, {**steps, read: ready.load(substitute(ready.at(), steps))})
 
 
 def find_tile(kernel: Kernel, target: Target) -> Tile | None:

@@ -19,13 +19,13 @@ from typing import NamedTuple
 from aster_ml.codegen.cpu.costs import GATHER, MASKED, MASKED_GATHER, Plan
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.panel import max_nbytes
-from aster_ml.codegen.staging.row import new_scratch
 from aster_ml.codegen.staging.sliding_windows import Slab, Windowed, find_windowed, slab_of
+from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, Ops, ScratchArg
+from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 # SIMD values of a row that are written out, and the most phases of a row.
@@ -153,25 +153,23 @@ def fill_slab(kernel: Kernel, target: Target) -> None:
     others, columns = axes[:-1], axes[-1]
     lanes = target.lanes(value.dtype.itemsize)
     loops = {r: kernel.new_range(r.src[0], AxisType.LOOP) for r in others}
-    row = UOp.index_const(0)
-    for r in others:
-        row = index_alu(Ops.ADD, index_alu(Ops.MUL, row, r.src[0]), loops[r])
-    start = index_alu(Ops.MUL, row, UOp.index_const(slab.phases * slab.pitch))
+    row = UOp.index_const(slab.phases * slab.pitch)
+    start = index_alu(Ops.MUL, position(others, loops), row)
     value = substitute(value, loops)
     # What SIMD lanes reach beyond the end of a row is nobody's result.
     rows = prod([size_of(r) for r in others])
     needed = max([rows * slab.phases * slab.pitch, *[int(u.src[0].src[1].vmax) + 1 for u in reads]])
-    local = new_scratch(kernel.facts.order, value.dtype, needed + lanes)
+    local = new_stage(kernel.facts.order, value.dtype, size=needed + lanes)
     if slab.phases == 1:
         filled = fill_row(kernel, local, start, value, columns, lanes)
     else:
-        filled = fill_phases(kernel, local, start, value, columns, lanes, local.arg.id + 1)
+        filled = fill_phases(kernel, local, start, value, columns, lanes)
     ready = local.after(filled.end(*loops.values()))
-    changes = {u: ready.index(u.src[0].src[1]).load() for u in reads}
+    changes = {u: ready.load(u.src[0].src[1]) for u in reads}
     kernel.sink = substitute(kernel.sink, changes)
 
 
-def fill_row(kernel: Kernel, place: UOp, start: UOp, value: UOp, columns: UOp, lanes: int) -> UOp:
+def fill_row(kernel: Kernel, place: Stage, start: UOp, value: UOp, columns: UOp, lanes: int) -> UOp:
     """The loop that stores a row from `start` on, its elements side by side."""
     count = size_of(columns)
     step, closed = simd_steps(kernel, ceildiv(count, lanes), lanes)
@@ -180,26 +178,25 @@ def fill_row(kernel: Kernel, place: UOp, start: UOp, value: UOp, columns: UOp, l
         load = value
         gated = (load.src[0], kernel.both(step < count, *load.src[1:]))
         value = UOp(Ops.LOAD, load.dtype, gated, load.arg)
-    return place.index(index_alu(Ops.ADD, start, step)).store(value).end(*closed)
+    return place.fill(index_alu(Ops.ADD, start, step), value, *closed)
 
 
 def fill_phases(
-    kernel: Kernel, place: UOp, start: UOp, value: UOp, columns: UOp, lanes: int, number: int
+    kernel: Kernel, place: Stage, start: UOp, value: UOp, columns: UOp, lanes: int
 ) -> UOp:
     """The same, with every so manieth element side by side, out of a row that is loaded whole."""
     slab = kernel.roles.slab
     assert slab is not None
     turns = ceildiv(ceildiv(size_of(columns), slab.phases), lanes)
-    size = turns * lanes * slab.phases
-    whole = UOp(Ops.DEFINE_LOCAL, value.dtype, (), ScratchArg(number, size + lanes))
+    size = turns * lanes * slab.phases + lanes
+    whole = new_stage([place.memory], value.dtype, size=size)
     filled = whole.after(fill_row(kernel, whole, UOp.index_const(0), value, columns, lanes))
     step, closed = simd_steps(kernel, turns, lanes)
     phase = kernel.new_range(slab.phases, AxisType.UPCAST)
     source = index_alu(Ops.MUL, step, UOp.index_const(slab.phases))
     source = index_alu(Ops.ADD, source, phase)
     to = index_alu(Ops.ADD, start, index_alu(Ops.MUL, phase, UOp.index_const(slab.pitch)))
-    stored = place.index(index_alu(Ops.ADD, to, step)).store(filled.index(source).load())
-    return stored.end(*closed, phase)
+    return place.fill(index_alu(Ops.ADD, to, step), filled.load(source), *closed, phase)
 
 
 def simd_steps(kernel: Kernel, turns: int, lanes: int) -> tuple[UOp, list[UOp]]:

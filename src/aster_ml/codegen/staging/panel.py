@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.staging.stage import new_stage
 from aster_ml.codegen.transforms.trip_counts import masks_of_last, without_conditions
 from aster_ml.helpers import prod
 from aster_ml.target import BLOCK_NBYTES, Target
 from aster_ml.uop.graph import holds, substitute
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, LoadArg, Ops, ScratchArg
+from aster_ml.uop.ops import AxisType, LoadArg, Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify_around
 
@@ -147,28 +148,18 @@ def can_pack(a: Access) -> bool:
 def packed_load(kernel: Kernel, a: Access, reduced: list[UOp], ahead: int = 0) -> UOp:
     """The load through a panel that is filled beforehand, from what was asked for before that."""
     axes = panel_axes(a, reduced)
-    local = UOp(
-        Ops.DEFINE_LOCAL, a.buffer.dtype, (), ScratchArg(0, prod([size_of(r) for r in axes]))
-    )
-
-    def at(place: dict[UOp, UOp]) -> UOp:
-        total = UOp.index_const(0)
-        for r in axes:
-            size = UOp.index_const(size_of(r))
-            total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, size), place.get(r, r))
-        return total
+    panel = new_stage(kernel.facts.order, a.buffer.dtype, axes)
 
     def fill(place: dict[UOp, UOp], node: UOp) -> UOp:
         value = substitute(node, place)
         if ahead:
             value = UOp(Ops.LOAD, value.dtype, value.src, LoadArg(ahead))
-        store = local.index(at(place)).store(value)
         # How many steps a strip has may depend on its number, whose loop is around all this.
         inside = [r for value in place.values() for r in value.ranges if r not in kernel.outputs]
-        return store.end(*inside)
+        return panel.fill(panel.at(place), value, *inside)
 
     filled = [fill(place, node) for place, node in places_to_fill(kernel, a, axes)]
-    return local.after(*filled).index(at({})).load()
+    return panel.after(*filled).load(panel.at())
 
 
 def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[tuple[dict[UOp, UOp], UOp]]:

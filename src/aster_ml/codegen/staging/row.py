@@ -12,17 +12,16 @@ why: without that each element is computed twice
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from aster_ml.codegen.cpu.costs import DECOMPOSED, decomposed_nodes, unroll_for_ilp
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.codegen.transforms.axes import simplify_indices
-from aster_ml.dtype import DType, dtypes
+from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import ELEMENTWISE, VALUES, AxisType, Memory, Ops, ScratchArg, StageArg
+from aster_ml.uop.ops import ELEMENTWISE, VALUES, AxisType, Memory, Ops, StageArg
 from aster_ml.uop.ranges import size_of
 
 # A name of a module is found faster than a member of an Enum, and every node is asked for its op.
@@ -100,47 +99,33 @@ def fill_rows(kernel: Kernel, target: Target) -> None:
             again = {u: substitute(v, {s: i}) for u, i in at.items()}
             kernel.sink = substitute(kernel.sink, again)
             continue
-        local = new_scratch(nodes, v.dtype, size)
+        local = new_stage(nodes, v.dtype, (s, *lanes), size)
         whole = size_of(s) // width * width
         if late is not None and late[0] is stage:
             filled = [fill_alike(kernel, local, stage, late[1].src[0].src[1])]
         else:
             filled = [
-                fill(kernel, target, local, stage, lanes, start, length, width)
+                fill(kernel, target, local, stage, start, length, width)
                 for start, length in ((0, whole), (whole, size_of(s) - whole))
                 if length
             ]
         ready = local.after(*filled)
         kernel.sink = substitute(
-            kernel.sink, {u: ready.index(position(i, lanes)).load() for u, i in at.items()}
+            kernel.sink, {u: ready.load(ready.at({s: i})) for u, i in at.items()}
         )
 
 
-def fill_alike(kernel: Kernel, local: UOp, stage: UOp, step: UOp) -> UOp:
+def fill_alike(kernel: Kernel, local: Stage, stage: UOp, step: UOp) -> UOp:
     """The loop that stores a row with the lanes with which stores of results read it."""
     v, s = stage.src
     axes = [r for r in kernel.outputs if r in step.ranges]
     own = {r: kernel.new_range(size_of(r), r.arg.kind) for r in axes}
     at = substitute(step, own)
-    return local.index(at).store(substitute(v, {s: at})).end(*own.values())
-
-
-def new_scratch(nodes: Iterable[UOp], dtype: DType, size: int) -> UOp:
-    """Scratch of so many elements, with a number that none among these nodes has."""
-    number = 1 + max([u.arg.id for u in nodes if u.op is Ops.DEFINE_LOCAL], default=-1)
-    return UOp(Ops.DEFINE_LOCAL, dtype, (), ScratchArg(number, size))
-
-
-def position(step: UOp, lanes: list[UOp]) -> UOp:
-    """The place of a step whose lanes lie side by side, as those of a row in scratch do."""
-    for x in lanes:
-        step = index_alu(Ops.ADD, index_alu(Ops.MUL, step, x.src[0]), x)
-    return step
+    return local.fill(at, substitute(v, {s: at}), *own.values())
 
 
 def fill(
-    kernel: Kernel, target: Target, local: UOp, stage: UOp, lanes: list[UOp],
-    start: int, length: int, width: int,
+    kernel: Kernel, target: Target, local: Stage, stage: UOp, start: int, length: int, width: int
 ) -> UOp:  # fmt: skip
     """The loop that stores `length` steps from `start`, in SIMD values where lanes have none.
 
@@ -149,7 +134,7 @@ def fill(
     v, s = stage.src
     turns = ceildiv(length, width)
     kind = AxisType.UPCAST if turns <= MAX_TURNS else AxisType.LOOP
-    beside = 1 if kind is AxisType.UPCAST or lanes else bodies_of(v, turns, target)
+    beside = 1 if kind is AxisType.UPCAST or local.axes[1:] else bodies_of(v, turns, target)
     loop = kernel.new_range(turns // beside, kind)
     closed, step = [loop], index_alu(Ops.MUL, loop, UOp.index_const(beside))
     if beside > 1:
@@ -172,7 +157,7 @@ def fill(
                 if u.op is Ops.LOAD and closed[-1] in u.ranges
             },
         )
-    return local.index(position(step, lanes)).store(value).end(*closed)
+    return local.fill(local.at({s: step}), value, *closed)
 
 
 def bodies_of(v: UOp, turns: int, target: Target) -> int:

@@ -12,6 +12,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from aster_ml.codegen.analysis import Access, Facts
+from aster_ml.codegen.staging.stage import position
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv
 from aster_ml.target import LINE_NBYTES
@@ -196,9 +197,7 @@ def slab_load(
         (substitute(value, others), *others.values(), *[places[w] for w in windows]),
         StageArg(Memory.LOCAL),
     )
-    at = UOp.index_const(0)
-    for r in found.others:
-        at = index_alu(Ops.ADD, index_alu(Ops.MUL, at, r.src[0]), r)
+    at = position(found.others)
     if found.rows is not None:
         at = index_alu(Ops.MUL, at, UOp.index_const(found.rows.places))
         at = index_alu(Ops.ADD, at, found.rows.place())
