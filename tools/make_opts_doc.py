@@ -77,12 +77,14 @@ HEAD = """\
 # Opts
 
 A schedule is a list of `Opt(op, axis, arg, how)`, applied in order; where an Opt can be done in
-several ways, `how` says in which. `axis` counts the loops of the kernel that are left: those of
-outputs first, then those of reductions. These count the loops of reductions alone:
-{reductions}.
+several ways, `how` says in which. `axis` is the name of a loop, `r2`: that of its range in the
+graph, which stays while others are split, swapped or unrolled. Opts that are written by hand may
+count the loops that are left instead: those of outputs first, then those of reductions. These count
+the loops of reductions alone: {reductions}.
 
-Opts print as `VECTOR(1,8)` and `SPLIT(0,64,loop)`, and `parse_opts` reads them. An Opt that cannot
-be done to a kernel, or would change nothing, raises `KernelOptError`.
+Opts print as `VECTOR(r1,8)` and `SPLIT(r0,64,loop)`, and `parse_opts` reads them. An Opt that
+cannot be done to a kernel, or would change nothing, raises `KernelOptError`, which says what there
+is.
 
 Which Opts a kernel gets is decided in `codegen/cpu/heuristic.py` ([cpu](cpu.md)) and
 `codegen/gpu/heuristic.py` ([gpu](gpu.md)); a search (`BEAM=n`) changes them one at a time

@@ -51,10 +51,25 @@ def ops_of(t: Tensor, target: Target = CPU) -> list[Ops]:
 
 
 def test_opts_print_and_parse() -> None:
-    opts = (Opt(OptOps.VECTOR, 1, 8), Opt(OptOps.THREAD, 0))
+    opts = (
+        Opt(OptOps.VECTOR, 1, 8),
+        Opt(OptOps.SWAP, "r0", "r2"),
+        Opt(OptOps.SPLIT, "r2", 9, "loop"),
+    )
     assert parse_opts(" ".join(map(repr, opts))) == opts
-    with pytest.raises(ArgumentError, match=r"'VECTOR\(1\)' is no Opt.*VECTOR\(1,8\)"):
+    with pytest.raises(ArgumentError, match=r"'VECTOR\(1\)' is no Opt.*VECTOR\(r1,8\)"):
         parse_opts("VECTOR(1)")
+    with pytest.raises(ArgumentError, match="a number is wanted in place of r1"):
+        parse_opts("VECTOR(r0,r1)")
+
+
+def test_names_of_axes_stay_while_others_change() -> None:
+    ast = kernel_of(memory(12, 32) @ memory(32, 24))
+    texts = "UPCAST(r0,12) VECTOR(r1,8) UNROLL(r2,4)", "UPCAST(0,12) VECTOR(0,8) UNROLL(0,4)"
+    named, counted = (schedule_kernel(ast, CPU, parse_opts(text)) for text in texts)
+    assert named.value == counted.value
+    with pytest.raises(KernelOptError, match=r"no axis r0, but r1 of 3, r2 of 8"):
+        schedule_kernel(ast, CPU, parse_opts(f"{texts[0]} UPCAST(r0,2)"))
 
 
 @pytest.mark.parametrize("width", [61, 97, 121, 160])
@@ -307,9 +322,9 @@ def test_an_opt_that_does_not_fit_is_refused() -> None:
     ast = kernel_of(memory(12, 32) @ memory(32, 24))
     with pytest.raises(KernelOptError, match="5 does not divide"):
         schedule_kernel(ast, CPU, parse_opts("UPCAST(0,5)"))
-    with pytest.raises(KernelOptError, match="has 3 axes"):
+    with pytest.raises(KernelOptError, match="no axis 7, but r0 of 12, r1 of 24, r2 of 32"):
         schedule_kernel(ast, CPU, parse_opts("VECTOR(7,4)"))
-    with pytest.raises(KernelOptError, match="has 1 axes of reductions"):
+    with pytest.raises(KernelOptError, match="no axis 1 of reductions, but r2 of 32"):
         schedule_kernel(ast, CPU, parse_opts("UNROLL(1,4)"))
     with pytest.raises(KernelOptError, match="no TC on this device"):
         schedule_kernel(ast, CPU, parse_opts("TC(0,0)"))

@@ -221,8 +221,8 @@ def test_asked_opts_are_for_one_kernel_alone() -> None:
     "opt, said",
     [
         (Opt(OptOps.UPCAST, 0, 5), "5 does not divide"),
-        (Opt(OptOps.UNROLL, 1, 4), "1 axes of reductions"),
-        (Opt(OptOps.UPCAST, 9, 4), "3 axes"),
+        (Opt(OptOps.UNROLL, 1, 4), "no axis 1 of reductions, but r2 of 16"),
+        (Opt(OptOps.UPCAST, 9, 4), "no axis 9, but r0 of 16, r1 of 16, r2 of 16"),
         (Opt(OptOps.LOCAL, 0, 4), "no work-groups"),
         (Opt(OptOps.GROUPTOP, 0, 4), "no work-groups"),
         (Opt(OptOps.TC, 0, 0), "no TC on this device"),

@@ -7,7 +7,7 @@ Opt does to the graph is the business of `kernel`.
 from __future__ import annotations
 
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.dot_packing import find_product, words_of
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
@@ -17,10 +17,11 @@ from aster_ml.uop.ranges import size_of
 def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
     """An UPCAST as VECTOR where its lanes are stored side by side and no other lanes are SIMD."""
     simd = OptOps.VECTOR in [o.op for o in (*opts, *kernel.applied)]
-    outputs = kernel.axes[: kernel.first_reduction]
-    if opt.kind != "UPCAST" or simd or opt.axis >= len(outputs):
+    if opt.kind != "UPCAST" or simd:
         return opt
-    axis = outputs[opt.axis]
+    (axis,) = kernel.axes_of(opt)
+    if axis not in kernel.outputs:
+        return opt
     lanes = opt.arg or size_of(axis)
     stores = [a for a in kernel.accesses() if a.is_store]
     fits = lanes & (lanes - 1) == 0 and all(a.stride(axis) == 1 for a in stores)
@@ -50,7 +51,6 @@ def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
                 f"{opt}: a sum of products of loaded narrow numbers over one axis is wanted, "
                 f"and groups of {' or '.join(map(str, sorted(groups)))}"
             )
-    outputs = kernel.axes[: kernel.first_reduction]
-    if not opt.is_of_reduction and opt.op not in KEEP_ORDER and 0 <= opt.axis < len(outputs):
-        if not kernel.may_reorder(outputs[opt.axis]):
-            raise KernelOptError(f"{opt}: iterations of this axis add to the same elements")
+    for axis in kernel.axes_of(opt) if opt.op not in KEEP_ORDER else []:
+        if axis in kernel.outputs and not kernel.may_reorder(axis):
+            raise KernelOptError(f"{opt}: iterations of {axis_name(axis)} add to the same elements")

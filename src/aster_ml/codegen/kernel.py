@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from aster_ml.codegen.analysis import Access, Facts
-from aster_ml.codegen.opts import OF_OUTPUTS, OF_REDUCTIONS, Opt, wanted_of
+from aster_ml.codegen.opts import OF_OUTPUTS, OF_REDUCTIONS, Opt, axis_name, wanted_of
 from aster_ml.codegen.prefetch import (
     broadcast_columns,
     broadcast_rows,
@@ -152,39 +152,40 @@ class Kernel:
             which Opt, why, and what would do.
         """
         before = (self.facts.sink, [*self.outputs], [*vars(self.roles).values()])
+        axes = self.axes_of(opt)
         try:
-            self.change(opt, self.axis_of(opt))
+            self.change(opt, *axes)
         except KernelOptError as error:
             raise KernelOptError(f"{opt}: {error}") from None
         if (self.facts.sink, self.outputs, [*vars(self.roles).values()]) == before:
             raise KernelOptError(f"{opt}: changes nothing of this kernel")
         self.applied.append(opt)
 
-    def axis_of(self, opt: Opt) -> UOp:
-        """The axis that an Opt names. Raises: KernelOptError where it is not there."""
-        axes, kind, outputs = self.axes, opt.kind, self.first_reduction
-        wanted = axes[outputs:] if kind in OF_REDUCTIONS else axes
-        named = wanted[opt.axis] if 0 <= opt.axis < len(wanted) else None
-        if kind in OF_OUTPUTS:
-            wanted = axes[:outputs]
-            named = named if opt.axis < outputs else None
-        if named is not None:
-            return named
-        of = " of outputs" if kind in OF_OUTPUTS else ""
-        of = " of reductions" if kind in OF_REDUCTIONS else of
-        sizes = [r.src[0].arg if r.src[0].op is Ops.CONST else "symbolic size" for r in wanted]
-        shown = ", ".join([f"{i} of {size}" for i, size in enumerate(sizes)])
+    def axes_of(self, opt: Opt) -> list[UOp]:
+        """The axis that an Opt names, or both. Raises: KernelOptError where it is not there."""
+        axes, of = self.axes, ""
+        if opt.kind in OF_OUTPUTS:
+            axes, of = self.output_loops, " of outputs"
+        if opt.kind in OF_REDUCTIONS:
+            axes, of = self.facts.reduced, " of reductions"
+        names = (opt.axis, opt.arg) if opt.kind == "SWAP" else (opt.axis,)
+        found = [named_axis(axes, name) for name in names]
+        if None not in found:
+            return [r for r in found if r is not None]
+        sizes = [r.src[0].arg if r.src[0].op is Ops.CONST else "symbolic size" for r in axes]
+        shown = [f"{axis_name(r)} of {size}" for r, size in zip(axes, sizes, strict=True)]
         raise KernelOptError(
-            f"the kernel has {len(wanted)} axes{of}, numbered from 0: {shown or 'none'}"
+            f"{opt}: the kernel has no axis {names[found.index(None)]}{of}, but "
+            f"{', '.join(shown) or 'none'}; positions count from 0"
         )
 
-    def change(self, opt: Opt, axis: UOp) -> None:
-        """Does to an axis what an Opt says."""
+    def change(self, opt: Opt, axis: UOp, *others: UOp) -> None:
+        """Does to an axis, or to two, what an Opt says."""
         kind = opt.kind
         if kind == "THREAD":
             self.make_thread(axis, opt.arg)
         elif kind == "SWAP":
-            self.swap(axis, opt.arg)
+            self.swap(axis, *others)
         elif kind == "SPLIT mask":
             self.pad(axis, opt.arg)
         elif kind == "KBLOCK output":
@@ -224,14 +225,9 @@ class Kernel:
         else:
             raise KernelOptError(wanted_of(opt.op))
 
-    def swap(self, axis: UOp, number: int) -> None:
+    def swap(self, axis: UOp, other: UOp) -> None:
         """Two output axes change places."""
-        count = self.first_reduction
-        if axis not in self.outputs or not 0 <= number < count:
-            raise KernelOptError(
-                f"two of the {count} output axes are wanted, and {number} is none of them"
-            )
-        i, j = self.outputs.index(axis), self.outputs.index(self.axes[number])
+        i, j = self.outputs.index(axis), self.outputs.index(other)
         self.outputs[i], self.outputs[j] = self.outputs[j], self.outputs[i]
 
     def stream(self) -> None:
@@ -664,6 +660,13 @@ class Kernel:
         self.outputs = [new if r is axis else r for r in self.outputs]
         self.rewrite({axis: new})
         return new
+
+
+def named_axis(axes: list[UOp], name: int | str) -> UOp | None:
+    """The one of these axes that has a name, or stands at a position."""
+    if isinstance(name, int):
+        return axes[name] if 0 <= name < len(axes) else None
+    return next((r for r in axes if axis_name(r) == name), None)
 
 
 def first_time(outer: UOp, inner: UOp, size: int, lanes: int) -> UOp:

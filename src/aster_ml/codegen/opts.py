@@ -1,9 +1,11 @@
 """The schedule language: how the axes of a kernel run, as data.
 
-An `Opt` names an axis by its position in `Kernel.axes` (outputs first, then reductions) and says
-what becomes of it, where there are several ways also how; some are of reductions alone and count
-only these. A list of Opts is the whole of what a default schedule or a search decides; it prints as
-text and parses back.
+An `Opt` names an axis and says what becomes of it, where there are several ways also how. The name
+of an axis is that of its range, `r2`: it stays while others are split, swapped or unrolled, and
+after lanes are split off it is that of the loop that is left. Programs written by hand may give the
+position in `Kernel.axes` instead (outputs first, then reductions; Opts of reductions alone count
+only these). A list of Opts is the whole of what a default schedule or a search decides; it prints
+as text and parses back.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from aster_ml.errors import ArgumentError, KernelOptError
+from aster_ml.uop.node import UOp
 
 
 class OptOps(Enum):
@@ -83,7 +86,7 @@ OPT_DOCS = {
         "a register tile: what does not depend on j is loaded once for all lanes; of a reduction, "
         "accumulators side by side, so that no addition waits for the one before",
         "product",
-        "VECTOR(1,8) UPCAST(0,4)",
+        "VECTOR(r1,8) UPCAST(r0,4)",
     ),
     "UPCAST shift": OptDoc(
         "axis i of n -> min(i * arg, n - arg) + j, j an UPCAST of arg lanes",
@@ -91,14 +94,14 @@ OPT_DOCS = {
         "a register tile of any size without masks: the tail shifts inwards, and what the last "
         "lanes have in common with those before is computed twice",
         "product, odd",
-        "UPCAST(0,6,shift)",
+        "UPCAST(r0,6,shift)",
     ),
     "UNROLL": OptDoc(
         "axis k of a reduction -> k * arg + j, j an UNROLL of arg lanes",
         "arg divides the reduction's axis; arg 0 takes all of it",
         "fewer turns of a short loop; neighbours along k can be loaded as one SIMD value",
         "row sums",
-        "UNROLL(0,4)",
+        "UNROLL(r1,4)",
     ),
     "VECTOR": OptDoc(
         "axis i of n -> i * arg + j, j a VECTOR of arg lanes",
@@ -107,35 +110,35 @@ OPT_DOCS = {
         "one SIMD instruction does the work of arg; each access is a vector load, a broadcast or a "
         "gather by its stride along j; of a reduction, lanes that are folded at the end",
         "elementwise, odd",
-        "VECTOR(0,8)",
+        "VECTOR(r0,8)",
     ),
     "THREAD": OptDoc(
         "axis i -> outermost, and each thread runs a part of it; of arg parts where arg is not 0",
         "no other axis is shared out, and steps of this one may run in any order",
         "all cores work; parts of a length that fits a cache keep what they read there",
         "product",
-        "THREAD(0,0)",
+        "THREAD(r0,0)",
     ),
     "LOCAL": OptDoc(
         "axis i of n -> i * arg + j, j the work-items of a block",
         "arg divides the axis; the device has work-groups",
         "work-items of a block run at once, and neighbours among them read neighbours in memory",
         "product",
-        "LOCAL(1,8)",
+        "LOCAL(r1,8)",
     ),
     "GROUP": OptDoc(
         "axis k of a reduction -> k * arg + j, j work-items that reduce together",
         "arg divides the axis; the device has work-groups and barriers",
         "a long reduction with few results has work for a whole block",
         "row sums",
-        "GROUP(0,4)",
+        "GROUP(r1,4)",
     ),
     "SPLIT mask": OptDoc(
         "axis of n -> axis of the next multiple of arg, loads and stores behind n masked",
         "the size is a number",
         "lanes that do not divide an axis, where a tail may not run twice",
         "elementwise, odd",
-        "SPLIT(0,8,mask)",
+        "SPLIT(r0,8,mask)",
     ),
     "SPLIT loop": OptDoc(
         "axis i of n -> min(i * arg, n - arg) + j, j a loop of arg steps",
@@ -143,21 +146,21 @@ OPT_DOCS = {
         "a part of the axis whose working set fits in a cache, or is a thread's; the tail shifts "
         "inwards",
         "column sums",
-        "SPLIT(0,96,loop)",
+        "SPLIT(r0,96,loop)",
     ),
     "SPLIT peel": OptDoc(
         "reduce(k < n) -> reduce(k < arg) + reduce(k < n - arg)",
         "one reduction alone runs over the axis",
         "lanes divide the first part, and the uneven rest has a loop of its own: no masks",
         "row sums, odd",
-        "SPLIT(0,96,peel)",
+        "SPLIT(r1,96,peel)",
     ),
     "SWAP": OptDoc(
         "loops i and arg of outputs change places",
         "both are axes of outputs",
         "loop interchange: what the inner loop does not change is loaded, or packed, less often",
         "product",
-        "SWAP(0,1)",
+        "SWAP(r0,r1)",
     ),
     "KBLOCK output": OptDoc(
         "reduce(k < n) -> a loop over strips of arg steps outside of the outputs, whose partial "
@@ -165,14 +168,14 @@ OPT_DOCS = {
         "one store of one sum or maximum, in its own dtype, that reads nothing that it stores",
         "K blocking: the working set of a strip, a panel or some rows, stays in a cache",
         "product",
-        "KBLOCK(0,8,output)",
+        "KBLOCK(r2,8,output)",
     ),
     "KBLOCK row": OptDoc(
         "arg steps of a reduction at a time for a whole row of outputs, partial sums in scratch",
         "one reduction over one axis is all that runs in the loops of outputs",
         "a reduction over columns reads whole rows of memory, in place of a few columns of each",
         "column sums",
-        "VECTOR(0,8) KBLOCK(0,4,row)",
+        "VECTOR(r0,8) KBLOCK(r1,4,row)",
     ),
     "KBLOCK wide": OptDoc(
         "sum(k < n) -> sum in float64 of sums over arg steps",
@@ -180,14 +183,14 @@ OPT_DOCS = {
         "rounding errors grow with the number of additions in a row: short inner sums, and an "
         "outer one that loses nothing",
         "row sums, odd",
-        "KBLOCK(0,16,wide)",
+        "KBLOCK(r1,16,wide)",
     ),
     "STAGE local": OptDoc(
         "axis k of a reduction -> k * arg + j; loads of arg steps go through local memory",
         "arg divides the axis; the device has work-groups and barriers",
         "what several work-items of a block read comes from memory once",
         "product",
-        "UPCAST(0,4) LOCAL(1,8) STAGE(0,4,local)",
+        "UPCAST(r0,4) LOCAL(r1,8) STAGE(r2,4,local)",
     ),
     "STAGE halo": OptDoc(
         "windows read memory -> a STAGE in scratch holds what they meet, and windows read that; "
@@ -196,7 +199,7 @@ OPT_DOCS = {
         "a halo: overlapping windows load each element once, and those with a stride or padding "
         "load whole SIMD values",
         "strided windows",
-        "STAGE(2,0,halo)",
+        "STAGE(r2,0,halo)",
     ),
     "STAGE words": OptDoc(
         "sum of CAST(a) * CAST(b) -> sum of products of words, arg neighbours of the reduction in "
@@ -205,7 +208,7 @@ OPT_DOCS = {
         "once) or as many as fit in 32 bits",
         "one dot-product instruction multiplies and adds four int8, or two bfloat16, a lane",
         "int8 product",
-        "VECTOR(1,8) UPCAST(0,4) STAGE(0,1,words)",
+        "VECTOR(r1,8) UPCAST(r0,4) STAGE(r2,1,words)",
     ),
     "PREFETCH": OptDoc(
         "loads of a step of the axis -> loads that also ask for what comes arg steps later",
@@ -213,39 +216,40 @@ OPT_DOCS = {
         "of a transpose",
         "memory that the hardware does not foresee is in the cache when it is wanted",
         "column sums",
-        "VECTOR(0,8) KBLOCK(0,4,row) PREFETCH(0,1)",
+        "VECTOR(r0,8) KBLOCK(r1,4,row) PREFETCH(r0,1)",
     ),
     "PIPELINE stores": OptDoc(
         "for row: fill scratch; store -> for row: fill scratch, storing the row before",
         "each step of the axis keeps a row in scratch and stores one",
         "software pipelining: stores to memory and arithmetic overlap",
         "softmax",
-        "VECTOR(1,8) VECTOR(2,8) VECTOR(3,8) PIPELINE(0,0,stores)",
+        "VECTOR(r1,8) VECTOR(r2,8) VECTOR(r3,8) PIPELINE(r0,0,stores)",
     ),
     "PIPELINE folds": OptDoc(
         "for row: fold A; fold B -> for row: fold B with fold A of the next row",
         "each step of the axis folds twice in loops of as many turns, first a row of memory",
         "software pipelining: neither fold waits alone for its last additions, nor for memory",
         "distances",
-        "VECTOR(1,8) VECTOR(2,8) PIPELINE(0,0,folds)",
+        "VECTOR(r1,8) VECTOR(r2,8) PIPELINE(r0,0,folds)",
     ),
     "NONTEMPORAL": OptDoc(
         "stores -> non-temporal stores",
         "stores of SIMD lanes that are neighbours in memory, without a mask",
         "results that no cache holds until they are read: memory is not read before it is written",
         "elementwise",
-        "VECTOR(0,8) NONTEMPORAL(0,0)",
+        "VECTOR(r0,8) NONTEMPORAL(0,0)",
     ),
 }
 
 
 class Opt(NamedTuple):
-    """`arg` is the number of lanes, steps or work-items (0: all of the axis), the multiple, or the
-    other axis; `how` one of the ways in which the Opt can be done.
+    """`axis` is the name of an axis, or its position. `arg` is the number of lanes, steps or
+    work-items (0: all of the axis), the multiple, or the other axis; `how` one of the ways in which
+    the Opt can be done.
     """
 
     op: OptOps
-    axis: int = 0
+    axis: int | str = 0
     arg: Any = 0
     how: str = ""
 
@@ -265,6 +269,11 @@ class Opt(NamedTuple):
         return f"{self.op.name}({','.join(words)})"
 
 
+def axis_name(axis: UOp) -> str:
+    """What Opts call an axis: the name of its range."""
+    return f"r{axis.arg.id}"
+
+
 def wanted_of(op: OptOps) -> str:
     """The ways in which an Opt can be done, for errors."""
     ways = " or ".join(repr(how) for how in WAYS.get(op, ()) if how)
@@ -272,21 +281,24 @@ def wanted_of(op: OptOps) -> str:
 
 
 def parse_opts(text: str) -> tuple[Opt, ...]:
-    """The Opts of a text such as `VECTOR(1,8) SPLIT(0,64,loop)`.
+    """The Opts of a text such as `VECTOR(r1,8) SPLIT(r0,64,loop)`, or `VECTOR(1,8)` by position.
 
     Raises: ArgumentError at what is no Opt, KernelOptError at one that no device here can do.
     """
     result = []
     for word in text.split():
-        match = re.fullmatch(r"([A-Z]+)\((\d+),(\d+)(?:,([a-z]+))?\)", word)
+        match = re.fullmatch(r"([A-Z]+)\((r?\d+),(r?\d+)(?:,([a-z]+))?\)", word)
         if match is not None and match[1] in ELSEWHERE:
             raise KernelOptError(f"{word}: there is no {match[1]} on this device")
         if match is None or match[1] not in OptOps.__members__:
             raise ArgumentError(
-                f"{word!r} is no Opt; one looks like VECTOR(1,8) or SPLIT(0,64,loop), with one of "
-                f"{', '.join(op.name for op in OptOps)}"
+                f"{word!r} is no Opt; one looks like VECTOR(r1,8) or SPLIT(r0,64,loop), with one "
+                f"of {', '.join(op.name for op in OptOps)}"
             )
-        opt = Opt(OptOps[match[1]], int(match[2]), int(match[3]), match[4] or "")
+        axis, arg = [int(x) if x.isdigit() else x for x in match.group(2, 3)]
+        opt = Opt(OptOps[match[1]], axis, arg, match[4] or "")
+        if isinstance(arg, str) and opt.op is not OptOps.SWAP:
+            raise ArgumentError(f"{word!r} is no Opt: a number is wanted in place of {arg}")
         if opt.how and opt.how not in WAYS.get(opt.op, ()):
             raise ArgumentError(f"{word!r} is no Opt: {wanted_of(opt.op)}")
         result.append(opt)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from aster_ml.codegen.kernel import Kernel, can_overlap
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import ceildiv, prod
@@ -112,35 +112,35 @@ def near(n: int) -> list[int]:
 
 def additions(kernel: Kernel) -> Iterator[Opts]:
     """Opts that may still come."""
-    outputs, sizes = kernel.first_reduction, [size_of(r) for r in kernel.axes]
-    for axis, size in enumerate(sizes):
+    outputs = {axis_name(r): r for r in kernel.output_loops}
+    reduced = {axis_name(r): r for r in kernel.facts.reduced}
+    for axis, r in (outputs | reduced).items():
         for n in (2, 3, 4, 6, 8, 16):
-            uneven = (
-                axis < outputs and size % n and kernel.axes[axis].arg.id not in kernel.roles.early
-            )
+            uneven = axis in outputs and size_of(r) % n and r.arg.id not in kernel.roles.early
             yield (Opt(OptOps.UPCAST, axis, n, "shift" if uneven else ""),)
-    for axis in range(len(sizes) - outputs):
+    for axis, r in reduced.items():
         for n in (2, 3, 4, 5, 7, 8):
             yield (Opt(OptOps.UNROLL, axis, n),)
         for n in (2, 4, 8):
-            yield (Opt(OptOps.KBLOCK, axis, ceildiv(sizes[outputs + axis], n), how="output"),)
+            yield (Opt(OptOps.KBLOCK, axis, ceildiv(size_of(r), n), how="output"),)
         yield (Opt(OptOps.KBLOCK, axis, 8, how="row"),)
-    for i, j in combinations(range(outputs), 2):
+    for i, j in combinations(outputs, 2):
         yield (Opt(OptOps.SWAP, i, j),)
-    for axis in range(outputs):
+    for axis, r in outputs.items():
         yield (Opt(OptOps.THREAD, axis),)
         yield (Opt(OptOps.PREFETCH, axis, 2),)
         yield (Opt(OptOps.PIPELINE, axis, how="stores"),)
         yield (Opt(OptOps.PIPELINE, axis, how="folds"),)
         for n in (16, 64, 256):
-            if n < sizes[axis]:
+            if n < size_of(r):
                 yield (Opt(OptOps.SPLIT, axis, n, how="loop"),)
     if outputs:
         yield (Opt(OptOps.NONTEMPORAL),)
-    for axis, size in enumerate(sizes):
+    for axis, r in (outputs | reduced).items():
+        size = size_of(r)
         for n in (4, 8, 16):
             # Lanes of an output may start early; all else has to divide.
-            if size % n and (axis >= outputs or not can_overlap(kernel) or size < n):
+            if size % n and (axis in reduced or not can_overlap(kernel) or size < n):
                 padded = Opt(OptOps.SPLIT, axis, ceildiv(size, n) * n, how="mask")
                 yield (padded, Opt(OptOps.VECTOR, axis, n))
             else:

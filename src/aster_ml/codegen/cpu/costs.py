@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.panel import (
     can_pack,
     least_uses,
@@ -370,15 +370,10 @@ def is_float_maximum(u: UOp) -> bool:
     return bool(u.arg.op is Ops.MAX and u.dtype in dtypes.floats)
 
 
-def axis_number(kernel: Kernel, axis: UOp) -> int:
-    """Position of an axis as Opts name it."""
-    return kernel.axes.index(axis)
-
-
 def upcast(kernel: Kernel, axis: UOp, lanes: int) -> None:
     """Splits lanes off an axis; where they do not divide it, the last of them start early."""
     how = "shift" if size_of(axis) % lanes else ""
-    kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), lanes, how))
+    kernel.apply(Opt(OptOps.UPCAST, axis_name(axis), lanes, how))
 
 
 def tail_overhead(size: int, steps: int) -> float:
@@ -391,14 +386,9 @@ def axis_of(kernel: Kernel, number: int) -> UOp:
     return next(r for r in kernel.outputs if r.arg.id == number and not r.arg.kind.is_lane)
 
 
-def reduction_number(kernel: Kernel, axis: UOp) -> int:
-    """Position of an axis among those of reductions."""
-    return axis_number(kernel, axis) - kernel.first_reduction
-
-
-def axis_text(kernel: Kernel, axis: UOp | None) -> str:
-    """An axis in words: `axis 1 of 64`, as Opts number it."""
-    return "none" if axis is None else f"axis {axis_number(kernel, axis)} of {size_of(axis)}"
+def axis_text(axis: UOp | None) -> str:
+    """An axis in words: `r1 of 64`, as Opts name it."""
+    return "none" if axis is None else f"{axis_name(axis)} of {size_of(axis)}"
 
 
 class Packing(NamedTuple):

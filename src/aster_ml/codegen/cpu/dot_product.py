@@ -15,14 +15,13 @@ from aster_ml.codegen.cpu.costs import (
     HORIZONTAL,
     THREAD_CYCLES,
     Plan,
-    axis_number,
-    reduction_number,
+    axis_of,
     upcast,
 )
 from aster_ml.codegen.cpu.elementwise import ask_for_columns
 from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.kernel import Access, Decision, Kernel, can_overlap
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.dot_packing import (
     WORD_NBYTES,
     Product,
@@ -101,8 +100,8 @@ def choose_dot(plan: Plan) -> bool:
     best = min(choices, key=lambda c: c.cycles)
     costs = {}
     for c in choices:
-        name = f"{c.vectors} of axis {axis_number(kernel, c.lanes)} x {c.tile} of axis "
-        costs[name + str(axis_number(kernel, c.rows))] = c.cycles
+        name = f"{c.vectors} of {axis_name(c.lanes)} x {c.tile} of {axis_name(c.rows)}"
+        costs[name] = c.cycles
     chosen = next(name for name, cycles in costs.items() if cycles == best.cycles)
     kernel.notes.append(
         Decision("panels of words, SIMD values x rows, cycles", chosen, tuple(costs.items()))
@@ -179,7 +178,8 @@ def run_along(plan: Plan, along: Along, group: int) -> None:
         if n == 1:
             continue
         upcast(kernel, r, n)
-    kernel.apply(Opt(OptOps.STAGE, 0, group, how="words"))
+    summed = axis_name(kernel.facts.reduced[0])
+    kernel.apply(Opt(OptOps.STAGE, summed, group, how="words"))
     loops = [r for r in kernel.outputs if r.arg.id in ids and not r.arg.kind.is_lane]
     longest = max(loops, key=size_of, default=None)
     if (
@@ -188,7 +188,7 @@ def run_along(plan: Plan, along: Along, group: int) -> None:
         and longest is not None
         and size_of(longest) >= threads
     ):
-        kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, longest)))
+        kernel.apply(Opt(OptOps.THREAD, axis_name(longest)))
 
 
 def all_choices(plan: Plan, product: Product, group: int) -> Iterator[Choice]:
@@ -303,26 +303,24 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     kernel = plan.kernel
     width = plan.target.lanes(WORD_NBYTES)
     lane, row = choice.lanes, choice.rows
-    number = axis_number(kernel, lane)
     padded = ceildiv(size_of(lane), width) * width
     early = size_of(lane) >= choice.vectors * width and not plan.target.masks
     if padded != size_of(lane) and not early:
-        kernel.apply(Opt(OptOps.SPLIT, number, padded, how="mask"))
-    kernel.apply(Opt(OptOps.VECTOR, number, width))
+        kernel.apply(Opt(OptOps.SPLIT, axis_name(lane), padded, how="mask"))
+    kernel.apply(Opt(OptOps.VECTOR, axis_name(lane), width))
     if choice.vectors > 1:
         how = "shift" if padded // width % choice.vectors else ""
-        kernel.apply(Opt(OptOps.UPCAST, place_of(kernel, lane.arg.id), choice.vectors, how))
+        kernel.apply(Opt(OptOps.UPCAST, axis_name(lane), choice.vectors, how))
     steps = {lane.arg.id: ceildiv(padded // width, choice.vectors)}
     shared = choose_shared(plan, choice, steps)
     rows = [row.arg.id]
     if shared == rows[0]:
         parts = ceildiv(ceildiv(size_of(row), plan.target.threads), choice.tile) * choice.tile
         rows.append(tile_rows(kernel, rows[-1], parts))
-    if choice.block and choice.block < size_of(kernel.axes[place_of(kernel, rows[-1])]):
+    if choice.block and choice.block < size_of(axis_of(kernel, rows[-1])):
         rows.append(tile_rows(kernel, rows[-1], choice.block))
     if choice.tile > 1:
-        inner = kernel.axes[place_of(kernel, rows[-1])]
-        upcast(kernel, inner, choice.tile)
+        upcast(kernel, axis_of(kernel, rows[-1]), choice.tile)
     # Rows run inside of the lanes, whose panel they share.
     inner_ids = [lane.arg.id, rows[-1]]
     loops = {r.arg.id: r for r in kernel.outputs if not r.arg.kind.is_lane}
@@ -331,10 +329,10 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     set_order(kernel, order)
     ask_for_columns(plan)
     if shared is not None:
-        kernel.apply(Opt(OptOps.THREAD, place_of(kernel, shared)))
+        kernel.apply(Opt(OptOps.THREAD, axis_name(axis_of(kernel, shared))))
     axis = next(r for r in kernel.axes if r.arg.id == product.axis.arg.id)
     if fits_words(kernel, group, plan.target):
-        kernel.apply(Opt(OptOps.STAGE, reduction_number(kernel, axis), group, how="words"))
+        kernel.apply(Opt(OptOps.STAGE, axis_name(axis), group, how="words"))
 
 
 def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | None:
@@ -365,13 +363,8 @@ def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | No
 
 def tile_rows(kernel: Kernel, number: int, length: int) -> int:
     """Parts of so many steps of an axis, which are an axis inside of it, of this id."""
-    axis = kernel.axes[place_of(kernel, number)]
+    axis = axis_of(kernel, number)
     if length >= size_of(axis):
         return number
-    kernel.apply(Opt(OptOps.SPLIT, axis_number(kernel, axis), length, how="loop"))
+    kernel.apply(Opt(OptOps.SPLIT, axis_name(axis), length, how="loop"))
     return kernel.next_id - 1
-
-
-def place_of(kernel: Kernel, number: int) -> int:
-    """Position of the axis of an id, as Opts name it."""
-    return next(i for i, r in enumerate(kernel.axes) if r.arg.id == number)

@@ -25,13 +25,11 @@ from aster_ml.codegen.cpu.costs import (
     SHARING_PART,
     THREAD_CYCLES,
     Plan,
-    axis_number,
     axis_of,
     between,
     bodies_side_by_side,
     cycles_of,
     panel_of,
-    reduction_number,
     tail_overhead,
     upcast,
 )
@@ -47,7 +45,7 @@ from aster_ml.codegen.cpu.prefetch import (
 )
 from aster_ml.codegen.cpu.vectorize import finish_nodes
 from aster_ml.codegen.kernel import can_overlap
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.prefetch import (
     broadcast_columns,
     broadcast_rows,
@@ -80,7 +78,7 @@ def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:
             nodes = plan.values + plan.extra
             fits = r is not None and kernel.may_split(r, size_of(r))
             if r is not None and fits and size_of(r) * nodes <= MAX_BODY:
-                kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
+                kernel.apply(Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
                 return True
     return False
 
@@ -195,7 +193,7 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
     small = nodes <= MOST_WIDENED
     most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
     if side == 1 and row_is_known(plan, axis, nodes):
-        plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), size))
+        plan.kernel.apply(Opt(OptOps.UPCAST, axis_name(axis), size))
         return size
     for n in [n for n in (4, 2) if n * side <= most]:
         fits = size % n == 0
@@ -207,7 +205,7 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
         if not fits and early is None and few and can_overlap(plan.kernel):
             fits, how = True, "shift"
         if fits and size // n >= plan.target.threads:
-            plan.kernel.apply(Opt(OptOps.UPCAST, axis_number(plan.kernel, axis), n, how))
+            plan.kernel.apply(Opt(OptOps.UPCAST, axis_name(axis), n, how))
             return n
     return 1
 
@@ -234,7 +232,7 @@ def set_row_beside(plan: Plan, u: UOp, most: int) -> None:
         return
     # Lanes that start early are not those of short rows.
     if row.arg.id not in kernel.roles.early:
-        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, row), size_of(row)))
+        kernel.apply(Opt(OptOps.UPCAST, axis_name(row), size_of(row)))
 
 
 def results_are_nearer(plan: Plan, u: UOp, axis: UOp, count: int) -> bool:
@@ -307,7 +305,7 @@ def ask_for_columns(plan: Plan) -> None:
         if loads:
             steps = columns_ahead(plan, loads)
             if steps:
-                kernel.apply(Opt(OptOps.PREFETCH, axis_number(kernel, axis), steps))
+                kernel.apply(Opt(OptOps.PREFETCH, axis_name(axis), steps))
             return
 
 
@@ -324,18 +322,18 @@ def ask_for_rows(plan: Plan) -> bool:
             min([run_of_lanes(a) * a.node.dtype.itemsize for a, _ in loads]),
         )
         if kernel.roles.row_steps:
-            along, op, number = [axis], OptOps.UPCAST, axis_number
+            along, op = [axis], OptOps.UPCAST
         else:
-            along, op, number = list(loads[0][0].strides), OptOps.UNROLL, reduction_number
+            along, op = list(loads[0][0].strides), OptOps.UNROLL
             along = [r for r in kernel.axes if r.arg.kind is AxisType.REDUCE and r in along]
         if steps > 1:
             if not along or not kernel.may_split(along[-1], steps):
                 continue
             if along[-1] is axis and steps == size_of(axis):
                 continue
-            kernel.apply(Opt(op, number(kernel, along[-1]), steps))
+            kernel.apply(Opt(op, axis_name(along[-1]), steps))
         left = axis_of(kernel, axis.arg.id)
-        kernel.apply(Opt(OptOps.PREFETCH, axis_number(kernel, left), 1))
+        kernel.apply(Opt(OptOps.PREFETCH, axis_name(left), 1))
         return True
     return False
 
@@ -356,7 +354,7 @@ def ask_for_broadcasts(plan: Plan) -> None:
         columns = broadcast_columns(kernel.facts, loops[-1])
         steps = 2 if broadcast_columns_ahead(plan, columns) else 0
     if steps and not any(a.node.arg for a, _ in rows + columns):
-        kernel.apply(Opt(OptOps.PREFETCH, axis_number(kernel, loops[-1]), steps))
+        kernel.apply(Opt(OptOps.PREFETCH, axis_name(loops[-1]), steps))
 
 
 def choose_hints(plan: Plan) -> None:
@@ -377,7 +375,7 @@ def choose_hints(plan: Plan) -> None:
         passes = row_passes(kernel.facts, axis)
         steps = rows_ahead(plan, axis, longest(passes).loads) if passes else 0
         if steps:
-            kernel.apply(Opt(OptOps.PREFETCH, axis_number(kernel, axis), steps))
+            kernel.apply(Opt(OptOps.PREFETCH, axis_name(axis), steps))
     note = past_caches(plan) if kernel.axes else None
     if note is not None:
         kernel.notes.append(note)
@@ -412,7 +410,7 @@ def fold_rows_early(plan: Plan) -> None:
     nbytes = sum([a.node.dtype.itemsize for a in rows]) * iterations(list(first.src[1:]))
     part = NEXT_COMPUTED_PART if computes else NEXT_PART
     if 2 * nbytes <= part * target.cache_bytes[0]:
-        kernel.apply(Opt(OptOps.PIPELINE, axis_number(kernel, axis), how="folds"))
+        kernel.apply(Opt(OptOps.PIPELINE, axis_name(axis), how="folds"))
 
 
 def nest_alike(first: UOp, last: UOp) -> bool:
@@ -444,6 +442,6 @@ def store_rows_later(plan: Plan, least: int) -> None:
     n = fitting[0] if fitting else 1
     if n < least:
         return
-    kernel.apply(Opt(OptOps.PIPELINE, axis_number(kernel, axis), how="stores"))
+    kernel.apply(Opt(OptOps.PIPELINE, axis_name(axis), how="stores"))
     if n > 1:
-        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, row), n))
+        kernel.apply(Opt(OptOps.UPCAST, axis_name(row), n))

@@ -18,14 +18,12 @@ from aster_ml.codegen.cpu.costs import (
     THREAD_CYCLES,
     Plan,
     accumulators,
-    axis_number,
     axis_text,
     chunk_count,
     cycles_of,
     decomposed_nodes,
     execution_count,
     panel_of,
-    reduction_number,
     sharing_cost,
     upcast,
 )
@@ -55,7 +53,7 @@ from aster_ml.codegen.cpu.unpacked_product import choose_unpacked, order_for_unp
 from aster_ml.codegen.cpu.vectorize import choose_vector
 from aster_ml.codegen.gpu.heuristic import choose_group_opts
 from aster_ml.codegen.kernel import Decision, Kernel, can_nest, can_overlap
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.row import max_nbytes as max_row_nbytes
 from aster_ml.codegen.tails import results_beside
 from aster_ml.codegen.transforms.polyphase import write_out_phases, write_out_row
@@ -199,7 +197,7 @@ def choose_tile(plan: Plan) -> None:
     one = dict.fromkeys(best_tile, 1)
     alone = None if tiles.too_many(1) else tiles.cost(one)
     if best_cost is not None and alone is not None:
-        costs = (tile_text(kernel, best_tile), best_cost), ("1 result", alone)
+        costs = (tile_text(best_tile), best_cost), ("1 result", alone)
         kernel.notes.append(Decision("register tile, instructions a result", costs[0][0], costs))
     written_out = tiles.distinct_part([*best_tile.items()]) < 1
     for r, n in best_tile.items():
@@ -207,7 +205,7 @@ def choose_tile(plan: Plan) -> None:
             upcast(kernel, r, n)
             if r in windows and size_of(r) == n:
                 step = windows[r].step
-                kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, step), size_of(step)))
+                kernel.apply(Opt(OptOps.UNROLL, axis_name(step), size_of(step)))
     if written_out:
         write_out_slab(kernel)
     if kernel.roles.slab is not None:
@@ -233,12 +231,12 @@ def write_out_slab(kernel: Kernel) -> None:
     step = kernel.roles.slab.rows.inner
     assert step is not None
     axis = next(r for r in kernel.axes if r.arg.id == step.arg.id)
-    kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, axis), size_of(axis)))
+    kernel.apply(Opt(OptOps.UNROLL, axis_name(axis), size_of(axis)))
 
 
-def tile_text(kernel: Kernel, tile: dict[UOp, int]) -> str:
+def tile_text(tile: dict[UOp, int]) -> str:
     """A register tile in words."""
-    return " x ".join(f"{n} along axis {axis_number(kernel, r)}" for r, n in tile.items())
+    return " x ".join(f"{n} along {axis_name(r)}" for r, n in tile.items())
 
 
 def choose_rows(plan: Plan) -> bool:
@@ -249,7 +247,7 @@ def choose_rows(plan: Plan) -> bool:
     row = [r for r in kernel.outputs if not r.arg.kind.is_lane][-1]
     beside = results_beside(kernel, row)
     for r in beside:
-        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
+        kernel.apply(Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
     row = [r for r in kernel.outputs if not r.arg.kind.is_lane][-1]
     lanes = next(r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR)
     nbytes = size_of(lanes) * kernel.reduces[0].dtype.itemsize
@@ -257,10 +255,8 @@ def choose_rows(plan: Plan) -> bool:
     room = max_row_nbytes(plan.target) if beside else plan.target.cache_bytes[0] // 2
     pieces = ceildiv(size_of(row) * nbytes * iterations(beside), room)
     if pieces > 1:
-        kernel.apply(
-            Opt(OptOps.SPLIT, axis_number(kernel, row), ceildiv(size_of(row), pieces), how="loop")
-        )
-    kernel.apply(Opt(OptOps.KBLOCK, 0, ROWS, how="row"))
+        kernel.apply(Opt(OptOps.SPLIT, axis_name(row), ceildiv(size_of(row), pieces), how="loop"))
+    kernel.apply(Opt(OptOps.KBLOCK, axis_name(kernel.facts.reduced[0]), ROWS, how="row"))
     return True
 
 
@@ -281,7 +277,7 @@ def unroll_axes(plan: Plan, inner: list[UOp]) -> None:
     fitting = [n for n in divisors(size_of(inner[-1])) if n * (nodes + more) <= room]
     fitting = [n for n in fitting if n > 1 and kernel.may_split(inner[-1], n)]
     if fitting:
-        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, inner[-1]), fitting[-1]))
+        kernel.apply(Opt(OptOps.UPCAST, axis_name(inner[-1]), fitting[-1]))
 
 
 def work_of(value: UOp) -> int:
@@ -333,7 +329,7 @@ def choose_partials(plan: Plan) -> None:
             continue
         for n in range(count, 1, -1):
             if size_of(axis) % n == 0:
-                kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, axis), n))
+                kernel.apply(Opt(OptOps.UPCAST, axis_name(axis), n))
                 break
         else:
             set_side_by_side(plan, u, count)
@@ -384,7 +380,7 @@ def nest(kernel: Kernel, lane: UOp) -> bool:
         length = even[-1] if even else wanted
     if not can_nest(kernel, axis):
         return False
-    kernel.apply(Opt(OptOps.KBLOCK, reduction_number(kernel, axis), length, how="wide"))
+    kernel.apply(Opt(OptOps.KBLOCK, axis_name(axis), length, how="wide"))
     return True
 
 
@@ -412,5 +408,5 @@ def choose_threads(plan: Plan) -> None:
     costs_of = {r: round(sharing_cost(plan, r, loops, panel), 1) for r in fitting}
     axis = min(fitting, key=lambda r: (costs_of[r], loops.index(r)))
     chunks = chunk_count(plan, axis, loops)
-    kernel.notes.append(Decision("threads", f"parts of {axis_text(kernel, axis)}", costs))
-    kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, axis), chunks))
+    kernel.notes.append(Decision("threads", f"parts of {axis_text(axis)}", costs))
+    kernel.apply(Opt(OptOps.THREAD, axis_name(axis), chunks))

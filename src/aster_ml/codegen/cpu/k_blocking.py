@@ -14,14 +14,12 @@ from aster_ml.codegen.cpu.costs import (
     MOST_TILES,
     STRIP_PART,
     Plan,
-    axis_number,
     execution_count,
     panel_of,
-    reduction_number,
 )
 from aster_ml.codegen.cpu.prefetch import held_nbytes, summed_axes
 from aster_ml.codegen.kernel import Access, can_block
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.prefetch import broadcast_columns, column_loads, run_of_lanes
 from aster_ml.codegen.staging.panel import (
     APART_NBYTES,
@@ -57,7 +55,7 @@ def choose_strips(plan: Plan) -> None:
             kernel.apply(
                 Opt(
                     OptOps.KBLOCK,
-                    reduction_number(kernel, r),
+                    axis_name(r),
                     size_of(r) // fitting[0],
                     how="output",
                 )
@@ -71,9 +69,7 @@ def choose_strips(plan: Plan) -> None:
     for count in (wanted, wanted + 1):
         length = ceildiv(ceildiv(size, count), EVEN_STEPS) * EVEN_STEPS
         if length < size and panel_nbytes(kernel, a) // size * length <= limit:
-            kernel.apply(
-                Opt(OptOps.KBLOCK, reduction_number(kernel, longest), length, how="output")
-            )
+            kernel.apply(Opt(OptOps.KBLOCK, axis_name(longest), length, how="output"))
             return
 
 
@@ -124,9 +120,9 @@ def strips_in_place(plan: Plan) -> bool:
     count = ceildiv(size_of(reduced[0]) * run, STRIP_PART * plan.target.cache_bytes[0])
     if count > 1:
         length = ceildiv(size_of(reduced[0]), count)
-        kernel.apply(Opt(OptOps.KBLOCK, reduction_number(kernel, reduced[0]), length, how="output"))
+        kernel.apply(Opt(OptOps.KBLOCK, axis_name(reduced[0]), length, how="output"))
     # Columns that begin anywhere in a line share lines with the next, so these are asked for too.
-    kernel.apply(Opt(OptOps.PREFETCH, axis_number(kernel, columns), 2))
+    kernel.apply(Opt(OptOps.PREFETCH, axis_name(columns), 2))
     return True
 
 

@@ -11,12 +11,11 @@ from aster_ml.codegen.cpu.costs import (
     CACHE_BYTES_A_CYCLE,
     MEMORY_BYTES_A_CYCLE,
     Plan,
-    axis_number,
     execution_count,
     panel_of,
 )
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -28,7 +27,7 @@ def set_order(kernel: Kernel, wanted: list[UOp]) -> None:
     for i, r in enumerate(wanted):
         now = [x for x in kernel.outputs if x in wanted]
         if now[i] is not r:
-            kernel.apply(Opt(OptOps.SWAP, axis_number(kernel, now[i]), axis_number(kernel, r)))
+            kernel.apply(Opt(OptOps.SWAP, axis_name(now[i]), axis_name(r)))
 
 
 def hoist_axes(kernel: Kernel) -> set[UOp]:

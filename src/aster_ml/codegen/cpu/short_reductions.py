@@ -21,10 +21,9 @@ from aster_ml.codegen.cpu.costs import (
     TRANSPOSED,
     Plan,
     nest_of,
-    reduction_number,
 )
 from aster_ml.codegen.kernel import Kernel, can_overlap
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -108,8 +107,7 @@ def write_out_rows(plan: Plan) -> None:
 
 def unroll_step(plan: Plan, step: UOp) -> None:
     """Every step of a loop of a reduction at once."""
-    number = reduction_number(plan.kernel, step)
-    plan.kernel.apply(Opt(OptOps.UNROLL, number, size_of(step)))
+    plan.kernel.apply(Opt(OptOps.UNROLL, axis_name(step), size_of(step)))
 
 
 def write_out_windows(plan: Plan) -> bool:

@@ -15,7 +15,6 @@ from aster_ml.codegen.cpu.costs import (
     TILED_TWICE,
     TRANSPOSED_NBYTES,
     Plan,
-    axis_number,
     axis_of,
     tail_overhead,
     upcast,
@@ -23,7 +22,7 @@ from aster_ml.codegen.cpu.costs import (
 from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.cpu.prefetch import past_caches
 from aster_ml.codegen.kernel import Kernel, can_overlap
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.prefetch import is_block, run_of_lanes
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.node import UOp
@@ -90,7 +89,7 @@ def store_lines(plan: Plan, vector: UOp) -> int:
     narrow = size_of(vector) * 8 * stored < plan.target.vector_bits
     if narrow or across is None or not kernel.may_split(across, values):
         return 0
-    kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, across), values))
+    kernel.apply(Opt(OptOps.UPCAST, axis_name(across), values))
     return int(values * size_of(vector))
 
 
@@ -150,14 +149,14 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp, lanes: int) -> bool:
     if lanes == size_of(vector):
         # The innermost of the loops around a block.
         asking = [blocks, *strips, *gap][-1]
-        kernel.apply(Opt(OptOps.PREFETCH, axis_number(kernel, asking), 1))
+        kernel.apply(Opt(OptOps.PREFETCH, axis_name(asking), 1))
     return True
 
 
 def tile_inner(kernel: Kernel, axis: UOp, steps: int) -> UOp:
     """SPLIT loop of what is left of an axis: the new loop inside of it."""
     outer = axis_of(kernel, axis.arg.id)
-    kernel.apply(Opt(OptOps.SPLIT, axis_number(kernel, outer), steps, how="loop"))
+    kernel.apply(Opt(OptOps.SPLIT, axis_name(outer), steps, how="loop"))
     return kernel.outputs[kernel.outputs.index(axis_of(kernel, axis.arg.id)) + 1]
 
 
@@ -168,7 +167,7 @@ def tile_runs(plan: Plan, along: UOp, vector: UOp) -> None:
     run = max(abs(a.stride(along) or 0) * a.buffer.dtype.itemsize for a in gathered)
     steps = TRANSPOSED_NBYTES // max(run, 1)
     if 1 < steps < size_of(along) and (size_of(along) % steps == 0 or can_overlap(kernel)):
-        kernel.apply(Opt(OptOps.SPLIT, axis_number(kernel, along), steps, how="loop"))
+        kernel.apply(Opt(OptOps.SPLIT, axis_name(along), steps, how="loop"))
         inner = kernel.outputs[kernel.outputs.index(axis_of(kernel, along.arg.id)) + 1]
         loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
         set_order(kernel, [*[r for r in loops if r is not inner], inner])

@@ -10,14 +10,12 @@ from __future__ import annotations
 from aster_ml.codegen.cpu.costs import (
     THREAD_CYCLES,
     Plan,
-    axis_number,
     cycles_of,
-    reduction_number,
     upcast,
 )
 from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.kernel import Decision, Kernel, can_overlap
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.transforms.unpacked import FEW_USES, Operand, find_operands, is_unpacked
 from aster_ml.helpers import divisors
 from aster_ml.uop.graph import toposort
@@ -81,7 +79,7 @@ def write_out(plan: Plan, operand: Operand, lane: UOp, lanes: int) -> None:
     kernel = plan.kernel
     closed = [r.arg.id for r in operand.reduce.src[1:]]
     nodes = work_of(operand.reduce)
-    kernel.apply(Opt(OptOps.VECTOR, axis_number(kernel, lane), lanes))
+    kernel.apply(Opt(OptOps.VECTOR, axis_name(lane), lanes))
     written = 1
     # The innermost first: what is left of the lanes, then the axes around them.
     for number in reversed(closed):
@@ -91,7 +89,7 @@ def write_out(plan: Plan, operand: Operand, lane: UOp, lanes: int) -> None:
         size = size_of(r)
         if written * size > MOST_STEPS or nodes * written * size > MOST_WRITTEN:
             break
-        kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, r), size))
+        kernel.apply(Opt(OptOps.UNROLL, axis_name(r), size))
         written *= size
 
 
@@ -122,7 +120,7 @@ def share_rows(plan: Plan) -> None:
         return
     longest = max(loops, key=size_of)
     if size_of(longest) >= target.threads:
-        kernel.apply(Opt(OptOps.THREAD, axis_number(kernel, longest)))
+        kernel.apply(Opt(OptOps.THREAD, axis_name(longest)))
 
 
 def order_for_unpacked(plan: Plan) -> None:

@@ -23,7 +23,6 @@ from aster_ml.codegen.cpu.costs import (
     Plan,
     accumulators,
     arithmetic_cost,
-    axis_number,
     axis_of,
     axis_text,
     decomposed_nodes,
@@ -33,7 +32,6 @@ from aster_ml.codegen.cpu.costs import (
     nest_of,
     packing_cost,
     peels,
-    reduction_number,
     reuse_of,
     vector_cost,
     widths,
@@ -41,7 +39,7 @@ from aster_ml.codegen.cpu.costs import (
 from aster_ml.codegen.cpu.prefetch import columns_cost, moved_lanes
 from aster_ml.codegen.cpu.short_reductions import row_cost, row_lanes, write_out_rows
 from aster_ml.codegen.kernel import Decision, Kernel, can_peel
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.prefetch import own_nodes
 from aster_ml.codegen.staging.halo import SlabCost, far_slab, slab_cost
 from aster_ml.codegen.tails import may_shift_tail, rows_start_early, runs_by_rows
@@ -128,13 +126,13 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     prices = [price(r) for r in candidates]
     ranked = sorted(range(len(prices)), key=prices.__getitem__)
     axis = candidates[ranked[min(rank, len(ranked) - 1)]]
-    names = [axis_text(kernel, r) for r in candidates]
-    chosen = axis_text(kernel, axis)
+    names = [axis_text(r) for r in candidates]
+    chosen = axis_text(axis)
     best: SlabCost | None = None
     for slab in [slab_cost(plan, r, lanes) for r in candidates if r is not None and not rank]:
         if slab is not None:
             prices.append(price(slab.found.columns.out, slab))
-            names.append(f"{axis_text(kernel, slab.found.columns.out)}, windows in a slab")
+            names.append(f"{axis_text(slab.found.columns.out)}, windows in a slab")
             best, chosen = (slab, names[-1]) if prices[-1] <= min(prices) else (best, chosen)
     costs = tuple(zip(names, prices, strict=True))
     kernel.notes.append(Decision("SIMD axis, instructions", chosen, costs))
@@ -250,9 +248,9 @@ def load_slab(plan: Plan, slab: SlabCost, whole: bool = False) -> UOp:
     kernel, number = plan.kernel, slab.found.columns.out.arg.id
     rows = slab.found.rows
     if rows is not None and slab.rows < size_of(rows.out):
-        kernel.apply(Opt(OptOps.SPLIT, axis_number(kernel, rows.out), slab.rows, how="loop"))
+        kernel.apply(Opt(OptOps.SPLIT, axis_name(rows.out), slab.rows, how="loop"))
     axis = axis_of(kernel, number)
-    kernel.apply(Opt(OptOps.STAGE, axis_number(kernel, axis), int(whole), how="halo"))
+    kernel.apply(Opt(OptOps.STAGE, axis_name(axis), int(whole), how="halo"))
     return axis_of(kernel, number)
 
 
@@ -272,25 +270,24 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
         steps = [n * lanes for n in range(most, most * 3 // 4 - 1, -1)] if alone else [lanes]
         length = max([size_of(axis) // n * n for n in steps])
         if length != size_of(axis) and can_peel(kernel, axis):
-            kernel.apply(Opt(OptOps.SPLIT, reduction_number(kernel, axis), length, how="peel"))
+            kernel.apply(Opt(OptOps.SPLIT, axis_name(axis), length, how="peel"))
             axis, rest = (
                 next(r for r in kernel.axes if r.arg.id == i)
                 for i in (axis.arg.id, kernel.next_id - 1)
             )
             # In SIMD values of the same width, so that both are folded at once.
-            number, padded = axis_number(kernel, rest), ceildiv(size_of(rest), lanes) * lanes
+            name, padded = axis_name(rest), ceildiv(size_of(rest), lanes) * lanes
             if padded != size_of(rest):
-                kernel.apply(Opt(OptOps.SPLIT, number, padded, how="mask"))
-            kernel.apply(Opt(OptOps.VECTOR, number, lanes))
+                kernel.apply(Opt(OptOps.SPLIT, name, padded, how="mask"))
+            kernel.apply(Opt(OptOps.VECTOR, name, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     early = by_rows or may_shift_tail(kernel, plan.target, axis, lanes)
     early = early or rows_start_early(plan, axis, lanes) or kernel.loads_slab(axis)
     width, padded = widths(axis, lanes, early)
     if padded != size_of(axis) and not (early and size_of(axis) > lanes):
-        number = axis_number(kernel, axis)
-        kernel.apply(Opt(OptOps.SPLIT, number, padded, how="mask"))
-        axis = kernel.axes[number]
+        kernel.apply(Opt(OptOps.SPLIT, axis_name(axis), padded, how="mask"))
+        axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     if axis in kernel.outputs:
         plan.vector_id = axis.arg.id
         plan.by_rows = runs_by_rows(kernel, plan.target, axis, lanes)
-    kernel.apply(Opt(OptOps.VECTOR, axis_number(kernel, axis), width))
+    kernel.apply(Opt(OptOps.VECTOR, axis_name(axis), width))

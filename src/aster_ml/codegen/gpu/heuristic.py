@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 
-from aster_ml.codegen.cpu.costs import Plan, axis_number, reduction_number
+from aster_ml.codegen.cpu.costs import Plan
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -31,7 +31,7 @@ def choose_group_opts(plan: Plan) -> None:
     for r in reversed([r for r in kernel.outputs if kernel.may_reorder(r)]):
         n = largest_divisor(r, min(64, plan.target.max_group // work_items(kernel)))
         if n > 1:
-            kernel.apply(Opt(OptOps.LOCAL, axis_number(kernel, r), n))
+            kernel.apply(Opt(OptOps.LOCAL, axis_name(r), n))
             return
 
 
@@ -91,11 +91,10 @@ def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
     if sum(nbytes) > target.local_bytes:
         return False
     for r in pair:
-        number = axis_number(kernel, r)
-        kernel.apply(Opt(OptOps.UPCAST, number, BLOCK_LANES))
-        kernel.apply(Opt(OptOps.LOCAL, number, BLOCK_SIDE))
+        kernel.apply(Opt(OptOps.UPCAST, axis_name(r), BLOCK_LANES))
+        kernel.apply(Opt(OptOps.LOCAL, axis_name(r), BLOCK_SIDE))
     depth = next(r for u in kernel.reduces for r in u.src[1:] if r.arg.id == depth.arg.id)
-    kernel.apply(Opt(OptOps.STAGE, reduction_number(kernel, depth), STRIP, how="local"))
+    kernel.apply(Opt(OptOps.STAGE, axis_name(depth), STRIP, how="local"))
     return True
 
 
@@ -110,4 +109,4 @@ def group_reductions(plan: Plan) -> None:
         n = largest_divisor(axis, min(GROUP_SIZE, plan.target.max_group))
         if results > 4096 or n < 4 or size_of(axis) < n * GROUP_LENGTH:
             continue
-        kernel.apply(Opt(OptOps.GROUP, reduction_number(kernel, axis), n))
+        kernel.apply(Opt(OptOps.GROUP, axis_name(axis), n))

@@ -161,8 +161,9 @@ def pack_product(kernel: Kernel, target: Target) -> bool:
     taken = list(kernel.facts.order)
     for p in (y, x):
         if isinstance(p, Panel):
-            p.fill(new_stage(taken, p.dtype, size=p.size))
-            taken.append(p.stage.memory)
+            words = new_stage(taken, p.dtype, size=p.size)
+            taken.append(words.memory)
+            p.fill(words)
     kernel.sink = substitute(kernel.sink, {product.reduce: total(product, x, y)})
     return True
 

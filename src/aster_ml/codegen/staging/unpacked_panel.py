@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.staging.panel import max_nbytes
-from aster_ml.codegen.staging.row import new_scratch
+from aster_ml.codegen.staging.stage import new_stage, position
 from aster_ml.codegen.transforms.unpacked import (
     FEW_USES,
     Operand,
@@ -67,10 +67,7 @@ def stand_in(kernel: Kernel, target: Target) -> None:
         value = functools.reduce(lambda a, b: a.alu(Ops.MUL, b), operand.factors)
         size = prod([size_of(r) for r in axes])
         memory = UOp(Ops.PARAM, value.dtype, (), ParamArg(FIRST_SLOT + len(found), size))
-        place = UOp.index_const(0)
-        for r in axes:
-            place = index_alu(Ops.ADD, index_alu(Ops.MUL, place, r.src[0]), r)
-        product = memory.index(place).load()
+        product = memory.index(position(axes)).load()
         for f in reversed(operand.others):
             product = f.alu(Ops.MUL, product)
         changes[u] = UOp(Ops.REDUCE, u.dtype, (product, *u.src[1:]), u.arg)
@@ -104,11 +101,11 @@ def unpacked_load(kernel: Kernel, target: Target, found: StandIn, a: Access) -> 
     plain = all([a.strides[r] is not None for r in axes])
     if not plain or uses_again(kernel, a) < 2 or nbytes > max_nbytes(target):
         return value_at(found, a.node)
-    local = new_scratch(kernel.facts.order, a.buffer.dtype, prod([size_of(r) for r in axes]))
+    panel = new_stage(kernel.facts.order, a.buffer.dtype, axes)
     place, closed = places(kernel, found, a, axes)
-    filled = local.index(at(axes, place)).store(value_at(found, substitute(a.node, place)))
     inside = [r for r in closed if r not in kernel.outputs]
-    return local.after(filled.end(*inside)).index(at(axes, {})).load()
+    filled = panel.fill(panel.at(place), value_at(found, substitute(a.node, place)), *inside)
+    return panel.after(filled).load(panel.at())
 
 
 def panel_axes(kernel: Kernel, a: Access) -> list[UOp]:
@@ -124,15 +121,6 @@ def uses_again(kernel: Kernel, a: Access) -> int:
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     inside = max([i for i, r in enumerate(loops) if r in a.strides], default=-1) + 1
     return int(prod([size_of(r) for r in loops[inside:]]))
-
-
-def at(axes: list[UOp], place: dict[UOp, UOp]) -> UOp:
-    """Where an element of a panel lies."""
-    total = UOp.index_const(0)
-    for r in axes:
-        size = UOp.index_const(size_of(r))
-        total = index_alu(Ops.ADD, index_alu(Ops.MUL, total, size), place.get(r, r))
-    return total
 
 
 def places(

@@ -12,10 +12,8 @@ from aster_ml.codegen.cpu.costs import (
     LONGEST_ROW,
     MAX_BODY,
     Plan,
-    axis_number,
-    reduction_number,
 )
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.dtype import dtypes
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, Ops
@@ -41,9 +39,9 @@ def write_out_phases(plan: Plan) -> int:
     for number in [r.arg.id for r in kernel.axes if r in chosen]:
         r = next(r for r in kernel.axes if r.arg.id == number)
         if r.arg.kind is AxisType.REDUCE:
-            kernel.apply(Opt(OptOps.UNROLL, reduction_number(kernel, r), size_of(r)))
+            kernel.apply(Opt(OptOps.UNROLL, axis_name(r), size_of(r)))
         else:
-            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
+            kernel.apply(Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
     steps = iterations([r for r in chosen if r.arg.kind is AxisType.REDUCE])
     return steps * each if chosen else 0
 
@@ -64,7 +62,7 @@ def write_out_row(plan: Plan, nodes: int) -> None:
         # Lanes that start early are not masked.
         known = r.arg.id == plan.vector_id and r.arg.id not in kernel.roles.early and is_short(r)
         if known and size_of(r) * nodes <= MAX_BODY and kernel.may_split(r, size_of(r)):
-            kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
+            kernel.apply(Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
 
 
 def phases_and_steps(plan: Plan) -> list[set[UOp]]:

@@ -6,9 +6,9 @@ stands in `schedule.rewrites.stacks`.
 
 from __future__ import annotations
 
-from aster_ml.codegen.cpu.costs import Plan, axis_number
+from aster_ml.codegen.cpu.costs import Plan
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.opts import Opt, OptOps
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.target import Target
@@ -85,4 +85,4 @@ def write_out_stacks(plan: Plan) -> None:
     """Lanes along the axes of stacks: what stands in a lane is known, so that nothing chooses."""
     kernel = plan.kernel
     for r in stacks_of(kernel):
-        kernel.apply(Opt(OptOps.UPCAST, axis_number(kernel, r), size_of(r)))
+        kernel.apply(Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
