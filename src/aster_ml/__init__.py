@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aster_ml.compat import names
-from aster_ml.config import Context, getenv
+from aster_ml.config import VIZ, Context, getenv
 from aster_ml.device import Device
 from aster_ml.downloads import fetch
 from aster_ml.dtype import dtypes
@@ -20,3 +20,7 @@ __all__ = [
 __version__ = "0.1.0"
 # What lower modules are asked for by programs of other frameworks.
 names.install()
+if VIZ.value not in ("", "0"):
+    from aster_ml.viz.session import record_process
+
+    record_process(VIZ.value)

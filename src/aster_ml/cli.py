@@ -1,4 +1,4 @@
-"""The command `aster`: what works on this machine, the demo, failures again, the version.
+"""The command `aster`: what works here, the demo, failures again, a run looked into, the version.
 
 Exit codes: 0 all is well, 1 the default device does not work here (or the demo failed), 2 the
 command line was not understood. What is printed is made here; what is true is asked of the devices.
@@ -23,6 +23,7 @@ from aster_ml.device import STORAGE_KINDS, DeviceRow
 from aster_ml.engine.reproduce import reproduce
 from aster_ml.errors import AsterError
 from aster_ml.runtime.object_cache import cache_folder
+from aster_ml.viz.command import run_viz
 
 # Required packages, then those of the extras.
 PACKAGES = ("numpy", "llvmlite", "ml-dtypes", "tqdm", "pyopencl", "pillow", "safetensors", "torch")
@@ -159,6 +160,10 @@ def make_parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "reproduce", help="do again what failed inside, from the text that a warning names"
     ).add_argument("path", help="the text")
+    commands.add_parser(
+        "viz", help="look into a run: aster viz SCRIPT, ls, show, diff",
+        add_help=False, prefix_chars="\0",
+    ).add_argument("arguments", nargs="*", help="see aster viz --help")  # fmt: skip
     commands.add_parser("version", help="the version of Aster ML")
     return parser
 
@@ -183,6 +188,11 @@ def run(options: argparse.Namespace) -> int:
         return run_doctor()
     if options.command == "reproduce":
         return run_reproduce(options.path)
+    if options.command == "viz":
+        code, lines = run_viz(options.arguments)
+        for line in lines:
+            print(line, file=sys.stderr if code else sys.stdout)
+        return code
     if options.command in APPS:
         return run_app(options.command, options.arguments)
     print(f"aster-ml {__version__}")

@@ -262,6 +262,12 @@ JIT_BATCH_SIZE = Setting(
 )
 CAPTURING = Setting("CAPTURING", 1, "0 lets TinyJit leave out what runs while it records.")
 NOOPT = Setting("NOOPT", 0, "1 leaves every kernel as plain loops.", ("codegen",))
+VIZ = Setting(
+    "VIZ",
+    "0",
+    "1 records the run and writes it at exit as one HTML file to look at (docs/visualiser.md); a "
+    "path names the file.",
+)
 CLANG = Setting(
     "CLANG", 0, "1 renders C and compiles it with cc instead of LLVM in the process.", ("codegen",)
 )

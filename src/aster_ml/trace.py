@@ -33,6 +33,8 @@ class Metadata(NamedTuple):
     name: str
     caller: str
     backward: bool = False
+    # The calls around it, innermost first, where `STACK` says them.
+    stack: tuple[Any, ...] = ()
 
 
 # The call that is going on.
@@ -57,6 +59,8 @@ UNTRACED = frozenset({
 })  # fmt: skip
 MARKED_ALREADY = frozenset({Ops.BUFFER, Ops.CONST, Ops.DEVICE, Ops.DEFINE_VAR, Ops.BIND})
 ORIGINALS: dict[str, Any] = {}
+# Gives the calls around the one that goes on; set while a run is recorded.
+STACK: list[Callable[[], tuple[Any, ...]]] = []
 # Threads that have set TRACEMETA: the methods stay wrapped as long as there is one.
 ASKING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 LOCK = threading.Lock()
@@ -92,7 +96,7 @@ def traced(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not TRACEMETA or _METADATA.get() is not None:
             return function(*args, **kwargs)
-        made = Metadata(name, user_line())
+        made = Metadata(name, user_line(), stack=STACK[-1]() if STACK else ())
         known = {t.uop for t in tensors_in([args, kwargs])}
         token = _METADATA.set(made)
         try:

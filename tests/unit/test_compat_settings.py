@@ -84,10 +84,12 @@ def test_names_that_are_no_settings() -> None:
 
 
 def test_a_setting_without_effect_in_the_environment() -> None:
-    done = run("print(FUSE_OPTIM.value, VIZ.value, LRU.value)", FUSE_OPTIM="1", VIZ="0", LRU="1")
+    done = run(
+        "print(FUSE_OPTIM.value, PROFILE.value, LRU.value)", FUSE_OPTIM="1", PROFILE="0", LRU="1"
+    )
     assert done.stdout == "1 0 1\n"
     assert done.stderr.count("without effect in Aster: FUSE_OPTIM (") == 1
-    assert "VIZ" not in done.stderr
+    assert "PROFILE" not in done.stderr
 
 
 def test_settings_act_as_numbers() -> None:

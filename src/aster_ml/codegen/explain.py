@@ -82,7 +82,11 @@ def explain_kernel(
     """Opts, why these, how memory is met, and what bounds the kernel."""
     if ast.arg is not None and ast.arg.in_order:
         return ["runs its nodes in the order in which they were given"]
-    kernel = schedule_kernel(ast, target, opts)
+    return arranged_lines(schedule_kernel(ast, target, opts), target, ops, nbytes)
+
+
+def arranged_lines(kernel: Kernel, target: Target, ops: int, nbytes: int) -> list[str]:
+    """The same of a kernel whose axes are arranged already."""
     lines = [f"schedule: {' '.join(map(repr, kernel.applied)) or 'plain loops'}"]
     for note in kernel.notes:
         costs = ", ".join(f"{name}: {cost:,.4g}" for name, cost in note.costs)

@@ -36,6 +36,7 @@ from aster_ml.uop.node import UOp, index_alu, new_node
 from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
 from aster_ml.uop.ranges import before_last, size_of, steps_left, tells_apart
 from aster_ml.uop.rules.symbolic import simplify_around
+from aster_ml.watch import WATCHERS
 
 INDEX = dtypes.index
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
@@ -160,6 +161,8 @@ class Kernel:
         if (self.facts.sink, self.outputs, [*vars(self.roles).values()]) == before:
             raise KernelOptError(f"{opt}: changes nothing of this kernel")
         self.applied.append(opt)
+        for w in WATCHERS:
+            w.applied(self, opt)
 
     def axes_of(self, opt: Opt) -> list[UOp]:
         """The axis that an Opt names, or both. Raises: KernelOptError where it is not there."""

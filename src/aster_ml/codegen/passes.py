@@ -45,6 +45,7 @@ from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.passes import Pass, PassClock
+from aster_ml.watch import WATCHERS
 
 
 def on_cpu(kernel: Kernel, target: Target) -> bool:
@@ -278,6 +279,8 @@ def arranged(
         for opt in opts:
             check_opt(kernel, opt, target)
             kernel.apply(as_simd(kernel, opt, opts) if by_hand else opt)
+    for w in WATCHERS:
+        w.arranged(kernel, target)
     return kernel
 
 

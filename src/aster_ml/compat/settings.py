@@ -74,7 +74,6 @@ WITHOUT_EFFECT: dict[str, tuple[int | str, str]] = {
     "USE_ATOMICS": (0, "no kernel needs atomic operations"),
     "USE_TC": (1, NO_TENSOR_CORES),
     "VALIDATE_WITH_CPU": (0, "DEV=PYTHON computes the same by another way"),
-    "VIZ": (0, "DEBUG=3 to 6 show the stages as text"),
 }
 
 

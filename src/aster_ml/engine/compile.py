@@ -10,7 +10,7 @@ import functools
 import hashlib
 import time
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, RunArg
 from aster_ml.uop.print.text import linear_to_text, to_text
 from aster_ml.uop.spec.verify import verify
+from aster_ml.watch import WATCHERS, all_writing
 
 
 @dataclass
@@ -98,6 +99,9 @@ Key = tuple[object, ...]
 MEMORY_CACHE: dict[Key, Compiled] = {}
 # Cycles of a part that leave its claim without weight, and most parts for each thread.
 PART_CYCLES, PARTS_EACH = 1 << 16, 8
+
+# Where nobody watches.
+NOTHING = nullcontext()
 
 
 @functools.cache
@@ -193,6 +197,8 @@ class Compilation:
             job.result()
         seconds = time.perf_counter() - start
         TOTALS.wait_s += seconds
+        for w in WATCHERS:
+            w.waited(start)
         TOTALS.compile_s += seconds
         return self.found
 
@@ -250,16 +256,19 @@ def write_kernel(
     plain: bool = False,
 ) -> dict[str, Any]:
     """The fields of a kernel, or a run, but for its program."""
-    if isinstance(ast.arg, RunArg):
-        return write_run(ast, backend, target, opts, plain)
-    if SPEC:
-        verify(ast, "kernel")
-    linear, applied = lower(ast, target, opts, plain=plain)
-    if SPEC:
-        verify(linear, "linear")
-    source = render(linear, target)
-    show(ast, linear, source, backend, applied, opts)
-    return fields_of(ast, linear, target, source)
+    with all_writing(ast, target) if WATCHERS else NOTHING:
+        if isinstance(ast.arg, RunArg):
+            return write_run(ast, backend, target, opts, plain)
+        if SPEC:
+            verify(ast, "kernel")
+        linear, applied = lower(ast, target, opts, plain=plain)
+        if SPEC:
+            verify(linear, "linear")
+        source = render(linear, target)
+        for w in WATCHERS:
+            w.written(ast, linear, source)
+        show(ast, linear, source, backend, applied, opts)
+        return fields_of(ast, linear, target, source)
 
 
 def write_plainly(
@@ -355,7 +364,7 @@ def threads_of(backend: Backend) -> int:
 
 def key_on_disk(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None) -> str | None:
     """Under what a kernel is kept on the disk; None where it is not."""
-    if not CACHE or not backend.keeps_binaries or DEBUG >= 3 or SPEC:
+    if not CACHE or not backend.keeps_binaries or DEBUG >= 3 or SPEC or WATCHERS:
         return None
     parts = [ast.key, backend.target.key, repr(opts), repr(stage_key("codegen")), source_digest()]
     return hashlib.blake2b("|".join(parts).encode(), digest_size=20).hexdigest()
@@ -424,17 +433,22 @@ def write_run(
         if SPEC:
             verify(linear, "linear")
         show(kernel, linear, render(linear, target) if DEBUG >= 4 else "", backend, applied, None)
+        for w in WATCHERS:
+            w.written(kernel, linear, "")
         linears.append(linear)
     lanes = min(arg.lanes, SAME_THREADS if DETERMINISTIC else target.threads)
     written = [
         slots[i] for slots, linear in zip(arg.slots, linears, strict=True) for i in linear.written
     ]
+    source = render_run(renderer_for(target), run_name(ast), linears, arg, lanes)
+    for w in WATCHERS:
+        w.written(ast, None, source)
     return {
         "name": run_name(ast),
         "var_names": (),
         "launch": ThreadParts(lanes, lanes),
         "estimates": estimate(ast),
-        "source": render_run(renderer_for(target), run_name(ast), linears, arg, lanes),
+        "source": source,
         "written": frozenset(written),
     }
 

@@ -31,6 +31,7 @@ from aster_ml.uop.evaluate import evaluate_expr
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.watch import WATCHERS
 
 # Arenas up to this size stay with their schedule between runs.
 KEEP_ARENA_NBYTES = 1 << 18
@@ -190,13 +191,18 @@ def run_step(
     TOTALS.kernel_count += 1
     TOTALS.global_ops += compiled.estimates.ops
     TOTALS.global_mem += compiled.estimates.mem
-    if DEBUG.value < 2 and not wait:
+    if DEBUG.value < 2 and not wait and not WATCHERS:
         compiled.program(handles, args, launch)
         return None
     queue = Device[step.device].queue
+    start = time.perf_counter()
     before = queue.signal()
     compiled.program(handles, args, launch)
     seconds = queue.signal().seconds_since(before)
+    for w in WATCHERS:
+        w.launched(step, compiled, buffers, start, seconds)
+    if WATCHERS or DEBUG >= 2:
+        TOTALS.time_sum_s += seconds
     if DEBUG >= 2:
         report(compiled, step, seconds)
     return seconds
@@ -210,7 +216,6 @@ def shown(text: str, color: str) -> str:
 
 def report(compiled: Compiled, step: Step, seconds: float) -> None:
     """The line that DEBUG=2 prints for a kernel."""
-    TOTALS.time_sum_s += seconds
     if not debug_shown("engine"):
         return
     e = compiled.estimates
@@ -233,6 +238,8 @@ def run_copy(step: Step, buffers: list[Buffer]) -> None:
     if step.nbytes:
         part = source.view(step.nbytes, dtypes.uint8, step.offset)
         target.ensure_allocated().view(step.nbytes, dtypes.uint8).copy_from(part)
+    for w in WATCHERS:
+        w.launched(step, None, buffers, start, time.perf_counter() - start)
     if DEBUG >= 2 and debug_shown("engine"):
         seconds = time.perf_counter() - start
         name = f"copy {step.nbytes} bytes, {source.device} to {target.device}"

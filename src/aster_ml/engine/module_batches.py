@@ -8,6 +8,7 @@ are the business of `engine/compile`; what stands on the disk is that of `engine
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 from aster_ml.backend import Backend, Program
 from aster_ml.engine import disk_cache
 from aster_ml.engine.worker_pool import Job, WorkerPool
+from aster_ml.watch import WATCHERS
 
 # So many characters of source go into a batch at most, and at least where there are as many: a
 # module costs LLVM as much as 2,000 of them, and for the fewest a thread may wait at the end.
@@ -66,7 +68,11 @@ class Batch:
     def compile(self) -> bytes:
         """The binary of all of them. Raises: CompileError."""
         join, sources = self.drafts[0].join, [d.source for d in self.drafts]
-        return self.backend.compile(join(sources) if join and len(sources) > 1 else sources[0])
+        start = time.perf_counter()
+        binary = self.backend.compile(join(sources) if join and len(sources) > 1 else sources[0])
+        for w in WATCHERS:
+            w.compiled(self.names, start)
+        return binary
 
     def keep(self) -> None:
         """Writes to the disk cache what may go there."""

@@ -38,6 +38,7 @@ from aster_ml.uop.movement import is_whole_memory
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import MOVEMENT, Ops, RunArg
 from aster_ml.uop.sharding import MULTI_SEEN
+from aster_ml.watch import WATCHERS
 
 # Gives the nodes of all live tensors; set by the layer that has tensors.
 LIVE_NODES: list[Callable[[], Iterable[UOp]]] = []
@@ -359,6 +360,8 @@ def prepare(
         request.note_numbers(captured.buffers, schedule.numbers)
     seconds = time.perf_counter() - TOTALS.compile_s - start
     TOTALS.schedule_s += seconds
+    for w in WATCHERS:
+        w.planned(captured, schedule, hit, seconds)
     if hit:
         TOTALS.schedule_hits += 1
     else:

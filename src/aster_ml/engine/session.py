@@ -29,6 +29,7 @@ from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
+from aster_ml.watch import WATCHERS
 
 # What a form may be made of.
 BUFFER, DETACH = Ops.BUFFER, Ops.DETACH
@@ -127,7 +128,7 @@ ONE_NAME = names_of_node(Alone())
 
 def realize_seen(tensor: Any) -> UOp | None:
     """Memory with the value of a tensor's node, where a graph of its form is known."""
-    if HERE.observers or PENDING or storage.DUE.data:
+    if HERE.observers or PENDING or storage.DUE.data or WATCHERS:
         return None
     with ENGINE:
         take_turn()

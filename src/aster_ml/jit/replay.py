@@ -29,6 +29,7 @@ from aster_ml.jit.repack import move_together
 from aster_ml.schedule.steps import Step
 from aster_ml.uop.node import BUFFER_IDS, UOp
 from aster_ml.uop.ops import Ops
+from aster_ml.watch import WATCHERS
 
 USES = itertools.count()
 
@@ -355,7 +356,7 @@ class Replay:
             for item in run
             if (c := item.compiled) is not None
         ]
-        graph = graph_of(run[0].step, calls) if DEBUG < 2 else None
+        graph = graph_of(run[0].step, calls) if DEBUG < 2 and not WATCHERS else None
         if graph is None:
             self.parts.extend(run)
             return

@@ -44,6 +44,7 @@ from aster_ml.target import Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.watch import WATCHERS
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 (
@@ -80,6 +81,8 @@ class Renderer(abc.ABC):
 class KernelWriter(AccessWriter):
     """Writes one kernel, node by node."""
 
+    lines: list[str]
+
     def __init__(self, target: Target, linear: Linear) -> None:
         self.target = target
         self.linear = linear
@@ -99,7 +102,10 @@ class KernelWriter(AccessWriter):
         """The source text of the kernel."""
         self.prepare()
         self.prologue()
+        marks: list[int] = []
         for u in self.linear.uops:
+            if WATCHERS:
+                marks.append(len(self.lines))
             step = STEPS.get(u.op)
             if step is not None:
                 step(self, self.cells[u.src[0] if u.op is END else u])
@@ -111,7 +117,10 @@ class KernelWriter(AccessWriter):
                 raise InternalError(f"renderer: {u!r} has no place at the linear stage")
         while self.loops:
             self.leave_loop(self.loops[-1])
-        return self.finish()
+        text = self.finish()
+        for w in WATCHERS:
+            w.rendered(self, marks, text)
+        return text
 
     # cells
 

@@ -33,6 +33,7 @@ from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.passes import Pass, PassClock
+from aster_ml.watch import WATCHERS
 
 # About how many bytes a schedule takes, and more for each node of its body: that, what its kernels
 # have of it, keys of tables.
@@ -251,6 +252,7 @@ def make_schedule(
                 assert hazard.version is not None
                 made = snapshot_version(body, hazard.version)
             continue
+        first = drafts
         written = frozenset([d.writes for d in drafts if d.writes < len(params)])
         new = {memory_of(store) for store in body.src[: body.arg.fresh]}
         for step in DRAFT_PASSES:
@@ -258,5 +260,8 @@ def make_schedule(
                 drafts = step.run(drafts, splitter, work)
                 clock(step, drafts)
         steps = [splitter.close(d) for d in drafts]
-        return Schedule(steps, splitter.slots, len(params), written, written - new, work.numbers)
+        made_of = Schedule(steps, splitter.slots, len(params), written, written - new, work.numbers)
+        for w in WATCHERS:
+            w.closed(planner, first, drafts, made_of)
+        return made_of
     raise InternalError("plan: effects collide however often values are stored beforehand")

@@ -66,9 +66,11 @@ class Listeners(threading.local):
     """Lists of steps that this thread records, innermost last."""
 
     def __init__(self) -> None:
-        self.lists: list[list[Step]] = []
+        self.lists: list[list[Step]] = [*ALWAYS]
 
 
+# Lists in which every thread records from its first pass on.
+ALWAYS: list[list[Step]] = []
 LISTENERS = Listeners()
 
 

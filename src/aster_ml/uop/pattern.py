@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from aster_ml.dtype import DType
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import COMMUTATIVE, Ops
+from aster_ml.watch import WATCHERS
 
 ANY: Any = type("Any", (), {"__repr__": lambda self: "ANY"})()
 Matcher = Callable[[UOp, Any], "UOp | None"]
@@ -221,16 +222,35 @@ def fired_counts() -> dict[str, int]:
 class Table(dict[Ops, "Matcher | None"]):
     """Op -> the compiled matcher of its rules, None where there are none; compiles when asked."""
 
-    __slots__ = ("rules",)
+    __slots__ = ("__weakref__", "rules")
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
+        TABLES.add(self)
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __missing__(self, op: Ops) -> Matcher | None:
         rules = [r for r in self.rules if r.pattern.ops is None or op in r.pattern.ops]
         found = compile_rules(op, rules) if rules else None
         self[op] = found
         return found
+
+
+# Every table that is alive: what is compiled for a watcher is not what is compiled without.
+TABLES: weakref.WeakSet[Table] = weakref.WeakSet()
+
+
+def compile_anew() -> None:
+    """Forgets all compiled matchers: those to come tell watchers, if there are any."""
+    for table in list(TABLES):
+        table.clear()
+
+
+def tell_rewritten(rule: Rule, before: UOp, after: UOp) -> None:
+    """Tells watchers of a rule that has fired."""
+    for w in WATCHERS:
+        w.rewritten(rule, before, after)
 
 
 class PatternMatcher:
@@ -384,6 +404,7 @@ def write_steps(
                 f"{indent}r = {call}",
                 f"{indent}if r is not None and r is not u:",
                 f"{indent}    {rule}.fired += 1",
+                *([f"{indent}    TELL({rule}, u, r)"] if WATCHERS else []),
                 f"{indent}    return r",
             ]
             position += 1
@@ -413,6 +434,7 @@ def compile_rules(op: Ops, rules: list[Rule]) -> Matcher:
     """One function that tries the rules, in order, on nodes of `op`."""
     space = Namespace()
     text = source_of_rules(op, rules, space)
+    space.values["TELL"] = tell_rewritten
     exec(compile(text, f"<rules of {op.name}>", "exec"), space.values)
     matcher: Matcher = space.values[f"match_{op.name.lower()}"]
     return matcher

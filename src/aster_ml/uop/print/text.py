@@ -253,14 +253,22 @@ def read_arg(op: Ops, dtype: DType, text: str) -> Any:
 
 def linear_to_text(linear: Linear) -> str:
     """A linear program: what runs is `%n = ...`, what is read where it is used `%n := ...`."""
+    return "\n".join([line for line, _ in linear_lines(linear)]) + "\n"
+
+
+def linear_lines(linear: Linear) -> list[tuple[str, UOp | None]]:
+    """The lines of `linear_to_text`, each with the node that it writes."""
     numbers: dict[UOp, int] = {}
-    lines = [f"kernel {linear.name}"]
+    lines: list[tuple[str, UOp | None]] = [(f"kernel {linear.name}", None)]
     depth = 1
+
+    def say(text: str) -> None:
+        lines.append((f"  {text}", None))
 
     def write(u: UOp, sign: str) -> None:
         numbers[u] = len(numbers)
         line = node_text(u, numbers[u], numbers).replace(" = ", f" {sign} ", 1)
-        lines.append("  " * depth + line)
+        lines.append(("  " * depth + line, u))
 
     def write_inline(*uops: UOp) -> None:
         for s in toposort(*uops, enter=lambda x: x not in numbers):
@@ -273,7 +281,7 @@ def linear_to_text(linear: Linear) -> str:
             depth -= 1
         write_inline(*u.src)
         if u in numbers:
-            lines.append("  " * depth + f"again %{numbers[u]}")
+            lines.append(("  " * depth + f"again %{numbers[u]}", u))
         else:
             write(u, "=")
         if u.op is Ops.RANGE and u.arg.kind not in UNLOOPED:
@@ -283,15 +291,15 @@ def linear_to_text(linear: Linear) -> str:
     write_inline(*linear.params, *linear.variables, *sizes)
     if linear.thread is not None and linear.thread not in listed:
         write_inline(linear.thread)
-    lines.append(f"  params {refs_text(linear.params, numbers)}")
-    lines.append(f"  variables {refs_text(linear.variables, numbers)}")
-    lines.append(f"  written {tuple(sorted(linear.written))!r}")
+    say(f"params {refs_text(linear.params, numbers)}")
+    say(f"variables {refs_text(linear.variables, numbers)}")
+    say(f"written {tuple(sorted(linear.written))!r}")
     if linear.thread is not None:
-        lines.append(f"  thread %{numbers[linear.thread]}")
+        say(f"thread %{numbers[linear.thread]}")
     shown = [f"%{numbers[s]}" if s.__class__ is UOp else str(s) for s in linear.global_size]
-    lines.append(f"  global_size ({', '.join(shown)})")
-    lines.append(f"  local_size {tuple(linear.local_size)!r}")
-    return "\n".join(lines) + "\n"
+    say(f"global_size ({', '.join(shown)})")
+    say(f"local_size {tuple(linear.local_size)!r}")
+    return lines
 
 
 UNLOOPED = frozenset(

@@ -17,7 +17,7 @@ from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.interned import UNSET
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops, VarArg
-from aster_ml.uop.pattern import PatternMatcher
+from aster_ml.uop.pattern import PatternMatcher, tell_rewritten
 from aster_ml.uop.print.infix import render_expr
 from aster_ml.uop.rewrite import LEAST_STEPS, steps_allowed
 from aster_ml.uop.rules.algebra import (
@@ -52,6 +52,7 @@ from aster_ml.uop.rules.linear_form import (
     product_form,
 )
 from aster_ml.uop.rules.sums import SUM_RULES, merge_terms
+from aster_ml.watch import WATCHERS
 
 symbolic = PatternMatcher(
     [
@@ -177,6 +178,8 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
                 elif is_plain(waits):
                     result = node_of(waits)
                     SUM_RULE.fired += result is not u
+                    if WATCHERS and result is not u:
+                        tell_rewritten(SUM_RULE, u, result)
                     done[u] = done[result] = result
                     continue
                 place = len(stack)
@@ -194,6 +197,8 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
                 [done.get(f) is f for t in form.terms for f in atoms_of(t)]
             )
             SUM_RULE.fired += result is not u
+            if WATCHERS and result is not u:
+                tell_rewritten(SUM_RULE, u, result)
         elif u.dtype is BOOL and op in JOIN_OPS:
             if waits is None:
                 waits = parts_of(u, op)
@@ -205,7 +210,10 @@ def simplify_into(root: UOp, done: dict[UOp, UOp]) -> None:
             parts = {q: None for p in waits for q in parts_of(done[p], op)}
             result = (join_all if op is Ops.AND else join_any)(parts)
             settled = all([done.get(p) is p for p in parts_of(result, op)])
-            (AND_RULE if op is Ops.AND else OR_RULE).fired += result is not u
+            rule = AND_RULE if op is Ops.AND else OR_RULE
+            rule.fired += result is not u
+            if WATCHERS and result is not u:
+                tell_rewritten(rule, u, result)
         else:
             pending = [s for s in src if s not in done]
             if pending:

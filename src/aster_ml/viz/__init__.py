@@ -1,0 +1,1 @@
+"""The visualiser: what a run did, recorded, as data and as one HTML file."""
