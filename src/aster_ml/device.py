@@ -33,6 +33,10 @@ from aster_ml.uop.sharding import MULTI_SEEN
 # The kinds of device, best first. DISK and NPY hold data and run nothing.
 KINDS = ("CPU", "OPENCL", "PYTHON", "NULL", "DISK", "NPY")
 STORAGE_KINDS = frozenset({"DISK", "NPY"})
+# Kinds that are at home outside of this package: `DeviceRegistry.register`.
+BROUGHT: dict[str, Any] = {}
+# Where installed packages name such kinds: entry points, each a module as `register` takes it.
+GROUP = "aster_ml.devices"
 # Other names of kinds: as other frameworks of this family call them.
 ALSO_KNOWN = {"CL": "OPENCL", "LLVM": "CPU"}
 # Kinds that those frameworks have and Aster has not: who asks for one is told so.
@@ -434,6 +438,9 @@ class DeviceRow(NamedTuple):
 @functools.cache
 def load_runtime(kind: str) -> ModuleType | str:
     """The module of a kind of device, or why there is none."""
+    if kind in BROUGHT:
+        brought: ModuleType = BROUGHT[kind]
+        return brought
     name = f"aster_ml.runtime.{kind.lower()}"
     try:
         return importlib.import_module(name)
@@ -452,13 +459,29 @@ def missing(kind: str) -> str | None:
     return reason
 
 
+def kinds() -> tuple[str, ...]:
+    """All kinds of device, best first; those from outside last."""
+    return (*KINDS, *BROUGHT)
+
+
+def bring(kind: str) -> bool:
+    """Registers a kind of device that an installed package names; False if none does."""
+    import importlib.metadata  # it takes ten milliseconds, and nearly no program needs it
+
+    for point in importlib.metadata.entry_points(group=GROUP):
+        if point.name.upper() == kind:
+            Device.register(kind, point.load())
+            return True
+    return False
+
+
 @functools.cache
 def canonicalize(name: str) -> str:
     """The one spelling of a device's name."""
     kind, colon, rest = name.partition(":")
     kind = ALSO_KNOWN.get(kind.upper(), kind.upper())
-    if kind not in KINDS:
-        known = ", ".join("DISK:path" if k == "DISK" else k for k in KINDS)
+    if kind not in kinds() and not bring(kind):
+        known = ", ".join("DISK:path" if k == "DISK" else k for k in kinds())
         raise DeviceError(f"device {name!r} is unknown; there are {known}, and CPU:1 and so on")
     if kind == "DISK":
         if not rest:
@@ -475,6 +498,29 @@ class DeviceRegistry:
     def __init__(self) -> None:
         self.opened: dict[str, Backend] = {}
         self.lock = threading.RLock()
+
+    def register(self, kind: str, runtime: Any) -> None:
+        """Makes a kind of device known that is at home outside of this package.
+
+        `runtime` is a module, or any object, with what those of `aster_ml.runtime` have: `DOC`, a
+        line on what it is; `missing()`, what it lacks here or None; `open_backend(name)`, a
+        `Backend`. An installed package can name it as an entry point of the group
+        `aster_ml.devices` instead. Registered again, the kind is opened anew.
+
+        Raises: ArgumentError for a name that is taken or no word, or a runtime that lacks one.
+        """
+        kind = kind.upper()
+        if kind in KINDS or kind in ALSO_KNOWN or not kind.isalnum():
+            raise ArgumentError(f"register: {kind!r} is a kind of Aster's own, or no word")
+        lacking = [n for n in ("DOC", "missing", "open_backend") if not hasattr(runtime, n)]
+        if lacking:
+            raise ArgumentError(f"register: the runtime of {kind} has no {', '.join(lacking)}")
+        with self.lock:
+            BROUGHT[kind] = runtime
+            for name in [n for n in self.opened if n.partition(":")[0] == kind]:
+                del self.opened[name]
+            load_runtime.cache_clear()
+            canonicalize.cache_clear()
 
     def canonicalize(self, name: Any) -> Any:
         """The one spelling of a name: "cpu:0" -> "CPU"; None is the default device.
@@ -533,15 +579,15 @@ class DeviceRegistry:
 
     def get_available_devices(self) -> list[str]:
         """The kinds of device that work here and can compute, best first."""
-        return [k for k in KINDS if k not in STORAGE_KINDS and missing(k) is None]
+        return [k for k in kinds() if k not in STORAGE_KINDS and missing(k) is None]
 
     def describe(self) -> list[DeviceRow]:
         """One row for each kind of device: whether it works, what it is or what it lacks."""
         rows = []
-        for kind in KINDS:
+        for kind in kinds():
             reason = missing(kind)
             module = load_runtime(kind)
-            note = module.DOC if isinstance(module, ModuleType) and reason is None else reason
+            note = reason if isinstance(module, str) or reason is not None else module.DOC
             rows.append(DeviceRow(kind, reason is None, str(note)))
         return rows
 

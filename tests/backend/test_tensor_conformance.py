@@ -1,5 +1,8 @@
 """One suite, a parameter for each device: whole programs give what NumPy gives.
 
+`CONFORMANCE_DEVICE=MINE=path/of/mine.py python -m pytest tests/backend/test_tensor_conformance.py`
+holds a device from outside of the package to it.
+
 Every case names its inputs by shape and dtype; values come from a generator seeded by the case's
 name, so that a failure can be made again alone. CPU runs through LLVM and through C.
 """
@@ -7,9 +10,13 @@ name, so that a failure can be made again alone. CPU runs through LLVM and throu
 from __future__ import annotations
 
 import hashlib
+import importlib
+import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +25,12 @@ import pytest
 from aster_ml import Context, Device, Tensor, TinyJit, Variable, dtypes
 
 DEVICES = ["CPU", "CPU-AVX2", "CPU-C", "CPU-1-thread", "CPU-no-opts", "PYTHON", "OPENCL"]
+# A device of somebody else's, held to the same: KIND=path/of/its/module.py.
+if BROUGHT := os.environ.get("CONFORMANCE_DEVICE", ""):
+    KIND, _, PATH = BROUGHT.partition("=")
+    sys.path.insert(0, str(Path(PATH).resolve().parent))
+    Device.register(KIND, importlib.import_module(Path(PATH).stem))
+    DEVICES = [KIND]
 
 
 @pytest.fixture(params=DEVICES)

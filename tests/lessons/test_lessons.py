@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aster_ml.apps import lesson
+from aster_ml.runtime import clang
 
 FOLDER = Path(__file__).resolve().parents[2] / "lessons"
 LESSONS = lesson.lessons(FOLDER)
-NUMBERS = [pytest.param(n, marks=[pytest.mark.slow] if n == "04" else []) for n in LESSONS]
+NO_COMPILER = clang.find_compiler() is None
+SLOW = [pytest.mark.slow]
+NEEDS_CC = [
+    pytest.mark.cc,
+    pytest.mark.skipif(NO_COMPILER, reason="no C compiler on PATH"),
+    *SLOW,
+]
+MARKS: dict[str, Any] = {"04": SLOW, "07": NEEDS_CC}
+NUMBERS = [pytest.param(n, marks=MARKS.get(n, [])) for n in LESSONS]
 
 
 @pytest.mark.parametrize("number", NUMBERS)
