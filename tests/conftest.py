@@ -38,6 +38,10 @@ ABSENCES: list[tuple[str, str]] = [
         "no OpenCL platform: PoCL is one on any CPU (apt-get install pocl-opencl-icd)",
     ),
     (r"torch", "PyTorch is absent: pip install 'aster-ml[parity]'"),
+    (
+        r"tokenizers|jinja2|starlette|uvicorn|llguidance",
+        "packages for language models are absent: pip install 'aster-ml[serve]'",
+    ),
     (r"xllamacpp", "llama.cpp is absent: pip install 'aster-ml[llama]'"),
     (r"gguf", "the package gguf is absent: pip install 'aster-ml[test]'"),
     (r"\bcc\b|\bC compiler|clang|\bgcc\b", "no C compiler on PATH: install cc (gcc or clang)"),

@@ -10,6 +10,7 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import signal
 import subprocess
 import sys
 import traceback
@@ -30,6 +31,7 @@ PACKAGES = ("numpy", "llvmlite", "ml-dtypes", "tqdm", "pyopencl", "pillow", "saf
 # Modules of `apps`, each with a command line of its own.
 APPS = {
     "demo": "train a small network on real digits",
+    "llm": "chat with a language model from a GGUF file, measure it, serve it",
     "lesson": "list, run and check the lessons of a clone",
 }
 # These run nothing: DISK and NPY hold data, NULL compiles only.
@@ -132,8 +134,15 @@ def run_doctor() -> int:
 
 
 def run_app(name: str, arguments: Sequence[str]) -> int:
-    """Runs an app in a process of its own, which keeps its extra packages out of this one."""
-    return subprocess.call([sys.executable, "-m", f"aster_ml.apps.{name}", *arguments])
+    """Runs an app in a process of its own, which keeps its extra packages out of this one.
+
+    Ctrl-C is the app's to understand; this process waits for what it makes of it.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        return subprocess.call([sys.executable, "-m", f"aster_ml.apps.{name}", *arguments])
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_reproduce(path: str) -> int:

@@ -76,10 +76,11 @@ def write_model(
     factors: bool = False,
     tied: bool = False,
     bias: bool = False,
+    words: dict[str, Any] | None = None,
 ) -> None:
     """Writes a random model; `more` are metadata beneath the architecture's name."""
     family, name = ARCHITECTURES[architecture], architecture
-    words = vocabulary()
+    words = words or vocabulary()
     entries = len(words["tokenizer.ggml.tokens"])
     make = Maker(seed)
     layers, kv_heads = LAYERS.get(name, 2), KV_HEADS.get(name, 2)

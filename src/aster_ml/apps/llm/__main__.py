@@ -1,0 +1,106 @@
+"""`aster llm MODEL.gguf`: a chat in the terminal, one answer, a measurement, or a server.
+
+Exit codes: 0 all is well, 1 the model or the question was refused, 2 the command line was not
+understood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from aster_ml.apps.llm.bench import run_bench
+from aster_ml.apps.llm.loading import Language, load_language
+from aster_ml.apps.llm.sampling import Sampling
+from aster_ml.apps.llm.terminal import Chat, run_chat
+from aster_ml.apps.llm.weights import DTYPES
+from aster_ml.errors import AsterError
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line of `aster llm`."""
+    parser = argparse.ArgumentParser(prog="aster llm", description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="a GGUF file")
+    parser.add_argument("-p", "--prompt", help="answer this, once; - reads it from standard input")
+    parser.add_argument("--bench", action="store_true", help="measure tokens per second here")
+    parser.add_argument("--raw", action="store_true", help="with -p: go on from the text itself")
+    parser.add_argument("--system", default="", help="what the model is told first")
+    parser.add_argument("--dtype", choices=sorted(DTYPES), default="f16", help="of the weights")
+    parser.add_argument("--kv-dtype", choices=sorted(DTYPES), default="f16", help="of the memory")
+    parser.add_argument(
+        "--context", type=int, default=0, help="tokens of a chat (the model's, 4096)"
+    )
+    parser.add_argument("--max-tokens", type=int, default=0, help="of an answer; 0 is no limit")
+    sampling = parser.add_argument_group("how tokens are drawn")
+    sampling.add_argument("--temperature", type=float, default=0.7)
+    sampling.add_argument("--top-k", type=int, default=40)
+    sampling.add_argument("--top-p", type=float, default=0.95)
+    sampling.add_argument("--min-p", type=float, default=0.0)
+    sampling.add_argument("--repetition-penalty", type=float, default=1.0)
+    sampling.add_argument("--presence-penalty", type=float, default=0.0)
+    sampling.add_argument("--frequency-penalty", type=float, default=0.0)
+    sampling.add_argument("--seed", type=int)
+    return parser
+
+
+def sampling_of(options: argparse.Namespace) -> Sampling:
+    """How tokens are drawn."""
+    return Sampling(
+        options.temperature,
+        options.top_k,
+        options.top_p,
+        options.min_p,
+        options.repetition_penalty,
+        options.presence_penalty,
+        options.frequency_penalty,
+        seed=options.seed,
+    )
+
+
+def answer_once(chat: Chat, text: str, raw: bool) -> int:
+    """Answers one question, or goes on from a text."""
+    if not raw:
+        chat.say(text)
+        chat.write("\n")
+        return 0
+    prompt = chat.language.tokenizer.encode(text)
+    chat.language.engine.run(chat.answer_to(prompt, lambda piece: chat.write(piece.text)))
+    chat.write("\n")
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Does what the command line says."""
+    sampling = sampling_of(options)
+    language: Language = load_language(
+        options.model,
+        options.dtype,
+        options.context,
+        memory=options.kv_dtype,
+        progress=sys.stderr.isatty(),
+    )
+    if options.bench:
+        return run_bench(language)
+    chat = Chat(language, sampling, options.max_tokens, options.system)
+    if options.prompt is not None:
+        text = sys.stdin.read() if options.prompt == "-" else options.prompt
+        return answer_once(chat, text, options.raw)
+    return run_chat(chat)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `aster llm`; returns its exit code."""
+    options = make_parser().parse_args(argv)
+    try:
+        return run(options)
+    except (AsterError, OSError) as error:
+        print(f"aster llm: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""A model from its file, ready to answer.
+
+Receives a path and how much memory it may take; returns an `Engine` with its tokenizer and chat
+template.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aster_ml.apps.llm.architectures import read_config
+from aster_ml.apps.llm.engine import Engine
+from aster_ml.apps.llm.model import Model
+from aster_ml.apps.llm.template import CHATML, ChatTemplate
+from aster_ml.apps.llm.tokenizer import Tokenizer
+from aster_ml.apps.llm.weights import load_weights
+from aster_ml.errors import ArgumentError, FormatError
+from aster_ml.nn.state import gguf_load
+
+DEFAULT_CONTEXT = 4096
+
+
+@dataclass(frozen=True)
+class Language:
+    """A model that answers: its engine, its words, and how a chat is written for it."""
+
+    name: str
+    path: pathlib.Path
+    metadata: Mapping[str, Any]
+    engine: Engine
+    tokenizer: Tokenizer
+    template: ChatTemplate
+
+    def prompt_of(self, messages: list[dict[str, Any]], **options: Any) -> list[int]:
+        """The tokens of a chat, up to where the answer begins."""
+        text = self.template.render(messages, **options)
+        return self.tokenizer.encode(text, special=True, bos=self.begins(text))
+
+    def begins(self, text: str) -> bool:
+        """Whether the token of the beginning is still to be put before a chat's text."""
+        bos = self.tokenizer.bos
+        return bos is None or not text.startswith(self.tokenizer.tokens[bos])
+
+
+def load_language(
+    path: str | pathlib.Path,
+    dtype: str = "f16",
+    context: int = 0,
+    slots: int = 1,
+    memory: str = "f16",
+    progress: bool = False,
+) -> Language:
+    """Reads a model; a context of 0 is the model's own, or 4096 where that is more.
+
+    Raises: FormatError for a file that is damaged or of a model that is not known here.
+    ArgumentError for a context that is longer than the model's.
+    """
+    place = pathlib.Path(path)
+    metadata, tensors = gguf_load(place, raw=True)
+    config = read_config(metadata)
+    if context > config.context:
+        raise ArgumentError(
+            f"a context of {context} is asked for, the model was made for {config.context}"
+        )
+    tokenizer = Tokenizer(metadata)
+    embedding = tensors.get("token_embd.weight")
+    if embedding is not None and embedding.shape[0] < len(tokenizer.tokens):
+        raise FormatError(
+            f"the vocabulary has {len(tokenizer.tokens)} tokens, the embedding "
+            f"{embedding.shape[0]} rows",
+            "gguf",
+        )
+    template = make_template(metadata, tokenizer)
+    weights = load_weights(tensors, dtype, progress)
+    length = context or min(config.context, DEFAULT_CONTEXT)
+    model = Model(config, weights, length, slots, memory)
+    name = config.name or place.stem
+    return Language(name, place, metadata, Engine(model), tokenizer, template)
+
+
+def make_template(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate:
+    """The file's chat template, or the form that most models know."""
+    source = metadata.get("tokenizer.chat_template", CHATML)
+    if not isinstance(source, str):
+        raise FormatError("tokenizer.chat_template is no text", "gguf")
+    names = {
+        f"{name}_token": tokenizer.tokens[number]
+        for name, number in (("bos", tokenizer.bos), ("eos", tokenizer.eos))
+        if number is not None
+    }
+    return ChatTemplate(source, {"bos_token": "", "eos_token": "", **names})

@@ -1,0 +1,190 @@
+"""Text to tokens and back: every pre-tokenizer and both kinds of vocabulary, against llama.cpp.
+
+What llama.cpp makes of some texts is kept in `tokens.json` (`--update-golden` asks it anew).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import random
+from typing import Any
+
+import pytest
+
+from aster_ml.apps.llm.pretokenizers import PATTERNS, SAME
+from aster_ml.apps.llm.tokenizer import Tokenizer
+from aster_ml.errors import ArgumentError, FormatError
+from tests.apps.llm.vocabularies import (
+    byte_level,
+    llama_tokens,
+    plain,
+    random_text,
+    sentencepiece,
+)
+from tests.fuzz.budget import check_all, draws
+
+GOLDEN = pathlib.Path(__file__).parent / "tokens.json"
+KINDS: dict[str, dict[str, Any]] = {
+    **{name: {"pre": name} for name in PATTERNS},
+    "pieces": {"prefix": True},
+    "pieces without a space": {"prefix": False},
+}
+SPECIAL = ["<|end|>abc<user> the <|begin|>", "a</s> b<s>", "", " ", "\n", "a  b", "1234567 I'VE's"]
+# Of these llama.cpp writes other expressions than the models' own tokenizers state: it has no cases
+# of letters beyond ASCII, and blanks beyond ASCII in no range.
+DIFFERS = {
+    "tekken": "αβγΑΒΓпривет\u0301\u0308देवनागरी",
+    "deepseek-llm": "\u2003\u00a0",
+    "deepseek-coder": "\u2003\u00a0",
+}
+
+
+def words_of(kind: str) -> dict[str, Any]:
+    """The vocabulary of a kind."""
+    options = KINDS[kind]
+    return byte_level(**options) if "pre" in options else sentencepiece(**options)
+
+
+def texts_of(kind: str, seed: int, count: int) -> list[str]:
+    """Texts on which llama.cpp and the models' own tokenizers agree."""
+    rng = random.Random(seed)
+    texts = [random_text(rng, rng.randint(1, 12)) for _ in range(count)] + SPECIAL
+    return [t for t in texts if not set(t) & set(DIFFERS.get(kind, ""))]
+
+
+@pytest.fixture(autouse=True)
+def _library() -> None:
+    if importlib.util.find_spec("tokenizers") is None:
+        pytest.skip("the package tokenizers is absent")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tokens_that_llama_cpp_gave(kind: str) -> None:
+    tokenizer = Tokenizer(plain(words_of(kind)))
+    kept = json.loads(GOLDEN.read_text(encoding="utf-8"))[kind]
+    texts = texts_of(kind, 3, 40)
+    assert len(kept) == len(texts) > 20
+    for text, want in zip(texts, kept):
+        assert tokenizer.encode(text, special=True, bos=False) == want, text
+
+
+@pytest.mark.slow
+def test_llama_cpp_gives_these_tokens(
+    tmp_path: pathlib.Path, request: pytest.FixtureRequest
+) -> None:
+    pytest.importorskip("xllamacpp")
+    found = {}
+    for i, kind in enumerate(KINDS):
+        words = words_of(kind)
+        tokenizer = Tokenizer(plain(words))
+        for special in (False, True):
+            texts = texts_of(kind, 4, 200)
+            got = [tokenizer.encode(text, special, bos=False) for text in texts]
+            assert got == llama_tokens(tmp_path / f"{i}.gguf", words, texts, special), kind
+        found[kind] = llama_tokens(tmp_path / f"{i}.gguf", words, texts_of(kind, 3, 40), True)
+    if request.config.getoption("--update-golden"):
+        lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in found.items()]
+        GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    assert json.loads(GOLDEN.read_text()) == found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_come_back(kind: str, record_property: Any) -> None:
+    """At once and token by token; a space that is put first comes back too."""
+    tokenizer = Tokenizer(plain(words_of(kind)))
+
+    def check(seed: int) -> str | None:
+        rng = random.Random(seed)
+        text = random_text(rng, rng.randint(0, 10))
+        tokens = tokenizer.encode(text, bos=False)
+        want = " " + text if text and tokenizer.space_prefix else text
+        stream = tokenizer.stream()
+        streamed = "".join([stream.push(t) for t in tokens]) + stream.end()
+        if tokenizer.decode(tokens) != want or streamed != want:
+            return f"{text!r} came back as {tokenizer.decode(tokens)!r} and {streamed!r}"
+        return None
+
+    check_all(f"texts there and back, {kind}", draws(30, 2000), check, record_property)
+
+
+def test_special_tokens_are_text_unless_asked_for() -> None:
+    tokenizer = Tokenizer(plain(byte_level("gpt-2")))
+    end, user = tokenizer.number["<|end|>"], tokenizer.number["<user>"]
+    assert end not in tokenizer.encode("a<|end|>b")
+    assert tokenizer.decode(tokenizer.encode("a<|end|>b")) == "a<|end|>b"
+    assert end in tokenizer.encode("a<|end|>b", special=True)
+    assert user in tokenizer.encode("a<user>b")
+    assert tokenizer.decode([end, user]) == "<user>"
+
+
+def test_half_a_character_waits_for_the_rest() -> None:
+    tokenizer = Tokenizer(plain(sentencepiece()))
+    stream = tokenizer.stream()
+    euro = [tokenizer.number[f"<0x{b:02X}>"] for b in "€".encode()]
+    assert [stream.push(t) for t in euro] == ["", "", "€"]
+    assert stream.push(euro[0]) == ""
+    assert stream.end() == "\ufffd"
+
+
+def test_the_beginning_is_put_once() -> None:
+    tokenizer = Tokenizer(plain(sentencepiece()))
+    assert tokenizer.encode("ab")[0] == tokenizer.bos == 1
+    assert tokenizer.encode("<s>ab", special=True).count(1) == 1
+    assert 1 not in tokenizer.encode("ab", bos=False)
+
+
+def test_every_name_leads_to_patterns() -> None:
+    assert all(name in PATTERNS for name in SAME.values())
+    # The names that the model families here carry.
+    assert {"smollm", "llama-bpe", "qwen2", "gpt-2", "tekken", "deepseek-llm"} <= set(PATTERNS)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"pre": "secret"}, "pre is 'secret'.*known are"),
+        ({"pre": ["gpt-2"]}, "not known here"),
+        ({"model": "bert"}, "kind 'bert'"),
+        ({"tokens": []}, "no vocabulary"),
+        ({"tokens": [1, 2]}, "no list of texts"),
+        ({"token_type": [1]}, "1 entries, the vocabulary"),
+        ({"token_type": ["a"]}, "no list of numbers"),
+        ({"eos_token_id": 1 << 40}, "eos_token_id is"),
+        ({"eos_token_id": "end"}, "eos_token_id is 'end'"),
+        ({"merges": ["nospace"]}, "merge 'nospace'"),
+        ({"merges": ["€ ab"]}, "not of two tokens"),
+    ],
+)
+def test_a_damaged_vocabulary_is_refused(change: dict[str, Any], said: str) -> None:
+    words = plain(byte_level("gpt-2"))
+    words.update({f"tokenizer.ggml.{key}": value for key, value in change.items()})
+    with pytest.raises(FormatError, match=said):
+        Tokenizer(words)
+
+
+def test_a_vocabulary_with_holes() -> None:
+    """Tokens that are empty or there twice: texts still come back, byte by byte."""
+    words = plain(byte_level("gpt-2"))
+    tokens = words["tokenizer.ggml.tokens"]
+    hole = tokens.index(words["tokenizer.ggml.merges"][-1].replace(" ", ""))
+    words["tokenizer.ggml.merges"].pop()
+    tokens[hole] = ""
+    tokens += ["a", "a", ""]
+    words["tokenizer.ggml.token_type"] += [1, 1, 1]
+    tokenizer = Tokenizer(words)
+    for text in texts_of("gpt-2", 9, 20):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.decode([hole, len(tokens) - 1, 1 << 30]) == ""
+    words["tokenizer.ggml.model"] = "llama"
+    words["tokenizer.ggml.scores"] = [float("nan")] * len(tokens)
+    with pytest.raises(FormatError, match="no number"):
+        Tokenizer(words)
+
+
+def test_an_absent_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from aster_ml.apps.llm import extras
+
+    with pytest.raises(ArgumentError, match=r"pip install 'aster-ml\[llm\]'"):
+        extras.needed("no_such_package", "llm")
