@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from aster_ml import Context, GlobalCounters, Tensor
-from aster_ml.codegen.explain import bound_of, explain_kernel
+from aster_ml.codegen.estimate import estimate
+from aster_ml.codegen.explain import explain_kernel
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.passes import schedule_kernel
 from aster_ml.engine.explain import amount
@@ -62,7 +63,7 @@ def test_several_tensors_are_explained_together() -> None:
 
 
 def test_chosen_axis_has_the_least_cost() -> None:
-    lines = explain_kernel(kernel_of(draw(48, 40) @ draw(40, 64)), TARGET, 1, 1)
+    lines = explain_kernel(kernel_of(draw(48, 40) @ draw(40, 64)), TARGET)
     line = line_with(lines, "SIMD axis")
     chosen = line[line.index(": ") + 2 : line.index(" (")]
     costs = costs_of(line)
@@ -72,7 +73,7 @@ def test_chosen_axis_has_the_least_cost() -> None:
 
 
 def test_register_tile_costs_less_than_one_result() -> None:
-    lines = explain_kernel(kernel_of(draw(48, 40) @ draw(40, 64)), TARGET, 1, 1)
+    lines = explain_kernel(kernel_of(draw(48, 40) @ draw(40, 64)), TARGET)
     costs = list(costs_of(line_with(lines, "register tile")).values())
     assert len(costs) == 2
     assert costs[0] < costs[1]
@@ -81,7 +82,7 @@ def test_register_tile_costs_less_than_one_result() -> None:
 @pytest.mark.parametrize("n,shared", [(24, False), (512, True)])
 def test_threads_follow_the_work(n: int, shared: bool) -> None:
     ast = kernel_of(draw(n, n) @ draw(n, n))
-    lines = explain_kernel(ast, TARGET, 1, 1)
+    lines = explain_kernel(ast, TARGET)
     line = line_with(lines, "threads")
     costs = costs_of(line)
     assert (costs["its cycles"] >= costs["cycles from which threads pay"]) is shared
@@ -91,37 +92,31 @@ def test_threads_follow_the_work(n: int, shared: bool) -> None:
 
 def test_schedule_shown_is_the_one_that_is_used() -> None:
     ast = kernel_of(draw(48, 40) @ draw(40, 64))
-    shown = line_with(explain_kernel(ast, TARGET, 1, 1), "schedule: ")
+    shown = line_with(explain_kernel(ast, TARGET), "schedule: ")
     assert parse_opts(shown.removeprefix("schedule: ")) == tuple(
         schedule_kernel(ast, TARGET).applied
     )
     asked = (Opt(OptOps.UPCAST, 0, 4),)
-    assert "schedule: UPCAST(0,4)" in explain_kernel(ast, TARGET, 1, 1, asked)
+    assert "schedule: UPCAST(0,4)" in explain_kernel(ast, TARGET, asked)
 
 
 def test_accesses_say_how_they_meet_the_lanes() -> None:
     opts = (Opt(OptOps.VECTOR, 1, 8),)
-    lines = explain_kernel(kernel_of(draw(48, 40) @ draw(40, 64)), TARGET, 1, 1, opts)
+    lines = explain_kernel(kernel_of(draw(48, 40) @ draw(40, 64)), TARGET, opts)
     assert "loads from slot 1: one element for all lanes, in 1,920 places" in lines
     assert "loads from slot 2: neighbours, in 320 places" in lines
     assert "stores to slot 0: neighbours, in 384 places" in lines
     turned = kernel_of(draw(48, 64).T.contiguous())
-    lines = explain_kernel(turned, TARGET, 1, 1, (Opt(OptOps.VECTOR, 1, 8),))
+    lines = explain_kernel(turned, TARGET, (Opt(OptOps.VECTOR, 1, 8),))
     assert any("lanes 64 apart" in line for line in lines)
 
 
-def test_bound_by_arithmetic_or_by_memory() -> None:
-    ast = kernel_of(draw(48, 40) @ draw(40, 64))
-    kernel = schedule_kernel(ast, TARGET, (Opt(OptOps.VECTOR, 1, 8),))
-    # Eight lanes, two instructions a cycle, each a multiplication and an addition.
-    bound = bound_of(kernel, TARGET, ops=32_000, nbytes=1000)
-    assert bound.arithmetic == 1000
-    assert str(bound).endswith("bound by arithmetic")
-    far = bound_of(kernel, TARGET, ops=32, nbytes=80_000_000)
-    assert (far.memory, far.level) == (10_000_000, "memory")
-    assert str(far).endswith("bound by memory")
-    near = bound_of(kernel, TARGET, ops=32, nbytes=400_000)
-    assert near.level == "cache level 2"
+def test_the_estimate_is_of_the_kernel_as_it_is_shared_out() -> None:
+    ast = kernel_of(draw(512, 512) @ draw(512, 512))
+    kernel = schedule_kernel(ast, TARGET)
+    line = line_with(explain_kernel(ast, TARGET), "estimate: ")
+    assert line == f"estimate: {estimate(kernel, TARGET).shared(2)}"
+    assert line.endswith("bound by arithmetic")
 
 
 def test_temporaries_have_a_reason() -> None:
@@ -153,7 +148,7 @@ def test_debug_shows_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     with Context(DEBUG=3):
         (x * 2 + 1).sum(1).realize()
     printed = capsys.readouterr().out
-    for word in ("work: ", "schedule: ", "SIMD axis, instructions: ", "bound: "):
+    for word in ("work: ", "schedule: ", "SIMD axis, cycles: ", "estimate: "):
         assert word in printed
 
 

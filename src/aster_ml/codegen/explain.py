@@ -6,12 +6,7 @@ are those that `cpu/heuristic` noted while it made them; nothing is decided here
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from aster_ml.codegen.cpu.costs import (
-    CACHE_BYTES_A_CYCLE,
-    MEMORY_BYTES_A_CYCLE,
-)
+from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt
 from aster_ml.codegen.passes import schedule_kernel
@@ -20,35 +15,6 @@ from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
-
-
-class Bound(NamedTuple):
-    """The fewest cycles that arithmetic takes, and that moving bytes takes; from which level."""
-
-    arithmetic: float
-    memory: float
-    level: str
-
-    def __str__(self) -> str:
-        by = "arithmetic" if self.arithmetic >= self.memory else self.level
-        return (
-            f"at least {self.arithmetic:,.0f} cycles of arithmetic, {self.memory:,.0f} to move "
-            f"bytes from {self.level}: bound by {by}"
-        )
-
-
-def bound_of(kernel: Kernel, target: Target, ops: int, nbytes: int) -> Bound:
-    """What a kernel that does so many operations on so many bytes cannot be quicker than."""
-    lanes = [r for r in axes_of(kernel) if r.arg.kind is AxisType.VECTOR]
-    threads = target.threads if kernel.roles.threads is not None else 1
-    # A multiplication and the addition of its result are one instruction.
-    fused = 2 if any(u.src[0].op is Ops.MUL and u.arg.op is Ops.ADD for u in kernel.reduces) else 1
-    width = max([size_of(r) for r in lanes], default=1)
-    arithmetic = ops / (fused * width * target.issue * threads)
-    for number, (size, rate) in enumerate(zip(target.cache_bytes, CACHE_BYTES_A_CYCLE), 1):
-        if nbytes <= size:
-            return Bound(arithmetic, nbytes / (rate * threads), f"cache level {number}")
-    return Bound(arithmetic, nbytes / MEMORY_BYTES_A_CYCLE, "memory")
 
 
 def axes_of(kernel: Kernel) -> list[UOp]:
@@ -76,16 +42,14 @@ def show_access(a: Access, lanes: list[UOp]) -> str:
     return f"{verb} slot {a.buffer.arg.slot}: {how}{gate}, in {times:,} places"
 
 
-def explain_kernel(
-    ast: UOp, target: Target, ops: int, nbytes: int, opts: tuple[Opt, ...] | None = None
-) -> list[str]:
+def explain_kernel(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) -> list[str]:
     """Opts, why these, how memory is met, and what bounds the kernel."""
     if ast.arg is not None and ast.arg.in_order:
         return ["runs its nodes in the order in which they were given"]
-    return arranged_lines(schedule_kernel(ast, target, opts), target, ops, nbytes)
+    return arranged_lines(schedule_kernel(ast, target, opts), target)
 
 
-def arranged_lines(kernel: Kernel, target: Target, ops: int, nbytes: int) -> list[str]:
+def arranged_lines(kernel: Kernel, target: Target) -> list[str]:
     """The same of a kernel whose axes are arranged already."""
     lines = [f"schedule: {' '.join(map(repr, kernel.applied)) or 'plain loops'}"]
     for note in kernel.notes:
@@ -94,5 +58,7 @@ def arranged_lines(kernel: Kernel, target: Target, ops: int, nbytes: int) -> lis
     lanes = [r for r in axes_of(kernel) if r.arg.kind is AxisType.VECTOR]
     shown = [show_access(a, lanes) for a in kernel.accesses() if a.buffer.op is Ops.PARAM]
     lines += dict.fromkeys(shown)
-    lines.append(f"bound: {bound_of(kernel, target, ops, nbytes)}")
+    if target.is_cpu:
+        threads = target.threads if kernel.roles.threads is not None else 1
+        lines.append(f"estimate: {estimate(kernel, target).shared(threads)}")
     return lines

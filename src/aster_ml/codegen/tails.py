@@ -18,13 +18,11 @@ filled for both parts at once, which two reductions could not have
 from __future__ import annotations
 
 from aster_ml.codegen.cpu.costs import (
-    ACCUMULATORS,
     EARLY_ROWS,
     MAX_BODY,
     MAX_ROW_VALUES,
     MAX_WRITTEN_OUT,
     ROWS,
-    SEVERAL_ROWS_PART,
     Plan,
     execution_count,
     packing_cost,
@@ -111,7 +109,7 @@ def loads_early(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
     if any([a.stride(axis) is None or a.node.src[1:] for a in loads]):
         return False
     beside = all(a.stride(axis) == 1 and set(kernel.outputs) <= a.strides.keys() for a in loads)
-    if beside and size_of(axis) < ACCUMULATORS * lanes:
+    if beside and size_of(axis) < target.costs.accumulators * lanes:
         # All of a short row is summed side by side, and what is masked is known. Windows, which
         # meet elements again and again, have few terms for each store.
         windows = all(
@@ -134,7 +132,8 @@ def runs_by_rows(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
     if kernel.outputs[-1:] != [axis] or not can_sum_rows(kernel):
         return False
     (u,) = kernel.reduces
-    if size_of(u.src[1]) < 2 * ROWS or size_of(axis) <= ACCUMULATORS * lanes:
+    few = size_of(axis) <= target.costs.accumulators * lanes
+    if size_of(u.src[1]) < 2 * ROWS or few:
         return False
     loads = [a for a in kernel.accesses() if not a.is_store and u.src[1] in a.node.ranges]
     streams = [a for a in loads if axis in a.strides]
@@ -144,7 +143,7 @@ def runs_by_rows(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
     if beside:
         nbytes = sum(execution_count(a) * a.buffer.dtype.itemsize for a in streams)
         few = iterations(beside) <= (target.vector_registers or 16) // 2 - 4
-        if not few or nbytes <= SEVERAL_ROWS_PART * max(target.cache_bytes):
+        if not few or nbytes <= target.costs.several_part * max(target.cache_bytes):
             return False
     if not streams or not all(a.stride(axis) == 1 and a.stride(u.src[1]) for a in streams):
         return False

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from aster_ml.backend import Backend, Grid, Launch, Program, ThreadParts
-from aster_ml.codegen.cpu.costs import MEMORY_BYTES_A_CYCLE
+from aster_ml.codegen.estimate import of_work
 from aster_ml.codegen.opts import Opt
 from aster_ml.codegen.passes import lower
 from aster_ml.config import (
@@ -406,10 +406,8 @@ def part_count(linear: Linear, target: Target, estimates: Estimates) -> int:
     before = linear.uops[: linear.uops.index(linear.thread)]
     if any([u.op is Ops.RANGE for u in before]):
         return target.threads
-    lanes = target.vector_bits // 32
-    cycles = estimates.ops / (2 * lanes * target.issue)
-    cycles = max(cycles, estimates.mem / MEMORY_BYTES_A_CYCLE)
-    each = int(cycles / (target.threads * PART_CYCLES))
+    busy = of_work(estimates.ops, estimates.mem, target).busy
+    each = int(busy / (target.threads * PART_CYCLES))
     return target.threads * max(1, min(each, PARTS_EACH))
 
 

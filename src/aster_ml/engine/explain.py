@@ -39,7 +39,7 @@ def kernel_lines(ast: UOp, target: Target, opts: tuple[Opt, ...] | None = None) 
     work = estimate(ast)
     if isinstance(ast.arg, RunArg):
         return run_lines(ast, target)
-    return [f"work: {show_work(work)}", *explain_kernel(ast, target, work.ops, work.mem, opts)]
+    return [f"work: {show_work(work)}", *explain_kernel(ast, target, opts)]
 
 
 def run_lines(ast: UOp, target: Target) -> list[str]:

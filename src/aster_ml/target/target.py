@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from aster_ml.errors import ArgumentError
+from aster_ml.target.costs import Costs, costs_of
 
 INTEGERS = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
@@ -116,6 +117,16 @@ class Target:
     def compiles(self) -> bool:
         """Whether kernels become machine code, so that all in them has to be native."""
         return self.kind in (CPU, GPU)
+
+    @functools.cached_property
+    def costs(self) -> Costs:
+        """What things take on such a machine."""
+        return costs_of(self.arch)
+
+    @functools.cached_property
+    def instruction(self) -> float:
+        """Cycles of an instruction of SIMD arithmetic, where nothing waits for another."""
+        return 1 / self.issue
 
     def has_dtype(self, name: str) -> bool:
         """Whether the dtype of this name has native arithmetic."""

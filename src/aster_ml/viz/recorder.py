@@ -304,7 +304,7 @@ class Recorder(Watcher):
         part.decisions = list(kernel.notes)
         work = estimate(kernel.sink)
         part.lines = [
-            f"work: {show_work(work)}", *arranged_lines(kernel, target, work.ops, work.mem)
+            f"work: {show_work(work)}", *arranged_lines(kernel, target)
         ]  # fmt: skip
         self.taken()
 

@@ -11,15 +11,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from aster_ml.codegen.cpu.costs import (
-    CACHE_BYTES_A_CYCLE,
-    HORIZONTAL,
-    THREAD_CYCLES,
     Plan,
     axis_of,
     upcast,
 )
 from aster_ml.codegen.cpu.elementwise import ask_for_columns
 from aster_ml.codegen.cpu.loop_order import set_order
+from aster_ml.codegen.estimate import Estimate
 from aster_ml.codegen.kernel import Access, Decision, Kernel, can_overlap
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.dot_packing import (
@@ -35,6 +33,7 @@ from aster_ml.codegen.staging.dot_packing import (
 from aster_ml.codegen.staging.panel import max_nbytes
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
+from aster_ml.target.costs import Costs
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -45,23 +44,8 @@ LEAST_WORK = 4096
 LEAST_USES = 8
 # Sides of a register tile: of SIMD values, and the most rows.
 VECTORS, MOST_ROWS = (1, 2, 3, 4, 5, 6), 16
-# Instructions of arithmetic, loads, and all instructions that begin in a cycle; results that have
-# to be under way for that.
-ARITHMETIC, LOADS, ALL, UNDER_WAY = 2, 2, 6, 8
-# The same where products of pairs make a DOT (AVX2): instructions a result, those that split each
-# row and each SIMD value that it is multiplied with, and how many of them begin in a cycle.
-PAIRS, SPLIT_ROW, SPLIT_VALUE, PAIRS_BEGIN = 4, 4, 3, 4
-# Cycles that it takes to put a SIMD value of words into a panel: a load of each element of a word
-# where lanes are neighbours; a share of a transposition where steps are; or lane by lane.
-NEIGHBOURS, TRANSPOSED, APART = 1.0, 8.0, 12.0
-# What of that is left where the value is used at once and needs no panel.
-READ_ONCE = 0.3
 # The part of the first cache in which an operand stays until it is read again.
 NEAR_PART = 0.5
-# Cycles to finish and store a SIMD value of results, also where its lanes lie apart in memory and
-# change places with those of other rows; and to begin a tile.
-STORED, STORED_APART, BEGUN = 3.0, 10.0, 8.0
-
 # How uneven the shares of threads may be.
 UNEVEN_SHARES = 1.1
 
@@ -130,7 +114,7 @@ def choose_along(plan: Plan, product: Product, group: int) -> Along | None:
     for mine, other in itertools.permutations(product.factors):
         own = [r for r in outputs if r in mine.strides and r not in other.strides]
         r = max(own, key=size_of, default=None)
-        most = min(size_of(r), UNDER_WAY) if r is not None else 0
+        most = min(size_of(r), target.costs.accumulators) if r is not None else 0
         sides.append([(r, n) for n in range(1, most + 1)] if r is not None else [])
     room = (target.vector_registers or 16) - 2
     tiles = [
@@ -138,11 +122,11 @@ def choose_along(plan: Plan, product: Product, group: int) -> Along | None:
         for tile in itertools.product(*[side for side in sides if side])
         if prod([n for _, n in tile]) + sum([n for _, n in tile]) <= room
     ]
-    priced_tiles = [Along(tile, cycles_along(plan, product, group, dict(tile))) for tile in tiles]
+    priced_tiles = [Along(tile, time_along(plan, product, group, dict(tile))) for tile in tiles]
     return min(priced_tiles, key=lambda along: along.cycles, default=None)
 
 
-def cycles_along(plan: Plan, product: Product, group: int, tile: dict[UOp, int]) -> float:
+def time_along(plan: Plan, product: Product, group: int, tile: dict[UOp, int]) -> float:
     """Cycles with SIMD lanes along the reduction.
 
     An operand comes from the second cache for each tile, if what of it is read before it is read
@@ -151,19 +135,18 @@ def cycles_along(plan: Plan, product: Product, group: int, tile: dict[UOp, int])
     target, outputs = plan.target, plan.kernel.outputs
     nbytes = target.lanes(WORD_NBYTES) * WORD_NBYTES
     steps = ceildiv(product.steps, group * target.lanes(WORD_NBYTES))
-    results = prod(tile.values())
+    results, costs, far = prod(tile.values()), target.costs, 0.0
     rows, values = [prod([tile.get(r, 1) for r in f.strides]) for f in product.factors]
-    loads, far = 0, 0.0
-    for mine in product.factors:
-        count = prod([n for r, n in tile.items() if r in mine.strides])
-        loads += count
+    for mine, count in zip(product.factors, (rows, values), strict=True):
         # What runs inside goes through all of its operand before the next step outside.
         inside = [r for r in outputs if r in mine.strides and r is outputs[-1]]
         if max(count, iterations(inside)) * steps * nbytes > target.cache_bytes[0] * NEAR_PART:
-            far += count * nbytes / CACHE_BYTES_A_CYCLE[1]
-    cycle = max(arithmetic_cycles(target, group, rows, values), loads / LOADS, far)
+            far += count * nbytes / costs.cache_bytes[1]
+    step = step_of(target, group, rows, values)._replace(moved=(far,))
     tiles = prod([ceildiv(size_of(r), tile.get(r, 1)) for r in outputs])
-    return float(tiles * (steps * cycle + results * HORIZONTAL + BEGUN))
+    # One after the other: nothing else is to be done meanwhile.
+    horizontal = costs.horizontal / target.instruction
+    return float(tiles * (steps * step.busy + results * horizontal + costs.tile_begun))
 
 
 def run_along(plan: Plan, along: Along, group: int) -> None:
@@ -184,7 +167,7 @@ def run_along(plan: Plan, along: Along, group: int) -> None:
     longest = max(loops, key=size_of, default=None)
     if (
         threads > 1
-        and cycles >= THREAD_CYCLES
+        and cycles >= plan.target.costs.thread
         and longest is not None
         and size_of(longest) >= threads
     ):
@@ -217,12 +200,16 @@ def makes_pairs(target: Target, group: int) -> bool:
     return group > 1 and not target.masks
 
 
-def arithmetic_cycles(target: Target, group: int, rows: int, values: int) -> float:
-    """Cycles of arithmetic for one step of a tile of so many rows and SIMD values."""
+def step_of(target: Target, group: int, rows: int, values: int) -> Estimate:
+    """What one step of a tile of so many rows and SIMD values keeps busy."""
+    costs, results = target.costs, rows * values
     if makes_pairs(target, group):
-        split = rows * SPLIT_ROW + values * SPLIT_VALUE
-        return (rows * values * PAIRS + split) / PAIRS_BEGIN
-    return max(rows * values, UNDER_WAY) / ARITHMETIC
+        split = rows * costs.split_row + values * costs.split_value
+        arithmetic = (results * costs.pairs + split) / costs.pairs_begun
+    else:
+        arithmetic = max(results, costs.accumulators) / target.issue
+    loads = (rows + values) / costs.loads
+    return Estimate(arithmetic, loads, begun=(results + rows + values + 3) / costs.begun)
 
 
 def row_tiles(target: Target, group: int, vectors: int, rows: int) -> set[int]:
@@ -268,34 +255,33 @@ def priced(
     others = iterations([r for r in kernel.outputs if r is not lane and r is not row])
     tiles = ceildiv(values, vectors) * ceildiv(size_of(row), tile) * others
     results = tile * vectors
-    cycle = max(
-        arithmetic_cycles(target, group, tile, vectors),
-        (tile + vectors) / LOADS,
-        (results + tile + vectors + 3) / ALL,
-    )
+    costs, step = target.costs, step_of(target, group, tile, vectors)
     side_by_side = all([a.stride(lane) == 1 for a in plan.accesses if a.is_store])
-    stored = results * (STORED if side_by_side else STORED_APART)
-    cycles = tiles * (steps * cycle + stored + BEGUN)
+    stored = results * (costs.words_stored if side_by_side else costs.words_stored_apart)
+    cycles = tiles * (steps * step.busy + stored + costs.tile_begun)
     filled: float = ceildiv(values, vectors) * vectors * steps * max(rounds, 1) * others
     near = wide_access.strides[lane] == 1
     if size_of(row) == tile and may_read_once(
         wide_access.node, near, group, product.reduce, target
     ):
-        filled *= READ_ONCE
-    cycles += filled * fill_cost(wide_access, lane, product.axis, group, NEIGHBOURS)
+        filled *= costs.words_read_once
+    part = costs.words_neighbours
+    cycles += filled * fill_cost(costs, wide_access, lane, product.axis, group, part)
     if block:
         filled = ceildiv(size_of(row) * steps, width) * others
         # As many rows are loaded side by side as a tile has.
-        part = NEIGHBOURS * width / tile * tile.bit_count()
-        cycles += filled * fill_cost(narrow_access, row, product.axis, group, part)
+        part = costs.words_neighbours * width / tile * tile.bit_count()
+        cycles += filled * fill_cost(costs, narrow_access, row, product.axis, group, part)
     return Choice(lane, row, vectors, tile, block, cycles)
 
 
-def fill_cost(access: Access, lane: UOp, axis: UOp, group: int, near: float) -> float:
+def fill_cost(costs: Costs, access: Access, lane: UOp, axis: UOp, group: int, near: float) -> float:
     """Cycles for a SIMD value of words of a panel; `near` where neighbours are lanes."""
     if access.strides[lane] == 1:
         return near * group
-    return TRANSPOSED if access.strides[axis] == 1 else APART * group
+    if access.strides[axis] == 1:
+        return costs.words_transposed
+    return costs.words_apart * group
 
 
 def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> None:
@@ -342,7 +328,7 @@ def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | No
     lanes. Where rows have panels for blocks of them, these are to stay outside of the lanes.
     """
     threads = plan.target.threads
-    if threads < 2 or choice.cycles < THREAD_CYCLES:
+    if threads < 2 or choice.cycles < plan.target.costs.thread:
         return None
     kernel = plan.kernel
     sizes = {

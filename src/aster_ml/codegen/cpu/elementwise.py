@@ -9,26 +9,14 @@ from __future__ import annotations
 
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.cpu.costs import (
-    BESIDE_LATER,
-    DECOMPOSED,
     FEW_STEPS,
-    MANY_PAGES,
     MAX_BODY,
     MAX_WRITTEN_OUT,
     MOST_TWICE,
-    MOST_WIDENED,
-    MOVED_PART,
-    NEXT_COMPUTED_PART,
-    NEXT_PART,
-    ROWS_SHARING,
-    SHARING_NBYTES,
-    SHARING_PART,
-    THREAD_CYCLES,
     Plan,
     axis_of,
     between,
     bodies_side_by_side,
-    cycles_of,
     panel_of,
     tail_overhead,
     upcast,
@@ -44,6 +32,8 @@ from aster_ml.codegen.cpu.prefetch import (
     tile_ahead,
 )
 from aster_ml.codegen.cpu.vectorize import finish_nodes
+from aster_ml.codegen.decompose.slots import takes_long
+from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.kernel import can_overlap
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.prefetch import (
@@ -66,6 +56,22 @@ from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
+
+# Pages that the stores of one step go to, from which on each gets several lines at a time.
+MANY_PAGES = 9
+# SIMD values side by side from which on rows are stored later in caches too: fewer take longer so
+# (docs/tuning/pipelining.md).
+BESIDE_LATER = 3
+# The part of the first cache that a row and the next one may fill where both are folded in one
+# loop, and where powers or logarithms of them are (docs/tuning/pipelining.md).
+NEXT_PART, NEXT_COMPUTED_PART = 0.5, 1.0
+# Nodes of a body up to which it is repeated for the loop's own sake.
+MOST_WIDENED = 24
+# Rows to try side by side that divide by the same: what a divisor takes is done once for them.
+ROWS_SHARING = (12, 8, 6, 4)
+# Rows side by side that are shorter are waited for line by line where a kernel moves more than a
+# part of the last cache (docs/tuning/shared-divisions.md).
+SHARING_NBYTES = 6144
 
 
 def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:
@@ -119,7 +125,9 @@ def share_divisors(plan: Plan, outputs: list[UOp]) -> bool:
     """
     kernel = plan.kernel
     quotients = shared_quotients(kernel, plan.target)
-    if quotients and moved_nbytes(plan) > SHARING_PART * max(plan.target.cache_bytes):
+    if quotients and (
+        moved_nbytes(plan) > plan.target.costs.several_part * max(plan.target.cache_bytes)
+    ):
         simd = AxisType.VECTOR
         row = prod(
             [size_of(r) for r in kernel.outputs if r.arg.id == plan.vector_id or r.arg.kind is simd]
@@ -227,7 +235,7 @@ def set_row_beside(plan: Plan, u: UOp, most: int) -> None:
         return
     if not set(kernel.outputs) <= u.ranges and (
         size_of(row) * finish_nodes(plan) > MAX_BODY
-        or (plan.target.threads > 1 and cycles_of(plan) >= THREAD_CYCLES)
+        or (plan.target.threads > 1 and pays_threads(kernel, plan.target))
     ):
         return
     # Lanes that start early are not those of short rows.
@@ -403,8 +411,8 @@ def fold_rows_early(plan: Plan) -> None:
     rows = [a for a in plan.accesses if a.node in inside and walks_rows(a, axis)]
     if not rows:
         return
-    computes = any(u.op in DECOMPOSED and not target.has_op(u.op.name) for u in kernel.facts.order)
-    far = moved_nbytes(plan) >= MOVED_PART * max(target.cache_bytes)
+    computes = any([takes_long(u, target) for u in kernel.facts.order])
+    far = moved_nbytes(plan) >= target.costs.full_part * max(target.cache_bytes)
     if far and not (computes and OptOps.PREFETCH in [o.op for o in kernel.applied]):
         return
     nbytes = sum([a.node.dtype.itemsize for a in rows]) * iterations(list(first.src[1:]))

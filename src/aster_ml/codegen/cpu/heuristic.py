@@ -11,17 +11,13 @@ import math
 from collections.abc import Iterator
 
 from aster_ml.codegen.cpu.costs import (
-    DECOMPOSED,
     MAX_BODY,
     MAX_WRITTEN_OUT,
     ROWS,
-    THREAD_CYCLES,
     Plan,
     accumulators,
     axis_text,
     chunk_count,
-    cycles_of,
-    decomposed_nodes,
     execution_count,
     panel_of,
     sharing_cost,
@@ -51,6 +47,8 @@ from aster_ml.codegen.cpu.short_reductions import write_out_windows
 from aster_ml.codegen.cpu.transpose import tile_transposed
 from aster_ml.codegen.cpu.unpacked_product import choose_unpacked, order_for_unpacked
 from aster_ml.codegen.cpu.vectorize import choose_vector
+from aster_ml.codegen.decompose.slots import more_slots, takes_long
+from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.gpu.heuristic import choose_group_opts
 from aster_ml.codegen.kernel import Decision, Kernel, can_nest, can_overlap
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
@@ -80,9 +78,7 @@ SHORT_AXIS = 64
 # Nodes of a reduction up to which several steps of it, or several results, stand side by side.
 MOST_PARTIAL = 40
 # Nodes times lanes of a short loop in which ops take many instructions each.
-MOST_LONG = 64
-# SIMD values to try side by side of an axis whose last lanes start early.
-UPCASTS_EARLY = (1, 2, 3, 4, 6, 8)
+MOST_LONG = 80
 
 
 def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
@@ -92,7 +88,7 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
     """
     computed = [u for u in kernel.facts.order if u.op in VALUES]
     values = sum(1 for u in computed if u.dtype is not dtypes.index)
-    extra = decomposed_nodes(computed, target)
+    extra = more_slots(computed, target)
     plan = Plan(kernel, target, len(computed), values, extra)
     if not target.compiles:
         return
@@ -198,7 +194,7 @@ def choose_tile(plan: Plan) -> None:
     alone = None if tiles.too_many(1) else tiles.cost(one)
     if best_cost is not None and alone is not None:
         costs = (tile_text(best_tile), best_cost), ("1 result", alone)
-        kernel.notes.append(Decision("register tile, instructions a result", costs[0][0], costs))
+        kernel.notes.append(Decision("register tile, cycles a result", costs[0][0], costs))
     written_out = tiles.distinct_part([*best_tile.items()]) < 1
     for r, n in best_tile.items():
         if n > 1:
@@ -272,7 +268,7 @@ def unroll_axes(plan: Plan, inner: list[UOp]) -> None:
     stop = frozenset({Ops.REDUCE, Ops.STAGE})
     inside = [values_of(store.src[1], stop) for store in kernel.stores]
     nodes = sum(map(len, inside))
-    more = sum([decomposed_nodes(each, plan.target) for each in inside])
+    more = sum([more_slots(each, plan.target) for each in inside])
     room = MOST_LONG if more else MAX_BODY
     fitting = [n for n in divisors(size_of(inner[-1])) if n * (nodes + more) <= room]
     fitting = [n for n in fitting if n > 1 and kernel.may_split(inner[-1], n)]
@@ -317,9 +313,10 @@ def choose_partials(plan: Plan) -> None:
         single = [
             x
             for x in toposort(u.src[0])
-            if x.op in DECOMPOSED and not [r for r in x.ranges if r.arg.kind is AxisType.VECTOR]
+            if takes_long(x, plan.target)
+            and not [r for r in x.ranges if r.arg.kind is AxisType.VECTOR]
         ]
-        if work + decomposed_nodes(single, plan.target) > MOST_PARTIAL:
+        if work + more_slots(single, plan.target) > MOST_PARTIAL:
             continue
         axis = max(loops, key=size_of)
         if axis.src[0].op is not Ops.CONST:
@@ -390,9 +387,9 @@ def choose_threads(plan: Plan) -> None:
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
     if target.threads < 2 or not loops:
         return
-    cycles = cycles_of(plan)
-    costs = ("its cycles", cycles), ("cycles from which threads pay", float(THREAD_CYCLES))
-    if cycles < THREAD_CYCLES:
+    busy, pays = estimate(kernel, target).busy, target.costs.thread
+    costs = ("its cycles", busy), ("cycles from which threads pay", pays)
+    if busy < pays:
         kernel.notes.append(Decision("threads", "one", costs))
         return
     outer = hoist_axes(kernel)

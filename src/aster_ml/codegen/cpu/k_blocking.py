@@ -9,10 +9,6 @@ from __future__ import annotations
 import math
 
 from aster_ml.codegen.cpu.costs import (
-    AHEAD_PART,
-    LEAST_TILES,
-    MOST_TILES,
-    STRIP_PART,
     Plan,
     execution_count,
     panel_of,
@@ -31,6 +27,10 @@ from aster_ml.helpers import ceildiv, divisors
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations, size_of
 
+# First caches that the columns of a strip fill that is read where it lies; from how many tiles of
+# rows they are read, fewer than pay for a packed panel, whose filling brings nothing else. The most
+# of them are those of SIMD values of a line (docs/tuning/prefetch.md).
+STRIP_PART, LEAST_TILES, MOST_TILES = 2, 2, 20
 # Steps of a strip come in multiples of so many.
 EVEN_STEPS = 16
 
@@ -130,6 +130,6 @@ def is_streamed(plan: Plan, a: Access, axis: UOp) -> bool:
     """Whether an operand comes from beyond the second cache, in rows that lie far apart."""
     itemsize = a.buffer.dtype.itemsize
     far = abs(a.strides.get(axis) or 0) * itemsize
-    return far >= APART_NBYTES and execution_count(a) * itemsize > AHEAD_PART * max(
-        plan.target.cache_bytes
+    return far >= APART_NBYTES and execution_count(a) * itemsize > (
+        plan.target.costs.kept_part * max(plan.target.cache_bytes)
     )

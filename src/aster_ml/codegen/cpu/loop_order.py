@@ -8,8 +8,6 @@ from __future__ import annotations
 import itertools
 
 from aster_ml.codegen.cpu.costs import (
-    CACHE_BYTES_A_CYCLE,
-    MEMORY_BYTES_A_CYCLE,
     Plan,
     execution_count,
     panel_of,
@@ -91,7 +89,8 @@ def order_loops(plan: Plan) -> None:
 
     # Half of it, as of the second one above.
     last_cache = max(plan.target.cache_bytes) // 2
-    dearer = CACHE_BYTES_A_CYCLE[-1] / MEMORY_BYTES_A_CYCLE - 1
+    costs = plan.target.costs
+    dearer = costs.cache_bytes[-1] / costs.memory_bytes - 1
 
     sizes = {r: size_of(r) for r in loops}
     # What an access touches within all of the loops.

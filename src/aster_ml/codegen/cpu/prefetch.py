@@ -1,7 +1,8 @@
 """Prefetch distance and non-temporal stores of kernels whose working set exceeds the caches.
 
-Receives a Plan and accesses; gives steps, bytes and costs, none where it does not pay. Constants
-stand in `cpu/costs`, Opts are applied in `cpu/elementwise`.
+Receives a Plan and accesses; gives steps, bytes and costs, none where it does not pay. Opts are
+applied in `cpu/elementwise`. Where constants come from: docs/tuning/prefetch.md and
+non-temporal-stores.md.
 """
 
 from __future__ import annotations
@@ -9,17 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aster_ml.codegen.cpu.costs import (
-    AHEAD_NBYTES,
-    AHEAD_PART,
-    COLUMNS_AHEAD_NBYTES,
-    DOWN_COLUMNS,
-    LEAST_ROW_NBYTES,
-    LOADS_A_RESULT,
-    LOST_PART,
-    MOST_MOVED,
-    MOVED_PART,
-    SEVERAL_ROWS_PART,
-    STREAMED_PART,
     TILE_REUSE,
     Plan,
     arithmetic_cost,
@@ -29,9 +19,24 @@ from aster_ml.codegen.cpu.costs import (
 from aster_ml.codegen.kernel import Access, Decision
 from aster_ml.codegen.prefetch import run_of_lanes
 from aster_ml.helpers import ceildiv, prod
+from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
+
+# Nodes of a kernel up to which memory is all that it waits for.
+MOST_MOVED = 12
+# Pages between what a pass over rows computes with and what it asks for.
+PAGES_AHEAD = 2
+# Loads, and asks, that there is room for in a step of a product, for each SIMD value of results.
+LOADS_A_RESULT = 1.25
+# Lines of a row between the columns that a product goes down and those that it asks for.
+LINES_AHEAD = 4
+
+
+def least_row(target: Target) -> int:
+    """Bytes of the shortest row that is asked for: memory has to rest meanwhile."""
+    return target.page_nbytes // 4
 
 
 def streamed_nbytes(plan: Plan, a: Access) -> int:
@@ -71,11 +76,14 @@ def past_caches(plan: Plan) -> Decision | None:
     a line that is not in it is read before it is written. A kernel with small results leaves them
     in the cache, whatever it has read.
     """
-    last = max(plan.target.cache_bytes)
+    last, figures = max(plan.target.cache_bytes), plan.target.costs
     stored = [streamed_nbytes(plan, a) for a in plan.accesses if a.is_store]
-    if not last or min(stored, default=0) < STREAMED_PART * last:
+    if not last or min(stored, default=0) < figures.kept_part * last:
         return None
-    costs = ("moved bytes", float(moved_nbytes(plan))), ("bytes from which on", MOVED_PART * last)
+    costs = (
+        ("moved bytes", float(moved_nbytes(plan))),
+        ("bytes from which on", figures.full_part * last),
+    )
     return Decision("stores", "past the caches", costs) if costs[0][1] >= costs[1][1] else None
 
 
@@ -98,7 +106,7 @@ def moved_lanes(plan: Plan, lanes: int) -> int:
     target, last = plan.target, max(plan.target.cache_bytes)
     if not 0 < target.move_bits < target.vector_bits or not last:
         return lanes
-    if plan.values > MOST_MOVED or plan.extra or moved_nbytes(plan) < MOVED_PART * last:
+    if plan.values > MOST_MOVED or plan.extra or moved_nbytes(plan) < target.costs.full_part * last:
         return lanes
     kernel = plan.kernel
     if kernel.reduces and kernel.outputs:
@@ -123,8 +131,9 @@ def columns_ahead(plan: Plan, loads: list[Access]) -> int:
     It pays where each row is on a page of its own, which prefetchers do not cross, and no near
     cache holds all of the matrix. What is asked for should fit the second one until it is wanted.
     """
-    near, last = plan.target.cache_bytes[1], SEVERAL_ROWS_PART * max(plan.target.cache_bytes)
-    steps = COLUMNS_AHEAD_NBYTES
+    target = plan.target
+    near, last = target.cache_bytes[1], target.costs.several_part * max(target.cache_bytes)
+    ahead = steps = LINES_AHEAD * target.line_nbytes
     for a in loads:
         itemsize = a.buffer.dtype.itemsize
         axes = [r for r in a.strides if r.arg.kind is AxisType.REDUCE]
@@ -135,9 +144,9 @@ def columns_ahead(plan: Plan, loads: list[Access]) -> int:
         most = near // (nbytes * iterations(axes))
         # Processors go on by themselves after so many lines. And from the last cache a matrix comes
         # as quickly as what it would push out of the second one.
-        if nbytes >= COLUMNS_AHEAD_NBYTES or (most < 2 and execution_count(a) * itemsize <= last):
+        if nbytes >= ahead or (most < 2 and execution_count(a) * itemsize <= last):
             return 0
-        steps = min(steps, ceildiv(COLUMNS_AHEAD_NBYTES, nbytes), max(most, 1))
+        steps = min(steps, ceildiv(ahead, nbytes), max(most, 1))
     return steps
 
 
@@ -147,7 +156,8 @@ def tile_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
     It pays where these come from memory: processors ask for what follows in a row by themselves,
     but not across its pages, nor for other rows. They should fit the second cache beside these.
     """
-    near, last = plan.target.cache_bytes[1], MOVED_PART * max(plan.target.cache_bytes)
+    target = plan.target
+    near, last = target.cache_bytes[1], target.costs.full_part * max(target.cache_bytes)
     nbytes = sum([n * a.buffer.dtype.itemsize for a, n in loads])
     return max([held_nbytes(a) for a, _ in loads], default=0) > last and nbytes <= near // 2
 
@@ -161,7 +171,7 @@ def broadcast_rows_ahead(plan: Plan, loads: list[tuple[Access, int]]) -> bool:
     for a, n in loads:
         row = iterations(summed_axes(a)) * a.buffer.dtype.itemsize
         nbytes = n * a.buffer.dtype.itemsize
-        if row < LEAST_ROW_NBYTES or not row <= nbytes <= plan.target.cache_bytes[1] // 4:
+        if row < least_row(plan.target) or not row <= nbytes <= plan.target.cache_bytes[1] // 4:
             return False
         asks = iterations([r for r in a.strides if r.arg.kind is AxisType.UPCAST])
         if not (is_broadcast_from_afar(plan, a) and can_ask(plan, asks)):
@@ -187,7 +197,7 @@ def is_broadcast_from_afar(plan: Plan, a: Access) -> bool:
     of a product, which comes back where the last cache does not hold the operand for sure.
     """
     embedded = plan.target.broadcasts
-    lost = 0.0 if embedded else LOST_PART * max(plan.target.cache_bytes)
+    lost = 0.0 if embedded else plan.target.costs.kept_part * max(plan.target.cache_bytes)
     return held_nbytes(a) > max(plan.target.cache_bytes[1], lost)
 
 
@@ -213,7 +223,7 @@ def can_ask(plan: Plan, count: int) -> bool:
 
 
 def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp) -> float:
-    """Instructions for an operand without SIMD lanes that goes down columns of a large matrix.
+    """Cycles for an operand without SIMD lanes that goes down columns of a large matrix.
 
     Nothing asks for these in time: they are read again for each panel of the other operand, a few
     neighbours at each step, while SIMD lanes along them would be asked for, or packed once.
@@ -228,8 +238,11 @@ def columns_cost(plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UO
         or nbytes <= plan.target.cache_bytes[1]
     ):
         return 0.0
-    lost = min(nbytes / (LOST_PART * max(plan.target.cache_bytes)), 1.0)
-    return DOWN_COLUMNS * lost * arithmetic_cost(plan.target, axis, lanes, nest_of(plan, reduce))
+    costs = plan.target.costs
+    lost = min(nbytes / (costs.kept_part * max(plan.target.cache_bytes)), 1.0)
+    return (
+        costs.down_columns * lost * arithmetic_cost(plan.target, axis, lanes, nest_of(plan, reduce))
+    )
 
 
 def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:
@@ -241,7 +254,8 @@ def rows_ahead(plan: Plan, axis: UOp, loads: Iterable[Access]) -> int:
     nbytes = [abs(a.stride(axis) or 0) * a.buffer.dtype.itemsize for a in loads]
     total = sum(size_of(axis) * n for n in nbytes)
     caches = plan.target.cache_bytes
-    steps = ceildiv(AHEAD_NBYTES, max(min(nbytes), 1))
-    if min(nbytes) < LEAST_ROW_NBYTES or total <= AHEAD_PART * max(caches):
+    steps = ceildiv(PAGES_AHEAD * plan.target.page_nbytes, max(min(nbytes), 1))
+    kept = plan.target.costs.kept_part * max(caches)
+    if min(nbytes) < least_row(plan.target) or total <= kept:
         return 0
     return steps if (steps + 1) * sum(nbytes) <= caches[1] // 2 else 0

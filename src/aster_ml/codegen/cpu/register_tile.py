@@ -1,8 +1,8 @@
-"""Register tiles of reductions: instructions for each result, by register pressure and reuse.
+"""Register tiles of reductions: cycles for each result, by register pressure and reuse.
 
 Receives a Plan with the loads that a tile serves, and answers for one tile after the other: for
 each kernel some hundred are tried, so what no tile changes is worked out once. Which are tried is
-decided in `cpu/heuristic`; the constants stand in `cpu/costs`.
+decided in `cpu/heuristic`; figures of processors stand in `target/costs`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,9 @@ from typing import NamedTuple
 
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.cpu.costs import (
-    BROADCAST,
-    CROWDED,
-    EMBEDDED_BROADCAST,
-    FAR,
-    LOADED,
     MAX_BODY,
     MAX_GAP,
     MAX_PRODUCTS,
-    ROW,
-    SCATTER,
     Plan,
     execution_count,
 )
@@ -70,9 +63,11 @@ class Tiles:
     ) -> None:
         kernel = plan.kernel
         self.windows = windows
+        self.costs, self.instruction = plan.target.costs, plan.target.instruction
         self.registers = plan.target.vector_registers or 16
         # A value without SIMD lanes is broadcast as part of the arithmetic.
-        self.broadcast = EMBEDDED_BROADCAST if plan.target.broadcasts else BROADCAST
+        costs = self.costs
+        self.broadcast = costs.embedded_broadcast if plan.target.broadcasts else costs.broadcast
         self.values = plan.values
         self.is_simd = plan.vector_id >= 0
         self.sizes = {r: size_of(r) for r in kernel.outputs}
@@ -83,7 +78,7 @@ class Tiles:
         apart = [(a, [r for r in vector if a.stride(r) not in (0, 1)]) for a in plan.accesses]
         self.stores = [
             Store(
-                sum([SCATTER * size_of(r) for r in lanes], 0.0),
+                sum([costs.scatter * size_of(r) for r in lanes], 0.0),
                 frozenset([r for r in a.strides if a.strides[r] == 1]),
             )
             for a, lanes in apart
@@ -111,7 +106,7 @@ class Tiles:
         return nbytes > self.max_nbytes
 
     def cost(self, tile: Tile) -> float | None:
-        """Instructions for each result of a step of the reduction; None if it is too large.
+        """Cycles for each result of a step of the reduction; None if it is too large.
 
         Whether it has `too_many` results is asked before.
         """
@@ -132,7 +127,7 @@ class Tiles:
                 waste = self.waste
         if results * written > (MAX_PRODUCTS if over else MAX_BODY):
             return None
-        broadcast = self.broadcast
+        broadcast, costs = self.broadcast, self.costs
         need, held = 0.0, 1
         for strides, has_lanes, far, streamed, from_slab, kept in self.loads:
             count = served = 1
@@ -151,18 +146,21 @@ class Tiles:
                 part = self.distinct_part(sides) if from_slab else 1.0
                 held += self.rows_within if part < 1.0 else 0
                 # What tiles further on load again is near by then: of few results a tile has all.
-                need += LOADED * count * part + (ROW * (served / streamed) if streamed else 0.0)
+                need += costs.loaded * count * part
+                need += costs.row * (served / streamed) if streamed else 0.0
             else:
                 # Windows that are written out have most of it in common.
                 need += broadcast * count / (written if over and changes else 1)
             if jumps:
-                need += (CROWDED if crowded else FAR) * count
+                need += (costs.crowded if crowded else costs.far) * count
         if results > 1 and results + held > self.registers:
             return None
         # Too few independent accumulators leave the adders waiting, save for lanes one by one.
         alone = self.gathered and any([tile.keys() <= axes for axes in self.gathered])
-        latency = 1.0 if alone else max(1.0, 8 / results)
-        cost = (need + results * latency) / results + self.store_cost(sides) / self.steps
+        latency = 1.0 if alone else max(1.0, costs.accumulators / results)
+        cost = (need + results * latency * self.instruction) / results + self.store_cost(
+            sides
+        ) / self.steps
         twice = 1.0
         for r, n in sides:
             # What the last lanes do twice.
@@ -184,7 +182,7 @@ class Tiles:
         return min(1.0, (rows.stride * (n - 1) + rows.dilation * (steps - 1) + 1) / (n * steps))
 
     def store_cost(self, sides: list[tuple[UOp, int]]) -> float:
-        """Instructions that storing SIMD values takes whose lanes lie apart, in runs of a tile."""
+        """Cycles that storing SIMD values takes whose lanes lie apart, in runs of a tile."""
         cost = 0.0
         for scattered, runs in self.stores:
             run = max([n for r, n in sides if r in runs], default=1)

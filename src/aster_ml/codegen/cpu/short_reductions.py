@@ -11,23 +11,22 @@ from __future__ import annotations
 
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.cpu.costs import (
-    EMBEDDED_BROADCAST,
-    EVERY_SECOND,
-    LEAST_LANES,
     LONGEST_ROW,
-    MASKED,
     MAX_BODY,
     MAX_WRITTEN_OUT,
-    TRANSPOSED,
     Plan,
     nest_of,
 )
 from aster_ml.codegen.kernel import Kernel, can_overlap
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 from aster_ml.uop.rules.conditions import conditions_of
+
+# The least SIMD lanes that have a row each.
+LEAST_LANES = 4
 
 
 def is_short_row(access: Access, axis: UOp, reduce: UOp) -> bool:
@@ -61,7 +60,7 @@ def row_lanes(plan: Plan, axis: UOp | None, lanes: int) -> int:
     if axis.src[0].op is not Ops.CONST or wide < LEAST_LANES:
         return 0
     # One masked SIMD value may do.
-    if wide < size_of(axis) < lanes and size_of(axis) > wide * MASKED:
+    if wide < size_of(axis) < lanes and size_of(axis) > wide * plan.target.costs.masked:
         return 0
     if size_of(axis) % wide and not can_overlap(kernel):
         return 0
@@ -90,12 +89,13 @@ def serves_all(access: Access, kernel: Kernel) -> bool:
     return access.strides.keys().isdisjoint(kernel.outputs)
 
 
-def row_cost(a: Access, axis: UOp, lanes: int, nest: list[UOp]) -> float:
-    """Instructions that loading short rows takes, or what serves all of them."""
+def row_cost(target: Target, a: Access, axis: UOp, lanes: int, nest: list[UOp]) -> float:
+    """Cycles that it takes to have short rows in registers, or what serves all of them."""
+    costs = target.costs
     if axis not in a.strides:
-        return EMBEDDED_BROADCAST * iterations(nest) / lanes
+        return costs.embedded_broadcast * iterations(nest) / lanes
     # Of pairs, two loads and two shuffles make two SIMD values.
-    each = EVERY_SECOND / 2 / lanes if a.stride(axis) == 2 else TRANSPOSED
+    each = costs.every[2] / 2 / lanes if a.stride(axis) == 2 else costs.transposed
     return each * iterations(nest)
 
 

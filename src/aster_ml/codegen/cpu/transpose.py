@@ -1,19 +1,14 @@
 """Tiles and blocks of transposes: what lies apart along the SIMD lanes is read in whole lines.
 
-Receives a Plan whose SIMD axis is chosen, and applies Opts to its Kernel. Constants stand in
-`cpu/costs`; what asks for the next block is made in `cpu/block_prefetch`.
+Receives a Plan whose SIMD axis is chosen, and applies Opts to its Kernel. What asks for the next
+block is made in `cpu/block_prefetch`. Where constants come from: docs/tuning/transposes.md.
 """
 
 from __future__ import annotations
 
 from aster_ml.codegen.cpu.costs import (
-    CHANNEL_NBYTES,
     MAX_BODY,
     MOST_TWICE,
-    RUNS,
-    STRIP_NBYTES,
-    TILED_TWICE,
-    TRANSPOSED_NBYTES,
     Plan,
     axis_of,
     tail_overhead,
@@ -28,6 +23,20 @@ from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
+
+# Lines of a row that a transpose past the caches reads before it goes on to the next rows: runs
+# long enough for memory, and few enough rows for the first cache.
+LINES_READ = 4
+# What a tile of a transpose may do twice at the ends of its axis: without it each element is
+# gathered on its own.
+TILED_TWICE = 1.25
+# Lines of each row of results that such a transpose fills before it goes on along the rows that it
+# reads: two side by side. With one alone memory changes its page with every store, and with four
+# the rows that are read, of powers of two, push each other out of the cache.
+LINES_FILLED = 2
+# Rows of results that lie a power of two apart may all begin in the same channel of memory, so so
+# many runs are filled at a time, which lie so far apart.
+RUNS = 2
 
 
 def tile_transposed(plan: Plan, outputs: list[UOp]) -> bool:
@@ -118,14 +127,15 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp, lanes: int) -> bool:
     # them do not.
     if any(2 * run_of_lanes(a) * a.buffer.dtype.itemsize == plan.target.line_nbytes for a in read):
         return False
-    rows = STRIP_NBYTES // max([a.buffer.dtype.itemsize for a in plan.accesses if a.is_store])
+    filled = LINES_FILLED * plan.target.line_nbytes
+    rows = filled // max([a.buffer.dtype.itemsize for a in plan.accesses if a.is_store])
     parts = rows // lanes
     tiles = ceildiv(size_of(along), max(ceildiv(size_of(along), rows), 1))
     if not 1 < parts <= size_of(across) or not is_block(tiles, lanes) or size_of(along) == tiles:
         return False
     most = MOST_TWICE if can_overlap(kernel) else 1
     # From the innermost loop on: lines of a run, strips between two runs, and runs.
-    steps = [parts, CHANNEL_NBYTES // STRIP_NBYTES, RUNS]
+    steps = [parts, plan.target.costs.channel // filled, RUNS]
     nbytes = max([run_of_lanes(a) * a.buffer.dtype.itemsize for a in read], default=0) * tiles
     fits = 2 * prod(steps) * lanes * nbytes <= plan.target.cache_bytes[1] // 2
     if (
@@ -165,7 +175,7 @@ def tile_runs(plan: Plan, along: UOp, vector: UOp) -> None:
     kernel = plan.kernel
     gathered = [a for a in plan.accesses if a.stride(vector) not in (0, 1)]
     run = max(abs(a.stride(along) or 0) * a.buffer.dtype.itemsize for a in gathered)
-    steps = TRANSPOSED_NBYTES // max(run, 1)
+    steps = LINES_READ * plan.target.line_nbytes // max(run, 1)
     if 1 < steps < size_of(along) and (size_of(along) % steps == 0 or can_overlap(kernel)):
         kernel.apply(Opt(OptOps.SPLIT, axis_name(along), steps, how="loop"))
         inner = kernel.outputs[kernel.outputs.index(axis_of(kernel, along.arg.id)) + 1]

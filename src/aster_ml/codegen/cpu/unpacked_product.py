@@ -8,12 +8,11 @@ the sum over a block is said in `transforms/factored_sums`.
 from __future__ import annotations
 
 from aster_ml.codegen.cpu.costs import (
-    THREAD_CYCLES,
     Plan,
-    cycles_of,
     upcast,
 )
 from aster_ml.codegen.cpu.loop_order import set_order
+from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.kernel import Decision, Kernel, can_overlap
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.transforms.unpacked import FEW_USES, Operand, find_operands, is_unpacked
@@ -116,7 +115,7 @@ def share_rows(plan: Plan) -> None:
     """Threads share the longest output axis out, where there is enough to do."""
     kernel, target = plan.kernel, plan.target
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    if target.threads < 2 or not loops or cycles_of(plan) < THREAD_CYCLES:
+    if target.threads < 2 or not loops or not pays_threads(kernel, target):
         return
     longest = max(loops, key=size_of)
     if size_of(longest) >= target.threads:

@@ -11,21 +11,11 @@ import functools
 
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.cpu.costs import (
-    FAR_LINE,
-    FEW_USES,
-    HORIZONTAL,
-    HORIZONTAL_TOGETHER,
-    IN_A_ROW,
-    MAXIMUM,
-    SEVERAL_ROWS_PART,
-    UNEVEN,
-    VALUES_ACROSS,
     Plan,
     accumulators,
     arithmetic_cost,
     axis_of,
     axis_text,
-    decomposed_nodes,
     is_float_maximum,
     is_uneven,
     lane_count,
@@ -38,6 +28,7 @@ from aster_ml.codegen.cpu.costs import (
 )
 from aster_ml.codegen.cpu.prefetch import columns_cost, moved_lanes
 from aster_ml.codegen.cpu.short_reductions import row_cost, row_lanes, write_out_rows
+from aster_ml.codegen.decompose.slots import more_slots
 from aster_ml.codegen.kernel import Decision, Kernel, can_peel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.prefetch import own_nodes
@@ -49,6 +40,13 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
+# Accesses in whole SIMD values, for each one at loaded places, from which on wide values pay.
+IN_A_ROW = 2
+# SIMD values that a tile has of the axis that lines from memory are broadcast to, and elements of a
+# window, beyond which so much is computed between such lines that other things decide
+# (docs/tuning/panels.md).
+VALUES_ACROSS, FEW_USES = 2, 4
+
 
 def choose_vector(plan: Plan, rank: int = 0) -> None:
     """One SIMD axis among the outputs, and one of its own for each reduction that lacks it.
@@ -57,6 +55,7 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
     depend on the candidate run with the reduction's own best axis.
     """
     kernel = plan.kernel
+    target, costs = plan.target, plan.target.costs
     lanes = moved_lanes(plan, lane_count(plan))
     if lanes < 2:
         return
@@ -65,48 +64,51 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
 
     @functools.cache
     def arithmetic(u: UOp | None, axis: UOp | None, early: bool) -> float:
-        return arithmetic_cost(plan.target, axis, lanes, around[u], early)
+        return arithmetic_cost(target, axis, lanes, around[u], early)
 
     nests = [(a, u := owner.get(a.node), around[u]) for a in plan.accesses]
     own = {u: best_reduce_axis(plan, u, lanes) for u in kernel.reduces}
     loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    candidates: list[UOp | None] = [None, *[r for r in loops if widths(r, lanes)[0] > 1]]
+    candidates: list[UOp | None] = [None, *[r for r in loops if widths(target, r, lanes)[0] > 1]]
     finish = finish_nodes(plan) if kernel.reduces else 0
 
     def price(axis: UOp | None, slab: SlabCost | None = None) -> float:
-        total = 0.0 if slab is None else slab.instructions
+        total = 0.0 if slab is None else slab.cycles
         strips = 0
         each = row_lanes(plan, axis, lanes)
-        ends_early = bool(each) or may_shift_tail(kernel, plan.target, axis, lanes)
+        ends_early = bool(each) or may_shift_tail(kernel, target, axis, lanes)
         for a, u, nest in nests:
             if slab is not None and a.node is slab.found.access.node:
                 nodes = arithmetic(u, axis, False)
-                total += nodes * (1 / reuse_of(a, nest, axis, lanes) + 1 + UNEVEN)
+                total += nodes * (1 / reuse_of(a, nest, axis, lanes) + 1 + costs.uneven)
                 continue
             by = own[u] if u is not None and axis not in u.ranges else axis
             early = ends_early and by is axis
             if each and axis is not None and u is not None:
-                total += row_cost(a, axis, each, nest)
-                total += arithmetic_cost(plan.target, axis, each, nest, True)
+                total += row_cost(target, a, axis, each, nest)
+                total += arithmetic_cost(target, axis, each, nest, True)
                 continue
             packing = None if u is None else packing_cost(plan, by, lanes, a, u, early)
             # A kernel has one panel.
             if packing is not None and not strips:
-                total += packing.instructions
+                total += packing.cycles
                 total += arithmetic(u, by, False) / reuse_of(a, nest, by, lanes)
                 strips = packing.strips
             else:
-                total += vector_cost(by, lanes, a, nest, early) / reuse_of(a, nest, by, lanes)
+                each_time = vector_cost(target, by, lanes, a, nest, early)
+                total += each_time / reuse_of(a, nest, by, lanes)
                 total += far_cost(plan, a, u, by, lanes)
-                if u is not None and by is not None and not early and is_uneven(a, by, lanes):
-                    total += UNEVEN * arithmetic(u, by, False)
+                if u is not None and by is not None and not early:
+                    if is_uneven(target, a, by, lanes):
+                        total += costs.uneven * arithmetic(u, by, False)
             total += arithmetic(u, by, early)
             if u is not None:
                 total += columns_cost(plan, by, lanes, a, u)
         if strips > 1:
             # Sums are loaded and stored again with each strip.
             stores = [a for a in plan.accesses if a.is_store]
-            again = [vector_cost(axis, lanes, a, list(kernel.outputs)) for a in stores]
+            nest = list(kernel.outputs)
+            again = [vector_cost(target, axis, lanes, a, nest) for a in stores]
             total += 2 * (strips - 1) * sum(again)
         if not kernel.reduces:
             # What is computed beyond one node an access.
@@ -119,8 +121,8 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
                 # Lanes of a sum are added up once for each result.
                 results = iterations(list(u.ranges))
                 together = u.arg.op is Ops.ADD and u.dtype.kind == "float" and results >= lanes
-                fold = HORIZONTAL_TOGETHER if together else HORIZONTAL
-                total += fold * results * (MAXIMUM if is_float_maximum(u) else 1)
+                fold = costs.horizontal_together if together else costs.horizontal
+                total += fold * results * (costs.maximum if is_float_maximum(u) else 1)
         return total
 
     prices = [price(r) for r in candidates]
@@ -134,8 +136,8 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
             prices.append(price(slab.found.columns.out, slab))
             names.append(f"{axis_text(slab.found.columns.out)}, windows in a slab")
             best, chosen = (slab, names[-1]) if prices[-1] <= min(prices) else (best, chosen)
-    costs = tuple(zip(names, prices, strict=True))
-    kernel.notes.append(Decision("SIMD axis, instructions", chosen, costs))
+    weighed = tuple(zip(names, prices, strict=True))
+    kernel.notes.append(Decision("SIMD axis, cycles", chosen, weighed))
     if best is not None:
         axis = load_slab(plan, best)
     elif axis is not None:
@@ -154,9 +156,9 @@ def choose_vector(plan: Plan, rank: int = 0) -> None:
 
 
 def far_cost(plan: Plan, a: Access, u: UOp | None, by: UOp | None, lanes: int) -> float:
-    """Waiting for memory where a tile reads a few elements of many rows, for each tile across.
+    """Cycles of waiting for memory where a tile reads little of many rows, for each tile across.
 
-    Of what is broadcast to lanes; packed into a panel, every element comes but once.
+    Of what is broadcast to lanes; packed into a panel, all comes but once.
     """
     kernel, itemsize = plan.kernel, a.buffer.dtype.itemsize
     if u is None or by is None or by in a.strides or a.buffer.op is not Ops.PARAM:
@@ -165,14 +167,15 @@ def far_cost(plan: Plan, a: Access, u: UOp | None, by: UOp | None, lanes: int) -
     nbytes = a.buffer.arg.size * itemsize
     if (a.stride(far) or 0) * itemsize < plan.target.page_nbytes:
         return 0.0
-    if nbytes <= SEVERAL_ROWS_PART * max(plan.target.cache_bytes):
+    if nbytes <= plan.target.costs.several_part * max(plan.target.cache_bytes):
         return 0.0
     if iterations([r for r in u.src[1:] if r is not far]) > FEW_USES:
         return 0.0
     if far_slab(plan, by, lanes) is not None:
         return 0.0
     across = iterations([r for r in kernel.outputs if r not in a.strides])
-    return FAR_LINE * float(nbytes // plan.target.line_nbytes) * across / (VALUES_ACROSS * lanes)
+    lines = float(nbytes // plan.target.line_nbytes)
+    return plan.target.costs.far_line * lines * across / (VALUES_ACROSS * lanes)
 
 
 def lanes_at_places(plan: Plan, axis: UOp, lanes: int) -> int:
@@ -197,7 +200,7 @@ def finish_nodes(plan: Plan) -> int:
     """Operations on each result of reductions, loads and index arithmetic aside."""
     values = own_nodes(*[store.src[1] for store in plan.kernel.stores])
     mine = [u for u in values if u.op is not Ops.LOAD]
-    return len(mine) + decomposed_nodes(mine, plan.target)
+    return len(mine) + more_slots(mine, plan.target)
 
 
 def meets_lanes(kernel: Kernel, axis: UOp) -> bool:
@@ -213,16 +216,17 @@ def best_reduce_axis(plan: Plan, u: UOp, lanes: int) -> UOp | None:
     """The axis of a reduction that saves most as its SIMD axis, if any saves anything."""
     mine = plan.kernel.facts.inside[u]
     accesses = [a for a in plan.accesses if a.node in mine]
-    wide = [r for r in u.src[1:] if widths(r, lanes)[0] > 1]
+    target = plan.target
+    wide = [r for r in u.src[1:] if widths(target, r, lanes)[0] > 1]
     if not accesses:
         return max(wide, key=size_of, default=None)
 
     nest = nest_of(plan, u)
 
     def price(r: UOp | None) -> float:
-        arithmetic = arithmetic_cost(plan.target, r, lanes, nest)
-        costs = [vector_cost(r, lanes, a, nest) / reuse_of(a, nest, r, lanes) for a in accesses]
-        return sum([cost + arithmetic for cost in costs])
+        arithmetic = arithmetic_cost(target, r, lanes, nest)
+        each = [(vector_cost(target, r, lanes, a, nest), a) for a in accesses]
+        return sum([cost / reuse_of(a, nest, r, lanes) + arithmetic for cost, a in each])
 
     return min([None, *wide], key=price)
 
@@ -283,7 +287,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     early = by_rows or may_shift_tail(kernel, plan.target, axis, lanes)
     early = early or rows_start_early(plan, axis, lanes) or kernel.loads_slab(axis)
-    width, padded = widths(axis, lanes, early)
+    width, padded = widths(plan.target, axis, lanes, early)
     if padded != size_of(axis) and not (early and size_of(axis) > lanes):
         kernel.apply(Opt(OptOps.SPLIT, axis_name(axis), padded, how="mask"))
         axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)

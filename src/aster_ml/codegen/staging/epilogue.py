@@ -31,8 +31,8 @@ from aster_ml.codegen.cpu.costs import (
     LINES_APART,
     LINES_TURNED,
     MOST_NARROW,
-    decomposed_nodes,
 )
+from aster_ml.codegen.decompose.slots import more_slots
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.codegen.transforms.axes import stray_ranges, walks_as_one
@@ -136,7 +136,7 @@ def find_tile(kernel: Kernel, target: Target) -> Tile | None:
     # Those stay that make runs of what SIMD lanes load or store apart.
     looped = [r for r in lanes[:-1] if not any(abs(a.stride(r) or 0) == 1 for a in apart)]
     nodes = [u for u in after if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
-    work = len(nodes) + decomposed_nodes(nodes, target)
+    work = len(nodes) + more_slots(nodes, target)
     near, values = len(accesses) - len(apart), prod([size_of(r) for r in lanes[:-1]])
     left = values // prod([size_of(r) for r in looped])
     whole, block = size_of(simd[0]), BLOCK_NBYTES // total.dtype.itemsize

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aster_ml.codegen.cpu.costs import GATHER, MASKED, MASKED_GATHER, Plan
+from aster_ml.codegen.cpu.costs import (
+    Plan,
+)
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.panel import max_nbytes
 from aster_ml.codegen.staging.sliding_windows import Slab, Windowed, find_windowed, slab_of
@@ -36,11 +38,11 @@ MOST_USES = 100
 
 
 class SlabCost(NamedTuple):
-    """A slab that could be: its windows, rows of results at a time, instructions that fill it."""
+    """A slab that could be: its windows, rows of results at a time, cycles that fill it."""
 
     found: Windowed
     rows: int
-    instructions: float
+    cycles: float
 
 
 def slab_cost(plan: Plan, axis: UOp, lanes: int) -> SlabCost | None:
@@ -135,11 +137,12 @@ def cost_of(plan: Plan, found: Windowed, slab: Slab, lanes: int) -> SlabCost | N
     elif room < 1:
         return None
     turns = ceildiv(columns.places, lanes)
-    each = turns * (MASKED + 1)
+    costs, instruction = plan.target.costs, plan.target.instruction
+    each = turns * (costs.masked + 1) * instruction
     if (a.stride(columns.out) or 0) != columns.stride:
-        each = columns.places * (MASKED_GATHER if a.node.src[1:] else GATHER)
+        each = columns.places * (costs.masked_gather if a.node.src[1:] else costs.gather)
     if slab.phases > 1:
-        each += turns * (1 + slab.phases)
+        each += turns * (1 + slab.phases) * instruction
     return SlabCost(found, results, iterations(outer) * blocks * filled * others * each)
 
 

@@ -12,7 +12,8 @@ why: without that each element is computed twice
 
 from __future__ import annotations
 
-from aster_ml.codegen.cpu.costs import DECOMPOSED, decomposed_nodes, unroll_for_ilp
+from aster_ml.codegen.cpu.costs import unroll_for_ilp
+from aster_ml.codegen.decompose.slots import LONG, more_slots
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.codegen.transforms.axes import simplify_indices
@@ -39,7 +40,7 @@ def max_nbytes(target: Target) -> int:
 
 def keep_rows(kernel: Kernel, target: Target) -> None:
     """A costly value of a row that two loops read becomes a STAGE over the row."""
-    if not any([u.op in DECOMPOSED for u in kernel.facts.order]):
+    if not any([u.op in LONG for u in kernel.facts.order]):
         return
     for u in kernel.reduces:
         if len(u.src) != 2 or u.src[1].src[0].op is not Ops.CONST:
@@ -60,7 +61,7 @@ def shared_value(kernel: Kernel, u: UOp, o: UOp) -> UOp | None:
     for v in reversed(toposort(u.src[0])):
         if v.op not in ELEMENTWISE or r not in v.ranges or v.ranges - u.ranges != {r}:
             continue
-        if any(x.op in DECOMPOSED and r in x.ranges for x in toposort(v)):
+        if any(x.op in LONG and r in x.ranges for x in toposort(v)):
             if moved(v, r, o) in known:
                 return v
     return None
@@ -163,5 +164,5 @@ def fill(
 def bodies_of(v: UOp, turns: int, target: Target) -> int:
     """How many SIMD values of a row are computed side by side, in so many turns of one each."""
     nodes = [u for u in toposort(v) if u.op in VALUES and u.dtype is not dtypes.index]
-    most = unroll_for_ilp(target, len(nodes) + decomposed_nodes(nodes, target))
+    most = unroll_for_ilp(target, len(nodes) + more_slots(nodes, target))
     return next((n for n in (4, 3, 2) if n <= most and turns % n == 0), 1)

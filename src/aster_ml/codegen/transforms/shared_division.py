@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from aster_ml.codegen.cpu.costs import decomposed_nodes
+from aster_ml.codegen.decompose.slots import more_slots
 from aster_ml.codegen.decompose.transcendental import mulacc
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import DType, dtypes
@@ -33,10 +33,6 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
 from aster_ml.uop.ranges import size_of
 
-# Cycles for which a register keeps the unit that divides busy, where a product takes one. Half as
-# many other instructions wait then: the unit is part of one of two
-# (docs/tuning/shared-divisions.md).
-DIVISIONS = {Ops.FDIV: 6, Ops.RECIPROCAL: 6, Ops.SQRT: 11}
 # Results side by side for which preparing a divisor pays.
 LEAST_SHARED = 4
 
@@ -71,11 +67,13 @@ def shared_quotients(kernel: Kernel, target: Target) -> list[UOp]:
 def waits_for_divisions(order: Iterable[UOp], ranges: frozenset[UOp], target: Target) -> bool:
     """Whether what is computed inside of these loops waits for the unit that divides.
 
-    It does where other arithmetic takes less than half as long: it is held up for the other half.
+    It does where other arithmetic takes less than half as long: it is held up for the other half,
+    since that unit is part of one of two.
     """
+    known = target.costs.busy
     mine = [u for u in order if u.dtype in FORMS and u.op in ELEMENTWISE and u.ranges >= ranges]
-    busy = [DIVISIONS[u.op] for u in mine if u.op in DIVISIONS]
-    others = len(mine) - len(busy) + decomposed_nodes(mine, target)
+    busy = [known[u.op.name] for u in mine if u.op.name in known]
+    others = len(mine) - len(busy) + more_slots(mine, target)
     return len(busy) > 1 and 2 * others < sum(busy)
 
 

@@ -1,0 +1,117 @@
+"""Costs of operations on processors, by architecture: cycles of one core, and rates of its memory.
+
+Data alone: what is scheduled by it stands in `schedule/fusion` and `codegen/cpu`, and how it adds
+up to the cycles of a kernel in `codegen/estimate`. A figure names where it comes from: a page of
+docs/tuning, or the table of a vendor or of uops.info. What no machine was measured for has the
+figures of the one that was, a Zen 4; those that follow from a `Target` are no rows of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one core takes for each of these: cycles, where nothing else is said."""
+
+    # Arithmetic (uops.info: two SIMD units; latency 4 of a multiplication with addition).
+    # Accumulators that keep both units busy: each addition waits for the one before it.
+    accumulators: int = 8
+    # Additions that a step of a maximum takes as long as: comparison, search for NaN, choice.
+    maximum: int = 2
+    # Half a register against a whole one, where processors do one half after another (tails.md).
+    half: float = 0.6
+    # To add up the lanes of a SIMD value, and of each of as many as it has lanes.
+    horizontal: float = 4.0
+    horizontal_together: float = 2.0
+
+    # Accesses, each element on its own where lanes lie apart (panels.md).
+    gather: float = 0.85
+    # One that may be outside, on whose place or on nothing the load then waits.
+    masked_gather: float = 1.5
+    # One that is loaded in a run and transposed, and one that is scattered.
+    transposed: float = 0.3
+    scatter: float = 1.15
+    # A SIMD value of every second, third and fourth element: as many loads, and shuffles.
+    every: dict[int, float] = field(default_factory=lambda: {2: 1.5, 3: 2.5, 4: 3.5})
+    # A masked access against a whole one, and what masked or unaligned operands add to the
+    # arithmetic of a product, of one instruction.
+    masked: float = 1.5
+    uneven: float = 0.3
+    # A value of a tile that is broadcast from memory, and where arithmetic does that by itself.
+    broadcast: float = 0.3
+    embedded_broadcast: float = 0.15
+    # A SIMD value that is loaded for a tile: it may have to come from the second cache.
+    loaded: float = 0.75
+    # One on a page of its own, on top; and where rows that lie powers of two apart throw one
+    # another out of the first cache, though of each line one element is used at a time.
+    far: float = 0.125
+    crowded: float = 1.0
+    # A stretch of SIMD values on a page of its own that comes from beyond the second cache.
+    row: float = 2.0
+    # A line that comes from memory while a tile goes from row to row, far apart (panels.md).
+    far_line: float = 125.0
+    # What an operand adds to the arithmetic of a product that goes down columns of a matrix beyond
+    # the second cache, of one instruction (prefetch.md).
+    down_columns: float = 0.5
+
+    # Bytes a cycle from each cache, for each core (AMD, Software Optimization Guide for the Zen4
+    # Microarchitecture, 57647), and from memory, for all cores together (measured copies).
+    cache_bytes: tuple[float, float, float] = (64, 32, 16)
+    memory_bytes: float = 8
+    # Neighbouring bytes that one channel of memory has (transposes.md).
+    channel: int = 256
+    # Parts of the last cache: what is smaller stays there whatever a kernel does besides; of what
+    # is larger several rows push each other out; and what is larger comes from memory
+    # (non-temporal-stores.md, prefetch.md, reductions.md, shared-divisions.md).
+    kept_part: float = 0.25
+    several_part: float = 0.4
+    full_part: float = 0.7
+    # SIMD values loaded, and stored, and instructions begun in a cycle (uops.info, Zen 4).
+    loads: int = 2
+    stores: int = 1
+    begun: int = 6
+    # Cycles of a kernel from which on a second thread pays for its wake-up (threads.md).
+    thread: float = 22_000
+    # From the call of a kernel to its first result (threads.md).
+    launch: float = 1000.0
+
+    # Narrow products where pairs make a DOT, as on AVX2 (narrow-products.md): instructions a
+    # result, and those that split each row and each SIMD value that it is multiplied with.
+    pairs: int = 4
+    split_row: int = 4
+    split_value: int = 3
+    # So many of them begin in a cycle.
+    pairs_begun: int = 4
+    # To put a SIMD value of words into a panel: lanes are neighbours, or steps, or neither; and
+    # the part of it where the value is used at once.
+    words_neighbours: float = 1.0
+    words_transposed: float = 8.0
+    words_apart: float = 12.0
+    words_read_once: float = 0.3
+    # To finish and store a SIMD value of results, also where its lanes lie apart; and to begin a
+    # tile.
+    words_stored: float = 3.0
+    words_stored_apart: float = 10.0
+    tile_begun: float = 8.0
+
+    # A register keeps the unit that divides busy, which is part of one of the two units of
+    # arithmetic (shared-divisions.md).
+    busy: dict[str, float] = field(
+        default_factory=lambda: {"FDIV": 6.0, "RECIPROCAL": 6.0, "SQRT": 11.0}
+    )
+    # Instructions that a core looks ahead, and chains of them that keep it busy.
+    in_flight: int = 70
+    chains: int = 6
+
+
+# The only row that was measured. A machine that differs gets one of its own, with its source.
+ZEN4 = Costs()
+# By how the name of a processor in a Target begins.
+ROWS: dict[str, Costs] = {}
+
+
+def costs_of(arch: str) -> Costs:
+    """The row of a processor, by its name in a Target."""
+    return next((row for name, row in ROWS.items() if arch.startswith(name)), ZEN4)
