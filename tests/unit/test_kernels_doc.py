@@ -57,7 +57,7 @@ def test_every_kernel_has_its_reasons_and_notes(page: str) -> None:
     assert len(sources) >= len(EXAMPLES)
     kernels = [source for source in sources if "the lanes of this thread" not in source]
     assert len(sources) == len(kernels) + 1
-    assert page.count("  schedule: ") == page.count("  bound: ") == len(kernels)
+    assert page.count("  schedule: ") == page.count("  estimate: ") == len(kernels)
     for source in sources:
         assert source.count("// ") >= 3, source
         assert source.rstrip().endswith("}")
