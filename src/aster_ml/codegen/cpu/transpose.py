@@ -29,7 +29,7 @@ from aster_ml.uop.ranges import size_of
 LINES_READ = 4
 # What a tile of a transpose may do twice at the ends of its axis: without it each element is
 # gathered on its own.
-TILED_TWICE = 1.25
+ENDS_AGAIN = 1.25
 # Lines of each row of results that such a transpose fills before it goes on along the rows that it
 # reads: two side by side. With one alone memory changes its page with every store, and with four
 # the rows that are read, of powers of two, push each other out of the cache.
@@ -65,7 +65,7 @@ def may_have_lanes(plan: Plan, size: int, lanes: int) -> bool:
     """Whether lanes divide an axis, or the last of them may start early."""
     if size % lanes == 0:
         return True
-    return size > lanes and tail_overhead(size, lanes) <= TILED_TWICE and can_overlap(plan.kernel)
+    return size > lanes and tail_overhead(size, lanes) <= ENDS_AGAIN and can_overlap(plan.kernel)
 
 
 def order_past_caches(plan: Plan, axis_id: int, vector: UOp) -> None:
