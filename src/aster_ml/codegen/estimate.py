@@ -117,8 +117,8 @@ class Count:
             for r in u.src[1:]:
                 self.around[r] = loops
         self.known: dict[frozenset[UOp], float] = {}
-        # What is packed, so that its lanes are neighbours.
-        self.panel = panel_of(kernel) if target.is_cpu else None
+        # What lies in scratch as it is read, so that its lanes are neighbours.
+        self.laid_out = panel_of(kernel) if target.is_cpu else None
         # The axes of rows and halos that are kept in scratch.
         self.scratch = {r for u in kernel.facts.by_op[STAGE] for r in u.src[1:]}
 
@@ -192,7 +192,7 @@ class Count:
         lanes, costs = float(iterations(simd)), self.costs
         if lanes == 1:
             return 1.0
-        if a is self.panel or self.kernel.roles.word:
+        if a is self.laid_out or self.kernel.roles.word:
             return float(ceildiv(lanes, self.target.lanes(a.buffer.dtype.itemsize)))
         stride = a.strides[simd[0]]
         whole = float(ceildiv(lanes, self.target.lanes(a.buffer.dtype.itemsize)))
