@@ -102,7 +102,7 @@ BOUNDED: dict[Function, str] = {
     "compat.translate:Translator.lanes": HANDWRITTEN,
     "schedule.rewrites.sink_gather:Picking.pick": "MAX_NODES deep",
     "schedule.kernels.kernelize:Splitter.memory": "from a target to the parameter it is a view of",
-    "codegen.transforms.factored_sums:terms_of": "as deep as one product is written",
+    "codegen.transforms.factored_sums:Written.total": "as deep as one product is written",
     "uop.evaluate:evaluate_expr": "as deep as reductions stand in reductions of one kernel",
     "uop.rules.linear_form:form_within": "factors of a product of sums, whose products are atoms",
     "uop.movement:is_whole_memory": DEVICES,

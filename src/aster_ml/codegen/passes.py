@@ -38,6 +38,7 @@ from aster_ml.codegen.transforms.shared_division import prepare_divisors
 from aster_ml.codegen.transforms.trip_counts import limit_reductions
 from aster_ml.codegen.transforms.unpacked import is_unpacked, split_at_blocks
 from aster_ml.codegen.transforms.unroll_stacks import share_loads
+from aster_ml.codegen.transforms.wide_fields import widen_fields
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
 from aster_ml.errors import KernelOptError
 from aster_ml.target import INTERPRETER, Target
@@ -175,6 +176,10 @@ AFTER_OPTS = (
     Pass(
         "factor sums", factor_sums, applies=unpacks, stage=KERNEL,
         why="once it is known which steps of a sum stand side by side",
+    ),
+    Pass(
+        "widen fields", widen_fields, applies=unpacks, stage=KERNEL,
+        why="once sums are written out, which say what each field is",
     ),
     Pass(
         "fold lanes together", fold_together, applies=folds_twice, stage=KERNEL,

@@ -27,6 +27,7 @@ from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
 from aster_ml.schedule.capture import Beforehand, Captured, capture
 from aster_ml.schedule.early_kernels import Begin
+from aster_ml.schedule.fusion.unpacked import nodes_of_unpacked
 from aster_ml.schedule.hazards import Effects
 from aster_ml.schedule.plan import plan, plan_plainly
 from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
@@ -268,7 +269,11 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
             needs[u] = not of_memory[base_buffer(u)] <= effects.below(u)
         else:
             needs[u] = u in overwritten or any([needs[s] for s in u.src])
-    return [u for u in lazy if needs[u]]
+    late = [u for u in lazy if needs[u]]
+    if late:
+        # Recordings that make such a value anew have to see that its memory changes.
+        storage.EXCHANGES.count += 1
+    return late
 
 
 # Work-groups share a kernel: so many, from so few elements on; threads wake up for more.
@@ -551,8 +556,15 @@ def realize_outside(nodes: list[UOp]) -> None:
         return
     stores, overwritten = overwritten_by(nodes)
     roots = [*nodes, *pending_readers(stores, overwritten, ())]
-    order = toposort(*roots, enter=lambda u: storage.realized_view(u) is None and u not in outside)
-    wanted = [u for u in order if u in outside]
+    # What is unpacked from few bytes is unpacked in each replay: its bytes are what it needs.
+    unpacked = {u for u in outside if nodes_of_unpacked(u, ())}
+    apart = outside - unpacked
+    order = toposort(*roots, enter=lambda u: storage.realized_view(u) is None and u not in apart)
+    packed = toposort(
+        *[u for u in order if u in unpacked], enter=lambda u: storage.realized_view(u) is None
+    )
+    wanted = [u for u in order if u in apart or (u.op is Ops.COPY and u in packed)]
+    wanted = [u for u in wanted if storage.realized_view(u) is None]
     if not wanted:
         return
     observe([])

@@ -32,6 +32,7 @@ from aster_ml.jit.results import ResultPlace
 from aster_ml.mixin import random
 from aster_ml.mixin.live import LIVE
 from aster_ml.mixin.views import Cell, is_view, listed, new_cell, steps_to
+from aster_ml.schedule.fusion.unpacked import nodes_of_unpacked
 from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
 
@@ -100,6 +101,9 @@ class Recording(Generic[T]):
                 p for p in places_of(t) if any([b in known for b in storage.buffers_below(p)])
             ][:1]
         ]
+        # Weights that it unpacks itself: where their bytes are overwritten, they are memory.
+        lazy = [t for ref in run.before if (t := ref()) is not None and t.uop in recorder.outside]
+        self.unpacked = [weakref.ref(t) for t in lazy if nodes_of_unpacked(t.uop, ())]
         self.exchanges = storage.EXCHANGES.count
         self.state_ids = {id(b.base) for b in recorder.states.values()}
         self.written_ids = {id(b.base) for u, b in recorder.states.items() if u in recorder.written}
@@ -237,6 +241,10 @@ class Recording(Generic[T]):
         for state in self.states:
             t: Any = state.ref()
             if t is not None and (exchanged or t.uop is not state.uop) and not state.renew(t):
+                return repr(t)
+        for ref in self.unpacked if exchanged else ():
+            t = ref()
+            if t is not None and storage.realized_view(t.uop) is not None:
                 return repr(t)
         self.exchanges = storage.EXCHANGES.count
         return None

@@ -3,25 +3,27 @@
 Receives a kernel whose Opts are applied and whose products are unpacked from blocks of small
 numbers; returns its graph. Which steps stand side by side is not decided here.
 
-rewrite: REDUCE(x * (q * s + m), r, u) -> REDUCE(s * REDUCE(x * q, u) + m * REDUCE(x, u), r)
+rewrite: REDUCE(x * (q * s + m), r, u) -> REDUCE(s * (x0 * q0 + x1 * q1) + m * (x0 + x1), r), where
+u is written out: x0 is x at u = 0
 when: u are lanes that are folded into one accumulator (UNROLL), and s and m do not change with them
-why: scales and minima are those of a block; and sums of x alone are shared by all rows of a tile
+why: scales and minima are those of a block; sums of x alone are shared by all rows of a tile; and
+each product is added up by the instruction that multiplies
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.transforms.unpacked import operand_of
+from aster_ml.codegen.transforms.unpacked import factors_of, operand_of
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import AxisType, Ops, ReduceArg
-from aster_ml.uop.ranges import iterations
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import iterations, size_of
 
-# Products that a value is written out to, at most.
-MAX_TERMS = 4
-# A product: the factor that stays the same along the lanes, and the one that changes; None is one.
-Term = tuple[UOp | None, UOp | None]
+SUMS = frozenset({Ops.ADD, Ops.SUB, Ops.NEG})
 
 
 def factor_sums(kernel: Kernel, target: Target) -> None:
@@ -30,84 +32,124 @@ def factor_sums(kernel: Kernel, target: Target) -> None:
     for u in kernel.reduces:
         lanes = [r for r in u.src[1:] if r.arg.kind is AxisType.UNROLL]
         rest = [r for r in u.src[1:] if r not in lanes]
-        if not lanes or not rest or operand_of(kernel, u) is None:
+        if not rest or operand_of(kernel, u) is None:
             continue
-        value = folded(u.src[0], sorted(lanes, key=lambda r: -r.arg.id))
-        changes[u] = UOp(Ops.REDUCE, u.dtype, (value, *rest), u.arg)
+        # The innermost first: what they have in common is taken out before the next.
+        lanes.sort(key=lambda r: -r.arg.id)
+        value, *more = side_by_side(kernel, Written(lanes).total(u.src[0]))
+        changes[u] = UOp(Ops.REDUCE, u.dtype, (value, *rest, *more), u.arg)
     if changes:
         kernel.sink = substitute(kernel.sink, changes)
 
 
-def folded(value: UOp, lanes: list[UOp]) -> UOp:
-    """The sum of a value over lanes, the first of them innermost."""
-    pending: list[UOp] = []
-    for r in lanes:
-        pending.append(r)
-        terms = terms_of(value, {*pending})
-        if terms is not None and any([outer is not None for outer, _ in terms]):
-            value = total(value, terms, pending)
-            pending = []
-    return summed(value, pending)
+def side_by_side(kernel: Kernel, value: UOp) -> list[UOp]:
+    """A sum of products as one product of lanes, and these; anything else as it is.
+
+    why: an accumulator takes a product of each lane in by one instruction
+    """
+    products: list[UOp] = []
+    while value.op is Ops.MULACC:
+        products.append(value)
+        value = value.src[2]
+    products.append(value)
+    if len(products) == 1 or value.op is not Ops.MUL:
+        return [functools.reduce(lambda a, u: u.replace(src=(*u.src[:2], a)), products[::-1])]
+    lane = kernel.new_range(UOp.index_const(len(products)), AxisType.UNROLL)
+    first, second = products[-1].src
+    for i in reversed(range(len(products) - 1)):
+        here = lane.alu(Ops.CMPEQ, UOp.index_const(i))
+        first = here.where(products[i].src[0], first)
+        second = here.where(products[i].src[1], second)
+    return [first.alu(Ops.MUL, second), lane]
 
 
-def total(value: UOp, terms: list[Term], lanes: list[UOp]) -> UOp:
-    """The sum of each product over the lanes, times its own factor, all added up."""
-    result: UOp | None = None
-    by_inner: dict[UOp | None, UOp | None] = {}
-    for outer, inner in terms:
-        if inner in by_inner:
-            one = UOp.const(value.dtype, 1)
-            outer = (by_inner[inner] or one).alu(Ops.ADD, outer or one)
-        by_inner[inner] = outer
-    for inner, outer in by_inner.items():
-        if inner is None:
-            part = UOp.const(value.dtype, iterations(lanes))
+class Written:
+    """Sums over lanes, the innermost first, written out."""
+
+    def __init__(self, lanes: list[UOp]) -> None:
+        self.lanes = lanes
+
+    def total(self, value: UOp, start: UOp | None = None) -> UOp:
+        """`start` and the sum of a value over the lanes that it changes with, times the others."""
+        lanes = self.lanes
+        same = [r for r in lanes if r not in value.ranges]
+        if len(same) == len(lanes):
+            count = iterations(lanes)
+            return plus(value if count == 1 else times(value, float(count)), start)
+        factors = factors_of(value)
+        kept = [f for f in factors if not any([r in f.ranges for r in lanes])]
+        if kept:
+            rest = [f for f in factors if f not in kept]
+            return plus(product([*kept, self.total(product(rest))]), start)
+        for i, f in enumerate(factors):
+            if f.op in SUMS and self.takes_out(f):
+                for term in reversed(terms_of(f)):
+                    start = self.total(product([*factors[:i], *term, *factors[i + 1 :]]), start)
+                assert start is not None
+                return start
+        # Those along which some factor stays the same have their sum inside of it.
+        inner = self.common(factors)
+        if inner:
+            within, around = Written(inner), [r for r in lanes if r not in inner]
+            value = within.total(value)
+            return Written(around).total(value, start)
+        for place in itertools.product(*[range(size_of(r)) for r in reversed(lanes)]):
+            at = dict(zip(reversed(lanes), map(UOp.index_const, place), strict=True))
+            start = plus(product([substitute(f, at) for f in factors]), start)
+        assert start is not None
+        return start
+
+    def common(self, factors: list[UOp]) -> list[UOp]:
+        """The innermost lanes along which some factor stays the same, though not along all."""
+        for count in range(len(self.lanes) - 1, 0, -1):
+            inner = self.lanes[:count]
+            if any([f.ranges.isdisjoint(inner) for f in factors]) and any(
+                [not f.ranges.isdisjoint(inner) for f in factors]
+            ):
+                return inner
+            for f in factors:
+                if f.op in SUMS and Written(inner).takes_out(f):
+                    return inner
+        return []
+
+    def takes_out(self, u: UOp) -> bool:
+        """Whether some term of a sum, or a factor of one, stays the same along the lanes."""
+        return any([f.ranges.isdisjoint(self.lanes) for term in terms_of(u) for f in term])
+
+
+def terms_of(u: UOp) -> list[list[UOp]]:
+    """The products that a sum adds up, as their factors."""
+    stack, terms = [(u, 1.0)], []
+    while stack:
+        x, sign = stack.pop()
+        if x.op is Ops.NEG:
+            stack.append((x.src[0], -sign))
+        elif x.op is Ops.ADD or x.op is Ops.SUB:
+            stack += [(x.src[1], sign if x.op is Ops.ADD else -sign), (x.src[0], sign)]
+        elif x.op is Ops.CONST:
+            terms.append([UOp.const(x.dtype, sign * x.arg)])
         else:
-            part = summed(inner, lanes)
-        if outer is not None:
-            part = outer.alu(Ops.MUL, part)
-        result = part if result is None else result.alu(Ops.ADD, part)
-    assert result is not None
-    return result
+            terms.append([*([UOp.const(x.dtype, sign)] if sign < 0 else []), *factors_of(x)])
+    return terms
 
 
-def summed(value: UOp, lanes: list[UOp]) -> UOp:
-    """A value added up over lanes."""
-    if not lanes:
+def product(factors: list[UOp]) -> UOp:
+    """Factors multiplied, numbers first."""
+    numbers = [f for f in factors if f.op is Ops.CONST]
+    return functools.reduce(
+        lambda a, b: a.alu(Ops.MUL, b), [*numbers, *[f for f in factors if f not in numbers]]
+    )
+
+
+def times(value: UOp, count: float) -> UOp:
+    """A multiple."""
+    return value.alu(Ops.MUL, UOp.const(value.dtype, count))
+
+
+def plus(value: UOp, start: UOp | None) -> UOp:
+    """A sum, of a product in one instruction."""
+    if start is None:
         return value
-    return UOp(Ops.REDUCE, value.dtype, (value, *lanes), ReduceArg(Ops.ADD))
-
-
-def terms_of(u: UOp, lanes: set[UOp]) -> list[Term] | None:
-    """A value as a sum of products, each in two factors; None where these are too many."""
-    if lanes.isdisjoint(u.ranges):
-        return [(u, None)]
-    if u.op is Ops.NEG:
-        below = terms_of(u.src[0], lanes)
-        return None if below is None else [negated(t, u) for t in below]
-    if u.op not in (Ops.ADD, Ops.SUB, Ops.MUL):
-        return [(None, u)]
-    left, right = [terms_of(s, lanes) for s in u.src]
-    if left is None or right is None:
-        return None
-    if u.op is Ops.MUL:
-        found = [(times(a, c), times(b, d)) for a, b in left for c, d in right]
-    else:
-        found = left + ([negated(t, u) for t in right] if u.op is Ops.SUB else right)
-    if all([outer is None for outer, _ in found]):
-        # Nothing to take out: it stays as it is.
-        return [(None, u)]
-    return found if len(found) <= MAX_TERMS else [(None, u)]
-
-
-def negated(term: Term, like: UOp) -> Term:
-    """A product with the other sign."""
-    outer, inner = term
-    return (UOp.const(like.dtype, -1) if outer is None else outer.alu(Ops.NEG)), inner
-
-
-def times(a: UOp | None, b: UOp | None) -> UOp | None:
-    """A product of factors that may be absent."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a.alu(Ops.MUL, b)
+    if value.op is Ops.MUL:
+        return value.src[0].alu(Ops.MULACC, value.src[1], start)
+    return value.alu(Ops.ADD, start)

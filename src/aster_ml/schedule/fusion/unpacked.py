@@ -35,6 +35,7 @@ def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
     found: list[UOp] = []
     packed = 0
     fields: list[UOp] = []
+    views: list[UOp] = []
 
     def enter(x: UOp) -> bool:
         return len(found) <= MOST_NODES and x.op in FOLLOWED and x not in stored and not is_view(x)
@@ -45,20 +46,30 @@ def nodes_of_unpacked(u: UOp, stored: Container[UOp]) -> list[UOp] | None:
                 packed += nbytes_read(x)
             if x.dtype.itemsize == 1:
                 fields.append(x.base)
+            views += views_of(x)
         else:
             found.append(x)
     if len(found) > MOST_NODES or all([fields.count(base) < 2 for base in fields]):
         return None
     numel = prod(u.shape)
     grows = packed * LEAST_GROWTH <= numel * u.dtype.itemsize
-    return found if grows and numel <= packed * MOST_ELEMENTS else None
+    return found + views if grows and numel <= packed * MOST_ELEMENTS else None
+
+
+def views_of(u: UOp) -> list[UOp]:
+    """The movement nodes by which memory is shown."""
+    views = []
+    while u.op in MOVEMENT:
+        views.append(u)
+        u = u.src[0]
+    return views
 
 
 def is_view(u: UOp) -> bool:
     """Whether a node shows memory: what is below it is not computed here."""
     while u.op in MOVEMENT or u.op in MARKS:
         u = u.src[0]
-    return u.op in (Ops.PARAM, Ops.COPY, Ops.AFTER, Ops.CONTIGUOUS)
+    return u.op in (Ops.PARAM, Ops.BUFFER, Ops.COPY, Ops.AFTER, Ops.CONTIGUOUS)
 
 
 def nbytes_read(u: UOp) -> int:

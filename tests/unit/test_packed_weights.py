@@ -1,0 +1,74 @@
+"""Quantised weights stay packed: what kernels there are, what they store, what recordings keep."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aster_ml import Tensor, TinyJit
+from aster_ml.engine import storage
+from aster_ml.engine.realize import schedule_uops
+from aster_ml.nn.state import QuantTensor, ggml_quantize
+
+
+def packed(n: int, k: int, kind: str = "Q4_0", seed: int = 0) -> QuantTensor:
+    """A quantised matrix in memory."""
+    numbers = np.random.default_rng(seed).standard_normal((n, k)).astype(np.float32)
+    return ggml_quantize(Tensor(numbers), kind).realize()
+
+
+def temporaries(*tensors: Tensor) -> tuple[int, int]:
+    """How many kernels tensors take, and the elements of what these store besides."""
+    schedule = schedule_uops([t.uop for t in tensors])[0]
+    stored = [slot.size for slot in schedule.slots[schedule.n_args :]]
+    return len(schedule.steps), sum(stored)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_a_product_is_one_kernel_that_stores_nothing_else(kind: str, rows: int) -> None:
+    x = Tensor.ones(rows, 512).contiguous().realize()
+    assert temporaries(x @ packed(48, 512, kind).dequantize().T) == (1, 0)
+
+
+def test_two_products_store_no_weight() -> None:
+    x, first, second = Tensor.ones(1, 64).contiguous().realize(), packed(32, 64), packed(32, 64)
+    gate, up = x @ first.dequantize().T, x @ second.dequantize().T
+    assert temporaries(gate.silu() * up) == (1, 0)
+
+
+def test_rows_are_gathered_as_bytes() -> None:
+    weight, index = packed(1000, 64, "Q8_0"), Tensor([3, 7]).realize()
+    assert temporaries(weight.dequantize()[index]) == (1, 0)
+
+
+def test_gradients_store_no_weight() -> None:
+    weight = packed(96, 64)
+    x = Tensor.ones(20, 64).contiguous().realize()
+    x.requires_grad = True
+    product = x @ weight.dequantize().T
+    (product * product).sum().backward()
+    assert x.grad is not None
+    assert temporaries(x.grad)[1] <= 20 * 96
+
+
+def test_a_recording_unpacks_anew_and_keeps_no_floats() -> None:
+    weight = packed(32, 64).dequantize()
+    step = TinyJit(lambda x: (x @ weight.T).realize())
+    x = Tensor.ones(1, 64).contiguous().realize()
+    for _ in range(3):
+        step(x)
+    assert storage.realized_view(weight.uop) is None
+
+
+def test_a_recording_sees_that_the_bytes_were_overwritten() -> None:
+    held = packed(32, 64)
+    weight = held.dequantize()
+    want = weight.numpy()
+    step = TinyJit(lambda x: (x @ weight.T).realize())
+    x = Tensor.ones(1, 64).contiguous().realize()
+    for _ in range(3):
+        step(x)
+    # A lazy value is that of the bytes as they were.
+    held.blocks.assign(packed(32, 64, seed=1).blocks).realize()
+    np.testing.assert_allclose(step(x).numpy()[0], want.sum(1), atol=1e-4)
