@@ -16,6 +16,7 @@ import functools
 import itertools
 
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.staging.scales import Scales
 from aster_ml.codegen.transforms.unpacked import factors_of, operand_of
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
@@ -28,7 +29,7 @@ SUMS = frozenset({Ops.ADD, Ops.SUB, Ops.NEG})
 
 def factor_sums(kernel: Kernel, target: Target) -> None:
     """Factors that stay the same along unrolled lanes are taken out of the sum over them."""
-    changes = {}
+    changes, scales = {}, Scales(kernel, target)
     for u in kernel.reduces:
         lanes = [r for r in u.src[1:] if r.arg.kind is AxisType.UNROLL]
         rest = [r for r in u.src[1:] if r not in lanes]
@@ -36,30 +37,39 @@ def factor_sums(kernel: Kernel, target: Target) -> None:
             continue
         # The innermost first: what they have in common is taken out before the next.
         lanes.sort(key=lambda r: -r.arg.id)
-        value, *more = side_by_side(kernel, Written(lanes).total(u.src[0]))
+        products = products_of(Written(lanes).total(u.src[0]))
+        products = [[scales.staged(f, rest) for f in factors] for factors in products]
+        value, *more = side_by_side(kernel, products)
         changes[u] = UOp(Ops.REDUCE, u.dtype, (value, *rest, *more), u.arg)
     if changes:
         kernel.sink = substitute(kernel.sink, changes)
 
 
-def side_by_side(kernel: Kernel, value: UOp) -> list[UOp]:
+def products_of(value: UOp) -> list[list[UOp]]:
+    """The products that a value adds up, as factors; in the last one, all that is no product."""
+    products = []
+    while value.op is Ops.MULACC:
+        products.append([*value.src[:2]])
+        value = value.src[2]
+    return [*products, [*value.src] if value.op is Ops.MUL else [value]]
+
+
+def side_by_side(kernel: Kernel, products: list[list[UOp]]) -> list[UOp]:
     """A sum of products as one product of lanes, and these; anything else as it is.
 
     why: an accumulator takes a product of each lane in by one instruction
     """
-    products: list[UOp] = []
-    while value.op is Ops.MULACC:
-        products.append(value)
-        value = value.src[2]
-    products.append(value)
-    if len(products) == 1 or value.op is not Ops.MUL:
-        return [functools.reduce(lambda a, u: u.replace(src=(*u.src[:2], a)), products[::-1])]
+    last = products[-1]
+    if len(products) == 1 or len(last) == 1:
+        value = last[0] if len(last) == 1 else last[0].alu(Ops.MUL, last[1])
+        for a, b in products[-2::-1]:
+            value = a.alu(Ops.MULACC, b, value)
+        return [value]
     lane = kernel.new_range(UOp.index_const(len(products)), AxisType.UNROLL)
-    first, second = products[-1].src
+    first, second = last
     for i in reversed(range(len(products) - 1)):
         here = lane.alu(Ops.CMPEQ, UOp.index_const(i))
-        first = here.where(products[i].src[0], first)
-        second = here.where(products[i].src[1], second)
+        first, second = here.where(products[i][0], first), here.where(products[i][1], second)
     return [first.alu(Ops.MUL, second), lane]
 
 
