@@ -31,6 +31,7 @@ PACKAGES = ("numpy", "llvmlite", "ml-dtypes", "tqdm", "pyopencl", "pillow", "saf
 # Modules of `apps`, each with a command line of its own.
 APPS = {
     "demo": "train a small network on real digits",
+    "embed": "how near sentences are to one another, by a model from a folder",
     "llm": "chat with a language model from a GGUF file, measure it, serve it",
     "lesson": "list, run and check the lessons of a clone",
 }

@@ -10,7 +10,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from aster_ml.apps.embed import Embedder
 from aster_ml.apps.llm.bench import run_bench
+from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.loading import Language, load_language
 from aster_ml.apps.llm.sampling import Sampling
 from aster_ml.apps.llm.terminal import Chat, run_chat
@@ -32,6 +34,14 @@ def make_parser() -> argparse.ArgumentParser:
         "--context", type=int, default=0, help="tokens of a chat (the model's, 4096)"
     )
     parser.add_argument("--max-tokens", type=int, default=0, help="of an answer; 0 is no limit")
+    server = parser.add_argument_group("a server in OpenAI's form")
+    server.add_argument("--serve", action="store_true", help="answer over HTTP")
+    server.add_argument("--host", default="127.0.0.1")
+    server.add_argument("--port", type=int, default=8000)
+    server.add_argument("--slots", type=int, default=4, help="answers that are made together")
+    server.add_argument("--api-key", action="append", default=[], help="wanted of each request")
+    server.add_argument("--cors", action="append", default=[], help="an origin that may ask")
+    server.add_argument("--embed", help="a folder with a model of sentences")
     sampling = parser.add_argument_group("how tokens are drawn")
     sampling.add_argument("--temperature", type=float, default=0.7)
     sampling.add_argument("--top-k", type=int, default=40)
@@ -70,6 +80,19 @@ def answer_once(chat: Chat, text: str, raw: bool) -> int:
     return 0
 
 
+def serve(options: argparse.Namespace, language: Language) -> int:
+    """Answers over HTTP until Ctrl-C."""
+    server = needed("uvicorn", "serve")
+    needed("starlette", "serve")
+    app_module = needed("aster_ml.apps.llm.server", "serve")
+    embedder = Embedder(options.embed) if options.embed else None
+    rules = app_module.Rules(tuple(options.api_key), tuple(options.cors))
+    app = app_module.make_app(language, rules, embedder)
+    print(f"{language.name}: http://{options.host}:{options.port}/", flush=True)
+    server.run(app, host=options.host, port=options.port, log_level="warning")
+    return 0
+
+
 def run(options: argparse.Namespace) -> int:
     """Does what the command line says."""
     sampling = sampling_of(options)
@@ -77,11 +100,14 @@ def run(options: argparse.Namespace) -> int:
         options.model,
         options.dtype,
         options.context,
+        options.slots if options.serve else 1,
         memory=options.kv_dtype,
         progress=sys.stderr.isatty(),
     )
     if options.bench:
         return run_bench(language)
+    if options.serve:
+        return serve(options, language)
     chat = Chat(language, sampling, options.max_tokens, options.system)
     if options.prompt is not None:
         text = sys.stdin.read() if options.prompt == "-" else options.prompt

@@ -29,6 +29,11 @@ class Grammar(Protocol):
         ...
 
     @property
+    def may_end(self) -> bool:
+        """Whether what there is so far is valid as it is."""
+        ...
+
+    @property
     def is_done(self) -> bool:
         """Whether nothing may follow."""
         ...
@@ -97,9 +102,10 @@ class Answer:
         """The next token; `room` is how many more the memory holds."""
         token = picked.token
         if token in self.tokenizer.ends:
-            if self.grammar is None or self.grammar.is_done:
-                self.finish("stop")
-                return
+            # A mask lets an end through only where what there is is valid: closed otherwise.
+            valid = self.grammar is None or self.grammar.may_end
+            self.finish("stop" if valid else "error", "" if valid else "the answer is not whole")
+            return
         self.tokens.append(token)
         self.draw.note(token)
         self.held += self.stream.push(token)

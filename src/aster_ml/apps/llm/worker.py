@@ -1,0 +1,111 @@
+"""The thread that owns a model, and answers as streams of asyncio.
+
+Receives `Answer`s from coroutines; steps the engine as long as there is work. A coroutine that goes
+away cancels its answer, which ends before the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+
+from aster_ml.apps.llm.answers import Answer, Piece
+from aster_ml.apps.llm.engine import Engine
+from aster_ml.errors import ArgumentError
+
+LOG = logging.getLogger("aster_ml.llm")
+
+
+class Worker:
+    """Steps an engine in a thread of its own. `limit` is how many may wait."""
+
+    def __init__(self, engine: Engine, limit: int = 256) -> None:
+        self.engine, self.limit = engine, limit
+        self.work = threading.Event()
+        self.is_over = False
+        self.thread = threading.Thread(target=self.run, name="aster-llm", daemon=True)
+
+    def start(self) -> None:
+        """Begins to work."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Ends after the step that runs."""
+        self.is_over = True
+        self.work.set()
+        self.thread.join(timeout=60)
+
+    def run(self) -> None:
+        """Steps while there is work, and waits where there is none."""
+        while not self.is_over:
+            self.work.clear()
+            try:
+                while not self.is_over and self.engine.step():
+                    continue
+            except Exception:
+                # Those whose answer it was were told; the next ones get their turn.
+                LOG.exception("a step failed")
+                continue
+            self.work.wait(timeout=1.0)
+
+    def submit(self, answer: Answer) -> None:
+        """Puts an answer in the queue. Raises: ArgumentError where too many wait."""
+        if len(self.engine.queue) >= self.limit:
+            raise BusyError(f"{self.limit} requests wait already; try again later")
+        self.engine.submit(answer)
+        self.work.set()
+
+
+class BusyError(ArgumentError):
+    """Too many wait."""
+
+
+class Pieces:
+    """The pieces of several answers as they come, each with the number of its answer."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.loop = asyncio.get_running_loop()
+        self.queue: asyncio.Queue[tuple[int, Piece]] = asyncio.Queue()
+        self.answers: list[Answer] = []
+
+    def deliver_to(self, number: int) -> Callable[[Piece], None]:
+        """What takes the pieces of one answer, from the worker's thread."""
+
+        def deliver(piece: Piece) -> None:
+            # The loop is closed where the server is going down.
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self.queue.put_nowait, (number, piece))
+
+        return deliver
+
+    def submit(self, answers: list[Answer]) -> None:
+        """Puts all of them in the queue, or none. Raises: ArgumentError as `Worker.submit` does."""
+        for answer in answers:
+            self.worker.engine.check(answer.prompt)
+        try:
+            for answer in answers:
+                self.answers.append(answer)
+                self.worker.submit(answer)
+        except ArgumentError:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Ends what is not over."""
+        for answer in self.answers:
+            answer.cancel()
+        self.worker.work.set()
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Piece]]:
+        left = len(self.answers)
+        try:
+            while left:
+                number, piece = await self.queue.get()
+                left -= piece.reason is not None
+                yield number, piece
+        finally:
+            self.cancel()
