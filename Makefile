@@ -38,6 +38,7 @@ help:
 	@echo "make parity  run the reference's own test files on Aster; PARITY_ARGS='--tests test_ops*'"
 	@echo "make lint    check format, lint and types"
 	@echo "make docs    generate docs/settings.md, docs/generated-kernels.md and tables of other pages"
+	@echo "make docs-site  build the documents as a site, in site/"
 	@echo "make clean   remove the virtual environment and all that was generated"
 
 demo: $(VENV)/.demo
@@ -79,9 +80,14 @@ docs: $(VENV)/.demo
 	$(BIN)/python -m tools.show_stages --write
 	$(BIN)/python -m tools.make_opts_doc
 	$(BIN)/python -m tools.make_reference
+	$(BIN)/python -m tools.make_ops_doc
+
+# The documents as a site, in site/; what leads nowhere is an error.
+docs-site: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f demo.png demo.safetensors
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -109,8 +115,12 @@ $(VENV)/.bench-$(BENCH_EXTRAS): $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[$(BENCH_EXTRAS)]'
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[docs]'
+	touch $@
+
 $(VENV)/.lint: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[lint]'
 	touch $@
 
-.PHONY: help demo lessons test test-narrow fuzz bench parity lint docs clean
+.PHONY: help demo lessons test test-narrow fuzz bench parity lint docs docs-site clean

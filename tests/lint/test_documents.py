@@ -26,9 +26,10 @@ README = ROOT / "README.md"
 RUN_BLOCKS = """
 import json, linecache, sys
 sys.path.insert(0, "src")
+names = {"__name__": "__main__"}
 for name, block in json.loads(sys.argv[1]):
     linecache.cache[name] = len(block), None, block.splitlines(True), name
-    exec(compile(block, name, "exec"), {"__name__": "__main__"})
+    exec(compile(block, name, "exec"), names)
 """
 
 
@@ -40,7 +41,7 @@ def python_blocks(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_code_runs(path: Path) -> None:
-    """Each block by itself, all of a document in one process of its own."""
+    """One after the other, as a reader runs them, in a process of their own."""
     blocks = python_blocks(path)
     if not blocks:
         return
