@@ -38,13 +38,17 @@ Function = Callable[..., Any]
 
 
 class Value(NamedTuple):
-    """A tensor, and what the oracle knows of it. `varied` is None of ints and bools."""
+    """A tensor, and what the oracle knows of it. `varied` is None of ints and bools.
+
+    `terms` is the most numbers that any step on the way may have added up.
+    """
 
     tensor: Tensor
     want: torch.Tensor
     varied: torch.Tensor
     exact: bool
     eps: float
+    terms: int = 1
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,8 +60,12 @@ class Value(NamedTuple):
         """Whether it is of a float dtype."""
         return self.want.dtype is torch.float64
 
-    def wrong(self) -> str | None:
-        """What is wrong with the tensor's values; None if nothing is."""
+    def wrong(self, in_order: bool = False) -> str | None:
+        """What is wrong with the tensor's values; None if nothing is.
+
+        Numbers that are added up one after the other, `in_order`, are off by up to half an eps of
+        the sum for each (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
+        """
         have = self.tensor.cast(dtypes.float64) if self.is_float else self.tensor
         got = torch.from_numpy(np.array(have.numpy()))
         if tuple(got.shape) != self.shape:
@@ -68,6 +76,8 @@ class Value(NamedTuple):
         if not got.numel():
             return None
         allowed = SLACK * ((self.want - self.varied).abs().max() + self.eps * self.want.abs())
+        if in_order:
+            allowed = allowed + self.terms * self.eps / 2 * self.want.abs()
         excess = (got - self.want).abs() - allowed - 1e-6
         if not bool((excess <= 0).all()):
             at = int(torch.where(excess.isnan(), math.inf, excess).argmax())
@@ -208,8 +218,11 @@ class Program:
                 return False
         else:
             varied = want
+        terms = max(
+            [v.terms for v in sources] + [v.want.numel() for v in sources if v.is_float] + [1]
+        )
         self.values.append(
-            Value(tensor, want, varied, exact or not want.dtype.is_floating_point, eps)
+            Value(tensor, want, varied, exact or not want.dtype.is_floating_point, eps, terms)
         )
         names = ", ".join([f"v{i}" for i in args])
         self.text.append(f"v{len(self.values) - 1} = {text}({names}) {list(want.shape)}")
