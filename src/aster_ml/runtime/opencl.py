@@ -202,9 +202,7 @@ class OpenCLQueue(Queue):
 
     def signal(self) -> OpenCLEvent:
         """A marker behind all that was put in."""
-        marker = binding().enqueue_marker(self.queue)
-        self.queue.flush()
-        return OpenCLEvent(marker)
+        return OpenCLEvent(binding().enqueue_marker(self.queue))
 
     def wait(self, event: Event) -> None:
         """Lets the device wait where it knows the event, which is one of the same context."""

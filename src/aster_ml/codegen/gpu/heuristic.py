@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 
 from aster_ml.codegen.cpu.costs import Plan
+from aster_ml.codegen.gpu.shared_memory import axes_in_rows
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.helpers import prod
@@ -27,11 +28,18 @@ def choose_group_opts(plan: Plan) -> None:
     outputs = [r for r in kernel.outputs if kernel.may_reorder(r)]
     if tile_block(plan, outputs):
         return
-    group_reductions(plan)
-    for r in reversed([r for r in kernel.outputs if kernel.may_reorder(r)]):
-        n = largest_divisor(r, min(64, plan.target.max_group // work_items(kernel)))
+    inside = axes_in_rows(kernel)
+    if inside:
+        if share_rows(plan, max(inside, key=size_of)):
+            return
+    else:
+        group_reductions(plan)
+    outputs = [r for r in kernel.outputs if kernel.may_reorder(r) and r not in inside]
+    most = min(GROUP_SIZE, plan.target.max_group // work_items(kernel))
+    for r in reversed(outputs):
+        n = items_along(r, most)
         if n > 1:
-            kernel.apply(Opt(OptOps.LOCAL, axis_name(r), n))
+            give_items(kernel, OptOps.LOCAL, r, n)
             return
 
 
@@ -49,6 +57,29 @@ def largest_divisor(r: UOp, limit: int) -> int:
         [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= limit and size_of(r) % n == 0],
         default=1,
     )
+
+
+def items_along(r: UOp, most: int) -> int:
+    """How many work-items lie along an axis: what divides it, or `most` where that is too few."""
+    n = largest_divisor(r, most)
+    return n if 2 * n >= most or r.src[0].op is not Ops.CONST or size_of(r) < most else most
+
+
+def give_items(kernel: Kernel, op: OptOps, r: UOp, n: int) -> None:
+    """Splits work-items off an axis; those behind its end are masked."""
+    fill_up(kernel, r, n)
+    kernel.apply(Opt(op, axis_name(r), n))
+
+
+def fill_up(kernel: Kernel, r: UOp, n: int) -> None:
+    """Lets a number divide an axis: what is behind its end is masked."""
+    if size_of(r) % n:
+        kernel.apply(Opt(OptOps.SPLIT, axis_name(r), n, how="mask"))
+
+
+def is_at_least(r: UOp, n: int) -> bool:
+    """Whether the size of an axis is a number, and not below this one."""
+    return r.src[0].op is Ops.CONST and size_of(r) >= n
 
 
 def work_items(kernel: Kernel) -> int:
@@ -72,7 +103,7 @@ def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
         for r in outputs
         if any(r not in a.strides for a in loads) and any(r in a.strides for a in loads)
     ]
-    if len(reused) < 2 or largest_divisor(depth, STRIP) < STRIP:
+    if len(reused) < 2 or not is_at_least(depth, STRIP):
         return False
     side = BLOCK_SIDE * BLOCK_LANES
     staged = [a for a in loads if depth in a.node.ranges]
@@ -84,17 +115,40 @@ def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
     ]
     # The largest.
     pair = pairs[-1] if pairs else ()
-    if not pair or any(r.src[0].op is not Ops.CONST or size_of(r) % side for r in pair):
+    if not pair or not all([is_at_least(r, side) for r in pair]):
         return False
     sides = [prod([side for r in pair if r in a.node.ranges]) for a in staged]
     nbytes = [n * STRIP * a.node.dtype.itemsize for n, a in zip(sides, staged, strict=True)]
     if sum(nbytes) > target.local_bytes:
         return False
     for r in pair:
+        fill_up(kernel, r, side)
         kernel.apply(Opt(OptOps.UPCAST, axis_name(r), BLOCK_LANES))
         kernel.apply(Opt(OptOps.LOCAL, axis_name(r), BLOCK_SIDE))
-    depth = next(r for u in kernel.reduces for r in u.src[1:] if r.arg.id == depth.arg.id)
+    fill_up(kernel, depth, STRIP)
     kernel.apply(Opt(OptOps.STAGE, axis_name(depth), STRIP, how="local"))
+    return True
+
+
+def share_rows(plan: Plan, row: UOp) -> bool:
+    """The work-items of a block lie along a row, for its reductions and its results alike.
+
+    Not where a row is short, or where its neighbours lie apart in memory and there are rows enough
+    for many blocks: each work-item has rows of its own then.
+    why: what is reduced of a row is needed by all of it, and each reads what it computes with
+    """
+    kernel = plan.kernel
+    most = min(GROUP_SIZE, plan.target.max_group)
+    strided = not any([a.strides.get(row) == 1 for a in plan.accesses])
+    rows = iterations([r for r in kernel.output_loops if r is not row])
+    if not is_at_least(row, most) or (strided and rows > GROUP_SIZE**2):
+        return False
+    n = items_along(row, most)
+    longest = dict.fromkeys([max(u.src[1:], key=size_of) for u in kernel.reduces if u.src[1:]])
+    give_items(kernel, OptOps.LOCAL, row, n)
+    for r in longest:
+        if size_of(r) >= n:
+            give_items(kernel, OptOps.GROUP, r, n)
     return True
 
 
@@ -107,6 +161,6 @@ def group_reductions(plan: Plan) -> None:
         results = iterations(list(u.ranges))
         axis = max(u.src[1:], key=size_of)
         n = largest_divisor(axis, min(GROUP_SIZE, plan.target.max_group))
-        if results > 4096 or n < 4 or size_of(axis) < n * GROUP_LENGTH:
+        if results > GROUP_SIZE**2 or n < 4 or size_of(axis) < n * GROUP_LENGTH:
             continue
         kernel.apply(Opt(OptOps.GROUP, axis_name(axis), n))

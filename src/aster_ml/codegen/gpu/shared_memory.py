@@ -6,6 +6,8 @@ range, in terms of which every other output axis is computed. Only for targets w
 
 from __future__ import annotations
 
+from math import isqrt
+
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.dtype import dtypes
@@ -76,11 +78,22 @@ def stage_loads(kernel: Kernel, strip_id: int) -> None:
     kernel.sink = substitute(kernel.sink, reads)
 
 
+def rounds(count: int) -> list[int]:
+    """How many values each work-item folds in each round, of so many.
+
+    Two rounds where both together are half as many: another barrier takes time, too.
+    """
+    first = next((n for n in range(isqrt(count), 1, -1) if count % n == 0), 1)
+    second = count // first
+    return [second, first] if 2 * (first + second) <= count else [count]
+
+
 def reduce_in_groups(kernel: Kernel) -> None:
     """Work-items reduce a part each, and then all parts.
 
     rewrite: REDUCE(v, k, g) -> REDUCE(LOAD(local at r), r), after every work-item g has stored
-    REDUCE(v, k) in `local` at g, and a barrier; `g` becomes the work-item's number
+    REDUCE(v, k) in `local` at g, and a barrier; `g` becomes the work-item's number. Of many parts
+    each work-item reduces some, and after another barrier all have the results of these
     why: a reduction with few results would leave most work-items without work
     """
     taken = list(kernel.facts.order)
@@ -112,11 +125,18 @@ def reduce_in_groups(kernel: Kernel) -> None:
             ],
             key=lambda r: r.arg.id,
         )
-        local = new_stage(taken, u.dtype, [*axes, item])
-        taken.append(local.memory)
-        again = kernel.new_range(size(g), AxisType.REDUCE)
-        read = local.after_all(local.fill(local.at(), part)).load(local.at({item: again}))
-        changes[u] = UOp(Ops.REDUCE, u.dtype, (read, again), ReduceArg(u.arg.op))
+        left = size(g)
+        for count in rounds(left):
+            left //= count
+            local = new_stage(taken, u.dtype, [*axes, item])
+            taken.append(local.memory)
+            again = kernel.new_range(count, AxisType.REDUCE)
+            # The part of this round that falls to a work-item; in the last one all have the same.
+            mine = index_alu(Ops.MOD, item, UOp.index_const(left))
+            at = index_alu(Ops.ADD, index_alu(Ops.MUL, mine, again.src[0]), again)
+            read = local.after_all(local.fill(local.at(), part)).load(local.at({item: at}))
+            part = UOp(Ops.REDUCE, u.dtype, (read, again), ReduceArg(u.arg.op))
+        changes[u] = part
     if not changes:
         return
     kernel.sink = substitute(kernel.sink, changes)
@@ -131,9 +151,20 @@ def reduce_in_groups(kernel: Kernel) -> None:
         kernel.sink = substitute(kernel.sink, gated)
 
 
+def axes_in_rows(kernel: Kernel) -> list[UOp]:
+    """Output loops that run inside of a block, behind what is reduced once for all their steps.
+
+    why: a block for each element of a row would reduce the whole row for that element
+    """
+    loops = kernel.output_loops
+    rows = [r for r in loops if all([r in u.ranges for u in kernel.reduces])]
+    return [r for r in loops if r not in rows]
+
+
 def number_work(kernel: Kernel) -> UOp:
-    """All block axes as one number, and all work-item axes as one."""
-    blocks = kernel.output_loops
+    """All block axes as one number, and all work-item axes as one; loops in rows stay loops."""
+    inside = axes_in_rows(kernel)
+    blocks = [r for r in kernel.output_loops if r not in inside]
     movable = [r for r in blocks if kernel.may_reorder(r)]
     items = ranges_of_kind(kernel, AxisType.LOCAL)
     changes: dict[UOp, UOp] = {}

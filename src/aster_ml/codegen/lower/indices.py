@@ -20,13 +20,25 @@ from aster_ml.uop.rules.symbolic import OPAQUE, affine, apart, plain_form, simpl
 
 def lower_addresses(kernel: Kernel, target: Target) -> None:
     """Indices become integers of a width, split into a base and an offset of the lanes."""
-    whole = dtypes.int64 if target.index_bits == 64 else dtypes.int32
+    narrow = target.index_bits == 32 or (target.has_local and fits_32_bits(kernel))
+    whole = dtypes.int32 if narrow else dtypes.int64
     shared = next((r for r in kernel.outputs if r.arg.id == kernel.roles.threads), None)
     kernel.sink = lower_indices(kernel.sink, whole, kernel.facts.order, shared)
     if not kernel.in_order:
         ends = kernel.sink.src
         changed = {r.arg.id: r for end in ends for r in end.src[1:] if r.op is Ops.RANGE}
         kernel.outputs = [changed.get(r.arg.id, r) for r in kernel.outputs]
+
+
+def fits_32_bits(kernel: Kernel) -> bool:
+    """Whether no index of a kernel needs more than 32 bits.
+
+    why: a graphics processor has no instructions on 64-bit integers, each is several
+    """
+    indices = [u for u in kernel.facts.order if u.dtype is INDICES]
+    # Sums of indices, taken apart, may have parts that are somewhat larger than they are.
+    most = int(dtypes.max(dtypes.int32)) // 2
+    return all([-most <= u.vmin and u.vmax <= most for u in indices])
 
 
 def lower_indices(
