@@ -22,7 +22,7 @@ from aster_ml.engine.realize import MIN_THREAD_LENGTH, THREAD_RESULTS
 from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.schedule.capture import capture
-from aster_ml.schedule.plan import plan
+from aster_ml.schedule.plan import plan, result_of
 from aster_ml.schedule.work import Workers
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
@@ -70,7 +70,7 @@ def stages() -> dict[str, str]:
     # Ids of buffers count up in a process; the printed ones start from 0.
     captured = capture([out.store(value)], [], lambda u: None)
     workers = Workers(TARGET.threads, MIN_THREAD_LENGTH, THREAD_RESULTS * TARGET.threads)
-    schedule, _ = plan(captured, lambda device: workers)
+    schedule = result_of(plan(captured, lambda device: workers))
     ast = schedule.steps[0].ast
     assert ast is not None
     kernel = Kernel(ast)

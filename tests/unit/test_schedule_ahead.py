@@ -16,7 +16,7 @@ from aster_ml.engine.early import Early
 from aster_ml.engine.realize import prepare
 from aster_ml.errors import InternalError
 from aster_ml.schedule import early_kernels, plan
-from aster_ml.schedule.steps import Schedule
+from aster_ml.schedule.steps import FinalKernel, Schedule
 from aster_ml.uop.node import UOp
 from tests.unit.pass_helpers import put_in_place
 
@@ -54,8 +54,8 @@ def images() -> list[Tensor]:
 def planned(tensors: list[Tensor], found: list[UOp] | None = None) -> Schedule:
     """The schedule, planned anew; what is handed on meanwhile goes to `found`."""
     plan.CACHE.clear()
-    begin = None if found is None else lambda ast, device: found.append(ast)
-    prepared = prepare([t.uop for t in tensors], begin)
+    take = None if found is None else lambda kernel: found.append(kernel.ast)
+    prepared = prepare([t.uop for t in tensors], take)
     assert prepared is not None
     return prepared[2]
 
@@ -80,9 +80,9 @@ def test_what_is_handed_on_is_in_the_schedule_and_changes_nothing(case: str) -> 
 
 def test_layers_that_are_alike_are_not_looked_at_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[object] = []
-    real = early_kernels.Ahead.hand_on
+    real = early_kernels.Ahead.kernel_of
     monkeypatch.setattr(
-        early_kernels.Ahead, "hand_on", lambda self, c: tried.append(c) or real(self, c)
+        early_kernels.Ahead, "kernel_of", lambda self, c: tried.append(c) or real(self, c)
     )
     found: list[UOp] = []
     planned([rows(30)], found)
@@ -102,14 +102,14 @@ def test_nothing_of_planning_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(plan.StagePlanner, "__init__", note)
     compilations: list[weakref.ref[object]] = []
-    begin = Early.begin
+    take = Early.take
 
-    def noted(self: Early, ast: UOp, device: str) -> None:
-        begin(self, ast, device)
+    def noted(self: Early, kernel: FinalKernel) -> None:
+        take(self, kernel)
         if self.compilation is not None:
             compilations.append(weakref.ref(self.compilation))
 
-    monkeypatch.setattr(Early, "begin", noted)
+    monkeypatch.setattr(Early, "take", noted)
     value = rows(12)
     with Context(CACHE=0, THREADS=2):
         MEMORY_CACHE.clear()
@@ -229,9 +229,9 @@ def test_where_nothing_is_compiled_early(
         MEMORY_CACHE.clear()
         begun = Early()
         with Context(**setting):
-            begun.begin(ast, "CPU")
+            begun.take(FinalKernel(ast, "CPU"))
         assert begun.compilation is None
-        begun.begin(ast, "CPU")
+        begun.take(FinalKernel(ast, "CPU"))
         assert begun.compilation is not None
         begun.close()
         begun.close()

@@ -1,7 +1,6 @@
 """Kernels of a body that are compiled while the rest of it is planned.
 
-Receives kernels from `schedule/early_kernels.py`, one by one; gives `engine/launch.bind` what was
-begun.
+Receives the kernels that planning yields, one by one; gives `engine/launch.bind` what was begun.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from aster_ml.config import BEAM, DEBUG
 from aster_ml.device import Device
 from aster_ml.engine.compile import MEMORY_CACHE, Compilation, Key, key_of, threads_of
-from aster_ml.uop.node import UOp
+from aster_ml.schedule.steps import FinalKernel
 
 
 class Early:
@@ -19,12 +18,12 @@ class Early:
     # Kernels that could not be written.
     failed: frozenset[Key] = frozenset()
 
-    def begin(self, ast: UOp, device: str) -> None:
+    def take(self, kernel: FinalKernel) -> None:
         """Goes on to compile a kernel, where a thread has nothing else to do.
 
         Not where the kernel is searched for or shown: those wait for their turn.
         """
-        backend = Device[device]
+        ast, backend = kernel.ast, Device[kernel.device]
         key = key_of(ast, backend)
         quick = key in MEMORY_CACHE or key in self.failed
         if threads_of(backend) < 2 or BEAM or DEBUG >= 2 or quick:

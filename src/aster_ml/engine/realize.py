@@ -26,10 +26,9 @@ from aster_ml.engine.session import learn
 from aster_ml.errors import DeviceError
 from aster_ml.helpers import pluralize
 from aster_ml.schedule.capture import Beforehand, Captured, capture
-from aster_ml.schedule.early_kernels import Begin
 from aster_ml.schedule.fusion.unpacked import nodes_of_unpacked
 from aster_ml.schedule.hazards import Effects
-from aster_ml.schedule.plan import plan, plan_plainly
+from aster_ml.schedule.plan import Take, known_schedule, plan, plan_plainly, result_of
 from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
 from aster_ml.schedule.steps import Schedule
 from aster_ml.schedule.work import PLAIN, PLAINEST, Workers
@@ -309,12 +308,12 @@ def named_values(laid_out: list[UOp], request: Request) -> list[UOp]:
 
 
 def prepare(
-    nodes: list[UOp], begin: Begin | None = None, fills: bool = False
+    nodes: list[UOp], take: Take | None = None, fills: bool = False
 ) -> tuple[Request, Captured, Schedule] | None:
     """The schedule of what these nodes need, or None when all are memory already.
 
-    `begin` gets kernels that are known before the rest is planned. With `fills`, memory that begins
-    as a number is filled here.
+    `take` consumes kernels that are known before the rest is planned. With `fills`, memory that
+    begins as a number is filled here.
     """
     if PENDING:
         run_pending(nodes, realize_uops, readers_but)
@@ -357,10 +356,10 @@ def prepare(
         asked += late
     if captured is None or request.assigns:
         captured = capture(request.fresh, request.assigns, storage.realized_view)
-    try:
-        schedule, hit = plan(captured, workers_of, begin)
-    except Exception as error:
-        schedule, hit = plan_somehow(captured, error), False
+    schedule = known_schedule(captured)
+    hit = schedule is not None
+    if schedule is None:
+        schedule = planned(captured, take)
     if schedule.numbers:
         request.note_numbers(captured.buffers, schedule.numbers)
     seconds = time.perf_counter() - TOTALS.compile_s - start
@@ -397,7 +396,7 @@ def realize_uops(nodes: list[UOp], times: int = 1) -> list[UOp]:
             realize_outside(nodes)
         early = Early()
         try:
-            prepared = prepare(nodes, early.begin, not HERE.observers)
+            prepared = prepare(nodes, early.take, not HERE.observers)
             was_bound = prepared is not None and bool(prepared[2].bound)
             if prepared is not None and (early.compilation is not None or not prepared[2].bound):
                 try:
@@ -433,6 +432,14 @@ def is_plain(request: Request, captured: Captured) -> bool:
         return False
     u, memory = request.results[0]
     return request.fresh[0].src[1] is u and memory.shape == u.shape and not captured.values
+
+
+def planned(captured: Captured, take: Take | None) -> Schedule:
+    """The schedule of a body that has none, made plainly where that fails inside."""
+    try:
+        return result_of(plan(captured, workers_of, take is not None), take)
+    except Exception as error:
+        return plan_somehow(captured, error)
 
 
 def plan_somehow(captured: Captured, error: Exception) -> Schedule:

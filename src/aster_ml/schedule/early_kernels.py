@@ -2,13 +2,13 @@
 
 The walk down goes from the outputs to the inputs. Once it has passed all that goes into a stored
 value, its expression is settled, and so is its kernel, if nothing is merged with it later: a
-reduction of much work stays alone. Such kernels are handed on at once, so that the compiler has
+reduction of much work stays alone. Such kernels are yielded at once, so that the compiler has
 something to do while the rest is planned. What a schedule is does not depend on any of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aster_ml.config import DEPTH_FIRST
@@ -17,14 +17,11 @@ from aster_ml.schedule.fusion.uses import LEAVES, Materialized
 from aster_ml.schedule.kernels.horizontal_fusion import LARGE_WORK
 from aster_ml.schedule.kernels.kernel_tiling import LARGE_NBYTES
 from aster_ml.schedule.kernels.kernelize import Splitter
-from aster_ml.schedule.steps import Draft, HazardError
+from aster_ml.schedule.steps import Draft, FinalKernel, HazardError
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import iterations
 from aster_ml.uop.rules.linear_form import form_of
-
-# Takes the graph of a kernel and the name of its device.
-Begin = Callable[[UOp, str], None]
 
 # Bodies with fewer nodes are planned before a kernel would be compiled.
 MANY_NODES = 300
@@ -49,34 +46,35 @@ class Candidate:
 class Ahead:
     """The stored values of one body whose kernels may be known early."""
 
-    def __init__(self, planner: StagePlanner, params: list[UOp], begin: Begin) -> None:
+    def __init__(self, planner: StagePlanner, params: list[UOp]) -> None:
         self.planner = planner
-        self.begin = begin
         self.place = {u: i for i, u in enumerate(planner.order)}
         # Numbers memory for itself, as it comes.
         self.splitter = Splitter(planner, params)
         self.waiting: dict[UOp, list[Candidate]] = {}
         self.met: set[UOp] = set()
-        self.begun: set[UOp] = set()
+        self.known: set[UOp] = set()
         self.in_vain = 0
 
     def meet(self, u: UOp, root: UOp) -> None:
         """A reduction that a stored value is, or is made of."""
-        if root in self.met or len(self.begun) >= MOST_KERNELS or self.in_vain >= MOST_IN_VAIN:
+        if root in self.met or len(self.known) >= MOST_KERNELS or self.in_vain >= MOST_IN_VAIN:
             return
         if self.planner.numel(u.src[0].shape) > LARGE_WORK:
             self.met.add(root)
             self.waiting.setdefault(u, []).append(Candidate(root, {root}, [root]))
 
-    def look(self, passed: UOp) -> None:
-        """The walk has passed a node: hands on what is known now."""
+    def look(self, passed: UOp) -> Iterator[FinalKernel]:
+        """The walk has passed a node: yields what is known now."""
         for candidate in self.waiting.pop(passed):
             self.spread(candidate, self.place[passed])
             if candidate.ahead:
                 last = min(candidate.ahead, key=self.place.__getitem__)
                 self.waiting.setdefault(last, []).append(candidate)
             elif candidate.nodes:
-                self.hand_on(candidate)
+                kernel = self.kernel_of(candidate)
+                if kernel is not None:
+                    yield kernel
 
     def spread(self, candidate: Candidate, passed: int) -> None:
         """Goes on to the sources of nodes that the walk has passed.
@@ -101,25 +99,25 @@ class Ahead:
                     nodes.add(s)
                     stack.append(s)
 
-    def hand_on(self, candidate: Candidate) -> None:
-        """Begins with a kernel, if it is one that stays as it is."""
+    def kernel_of(self, candidate: Candidate) -> FinalKernel | None:
+        """The kernel of a stored value, if it is one that stays as it is and was not known."""
         nodes = sorted(candidate.nodes, key=self.place.__getitem__)
         self.planner.go_up(nodes, candidate.root)
         draft = self.draft_of(self.planner.stored[candidate.root])
         if draft is None or not draft.parts:
-            return
+            return None
         sums = self.splitter.walk(draft.exprs).sums
         if sums is None or iterations({*draft.ranges, *sums}) <= LARGE_WORK:
-            return
+            return None
         if any([self.planner.divides(e) for e in draft.exprs]) or self.may_run(draft):
             # Where runs are looked for, ranges that are divided are split.
-            return
+            return None
         ast = self.splitter.close(draft).ast
-        if ast is None or ast in self.begun:
+        if ast is None or ast in self.known:
             self.in_vain += 1
-            return
-        self.begun.add(ast)
-        self.begin(ast, draft.step.device)
+            return None
+        self.known.add(ast)
+        return FinalKernel(ast, draft.step.device)
 
     def may_run(self, draft: Draft) -> bool:
         """Whether a run may take a kernel: it reads and makes large temporaries, place by place

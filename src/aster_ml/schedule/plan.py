@@ -1,18 +1,22 @@
 """Hop 3: from a captured body to a Schedule, cached by the body.
 
+What plans yields kernels as they become final, for whoever compiles them meanwhile, and returns the
+Schedule.
+
 Where effects collide (an assign that reads its target elsewhere, a value that needs memory both
 before and after it is overwritten), the body gets one more stored value and is planned again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
 from aster_ml.schedule.capture import Captured
-from aster_ml.schedule.early_kernels import MANY_NODES, Ahead, Begin
+from aster_ml.schedule.early_kernels import MANY_NODES, Ahead
 from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.hazards import snapshot_value, snapshot_version
 from aster_ml.schedule.kernels.horizontal_fusion import merge_drafts
@@ -26,7 +30,7 @@ from aster_ml.schedule.rewrites.sink_gather import gather_before_storing
 from aster_ml.schedule.rewrites.sink_shrink import crop_before_reducing
 from aster_ml.schedule.rewrites.split_matmul_sums import split_products
 from aster_ml.schedule.rewrites.split_reduce import split_long_reductions
-from aster_ml.schedule.steps import HazardError, Schedule
+from aster_ml.schedule.steps import FinalKernel, HazardError, Schedule
 from aster_ml.schedule.work import PLAINEST, Work, WorkersOf
 from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.graph import toposort
@@ -44,6 +48,7 @@ MAX_SEEN = 25
 # size are built once, and then nothing of them should stay.
 LARGE_BODY = 20_000
 OP_OF = attrgetter("op")
+T = TypeVar("T")
 
 
 class ScheduleCache:
@@ -116,23 +121,40 @@ class ScheduleCache:
 CACHE = ScheduleCache()
 
 
-def plan(
-    captured: Captured, workers: WorkersOf, begin: Begin | None = None
-) -> tuple[Schedule, bool]:
-    """The schedule of what was captured, and whether that of its body was in the cache.
+# Yields kernels, and returns what it was to make.
+Planning = Generator[FinalKernel, None, T]
+# Consumes a kernel.
+Take = Callable[[FinalKernel], None]
 
-    `workers` says how many share a kernel of a device; it depends on settings alone. `begin` gets
-    kernels that are known before the rest is planned.
+
+def known_schedule(captured: Captured) -> Schedule | None:
+    """The schedule of what was captured, if that of its body is in the cache."""
+    return CACHE.get((captured.body, *stage_key("schedule")))
+
+
+def plan(captured: Captured, workers: WorkersOf, early: bool = False) -> Planning[Schedule]:
+    """Plans what was captured; with `early` yields kernels that are known before the rest.
+
+    `workers` says how many share a kernel of a device; it depends on settings alone.
     """
     body, settings = captured.body, stage_key("schedule")
-    found = CACHE.get((body, *settings))
-    if found is not None:
-        return found, True
     with uncollected():
         order = captured.order()
-        schedule = make_schedule(body, order, workers, begin)
+        schedule = yield from planning(body, order, workers, early)
     CACHE.put(body, settings, schedule, order)
-    return schedule, False
+    return schedule
+
+
+def result_of(planning: Planning[T], take: Take | None = None) -> T:
+    """What planning comes to; `take` consumes the kernels that it yields on the way."""
+    while True:
+        try:
+            kernel = next(planning)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        if take is not None:
+            take(kernel)
 
 
 def plan_plainly(captured: Captured, workers: WorkersOf, plain: int) -> Schedule:
@@ -212,14 +234,15 @@ def order_of(made: UOp, body: UOp, order: list[UOp]) -> list[UOp]:
     return order if made is body else list(toposort(made))
 
 
-def make_schedule(
-    body: UOp,
-    order: list[UOp],
-    workers: WorkersOf,
-    begin: Begin | None = None,
-    plain: int = 0,
-) -> Schedule:
+def make_schedule(body: UOp, order: list[UOp], workers: WorkersOf, plain: int = 0) -> Schedule:
     """Plans a body, whose nodes are given sources first, from scratch."""
+    return result_of(planning(body, order, workers, plain=plain))
+
+
+def planning(
+    body: UOp, order: list[UOp], workers: WorkersOf, early: bool = False, plain: int = 0
+) -> Planning[Schedule]:
+    """`make_schedule`, which with `early` yields the kernels that are known before the rest."""
     params = sorted([u for u in order if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
     if [p.arg.slot for p in params] != list(range(len(params))):
         raise InternalError(f"plan: parameters are not numbered 0..{len(params) - 1}: {params}")
@@ -235,11 +258,11 @@ def make_schedule(
         body, order = made, order_of(made, body, order)
         planner = StagePlanner(body, order)
         ahead = None
-        if begin is not None and len(order) >= MANY_NODES:
-            planner.follower = ahead = Ahead(planner, params, begin)
+        if early and len(order) >= MANY_NODES:
+            planner.follower = ahead = Ahead(planner, params)
         if plain == PLAINEST:
             planner.fuse = 0
-        planner.run()
+        yield from planner.run()
         clock(MATERIALIZE, planner)
         splitter = Splitter(planner, params, ahead.splitter if ahead else None)
         try:

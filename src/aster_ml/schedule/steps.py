@@ -63,6 +63,13 @@ class Schedule:
     used: int = 0
 
 
+class FinalKernel(NamedTuple):
+    """A kernel that is known before the rest of its body is planned, and its device."""
+
+    ast: UOp
+    device: str
+
+
 # A slot, and the STOREs that have to have happened.
 Read = tuple[int, frozenset[UOp]]
 
