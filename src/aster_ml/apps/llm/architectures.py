@@ -19,7 +19,7 @@ from aster_ml.errors import FormatError
 from aster_ml.nn.fileio import show_value
 
 # Sizes that no model has, and that a broken file claims.
-MAX_LAYERS, MAX_SIZE = 1024, 1 << 24
+MAX_LAYERS, MAX_SIZE, MAX_NUMBER = 1024, 1 << 24, 1e30
 
 
 @dataclass(frozen=True)
@@ -162,9 +162,8 @@ class Keys:
     def number(self, key: str, default: float) -> float:
         """A finite number. Raises: FormatError where it is none."""
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            value = math.nan
-        if not math.isfinite(value):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not abs(value) < MAX_NUMBER:
             raise FormatError(
                 f"{self.architecture}.{key} is {show_value(self.get(key, default))}, a finite "
                 "number is wanted",

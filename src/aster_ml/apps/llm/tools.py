@@ -59,7 +59,7 @@ class ToolReader:
         self.names = list(names)
         self.held = ""
         self.count = 0
-        self.has_begun = False
+        self.has_begun = self.is_behind_call = False
 
     def push(self, text: str) -> tuple[str, list[Call]]:
         """More text: what of it is for people, and calls that are complete."""
@@ -89,8 +89,11 @@ class ToolReader:
                 plain.append(self.held[: end + len(CLOSING)])
             self.held = self.held[end + len(CLOSING) :]
         said = "".join(plain)
-        # Blank lines around calls are nobody's text.
-        return ("" if not said.strip() and (calls or self.count) else said), calls
+        # Blank lines behind a call are nobody's text; those within a text are its own.
+        if not said.strip() and (calls or self.is_behind_call):
+            said = ""
+        self.is_behind_call = bool(calls) or (self.is_behind_call and not said)
+        return said, calls
 
     def may_be_bare(self) -> bool:
         """Whether the answer may still be a call without marks, which only its end tells."""
