@@ -1,8 +1,8 @@
 """Asks a server of a language model many times, by several clients, and watches its memory.
 
-`python -m tools.soak_llm MODEL.gguf --requests 1000 --clients 8` starts `aster llm --serve`, streams
-chats of different lengths from it, some of which leave early, and prints how many streams were
-complete and how the memory grew after the first hundred. The exit code is 1 where one was not
+`python -m tools.soak_llm MODEL.gguf --requests 1000 --clients 8` starts `aster llm --serve` and
+streams chats of different lengths from it, some of which leave early. It prints how many streams
+were complete and how the memory grew after the first hundred. The exit code is 1 where one was not
 complete, or memory grew by more than a tenth.
 """
 

@@ -90,6 +90,7 @@ def serve(options: argparse.Namespace, language: Language) -> int:
     app = app_module.make_app(language, rules, embedder)
     print(f"{language.name}: http://{options.host}:{options.port}/", flush=True)
     server.run(app, host=options.host, port=options.port, log_level="warning")
+    language.keep()
     return 0
 
 
@@ -111,8 +112,11 @@ def run(options: argparse.Namespace) -> int:
     chat = Chat(language, sampling, options.max_tokens, options.system)
     if options.prompt is not None:
         text = sys.stdin.read() if options.prompt == "-" else options.prompt
-        return answer_once(chat, text, options.raw)
-    return run_chat(chat)
+        code = answer_once(chat, text, options.raw)
+    else:
+        code = run_chat(chat)
+    language.keep()
+    return code
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from aster_ml.apps.llm.architectures import read_config
 from aster_ml.apps.llm.engine import Engine
 from aster_ml.apps.llm.model import Model
+from aster_ml.apps.llm.recordings import keep, recall
 from aster_ml.apps.llm.template import CHATML, ChatTemplate
 from aster_ml.apps.llm.tokenizer import Tokenizer
 from aster_ml.apps.llm.weights import load_weights
@@ -38,6 +39,11 @@ class Language:
         """The tokens of a chat, up to where the answer begins."""
         text = self.template.render(messages, **options)
         return self.tokenizer.encode(text, special=True, bos=self.begins(text))
+
+    def keep(self) -> bool:
+        """Keeps what was recorded for the next start; whether there was enough."""
+        self.engine.record()
+        return keep(self.engine)
 
     def begins(self, text: str) -> bool:
         """Whether the token of the beginning is still to be put before a chat's text."""
@@ -77,8 +83,10 @@ def load_language(
     weights = load_weights(tensors, dtype, progress)
     length = context or min(config.context, DEFAULT_CONTEXT)
     model = Model(config, weights, length, slots, memory)
+    engine = Engine(model)
+    recall(engine)
     name = config.name or place.stem
-    return Language(name, place, metadata, Engine(model), tokenizer, template)
+    return Language(name, place, metadata, engine, tokenizer, template)
 
 
 def make_template(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate:
