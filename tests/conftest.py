@@ -37,6 +37,8 @@ ABSENCES: list[tuple[str, str]] = [
         r"pocl|opencl",
         "no OpenCL platform: PoCL is one on any CPU (apt-get install pocl-opencl-icd)",
     ),
+    (r"playwright", "playwright is absent: make viz-test brings it, and Chromium"),
+    (r"Chromium", "no Chromium: make viz-test brings it (Debian, as root), or CHROMIUM=path"),
     (r"torch", "PyTorch is absent: pip install 'aster-ml[parity]'"),
     (
         r"tokenizers|jinja2|starlette|uvicorn|llguidance",

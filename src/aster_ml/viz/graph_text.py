@@ -47,3 +47,19 @@ def graph_lines(data: Data, root: int) -> list[str]:
             words.append(f" # {note}")
         lines.append(" ".join(words))
     return lines
+
+
+def steps_of(data: Data, start: int, passes: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
+    """What is stepped through: the graph as it begins, each rewrite, what each pass has made.
+
+    Each with its name and the lines of what there is after it.
+    """
+    found = [("as it begins", graph_lines(data, start))]
+    for entry in passes:
+        for rule, _, after in entry.get("fired", ()):
+            found.append((rule, graph_lines(data, after)))
+        if "root" in entry:
+            found.append((entry.get("opt", entry["name"]), graph_lines(data, entry["root"])))
+        elif "linear" in entry:
+            found.append((entry["name"], entry["linear"]["lines"]))
+    return found

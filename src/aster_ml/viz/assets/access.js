@@ -154,7 +154,8 @@ function showAccess(panel) {
   const repaint = () => paintTouched(right, accesses);
   left.append(el("h2", {}, "Loops"), el("p", { class: "quiet" },
     "Drag a loop variable: the elements that the access touches at this turn are shown."),
-  accesses.loops.length ? nestBoxes(accesses, repaint) : el("p", { class: "quiet" }, "no loops"));
+  ...(accesses.loops.length ? nestBoxes(accesses, repaint) :
+    [el("p", { class: "quiet" }, "no loops")]));
   if (accesses.lanes.length) {
     left.append(el("p", { class: "quiet" }, "Lanes: " + accesses.lanes.map((lane) =>
       `r${lane.id} ${lane.size} ${lane.kind.toLowerCase()}`).join(", ")));

@@ -74,8 +74,19 @@ function graphModel() {
       }
       homes.set(n, id);
     }
-    return { root, order, place, readers, groups, homes };
+    return { root, order, place, readers, groups, homes, aside: asideOf(order, readers) };
   });
+}
+
+// What says only where a result goes: the SINK, and memory that is written and never read.
+function asideOf(order, readers) {
+  const found = new Set();
+  const isTarget = (n) => readers.get(n).every((r) => (opOf(r) === "STORE" ?
+    app.data.nodes.src[r][0] === n : QUIET.has(opOf(r)) && isTarget(r)));
+  for (const n of order) {
+    if (opOf(n) === "SINK" || (opOf(n) === "PARAM" && isTarget(n))) found.add(n);
+  }
+  return found;
 }
 
 function isOpen(id) {
@@ -114,7 +125,7 @@ function visibleCount(model) {
   for (const n of model.order) {
     const group = closedGroup(model, n);
     if (group !== null) seen.add(group);
-    else if (!graph.tidy || !QUIET.has(opOf(n))) seen.add(n);
+    else if (!graph.tidy || !(QUIET.has(opOf(n)) || model.aside.has(n))) seen.add(n);
   }
   return seen.size;
 }
@@ -126,6 +137,7 @@ function buildItems(model) {
   for (const n of model.order) {
     const group = closedGroup(model, n);
     const id = group === null ? n : group;
+    if (graph.tidy && group === null && model.aside.has(n)) continue;
     if (group === null && graph.tidy && QUIET.has(opOf(n)) && src[n].length <= 1 + (opOf(n) !== "CONST")) {
       // A view is seen through: who reads it reads what it shows. A constant is left out.
       const below = src[n].map((s) => stands.get(s)).find((x) => x !== undefined);
@@ -153,8 +165,9 @@ function buildItems(model) {
 }
 
 function nodeItem(model, n) {
-  const text = shortText(n);
-  const under = [dtypeOf(n), shapeOf(n)].filter((x) => x && x !== "void").join(" ");
+  const memory = /slot=(\d+) size=(\S+)/.exec(opOf(n) === "PARAM" ? argOf(n) : "");
+  const text = memory ? `PARAM ${memory[1]}` : shortText(n);
+  const under = [dtypeOf(n), memory ? memory[2] : shapeOf(n)].filter((x) => x && x !== "void").join(" ");
   const width = Math.max(60, 7.2 * Math.max(text.length, under.length) + 18);
   return { node: n, text, under, width, height: under ? 40 : 26, order: 0, nodes: 0,
     group: model.homes.get(n), x: 0, y: 0 };

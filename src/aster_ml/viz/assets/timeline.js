@@ -6,7 +6,8 @@ const COLORS = {
   wait: "--wait",
 };
 
-// Rows by device and thread; events of a row do not overlap unless one is inside of another.
+// Rows by device and thread; events of a row do not overlap unless one is inside of another, which
+// is drawn lower then.
 function timelineRows() {
   return once("rows", () => {
     const rows = new Map();
@@ -28,6 +29,25 @@ function timeRange() {
       to = Math.max(to, e[4] + e[5]);
     }
     return to > from ? [from, to] : [0, 1];
+  });
+}
+
+// How many events an event is inside of, by its number.
+function depths() {
+  return once("depths", () => {
+    const found = new Map();
+    for (const [, events] of timelineRows()) {
+      const order = [...events].sort((a, b) => app.data.events[a][4] - app.data.events[b][4] ||
+        app.data.events[b][5] - app.data.events[a][5]);
+      const open = [];
+      for (const i of order) {
+        const [, , , , start] = app.data.events[i];
+        while (open.length && open[open.length - 1] <= start) open.pop();
+        found.set(i, open.length);
+        open.push(start + app.data.events[i][5]);
+      }
+    }
+    return found;
   });
 }
 
@@ -60,8 +80,9 @@ function drawTimeline(c, width, height) {
     c.beginPath();
     c.rect(left, top, width - left, ROW);
     c.clip();
-    const last = {};
-    for (const i of events) {
+    const last = {}, depth = depths();
+    const order = [...events].sort((a, b) => depth.get(a) - depth.get(b));
+    for (const i of order) {
       const [kind, label, , , start, us] = app.data.events[i];
       if (start + us < timeline.from || start > timeline.to) continue;
       const x0 = x(start), w = Math.max(1, x(start + us) - x0);
@@ -69,11 +90,12 @@ function drawTimeline(c, width, height) {
       if (w <= 1 && Math.floor(x0) === last[kind] && i !== timeline.chosen) continue;
       last[kind] = Math.floor(x0);
       c.fillStyle = color(COLORS[kind]);
-      c.fillRect(x0, top + 5, w, ROW - 10);
+      const down = 5 + Math.min(3, depth.get(i)) * 5;
+      c.fillRect(x0, top + down, w, ROW - 5 - down);
       if (i === timeline.chosen) {
         c.strokeStyle = color("--ink");
         c.lineWidth = 2;
-        c.strokeRect(x0, top + 5, w, ROW - 10);
+        c.strokeRect(x0, top + down, w, ROW - 5 - down);
         c.lineWidth = 1;
       }
       if (w > 42) {

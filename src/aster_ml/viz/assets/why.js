@@ -8,7 +8,7 @@ function costTable(decision) {
     body.append(el("tr", { class: chosen ? "chosen" : "" }, el("td", {}, name),
       el("td", { class: "number" }, cost.toLocaleString("en", { maximumSignificantDigits: 4 })),
       el("td", {}, el("i", { class: "cost", style: `width:${(180 * cost) / most}px` })),
-      el("td", {}, chosen ? "chosen" : `refused: ${ratio(cost, decision)}`)));
+      el("td", {}, chosen ? "chosen" : ratio(cost, decision))));
   }
   return el("table", {}, el("caption", {}, `${decision.about}: ${decision.chosen}`),
     el("thead", {}, el("tr", {}, el("th", {}, "candidate"), el("th", { class: "number" }, "cost"),
@@ -18,7 +18,7 @@ function costTable(decision) {
 function ratio(cost, decision) {
   const found = decision.costs.find(([name]) => name === decision.chosen);
   if (!found || !found[1]) return "";
-  return `${(cost / found[1]).toFixed(2)} times the cost`;
+  return `refused: ${(cost / found[1]).toFixed(2)} times the cost`;
 }
 
 function bullets(lines) {
