@@ -39,6 +39,7 @@ help:
 	@echo "make llm     fetch a small language model and ask it a question"
 	@echo "make test    run the tests with $(WORKERS) workers"
 	@echo "make test-narrow  a part of them with AVX2 at most and three threads"
+	@echo "make viz-test  the visualiser's page in headless Chromium"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
 	@echo "make parity  run the reference's own test files on Aster; PARITY_ARGS='--tests test_ops*'"
@@ -75,6 +76,10 @@ bench: $(VENV)/.bench-$(BENCH_EXTRAS)
 
 parity: $(VENV)/.parity
 	$(BIN)/python -m tests.parity.run -n $(WORKERS) $(PARITY_ARGS)
+
+# The visualiser's page in headless Chromium, which Debian has; CHROMIUM=path names another.
+viz-test: $(VENV)/.viz
+	$(BIN)/python -m pytest -m viz $(PYTEST_ARGS) tests/viz
 
 lint: $(VENV)/.lint
 	@status=0; \
@@ -136,8 +141,17 @@ $(VENV)/.docs: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[docs]'
 	touch $@
 
+$(VENV)/.viz: $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[test,viz]'
+	@command -v chromium >/dev/null || [ -n "$$CHROMIUM" ] || { \
+	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+	      --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	  else echo "no Chromium here: apt-get install chromium, as root, or CHROMIUM=path"; fi; }
+	touch $@
+
 $(VENV)/.lint: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[lint]'
 	touch $@
 
-.PHONY: help demo llm lessons test test-narrow fuzz bench parity lint docs docs-site clean
+.PHONY: help demo llm lessons test test-narrow viz-test fuzz bench parity lint docs docs-site clean

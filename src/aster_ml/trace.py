@@ -55,7 +55,7 @@ UNTRACED = frozenset({
     "from_uop", "derive", "derive_with", "alu", "mop", "rop", "operand", "ufix", "binop",
     "binop_promoted", "scalar", "full_of", "requires_grad_", "numel", "size", "element_size",
     "nbytes", "is_floating_point", "backward", "gradient", "gradients_of", "train", "manual_seed",
-    "allclose", "resolve_axis", "broadcasted", "replace", "assign",
+    "allclose", "resolve_axis", "broadcasted", "replace", "assign", "sequential",
 })  # fmt: skip
 MARKED_ALREADY = frozenset({Ops.BUFFER, Ops.CONST, Ops.DEVICE, Ops.DEFINE_VAR, Ops.BIND})
 ORIGINALS: dict[str, Any] = {}

@@ -251,6 +251,19 @@ def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
         write(recorder, tmp_path / "none" / "x.json")
 
 
+def test_a_recorder_that_fails_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Tensor.rand(5, 6).realize()
+    with recorded() as recorder:
+        monkeypatch.setattr("aster_ml.viz.recorder.expressed_by", lambda planner: 1 // 0)
+        with Context(STRICT=0):
+            assert (x * 5 - 2).numpy().shape == (5, 6)
+        monkeypatch.undo()
+    data = make_data(recorder)
+    assert data["dropped"]["failures"] == 1
+    assert "ZeroDivisionError" in data["failures"][0]
+    assert data["kernels"]
+
+
 def test_processes_that_a_script_starts_are_not_recorded(tmp_path: Path) -> None:
     text = """
 import subprocess, sys

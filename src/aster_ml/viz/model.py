@@ -102,6 +102,7 @@ class Maker:
             "memory": memory,
             "held_before": r.held_before,
             "dropped": r.dropped,
+            "failures": r.failures[:20],
         }
 
     def about(self) -> dict[str, Any]:
@@ -193,8 +194,11 @@ class Maker:
 
     # kernels
 
-    def part(self, part: KernelPart) -> dict[str, Any]:
-        """One kernel: its graph, its passes, what decided."""
+    def part(self, part: KernelPart, written: set[int]) -> dict[str, Any]:
+        """One kernel: its graph, its passes, what decided.
+
+        `written` are the places of its list that have lines of their own in the source.
+        """
         assert part.ast is not None
         assert part.linear is not None
         return {
@@ -208,7 +212,7 @@ class Maker:
             ],
             "linear": self.linear_text(part.linear),
             "lowered": {
-                self.nodes.number(u): places
+                self.nodes.number(u): with_readers(part.linear, places, written)
                 for u, places in alike(part.ast, part.linear.uops).items()
             },
             "accesses": accesses_of(part.linear, self.nodes),
@@ -222,6 +226,11 @@ class Maker:
             asm = assembly_of(backend, record.source)
         work = estimate(record.ast)
         source = record.source.rstrip("\n").split("\n")
+        places = self.source_places(record, source)
+        written = [
+            {found[1] for found in places if found and found[0] == k}
+            for k in range(len(record.parts))
+        ]
         return {
             "name": record.name,
             "names": record.names,
@@ -232,9 +241,9 @@ class Maker:
             "lower_us": round(record.seconds * 1e6, 1),
             "ops": work.ops,
             "bytes": work.mem,
-            "parts": [self.part(p) for p in record.parts],
+            "parts": [self.part(p, w) for p, w in zip(record.parts, written, strict=True)],
             "source": source,
-            "places": self.source_places(record, source),
+            "places": places,
             "asm": asm[0],
             "asm_lines": asm[1],
             "no_asm": asm[2],
@@ -337,6 +346,16 @@ class Maker:
         start = round((e.start - self.recorder.began) * 1e6, 2)
         us = round(e.seconds * 1e6, 2)
         return [e.kind, e.name, e.device, e.thread, start, us, kernel, list(e.buffers)]
+
+
+def with_readers(linear: Linear, places: list[int], written: set[int]) -> list[int]:
+    """Places of a list; of a node without lines of its own, as a fused product, its readers too."""
+    found = set(places)
+    for place in places:
+        if place not in written:
+            u = linear.uops[place]
+            found |= {j for j, reader in enumerate(linear.uops) if u in reader.src}
+    return sorted(found)
 
 
 def record_name(line: str) -> str:

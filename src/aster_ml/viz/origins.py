@@ -54,7 +54,8 @@ def expressed_by(planner: Any) -> dict[UOp, list[UOp]]:
     origin: dict[UOp, list[UOp]] = {}
     for u, uses in planner.readings.items():
         for use in uses.values():
-            if use.value is not None:
+            # What is read where data say has no expression of its own.
+            if getattr(use, "value", None) is not None:
                 origin.setdefault(use.value, []).append(u)
     for u, stored in planner.stored.items():
         if stored.value is not None:

@@ -7,10 +7,11 @@ program is kept, so that its memory goes when it would have gone.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 from aster_ml.allocator import MEMORY
 from aster_ml.codegen.explain import arranged_lines
 from aster_ml.codegen.passes import BEFORE_OPTS
-from aster_ml.config import stage_key
+from aster_ml.config import STRICT, stage_key
 from aster_ml.device import Buffer, Device
 from aster_ml.engine.compile import write_kernel
 from aster_ml.engine.estimate import estimate
@@ -141,6 +142,25 @@ class Here(threading.local):
         self.last = time.perf_counter()
 
 
+def harmless(method: Callable[..., None]) -> Callable[..., None]:
+    """The method of a Recorder; where it fails the run goes on, and the record says that it failed.
+
+    With STRICT it raises.
+    """
+
+    @functools.wraps(method)
+    def call(self: Recorder, *args: Any) -> None:
+        try:
+            method(self, *args)
+        except Exception as error:
+            if STRICT:
+                raise
+            self.dropped["failures"] += 1
+            self.failures.append(f"{method.__name__}: {type(error).__name__}: {error}")
+
+    return call
+
+
 class PassLog(list[Step]):
     """Takes each pass as it ends, in place of a list that keeps all of them."""
 
@@ -170,7 +190,8 @@ class Recorder(Watcher):
         self.buffers: dict[int, int] = {}
         self.numbers = itertools.count()
         self.held_before: dict[str, int] = {}
-        self.dropped = {"events": 0, "realizes": 0, "rewrites": 0}
+        self.dropped = {"events": 0, "realizes": 0, "rewrites": 0, "failures": 0}
+        self.failures: list[str] = []
         self.firings = 0
         self.devices: dict[str, None] = {}
         self.error = ""
@@ -255,6 +276,7 @@ class Recorder(Watcher):
 
     # what it is told
 
+    @harmless
     def rewritten(self, rule: Any, before: UOp, after: UOp) -> None:
         """Kept until the pass ends."""
         self.firings += 1
@@ -270,6 +292,7 @@ class Recorder(Watcher):
         here.fired, here.last = [], now
         return fired, seconds
 
+    @harmless
     def note_pass(self, step: Step) -> None:
         """A pass belongs to the kernel that is being written, else to a plan."""
         here = self.here
@@ -284,6 +307,7 @@ class Recorder(Watcher):
             here.part = KernelPart()
         here.part.entries.append(entry)
 
+    @harmless
     def applied(self, kernel: Any, opt: Any) -> None:
         """An Opt counts as a step of its own."""
         if self.here.kernel is not None:
@@ -291,6 +315,7 @@ class Recorder(Watcher):
             entry = PassEntry("opt", kernel.sink, seconds, fired, repr(opt), kernel)
             self.here.part.entries.append(entry)
 
+    @harmless
     def arranged(self, kernel: Any, target: Any) -> None:
         """Why the axes are as they are; Opts that were tried on others are forgotten."""
         here = self.here
@@ -325,6 +350,7 @@ class Recorder(Watcher):
         self.kernels[ast, target.key, stage_key("codegen")] = record
         self.note_event("lower", record.name, "", start, record.seconds, ast)
 
+    @harmless
     def written(self, ast: UOp, linear: Linear | None, source: str) -> None:
         """A kernel is complete but for its machine code."""
         here = self.here
@@ -340,12 +366,14 @@ class Recorder(Watcher):
         here.kernel.names.append(linear.name)
         here.kernel.name = here.kernel.name or linear.name
 
+    @harmless
     def rendered(self, writer: Any, marks: list[int], text: str) -> None:
         """Which lines came of which node."""
         if self.here.kernel is not None:
             lines = source_lines(writer, marks, text)
             self.here.kernel.rendered.append((writer.linear.uops, lines, text))
 
+    @harmless
     def closed(self, planner: Any, made: Sequence[Any], drafts: Sequence[Any], plan: Any) -> None:
         """A plan is complete."""
         here = self.here
@@ -356,6 +384,7 @@ class Recorder(Watcher):
         record.why = {u: str(text) for u, text in planner.why.items()}
         self.schedules[id(plan)] = record
 
+    @harmless
     def planned(self, captured: Any, schedule: Any, hit: bool, seconds: float) -> None:
         """A request has its schedule; one that came before from the same line is counted."""
         now = time.perf_counter()
@@ -388,14 +417,17 @@ class Recorder(Watcher):
         self.known[key] = made
         self.realizes.append(made)
 
+    @harmless
     def compiled(self, names: Sequence[str], start: float) -> None:
         """Machine code."""
         self.note_event("compile", ", ".join(names), "", start, time.perf_counter() - start)
 
+    @harmless
     def waited(self, start: float) -> None:
         """For other threads' machine code, mostly."""
         self.note_event("wait", "wait for compilers", "", start, time.perf_counter() - start)
 
+    @harmless
     def launched(
         self, step: Any, compiled: Any, buffers: Sequence[Any], start: float, seconds: float
     ) -> None:

@@ -59,7 +59,8 @@ def listed(data: Data) -> Iterator[str]:
         yield "no kernel was compiled"
     for what, count in data["dropped"].items():
         if count:
-            yield f"{count:,} more {what} came than are kept"
+            yield f"{count:,} {what} are not in it"
+    yield from map(plain, data["failures"])
 
 
 def kernel_of(data: Data, wanted: str) -> Data:

@@ -228,7 +228,7 @@ function paintLit(scroll) {
   if (!scroll) return;
   for (const column of document.querySelectorAll(".columns .lines")) {
     const first = column.querySelector(".line.lit");
-    if (!first || first.classList.contains("origin")) continue;
+    if (!first) continue;
     // Chunks out of sight have no layout yet: after the chunk is in sight, its lines have.
     for (const part of [first.closest(".chunk"), first]) {
       const top = part.getBoundingClientRect().top - column.getBoundingClientRect().top;

@@ -210,7 +210,7 @@ function fitGraph() {
   if (!graph.items.length || !graph.view) return;
   const box = graph.view.canvas.parentElement;
   let x0 = Infinity, y0 = Infinity, x1 = -Infinity, y1 = -Infinity;
-  for (const i of graph.items) {
+  for (const i of [...graph.items, ...graph.boxes]) {
     x0 = Math.min(x0, i.x);
     y0 = Math.min(y0, i.y);
     x1 = Math.max(x1, i.x + i.width);

@@ -226,7 +226,7 @@ function aboutText() {
   const parts = [made.at, devices, `${app.data.kernels.length} kernels`, settings];
   if (made.error) parts.push(`it ended with ${made.error}`);
   for (const [what, count] of Object.entries(app.data.dropped)) {
-    if (count) parts.push(`${count} more ${what} came than are kept`);
+    if (count) parts.push(`${count} ${what} are not in it`);
   }
   return parts.filter(Boolean).join(" · ");
 }
