@@ -206,6 +206,8 @@ class Recorder(Watcher):
         ALWAYS.append(self.log)
         LISTENERS.lists.append(self.log)
         compile_anew()
+        # Asking takes in what was posted.
+        MEMORY.in_use()
         self.held_before = dict(MEMORY.held)
         self.follow_buffers()
 

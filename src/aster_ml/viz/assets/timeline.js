@@ -62,7 +62,8 @@ function drawTimeline(c, width, height) {
   c.strokeStyle = color("--line");
   c.fillStyle = color("--quiet");
   const unit = 10 ** Math.floor(Math.log10(span / 4));
-  const tick = [1, 2, 5].map((k) => k * unit).find((k) => span / k <= 9) || 10 * unit;
+  const ticks = Math.max(2, Math.floor((width - left) / 80));
+  const tick = [0.5, 1, 2, 5, 10].map((k) => k * unit).find((k) => span / k <= ticks) || 20 * unit;
   for (let t = Math.ceil(timeline.from / tick) * tick; t <= timeline.to; t += tick) {
     c.beginPath();
     c.moveTo(x(t), 0);
