@@ -7,7 +7,8 @@ stands in the mixins, each by its subject; how they run stands below `engine`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Set
+import weakref
+from collections.abc import Iterable, Iterator, Set
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
@@ -209,8 +210,7 @@ class Tensor(
 
     def become_with_past(self, tensors: list[Tensor], nodes: list[UOp], memory: list[UOp]) -> None:
         """`become` for tensors of which gradients may want to know what they were."""
-        flagged = [t for t in live_handles() if t._requires_grad is True]
-        wanted = {name for t in flagged for name in (*graph_names(t), under_view(t.uop))}
+        wanted = flagged_names()
         for tensor, node, new in zip(tensors, nodes, memory, strict=True):
             if (
                 tensor._requires_grad != INHERITED
@@ -414,14 +414,16 @@ class Tensor(
         Raises: GradientError when self has more than one element and no `gradient` is given, and
         when nothing below requires a gradient.
         """
-        wanted = [t for t in live_handles() if t._requires_grad and is_float(t)]
+        past = history.past_of(self.uop, passes_gradient)
+        below = toposort(self.uop, *past[1].values())
+        wanted = [t for t in flagged_in(below) if is_float(t)]
         names = [graph_names(t) for t in wanted]
         places = {n for t, group in zip(wanted, names) if t._requires_grad is True for n in group}
         ends = {u for t in wanted if t._requires_grad is True for u in writes_of(t)}
-        grads = self.gradients_of(names, gradient, ends)
+        grads = self.gradients_of(names, gradient, ends, past)
         # What jitted functions gave is no end of the way, although it has a gradient too.
         if storage.NO_GRADIENT:
-            check_graph(self.uop, places, history.walk_back(self.uop, passes_gradient)[1])
+            check_graph(self.uop, places, past[1])
         if all(g is None or t.uop is self.uop for t, g in zip(wanted, grads)) and (
             self.uop not in places
         ):
@@ -441,11 +443,16 @@ class Tensor(
         return self
 
     def gradients_of(
-        self, targets: list[list[UOp]], gradient: Tensor | None, ends: Set[UOp] = frozenset()
+        self,
+        targets: list[list[UOp]],
+        gradient: Tensor | None,
+        ends: Set[UOp] = frozenset(),
+        past: history.WalkedBack | None = None,
     ) -> list[UOp | None]:
         """The gradient for each target, which has one or several names in the graph.
 
-        None of them goes through one of the `ends`.
+        None of them goes through one of the `ends`. `past` is `history.past_of` our node, where
+        that is known.
         """
         if gradient is not None:
             check_tensor(gradient, "gradient")
@@ -467,10 +474,8 @@ class Tensor(
             )
         names = {name for group in targets for name in group if name.dtype.kind == "float"}
         root = self.uop
-        order: dict[UOp, None] | None = None
-        values: dict[UOp, UOp] = {}
-        if history.PASTS.data:
-            order, values = history.walk_back(root, passes_gradient)
+        order, values = past or history.past_of(root, passes_gradient)
+        if values:
             targets = with_values(targets, values)
             names = {name for group in targets for name in group if name.dtype.kind == "float"}
         check_graph(root, names, values)
@@ -595,6 +600,45 @@ def graph_names(tensor: Any) -> list[UOp]:
         if tensor.former is not None:
             own += [u for ref in tensor.former if (u := ref()) is not None]
     return list(dict.fromkeys([n for u in own for n in (u, *storage.origins_of(u))]))
+
+
+def flagged_in(below: Iterable[UOp]) -> list[Any]:
+    """The live tensors with a gradient that one of these nodes may stand for, oldest first.
+
+    why without calls: a program of n models asks all of its tensors n times
+    """
+    known = storage.STAND_INS.data
+    shown = {found for u in below if (found := known.get(weakref.ref(u))) is not None}
+    shown.update(below)
+    return [
+        t
+        for t in live_handles()
+        if t._requires_grad
+        and (
+            t.uop in shown
+            or t.uop.op is Ops.AFTER
+            or (t.former is not None and [ref for ref in t.former if ref() in shown])
+        )
+    ]
+
+
+def flagged_names() -> set[UOp]:
+    """Nodes by which tensors that are set to require a gradient are known in graphs.
+
+    Not those that these stand in for.
+    """
+    flagged = [t for t in live_handles() if t._requires_grad is True]
+    # Most are memory of their own, which is told without a call.
+    names = {t.uop for t in flagged}
+    names.update([t.uop.src[0] for t in flagged if t.uop.op is Ops.RESHAPE])
+    former = [t.former for t in flagged if t.former is not None]
+    names.update([u for refs in former for ref in refs if (u := ref()) is not None])
+    for t in flagged:
+        u = t.uop if t.uop.op is not Ops.RESHAPE else t.uop.src[0]
+        if u.op is not Ops.BUFFER:
+            names.update(graph_names(t))
+            names.add(under_view(u))
+    return names
 
 
 def writes_of(tensor: Any) -> list[UOp]:

@@ -222,6 +222,15 @@ def walk_back(
     return order, values
 
 
+# The nodes below a root, where they have been listed, and what memory among them was.
+WalkedBack = tuple[dict[UOp, None] | None, dict[UOp, UOp]]
+
+
+def past_of(root: UOp, passes: Callable[[UOp], bool]) -> WalkedBack:
+    """`walk_back`, which lists nothing where no memory has a past."""
+    return walk_back(root, passes) if PASTS.data else (None, {})
+
+
 # What has not been computed reads memory as it is now; what is written to is not read.
 NOW, PLACE = sys.maxsize, -1
 
