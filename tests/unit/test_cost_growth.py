@@ -14,12 +14,20 @@ from aster_ml import Tensor
 from tools.growth import CASES, MOST, calls_of, tensors
 
 # What takes long for each of its things.
-FEW = {"training_of_layers": 10, "models_trained_and_kept": 20}
+FEW = {
+    "training_of_layers": 10,
+    "models_trained_and_kept": 20,
+    "models_trained_and_dropped": 20,
+    "models_kept": 30,
+    "models_dropped": 30,
+    "loading_a_state_dict": 30,
+    "training_step": 40,
+}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_twice_the_work_costs_twice_the_calls(name: str) -> None:
-    n, case = FEW.get(name, 40), CASES[name]
+    n, case = FEW.get(name, 60), CASES[name]
     # Kernels of the sizes that are counted are compiled before, as far as they are the same.
     case(n // 2)()
     few, many = case(n), case(2 * n)

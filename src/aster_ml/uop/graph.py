@@ -174,6 +174,30 @@ def holds(root: UOp, ops: Container[Ops]) -> bool:
     return False
 
 
+def holds_known(root: UOp, ops: Container[Ops], known: dict[UOp, bool]) -> bool:
+    """`holds` for one root of many: `known` has what was found of nodes before, and takes more."""
+    if root in known:
+        return known[root]
+    path = [(root, iter((root,)))]
+    while path:
+        u, left = path[-1]
+        for s in left:
+            found = known.get(s)
+            if found is None:
+                if s.op in ops:
+                    found = known[s] = True
+                elif s.src:
+                    path.append((s, iter(s.src)))
+                    break
+            if found:
+                known.update([(v, True) for v, _ in path])
+                return True
+        else:
+            known[u] = False
+            path.pop()
+    return False
+
+
 ABOVE["substitute"] = substitute
 ABOVE["toposort"] = toposort
 ABOVE["consumers"] = consumers

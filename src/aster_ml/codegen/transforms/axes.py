@@ -13,7 +13,7 @@ from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
 from aster_ml.target import Target
-from aster_ml.uop.graph import holds, toposort
+from aster_ml.uop.graph import holds_known, toposort
 from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import size_of
@@ -155,6 +155,7 @@ def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: b
     stay as they are.
     """
     new: dict[UOp, UOp] = {}
+    opaque: dict[UOp, bool] = {}
     # A view: of what is in `new` by then.
     stay = new.keys().isdisjoint
     for u in toposort(sink) if order is None else order:
@@ -172,14 +173,14 @@ def simplify_indices(sink: UOp, order: Iterable[UOp] | None = None, addresses: b
             src = (src[0], simplify_around(src[1]))
         elif u.op is STORE and len(src) > 2:
             src = (*src[:2], simplify_around(src[2]))
-        elif u.op is WHERE and compares_places(src[0]):
+        elif u.op is WHERE and compares_places(src[0], opaque):
             src = (simplify(src[0]), *src[1:])
         if src != u.src:
             new[u] = new_node(u.op, u.dtype, src, u.arg)
     return new.get(sink, sink)
 
 
-def compares_places(u: UOp) -> bool:
-    """Whether a condition is made of indices alone."""
+def compares_places(u: UOp, opaque: dict[UOp, bool]) -> bool:
+    """Whether a condition is made of indices alone; `opaque` has what is known of others."""
     # What is loaded is soon met; ranges are found for every node below.
-    return not holds(u, OPAQUE) and bool(u.ranges)
+    return not holds_known(u, OPAQUE, opaque) and bool(u.ranges)
