@@ -227,6 +227,12 @@ class Tensor(
             self._requires_grad = None
         elif history.CUT:
             history.note_rewritten(node, memory, passes_gradient)
+        if self._requires_grad is True and node.op is Ops.DETACH and node is not memory:
+            # Graphs have it under this name, which nothing else leads to; others may show the same.
+            memory = UOp(Ops.DETACH, node.dtype, (memory,), node.arg)
+            if memory is not node:
+                known = [ref for ref in self.former or () if ref() is not None]
+                self.former = [*known, weakref.ref(node)]
         if memory is not self.uop:
             self.uop = memory
             if self.cell is not None and self.steps is None:
@@ -594,8 +600,8 @@ def graph_names(tensor: Any) -> list[UOp]:
     before it show the same tensor.
     """
     own = [tensor.uop]
-    if tensor._requires_grad is True and tensor.steps is None:
-        while own[-1].op is Ops.AFTER:
+    if tensor._requires_grad is True:
+        while tensor.steps is None and own[-1].op is Ops.AFTER:
             own.append(own[-1].src[0])
         if tensor.former is not None:
             own += [u for ref in tensor.former if (u := ref()) is not None]

@@ -12,6 +12,7 @@ import pytest
 from aster_ml.dtype import dtypes
 from aster_ml.errors import GradientError
 from aster_ml.gradient import GRADIENT, NO_GRADIENT, compute_gradient
+from aster_ml.tensor import Tensor
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, OP_TABLE, Group, Ops
 from tests.unit.numerics import check_slopes, leaf, value
@@ -332,3 +333,27 @@ def test_write_through_another_view_refuses() -> None:
     root = memory.reshape((2, 3)).after(memory.store(new))
     with pytest.raises(GradientError, match="another view of the same memory"):
         compute_gradient(root, number(1), {new})
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "slopes"),
+    [
+        (lambda t: t.max(), [1, NAN, 3, NAN], [0, 0.5, 0, 0.5]),
+        (lambda t: t.min(), [float("-inf"), NAN, 3], [0, 1, 0]),
+        (lambda t: t.maximum(Tensor([1.0, NAN])), [NAN, 2], [1, 1]),
+        (lambda t: t.clamp(0, 1), [NAN, 0, 1, 2], [0, 1, 1, 0]),
+        (lambda t: t.clamp(0), [NAN, -1, 0, 2], [0, 0, 1, 1]),
+        (lambda t: t.clamp(max_=Tensor([1.0])), [NAN, 0, 1, 2], [0, 1, 1, 0]),
+        (lambda t: t.hardsigmoid() * 6, [NAN, 0, 4], [0, 1, 0]),
+        (lambda t: t.hardtanh(), [NAN, 0, 1], [1, 1, 0]),
+    ],
+)
+def test_slopes_at_nan_are_those_of_pytorch(function, values, slopes) -> None:
+    t = Tensor(np.array(values, np.float32), requires_grad=True)
+    result = function(t)
+    assert np.isnan(result.numpy()).any()
+    result.sum().backward()
+    np.testing.assert_allclose(t.grad.numpy(), slopes, rtol=1e-6)

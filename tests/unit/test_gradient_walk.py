@@ -276,3 +276,25 @@ def test_a_way_without_influence_leaves_a_gradient_as_it_is() -> None:
     assert x.grad.uop is before
     assert y.grad.tolist() == [2.0, 4.0]
     assert x.grad.tolist() == [2.0, 4.0]
+
+
+def test_tensors_of_one_memory_have_each_their_own_gradient() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    a, b = Tensor(x, requires_grad=True), Tensor(x, requires_grad=True)
+    c = x.detach().requires_grad_()
+    for _ in range(2):
+        (a * 2 + b * 3 + c * a).sum().backward()
+        assert (a.grad.tolist(), b.grad.tolist(), c.grad.tolist()) == ([3, 4], [3, 3], [1, 2])
+        a.grad = b.grad = c.grad = None
+        Tensor.realize(a, b, c)
+    x.assign(x * 2).realize()
+    assert a.tolist() == b.tolist() == c.tolist() == [2, 4]
+
+
+def test_a_realized_view_of_memory_keeps_its_name_in_graphs() -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    y = x.detach().requires_grad_()
+    loss = (y * y).sum()
+    y.realize()
+    loss.backward()
+    assert y.grad.tolist() == [2, 4, 6]

@@ -99,3 +99,15 @@ def test_values_of_symbolic_shape_are_not_read() -> None:
         for kind in (ShapeError, AssertionError, ValueError):
             with pytest.raises(kind, match=r"symbolic|one is wanted"):
                 read()
+
+
+def test_a_variable_beyond_the_dtype_of_a_tensor_beside_it_makes_that_wider() -> None:
+    far = Variable("far", 1, 1 << 40).bind(1 << 33)
+    product = Tensor([3]) * far
+    assert (product.dtype.name, product.tolist()) == ("int64", [3 << 33])
+    some = Variable("some", 1, 300).bind(290)
+    sum_ = Tensor([3], dtype="uint8") + some
+    assert (sum_.dtype.name, sum_.tolist()) == ("int32", [293])
+    assert (Tensor([1.0]) * far).dtype.name == "float32"
+    few = Variable("few", 1, 200).bind(7)
+    assert (Tensor([3], dtype="uint8") * few).dtype.name == "uint8"

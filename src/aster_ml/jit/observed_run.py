@@ -254,6 +254,28 @@ class Run:
                 t.whole = own_memory(t.whole, t.device)
                 t.realize()
 
+    def replaces_values(self) -> bool:
+        """Whether a tensor from before that had no memory yet was given another value."""
+        return any([strip_effects(old) is None for _, old in self.replaced()])
+
+    def replaced(self) -> list[tuple[Tensor, UOp]]:
+        """Tensors from before that were given another value in no way to repeat, and the old."""
+        found = []
+        for t, old in self.changed():
+            place = strip_effects(t.uop)
+            if 0 in t.shape or (
+                t.cell is not None
+                and strip_effects(t.cell.root) is not None
+                and (
+                    # A view of memory in a way that is computed, or has been.
+                    place is None or is_apart(t)
+                )
+            ):
+                continue
+            if place is None or (strip_effects(old) is not place and settle(old) is not place):
+                found.append((t, old))
+        return found
+
     def check_replaced(self) -> None:
         """Raises JitError where a tensor from before was given another value in no way to repeat.
 
@@ -266,24 +288,11 @@ class Run:
                     f"a jitted function replaces its argument {t!r} by another value; "
                     "use assign, or return the value"
                 )
-        for t, old in self.changed():
-            place = strip_effects(t.uop)
-            if 0 in t.shape or (
-                t.cell is not None
-                and strip_effects(t.cell.root) is not None
-                and (
-                    # A view of memory in a way that is computed, or has been.
-                    place is None or is_apart(t)
-                )
-            ):
-                continue
-            was = strip_effects(old)
-            if place is None or (was is not place and settle(old) is not place):
-                raise JitError(
-                    f"a jitted function replaces {t!r}, which existed before, by "
-                    "another value; give it memory before: "
-                    "t.replace(t.contiguous().realize()), and use assign"
-                )
+        for t, _ in self.replaced():
+            raise JitError(
+                f"a jitted function replaces {t!r}, which existed before, by another value; give "
+                "it memory before: t.replace(t.contiguous().realize()), and use assign"
+            )
         touched = {*self.recorder.states, *self.recorder.written}
         named = {b for t in live_handles() for b in storage.buffers_below(t.uop)}
         for ref, old in self.before.items():

@@ -116,7 +116,7 @@ def unpack_recording(recording: Any, state: dict[str, Any]) -> None:
     # Nobody here names the memory, so nobody can exchange it.
     recording.watch = Watch([], lambda x: False)
     recording.bound, recording.staying, recording.states, recording.shown = [], [], [], []
-    recording.unpacked = []
+    recording.unpacked, recording.grads = [], []
     recording.state_ids, recording.written_ids = set(), set()
     recording.written_states = []
     recording.latest = None

@@ -39,6 +39,11 @@ from aster_ml.uop.node import UOp
 T = TypeVar("T")
 
 
+def memory_named_by(t: Any) -> list[UOp]:
+    """The BUFFERs that a tensor names."""
+    return [b for place in places_of(t) for b in storage.buffers_below(place)]
+
+
 class State:
     """A tensor from before that a recording reads or writes, and what it has to name for that."""
 
@@ -104,6 +109,13 @@ class Recording(Generic[T]):
         # Weights that it unpacks itself: where their bytes are overwritten, they are memory.
         lazy = [t for ref in run.before if (t := ref()) is not None and t.uop in recorder.outside]
         self.unpacked = [weakref.ref(t) for t in lazy if nodes_of_unpacked(t.uop, ())]
+        # Gradients that it adds to, and whose they are.
+        self.grads = [
+            (t.ref, grad.ref)
+            for ref in list(LIVE)
+            if (t := ref()) is not None and (grad := t.grad) is not None and grad.ref in run.before
+            if not known.keys().isdisjoint(memory_named_by(grad))
+        ]
         self.exchanges = storage.EXCHANGES.count
         self.state_ids = {id(b.base) for b in recorder.states.values()}
         self.written_ids = {id(b.base) for u, b in recorder.states.items() if u in recorder.written}
@@ -247,7 +259,15 @@ class Recording(Generic[T]):
             if t is not None and storage.realized_view(t.uop) is not None:
                 return repr(t)
         self.exchanges = storage.EXCHANGES.count
+        for owner, grad in self.grads:
+            t = owner()
+            if t is not None and (t.grad is None or t.grad.ref is not grad):
+                return f"another gradient of {t!r}"
         return None
+
+    def lacks_gradients(self) -> bool:
+        """Whether a gradient that it adds to was taken away."""
+        return any([(t := owner()) is not None and t.grad is None for owner, _ in self.grads])
 
     def may_fit_again(self) -> bool:
         """Whether all memory that it uses has its names still; weights that are gone stay so."""

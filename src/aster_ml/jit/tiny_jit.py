@@ -241,6 +241,12 @@ class TinyJit(Generic[T]):
             if inputs.take_own_memory():
                 inputs = Inputs(args, kwargs, by_whole)
                 entry = self.entry_for(inputs)
+            if any([r.lacks_gradients() for r in entry.recordings]):
+                # It adds to gradients, which the first run after they are gone makes anew.
+                log, entry.outdated = entry.last_log, 0
+                result = self.run_plain(entry, inputs, args, kwargs)
+                entry.last_log = log
+                return result
             return self.record(entry, inputs, args, kwargs)
         if inputs.take_own_memory(recording.written_inputs):
             return self(*args, **kwargs)
@@ -328,6 +334,13 @@ class TinyJit(Generic[T]):
         check_result(result, inputs)
         if run.recorder.error is not None:
             self.give_up(entry, run.recorder.items, run.recorder.error)
+            return result
+        if run.replaces_values():
+            # Gradients that a step by itself has left, say: memory from now on, which a recording
+            # can write to.
+            run.give_memory()
+            run.lose_escaped()
+            entry.last_log = run.recorder.log
             return result
         run.check_replaced()
         run.check_aliases()

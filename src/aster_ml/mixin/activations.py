@@ -56,9 +56,10 @@ class ActivationMixin(ContractMixin):
 
         Shapes: self [*s] -> [*s].
         """
-        line = self * alpha + beta
         if self.dtype.kind != "float" or alpha <= 0:
-            return hold_between(line, 0, 1)
+            return hold_between(self * alpha + beta, 0, 1)
+        # No gradient passes NaN.
+        line = self.with_slope(self, self.ne(self)) * alpha + beta
         # Where the line ends is asked of self, which has not been rounded.
         low, high = neighbour(-beta / alpha, self.dtype, True), (1 - beta) / alpha
         inside = (self > neighbour(high, self.dtype, False)).where(1, line)

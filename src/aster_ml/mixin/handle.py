@@ -6,6 +6,7 @@ builds the node. Data that comes from outside, memory and realizing do not belon
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import weakref
@@ -43,7 +44,7 @@ from aster_ml.errors import (
 )
 from aster_ml.helpers import kind_of
 from aster_ml.mixin.elementwise import ElementwiseMixin
-from aster_ml.mixin.live import ACTIVE, LIVE, Sweep, TensorRef, forget, sweep
+from aster_ml.mixin.live import ACTIVE, LIVE, Sweep, TensorRef, forget, live_handles, sweep
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
 from aster_ml.mixin.reduce import ReduceMixin
 from aster_ml.mixin.views import (
@@ -80,6 +81,8 @@ WRITTEN = 3
 Flag = bool | int | None
 
 NUMBER_KINDS = frozenset({"int", "uint", "float"})
+# Numbers of marks that tell tensors apart that show the same memory.
+OWN_NAMES = itertools.count()
 
 
 class Touched:
@@ -170,10 +173,14 @@ def size_dtype(size: UOp) -> DType:
 
     why: a recording is replayed for other values of its variables, so their ranges decide
     """
+    return dtypes.default_int if holds_size(dtypes.default_int, size) else dtypes.int64
+
+
+def holds_size(dtype: DType, size: UOp) -> bool:
+    """Whether an integer dtype holds a size, whatever the values of its variables."""
     bound = {u: u.src[0] for u in toposort(size) if u.op is Ops.BIND}
     low, high = (substitute(size, bound) if bound else size).bounds
-    half = 1 << (8 * dtypes.default_int.itemsize - 1)
-    return dtypes.default_int if -half <= low and high < half else dtypes.int64
+    return bool(dtypes.min(dtype) <= low and high <= dtypes.max(dtype))
 
 
 def number_node(size: UOp, dtype: DType | None, device: str | tuple[str, ...]) -> UOp:
@@ -422,13 +429,27 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         if value and self._requires_grad in (INHERITED, WRITTEN):
             return
         self._requires_grad = value
-        if (
-            value
-            and not is_view(self.uop)
-            and (self.shares_node() or not reaches(self.uop, is_buffer))
-        ):
-            # Equal values are one node; the gradients of two parameters must not meet in it.
+        if not value:
+            return
+        # Equal values are one node; the gradients of two parameters must not meet in it.
+        if is_view(self.uop):
+            if self.shares_name():
+                self.own_name()
+        elif self.shares_node() or not reaches(self.uop, is_buffer):
             self.whole = own_memory(self.whole, self.device)
+
+    def shares_name(self) -> bool:
+        """Whether another tensor that was set to require a gradient is the same view of memory."""
+        uop = self.uop
+        flagged = [t for t in live_handles() if t._requires_grad is True and t is not self]
+        return any([t.uop is uop for t in flagged])
+
+    def own_name(self) -> None:
+        """Gives our node a mark of its own: graphs tell us from others that show the same."""
+        uop = self.uop
+        cell, steps = self.own_cell(), self.steps
+        self.uop = node = UOp(Ops.DETACH, uop.dtype, (uop,), next(OWN_NAMES))
+        self.join(cell, steps_to(node, uop, steps))
 
     def shares_node(self) -> bool:
         """Whether another tensor has the same node, as equal expressions have."""
@@ -578,7 +599,13 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
                 return UOp(Ops.CONST, dtype, (), stored_number(x, dtype))
             return UOp.const(number_dtype(x), x)
         if isinstance(x, UOp):
-            return x.cast(dtype if dtype.kind in NUMBER_KINDS else dtypes.default_int)
+            if dtype.kind == "float":
+                return x.cast(dtype)
+            # A recording is replayed for other values, so the range decides whether ours holds it.
+            needed = size_dtype(x)
+            if dtype.kind not in NUMBER_KINDS:
+                return x.cast(needed)
+            return x.cast(dtype if holds_size(dtype, x) else least_upper_dtype(dtype, needed))
         if isinstance(x, np.ndarray):
             return self.__class__(x, device=self.device).uop  # type: ignore[call-arg]
         hint = "; wrap it in Tensor(...)" if isinstance(x, (list, tuple)) else ""

@@ -356,15 +356,20 @@ class MathMixin(FunctionMixin):
         """
         if min_ is None and max_ is None:
             raise ArgumentError("clamp: neither min_ nor max_ is given; one of them is wanted")
+        held: Self = self
+        if self.dtype.kind == "float" and self._requires_grad is not False:
+            # NaN is between no bounds: no gradient passes there.
+            held = self.with_slope(self, self.ne(self))
         # Not by maximum, which shares the gradient out where both sides are equal: a bound is not
         # something to learn, and self at it is not cut off.
         # What no value of the dtype passes holds none of them back.
         value = self
         if min_ is not None and beyond(min_, self.dtype) >= 0:
-            value = (self < min_).where(min_, self)
+            value = (self < min_).where(min_, held)
+            held = value
         if max_ is None or beyond(max_, self.dtype) > 0:
             return value
-        held: Self = (value > max_).where(max_, value)
+        held = (value > max_).where(max_, held)
         return held
 
     def clip(self, min_: Any = None, max_: Any = None) -> Self:

@@ -107,8 +107,8 @@ def closed_body(
                     if stored is not None and stored is not s:
                         stands[s] = stored
                         src = (stored,)
-                    elif op is DETACH and len(src) > 1:
-                        # What its gradient is, is asked for by gradients alone.
+                    elif op is DETACH and (len(src) > 1 or s.arg is not None):
+                        # What its gradient is, and whose name it is, gradients alone ask.
                         stands[s] = src[0]
                         src = src[:1]
                     u, left = s, iter(src)
