@@ -149,8 +149,9 @@ def of_reduce(g: Term, u: UOp, i: int) -> Term:
         return g if g.is_number else g.spread(x.shape)
     if op is Ops.MAX:
         reached = x.alu(Ops.CMPEQ, g.of(u).spread(x.shape).node)
-        # Of a row with NaN that is the maximum, and they share it.
-        reached = reached.alu(Ops.OR, x.alu(Ops.CMPNE, x))
+        if not any([size != 1 for size in u.shape]):
+            # NaN is the maximum of what has one, and they share it; rows are left to be quick.
+            reached = reached.alu(Ops.OR, x.alu(Ops.CMPNE, x))
         count = reached.cast(sum_acc_dtype(u.dtype)).rop(Ops.ADD, axes)
         share = (g.convert(count.dtype) / count).convert(u.dtype)
         return share.spread(x.shape).where(reached)
