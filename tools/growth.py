@@ -1,6 +1,6 @@
 """Prints how Python calls, processor time and memory grow with the size of a program.
 
-    python -m tools.growth [--only NAME] [--sizes 1000,2000,5000]
+    python -m tools.growth [--only NAME] [--sizes 1000,2000,5000] [--no-calls]
 
 Each case makes a function for `n` things. A process of its own runs it twice, once under a profiler
 that counts calls (those of built-in functions included) and once for time and memory: the first
@@ -392,10 +392,11 @@ def measure(name: str, n: int) -> dict[str, float]:
 PROFILED = "GROWTH_PROFILED"
 
 
-def measure_apart(name: str, n: int, limit: float) -> dict[str, float]:
-    """`measure` in processes of their own, with a profiler and without."""
+def measure_apart(name: str, n: int, limit: float, calls: bool) -> dict[str, float]:
+    """`measure` in processes of their own, without a profiler and, to count calls, with one."""
     found: dict[str, float] = {}
-    for more in ({}, {PROFILED: "1"}):
+    ways: list[dict[str, str]] = [{}, {PROFILED: "1"}]
+    for more in ways[: 1 + calls]:
         command = [sys.executable, "-m", "tools.growth", "--only", name, "--one", str(n)]
         done = subprocess.run(
             command, env={**os.environ, **more}, check=True, timeout=limit, capture_output=True
@@ -404,12 +405,12 @@ def measure_apart(name: str, n: int, limit: float) -> dict[str, float]:
     return found
 
 
-def show(name: str, sizes: list[int], limit: float) -> bool:
+def show(name: str, sizes: list[int], limit: float, calls: bool) -> bool:
     """Prints a row for each thing that is counted, with the factor for twice the n between sizes.
 
     Returns whether none of these exceeds what is asked.
     """
-    found = [measure_apart(name, n, limit) for n in sizes]
+    found = [measure_apart(name, n, limit, calls) for n in sizes]
     good = True
     for what in found[0]:
         values = [f[what] for f in found]
@@ -434,6 +435,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a case, or several with commas between")
     parser.add_argument("--sizes", default=",".join([str(n) for n in SIZES]))
     parser.add_argument("--limit", type=float, default=600, help="seconds for each process")
+    parser.add_argument("--no-calls", action="store_true", help="seconds and memory alone")
     parser.add_argument("--one", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -446,7 +448,7 @@ def main() -> int:
     results = []
     for name in names:
         try:
-            results.append(show(name, sizes, options.limit))
+            results.append(show(name, sizes, options.limit, not options.no_calls))
         except subprocess.TimeoutExpired as error:
             print(f"{name:28s} more than {error.timeout} s", flush=True)
             results.append(False)

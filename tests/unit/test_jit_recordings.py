@@ -295,3 +295,43 @@ def test_recordings_of_many_shapes_keep_intermediates_of_a_few() -> None:
         assert replays[-1].scratch_nbytes > 0
         for a, wanted in zip(arrays, expected, strict=True):
             np.testing.assert_allclose(function(Tensor(a).realize()).numpy(), wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("before", [0, 1, 4])
+def test_a_jitted_function_in_another_one_and_by_itself(before: int) -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((24, 24)).astype(np.float32)
+    w = Tensor(weights).realize()
+
+    def plain(x):
+        h = np.maximum(x @ weights, 0)
+        return h @ weights - h.max(1, keepdims=True)
+
+    @TinyJit
+    def inner(x: Tensor) -> Tensor:
+        h = (x @ w).relu()
+        return (h @ w - h.max(1, keepdim=True)).realize()
+
+    @TinyJit
+    def outer(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        a, b, c = inner(x), inner(y), inner((x + y).realize())
+        return (a + b * 2).realize(), c, inner((a * 0.01).realize())
+
+    def check(got, want) -> None:
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-3)
+
+    def drawn():
+        return rng.standard_normal((24, 24)).astype(np.float32)
+
+    for _ in range(before):
+        x = drawn()
+        check(inner(Tensor(x).realize()), plain(x))
+    for turn in range(6):
+        x, y = drawn(), drawn()
+        got = outer(Tensor(x).realize(), Tensor(y).realize())
+        if turn % 2:
+            z = drawn()
+            check(inner(Tensor(z).realize()), plain(z))
+        a, b = plain(x), plain(y)
+        for found, wanted in zip(got, (a + b * 2, plain(x + y), plain(a * np.float32(0.01)))):
+            check(found, wanted)

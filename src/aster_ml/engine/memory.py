@@ -14,6 +14,8 @@ from aster_ml.helpers import round_up
 from aster_ml.schedule.steps import Schedule
 
 ALIGNMENT = 128
+# So many temporaries are also placed by their sizes, which takes the square of their number.
+MOST_BY_SIZE = 128
 
 
 @dataclass
@@ -91,13 +93,27 @@ class Arena:
         del self.by_size[bisect.bisect_left(self.by_size, (size, offset))]
 
 
-def plan_memory(schedule: Schedule) -> MemoryPlan:
-    """A place for each temporary.
+def nbytes_of(schedule: Schedule, slot: int) -> int:
+    """Bytes of the part that a temporary takes."""
+    s = schedule.slots[slot]
+    return int(round_up(max(s.size * s.dtype.itemsize, 1), ALIGNMENT))
 
-    Goes through the steps: a temporary takes a free part when it begins, and gives it back after
-    its last step.
-    """
+
+def plan_memory(schedule: Schedule) -> MemoryPlan:
+    """A place for each temporary, in arenas as small as two ways make them."""
     lifetimes = lifetimes_of(schedule)
+    plan = planned_in_order(schedule, lifetimes)
+    if len(lifetimes) > MOST_BY_SIZE:
+        return plan
+    other = planned_by_size(schedule, lifetimes)
+    smaller = sum(other.arena_nbytes.values()) < sum(plan.arena_nbytes.values())
+    return other if smaller else plan
+
+
+def planned_in_order(schedule: Schedule, lifetimes: dict[int, tuple[int, int]]) -> MemoryPlan:
+    """Goes through the steps: a temporary takes a free part when it begins, and gives it back
+    after its last step.
+    """
     place: dict[int, tuple[str, int]] = {}
     arenas: dict[str, Arena] = {}
     begins: dict[int, list[int]] = {}
@@ -105,21 +121,44 @@ def plan_memory(schedule: Schedule) -> MemoryPlan:
     for slot, (start, stop) in lifetimes.items():
         begins.setdefault(start, []).append(slot)
         ends.setdefault(stop, []).append(slot)
-
-    def nbytes(slot: int) -> int:
-        s = schedule.slots[slot]
-        return int(round_up(max(s.size * s.dtype.itemsize, 1), ALIGNMENT))
-
+    sizes = {slot: nbytes_of(schedule, slot) for slot in lifetimes}
     for i in range(len(schedule.steps)):
         # The largest first: small ones fit into what is left.
-        for slot in sorted(begins.get(i, ()), key=lambda s: (-nbytes(s), s)):
+        for slot in sorted(begins.get(i, ()), key=lambda s: (-sizes[s], s)):
             device = schedule.slots[slot].device
             arena = arenas.setdefault(device, Arena())
-            place[slot] = (device, arena.take(nbytes(slot)))
+            place[slot] = (device, arena.take(sizes[slot]))
         for slot in ends.get(i, ()):
             device, offset = place[slot]
-            arenas[device].give(offset, nbytes(slot))
+            arenas[device].give(offset, sizes[slot])
     return MemoryPlan(place, {d: arena.nbytes for d, arena in arenas.items()}, lifetimes)
+
+
+def planned_by_size(schedule: Schedule, lifetimes: dict[int, tuple[int, int]]) -> MemoryPlan:
+    """The largest temporaries first, each at the lowest place that is free for all of its life.
+
+    why: small ones that live long do not come to lie in the middle of what a large one leaves. All
+    pairs are looked at.
+    """
+    sizes = {slot: nbytes_of(schedule, slot) for slot in lifetimes}
+    place: dict[int, tuple[str, int]] = {}
+    nbytes: dict[str, int] = {}
+    for slot in sorted(lifetimes, key=lambda s: (-sizes[s], lifetimes[s], s)):
+        start, stop = lifetimes[slot]
+        device = schedule.slots[slot].device
+        offset = 0
+        taken = [
+            (at, at + sizes[other])
+            for other, (there, at) in place.items()
+            if there == device and lifetimes[other][0] <= stop and start <= lifetimes[other][1]
+        ]
+        for low, high in sorted(taken):
+            if offset + sizes[slot] <= low:
+                break
+            offset = max(offset, high)
+        place[slot] = device, offset
+        nbytes[device] = max(nbytes.get(device, 0), offset + sizes[slot])
+    return MemoryPlan(place, nbytes, lifetimes)
 
 
 def plan_apart(schedule: Schedule) -> MemoryPlan:

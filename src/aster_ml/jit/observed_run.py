@@ -44,6 +44,12 @@ class Run:
         self.records = records
         # Tensors that exist, and what they name.
         self.before = {ref: handle.uop for ref in list(LIVE) if (handle := ref()) is not None}
+        # Of which cell they are views, by its id: who names a cell is counted.
+        self.showed = {
+            ref: (id(handle.cell), handle.steps)
+            for ref in self.before
+            if (handle := ref()) is not None and handle.steps is not None
+        }
         lazy = [u for u in self.before.values() if settle(u) is None]
         outside = set(all_parts(lazy))
         # What the function computes is computed in each replay, also where a tensor from before is
@@ -267,8 +273,9 @@ class Run:
                 t.cell is not None
                 and strip_effects(t.cell.root) is not None
                 and (
-                    # A view of memory in a way that is computed, or has been.
-                    place is None or is_apart(t)
+                    # A view of memory in a way that is computed, or has been, or one that had
+                    # memory of its own and shows the whole again.
+                    place is None or is_apart(t) or self.showed.get(t.ref) == (id(t.cell), t.steps)
                 )
             ):
                 continue
