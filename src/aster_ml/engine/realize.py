@@ -250,6 +250,7 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
     for s in stores:
         of_memory.setdefault(base_buffer(s), set()).add(s)
     effects = Effects()
+    below = {place: effects.set_of(group) for place, group in of_memory.items()}
     # Whether a node's value needs content that goes: worked out once for all, sources first.
     needs: dict[UOp, bool] = {}
     # What stands for the nodes that have sources, as the walk has found it.
@@ -265,7 +266,7 @@ def pending_readers(stores: set[UOp], overwritten: set[UOp], known: Iterable[UOp
             needs[u] = found.base in overwritten
         elif u.op is AFTER and not stores.isdisjoint(u.src):
             # What it shows is there after some of the STOREs; do others come behind?
-            needs[u] = not of_memory[base_buffer(u)] <= effects.below(u)
+            needs[u] = not below[base_buffer(u)].is_part_of(effects.below(u))
         else:
             needs[u] = u in overwritten or any([needs[s] for s in u.src])
     late = [u for u in lazy if needs[u]]

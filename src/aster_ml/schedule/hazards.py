@@ -6,6 +6,7 @@ beforehand.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from aster_ml.errors import InternalError
@@ -14,26 +15,80 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 
+class Happened:
+    """A set of STOREs, one bit each: each of n writes to one memory comes after all before it.
+
+    `number` has the bit of each STORE. Two sets are compared and joined where both are of one
+    `Effects`, or empty.
+    """
+
+    __slots__ = ("bits", "number")
+
+    def __init__(self, bits: int, number: dict[UOp, int]) -> None:
+        self.bits, self.number = bits, number
+
+    def __contains__(self, store: UOp | None) -> bool:
+        bit = self.number.get(store)  # type: ignore[arg-type]
+        return bit is not None and bool(self.bits >> bit & 1)
+
+    def __or__(self, other: Happened) -> Happened:
+        return Happened(self.bits | other.bits, self.number or other.number)
+
+    def stores(self) -> set[UOp]:
+        """The STOREs themselves."""
+        return {s for s, bit in self.number.items() if self.bits >> bit & 1}
+
+    def is_part_of(self, other: Happened) -> bool:
+        """Whether all of these are among others."""
+        return not self.bits & ~other.bits
+
+    def __bool__(self) -> bool:
+        return self.bits != 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Happened) and self.bits == other.bits
+
+    def __hash__(self) -> int:
+        return hash(self.bits)
+
+
+NOTHING = Happened(0, {})
+
+
 class Version(NamedTuple):
     """What an argument holds once these STOREs have happened, and before any other."""
 
     param: UOp
-    after: frozenset[UOp]
+    after: Happened
 
 
 class Effects:
     """For STOREs, all that have happened once they have: they, and what their targets see."""
 
     def __init__(self) -> None:
-        self.known: dict[UOp, frozenset[UOp]] = {}
+        self.known: dict[UOp, int] = {}
+        self.number: dict[UOp, int] = {}
 
-    def of(self, stores: tuple[UOp, ...]) -> frozenset[UOp]:
+    def of(self, stores: tuple[UOp, ...]) -> Happened:
         """The STOREs and all before them."""
-        found = [self.below(s) for s in stores]
-        return found[0].union(*found[1:]) if found else frozenset()
+        bits = 0
+        for s in stores:
+            bits |= self.bits_below(s)
+        return Happened(bits, self.number)
 
-    def below(self, root: UOp) -> frozenset[UOp]:
+    def below(self, root: UOp) -> Happened:
         """The STOREs at and below a STORE, a target or an AFTER, along the memory alone."""
+        return Happened(self.bits_below(root), self.number)
+
+    def set_of(self, stores: Iterable[UOp]) -> Happened:
+        """These STOREs alone."""
+        bits = 0
+        for s in stores:
+            bits |= 1 << self.number.setdefault(s, len(self.number))
+        return Happened(bits, self.number)
+
+    def bits_below(self, root: UOp) -> int:
+        """`below` as bits."""
         stack = [root]
         while stack:
             u = stack[-1]
@@ -43,11 +98,12 @@ class Effects:
                 stack.extend(missing)
                 continue
             stack.pop()
-            parts = [self.known[s] for s in sources]
-            seen = max(parts, key=len, default=frozenset[UOp]())
-            if len(parts) > 1:
-                seen = seen.union(*parts)
-            self.known[u] = seen.union((u,)) if u.op is Ops.STORE else seen
+            seen = 0
+            for s in sources:
+                seen |= self.known[s]
+            if u.op is Ops.STORE:
+                seen |= 1 << self.number.setdefault(u, len(self.number))
+            self.known[u] = seen
         return self.known[root]
 
 
@@ -80,7 +136,7 @@ def snapshot_version(body: UOp, version: Version) -> UOp:
     Only targets of STOREs, and what an AFTER stands for, keep the memory itself. With every version
     of all memory copied, what is left to order is the order in which the program was written.
     """
-    effects = Effects()
+    effects, wanted = Effects(), version.after.stores()
     new: dict[UOp, UOp] = {}
     for u in toposort(body):
         if u.op in (Ops.STORE, Ops.AFTER):
@@ -91,7 +147,7 @@ def snapshot_version(body: UOp, version: Version) -> UOp:
             new[u] = u
         if u.op not in (Ops.PARAM, Ops.AFTER) or base_param(u) is not version.param:
             continue
-        if effects.below(u) == version.after:
+        if effects.below(u).stores() == wanted:
             new[u] = new[u].copy_to(str(version.param.device))
     if new[body] is body:
         raise InternalError(f"effects: nothing reads {version.param!r} as the steps say")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aster_ml.dtype import DType
-from aster_ml.schedule.hazards import Version
+from aster_ml.schedule.hazards import NOTHING, Happened, Version
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import KernelArg
 
@@ -71,7 +71,7 @@ class FinalKernel(NamedTuple):
 
 
 # A slot, and the STOREs that have to have happened.
-Read = tuple[int, frozenset[UOp]]
+Read = tuple[int, Happened]
 
 
 class Part(NamedTuple):
@@ -104,7 +104,7 @@ class Draft:
     reads: list[Read] = field(default_factory=list)
     writes: int = -1
     store: UOp | None = None
-    target_after: frozenset[UOp] = frozenset()
+    target_after: Happened = NOTHING
     parts: list[Part] = field(default_factory=list)
     ranges: tuple[UOp, ...] = ()
     alone: bool = False

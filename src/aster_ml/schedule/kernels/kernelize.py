@@ -17,7 +17,7 @@ from aster_ml.helpers import prod
 from aster_ml.schedule.fusion import costs
 from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.fusion.uses import Materialized, kept_in
-from aster_ml.schedule.hazards import Effects, base_param
+from aster_ml.schedule.hazards import NOTHING, Effects, Happened, base_param
 from aster_ml.schedule.steps import Draft, HazardError, Leaf, Part, Read, Slot, Step
 from aster_ml.uop.graph import holds, substitute, substitute_ordered, toposort
 from aster_ml.uop.infer import max_shape
@@ -37,8 +37,6 @@ from aster_ml.uop.ops import (
 )
 from aster_ml.uop.print.infix import render_expr
 from aster_ml.uop.ranges import size_of
-
-NOTHING: frozenset[UOp] = frozenset()
 
 
 class Splitter:
@@ -93,9 +91,9 @@ class Splitter:
                     self.draft_kernel(stored)
         return self.drafts
 
-    def source_memory(self, u: UOp) -> tuple[int, int, frozenset[UOp]]:
+    def source_memory(self, u: UOp) -> tuple[int, int, Happened]:
         """Slot, byte offset and effects of an unbroken run of memory."""
-        offset, after = 0, frozenset[UOp]()
+        offset, after = 0, NOTHING
         while u.op is not Ops.PARAM and (after or u not in self.planner.stored):
             if u.op is Ops.SHRINK:
                 run = slice_of_base(
@@ -135,7 +133,7 @@ class Splitter:
             )
         )
 
-    def reads_of(self, slot: int, after: frozenset[UOp]) -> list[Read]:
+    def reads_of(self, slot: int, after: Happened) -> list[Read]:
         """What reading a slot reads: it, and the memory that it only shows."""
         return [(slot, after), *self.shown.get(slot, ())]
 
@@ -158,7 +156,7 @@ class Splitter:
         u, value = stored.node, stored.value
         assert value is not None
         target = u if u.op is Ops.STORE else stored.target
-        after: frozenset[UOp] = frozenset()
+        after = NOTHING
         ranges = stored.ranges
         if u.op is Ops.SCATTER:
             self.draft_scatter(stored, target)
@@ -217,7 +215,7 @@ class Splitter:
         sizes = u.arg.shape
         ranges = tuple([UOp.range(s, i) for i, s in enumerate(sizes)])
         start = UOp.const(u.dtype, 0 if u.arg.op is Ops.ADD else dtypes.min(u.dtype))
-        self.emit(u, out, flat_index(ranges, sizes), start, ranges, None, frozenset())
+        self.emit(u, out, flat_index(ranges, sizes), start, ranges, None, NOTHING)
         flat = self.planner.simple(flat_index(value.src[1:], sizes))
         ranges, part = stored.ranges, value.src[0]
         # What a whole range adds to one place is summed up first, in a register.
@@ -229,7 +227,7 @@ class Splitter:
             part = UOp(Ops.REDUCE, u.dtype, (part, *sums), ReduceArg(u.arg.op))
             ranges = tuple([r for r in ranges if r not in closed])
         added = self.planner.token(u, u).index(flat).load().alu(u.arg.op, part)
-        self.emit(u, out, flat, added, ranges, target, frozenset())
+        self.emit(u, out, flat, added, ranges, target, NOTHING)
         # The zeros and the additions belong together: no reader comes between.
         second, first = self.drafts.pop(), self.drafts.pop()
         first.alone = second.alone = True
@@ -251,7 +249,7 @@ class Splitter:
         value: UOp,
         ranges: tuple[UOp, ...],
         target: UOp | None,
-        target_after: frozenset[UOp],
+        target_after: Happened,
     ) -> None:
         """A kernel with one part: notes what it reads."""
         reads: dict[Read, None] = {}
@@ -322,7 +320,7 @@ class Splitter:
         return Step("kernel", tuple(number), ast, draft.step.device, metadata=kept)
 
     def check_in_place(
-        self, u: UOp, read: UOp, flat: UOp, after: frozenset[UOp], target_after: frozenset[UOp]
+        self, u: UOp, read: UOp, flat: UOp, after: Happened, target_after: Happened
     ) -> None:
         """An assign may read its own target only at the element that it writes."""
         if read.src[1] is not flat and after == target_after:

@@ -11,6 +11,7 @@ from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.hazards import Version
 from aster_ml.schedule.steps import Draft, HazardError
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 
 
 def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) -> list[Draft]:
@@ -24,6 +25,9 @@ def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) 
         writers.setdefault(d.writes, []).append(i)
     assigned = {d.writes for d in drafts if d.writes < len(params)}
     before: list[set[int]] = [set() for _ in drafts]
+    # Memory that is written in parts, without a STORE of the body.
+    apart = {d.writes for d in drafts if d.store is None}
+    of_store = {d.store: i for i, d in enumerate(drafts) if d.store is not None}
     fresh = [d.store is not None and is_fresh(d.store, planner) for d in drafts]
     for i, d in enumerate(drafts):
         for slot, after in d.reads:
@@ -37,12 +41,9 @@ def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) 
                     before[i].add(w)
                 else:
                     before[w].add(i)
-        for w in writers.get(d.writes, ()):
-            if w != i and (
-                drafts[w].store in d.target_after
-                or (w < i and d.store is None)
-                or (w < i and drafts[w].store is None)
-            ):
+        before[i].update(last_writers(d, drafts, of_store))
+        for w in writers.get(d.writes, ()) if d.writes in apart else ():
+            if w < i and (d.store is None or drafts[w].store is None):
                 before[i].add(w)
     result: list[Draft] = []
     state = [0] * len(drafts)
@@ -65,6 +66,26 @@ def order_drafts(drafts: list[Draft], planner: StagePlanner, params: list[UOp]) 
                     raise HazardError(version=cycle_version(drafts, path, params))
             stack.extend(waiting)
     return result
+
+
+def last_writers(d: Draft, drafts: list[Draft], of_store: dict[UOp, int]) -> list[int]:
+    """The drafts whose STOREs a draft's own has to come after, without those that these wait for.
+
+    why: the last of n writes waits for one of them and not for n
+    """
+    found = []
+    number, left = d.target_after.number, d.target_after.bits
+    at = d.store.src[0] if d.store is not None else None
+    while left and at is not None and at.op is not Ops.PARAM:
+        for store in at.src[1:] if at.op is Ops.AFTER else ():
+            bit = 1 << number[store]
+            if left & bit and store in of_store:
+                w = of_store[store]
+                found.append(w)
+                left &= ~drafts[w].target_after.bits
+            left &= ~bit
+        at = at.src[0]
+    return found
 
 
 def is_fresh(store: UOp, planner: StagePlanner) -> bool:

@@ -16,6 +16,7 @@ from aster_ml.config import DEPTH_FIRST
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, prod, round_up
 from aster_ml.schedule.fusion.uses import next_leaf
+from aster_ml.schedule.hazards import NOTHING
 from aster_ml.schedule.kernels.kernelize import Splitter
 from aster_ml.schedule.steps import Draft, Leaf, Part, Read, Slot, Step
 from aster_ml.uop.graph import substitute_all, toposort
@@ -321,7 +322,7 @@ class Builder:
             "kernel", tuple(slots), ast, run.inside[0].step.device, metadata=tuple(metadata)
         )
         reads: dict[Read, None] = dict.fromkeys([r for d in run.inside for r in d.reads])
-        reads.update(dict.fromkeys([(s, frozenset[UOp]()) for s in slots]))
+        reads.update(dict.fromkeys([(s, NOTHING) for s in slots]))
         made = RunDraft(step, list(reads), alone=True, made=frozenset(written & set(slots)))
         return made, self.completed
 
@@ -346,7 +347,7 @@ class Builder:
             leaves, leaf = with_leaf(draft, self.splitter, slot)
             value = substitute_all([part.value], {total: leaf.index(part.place).load()})
             reads = [r for r in draft.reads if r[0] in slots_of(leaves, value[0])]
-            after = Draft(draft.step, [*reads, (slot, frozenset())], draft.writes, draft.store)
+            after = Draft(draft.step, [*reads, (slot, NOTHING)], draft.writes, draft.store)
             after.target_after, after.ranges = draft.target_after, draft.ranges
             after.parts, after.kept = [Part(part.slot, part.place, value[0])], draft.kept
             after.leaves = leaves
