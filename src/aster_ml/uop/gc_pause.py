@@ -17,6 +17,8 @@ import gc
 
 # New objects past which a block is large.
 LARGE = 10_000
+# Objects that an interpreter itself puts aside as it starts, at most (375 in Python 3.12).
+OF_PYTHON = 1000
 # Python looks at all objects when a part of this size has come to the old ones since the last time.
 NEW_PART = 4
 
@@ -60,7 +62,7 @@ class uncollected:
         young, middle, _ = gc.get_count()
         moved = 0
         # What others have put aside stays there.
-        if young > LARGE and not gc.get_freeze_count():
+        if young > LARGE and gc.get_freeze_count() <= OF_PYTHON:
             # Out of all generations, and back into the oldest.
             gc.freeze()
             gc.unfreeze()
