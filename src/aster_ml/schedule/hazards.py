@@ -15,23 +15,30 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 
-class Happened:
+class Happened(int):
     """A set of STOREs, one bit each: each of n writes to one memory comes after all before it.
 
     `number` has the bit of each STORE. Two sets are compared and joined where both are of one
-    `Effects`, or empty.
+    `Effects`, or empty. A number, which is hashed and compared without a call.
     """
 
-    __slots__ = ("bits", "number")
+    number: dict[UOp, int]
 
-    def __init__(self, bits: int, number: dict[UOp, int]) -> None:
-        self.bits, self.number = bits, number
+    def __new__(cls, bits: int, number: dict[UOp, int]) -> Happened:
+        self = super().__new__(cls, bits)
+        self.number = number
+        return self
+
+    @property
+    def bits(self) -> int:
+        """The bits, as a number."""
+        return int(self)
 
     def __contains__(self, store: UOp | None) -> bool:
         bit = self.number.get(store)  # type: ignore[arg-type]
         return bit is not None and bool(self.bits >> bit & 1)
 
-    def __or__(self, other: Happened) -> Happened:
+    def __or__(self, other: Happened) -> Happened:  # type: ignore[override]
         return Happened(self.bits | other.bits, self.number or other.number)
 
     def stores(self) -> set[UOp]:
@@ -41,15 +48,6 @@ class Happened:
     def is_part_of(self, other: Happened) -> bool:
         """Whether all of these are among others."""
         return not self.bits & ~other.bits
-
-    def __bool__(self) -> bool:
-        return self.bits != 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Happened) and self.bits == other.bits
-
-    def __hash__(self) -> int:
-        return hash(self.bits)
 
 
 NOTHING = Happened(0, {})
