@@ -10,13 +10,14 @@ from benchmarks import (
     kernels,
     memory,
     networks,
+    packed,
     sets,
     small,
     start,
 )
 from benchmarks.row import Builder, Row, Values
 
-SUBJECTS = (start, networks, compiling, memory, small, calls, chain, kernels)
+SUBJECTS = (start, networks, compiling, memory, small, calls, chain, kernels, packed)
 ROWS: list[Row] = [row for subject in SUBJECTS for row in subject.rows()]
 
 
@@ -31,5 +32,6 @@ RUNS: dict[str, Builder] = {
     **small.CASES,
     **kernels.CASES,
     **drawn.CASES,
+    **packed.CASES,
 }
 VALUES: dict[str, Values] = {**calls.CASES, **chain.CASES, **compiling.CASES, **memory.CASES}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -72,3 +74,49 @@ def test_a_recording_sees_that_the_bytes_were_overwritten() -> None:
     # A lazy value is that of the bytes as they were.
     held.blocks.assign(packed(32, 64, seed=1).blocks).realize()
     np.testing.assert_allclose(step(x).numpy()[0], want.sum(1), atol=1e-4)
+
+
+def test_parts_of_one_memory_share_kernels() -> None:
+    parts = [packed(512, 512, seed=seed).blocks.numpy() for seed in range(9)]
+    begins = np.cumsum([5, *[part.size for part in parts]])
+    memory = Tensor(np.concatenate([np.zeros(5, np.uint8), *[part.ravel() for part in parts]]))
+    memory.realize()
+    assert memory.nbytes() > 1 << 20
+    x = Tensor.ones(1, 512).contiguous().realize()
+    found = []
+    for begin, part in zip(begins, parts):
+        blocks = memory[int(begin) : int(begin) + part.size].reshape(*part.shape)
+        found.append(x @ QuantTensor("Q4_0", blocks).dequantize().T)
+    schedule = schedule_uops([t.uop for t in found])[0]
+    kernels = [step.ast for step in schedule.steps if step.kind == "kernel"]
+    assert len(kernels) == 9
+    assert len(set(kernels)) == 1
+    for y, part in zip(found, parts):
+        want = QuantTensor("Q4_0", Tensor(part)).dequantize().numpy().sum(1)
+        np.testing.assert_allclose(y.numpy()[0], want, atol=1e-3)
+
+
+def test_a_part_of_memory_that_is_written_to_is_no_memory_of_its_own() -> None:
+    memory = Tensor.zeros(1 << 20).contiguous().realize()
+    part = memory[100:200] + 1
+    memory[150:160] = 7
+    np.testing.assert_array_equal(part.numpy(), np.ones(100))
+    np.testing.assert_array_equal((memory[100:200] * 2).numpy()[50:60], np.full(10, 14))
+
+
+def test_replays_take_parts_of_other_arguments() -> None:
+    rows = np.random.default_rng(0).standard_normal((2, 1 << 19)).astype(np.float32)
+    first, second = [Tensor(row).realize() for row in rows]
+    step = TinyJit(lambda t: (t[1000:3000] * 2 + t[7:2007]).realize())
+    for i in range(6):
+        got = step(first if i % 2 else second).numpy()
+        row = rows[0 if i % 2 else 1]
+        np.testing.assert_allclose(got, row[1000:3000] * 2 + row[7:2007], rtol=1e-6)
+
+
+def test_a_part_of_a_file_is_laid_out_where_it_is_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "numbers"
+    np.arange(100, dtype=np.float32).tofile(path)
+    held = Tensor.empty(100, device=f"DISK:{path}")
+    np.testing.assert_array_equal(held[10:20].contiguous().numpy(), np.arange(10, 20))
+    np.testing.assert_array_equal(held[::2].contiguous().numpy(), np.arange(0, 100, 2))

@@ -29,6 +29,7 @@ from aster_ml.schedule.capture import Beforehand, Captured, capture
 from aster_ml.schedule.fusion.unpacked import nodes_of_unpacked
 from aster_ml.schedule.hazards import Effects
 from aster_ml.schedule.plan import Take, known_schedule, plan, plan_plainly, result_of
+from aster_ml.schedule.rewrites.copies import DATA_ONLY
 from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
 from aster_ml.schedule.steps import Schedule
 from aster_ml.schedule.work import PLAIN, PLAINEST, Workers
@@ -80,7 +81,8 @@ def settle(u: UOp) -> UOp | None:
     for m in reversed(stack):
         if m.op is not Ops.CONTIGUOUS:
             x = UOp(m.op, m.dtype, (x, *m.src[1:]), m.arg)
-        elif not is_whole_memory(x):
+        elif not is_whole_memory(x) and not str(x.device).startswith(DATA_ONLY):
+            # Who only holds data lays out nothing: it is read as it is shown.
             return None
     return x
 

@@ -30,6 +30,7 @@ from aster_ml.schedule.fusion.uses import (
 )
 from aster_ml.schedule.hazards import Effects
 from aster_ml.schedule.rewrites.disjoint_pads import find_joins
+from aster_ml.schedule.rewrites.parts import parts_of_memory
 from aster_ml.schedule.rewrites.stacks import read_stack, stacked_axes
 from aster_ml.uop.graph import holds
 from aster_ml.uop.infer import max_shape
@@ -87,6 +88,8 @@ class Body:
         # For each STORE of the body the node that has its value, below views that change nothing.
         self.value_of: dict[UOp, UOp] = {}
         self.forced: set[UOp] = set()
+        # Views that are memory with a place of its own, as `schedule.rewrites.parts` says.
+        self.parts: set[UOp] = set()
         # What makes values of fewer bytes than they have, as `schedule.fusion.unpacked` says.
         self.unpacked: set[UOp] = set()
         self.index_sizes: dict[UOp, int] = {}
@@ -230,6 +233,8 @@ class Body:
             if number < body.arg.fresh and value.op not in READ_IN_PLACE:
                 self.targets.setdefault(value, store)
         self.forced |= set(self.targets)
+        self.parts = parts_of_memory(body, self.order)
+        self.forced |= self.parts
         asking = [u for u in self.order if u.op in ASKING]
         for u in asking:
             if u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u)):

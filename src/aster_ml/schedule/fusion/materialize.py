@@ -123,7 +123,7 @@ class StagePlanner(Decisions, Expressions):
         self.stored[u] = Materialized(
             u, ranges, target, has_reduce=u.op in (Ops.REDUCE, Ops.SCATTER)
         )
-        if u.op is Ops.COPY or (u.op is Ops.BITCAST and changes_width(u)):
+        if u.op is Ops.COPY or u in self.parts or (u.op is Ops.BITCAST and changes_width(u)):
             self.readings.setdefault(u.src[0], {})
             return
         nest = tuple([r for r in ranges if r.op is Ops.RANGE])

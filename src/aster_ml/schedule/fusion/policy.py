@@ -30,6 +30,8 @@ DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX, Ops.REDUCE}
 # Nodes below one that is weighed which are looked at for what others read too.
 MOST_SEEN = 64
 
+NUMBERS = ("int", "uint", "float")
+
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 CAST, PAD, REDUCE, RESHAPE = Ops.CAST, Ops.PAD, Ops.REDUCE, Ops.RESHAPE
 
@@ -178,17 +180,15 @@ class Decisions(Body):
     def is_widened(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether a CAST is of memory to a wider dtype, summed along one of its axes and no more.
 
-        why: a product takes its operands through panels anyway, and converts them there
+        why: a product takes its operands through panels anyway, and converts them there; what
+        several products read is stored where it is small
         """
         narrow = u.src[0].dtype
-        if not narrow.itemsize < u.dtype.itemsize or len(readings) != 1:
+        if not narrow.itemsize < u.dtype.itemsize or narrow.kind not in NUMBERS:
             return False
-        if narrow.kind not in ("int", "uint", "float") or self.costs[u] != (1, 1):
+        if len(readings) > 1 and self.numel(u.shape) <= costs.SMALL_WORK:
             return False
-        idxs, valid = readings[0].way.idxs, readings[0].way.valid
-        kinds = [i.arg.kind for i in idxs if i.op is Ops.RANGE]
-        plain = valid is None and all([i.op in (Ops.RANGE, Ops.CONST) for i in idxs])
-        return plain and AxisType.REDUCE in kinds
+        return self.costs[u] == (1, 1) and all([is_along_axes(r.way) for r in readings])
 
     def is_unpacked(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether sums read a value that is made of at most half its bytes, along its own axes.

@@ -79,10 +79,13 @@ class Splitter:
         return found
 
     def split(self) -> list[Draft]:
-        """A draft for each stored value, sources first."""
+        """A draft for each stored value, sources first; parts of memory before all others."""
+        parts = self.planner.parts
+        for u in parts and [u for u in self.planner.order if u in parts]:
+            self.draft_part(u)
         for u in self.planner.order:
             stored = self.planner.stored.get(u)
-            if stored is not None:
+            if stored is not None and u not in parts:
                 if u.op is Ops.COPY:
                     self.draft_copy(stored)
                 elif stored.value is None:
@@ -150,6 +153,16 @@ class Splitter:
             step = Step("view", (out, slot), None, str(u.device), offset)
             self.shown[out] = self.reads_of(slot, after)
         self.drafts.append(Draft(step, self.reads_of(slot, after), out, stored.target))
+
+    def draft_part(self, u: UOp) -> None:
+        """A run of memory that nobody writes to, as memory of its own."""
+        run = slice_of_base(u)
+        need(run is not None, f"split: {u!r} is no run of its memory")
+        base, start = run  # type: ignore[misc]
+        slot, out = self.memory(base), self.memory(u)
+        step = Step("view", (out, slot), None, str(u.device), start * u.dtype.itemsize)
+        self.shown[out] = self.reads_of(slot, NOTHING)
+        self.drafts.append(Draft(step, self.reads_of(slot, NOTHING), out))
 
     def draft_kernel(self, stored: Materialized) -> None:
         """A kernel that stores one value."""
