@@ -39,6 +39,21 @@ class Scales:
             self.found[factor] = self.stage(factor, loops)
         return self.found[factor]
 
+    def inside(self, value: UOp, loops: list[UOp]) -> dict[UOp, UOp]:
+        """What in a value is staged, the largest such parts, and the loads in their place."""
+        found: dict[UOp, UOp] = {}
+        stack = [value]
+        while stack:
+            u = stack.pop()
+            if u in found or u.dtype.kind != "float" or u.op is Ops.LOAD:
+                continue
+            load = self.staged(u, loops)
+            if load is not u:
+                found[u] = load
+            else:
+                stack.extend(u.src)
+        return found
+
     def stage(self, factor: UOp, loops: list[UOp]) -> UOp:
         """`staged` of what is not known yet."""
         kinds = {r.arg.kind for r in factor.ranges}

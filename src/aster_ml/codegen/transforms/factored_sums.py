@@ -5,7 +5,8 @@ numbers; returns its graph. Which steps stand side by side is not decided here.
 
 rewrite: REDUCE(x * (q * s + m), r, u) -> REDUCE(s * (x0 * q0 + x1 * q1) + m * (x0 + x1), r), where
 u is written out: x0 is x at u = 0
-when: u are lanes that are folded into one accumulator (UNROLL), and s and m do not change with them
+when: u are lanes that are folded into one accumulator (UNROLL), s and m do not change with them,
+and what is unpacked serves one result
 why: scales and minima are those of a block; sums of x alone are shared by all rows of a tile; and
 each product is added up by the instruction that multiplies
 """
@@ -33,7 +34,13 @@ def factor_sums(kernel: Kernel, target: Target) -> None:
     for u in kernel.reduces:
         lanes = [r for r in u.src[1:] if r.arg.kind is AxisType.UNROLL]
         rest = [r for r in u.src[1:] if r not in lanes]
-        if not rest or operand_of(kernel, u) is None:
+        operand = operand_of(kernel, u) if rest else None
+        if operand is None:
+            continue
+        if operand.uses > 1:
+            # What is unpacked serves several results: the scale is taken in once for all of them.
+            value = substitute(u.src[0], scales.inside(u.src[0], rest))
+            changes[u] = u.replace(src=(value, *u.src[1:]))
             continue
         # The innermost first: what they have in common is taken out before the next.
         lanes.sort(key=lambda r: -r.arg.id)
