@@ -177,3 +177,14 @@ def test_a_weight_beyond_float16_is_refused(tmp_path: pathlib.Path) -> None:
 
     with pytest.raises(FormatError, match="1e\\+06, float16 ends at 65504"):
         load_weights({"x.weight": ggml_quantize(big, "F32")}, "f16")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "Q" in name.split()[-1]])
+def test_packed_weights_give_the_odds_of_their_floats(name: str, tmp_path: pathlib.Path) -> None:
+    model = make(tmp_path / "x.gguf", name)
+    metadata, tensors = gguf_load(tmp_path / "x.gguf", raw=True)
+    weights = load_weights(tensors, "packed")
+    packed = Model(read_config(metadata), weights, CONTEXT, 1, "f32")
+    assert weights.nbytes() < model.weights.nbytes() / 2
+    for tokens in (TOKENS, TOKENS[:1]):
+        np.testing.assert_allclose(answer(packed, tokens), answer(model, tokens), atol=1e-4)

@@ -16,7 +16,7 @@ from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.loading import Language, load_language
 from aster_ml.apps.llm.sampling import Sampling
 from aster_ml.apps.llm.terminal import Chat, run_chat
-from aster_ml.apps.llm.weights import DTYPES
+from aster_ml.apps.llm.weights import DTYPES, PACKED
 from aster_ml.errors import AsterError
 
 
@@ -28,7 +28,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--bench", action="store_true", help="measure tokens per second here")
     parser.add_argument("--raw", action="store_true", help="with -p: go on from the text itself")
     parser.add_argument("--system", default="", help="what the model is told first")
-    parser.add_argument("--dtype", choices=sorted(DTYPES), default="f16", help="of the weights")
+    parser.add_argument(
+        "--dtype", choices=sorted([*DTYPES, PACKED]), default="f16", help="of the weights"
+    )
     parser.add_argument("--kv-dtype", choices=sorted(DTYPES), default="f16", help="of the memory")
     parser.add_argument(
         "--context", type=int, default=0, help="tokens of a chat (the model's, 4096)"

@@ -57,9 +57,9 @@ def bytes_per_token(language: Language, depth: int) -> int:
     config = model.config
     weights = model.weights.nbytes()
     if model.head is not model.embedding:
-        weights -= int(model.embedding.nbytes())
+        weights -= model.weights.nbytes_of(model.embedding)
     if config.experts:
-        experts = [int(w.nbytes()) for layer in model.layers for w in layer.experts]
+        experts = [model.weights.nbytes_of(w) for layer in model.layers for w in layer.experts]
         weights -= sum(experts) * (config.experts - config.experts_used) // config.experts
     memory = model.memory[0]
     seen = sum([min(depth, window or depth) for window in config.windows])

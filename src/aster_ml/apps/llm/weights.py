@@ -18,6 +18,8 @@ from aster_ml.nn.fileio import show_value
 from aster_ml.nn.quantised import QuantTensor
 
 DTYPES = {"f16": dtypes.float16, "bf16": dtypes.bfloat16, "f32": dtypes.float32}
+# As a file has them: unpacked in each product, and no float copy is kept.
+PACKED = "packed"
 # Bytes that are read and unpacked together: one schedule for many tensors, and a bar that moves.
 BATCH_BYTES = 32 << 20
 F16_MAX = 65504.0
@@ -45,8 +47,10 @@ def rows(weight: Tensor, index: Tensor) -> Tensor:
 class Weights:
     """The weights by name, in memory; `take` hands each out once, so that none is left unread."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], packed: Mapping[str, int] = {}) -> None:
         self.tensors = dict(tensors)
+        # By the tensor, the bytes of those that stay packed.
+        self.packed = {id(self.tensors[name]): nbytes for name, nbytes in packed.items()}
         self.left = set(self.tensors)
 
     def take(self, name: str, *shape: int) -> Tensor:
@@ -74,13 +78,19 @@ class Weights:
 
     def nbytes(self) -> int:
         """How many bytes they take in memory."""
-        return sum([int(t.nbytes()) for t in self.tensors.values()])
+        return sum(map(self.nbytes_of, self.tensors.values()))
+
+    def nbytes_of(self, weight: Tensor) -> int:
+        """How many bytes one of them takes in memory."""
+        return self.packed.get(id(weight), int(weight.nbytes()))
 
 
 def load_weights(
     tensors: Mapping[str, QuantTensor], dtype: str = "f16", progress: bool = False
 ) -> Weights:
     """Reads all weights: matrices in the dtype, all that has one axis in float32.
+
+    With the dtype "packed" quantised matrices stay in their blocks, and others are float16.
 
     Raises: FormatError for a weight that float16 cannot hold.
     """
@@ -100,21 +110,34 @@ def load_weights(
                 waiting, nbytes = [], 0
         found.update(read(waiting, dtype))
         bar.update(nbytes)
-    return Weights(found)
+    sizes = {name: t.nbytes() for name, t in tensors.items() if stays_packed(t, dtype)}
+    return Weights(found, sizes)
+
+
+def stays_packed(weight: QuantTensor, dtype: str) -> bool:
+    """Whether a weight is kept in its blocks."""
+    return dtype == PACKED and len(weight.shape) > 1 and weight.format.elements > 1
 
 
 def read(waiting: Sequence[tuple[str, QuantTensor]], dtype: str) -> dict[str, Tensor]:
     """These weights in memory."""
     result: dict[str, Tensor] = {}
     largest: dict[str, Tensor] = {}
+    held: list[Tensor] = []
     for name, packed in waiting:
-        value = packed.to(Device.DEFAULT).dequantize()
-        kept: Any = DTYPES[dtype] if value.ndim > 1 else dtypes.float32
+        here = packed.to(Device.DEFAULT)
+        value = here.dequantize()
+        if stays_packed(packed, dtype):
+            held.append(here.blocks)
+            result[name] = value
+            continue
+        kept: Any = DTYPES.get(dtype, dtypes.float16) if value.ndim > 1 else dtypes.float32
         if kept is dtypes.float16 and packed.type in WIDE:
             largest[name] = value.float().abs().max()
         result[name] = value.cast(kept).contiguous()
+    made = [t for name, t in result.items() if not stays_packed(dict(waiting)[name], dtype)]
     if result:
-        Tensor.realize(*result.values(), *largest.values())
+        Tensor.realize(*made, *held, *largest.values())
     for name, most in largest.items():
         if not most.item() <= F16_MAX:
             raise FormatError(
