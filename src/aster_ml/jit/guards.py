@@ -29,6 +29,8 @@ OTHERS = TEST_TOOLS.union(
     {"aster_ml", "numpy", "tqdm", "ml_dtypes", "torch"}, sys.stdlib_module_names
 )
 OWN_MODELS = "aster_ml.nn"
+# But for graphs that a file says: while it is open they stay as they are.
+OF_FILES = "aster_ml.nn.onnx_ops"
 CALLED_BY_SYNTAX = frozenset({"__call__", "__getitem__", "__iter__", "__len__", "__enter__"})
 # Of larger and deeper containers only the identity is watched, of larger arrays samples.
 MAX_ELEMENTS, MAX_DEPTH = 1000, 4
@@ -105,6 +107,8 @@ def counts_up(steps: list[dis.Instruction], name: str) -> bool:
 def is_foreign(module: str | None) -> bool:
     """Whether code or a class of this module is not searched."""
     if module is None:
+        return True
+    if module.startswith(OF_FILES):
         return True
     if module == OWN_MODELS or module.startswith(OWN_MODELS + "."):
         return False

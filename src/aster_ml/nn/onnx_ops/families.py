@@ -1,0 +1,29 @@
+"""All families of operators: importing them fills the table of `registry`."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from aster_ml.nn.onnx_ops import (
+    control,
+    host,
+    image,
+    math,
+    ml,
+    nets,
+    quantise,
+    random,
+    recurrent,
+    reduce,
+    sequence,
+    shape,
+    signal,
+    text,
+    training,
+    transformer,
+)
+
+FAMILIES: tuple[ModuleType, ...] = (
+    control, host, image, math, ml, nets, quantise, random, recurrent, reduce, sequence, shape,
+    signal, text, training, transformer,
+)  # fmt: skip
