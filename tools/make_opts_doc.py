@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aster_ml import Context, Tensor
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.opts import OF_REDUCTIONS, OPT_DOCS, OptDoc, parse_opts
+from aster_ml.codegen.opts import OF_KERNELS, OF_REDUCTIONS, OPT_DOCS, OptDoc, parse_opts
 from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.dtype import dtypes
 from aster_ml.engine.realize import schedule_uops
@@ -81,6 +81,7 @@ several ways, `how` says in which. `axis` is the name of a loop, `r2`: that of i
 graph, which stays while others are split, swapped or unrolled. Opts that are written by hand may
 count the loops that are left instead: those of outputs first, then those of reductions. These count
 the loops of reductions alone: {reductions}.
+Some are of the kernel as a whole, and their axis is 0: {kernels}.
 
 Opts print as `VECTOR(r1,8)` and `SPLIT(r0,64,loop)`, and `parse_opts` reads them. An Opt that
 cannot be done to a kernel, or would change nothing, raises `KernelOptError`, which says what there
@@ -89,7 +90,7 @@ is.
 Which Opts a kernel gets is decided in `codegen/cpu/heuristic.py` ([cpu](cpu.md)) and
 `codegen/gpu/heuristic.py` ([gpu](gpu.md)); a search (`BEAM=n`) changes them one at a time
 (`codegen/search_space.py`); `codegen/given_opts.py` says which may be asked for by hand, and
-`codegen/kernel.py` how each is applied. `Tensor.explain()` prints those of a kernel with the costs
+`codegen/apply.py` how each is applied. `Tensor.explain()` prints those of a kernel with the costs
 that decided (`codegen/explain.py`).
 
 The examples are what the compiler makes of them. A kernel is shown as its loops, outermost first,
@@ -163,10 +164,15 @@ def section(kind: str, doc: OptDoc) -> list[str]:
     ]  # fmt: skip
 
 
+def joined(kinds: frozenset[str]) -> str:
+    """`A, B and C`."""
+    names = sorted(kinds)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def text() -> str:
     """The whole page."""
-    names = sorted(OF_REDUCTIONS)
-    lines = [HEAD.format(reductions=f"{', '.join(names[:-1])} and {names[-1]}")]
+    lines = [HEAD.format(reductions=joined(OF_REDUCTIONS), kernels=joined(OF_KERNELS))]
     for kind, doc in OPT_DOCS.items():
         lines += section(kind, doc)
     return "\n".join(lines)

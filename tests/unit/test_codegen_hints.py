@@ -216,7 +216,10 @@ def test_what_computes_more_has_whole_registers(name: str) -> None:
             "VECTOR(1,16) UPCAST(0,4) SPLIT(1,2,loop) SPLIT(0,24,loop) SWAP(0,2) SWAP(1,2) "
             "PREFETCH(1,1) NONTEMPORAL(0,0)",
         ),
-        ("softmax", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) PREFETCH(0,2) NONTEMPORAL(0,0)"),
+        (
+            "softmax",
+            "STAGE(1,1,row) VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) PREFETCH(0,2) NONTEMPORAL(0,0)",
+        ),
         ("standard", "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) PREFETCH(0,1) NONTEMPORAL(0,0)"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from aster_ml import Context, Tensor
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower, schedule_kernel
-from aster_ml.codegen.pipelining import skew
+from aster_ml.codegen.pipelining import store_later
 from aster_ml.errors import KernelOptError
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import Ops
@@ -20,7 +20,7 @@ from aster_ml.uop.spec.verify import verify
 from tests.unit.kernel_checks import SMALL_CACHES as CPU
 from tests.unit.kernel_checks import check_any_part, kernel_of, memory, run_parts
 
-LANES = "VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) UPCAST(1,4) NONTEMPORAL(0,0)"
+LANES = "STAGE(1,1,row) VECTOR(1,16) VECTOR(2,16) VECTOR(3,16) UPCAST(1,4) NONTEMPORAL(0,0)"
 
 
 def loops_that_store(linear: Linear) -> list[tuple[int, int]]:
@@ -57,7 +57,7 @@ def test_other_loops_are_refused() -> None:
     linear, _ = lower(ast, CPU, parse_opts("VECTOR(2,16) VECTOR(3,16)"))
     for axis in (0, 99):
         with pytest.raises(KernelOptError, match="other Opts have left none"):
-            skew(linear, axis)
+            store_later(linear, axis)
 
 
 def numbered(x: Tensor) -> Tensor:

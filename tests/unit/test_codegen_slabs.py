@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
+from aster_ml.codegen.apply import apply
 from aster_ml.codegen.opts import Opt, OptOps
 from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.errors import KernelOptError
@@ -95,7 +96,7 @@ def test_strided_rows_are_loaded_once_and_set_apart_in_a_second_scratch() -> Non
 def test_a_kernel_without_windows_refuses_a_slab() -> None:
     kernel = schedule_kernel(kernel_of(memory(64, 64) + 1), CPU, ())
     with pytest.raises(KernelOptError, match="windows"):
-        kernel.apply(Opt(OptOps.STAGE, 0, how="halo"))
+        apply(kernel, Opt(OptOps.STAGE, 0, how="halo"))
 
 
 @pytest.mark.parametrize("target", [CPU, AVX512], ids=["avx2", "avx512"])

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.codegen.cpu.block_prefetch import ask_for_next_blocks, step_on
 from aster_ml.codegen.passes import lower, schedule_kernel
+from aster_ml.codegen.prefetch import ask_for_next_blocks, step_on
 from aster_ml.device import Device
 from aster_ml.dtype import dtypes
 from aster_ml.engine import storage

@@ -19,7 +19,7 @@ def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
     simd = OptOps.VECTOR in [o.op for o in (*opts, *kernel.applied)]
     if opt.kind != "UPCAST" or simd:
         return opt
-    (axis,) = kernel.axes_of(opt)
+    axis = kernel.axes_of(opt)[0]
     if axis not in kernel.outputs:
         return opt
     lanes = opt.arg or size_of(axis)
@@ -31,7 +31,12 @@ def as_simd(kernel: Kernel, opt: Opt, opts: tuple[Opt, ...]) -> Opt:
 # Opts for devices with work-groups.
 WORK_GROUPS = frozenset({"LOCAL", "GROUP", "STAGE local"})
 # Opts that keep values in scratch that one thread has for itself, as CPUs have on their stack.
-OWN_SCRATCH = frozenset({"KBLOCK row", "STAGE halo", "PIPELINE stores"})
+OWN_SCRATCH = frozenset(
+    {
+        "KBLOCK row", "STAGE halo", "STAGE row", "STAGE panel", "STAGE tile", "STAGE results",
+        "SPLIT last", "PIPELINE stores",
+    }
+)  # fmt: skip
 # Opts that leave iterations in their order.
 KEEP_ORDER = frozenset({OptOps.PREFETCH, OptOps.NONTEMPORAL})
 

@@ -42,17 +42,17 @@ class OptOps(Enum):
 # In which ways an Opt can be done, where there are several; without a word it is the first.
 WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.UPCAST: ("", "shift"),
-    OptOps.SPLIT: ("mask", "loop", "peel"),
+    OptOps.SPLIT: ("mask", "loop", "peel", "last"),
     OptOps.KBLOCK: ("output", "row", "wide"),
-    OptOps.STAGE: ("local", "halo", "words"),
+    OptOps.STAGE: ("local", "halo", "words", "row", "panel", "tile", "results"),
     OptOps.PIPELINE: ("stores", "folds"),
 }
 # Opts that programs of tinygrad name and that no device here can do (`compat/opts`).
 ELSEWHERE = frozenset({"TC", "NOLOCALS"})
 OF_REDUCTIONS = frozenset(
     {
-        "UNROLL", "GROUP", "SPLIT peel", "KBLOCK output", "KBLOCK row", "KBLOCK wide",
-        "STAGE local", "STAGE words",
+        "UNROLL", "GROUP", "SPLIT peel", "SPLIT last", "KBLOCK output", "KBLOCK row",
+        "KBLOCK wide", "STAGE local", "STAGE words", "STAGE row",
     }
 )  # fmt: skip
 # These are of outputs alone.
@@ -62,6 +62,12 @@ OF_OUTPUTS = frozenset(
         "PIPELINE stores", "PIPELINE folds",
     }
 )  # fmt: skip
+
+
+# These are of a kernel as a whole: their axis is 0 and says nothing.
+OF_KERNELS = frozenset({"STAGE panel", "STAGE tile", "STAGE results", "NONTEMPORAL"})
+# These name an axis of outputs in place of a number.
+WITH_OTHER = frozenset({"SWAP", "STAGE row"})
 
 
 class OptDoc(NamedTuple):
@@ -155,6 +161,14 @@ OPT_DOCS = {
         "row sums, odd",
         "SPLIT(r1,96,peel)",
     ),
+    "SPLIT last": OptDoc(
+        "reduce(k < n), masked at k = n - 1 alone -> reduce(k < n - 1) + the step n - 1",
+        "one reduction alone runs over the axis, and nothing but its last step is masked",
+        "a mask takes a comparison at every step, and that of one known step is a number; a panel "
+        "is filled for both parts at once, which two reductions could not have",
+        "row sums, odd",
+        "SPLIT(r1,104,mask) VECTOR(r1,8) SPLIT(r1,0,last)",
+    ),
     "SWAP": OptDoc(
         "loops i and arg of outputs change places",
         "both are axes of outputs",
@@ -210,6 +224,39 @@ OPT_DOCS = {
         "int8 product",
         "VECTOR(r1,8) UPCAST(r0,4) STAGE(r2,1,words)",
     ),
+    "STAGE row": OptDoc(
+        "v(k) in a reduction over k, and v(i) along the outputs arg -> LOADs of a STAGE over a row",
+        "a value that takes long, of a row that a reduction and loops of outputs read",
+        "each element is computed once, not twice",
+        "softmax",
+        "STAGE(r3,r1,row)",
+    ),
+    "STAGE panel": OptDoc(
+        "load number arg of a reduction -> a load of a packed panel in scratch, filled beforehand",
+        "a load with SIMD lanes of outputs at constant steps, of memory that nobody stores to, in "
+        "the one reduction of a kernel",
+        "lanes that are gathered once can be loaded whole from then on; and rows far apart fall on "
+        "the same few places of a cache, while packed they are one stream",
+        "product",
+        "VECTOR(r1,8) UPCAST(r0,4) STAGE(0,1,panel)",
+    ),
+    "STAGE tile": OptDoc(
+        "store(f(reduction)) over lanes -> scratch = reduction over lanes, and a loop of "
+        "store(f(scratch)); arg: SIMD lanes at a time, 0 for all",
+        "one store of one register tile, whose lanes the reduction has all",
+        "an epilogue in a loop: what is written out many times over takes a compiler as long as "
+        "all of the sum; fewer SIMD lanes at a time are transposed where they lie apart",
+        "product",
+        "VECTOR(r1,8) UPCAST(r0,4) STAGE(0,0,tile)",
+    ),
+    "STAGE results": OptDoc(
+        "as STAGE tile, but f(scratch) goes through scratch too, in all SIMD lanes, before it is "
+        "stored arg lanes at a time",
+        "as STAGE tile, where arg is less than the SIMD lanes",
+        "what takes long is computed in all lanes, though they are stored a few at a time",
+        "product",
+        "VECTOR(r0,8) UPCAST(r1,4) STAGE(0,4,results)",
+    ),
     "PREFETCH": OptDoc(
         "loads of a step of the axis -> loads that also ask for what comes arg steps later",
         "rows that are read twice in a step, columns or a tile of rows in a reduction, or blocks "
@@ -223,7 +270,7 @@ OPT_DOCS = {
         "each step of the axis keeps a row in scratch and stores one",
         "software pipelining: stores to memory and arithmetic overlap",
         "softmax",
-        "VECTOR(r1,8) VECTOR(r2,8) VECTOR(r3,8) PIPELINE(r0,0,stores)",
+        "STAGE(r3,r1,row) VECTOR(r1,8) VECTOR(r2,8) VECTOR(r3,8) PIPELINE(r0,0,stores)",
     ),
     "PIPELINE folds": OptDoc(
         "for row: fold A; fold B -> for row: fold B with fold A of the next row",
@@ -297,7 +344,7 @@ def parse_opts(text: str) -> tuple[Opt, ...]:
             )
         axis, arg = [int(x) if x.isdigit() else x for x in match.group(2, 3)]
         opt = Opt(OptOps[match[1]], axis, arg, match[4] or "")
-        if isinstance(arg, str) and opt.op is not OptOps.SWAP:
+        if isinstance(arg, str) and opt.kind not in WITH_OTHER:
             raise ArgumentError(f"{word!r} is no Opt: a number is wanted in place of {arg}")
         if opt.how and opt.how not in WAYS.get(opt.op, ()):
             raise ArgumentError(f"{word!r} is no Opt: {wanted_of(opt.op)}")

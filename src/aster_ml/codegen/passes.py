@@ -8,10 +8,13 @@ its function. `docs/reference/passes.md` is made from this page.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from aster_ml.codegen.cpu.block_prefetch import ask_for_next_blocks
+from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.heuristic import choose_opts
+from aster_ml.codegen.cpu.staging import choose_epilogue, choose_panel, choose_row
+from aster_ml.codegen.cpu.tails import choose_last_steps
 from aster_ml.codegen.decompose.ops import decompose_kernel
 from aster_ml.codegen.given_opts import as_simd, check_opt
 from aster_ml.codegen.gpu.shared_memory import build_blocks
@@ -20,14 +23,14 @@ from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
 from aster_ml.codegen.lower.program_order import drop_work_groups, linearize_in_order
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
-from aster_ml.codegen.pipelining import store_rows_later
-from aster_ml.codegen.row_pipelining import fold_rows_early
+from aster_ml.codegen.pipelining import pipeline_rows
+from aster_ml.codegen.prefetch import ask_for_next_blocks
 from aster_ml.codegen.staging.accumulators import sum_rows
 from aster_ml.codegen.staging.dot_packing import pack_words
 from aster_ml.codegen.staging.epilogue import finish_in_loop
 from aster_ml.codegen.staging.halo import fill_slab
 from aster_ml.codegen.staging.panel import pack_panels
-from aster_ml.codegen.staging.row import fill_rows, keep_rows
+from aster_ml.codegen.staging.row import fill_rows
 from aster_ml.codegen.staging.unpacked_panel import stand_in, unpack
 from aster_ml.codegen.tails import run_last_steps_apart
 from aster_ml.codegen.transforms.axes import merge_axes, simplify_kernel, split_divided_axes
@@ -70,8 +73,23 @@ def packs_words(kernel: Kernel, target: Target) -> bool:
 
 
 def packs_panels(kernel: Kernel, target: Target) -> bool:
+    """Kernels with the Opt STAGE panel."""
+    return kernel.roles.panel is not None
+
+
+def limits_steps(kernel: Kernel, target: Target) -> bool:
     """Other kernels of CPUs, unless NOOPT is set."""
     return target.is_cpu and not target.has_local and not kernel.roles.word and not NOOPT
+
+
+def peels_steps(kernel: Kernel, target: Target) -> bool:
+    """Kernels with the Opt SPLIT last."""
+    return bool(kernel.roles.last_apart)
+
+
+def loops_over_results(kernel: Kernel, target: Target) -> bool:
+    """Kernels with the Opt STAGE tile or STAGE results."""
+    return kernel.roles.epilogue is not None
 
 
 def folds_twice(kernel: Kernel, target: Target) -> bool:
@@ -84,24 +102,14 @@ def stands_in(kernel: Kernel, target: Target) -> bool:
     return bool(kernel.roles.unpacked)
 
 
-def packs_operands(kernel: Kernel, target: Target) -> bool:
-    """Those of them whose operands are memory."""
-    return packs_panels(kernel, target) and not stands_in(kernel, target)
-
-
 def unpacks(kernel: Kernel, target: Target) -> bool:
     """Kernels of CPUs whose sums load bytes."""
     return target.is_cpu and is_unpacked(kernel)
 
 
-def pipelines_folds(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt PIPELINE folds."""
-    return kernel.roles.folded_early is not None
-
-
-def pipelines_stores(kernel: Kernel, target: Target) -> bool:
-    """Kernels with the Opt PIPELINE stores."""
-    return kernel.roles.stored_later is not None
+def pipelines_rows(kernel: Kernel, target: Target) -> bool:
+    """Kernels with an Opt PIPELINE."""
+    return kernel.roles.folded_early is not None or kernel.roles.stored_later is not None
 
 
 KERNEL = "kernel"
@@ -127,10 +135,6 @@ BEFORE_OPTS = (
         why="before a value that is computed in two places is kept: both have to stay the same",
     ),
     Pass(
-        "keep rows", keep_rows, applies=on_cpu, stage=KERNEL,
-        why="before Opts: a row that is kept has a loop of its own, which Opts name",
-    ),
-    Pass(
         "share loads of stacks", share_loads, applies=on_cpu, stage=KERNEL,
         why="before Opts: the cost of lanes counts the loads that are left",
     ),
@@ -153,15 +157,15 @@ AFTER_OPTS = (
         why="after the loop order is final: it says how often a panel is filled",
     ),
     Pass(
-        "pack panels", pack_panels, applies=packs_operands, stage=KERNEL,
+        "pack panels", pack_panels, applies=packs_panels, stage=KERNEL,
         why="after the loop order is final: it says how often a panel is filled",
     ),
     Pass(
-        "limit trip counts", limit_reductions, applies=packs_panels, stage=KERNEL,
+        "limit trip counts", limit_reductions, applies=limits_steps, stage=KERNEL,
         why="after panels, which are filled for every step",
     ),
     Pass(
-        "peel last steps", run_last_steps_apart, applies=packs_panels, stage=KERNEL,
+        "peel last steps", run_last_steps_apart, applies=peels_steps, stage=KERNEL,
         why="after panels, and on the trip counts that are left",
     ),
     Pass(
@@ -186,7 +190,7 @@ AFTER_OPTS = (
         why="once SIMD accumulators are final",
     ),
     Pass(
-        "loop over results of a tile", finish_in_loop, applies=on_cpu, stage=KERNEL,
+        "loop over results of a tile", finish_in_loop, applies=loops_over_results, stage=KERNEL,
         why="after all that changes the loops of sums",
     ),
     Pass(
@@ -212,27 +216,35 @@ AFTER_OPTS = (
 )  # fmt: skip
 ON_LINEAR = (
     Pass(
-        "pipeline folds", fold_rows_early, applies=pipelines_folds,
+        "pipeline rows", pipeline_rows, applies=pipelines_rows,
         why="on the list: a row and the next one are not told apart in a graph",
-    ),
-    Pass(
-        "pipeline stores", store_rows_later, applies=pipelines_stores,
-        why="after folds, which it may not move",
     ),
     Pass(
         "check scratch", check_scratch, applies=on_cpu, needed=True,
         why="once nothing adds scratch any more",
     ),
 )  # fmt: skip
+# What the default policy decides once the passes before one have run, by the name of that pass.
+CHOICES: dict[str, Callable[[Kernel, Target], None]] = {
+    "pack panels": choose_panel,
+    "peel last steps": choose_last_steps,
+    "loop over results of a tile": choose_epilogue,
+}
 # What becomes of a graph once its passes are done.
 LINEARIZE = Pass("linearize", linearize, why="the graph becomes a list", needed=True)
 
 
 def run_passes(
-    passes: tuple[Pass, ...], kernel: Kernel, target: Target, clock: PassClock, plain: bool
-) -> None:
-    """Runs those that apply to the kernel; of a `plain` one those that are needed."""
+    passes: tuple[Pass, ...], kernel: Kernel, target: Target, clock: PassClock, plain: bool,
+    choosing: bool = False,
+) -> None:  # fmt: skip
+    """Runs those that apply to the kernel; of a `plain` one those that are needed.
+
+    While `choosing`, the policy applies the Opts that it decides on between passes.
+    """
     for step in passes:
+        if choosing and step.name in CHOICES and limits_steps(kernel, target):
+            CHOICES[step.name](kernel, target)
         if (step.needed or not plain) and (step.applies is None or step.applies(kernel, target)):
             step.run(kernel, target)
             clock(step, kernel.sink)
@@ -252,7 +264,14 @@ def schedule_kernel(
     the one that costs least, but one of the next.
     """
     kernel = arranged(ast, target, opts, by_hand, rank, plain)
-    if opts is None and pipelines(kernel):
+    if plain or NOOPT or not (opts is None or by_hand) or kernel.in_order:
+        return kernel
+    if opts is not None or not pipelines(kernel):
+        later = kernel.copy()
+        run_passes(AFTER_OPTS, later, target, PassClock(), plain, choosing=True)
+        for opt in later.applied[len(kernel.applied) :]:
+            apply(kernel, opt)
+    else:
         # Whether loops fit into one another shows once they are in order.
         found = fitting(ast, target, arranged(ast, target, rank=rank))[1]
         if found != tuple(kernel.applied):
@@ -275,6 +294,8 @@ def arranged(
     if plain or (NOOPT and opts is None):
         return kernel
     run_passes(BEFORE_OPTS, kernel, target, PassClock(), plain)
+    if target.is_cpu and (opts is None or by_hand):
+        choose_row(kernel, target)
     if opts is None:
         if DETERMINISTIC:
             # The same choices whatever the number of threads, so the same order of additions.
@@ -283,7 +304,7 @@ def arranged(
     else:
         for opt in opts:
             check_opt(kernel, opt, target)
-            kernel.apply(as_simd(kernel, opt, opts) if by_hand else opt)
+            apply(kernel, as_simd(kernel, opt, opts) if by_hand else opt)
     for w in WATCHERS:
         w.arranged(kernel, target)
     return kernel
@@ -299,7 +320,7 @@ def fitting(ast: UOp, target: Target, kernel: Kernel) -> tuple[Linear, tuple[Opt
     opts, left = tuple(kernel.applied), ["PIPELINE folds", "PIPELINE stores"]
     while True:
         try:
-            return finished(ast, target, kernel)
+            return finished(ast, target, kernel, choosing=True)
         except KernelOptError:
             kinds = [kind for kind in left if kind in pipelines(kernel)]
             if not kinds:
@@ -327,15 +348,15 @@ def lower(
     kernel = arranged(ast, target, opts, by_hand, plain=plain)
     if opts is None and pipelines(kernel):
         return fitting(ast, target, kernel)
-    return finished(ast, target, kernel, plain)
+    return finished(ast, target, kernel, plain, not plain and (opts is None or by_hand))
 
 
 def finished(
-    ast: UOp, target: Target, kernel: Kernel, plain: bool = False
+    ast: UOp, target: Target, kernel: Kernel, plain: bool = False, choosing: bool = False
 ) -> tuple[Linear, tuple[Opt, ...]]:
     """The list of nodes of a kernel whose axes are arranged."""
     clock = PassClock()
-    run_passes(AFTER_OPTS, kernel, target, clock, plain)
+    run_passes(AFTER_OPTS, kernel, target, clock, plain, choosing)
     name = ast.arg and ast.arg.name
     if kernel.in_order:
         linear = linearize_in_order(kernel, name or "ordered")

@@ -1,7 +1,7 @@
-"""Prefetch and non-temporal hints on loads and stores.
+"""Prefetch and non-temporal hints on loads and stores, as the Opts PREFETCH and NONTEMPORAL say.
 
-Receives what is known of a kernel's graph; returns the graph with hints on its loads and stores.
-They change nothing that a kernel computes. Whether they pay is said in `cpu/costs`.
+Receives a kernel, or what is known of its graph; hints change nothing that a kernel computes.
+Whether they pay is said in `cpu/prefetch`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aster_ml.codegen.analysis import Access, Facts
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
+from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv, prod
-from aster_ml.uop.graph import holds, substitute, toposort
-from aster_ml.uop.node import UOp
+from aster_ml.target import Target
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import VALUES, AxisType, LoadArg, Ops, StoreArg
 from aster_ml.uop.ranges import size_of
 
 # Bytes beyond whole rows that are asked for: a row is read from its beginning as soon as the one
 # before it is done, so what comes exactly a row later has less time than all that follows it.
 BEYOND_NBYTES = 2048
+# Rows closer together than this share pages and lines anyway.
+APART_NBYTES = 1024
+# Rows that are asked for before a panel is filled with them.
+FILL_AHEAD = 8
 
 
 class Pass(NamedTuple):
@@ -83,66 +90,6 @@ def look_ahead(sink: UOp, loads: tuple[Access, ...], axis: UOp, steps: int) -> U
         further = (a.stride(axis) or 0) * steps + BEYOND_NBYTES // a.node.dtype.itemsize
         asked[a.node] = UOp(Ops.LOAD, a.node.dtype, a.node.src, LoadArg(further))
     return substitute(sink, asked)
-
-
-def row_stage(facts: Facts, outputs: list[UOp], axis: UOp) -> tuple[UOp, UOp] | None:
-    """The STAGE of a row that each step of an output axis has, and where its stores read it.
-
-    They read every element of it once, lane by lane, in one loop inside of the axis.
-    """
-    loops = [r for r in outputs if not r.arg.kind.is_lane]
-    stages = facts.by_op[Ops.STAGE]
-    if facts.stores_over_reads or len(stages) != 1 or loops[-2:-1] != [axis]:
-        return None
-    (stage,) = stages
-    reads = [a for a in facts.accesses if a.buffer is stage and loops[-1] in a.strides]
-    rows = [r for r in outputs if r not in stage.ranges]
-    lanes = any(r.arg.kind.is_lane for r in stage.ranges)
-    if lanes or len(reads) != 1 or set(rows) != set(reads[0].strides):
-        return None
-    # Each axis goes on where those before it end.
-    run = 1
-    for r in sorted(rows, key=lambda r: reads[0].stride(r) or 0):
-        if reads[0].stride(r) != run or r.src[0].op is not Ops.CONST:
-            return None
-        run *= r.src[0].arg
-    whole = stage.src[1].src[0]
-    return (stage, reads[0].node) if whole.op is Ops.CONST and run == whole.arg else None
-
-
-def folds_of_next(facts: Facts, axis: UOp) -> tuple[UOp, UOp] | None:
-    """The first and the last fold in a step of an output axis, if the first of the next step can
-    share the loops of the last one.
-
-    It gives one number out of SIMD lanes, reads nothing but memory that the kernel does not store,
-    each element in its own loops, and these have as many turns as those of the last fold.
-    """
-    folds = [u for u in facts.reduces if axis in u.ranges]
-    if len(folds) < 2 or axis.src[0].op is not Ops.CONST:
-        return None
-    first, last = folds[0], folds[-1]
-    loops, others = ([r for r in u.src[1:] if not r.arg.kind.is_lane] for u in (first, last))
-    if not loops or any([r.src[0].op is not Ops.CONST for r in loops + others]):
-        return None
-    if not any([r.arg.kind.is_lane for r in first.src[1:]]):
-        return None
-    # Of more than two, one comes before all others, and one after them.
-    leaves = [u for u in folds if not holds(u.src[0], {Ops.REDUCE})]
-    roots = [u for u in folds if not any([u in toposort(x.src[0]) for x in folds if x is not u])]
-    if len(folds) > 2 and (leaves != [first] or roots != [last]):
-        return None
-    turns, wanted = [size_of(r) for r in loops], [size_of(r) for r in others]
-    if turns not in (wanted, [prod(wanted)]) or any([r.arg.kind.is_lane for r in first.ranges]):
-        return None
-    stored = {u.src[0].src[0] for u in facts.stores}
-    for u in toposort(first.src[0]):
-        if u.op is Ops.REDUCE or u.op is Ops.STAGE:
-            return None
-        if u.op is Ops.LOAD and (
-            u.src[0].src[0] in stored or (axis in u.ranges and u.ranges.isdisjoint(loops))
-        ):
-            return None
-    return first, last
 
 
 def column_loads(facts: Facts, axis: UOp) -> list[Access]:
@@ -275,3 +222,118 @@ def may_stream(a: Access) -> bool:
 def stream_stores(sink: UOp, stores: list[UOp]) -> UOp:
     """The graph in which stores go past the caches."""
     return substitute(sink, {u: UOp(u.op, u.dtype, u.src, StoreArg(True)) for u in stores})
+
+
+def prefetch(kernel: Kernel, axis: UOp, steps: int) -> None:
+    """The pass over rows that computes most asks for those of later steps of an output axis.
+
+    So do loads along a tile of rows or down columns, without such rows; without sums each step
+    of the axis asks for the block of rows that the next one reads across
+    (`ask_for_next_blocks`).
+    """
+    if not kernel.reduces and any([find_block(kernel.outputs, axis, a) for a in kernel.accesses()]):
+        kernel.roles.prefetched = axis.arg.id
+        return
+    passes = row_passes(kernel.facts, axis) if axis in kernel.outputs else []
+    aside: list[tuple[Access, int]] = []
+    if axis in kernel.outputs and not passes:
+        aside = tile_loads(kernel.facts, axis, kernel.roles.row_steps) or broadcast_rows(
+            kernel.facts, axis
+        )
+        aside = aside or broadcast_columns(kernel.facts, axis)
+        aside = aside or [(a, run_of_lanes(a)) for a in column_loads(kernel.facts, axis)]
+    if aside:
+        kernel.sink = prefetch_offset(kernel.sink, aside, steps)
+        return
+    if not passes:
+        raise KernelOptError(
+            "rows that are read twice in a step of an output axis are wanted, or "
+            "columns or a tile of rows in a reduction, or blocks of a transpose"
+        )
+    kernel.sink = look_ahead(kernel.sink, longest(passes).loads, axis, steps)
+
+
+def stream(kernel: Kernel) -> None:
+    """Stores of whole SIMD values go past the caches; others cannot."""
+    stores = [a.node for a in kernel.accesses() if may_stream(a)]
+    if not stores:
+        raise KernelOptError(
+            "stores of SIMD lanes that are neighbours in memory, without a mask, are wanted"
+        )
+    kernel.sink = stream_stores(kernel.sink, stores)
+
+
+def ask_for_next_blocks(kernel: Kernel, target: Target) -> None:
+    """Each tile prefetches a piece of a row of the block that follows.
+
+    The pieces are as long as the tile has rows, so that all tiles together ask for all of it.
+
+    Raises: KernelOptError where an Opt asks for that and there are no blocks.
+    """
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    axis = next((r for r in loops if r.arg.id == kernel.roles.prefetched), None)
+    if kernel.roles.prefetched is None:
+        return
+    asks: list[UOp] = []
+    for a in kernel.accesses():
+        block = find_block(kernel.outputs, axis, a) if axis is not None else None
+        if axis is not None and block is not None:
+            line = max(target.line_nbytes // a.buffer.dtype.itemsize, 1)
+            piece = kernel.new_range(
+                ceildiv(size_of(block.lane) * block.run, line), AxisType.UPCAST
+            )
+            at = a.buffer.index(next_index(a, axis, block, loops, piece, line))
+            asks.append(UOp(Ops.PREFETCH, dtypes.void, (at,)).end(*loops, piece))
+    if not asks:
+        raise KernelOptError(
+            "PREFETCH: blocks of rows that are read across are wanted in each step of the axis; "
+            "other Opts have left none"
+        )
+    kernel.sink = kernel.sink.replace(src=(*asks, *kernel.sink.src))
+
+
+def next_index(a: Access, axis: UOp, block: Block, loops: list[UOp], piece: UOp, line: int) -> UOp:
+    """Where a tile asks: in the block that follows, in the row of its part that has its number.
+
+    Tiles beyond the number of rows ask for further pieces of the rows.
+    """
+    index = a.node.src[0].src[1]
+    zero, rows = UOp.index_const(0), UOp.index_const(size_of(block.lane))
+    start = {r: zero for r in index.ranges if r.arg.kind.is_lane}
+    start |= {block.tiles: zero, block.lane: index_alu(Ops.MOD, block.tiles, rows)}
+    mine = [r for r in loops[: loops.index(axis) + 1] if r in index.ranges]
+    following = step_on(substitute(index, start), mine)
+    length = UOp.index_const(size_of(block.lane) * block.run)
+    place = index_alu(Ops.MUL, index_alu(Ops.IDIV, block.tiles, rows), length)
+    place = index_alu(Ops.ADD, place, index_alu(Ops.MUL, piece, UOp.index_const(line)))
+    return index_alu(Ops.ADD, following, place)
+
+
+def step_on(index: UOp, loops: list[UOp]) -> UOp:
+    """The index one step later: of the innermost loop, or after its last step of those outside."""
+    # Of each loop, the innermost first: whether it has a step left, and the index at that step.
+    steps: list[tuple[UOp, UOp]] = []
+    for axis in reversed(loops):
+        later = index_alu(Ops.ADD, axis, UOp.index_const(1))
+        steps.append((later < size_of(axis), substitute(index, {axis: later})))
+        index = substitute(index, {axis: UOp.index_const(0)})
+    if not steps:
+        return index
+    _, found = steps.pop()
+    for is_left, within in reversed(steps):
+        found = is_left.where(within, found)
+    return found
+
+
+def rows_to_ask_for(a: Access, axes: list[UOp], target: Target) -> int:
+    """How many elements further what fills a panel over these axes asks for rows that it comes to
+    soon; or 0.
+
+    why: of rows far apart the panel takes a run that is too short for processors to ask for it
+    """
+    steps = [abs(a.strides[r] or 0) for r in axes if not r.arg.kind.is_lane]
+    itemsize, near = a.buffer.dtype.itemsize, target.cache_bytes[1]
+    total = prod([size_of(r) for r in a.strides]) * itemsize
+    if a.strides[axes[-1]] != 1 or min(steps) * itemsize < APART_NBYTES or total <= near:
+        return 0
+    return min(steps) * FILL_AHEAD

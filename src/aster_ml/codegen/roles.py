@@ -7,7 +7,7 @@ Nothing here changes a graph.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from aster_ml.codegen.staging.sliding_windows import Slab
@@ -30,6 +30,13 @@ class OverlappedSplit(NamedTuple):
     size: int
 
 
+class Epilogue(NamedTuple):
+    """SIMD lanes that are stored at a time, 0 for all, and whether results lie in scratch too."""
+
+    block: int
+    computed_before: bool
+
+
 @dataclass
 class Roles:
     """The roles that axes of one kernel have, by id; a change is a new value."""
@@ -50,6 +57,12 @@ class Roles:
     prefetched: int | None = None
     # How many factors of a product go in one word of a panel; 0 without panels of words.
     word: int = 0
+    # The number of the load that goes through a packed panel.
+    panel: int | None = None
+    # Axes of reductions whose masked last step is taken off their loop.
+    last_apart: frozenset[int] = frozenset()
+    # How results of a tile are finished in a loop.
+    epilogue: Epilogue | None = None
     # Windows that are loaded through scratch.
     slab: Slab | None = None
     # Axes that were split into loops with a tail that starts early.
@@ -70,10 +83,15 @@ class Roles:
         """All of them, to be compared."""
         return (
             self.threads, self.staged, self.strips, self.row_steps, self.stored_later,
-            self.folded_early, self.prefetched, self.word, self.slab, self.overlaps,
-            self.tiled, self.apart, frozenset(self.early.items()), frozenset(self.twice.items()),
+            self.folded_early, self.prefetched, self.word, self.panel, self.last_apart,
+            self.epilogue, self.slab, self.overlaps, self.tiled, self.apart,
+            frozenset(self.early.items()), frozenset(self.twice.items()),
             self.unpacked,
         )  # fmt: skip
+
+    def copy(self) -> Roles:
+        """The same; what is changed of one does not show in the other."""
+        return replace(self)
 
     def no_early(self, axis_id: int) -> None:
         """The last SIMD lanes of an axis do not start early any more."""

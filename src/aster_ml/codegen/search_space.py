@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from aster_ml.codegen.kernel import Kernel, can_overlap
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.passes import schedule_kernel
+from aster_ml.codegen.tails import can_overlap
 from aster_ml.errors import InternalError, KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target

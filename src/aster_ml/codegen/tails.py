@@ -1,193 +1,254 @@
-"""Tails of vectorized axes: lanes that shift inwards, and a last step that is peeled off.
+"""Tails: what becomes of the end of an axis that lanes do not divide.
 
-Shifting: receives a kernel, an axis and a number of lanes; says whether lanes that would be masked
-may start early there, and overlap others, and ought to. What either way costs stands in
-`cpu/costs`.
+Receives a kernel, an axis and a number of lanes; changes the kernel's graph. Which tail a split
+gets is decided in `cpu/tails`, once, and said by its Opt:
 
-Peeling: receives a kernel whose Opts are applied; takes the last step of a reduction, when it alone
-is masked, off its loop. Which axes grow, and which steps run on their own from the start (`SPLIT
-peel`), is decided in `cpu/vectorize`.
-
-rewrite: REDUCE(v, k < n) with v masked at k = n - 1 alone -> REDUCE(v, k < n - 1) + v at k = n - 1
-when: lanes of a loop are masked at its last step alone, and the body is short enough to be written
-twice
-why: a mask takes a comparison at every step, and that of one known step is a number. A panel is
-filled for both parts at once, which two reductions could not have
+exact: the lanes divide the axis (UPCAST, UNROLL, VECTOR)
+shift inwards: the last lanes start at size - lanes, and what they have in common with those before
+    is done twice; nobody may read what is stored (VECTOR of outputs, UPCAST shift, SPLIT loop)
+mask: the axis grows to a multiple; loads and stores beyond its end are tested (SPLIT mask)
+peel: the rest of a reduction is one of its own; it alone may run over the axis (SPLIT peel, or
+    SPLIT last for one masked step, once panels are filled for both parts)
 """
 
 from __future__ import annotations
 
-from aster_ml.codegen.cpu.costs import (
-    EARLY_ROWS,
-    MAX_BODY,
-    MAX_ROW_VALUES,
-    MAX_WRITTEN_OUT,
-    ROWS,
-    Plan,
-    execution_count,
-    packing_cost,
-)
-from aster_ml.codegen.kernel import Access, Kernel, can_overlap, can_peel, can_sum_rows
+from aster_ml.codegen.kernel import Kernel, identity
 from aster_ml.codegen.prefetch import own_nodes
-from aster_ml.codegen.staging.panel import MIN_GATHERED_USES, uses_of
+from aster_ml.codegen.roles import OverlappedSplit, ShiftedTail
 from aster_ml.codegen.transforms.trip_counts import masks_of_last, without_conditions
-from aster_ml.dtype import dtypes
+from aster_ml.errors import KernelOptError
+from aster_ml.helpers import ceildiv
 from aster_ml.target import Target
 from aster_ml.uop.graph import holds, substitute, toposort
-from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import VALUES, AxisType, Ops
-from aster_ml.uop.ranges import iterations, size_of
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import before_last, size_of
 from aster_ml.uop.rules.conditions import conditions_of
 
+# Of zeros they make zeros.
+KEEP_ZERO = frozenset({Ops.MUL, Ops.ADD, Ops.SUB, Ops.NEG, Ops.CAST})
 
-def may_shift_tail(kernel: Kernel, target: Target, axis: UOp | None, lanes: int) -> bool:
-    """Whether the last SIMD lanes of an axis may start early: they may run twice, alone."""
-    return (
-        axis is not None
-        and axis in kernel.outputs
-        and size_of(axis) > lanes
-        and can_overlap(kernel)
-        and (
-            runs_by_rows(kernel, target, axis, lanes) or loads_early(kernel, target, axis, lanes)
-            if any(axis in u.ranges and not is_written_out(u) for u in kernel.reduces)
-            # Short rows are written out, so that masks are known beforehand.
-            else size_of(axis) > MAX_WRITTEN_OUT * lanes
-            or not (kernel.reduces or gates_along(kernel, axis))
+
+def can_overlap(kernel: Kernel) -> bool:
+    """Whether the same element may be computed twice: of strips it is stored the first time."""
+    return kernel.roles.strips is not None or not kernel.facts.stores_over_reads
+
+
+def can_peel(kernel: Kernel, axis: UOp) -> bool:
+    """Whether one reduction alone runs over an axis, and no other depends on it."""
+    mine = [u for u in kernel.reduces if axis in u.src[1:]]
+    return len(mine) == 1 and not any(axis in u.ranges for u in kernel.reduces if u is not mine[0])
+
+
+def may_split(kernel: Kernel, axis: UOp, lanes: int) -> bool:
+    """Whether UPCAST may split so many lanes off an axis."""
+    size, early = axis.src[0], kernel.roles.early.get(axis.arg.id)
+    if size.op is not Ops.CONST or kernel.fills_slab(axis):
+        return False
+    if early is not None:
+        return 1 < lanes <= early.size // early.lanes
+    return bool(size.arg % lanes == 0)
+
+
+def split_lanes(kernel: Kernel, axis: UOp, lanes: int, kind: AxisType) -> None:
+    """Splits lanes off an axis; SIMD lanes that do not divide it start early at its end."""
+    size = axis.src[0]
+    uneven = size.op is Ops.CONST and 0 < lanes < size.arg and size.arg % lanes
+    if axis.arg.id in kernel.roles.early and kind is AxisType.UPCAST:
+        widen_shifted(kernel, axis, lanes)
+    elif kind is AxisType.VECTOR and uneven and axis in kernel.outputs:
+        shift_inwards(kernel, axis, lanes, kind)
+    else:
+        kernel.split(axis, lanes, kind)
+
+
+def shift_inwards(kernel: Kernel, axis: UOp, lanes: int, kind: AxisType) -> None:
+    """`axis` -> `min(outer * lanes, size - lanes) + inner`, `inner` a part of an output axis.
+
+    What the last part has in common with the one before is computed and stored twice, which
+    nobody sees as long as the kernel does not read what it stores. Strips do, so they store it
+    once.
+    """
+    if axis not in kernel.outputs or axis.arg.id == kernel.roles.strips or not can_overlap(kernel):
+        raise KernelOptError("an output axis of a kernel that reads no output is wanted")
+    size = axis.src[0]
+    if size.op is not Ops.CONST or not 0 < lanes <= size.arg:
+        raise KernelOptError(
+            f"1 to {int(size.vmax)} steps of an axis of a fixed size are wanted, and {lanes} "
+            "are given"
         )
-    )
+    if size.arg % lanes == 0:
+        return kernel.split(axis, lanes, kind)
+    inner = kernel.new_range(lanes, kind)
+    if kind is AxisType.UPCAST:
+        kernel.roles.twice = {
+            **kernel.roles.twice,
+            axis.arg.id: OverlappedSplit(inner.arg.id, lanes, size.arg),
+        }
+    else:
+        kernel.roles.overlaps = True
+    steps = UOp.index_const(ceildiv(size.arg, lanes))
+    outer = UOp(Ops.RANGE, axis.dtype, (steps,), axis.arg)
+    short = before_last(outer, size.arg, lanes)
+    start = index_alu(Ops.SUB, UOp.index_const(size.arg - lanes), short)
+    if kind is AxisType.VECTOR:
+        kernel.roles.early = {
+            **kernel.roles.early,
+            axis.arg.id: ShiftedTail(short, size.arg, lanes),
+        }
+    kernel.outputs = [x for r in kernel.outputs for x in ((outer, inner) if r is axis else (r,))]
+    kernel.rewrite({axis: index_alu(Ops.ADD, start, inner)}, {axis: (outer, inner)})
+    if kernel.roles.strips is not None:
+        store_where(kernel, first_time(outer, inner, size.arg, lanes))
 
 
-def is_written_out(reduce: UOp) -> bool:
-    """Whether a reduction has no loop of its own left."""
-    return all([r.arg.kind.is_lane for r in reduce.src[1:]])
-
-
-def rows_start_early(plan: Plan, axis: UOp, lanes: int) -> bool:
-    """Whether the last SIMD lanes start early because rows of a product lie along them.
-
-    Lanes beyond the end would be loaded and stored one by one, while whole SIMD values change
-    places in a few shuffles. A panel is filled once, and has its lanes side by side.
-    """
-    kernel = plan.kernel
-    if size_of(axis) < EARLY_ROWS * lanes or axis not in kernel.outputs or not can_overlap(kernel):
-        return False
-    owner = kernel.facts.owners
-    loads = [a for a in plan.accesses if a.node in owner and axis in a.strides]
-    apart = [a for a in loads if abs(a.stride(axis) or 0) > 1]
-    return (
-        len(kernel.reduces) == 1
-        and bool(apart)
-        and all(a.stride(axis) is not None and not a.node.src[1:] for a in loads)
-        # Windows overlap, and have a way of their own.
-        and all(reach(a) <= abs(a.stride(axis) or 0) for a in apart)
-        and not any(packing_cost(plan, axis, lanes, a, owner[a.node]) for a in loads)
-    )
-
-
-def reach(a: Access) -> int:
-    """How far apart the first and the last element of an access along reductions are, and one."""
-    steps = [(abs(a.stride(r) or 0), r) for r in a.strides if r.arg.kind is AxisType.REDUCE]
-    return 1 + sum(step * (size_of(r) - 1) for step, r in steps)
-
-
-def gates_along(kernel: Kernel, axis: UOp) -> bool:
-    """Whether loads ask along an axis whether they are within bounds."""
-    loads = [u for u in kernel.facts.by_op[Ops.LOAD] if u.op is Ops.LOAD]
-    return any(axis in gate.ranges for u in loads for gate in u.src[1:])
-
-
-def loads_early(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
-    """Whether what a reduction loads along an axis is whole, near, and too little used to pack.
-
-    Lanes beyond the end would be loaded under masks, or where they lie apart one by one. Without
-    registers for masks each masked store takes as long as tens of others: there it only has to be
-    whole, panel or not (docs/tuning/tails.md).
-    """
-    if len(kernel.reduces) != 1 or not set(kernel.outputs) <= kernel.reduces[0].ranges:
-        return False
-    loads = [a for a in kernel.accesses() if not a.is_store and axis in a.strides]
-    if any([a.stride(axis) is None or a.node.src[1:] for a in loads]):
-        return False
-    beside = all(a.stride(axis) == 1 and set(kernel.outputs) <= a.strides.keys() for a in loads)
-    if beside and size_of(axis) < target.costs.accumulators * lanes:
-        # All of a short row is summed side by side, and what is masked is known. Windows, which
-        # meet elements again and again, have few terms for each store.
-        windows = all(
-            [execution_count(a) > a.buffer.arg.size for a in loads if a.buffer.op is Ops.PARAM]
+def widen_shifted(kernel: Kernel, axis: UOp, count: int) -> None:
+    """`count` SIMD values side by side, the last of which start early together."""
+    short, size, lanes = kernel.roles.early[axis.arg.id]
+    wide = count * lanes
+    if not lanes < wide <= size:
+        raise KernelOptError(
+            f"{count} times {lanes} lanes of an axis of {size}; 2 to {size // lanes} times "
+            "would fit"
         )
-        return windows and not target.masks
-    return not target.masks or all(
-        a.stride(axis) in (1, 2, 3) and uses_of(a, kernel.outputs) < MIN_GATHERED_USES
-        for a in loads
+    inner = kernel.new_range(count, AxisType.UPCAST)
+    outer = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(ceildiv(size, wide)),), axis.arg)
+    held = before_last(outer, size, wide)
+    kernel.roles.early = {**kernel.roles.early, axis.arg.id: ShiftedTail(held, size, wide)}
+    # size - lanes - short is to become size - wide - held + inner * lanes.
+    before = index_alu(Ops.SUB, UOp.index_const(count - 1), inner)
+    before = index_alu(Ops.ADD, held, index_alu(Ops.MUL, before, UOp.index_const(lanes)))
+    kernel.outputs = [x for r in kernel.outputs for x in ((outer, inner) if r is axis else (r,))]
+    kernel.rewrite({short: before}, {axis: (outer, inner)})
+
+
+def first_time(outer: UOp, inner: UOp, size: int, lanes: int) -> UOp:
+    """Whether no step of `outer` before has computed this one of lanes that start early."""
+    begun = index_alu(Ops.MUL, outer, UOp.index_const(lanes))
+    at = index_alu(Ops.ADD, inner, UOp.index_const(size - lanes + 1))
+    return begun.alu(Ops.CMPLT, at)
+
+
+def store_where(kernel: Kernel, gate: UOp) -> None:
+    """The one result is stored where this holds, too, and nowhere else."""
+    (store,) = kernel.stores
+    gated = UOp(store.op, store.dtype, (*store.src[:2], kernel.both(gate, *store.src[2:])))
+    kernel.sink = substitute(kernel.sink, {store: gated})
+
+
+def mask_tail(kernel: Kernel, axis: UOp, multiple: int) -> None:
+    """The axis grows to a multiple; loads and stores beyond its end are masked."""
+    size = axis.src[0]
+    if size.op is not Ops.CONST or multiple < 1:
+        raise KernelOptError(
+            f"an axis of a fixed size and a multiple from 1 on are wanted, and {multiple} is given"
+        )
+    new = UOp(
+        Ops.RANGE,
+        axis.dtype,
+        (UOp.index_const(ceildiv(size.arg, multiple) * multiple),),
+        axis.arg,
     )
+    if new is axis:
+        return
+    if axis in kernel.outputs and kernel.may_reorder(axis):
+        kernel.roles.apart |= {axis.arg.id}
+    inside = new < size
+    changes: dict[UOp, UOp] = {}
+    for u in kernel.facts.order:
+        if u in changes:
+            continue
+        src = tuple(map(changes.get, u.src, u.src))
+        if u is axis:
+            fresh = new
+        elif u.op is Ops.LOAD and axis in u.ranges:
+            fresh = UOp(Ops.LOAD, u.dtype, (src[0], kernel.both(inside, *src[1:])), u.arg)
+        elif u.op is Ops.STORE and axis in u.ranges:
+            src = (src[0], src[1], kernel.both(inside, *src[2:]))
+            fresh = UOp(Ops.STORE, u.dtype, src, u.arg)
+        elif u.op is Ops.REDUCE and axis in u.src[1:]:
+            value = src[0]
+            if u.arg.op is not Ops.ADD or not is_zero_unloaded(u.src[0], axis):
+                value = inside.where(value, UOp.const(u.dtype, identity(u.arg.op, u.dtype)))
+            fresh = UOp(u.op, u.dtype, (value, *src[1:]), u.arg)
+        else:
+            fresh = u if src == u.src else UOp(u.op, u.dtype, src, u.arg)
+        changes[u] = fresh
+    kernel.outputs = [new if r is axis else r for r in kernel.outputs]
+    kernel.sink = changes[kernel.sink]
 
 
-def runs_by_rows(kernel: Kernel, target: Target, axis: UOp, lanes: int) -> bool:
-    """Whether a reduction is over rows along an axis, too long for sums in registers.
+def is_zero_unloaded(value: UOp, axis: UOp) -> bool:
+    """Whether a value is zero where all that is loaded along an axis is, without a test of its own.
 
-    A tile of sums in registers would go down a few columns at a time. What it loads is read once;
-    what else there is, as the vector of a product, does not change along the row. Or there are a
-    few such vectors, and rows that no cache holds: then the sums of all of them are in scratch.
+    Of a product both factors have to be: zero times what is not finite is not zero. What comes
+    through a STAGE may be read from where it is computed, and not loaded.
     """
-    if kernel.outputs[-1:] != [axis] or not can_sum_rows(kernel):
-        return False
-    (u,) = kernel.reduces
-    few = size_of(axis) <= target.costs.accumulators * lanes
-    if size_of(u.src[1]) < 2 * ROWS or few:
-        return False
-    loads = [a for a in kernel.accesses() if not a.is_store and u.src[1] in a.node.ranges]
-    streams = [a for a in loads if axis in a.strides]
-    beside = results_beside(kernel, axis)
-    if not all(set(kernel.outputs) - a.strides.keys() == set(beside) for a in streams):
-        return False
-    if beside:
-        nbytes = sum(execution_count(a) * a.buffer.dtype.itemsize for a in streams)
-        few = iterations(beside) <= (target.vector_registers or 16) // 2 - 4
-        if not few or nbytes <= target.costs.several_part * max(target.cache_bytes):
+    for u in toposort(value, enter=lambda u: u.op in KEEP_ZERO):
+        if u.op is Ops.LOAD:
+            if axis not in u.ranges or u.src[0].src[0].op is not Ops.PARAM:
+                return False
+        elif u.op not in KEEP_ZERO:
             return False
-    if not streams or not all(a.stride(axis) == 1 and a.stride(u.src[1]) for a in streams):
-        return False
-    values = [x for x in toposort(u.src[0]) if x.op in VALUES]
-    return sum(x.dtype is not dtypes.index for x in values) <= MAX_ROW_VALUES and not any(
-        axis in a.strides for a in loads if a not in streams
+    return True
+
+
+def peel(kernel: Kernel, axis: UOp, length: int) -> None:
+    """Two reductions instead of one: over the first `length` steps, and over the others.
+
+    What is uneven in the second does not burden the first. Its axis is the newest.
+    """
+    size = axis.src[0]
+    if size.op is not Ops.CONST or not 0 < length < size.arg or not can_peel(kernel, axis):
+        raise KernelOptError(
+            f"1 to {int(size.vmax) - 1} steps of a reduction are wanted that runs over this "
+            f"axis alone, and {length} are given"
+        )
+    old = next(u for u in kernel.reduces if axis in u.src[1:])
+    first = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(length),), axis.arg)
+    others = {r: kernel.new_range(r.src[0], r.arg.kind) for r in old.src[1:] if r is not axis}
+    rest = kernel.new_range(size.arg - length, AxisType.REDUCE)
+    value = substitute(old.src[0], {axis: first})
+    closed = [first if r is axis else r for r in old.src[1:]]
+    main = UOp(Ops.REDUCE, old.dtype, (value, *closed), old.arg)
+    value = substitute(
+        old.src[0], {**others, axis: index_alu(Ops.ADD, rest, UOp.index_const(length))}
     )
-
-
-def results_beside(kernel: Kernel, axis: UOp) -> list[UOp]:
-    """Output axes along which the rows that are reduced do not change."""
-    loads = [a for a in kernel.accesses() if not a.is_store and axis in a.strides]
-    return [r for r in kernel.outputs if not any(r in a.strides for a in loads)]
+    closed = [rest if r is axis else others[r] for r in old.src[1:]]
+    tail = UOp(Ops.REDUCE, old.dtype, (value, *closed), old.arg)
+    kernel.sink = substitute(kernel.sink, {old: main.alu(old.arg.op, tail)})
 
 
 def run_last_steps_apart(kernel: Kernel, target: Target) -> None:
-    """Takes the masked step off each loop of a reduction that has one."""
+    """Takes the masked step off each loop of a reduction that SPLIT last names.
+
+    Raises: KernelOptError where other Opts have left no such loop.
+    """
     changes: dict[UOp, UOp] = {}
     for u in kernel.reduces:
         for r in u.src[1:]:
-            conditions = masks_of(u, r)
-            if conditions and u not in changes and can_peel(kernel, r):
-                changes[u] = in_two(kernel, u, r, conditions)
-    if changes:
-        kernel.sink = substitute(kernel.sink, changes)
-
-
-def is_peeled(kernel: Kernel, u: UOp) -> bool:
-    """Whether the masked last step of a fold is taken off its loop later."""
-    loops = [r for r in u.src[1:] if not r.arg.kind.is_lane]
-    return any([can_peel(kernel, r) and masks_of(u, r) for r in loops])
+            if r.arg.id in kernel.roles.last_apart and u not in changes and can_peel(kernel, r):
+                conditions = masks_of(u, r)
+                if conditions:
+                    changes[u] = in_two(kernel, u, r, conditions)
+    if len(changes) < len(kernel.roles.last_apart):
+        raise KernelOptError(
+            "SPLIT last: loops of reductions are wanted of which the last step alone is masked; "
+            "other Opts have left none"
+        )
+    kernel.sink = substitute(kernel.sink, changes)
 
 
 def masks_of(u: UOp, r: UOp) -> frozenset[UOp]:
     """What masks SIMD lanes of a reduction at the last step of a loop and at no other; or nothing.
 
-    Nothing too where the body is long, or goes through scratch that all of the row shares.
+    Nothing too where the body goes through scratch that all of the row shares.
     """
     lane = next((x for x in u.src[1:] if x.arg.kind is AxisType.VECTOR), None)
     if lane is None or r.arg.kind.is_lane or holds(u.src[0], {Ops.STAGE}):
         return frozenset()
     inside = own_nodes(u.src[0])
-    if iterations([x for x in u.ranges if x.arg.kind is AxisType.UPCAST]) * len(inside) > MAX_BODY:
-        return frozenset()
     gates = [x.src[1] for x in inside if x.op is Ops.LOAD and x.src[1:]]
     gates += [x.src[0] for x in inside if x.op is Ops.WHERE]
     return masks_of_last(gates, r, lane)

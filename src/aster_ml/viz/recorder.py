@@ -316,6 +316,8 @@ class Recorder(Watcher):
             fired, seconds = self.taken()
             entry = PassEntry("opt", kernel.sink, seconds, fired, repr(opt), kernel)
             self.here.part.entries.append(entry)
+            # Until `arranged` says all of them; some come later, between passes.
+            self.here.part.opts.append(repr(opt))
 
     @harmless
     def arranged(self, kernel: Any, target: Any) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aster_ml.codegen.kernel import Access, Kernel, can_block, can_overlap
-from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.opts import axis_name
 from aster_ml.codegen.staging.panel import (
     can_pack,
     least_uses,
@@ -20,6 +20,8 @@ from aster_ml.codegen.staging.panel import (
     uses_of,
     wanted_panel,
 )
+from aster_ml.codegen.tails import can_overlap
+from aster_ml.codegen.transforms.k_blocking import can_block
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2
 from aster_ml.target import Target
@@ -245,7 +247,7 @@ def widths(target: Target, axis: UOp, lanes: int, early: bool = False) -> tuple[
 def accumulators(plan: Plan, u: UOp) -> int:
     """How many steps of a reduction can be under way, and sums be kept, at a time.
 
-    As many as a sum has where one needs the maximum: both may share a loop (`row_pipelining`),
+    As many as a sum has where one needs the maximum: both may share a loop (`pipelining`),
     unless there are more, of what a row has beyond whole SIMD values.
     """
     costs, folds = plan.target.costs, plan.kernel.reduces
@@ -260,12 +262,6 @@ def accumulators(plan: Plan, u: UOp) -> int:
 def is_float_maximum(u: UOp) -> bool:
     """Whether each step of a reduction also looks for NaN."""
     return bool(u.arg.op is Ops.MAX and u.dtype in dtypes.floats)
-
-
-def upcast(kernel: Kernel, axis: UOp, lanes: int) -> None:
-    """Splits lanes off an axis; where they do not divide it, the last of them start early."""
-    how = "shift" if size_of(axis) % lanes else ""
-    kernel.apply(Opt(OptOps.UPCAST, axis_name(axis), lanes, how))
 
 
 def tail_overhead(size: int, steps: int) -> float:

@@ -10,15 +10,12 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from aster_ml.codegen.cpu.costs import (
-    Plan,
-    axis_of,
-    upcast,
-)
+from aster_ml.codegen.apply import apply, upcast
+from aster_ml.codegen.cpu.costs import Plan, axis_of
 from aster_ml.codegen.cpu.elementwise import ask_for_columns
 from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.estimate import Estimate
-from aster_ml.codegen.kernel import Access, Decision, Kernel, can_overlap
+from aster_ml.codegen.kernel import Access, Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.dot_packing import (
     WORD_NBYTES,
@@ -31,6 +28,7 @@ from aster_ml.codegen.staging.dot_packing import (
     needs_panel,
 )
 from aster_ml.codegen.staging.panel import max_nbytes
+from aster_ml.codegen.tails import can_overlap
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.target.costs import Costs
@@ -162,7 +160,7 @@ def run_along(plan: Plan, along: Along, group: int) -> None:
             continue
         upcast(kernel, r, n)
     summed = axis_name(kernel.facts.reduced[0])
-    kernel.apply(Opt(OptOps.STAGE, summed, group, how="words"))
+    apply(kernel, Opt(OptOps.STAGE, summed, group, how="words"))
     loops = [r for r in kernel.outputs if r.arg.id in ids and not r.arg.kind.is_lane]
     longest = max(loops, key=size_of, default=None)
     if (
@@ -171,7 +169,7 @@ def run_along(plan: Plan, along: Along, group: int) -> None:
         and longest is not None
         and size_of(longest) >= threads
     ):
-        kernel.apply(Opt(OptOps.THREAD, axis_name(longest)))
+        apply(kernel, Opt(OptOps.THREAD, axis_name(longest)))
 
 
 def all_choices(plan: Plan, product: Product, group: int) -> Iterator[Choice]:
@@ -292,11 +290,11 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     padded = ceildiv(size_of(lane), width) * width
     early = size_of(lane) >= choice.vectors * width and not plan.target.masks
     if padded != size_of(lane) and not early:
-        kernel.apply(Opt(OptOps.SPLIT, axis_name(lane), padded, how="mask"))
-    kernel.apply(Opt(OptOps.VECTOR, axis_name(lane), width))
+        apply(kernel, Opt(OptOps.SPLIT, axis_name(lane), padded, how="mask"))
+    apply(kernel, Opt(OptOps.VECTOR, axis_name(lane), width))
     if choice.vectors > 1:
         how = "shift" if padded // width % choice.vectors else ""
-        kernel.apply(Opt(OptOps.UPCAST, axis_name(lane), choice.vectors, how))
+        apply(kernel, Opt(OptOps.UPCAST, axis_name(lane), choice.vectors, how))
     steps = {lane.arg.id: ceildiv(padded // width, choice.vectors)}
     shared = choose_shared(plan, choice, steps)
     rows = [row.arg.id]
@@ -315,10 +313,10 @@ def apply_choice(plan: Plan, choice: Choice, product: Product, group: int) -> No
     set_order(kernel, order)
     ask_for_columns(plan)
     if shared is not None:
-        kernel.apply(Opt(OptOps.THREAD, axis_name(axis_of(kernel, shared))))
+        apply(kernel, Opt(OptOps.THREAD, axis_name(axis_of(kernel, shared))))
     axis = next(r for r in kernel.axes if r.arg.id == product.axis.arg.id)
     if fits_words(kernel, group, plan.target):
-        kernel.apply(Opt(OptOps.STAGE, axis_name(axis), group, how="words"))
+        apply(kernel, Opt(OptOps.STAGE, axis_name(axis), group, how="words"))
 
 
 def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | None:
@@ -352,5 +350,5 @@ def tile_rows(kernel: Kernel, number: int, length: int) -> int:
     axis = axis_of(kernel, number)
     if length >= size_of(axis):
         return number
-    kernel.apply(Opt(OptOps.SPLIT, axis_name(axis), length, how="loop"))
+    apply(kernel, Opt(OptOps.SPLIT, axis_name(axis), length, how="loop"))
     return kernel.next_id - 1

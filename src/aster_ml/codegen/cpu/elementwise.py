@@ -8,6 +8,7 @@ threads are chosen in `cpu/heuristic`.
 from __future__ import annotations
 
 from aster_ml.codegen.analysis import Access
+from aster_ml.codegen.apply import apply, upcast
 from aster_ml.codegen.cpu.costs import (
     FEW_STEPS,
     MAX_BODY,
@@ -19,7 +20,6 @@ from aster_ml.codegen.cpu.costs import (
     bodies_side_by_side,
     panel_of,
     tail_overhead,
-    upcast,
 )
 from aster_ml.codegen.cpu.loop_order import hoist_axes
 from aster_ml.codegen.cpu.prefetch import (
@@ -31,26 +31,25 @@ from aster_ml.codegen.cpu.prefetch import (
     rows_ahead,
     tile_ahead,
 )
+from aster_ml.codegen.cpu.tails import gates_along, is_peeled
 from aster_ml.codegen.cpu.vectorize import finish_nodes
 from aster_ml.codegen.decompose.slots import takes_long
 from aster_ml.codegen.estimate import pays_threads
-from aster_ml.codegen.kernel import can_overlap
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.pipelining import folds_of_next, row_stage
 from aster_ml.codegen.prefetch import (
     broadcast_columns,
     broadcast_rows,
     column_loads,
-    folds_of_next,
     longest,
     own_nodes,
     row_passes,
-    row_stage,
     run_of_lanes,
     tile_loads,
     walks_rows,
 )
 from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes
-from aster_ml.codegen.tails import gates_along, is_peeled
+from aster_ml.codegen.tails import can_overlap, may_split
 from aster_ml.codegen.transforms.shared_division import axes_sharing, shared_quotients
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.node import UOp
@@ -82,9 +81,9 @@ def tile_interleaved(plan: Plan, outputs: list[UOp]) -> bool:
         if a.is_store and vector:
             r = between(a, vector[0], outputs)
             nodes = plan.values + plan.extra
-            fits = r is not None and kernel.may_split(r, size_of(r))
+            fits = r is not None and may_split(kernel, r, size_of(r))
             if r is not None and fits and size_of(r) * nodes <= MAX_BODY:
-                kernel.apply(Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
+                apply(kernel, Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
                 return True
     return False
 
@@ -201,7 +200,7 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
     small = nodes <= MOST_WIDENED
     most = min(4, 64 // nodes) if small else bodies_side_by_side(plan, nodes)
     if side == 1 and row_is_known(plan, axis, nodes):
-        plan.kernel.apply(Opt(OptOps.UPCAST, axis_name(axis), size))
+        apply(plan.kernel, Opt(OptOps.UPCAST, axis_name(axis), size))
         return size
     for n in [n for n in (4, 2) if n * side <= most]:
         fits = size % n == 0
@@ -213,7 +212,7 @@ def widen(plan: Plan, axis: UOp, side: int) -> int:
         if not fits and early is None and few and can_overlap(plan.kernel):
             fits, how = True, "shift"
         if fits and size // n >= plan.target.threads:
-            plan.kernel.apply(Opt(OptOps.UPCAST, axis_name(axis), n, how))
+            apply(plan.kernel, Opt(OptOps.UPCAST, axis_name(axis), n, how))
             return n
     return 1
 
@@ -240,7 +239,7 @@ def set_row_beside(plan: Plan, u: UOp, most: int) -> None:
         return
     # Lanes that start early are not those of short rows.
     if row.arg.id not in kernel.roles.early:
-        kernel.apply(Opt(OptOps.UPCAST, axis_name(row), size_of(row)))
+        apply(kernel, Opt(OptOps.UPCAST, axis_name(row), size_of(row)))
 
 
 def results_are_nearer(plan: Plan, u: UOp, axis: UOp, count: int) -> bool:
@@ -313,7 +312,7 @@ def ask_for_columns(plan: Plan) -> None:
         if loads:
             steps = columns_ahead(plan, loads)
             if steps:
-                kernel.apply(Opt(OptOps.PREFETCH, axis_name(axis), steps))
+                apply(kernel, Opt(OptOps.PREFETCH, axis_name(axis), steps))
             return
 
 
@@ -335,13 +334,13 @@ def ask_for_rows(plan: Plan) -> bool:
             along, op = list(loads[0][0].strides), OptOps.UNROLL
             along = [r for r in kernel.axes if r.arg.kind is AxisType.REDUCE and r in along]
         if steps > 1:
-            if not along or not kernel.may_split(along[-1], steps):
+            if not along or not may_split(kernel, along[-1], steps):
                 continue
             if along[-1] is axis and steps == size_of(axis):
                 continue
-            kernel.apply(Opt(op, axis_name(along[-1]), steps))
+            apply(kernel, Opt(op, axis_name(along[-1]), steps))
         left = axis_of(kernel, axis.arg.id)
-        kernel.apply(Opt(OptOps.PREFETCH, axis_name(left), 1))
+        apply(kernel, Opt(OptOps.PREFETCH, axis_name(left), 1))
         return True
     return False
 
@@ -362,7 +361,7 @@ def ask_for_broadcasts(plan: Plan) -> None:
         columns = broadcast_columns(kernel.facts, loops[-1])
         steps = 2 if broadcast_columns_ahead(plan, columns) else 0
     if steps and not any(a.node.arg for a, _ in rows + columns):
-        kernel.apply(Opt(OptOps.PREFETCH, axis_name(loops[-1]), steps))
+        apply(kernel, Opt(OptOps.PREFETCH, axis_name(loops[-1]), steps))
 
 
 def choose_hints(plan: Plan) -> None:
@@ -383,11 +382,11 @@ def choose_hints(plan: Plan) -> None:
         passes = row_passes(kernel.facts, axis)
         steps = rows_ahead(plan, axis, longest(passes).loads) if passes else 0
         if steps:
-            kernel.apply(Opt(OptOps.PREFETCH, axis_name(axis), steps))
+            apply(kernel, Opt(OptOps.PREFETCH, axis_name(axis), steps))
     note = past_caches(plan) if kernel.axes else None
     if note is not None:
         kernel.notes.append(note)
-        kernel.apply(Opt(OptOps.NONTEMPORAL))
+        apply(kernel, Opt(OptOps.NONTEMPORAL))
     store_rows_later(plan, least=1 if note is not None else BESIDE_LATER)
     fold_rows_early(plan)
 
@@ -418,7 +417,7 @@ def fold_rows_early(plan: Plan) -> None:
     nbytes = sum([a.node.dtype.itemsize for a in rows]) * iterations(list(first.src[1:]))
     part = NEXT_COMPUTED_PART if computes else NEXT_PART
     if 2 * nbytes <= part * target.cache_bytes[0]:
-        kernel.apply(Opt(OptOps.PIPELINE, axis_name(axis), how="folds"))
+        apply(kernel, Opt(OptOps.PIPELINE, axis_name(axis), how="folds"))
 
 
 def nest_alike(first: UOp, last: UOp) -> bool:
@@ -446,10 +445,10 @@ def store_rows_later(plan: Plan, least: int) -> None:
     # then.
     most = bodies_side_by_side(plan, plan.nodes + plan.extra)
     row, twice = loops[-1], loops[-1].arg.id in kernel.roles.early
-    fitting = [n for n in (4, 3, 2) if n <= most and not twice and kernel.may_split(row, n)]
+    fitting = [n for n in (4, 3, 2) if n <= most and not twice and may_split(kernel, row, n)]
     n = fitting[0] if fitting else 1
     if n < least:
         return
-    kernel.apply(Opt(OptOps.PIPELINE, axis_name(axis), how="stores"))
+    apply(kernel, Opt(OptOps.PIPELINE, axis_name(axis), how="stores"))
     if n > 1:
-        kernel.apply(Opt(OptOps.UPCAST, axis_name(row), n))
+        apply(kernel, Opt(OptOps.UPCAST, axis_name(row), n))

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from aster_ml.codegen.apply import apply, upcast
 from aster_ml.codegen.cpu.costs import (
     MAX_BODY,
     MAX_WRITTEN_OUT,
@@ -21,7 +22,6 @@ from aster_ml.codegen.cpu.costs import (
     execution_count,
     panel_of,
     sharing_cost,
-    upcast,
 )
 from aster_ml.codegen.cpu.dot_product import choose_dot
 from aster_ml.codegen.cpu.elementwise import (
@@ -38,22 +38,24 @@ from aster_ml.codegen.cpu.k_blocking import choose_strips
 from aster_ml.codegen.cpu.loop_order import (
     hoist_axes,
     order_for_hoisting,
-    order_for_panel,
     order_for_slab,
     order_loops,
 )
 from aster_ml.codegen.cpu.register_tile import Tiles
 from aster_ml.codegen.cpu.short_reductions import write_out_windows
+from aster_ml.codegen.cpu.staging import order_for_panel
+from aster_ml.codegen.cpu.tails import results_beside
 from aster_ml.codegen.cpu.transpose import tile_transposed
 from aster_ml.codegen.cpu.unpacked_product import choose_unpacked, order_for_unpacked
 from aster_ml.codegen.cpu.vectorize import choose_vector
 from aster_ml.codegen.decompose.slots import more_slots, takes_long
 from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.gpu.heuristic import choose_group_opts
-from aster_ml.codegen.kernel import Decision, Kernel, can_nest, can_overlap
+from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.row import max_nbytes as max_row_nbytes
-from aster_ml.codegen.tails import results_beside
+from aster_ml.codegen.tails import can_overlap, may_split
+from aster_ml.codegen.transforms.k_blocking import can_nest
 from aster_ml.codegen.transforms.polyphase import write_out_phases, write_out_row
 from aster_ml.codegen.transforms.trip_counts import windows_of
 from aster_ml.codegen.transforms.unroll_stacks import write_out_stacks
@@ -201,7 +203,7 @@ def choose_tile(plan: Plan) -> None:
             upcast(kernel, r, n)
             if r in windows and size_of(r) == n:
                 step = windows[r].step
-                kernel.apply(Opt(OptOps.UNROLL, axis_name(step), size_of(step)))
+                apply(kernel, Opt(OptOps.UNROLL, axis_name(step), size_of(step)))
     if written_out:
         write_out_slab(kernel)
     if kernel.roles.slab is not None:
@@ -227,7 +229,7 @@ def write_out_slab(kernel: Kernel) -> None:
     step = kernel.roles.slab.rows.inner
     assert step is not None
     axis = next(r for r in kernel.axes if r.arg.id == step.arg.id)
-    kernel.apply(Opt(OptOps.UNROLL, axis_name(axis), size_of(axis)))
+    apply(kernel, Opt(OptOps.UNROLL, axis_name(axis), size_of(axis)))
 
 
 def tile_text(tile: dict[UOp, int]) -> str:
@@ -243,7 +245,7 @@ def choose_rows(plan: Plan) -> bool:
     row = [r for r in kernel.outputs if not r.arg.kind.is_lane][-1]
     beside = results_beside(kernel, row)
     for r in beside:
-        kernel.apply(Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
+        apply(kernel, Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
     row = [r for r in kernel.outputs if not r.arg.kind.is_lane][-1]
     lanes = next(r for r in kernel.outputs if r.arg.kind is AxisType.VECTOR)
     nbytes = size_of(lanes) * kernel.reduces[0].dtype.itemsize
@@ -251,8 +253,8 @@ def choose_rows(plan: Plan) -> bool:
     room = max_row_nbytes(plan.target) if beside else plan.target.cache_bytes[0] // 2
     pieces = ceildiv(size_of(row) * nbytes * iterations(beside), room)
     if pieces > 1:
-        kernel.apply(Opt(OptOps.SPLIT, axis_name(row), ceildiv(size_of(row), pieces), how="loop"))
-    kernel.apply(Opt(OptOps.KBLOCK, axis_name(kernel.facts.reduced[0]), ROWS, how="row"))
+        apply(kernel, Opt(OptOps.SPLIT, axis_name(row), ceildiv(size_of(row), pieces), how="loop"))
+    apply(kernel, Opt(OptOps.KBLOCK, axis_name(kernel.facts.reduced[0]), ROWS, how="row"))
     return True
 
 
@@ -271,9 +273,9 @@ def unroll_axes(plan: Plan, inner: list[UOp]) -> None:
     more = sum([more_slots(each, plan.target) for each in inside])
     room = MOST_LONG if more else MAX_BODY
     fitting = [n for n in divisors(size_of(inner[-1])) if n * (nodes + more) <= room]
-    fitting = [n for n in fitting if n > 1 and kernel.may_split(inner[-1], n)]
+    fitting = [n for n in fitting if n > 1 and may_split(kernel, inner[-1], n)]
     if fitting:
-        kernel.apply(Opt(OptOps.UPCAST, axis_name(inner[-1]), fitting[-1]))
+        apply(kernel, Opt(OptOps.UPCAST, axis_name(inner[-1]), fitting[-1]))
 
 
 def work_of(value: UOp) -> int:
@@ -326,7 +328,7 @@ def choose_partials(plan: Plan) -> None:
             continue
         for n in range(count, 1, -1):
             if size_of(axis) % n == 0:
-                kernel.apply(Opt(OptOps.UPCAST, axis_name(axis), n))
+                apply(kernel, Opt(OptOps.UPCAST, axis_name(axis), n))
                 break
         else:
             set_side_by_side(plan, u, count)
@@ -377,7 +379,7 @@ def nest(kernel: Kernel, lane: UOp) -> bool:
         length = even[-1] if even else wanted
     if not can_nest(kernel, axis):
         return False
-    kernel.apply(Opt(OptOps.KBLOCK, axis_name(axis), length, how="wide"))
+    apply(kernel, Opt(OptOps.KBLOCK, axis_name(axis), length, how="wide"))
     return True
 
 
@@ -406,4 +408,4 @@ def choose_threads(plan: Plan) -> None:
     axis = min(fitting, key=lambda r: (costs_of[r], loops.index(r)))
     chunks = chunk_count(plan, axis, loops)
     kernel.notes.append(Decision("threads", f"parts of {axis_text(axis)}", costs))
-    kernel.apply(Opt(OptOps.THREAD, axis_name(axis), chunks))
+    apply(kernel, Opt(OptOps.THREAD, axis_name(axis), chunks))

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import math
 
+from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import (
     Plan,
     execution_count,
     panel_of,
 )
 from aster_ml.codegen.cpu.prefetch import held_nbytes, summed_axes
-from aster_ml.codegen.kernel import Access, can_block
+from aster_ml.codegen.kernel import Access
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.prefetch import broadcast_columns, column_loads, run_of_lanes
+from aster_ml.codegen.prefetch import APART_NBYTES, broadcast_columns, column_loads, run_of_lanes
 from aster_ml.codegen.staging.panel import (
-    APART_NBYTES,
     max_nbytes,
     panel_nbytes,
     reduced_axes,
 )
+from aster_ml.codegen.transforms.k_blocking import can_block
 from aster_ml.helpers import ceildiv, divisors
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations, size_of
@@ -52,13 +53,14 @@ def choose_strips(plan: Plan) -> None:
     for r in reduced_axes(kernel):
         fitting = [n for n in divisors(size_of(r)) if n >= wanted] if r in a.strides else []
         if fitting and fitting[0] <= 4 * wanted:
-            kernel.apply(
+            apply(
+                kernel,
                 Opt(
                     OptOps.KBLOCK,
                     axis_name(r),
                     size_of(r) // fitting[0],
                     how="output",
-                )
+                ),
             )
             return
     # Strips that divide no axis, of steps that are transposed together: the last one is shorter.
@@ -69,7 +71,7 @@ def choose_strips(plan: Plan) -> None:
     for count in (wanted, wanted + 1):
         length = ceildiv(ceildiv(size, count), EVEN_STEPS) * EVEN_STEPS
         if length < size and panel_nbytes(kernel, a) // size * length <= limit:
-            kernel.apply(Opt(OptOps.KBLOCK, axis_name(longest), length, how="output"))
+            apply(kernel, Opt(OptOps.KBLOCK, axis_name(longest), length, how="output"))
             return
 
 
@@ -120,9 +122,9 @@ def strips_in_place(plan: Plan) -> bool:
     count = ceildiv(size_of(reduced[0]) * run, STRIP_PART * plan.target.cache_bytes[0])
     if count > 1:
         length = ceildiv(size_of(reduced[0]), count)
-        kernel.apply(Opt(OptOps.KBLOCK, axis_name(reduced[0]), length, how="output"))
+        apply(kernel, Opt(OptOps.KBLOCK, axis_name(reduced[0]), length, how="output"))
     # Columns that begin anywhere in a line share lines with the next, so these are asked for too.
-    kernel.apply(Opt(OptOps.PREFETCH, axis_name(columns), 2))
+    apply(kernel, Opt(OptOps.PREFETCH, axis_name(columns), 2))
     return True
 
 

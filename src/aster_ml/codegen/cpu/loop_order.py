@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 
+from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import (
     Plan,
     execution_count,
@@ -14,7 +15,6 @@ from aster_ml.codegen.cpu.costs import (
 )
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -25,7 +25,7 @@ def set_order(kernel: Kernel, wanted: list[UOp]) -> None:
     for i, r in enumerate(wanted):
         now = [x for x in kernel.outputs if x in wanted]
         if now[i] is not r:
-            kernel.apply(Opt(OptOps.SWAP, axis_name(now[i]), axis_name(r)))
+            apply(kernel, Opt(OptOps.SWAP, axis_name(now[i]), axis_name(r)))
 
 
 def hoist_axes(kernel: Kernel) -> set[UOp]:
@@ -37,21 +37,6 @@ def hoist_axes(kernel: Kernel) -> set[UOp]:
         if mine != outputs:
             result |= mine
     return result
-
-
-def order_for_panel(plan: Plan) -> None:
-    """The loops that a packed panel changes with come first, so that it is filled least often."""
-    kernel = plan.kernel
-    a = panel_of(kernel)
-    if (
-        a is None
-        or panel_nbytes(kernel, a) > max_nbytes(plan.target)
-        or kernel.roles.slab is not None
-    ):
-        return
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]
-    set_order(kernel, wanted)
 
 
 def order_for_slab(plan: Plan) -> None:

@@ -10,6 +10,7 @@ compared in `cpu/heuristic`.
 from __future__ import annotations
 
 from aster_ml.codegen.analysis import Access
+from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import (
     LONGEST_ROW,
     MAX_BODY,
@@ -17,8 +18,9 @@ from aster_ml.codegen.cpu.costs import (
     Plan,
     nest_of,
 )
-from aster_ml.codegen.kernel import Kernel, can_overlap
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.tails import can_overlap
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -107,7 +109,7 @@ def write_out_rows(plan: Plan) -> None:
 
 def unroll_step(plan: Plan, step: UOp) -> None:
     """Every step of a loop of a reduction at once."""
-    plan.kernel.apply(Opt(OptOps.UNROLL, axis_name(step), size_of(step)))
+    apply(plan.kernel, Opt(OptOps.UNROLL, axis_name(step), size_of(step)))
 
 
 def write_out_windows(plan: Plan) -> bool:

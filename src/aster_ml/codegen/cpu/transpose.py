@@ -1,24 +1,25 @@
 """Tiles and blocks of transposes: what lies apart along the SIMD lanes is read in whole lines.
 
 Receives a Plan whose SIMD axis is chosen, and applies Opts to its Kernel. What asks for the next
-block is made in `cpu/block_prefetch`. Where constants come from: docs/tuning/transposes.md.
+block is made in `codegen/prefetch`. Where constants come from: docs/tuning/transposes.md.
 """
 
 from __future__ import annotations
 
+from aster_ml.codegen.apply import apply, upcast
 from aster_ml.codegen.cpu.costs import (
     MAX_BODY,
     MOST_TWICE,
     Plan,
     axis_of,
     tail_overhead,
-    upcast,
 )
 from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.cpu.prefetch import past_caches
-from aster_ml.codegen.kernel import Kernel, can_overlap
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.prefetch import is_block, run_of_lanes
+from aster_ml.codegen.tails import can_overlap, may_split
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -96,9 +97,9 @@ def store_lines(plan: Plan, vector: UOp) -> int:
         return int(size_of(vector))
     across = axis_across(plan, vector)
     narrow = size_of(vector) * 8 * stored < plan.target.vector_bits
-    if narrow or across is None or not kernel.may_split(across, values):
+    if narrow or across is None or not may_split(kernel, across, values):
         return 0
-    kernel.apply(Opt(OptOps.UPCAST, axis_name(across), values))
+    apply(kernel, Opt(OptOps.UPCAST, axis_name(across), values))
     return int(values * size_of(vector))
 
 
@@ -159,14 +160,14 @@ def tile_blocks(plan: Plan, along: UOp, vector: UOp, lanes: int) -> bool:
     if lanes == size_of(vector):
         # The innermost of the loops around a block.
         asking = [blocks, *strips, *gap][-1]
-        kernel.apply(Opt(OptOps.PREFETCH, axis_name(asking), 1))
+        apply(kernel, Opt(OptOps.PREFETCH, axis_name(asking), 1))
     return True
 
 
 def tile_inner(kernel: Kernel, axis: UOp, steps: int) -> UOp:
     """SPLIT loop of what is left of an axis: the new loop inside of it."""
     outer = axis_of(kernel, axis.arg.id)
-    kernel.apply(Opt(OptOps.SPLIT, axis_name(outer), steps, how="loop"))
+    apply(kernel, Opt(OptOps.SPLIT, axis_name(outer), steps, how="loop"))
     return kernel.outputs[kernel.outputs.index(axis_of(kernel, axis.arg.id)) + 1]
 
 
@@ -177,7 +178,7 @@ def tile_runs(plan: Plan, along: UOp, vector: UOp) -> None:
     run = max(abs(a.stride(along) or 0) * a.buffer.dtype.itemsize for a in gathered)
     steps = LINES_READ * plan.target.line_nbytes // max(run, 1)
     if 1 < steps < size_of(along) and (size_of(along) % steps == 0 or can_overlap(kernel)):
-        kernel.apply(Opt(OptOps.SPLIT, axis_name(along), steps, how="loop"))
+        apply(kernel, Opt(OptOps.SPLIT, axis_name(along), steps, how="loop"))
         inner = kernel.outputs[kernel.outputs.index(axis_of(kernel, along.arg.id)) + 1]
         loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
         set_order(kernel, [*[r for r in loops if r is not inner], inner])

@@ -7,14 +7,13 @@ the sum over a block is said in `transforms/factored_sums`.
 
 from __future__ import annotations
 
-from aster_ml.codegen.cpu.costs import (
-    Plan,
-    upcast,
-)
+from aster_ml.codegen.apply import apply, upcast
+from aster_ml.codegen.cpu.costs import Plan
 from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.estimate import pays_threads
-from aster_ml.codegen.kernel import Decision, Kernel, can_overlap
+from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.tails import can_overlap
 from aster_ml.codegen.transforms.unpacked import FEW_USES, Operand, find_operands, is_unpacked
 from aster_ml.helpers import divisors
 from aster_ml.uop.graph import toposort
@@ -78,7 +77,7 @@ def write_out(plan: Plan, operand: Operand, lane: UOp, lanes: int) -> None:
     kernel = plan.kernel
     closed = [r.arg.id for r in operand.reduce.src[1:]]
     nodes = work_of(operand.reduce)
-    kernel.apply(Opt(OptOps.VECTOR, axis_name(lane), lanes))
+    apply(kernel, Opt(OptOps.VECTOR, axis_name(lane), lanes))
     written = 1
     # The innermost first: what is left of the lanes, then the axes around them.
     for number in reversed(closed):
@@ -88,7 +87,7 @@ def write_out(plan: Plan, operand: Operand, lane: UOp, lanes: int) -> None:
         size = size_of(r)
         if written * size > MOST_STEPS or nodes * written * size > MOST_WRITTEN:
             break
-        kernel.apply(Opt(OptOps.UNROLL, axis_name(r), size))
+        apply(kernel, Opt(OptOps.UNROLL, axis_name(r), size))
         written *= size
 
 
@@ -119,7 +118,7 @@ def share_rows(plan: Plan) -> None:
         return
     longest = max(loops, key=size_of)
     if size_of(longest) >= target.threads:
-        kernel.apply(Opt(OptOps.THREAD, axis_name(longest)))
+        apply(kernel, Opt(OptOps.THREAD, axis_name(longest)))
 
 
 def order_for_unpacked(plan: Plan) -> None:

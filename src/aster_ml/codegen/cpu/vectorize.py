@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 
 from aster_ml.codegen.analysis import Access
+from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import (
     Plan,
     accumulators,
@@ -28,12 +29,13 @@ from aster_ml.codegen.cpu.costs import (
 )
 from aster_ml.codegen.cpu.prefetch import columns_cost, moved_lanes
 from aster_ml.codegen.cpu.short_reductions import row_cost, row_lanes, write_out_rows
+from aster_ml.codegen.cpu.tails import may_shift_tail, rows_start_early, runs_by_rows
 from aster_ml.codegen.decompose.slots import more_slots
-from aster_ml.codegen.kernel import Decision, Kernel, can_peel
+from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.prefetch import own_nodes
 from aster_ml.codegen.staging.halo import SlabCost, far_slab, slab_cost
-from aster_ml.codegen.tails import may_shift_tail, rows_start_early, runs_by_rows
+from aster_ml.codegen.tails import can_peel
 from aster_ml.helpers import ceildiv
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
@@ -252,9 +254,9 @@ def load_slab(plan: Plan, slab: SlabCost, whole: bool = False) -> UOp:
     kernel, number = plan.kernel, slab.found.columns.out.arg.id
     rows = slab.found.rows
     if rows is not None and slab.rows < size_of(rows.out):
-        kernel.apply(Opt(OptOps.SPLIT, axis_name(rows.out), slab.rows, how="loop"))
+        apply(kernel, Opt(OptOps.SPLIT, axis_name(rows.out), slab.rows, how="loop"))
     axis = axis_of(kernel, number)
-    kernel.apply(Opt(OptOps.STAGE, axis_name(axis), int(whole), how="halo"))
+    apply(kernel, Opt(OptOps.STAGE, axis_name(axis), int(whole), how="halo"))
     return axis_of(kernel, number)
 
 
@@ -274,7 +276,7 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
         steps = [n * lanes for n in range(most, most * 3 // 4 - 1, -1)] if alone else [lanes]
         length = max([size_of(axis) // n * n for n in steps])
         if length != size_of(axis) and can_peel(kernel, axis):
-            kernel.apply(Opt(OptOps.SPLIT, axis_name(axis), length, how="peel"))
+            apply(kernel, Opt(OptOps.SPLIT, axis_name(axis), length, how="peel"))
             axis, rest = (
                 next(r for r in kernel.axes if r.arg.id == i)
                 for i in (axis.arg.id, kernel.next_id - 1)
@@ -282,16 +284,16 @@ def apply_vector(plan: Plan, axis: UOp, lanes: int, by_rows: bool = False) -> No
             # In SIMD values of the same width, so that both are folded at once.
             name, padded = axis_name(rest), ceildiv(size_of(rest), lanes) * lanes
             if padded != size_of(rest):
-                kernel.apply(Opt(OptOps.SPLIT, name, padded, how="mask"))
-            kernel.apply(Opt(OptOps.VECTOR, name, lanes))
+                apply(kernel, Opt(OptOps.SPLIT, name, padded, how="mask"))
+            apply(kernel, Opt(OptOps.VECTOR, name, lanes))
             axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     early = by_rows or may_shift_tail(kernel, plan.target, axis, lanes)
     early = early or rows_start_early(plan, axis, lanes) or kernel.loads_slab(axis)
     width, padded = widths(plan.target, axis, lanes, early)
     if padded != size_of(axis) and not (early and size_of(axis) > lanes):
-        kernel.apply(Opt(OptOps.SPLIT, axis_name(axis), padded, how="mask"))
+        apply(kernel, Opt(OptOps.SPLIT, axis_name(axis), padded, how="mask"))
         axis = next(r for r in kernel.axes if r.arg.id == axis.arg.id)
     if axis in kernel.outputs:
         plan.vector_id = axis.arg.id
         plan.by_rows = runs_by_rows(kernel, plan.target, axis, lanes)
-    kernel.apply(Opt(OptOps.VECTOR, axis_name(axis), width))
+    apply(kernel, Opt(OptOps.VECTOR, axis_name(axis), width))

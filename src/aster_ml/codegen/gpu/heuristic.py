@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 
+from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import Plan
 from aster_ml.codegen.gpu.shared_memory import axes_in_rows
 from aster_ml.codegen.kernel import Kernel
@@ -68,13 +69,13 @@ def items_along(r: UOp, most: int) -> int:
 def give_items(kernel: Kernel, op: OptOps, r: UOp, n: int) -> None:
     """Splits work-items off an axis; those behind its end are masked."""
     fill_up(kernel, r, n)
-    kernel.apply(Opt(op, axis_name(r), n))
+    apply(kernel, Opt(op, axis_name(r), n))
 
 
 def fill_up(kernel: Kernel, r: UOp, n: int) -> None:
     """Lets a number divide an axis: what is behind its end is masked."""
     if size_of(r) % n:
-        kernel.apply(Opt(OptOps.SPLIT, axis_name(r), n, how="mask"))
+        apply(kernel, Opt(OptOps.SPLIT, axis_name(r), n, how="mask"))
 
 
 def is_at_least(r: UOp, n: int) -> bool:
@@ -123,10 +124,10 @@ def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
         return False
     for r in pair:
         fill_up(kernel, r, side)
-        kernel.apply(Opt(OptOps.UPCAST, axis_name(r), BLOCK_LANES))
-        kernel.apply(Opt(OptOps.LOCAL, axis_name(r), BLOCK_SIDE))
+        apply(kernel, Opt(OptOps.UPCAST, axis_name(r), BLOCK_LANES))
+        apply(kernel, Opt(OptOps.LOCAL, axis_name(r), BLOCK_SIDE))
     fill_up(kernel, depth, STRIP)
-    kernel.apply(Opt(OptOps.STAGE, axis_name(depth), STRIP, how="local"))
+    apply(kernel, Opt(OptOps.STAGE, axis_name(depth), STRIP, how="local"))
     return True
 
 
@@ -163,4 +164,4 @@ def group_reductions(plan: Plan) -> None:
         n = largest_divisor(axis, min(GROUP_SIZE, plan.target.max_group))
         if results > GROUP_SIZE**2 or n < 4 or size_of(axis) < n * GROUP_LENGTH:
             continue
-        kernel.apply(Opt(OptOps.GROUP, axis_name(axis), n))
+        apply(kernel, Opt(OptOps.GROUP, axis_name(axis), n))

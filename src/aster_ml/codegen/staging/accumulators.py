@@ -12,9 +12,10 @@ scratch need no masks and no values to begin with, and what follows the reductio
 
 from __future__ import annotations
 
-from aster_ml.codegen.kernel import Kernel, can_sum_rows
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.row import max_nbytes
 from aster_ml.codegen.staging.stage import Stage, new_stage
+from aster_ml.codegen.transforms.k_blocking import can_sum_rows
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target

@@ -1,8 +1,8 @@
 """Epilogue of a register tile: what is done with its results, in a loop where the tile is long.
 
-Receives a kernel whose Opts are applied and whose panels are filled; returns it with the sums of a
+Receives a kernel with the Opt STAGE tile whose panels are filled; returns it with the sums of a
 tile in scratch and a loop that reads them there. Only for targets without work-groups. Which tile a
-kernel has is decided in `cpu/heuristic`.
+kernel has is decided in `cpu/heuristic`, and whether it has such a loop in `cpu/staging`.
 
 rewrite: STORE(INDEX(p, f(t)), g(REDUCE(v(t), k), t)) over lanes t
 -> STORE(INDEX(p, f(l)), g(LOAD(INDEX(scratch, l)), l)) in a loop l, after scratch was filled
@@ -22,27 +22,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aster_ml.codegen.analysis import Access
-from aster_ml.codegen.cpu.costs import (
-    LEAST_SAVED,
-    LEAST_SUMMED,
-    LEAST_SUMMED_TURNED,
-    LEAST_TURNED,
-    LINES,
-    LINES_APART,
-    LINES_TURNED,
-    MOST_NARROW,
-)
-from aster_ml.codegen.decompose.slots import more_slots
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.roles import Epilogue
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.codegen.transforms.axes import stray_ranges, walks_as_one
-from aster_ml.dtype import dtypes
-from aster_ml.helpers import prod
-from aster_ml.target import BLOCK_NBYTES, Target
+from aster_ml.errors import KernelOptError
+from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
-from aster_ml.uop.ranges import iterations, size_of
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
 
 
 class Tile(NamedTuple):
@@ -65,9 +54,8 @@ class Tile(NamedTuple):
 
 def finish_in_loop(kernel: Kernel, target: Target) -> None:
     """What is done with the results of a long register tile is done in a loop over them."""
-    tile = find_tile(kernel, target)
-    if tile is None:
-        return
+    assert kernel.roles.epilogue is not None
+    tile = find_tile(kernel, kernel.roles.epilogue)
     total, lanes, looped, block, before, across, beyond = tile
     simd = lanes[-1]
     sums = new_stage(kernel.facts.order, total.dtype, lanes)
@@ -108,14 +96,10 @@ def moved(node: UOp, read: UOp, ready: Stage, steps: dict[UOp, UOp]) -> UOp:
     return substitute(node, {**steps, read: ready.load(substitute(ready.at(), steps))})
 
 
-def find_tile(kernel: Kernel, target: Target) -> Tile | None:
-    """The tile whose results are finished in a loop, if there is one."""
+def tile_of(kernel: Kernel) -> tuple[UOp, list[UOp]] | None:
+    """The sum of a tile and its lanes, the SIMD one last, if results can be finished in a loop."""
     otherwise = kernel.roles.row_steps or kernel.roles.stored_later is not None or kernel.roles.word
     if otherwise or len(kernel.stores) != 1 or not kernel.reduces:
-        return None
-    loops = [r for u in kernel.reduces for r in u.src[1:]]
-    steps = iterations([r for r in loops if not r.arg.kind.is_lane])
-    if steps < LEAST_SUMMED:
         return None
     (store,) = kernel.stores
     total = kernel.reduces[-1]
@@ -123,40 +107,52 @@ def find_tile(kernel: Kernel, target: Target) -> Tile | None:
     after = toposort(store, enter=lambda u: u is not total)
     if any(u.op is Ops.REDUCE and u is not total for u in after) or total not in after:
         return None
+    loops = [r for u in kernel.reduces for r in u.src[1:]]
     lanes = [r for r in kernel.outputs if r.arg.kind.is_lane]
     known = all(r.src[0].ranges.isdisjoint(lanes) for r in loops)
     if not set(kernel.outputs) <= total.ranges or not known:
         return None
     lanes.sort(key=lambda r: (r.arg.kind is AxisType.VECTOR, r.arg.id))
     simd = [r for r in lanes if r.arg.kind is AxisType.VECTOR]
-    if len(simd) != 1:
-        return None
-    accesses = [a for a in kernel.accesses() if a.node in after]
-    apart = [a for a in accesses if a.stride(simd[0]) not in (0, 1)]
-    # Those stay that make runs of what SIMD lanes load or store apart.
-    looped = [r for r in lanes[:-1] if not any(abs(a.stride(r) or 0) == 1 for a in apart)]
-    nodes = [u for u in after if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
-    work = len(nodes) + more_slots(nodes, target)
-    near, values = len(accesses) - len(apart), prod([size_of(r) for r in lanes[:-1]])
-    left = values // prod([size_of(r) for r in looped])
-    whole, block = size_of(simd[0]), BLOCK_NBYTES // total.dtype.itemsize
-    each = work + LINES_APART * len(apart) + LINES * near
-    # Sums are stored, and loaded again.
-    saved = each * (values - left) - LINES * (values + left)
-    before = work > MOST_NARROW
-    stored_apart = any([a.is_store for a in apart]) and not (before and apart[1:])
-    if 2 < block < whole and stored_apart and iterations(loops) >= LEAST_SUMMED_TURNED:
-        here = LINES_TURNED * len(apart) + (0 if before else work + LINES * near)
-        once = work + LINES * near if before else 0
-        turned = each * values - once - here * left - LINES * (values + left)
-        if turned >= max(saved, LEAST_TURNED):
-            across = next((r for r in lanes[:-1] if can_turn(r, accesses, block)), None)
-            beyond = lane_beyond(kernel, looped, simd[0], accesses)
-            if beyond is not None:
-                looped.remove(beyond)
-                lanes = [*[r for r in lanes[:-1] if r is not beyond], beyond, simd[0]]
-            return Tile(total, lanes, looped, block, before, across, beyond)
-    return Tile(total, lanes, looped, whole, False) if saved >= LEAST_SAVED else None
+    return (total, lanes) if len(simd) == 1 else None
+
+
+def accesses_after(kernel: Kernel, total: UOp) -> list[Access]:
+    """What is loaded and stored once a sum is there."""
+    after = toposort(kernel.stores[0], enter=lambda u: u is not total)
+    return [a for a in kernel.accesses() if a.node in after]
+
+
+def lanes_in_loop(lanes: list[UOp], accesses: list[Access]) -> list[UOp]:
+    """The lanes that become loops: those stay that make runs of what SIMD lanes reach apart."""
+    apart = [a for a in accesses if a.stride(lanes[-1]) not in (0, 1)]
+    return [r for r in lanes[:-1] if not any(abs(a.stride(r) or 0) == 1 for a in apart)]
+
+
+def find_tile(kernel: Kernel, epilogue: Epilogue) -> Tile:
+    """The tile whose results are finished in a loop.
+
+    Raises: KernelOptError where there is none, or its SIMD lanes have no such blocks.
+    """
+    found = tile_of(kernel)
+    if found is None:
+        raise KernelOptError(
+            "STAGE tile: one store of a register tile with SIMD lanes, of a reduction that has all "
+            "of its lanes, is wanted; other Opts have left none"
+        )
+    total, lanes = found
+    accesses, block, whole = accesses_after(kernel, total), epilogue.block, size_of(lanes[-1])
+    looped = lanes_in_loop(lanes, accesses)
+    if not block and not epilogue.computed_before:
+        return Tile(total, lanes, looped, whole, False)
+    if not 0 < block < whole or whole % block:
+        raise KernelOptError(f"STAGE tile: {block} of {whole} SIMD lanes; a part of them is wanted")
+    across = next((r for r in lanes[:-1] if can_turn(r, accesses, block)), None)
+    beyond = lane_beyond(kernel, looped, lanes[-1], accesses)
+    if beyond is not None:
+        looped.remove(beyond)
+        lanes = [*[r for r in lanes[:-1] if r is not beyond], beyond, lanes[-1]]
+    return Tile(total, lanes, looped, block, epilogue.computed_before, across, beyond)
 
 
 def can_turn(lane: UOp, accesses: list[Access], block: int) -> bool:

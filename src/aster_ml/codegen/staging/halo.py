@@ -21,8 +21,15 @@ from aster_ml.codegen.cpu.costs import (
 )
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.panel import max_nbytes
-from aster_ml.codegen.staging.sliding_windows import Slab, Windowed, find_windowed, slab_of
+from aster_ml.codegen.staging.sliding_windows import (
+    Slab,
+    Windowed,
+    find_windowed,
+    slab_load,
+    slab_of,
+)
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
+from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
@@ -144,6 +151,19 @@ def cost_of(plan: Plan, found: Windowed, slab: Slab, lanes: int) -> SlabCost | N
     if slab.phases > 1:
         each += turns * (1 + slab.phases) * instruction
     return SlabCost(found, results, iterations(outer) * blocks * filled * others * each)
+
+
+def load_slab(kernel: Kernel, axis: UOp, whole: bool) -> None:
+    """The windows of a load along an output axis read a STAGE of what they meet.
+
+    Its rows are `whole`, or in phases: what neighbours along the axis read lies side by side.
+    """
+    found = find_windowed(kernel.facts, kernel.outputs, axis, kernel.roles.tiled)
+    if found is None or kernel.roles.slab is not None:
+        raise KernelOptError("an output axis with windows of one load along it is wanted")
+    kernel.roles.slab = slab = slab_of(found, kernel.next_id, whole)
+    load = slab_load(found, slab, whole, kernel.new_range)
+    kernel.sink = substitute(kernel.sink, {found.access.node: load})
 
 
 def fill_slab(kernel: Kernel, target: Target) -> None:

@@ -1,7 +1,8 @@
 """Packed panels: an operand that a product reads again and again, laid out as it is read.
 
-Receives a kernel whose Opts are applied; returns its graph with some loads going through
-DEFINE_LOCAL. Only for targets without work-groups, where scratch is a strip of stack in the cache.
+Receives a kernel with the Opt STAGE panel; returns its graph with a load going through scratch.
+Only for targets without work-groups, where scratch is a strip of stack in the cache. Which kernels
+get one is decided in `cpu/staging`, by what is said here of what is worth it.
 
 rewrite: LOAD(INDEX(p, f(outer, k, lanes))) -> LOAD(INDEX(panel, g(k, lanes))), after the panel has
 been filled with f over all k and lanes
@@ -16,8 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aster_ml.codegen.kernel import Access, Kernel
+from aster_ml.codegen.prefetch import APART_NBYTES, rows_to_ask_for
 from aster_ml.codegen.staging.stage import new_stage
 from aster_ml.codegen.transforms.trip_counts import masks_of_last, without_conditions
+from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
 from aster_ml.target import BLOCK_NBYTES, Target
 from aster_ml.uop.graph import holds, substitute
@@ -26,42 +29,34 @@ from aster_ml.uop.ops import AxisType, LoadArg, Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify_around
 
-# Rows closer together than this share pages and lines anyway.
-APART_NBYTES = 1024
 # Fewer uses of a panel than this do not pay for packing it.
 MIN_REUSE = 6
-# Rows that are asked for before a panel is filled with them.
-FILL_AHEAD = 8
 # Results that each gathered element has to serve, and each that is loaded in a run and transposed.
 MIN_GATHERED_USES, MIN_TRANSPOSED_USES = 16, 6
 # Scratch is stack, and threads have little of it.
 MAX_PANEL_NBYTES = 512 << 10
 
 
+def stage_panel(kernel: Kernel, number: int) -> None:
+    """The load of this number is to go through a packed panel.
+
+    Raises: KernelOptError where it cannot.
+    """
+    if kernel.roles.word or kernel.roles.row_steps:
+        raise KernelOptError("sums of whole rows, and panels of words, have no panel beside")
+    load_to_pack(kernel, number)
+    kernel.roles.panel = number
+
+
 def pack_panels(kernel: Kernel, target: Target) -> None:
-    """The operand that a register tile reads most often goes through a packed panel in scratch."""
-    # Sums of a whole row are made in loops of their own, which know nothing of a panel.
-    a = wanted_panel(kernel) if not kernel.roles.row_steps else None
-    if a is None or panel_nbytes(kernel, a) > max_nbytes(target):
-        return
-    ahead = rows_ahead(kernel, a, target)
+    """The operand that STAGE panel names goes through a packed panel in scratch."""
+    assert kernel.roles.panel is not None
+    a = load_to_pack(kernel, kernel.roles.panel)
+    axes = panel_axes(a, reduced_axes(kernel))
+    ahead = rows_to_ask_for(a, axes, target)
     kernel.sink = substitute(
         kernel.sink, {a.node: packed_load(kernel, a, reduced_axes(kernel), ahead)}
     )
-
-
-def rows_ahead(kernel: Kernel, a: Access, target: Target) -> int:
-    """How many elements further what fills a panel asks for rows that it comes to soon; or 0.
-
-    why: of rows far apart the panel takes a run that is too short for processors to ask for it
-    """
-    axes = panel_axes(a, reduced_axes(kernel))
-    steps = [abs(a.strides[r] or 0) for r in axes if not r.arg.kind.is_lane]
-    itemsize, near = a.buffer.dtype.itemsize, target.cache_bytes[1]
-    total = prod([size_of(r) for r in a.strides]) * itemsize
-    if a.strides[axes[-1]] != 1 or min(steps) * itemsize < APART_NBYTES or total <= near:
-        return 0
-    return min(steps) * FILL_AHEAD
 
 
 def max_nbytes(target: Target) -> int:
@@ -74,17 +69,49 @@ def reduced_axes(kernel: Kernel) -> list[UOp]:
     return [r for u in kernel.reduces for r in u.src[1:] if r.arg.kind is AxisType.REDUCE]
 
 
+def loads_of(kernel: Kernel) -> list[Access]:
+    """The loads as STAGE panel counts them."""
+    return [a for a in kernel.accesses() if not a.is_store]
+
+
+def load_to_pack(kernel: Kernel, number: int) -> Access:
+    """The load of a number. Raises: KernelOptError where it cannot go through a panel."""
+    loads = loads_of(kernel)
+    fitting = [i for i, a in enumerate(loads) if has_panel(kernel, a)]
+    if number not in fitting:
+        numbers = " or ".join(map(str, fitting)) or "none"
+        raise KernelOptError(
+            f"load {number} of {len(loads)} cannot go through a panel; {numbers} can: a load of "
+            "memory with SIMD lanes at constant steps, in the one reduction of the kernel"
+        )
+    return loads[number]
+
+
+def has_panel(kernel: Kernel, a: Access) -> bool:
+    """Whether a load could go through a panel."""
+    written = {store.src[0].src[0] for store in kernel.stores}
+    return (
+        reduces_alone(kernel)
+        and a.buffer not in written
+        and a.node.arg is None
+        and can_pack(a)
+        and has_steps(a, reduced_axes(kernel))
+    )
+
+
+def reduces_alone(kernel: Kernel) -> bool:
+    """Whether there is one reduction, in all loops of outputs."""
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
+    return len(kernel.reduces) == 1 and set(loops) <= kernel.reduces[0].ranges
+
+
 def wanted_panel(kernel: Kernel) -> Access | None:
     """The load that would be worth packing if there were room, if there is one."""
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    if len(kernel.reduces) != 1 or not set(loops) <= kernel.reduces[0].ranges:
+    if not reduces_alone(kernel):
         return None
     reduced = reduced_axes(kernel)
-    written = {store.src[0].src[0] for store in kernel.stores}
-    for a in kernel.accesses():
-        if a.buffer not in written and is_worth_packing(a, kernel.outputs, reduced):
-            return a
-    return None
+    found = (a for a in loads_of(kernel) if is_worth_packing(a, kernel.outputs, reduced))
+    return next((a for a in found if has_panel(kernel, a)), None)
 
 
 def panel_axes(a: Access, reduced: list[UOp]) -> list[UOp]:
@@ -102,14 +129,10 @@ def panel_nbytes(kernel: Kernel, a: Access) -> int:
 
 def is_worth_packing(a: Access, outputs: list[UOp], reduced: list[UOp]) -> bool:
     """Whether the conditions at the top hold for this load, room aside."""
-    if not can_pack(a) or a.node.arg is not None:
+    if not can_pack(a) or a.node.arg is not None or not has_steps(a, reduced):
         return False
     vector = [r for r in a.strides if r.arg.kind is AxisType.VECTOR]
-    if len(vector) != 1 or vector[0] in reduced:
-        return False
     axes = panel_axes(a, reduced)
-    if any([a.strides[r] is None for r in axes]):
-        return False
     if a.strides[vector[0]] != 1:
         # The loops are ordered for such a panel, so all that do not change it use it again.
         return uses_of(a, outputs) >= least_uses(a, reduced, size_of(vector[0]))
@@ -119,6 +142,14 @@ def is_worth_packing(a: Access, outputs: list[UOp], reduced: list[UOp]) -> bool:
     inside = max([i for i, r in enumerate(loops) if r in a.strides], default=-1) + 1
     reuse = prod([size_of(r) for r in loops[inside:]])
     return bool(far * a.buffer.dtype.itemsize >= APART_NBYTES and reuse >= MIN_REUSE)
+
+
+def has_steps(a: Access, reduced: list[UOp]) -> bool:
+    """Whether a load has SIMD lanes of outputs, and constant steps along what a panel spans."""
+    vector = [r for r in a.strides if r.arg.kind is AxisType.VECTOR]
+    if len(vector) != 1 or vector[0] in reduced:
+        return False
+    return all([a.strides[r] is not None for r in panel_axes(a, reduced)])
 
 
 def least_uses(a: Access, reduced: Iterable[UOp], lanes: int) -> int:

@@ -1,8 +1,9 @@
 """Values of a row that are costly and read twice, kept in scratch: the terms of a softmax.
 
-Receives a kernel whose neighbouring axes are merged (`keep_rows`), and again when its Opts are
-applied (`fill_rows`); in between, such a value is a STAGE that is read like memory, so schedules
-are chosen for what then remains. Only for targets without work-groups.
+Receives a kernel with the Opt STAGE row (`keep_row`), and again when all its Opts are applied
+(`fill_rows`); in between, such a value is a STAGE that is read like memory, so schedules are chosen
+for what then remains. Only for targets without work-groups. Which rows are kept is decided in
+`cpu/staging`.
 
 rewrite: v(r) in a reduction over r and v(o) in an output axis o of that size
 -> LOAD(INDEX(STAGE(v(s), s), r)) and LOAD(INDEX(STAGE(v(s), s), o))
@@ -15,9 +16,11 @@ from __future__ import annotations
 from aster_ml.codegen.cpu.costs import unroll_for_ilp
 from aster_ml.codegen.decompose.slots import LONG, more_slots
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.pipelining import stored_row
 from aster_ml.codegen.staging.stage import Stage, new_stage
 from aster_ml.codegen.transforms.axes import simplify_indices
 from aster_ml.dtype import dtypes
+from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
@@ -38,32 +41,17 @@ def max_nbytes(target: Target) -> int:
     return min(MAX_NBYTES, target.cache_bytes[1] // CACHE_PART)
 
 
-def keep_rows(kernel: Kernel, target: Target) -> None:
-    """A costly value of a row that two loops read becomes a STAGE over the row."""
-    if not any([u.op in LONG for u in kernel.facts.order]):
-        return
-    for u in kernel.reduces:
-        if len(u.src) != 2 or u.src[1].src[0].op is not Ops.CONST:
-            continue
-        r = u.src[1]
-        for o in kernel.outputs:
-            if o.src[0] is r.src[0] and o not in u.ranges and kernel.may_reorder(o):
-                v = shared_value(kernel, u, o)
-                if v is not None and size_of(r) * v.dtype.itemsize <= max_nbytes(target):
-                    keep_row(kernel, v, r, o)
-                    return
-
-
-def shared_value(kernel: Kernel, u: UOp, o: UOp) -> UOp | None:
-    """The largest value in a reduction that takes long and is computed along `o` as well."""
-    r = u.src[1]
-    known = kernel.facts.order
-    for v in reversed(toposort(u.src[0])):
-        if v.op not in ELEMENTWISE or r not in v.ranges or v.ranges - u.ranges != {r}:
-            continue
-        if any(x.op in LONG and r in x.ranges for x in toposort(v)):
-            if moved(v, r, o) in known:
-                return v
+def shared_value(kernel: Kernel, r: UOp, o: UOp) -> UOp | None:
+    """The largest value in a reduction over `r` that takes long and is computed along `o` too."""
+    if r.src[0].op is not Ops.CONST or o.src[0] is not r.src[0]:
+        return None
+    for u in [u for u in kernel.reduces if u.src[1:] == (r,) and o not in u.ranges]:
+        for v in reversed(toposort(u.src[0])):
+            if v.op not in ELEMENTWISE or r not in v.ranges or v.ranges - u.ranges != {r}:
+                continue
+            if any(x.op in LONG and r in x.ranges for x in toposort(v)):
+                if moved(v, r, o) in kernel.facts.order:
+                    return v
     return None
 
 
@@ -72,8 +60,14 @@ def moved(v: UOp, r: UOp, o: UOp) -> UOp:
     return simplify_indices(substitute(v, {r: o}))
 
 
-def keep_row(kernel: Kernel, v: UOp, r: UOp, o: UOp) -> None:
-    """One value becomes a STAGE, read in both places."""
+def keep_row(kernel: Kernel, r: UOp, o: UOp) -> None:
+    """A costly value of a row, which a reduction and outputs read, becomes a STAGE over the row."""
+    v = shared_value(kernel, r, o)
+    if v is None:
+        raise KernelOptError(
+            "a reduction and an axis of outputs, both as long, are wanted that share a value that "
+            "takes long"
+        )
     s = kernel.new_range(size_of(r), AxisType.LOOP)
     stage = UOp(Ops.STAGE, v.dtype, (substitute(v, {r: s}), s), StageArg(Memory.LOCAL))
     changes = {v: stage.index(r).load(), moved(v, r, o): stage.index(o).load()}
@@ -82,7 +76,7 @@ def keep_row(kernel: Kernel, v: UOp, r: UOp, o: UOp) -> None:
 
 def fill_rows(kernel: Kernel, target: Target) -> None:
     """STAGEs become scratch that is filled in a loop of its own, or are computed where read."""
-    slab, late = kernel.slab_stage(), kernel.stored_row()
+    slab, late = kernel.slab_stage(), stored_row(kernel)
     for stage in [u for u in kernel.facts.by_op[STAGE] if u is not slab]:
         v, s = stage.src
         nodes = kernel.facts.order

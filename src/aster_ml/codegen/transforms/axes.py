@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.tails import mask_tail
 from aster_ml.dtype import dtypes
 from aster_ml.target import Target
 from aster_ml.uop.graph import holds_known, toposort
@@ -87,7 +88,7 @@ def split_divided_axes(kernel: Kernel, target: Target) -> None:
             if all([u.src[0] is r for u in divided]):
                 continue
             at = kernel.outputs.index(r)
-            kernel.pad(r, n)
+            mask_tail(kernel, r, n)
             r = kernel.outputs[at]
         kernel.split(r, n, AxisType.LOOP)
         found = True

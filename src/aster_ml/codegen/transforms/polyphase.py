@@ -8,12 +8,14 @@ belongs nowhere is gone, and what is left is loaded at plain strides.
 
 from __future__ import annotations
 
+from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import (
     LONGEST_ROW,
     MAX_BODY,
     Plan,
 )
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.tails import may_split
 from aster_ml.dtype import dtypes
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, Ops
@@ -39,9 +41,9 @@ def write_out_phases(plan: Plan) -> int:
     for number in [r.arg.id for r in kernel.axes if r in chosen]:
         r = next(r for r in kernel.axes if r.arg.id == number)
         if r.arg.kind is AxisType.REDUCE:
-            kernel.apply(Opt(OptOps.UNROLL, axis_name(r), size_of(r)))
+            apply(kernel, Opt(OptOps.UNROLL, axis_name(r), size_of(r)))
         else:
-            kernel.apply(Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
+            apply(kernel, Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
     steps = iterations([r for r in chosen if r.arg.kind is AxisType.REDUCE])
     return steps * each if chosen else 0
 
@@ -61,8 +63,8 @@ def write_out_row(plan: Plan, nodes: int) -> None:
     for r in kernel.outputs:
         # Lanes that start early are not masked.
         known = r.arg.id == plan.vector_id and r.arg.id not in kernel.roles.early and is_short(r)
-        if known and size_of(r) * nodes <= MAX_BODY and kernel.may_split(r, size_of(r)):
-            kernel.apply(Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
+        if known and size_of(r) * nodes <= MAX_BODY and may_split(kernel, r, size_of(r)):
+            apply(kernel, Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
 
 
 def phases_and_steps(plan: Plan) -> list[set[UOp]]:

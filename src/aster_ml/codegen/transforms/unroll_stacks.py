@@ -6,6 +6,7 @@ stands in `schedule.rewrites.stacks`.
 
 from __future__ import annotations
 
+from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import Plan
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
@@ -85,4 +86,4 @@ def write_out_stacks(plan: Plan) -> None:
     """Lanes along the axes of stacks: what stands in a lane is known, so that nothing chooses."""
     kernel = plan.kernel
     for r in stacks_of(kernel):
-        kernel.apply(Opt(OptOps.UPCAST, axis_name(r), size_of(r)))
+        apply(kernel, Opt(OptOps.UPCAST, axis_name(r), size_of(r)))

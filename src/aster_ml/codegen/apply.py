@@ -1,0 +1,171 @@
+"""What each Opt does to a kernel: the table from kinds of Opt to the functions that apply them.
+
+Receives a Kernel and an Opt; changes the kernel, or raises KernelOptError. Which Opts a kernel gets
+is decided in `cpu/heuristic` and `gpu/heuristic`; which may be asked for by hand says `given_opts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.opts import Opt, OptOps, axis_name, wanted_of
+from aster_ml.codegen.pipelining import pipeline_folds, pipeline_stores
+from aster_ml.codegen.prefetch import prefetch, stream
+from aster_ml.codegen.roles import Epilogue
+from aster_ml.codegen.staging.halo import load_slab
+from aster_ml.codegen.staging.panel import stage_panel
+from aster_ml.codegen.staging.row import keep_row
+from aster_ml.codegen.tails import can_peel, mask_tail, peel, shift_inwards, split_lanes
+from aster_ml.codegen.transforms.k_blocking import block_in_output, block_rows, block_wide
+from aster_ml.errors import KernelOptError
+from aster_ml.helpers import ceildiv
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType
+from aster_ml.uop.ranges import size_of
+from aster_ml.watch import WATCHERS
+
+
+def apply(kernel: Kernel, opt: Opt) -> None:
+    """Does what the Opt says.
+
+    Raises: KernelOptError where it cannot be done to this kernel, or changes nothing of it:
+        which Opt, why, and what would do.
+    """
+    before = (kernel.facts.sink, [*kernel.outputs], [*vars(kernel.roles).values()])
+    axes = kernel.axes_of(opt)
+    try:
+        if opt.kind not in APPLY:
+            raise KernelOptError(wanted_of(opt.op))
+        APPLY[opt.kind](kernel, *axes, opt.arg)
+    except KernelOptError as error:
+        raise KernelOptError(f"{opt}: {error}") from None
+    if (kernel.facts.sink, kernel.outputs, [*vars(kernel.roles).values()]) == before:
+        raise KernelOptError(f"{opt}: changes nothing of this kernel")
+    kernel.applied.append(opt)
+    for w in WATCHERS:
+        w.applied(kernel, opt)
+
+
+def upcast(kernel: Kernel, axis: UOp, lanes: int) -> None:
+    """Splits lanes off an axis; where they do not divide it, the last of them start early."""
+    how = "shift" if size_of(axis) % lanes else ""
+    apply(kernel, Opt(OptOps.UPCAST, axis_name(axis), lanes, how))
+
+
+def of_axes(change: Callable[..., None]) -> Callable[..., None]:
+    """A change that takes the axes of an Opt and no number."""
+    return lambda kernel, *axes_and_number: change(kernel, *axes_and_number[:-1])
+
+
+def lanes_of(kind: AxisType) -> Callable[[Kernel, UOp, int], None]:
+    """Splits lanes of a kind off an axis; 0 takes all of it."""
+
+    def split(kernel: Kernel, axis: UOp, lanes: int) -> None:
+        if kernel.fills_slab(axis):
+            raise KernelOptError("lanes would share a slab that every step fills anew")
+        split_lanes(kernel, axis, lanes or size_of(axis), kind)
+
+    return split
+
+
+def upcast_shift(kernel: Kernel, axis: UOp, lanes: int) -> None:
+    """Lanes of a register tile, of which the last start early."""
+    if kernel.fills_slab(axis) or axis.arg.id in kernel.roles.early:
+        lanes_of(AxisType.UPCAST)(kernel, axis, lanes)
+    else:
+        shift_inwards(kernel, axis, lanes, AxisType.UPCAST)
+
+
+def split_loop(kernel: Kernel, axis: UOp, steps: int) -> None:
+    """Two loops, of which the last part of the axis starts early."""
+    kernel.roles.no_early(axis.arg.id)
+    kernel.roles.tiled |= {axis.arg.id}
+    shift_inwards(kernel, axis, steps, AxisType.LOOP)
+
+
+def stage_local(kernel: Kernel, axis: UOp, steps: int) -> None:
+    """Loads of so many steps go through local memory (`gpu/shared_memory`)."""
+    kernel.roles.staged = kernel.next_id
+    lanes_of(AxisType.UNROLL)(kernel, axis, steps)
+
+
+def stage_words(kernel: Kernel, axis: UOp, group: int) -> None:
+    """Factors of a product go in words of a panel (`staging/dot_packing`)."""
+    if kernel.roles.row_steps:
+        raise KernelOptError("sums of whole rows read memory, and no panels")
+    kernel.roles.word = group
+
+
+def last_apart(kernel: Kernel, axis: UOp, _: int) -> None:
+    """The masked last step of a reduction is taken off its loop (`tails`)."""
+    if not can_peel(kernel, axis):
+        raise KernelOptError("a reduction that runs over this axis alone is wanted")
+    kernel.roles.last_apart |= {axis.arg.id}
+
+
+def finished_in(before: bool) -> Callable[[Kernel, int], None]:
+    """Results of a tile are finished in a loop (`staging/epilogue`), or also computed in one."""
+
+    def finish(kernel: Kernel, lanes: int) -> None:
+        kernel.roles.epilogue = Epilogue(lanes, before)
+
+    return finish
+
+
+def swap(kernel: Kernel, axis: UOp, other: UOp) -> None:
+    """Two output axes change places."""
+    i, j = kernel.outputs.index(axis), kernel.outputs.index(other)
+    kernel.outputs[i], kernel.outputs[j] = kernel.outputs[j], kernel.outputs[i]
+
+
+def make_thread(kernel: Kernel, axis: UOp, chunks: int = 0) -> None:
+    """The axis becomes the outermost and is shared out, or so many chunks of it do.
+
+    Where chunks do not share out the axis, the last of them starts early.
+    """
+    if kernel.roles.threads is not None:
+        raise KernelOptError("another axis is shared out over threads already")
+    if 0 < chunks < size_of(axis):
+        place = kernel.outputs.index(axis)
+        kernel.roles.no_early(axis.arg.id)
+        length = ceildiv(size_of(axis), chunks)
+        if size_of(axis) % chunks:
+            shift_inwards(kernel, axis, length, AxisType.LOOP)
+        else:
+            kernel.split(axis, length, AxisType.LOOP)
+        axis = kernel.outputs[place]
+    kernel.outputs.remove(axis)
+    kernel.outputs.insert(0, axis)
+    kernel.roles.threads = axis.arg.id
+
+
+# By kind; each is called with the kernel, the axes that the Opt names, and its number.
+APPLY: dict[str, Callable[..., None]] = {
+    "UPCAST": lanes_of(AxisType.UPCAST),
+    "UPCAST shift": upcast_shift,
+    "UNROLL": lanes_of(AxisType.UNROLL),
+    "VECTOR": lanes_of(AxisType.VECTOR),
+    "THREAD": make_thread,
+    "LOCAL": lanes_of(AxisType.LOCAL),
+    "GROUP": lanes_of(AxisType.GROUP),
+    "SPLIT mask": mask_tail,
+    "SPLIT loop": split_loop,
+    "SPLIT peel": peel,
+    "SPLIT last": last_apart,
+    "SWAP": of_axes(swap),
+    "KBLOCK output": block_in_output,
+    "KBLOCK row": block_rows,
+    "KBLOCK wide": block_wide,
+    "STAGE local": stage_local,
+    "STAGE halo": load_slab,
+    "STAGE words": stage_words,
+    "STAGE row": of_axes(keep_row),
+    "STAGE panel": stage_panel,
+    "STAGE tile": finished_in(False),
+    "STAGE results": finished_in(True),
+    "PREFETCH": prefetch,
+    "PIPELINE stores": of_axes(pipeline_stores),
+    "PIPELINE folds": of_axes(pipeline_folds),
+    "NONTEMPORAL": of_axes(stream),
+}

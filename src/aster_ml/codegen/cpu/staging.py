@@ -1,0 +1,114 @@
+"""Default staging of CPUs: which rows, panels and tiles of results go through scratch.
+
+Receives a kernel and a Target, at the point at which all that decides is known: a row that is kept
+before any other Opt, the others once the passes before theirs have run (`codegen/passes`). Applies
+STAGE row, STAGE panel, STAGE tile and STAGE results. What they do stands in `codegen/staging`.
+"""
+
+from __future__ import annotations
+
+from aster_ml.codegen.apply import apply
+from aster_ml.codegen.cpu.costs import (
+    LEAST_SAVED,
+    LEAST_SUMMED,
+    LEAST_SUMMED_TURNED,
+    LEAST_TURNED,
+    LINES,
+    LINES_APART,
+    LINES_TURNED,
+    MOST_NARROW,
+    Plan,
+    panel_of,
+)
+from aster_ml.codegen.cpu.loop_order import set_order
+from aster_ml.codegen.decompose.slots import LONG, more_slots
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.staging.epilogue import accesses_after, lanes_in_loop, tile_of
+from aster_ml.codegen.staging.panel import (
+    loads_of,
+    max_nbytes,
+    panel_nbytes,
+)
+from aster_ml.codegen.staging.row import max_nbytes as max_row_nbytes
+from aster_ml.codegen.staging.row import shared_value
+from aster_ml.dtype import dtypes
+from aster_ml.helpers import prod
+from aster_ml.target import BLOCK_NBYTES, Target
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.ops import ELEMENTWISE
+from aster_ml.uop.ranges import iterations, size_of
+
+
+def choose_row(kernel: Kernel, target: Target) -> None:
+    """A costly value of a row that a reduction and outputs read is kept, where scratch has room."""
+    if not any([u.op in LONG for u in kernel.facts.order]):
+        return
+    for r in [u.src[1] for u in kernel.reduces if len(u.src) == 2]:
+        for o in kernel.output_loops:
+            v = shared_value(kernel, r, o) if kernel.may_reorder(o) else None
+            if v is not None and size_of(r) * v.dtype.itemsize <= max_row_nbytes(target):
+                apply(kernel, Opt(OptOps.STAGE, axis_name(r), axis_name(o), "row"))
+                return
+
+
+def order_for_panel(plan: Plan) -> None:
+    """The loops that a packed panel changes with come first, so that it is filled least often."""
+    kernel = plan.kernel
+    a = panel_of(kernel)
+    if (
+        a is None
+        or panel_nbytes(kernel, a) > max_nbytes(plan.target)
+        or kernel.roles.slab is not None
+    ):
+        return
+    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
+    wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]
+    set_order(kernel, wanted)
+
+
+def choose_panel(kernel: Kernel, target: Target) -> None:
+    """The operand that a register tile reads most often is packed, where scratch has room."""
+    # Sums of a whole row are made in loops of their own, which know nothing of a panel.
+    # Neither do unpacked operands, which have panels of their own.
+    otherwise = kernel.roles.word or kernel.roles.row_steps or kernel.roles.unpacked
+    a = None if otherwise else panel_of(kernel)
+    if a is not None and panel_nbytes(kernel, a) <= max_nbytes(target):
+        apply(kernel, Opt(OptOps.STAGE, arg=loads_of(kernel).index(a), how="panel"))
+
+
+def choose_epilogue(kernel: Kernel, target: Target) -> None:
+    """The results of a long register tile are finished in a loop, where that is written out less.
+
+    SIMD lanes that lie apart are stored a block at a time, where a whole sum takes long enough.
+    """
+    loops = [r for u in kernel.reduces for r in u.src[1:]]
+    if iterations([r for r in loops if not r.arg.kind.is_lane]) < LEAST_SUMMED:
+        return
+    found = tile_of(kernel)
+    if found is None:
+        return
+    total, lanes = found
+    accesses = accesses_after(kernel, total)
+    after = toposort(kernel.stores[0], enter=lambda u: u is not total)
+    apart = [a for a in accesses if a.stride(lanes[-1]) not in (0, 1)]
+    looped = lanes_in_loop(lanes, accesses)
+    nodes = [u for u in after if u.op in ELEMENTWISE and u.dtype is not dtypes.index]
+    work = len(nodes) + more_slots(nodes, target)
+    near, values = len(accesses) - len(apart), prod([size_of(r) for r in lanes[:-1]])
+    left = values // prod([size_of(r) for r in looped])
+    whole, block = size_of(lanes[-1]), BLOCK_NBYTES // total.dtype.itemsize
+    each = work + LINES_APART * len(apart) + LINES * near
+    # Sums are stored, and loaded again.
+    saved = each * (values - left) - LINES * (values + left)
+    before = work > MOST_NARROW
+    stored_apart = any([a.is_store for a in apart]) and not (before and apart[1:])
+    if 2 < block < whole and stored_apart and iterations(loops) >= LEAST_SUMMED_TURNED:
+        here = LINES_TURNED * len(apart) + (0 if before else work + LINES * near)
+        once = work + LINES * near if before else 0
+        turned = each * values - once - here * left - LINES * (values + left)
+        if turned >= max(saved, LEAST_TURNED):
+            apply(kernel, Opt(OptOps.STAGE, arg=block, how="results" if before else "tile"))
+            return
+    if saved >= LEAST_SAVED:
+        apply(kernel, Opt(OptOps.STAGE, how="tile"))
