@@ -232,13 +232,13 @@ OPT_DOCS = {
         "STAGE(r3,r1,row)",
     ),
     "STAGE panel": OptDoc(
-        "load number arg of a reduction -> a load of a packed panel in scratch, filled beforehand",
+        "load from slot arg in a reduction -> load of a packed panel in scratch, filled beforehand",
         "a load with SIMD lanes of outputs at constant steps, of memory that nobody stores to, in "
         "the one reduction of a kernel",
         "lanes that are gathered once can be loaded whole from then on; and rows far apart fall on "
         "the same few places of a cache, while packed they are one stream",
         "product",
-        "VECTOR(r1,8) UPCAST(r0,4) STAGE(0,1,panel)",
+        "VECTOR(r1,8) UPCAST(r0,4) STAGE(0,2,panel)",
     ),
     "STAGE tile": OptDoc(
         "store(f(reduction)) over lanes -> scratch = reduction over lanes, and a loop of "

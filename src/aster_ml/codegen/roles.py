@@ -57,7 +57,7 @@ class Roles:
     prefetched: int | None = None
     # How many factors of a product go in one word of a panel; 0 without panels of words.
     word: int = 0
-    # The number of the load that goes through a packed panel.
+    # The slot of the load that goes through a packed panel.
     panel: int | None = None
     # Axes of reductions whose masked last step is taken off their loop.
     last_apart: frozenset[int] = frozenset()

@@ -26,7 +26,6 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.epilogue import accesses_after, lanes_in_loop, tile_of
 from aster_ml.codegen.staging.panel import (
-    loads_of,
     max_nbytes,
     panel_nbytes,
 )
@@ -74,7 +73,7 @@ def choose_panel(kernel: Kernel, target: Target) -> None:
     otherwise = kernel.roles.word or kernel.roles.row_steps or kernel.roles.unpacked
     a = None if otherwise else panel_of(kernel)
     if a is not None and panel_nbytes(kernel, a) <= max_nbytes(target):
-        apply(kernel, Opt(OptOps.STAGE, arg=loads_of(kernel).index(a), how="panel"))
+        apply(kernel, Opt(OptOps.STAGE, arg=a.buffer.arg.slot, how="panel"))
 
 
 def choose_epilogue(kernel: Kernel, target: Target) -> None:

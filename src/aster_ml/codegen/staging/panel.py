@@ -37,15 +37,15 @@ MIN_GATHERED_USES, MIN_TRANSPOSED_USES = 16, 6
 MAX_PANEL_NBYTES = 512 << 10
 
 
-def stage_panel(kernel: Kernel, number: int) -> None:
-    """The load of this number is to go through a packed panel.
+def stage_panel(kernel: Kernel, slot: int) -> None:
+    """A load from this slot is to go through a packed panel.
 
     Raises: KernelOptError where it cannot.
     """
     if kernel.roles.word or kernel.roles.row_steps:
         raise KernelOptError("sums of whole rows, and panels of words, have no panel beside")
-    load_to_pack(kernel, number)
-    kernel.roles.panel = number
+    load_to_pack(kernel, slot)
+    kernel.roles.panel = slot
 
 
 def pack_panels(kernel: Kernel, target: Target) -> None:
@@ -69,22 +69,22 @@ def reduced_axes(kernel: Kernel) -> list[UOp]:
     return [r for u in kernel.reduces for r in u.src[1:] if r.arg.kind is AxisType.REDUCE]
 
 
-def loads_of(kernel: Kernel) -> list[Access]:
-    """The loads as STAGE panel counts them."""
-    return [a for a in kernel.accesses() if not a.is_store]
+def load_to_pack(kernel: Kernel, slot: int) -> Access:
+    """The first load from a slot that has SIMD lanes and can go through a panel.
 
-
-def load_to_pack(kernel: Kernel, number: int) -> Access:
-    """The load of a number. Raises: KernelOptError where it cannot go through a panel."""
-    loads = loads_of(kernel)
-    fitting = [i for i, a in enumerate(loads) if has_panel(kernel, a)]
-    if number not in fitting:
-        numbers = " or ".join(map(str, fitting)) or "none"
+    Raises: KernelOptError where there is none.
+    """
+    fitting: dict[int, Access] = {}
+    for a in kernel.accesses():
+        if not a.is_store and has_panel(kernel, a):
+            fitting.setdefault(a.buffer.arg.slot, a)
+    if slot not in fitting:
         raise KernelOptError(
-            f"load {number} of {len(loads)} cannot go through a panel; {numbers} can: a load of "
-            "memory with SIMD lanes at constant steps, in the one reduction of the kernel"
+            f"STAGE panel: no load from slot {slot} can go through a panel, but from "
+            f"{' or '.join(map(str, fitting)) or 'none'}: a load of memory with SIMD lanes at "
+            "constant steps, in the one reduction of the kernel"
         )
-    return loads[number]
+    return fitting[slot]
 
 
 def has_panel(kernel: Kernel, a: Access) -> bool:
@@ -93,6 +93,7 @@ def has_panel(kernel: Kernel, a: Access) -> bool:
     return (
         reduces_alone(kernel)
         and a.buffer not in written
+        and a.buffer.op is Ops.PARAM
         and a.node.arg is None
         and can_pack(a)
         and has_steps(a, reduced_axes(kernel))
@@ -110,7 +111,7 @@ def wanted_panel(kernel: Kernel) -> Access | None:
     if not reduces_alone(kernel):
         return None
     reduced = reduced_axes(kernel)
-    found = (a for a in loads_of(kernel) if is_worth_packing(a, kernel.outputs, reduced))
+    found = (a for a in kernel.accesses() if is_worth_packing(a, kernel.outputs, reduced))
     return next((a for a in found if has_panel(kernel, a)), None)
 
 
