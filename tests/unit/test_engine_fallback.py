@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from aster_ml.errors import (
 from aster_ml.runtime import llvm_jit
 from aster_ml.schedule.kernels import tile_parts
 from aster_ml.schedule.plan import CACHE
+from aster_ml.target.costs import ASSUMED
 from tests.unit.kernel_checks import kernel_of, memory
 from tests.unit.pass_helpers import put_in_place
 
@@ -260,7 +262,7 @@ def test_kernels_that_cannot_be_compiled_together_are_compiled_alone(
 def test_a_run_that_cannot_be_rendered_is_planned_as_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tile_parts, "PART_NBYTES", 1 << 9)
+    monkeypatch.setattr(tile_parts, "ASSUMED", replace(ASSUMED, part_nbytes=1 << 9))
     monkeypatch.setattr(tile_parts, "MIN_ROWS", 4)
     calls = broken(monkeypatch, "engine.compile.render_run", InternalError("no run"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from aster_ml.mixin.winograd import Way, winograd
 from aster_ml.schedule.kernels import tile_parts
 from aster_ml.schedule.plan import CACHE
 from aster_ml.schedule.steps import Schedule
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, RunArg
 from aster_ml.uop.print.text import parse, to_text
@@ -32,7 +34,7 @@ RANDOM = np.random.default_rng(7)
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs wherever there can be one, with parts of a few rows."""
-    monkeypatch.setattr(tile_parts, "PART_NBYTES", 1 << 9)
+    monkeypatch.setattr(tile_parts, "ASSUMED", replace(ASSUMED, part_nbytes=1 << 9))
     monkeypatch.setattr(tile_parts, "MIN_ROWS", 4)
     CACHE.clear()
     with Context(DEPTH_FIRST=2):
@@ -157,7 +159,7 @@ def test_what_a_gradient_reads_as_well_is_made_once() -> None:
 def test_parts_without_products_are_as_small_as_a_cache_wants() -> None:
     """Rows that are sorted fit the cache; columns, neighbours in memory, come in whole lines."""
     (arg,) = runs_of(schedule_of(Tensor.empty(256, 4096).topk(10)[0]))
-    assert sum(arg.scratch) <= tile_parts.PART_NBYTES
+    assert sum(arg.scratch) <= tile_parts.ASSUMED.part_nbytes
     (arg,) = runs_of(schedule_of(Tensor.empty(1024, 1024).sort(0)[0]))
     assert arg.axes[-1][2] >= tile_parts.MIN_ROWS
 

@@ -15,9 +15,9 @@ from aster_ml.config import DEPTH_FIRST
 from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.fusion.uses import LEAVES, Materialized
 from aster_ml.schedule.kernels.horizontal_fusion import LARGE_WORK
-from aster_ml.schedule.kernels.kernel_tiling import LARGE_NBYTES
 from aster_ml.schedule.kernels.kernelize import Splitter
 from aster_ml.schedule.steps import Draft, FinalKernel, HazardError
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import iterations
@@ -127,7 +127,7 @@ class Ahead:
 
         def outermost(slot: int, place: UOp) -> UOp | None:
             s = slots[slot]
-            if slot < n_args or 8 * s.size * s.dtype.itemsize < LARGE_NBYTES:
+            if slot < n_args or 8 * s.size * s.dtype.itemsize < ASSUMED.large_nbytes:
                 return None
             terms = form_of(place).terms
             return max(terms, key=terms.__getitem__, default=None)

@@ -115,3 +115,41 @@ ROWS: dict[str, Costs] = {}
 def costs_of(arch: str) -> Costs:
     """The row of a processor, by its name in a Target."""
     return next((row for name, row in ROWS.items() if arch.startswith(name)), ZEN4)
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What a schedule assumes of every machine: it is planned before there is a Target.
+
+    Costs are in instructions an element, rough by intent: a choice that hangs on a factor of two is
+    a choice either way.
+    """
+
+    # One more store and load of an element that stays in some cache; one more load; and what is
+    # made of places alone by so little that it is as good as a load.
+    store_and_load: int = 8
+    extra_load: int = 2
+    as_a_load: int = 4
+    # Computing twice inside one kernel saves a launch and a round trip besides.
+    same_kernel: int = 10
+    # A launch: what it costs to have one more kernel.
+    launch: int = 2000
+    # Elements of work below which threads gain nothing, and rows below which a kernel that works
+    # row by row cannot fill the machine (threads.md).
+    small_work: int = 1 << 15
+    few_rows: int = 16
+    # Elements that kernels may go over column by column: what a second cache holds.
+    near_elements: int = 1 << 18
+    page_nbytes: int = 4096
+    # Bytes of a temporary that leaves the caches before it is read, and of one that takes longer to
+    # read back than to make anew (convolutions.md).
+    large_nbytes: int = 4 << 20
+    again_nbytes: int = 32 << 20
+    # Bytes of scratch of a part that stay in the second or third cache; at most, where rows are
+    # long; and of all lanes together.
+    part_nbytes: int = 1 << 20
+    most_part_nbytes: int = 16 << 20
+    lanes_nbytes: int = 64 << 20
+
+
+ASSUMED = Assumed()

@@ -1,11 +1,12 @@
 """Costs of recomputing a value against storing and loading it.
 
-All costs are in units of one SIMD arithmetic instruction an element, rough by intent: a choice that
-hangs on a factor of two is a choice either way. Constants are the only tuning of the fusion rules.
+All costs are in units of one SIMD arithmetic instruction an element; what a schedule assumes of
+machines stands in `target/costs`.
 """
 
 from __future__ import annotations
 
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -26,22 +27,6 @@ OP_COST: dict[Ops, int] = {
     Ops.PAD: 1,
     Ops.INDEX: 6,
 }
-# One more store and load of an element, when that element stays in some cache.
-STORE_AND_LOAD = 8
-# What is made of places alone (a mask) by so little is made wherever it is read.
-AS_GOOD_AS_A_LOAD = 4
-# Computing twice inside one kernel saves a launch and a round trip besides.
-SAME_KERNEL_BONUS = 10
-# A load of one more buffer for each repeated computation.
-EXTRA_LOAD = 2
-# A launch, in the same units: what it costs to have one more kernel.
-LAUNCH = 2000
-# Kernels below this many elements of work gain nothing from threads.
-SMALL_WORK = 32768
-# With fewer rows than this, a kernel that works row by row cannot fill the machine.
-MIN_ROWS = 16
-# Elements that kernels may go over column by column, again and again: what a second cache holds.
-MAX_COLUMNS = 1 << 18
 # How often the terms of a sum may be computed, for each of them, where that sum is summed in turn;
 # and where most of it is beyond the ends of an operand, with which codegen has nothing to do; and
 # how many elements a padded value has for each that it pads, where most of it lies around.
@@ -114,7 +99,7 @@ def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]
         if len(src) == 1 and not own:
             found = costs[src[0]]
             if op is EXPAND and (compute := found[0]) and u.shape != src[0].shape:
-                if found[1] or compute > AS_GOOD_AS_A_LOAD:
+                if found[1] or compute > ASSUMED.as_a_load:
                     found = A_LOAD
             costs[u] = found
             continue
@@ -124,7 +109,7 @@ def fused_costs(order: list[UOp], stored: set[UOp]) -> dict[UOp, tuple[int, int]
             compute += c
             loads += n
         if op is EXPAND and compute and u.shape != src[0].shape:
-            if loads or compute > AS_GOOD_AS_A_LOAD:
+            if loads or compute > ASSUMED.as_a_load:
                 compute, loads = 0, 1
         costs[u] = (
             compute if compute < MAX_COST else MAX_COST,

@@ -20,6 +20,7 @@ from aster_ml.schedule.fusion.uses import (
     estimate,
     reach_of_columns,
 )
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
@@ -109,7 +110,7 @@ class Decisions(Body):
             compute += 8
         if compute == 0 or self.fuse >= 2 or (op is CAST and self.is_widened(u, readings)):
             return False
-        if loads == 0 and compute <= costs.AS_GOOD_AS_A_LOAD:
+        if loads == 0 and compute <= ASSUMED.as_a_load:
             return False
         if len(readings) == 1 and first.way.turns <= numel and op is not PAD:
             return False
@@ -146,9 +147,9 @@ class Decisions(Body):
             if all([self.slides(u, r.way) for r in readings]) or is_mostly_around(u):
                 return None
         repeats = sum([self.times(r) for r in readings]) - numel
-        spared = repeats * (compute + costs.EXTRA_LOAD * max(loads - 1, 0))
-        bonus = costs.SAME_KERNEL_BONUS if len({r.root for r in readings}) == 1 else 0
-        price = numel * (costs.STORE_AND_LOAD + bonus) + costs.LAUNCH
+        spared = repeats * (compute + ASSUMED.extra_load * max(loads - 1, 0))
+        bonus = ASSUMED.same_kernel if len({r.root for r in readings}) == 1 else 0
+        price = numel * (ASSUMED.store_and_load + bonus) + ASSUMED.launch
         if not (spared > price and spared * 10 > max(turns) and self.worth_storing(u)):
             return None
         if op is RESHAPE and not self.divides_below(u, readings):
@@ -251,7 +252,7 @@ class Decisions(Body):
 
     def worth_storing(self, u: UOp) -> bool:
         """Constants, however large, are cheaper to make than to load."""
-        return self.costs[u][1] > 0 or self.costs[u][0] >= 2 * costs.STORE_AND_LOAD
+        return self.costs[u][1] > 0 or self.costs[u][0] >= 2 * ASSUMED.store_and_load
 
     def times(self, r: Reading) -> int:
         """How often a value read so is computed.
@@ -333,9 +334,9 @@ class Decisions(Body):
             return False
         rows = iterations(used)
         work = max(iterations(outputs), estimate(prod(u.src[0].shape)))
-        if rows < costs.MIN_ROWS and work > costs.SMALL_WORK:
+        if rows < ASSUMED.few_rows and work > ASSUMED.small_work:
             return False
-        if reach_of_columns(stored.ranges, used) > costs.MAX_COLUMNS:
+        if reach_of_columns(stored.ranges, used) > ASSUMED.near_elements:
             return False
         stored.outer = used
         return True
@@ -356,11 +357,11 @@ class Decisions(Body):
             return True
         length = estimate(prod([u.src[0].shape[a] for a in u.arg.axes]))
         times = [max(r.way.turns, 1) for r in readings]
-        if max(times) * length > costs.SMALL_WORK:
+        if max(times) * length > ASSUMED.small_work:
             return False
         compute, loads = self.costs[u.src[0]]
         again = sum(times) - self.numel(u.shape)
-        if again * length * (compute + loads) > costs.LAUNCH:
+        if again * length * (compute + loads) > ASSUMED.launch:
             return False
         stored.has_reduce = True
         return True

@@ -15,11 +15,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from aster_ml.config import FUSE, MAX_KERNEL_NODES
-from aster_ml.schedule.fusion import costs
 from aster_ml.schedule.fusion.uses import next_leaf
 from aster_ml.schedule.kernels.kernelize import Splitter
 from aster_ml.schedule.steps import Draft, Leaf, Part, Read
 from aster_ml.schedule.work import Work
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.graph import substitute_all
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations
@@ -205,7 +205,7 @@ class Merger:
             slots = [leaf.slot for leaf in new.draft.leaves.values()]
             sizes = [self.size(s) for s in slots if s not in written]
             if any(
-                [n * 8 > iterations(group.draft.ranges) and n > costs.SMALL_WORK for n in sizes]
+                [n * 8 > iterations(group.draft.ranges) and n > ASSUMED.small_work for n in sizes]
             ):
                 return None
             if group.work > LARGE_WORK and not self.stays_one_result(group, new):
@@ -242,7 +242,7 @@ def describe(group: Group, splitter: Splitter) -> None:
 
 def has_much_work(group: Group) -> bool:
     """Whether the work counts for more than a launch."""
-    return group.work > costs.SMALL_WORK
+    return group.work > ASSUMED.small_work
 
 
 def is_worth_fusing(group: Group, new: Group) -> bool:

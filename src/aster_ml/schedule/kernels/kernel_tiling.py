@@ -34,17 +34,12 @@ from aster_ml.schedule.kernels.tile_parts import (
 )
 from aster_ml.schedule.steps import Draft, Part
 from aster_ml.schedule.work import Work, WorkersOf
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.linear_form import Form, form_of
 
-# Temporaries below so many bytes are left where they are: they stay in the caches.
-LARGE_NBYTES = 4 << 20
-# What is asked for after the run is made anew there when it has as many bytes.
-AGAIN_NBYTES = 32 << 20
-# With parts of so many bytes each byte of a temporary gains half as much as with small ones.
-FAR_NBYTES = 4 << 20
 # A run looks at so many steps behind the one that it begins with.
 NEAR = 64
 
@@ -103,7 +98,7 @@ class Runs:
         # The slots that drafts read and write.
         self.touched: dict[Draft, Touched] = {}
         # Temporaries of fewer bytes are not what a run is for.
-        self.least = LARGE_NBYTES
+        self.least = ASSUMED.large_nbytes
         # What was made anew once stays.
         self.anew: set[int] = set()
         # Kernels with their ranges that made no run, and the least of a temporary that counted.
@@ -170,7 +165,7 @@ class Runs:
         """The drafts, with runs in place of their kernels: around the largest temporary first."""
         tried: set[int] = set()
         while True:
-            least = LARGE_NBYTES if DEPTH_FIRST < 2 else 1
+            least = ASSUMED.large_nbytes if DEPTH_FIRST < 2 else 1
             left = [
                 (-nbytes, at, slot)
                 for at, d in enumerate(self.drafts)
@@ -382,7 +377,7 @@ class Runs:
         time the more they count.
         """
         part = sum(run.scratch.values())
-        return sum([self.nbytes(s) for s in run.scratch]) / (1 + part / FAR_NBYTES)
+        return sum([self.nbytes(s) for s in run.scratch]) / (1 + part / ASSUMED.large_nbytes)
 
     # whether they may run so, and whether that pays
 
@@ -477,7 +472,9 @@ class Runs:
 
     def spares_much_memory(self, slots: Iterable[int]) -> bool:
         """Whether so much memory is spared that making it anew pays."""
-        return sum([self.nbytes(s) for s in slots]) >= (AGAIN_NBYTES if DEPTH_FIRST < 2 else 1)
+        return sum([self.nbytes(s) for s in slots]) >= (
+            ASSUMED.again_nbytes if DEPTH_FIRST < 2 else 1
+        )
 
     def shape_so(self, members: dict[Draft, Member], remake: bool) -> Run | None:
         """The run, with or without what is made anew."""

@@ -14,11 +14,11 @@ from aster_ml.config import SPEC
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
-from aster_ml.schedule.fusion import costs
 from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.fusion.uses import Materialized, kept_in
 from aster_ml.schedule.hazards import NOTHING, Effects, Happened, base_param
 from aster_ml.schedule.steps import Draft, HazardError, Leaf, Part, Read, Slot, Step
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.graph import holds, substitute, substitute_ordered, toposort
 from aster_ml.uop.infer import max_shape
 from aster_ml.uop.movement import flat_index, slice_of_base, source_index
@@ -208,7 +208,7 @@ class Splitter:
     def copy_instead(self, draft: Draft) -> None:
         """Makes a small kernel that only repeats memory a plain copy: there is nothing to run."""
         part, numel = draft.parts[0], prod([size_of(r) for r in draft.ranges])
-        if part.value.op is not Ops.LOAD or len(part.value.src) > 1 or numel > costs.SMALL_WORK:
+        if part.value.op is not Ops.LOAD or len(part.value.src) > 1 or numel > ASSUMED.small_work:
             return
         token, at = part.value.src[0].src
         slot = draft.leaves[token].slot

@@ -19,6 +19,7 @@ from aster_ml.schedule.fusion.uses import next_leaf
 from aster_ml.schedule.hazards import NOTHING
 from aster_ml.schedule.kernels.kernelize import Splitter
 from aster_ml.schedule.steps import Draft, Leaf, Part, Read, Slot, Step
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import Ops, RunArg, VarArg
@@ -26,17 +27,11 @@ from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.conditions import conditions_of
 from aster_ml.uop.rules.linear_form import Form, form_of
 
-# Bytes of scratch that a part should have: they are to stay in the second or third cache.
-PART_NBYTES = 1 << 20
 # With fewer rows a product is no product of matrices any more, and of rows that are neighbours in
-# memory lines would be read for few elements each, so that scratch may grow beyond,
+# memory lines would be read for few elements each, so that scratch may grow beyond.
 MIN_ROWS = 64
-# up to so many bytes.
-MAX_PART_NBYTES = 16 << 20
 # With no more of the threads busy, kernels that all threads share are quicker.
 LEAST_SHARE = 0.5
-# Bytes of all lanes together, at most where there is more than one.
-LANES_NBYTES = 64 << 20
 
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
@@ -92,12 +87,12 @@ class Run:
 
 def is_small(nbytes: int) -> bool:
     """Whether what has so many bytes need not be cut in smaller parts."""
-    return 4 * nbytes <= 3 * PART_NBYTES
+    return 4 * nbytes <= 3 * ASSUMED.part_nbytes
 
 
 def choose_rows(size: int, row_nbytes: int, exact: bool, least: int) -> int:
     """Rows of a part, `least` at least; with `exact` they divide the size. 0 where nothing fits."""
-    wanted = max(PART_NBYTES // row_nbytes, least)
+    wanted = max(ASSUMED.part_nbytes // row_nbytes, least)
     if wanted >= size:
         return size
     fitting = [d for d in divisors(size) if d <= wanted]
@@ -107,7 +102,7 @@ def choose_rows(size: int, row_nbytes: int, exact: bool, least: int) -> int:
             return int(min(round_up(-(-size // -(-size // wanted)), 8), size))
         larger = [d for d in divisors(size) if d > wanted]
         if fitting[-1] < least // 4:
-            return larger[0] if larger[0] * row_nbytes <= MAX_PART_NBYTES else 0
+            return larger[0] if larger[0] * row_nbytes <= ASSUMED.most_part_nbytes else 0
     return fitting[-1]
 
 
@@ -183,7 +178,7 @@ def fits(run: Run, splitter: Splitter, facts: Callable[[Draft], Any]) -> bool:
         return False
     sums = run.shared < len(run.axes)
     run.rows = choose_rows(run.sizes[last], row_nbytes, sums, least_rows(run, facts))
-    if not run.rows or run.rows * row_nbytes > MAX_PART_NBYTES:
+    if not run.rows or run.rows * row_nbytes > ASSUMED.most_part_nbytes:
         return False
     if run.rows == run.sizes[last] and prod(run.sizes[:last]) == 1:
         return False
@@ -311,7 +306,7 @@ class Builder:
         arg = RunArg(
             axes, run.shared, 1, tuple([tuple([number[s] for s in k]) for k in used]), scratch
         )
-        lanes = min(run.workers, max(LANES_NBYTES // sum(scratch), 1), arg.shared_parts)
+        lanes = min(run.workers, max(ASSUMED.lanes_nbytes // sum(scratch), 1), arg.shared_parts)
         arg = arg._replace(lanes=lanes)
         for s, n in nbytes.items():
             slot = splitter.slots[s]

@@ -17,12 +17,13 @@ from collections.abc import Iterable
 
 from aster_ml.helpers import all_int, prod
 from aster_ml.schedule.fusion.uses import AccessPath
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations
 
-# Rows of fewer bytes to a channel gain nothing by it (docs/tuning/convolutions.md).
-PAGES_NBYTES = 2 * 4096
+# Rows of fewer pages to a channel gain nothing by it (docs/tuning/convolutions.md).
+PAGES = 2
 
 
 def order_of_axes(u: UOp, ways: Iterable[AccessPath]) -> tuple[int, ...] | None:
@@ -36,7 +37,7 @@ def order_of_axes(u: UOp, ways: Iterable[AccessPath]) -> tuple[int, ...] | None:
     summed = [a for a in range(max(windows, default=0)) if first[a] == "sum"]
     if others or not windows or not summed or first[last] == "sum":
         return None
-    if prod([shape[a] for a in (*windows, last)]) * u.dtype.itemsize < PAGES_NBYTES:
+    if prod([shape[a] for a in (*windows, last)]) * u.dtype.itemsize < PAGES * ASSUMED.page_nbytes:
         return None
     around = [a for a in range(last) if a not in windows and a not in summed]
     order = (*around, *windows, *summed, last)

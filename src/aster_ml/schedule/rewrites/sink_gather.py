@@ -12,6 +12,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.helpers import all_int, prod
 from aster_ml.schedule.fusion import costs
 from aster_ml.schedule.work import Work
+from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.graph import rebuilt, toposort
 from aster_ml.uop.movement import is_row_major_view, source_index
 from aster_ml.uop.node import UOp
@@ -115,4 +116,4 @@ def is_less(stored: UOp, found: UOp) -> bool:
     each = sum([costs.own_cost(u) for u in inner if u not in outer and u.dtype is not dtypes.index])
     before = sum([costs.own_cost(u) for u in toposort(stored.src[0])])
     numel, wanted = prod(stored.src[0].shape), prod(stored.shape)
-    return bool(wanted * each <= numel * (before + costs.STORE_AND_LOAD) + costs.LAUNCH)
+    return bool(wanted * each <= numel * (before + ASSUMED.store_and_load) + ASSUMED.launch)
