@@ -15,8 +15,8 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WORKERS = 2
 TESTS = tests
 # What `make test-narrow` runs again as on a processor with narrower SIMD and an odd number of cores.
-NARROW_TESTS = tests/backend tests/fuzz tests/unit/test_codegen_*.py tests/unit/test_jit_*.py \
-	tests/unit/test_renderer_*.py tests/unit/test_runtime_cpu*.py tests/unit/test_schedule_*.py
+NARROW_TESTS = tests/backend tests/fuzz tests/unit/codegen tests/unit/jit tests/unit/renderer \
+	tests/unit/runtime/test_cpu*.py tests/unit/schedule
 # Extras that `make test` installs; `test,opencl,parity` adds OpenCL and the PyTorch comparisons.
 TEST_EXTRAS = test
 PYTEST_ARGS =

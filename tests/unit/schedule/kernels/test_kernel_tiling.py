@@ -26,7 +26,7 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, RunArg
 from aster_ml.uop.print.text import parse, to_text
 from aster_ml.uop.ranges import size_of
-from tests.unit.test_schedule_fuzz import check_seeds
+from tests.unit.schedule.test_random_programs import check_seeds
 
 RANDOM = np.random.default_rng(7)
 

@@ -12,8 +12,8 @@ from aster_ml import Context, Tensor
 from aster_ml.codegen.passes import lower
 from aster_ml.engine.compile import render
 from aster_ml.uop.ops import Ops
+from tests.unit.codegen.test_opts import AVX512, CPU
 from tests.unit.kernel_checks import kernel_of, memory
-from tests.unit.test_codegen_schedule import AVX512, CPU
 
 FUSED = replace(AVX512, fused=True)
 

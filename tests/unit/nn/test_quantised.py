@@ -12,7 +12,7 @@ from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError
 from aster_ml.nn.ggml import FORMATS, NAMED
 from aster_ml.nn.state import QuantTensor, get_state_dict, gguf_load
-from tests.unit.test_nn_gguf import gguf_file
+from tests.unit.nn.test_gguf import gguf_file
 
 QUANTISED = [row.name for row in FORMATS.values() if row.elements > 1]
 

@@ -22,7 +22,7 @@ from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops, ReduceArg
-from tests.unit.test_codegen_schedule import CPU, kernel_of, memory
+from tests.unit.codegen.test_opts import CPU, kernel_of, memory
 
 NAN, INF = np.nan, np.inf
 EDGES = (NAN, -NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45)

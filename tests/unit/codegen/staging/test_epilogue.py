@@ -14,8 +14,8 @@ from aster_ml.codegen.passes import lower
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.target import Target
 from aster_ml.uop.ops import Ops
+from tests.unit.codegen.test_opts import AVX512, CPU, memory, ops_of
 from tests.unit.kernel_checks import kernel_of
-from tests.unit.test_codegen_schedule import AVX512, CPU, memory, ops_of
 
 SIZES = [(128, 768, 256), (96, 400, 120), (33, 200, 67)]
 

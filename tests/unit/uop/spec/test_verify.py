@@ -13,7 +13,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, DeviceArg, Ops, ReduceArg, ScratchArg
 from aster_ml.uop.spec.verify import verify
 from tests.unit.linear_builder import Builder, at
-from tests.unit.test_text import blocks, kernel, program
+from tests.unit.uop.print.test_text import blocks, kernel, program
 
 F32, I32, INDEX, BOOL, VOID = (dtypes.float32, dtypes.int32, dtypes.index, dtypes.bool, dtypes.void)
 TABLE = UOp.new_buffer("CPU", 48, F32).mop(Ops.RESHAPE, (8, 6))

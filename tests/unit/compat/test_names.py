@@ -15,7 +15,7 @@ from aster_ml.compat import names
 from aster_ml.compat.dialect import DialectOps
 from aster_ml.uop.ops import Ops
 
-TABLES = Path(__file__).parent / "reference"
+TABLES = Path(__file__).parents[1] / "reference"
 # What of the table is not there, and why.
 NOT_THERE = {
     "nn.onnx.OnnxRunner": "ONNX files are not read yet",

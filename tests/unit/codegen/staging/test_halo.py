@@ -12,7 +12,7 @@ from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.uop.ops import Ops
-from tests.unit.test_codegen_schedule import AVX512, CPU, kernel_of, memory, ops_of
+from tests.unit.codegen.test_opts import AVX512, CPU, kernel_of, memory, ops_of
 
 CASES = [
     # image, weight, groups, stride, dilation, padding

@@ -12,7 +12,7 @@ import pytest
 
 from tests.parity import counts, hook, names, run, tables
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 REFERENCE_LIBRARY = "raise ImportError('the reference itself was imported')\n"
 TESTS = """

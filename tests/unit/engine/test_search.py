@@ -132,7 +132,7 @@ def test_search_gives_right_results_and_is_kept_for_later_processes(cache_folder
         "assert np.array_equal(found, a @ a), found\n"
         "print(len(search.REMEMBERED))\n"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     environment = {
         "PYTHONPATH": str(root / "src"), "CACHEDIR": str(cache_folder), "BEAM": "2",
         "BEAM_SECONDS": "3", "PATH": "/usr/bin:/bin",
