@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
+from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.passes import schedule_kernel
@@ -52,18 +53,23 @@ def starts(ast: UOp, target: Target) -> Iterator[Opts]:
             yield opts
 
 
-def neighbours(ast: UOp, target: Target, opts: Opts) -> Iterator[Opts]:
-    """What one change makes of a schedule; equal kernels come once."""
+def neighbours(ast: UOp, target: Target, opts: Opts, most: float | None = None) -> Iterator[Opts]:
+    """What one change makes of a schedule; equal kernels come once.
+
+    With `most`, those are left out that are estimated to take more than so many times as long.
+    """
     start = applied(ast, target, opts)
     if start is None:
         return
     found = {start.value}
+    busy = None if most is None else most * estimate(start, target).busy
     for candidate in changed(start, opts):
         kernel = applied(ast, target, candidate)
         if kernel is None or kernel.value in found or not is_small(kernel):
             continue
         found.add(kernel.value)
-        yield candidate
+        if busy is None or estimate(kernel, target).busy <= busy:
+            yield candidate
 
 
 def applied(ast: UOp, target: Target, opts: Opts) -> Kernel | None:

@@ -53,6 +53,9 @@ TRIAL_S, FINAL_S, FINAL_ROUNDS = 0.01, 0.05, 3
 CANDIDATE_TIMEOUT_S = 20.0
 # One that is compiled by the end of the search has so long for its runs.
 LEAST_TRIAL_S = 0.5
+# Candidates that are estimated to take so many times as long are not tried: estimates spread by a
+# factor of 1.7 (docs/tuning/threads.md).
+MOST_SLOWER = 4.0
 # What is compiled side by side before it is timed, a worker.
 BATCH = 4
 
@@ -196,7 +199,7 @@ class Search:
         seen = {default}
         elsewhere = starts(self.ast, self.target)
         while self.time_left() > 0:
-            near = [neighbours(self.ast, self.target, opts) for _, opts in best]
+            near = [neighbours(self.ast, self.target, opts, MOST_SLOWER) for _, opts in best]
             timed = list(self.try_all(unseen(chain(elsewhere, *near), seen)))
             better = sorted([*best, *timed], key=seconds_of)[:width]
             gained = better[0][0] * LEAST_GAIN <= best[0][0]

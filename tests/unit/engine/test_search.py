@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
+from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.codegen.search_space import applied, near, neighbours, starts
@@ -58,6 +59,22 @@ def test_neighbours_are_other_schedules_of_the_same_kernel() -> None:
     assert start not in found
     kernels = [schedule_kernel(ast, TARGET, opts) for opts in found]
     assert len({(k.sink, k.roles.threads) for k in kernels}) == len(found)
+
+
+def test_neighbours_that_are_estimated_to_be_far_slower_are_left_out() -> None:
+    ast = kernel_of(product(96))
+    start = tuple(schedule_kernel(ast, TARGET).applied)
+    everything, few = (
+        list(neighbours(ast, TARGET, start)),
+        list(neighbours(ast, TARGET, start, 1.5)),
+    )
+
+    def busy(opts: tuple[Opt, ...]) -> float:
+        return estimate(schedule_kernel(ast, TARGET, opts), TARGET).busy
+
+    least = 1.5 * busy(start)
+    assert few == [opts for opts in everything if busy(opts) <= least]
+    assert 0 < len(few) < len(everything)
 
 
 def test_neighbours_of_what_does_not_fit_are_none() -> None:
