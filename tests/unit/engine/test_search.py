@@ -62,8 +62,7 @@ def test_neighbours_are_other_schedules_of_the_same_kernel() -> None:
 
 
 def test_neighbours_that_are_estimated_to_be_far_slower_are_left_out() -> None:
-    ast = kernel_of(product(96))
-    start = tuple(schedule_kernel(ast, TARGET).applied)
+    ast, start = kernel_of(product(96)), (Opt(OptOps.VECTOR, 1, 8), Opt(OptOps.UPCAST, 0, 4))
     everything, few = (
         list(neighbours(ast, TARGET, start)),
         list(neighbours(ast, TARGET, start, 1.5)),
