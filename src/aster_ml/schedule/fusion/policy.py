@@ -187,7 +187,7 @@ class Decisions(Body):
         narrow = u.src[0].dtype
         if not narrow.itemsize < u.dtype.itemsize or narrow.kind not in NUMBERS:
             return False
-        if len(readings) > 1 and self.numel(u.shape) <= costs.SMALL_WORK:
+        if len(readings) > 1 and self.numel(u.shape) <= ASSUMED.small_work:
             return False
         return self.costs[u] == (1, 1) and all([is_along_axes(r.way) for r in readings])
 
