@@ -112,9 +112,13 @@ docs: $(VENV)/.demo $(VENV)/.llm
 	$(BIN)/python -m tools.make_ops_doc
 	$(BIN)/python -m tools.make_models_doc
 
-# The documents as a site, in site/; what leads nowhere is an error.
-docs-site: $(VENV)/.docs
+# The documents as a site, in site/, with a run of each lesson to look into; what leads nowhere is an
+# error.
+docs-site: $(VENV)/.docs $(VENV)/.test-$(TEST_EXTRAS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	mkdir -p site/lessons
+	for path in lessons/0*.py; do \
+	  VIZ=site/lessons/$$(basename $$path .py).html $(BIN)/python $$path >/dev/null || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

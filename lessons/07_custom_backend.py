@@ -102,6 +102,7 @@ print([step(Tensor([float(i)] * 4, device="LESSON").realize()).item() for i in r
 # "It works" means: the conformance suite passes, the same one that all devices of the package pass.
 
 environment = {**os.environ, "CONFORMANCE_DEVICE": f"LESSON={HERE / 'custom_device.py'}"}
+environment.pop("VIZ", None)  # a picture is wanted of this program, not of the suite
 suite = HERE.parent / "tests" / "backend" / "test_tensor_conformance.py"
 command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(suite)]
 done = subprocess.run(
