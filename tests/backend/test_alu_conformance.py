@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aster_ml.backend import Grid
 from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import DType, dtypes, to_numpy_dtype
 from aster_ml.renderer.opencl import OpenCLRenderer
@@ -244,7 +245,7 @@ def run(device: str, linear: Linear, buffers: list[np.ndarray]) -> list[np.ndarr
             Buffer("OPENCL", x.size, p.dtype).copyin(x)
             for x, p in zip(found, linear.params, strict=True)
         ]
-        program(tuple(m.handle for m in memory))
+        program(tuple(m.handle for m in memory), launch=Grid((1,), (1,)))
         found = [m.numpy() for m in memory]
     return found
 

@@ -11,6 +11,7 @@ import random
 import numpy as np
 import pytest
 
+from aster_ml.backend import Grid
 from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import dtypes
 from aster_ml.renderer.opencl import OpenCLRenderer
@@ -164,7 +165,7 @@ def run_opencl(linear: Linear, arrays: list[np.ndarray]) -> None:
         Buffer("OPENCL", x.size, p.dtype).copyin(x)
         for x, p in zip(arrays, linear.params, strict=True)
     ]
-    program(tuple(m.handle for m in memory))
+    program(tuple(m.handle for m in memory), launch=Grid((1,), (1,)))
     for m, x in zip(memory, arrays, strict=True):
         m.copyout(x)
 
