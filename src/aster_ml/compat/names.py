@@ -45,10 +45,9 @@ ATTRIBUTES = (
 )
 # Names that are not passed on, and why: what an import of them says.
 NOT_HERE: dict[str, str] = {
-    "nn.onnx": "ONNX files are not read yet",
     "nn.torch": "Aster is no backend of PyTorch",
-    "uop.ops.RewriteTrace": "there is no visualiser yet; DEBUG=5 shows each stage",
-    "viz": "there is no visualiser yet; DEBUG=5 shows each stage",
+    "nn.onnx.OnnxValue": "values of a graph are Tensors and arrays",
+    "uop.ops.RewriteTrace": "VIZ=1 records rewrites, in a form of its own",
     **{
         f"runtime.ops_{device}": f"Aster has no device {device.upper()}"
         for device in ("amd", "cuda", "dsp", "hip", "metal", "nv", "qcom", "webgpu")

@@ -122,13 +122,13 @@ def test_matchers_add_up() -> None:
 
 def test_rules_that_never_end_are_named() -> None:
     swap = PatternMatcher([(UPat.var("x") + UPat.var("y"), lambda x, y: y.alu(Ops.ADD, x))])
-    with pytest.raises(InternalError, match=r"test_compat_patterns\.py:"):
+    with pytest.raises(InternalError, match=r"test_patterns\.py:"):
         graph_rewrite(X.alu(Ops.ADD, number(1)), swap)
 
 
 def test_a_pattern_knows_where_it_was_written() -> None:
     pattern = UPat.var("x") + 1
-    assert pattern.location[0].endswith("test_compat_patterns.py")
+    assert pattern.location[0].endswith("test_patterns.py")
     assert sym.patterns[-1][0].location[0].endswith("symbolic.py")
 
 

@@ -33,6 +33,9 @@ def test_long_kernels_have_several_parts_for_each_thread_and_short_ones_one(thre
     assert some % threads == 0
 
 
+TILE = "VECTOR(1,16) UPCAST(1,2) UPCAST(2,11,shift)"
+
+
 def test_what_each_part_would_begin_with_is_not_done_more_often() -> None:
     """Weights that lie 800 apart are packed once a part, before the loop over images."""
     target = replace(SMALL_CACHES, cache_bytes=(32 << 10, 1 << 20, 16 << 20), threads=2)
@@ -42,7 +45,7 @@ def test_what_each_part_would_begin_with_is_not_done_more_often() -> None:
         return part_count(linear, target, Estimates(1 << 30, 1 << 22))
 
     x, w = memory(8, 32, 36, 36), memory(32, 32, 5, 5)
-    assert parts(x.conv2d(w), "VECTOR(1,16) UPCAST(1,2) UPCAST(2,11,shift) THREAD(0,0)") == 2
+    assert parts(x.conv2d(w), f"{TILE} THREAD(0,0) STAGE(0,2,panel)") == 2
     assert parts(x.conv2d(w), "VECTOR(3,16) THREAD(0,0)") == 16
 
 

@@ -60,9 +60,10 @@ CHANGES = {
     "deep": lambda data: (100_000).to_bytes(4, "little") + b"[" * 100_000,
     "name of none": changed_header(name="no_such_function"),
     "no name": changed_header(name=None),
-    "less than no elements": changed_header(n=-1),
-    "no parts": changed_header(parts=0),
-    "text for a number": changed_header(parts="2"),
+    "less than no elements": changed_header(launch=[-1, 1]),
+    "no parts": changed_header(launch=[8, 0]),
+    "text for a number": changed_header(launch=[8, "2"]),
+    "a grid without sizes": changed_header(grid=True),
     "written by name": changed_header(written=["a"]),
     "variables by number": changed_header(vars=[1]),
 }
