@@ -434,7 +434,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         # Equal values are one node; the gradients of two parameters must not meet in it.
         if is_view(self.uop):
             if self.shares_name():
-                self.own_name()
+                self._own_name()
         elif self.shares_node() or not reaches(self.uop, is_buffer):
             self.whole = own_memory(self.whole, self.device)
 
@@ -444,7 +444,7 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         flagged = [t for t in live_handles() if t._requires_grad is True and t is not self]
         return any([t.uop is uop for t in flagged])
 
-    def own_name(self) -> None:
+    def _own_name(self) -> None:
         """Gives our node a mark of its own: graphs tell us from others that show the same."""
         uop = self.uop
         cell, steps = self.own_cell(), self.steps

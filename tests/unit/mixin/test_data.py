@@ -381,7 +381,7 @@ def test_a_graph_that_keeps_growing_is_named(monkeypatch: pytest.MonkeyPatch) ->
         return x
 
     with Context(GRAPH_LIMIT=100, GRAPH_GUARD=1):
-        with pytest.warns(GraphWarning, match=r"test_tensor_data.py:\d+: the graph under this"):
+        with pytest.warns(GraphWarning, match=r"test_data.py:\d+: the graph under this"):
             grow()
     with Context(GRAPH_LIMIT=100, GRAPH_GUARD=2):
         x = grow()

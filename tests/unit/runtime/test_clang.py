@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aster_ml.backend import ThreadParts
 from aster_ml.config import Context
 from aster_ml.device import Device
 from aster_ml.errors import CompileError, DeviceError
@@ -45,7 +46,7 @@ def test_c_runs_like_ir() -> None:
     # What is loaded runs whatever the setting says later.
     x, y = np.arange(50), np.zeros(50, np.int64)
     a, b = (backend.allocator.wrap(array, array.nbytes) for array in (x, y))
-    assert program((a, b), (50, 7), (50, 1, 1), (3, 1, 1)) is None
+    assert program((a, b), (50, 7), ThreadParts(50, 3)) is None
     assert y.tolist() == ((np.arange(50) + 7) % 50 + 1).tolist()
 
 
