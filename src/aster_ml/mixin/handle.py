@@ -433,12 +433,12 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
             return
         # Equal values are one node; the gradients of two parameters must not meet in it.
         if is_view(self.uop):
-            if self.shares_name():
+            if self._shares_name():
                 self._own_name()
         elif self.shares_node() or not reaches(self.uop, is_buffer):
             self.whole = own_memory(self.whole, self.device)
 
-    def shares_name(self) -> bool:
+    def _shares_name(self) -> bool:
         """Whether another tensor that was set to require a gradient is the same view of memory."""
         uop = self.uop
         flagged = [t for t in live_handles() if t._requires_grad is True and t is not self]
