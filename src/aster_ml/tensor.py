@@ -75,9 +75,9 @@ INTERNAL = frozenset(
     drawn_on_each every_nth floating fold former full_of gradients_of join laid_in
     last_axis_windows leave linked log_of_one_plus logistic_share made_on_each memory mop naming
     need_bits neighbours note_former note_own_former note_written note_written_everywhere operand
-    own own_cell own_name pad_zeros pair permuted_state place_to_write power_of_number
+    own own_cell pad_zeros pair permuted_state place_to_write power_of_number
     realize_with_past reduced_count ref rename resize_axis resize_axis_of_bytes resolve_axes
-    resolve_axis reversed_order rop scalar seen_as shares_name shares_node shift sinh_value steps
+    resolve_axis reversed_order rop scalar seen_as shares_node shift sinh_value steps
     tiled triangle_mask value_to_write view_by whole widened with_slope write
     """.split()
 )
