@@ -87,9 +87,9 @@ print(to_text(kernel).splitlines()[-3])
 target = Target("CPU", "c", arch="lesson", vector_bits=256, vector_registers=16)
 program, opts = passes.lower(kernel, target)
 print(*opts)
-# > VECTOR(1,8) UPCAST(0,4) UPCAST(1,2)
+# > VECTOR(r1,8) UPCAST(r0,4) UPCAST(r1,2)
 
-# Axis 1 (32 columns) has 8 in each SIMD register; a tile of 4 rows by 2 registers is computed at a
+# Axis r1 (32 columns) has 8 in each SIMD register; a tile of 4 rows by 2 registers is computed at a
 # time, so each loaded number serves several results. The same kernel for a machine without SIMD:
 
 scalar = Target("CPU", "c", arch="lesson")
@@ -235,7 +235,8 @@ def loops_of(opts: str) -> int:
 print(loops_of("VECTOR(1,8)"), loops_of("VECTOR(1,8) UPCAST(1,4)"))
 # > 3 2
 
-# Four registers of 8 are all 32 columns: their loop is gone.
+# Four registers of 8 are all 32 columns: their loop is gone. (By hand, an axis may be named by its
+# place too: 1 is the second one.)
 
 # %% What you know now
 #

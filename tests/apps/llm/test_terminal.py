@@ -102,6 +102,15 @@ def test_a_chat_that_cannot_be_saved_goes_on(language: Language, tmp_path: pathl
     assert "not saved" in written
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, also where a shell started the tests in the background and ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_the_answer_alone(language: Language) -> None:
     written: list[str] = []
 
