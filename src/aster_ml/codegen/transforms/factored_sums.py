@@ -18,7 +18,7 @@ import itertools
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.scales import Scales
-from aster_ml.codegen.transforms.unpacked import factors_of, operand_of
+from aster_ml.codegen.transforms.unpacked import operand_of
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
 from aster_ml.uop.node import UOp
@@ -93,7 +93,7 @@ class Written:
         if len(same) == len(lanes):
             count = iterations(lanes)
             return plus(value if count == 1 else times(value, float(count)), start)
-        factors = factors_of(value)
+        factors = value.split_uop(Ops.MUL)
         kept = [f for f in factors if not any([r in f.ranges for r in lanes])]
         if kept:
             rest = [f for f in factors if f not in kept]
@@ -146,7 +146,7 @@ def terms_of(u: UOp) -> list[list[UOp]]:
         elif x.op is Ops.CONST:
             terms.append([UOp.const(x.dtype, sign * x.arg)])
         else:
-            terms.append([*([UOp.const(x.dtype, sign)] if sign < 0 else []), *factors_of(x)])
+            terms.append([*([UOp.const(x.dtype, sign)] if sign < 0 else []), *x.split_uop(Ops.MUL)])
     return terms
 
 

@@ -62,7 +62,7 @@ def operand_of(kernel: Kernel, u: UOp) -> Operand | None:
     buffers = [x.src[0].src[0] for x in inside]
     if all([buffers.count(buffer) < 2 for buffer in buffers]):
         return None
-    factors = factors_of(u.src[0])
+    factors = u.src[0].split_uop(Ops.MUL)
     packed = [is_made_of_bytes(f) for f in factors]
     outputs = set(kernel.outputs)
     own = {r for f, made in zip(factors, packed, strict=True) if made for r in f.ranges & outputs}
@@ -85,18 +85,6 @@ def operand_of(kernel: Kernel, u: UOp) -> Operand | None:
 def is_byte(u: UOp) -> bool:
     """Whether a node is a load of a number of one byte."""
     return u.op is Ops.LOAD and u.dtype.itemsize == 1 and u.dtype.kind in INTEGERS
-
-
-def factors_of(value: UOp) -> list[UOp]:
-    """What a product multiplies."""
-    stack, factors = [value], []
-    while stack:
-        u = stack.pop()
-        if u.op is Ops.MUL:
-            stack.extend(reversed(u.src))
-        else:
-            factors.append(u)
-    return factors
 
 
 def is_made_of_bytes(factor: UOp) -> bool:

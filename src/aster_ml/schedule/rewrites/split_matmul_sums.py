@@ -37,7 +37,7 @@ def split_one(old: UOp, u: UOp) -> UOp:
         return u
     if not all_int(x.shape) or prod([x.shape[a] for a in u.arg.axes]) < MIN_LENGTH:
         return u
-    terms = terms_of(x)
+    terms = x.split_uop(Ops.ADD)
     products = [t for t in terms if t.op is Ops.MUL and is_product(t)]
     if len(products) < 2:
         return u
@@ -51,18 +51,6 @@ def split_one(old: UOp, u: UOp) -> UOp:
         else:
             total = UOp(Ops.CONTIGUOUS, u.dtype, (total,)).alu(Ops.ADD, part)
     return u if total is None else total
-
-
-def terms_of(x: UOp) -> list[UOp]:
-    """What a sum adds up."""
-    stack, terms = [x], []
-    while stack:
-        u = stack.pop()
-        if u.op is Ops.ADD:
-            stack.extend(reversed(u.src))
-        else:
-            terms.append(u)
-    return terms
 
 
 def is_product(u: UOp) -> bool:
