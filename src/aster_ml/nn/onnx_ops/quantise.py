@@ -8,7 +8,7 @@ from aster_ml import Tensor, dtypes
 from aster_ml.dtype import DType
 from aster_ml.errors import ShapeError, UnsupportedError
 from aster_ml.nn.onnx_ops.math import cast_to, narrowed, wide
-from aster_ml.nn.onnx_ops.nets import Windows
+from aster_ml.nn.onnx_ops.nets import conv
 from aster_ml.nn.onnx_ops.registry import MICROSOFT, Value, op
 from aster_ml.nn.onnx_ops.types import ASTER, NUMBERS, NUMPY, numpy_type
 
@@ -169,15 +169,15 @@ def conv_integer(
     strides: Ints | None = None,
 ) -> Tensor:
     """A convolution of small integers, exact, in int32; what is padded is the zero point."""
-    p = Windows(x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
     weight = w.cast(dtypes.int32)
     if w_zero_point is not None:
         sizes = (-1, *(1,) * (w.ndim - 1)) if w_zero_point.numel() > 1 else (1,) * w.ndim
         weight = weight - w_zero_point.cast(dtypes.int32).reshape(sizes)
     values = centred(x, None if x_zero_point is None else x_zero_point.reshape(()))
-    return values.conv2d(
-        weight, None, groups=group, stride=p.strides, dilation=p.dilations, padding=p.flat
-    ).cast(dtypes.int32)
+    return conv(
+        values, weight, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads,
+        strides=strides,
+    ).cast(dtypes.int32)  # fmt: skip
 
 
 @op("QLinearConv")
