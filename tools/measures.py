@@ -23,7 +23,7 @@ OVERVIEWS = ("docs/overview.md",)
 # What identifiers are made of that are about each subject.
 TAILS = r"tail|overlap|padto|^pad$|peel|^early$|twice|^apart$|uneven|last_steps"
 PREFETCH = r"prefetch|ahead|^ask"
-PACKING = r"panel|pack(?!ed_words)"
+PACKING = r"panel|(?<!un)pack(?!ed_words)"
 PRICES = r"cost|cycles|price|bound_of"
 UNITS = ("cycle", "instruction", "node", "byte", "load", "element", "operation", "weight", "point")
 

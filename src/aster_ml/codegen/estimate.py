@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aster_ml.codegen.analysis import Access
-from aster_ml.codegen.cpu.costs import panel_of
 from aster_ml.codegen.decompose.slots import slots_of
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.staging.panel import panel_of
 from aster_ml.helpers import ceildiv
 from aster_ml.target import Target
 from aster_ml.uop.node import UOp

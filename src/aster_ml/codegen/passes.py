@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.heuristic import choose_opts
-from aster_ml.codegen.cpu.staging import choose_epilogue, choose_panel, choose_row
+from aster_ml.codegen.cpu.panel import choose_panel
+from aster_ml.codegen.cpu.staging import choose_epilogue, choose_row
 from aster_ml.codegen.cpu.tails import choose_last_steps
 from aster_ml.codegen.decompose.ops import decompose_kernel
 from aster_ml.codegen.given_opts import as_simd, check_opt

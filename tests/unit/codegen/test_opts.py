@@ -10,7 +10,8 @@ import pytest
 
 from aster_ml import Context, Tensor
 from aster_ml.codegen.apply import apply, make_thread
-from aster_ml.codegen.cpu.heuristic import MAX_TILE_SIDE, SHORT_AXIS, uneven_sides
+from aster_ml.codegen.cpu.costs import MAX_TILE_SIDE
+from aster_ml.codegen.cpu.tails import SHORT_AXIS, uneven_sides
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.passes import lower, schedule_kernel

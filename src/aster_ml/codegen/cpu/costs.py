@@ -8,20 +8,13 @@ Nothing here chooses or changes anything: that is `cpu/heuristic` and `gpu/heuri
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import axis_name
 from aster_ml.codegen.staging.panel import (
-    can_pack,
-    least_uses,
-    max_nbytes,
-    run_of,
     uses_of,
-    wanted_panel,
 )
 from aster_ml.codegen.tails import can_overlap
-from aster_ml.codegen.transforms.k_blocking import can_block
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import ceildiv, divisors, next_power2
 from aster_ml.target import Target
@@ -36,8 +29,8 @@ RANGE, LOOP = Ops.RANGE, AxisType.LOOP
 MAX_GAP = 8
 # Steps of a reduction that are written out so that SIMD lanes have a row each.
 LONGEST_ROW = 32
-# Reductions of at least so many SIMD values have what is over from a multiple of them on its own.
-PEEL_LENGTH = 8
+# Longest side of a register tile.
+MAX_TILE_SIDE = 16
 # Results of a register tile that one loaded value may be expected to serve.
 TILE_REUSE = 6
 # Chunks for each thread, at most, of an axis that threads do not divide.
@@ -45,10 +38,6 @@ MOST_CHUNKS = 4
 # Rows that a reduction over rows takes at a time: prefetchers follow so many, and their sums in
 # scratch are read and written once for all of them. It does no more than that to each element.
 ROWS, MAX_ROW_VALUES = 8, 8
-# SIMD values of an axis in groups that start early, over those that there are.
-MOST_TWICE = 1.06
-# SIMD values of rows from which on the last of them start early.
-EARLY_ROWS = 4
 # The least steps of a loop whose body is repeated to keep the processor busy.
 LEAST_REPEATED = 256
 # Steps of a loop up to which the loop around it is repeated for its sake.
@@ -96,14 +85,6 @@ def execution_count(access: Access) -> int:
     return iterations(access.strides)
 
 
-def panel_of(kernel: Kernel) -> Access | None:
-    """The load that is worth a packed panel, found once for a graph and the order of its loops."""
-    known, outputs = kernel.facts.panels, tuple(kernel.outputs)
-    if outputs not in known:
-        known[outputs] = wanted_panel(kernel)
-    return known[outputs]
-
-
 def nest_of(plan: Plan, owner: UOp | None) -> list[UOp]:
     """The loops around what is in a reduction, or in none: its own, or those of the outputs."""
     if owner is None:
@@ -148,17 +129,6 @@ def vector_cost(
         return costs.embedded_broadcast * n / size * (padded / wide)
     each = target.instruction * (costs.masked if ends_masked(target, axis, lanes, early) else 1)
     return n / size * (padded / wide) * each
-
-
-def is_uneven(target: Target, access: Access, axis: UOp, lanes: int) -> bool:
-    """Whether SIMD values along an output axis are masked, or begin anywhere, as windows do."""
-    if axis.arg.kind is not AxisType.LOOP or access.stride(axis) != 1:
-        return False
-    wide, padded = widths(target, axis, lanes)
-    if padded != size_of(axis):
-        return True
-    inner = [access.stride(r) for r in access.strides if r.arg.kind is AxisType.REDUCE]
-    return any(s is not None and s % wide for s in inner)
 
 
 def between(access: Access, axis: UOp, axes: list[UOp]) -> UOp | None:
@@ -217,11 +187,6 @@ def ends_apart(axis: UOp, lanes: int) -> bool:
     return axis.arg.kind is AxisType.REDUCE and size_of(axis) >= 2 * lanes
 
 
-def peels(axis: UOp, lanes: int) -> bool:
-    """Whether an axis is a reduction long enough for its last steps to run on their own."""
-    return axis.arg.kind is AxisType.REDUCE and size_of(axis) >= PEEL_LENGTH * lanes
-
-
 def widths(target: Target, axis: UOp, lanes: int, early: bool = False) -> tuple[int, int]:
     """Lanes to use on an axis and the size to pad it to (its own when it needs no padding).
 
@@ -264,11 +229,6 @@ def is_float_maximum(u: UOp) -> bool:
     return bool(u.arg.op is Ops.MAX and u.dtype in dtypes.floats)
 
 
-def tail_overhead(size: int, steps: int) -> float:
-    """What an axis takes that is gone through in so many steps at a time, the last ones twice."""
-    return float(ceildiv(size, steps) * steps / size)
-
-
 def axis_of(kernel: Kernel, number: int) -> UOp:
     """The output loop with this id, as it is by now."""
     return next(r for r in kernel.outputs if r.arg.id == number and not r.arg.kind.is_lane)
@@ -277,55 +237,6 @@ def axis_of(kernel: Kernel, number: int) -> UOp:
 def axis_text(axis: UOp | None) -> str:
     """An axis in words: `r1 of 64`, as Opts name it."""
     return "none" if axis is None else f"{axis_name(axis)} of {size_of(axis)}"
-
-
-class Packing(NamedTuple):
-    """What it takes to load SIMD values from a packed panel: filling it, and strips."""
-
-    cycles: float
-    strips: int
-
-
-def packing_cost(
-    plan: Plan, axis: UOp | None, lanes: int, a: Access, reduce: UOp, early: bool = False
-) -> Packing | None:
-    """The cost of a panel for an access that goes along `axis` in far steps.
-
-    With `early`, the last lanes of a long axis start early, and are not masked.
-    """
-    kernel = plan.kernel
-    if (
-        axis is None
-        or a.stride(axis) in (0, 1, None)
-        or len(kernel.reduces) != 1
-        or not can_pack(a)
-    ):
-        return None
-    wide, costs = widths(plan.target, axis, lanes)[0], plan.target.costs
-    if not set(kernel.outputs) <= reduce.ranges:
-        return None
-    if uses_of(a, kernel.outputs) < least_uses(a, reduce.src[1:], wide):
-        return None
-    width = wide
-    if axis in reduce.src[1:]:
-        # One register tile has to take in the whole panel, else the other operand is read again;
-        # each of a batch of products has a panel of its own.
-        owner = kernel.facts.owners
-        others = [b.strides for b in plan.accesses if b.node in owner and b.node is not a.node]
-        mine = [r for r in kernel.outputs if r in a.strides]
-        width = iterations([r for r in mine if not all([r in s for s in others])])
-        if width > TILE_REUSE:
-            return None
-    reduced = iterations([r for r in reduce.src[1:] if r in a.strides])
-    nbytes = reduced * width * a.buffer.dtype.itemsize
-    strips = ceildiv(nbytes, max_nbytes(plan.target))
-    if strips > 1 and not can_block(kernel):
-        return None
-    by_runs = run_of(a, reduce.src[1:], wide) is not None
-    each = costs.transposed if by_runs else costs.gather
-    if a.node.src[1:] or (not by_runs and ends_masked(plan.target, axis, lanes, early)):
-        each *= costs.masked_gather / plan.target.instruction
-    return Packing(each * iterations(list(a.strides)), strips)
 
 
 def bodies_side_by_side(plan: Plan, nodes: int) -> int:

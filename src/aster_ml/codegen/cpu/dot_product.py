@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from aster_ml.codegen.apply import apply, upcast
 from aster_ml.codegen.cpu.costs import Plan, axis_of
-from aster_ml.codegen.cpu.elementwise import ask_for_columns
 from aster_ml.codegen.cpu.loop_order import set_order
+from aster_ml.codegen.cpu.prefetch import ask_for_columns
 from aster_ml.codegen.estimate import Estimate
 from aster_ml.codegen.kernel import Access, Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
@@ -45,7 +45,7 @@ VECTORS, MOST_ROWS = (1, 2, 3, 4, 5, 6), 16
 # The part of the first cache in which an operand stays until it is read again.
 NEAR_PART = 0.5
 # How uneven the shares of threads may be.
-UNEVEN_SHARES = 1.1
+LARGEST_SHARE = 1.1
 
 
 class Choice(NamedTuple):
@@ -336,7 +336,7 @@ def choose_shared(plan: Plan, choice: Choice, steps: dict[int, int]) -> int | No
     }
     if 0 < choice.block < size_of(choice.rows):
         sizes.pop(choice.lanes.arg.id, None)
-    even = [i for i, n in sizes.items() if ceildiv(n, threads) * threads <= UNEVEN_SHARES * n]
+    even = [i for i, n in sizes.items() if ceildiv(n, threads) * threads <= LARGEST_SHARE * n]
     if even:
         return int(even[0])
     if size_of(choice.rows) >= 2 * threads * choice.tile:

@@ -13,42 +13,31 @@ from aster_ml.codegen.cpu.costs import (
     FEW_STEPS,
     MAX_BODY,
     MAX_WRITTEN_OUT,
-    MOST_TWICE,
     Plan,
-    axis_of,
     between,
     bodies_side_by_side,
-    panel_of,
-    tail_overhead,
 )
 from aster_ml.codegen.cpu.loop_order import hoist_axes
 from aster_ml.codegen.cpu.prefetch import (
-    broadcast_columns_ahead,
-    broadcast_rows_ahead,
-    columns_ahead,
+    ask_for_broadcasts,
+    ask_for_columns,
+    ask_for_rows,
     moved_nbytes,
     past_caches,
     rows_ahead,
-    tile_ahead,
 )
-from aster_ml.codegen.cpu.tails import gates_along, is_peeled
+from aster_ml.codegen.cpu.tails import MOST_TWICE, gates_along, is_peeled, tail_overhead
 from aster_ml.codegen.cpu.vectorize import finish_nodes
 from aster_ml.codegen.decompose.slots import takes_long
 from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.pipelining import folds_of_next, row_stage
 from aster_ml.codegen.prefetch import (
-    broadcast_columns,
-    broadcast_rows,
-    column_loads,
     longest,
     own_nodes,
     row_passes,
-    run_of_lanes,
-    tile_loads,
     walks_rows,
 )
-from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes
 from aster_ml.codegen.tails import can_overlap, may_split
 from aster_ml.codegen.transforms.shared_division import axes_sharing, shared_quotients
 from aster_ml.helpers import ceildiv, prod
@@ -292,76 +281,6 @@ def row_is_known(plan: Plan, axis: UOp, nodes: int) -> bool:
         and axis.arg.id not in plan.kernel.roles.early
         and gates_along(plan.kernel, axis)
     )
-
-
-def ask_for_columns(plan: Plan) -> None:
-    """A product asks for columns of a large matrix some steps before it goes down them.
-
-    Of whole rows that serve one result alone, processors ask for what follows by themselves.
-    """
-    kernel = plan.kernel
-    if kernel.roles.row_steps and not any(r.arg.kind is AxisType.UPCAST for r in kernel.outputs):
-        return
-    panel = panel_of(kernel)
-    fits = panel is not None and panel_nbytes(kernel, panel) <= max_nbytes(plan.target)
-    packed = panel.node if panel is not None and fits else None
-    for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
-        loads = column_loads(kernel.facts, axis)
-        if any(a.node is packed or a.node.arg is not None for a in loads):
-            return
-        if loads:
-            steps = columns_ahead(plan, loads)
-            if steps:
-                apply(kernel, Opt(OptOps.PREFETCH, axis_name(axis), steps))
-            return
-
-
-def ask_for_rows(plan: Plan) -> bool:
-    """A reduction that goes along some rows of a large matrix at a time asks for the next ones."""
-    kernel = plan.kernel
-    for axis in [r for r in kernel.outputs if not r.arg.kind.is_lane][::-1]:
-        loads = tile_loads(kernel.facts, axis, kernel.roles.row_steps)
-        if any(a.node.arg for a, _ in loads) or not tile_ahead(plan, loads):
-            continue
-        # Steps that are a line together ask for it once.
-        steps = ceildiv(
-            plan.target.line_nbytes,
-            min([run_of_lanes(a) * a.node.dtype.itemsize for a, _ in loads]),
-        )
-        if kernel.roles.row_steps:
-            along, op = [axis], OptOps.UPCAST
-        else:
-            along, op = list(loads[0][0].strides), OptOps.UNROLL
-            along = [r for r in kernel.axes if r.arg.kind is AxisType.REDUCE and r in along]
-        if steps > 1:
-            if not along or not may_split(kernel, along[-1], steps):
-                continue
-            if along[-1] is axis and steps == size_of(axis):
-                continue
-            apply(kernel, Opt(op, axis_name(along[-1]), steps))
-        left = axis_of(kernel, axis.arg.id)
-        apply(kernel, Opt(OptOps.PREFETCH, axis_name(left), 1))
-        return True
-    return False
-
-
-def ask_for_broadcasts(plan: Plan) -> None:
-    """A product asks for the next rows, or columns, of a large matrix that it broadcasts.
-
-    Columns of the next tile may begin in one line and end in another, so it asks for those of the
-    one after.
-    """
-    kernel = plan.kernel
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane]
-    if not loops:
-        return
-    rows, columns = broadcast_rows(kernel.facts, loops[-1]), []
-    steps = 1 if broadcast_rows_ahead(plan, rows) else 0
-    if not rows:
-        columns = broadcast_columns(kernel.facts, loops[-1])
-        steps = 2 if broadcast_columns_ahead(plan, columns) else 0
-    if steps and not any(a.node.arg for a, _ in rows + columns):
-        apply(kernel, Opt(OptOps.PREFETCH, axis_name(loops[-1]), steps))
 
 
 def choose_hints(plan: Plan) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from aster_ml.codegen.apply import apply, upcast
 from aster_ml.codegen.cpu.costs import (
     MAX_BODY,
+    MAX_TILE_SIDE,
     MAX_WRITTEN_OUT,
     ROWS,
     Plan,
@@ -20,7 +21,6 @@ from aster_ml.codegen.cpu.costs import (
     axis_text,
     chunk_count,
     execution_count,
-    panel_of,
     sharing_cost,
 )
 from aster_ml.codegen.cpu.dot_product import choose_dot
@@ -41,10 +41,10 @@ from aster_ml.codegen.cpu.loop_order import (
     order_for_slab,
     order_loops,
 )
+from aster_ml.codegen.cpu.panel import order_for_panel
 from aster_ml.codegen.cpu.register_tile import Tiles
 from aster_ml.codegen.cpu.short_reductions import write_out_windows
-from aster_ml.codegen.cpu.staging import order_for_panel
-from aster_ml.codegen.cpu.tails import results_beside
+from aster_ml.codegen.cpu.tails import results_beside, uneven_sides
 from aster_ml.codegen.cpu.transpose import tile_transposed
 from aster_ml.codegen.cpu.unpacked_product import choose_unpacked, order_for_unpacked
 from aster_ml.codegen.cpu.vectorize import choose_vector
@@ -53,6 +53,7 @@ from aster_ml.codegen.estimate import estimate
 from aster_ml.codegen.gpu.heuristic import choose_group_opts
 from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.staging.panel import panel_of
 from aster_ml.codegen.staging.row import max_nbytes as max_row_nbytes
 from aster_ml.codegen.tails import can_overlap, may_split
 from aster_ml.codegen.transforms.k_blocking import can_nest
@@ -70,13 +71,7 @@ from aster_ml.uop.ranges import iterations, size_of
 # Steps of a sum in its own dtype, half as many where no wider one is left; longer sums are sums of
 # sums.
 NEST_STEPS = 16
-# Longest side of a register tile, and how many axes are tried in pairs.
-MAX_TILE_SIDE = 16
 TILE_CANDIDATES = 4
-# Sides to try of an axis that no divisor from the first of them on shares out.
-UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
-# Axes up to which it counts how many elements the last tile does twice.
-SHORT_AXIS = 64
 # Nodes of a reduction up to which several steps of it, or several results, stand side by side.
 MOST_PARTIAL = 40
 # Nodes times lanes of a short loop in which ops take many instructions each.
@@ -210,17 +205,6 @@ def choose_tile(plan: Plan) -> None:
         order_for_slab(plan)
     elif panel_of(kernel) is None:
         order_loops(plan)
-
-
-def uneven_sides(size: int) -> list[int]:
-    """Sides of tiles to try that do not divide an axis of such a size.
-
-    Of a short axis also those that do the least twice with so many tiles: 10 of 19, not 12.
-    """
-    sides = {*UNEVEN_SIDES}
-    if size <= SHORT_AXIS:
-        sides.update([ceildiv(size, ceildiv(size, n)) for n in range(2, MAX_TILE_SIDE + 1)])
-    return [n for n in sorted(sides) if n <= size and size % n]
 
 
 def write_out_slab(kernel: Kernel) -> None:

@@ -9,11 +9,7 @@ from __future__ import annotations
 import math
 
 from aster_ml.codegen.apply import apply
-from aster_ml.codegen.cpu.costs import (
-    Plan,
-    execution_count,
-    panel_of,
-)
+from aster_ml.codegen.cpu.costs import Plan, execution_count
 from aster_ml.codegen.cpu.prefetch import held_nbytes, summed_axes
 from aster_ml.codegen.kernel import Access
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
@@ -21,6 +17,7 @@ from aster_ml.codegen.prefetch import APART_NBYTES, broadcast_columns, column_lo
 from aster_ml.codegen.staging.panel import (
     max_nbytes,
     panel_nbytes,
+    panel_of,
     reduced_axes,
 )
 from aster_ml.codegen.transforms.k_blocking import can_block

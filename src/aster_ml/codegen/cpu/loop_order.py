@@ -8,13 +8,10 @@ from __future__ import annotations
 import itertools
 
 from aster_ml.codegen.apply import apply
-from aster_ml.codegen.cpu.costs import (
-    Plan,
-    execution_count,
-    panel_of,
-)
+from aster_ml.codegen.cpu.costs import Plan, execution_count
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.codegen.staging.panel import panel_of
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import iterations, size_of

@@ -1,8 +1,9 @@
-"""Default staging of CPUs: which rows, panels and tiles of results go through scratch.
+"""Default staging of CPUs: which rows and tiles of results go through scratch.
 
 Receives a kernel and a Target, at the point at which all that decides is known: a row that is kept
 before any other Opt, the others once the passes before theirs have run (`codegen/passes`). Applies
-STAGE row, STAGE panel, STAGE tile and STAGE results. What they do stands in `codegen/staging`.
+STAGE row, STAGE tile and STAGE results; panels are chosen in `cpu/panel`.
+What they do stands in `codegen/staging`.
 """
 
 from __future__ import annotations
@@ -17,18 +18,11 @@ from aster_ml.codegen.cpu.costs import (
     LINES_APART,
     LINES_TURNED,
     MOST_NARROW,
-    Plan,
-    panel_of,
 )
-from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.decompose.slots import LONG, more_slots
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.epilogue import accesses_after, lanes_in_loop, tile_of
-from aster_ml.codegen.staging.panel import (
-    max_nbytes,
-    panel_nbytes,
-)
 from aster_ml.codegen.staging.row import max_nbytes as max_row_nbytes
 from aster_ml.codegen.staging.row import shared_value
 from aster_ml.dtype import dtypes
@@ -49,31 +43,6 @@ def choose_row(kernel: Kernel, target: Target) -> None:
             if v is not None and size_of(r) * v.dtype.itemsize <= max_row_nbytes(target):
                 apply(kernel, Opt(OptOps.STAGE, axis_name(r), axis_name(o), "row"))
                 return
-
-
-def order_for_panel(plan: Plan) -> None:
-    """The loops that a packed panel changes with come first, so that it is filled least often."""
-    kernel = plan.kernel
-    a = panel_of(kernel)
-    if (
-        a is None
-        or panel_nbytes(kernel, a) > max_nbytes(plan.target)
-        or kernel.roles.slab is not None
-    ):
-        return
-    loops = [r for r in kernel.outputs if not r.arg.kind.is_lane and kernel.may_reorder(r)]
-    wanted = [r for r in loops if r in a.strides] + [r for r in loops if r not in a.strides]
-    set_order(kernel, wanted)
-
-
-def choose_panel(kernel: Kernel, target: Target) -> None:
-    """The operand that a register tile reads most often is packed, where scratch has room."""
-    # Sums of a whole row are made in loops of their own, which know nothing of a panel.
-    # Neither do unpacked operands, which have panels of their own.
-    otherwise = kernel.roles.word or kernel.roles.row_steps or kernel.roles.unpacked
-    a = None if otherwise else panel_of(kernel)
-    if a is not None and panel_nbytes(kernel, a) <= max_nbytes(target):
-        apply(kernel, Opt(OptOps.STAGE, arg=a.buffer.arg.slot, how="panel"))
 
 
 def choose_epilogue(kernel: Kernel, target: Target) -> None:

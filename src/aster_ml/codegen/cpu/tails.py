@@ -1,22 +1,23 @@
 """Which tail a split gets: whether lanes that would be masked may and ought to start early.
 
 Receives a kernel or a Plan, an axis and a number of lanes; says which of the ways of
-`codegen/tails` is worth it. What either way costs stands in `cpu/costs`.
+`codegen/tails` is worth it, and what the steps that are done twice cost.
 """
 
 from __future__ import annotations
 
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import (
-    EARLY_ROWS,
     MAX_BODY,
     MAX_ROW_VALUES,
+    MAX_TILE_SIDE,
     MAX_WRITTEN_OUT,
     ROWS,
     Plan,
     execution_count,
-    packing_cost,
+    widths,
 )
+from aster_ml.codegen.cpu.panel import packing_cost
 from aster_ml.codegen.kernel import Access, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.prefetch import own_nodes
@@ -24,11 +25,23 @@ from aster_ml.codegen.staging.panel import MIN_GATHERED_USES, uses_of
 from aster_ml.codegen.tails import can_overlap, can_peel, masks_of
 from aster_ml.codegen.transforms.k_blocking import can_sum_rows
 from aster_ml.dtype import dtypes
+from aster_ml.helpers import ceildiv
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import VALUES, AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
+
+# Sides to try of an axis that no divisor from the first of them on shares out.
+UNEVEN_SIDES = (2, 3, 4, 6, 8, 12)
+# Axes up to which it counts how many elements the last tile does twice.
+SHORT_AXIS = 64
+# Reductions of at least so many SIMD values have what is over from a multiple of them on its own.
+PEEL_LENGTH = 8
+# SIMD values of an axis in groups that start early, over those that there are.
+MOST_TWICE = 1.06
+# SIMD values of rows from which on the last of them start early.
+EARLY_ROWS = 4
 
 
 def may_shift_tail(kernel: Kernel, target: Target, axis: UOp | None, lanes: int) -> bool:
@@ -169,3 +182,35 @@ def is_last_apart(kernel: Kernel, u: UOp, r: UOp) -> bool:
         return False
     lanes = [x for x in u.ranges if x.arg.kind is AxisType.UPCAST]
     return iterations(lanes) * len(own_nodes(u.src[0])) <= MAX_BODY
+
+
+def is_uneven(target: Target, access: Access, axis: UOp, lanes: int) -> bool:
+    """Whether SIMD values along an output axis are masked, or begin anywhere, as windows do."""
+    if axis.arg.kind is not AxisType.LOOP or access.stride(axis) != 1:
+        return False
+    wide, padded = widths(target, axis, lanes)
+    if padded != size_of(axis):
+        return True
+    inner = [access.stride(r) for r in access.strides if r.arg.kind is AxisType.REDUCE]
+    return any(s is not None and s % wide for s in inner)
+
+
+def peels(axis: UOp, lanes: int) -> bool:
+    """Whether an axis is a reduction long enough for its last steps to run on their own."""
+    return axis.arg.kind is AxisType.REDUCE and size_of(axis) >= PEEL_LENGTH * lanes
+
+
+def tail_overhead(size: int, steps: int) -> float:
+    """What an axis takes that is gone through in so many steps at a time, the last ones twice."""
+    return float(ceildiv(size, steps) * steps / size)
+
+
+def uneven_sides(size: int) -> list[int]:
+    """Sides of tiles to try that do not divide an axis of such a size.
+
+    Of a short axis also those that do the least twice with so many tiles: 10 of 19, not 12.
+    """
+    sides = {*UNEVEN_SIDES}
+    if size <= SHORT_AXIS:
+        sides.update([ceildiv(size, ceildiv(size, n)) for n in range(2, MAX_TILE_SIDE + 1)])
+    return [n for n in sorted(sides) if n <= size and size % n]

@@ -7,15 +7,10 @@ block is made in `codegen/prefetch`. Where constants come from: docs/tuning/tran
 from __future__ import annotations
 
 from aster_ml.codegen.apply import apply, upcast
-from aster_ml.codegen.cpu.costs import (
-    MAX_BODY,
-    MOST_TWICE,
-    Plan,
-    axis_of,
-    tail_overhead,
-)
+from aster_ml.codegen.cpu.costs import MAX_BODY, Plan, axis_of
 from aster_ml.codegen.cpu.loop_order import set_order
 from aster_ml.codegen.cpu.prefetch import past_caches
+from aster_ml.codegen.cpu.tails import MOST_TWICE, tail_overhead
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.prefetch import is_block, run_of_lanes

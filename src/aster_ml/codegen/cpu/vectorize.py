@@ -18,18 +18,22 @@ from aster_ml.codegen.cpu.costs import (
     axis_of,
     axis_text,
     is_float_maximum,
-    is_uneven,
     lane_count,
     nest_of,
-    packing_cost,
-    peels,
     reuse_of,
     vector_cost,
     widths,
 )
+from aster_ml.codegen.cpu.panel import packing_cost
 from aster_ml.codegen.cpu.prefetch import columns_cost, moved_lanes
 from aster_ml.codegen.cpu.short_reductions import row_cost, row_lanes, write_out_rows
-from aster_ml.codegen.cpu.tails import may_shift_tail, rows_start_early, runs_by_rows
+from aster_ml.codegen.cpu.tails import (
+    is_uneven,
+    may_shift_tail,
+    peels,
+    rows_start_early,
+    runs_by_rows,
+)
 from aster_ml.codegen.decompose.slots import more_slots
 from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name

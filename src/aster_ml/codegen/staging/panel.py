@@ -2,7 +2,7 @@
 
 Receives a kernel with the Opt STAGE panel; returns its graph with a load going through scratch.
 Only for targets without work-groups, where scratch is a strip of stack in the cache. Which kernels
-get one is decided in `cpu/staging`, by what is said here of what is worth it.
+get one is decided in `cpu/panel`, by what is said here of what is worth it.
 
 rewrite: LOAD(INDEX(p, f(outer, k, lanes))) -> LOAD(INDEX(panel, g(k, lanes))), after the panel has
 been filled with f over all k and lanes
@@ -252,3 +252,11 @@ def places_to_fill(kernel: Kernel, a: Access, axes: list[UOp]) -> list[tuple[dic
     over = kernel.new_range(left, AxisType.LOOP)
     rest[run] = index_alu(Ops.ADD, over, begin)
     return [(main, a.node), (rest, a.node)]
+
+
+def panel_of(kernel: Kernel) -> Access | None:
+    """The load that is worth a packed panel, found once for a graph and the order of its loops."""
+    known, outputs = kernel.facts.panels, tuple(kernel.outputs)
+    if outputs not in known:
+        known[outputs] = wanted_panel(kernel)
+    return known[outputs]
