@@ -44,6 +44,7 @@ help:
 	@echo "make lessons run the eight lessons and check their solutions"
 	@echo "make llm     fetch a small language model and ask it a question"
 	@echo "make test    run the tests with $(WORKERS) workers"
+	@echo "make test-slow  tests that take ten seconds and more"
 	@echo "make test-narrow  a part of them with AVX2 at most and three threads"
 	@echo "make viz-test  the visualiser's page in headless Chromium"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
@@ -73,11 +74,16 @@ llm: $(VENV)/.llm
 
 .PHONY: test
 test: $(VENV)/.test-$(TEST_EXTRAS)
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(PYTEST_ARGS) $(TESTS)
+
+# Those that take ten seconds and more.
+.PHONY: test-slow
+test-slow: $(VENV)/.test-$(TEST_EXTRAS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow $(PYTEST_ARGS) $(TESTS)
 
 .PHONY: test-narrow
 test-narrow: $(VENV)/.test-$(TEST_EXTRAS)
-	ISA=avx2 THREADS=3 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) $(NARROW_TESTS)
+	ISA=avx2 THREADS=3 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(PYTEST_ARGS) $(NARROW_TESTS)
 
 # Generators with an oracle, at length: FUZZ=n draws n cases of each, FUZZ_SEED=n begins at n.
 .PHONY: fuzz

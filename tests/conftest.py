@@ -4,6 +4,7 @@ names what was skipped and what would make it run.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
@@ -81,6 +82,16 @@ def fixed_seeds() -> None:
     tensor_module = sys.modules.get("aster_ml.tensor")
     if tensor_module is not None:
         tensor_module.Tensor.manual_seed(20)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def put_aside() -> Iterator[None]:
+    """What the modules before have left is not searched for circles again: by the end that is
+    millions of objects, and a test that counts what is left asks for such a search many times.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
