@@ -26,9 +26,13 @@ def held_by_circles(kinds: tuple[type, ...]) -> list[Any]:
         gc.garbage.clear()
 
 
-def test_what_is_left_counts_as_old() -> None:
-    # What modules before have left is put aside (tests/conftest.py).
+@pytest.fixture(autouse=True)
+def nothing_put_aside() -> None:
+    """What modules before have left is searched with the rest again (tests/conftest.py)."""
     gc.unfreeze()
+
+
+def test_what_is_left_counts_as_old() -> None:
     gc.collect()
     assert gc.isenabled()
     with uncollected():
