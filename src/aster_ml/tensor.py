@@ -22,7 +22,7 @@ from aster_ml.engine.explain import explain_schedule
 from aster_ml.engine.items import ExecItem, schedule_items
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import live_nodes_from, realize_uops, schedule_uops, settle
-from aster_ml.engine.session import realize_seen
+from aster_ml.engine.session import memory_now, realize_seen
 from aster_ml.errors import (
     DTypeError,
     GradientError,
@@ -296,6 +296,10 @@ class Tensor(
             return self.to("CPU").memory()
         if self.device.startswith("DISK") and not is_stored(self.uop):
             return self.to("CPU").memory()
+        if self._requires_grad != WRITTEN and self.cell is None and not history.CUT:
+            held = memory_now(self.uop)
+            if held is not None:
+                return held
         if self._requires_grad == WRITTEN or (self._requires_grad and not is_stored(self.uop)):
             # Reading a loss must not cut it off from what it was made of: backward may follow.
             node = realize_uops([self.uop])[0]

@@ -32,7 +32,7 @@ from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
 from aster_ml.watch import WATCHERS
 
 # What a form may be made of.
-BUFFER, DETACH = Ops.BUFFER, Ops.DETACH
+BUFFER, DETACH, RESHAPE = Ops.BUFFER, Ops.DETACH, Ops.RESHAPE
 PLAIN = ELEMENTWISE | MOVEMENT | {BUFFER, Ops.CONST, DETACH, Ops.DEVICE, Ops.REDUCE}
 # Larger graphs gain little.
 MOST_NODES = 64
@@ -126,6 +126,15 @@ class Alone:
 ONE_NAME = names_of_node(Alone())
 
 
+def memory_now(u: UOp) -> Buffer | None:
+    """The memory that a node shows whole, where nothing is to be computed or written before."""
+    if HERE.observers or PENDING or storage.DUE.data or WATCHERS:
+        return None
+    while u.op is RESHAPE and len(u.src) == 1:
+        u = u.src[0]
+    return storage.buffer_of(u).ensure_allocated() if u.op is BUFFER else None
+
+
 def realize_seen(tensor: Any) -> UOp | None:
     """Memory with the value of a tensor's node, where a graph of its form is known."""
     if HERE.observers or PENDING or storage.DUE.data or WATCHERS:
@@ -157,7 +166,7 @@ def realize_seen(tensor: Any) -> UOp | None:
         made = Buffer.fresh(seen.device, seen.size, seen.dtype, seen.allocator)
         memory = base = UOp.new_buffer(seen.device, seen.size, seen.dtype)
         if not seen.is_flat:
-            memory = UOp(Ops.RESHAPE, seen.dtype, (base,), seen.shape)
+            memory = UOp(RESHAPE, seen.dtype, (base,), seen.shape)
             memory._shape, memory._device = seen.shape, seen.device
         storage.BUFFERS[base] = made
         for call, slot in seen.output:
