@@ -137,6 +137,12 @@ class Jax(Library):
         return np.asarray(tensor)
 
 
+class OnnxRuntime(NumPy):
+    """onnxruntime on its CPU provider: it runs model files, and has arrays of NumPy."""
+
+    name = module_name = "onnxruntime"
+
+
 class Lazy(Library):
     """Aster or tinygrad: the same code with its import changed."""
 
@@ -206,5 +212,5 @@ class Tinygrad(Lazy):
 
 
 LIBRARIES: dict[str, type[Library]] = {
-    c.name: c for c in (Aster, Before, Torch, TorchCompile, Jax, NumPy, Tinygrad)
+    c.name: c for c in (Aster, Before, Torch, TorchCompile, Jax, NumPy, OnnxRuntime, Tinygrad)
 }

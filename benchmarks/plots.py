@@ -19,6 +19,7 @@ COLORS = {
     "compile": "#9d4edd",
     "jax": "#2a9d8f",
     "numpy": "#e9c46a",
+    "onnxruntime": "#7f5539",
     "before": "#5c677d",
     "tinygrad": "#8d99ae",
 }

@@ -10,6 +10,7 @@ from benchmarks import (
     kernels,
     memory,
     networks,
+    onnx_models,
     packed,
     sets,
     small,
@@ -17,7 +18,7 @@ from benchmarks import (
 )
 from benchmarks.row import Builder, Row, Values
 
-SUBJECTS = (start, networks, compiling, memory, small, calls, chain, kernels, packed)
+SUBJECTS = (start, networks, compiling, memory, small, calls, chain, kernels, packed, onnx_models)
 ROWS: list[Row] = [row for subject in SUBJECTS for row in subject.rows()]
 
 
@@ -33,5 +34,6 @@ RUNS: dict[str, Builder] = {
     **kernels.CASES,
     **drawn.CASES,
     **packed.CASES,
+    **onnx_models.CASES,
 }
 VALUES: dict[str, Values] = {**calls.CASES, **chain.CASES, **compiling.CASES, **memory.CASES}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.onnx.real_models import MODELS, RealModel, both, path_of
+from benchmarks.onnx_models import MODELS, RealModel, path_of
+from tests.onnx.real_models import both
 
 
 @pytest.mark.slow
