@@ -62,7 +62,7 @@ class Form:
 
 FULL = Form(
     "full", rounds=10, fresh_rounds=3, budget_s=0.125, smallest_s=0.01, timeout_s=150,
-    drawn_rounds=5, drawn_s=0.02, limit_s=1790, fewest=2,
+    drawn_rounds=5, drawn_s=0.02, limit_s=3500, fewest=2,
 )  # fmt: skip
 QUICK = Form(
     "quick", rounds=2, fresh_rounds=1, budget_s=0.02, smallest_s=0.001, timeout_s=60,
