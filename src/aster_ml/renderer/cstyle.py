@@ -40,6 +40,12 @@ LONGEST_INLINE = 60
 COMPOUND = {Ops.ADD: "+", Ops.MUL: "*", Ops.AND: "&", Ops.OR: "|"}
 
 
+# Operators of C that bind no closer than `<`, beside which a loop's size stands.
+BINDS_LOOSER = frozenset(
+    {Ops.WHERE, Ops.AND, Ops.OR, Ops.XOR, Ops.CMPLT, Ops.CMPNE, Ops.CMPEQ, Ops.MAX}
+)
+
+
 class CStyleWriter(KernelWriter):
     """Writes one kernel in a C-like language."""
 
@@ -169,7 +175,9 @@ class CStyleWriter(KernelWriter):
     def open_loop(self, c: Cell) -> None:
         """A for loop."""
         name, kind = f"r{c.u.arg.id}", self.type_of(c.dtype, 1)
-        start, stop = "0", bare(self.text(c.inputs[0][0].values[0], c.dtype, 1))
+        start, stop = "0", self.text(c.inputs[0][0].values[0], c.dtype, 1)
+        if c.u.src[0].op not in BINDS_LOOSER:
+            stop = bare(stop)
         if c.u.arg.kind is AxisType.THREAD:
             start, stop = "lo", "hi"
         self.write(f"for ({kind} {name} = {start}; {name} < {stop}; {name}++) {{")

@@ -52,7 +52,8 @@ class Target:
     arithmetic begin in a cycle. `cache_bytes` are the first, second and third level, 0 for a level
     that is not there, of lines of `line_nbytes`; each place of the second has room for `ways` of
     them, and memory is in pages of `page_nbytes`. `max_group` and `local_bytes` are the most
-    work-items and the most shared memory of one work-group. `native_dtypes` have
+    work-items and the most shared memory of one work-group, `max_grid` the most work-groups along
+    each dimension of a launch. `native_dtypes` have
     arithmetic of their own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for
     which Ops.DOT is an instruction, or a few, and `fused` says that MULACC is rounded once.
     """
@@ -75,6 +76,7 @@ class Target:
     has_local: bool = False
     has_barrier: bool = False
     max_group: int = 1
+    max_grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
     local_bytes: int = 0
     index_bits: int = 64
     native_dtypes: frozenset[str] = PLAIN_DTYPES

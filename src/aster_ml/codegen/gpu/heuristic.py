@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import itertools
 
+from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import Plan
-from aster_ml.codegen.gpu.shared_memory import axes_in_rows
+from aster_ml.codegen.gpu.numbering import axes_in_rows
+from aster_ml.codegen.gpu.wide_access import widen_outputs, widen_reductions
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.helpers import prod
@@ -34,9 +36,12 @@ def choose_group_opts(plan: Plan) -> None:
         if share_rows(plan, max(inside, key=size_of)):
             return
     else:
-        group_reductions(plan)
-    outputs = [r for r in kernel.outputs if kernel.may_reorder(r) and r not in inside]
-    most = min(GROUP_SIZE, plan.target.max_group // work_items(kernel))
+        if not widen_outputs(plan, outputs):
+            widen_reductions(plan)
+        columns = neighbouring_results(plan)
+        group_reductions(plan, columns)
+    outputs = [r for r in kernel.output_loops if kernel.may_reorder(r) and r not in inside]
+    most = min(GROUP_SIZE, min(BLOCK_SIZE, plan.target.max_group) // work_items(kernel))
     for r in reversed(outputs):
         n = items_along(r, most)
         if n > 1:
@@ -48,6 +53,8 @@ def choose_group_opts(plan: Plan) -> None:
 BLOCK_SIDE, BLOCK_LANES, STRIP = 8, 4, 8
 # Work-items that reduce together, and the fewest elements that each of them has to fold.
 GROUP_SIZE, GROUP_LENGTH = 64, 4
+# Most work-items of a block whose rows are shared out, and those of them that lie along columns.
+BLOCK_SIZE, COLUMNS = 256, 16
 
 
 def largest_divisor(r: UOp, limit: int) -> int:
@@ -144,6 +151,9 @@ def share_rows(plan: Plan, row: UOp) -> bool:
     rows = iterations([r for r in kernel.output_loops if r is not row])
     if not is_at_least(row, most) or (strided and rows > GROUP_SIZE**2):
         return False
+    widen_outputs(plan, [row])
+    widen_reductions(plan)
+    row = next(r for r in kernel.outputs if r.arg == row.arg)
     n = items_along(row, most)
     longest = dict.fromkeys([max(u.src[1:], key=size_of) for u in kernel.reduces if u.src[1:]])
     give_items(kernel, OptOps.LOCAL, row, n)
@@ -153,15 +163,41 @@ def share_rows(plan: Plan, row: UOp) -> bool:
     return True
 
 
-def group_reductions(plan: Plan) -> None:
-    """Shares long reductions with few results out over the work-items of a block."""
+def neighbouring_results(plan: Plan) -> UOp | None:
+    """The axis of outputs along which a reduction's loads are neighbours, if one is.
+
+    why: work-items along the reduction would each read from another line of memory
+    """
     kernel = plan.kernel
+    loops = [r for r in kernel.output_loops if kernel.may_reorder(r)]
+    for u in kernel.reduces:
+        axis = max(u.src[1:], key=size_of, default=None)
+        mine = [a for a in plan.accesses if a.node in kernel.facts.inside[u] and axis in a.strides]
+        for r in reversed(loops):
+            both = [a for a in mine if r in a.strides]
+            if both and all([is_nearer(a, r, axis) for a in both]):
+                return r
+    return None
+
+
+def is_nearer(access: Access, r: UOp, other: UOp | None) -> bool:
+    """Whether steps of an axis lie closer together in memory than those of another."""
+    step, far = access.strides.get(r), access.strides.get(other) if other is not None else None
+    return bool(step and far and 0 < step < far)
+
+
+def group_reductions(plan: Plan, columns: UOp | None) -> None:
+    """Shares long reductions with few results out over the work-items of a block.
+
+    Where results are neighbours in `columns`, some of them have a block together.
+    """
+    kernel, most = plan.kernel, min(GROUP_SIZE, plan.target.max_group)
     for u in kernel.reduces:
         if any(r.arg.kind is AxisType.REDUCE for r in u.ranges) or not u.src[1:]:
             continue
-        results = iterations(list(u.ranges))
-        axis = max(u.src[1:], key=size_of)
-        n = largest_divisor(axis, min(GROUP_SIZE, plan.target.max_group))
+        results = iterations([r for r in u.ranges if r.arg.kind is not AxisType.VECTOR])
+        axis = max([r for r in u.src[1:] if r.arg.kind is AxisType.REDUCE], key=size_of)
+        n = largest_divisor(axis, most if columns is None else min(most, BLOCK_SIZE // COLUMNS))
         if results > GROUP_SIZE**2 or n < 4 or size_of(axis) < n * GROUP_LENGTH:
             continue
         apply(kernel, Opt(OptOps.GROUP, axis_name(axis), n))

@@ -1,48 +1,41 @@
 """Work-groups: GROUP and STAGE axes become local memory and barriers.
 
-Receives a kernel whose Opts are applied; returns its graph with at most one GLOBAL and one LOCAL
-range, in terms of which every other output axis is computed. Only for targets with work-groups.
+Receives a kernel whose Opts are applied; returns its graph with numbers of blocks and of work-items
+(`gpu/numbering`) in place of output axes. Only for targets with work-groups.
 """
 
 from __future__ import annotations
 
 from math import isqrt
 
+from aster_ml.codegen.gpu.numbering import (
+    items_in,
+    number_work,
+    order_of_items,
+    ranges_of_kind,
+    size,
+    store_where,
+)
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.staging.stage import Stage, new_stage, position
-from aster_ml.dtype import dtypes
+from aster_ml.codegen.staging.stage import ZERO, Stage, new_stage, position
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
-from aster_ml.uop.node import UOp, index_alu, to_uop
-from aster_ml.uop.ops import AxisType, Ops, RangeArg, ReduceArg
-
-
-def size(r: UOp) -> int:
-    """Constant size of an axis."""
-    if r.src[0].op is not Ops.CONST:
-        raise InternalError(f"blocks: the axis {r!r} has no constant size")
-    return int(r.src[0].arg)
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import AxisType, Ops, ReduceArg
 
 
 def build_blocks(kernel: Kernel, target: Target) -> None:
     """Work-groups: one block number and one work-item number, local memory and barriers."""
+    order = order_of_items(kernel)
     if kernel.roles.staged is not None:
-        stage_loads(kernel, kernel.roles.staged)
-    reduce_in_groups(kernel)
-    kernel.sink = number_work(kernel)
+        stage_loads(kernel, kernel.roles.staged, order)
+    reduce_in_groups(kernel, order)
+    kernel.sink = number_work(kernel, order, target.max_grid)
 
 
-def ranges_of_kind(kernel: Kernel, *kinds: AxisType) -> list[UOp]:
-    """The axes of these kinds, by id."""
-    return sorted(
-        [r for r in kernel.facts.order if r.op is Ops.RANGE and r.arg.kind in kinds],
-        key=lambda r: r.arg.id,
-    )
-
-
-def stage_loads(kernel: Kernel, strip_id: int) -> None:
+def stage_loads(kernel: Kernel, strip_id: int, order: list[int]) -> None:
     """Loads of a strip of a reduction go through local memory.
 
     rewrite: LOAD(INDEX(p, f(tile axes))) -> LOAD(INDEX(local, position of the tile axes)), after
@@ -50,7 +43,7 @@ def stage_loads(kernel: Kernel, strip_id: int) -> None:
     why: each element of the tile is read by many work-items, and from memory only once
     """
     strip = next(r for r in kernel.facts.order if r.op is Ops.RANGE and r.arg.id == strip_id)
-    items = ranges_of_kind(kernel, AxisType.LOCAL)
+    items = items_in(kernel, order)
     n_items = prod([size(r) for r in items])
     tile_kinds = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
     fills: list[UOp] = []
@@ -88,12 +81,20 @@ def rounds(count: int) -> list[int]:
     return [second, first] if 2 * (first + second) <= count else [count]
 
 
-def reduce_in_groups(kernel: Kernel) -> None:
+def turns(item: UOp, folding: int, count: int) -> UOp:
+    """`count` turns of a loop for the first of the work-items, none for the others."""
+    whole = UOp.index_const(count)
+    if folding == size(item):
+        return whole
+    return item.alu(Ops.CMPLT, UOp.index_const(folding)).where(whole, UOp.index_const(0))
+
+
+def reduce_in_groups(kernel: Kernel, order: list[int]) -> None:
     """Work-items reduce a part each, and then all parts.
 
     rewrite: REDUCE(v, k, g) -> REDUCE(LOAD(local at r), r), after every work-item g has stored
     REDUCE(v, k) in `local` at g, and a barrier; `g` becomes the work-item's number. Of many parts
-    each work-item reduces some, and after another barrier all have the results of these
+    some work-items reduce some each, and after another barrier those who want the result these
     why: a reduction with few results would leave most work-items without work
     """
     taken = list(kernel.facts.order)
@@ -113,6 +114,7 @@ def reduce_in_groups(kernel: Kernel) -> None:
             if shared is None or size(shared) != size(g):
                 shared = kernel.new_range(size(g), AxisType.LOCAL)
                 gates.append(shared)
+                order[order.index(g.arg.id)] = shared.arg.id
             item = shared
         value = substitute(u.src[0], {**changes, g: item})
         rest = tuple([r for r in u.src[1:] if r is not g])
@@ -130,10 +132,12 @@ def reduce_in_groups(kernel: Kernel) -> None:
             left //= count
             local = new_stage(taken, u.dtype, [*axes, item])
             taken.append(local.memory)
-            again = kernel.new_range(count, AxisType.REDUCE)
-            # The part of this round that falls to a work-item; in the last one all have the same.
-            mine = index_alu(Ops.MOD, item, UOp.index_const(left))
-            at = index_alu(Ops.ADD, index_alu(Ops.MUL, mine, again.src[0]), again)
+            # Of this round as many work-items have a part as there will be values; in the last one
+            # all who want the result fold what is left, one of them where one stores it.
+            folding = left if left > 1 else size(g) if twin else 1
+            again = kernel.new_range(turns(item, folding, count), AxisType.REDUCE)
+            stride = UOp.index_const(left)
+            at = index_alu(Ops.ADD, index_alu(Ops.MUL, again, stride), item if left > 1 else ZERO)
             read = local.after_all(local.fill(local.at(), part)).load(local.at({item: at}))
             part = UOp(Ops.REDUCE, u.dtype, (read, again), ReduceArg(u.arg.op))
         changes[u] = part
@@ -141,42 +145,5 @@ def reduce_in_groups(kernel: Kernel) -> None:
         return
     kernel.sink = substitute(kernel.sink, changes)
     for item in gates:
-        # Every work-item has the result; one of them stores it.
-        gated: dict[UOp, UOp] = {}
-        for store in kernel.stores:
-            gate = item.alu(Ops.CMPLT, UOp.index_const(1))
-            if len(store.src) > 2:
-                gate = store.src[2].alu(Ops.AND, gate)
-            gated[store] = UOp(Ops.STORE, store.dtype, (*store.src[:2], gate))
-        kernel.sink = substitute(kernel.sink, gated)
-
-
-def axes_in_rows(kernel: Kernel) -> list[UOp]:
-    """Output loops that run inside of a block, behind what is reduced once for all their steps.
-
-    why: a block for each element of a row would reduce the whole row for that element
-    """
-    loops = kernel.output_loops
-    rows = [r for r in loops if all([r in u.ranges for u in kernel.reduces])]
-    return [r for r in loops if r not in rows]
-
-
-def number_work(kernel: Kernel) -> UOp:
-    """All block axes as one number, and all work-item axes as one; loops in rows stay loops."""
-    inside = axes_in_rows(kernel)
-    blocks = [r for r in kernel.output_loops if r not in inside]
-    movable = [r for r in blocks if kernel.may_reorder(r)]
-    items = ranges_of_kind(kernel, AxisType.LOCAL)
-    changes: dict[UOp, UOp] = {}
-    for axes, kind in ((movable, AxisType.GLOBAL), (items, AxisType.LOCAL)):
-        if not axes:
-            continue
-        total = to_uop(prod([r.src[0] for r in axes]))
-        rest = UOp(Ops.RANGE, dtypes.index, (total,), RangeArg(kernel.next_id, kind))
-        kernel.next_id += 1
-        for i, r in enumerate(reversed(axes)):
-            changes[r] = rest if i == len(axes) - 1 else index_alu(Ops.MOD, rest, r.src[0])
-            rest = index_alu(Ops.IDIV, rest, r.src[0])
-    kernel.outputs = [r for r in kernel.outputs if r not in changes]
-    kernel.rewrite(changes, dict.fromkeys(changes, ()))
-    return kernel.sink
+        # Of those that share the result one stores it.
+        kernel.sink = store_where(kernel, item.alu(Ops.CMPLT, UOp.index_const(1)))

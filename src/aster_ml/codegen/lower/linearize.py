@@ -8,6 +8,7 @@ an ACCUMULATE. Receives a graph without index dtype; returns a Linear (see `uop/
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator
 
 from aster_ml.codegen.kernel import Kernel, identity
@@ -28,6 +29,9 @@ FIRST = frozenset({Ops.PARAM, Ops.DEFINE_VAR, Ops.DEFINE_LOCAL})
 # What no scope holds as an item of its own.
 UNLISTED = INLINE | FIRST | {Ops.RANGE}
 WITHOUT_LOOP = frozenset({AxisType.GLOBAL, AxisType.LOCAL, AxisType.GROUP})
+
+
+BY_ID = operator.attrgetter("arg.id")
 
 
 class Scope:
@@ -328,7 +332,7 @@ class Linearizer:
         """The list."""
         self.reg = {}
         self.place()
-        first, ranges = self.first, self.ranges
+        first, ranges = self.first, sorted(self.ranges, key=BY_ID)
         self.uops.extend(first)
         self.uops.extend([u for u in ranges if u.arg.kind in WITHOUT_LOOP])
         self.emit_scope(self.root)
@@ -338,6 +342,8 @@ class Linearizer:
         blocks = [u for u in ranges if u.arg.kind is AxisType.GLOBAL]
         items = [u for u in ranges if u.arg.kind is AxisType.LOCAL]
         threads = [u for u in ranges if u.arg.kind is AxisType.THREAD]
+        # A launch has as many numbers of blocks as of work-items.
+        dims = max(len(blocks), len(items), 1)
         return Linear(
             name,
             tuple(self.uops),
@@ -345,8 +351,8 @@ class Linearizer:
             tuple(variables),
             written,
             threads[0] if threads else None,
-            tuple([self.size(b) for b in blocks]) or (1,),
-            tuple([int(i.src[0].arg) for i in items]) or (1,),
+            tuple([self.size(b) for b in blocks] + [1] * (dims - len(blocks))),
+            tuple([int(i.src[0].arg) for i in items] + [1] * (dims - len(items))),
         )
 
     def size(self, r: UOp) -> UOp | int:

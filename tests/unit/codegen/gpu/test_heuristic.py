@@ -18,6 +18,7 @@ from aster_ml.runtime.interpreter import Interpreter
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
 from tests.fuzz.random_kernels import GROUPS
 from tests.unit.kernel_checks import kernel_of, memory
 
@@ -49,9 +50,9 @@ def steps(linear: Linear) -> int:
     total = 0
     for u in linear.uops:
         if u.op is Ops.RANGE and u.arg.kind in (AxisType.LOOP, AxisType.REDUCE):
-            turns *= u.src[0].arg
+            turns *= size_of(u)
         elif u.op is Ops.END:
-            turns //= u.src[0].src[0].arg
+            turns //= size_of(u.src[0])
         elif u.op is Ops.LOAD and u.src[0].src[0].op is Ops.PARAM:
             lanes = [r for r in u.ranges if r.arg.kind.is_lane]
             total += turns * prod([r.src[0].arg for r in lanes])
