@@ -56,6 +56,10 @@ class Export(np.ndarray[Any, Any]):
     owner: Any = None
 
 
+class Lent(np.ndarray[Any, Any]):
+    """Memory that another package lends: either side may write there at any time."""
+
+
 new_object = object.__new__
 # In place of a base's handle in a view that was deallocated: it sees nothing until it is allocated.
 RELEASED = object()
@@ -252,9 +256,10 @@ class Buffer:
     def take_own_memory(self) -> Buffer:
         """The same content in memory of its own, where it is that of something else.
 
-        Who sees the other memory from outside goes on seeing it, as it was. Returns itself.
+        Memory that was lent to be written to stays. Who sees the other memory from outside goes on
+        seeing it, as it was. Returns itself.
         """
-        if self.opaque is not None:
+        if self.opaque is not None and not self.is_lent():
             copy = Buffer(self.device, self.size, self.dtype).copy_from(self)
             self.deallocate()
             self.opaque = None
@@ -293,6 +298,18 @@ class Buffer:
     def is_exported(self) -> bool:
         """Whether a memoryview or array outside still sees this memory without a copy."""
         return bool(self.base._exports) and bool(self.live_exports())
+
+    def is_lent(self) -> bool:
+        """Whether what writes to this memory writes to that of another package, as it wants."""
+        opaque = self.base.opaque
+        return opaque.__class__ is Lent and bool(opaque.flags.writeable)
+
+    def is_seen_by_host(self) -> bool:
+        """Whether `as_memoryview` shows the memory itself."""
+        base = self.base
+        if base.allocator is None or not self.nbytes:
+            return False
+        return base.allocator.as_memoryview(self.handle, self.nbytes) is not None
 
     def copyin(self, source: Any) -> Buffer:
         """Fills the memory from a memoryview (or bytes, array, ...) of exactly as many bytes."""

@@ -33,7 +33,7 @@ from aster_ml.errors import (
 )
 from aster_ml.gradient import compute_gradient, passes_gradient
 from aster_ml.helpers import all_int
-from aster_ml.mixin.assign import REALIZED, AssignMixin, note_memory
+from aster_ml.mixin.assign import REALIZED, note_memory
 from aster_ml.mixin.contract import ContractMixin
 from aster_ml.mixin.create import CreateMixin
 from aster_ml.mixin.custom import CustomMixin
@@ -51,6 +51,7 @@ from aster_ml.mixin.handle import (
     number_everywhere,
     own_memory,
 )
+from aster_ml.mixin.interop import InteropMixin
 from aster_ml.mixin.join import JoinMixin
 from aster_ml.mixin.live import ACTIVE, LIVE, TensorRef, forget, live_handles
 from aster_ml.mixin.math import CastMixin, MathMixin
@@ -100,7 +101,7 @@ class TensorType(type):
 
 
 class Tensor(
-    AssignMixin, NeuralMixin, ContractMixin, RandomMixin, ScanMixin, OrderMixin, SelectMixin,
+    InteropMixin, NeuralMixin, ContractMixin, RandomMixin, ScanMixin, OrderMixin, SelectMixin,
     DigestMixin, JoinMixin, MathMixin, CreateMixin, CustomMixin, CastMixin, metaclass=TensorType,
 ):  # fmt: skip
     """A value of some shape and dtype on a device, computed when it is needed.
@@ -328,10 +329,6 @@ class Tensor(
         """
         array = self.memory().numpy(copy=True).reshape(self.shape)
         return array.astype(np.float32) if self.dtype.fmt is None else array
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype, copy=False)
 
     def __float__(self) -> float:
         return float(self.item())

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Protocol
 
-from aster_ml.device import NAMES_OF, Buffer
+from aster_ml.device import NAMES_OF, Buffer, Lent
 from aster_ml.dtype import DType
 from aster_ml.uop.node import REDUCERS, UOp
 from aster_ml.uop.ops import MOVEMENT, Ops
@@ -243,6 +243,9 @@ def set_computed(results: Iterable[tuple[UOp, UOp]], made_from: Iterable[Buffer]
             group.append(weakref.ref(u))
     for b in made_from if group else ():
         base = b.base
+        if base.opaque.__class__ is Lent or (base._exports and base.is_exported()):
+            # Others may write there at any time, so the same expression is computed anew.
+            forget_group(group)
         groups = READERS.data.get(weakref.ref(base))
         if groups is None:
             READERS[base] = Groups((group,))
@@ -278,15 +281,20 @@ def note_overwritten(memories: Sequence[Buffer]) -> None:
     WRITES.time += 2
     for b in memories:
         b.base.written_at = WRITES.time
+    forget_readers(memories)
+
+
+def forget_readers(memories: Iterable[Buffer]) -> None:
+    """What was computed from this memory, built again, is another node from now on."""
     groups = {id(group): group for b in memories for group in READERS.pop(b.base, ())}
     for group in groups.values():
-        for ref in list(group):
-            u = ref()
-            if u is None:
-                continue
-            u.forget()
-            for owner in OWNERS.get(u, ()) if MULTI_SEEN else ():
-                owner.forget()
+        forget_group(group)
+
+
+def forget_group(group: Nodes) -> None:
+    """These expressions, built again, are other nodes from now on."""
+    for u in [u for ref in group if (u := ref()) is not None]:
+        forget_node(u)
 
 
 def forget_node(u: UOp) -> None:

@@ -175,9 +175,12 @@ def forget_origins(u: UOp) -> None:
 
 
 def take_private_copy(node: UOp) -> None:
-    """Gives a BUFFER node memory of its own where it has that of others (an array, bytes)."""
+    """Gives a BUFFER node memory of its own where it has that of others (an array, bytes).
+
+    What another package lends to be written to is written to.
+    """
     buffer = storage.buffer_of(node)
-    if buffer.opaque is None:
+    if buffer.opaque is None or buffer.is_lent():
         return
     if storage.names_of(buffer) == 1:
         buffer.take_own_memory()

@@ -26,6 +26,7 @@ from aster_ml.engine import storage
 from aster_ml.errors import ArgumentError, DTypeError, NodeDTypeError, ShapeError
 from aster_ml.helpers import kind_of
 from aster_ml.mixin.handle import cast_node, device_constant, number_node
+from aster_ml.runtime import dlpack
 from aster_ml.runtime.disk import plain_file_size
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -56,12 +57,26 @@ def node_of(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UO
         return node_of_bytes(data, dtype or dtypes.uint8, device)
     if isinstance(data, pathlib.Path):
         return node_of_file(data, dtype or dtypes.uint8)
+    if hasattr(data, "__dlpack__"):
+        return array_node(array_of_others(data), dtype, device)
     if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
         return array_node(np.asarray(data), dtype, device)
     raise DTypeError(
         f"Tensor: {kind_of(data)} ({str(data)[:40]}) is no data; a number, list, tuple, "
         "NumPy array, bytes, memoryview, pathlib.Path or node is wanted"
     )
+
+
+def array_of_others(data: Any) -> np.ndarray[Any, Any]:
+    """The numbers of an array of another package, of any dtype, wanting a gradient or not."""
+    plain = data.detach() if getattr(data, "requires_grad", False) else data
+    try:
+        return dlpack.array_from(plain)
+    except BufferError:
+        # Packages have arrays that no capsule describes, and numbers for NumPy all the same.
+        if not hasattr(plain, "__array__"):
+            raise
+        return np.asarray(plain)
 
 
 def node_of_node(uop: UOp, dtype: DType | None, device: str | tuple[str, ...]) -> UOp:

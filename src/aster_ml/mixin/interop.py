@@ -1,0 +1,195 @@
+"""What Python and other packages ask of a tensor by protocol: numbers, arrays, shared memory.
+
+Receives arrays and capsules of others, or what they ask; returns tensors over the same memory, or
+ours as arrays and capsules. What is shared is seen by both sides: what one writes, the other reads.
+How capsules are made stands in `runtime.dlpack`; operations do not belong here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from aster_ml.device import STORAGE_KINDS, Buffer, Device, Lent
+from aster_ml.dtype import NUMPY_TYPES, DType, from_numpy_dtype
+from aster_ml.engine import storage
+from aster_ml.engine.launch import is_recording
+from aster_ml.engine.realize import settle
+from aster_ml.helpers import all_int
+from aster_ml.mixin.assign import AssignMixin
+from aster_ml.mixin.data import copied_node, shaped_buffer
+from aster_ml.mixin.views import MOVES, is_view
+from aster_ml.runtime import dlpack
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import MOVEMENT, Ops
+
+# Nothing of the value: a mark on it, or when it is read.
+UNSEEN = frozenset({Ops.AFTER, Ops.DETACH})
+
+
+class InteropMixin(AssignMixin):
+    """Protocols."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_dlpack(cls, x: Any, *, device: str | None = None, copy: bool | None = None) -> Self:
+        """A tensor over the memory of an array of another package (NumPy, PyTorch, JAX, ...).
+
+        Nothing is copied where the elements lie densely, in whatever order of axes: what is written
+        on one side, by `assign` as well, is seen on the other. Read-only memory is copied when it
+        is written to. `x` has `__dlpack__`, or is a DLPack capsule; `copy=True` copies always,
+        `copy=False` never.
+
+        Raises: BufferError where that cannot be; DTypeError for complex numbers.
+        Source: DLPack 1.0; Array API 2024.12, from_dlpack.
+        """
+        place = Device.canonicalize(device)
+        array = dlpack.array_from(x, copy)
+        node = lent_node(array, place) if isinstance(place, str) and not copy else None
+        if node is None:
+            if copy is False:
+                raise BufferError(
+                    f"from_dlpack: strides {array.strides} of {array.shape} on {place} cannot be "
+                    "shared; copy=None copies"
+                )
+            node = copied_node(array, place)
+        return cls.naming(node)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule of our elements, which are computed first.
+
+        It is our own memory where strides can show it, and a copy elsewhere (devices that the host
+        does not see, several devices, files).
+
+        Raises: BufferError where only a copy could be and `copy` is False, for a tensor that
+        requires a gradient, and for a device other than the host.
+        Source: DLPack 1.0; Array API 2024.12, __dlpack__.
+        """
+        if self.requires_grad:
+            raise BufferError(
+                "__dlpack__: this tensor requires a gradient, which capsules cannot carry; "
+                "export t.detach()"
+            )
+        if dl_device is not None and tuple(map(int, dl_device)) != dlpack.CPU:
+            raise BufferError(
+                f"__dlpack__: device {tuple(map(int, dl_device))} is asked for; capsules of Aster "
+                f"are in the memory of the host, {dlpack.CPU}"
+            )
+        if stream is not None and stream != -1:
+            raise BufferError(f"__dlpack__: stream {stream!r}; the memory of the host has none")
+        array = None if copy else self._shared_array()
+        if array is not None and min(array.strides, default=0) >= 0:
+            return dlpack.capsule_of(array, max_version, False)
+        if copy is False:
+            raise BufferError(f"__dlpack__: {self!r} cannot be shared; copy=None copies it")
+        return dlpack.capsule_of(self._own_array(), max_version, False)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CPU
+
+    def _own_array(self) -> np.ndarray[Any, Any]:
+        """A copy of our elements, of the NumPy dtype that holds the same bits."""
+        flat = self.memory().numpy(copy=True)  # type: ignore[attr-defined]
+        array: np.ndarray[Any, Any] = flat.reshape(self.shape)
+        return array
+
+    def _shared_array(self) -> np.ndarray[Any, Any] | None:
+        """Our elements where they lie, computed and in memory of their own; None if not visible.
+
+        Whoever has it may write to it at any time, so nobody else's value is there, and what is
+        computed from it is computed anew each time.
+        """
+        device = self.device
+        if device.__class__ is tuple or device.partition(":")[0] in STORAGE_KINDS:
+            return None
+        if self.requires_grad or is_recording() or not all_int(self.shape):
+            return None
+        if 0 in self.shape:
+            return np.empty(self.shape, NUMPY_TYPES[self.dtype])
+        self.realize()  # type: ignore[attr-defined]
+        place = self.place_to_write()
+        if place is not self.whole:
+            self.whole = place
+            self.realize()  # type: ignore[attr-defined]
+        node = settle(self.uop)
+        if node is None or not is_view(node):
+            return None
+        found = storage.buffers_below(without_marks(node))
+        buffer = storage.buffer_of(found[0]).ensure_allocated()
+        if not buffer.is_seen_by_host():
+            return None
+        storage.forget_readers([buffer])
+        return array_through(buffer.numpy(copy=False), node)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Our elements as an array: our own memory where that is possible and `copy` is not True.
+
+        Raises: ValueError where `copy` is False and it is not.
+        """
+        array = None if copy else self._shared_array()
+        wanted = np.dtype(numpy_dtype(self.dtype) if dtype is None else dtype)
+        if array is not None and array.dtype == wanted:
+            return array
+        if copy is False:
+            raise ValueError(
+                f"__array__: {self!r} as an array of {wanted} is a copy, and copy=False"
+            )
+        own = self._own_array()
+        return own if own.dtype == wanted else own.astype(wanted)
+
+
+def numpy_dtype(dtype: DType) -> Any:
+    """The NumPy dtype of `numpy()`: float32 for bfloat16 and fp8."""
+    return np.dtype(np.float32) if dtype.fmt is None else NUMPY_TYPES[dtype]
+
+
+def without_marks(u: UOp) -> UOp:
+    """The memory under a view, with nothing but movement between."""
+    while u.op is not Ops.BUFFER:
+        u = u.src[0]
+    return u
+
+
+def array_through(memory: np.ndarray[Any, Any], u: UOp) -> np.ndarray[Any, Any] | None:
+    """Flat memory as the view `u` of it shows it; None where no strides do."""
+    chain: list[UOp] = []
+    while u.op is not Ops.BUFFER:
+        chain.append(u)
+        u = u.src[0]
+    array = memory
+    for step in reversed(chain):
+        if step.op is Ops.BITCAST:
+            array = array.view(NUMPY_TYPES[step.dtype])
+        elif step.op in (Ops.PAD, Ops.EXPAND) or (len(step.src) > 1 and step.op in MOVEMENT):
+            return None
+        elif step.op not in UNSEEN:
+            array = MOVES[step.op](array, step.arg)
+    return array if np.may_share_memory(array, memory) else None
+
+
+def lent_node(array: np.ndarray[Any, Any], device: str) -> UOp | None:
+    """The node of memory that another package lends, in place; None where it has to be copied."""
+    dtype = from_numpy_dtype(array.dtype)
+    if not array.size:
+        return None
+    order = sorted(range(array.ndim), key=lambda i: -array.strides[i])
+    dense = array.transpose(order)
+    if not dense.flags.c_contiguous or not dense.flags.aligned or not array.dtype.isnative:
+        return None
+    flat = dense.reshape(-1).view(Lent)
+    if not Device[device].allocator.can_wrap(flat, dtype.itemsize):
+        return None
+    node = shaped_buffer(Buffer(device, flat.size, dtype, opaque=flat), dense.shape)
+    if order == sorted(order):
+        return node
+    back = tuple(int(i) for i in np.argsort(order))
+    return node.mop(Ops.PERMUTE, back)
