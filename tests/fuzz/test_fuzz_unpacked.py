@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from aster_ml import Tensor, TinyJit
+from aster_ml import Tensor, TinyJit, Variable
 from aster_ml.nn.ggml import NAMED
 from aster_ml.nn.state import QuantTensor
 from tests.fuzz.budget import check_all, draws
@@ -48,7 +48,7 @@ def judge(seed: int) -> str | None:
     packed, w = blocks[picked], numbers[picked].reshape(n, -1).astype(np.float64)
     weight = QuantTensor(name, in_memory(packed, rng))
     most = np.repeat(np.abs(numbers[picked]).max(2), row.elements, axis=1)
-    form = rng.choice(["product", "product", "turned", "two", "rows", "jitted", "gated"])
+    form = rng.choice(["product", "product", "turned", "two", "rows", "jitted", "gated", "counted"])
     if form == "rows":
         index = [rng.randrange(n) for _ in range(rng.choice([1, 3]))]
         got, want = weight.dequantize()[Tensor(index)].numpy(), w[index]
@@ -65,6 +65,20 @@ def judge(seed: int) -> str | None:
     elif form == "gated":
         first, second = t @ weight.dequantize().T, (t + 1) @ weight.dequantize().T
         got, a, b = first.relu() + second, wide @ w.T, (wide + 1) @ w.T
+        want, scale = np.maximum(a, 0) + b, (2 * np.abs(wide) + 1) @ most.T
+    elif form == "counted":
+        # So many rows, or groups of rows, as a variable says.
+        each = rng.choice([n for n in (1, 2, 4, 8) if n <= m])
+        groups = Variable("groups", 1, m // each)
+        product = TinyJit(
+            lambda x, g: ((x[: g * each] @ weight.dequantize().T).relu()
+                          + (x[: g * each] + 1) @ weight.dequantize().T).realize()
+        )  # fmt: skip
+        for count in [1, m // each, rng.randint(1, m // each)]:
+            found = product(t, groups.bind(count))
+        got = found.shrink(((0, count * each), (0, n))).contiguous()
+        wide = wide[: count * each]
+        a, b = wide @ w.T, (wide + 1) @ w.T
         want, scale = np.maximum(a, 0) + b, (2 * np.abs(wide) + 1) @ most.T
     elif form == "jitted":
         product = TinyJit(lambda x: (x @ weight.dequantize().T).realize())

@@ -7,10 +7,14 @@ import pathlib
 import numpy as np
 import pytest
 
-from aster_ml import Tensor, TinyJit
+from aster_ml import Tensor, TinyJit, Variable
+from aster_ml.codegen.opts import OptOps
+from aster_ml.codegen.passes import lower
 from aster_ml.engine import storage
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.nn.state import QuantTensor, ggml_quantize
+from aster_ml.uop.ops import Ops
+from tests.golden.kernels import AVX512
 
 
 def packed(n: int, k: int, kind: str = "Q4_0", seed: int = 0) -> QuantTensor:
@@ -120,3 +124,24 @@ def test_a_part_of_a_file_is_laid_out_where_it_is_read(tmp_path: pathlib.Path) -
     held = Tensor.empty(100, device=f"DISK:{path}")
     np.testing.assert_array_equal(held[10:20].contiguous().numpy(), np.arange(10, 20))
     np.testing.assert_array_equal(held[::2].contiguous().numpy(), np.arange(0, 100, 2))
+
+
+def test_rows_in_groups_have_tiles_and_panels() -> None:
+    """Two products with as many rows as a variable says, which takes whole groups of eight."""
+    first, second = packed(1536, 576), packed(1536, 576, seed=1)
+    x, groups = Tensor.ones(128, 576).contiguous().realize(), Variable("groups", 1, 16).bind(4)
+    sides = []
+    for count in (groups * 8, groups):
+        rows = x[:count]
+        gated = (rows @ first.dequantize().T).relu() * (rows @ second.dequantize().T)
+        (step,) = schedule_uops([gated.uop])[0].steps
+        assert step.ast is not None
+        linear, opts = lower(step.ast, AVX512)
+        assert lower(step.ast, AVX512, opts)[0] == linear
+        # Numbers are unpacked to scratch, and not for each row again.
+        scratch = [u for u in linear.uops if u.op is Ops.DEFINE_LOCAL]
+        assert len(scratch) == 2
+        rows_side = [opt.arg for opt in opts if opt.op is OptOps.UPCAST and opt.axis == "r0"]
+        sides.append(rows_side)
+    assert [n for n in sides[0] if n in (2, 4, 8)]
+    assert sides[1] == []

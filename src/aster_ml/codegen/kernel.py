@@ -160,21 +160,25 @@ class Kernel:
     def split(self, axis: UOp, lanes: int, kind: AxisType) -> None:
         """`axis` -> `outer * lanes + inner`, `inner` of the given kind."""
         size = axis.src[0]
-        if size.op is not Ops.CONST or size.arg % lanes:
+        part = size.divides(lanes) if lanes else None
+        if part is None:
             if size.op is not Ops.CONST:
-                raise KernelOptError("an axis of a fixed size is wanted, and this one is symbolic")
+                raise KernelOptError(
+                    f"{lanes} does not divide the axis, whose size is symbolic; the factors of "
+                    f"{size.const_factor()} would"
+                )
             fitting = ", ".join(map(str, divisors(size.arg)[1:]))
             raise KernelOptError(
                 f"{lanes} does not divide the axis of {size.arg}; {fitting or 'nothing'} would"
             )
         inner = self.new_range(lanes, kind)
         is_output = axis in self.outputs
-        if size.arg == lanes:
+        if part.op is Ops.CONST and part.arg == 1:
             whole: UOp = inner
             new_outputs = [inner if r is axis else r for r in self.outputs]
             parts: tuple[UOp, ...] = (inner,)
         else:
-            outer = UOp(Ops.RANGE, axis.dtype, (UOp.index_const(size.arg // lanes),), axis.arg)
+            outer = UOp(Ops.RANGE, axis.dtype, (part,), axis.arg)
             whole = index_alu(Ops.ADD, index_alu(Ops.MUL, outer, UOp.index_const(lanes)), inner)
             new_outputs = [x for r in self.outputs for x in ((outer, inner) if r is axis else (r,))]
             parts = (outer, inner)

@@ -44,11 +44,11 @@ def can_peel(kernel: Kernel, axis: UOp) -> bool:
 def may_split(kernel: Kernel, axis: UOp, lanes: int) -> bool:
     """Whether UPCAST may split so many lanes off an axis."""
     size, early = axis.src[0], kernel.roles.early.get(axis.arg.id)
-    if size.op is not Ops.CONST or kernel.fills_slab(axis):
+    if kernel.fills_slab(axis):
         return False
     if early is not None:
         return 1 < lanes <= early.size // early.lanes
-    return bool(size.arg % lanes == 0)
+    return size.const_factor() % lanes == 0
 
 
 def split_lanes(kernel: Kernel, axis: UOp, lanes: int, kind: AxisType) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from aster_ml import Tensor, TinyJit, Variable
 from aster_ml.apps.llm.answers import Answer
-from aster_ml.apps.llm.model import Chunk, Model, Rows
+from aster_ml.apps.llm.model import GROUP, Chunk, Model, Rows
 from aster_ml.apps.llm.sampling import Sampler
 from aster_ml.errors import ArgumentError
 
@@ -116,7 +116,8 @@ class Engine:
         self.sampler = Sampler(model.vocabulary)
         last = model.context - 1
         self.slot = Variable("slot", 0, model.slots - 1) if model.slots > 1 else None
-        self.start, self.count = Variable("start", 0, last), Variable("count", 1, CHUNK)
+        self.start, self.groups = Variable("start", 0, last), Variable("groups", 1, CHUNK // GROUP)
+        self.last = Variable("last", 0, CHUNK - 1)
         self.end = Variable("end", 1, model.context)
         self.row_starts = [Variable(f"row{i}", 0, last) for i in range(model.slots)]
         self.read_chunk = TinyJit(self.chunk_logits)
@@ -125,9 +126,13 @@ class Engine:
 
     # the three functions that are recorded
 
-    def chunk_logits(self, tokens: Tensor, slot: Any, start: Any, count: Any) -> Tensor:
-        """The logits after a chunk of a prompt. Shapes: tokens int [1, c] -> [1, v]."""
-        place = Chunk(self.model.positions, slot, start, count)
+    def chunk_logits(self, tokens: Tensor, slot: Any, start: Any, groups: Any, last: Any) -> Tensor:
+        """The logits after one of some groups of tokens. Shapes: tokens int [1, c] -> [1, v].
+
+        Tokens behind it are computed too: their places are written again before they are seen.
+        """
+        count = groups * GROUP
+        place = Chunk(self.model.positions, slot, start, count, last)
         return self.model.forward(tokens[:, :count], place).realize()
 
     def one_logits(self, tokens: Tensor, slot: Any, start: Any) -> Tensor:
@@ -151,8 +156,9 @@ class Engine:
         if slot is None or self.read_chunk.latest is not None or not self.read_chunk.calls:
             return
         slot.tokens = slot.tokens[: self.model.context - 1]
-        place = self.number(slot), self.start.bind(len(slot.tokens)), self.count.bind(1)
-        self.read_chunk(Tensor(np.zeros((1, CHUNK), np.int32)).realize(), *place)
+        place = self.number(slot), self.start.bind(len(slot.tokens))
+        zeros = Tensor(np.zeros((1, CHUNK), np.int32)).realize()
+        self.read_chunk(zeros, *place, self.groups.bind(1), self.last.bind(0))
 
     # what callers do
 
@@ -252,7 +258,8 @@ class Engine:
             Tensor(padded).realize(),
             self.number(slot),
             self.start.bind(at),
-            self.count.bind(len(part)),
+            self.groups.bind(-(-len(part) // GROUP)),
+            self.last.bind(len(part) - 1),
         )
         slot.tokens += part
         slot.used = time.monotonic()

@@ -21,6 +21,10 @@ from aster_ml.apps.llm.weights import DTYPES, Weights, linear, rows
 from aster_ml.errors import FormatError
 from aster_ml.nn.fileio import show_value
 
+# Tokens of a prompt are computed in groups of so many: a product with a number of rows that nothing
+# is known to divide has no register tile along them.
+GROUP = 8
+
 
 class Place(Protocol):
     """Where a step's tokens stand: their positions, what they see, where keys and values go."""
@@ -46,10 +50,16 @@ class Place(Protocol):
 
 
 class Chunk:
-    """Tokens of one slot, one after the other: slot, first position and count may be variables."""
+    """Tokens of one slot, one after the other: slot, first position and count may be variables.
 
-    def __init__(self, positions: Tensor, slot: Any, start: Any, count: Any) -> None:
+    `last` is the place of the last token whose logits are wanted; without it that is the last.
+    """
+
+    def __init__(
+        self, positions: Tensor, slot: Any, start: Any, count: Any, last: Any = None
+    ) -> None:
         self.positions, self.slot, self.start, self.count = positions, slot, start, count
+        self.wanted = count - 1 if last is None else last
 
     def turn(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the positions."""
@@ -74,7 +84,7 @@ class Chunk:
 
     def last(self, x: Tensor) -> Tensor:
         """The last token."""
-        return x[:, self.count - 1 : self.count].reshape(1, x.shape[-1])
+        return x[:, self.wanted : self.wanted + 1].reshape(1, x.shape[-1])
 
 
 class Rows:
@@ -315,6 +325,8 @@ class Model:
         self, config: Config, weights: Weights, context: int, slots: int = 1, memory: str = "f16"
     ) -> None:
         self.config, self.context, self.slots = config, context, slots
+        # The last group of a prompt may end behind the context.
+        self.room = context + GROUP - 1
         embedding = weights.tensors.get("token_embd.weight")
         self.vocabulary = int(embedding.shape[0]) if embedding is not None else 0
         self.embedding = weights.take("token_embd.weight", self.vocabulary, config.size)
@@ -333,8 +345,8 @@ class Model:
                 "gguf",
             )
         self.weights = weights
-        self.positions = Tensor(np.arange(context, dtype=np.int32)).realize()
-        shape = (2, slots, config.kv_heads, context, config.head_size)
+        self.positions = Tensor(np.arange(self.room, dtype=np.int32)).realize()
+        shape = (2, slots, config.kv_heads, self.room, config.head_size)
         self.memory = [Tensor.zeros(*shape, dtype=DTYPES[memory]).contiguous() for _ in self.layers]
         Tensor.realize(*self.memory)
 
@@ -347,10 +359,10 @@ class Model:
         factors: Array | None = None
         if plain is not None or longer is not None:
             factors = (plain if plain is not None else longer).numpy()  # type: ignore[union-attr]
-        whole = Tensor(tables(config.rope, self.context, factors)).realize()
+        whole = Tensor(tables(config.rope, self.room, factors)).realize()
         local = whole
         if config.local_rope != config.rope:
-            local = Tensor(tables(config.local_rope, self.context)).realize()
+            local = Tensor(tables(config.local_rope, self.room)).realize()
         return [local if window else whole for window in config.windows]
 
     def forward(self, tokens: Tensor, place: Place) -> Tensor:

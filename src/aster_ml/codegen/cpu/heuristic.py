@@ -155,13 +155,14 @@ def choose_tile(plan: Plan) -> None:
     candidates = []
     for r in outputs:
         if r.arg.id == plan.vector_id or any(r not in a.strides for a in loads):
-            size = size_of(r) if r.src[0].op is Ops.CONST else 1
+            # Of a symbolic size what is known to divide it.
+            size = int(r.src[0].const_factor())
             sizes = [d for d in divisors(size) if d <= MAX_TILE_SIDE]
             early = kernel.roles.early.get(r.arg.id)
             if early is not None:
                 # All lanes side by side have to find room in the axis.
                 sizes = [n for n in range(1, MAX_TILE_SIDE + 1) if n * early.lanes <= early.size]
-            elif overlap:
+            elif overlap and r.src[0].op is Ops.CONST:
                 sizes += uneven_sides(size)
             if r in windows and MAX_TILE_SIDE < size < registers:
                 sizes.append(size)
@@ -183,6 +184,8 @@ def choose_tile(plan: Plan) -> None:
                 continue
             tile = dict(zip(axes, sides, strict=True))
             if kernel.roles.overlaps and tiles.needs_strips(tile):
+                continue
+            if tiles.unpacks_again(tile):
                 continue
             cost = tiles.cost(tile)
             if cost is not None and (best_cost is None or cost < best_cost - 1e-9):

@@ -19,6 +19,7 @@ from aster_ml.codegen.cpu.costs import (
     execution_count,
 )
 from aster_ml.codegen.staging.panel import max_nbytes, panel_nbytes, uses_of
+from aster_ml.codegen.staging.unpacked_panel import panel_axes
 from aster_ml.codegen.transforms.trip_counts import Window
 from aster_ml.helpers import prod
 from aster_ml.uop.node import UOp
@@ -92,6 +93,13 @@ class Tiles:
         self.panel = frozenset[UOp]() if panel is None else frozenset(panel.strides)
         self.panel_nbytes = 0 if panel is None else panel_nbytes(kernel, panel)
         self.max_nbytes = max_nbytes(plan.target)
+        # The same of panels of unpacked numbers, of each operand.
+        memory = {found.memory for found in kernel.roles.unpacked}
+        self.unpacked = [
+            (frozenset(a.strides), iterations(panel_axes(kernel, a)) * a.buffer.dtype.itemsize)
+            for a in plan.accesses
+            if a.buffer in memory
+        ]
 
     def too_many(self, results: int) -> bool:
         """Whether so many results have no registers, or make too long a body."""
@@ -104,6 +112,15 @@ class Tiles:
             if r in self.panel:
                 nbytes *= n
         return nbytes > self.max_nbytes
+
+    def unpacks_again(self, tile: Tile) -> bool:
+        """Whether numbers of a tile are unpacked for each use, having no room in a panel."""
+        return any(
+            [
+                nbytes * prod([n for r, n in tile.items() if r in axes]) > self.max_nbytes
+                for axes, nbytes in self.unpacked
+            ]
+        )
 
     def cost(self, tile: Tile) -> float | None:
         """Cycles for each result of a step of the reduction; None if it is too large.
