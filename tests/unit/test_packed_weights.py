@@ -46,6 +46,9 @@ def test_two_products_store_no_weight() -> None:
 def test_rows_are_gathered_as_bytes() -> None:
     weight, index = packed(1000, 64, "Q8_0"), Tensor([3, 7]).realize()
     assert temporaries(weight.dequantize()[index]) == (1, 0)
+    # And as many as a variable says.
+    many = Tensor(list(range(40))).realize()[: Variable("count", 1, 5).bind(2) * 8]
+    assert temporaries(weight.dequantize()[many]) == (1, 0)
 
 
 def test_gradients_store_no_weight() -> None:

@@ -14,6 +14,7 @@ from aster_ml.schedule.fusion import costs
 from aster_ml.schedule.work import Work
 from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.graph import rebuilt, toposort
+from aster_ml.uop.infer import Shape, max_shape
 from aster_ml.uop.movement import is_row_major_view, source_index
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, Ops
@@ -27,7 +28,7 @@ def gather_before_storing(body: UOp, order: list[UOp], work: Work) -> UOp:
     stored = {store.src[1] for store in body.src}
 
     def move(old: UOp, u: UOp) -> UOp:
-        if old.src[0] in stored or not all_int((*old.shape, *old.src[0].shape)):
+        if old.src[0] in stored or not all_int(old.src[0].shape):
             return u
         found = Picking(u.shape).pick(u.src[0], u.src[1:])
         return found if found is not None and is_less(u, found) else u
@@ -38,7 +39,7 @@ def gather_before_storing(body: UOp, order: list[UOp], work: Work) -> UOp:
 class Picking:
     """What a gather of some shape reads, node by node."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: Shape) -> None:
         self.shape = shape
         # What several nodes are made of is picked once.
         self.known: dict[tuple[UOp, tuple[UOp, ...]], UOp | None] = {}
@@ -98,7 +99,7 @@ def is_memory(x: UOp) -> bool:
     return is_row_major_view(x)
 
 
-def filled(index: UOp, shape: tuple[int, ...]) -> UOp:
+def filled(index: UOp, shape: Shape) -> UOp:
     """An index or condition in the shape of all the others."""
     if index.shape == shape:
         return index
@@ -115,5 +116,5 @@ def is_less(stored: UOp, found: UOp) -> bool:
     outer = set(toposort(stored))
     each = sum([costs.own_cost(u) for u in inner if u not in outer and u.dtype is not dtypes.index])
     before = sum([costs.own_cost(u) for u in toposort(stored.src[0])])
-    numel, wanted = prod(stored.src[0].shape), prod(stored.shape)
+    numel, wanted = prod(stored.src[0].shape), prod(max_shape(stored.shape))
     return bool(wanted * each <= numel * (before + ASSUMED.store_and_load) + ASSUMED.launch)
