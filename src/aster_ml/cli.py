@@ -42,6 +42,7 @@ PACKAGES = (
 APPS = {
     "run": "run an ONNX model: inputs, outputs, operators, time, kernels",
     "demo": "train a small network on real digits",
+    "export": "write a function or a model as a program of its own, in C",
     "embed": "how near sentences are to one another, by a model from a folder",
     "llm": "chat with a language model from a GGUF file, measure it, serve it",
     "lesson": "list, run and check the lessons of a clone",

@@ -37,13 +37,13 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def named_sizes(texts: Sequence[str]) -> dict[str, int]:
+def named_sizes(texts: Sequence[str], prog: str = "aster run") -> dict[str, int]:
     """Sizes by name, of texts like batch=4. Raises: SystemExit."""
     found = {}
     for text in texts:
         name, equals, number = text.partition("=")
         if not equals or not number.isdigit():
-            raise SystemExit(f"aster run: --size {text}: NAME=N is wanted")
+            raise SystemExit(f"{prog}: --size {text}: NAME=N is wanted")
         found[name] = int(number)
     return found
 

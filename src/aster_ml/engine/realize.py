@@ -33,6 +33,7 @@ from aster_ml.schedule.rewrites.copies import DATA_ONLY
 from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
 from aster_ml.schedule.steps import Schedule
 from aster_ml.schedule.work import PLAIN, PLAINEST, Workers
+from aster_ml.target import Target
 from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import is_whole_memory
@@ -287,7 +288,11 @@ GROUP_RESULTS, THREAD_RESULTS = 32, 64
 
 def workers_of(device: str) -> Workers:
     """How many share a kernel of a device: threads or work-groups."""
-    target = Device[device].target
+    return workers_for(Device[device].target)
+
+
+def workers_for(target: Target) -> Workers:
+    """The same for a machine that need not be there."""
     if target.has_local:
         return Workers(WORK_GROUPS, MIN_GROUP_LENGTH, GROUP_RESULTS)
     threads = SAME_THREADS if DETERMINISTIC else target.threads
