@@ -47,6 +47,7 @@ help:
 	@echo "make test-slow  tests that take ten seconds and more"
 	@echo "make test-narrow  a part of them with AVX2 at most and three threads"
 	@echo "make viz-test  the visualiser's page in headless Chromium"
+	@echo "make webgpu-test  the WEBGPU device on drivers that are programs"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
 	@echo "make onnx    the node tests of ONNX, and models of wheels beside onnxruntime"
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
@@ -109,6 +110,13 @@ parity: $(VENV)/.parity
 .PHONY: viz-test
 viz-test: $(VENV)/.viz
 	$(BIN)/python -m pytest -m viz $(PYTEST_ARGS) tests/viz
+
+# Conformance on drivers that are programs: llvmpipe, which Debian has, and Chromium's SwiftShader.
+.PHONY: webgpu-test
+webgpu-test: $(VENV)/.webgpu
+	$(BIN)/python -m pytest -m webgpu $(PYTEST_ARGS) $(WEBGPU_TESTS)
+	@if [ -f "$(SWIFTSHADER)" ]; then \
+		VK_ICD_FILENAMES=$(SWIFTSHADER) $(BIN)/python -m pytest -m webgpu $(PYTEST_ARGS) $(WEBGPU_TESTS); fi
 
 .PHONY: lint
 lint: $(VENV)/.lint
@@ -182,6 +190,17 @@ $(VENV)/.bench-$(BENCH_EXTRAS): $(VENV)/.made pyproject.toml
 $(VENV)/.docs: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[docs]'
 	touch $@
+
+WEBGPU_TESTS = tests/backend tests/unit/renderer/test_wgsl.py tests/unit/runtime/test_webgpu.py \
+	tests/fuzz/test_fuzz_webgpu.py
+SWIFTSHADER = /usr/lib/chromium/vk_swiftshader_icd.json
+# llvmpipe is installed where that can be done; without any driver the tests skip, and say so.
+$(VENV)/.webgpu: $(VENV)/.made pyproject.toml
+	$(PIP) --editable '.[test,webgpu]'
+	[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+		mesa-vulkan-drivers libvulkan1 >/dev/null; }
+	@touch $@
 
 $(VENV)/.viz: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[test,viz]'

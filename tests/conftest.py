@@ -33,11 +33,15 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 # What a skip reason speaks of -> how that is called, and what brings it. The first match counts.
 ABSENCES: list[tuple[str, str]] = [
-    (r"cuda-bindings|NVRTC", "parts of CUDA are absent: pip install 'aster-ml[cuda]'"),
     (r"pyopencl", "pyopencl is absent: pip install 'aster-ml[opencl]'"),
     (
         r"pocl|opencl",
         "no OpenCL platform: PoCL is one on any CPU (apt-get install pocl-opencl-icd)",
+    ),
+    (r"wgpu", "wgpu is absent: pip install 'aster-ml[webgpu]'"),
+    (
+        r"adapter|WebGPU",
+        "no driver for Vulkan: make webgpu-test brings one on any CPU (Debian, root)",
     ),
     (r"playwright", "playwright is absent: make viz-test brings it, and Chromium"),
     (r"Chromium", "no Chromium: make viz-test brings it (Debian, as root), or CHROMIUM=path"),

@@ -33,6 +33,7 @@ PACKAGES = (
     "ml-dtypes",
     "tqdm",
     "pyopencl",
+    "wgpu",
     "pillow",
     "safetensors",
     "torch",

@@ -239,8 +239,8 @@ DEBUG_FILTER = Setting(
 DEV = Setting(
     "DEV",
     "",
-    "Default device: CPU, PYTHON, NULL, OPENCL; empty means CPU. CPU=1, PYTHON=1, NULL=1 and CL=1 "
-    "in the environment say the same.",
+    "Default device: CPU, PYTHON, NULL, OPENCL, WEBGPU; empty means CPU. CPU=1, PYTHON=1, NULL=1, "
+    "CL=1 and so on in the environment say the same.",
     marked=True,
 )
 DEFAULT_FLOAT = Setting(

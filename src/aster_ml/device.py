@@ -31,16 +31,16 @@ from aster_ml.errors import ArgumentError, DeviceError, DTypeError, InternalErro
 from aster_ml.uop.sharding import MULTI_SEEN
 
 # The kinds of device, best first. DISK and NPY hold data and run nothing.
-KINDS = ("CPU", "CUDA", "OPENCL", "PYTHON", "NULL", "DISK", "NPY")
+KINDS = ("CPU", "OPENCL", "WEBGPU", "PYTHON", "NULL", "DISK", "NPY")
 STORAGE_KINDS = frozenset({"DISK", "NPY"})
 # Kinds that are at home outside of this package: `DeviceRegistry.register`.
 BROUGHT: dict[str, Any] = {}
 # Where installed packages name such kinds: entry points, each a module as `register` takes it.
 GROUP = "aster_ml.devices"
 # Other names of kinds: as other frameworks of this family call them.
-ALSO_KNOWN = {"CL": "OPENCL", "LLVM": "CPU", "NV": "CUDA"}
+ALSO_KNOWN = {"CL": "OPENCL", "LLVM": "CPU"}
 # Kinds that those frameworks have and Aster has not: who asks for one is told so.
-NOT_HERE = ("GPU", "AMD", "HIP", "METAL", "QCOM", "DSP", "WEBGPU")
+NOT_HERE = ("GPU", "CUDA", "NV", "AMD", "HIP", "METAL", "QCOM", "DSP")
 
 
 def renew_locks_after_fork() -> None:
@@ -611,8 +611,7 @@ class DeviceRegistry:
 
 def asked_by_environment() -> str:
     """The kind of device whose name is set in the environment, as `CPU=1` sets it; "" for none."""
-    computing = [kind for kind in KINDS if kind not in STORAGE_KINDS]
-    for kind in (*computing, *ALSO_KNOWN, *NOT_HERE):
+    for kind in (*[k for k in KINDS if k not in STORAGE_KINDS], *ALSO_KNOWN, *NOT_HERE):
         text = os.environ.get(kind, "")
         if text.isdecimal() and int(text):
             return kind

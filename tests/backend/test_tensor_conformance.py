@@ -23,8 +23,12 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Device, Tensor, TinyJit, Variable, dtypes
+from aster_ml.device import missing
+from aster_ml.errors import DTypeError
 
-DEVICES = ["CPU", "CPU-AVX2", "CPU-C", "CPU-1-thread", "CPU-no-opts", "PYTHON", "OPENCL"]
+SLOWLY = [pytest.mark.webgpu, pytest.mark.slow]
+DEVICES: list[Any] = ["CPU", "CPU-AVX2", "CPU-C", "CPU-1-thread", "CPU-no-opts", "PYTHON", "OPENCL"]
+DEVICES += [pytest.param("WEBGPU", marks=SLOWLY)]
 # A device of somebody else's, held to the same: KIND=path/of/its/module.py.
 if BROUGHT := os.environ.get("CONFORMANCE_DEVICE", ""):
     KIND, _, PATH = BROUGHT.partition("=")
@@ -39,8 +43,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
     name: str = request.param
     if name == "CPU-C" and not any(shutil.which(c) for c in ("cc", "clang", "gcc")):
         pytest.skip("no C compiler: cc is not on PATH")
-    if name == "OPENCL" and "OPENCL" not in Device.get_available_devices():
-        pytest.skip(next(row.note for row in Device.describe() if row.name == "OPENCL"))
+    if name in ("OPENCL", "WEBGPU") and (reason := missing(name)) is not None:
+        pytest.skip(f"{name}: {reason}")
     if name == "CPU-AVX2" and Device["CPU"].target.vector_bits < 512:
         pytest.skip("no AVX-512 to leave out: CPU has what CPU-AVX2 would have")
     settings: Any = {
@@ -217,6 +221,10 @@ def test_every_dtype_is_stored_and_added(device: str, name: str) -> None:
     t = Tensor(values, dtype=name, device=device)
     doubled = t + t if name != "bool" else t.logical_not()
     want = [True, False, False, True] if name == "bool" else [2, 4, 6, 8]
+    if name == "float64" and not Device[device].target.has_dtype(name):
+        with pytest.raises(DTypeError, match=f"{device}: it has no float64; cast to one of"):
+            doubled.tolist()
+        return
     assert doubled.dtype.name == name
     assert doubled.tolist() == want
 

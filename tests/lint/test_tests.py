@@ -13,7 +13,7 @@ from tests.lint.sources import place, python_files
 
 CHECKING = ("assert_", "check_", "assert")
 # Packages of extras that `make test` does not install, and peers of the benchmarks.
-FURTHER = ("torch", "gguf", "pyopencl", "jax", "tinygrad")
+FURTHER = ("torch", "gguf", "pyopencl", "wgpu", "jax", "tinygrad")
 RAISING = ("raises", "warns", "fail", "deprecated_call")
 
 

@@ -73,7 +73,7 @@ def test_canonical_names(name: str, wanted: str) -> None:
 
 
 def test_unknown_device_names_those_there_are() -> None:
-    with pytest.raises(DeviceError, match="device 'ABACUS' is unknown; there are CPU, OPENCL, PY"):
+    with pytest.raises(DeviceError, match="device 'ABACUS' is unknown; there are CPU, OPENCL, WEB"):
         Device.canonicalize("ABACUS")
     with pytest.raises(DeviceError, match="device 'gpu:1' is unknown"):
         Device["gpu:1"]

@@ -43,6 +43,7 @@ from aster_ml.renderer.c import CRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
 from aster_ml.renderer.opencl import OpenCLRenderer
 from aster_ml.renderer.runs import render_run
+from aster_ml.renderer.wgsl import WgslRenderer
 from aster_ml.target import Target
 from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.linear import Linear
@@ -85,6 +86,7 @@ RENDERERS: dict[str, type[Renderer]] = {
     "llvm": LLVMRenderer,
     "c": CRenderer,
     "opencl": OpenCLRenderer,
+    "wgsl": WgslRenderer,
 }
 
 
@@ -343,7 +345,7 @@ def compile_kernels(
     if not missing:
         return [MEMORY_CACHE[key] for key in keys]
     found = {key: MEMORY_CACHE[key] for key in keys if key not in missing}
-    threads = min([backend.compile_threads for _, backend in missing.values()])
+    threads = min([threads_of(backend) for _, backend in missing.values()])
     with uncollected():
         compilation = begun or Compilation(min(threads, len(missing)) - 1)
         try:
@@ -355,6 +357,11 @@ def compile_kernels(
             compilation.close()
     MEMORY_CACHE.update(found)
     return [found[key] for key in keys]
+
+
+def threads_of(backend: Backend) -> int:
+    """How many threads compile for a backend."""
+    return int(backend.target.threads) if backend.compiles_beside else 1
 
 
 def key_on_disk(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None) -> str | None:

@@ -35,7 +35,7 @@ from aster_ml.codegen.decompose.transcendental import (
 )
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import DType, dtypes, round_float
-from aster_ml.errors import CompileError
+from aster_ml.errors import CompileError, DTypeError
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
@@ -79,7 +79,7 @@ def dots_of(target: Target) -> frozenset[str]:
 def decompose_kernel(kernel: Kernel, target: Target) -> None:
     """Ops and dtypes that the target lacks are written with those that it has.
 
-    Raises: CompileError for an op or a dtype that cannot be replaced.
+    Raises: CompileError for an op, DTypeError for a dtype that cannot be replaced.
     """
     kernel.sink = decompose(kernel.sink, target, kernel.facts.order)
 
@@ -89,7 +89,8 @@ def decompose(sink: UOp, target: Target, order: dict[UOp, None] | None = None) -
 
     `order` is that of the graph, where it is known.
 
-    Raises: CompileError for an op or a dtype that the target lacks and that cannot be replaced.
+    Raises: CompileError for an op, DTypeError for a dtype that the target lacks and that cannot be
+        replaced.
     """
     if not target.compiles:
         return sink
@@ -171,8 +172,9 @@ class Decomposition:
         if x.dtype in NARROW:
             return self.function(polynomial, op, x.cast(FLOAT32)).cast(x.dtype)
         if op is Ops.SIN:
-            for dtype in (dtypes.uint64, dtypes.float64):
-                self.need(dtype, "taking whole turns from the argument of sin")
+            self.need(dtypes.uint64, "taking whole turns from the argument of sin")
+            wide = dtypes.float64 if dtypes.float64 in self.native else FLOAT32
+            return sin_poly(x, wide)
         return polynomial(x)
 
     def exp2(self, x: UOp, falling: bool) -> UOp:
@@ -219,9 +221,10 @@ class Decomposition:
         """A node that has or reads a dtype which the target lacks."""
         for dtype in (u.dtype, *[s.dtype for s in u.src]):
             if dtype not in self.native and dtype not in self.emulated:
-                raise CompileError(
+                names = sorted(d.name for d in self.native if d.kind not in ("void", "index"))
+                raise DTypeError(
                     f"{self.target.device}: it has no {dtype.name}; cast to one of "
-                    f"{', '.join(sorted(d.name for d in self.native if d.kind != 'void'))}"
+                    f"{', '.join(names)}, or use another device (DEV=CPU has all)"
                 )
         op = u.op
         if op in ELEMENTWISE:

@@ -526,19 +526,23 @@ INVERSE_TURN = int(
 )
 
 
-def sin_poly(x: UOp) -> UOp:
+def sin_poly(x: UOp, wide: DType = dtypes.float64) -> UOp:
     """sin(x), x in radians, of any finite size; NaN for infinities.
 
-    Dtype: that of x, float32 or float64.
-    Error: at most 1.5 ULP in float32, 3 ULP in float64, over all numbers. About 80 operations in
-        float32, 130 in float64, most of them to take whole turns from x exactly.
+    Dtype: that of x, float32 or float64. What is beside the turns of a float32 is put together in
+        `wide`, float64 or float32.
+    Error: at most 1.5 ULP in float32, or 2 ULP in `wide` float32, 3 ULP in float64, over all
+        numbers. About 80 operations in float32, 130 in float64, most of them to take whole turns
+        from x exactly.
     """
     form = format_of(x)
     bits = x.bitcast(form.uint)
     magnitude_bits = bits & (form.sign - 1)
     magnitude = magnitude_bits.bitcast(x.dtype)
-    reduce = quarters_float32 if x.dtype is dtypes.float32 else quarters_float64
-    quarter, rest = reduce(magnitude_bits)
+    if x.dtype is dtypes.float32:
+        quarter, rest = quarters_float32(magnitude_bits, wide)
+    else:
+        quarter, rest = quarters_float64(magnitude_bits)
     small = magnitude < 1.0
     r = small.where(magnitude, rest)
     quarter = small.where(quarter.const_like(0), quarter)
@@ -579,11 +583,11 @@ def bit_window(words: list[UOp], position: UOp, levels: int, count: int) -> list
     return [(words[i] << shift) | ((words[i + 1] >> 1) >> opposite) for i in range(count)]
 
 
-def quarters_float32(bits: UOp) -> tuple[UOp, UOp]:
+def quarters_float32(bits: UOp, wide: DType = dtypes.float64) -> tuple[UOp, UOp]:
     """How many quarter turns, modulo 4, are nearest to a float32, and what is left beside them.
 
     `bits` are those of a finite number of at least 1. The count is a uint32, the rest a float32 in
-    [-pi/4, pi/4], rounded once.
+    [-pi/4, pi/4], rounded once, or where float32 has to do for `wide`, a few times.
     Source: Payne, Hanek, "Radian reduction for trigonometric functions" (SIGNUM 1983).
     """
     u64 = dtypes.uint64
@@ -593,15 +597,16 @@ def quarters_float32(bits: UOp) -> tuple[UOp, UOp]:
     # them all bits of 1 / (2 pi) before the window; 96 bits leave an error of 2**-64 turns, and no
     # float32 lies within 2**-33 of a quarter turn.
     w0, w1, w2 = bit_window(turn_words(dtypes.uint32, 23, 7), position, 2, 3)
-    wide = significand.cast(u64)
-    turns = ((significand * w0).cast(u64) << 32) + wide * w1.cast(u64)
-    turns = turns + ((wide * w2.cast(u64)) >> 32)
+    factor = significand.cast(u64)
+    turns = ((significand * w0).cast(u64) << 32) + factor * w1.cast(u64)
+    turns = turns + ((factor * w2.cast(u64)) >> 32)
     count = ((turns >> 32).cast(dtypes.uint32) + (1 << 29)) >> 30
     # Taken as signed, what follows the two bits of whole quarters is the distance to the nearest.
     rest = turns << 2
-    # float64 holds either word exactly, and vector units convert 32-bit integers faster than 64.
-    high = (rest >> 32).cast(dtypes.uint32).bitcast(dtypes.int32).cast(dtypes.float64)
-    low = (rest.cast(dtypes.uint32) >> 1).bitcast(dtypes.int32).cast(dtypes.float64)
+    # float64 holds either word exactly, and vector units convert 32-bit integers faster than 64;
+    # float32 holds the high word exactly where it is so small that the low one counts.
+    high = (rest >> 32).cast(dtypes.uint32).bitcast(dtypes.int32).cast(wide)
+    low = (rest.cast(dtypes.uint32) >> 1).bitcast(dtypes.int32).cast(wide)
     radians = mulacc(high, math.pi * 2.0**-33, low * (math.pi * 2.0**-64))
     return count, radians.cast(dtypes.float32)
 

@@ -15,7 +15,7 @@ import pytest
 from aster_ml.codegen.decompose.floats import NARROW
 from aster_ml.codegen.decompose.ops import decompose
 from aster_ml.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype
-from aster_ml.errors import CompileError
+from aster_ml.errors import CompileError, DTypeError
 from aster_ml.target import GPU, IDLE, INTERPRETER, PLAIN_DTYPES, PLAIN_OPS, Target
 from aster_ml.uop.evaluate import threefry as threefry_of_ints
 from aster_ml.uop.graph import toposort
@@ -187,9 +187,9 @@ def test_half_arithmetic_stays_where_it_is_native() -> None:
 
 def test_a_dtype_that_nothing_replaces() -> None:
     message = "WEBGPU: it has no float64; cast to one of .*float32"
-    with pytest.raises(CompileError, match=message):
+    with pytest.raises(DTypeError, match=message):
         decompose(plain_kernel(dtypes.float64), SMALL)
-    with pytest.raises(CompileError, match="WEBGPU: it has no int64"):
+    with pytest.raises(DTypeError, match="WEBGPU: it has no int64"):
         decompose(plain_kernel(dtypes.int64), SMALL)
 
 
