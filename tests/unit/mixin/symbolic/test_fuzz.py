@@ -132,3 +132,19 @@ def test_jitted_programs(group: int) -> None:
                 want = run(seed, whole[ours], X[theirs])[1]
             check_part(jitted(whole[ours]), want)
         assert runs[0] == 2
+
+
+def test_sizes_with_a_known_factor() -> None:
+    """Axes of n * 4 elements, which are split though n is not known: register tiles, lanes."""
+    x = np.random.default_rng(1).standard_normal((3, 48, 40)).astype(np.float32)
+    whole = Tensor(x).realize()
+    for seed in range(300, 340):
+        rng = random.Random(seed)
+        f, g = rng.choice([2, 4, 8]), rng.choice([2, 4, 5, 8])
+        i, j = rng.randint(1, 48 // f), rng.randint(1, 40 // g)
+        n, m = Variable("n", 1, 48 // f).bind(i) * f, Variable("m", 1, 40 // g).bind(j) * g
+        columns = (m, j * g) if seed % 2 else (40, 40)
+        with np.errstate(all="ignore"):
+            got, want = run(seed, whole[:, :n, : columns[0]], x[:, : i * f, : columns[1]])
+        if np.isfinite(want).all():
+            check_part(got.realize(), want)
