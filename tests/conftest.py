@@ -33,6 +33,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 # What a skip reason speaks of -> how that is called, and what brings it. The first match counts.
 ABSENCES: list[tuple[str, str]] = [
+    (r"cuda-bindings|NVRTC", "parts of CUDA are absent: pip install 'aster-ml[cuda]'"),
     (r"pyopencl", "pyopencl is absent: pip install 'aster-ml[opencl]'"),
     (
         r"pocl|opencl",

@@ -157,6 +157,11 @@ class Backend(abc.ABC):
     def target(self) -> Target:
         """What the device can do, under the settings of now."""
 
+    @property
+    def compile_threads(self) -> int:
+        """In how many threads `compile` may run at once and gain by it."""
+        return self.target.threads if self.compiles_beside else 1
+
     @abc.abstractmethod
     def compile(self, source: str) -> bytes:
         """Source text in the target's language as a binary. Raises: CompileError."""

@@ -14,7 +14,7 @@ from aster_ml.allocator import PooledAllocator as LRUAllocator
 from aster_ml.backend import Backend
 from aster_ml.backend import Backend as Compiled
 from aster_ml.compat.cpu_programs import CPUProgram, MallocAllocator
-from aster_ml.device import STORAGE_KINDS, Device
+from aster_ml.device import KINDS, STORAGE_KINDS, Device
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import CompileError
 from aster_ml.jit.graph_runner import GraphRunner
@@ -25,7 +25,7 @@ __all__ = [
     "is_dtype_supported",
 ]  # fmt: skip
 
-ALL_DEVICES = ["CPU", "OPENCL", "WEBGPU", "PYTHON", "NULL"]
+ALL_DEVICES = [kind for kind in KINDS if kind not in STORAGE_KINDS]
 
 
 class RendererView:

@@ -345,7 +345,7 @@ def compile_kernels(
     if not missing:
         return [MEMORY_CACHE[key] for key in keys]
     found = {key: MEMORY_CACHE[key] for key in keys if key not in missing}
-    threads = min([threads_of(backend) for _, backend in missing.values()])
+    threads = min([backend.compile_threads for _, backend in missing.values()])
     with uncollected():
         compilation = begun or Compilation(min(threads, len(missing)) - 1)
         try:
@@ -357,11 +357,6 @@ def compile_kernels(
             compilation.close()
     MEMORY_CACHE.update(found)
     return [found[key] for key in keys]
-
-
-def threads_of(backend: Backend) -> int:
-    """How many threads compile for a backend."""
-    return int(backend.target.threads) if backend.compiles_beside else 1
 
 
 def key_on_disk(ast: UOp, backend: Backend, opts: tuple[Opt, ...] | None) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aster_ml.config import BEAM, DEBUG
 from aster_ml.device import Device
-from aster_ml.engine.compile import MEMORY_CACHE, Compilation, Key, key_of, threads_of
+from aster_ml.engine.compile import MEMORY_CACHE, Compilation, Key, key_of
 from aster_ml.schedule.steps import FinalKernel
 
 
@@ -26,10 +26,10 @@ class Early:
         ast, backend = kernel.ast, Device[kernel.device]
         key = key_of(ast, backend)
         quick = key in MEMORY_CACHE or key in self.failed
-        if threads_of(backend) < 2 or BEAM or DEBUG >= 2 or quick:
+        if backend.compile_threads < 2 or BEAM or DEBUG >= 2 or quick:
             return
         if self.compilation is None:
-            self.compilation = Compilation(threads_of(backend) - 1)
+            self.compilation = Compilation(backend.compile_threads - 1)
         try:
             self.compilation.begin(key, ast, backend, None)
         except Exception:

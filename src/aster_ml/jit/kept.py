@@ -13,15 +13,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from aster_ml.device import Buffer
-from aster_ml.engine.storage import buffer_of
+from aster_ml.engine.storage import buffer_of, realized_view
 from aster_ml.errors import ArgumentError
 from aster_ml.jit.tiny_jit import TinyJit
 from aster_ml.tensor import Tensor
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.ops import Ops
 
 
 def memory_of(tensors: Mapping[str, Tensor]) -> dict[str, Buffer]:
-    """The memory of each tensor, whole."""
-    return {name: buffer_of(t.uop.base).base for name, t in tensors.items()}
+    """The memory that each tensor is, or is computed from, whole, under its name and a number."""
+    found: dict[str, Buffer] = {}
+    for name, t in tensors.items():
+        # What was computed stands for what it was computed from.
+        nodes = toposort(t.uop, enter=lambda u: realized_view(u) is None)
+        shown = [u if (view := realized_view(u)) is None else view for u in nodes]
+        places = dict.fromkeys([u.base for u in shown if u.base.op is Ops.BUFFER])
+        found |= {f"{name} {i}": buffer_of(u).base for i, u in enumerate(places)}
+    return found
 
 
 class NamingPickler(pickle.Pickler):

@@ -25,15 +25,20 @@ def ask(language: Language, prompt: list[int]) -> list[int]:
     return language.engine.run(answer).tokens
 
 
+@pytest.mark.parametrize("dtype", ["f16", "packed"])
 def test_a_second_start_traces_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    dtype: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.gguf"
-    write_model(path, "llama", seed=77)
-    first = load_language(path, context=96, slots=2)
+    write_model(path, "llama", seed=77, quantise="Q4_1")
+    first = load_language(path, dtype, context=96, slots=2)
     want = [ask(first, [5, 6, 7]), ask(first, [9] * 70)]
     assert first.keep()
-    second = load_language(path, context=96, slots=2)
+    # Names of memory, and none of its content.
+    kept = object_cache.get(recordings.key_of(first.engine))
+    assert kept is not None
+    assert len(kept) < first.engine.model.weights.nbytes()
+    second = load_language(path, dtype, context=96, slots=2)
 
     def fail(*args: object) -> None:
         raise AssertionError("the forward pass ran again")

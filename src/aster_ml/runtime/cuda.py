@@ -1,0 +1,167 @@
+"""CUDA: kernels on NVIDIA devices, through the driver and NVRTC.
+
+Says what is missing, what a device can do, and brings the parts together: the device and its errors
+are in `cuda_device`, memory in `cuda_memory`, stream and launches in `cuda_queue`, recorded
+launches in `cuda_graph`, the compiler in `cuda_compiler`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+from collections.abc import Sequence
+
+from aster_ml.backend import Backend, Call, Graph, Program
+from aster_ml.errors import DeviceError
+from aster_ml.runtime import cuda_compiler
+from aster_ml.runtime.cuda_compiler import arch_name, first_line
+from aster_ml.runtime.cuda_device import CudaDevice, binding, library_name
+from aster_ml.runtime.cuda_graph import CudaGraph
+from aster_ml.runtime.cuda_memory import CudaAllocator
+from aster_ml.runtime.cuda_queue import CudaProgram, CudaQueue
+from aster_ml.target import GPU, INTEGERS, PLAIN_OPS, Target
+
+DOC = "NVIDIA graphics processors"
+# Functions of CUDA C++ that are within 2 ULP (CUDA C++ Programming Guide, mathematical functions).
+BUILT_IN_OPS = PLAIN_OPS | {"EXP2", "LOG2", "SIN", "POW"}
+EXTRA = "pip install 'aster-ml[cuda]' brings it"
+
+
+def has_driver() -> bool:
+    """Whether the driver's library is there, which says nothing of devices."""
+    try:
+        ctypes.CDLL(library_name())
+    except OSError:
+        return False
+    return True
+
+
+def has_package(name: str) -> bool:
+    """Whether a package is installed; it is not imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@functools.cache
+def missing() -> str | None:
+    """What CUDA needs and is not there."""
+    lacking = []
+    if not has_driver():
+        lacking.append(
+            f"there is no NVIDIA driver ({library_name()} does not load); the driver's package "
+            "brings it (apt-get install nvidia-driver), and a container is given it by --gpus all"
+        )
+    if not has_package("cuda.bindings"):
+        lacking.append(f"cuda-bindings is not installed; {EXTRA}")
+    if lacking:
+        return "; ".join(lacking)
+    return lacks_device() or cuda_compiler.missing() or is_too_old()
+
+
+def lacks_device() -> str | None:
+    """Why the driver opens no device."""
+    try:
+        cu = binding()
+        status = int(cu.cuInit(0)[0])
+        count = cu.cuDeviceGetCount()[1] if not status else 0
+    except (ImportError, RuntimeError) as error:
+        return f"cuda-bindings does not load the driver ({first_line(error)}); {EXTRA}"
+    if status == 100 or (not status and not count):
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        hint = "" if seen is None else f" (CUDA_VISIBLE_DEVICES is {seen!r})"
+        return f"the NVIDIA driver finds no device{hint}; nvidia-smi lists those there are"
+    if status:
+        return (
+            f"the NVIDIA driver does not start: error {status}; nvidia-smi may say more, and a "
+            "restart helps where the driver was updated"
+        )
+    return None
+
+
+def is_too_old() -> str | None:
+    """Whether the driver runs what the compiler makes: within one major version it does."""
+    number = int(binding().cuDriverGetVersion()[1])
+    driver, compiler = (number // 1000, number % 1000 // 10), cuda_compiler.version()
+    if driver[0] >= compiler[0]:
+        return None
+    return (
+        f"the NVIDIA driver is for CUDA {driver[0]}.{driver[1]} and NVRTC is of CUDA "
+        f"{compiler[0]}.{compiler[1]}: a driver of CUDA {compiler[0]} would do, or "
+        f"pip install 'cuda-bindings=={driver[0]}.*' nvidia-cuda-nvrtc-cu{driver[0]}"
+    )
+
+
+@functools.cache
+def device_count() -> int:
+    """How many devices the driver shows; 0 where it does not start."""
+    cu = binding()
+    return 0 if cu.cuInit(0)[0] else int(cu.cuDeviceGetCount()[1])
+
+
+def open_backend(name: str) -> Backend:
+    """The backend of "CUDA" or "CUDA:1". Raises: DeviceError where there are not so many."""
+    number, count = int(name.partition(":")[2] or 0), device_count()
+    if number >= count:
+        there = f"CUDA to CUDA:{count - 1}" if count > 1 else "only CUDA" if count else "none"
+        raise DeviceError(f"device {name!r} is not there: the driver shows {there}")
+    return CudaBackend(CudaDevice(name, number))
+
+
+def probe(device: CudaDevice) -> Target:
+    """What a device can do."""
+    major = device.attribute("COMPUTE_CAPABILITY_MAJOR")
+    minor = device.attribute("COMPUTE_CAPABILITY_MINOR")
+    return Target(
+        "CUDA", "cuda", arch=arch_name(major, minor), kind=GPU, vector_bits=128,
+        vector_registers=32,
+        cache_bytes=(32 << 10, max(device.attribute("L2_CACHE_SIZE"), 256 << 10), 4 << 20),
+        has_local=True, has_barrier=True,
+        max_group=device.attribute("MAX_THREADS_PER_BLOCK"),
+        local_bytes=device.attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
+        native_dtypes=INTEGERS | {"float16", "float32", "float64"},
+        native_ops=frozenset(BUILT_IN_OPS),
+    )  # fmt: skip
+
+
+class CudaBackend(Backend):
+    """One NVIDIA device with a stream of its own in the context that its process shares."""
+
+    compiles_beside = True
+    keeps_binaries = True
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device = device
+        self.probed = probe(device)
+        super().__init__(device.name, CudaAllocator(device), CudaQueue(device))
+
+    @property
+    def target(self) -> Target:
+        """What the device can do."""
+        return self.probed
+
+    @property
+    def compile_threads(self) -> int:
+        """NVRTC takes a processor for each kernel."""
+        return os.cpu_count() or 1
+
+    def compile(self, source: str) -> bytes:
+        """CUDA C++ as code of the device's own architecture. Raises: CompileError."""
+        return cuda_compiler.compile_source(source, self.probed.arch)
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """The kernel `name`, ready to launch. Raises: CompileError; DeviceError."""
+        cubin, shared = cuda_compiler.unpack(binary)
+        return CudaProgram(name, self.device, cubin, shared)
+
+    def make_graph(self, calls: Sequence[Call]) -> Graph:
+        """The launches as one CUDA graph."""
+        assert isinstance(self.allocator, CudaAllocator)
+        return CudaGraph(self.allocator, calls)
+
+    def disassemble(self, source: str) -> str:
+        """The device's instructions (SASS), where nvdisasm is there."""
+        return cuda_compiler.disassemble(cuda_compiler.unpack(self.compile(source))[0])

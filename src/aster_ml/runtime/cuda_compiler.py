@@ -1,0 +1,184 @@
+"""CUDA C++ to machine code of one architecture by NVRTC, which needs no driver; and SASS as text.
+
+Receives source and an architecture ("sm_90a"); returns a cubin behind a header that says how much
+shared memory launches have to ask for. Results are kept in the object cache. Code for the driver's
+own compiler (PTX) is not made: an older driver would not understand that of a newer NVRTC.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from aster_ml.errors import CompileError, DeviceError
+from aster_ml.runtime import object_cache
+
+# A product and a sum are rounded apart where the source has them apart.
+OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
+# From this capability on code for one architecture alone ("a") may use all that it has.
+FIRST_OF_ITS_OWN = 90
+MAGIC = b"aster-cubin-1\n\0\0"
+HEADER = struct.Struct(f"<{len(MAGIC)}sQ")
+# A line of the source: more shared memory than a block has without asking.
+DYNAMIC = re.compile(r"^// Dynamic shared memory: ([0-9]+)", re.MULTILINE)
+
+
+def arch_name(major: int, minor: int) -> str:
+    """What the compiler calls the architecture of a device of this capability."""
+    number = 10 * major + minor
+    return f"sm_{number}{'a' if number >= FIRST_OF_ITS_OWN else ''}"
+
+
+@functools.cache
+def binding() -> ModuleType:
+    """NVRTC's functions."""
+    from cuda.bindings import nvrtc
+
+    module: ModuleType = nvrtc
+    return module
+
+
+@functools.cache
+def missing() -> str | None:
+    """What compiling needs and is not there."""
+    try:
+        version()
+    except (ImportError, RuntimeError, DeviceError) as error:
+        return f"NVRTC does not load ({first_line(error)}); pip install 'aster-ml[cuda]' brings it"
+    return None
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+@functools.cache
+def version() -> tuple[int, int]:
+    """NVRTC's version. Raises: DeviceError; ImportError or RuntimeError where it is not there."""
+    status, major, minor = binding().nvrtcVersion()
+    if status:
+        raise DeviceError(f"NVRTC does not tell its version: {status!r}")
+    return int(major), int(minor)
+
+
+@functools.cache
+def include_folder() -> str | None:
+    """Where the headers of the runtime lie (half and fp8 numbers), if they are installed."""
+    found = importlib.util.find_spec("nvidia")
+    for parent in found.submodule_search_locations or () if found is not None else ():
+        for folder in sorted(Path(parent).glob("cu1*/include"), reverse=True):
+            if (folder / "cuda_fp16.h").exists():
+                return str(folder)
+    return None
+
+
+def options_of(source: str, arch: str) -> list[str]:
+    """The compiler's options for a source; headers are looked for only where it includes one."""
+    options = [f"--gpu-architecture={arch}", *OPTIONS]
+    if "#include" in source and (folder := include_folder()) is not None:
+        options.append(f"--include-path={folder}")
+    return options
+
+
+def compile_cubin(source: str, arch: str) -> bytes:
+    """The machine code of a source. Raises: CompileError with the compiler's words."""
+    rtc = binding()
+    options = [option.encode() for option in options_of(source, arch)]
+    status, program = rtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
+    if status:
+        raise CompileError(f"NVRTC takes no source: {status!r}")
+    try:
+        (status,) = rtc.nvrtcCompileProgram(program, len(options), options)
+        if status:
+            raise CompileError(
+                f"NVRTC {'.'.join(map(str, version()))} refused generated CUDA C++ for {arch}:\n"
+                f"{log_of(program)}"
+            )
+        return read(program, rtc.nvrtcGetCUBINSize, rtc.nvrtcGetCUBIN)
+    finally:
+        rtc.nvrtcDestroyProgram(program)
+
+
+def read(program: Any, size: Any, get: Any) -> bytes:
+    """Something that NVRTC has of a program. Raises: CompileError."""
+    status, nbytes = size(program)
+    content = bytearray(nbytes)
+    if not status:
+        (status,) = get(program, content)
+    if status:
+        raise CompileError(f"NVRTC gives no result: {status!r}")
+    return bytes(content)
+
+
+def log_of(program: Any) -> str:
+    """What NVRTC says of a program."""
+    rtc = binding()
+    log = read(program, rtc.nvrtcGetProgramLogSize, rtc.nvrtcGetProgramLog)
+    return log.rstrip(b"\0").decode(errors="replace").strip()
+
+
+def compile_source(source: str, arch: str) -> bytes:
+    """The cubin of a source behind its header, from the disk cache where it is there.
+
+    Raises: CompileError.
+    """
+    digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
+    key = f"cuda {arch} {version()} {OPTIONS} {digest}"
+    binary = object_cache.get(key)
+    if binary is None:
+        binary = pack(compile_cubin(source, arch), dynamic_nbytes(source))
+        object_cache.put(key, binary)
+    return binary
+
+
+def dynamic_nbytes(source: str) -> int:
+    """Bytes of shared memory that launches of a kernel have to ask for, as its source says."""
+    found = DYNAMIC.search(source)
+    return int(found[1]) if found else 0
+
+
+def pack(cubin: bytes, shared: int) -> bytes:
+    """A cubin behind its header."""
+    return HEADER.pack(MAGIC, shared) + cubin
+
+
+def unpack(binary: bytes) -> tuple[bytes, int]:
+    """The cubin, and the bytes of shared memory that launches ask for. Raises: CompileError."""
+    if not binary.startswith(MAGIC) or len(binary) <= HEADER.size:
+        raise CompileError(f"a binary of CUDA begins with {MAGIC!r}, given {binary[:16]!r}")
+    return binary[HEADER.size :], HEADER.unpack_from(binary)[1]
+
+
+@functools.cache
+def disassembler() -> str | None:
+    """The path of nvdisasm, on PATH or as its package brings it."""
+    path = shutil.which("nvdisasm")
+    found = importlib.util.find_spec("nvidia") if path is None else None
+    for parent in found.submodule_search_locations or () if found is not None else ():
+        for file in sorted(Path(parent).glob("cu1*/bin/nvdisasm*"), reverse=True):
+            return str(file)
+    return path
+
+
+def disassemble(cubin: bytes) -> str:
+    """The instructions of a cubin (SASS), or what would show them."""
+    path = disassembler()
+    if path is None:
+        return "(nvdisasm shows SASS; pip install nvidia-cuda-nvdisasm brings it)"
+    with tempfile.TemporaryDirectory(prefix="aster-") as folder:
+        name = os.path.join(folder, "kernel.cubin")
+        Path(name).write_bytes(cubin)
+        done = subprocess.run([path, "-c", name], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else f"(nvdisasm failed: {done.stderr.strip()})"

@@ -1,0 +1,180 @@
+"""One NVIDIA device as its driver shows it: a context, a stream, and what its errors mean.
+
+Receives the number of a device; returns what the other modules of CUDA call the driver through.
+Memory, programs and graphs do not belong here. `cuda.bindings` is imported on the first use.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from types import ModuleType
+from typing import Any
+
+from aster_ml.errors import AsterError, DeviceError, InternalError, OutOfMemoryError
+
+# What no call succeeds after, until the process ends: the driver's number and what has happened.
+FATAL = {
+    3: "the driver is not initialised here: it does not survive a fork (start processes by spawn)",
+    4: "the driver is shutting down",
+    46: "the device is not available, or used by another process alone",
+    214: "the device's memory has an error that cannot be corrected",
+    220: "a link between devices has an error that cannot be corrected",
+    700: "a kernel touched memory that is not its own",
+    702: "a kernel ran longer than the system lets it (devices that also drive a screen)",
+    709: "the device's context was destroyed",
+    710: "an assertion in a kernel failed",
+    714: "the device's program counter or stack has an error",
+    715: "a kernel has an instruction that the device does not know",
+    716: "a kernel loaded or stored at an address that is not aligned",
+    717: "a kernel used memory of one kind as that of another",
+    718: "a kernel jumped to an address that is no code",
+    719: "a kernel failed",
+    999: "the driver fails without a reason",
+}
+OUT_OF_MEMORY, NOT_SUPPORTED = 2, 801
+# What else has a meaning of its own.
+KNOWN = {
+    1: "a value is out of bounds",
+    200: "the binary is none for this device",
+    209: "the binary is for another architecture than the device's",
+    218: "the driver's compiler is older than the code",
+    222: "the driver is older than the compiler that the code is from",
+    301: "a file is missing",
+    500: "there is no such name",
+    701: "the kernel needs more registers, threads or shared memory than the device has",
+}
+
+
+@functools.cache
+def binding() -> ModuleType:
+    """The driver's functions."""
+    from cuda.bindings import driver
+
+    module: ModuleType = driver
+    return module
+
+
+def library_name() -> str:
+    """What the driver's library is called."""
+    return "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+
+
+class Here(threading.local):
+    """The device whose context is current in a thread."""
+
+    device: CudaDevice | None = None
+
+
+HERE = Here()
+
+
+class CudaDevice:
+    """A device with its context and the stream that all its work is in.
+
+    Once it is lost, `enter` raises, and nothing is asked of the driver any more.
+    """
+
+    def __init__(self, name: str, ordinal: int) -> None:
+        cu = self.cu = binding()
+        self.name = name
+        self.ordinal = ordinal
+        self.lost = ""
+        self.process = os.getpid()
+        self.number = self.check(cu.cuDeviceGet(ordinal), "opening it")
+        # The context that other libraries of this process use, too.
+        self.context = self.check(cu.cuDevicePrimaryCtxRetain(self.number), "opening it")
+        # Others may make another device's context current where there is one.
+        self.alone = self.check(cu.cuDeviceGetCount(), "opening it") == 1
+        self.enter()
+        flags = cu.CUstream_flags.CU_STREAM_NON_BLOCKING
+        self.stream = self.check(cu.cuStreamCreate(flags), "making a stream")
+        self.peers: set[int] = set()
+
+    def enter(self) -> None:
+        """Makes its context the current one. Raises: DeviceError when it is lost."""
+        if self.lost:
+            raise DeviceError(f"{self.name} was lost ({self.lost}); a new process can use it again")
+        if HERE.device is not self or not self.alone:
+            self.check(self.cu.cuCtxSetCurrent(self.context), "entering its context")
+            HERE.device = self
+
+    def may_free(self) -> bool:
+        """Enters the context for giving something back; False where there is nothing to give to."""
+        if self.lost or os.getpid() != self.process:
+            return False
+        self.cu.cuCtxSetCurrent(self.context)
+        HERE.device = self
+        return True
+
+    def check(self, result: tuple[Any, ...], doing: str) -> Any:
+        """What the driver returned beside its status. Raises: what `fault` returns."""
+        if result[0]:
+            raise self.fault(int(result[0]), doing)
+        return result[1] if len(result) > 1 else None
+
+    def fault(self, status: int, doing: str) -> AsterError:
+        """The error of a status, which is noted where it is a final one."""
+        text = self.describe(status)
+        if status in FATAL:
+            self.lost = self.lost or text
+            return DeviceError(
+                f"{self.name} is lost: {text}. It showed at {doing}, and may come from any launch "
+                "before. Results since then are not there; a new process can use the device "
+                "again. compute-sanitizer names the kernel"
+            )
+        if status == OUT_OF_MEMORY:
+            return OutOfMemoryError(
+                f"{self.name} has no room for {doing}: {self.room()}; smaller batches would help"
+            )
+        return DeviceError(f"{self.name}: {doing} failed: {text}")
+
+    def describe(self, status: int) -> str:
+        """A status in words, and as the driver names it."""
+        name = f"error {status}"
+        try:
+            found = self.cu.cuGetErrorName(self.cu.CUresult(status))
+        except ValueError:
+            found = (1,)  # newer than the binding
+        if not found[0]:
+            name = found[1].decode()
+        meaning = FATAL.get(status) or KNOWN.get(status)
+        return f"{meaning} ({name})" if meaning else name
+
+    def room(self) -> str:
+        """How much memory is left, in words."""
+        status, left, total = self.cu.cuMemGetInfo()
+        if status:
+            return "how much is left is unknown"
+        return f"{left >> 20:,} MB of its {total >> 20:,} MB are free"
+
+    def attribute(self, name: str) -> int:
+        """A number that the device tells of itself."""
+        which = getattr(self.cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self.check(self.cu.cuDeviceGetAttribute(which, self.number), f"reading {name}"))
+
+    def wait(self) -> None:
+        """Returns when all that is in the stream is done. Raises: DeviceError when it is lost."""
+        self.enter()
+        self.check(self.cu.cuStreamSynchronize(self.stream), "waiting for its work")
+
+    def reach(self, other: CudaDevice) -> None:
+        """Lets this device read another's memory by itself, where the two are linked."""
+        if other.ordinal in self.peers:
+            return
+        self.peers.add(other.ordinal)
+        can = self.check(
+            self.cu.cuDeviceCanAccessPeer(self.number, other.number), "asking for a link"
+        )
+        if can:
+            # Without it copies go by way of the host, so what fails here only takes longer.
+            self.cu.cuCtxEnablePeerAccess(other.context, 0)
+
+
+def first_of(sizes: tuple[Any, ...]) -> tuple[int, int, int]:
+    """Sizes of a launch in three dimensions. Raises: InternalError where there are more."""
+    if len(sizes) > 3:
+        raise InternalError(f"CUDA has blocks in three dimensions, given {sizes}")
+    x, y, z = (*sizes, 1, 1, 1)[:3]
+    return x, y, z
