@@ -31,7 +31,7 @@ from aster_ml.errors import ArgumentError, DeviceError, DTypeError, InternalErro
 from aster_ml.uop.sharding import MULTI_SEEN
 
 # The kinds of device, best first. DISK and NPY hold data and run nothing.
-KINDS = ("CPU", "CUDA", "OPENCL", "WEBGPU", "PYTHON", "NULL", "DISK", "NPY")
+KINDS = ("CPU", "CUDA", "METAL", "OPENCL", "WEBGPU", "PYTHON", "NULL", "DISK", "NPY")
 STORAGE_KINDS = frozenset({"DISK", "NPY"})
 # Kinds that are at home outside of this package: `DeviceRegistry.register`.
 BROUGHT: dict[str, Any] = {}
@@ -40,7 +40,7 @@ GROUP = "aster_ml.devices"
 # Other names of kinds: as other frameworks of this family call them.
 ALSO_KNOWN = {"CL": "OPENCL", "LLVM": "CPU", "NV": "CUDA"}
 # Kinds that those frameworks have and Aster has not: who asks for one is told so.
-NOT_HERE = ("GPU", "AMD", "HIP", "METAL", "QCOM", "DSP")
+NOT_HERE = ("GPU", "AMD", "HIP", "QCOM", "DSP")
 
 
 def renew_locks_after_fork() -> None:

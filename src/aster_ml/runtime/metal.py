@@ -1,0 +1,129 @@
+"""METAL: kernels on Apple's graphics processors, by messages to the system's own libraries.
+
+Says what is missing, what the device can do, and brings the parts together: messages are in
+`metal_objc` and `metal_api`, the device in `metal_device`, then `metal_memory`, `metal_queue` and
+`metal_graph`. Nobody has run it on hardware yet: tests run it on libraries of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+import sys
+from collections.abc import Sequence
+
+from aster_ml.backend import Backend, Call, Graph, Program
+from aster_ml.errors import CompileError, DeviceError
+from aster_ml.runtime import metal_objc as objc
+from aster_ml.runtime.metal_api import api
+from aster_ml.runtime.metal_device import MetalDevice, default_device
+from aster_ml.runtime.metal_graph import MetalGraph, can_record
+from aster_ml.runtime.metal_memory import MetalAllocator
+from aster_ml.runtime.metal_objc import POINTER, Object
+from aster_ml.runtime.metal_queue import MetalProgram, MetalQueue
+from aster_ml.target import GPU, INTEGERS, PLAIN_OPS, Target
+
+DOC = "Apple's graphics processors"
+BUILT_IN_OPS = PLAIN_OPS | {"EXP2", "LOG2", "SIN"}
+# From this version of the system on there is bfloat16.
+BFLOAT_SYSTEM = 14
+
+
+@functools.cache
+def missing() -> str | None:
+    """What Metal needs and is not there."""
+    if sys.platform != "darwin" and objc.PATHS["objc"].startswith("/usr/lib"):
+        return f"Metal is a part of macOS, and this is {platform.system()}"
+    try:
+        device = default_device()
+    except OSError as error:
+        return f"Metal's libraries do not load ({error})"
+    if device is None:
+        return "the system shows no Metal device (a session without one, or a virtual machine)"
+    return None
+
+
+def open_backend(name: str) -> Backend:
+    """The backend of "METAL" or "METAL:1", which is another queue of the same device."""
+    device = default_device()
+    if device is None:
+        raise DeviceError(str(missing()))
+    return MetalBackend(MetalDevice(name, device))
+
+
+def one_word(text: str) -> str:
+    """A device's name without spaces."""
+    return "-".join(text.split()) or "unnamed"
+
+
+def probe(device: MetalDevice, name: str) -> Target:
+    """What a device can do."""
+    dtypes = INTEGERS | {"float16", "float32"}
+    system = int(platform.mac_ver()[0].partition(".")[0] or 0)
+    if system >= BFLOAT_SYSTEM:
+        dtypes |= {"bfloat16"}
+    return Target(
+        "METAL", "metal", arch=f"{one_word(name)}-macos{system}", kind=GPU, vector_bits=128,
+        vector_registers=32, has_local=True, has_barrier=True, max_group=1024,
+        local_bytes=int(api().shared_nbytes(device.device.address)),
+        native_dtypes=frozenset(dtypes), native_ops=BUILT_IN_OPS,
+    )  # fmt: skip
+
+
+class MetalBackend(Backend):
+    """One queue of the system's device."""
+
+    def __init__(self, device: MetalDevice) -> None:
+        self.device = device
+        with objc.pool():
+            name = objc.text_of(api().name(device.device.address))
+        self.probed = probe(device, name)
+        # Virtual machines have no indirect command buffers that work.
+        self.has_graphs = "virtual" not in name.lower()
+        self.libraries: dict[bytes, Object] = {}
+        super().__init__(device.name, MetalAllocator(device), MetalQueue(device))
+
+    @property
+    def target(self) -> Target:
+        """What the device can do."""
+        return self.probed
+
+    def compile(self, source: str) -> bytes:
+        """The source is its own binary: the system keeps what it becomes. Raises: CompileError."""
+        self.library(source.encode())
+        return source.encode()
+
+    def library(self, source: bytes) -> Object:
+        """The library of a source. Raises: CompileError with the compiler's words."""
+        found = self.libraries.get(source)
+        if found is not None:
+            return found
+        with objc.pool():
+            options = objc.make("MTLCompileOptions")
+            # What IEEE says of NaN, infinities and rounding holds.
+            api().set_fast_math(options.address, False)
+            error = POINTER(0)
+            made = api().new_library(
+                self.device.device.address, objc.string(source.decode()), options.address,
+                ctypes.addressof(error),
+            )  # fmt: skip
+            if not made:
+                raise CompileError(
+                    f"{self.name}: Metal refused generated source:\n{objc.error_text(error.value)}"
+                )
+        library = self.libraries[source] = Object(made)
+        return library
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """The kernel `name`, ready to launch. Raises: CompileError; DeviceError."""
+        program = MetalProgram(name, self.device, self.library(binary))
+        self.libraries.pop(binary, None)
+        return program
+
+    def make_graph(self, calls: Sequence[Call]) -> Graph | None:
+        """The launches as one indirect command buffer, where the device takes them as such."""
+        if not self.has_graphs or not can_record(calls):
+            return None
+        assert isinstance(self.allocator, MetalAllocator)
+        return MetalGraph(self.allocator, calls)

@@ -1,0 +1,140 @@
+"""Objective-C by ctypes: messages to objects of Apple's frameworks, without a package.
+
+Receives names of classes and of messages with their values; returns objects and numbers. What the
+messages are about does not belong here. `PATHS` are the libraries, which a test may name others of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+FRAMEWORKS = "/System/Library/Frameworks"
+# Without CoreGraphics a program of the command line finds no device.
+PATHS = {
+    "objc": "/usr/lib/libobjc.dylib",
+    "Foundation": f"{FRAMEWORKS}/Foundation.framework/Foundation",
+    "CoreGraphics": f"{FRAMEWORKS}/CoreGraphics.framework/CoreGraphics",
+    "Metal": f"{FRAMEWORKS}/Metal.framework/Metal",
+}
+POINTER, WORD, BOOL = ctypes.c_void_p, ctypes.c_ulong, ctypes.c_bool
+
+
+class Size(ctypes.Structure):
+    """MTLSize: blocks of a launch, or threads of a block."""
+
+    _fields_ = [("width", WORD), ("height", WORD), ("depth", WORD)]
+
+
+class Range(ctypes.Structure):
+    """NSRange."""
+
+    _fields_ = [("location", WORD), ("length", WORD)]
+
+
+@functools.cache
+def library(name: str) -> ctypes.CDLL:
+    """One of the libraries. Raises: OSError where it is not there."""
+    return ctypes.CDLL(PATHS[name])
+
+
+@functools.cache
+def function(where: str, name: str, result: Any, *kinds: Any) -> Any:
+    """A function of a library as Python calls it."""
+    return ctypes.CFUNCTYPE(result, *kinds)((name, library(where)))
+
+
+@functools.cache
+def selector(name: str) -> int:
+    """The number of a message's name."""
+    found: int = function("objc", "sel_registerName", POINTER, ctypes.c_char_p)(name.encode())
+    return found
+
+
+@functools.cache
+def message(name: str, result: Any, *kinds: Any) -> Any:
+    """A message of this name as a function of the receiver and the values."""
+    call = function("objc", "objc_msgSend", result, POINTER, POINTER, *kinds)
+    number = selector(name)
+    return lambda receiver, *values: call(receiver, number, *values)
+
+
+def forget() -> None:
+    """Finds libraries and messages anew, after `PATHS` has changed."""
+    for cached in (library, function, selector, message):
+        cached.cache_clear()
+    for listener in FORGETTING:
+        listener()
+
+
+# Who keeps messages, and is told of that.
+FORGETTING: list[Callable[[], None]] = []
+
+
+def class_named(name: str) -> int:
+    """A class. Raises: OSError where there is none."""
+    found: int | None = function("objc", "objc_getClass", POINTER, ctypes.c_char_p)(name.encode())
+    if not found:
+        raise OSError(f"Objective-C has no class {name}")
+    return found
+
+
+@contextmanager
+def pool() -> Iterator[None]:
+    """Objects that nobody owns, and that were made inside, go at its end."""
+    mark = function("objc", "objc_autoreleasePoolPush", POINTER)()
+    try:
+        yield
+    finally:
+        function("objc", "objc_autoreleasePoolPop", None, POINTER)(mark)
+
+
+def text_of(string: int | None) -> str:
+    """An NSString as text."""
+    if not string:
+        return ""
+    found = message("UTF8String", ctypes.c_char_p)(string)
+    return str(found.decode()) if found else ""
+
+
+def error_text(error: int | None) -> str:
+    """What an NSError says."""
+    if not error:
+        return "no reason was given"
+    return text_of(message("localizedDescription", POINTER)(error)) or "no reason was given"
+
+
+def string(text: str) -> int:
+    """An NSString, which nobody owns."""
+    make = message("stringWithUTF8String:", POINTER, ctypes.c_char_p)
+    found: int = make(class_named("NSString"), text.encode())
+    return found
+
+
+def make(name: str) -> Object:
+    """A new object of a class."""
+    return Object(message("new", POINTER)(class_named(name)))
+
+
+class Object:
+    """An object that is owned here: it is released with the last reference."""
+
+    __slots__ = ("address", "release")
+
+    def __init__(self, address: int | None, keep: bool = False) -> None:
+        self.address = address
+        self.release = message("release", None)
+        if keep and address:
+            message("retain", POINTER)(address)
+
+    def __bool__(self) -> bool:
+        return bool(self.address)
+
+    def __del__(self) -> None:
+        if self.address and not sys.is_finalizing():
+            self.release(self.address)
+            self.address = None
