@@ -43,6 +43,7 @@ help:
 	@echo "make demo    train a network on real digits, show what it reads (demo.png)"
 	@echo "make lessons run the eight lessons and check their solutions"
 	@echo "make llm     fetch a small language model and ask it a question"
+	@echo "make finetune  teach it a format of its own, in minutes"
 	@echo "make test    run the tests with $(WORKERS) workers"
 	@echo "make test-slow  tests that take ten seconds and more"
 	@echo "make test-narrow  a part of them with AVX2 at most and three threads"
@@ -72,6 +73,12 @@ lessons: $(VENV)/.test-$(TEST_EXTRAS)
 llm: $(VENV)/.llm
 	$(BIN)/python -m aster_ml.apps.llm \
 		"$$($(BIN)/python -c '$(SMOLLM_PATH)')" --temperature 0 -p "$(QUESTION)"
+
+# Minutes on two cores: SmolLM2 learns to write orders in a format of its own.
+.PHONY: finetune
+finetune: $(VENV)/.llm
+	$(BIN)/python -m aster_ml.apps.finetune.example \
+		"$$($(BIN)/python -c '$(SMOLLM_PATH)')" --out orders
 
 .PHONY: test
 test: $(VENV)/.test-$(TEST_EXTRAS)

@@ -46,6 +46,7 @@ ABSENCES: list[tuple[str, str]] = [
     ),
     (r"playwright", "playwright is absent: make viz-test brings it, and Chromium"),
     (r"Chromium", "no Chromium: make viz-test brings it (Debian, as root), or CHROMIUM=path"),
+    (r"peft|transformers", "PEFT is absent: pip install 'aster-ml[peft]'"),
     (r"torch", "PyTorch is absent: pip install 'aster-ml[parity]'"),
     (
         r"tokenizers|jinja2|starlette|uvicorn|llguidance",

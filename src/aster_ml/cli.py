@@ -45,6 +45,7 @@ APPS = {
     "demo": "train a small network on real digits",
     "export": "write a function or a model as a program of its own, in C",
     "embed": "how near sentences are to one another, by a model from a folder",
+    "finetune": "teach a language model from lines of chats or texts, on a CPU",
     "llm": "chat with a language model from a GGUF file, measure it, serve it",
     "lesson": "list, run and check the lessons of a clone",
 }

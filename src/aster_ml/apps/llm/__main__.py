@@ -31,6 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dtype", choices=sorted([*DTYPES, PACKED]), default="f16", help="of the weights"
     )
+    parser.add_argument("--adapter", help="a folder that aster finetune (or PEFT) wrote")
     parser.add_argument("--kv-dtype", choices=sorted(DTYPES), default="f16", help="of the memory")
     parser.add_argument(
         "--context", type=int, default=0, help="tokens of a chat (the model's, 4096)"
@@ -106,6 +107,7 @@ def run(options: argparse.Namespace) -> int:
         options.slots if options.serve else 1,
         memory=options.kv_dtype,
         progress=sys.stderr.isatty(),
+        adapter=options.adapter,
     )
     if options.bench:
         return run_bench(language)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aster_ml.apps.llm.adapters import load_adapters
 from aster_ml.apps.llm.architectures import read_config
 from aster_ml.apps.llm.engine import Engine
 from aster_ml.apps.llm.model import Model
@@ -58,8 +59,11 @@ def load_language(
     slots: int = 1,
     memory: str = "f16",
     progress: bool = False,
+    adapter: str | pathlib.Path | None = None,
 ) -> Language:
     """Reads a model; a context of 0 is the model's own, or 4096 where that is more.
+
+    `adapter` is a folder in PEFT's layout, as `aster finetune` writes them.
 
     Raises: FormatError for a file that is damaged or of a model that is not known here.
     ArgumentError for a context that is longer than the model's.
@@ -81,6 +85,9 @@ def load_language(
         )
     template = make_template(metadata, tokenizer)
     weights = load_weights(tensors, dtype, progress)
+    if adapter is not None:
+        for name, added in load_adapters(adapter, config).items():
+            weights.adapt(name, added)
     length = context or min(config.context, DEFAULT_CONTEXT)
     model = Model(config, weights, length, slots, memory)
     engine = Engine(model)

@@ -17,7 +17,7 @@ import numpy as np
 from aster_ml import Tensor
 from aster_ml.apps.llm.architectures import Config
 from aster_ml.apps.llm.rope import Array, rotate, tables
-from aster_ml.apps.llm.weights import DTYPES, Weights, linear, rows
+from aster_ml.apps.llm.weights import DTYPES, Matrix, Weights, linear, part_of, rows
 from aster_ml.errors import FormatError
 from aster_ml.nn.fileio import show_value
 
@@ -34,7 +34,7 @@ class Place(Protocol):
         ...
 
     def store(self, memory: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores keys and values, and gives those that are seen.
+        """Stores keys and values, in the memory's dtype, and gives those that are seen.
 
         Shapes: memory [2, s, h, c, d], pair [2, b, h, n, d] -> a pair of [b, h, l, d].
         """
@@ -69,7 +69,7 @@ class Chunk:
     def store(self, memory: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
         """Stores keys and values, and gives all up to the last token."""
         end, slot = self.start + self.count, self.slot
-        memory[:, slot : slot + 1, :, self.start : end] = pair
+        memory[:, slot : slot + 1, :, self.start : end] = pair.cast(memory.dtype)
         seen = memory[:, slot : slot + 1, :, :end]
         return seen[0], seen[1]
 
@@ -106,6 +106,7 @@ class Rows:
 
     def store(self, memory: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
         """Stores keys and values of each row, and gives all slots up to the furthest."""
+        pair = pair.cast(memory.dtype)
         for i, start in enumerate(self.starts):
             memory[:, i : i + 1, :, start : start + 1] = pair[:, i : i + 1]
         seen = memory[:, : len(self.starts), :, : self.end]
@@ -121,6 +122,39 @@ class Rows:
     def last(self, x: Tensor) -> Tensor:
         """The tokens."""
         return x[:, 0]
+
+
+class Texts:
+    """Whole texts beside and after one another in rows, as training reads them; nothing is stored.
+
+    `positions` int [b, n] are those of each token in its own text, and `texts` int [b, n] say which
+    of the row's texts it is of.
+    """
+
+    def __init__(self, positions: Tensor, texts: Tensor) -> None:
+        self.positions, self.texts = positions, texts
+
+    def turn(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the positions."""
+        b, n = self.positions.shape
+        part = table[:, self.positions].reshape(2, b, 1, n, table.shape[-1])
+        return part[0], part[1]
+
+    def store(self, memory: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
+        """Gives the keys and values that are there."""
+        return pair[0], pair[1]
+
+    def mask(self, window: int) -> Tensor | None:
+        """What is of the same text, nothing that comes later, and nothing before the window."""
+        b, n = self.positions.shape
+        seen, token = [self.positions.reshape(b, 1, 1, *s) for s in ((1, n), (n, 1))]
+        same = self.texts.reshape(b, 1, 1, 1, n) == self.texts.reshape(b, 1, 1, n, 1)
+        mask = same & (seen <= token)
+        return mask & (seen > token - window) if window else mask
+
+    def last(self, x: Tensor) -> Tensor:
+        """The last token of each row."""
+        return x[:, -1]
 
 
 class Norm:
@@ -150,11 +184,15 @@ class Layer:
         self.feed_norm = self.norm("ffn_norm", size)
         self.after_attention = self.norm("post_attention_norm", size)
         self.after_feed = self.norm("post_ffw_norm", size)
-        joint = weights.maybe(f"{self.prefix}attn_qkv.weight", heads + 2 * shared, size)
-        if joint is not None:
+        name = f"{self.prefix}attn_qkv.weight"
+        self.qkv: list[tuple[Matrix, Tensor | None]]
+        if name in weights.tensors:
+            joint = weights.matrix(name, heads + 2 * shared, size)
             bias = weights.maybe(f"{self.prefix}attn_qkv.bias", heads + 2 * shared)
             cuts = [(0, heads), (heads, heads + shared), (heads + shared, heads + 2 * shared)]
-            self.qkv = [(joint[a:b], None if bias is None else bias[a:b]) for a, b in cuts]
+            self.qkv = [
+                (part_of(joint, slice(a, b)), None if bias is None else bias[a:b]) for a, b in cuts
+            ]
         else:
             self.qkv = [
                 self.matrix(f"attn_{name}", n, size)
@@ -187,9 +225,9 @@ class Layer:
         bias = self.weights.maybe(f"{self.prefix}{name}.bias", size)
         return Norm(weight, bias, self.config.epsilon, self.config.family.norm)
 
-    def matrix(self, name: str, *shape: int) -> tuple[Tensor, Tensor | None]:
+    def matrix(self, name: str, *shape: int) -> tuple[Matrix, Tensor | None]:
         """A weight, and its bias where the file has one."""
-        weight = self.weights.take(f"{self.prefix}{name}.weight", *shape)
+        weight = self.weights.matrix(f"{self.prefix}{name}.weight", *shape)
         return weight, self.weights.maybe(f"{self.prefix}{name}.bias", *shape[:-1])
 
     def read_feed(self) -> None:
@@ -204,8 +242,9 @@ class Layer:
         elif self.config.family.name == "phi3":
             weight, bias = self.up
             inner //= 2
-            self.gate = weight[:inner], None if bias is None else bias[:inner]
-            self.up = weight[inner:], None if bias is None else bias[inner:]
+            first, second = slice(inner), slice(inner, None)
+            self.gate = part_of(weight, first), None if bias is None else bias[first]
+            self.up = part_of(weight, second), None if bias is None else bias[second]
         self.down = self.matrix("ffn_down", size, inner)
 
     def read_experts(self) -> None:
@@ -271,7 +310,7 @@ class Layer:
         if self.rotated:
             cos, sin = place.turn(table)
             q, k = [rotate(t, cos, sin, config.family.halves) for t in (q, k)]
-        keys, values = place.store(memory, k.stack(v).cast(memory.dtype))
+        keys, values = place.store(memory, k.stack(v))
         q = q.reshape(b, config.kv_heads, config.group, n, config.head_size)
         scores = (q @ keys.float().unsqueeze(2).transpose(-2, -1)) * config.score_scale
         if config.score_cap:
@@ -370,13 +409,27 @@ class Model:
 
         Shapes: tokens int [b, n] -> [b, v].
         """
-        config = self.config
+        return self.logits(place.last(self.hidden(tokens, place)))
+
+    def hidden(self, tokens: Tensor, place: Place) -> Tensor:
+        """What the layers make of each token.
+
+        Shapes: tokens int [b, n] -> [b, n, e].
+        """
         x = rows(self.embedding, tokens)
-        if config.embedding_scale != 1:
-            x = x * config.embedding_scale
+        if self.config.embedding_scale != 1:
+            x = x * self.config.embedding_scale
         for layer, memory, table in zip(self.layers, self.memory, self.tables):
             x = layer(x, memory, place, table)
-        logits = linear(self.norm(place.last(x)), self.head, self.head_bias)
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits of the token that comes next.
+
+        Shapes: x [*b, e] -> [*b, v].
+        """
+        config = self.config
+        logits = linear(self.norm(x), self.head, self.head_bias)
         if config.logit_scale != 1:
             logits = logits / config.logit_scale
         if config.logit_cap:

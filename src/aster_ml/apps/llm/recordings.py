@@ -35,7 +35,7 @@ def tensors_of(engine: Engine) -> dict[str, Tensor]:
     """The memory that recordings name: weights, keys and values, tables."""
     model = engine.model
     return {
-        **{f"weight {name}": t for name, t in model.weights.tensors.items()},
+        **{f"weight {name}": t for name, t in model.weights.named().items()},
         **{f"memory {i}": t for i, t in enumerate(model.memory)},
         **{f"table {i}": t for i, t in enumerate(model.tables)},
         "positions": model.positions,

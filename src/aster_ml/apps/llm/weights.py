@@ -8,7 +8,7 @@ Which weights a layer has is in `model`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -27,13 +27,55 @@ F16_MAX = 65504.0
 WIDE = frozenset({"F32", "BF16", "F64"})
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+class Adapter(NamedTuple):
+    """What is added to a matrix: scale * up @ down.
+
+    `down` is [r, n] and `up` [m, r] for a matrix [m, n].
+
+    Source: Hu et al., LoRA (2021).
+    """
+
+    down: Tensor
+    up: Tensor
+    scale: float = 1.0
+
+
+class Adapted(NamedTuple):
+    """A matrix with an adapter beside it; their sum is never made."""
+
+    base: Tensor
+    adapter: Adapter
+
+    def part(self, rows: slice) -> Adapted:
+        """Some of the rows."""
+        down, up, scale = self.adapter
+        return Adapted(self.base[rows], Adapter(down, up[rows], scale))
+
+
+Matrix = Tensor | Adapted
+
+
+def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
     """x times the transposed weight, in x's dtype.
 
     Shapes: x [*b, n], weight [m, n], bias [m] -> [*b, m].
     """
-    result = x @ weight.cast(x.dtype).transpose()
-    return result if bias is None else result + bias
+    base = weight.base if isinstance(weight, Adapted) else weight
+    result = product(x, base) if bias is None else product(x, base) + bias
+    if isinstance(weight, Adapted):
+        down, up, scale = weight.adapter
+        result = result + product(product(x, down), up) * scale
+    return result
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x times the transposed weight. Shapes: x [*b, n], weight [m, n] -> [*b, m]."""
+    return x @ weight.cast(x.dtype).transpose()
+
+
+def part_of(weight: Matrix, rows: slice) -> Matrix:
+    """Some of the rows of a matrix."""
+    return weight.part(rows) if isinstance(weight, Adapted) else weight[rows]
 
 
 def rows(weight: Tensor, index: Tensor) -> Tensor:
@@ -52,6 +94,38 @@ class Weights:
         # By the tensor, the bytes of those that stay packed.
         self.packed = {id(self.tensors[name]): nbytes for name, nbytes in packed.items()}
         self.left = set(self.tensors)
+        # By the name of the matrix that each is added to.
+        self.adapters: dict[str, Adapter] = {}
+
+    def adapt(self, name: str, adapter: Adapter) -> None:
+        """Adds an adapter to a matrix. Raises: FormatError where they do not fit."""
+        found = self.tensors.get(name)
+        want = (*adapter.up.shape[:1], *adapter.down.shape[1:])
+        if (
+            found is None
+            or tuple(found.shape) != want
+            or adapter.up.shape[1:] != (adapter.down.shape[0],)
+        ):
+            shape = "absent" if found is None else f"of shape {list(found.shape)}"
+            raise FormatError(
+                f"an adapter of {list(adapter.up.shape)} times {list(adapter.down.shape)} is for "
+                f"{show_value(name)}, which is {shape} in this model"
+            )
+        self.adapters[name] = adapter
+
+    def matrix(self, name: str, *shape: int) -> Matrix:
+        """A matrix of this shape, with its adapter where it has one."""
+        found = self.take(name, *shape)
+        return Adapted(found, self.adapters[name]) if name in self.adapters else found
+
+    def named(self) -> dict[str, Tensor]:
+        """All tensors by name, those of adapters among them."""
+        added = {
+            f"{name} {part} {adapter.scale}": t
+            for name, adapter in self.adapters.items()
+            for part, t in (("down", adapter.down), ("up", adapter.up))
+        }
+        return {**self.tensors, **added}
 
     def take(self, name: str, *shape: int) -> Tensor:
         """A weight of this shape. Raises: FormatError where it is absent or has another."""

@@ -1,0 +1,1 @@
+"""Language models that learn: `aster finetune MODEL.gguf data.jsonl`."""
