@@ -98,6 +98,11 @@ test-narrow: $(VENV)/.test-$(TEST_EXTRAS)
 fuzz: $(VENV)/.parity
 	FUZZ=$${FUZZ:-large} $(BIN)/python -m pytest -n $(WORKERS) --timeout 0 $(PYTEST_ARGS) tests/fuzz
 
+# The conformance suite of OPENCL on Oclgrind, which Debian has: data races, divergent barriers.
+.PHONY: oclgrind
+oclgrind: $(VENV)/.test-$(TEST_EXTRAS)
+	$(BIN)/python -m tests.backend.oclgrind
+
 # All node tests of the package onnx; models that travel in wheels, beside onnxruntime, one thread.
 .PHONY: onnx
 onnx: $(VENV)/.onnx

@@ -20,6 +20,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.engine.realize import schedule_uops
 from aster_ml.renderer.c import CRenderer
 from aster_ml.target import GPU, Target
+from aster_ml.target.tensor_cores import cuda_tensor_cores
 from aster_ml.uop.node import UOp
 from aster_ml.uop.print.infix import render_expr
 from tools.make_kernels_doc import shortened
@@ -31,7 +32,7 @@ CPU = Target(
 )  # fmt: skip
 GROUPS = Target(
     "OPENCL", "opencl", kind=GPU, has_local=True, has_barrier=True, max_group=256,
-    local_bytes=32 << 10,
+    local_bytes=32 << 10, tensor_cores=cuda_tensor_cores(90),
 )  # fmt: skip
 
 
@@ -51,6 +52,12 @@ KERNELS: dict[str, tuple[str, Callable[[], Tensor]]] = {
     "product": (
         "a @ b    # [8, 16] @ [16, 32]",
         lambda: Tensor.empty(8, 16) @ Tensor.empty(16, 32),
+    ),
+    "half product": (
+        "a @ b    # float16 [32, 16] @ [16, 32]",
+        lambda: (
+            Tensor.empty(32, 16, dtype=dtypes.float16) @ Tensor.empty(16, 32, dtype=dtypes.float16)
+        ),
     ),
     "product, odd": (
         "a @ b    # [19, 16] @ [16, 32]",
@@ -143,7 +150,7 @@ def example(doc: OptDoc) -> list[str]:
     """What becomes of the example's kernel by its last Opt."""
     ast = kernel_named(doc.kernel)
     *before, last = parse_opts(doc.example)
-    in_groups = {o.kind for o in (*before, last)} & {"LOCAL", "GROUP", "STAGE local"}
+    in_groups = {o.kind for o in (*before, last)} & {"LOCAL", "GROUP", "TC", "STAGE local"}
     target = GROUPS if in_groups else CPU
     first = schedule_kernel(ast, target, tuple(before))
     then = schedule_kernel(ast, target, (*before, last))

@@ -38,7 +38,7 @@ NO_SHAPE = {Ops.DEVICE, Ops.STORE, Ops.PREFETCH, Ops.END, Ops.BARRIER, Ops.SINK}
 # These come after the tensor stage, and a gradient is taken there.
 LATER = {
     Ops.RANGE, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.STAGE, Ops.LOAD, Ops.PREFETCH, Ops.ACCUMULATE,
-    Ops.END, Ops.BARRIER, Ops.SINK,
+    Ops.END, Ops.BARRIER, Ops.SINK, Ops.SHUFFLE, Ops.MMA,
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name, wanted_of
 from aster_ml.codegen.pipelining import pipeline_folds, pipeline_stores
@@ -149,6 +150,7 @@ APPLY: dict[str, Callable[..., None]] = {
     "THREAD": make_thread,
     "LOCAL": lanes_of(AxisType.LOCAL),
     "GROUP": lanes_of(AxisType.GROUP),
+    "TC": use_tensor_core,
     "SPLIT mask": mask_tail,
     "SPLIT loop": split_loop,
     "SPLIT peel": peel,

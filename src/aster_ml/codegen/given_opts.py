@@ -11,6 +11,7 @@ from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.staging.dot_packing import find_product, words_of
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
+from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.ranges import size_of
 
 
@@ -45,6 +46,15 @@ def check_opt(kernel: Kernel, opt: Opt, target: Target) -> None:
     """Raises KernelOptError where a kernel would be wrong with an Opt that somebody asks for."""
     if opt.kind in WORK_GROUPS and not target.has_local:
         raise KernelOptError(f"{opt}: this device has no work-groups")
+    if opt.op is OptOps.TC and (
+        not isinstance(opt.arg, int)
+        or opt.arg not in range(len(ROWS))
+        or ROWS[opt.arg].name not in target.tensor_cores
+    ):
+        there = ", ".join(
+            f"{i} {c.name}" for i, c in enumerate(ROWS) if c.name in target.tensor_cores
+        )
+        raise KernelOptError(f"{opt}: there is no TC on this device but {there or 'none'}")
     shares = target.has_local if opt.kind == "STAGE words" else not target.is_cpu
     if (opt.kind in OWN_SCRATCH or opt.kind == "STAGE words") and shares:
         raise KernelOptError(f"{opt}: scratch of a thread's own is wanted, which CPUs have")

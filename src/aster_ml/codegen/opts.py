@@ -27,6 +27,7 @@ class OptOps(Enum):
     THREAD = "THREAD"  # the axis goes outermost and is shared out over threads
     LOCAL = "LOCAL"  # split off work-items of a block
     GROUP = "GROUP"  # split off work-items that reduce together
+    TC = "TC"  # a product of matrices as a tensor core has it: bits of its axes are work-items
     SPLIT = "SPLIT"  # an axis in two loops, or of another size, so that its tail is elsewhere
     SWAP = "SWAP"  # two output axes change places
     KBLOCK = "KBLOCK"  # steps of a reduction at a time, with sums of them in between
@@ -48,10 +49,10 @@ WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.PIPELINE: ("stores", "folds"),
 }
 # Opts that programs of tinygrad name and that no device here can do (`compat/opts`).
-ELSEWHERE = frozenset({"TC", "NOLOCALS"})
+ELSEWHERE = frozenset({"NOLOCALS"})
 OF_REDUCTIONS = frozenset(
     {
-        "UNROLL", "GROUP", "SPLIT peel", "SPLIT last", "KBLOCK output", "KBLOCK row",
+        "UNROLL", "GROUP", "TC", "SPLIT peel", "SPLIT last", "KBLOCK output", "KBLOCK row",
         "KBLOCK wide", "STAGE local", "STAGE words", "STAGE row",
     }
 )  # fmt: skip
@@ -138,6 +139,14 @@ OPT_DOCS = {
         "a long reduction with few results has work for a whole block",
         "row sums",
         "GROUP(r1,4)",
+    ),
+    "TC": OptDoc(
+        "m, n, k -> bits that are work-items of a warp, registers and one MMA over those of k",
+        "the one reduction is a product of operands of the dtype of the tensor core arg, a row of "
+        "`target/tensor_cores`, whose sizes divide the axes; the device has it",
+        "a warp multiplies small matrices in one instruction",
+        "half product",
+        "TC(r2,3)",
     ),
     "SPLIT mask": OptDoc(
         "axis of n -> axis of the next multiple of arg, loads and stores behind n masked",

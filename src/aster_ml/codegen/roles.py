@@ -30,6 +30,13 @@ class OverlappedSplit(NamedTuple):
     size: int
 
 
+class Fragments(NamedTuple):
+    """A row of `target/tensor_cores`, and the ids of the axes that are bits of m, n and k."""
+
+    core: int
+    ids: tuple[tuple[str, int], ...]
+
+
 class Epilogue(NamedTuple):
     """SIMD lanes that are stored at a time, 0 for all, and whether results lie in scratch too."""
 
@@ -45,6 +52,8 @@ class Roles:
     threads: int | None = None
     # The lane axis along which loads are staged through local memory.
     staged: int | None = None
+    # How the axes of a product lie in a warp.
+    fragments: Fragments | None = None
     # The axis that runs over strips of a reduction, whose sums lie in the output in between.
     strips: int | None = None
     # How many steps of its reduction are taken at a time for a whole row; 0 without rows.
@@ -86,7 +95,7 @@ class Roles:
             self.folded_early, self.prefetched, self.word, self.panel, self.last_apart,
             self.epilogue, self.slab, self.overlaps, self.tiled, self.apart,
             frozenset(self.early.items()), frozenset(self.twice.items()),
-            self.unpacked,
+            self.unpacked, self.fragments,
         )  # fmt: skip
 
     def copy(self) -> Roles:

@@ -11,9 +11,8 @@ from aster_ml.codegen.opts import OptOps
 
 
 class UnknownOpts(Enum):
-    """Tiles of tensor cores, and kernels without work-items."""
+    """Kernels without work-items."""
 
-    TC = "TC"
     NOLOCALS = "NOLOCALS"
 
 

@@ -32,6 +32,7 @@ from aster_ml.renderer.cell import (
     strip_after,
 )
 from aster_ml.renderer.families import families_of
+from aster_ml.renderer.fragments import write_products
 from aster_ml.renderer.lanes import (
     Lanes,
     instances,
@@ -48,11 +49,11 @@ from aster_ml.watch import WATCHERS
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 (
-    ACCUMULATE, ADD, PREFETCH, BARRIER, CONST, DEFINE_REG, DOT, END, LOAD, MAX, MUL, RANGE, REDUCE,
-    STORE, WHERE,
+    ACCUMULATE, ADD, PREFETCH, BARRIER, CONST, DEFINE_REG, DOT, END, LOAD, MAX, MMA, MUL, RANGE,
+    REDUCE, SHUFFLE, STORE, WHERE,
 ) = (
     Ops.ACCUMULATE, Ops.ADD, Ops.PREFETCH, Ops.BARRIER, Ops.CONST, Ops.DEFINE_REG, Ops.DOT, Ops.END,
-    Ops.LOAD, Ops.MAX, Ops.MUL, Ops.RANGE, Ops.REDUCE, Ops.STORE, Ops.WHERE,
+    Ops.LOAD, Ops.MAX, Ops.MMA, Ops.MUL, Ops.RANGE, Ops.REDUCE, Ops.SHUFFLE, Ops.STORE, Ops.WHERE,
 )  # fmt: skip
 # What a kernel with reductions has, and most lanes of others that are written side by side.
 FOLDS, MOST_SIDE_BY_SIDE = frozenset({Ops.DEFINE_REG, Ops.ACCUMULATE, Ops.REDUCE}), 4
@@ -62,6 +63,7 @@ LOOPS = frozenset({AxisType.LOOP, AxisType.REDUCE, AxisType.THREAD})
 WORK_ITEMS = frozenset({AxisType.GLOBAL, AxisType.LOCAL, AxisType.GROUP})
 # What the walk has nothing to write for: read where it is used, or only a mark.
 SILENT = frozenset({Ops.CONST, Ops.INDEX, Ops.AFTER, Ops.SINK, Ops.PARAM, Ops.DEFINE_VAR})
+LISTED = ELEMENTWISE | {Ops.LOAD, Ops.REDUCE, Ops.SHUFFLE, Ops.MMA}
 
 
 class Renderer(abc.ABC):
@@ -109,7 +111,7 @@ class KernelWriter(AccessWriter):
             step = STEPS.get(u.op)
             if step is not None:
                 step(self, self.cells[u.src[0] if u.op is END else u])
-            elif u.op in ELEMENTWISE or u.op in (LOAD, REDUCE):
+            elif u.op in LISTED:
                 self.list_value(self.cells[u])
             elif u.op is BARRIER:
                 self.write_barrier()
@@ -159,7 +161,9 @@ class KernelWriter(AccessWriter):
         self.side_by_side = not any([u.op in FOLDS for u in self.linear.uops])
         for c in folds:
             product = c.inputs[1][0]
-            if (
+            if product.op is MMA:
+                product.fused = True
+            elif (
                 fold_op(c.u) is ADD
                 and product.uses == 1
                 and (product.op is DOT or (product.op is MUL and product.dtype.kind == "float"))
@@ -214,6 +218,13 @@ class KernelWriter(AccessWriter):
             c.lanes = (*split_lanes(u.src[2:])[0], *reg.lanes)
             c.count = instances(c.lanes)
             c.inputs = [self.read(c, u.src[0]), self.read(c, u.src[1], reg.width)]
+        elif op is SHUFFLE:
+            c.inputs = [self.read(c, u.src[0])]
+        elif op is MMA:
+            # Which instances it reads is said where it is written.
+            for s in u.src[:2]:
+                # Several products read each part of an operand.
+                self.cell(s).uses += 2
         elif op is REDUCE:
             folded, _ = split_lanes(u.src[1:])
             c.lanes = (*c.lanes, *folded)
@@ -250,6 +261,9 @@ class KernelWriter(AccessWriter):
             return
         if c.count == 1:
             self.need(c, 0)
+        elif c.op is SHUFFLE:
+            # Here, where all work-items run it.
+            self.complete(c)
         elif self.side_by_side and c.count <= MOST_SIDE_BY_SIDE and c.op in ELEMENTWISE:
             for k in range(c.count):
                 self.need(c, k)
@@ -293,6 +307,12 @@ class KernelWriter(AccessWriter):
             value = self.write_load(c, k)
         elif c.op is REDUCE:
             value = self.write_reduce(c, k)
+        elif c.op is SHUFFLE:
+            d, m = c.inputs[0]
+            text = self.wide_text(
+                d, k if m is None else m[k], d.values[k if m is None else m[k]], c.width
+            )
+            return self.name_value(self.exchange(text, c.dtype, c.width, c.u.arg), c.dtype, c.width)
         else:
             raise InternalError(f"renderer: {c.u!r} is read outside the loop that it stands in")
         return self.keep(c, value) if value.__class__ is str else value
@@ -400,6 +420,12 @@ class KernelWriter(AccessWriter):
         self.complete_readers(reg.u)
         op, n, dtype = fold_op(c.u), reg.width, reg.dtype
         m = c.inputs[1][1]
+        if source.op is MMA:
+            operands = self.cell(source.u.src[0]), self.cell(source.u.src[1])
+            write_products(
+                c, operands, lambda d, j: self.wide_text(d, j, self.need(d, j), 1), self.add_product
+            )
+            return
         if op is MAX and self.accumulate_maxima(c):
             return
         gated = [x for x in source.inputs if x[0].op is LOAD and x[0].gate is not None]

@@ -132,6 +132,14 @@ class Language(abc.ABC):
         """The number of the block or work-item in a dimension."""
         raise InternalError(f"renderer: {c.u!r} on a target without work-groups")
 
+    def exchange(self, value: str, dtype: DType, n: int, distance: int) -> str:
+        """What a value is for the work-item of the warp whose number differs in these bits."""
+        raise InternalError(f"renderer: {type(self).__name__} has no values of other work-items")
+
+    def add_product(self, core: str, sums: list[str], a: list[str], b: list[str]) -> None:
+        """Adds a product of matrices to accumulators, of which a warp has all parts together."""
+        raise InternalError(f"renderer: {type(self).__name__} has no tensor core {core}")
+
     def barrier(self) -> None:
         """All work-items of the block get here before any goes on; nothing where there is one."""
         return

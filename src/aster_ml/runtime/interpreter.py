@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from aster_ml.dtype import DType, bitcast_value, dtypes, to_numpy_dtype
+from aster_ml.dtype import DType, bitcast_value, dtypes, round_float, to_numpy_dtype
 from aster_ml.errors import InternalError
+from aster_ml.target.tensor_cores import TENSOR_CORES
 from aster_ml.uop.evaluate import evaluate, evaluate_expr
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
@@ -33,11 +34,14 @@ Step = Callable[["Item"], None]
 class Item:
     """What one work-item knows: values, memory, and the part of the THREAD range to run."""
 
-    __slots__ = ("arrays", "part", "scratch", "values")
+    __slots__ = ("arrays", "board", "number", "part", "scratch", "values")
 
     def __init__(
         self, values: Values, arrays: Sequence[Any], scratch: dict[UOp, Any], part: tuple[int, int]
     ) -> None:
+        # Its number in the block, and what the block's work-items show one another.
+        self.number = 0
+        self.board: dict[int, Any] = {}
         self.values = values
         self.arrays = arrays
         self.scratch = scratch
@@ -69,6 +73,13 @@ class Barrier:
     """BARRIER: the other work-items get here first."""
 
 
+class Together(NamedTuple):
+    """What a warp runs together: each shows something, then takes of what all have shown."""
+
+    show: Callable[[Item], Any]
+    take: Callable[[Item], None]
+
+
 def lanes_of(u: UOp) -> tuple[UOp, ...]:
     """The lanes of a value; its instances are numbered by them, the last one fastest."""
     if u.op is Ops.DEFINE_REG:
@@ -88,6 +99,11 @@ def instance(lanes: tuple[UOp, ...], position: dict[UOp, int]) -> int:
     for r in lanes:
         number = number * int(r.src[0].arg) + position[r]
     return number
+
+
+def register_of(lanes: tuple[UOp, ...], position: dict[UOp, int]) -> int:
+    """The number of the register that a part of an operand is in: the first lane is bit 0."""
+    return sum([position[r] << i for i, r in enumerate(lanes)])
 
 
 def strip_after(u: UOp) -> UOp:
@@ -173,7 +189,8 @@ class Interpreter:
         outer, inner = sizes[: len(self.blocks)], sizes[len(self.blocks) :]
         for block in itertools.product(*[range(n) for n in outer]):
             shared = {u: new_scratch(u) for u in self.scratch if not u.arg.private}
-            runs = []
+            runs: list[Generator[int]] = []
+            board: dict[int, Any] = {}
             for item in itertools.product(*[range(n) for n in inner]):
                 mine = list(values)
                 for r, i in zip((*self.blocks, *self.items), (*block, *item), strict=True):
@@ -182,22 +199,27 @@ class Interpreter:
                 whole = (0, 1 if thread is None else self.size_now(thread, values))
                 own = {u: new_scratch(u) for u in self.scratch if u.arg.private}
                 item_state = Item(mine, arrays, {**shared, **own}, part or whole)
+                item_state.board, item_state.number = board, len(runs)
                 runs.append(self.run_item(item_state))
             self.run_block(runs)
 
-    def run_block(self, runs: list[Generator[None]]) -> None:
-        """All work-items of a block, from barrier to barrier."""
+    def run_block(self, runs: list[Generator[int]]) -> None:
+        """All work-items of a block, from barrier to barrier.
+
+        Raises: InternalError where some wait at another barrier than the others, or at none.
+        """
         while runs:
-            waiting = [run for run in runs if next(run, run) is None]
-            if waiting and len(waiting) != len(runs):
+            stops = [next(run, None) for run in runs]
+            waiting = [run for run, stop in zip(runs, stops, strict=True) if stop is not None]
+            if len(set(stops)) > 1:
                 raise InternalError(
                     f"{self.linear.name}: {len(waiting)} of {len(runs)} work-items "
                     "of a block wait at a barrier that the others never reach"
                 )
             runs = waiting
 
-    def run_item(self, item: Item) -> Generator[None]:
-        """One work-item; stops at each barrier."""
+    def run_item(self, item: Item) -> Generator[int]:
+        """One work-item; stops at each barrier, and says at which."""
         place, steps, values = 0, self.steps, item.values
         while place < len(steps):
             step = steps[place]
@@ -213,7 +235,14 @@ class Interpreter:
                 values[start.number] = [following]
                 place = step.start + 1 if following < high else place + 1
             elif kind is Barrier:
-                yield
+                yield place
+                place += 1
+            elif kind is Together:
+                item.board[item.number] = step.show(item)
+                yield place
+                step.take(item)
+                # Nobody shows anything else before all have taken this.
+                yield place
                 place += 1
             else:
                 step(item)
@@ -423,6 +452,56 @@ class Interpreter:
 
         return step
 
+    def compile_shuffle(self, u: UOp) -> Together:
+        """SHUFFLE: the value of another work-item of the block."""
+        number = self.add(u, [])
+        source, rows = self.reader(self.lanes[u], u.src[0])
+
+        def take(item: Item) -> None:
+            other = item.number ^ u.arg
+            if other not in item.board:
+                raise InternalError(f"{self.linear.name}: there is no work-item {other}")
+            item.values[number] = item.board[other]
+
+        return Together(lambda item: [item.values[source][row] for row in rows], take)
+
+    def compile_product(self, u: UOp) -> Together:
+        """MMA: each element of the result is a sum over what two rows of work-items have."""
+        core = TENSOR_CORES[u.arg.core]
+        number, lanes = self.add(u, []), self.lanes[u]
+        count = 2 + u.arg.a
+        of_a, of_b = u.src[2:count], u.src[count : count + u.arg.b]
+        own = u.src[count + u.arg.b :]
+        outer = tuple([r for r in lanes if r not in own])
+        operands = []
+        for operand, value, mine in (("a", u.src[0], of_a), ("b", u.src[1], of_b)):
+            node, rows = self.reader((*outer, *reversed(mine)), value)
+            where = {
+                tuple(sorted(core.place(operand, i, r).items())): (i, r)
+                for i in range(core.warp)
+                for r in range(1 << len(mine))
+            }
+            operands.append((node, rows, 1 << len(mine), where))
+        (a, a_rows, a_count, a_at), (b, b_rows, b_count, b_at) = operands
+        results = [(instance(outer, p), register_of(own, p)) for p in positions(lanes)]
+
+        def take(item: Item) -> None:
+            first = item.number // core.warp * core.warp
+            found = []
+            for group, register in results:
+                at = core.place("c", item.number - first, register)
+                total = 0.0
+                for k in range(core.size("k")):
+                    i, r = a_at[("k", k), ("m", at["m"])]
+                    j, s = b_at[("k", k), ("n", at["n"])]
+                    x = item.board[first + i][0][a_rows[group * a_count + r]]
+                    y = item.board[first + j][1][b_rows[group * b_count + s]]
+                    total += x * y
+                found.append(round_float(total, u.dtype))
+            item.values[number] = found
+
+        return Together(lambda item: (item.values[a], item.values[b]), take)
+
     def compile_reduce(self, u: UOp) -> Step:
         """REDUCE over lanes, in their order."""
         number = self.add(u, [])
@@ -445,12 +524,14 @@ class Interpreter:
         return step
 
 
-COMPILERS: dict[Ops, Callable[[Interpreter, UOp], Step]] = {
+COMPILERS: dict[Ops, Callable[[Interpreter, UOp], Step | Together]] = {
     Ops.LOAD: Interpreter.compile_load,
     Ops.STORE: Interpreter.compile_store,
     Ops.DEFINE_REG: Interpreter.compile_define_reg,
     Ops.ACCUMULATE: Interpreter.compile_accumulate,
     Ops.REDUCE: Interpreter.compile_reduce,
+    Ops.SHUFFLE: Interpreter.compile_shuffle,
+    Ops.MMA: Interpreter.compile_product,
 }
 
 

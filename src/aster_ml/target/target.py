@@ -54,9 +54,11 @@ class Target:
     them, and memory is in pages of `page_nbytes`. `max_group` and `local_bytes` are the most
     work-items and the most shared memory of one work-group, `max_grid` the most work-groups along
     each dimension of a launch, `max_buffers` the most buffers of one kernel, 0 where there is no
-    limit. `native_dtypes` have arithmetic of their own; `native_ops` are names of ops. `dot_dtypes`
-    are the narrow dtypes for which Ops.DOT is an instruction, or a few, and `fused` says that
-    MULACC is rounded once.
+    limit; `warp` work-items run in step, 0 where that is not known. `features` are names of what
+    else there is: "shuffle", "cp_async", "tma", "wgmma"; `tensor_cores` names rows of
+    `target/tensor_cores`. `native_dtypes` have arithmetic of their own; `native_ops` are names of
+    ops. `dot_dtypes` are the narrow dtypes for which Ops.DOT is an instruction, or a few, and
+    `fused` says that MULACC is rounded once.
     """
 
     device: str
@@ -80,6 +82,9 @@ class Target:
     max_grid: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
     local_bytes: int = 0
     max_buffers: int = 0
+    warp: int = 0
+    features: frozenset[str] = frozenset()
+    tensor_cores: frozenset[str] = frozenset()
     index_bits: int = 64
     native_dtypes: frozenset[str] = PLAIN_DTYPES
     native_ops: frozenset[str] = PLAIN_OPS

@@ -169,6 +169,8 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
     Ops.INDEX: shape_of_index,
     Ops.LOAD: lambda u: (),
     Ops.ACCUMULATE: lambda u: (),
+    Ops.SHUFFLE: lambda u: (),
+    Ops.MMA: lambda u: (),
 }
 
 

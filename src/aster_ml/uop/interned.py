@@ -56,12 +56,16 @@ def unnamed(u: UOp) -> frozenset[UOp]:
     if op is Ops.BARRIER:
         # What lanes did before it is done: whatever comes after depends on the loops alone.
         return frozenset([r for r in result if not r.arg.kind.is_lane])
+    if op is Ops.MMA:
+        # Of the lanes of its operands the result has those that are its own.
+        count = 2 + u.arg.a + u.arg.b
+        return result.difference(src[2:count]).union(src[count:])
     return result
 
 
 CLOSES_RANGES = frozenset({Ops.REDUCE, Ops.STAGE, Ops.END})
 # What may be inside of fewer ranges than its sources.
-LEAVES_RANGES = CLOSES_RANGES | {Ops.AFTER, Ops.BARRIER}
+LEAVES_RANGES = CLOSES_RANGES | {Ops.AFTER, Ops.BARRIER, Ops.MMA}
 NO_RANGES: frozenset[Any] = frozenset()
 
 

@@ -17,6 +17,10 @@ Reading rules of the list (the specification of the linear stage):
 - `DEFINE_REG(start, *lanes)` sets every instance of an accumulator to `start` at that point; as a
   source it means the accumulator's value at the point of use. `ACCUMULATE(reg, value, *unrolled)`
   folds `value` into it with the op of its arg, the unrolled lanes in order.
+- `SHUFFLE(value)` is what `value` is for another work-item of the warp. All of a warp run it
+  together, as they do MMA, which is a product of matrices that each has a part of: its instances
+  over its own lanes are made of all instances of its operands over theirs, and no other lanes of it
+  are folded. An ACCUMULATE of it adds the product to what an accumulator holds.
 - `REDUCE(value, *lanes)` folds instances of `value` over these lanes.
 - No node has dtype index any more; sizes are numbers or expressions on variables.
 """

@@ -41,6 +41,7 @@ class Group(Enum):
     TERNARY = auto()  # elementwise, three sources
     MOVEMENT = auto()  # the same values under other indices
     REDUCE = auto()  # fewer values
+    WARP = auto()  # values that the work-items of a warp have together
     MARK = auto()  # the same value, with a promise or a boundary
     MEMORY = auto()  # places and accesses
     CONTROL = auto()  # loops, barriers, roots
@@ -132,6 +133,9 @@ class Ops(IntEnum):
     END = auto()
     BARRIER = auto()
     SINK = auto()
+    # warps
+    SHUFFLE = auto()
+    MMA = auto()
 
     def __repr__(self) -> str:
         return f"Ops.{self.name}"
@@ -255,6 +259,17 @@ OP_TABLE: dict[Ops, OpInfo] = {
         Group.CONTROL, "All work-items of a block have done src before any goes on."
     ),
     Ops.SINK: OpInfo(Group.CONTROL, "The root: everything that has to happen."),
+    Ops.SHUFFLE: OpInfo(
+        Group.WARP,
+        "What src[0] is for the work-item whose number differs in the bits of arg; all work-items "
+        "of a warp run it together.",
+    ),
+    Ops.MMA: OpInfo(
+        Group.WARP,
+        "The product of matrices of which each work-item of a warp has a part of src[0] and of "
+        "src[1], in the lanes that follow: those of the first, of the second, of the result "
+        "(MmaArg, `target/tensor_cores`). All work-items of a warp run it together.",
+    ),
 }
 
 
@@ -344,6 +359,14 @@ class ReduceArg(NamedTuple):
 
     op: Ops
     axes: tuple[int, ...] = ()
+
+
+class MmaArg(NamedTuple):
+    """Of MMA: the name of the tensor core, and how many lanes the two operands have."""
+
+    core: str
+    a: int
+    b: int
 
 
 class ScatterArg(NamedTuple):

@@ -7,6 +7,8 @@ side by side.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
@@ -42,13 +44,23 @@ def order_of_items(kernel: Kernel) -> list[int]:
     """
     accesses = [a for a in kernel.accesses() if a.buffer.op is Ops.PARAM]
     axes = ranges_of_kind(kernel, AxisType.LOCAL, AxisType.GROUP)
-    strides = {r: [abs(n) for a in accesses if (n := a.strides.get(r))] for r in axes}
-    return [r.arg.id for r in sorted(axes, key=lambda r: -min(strides[r], default=0))]
+
+    def nearest(r: UOp) -> tuple[int, ...]:
+        # What is loaded is more than what is stored.
+        return tuple(
+            min(
+                [abs(n) for a in accesses if a.is_store is stores and (n := a.strides.get(r))]
+                or [0]
+            )
+            for stores in (False, True)
+        )
+
+    return [r.arg.id for r in sorted(axes, key=nearest, reverse=True)]
 
 
-def items_in(kernel: Kernel, order: list[int]) -> list[UOp]:
-    """The axes of work-items in this order."""
-    items = ranges_of_kind(kernel, AxisType.LOCAL)
+def items_in(kernel: Kernel, order: list[int], more: Iterable[UOp] = ()) -> list[UOp]:
+    """The axes of work-items in this order, and more that the graph will have."""
+    items = [*ranges_of_kind(kernel, AxisType.LOCAL), *more]
     return sorted(items, key=lambda r: order.index(r.arg.id))
 
 

@@ -29,6 +29,7 @@ from aster_ml.uop.ops import (
     KernelArg,
     LoadArg,
     Memory,
+    MmaArg,
     MultiArg,
     Ops,
     ParamArg,
@@ -63,6 +64,7 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.STORE: StoreArg,
     Ops.SINK: BodyArg,
     Ops.CALL: CallArg,
+    Ops.MMA: MmaArg,
 }
 FIELD_ENUMS: dict[str, Any] = {"kind": AxisType, "op": Ops, "memory": Memory}
 

@@ -45,6 +45,8 @@ LISTED = ELEMENTWISE | {
     Ops.ACCUMULATE,
     Ops.REDUCE,
     Ops.BARRIER,
+    Ops.SHUFFLE,
+    Ops.MMA,
 }
 LINEAR: Table = {
     **dict.fromkeys(ELEMENTWISE, (*ALU_ROWS,)),
@@ -105,6 +107,8 @@ LINEAR: Table = {
     ),
     Ops.AFTER: (SAME_DTYPE,),
     Ops.BARRIER: (IS_VOID,),
+    Ops.SHUFFLE: KERNEL[Ops.SHUFFLE],
+    Ops.MMA: KERNEL[Ops.MMA],
 }
 
 

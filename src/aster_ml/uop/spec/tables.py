@@ -6,7 +6,7 @@ the rules for their order, in `uop/spec/linear.py`.
 
 from __future__ import annotations
 
-from aster_ml.uop.node import same_shape
+from aster_ml.uop.node import UOp, same_shape
 from aster_ml.uop.ops import ANEW, ASSOCIATIVE, ELEMENTWISE, BodyArg, KernelArg, Memory, Ops
 from aster_ml.uop.spec.rows import (
     ALU_ROWS,
@@ -202,6 +202,18 @@ TENSOR: Table = {
     ),
 }
 
+
+def is_product_of_parts(u: UOp) -> bool:
+    """Whether the operands of an MMA are numbers of one width."""
+    a, b = u.src[:2]
+    return bool(a.shape == b.shape == () and a.dtype.itemsize == b.dtype.itemsize)
+
+
+def is_short_range(r: UOp) -> bool:
+    """Whether a node is a range of lanes."""
+    return r.op is Ops.RANGE and bool(r.arg.kind.is_lane)
+
+
 # What an AFTER of a kernel waits for.
 MARKS = frozenset({Ops.BARRIER, Ops.STORE, Ops.END, Ops.RANGE})
 KERNEL: Table = {
@@ -291,6 +303,21 @@ KERNEL: Table = {
         ),
     ),
     Ops.BARRIER: (IS_VOID,),
+    Ops.SHUFFLE: (
+        ONE_SOURCE,
+        SAME_DTYPE,
+        ("work-items differ in bits of their numbers", lambda u: type(u.arg) is int and u.arg > 0),
+    ),
+    Ops.MMA: (
+        ARG_TYPE,
+        ("its operands are scalars of one size", lambda u: is_product_of_parts(u)),
+        (
+            "behind its operands stand lanes of both and of the result",
+            lambda u: (
+                len(u.src) > 2 + u.arg.a + u.arg.b and all([is_short_range(r) for r in u.src[2:]])
+            ),
+        ),
+    ),
     Ops.SINK: (
         IS_VOID,
         (

@@ -1,0 +1,53 @@
+"""Products of matrices that a warp multiplies together, from lanes to one call of the language.
+
+Receives the cell of an ACCUMULATE of an MMA; writes a call for each product, with the accumulators
+and the parts of both operands that a work-item has, each in the order of its registers. What the
+call is called, and how it does it, is the language's affair.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from aster_ml.renderer.cell import Cell
+from aster_ml.renderer.lanes import size_of
+from aster_ml.uop.node import UOp
+
+Place = dict[UOp, int]
+
+
+def parts_of(u: UOp) -> tuple[list[UOp], list[UOp], list[UOp]]:
+    """The lanes of both operands of an MMA and of its result, lowest bits of a register first."""
+    a, b = 2 + u.arg.a, 2 + u.arg.a + u.arg.b
+    return list(u.src[2:a]), list(u.src[a:b]), list(u.src[b:])
+
+
+def places(lanes: Sequence[UOp]) -> Iterator[Place]:
+    """All values of some lanes, those of the first one fastest."""
+    for values in itertools.product(*[range(size_of(r)) for r in reversed(lanes)]):
+        yield dict(zip(reversed(lanes), values, strict=True))
+
+
+def instance_at(c: Cell, place: Place) -> int:
+    """The instance of a value at these values of lanes."""
+    number = 0
+    for r in c.lanes:
+        number = number * size_of(r) + place[r]
+    return number
+
+
+def write_products(
+    c: Cell, operands: tuple[Cell, Cell], text: Callable[[Cell, int], str], call: Callable[..., Any]
+) -> None:
+    """A call for each product that an ACCUMULATE adds, in the order of its lanes."""
+    reg, product = c.inputs[0][0], c.inputs[1][0]
+    of_a, of_b, own = parts_of(product.u)
+    for outer in places([r for r in reversed(c.lanes) if r not in own]):
+        sums = [reg.values[instance_at(reg, outer | at)] for at in places(own)]
+        a, b = (
+            [text(d, instance_at(d, outer | at)) for at in places(lanes)]
+            for d, lanes in zip(operands, (of_a, of_b), strict=True)
+        )
+        call(product.u.arg.core, sums, a, b)

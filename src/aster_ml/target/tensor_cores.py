@@ -1,0 +1,82 @@
+"""Tensor cores: which product of small matrices a warp multiplies at once, and who has which part.
+
+A row is data: the operands of `D = A @ B + C`, with A [m, k], B [k, n] and C [m, n], lie in the
+registers of the work-items of a warp. A layout has a word for each bit of a work-item's number in
+the warp and, behind `|`, for each bit of the number of its register: `m0` is the lowest bit of the
+row, `k2` the third bit of the place along the sum. So of `k1 k2 m0 m1 m2 | k0 m3 k3` work-item 5
+(bits 0 and 2) has row 1, and in its registers 0 and 1 the places 2 and 3.
+
+Source of the rows: PTX ISA 8.7, "Matrix Fragments for mma.m16n8k8/16/32"; Metal: Apple's order of
+`thread_elements()` of a simdgroup matrix.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+
+class TensorCore(NamedTuple):
+    """One instruction. `dtype` is that of A and B, `result` that of C and D, by name."""
+
+    name: str
+    dtype: str
+    result: str
+    a: str
+    b: str
+    c: str
+
+    def bits(self, operand: str) -> tuple[list[str], list[str]]:
+        """The words of a layout: of the number of a work-item, and of its register."""
+        items, registers = getattr(self, operand).split("|")
+        return items.split(), registers.split()
+
+    @property
+    def warp(self) -> int:
+        """How many work-items run it together."""
+        return 1 << len(self.bits("c")[0])
+
+    def size(self, axis: str) -> int:
+        """The size along `m`, `n` or `k`."""
+        items, registers = self.bits("b" if axis == "n" else "a")
+        return 1 << len([word for word in (*items, *registers) if word[0] == axis])
+
+    def place(self, operand: str, item: int, register: int) -> dict[str, int]:
+        """The element, by axis, that a work-item of the warp has in a register."""
+        found: dict[str, int] = {}
+        for words, number in zip(self.bits(operand), (item, register), strict=True):
+            for i, word in enumerate(words):
+                found[word[0]] = found.get(word[0], 0) | (number >> i & 1) << int(word[1:])
+        return found
+
+
+# C and D of all shapes with n = 8 of CUDA; A and B by how many elements of k are neighbours in a
+# register: 1 of tf32, 2 of 16 bits, 4 of 8 bits.
+CUDA_C = "n1 n2 m0 m1 m2 | n0 m3"
+CUDA = {
+    "m16n8k8_float32": ("k0 k1 m0 m1 m2 | m3 k2", "k0 k1 n0 n1 n2 | k2"),
+    "m16n8k8_float16": ("k1 k2 m0 m1 m2 | k0 m3", "k1 k2 n0 n1 n2 | k0"),
+    "m16n8k8_bfloat16": ("k1 k2 m0 m1 m2 | k0 m3", "k1 k2 n0 n1 n2 | k0"),
+    "m16n8k16_float16": ("k1 k2 m0 m1 m2 | k0 m3 k3", "k1 k2 n0 n1 n2 | k0 k3"),
+    "m16n8k16_bfloat16": ("k1 k2 m0 m1 m2 | k0 m3 k3", "k1 k2 n0 n1 n2 | k0 k3"),
+    "m16n8k32_fp8e4m3": ("k2 k3 m0 m1 m2 | k0 k1 m3 k4", "k2 k3 n0 n1 n2 | k0 k1 k4"),
+    "m16n8k32_fp8e5m2": ("k2 k3 m0 m1 m2 | k0 k1 m3 k4", "k2 k3 n0 n1 n2 | k0 k1 k4"),
+}
+METAL = ("k1 m0 m1 k2 m2 | k0", "n1 k0 k1 n2 k2 | n0", "n1 m0 m1 n2 m2 | n0")
+METAL_DTYPES = ("float32", "float16", "bfloat16")
+
+ROWS = (
+    *[
+        TensorCore(f"cuda_{name}", name.split("_")[1], "float32", a, b, CUDA_C)
+        for name, (a, b) in CUDA.items()
+    ],
+    *[TensorCore(f"metal_m8n8k8_{dtype}", dtype, "float32", *METAL) for dtype in METAL_DTYPES],
+)
+TENSOR_CORES = {row.name: row for row in ROWS}
+
+
+@functools.cache
+def cuda_tensor_cores(compute: int) -> frozenset[str]:
+    """Those of a card of this compute capability, 75, 80, 89 and on, by name."""
+    since = {"m16n8k8_float16": 75, "m16n8k32_fp8e4m3": 89, "m16n8k32_fp8e5m2": 89}
+    return frozenset([f"cuda_{name}" for name in CUDA if since.get(name, 80) <= compute])
