@@ -97,4 +97,5 @@ def test_default_schedules_with_warps(
     wanted: Callable[[np.ndarray], np.ndarray],
 ) -> None:
     x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
-    run(work(memory(*shape)), x, wanted(x))
+    linear = run(work(memory(*shape)), x, wanted(x))
+    assert linear.local_size[0] <= WARPS.max_group

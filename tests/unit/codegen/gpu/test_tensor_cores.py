@@ -102,15 +102,13 @@ def test_other_opts_go_with_it(opts: str, items: int) -> None:
     check(linear, 64, 64, 32)
 
 
-@pytest.mark.parametrize(("n", "k", "m"), [(13, 7, 5), (17, 33, 19), (31, 16, 8), (1, 1, 1)])
+@pytest.mark.parametrize(("n", "k", "m"), [(13, 7, 5), (17, 33, 19), (31, 16, 8), (2, 3, 2)])
 def test_edges_are_masked(n: int, k: int, m: int) -> None:
-    masks = f"SPLIT(r0,16,mask) SPLIT(r1,8,mask) SPLIT(r2,16,mask) TC(r2,{HALF})"
-    parts = [x for x, size, of in zip(masks.split(), (n, m, k), (16, 8, 16)) if size % of]
-    if min(n, k, m) > 1:
-        linear, _ = lower(
-            product(n, k, m), CORES, parse_opts(" ".join([*parts, masks.split()[-1]]))
-        )
-        check(linear, n, k, m)
+    edges = [("r0", n, 16), ("r1", m, 8), ("r2", k, 16)]
+    masks = [f"SPLIT({r},{of},mask)" for r, size, of in edges if size % of]
+    linear, _ = lower(product(n, k, m), CORES, parse_opts(" ".join([*masks, f"TC(r2,{HALF})"])))
+    assert any(u.op is Ops.MMA for u in linear.uops)
+    check(linear, n, k, m)
 
 
 def test_what_cannot_be_is_refused() -> None:
