@@ -94,8 +94,8 @@ def test_header_with_a_name_twice(tmp_path: pathlib.Path) -> None:
     [
         (7, r"its entry is 7, an object is wanted"),
         ({"dtype": "F32", "shape": [2]}, r"data_offsets is missing, its entry has dtype, shape"),
-        (entry(dtype="F31"), r"unknown dtype 'F31'; known are BOOL, I8"),
-        (entry(dtype=["F32"]), r"unknown dtype \['F32'\]"),
+        (entry(dtype=["F32"]), r"dtype \['F32'\], a name is wanted"),
+        (entry(dtype="C64"), r"span 8 bytes, shape \[2\] of C64 takes 16"),
         (entry(shape=[-2]), r"shape \[-2\], a list of sizes of at least 0"),
         (entry(shape=[2.0]), r"shape \[2.0\], a list of sizes"),
         (entry(shape=[True]), r"shape \[True\], a list of sizes"),
@@ -118,6 +118,17 @@ def test_lying_entries_name_the_tensor(tmp_path: pathlib.Path, bad: Any, message
     header = {"good": entry(), "bad.weight": bad}
     with pytest.raises(FormatError, match=rf"tensor 'bad.weight': .*{message}"):
         safe_load(with_header(tmp_path / "f", header, b"\0" * 16))
+
+
+@pytest.mark.parametrize("kind", ["F31", "F8_E8M0"])
+def test_a_dtype_that_is_unknown_is_told_when_it_is_used(tmp_path: pathlib.Path, kind: str) -> None:
+    header = {"bad": entry(dtype=kind, shape=[8]), "good": entry(offsets=[8, 16])}
+    tensors = safe_load(with_header(tmp_path / "f", header, b"\0" * 16))
+    assert tensors["good"].tolist() == [0, 0]
+    assert repr(tensors["bad"]) == f"<UnknownTensor {kind} [8]>"
+    for use in (lambda t: t.numpy(), lambda t: t.shape, lambda t: t.to("CPU")):
+        with pytest.raises(FormatError, match=rf"tensor 'bad': it has the unknown dtype '{kind}'"):
+            use(tensors["bad"])
 
 
 def test_overlapping_tensors_are_both_named(tmp_path: pathlib.Path) -> None:

@@ -52,6 +52,24 @@ TORCH_MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
 WHERE = "torch checkpoint"
 MAX_DIMS = 64
+# What makes tensors of kinds that Aster has not, and what to save instead.
+REFUSED = {
+    "torch._utils._rebuild_sparse_tensor": ("a sparse tensor", "tensor.to_dense()"),
+    "torch._utils._rebuild_sparse_csr_tensor": ("a sparse tensor", "tensor.to_dense()"),
+    "torch._utils._rebuild_nested_tensor": ("a nested tensor", "its tensors"),
+    "torch._utils._rebuild_qtensor": ("a quantised tensor", "tensor.dequantize()"),
+    "torch._utils._rebuild_meta_tensor_no_storage": ("a meta tensor", "one with values"),
+    "torch._utils._rebuild_wrapper_subclass": ("a tensor subclass", "a plain tensor"),
+    "torch._utils._rebuild_device_tensor_from_numpy": ("a tensor of another device", "a CPU one"),
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": (
+        "a tensor of another device", "a CPU one",
+    ),
+    "torch._utils._rebuild_xla_tensor": ("a tensor of another device", "a CPU one"),
+}  # fmt: skip
+# Element types that PyTorch names and Aster has not.
+COMPLEX = ("ComplexFloatStorage", "ComplexDoubleStorage")
+# The parts of a state that only a module has.
+MODULE_PARTS = frozenset({"_parameters", "_modules"})
 
 
 class Storage:
@@ -92,8 +110,10 @@ class Checkpoint:
             "torch._utils._rebuild_tensor_v3": self.tensor_v3,
             "torch._utils._rebuild_parameter": self.parameter,
             "torch._utils._rebuild_parameter_with_state": self.parameter,
+            "torch._tensor._rebuild_from_type_v2": self.from_type,
             "torch.Size": self.size,
         }
+        makers |= {name: refusal(*what) for name, what in REFUSED.items()}
         return PickleReader(cursor, makers, self.storage)
 
     def storage(self, pid: Any) -> Storage | Tensor:
@@ -108,6 +128,12 @@ class Checkpoint:
             raise FormatError(
                 f"storage {show_value(key)} of {show_value(count)} elements; a name and a number "
                 "are wanted",
+                WHERE,
+            )
+        if short in COMPLEX:
+            raise FormatError(
+                f"storage {show_value(key)} has complex numbers; save torch.view_as_real(tensor) "
+                "instead",
                 WHERE,
             )
         if dtype is None:
@@ -159,10 +185,20 @@ class Checkpoint:
         hooks: Any,
         metadata: Any = None,
     ) -> Tensor | None:
-        """What `_rebuild_tensor_v2` stands for."""
+        """What `_rebuild_tensor_v2` stands for; `metadata` may say that signs are turned."""
         if not isinstance(requires_grad, bool):
             raise TypeError(f"requires_grad is {show_value(requires_grad)}")
-        return self.tensor(data, offset, size, stride)
+        if metadata is not None and not isinstance(metadata, dict):
+            raise TypeError(f"what is said of a tensor is {show_value(metadata)}")
+        flags = {key for key, value in (metadata or {}).items() if value is not False}
+        if not flags <= {"neg"}:
+            raise FormatError(
+                f"a tensor marked {show_value(sorted(map(str, flags)))}; save tensor.resolve_conj()"
+                " instead",
+                WHERE,
+            )
+        found = self.tensor(data, offset, size, stride)
+        return -found.to("CPU") if flags and found is not None else found
 
     def tensor_v3(
         self,
@@ -192,7 +228,20 @@ class Checkpoint:
         same = Storage(other, storage.key, storage.nbytes // other.itemsize)
         if storage.view is not None:
             same.view = storage.view.bitcast(other) if storage.count else storage.view.cast(other)
-        return self.tensor_v2(same, offset, size, stride, requires_grad, hooks)
+        return self.tensor_v2(same, offset, size, stride, requires_grad, hooks, metadata)
+
+    def from_type(self, maker: Any, kind: Any, args: Any, state: Any) -> Any:
+        """A tensor with attributes, or of a class of its own: the tensor."""
+        name = maker.name if isinstance(maker, Placeholder) and maker.args is None else ""
+        makers: dict[str, Callable[..., Any]] = {
+            "torch._utils._rebuild_tensor_v2": self.tensor_v2,
+            "torch._utils._rebuild_tensor_v3": self.tensor_v3,
+            "torch._utils._rebuild_parameter": self.parameter,
+        }
+        makers |= {name: refusal(*what) for name, what in REFUSED.items()}
+        if name not in makers or not isinstance(args, tuple):
+            raise FormatError(f"a tensor made by {show_value(name)}, which is unknown", WHERE)
+        return makers[name](*args)
 
     def parameter(self, data: Any, requires_grad: Any, hooks: Any = None, state: Any = None) -> Any:
         """A parameter is its tensor."""
@@ -205,6 +254,37 @@ class Checkpoint:
         return tuple(values)
 
 
+def refusal(kind: str, instead: str) -> Callable[..., Any]:
+    """What stands for a maker of tensors that are none here."""
+
+    def refuse(*args: Any) -> Any:
+        raise FormatError(f"it holds {kind}; save {instead} instead", WHERE)
+
+    return refuse
+
+
+def check_no_module(value: Any) -> None:
+    """Raises FormatError, which names its class, where a whole module was saved."""
+    pending, seen = [value], set()
+    while pending:
+        item = pending.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Placeholder):
+            state = item.state
+            if isinstance(state, dict) and state.keys() >= MODULE_PARTS:
+                raise FormatError(
+                    f"it holds the whole module {show_value(item.name)}, whose code is not in the "
+                    "file; save module.state_dict() instead",
+                    WHERE,
+                )
+        elif isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, (list, tuple)):
+            pending += item
+
+
 def is_size(value: Any) -> bool:
     """Whether a value is a whole number of at least 0 that an address can reach."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
@@ -213,8 +293,9 @@ def is_size(value: Any) -> bool:
 def tensor_of(flat: Tensor, storage: Storage, offset: Any, size: Any, stride: Any) -> Tensor:
     """The tensor of these numbers as a view of its storage.
 
-    Raises: FormatError when it reaches past its storage, or its elements lie in no order that
-    reshape and permute can express.
+    Elements that do not lie densely (`x[:, ::2]`) are gathered on the CPU when they are used.
+
+    Raises: FormatError when it reaches past its storage.
     """
     place = f"{WHERE}: tensor of size {show_value(size)}, stride {show_value(stride)}"
     for what in (size, stride):
@@ -235,9 +316,7 @@ def tensor_of(flat: Tensor, storage: Storage, offset: Any, size: Any, stride: An
     for i in reversed(axes):
         dense, step = dense and stride[i] == step, step * size[i]
     if not dense:
-        raise FormatError(
-            "its elements do not lie densely; save tensor.contiguous() instead", place
-        )
+        return strided(flat.shrink(((offset, last + 1),)), size, stride)
     view = flat.shrink(((offset, offset + step),))
     view = view.reshape([size[i] for i in axes])
     order = [axes.index(i) for i in sorted(axes)]
@@ -246,14 +325,26 @@ def tensor_of(flat: Tensor, storage: Storage, offset: Any, size: Any, stride: An
     return view.reshape(shape).expand(size)
 
 
+def strided(flat: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    """Elements by steps along each axis, gathered from a copy when they are used."""
+    shape = [n if step else 1 for n, step in zip(size, stride)]
+    place = Tensor.zeros(*[1] * len(size), dtype=dtypes.int64, device="CPU")
+    for i, (n, step) in enumerate(zip(shape, stride)):
+        along = [n if j == i else 1 for j in range(len(size))]
+        place = place + Tensor.arange(n, dtype=dtypes.int64, device="CPU").reshape(along) * step
+    return flat.to("CPU")[place].expand(size)
+
+
 @accept_filename
 def torch_load(t: Tensor) -> dict[str, Tensor]:
     """What `torch.save` wrote, tensors as views of the file, in the structure they were saved in.
 
     Reads the zip form of PyTorch 1.6 and later and the plain pickles before it. Objects that are
     neither tensors nor built-in containers become placeholders; nothing of the file is run, and
-    nothing of this process changed. What the file says of itself (checksums, sizes, names that come
-    once) has to be true. Memory is bounded by the setting LOAD_LIMIT, in multiples of the file.
+    nothing of this process changed. Tensors of kinds that there are none of here (sparse, nested,
+    quantised, meta, complex), whole modules and TorchScript are refused by name. What the file says
+    of itself (checksums, sizes, names that come once) has to be true. Memory is bounded by the
+    setting LOAD_LIMIT, in multiples of the file.
 
     Raises: FormatError when it is neither, or does not add up.
     """
@@ -262,12 +353,19 @@ def torch_load(t: Tensor) -> dict[str, Tensor]:
         value: dict[str, Tensor] = load_zip_checkpoint(t, file)
     else:
         value = load_plain_checkpoint(t, file)
+    check_no_module(value)
     return value
 
 
 def load_zip_checkpoint(t: Tensor, file: FileBytes) -> Any:
     """The form since PyTorch 1.6: `data.pkl` and one member a storage."""
     members = {member.name: member for member in zip_members(file)}
+    if any(name.endswith("constants.pkl") or "/code/" in name for name in members):
+        raise FormatError(
+            "a TorchScript archive, which is a program; torch.jit.load reads it, and "
+            "torch.save(module.state_dict(), ...) saves what can be read here",
+            WHERE,
+        )
     pickles = [name for name in members if name.endswith("/data.pkl") or name == "data.pkl"]
     if len(pickles) != 1:
         which = "without data.pkl" if not pickles else f"with {len(pickles)} of data.pkl"

@@ -34,6 +34,7 @@ from aster_ml.nn.fileio import (
     show_value,
     view_bytes,
 )
+from aster_ml.nn.shards import files_of, is_of_several_files
 from aster_ml.unpacking import Allowance
 
 NAMES = {
@@ -54,10 +55,36 @@ NAMES = {
     "F64": dtypes.float64,
 }
 NAME_OF = {dtype: name for name, dtype in NAMES.items()}
+# Dtypes that the format has and Aster has not: bits of an element.
+OTHERS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "C64": 64,
+}  # fmt: skip
 MAX_HEADER_NBYTES = 100_000_000
 MAX_DIGITS = 25
 # Memory that an object of the header takes, and each of its entries.
 OBJECT_NBYTES, ENTRY_NBYTES = 232, 100
+
+
+class UnknownTensor:
+    """A tensor of a dtype that there is none of here. Whatever is done with it raises FormatError.
+
+    The other tensors of its file can be used.
+    """
+
+    __slots__ = ("_kind", "_name", "_shape")
+
+    def __init__(self, name: str, kind: str, shape: tuple[int, ...]) -> None:
+        self._name, self._kind, self._shape = name, kind, shape
+
+    def __repr__(self) -> str:
+        return f"<UnknownTensor {self._kind} {list(self._shape)}>"
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise FormatError(
+            f"it has the unknown dtype {show_value(self._kind)}; known are {', '.join(NAMES)}",
+            f"safetensors: tensor {show_value(self._name)}",
+        )
 
 
 def unique_keys(allowance: Allowance, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -134,6 +161,8 @@ def is_count(value: object) -> bool:
 def check_entry(name: str, entry: Any, data_nbytes: int) -> tuple[Any, tuple[int, ...], int, int]:
     """The dtype, shape, begin and end of one tensor; every claim checked.
 
+    A dtype that there is none of here is its name.
+
     Raises: FormatError that names the tensor, what was found and what was wanted.
     """
     where = f"safetensors: tensor {show_value(name)}"
@@ -142,10 +171,8 @@ def check_entry(name: str, entry: Any, data_nbytes: int) -> tuple[Any, tuple[int
     for key in ("dtype", "shape", "data_offsets"):
         if key not in entry:
             raise FormatError(f"{key} is missing, its entry has {', '.join(entry)[:200]}", where)
-    if not isinstance(entry["dtype"], str) or entry["dtype"] not in NAMES:
-        raise FormatError(
-            f"unknown dtype {show_value(entry['dtype'])}; known are {', '.join(NAMES)}", where
-        )
+    if not isinstance(entry["dtype"], str):
+        raise FormatError(f"dtype {show_value(entry['dtype'])}, a name is wanted", where)
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not isinstance(shape, list) or not all(is_count(size) for size in shape):
         raise FormatError(
@@ -162,9 +189,11 @@ def check_entry(name: str, entry: Any, data_nbytes: int) -> tuple[Any, tuple[int
             "the file is truncated, or its header lies",
             where,
         )
-    dtype = NAMES[entry["dtype"]]
-    wanted = count_elements(shape, where) * dtype.itemsize
-    if end - begin != wanted:
+    dtype = NAMES.get(entry["dtype"], entry["dtype"])
+    count = count_elements(shape, where)
+    bits = OTHERS.get(dtype) if isinstance(dtype, str) else 8 * dtype.itemsize
+    wanted = None if bits is None else -(-count * bits // 8)
+    if wanted is not None and end - begin != wanted:
         raise FormatError(
             f"data_offsets [{begin}, {end}] span {end - begin} bytes, shape {show_value(shape)} of "
             f"{entry['dtype']} takes {wanted}",
@@ -211,16 +240,36 @@ def safe_load_metadata(t: Tensor) -> tuple[Tensor, int, dict[str, Any]]:
     return t, start, header
 
 
-@accept_filename
-def safe_load(fn: Tensor) -> dict[str, Tensor]:
+def safe_load(fn: Tensor | str | pathlib.Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name, in the order of its header, as views of the file.
 
-    Nothing but the header is read here; a tensor's bytes are read when it is used or moved, as in
-    `safe_load("model.safetensors")["weight"].to("CPU")`.
+    A folder, or the index of a model in several files (`model.safetensors.index.json`), gives the
+    tensors of all of them. Nothing but headers is read here; a tensor's bytes are read when it is
+    used or moved, as in `safe_load("model.safetensors")["weight"].to("CPU")`. A tensor of a dtype
+    that is unknown here is an `UnknownTensor`, which raises when it is used.
 
-    Raises: FormatError when the file is truncated, its header does not add up, two tensors share
-    bytes, or bytes belong to none.
+    Raises: FormatError when a file is truncated, its header does not add up, two tensors share
+    bytes, bytes belong to none, or files of a model do not have what its index says.
     """
+    if not is_of_several_files(fn):
+        return load_file(fn)
+    found: dict[str, Tensor] = {}
+    for path, names in files_of(fn):  # type: ignore[arg-type]
+        tensors = load_file(path)
+        lacking = [name for name in names or () if name not in tensors]
+        twice = [name for name in tensors if name in found and (names is None or name in names)]
+        if lacking or twice:
+            what = f"lacks {show_value(lacking[0])}, which the index says it has"
+            if not lacking:
+                what = f"has {show_value(twice[0])}, which another file of the folder has"
+            raise FormatError(f"{path.name} {what}", "safetensors")
+        found |= tensors if names is None else {name: tensors[name] for name in names}
+    return found
+
+
+@accept_filename
+def load_file(fn: Tensor) -> dict[str, Tensor]:
+    """The tensors of one file."""
     start, header = read_header(fn)
     check_metadata(header.get("__metadata__", {}))
     data_nbytes = byte_count(fn, "safetensors") - start
@@ -231,10 +280,13 @@ def safe_load(fn: Tensor) -> dict[str, Tensor]:
     }
     spans = {name: (begin, end) for name, (_, _, begin, end) in entries.items()}
     check_cover(spans, data_nbytes)
-    return {
-        name: view_bytes(fn, start + begin, start + end, dtype, shape)
-        for name, (dtype, shape, begin, end) in entries.items()
-    }
+    tensors: dict[str, Any] = {}
+    for name, (dtype, shape, begin, end) in entries.items():
+        if isinstance(dtype, str):
+            tensors[name] = UnknownTensor(name, dtype, shape)
+        else:
+            tensors[name] = view_bytes(fn, start + begin, start + end, dtype, shape)
+    return tensors
 
 
 def check_metadata(metadata: Any) -> None:

@@ -24,7 +24,7 @@ from aster_ml.nn.ggml_quantise import ggml_quantize
 from aster_ml.nn.gguf import ggml_data_to_tensor, gguf_load
 from aster_ml.nn.gguf_save import gguf_save
 from aster_ml.nn.quantised import QuantTensor
-from aster_ml.nn.safetensors import safe_load, safe_load_metadata, safe_save
+from aster_ml.nn.safetensors import UnknownTensor, safe_load, safe_load_metadata, safe_save
 
 __all__ = [
     "QuantTensor",
@@ -134,7 +134,7 @@ def load_state_dict(
     state dict on the way, whose memory then is the model's, `realize` reads the values now. Returns
     the model's tensors that were loaded. Nothing is loaded when something does not fit.
 
-    Raises: KeyError that names what is missing; ShapeError with both shapes.
+    Raises: KeyError that names what is missing; ShapeError with both shapes of each that differs.
     """
     if not isinstance(state_dict, dict):
         raise ArgumentError(
@@ -161,14 +161,7 @@ def load_state_dict(
             f"load_state_dict: the model has no tensor for {name_some(unexpected)}", stacklevel=2
         )
     names = [name for name in model_state if name in state_dict]
-    for name in names:
-        check_tensor(state_dict[name], f"load_state_dict: {name}")
-        want, given = model_state[name].shape, state_dict[name].shape
-        if want != given and {want, given} != {(), (1,)}:
-            raise ShapeError(
-                f"Shape mismatch in layer `{name}`: Expected shape {want}, but found {given} in "
-                "state dict. Give load_state_dict the values of a model of the same sizes"
-            )
+    check_shapes(model_state, state_dict, names)
     total = sum(int(state_dict[name].nbytes()) for name in names)
     loaded: list[Tensor] = []
     waiting: list[Tensor] = []
@@ -196,6 +189,29 @@ def load_state_dict(
                 waiting, waits = [], 0
         bar.set_postfix_str(f"{len(loaded)} tensors")
     return loaded
+
+
+def check_shapes(
+    model_state: dict[str, Tensor], state_dict: dict[str, Tensor], names: list[str]
+) -> None:
+    """Raises ShapeError with all values that have another shape than the model's tensors."""
+    wrong = []
+    for name in names:
+        value = state_dict[name]
+        if not isinstance(value, UnknownTensor):
+            check_tensor(value, f"load_state_dict: {name}")
+        want, given = model_state[name].shape, state_dict[name].shape
+        if want != given and {want, given} != {(), (1,)}:
+            wrong.append(
+                f"Shape mismatch in layer `{name}`: Expected shape {want}, but found {given} in "
+                "state dict"
+            )
+    if wrong:
+        listed = ". ".join(wrong[:10])
+        more = f". And {len(wrong) - 10} more" if len(wrong) > 10 else ""
+        raise ShapeError(
+            f"{listed}{more}. Give load_state_dict the values of a model of the same sizes"
+        )
 
 
 class MissingKeyError(AsterError, KeyError):

@@ -1,0 +1,1 @@
+"""The operators of ATen as functions of tensors, a family a module."""
