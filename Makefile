@@ -110,6 +110,12 @@ onnx: $(VENV)/.onnx
 	THREADS=1 $(BIN)/python -m tests.onnx.real_models | tee tests/onnx/models.txt
 	$(BIN)/python tools/make_onnx_doc.py
 
+# torch.compile with Aster's backend: models of the package transformers and others, then CPU time.
+.PHONY: torch-compile
+torch-compile: $(VENV)/.parity
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/unit/torch_backend tests/models/test_torch_compile.py
+	$(BIN)/python -m benchmarks.torch_compile
+
 .PHONY: bench
 bench: $(VENV)/.bench-$(BENCH_EXTRAS)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
