@@ -259,7 +259,7 @@ class Recorded:
         else:
             found = self.jit(*ours)
         made = [self.given_out(y, i) for i, y in enumerate(found)]
-        if self.calls == 2 and not self.is_empty and ours:
+        if self.calls >= 2 and not self.is_empty and ours:
             self.on_memory = OnMemory.of(self.jit.latest, len(ours))
             self.made = [(tuple(m.shape), m.stride(), m.dtype) for m in made]
         return made
