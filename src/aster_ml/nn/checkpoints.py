@@ -118,6 +118,8 @@ class Checkpoint:
 
     def storage(self, pid: Any) -> Storage | Tensor:
         """The storage that a persistent id names: its elements, once it is known where they are."""
+        if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module":
+            raise whole_module(pid[1])
         if not isinstance(pid, tuple) or len(pid) != self.parts or pid[0] != "storage":
             raise FormatError(f"persistent id {show_value(pid)}, a storage is wanted", WHERE)
         kind, key, count = pid[1], pid[2], pid[4]
@@ -263,6 +265,16 @@ def refusal(kind: str, instead: str) -> Callable[..., Any]:
     return refuse
 
 
+def whole_module(kind: Any) -> FormatError:
+    """The error for a module that was saved with its class."""
+    name = kind.name if isinstance(kind, Placeholder) else kind
+    return FormatError(
+        f"it holds the whole module {show_value(name)}, whose code is not in the file; save "
+        "module.state_dict() instead",
+        WHERE,
+    )
+
+
 def check_no_module(value: Any) -> None:
     """Raises FormatError, which names its class, where a whole module was saved."""
     pending, seen = [value], set()
@@ -274,11 +286,7 @@ def check_no_module(value: Any) -> None:
         if isinstance(item, Placeholder):
             state = item.state
             if isinstance(state, dict) and state.keys() >= MODULE_PARTS:
-                raise FormatError(
-                    f"it holds the whole module {show_value(item.name)}, whose code is not in the "
-                    "file; save module.state_dict() instead",
-                    WHERE,
-                )
+                raise whole_module(item)
         elif isinstance(item, dict):
             pending += item.values()
         elif isinstance(item, (list, tuple)):

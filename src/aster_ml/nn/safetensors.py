@@ -258,11 +258,15 @@ def safe_load(fn: Tensor | str | pathlib.Path) -> dict[str, Tensor]:
         tensors = load_file(path)
         lacking = [name for name in names or () if name not in tensors]
         twice = [name for name in tensors if name in found and (names is None or name in names)]
-        if lacking or twice:
-            what = f"lacks {show_value(lacking[0])}, which the index says it has"
-            if not lacking:
-                what = f"has {show_value(twice[0])}, which another file of the folder has"
-            raise FormatError(f"{path.name} {what}", "safetensors")
+        for name in lacking[:1]:
+            raise FormatError(
+                f"{path.name} lacks {show_value(name)}, which the index says it has", "safetensors"
+            )
+        for name in twice[:1]:
+            raise FormatError(
+                f"{path.name} has {show_value(name)}, which another file of the folder has",
+                "safetensors",
+            )
         found |= tensors if names is None else {name: tensors[name] for name in names}
     return found
 

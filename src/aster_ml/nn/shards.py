@@ -11,7 +11,7 @@ import json
 import pathlib
 from typing import Any
 
-from aster_ml.errors import FileMissingError, FormatError
+from aster_ml.errors import FileKindError, FileMissingError, FormatError
 from aster_ml.nn.fileio import show_value
 
 INDEX_SUFFIX = ".index.json"
@@ -32,7 +32,7 @@ def files_of(fn: str | pathlib.Path) -> list[tuple[pathlib.Path, list[str] | Non
 
     In a folder that is the one index that lies there, else all files in order of their names.
 
-    Raises: FileMissingError, FormatError.
+    Raises: FileMissingError, FileKindError for a folder without such files, FormatError.
     """
     path = pathlib.Path(fn)
     if not path.is_dir():
@@ -46,7 +46,7 @@ def files_of(fn: str | pathlib.Path) -> list[tuple[pathlib.Path, list[str] | Non
         raise FormatError(f"{str(path)!r} has several indices: {names}; give one of them", WHERE)
     files = sorted(path.glob("*.safetensors"))
     if not files:
-        raise FileMissingError(f"folder {str(path)!r} has no safetensors file")
+        raise FileKindError(f"{str(path)!r} is a folder without a safetensors file")
     return [(file, None) for file in files]
 
 

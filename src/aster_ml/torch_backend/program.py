@@ -278,6 +278,6 @@ class Recorded:
         back = [order.index(i) for i in range(len(order))]
         flat = self.torch.empty(y.shape, dtype=dtype)
         if y.numel():
-            data = bytearray(y.data())
+            data = bytearray(y.memory().as_memoryview())
             flat.copy_(self.torch.frombuffer(data, dtype=dtype).reshape(y.shape))
         return flat.permute(back) if len(back) > 1 else flat

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.errors import FileMissingError, FormatError
+from aster_ml.errors import FileKindError, FileMissingError, FormatError
 from aster_ml.nn.state import safe_load, safe_save
 
 INDEX = "model.safetensors.index.json"
@@ -60,7 +60,7 @@ def test_an_index_that_lies(tmp_path: pathlib.Path, weight_map: Any, message: st
 
 
 def test_files_that_are_missing(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(FileMissingError, match="has no safetensors file"):
+    with pytest.raises(FileKindError, match="is a folder without a safetensors file"):
         safe_load(tmp_path)
     with pytest.raises(FileMissingError, match=r"index.json' is missing"):
         safe_load(tmp_path / INDEX)

@@ -34,7 +34,10 @@ def check(value: Any, is_zip: bool) -> None:
     """One tensor out and in."""
     found: Any = torch_load(written({"t": value}, is_zip))["t"]
     assert found.shape == tuple(value.shape)
-    assert bytes(found.to("CPU").contiguous().data()) == raw(value)
+    wanted = raw(value)
+    if wanted:
+        kept = found.to("CPU").contiguous().realize().memory()
+        assert bytes(kept.as_memoryview(copy=True)) == wanted
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
@@ -64,11 +67,9 @@ def test_turned_signs() -> None:
     turned = torch.randn(4, dtype=torch.complex64).conj().imag
     assert turned.is_neg()
     wanted = turned.resolve_neg().numpy()
-    with pytest.raises(FormatError, match=r"complex numbers|neg"):
-        torch_load(written({"t": turned}))
-    np.testing.assert_array_equal(
-        torch_load(written({"t": turned.resolve_neg().clone()}))["t"].numpy(), wanted
-    )
+    for is_zip in (True, False):
+        found = torch_load(written({"t": turned}, is_zip))["t"]
+        np.testing.assert_array_equal(found.numpy(), wanted)
 
 
 class Whole(torch.nn.Module):

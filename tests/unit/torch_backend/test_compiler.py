@@ -216,3 +216,13 @@ def test_options_are_refused() -> None:
         ArgumentError, match=r"options \['speed'\] given; the backend aster has none"
     ):
         aster(None, [], speed=1)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float64", "int64", "uint8", "bool"])
+def test_other_dtypes(name: str) -> None:
+    dtype = getattr(torch, name)
+    x = (torch.arange(12).reshape(3, 4) % 5).to(dtype)
+    function = (lambda x: x.T.logical_not()) if name == "bool" else (lambda x: (x * 2 + 1).T)
+    compiled = torch.compile(function, backend=aster)
+    for _ in range(4):
+        assert torch.equal(compiled(x), function(x))

@@ -70,7 +70,7 @@ def div(x: Tensor, y: Any) -> Any:
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", casts="out", refuses=lambda node: no_floor(node))
-def div_mode(x: Tensor, y: Any, rounding_mode: str | None = None) -> Any:
+def div_mode(x: Tensor, y: Any, rounding_mode: Any = None) -> Any:
     """The quotient, rounded as asked."""
     return x.div(y, rounding_mode=rounding_mode)
 
@@ -170,10 +170,7 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Any:
 @aten("elu", casts="out")
 def elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     """x, below 0 an exponential function that ends at -alpha."""
-    if not hasattr(Tensor, "expm1"):
-        below = (x * input_scale).exp() - 1
-    else:
-        below = (x * input_scale).expm1()
+    below = (x * input_scale).exp() - 1
     return (x > 0).where(x * scale, below * (alpha * scale))
 
 

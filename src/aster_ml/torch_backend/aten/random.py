@@ -28,7 +28,8 @@ class Key:
         half = ceildiv(count, 2)
         place = Tensor.arange(half, dtype=dtypes.uint32, device=DEVICE)
         stream = Tensor.full((half,), self.number, dtype=dtypes.uint32, device=DEVICE)
-        return Tensor._threefry_random_bits(self.words, place, stream)[:count]
+        bits: Tensor = Tensor._threefry_random_bits(self.words, place, stream)[:count]
+        return bits
 
     def uniform(self, shape: Any) -> Tensor:
         """Equally likely float32 from 0 to below 1, of 24 bits."""
