@@ -71,6 +71,7 @@ def make_torch() -> list[bytes]:
         {"a": base.reshape(2, 3, 4).permute(2, 0, 1), "b": base[5:11], "e": base[3:4].expand(5)},
         {"model": net.state_dict(), "opt": opt.state_dict(), "epoch": 3, "lr": [0.1, None, True]},
         [(torch.ones(2, dtype=torch.bfloat16), "text"), {1: torch.tensor(2)}],
+        [base[1::3], base.reshape(4, 6)[:, 1:4].T, base.unfold(0, 4, 2), base[:4].to(torch.uint16)],
     ]
     made = []
     for value in values:

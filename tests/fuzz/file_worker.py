@@ -69,12 +69,15 @@ def aster_readers() -> dict[str, Reader]:
     from aster_ml.helpers import prod
     from aster_ml.nn import datasets
     from aster_ml.nn.pickles import Placeholder
+    from aster_ml.nn.safetensors import UnknownTensor
     from aster_ml.nn.state import gguf_load, safe_load, tar_extract, torch_load, zip_extract
     from aster_ml.uop.print.text import linear_from_text
 
     def leaf(item: Any) -> str | None:
         if isinstance(item, Placeholder):
             return "placeholder"
+        if isinstance(item, UnknownTensor):
+            item.numpy()
         if not isinstance(item, Tensor):
             return None
         name = item.dtype.name
