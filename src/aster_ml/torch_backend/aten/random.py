@@ -33,8 +33,9 @@ class Key:
 
     def uniform(self, shape: Any) -> Tensor:
         """Equally likely float32 from 0 to below 1, of 24 bits."""
-        floats: Tensor = self.bits(prod(shape)).rshift(8).cast(dtypes.float32) * 2.0**-24
-        return floats.reshape(tuple(shape))
+        drawn = self.bits(prod(shape)).rshift(8).cast(dtypes.float32) * 2.0**-24
+        floats: Tensor = drawn.reshape(tuple(shape))
+        return floats
 
 
 @aten("native_dropout", draws=True)
