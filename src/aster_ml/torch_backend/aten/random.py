@@ -59,7 +59,7 @@ def rand_like(x: Tensor, *, out: Spec, key: Key, dtype: Any = None) -> Any:
     return below_one(key.uniform(x.shape), out)
 
 
-def below_one(drawn: Tensor, out: Spec) -> Tensor:
+def below_one(drawn: Tensor, out: Spec) -> Any:
     """In the dtype of the result, rounded down: 1 is not among the numbers."""
     bits = {dtypes.float16: 11, dtypes.bfloat16: 8}.get(out.dtype, 24)
     return ((drawn * 2**bits).floor() * 2.0**-bits).cast(out.dtype)
