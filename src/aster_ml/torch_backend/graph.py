@@ -41,6 +41,13 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float, bool)) or hasattr(value, "node")
 
 
+def filled(argument: Any, values: dict[Any, Any]) -> Any:
+    """An argument, or each element of a list of them, with its value in place of a node."""
+    if isinstance(argument, (list, tuple)):
+        return [values[a] if hasattr(a, "meta") else a for a in argument]
+    return values[argument] if hasattr(argument, "meta") else argument
+
+
 class Call:
     """One node: an operator and its arguments, ready to be called."""
 
@@ -86,9 +93,7 @@ class Call:
 
     def given(self, argument: Any, values: dict[Any, Any]) -> Any:
         """An argument with values in place of nodes."""
-        if isinstance(argument, (list, tuple)):
-            return [self.given(a, values) for a in argument]
-        found = values.get(argument, argument) if hasattr(argument, "meta") else argument
+        found = filled(argument, values)
         if self.computes_in is not None and isinstance(found, Tensor):
             return found.cast(self.computes_in)
         return found
@@ -110,8 +115,6 @@ def arguments_of(node: Any, torch: Any) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a node: by position where the schema has a position, dtypes as Aster's."""
 
     def change(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [change(v) for v in value]
         return aster_dtype(value) if isinstance(value, torch.dtype) else value
 
     args = [change(a) for a in node.args]
@@ -150,7 +153,7 @@ class Graph:
         name = name_of(node)
         if name in SIZES or is_number(node.meta.get("val")):
             function = SIZES.get(name, node.target)
-            return lambda values, words: function(*[values.get(a, a) for a in node.args])
+            return lambda values, words: function(*[filled(a, values) for a in node.args])
         if name not in OPERATORS:
             raise UnsupportedError(f"torch.compile: operator {node.target} is not there")
         call = Call(node, torch, self.draws)

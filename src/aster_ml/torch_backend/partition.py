@@ -22,10 +22,14 @@ TOLD: set[str] = set()
 
 def reason_against(node: Any) -> str | None:
     """Why a node is left to PyTorch; None if it is not."""
+    while node.target is operator.getitem:
+        node = node.args[0]
     value = node.meta.get("val")
-    if node.target is operator.getitem:
-        return reason_against(node.args[0])
-    if name_of(node) in SIZES or is_number(value):
+    if name_of(node) in SIZES:
+        return None
+    if is_number(value) and not any(
+        hasattr(n.meta.get("val"), "dtype") for n in node.all_input_nodes
+    ):
         return None
     row = OPERATORS.get(name_of(node))
     if row is None:

@@ -13,7 +13,7 @@ from typing import Any
 from aster_ml import Tensor, TinyJit
 from aster_ml.dtype import dtypes
 from aster_ml.jit.on_memory import OnMemory
-from aster_ml.torch_backend.graph import SIZES, Graph, is_number, name_of
+from aster_ml.torch_backend.graph import SIZES, Graph, filled, is_number, name_of
 from aster_ml.torch_backend.types import aster_dtype
 
 # So many combinations of shapes are kept recorded; past that the oldest goes.
@@ -171,15 +171,10 @@ def needed_for(nodes: list[Any]) -> set[Any]:
 
 def on_host(node: Any, values: dict[Any, Any]) -> Any:
     """A node that PyTorch computes."""
-
-    def given(argument: Any) -> Any:
-        if isinstance(argument, (list, tuple)):
-            return [given(a) for a in argument]
-        return values[argument] if hasattr(argument, "meta") else argument
-
+    args = [filled(a, values) for a in node.args]
     if name_of(node) in SIZES:
-        return SIZES[name_of(node)](*given(node.args))
-    return node.target(*given(node.args), **{k: given(a) for k, a in node.kwargs.items()})
+        return SIZES[name_of(node)](*args)
+    return node.target(*args, **{k: filled(a, values) for k, a in node.kwargs.items()})
 
 
 class Recorded:
