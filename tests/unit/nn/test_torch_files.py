@@ -30,14 +30,13 @@ def raw(t: Any) -> bytes:
     return bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
 
 
-def check(value: Any, is_zip: bool) -> None:
-    """One tensor out and in."""
+def read_again(value: Any, is_zip: bool) -> tuple[tuple[int, ...], bytes]:
+    """Shape and elements of one tensor that was written and read."""
     found: Any = torch_load(written({"t": value}, is_zip))["t"]
-    assert found.shape == tuple(value.shape)
-    wanted = raw(value)
-    if wanted:
-        kept = found.to("CPU").contiguous().realize().memory()
-        assert bytes(kept.as_memoryview(copy=True)) == wanted
+    if 0 in found.shape:
+        return found.shape, b""
+    kept = found.to("CPU").contiguous().realize().memory()
+    return found.shape, bytes(kept.as_memoryview(copy=True))
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
@@ -50,7 +49,7 @@ def test_views_that_do_not_lie_densely(is_zip: bool) -> None:
         x[0:0, ::2], torch.view_as_real(torch.randn(3, dtype=torch.complex64))[:, 1],
     ]  # fmt: skip
     for view in views:
-        check(view, is_zip)
+        assert read_again(view, is_zip) == (tuple(view.shape), raw(view))
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
@@ -60,7 +59,7 @@ def test_views_that_do_not_lie_densely(is_zip: bool) -> None:
 def test_dtypes_without_a_storage_of_their_own(name: str, is_zip: bool) -> None:
     values = torch.arange(24).reshape(4, 6).to(getattr(torch, name))
     for t in (values, values.T, values[1:, 2:5], values[:0]):
-        check(t, is_zip)
+        assert read_again(t, is_zip) == (tuple(t.shape), raw(t))
 
 
 def test_turned_signs() -> None:
