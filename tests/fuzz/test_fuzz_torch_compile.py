@@ -46,9 +46,14 @@ def difference(found: Any, wanted: Any, most: float) -> str | None:
     return f"differs by {worst:.1e} of the greatest" if worst > most else None
 
 
+def doubled(args: list[Any]) -> list[Any]:
+    """Floats as float64."""
+    return [a.double() if a.is_floating_point() else a for a in args]
+
+
 def inexact(run: Callable[..., Any], args: list[Any], wanted: Any) -> float:
     """How far eager PyTorch itself is from float64: what a comparison cannot ask less of."""
-    exact = run(*[a.double() for a in args])
+    exact = run(*doubled(args))
     if not wanted.numel() or not wanted.is_floating_point() or exact.shape != wanted.shape:
         return 0.0
     away = (exact.double() - wanted.double()).abs()
@@ -58,14 +63,15 @@ def inexact(run: Callable[..., Any], args: list[Any], wanted: Any) -> float:
 
 def gradients(run: Callable[..., Any], args: list[Any], seed: int) -> tuple[Any, list[Any]]:
     """The result of a function, and the gradients of a weighted sum of it."""
-    given = [a.detach().requires_grad_() for a in args]
+    given = [a.detach().requires_grad_(a.is_floating_point()) for a in args]
     y = run(*given)
     if not y.requires_grad:
         return y, []
     weights = torch.randn(
         y.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
-    found = torch.autograd.grad(y, given, weights.to(y.dtype), allow_unused=True)
+    wanted = [a for a in given if a.requires_grad]
+    found = torch.autograd.grad(y, wanted, weights.to(y.dtype), allow_unused=True)
     return y.detach(), [g for g in found if g is not None]
 
 
@@ -76,7 +82,7 @@ def check(seed: int) -> str | None:
         wanted = function.run(*function.args)
         slack = 20 * inexact(function.run, function.args, wanted)
     y, grads = gradients(function.run, function.args, seed)
-    _, exact = gradients(function.run, [a.double() for a in function.args], seed)
+    _, exact = gradients(function.run, doubled(function.args), seed)
     run = compiled(function.run)
     for call in range(3):
         with torch.no_grad():

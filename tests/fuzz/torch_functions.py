@@ -48,6 +48,11 @@ class Maker:
         self.args.append(made)
         return len(self.args) - 1
 
+    def given(self, made: Any) -> int:
+        """A tensor as another argument; its place."""
+        self.args.append(made)
+        return len(self.args) - 1
+
     def function(self) -> Function:
         """A function of one to six steps."""
         rank = self.draw.choice([1, 2, 2, 3, 3, 4])
@@ -243,26 +248,37 @@ def indexing(m: Maker, x: Any) -> Step | None:
     values = torch.randn(1, generator=m.generator)
     rows = torch.tensor([draw.randrange(x.shape[0]) for _ in range(3)])
     last = torch.tensor([draw.randrange(-x.shape[-1], x.shape[-1]) for _ in range(3)])
-    table: dict[str, Callable[[Any], Any]] = {
-        "index": lambda v: v[(*lead, places)],
-        "index_select": lambda v: v.index_select(axis, places),
-        "gather": lambda v: v.gather(axis, whole),
-        "scatter_add": lambda v: v.scatter_add(axis, whole, v * 2),
-        "index_add": lambda v: v.index_add(axis, places, v.index_select(axis, places)),
-        "scatter": lambda v: v.scatter(
-            axis, places.reshape([-1 if i == axis else 1 for i in range(v.dim())]), 2.0
+    named = {
+        n: m.given(t)
+        for n, t in (
+            ("places", places), ("whole", whole), ("rows", rows), ("last", last),
+            ("values", values),
+        )
+    }  # fmt: skip
+    table: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+        "index": lambda v, g: v[(*lead, g["places"])],
+        "index_select": lambda v, g: v.index_select(axis, g["places"]),
+        "gather": lambda v, g: v.gather(axis, g["whole"]),
+        "scatter_add": lambda v, g: v.scatter_add(axis, g["whole"], v * 2),
+        "index_add": lambda v, g: v.index_add(axis, g["places"], v.index_select(axis, g["places"])),
+        "scatter": lambda v, g: v.scatter(
+            axis,
+            g["places"].reshape([-1 if i == axis else 1 for i in range(v.dim())]),
+            2.0,
         ),
-        "index_put": lambda v: v.index_put((rows,), values, accumulate=True),
-        "index_put 2": lambda v: (
-            v.index_put((rows, last), values, accumulate=True) if v.dim() == 2 else v
+        "index_put": lambda v, g: v.index_put((g["rows"],), g["values"], accumulate=True),
+        "index_put 2": lambda v, g: (
+            v.index_put((g["rows"], g["last"]), g["values"], accumulate=True) if v.dim() == 2 else v
         ),
-        "index 2": lambda v: v[rows, ..., last] if v.dim() > 1 else v,
-        "masked_fill": lambda v: v.masked_fill(v.detach() > 0.5, 1.0),
-        "take_along": lambda v: torch.take_along_dim(v, whole, axis),
-        "one_hot": lambda v: torch.nn.functional.one_hot(whole, v.shape[axis]) * v.sum(),
+        "index 2": lambda v, g: v[g["rows"], ..., g["last"]] if v.dim() > 1 else v,
+        "masked_fill": lambda v, g: v.masked_fill(v.detach() > 0.5, 1.0),
+        "take_along": lambda v, g: torch.take_along_dim(v, g["whole"], axis),
+        "one_hot": lambda v, g: torch.nn.functional.one_hot(g["whole"], v.shape[axis]) * v.sum(),
     }
     name = draw.choice(sorted(table))
-    return f"{name} {axis} {places.tolist()}", lambda v, args: table[name](v)
+    return f"{name} {axis} {places.tolist()}", lambda v, args: table[name](
+        v, {n: args[at] for n, at in named.items()}
+    )
 
 
 def product(m: Maker, x: Any) -> Step | None:
@@ -287,7 +303,16 @@ def layer(m: Maker, x: Any) -> Step | None:
     """A layer of a network, on axes that it fits."""
     f, draw = m.torch.nn.functional, m.draw
     kind = draw.choice(
-        ["layer_norm", "conv", "pool", "batch_norm", "group_norm", "attention", "adapt", "resize"]
+        [
+            "layer_norm",
+            "conv",
+            "pool",
+            "batch_norm",
+            "group_norm",
+            "attention",
+            "adapt",
+            "resize",
+        ]
     )
     if kind == "layer_norm" and x.dim() and x.shape[-1] > 1:
         w, b = m.argument(x.shape[-1]), m.argument(x.shape[-1])
@@ -304,28 +329,43 @@ def layer(m: Maker, x: Any) -> Step | None:
     if kind == "conv":
         out, size = draw.choice([1, 2, 4]), draw.choice([1, 3])
         groups = channels if draw.random() < 0.3 else 1
-        stride, pad, hole = draw.choice([1, 2]), draw.choice([1, 2]), draw.choice([1, 1, 2])
+        stride, pad, hole = (
+            draw.choice([1, 2]),
+            draw.choice([1, 2]),
+            draw.choice([1, 1, 2]),
+        )
         if min(height, width) + 2 * pad < hole * (size - 1) + 1:
             return None
-        w, b = m.argument(out * groups, channels // groups, size, size), m.argument(out * groups)
+        w, b = (
+            m.argument(out * groups, channels // groups, size, size),
+            m.argument(out * groups),
+        )
         if draw.random() < 0.3:
             w = m.argument(channels, out, size, size)
             b = m.argument(out * groups)
-            return f"conv_transpose {stride} {pad} {groups}", lambda v, args: f.conv_transpose2d(
-                v, args[w], args[b], stride, 0, stride - 1, groups
+            return (
+                f"conv_transpose {stride} {pad} {groups}",
+                lambda v, args: f.conv_transpose2d(
+                    v, args[w], args[b], stride, 0, stride - 1, groups
+                ),
             )
         return f"conv {size} {stride} {pad} {hole} {groups}", lambda v, args: f.conv2d(
             v, args[w], args[b], stride, pad, hole, groups
         )
     if kind == "pool" and min(height, width) >= 2:
-        size, stride, ceil = draw.choice([2, 3]), draw.choice([1, 2]), draw.random() < 0.3
+        size, stride, ceil = (
+            draw.choice([2, 3]),
+            draw.choice([1, 2]),
+            draw.random() < 0.3,
+        )
         if draw.random() < 0.5:
             return f"max_pool {size} {stride} {ceil}", lambda v, args: f.max_pool2d(
                 v, size, stride, 1, 1, ceil
             )
         counted = draw.random() < 0.5
-        return f"avg_pool {size} {stride} {ceil} {counted}", lambda v, args: f.avg_pool2d(
-            v, size, stride, 1, ceil, counted
+        return (
+            f"avg_pool {size} {stride} {ceil} {counted}",
+            lambda v, args: f.avg_pool2d(v, size, stride, 1, ceil, counted),
         )
     if kind == "batch_norm" and x.shape[0] * height * width > 2:
         w, b = m.argument(channels), m.argument(channels)
