@@ -18,8 +18,11 @@ import pytest
 from aster_ml import Tensor
 from aster_ml.apps.export.write import export
 from tests.apps.export.compiled import Library
+from tests.apps.export.pages import browser, call_module, served
 from tests.fuzz.budget import check_all, draws
 
+# A fixture.
+assert browser
 SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 32)
 Array = np.ndarray[Any, Any]
 
@@ -54,52 +57,69 @@ UNARY: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]] = 
 }
 
 
-def case(seed: int, folder: Path) -> str | None:
-    """What is wrong with a case, if anything."""
-    draw = random.Random(seed)
-    numbers = np.random.default_rng(seed)
-    shape = draw.choice(SIZES), draw.choice(SIZES)
-    weight = numbers.normal(size=(shape[1], draw.choice(SIZES))).astype(np.float32)
-    steps = [draw.choice(list(UNARY)) for _ in range(draw.randint(1, 6))]
-    at, held = draw.randint(0, len(steps)), Tensor(weight)
+class Case:
+    """A function with its example inputs, other inputs, and what it gives for them."""
 
-    def function(x: Tensor, n: Tensor) -> list[Tensor]:
+    def __init__(self, seed: int) -> None:
+        self.draw = draw = random.Random(seed)
+        self.numbers = np.random.default_rng(seed)
+        self.shape = draw.choice(SIZES), draw.choice(SIZES)
+        self.weight = self.numbers.normal(size=(self.shape[1], draw.choice(SIZES)))
+        self.weight = self.weight.astype(np.float32)
+        self.steps = [draw.choice(list(UNARY)) for _ in range(draw.randint(1, 6))]
+        self.at = draw.randint(0, len(self.steps))
+        self.held = Tensor(self.weight)
+        self.example, self.inputs = self.given(), self.given()
+
+    def function(self, x: Tensor, n: Tensor) -> list[Tensor]:
+        """In Aster."""
         y = x * n.float()
-        first = y @ held
-        for step in steps[:at]:
+        first = y @ self.held
+        for step in self.steps[: self.at]:
             y = UNARY[step][0](y)
-        stored = y.contiguous() if at % 2 else y
-        for step in steps[at:]:
+        stored = y.contiguous() if self.at % 2 else y
+        for step in self.steps[self.at :]:
             y = UNARY[step][0](y)
         return [first, stored, y]
 
-    def wanted_of(x: Array, n: Array) -> list[Array]:
+    def wanted(self) -> list[Array]:
+        """In NumPy, of the other inputs."""
+        x, n = self.inputs
         y = x.astype(np.float64) * n
-        found = [y @ weight.astype(np.float64)]
-        for step in steps[:at]:
+        found = [y @ self.weight.astype(np.float64)]
+        for step in self.steps[: self.at]:
             y = UNARY[step][1](y)
         found.append(y)
-        for step in steps[at:]:
+        for step in self.steps[self.at :]:
             y = UNARY[step][1](y)
         return [*found, y]
 
-    def inputs() -> tuple[Array, Array]:
-        x = numbers.normal(size=shape).astype(np.float32)
-        return x, numbers.integers(-3, 4, (shape[0], 1)).astype(np.int32)
+    def given(self) -> tuple[Array, Array]:
+        """Inputs."""
+        x = self.numbers.normal(size=self.shape).astype(np.float32)
+        return x, self.numbers.integers(-3, 4, (self.shape[0], 1)).astype(np.int32)
 
-    isa = draw.choice(("baseline", "plain", "avx2"))
-    export(function, [Tensor(v) for v in inputs()], folder, isa=isa, inside=draw.random() < 0.3)
+    def differs(self, found: list[Array], limit: float) -> str | None:
+        """What is wrong with these results, if anything."""
+        for i, (got, want) in enumerate(zip(found, self.wanted(), strict=True)):
+            error = np.abs(got.reshape(want.shape) - want).max() / max(np.abs(want).max(), 1)
+            if not error < limit:
+                return f"{self.steps} on {self.shape}: result {i} differs by {error:.2g}"
+        return None
+
+
+def run_c(seed: int, folder: Path) -> str | None:
+    """What is wrong with a case in C, if anything."""
+    case = Case(seed)
+    isa = case.draw.choice(("baseline", "plain", "avx2"))
+    inside = case.draw.random() < 0.3
+    example = [Tensor(x) for x in case.example]
+    export(case.function, example, folder, isa=isa, inside=inside)
     flags = ("-O1", "-fPIC", "-shared", "-fno-math-errno", "-Wno-psabi")
     library = Library(folder, "function", flags)
-    x, n = inputs()
-    wanted = wanted_of(x, n)
-    found = library([x, n], [w.astype(np.float32) for w in wanted])
+    found = library(case.inputs, [w.astype(np.float32) for w in case.wanted()])
     library.close()
-    for i, (got, want) in enumerate(zip(found, wanted, strict=True)):
-        error = np.abs(got - want).max() / max(np.abs(want).max(), 1)
-        if not error < 1e-5:
-            return f"{steps} on {shape} for {isa}: result {i} differs by {error:.2g}"
-    return None
+    return case.differs(found, 1e-5)
 
 
 @pytest.mark.cc
@@ -108,6 +128,26 @@ def test_exported_functions(record_property: Callable[[str, str], None], tmp_pat
     check_all(
         "functions exported as C",
         draws(small=5, large=60),
-        lambda seed: case(seed, tmp_path / str(seed)),
+        lambda seed: run_c(seed, tmp_path / str(seed)),
         record_property,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.viz
+def test_exported_pages(
+    record_property: Callable[[str, str], None], tmp_path: Path, browser: Any
+) -> None:
+    """The same for WebGPU, in Chromium."""
+
+    def run(seed: int) -> str | None:
+        case, folder = Case(seed), tmp_path / str(seed)
+        export(case.function, [Tensor(x) for x in case.example], folder, "web")
+        with served(folder) as address:
+            given = {name: x.reshape(-1).tolist() for name, x in zip("xn", case.inputs)}
+            found, said = call_module(browser, address, "function", given)
+        if said:
+            return f"the console says {said}"
+        return case.differs([np.array(x, np.float64) for x in found.values()], 1e-4)
+
+    check_all("functions exported for WebGPU", draws(small=3, large=30), run, record_property)

@@ -49,3 +49,10 @@ def fingerprint(header: bytes) -> int:
     for byte in header:
         value = (value ^ byte) * 0x100000001B3 % (1 << 64)
     return value
+
+
+def digest_of(data: bytes) -> str:
+    """The digest that the header of a file has."""
+    length = int.from_bytes(data[:8], "little")
+    found: str = json.loads(data[8 : 8 + length])["__metadata__"]["digest"]
+    return found

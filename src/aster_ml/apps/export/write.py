@@ -1,4 +1,4 @@
-"""`export`: a function of tensors as files of a new folder, in C.
+"""`export`: a function of tensors as files of a new folder, in C, WebAssembly or for WebGPU.
 
 Receives the function and example inputs; returns the folder. Everything is made before the first
 file is written, and nothing is written anywhere else.
@@ -15,13 +15,18 @@ from typing import Any
 from aster_ml.apps.export import c
 from aster_ml.apps.export.plan import make_plan
 from aster_ml.apps.export.trace import Trace, identifier, named_inputs, trace
+from aster_ml.apps.export.wasm import wasm_files
+from aster_ml.apps.export.web import Page, web_target
 from aster_ml.apps.export.weights import file_of
 from aster_ml.errors import ArgumentError
 from aster_ml.helpers import pluralize
+from aster_ml.runtime.webgpu_program import BINDING_NBYTES
 
 # What can be written, and what that is.
 FORMS = {
     "c": "a C file, its header, a Makefile, and the weights in a safetensors file",
+    "wasm": "a WebAssembly module, its loader for browsers and Node, a page, and the weights",
+    "web": "a module of JavaScript that runs on WebGPU, a page, and the weights",
 }
 
 
@@ -39,12 +44,14 @@ def export(
 
     `inputs` are example tensors or arrays: one, a list in the order of the parameters, or a dict by
     name; shapes and dtypes are fixed by them. `form` is "c": NAME.c, NAME.h, a Makefile, and
-    NAME.safetensors with the weights, which are part of the source with `inside`; `isa` is one of
-    `c.ISAS`. NAME is that of the function unless `name` says another.
+    NAME.safetensors with the weights, which are part of the source with `inside`, and `isa` is one
+    of `c.ISAS`; or "wasm" or "web": NAME.js, a module, with its weights and a page. NAME is that of
+    the function unless `name` says another.
 
     Raises: ArgumentError for a folder that is there and not empty, and for inputs or results that
     are no tensors; JitError for a function that looks at values; UnsupportedError for what has no
-    place in a program of its own.
+    place in a program of its own; DTypeError for a dtype that the form lacks; DeviceError where
+    clang or its linker is absent.
     """
     if form not in FORMS:
         raise ArgumentError(f"export: form {form!r}; there are {', '.join(FORMS)}")
@@ -52,7 +59,12 @@ def export(
         raise ArgumentError(f"export: isa {isa!r}; there are {', '.join(c.ISAS)}")
     target = new_folder(folder)
     found = traced(function, inputs, name)
-    files = c_files(found, isa, inside)
+    if form == "web":
+        files = Page(make_plan(found, web_target(), BINDING_NBYTES)).files()
+    elif form == "wasm":
+        files = wasm_files(make_plan(found, c.c_target("baseline"), c.ALIGNMENT))
+    else:
+        files = c_files(found, isa, inside)
     target.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
         (target / file).write_bytes(content if isinstance(content, bytes) else content.encode())
