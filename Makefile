@@ -49,6 +49,7 @@ help:
 	@echo "make test-narrow  a part of them with AVX2 at most and three threads"
 	@echo "make viz-test  the visualiser's page in headless Chromium"
 	@echo "make webgpu-test  the WEBGPU device on drivers that are programs"
+	@echo "make gpu-shim  kernels for GPUs on the CPU: the conformance suite"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
 	@echo "make onnx    the node tests of ONNX, and models of wheels beside onnxruntime"
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
@@ -135,6 +136,11 @@ webgpu-test: $(VENV)/.webgpu
 	$(BIN)/python -m pytest -m webgpu $(PYTEST_ARGS) $(WEBGPU_TESTS)
 	@if [ -f "$(SWIFTSHADER)" ]; then \
 		VK_ICD_FILENAMES=$(SWIFTSHADER) $(BIN)/python -m pytest -m webgpu $(PYTEST_ARGS) $(WEBGPU_TESTS); fi
+# CUDA C++ run by fibers on the CPU: the conformance suite and random programs.
+.PHONY: gpu-shim
+gpu-shim: $(VENV)/.test-$(TEST_EXTRAS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) -k "CUDA or METAL" tests/backend \
+		tests/unit/renderer/test_random.py
 
 .PHONY: lint
 lint: $(VENV)/.lint

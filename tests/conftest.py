@@ -54,6 +54,7 @@ ABSENCES: list[tuple[str, str]] = [
     ),
     (r"xllamacpp", "llama.cpp is absent: pip install 'aster-ml[llama]'"),
     (r"gguf", "the package gguf is absent: pip install 'aster-ml[test]'"),
+    (r"C\+\+ compiler", "no C++ compiler on PATH: install g++ or clang++"),
     (r"\bcc\b|\bC compiler|clang|\bgcc\b", "no C compiler on PATH: install cc (gcc or clang)"),
     (r"z3", "z3-solver is absent: pip install 'aster-ml[test]'"),
     (r"safetensors", "safetensors is absent: pip install 'aster-ml[test]'"),

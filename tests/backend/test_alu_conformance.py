@@ -24,6 +24,7 @@ from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
+from tests.shim.devices import SHIMS
 from tests.unit.linear_builder import LOOP, UPCAST, VECTOR, Builder, at, run_c, run_llvm
 
 NO_COMPILER = clang.find_compiler() is None
@@ -51,10 +52,21 @@ DEVICES = [
             ),
         ],
     ),
+    *[
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.cc,
+                pytest.mark.slow,
+                pytest.mark.skipif(missing(name) is not None, reason=str(missing(name))),
+            ],
+        )
+        for name in SHIMS
+    ],
     pytest.param("PYTHON"),
 ]
 # Those that have blocks of work-items.
-WITH_BLOCKS = ("OPENCL", "WEBGPU")
+WITH_BLOCKS = ("OPENCL", "WEBGPU", *SHIMS)
 WIDTHS = [1, 4]
 
 INT_OPS = (

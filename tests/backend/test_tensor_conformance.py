@@ -25,10 +25,12 @@ import pytest
 from aster_ml import Context, Device, Tensor, TinyJit, Variable, dtypes
 from aster_ml.device import missing
 from aster_ml.errors import DTypeError
+from tests.shim.devices import SHIMS
 
 SLOWLY = [pytest.mark.webgpu, pytest.mark.slow]
 DEVICES: list[Any] = ["CPU", "CPU-AVX2", "CPU-C", "CPU-1-thread", "CPU-no-opts", "PYTHON", "OPENCL"]
 DEVICES += [pytest.param("WEBGPU", marks=SLOWLY)]
+DEVICES += [pytest.param(name, marks=[pytest.mark.cc, pytest.mark.slow]) for name in SHIMS]
 # A device of somebody else's, held to the same: KIND=path/of/its/module.py.
 if BROUGHT := os.environ.get("CONFORMANCE_DEVICE", ""):
     KIND, _, PATH = BROUGHT.partition("=")
@@ -43,7 +45,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
     name: str = request.param
     if name == "CPU-C" and not any(shutil.which(c) for c in ("cc", "clang", "gcc")):
         pytest.skip("no C compiler: cc is not on PATH")
-    if name in ("OPENCL", "WEBGPU") and (reason := missing(name)) is not None:
+    if name in ("OPENCL", "WEBGPU", *SHIMS) and (reason := missing(name)) is not None:
         pytest.skip(f"{name}: {reason}")
     if name == "CPU-AVX2" and Device["CPU"].target.vector_bits < 512:
         pytest.skip("no AVX-512 to leave out: CPU has what CPU-AVX2 would have")

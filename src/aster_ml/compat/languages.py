@@ -17,7 +17,7 @@ class LanguageMeta(type):
 class CStyleLanguage(metaclass=LanguageMeta):
     """C and what is like it."""
 
-    languages = ("c", "opencl")
+    languages = ("c", "opencl", "cuda")
 
 
 class ClangRenderer(metaclass=LanguageMeta):

@@ -40,7 +40,9 @@ from aster_ml.engine.worker_pool import Job, WorkerPool
 from aster_ml.errors import DeviceError, KernelOptError
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.c import CRenderer
+from aster_ml.renderer.cuda import CudaRenderer
 from aster_ml.renderer.llvm import LLVMRenderer
+from aster_ml.renderer.metal import MetalRenderer
 from aster_ml.renderer.opencl import OpenCLRenderer
 from aster_ml.renderer.runs import render_run
 from aster_ml.renderer.wgsl import WgslRenderer
@@ -87,6 +89,8 @@ RENDERERS: dict[str, type[Renderer]] = {
     "c": CRenderer,
     "opencl": OpenCLRenderer,
     "wgsl": WgslRenderer,
+    "cuda": CudaRenderer,
+    "metal": MetalRenderer,
 }
 
 

@@ -14,13 +14,18 @@ import pytest
 from aster_ml.backend import Grid
 from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import dtypes
+from aster_ml.renderer.cuda import CudaRenderer
+from aster_ml.renderer.metal import MetalRenderer
 from aster_ml.renderer.opencl import OpenCLRenderer
 from aster_ml.runtime import clang
 from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.target.cuda import cuda_target
+from aster_ml.target.metal import metal_target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.spec.verify import verify
+from tests.shim import on_cpu
 from tests.unit.linear_builder import (
     LOOP,
     REDUCE,
@@ -170,7 +175,19 @@ def run_opencl(linear: Linear, arrays: list[np.ndarray]) -> None:
         m.copyout(x)
 
 
-RUNNERS = {"LLVM": run_llvm, "C": run_c, "OPENCL": run_opencl}
+def run_cuda(linear: Linear, arrays: list[np.ndarray]) -> None:
+    """Renders, and runs on the CPU."""
+    on_cpu.run(CudaRenderer(cuda_target("sm_80")).render(linear), linear, arrays)
+
+
+def run_metal(linear: Linear, arrays: list[np.ndarray]) -> None:
+    """Renders, and runs on the CPU."""
+    on_cpu.run(MetalRenderer(metal_target()).render(linear), linear, arrays)
+
+
+RUNNERS = {
+    "LLVM": run_llvm, "C": run_c, "OPENCL": run_opencl, "CUDA": run_cuda, "METAL": run_metal,
+}  # fmt: skip
 ABSENT = missing("OPENCL")
 SEEDS = [pytest.param("LLVM", seed) for seed in range(150)]
 SEEDS += [
@@ -194,6 +211,19 @@ SEEDS += [
         ],
     )
     for seed in range(0, 150, 6)
+]
+SEEDS += [
+    pytest.param(
+        device,
+        seed,
+        marks=[
+            pytest.mark.cc,
+            pytest.mark.slow,
+            pytest.mark.skipif(on_cpu.find_compiler() is None, reason="no C++ compiler on PATH"),
+        ],
+    )
+    for device in ("CUDA", "METAL")
+    for seed in range(150)
 ]
 
 

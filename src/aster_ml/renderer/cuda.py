@@ -1,0 +1,128 @@
+"""CUDA C++: one kernel, run by blocks of threads. NVRTC compiles it, and no header is needed.
+
+Receives a `Linear`; returns one `extern "C" __global__` function of the kernel's name. GLOBAL
+ranges are block numbers and LOCAL ranges thread numbers, in the order in which they stand in the
+list. Arguments are the buffers by slot, a pointer to the first element each, which may lie at any
+element; then the variables, each a 64-bit integer; then the address of a table of just these in the
+device's memory, from which they are read where it is not 0: a recording exchanges them there. More
+than 48 KB of shared memory are taken from `aster_shared`, of which a launch asks for as many bytes
+as `target.cuda.dynamic_nbytes` reads from the source.
+
+Functions of ours begin with `aster_`; their texts are in `cuda_texts`. With -DASTER_ALIGNED=1 a
+kernel believes that all its buffers begin at multiples of 16 bytes, which saves a look at each.
+"""
+
+from __future__ import annotations
+
+from aster_ml.dtype import DType, dtypes
+from aster_ml.helpers import prod
+from aster_ml.renderer.base import Renderer
+from aster_ml.renderer.cuda_texts import NEEDS, TEXTS
+from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, GpuCppWriter, takes
+from aster_ml.target.cuda import DYNAMIC, STATIC_NBYTES
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType
+
+TYPES = {
+    **INTEGER_WORDS, dtypes.bool: "bool", dtypes.int64: "long long",
+    dtypes.uint64: "unsigned long long", dtypes.float16: "aster_half",
+    dtypes.bfloat16: "aster_bfloat", dtypes.float32: "float", dtypes.float64: "double",
+}  # fmt: skip
+TABLE = "const unsigned long long *table"
+# Shared arrays begin at multiples of so many bytes.
+SHARED_ALIGNMENT = 128
+
+
+class CudaRenderer(Renderer):
+    """CUDA C++."""
+
+    def render(self, linear: Linear) -> str:
+        """The source of one kernel."""
+        return CudaWriter(self.target, linear).run()
+
+
+class CudaWriter(GpuCppWriter):
+    """Writes the CUDA C++ of one kernel."""
+
+    texts, needs, words = TEXTS, NEEDS, TYPES
+    function_words = "static __device__ __forceinline__"
+
+    def prologue(self) -> None:
+        """Names the arguments, and sees whether shared memory is asked for by the launch."""
+        super().prologue()
+        self.dynamic: int | None = 0 if takes(self.linear) > STATIC_NBYTES else None
+
+    def finish(self) -> str:
+        """Helpers, the kernel."""
+        items = prod(self.local_sizes)
+        notes = [] if self.dynamic is None else [f"{DYNAMIC}{self.dynamic} bytes"]
+        helpers = [*notes, *self.helpers.values()]
+        head = (
+            f'extern "C" __global__ void __launch_bounds__({items}, 1)\n'
+            f"{self.linear.name}({', '.join([*self.arguments, TABLE])}) {{"
+        )
+        return "\n".join(
+            [*helpers, *([""] if helpers else []), head, *self.from_table(), *self.head]
+            + [*self.scratch, *self.lines, "}", ""]
+        )
+
+    def from_table(self) -> list[str]:
+        """Arguments are read from the table where there is one.
+
+        why: a compiler that sees them assigned still takes each buffer for memory of its own
+        """
+        lines = ["  if (table) {"]
+        for i, p in enumerate(self.linear.params):
+            const = "const " if self.is_const(p) else ""
+            lines.append(f"    buf{i} = ({const}{self.memory_type(p.dtype)} *)table[{i}];")
+        for i, v in enumerate(self.linear.variables, len(self.linear.params)):
+            lines.append(f"    wide_{self.names[v]} = (long long)table[{i}];")
+        return [*lines, "  }"] if len(lines) > 1 else []
+
+    def buffer_argument(self, p: UOp, slot: int) -> str:
+        """`const float *__restrict__ buf1`; what is written overlaps with no other buffer."""
+        const = "const " if self.is_const(p) else ""
+        return f"{const}{self.memory_type(p.dtype)} *__restrict__ buf{slot}"
+
+    def variable_argument(self, name: str, number: int) -> str:
+        """A 64-bit integer."""
+        return f"long long wide_{name}"
+
+    def number_of(self, kind: AxisType, dim: int) -> str:
+        """`blockIdx.x`."""
+        return f"{'blockIdx' if kind is AxisType.GLOBAL else 'threadIdx'}.{'xyz'[dim]}"
+
+    def barrier(self) -> None:
+        """What the block shares is as written from here on."""
+        self.write("__syncthreads();")
+
+    def exchange(self, value: str, dtype: DType, n: int, distance: int) -> str:
+        """What a value is for the thread whose number in the warp differs in these bits."""
+        return f"{self.bring('aster_exchange')}({value}, {distance})"
+
+    def special_float(self, value: float, dtype: DType) -> str:
+        """Infinity or NaN, by their bits: there are no names for them without a header."""
+        double = dtype is dtypes.float64
+        sign = 0x8000 if value < 0 else 0
+        high = (0x7FF8 if value != value else 0x7FF0) if double else 0x7F80 | (value != value) << 6
+        if double:
+            return f"__longlong_as_double(0x{(high | sign) << 48:016x}ll)"
+        return f"__int_as_float(0x{(high | sign) << 16:08x})"
+
+    def scratch_line(self, name: str, dtype: DType, size: int, private: bool) -> str:
+        """An array of the block, of which each begins where all loads are whole, or of a thread."""
+        kind = self.memory_type(dtype)
+        if private:
+            return f"  {kind} {name}[{size}];"
+        if self.dynamic is None:
+            return f"  __shared__ __align__(16) {kind} {name}[{size}];"
+        self.bring("aster_shared")
+        start = self.dynamic
+        whole = -(-size * dtype.itemsize // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+        self.dynamic = start + whole
+        return f"  {kind} *{name} = ({kind} *)(aster_shared + {start});"
+
+    def built_in(self, name: str, dtype: DType) -> str:
+        """`exp2f`."""
+        return name + ("f" if dtype is dtypes.float32 else "")

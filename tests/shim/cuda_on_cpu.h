@@ -1,0 +1,351 @@
+// Runs CUDA C++ kernels on a CPU: the threads of a block are fibers that take turns at barriers.
+//
+// Included before a generated kernel by `tests/shim/on_cpu.py`, which says how one is called. Blocks
+// run one after the other. Threads run in an order that differs from one barrier to the next, and
+// shared memory holds NaN when a block begins, so that a barrier that is missing shows in results.
+// Threads of a block that wait for different things are an error: `aster_error` says which.
+#pragma once
+
+#define ASTER_ON_CPU 1
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(n) __attribute__((aligned(n)))
+// All of it stands in one section, which can be filled between blocks.
+#define __shared__ static __attribute__((section("aster_shared_memory")))
+#define __syncthreads() aster_cpu::wait(aster_cpu::BLOCK, __LINE__)
+#define __syncwarp(...) aster_cpu::wait(aster_cpu::WARP, __LINE__)
+
+#define memcpy __builtin_memcpy
+#define NAN __builtin_nanf("")
+#define INFINITY __builtin_inff()
+#define exp2f __builtin_exp2f
+#define log2f __builtin_log2f
+#define sinf __builtin_sinf
+#define tanhf __builtin_tanhf
+#define sqrtf __builtin_sqrtf
+#define truncf __builtin_truncf
+#define powf __builtin_powf
+#define fmaf __builtin_fmaf
+#define fmaxf __builtin_fmaxf
+#define exp2 __builtin_exp2
+#define log2 __builtin_log2
+#define sin __builtin_sin
+#define tanh __builtin_tanh
+#define sqrt __builtin_sqrt
+#define trunc __builtin_trunc
+#define pow __builtin_pow
+#define fma __builtin_fma
+
+struct __attribute__((aligned(8))) uint2 { unsigned int x, y; };
+struct __attribute__((aligned(16))) uint4 { unsigned int x, y, z, w; };
+struct aster_dim { unsigned int x, y, z; };
+static aster_dim threadIdx, blockIdx, blockDim, gridDim;
+
+static inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
+static inline int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
+static inline double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
+static inline long long __double_as_longlong(double x) { long long y; memcpy(&y, &x, 8); return y; }
+
+namespace aster_cpu {
+
+enum state { READY, WARP, BLOCK, DONE };
+enum { MOST_THREADS = 1024, WARP_SIZE = 32, STACK_NBYTES = 64 << 10 };
+
+struct fiber {
+  void *stack;
+  aster_dim index;
+  state at;
+  int line;
+  // What it hands to the others of its warp, and to which of two places next.
+  unsigned long long given[2];
+  int turn;
+};
+static fiber fibers[MOST_THREADS];
+static int current, count;
+static void *scheduler;
+static unsigned int order = 1;
+static char error[256];
+
+// Saves what a function has to keep, and goes on on the other stack.
+#if defined(__x86_64__)
+asm(R"(
+.text
+.p2align 4
+aster_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+enum { SAVED = 6 };
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.p2align 4
+aster_switch:
+  sub sp, sp, #160
+  stp x19, x20, [sp, #0]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp, #0]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+)");
+#else
+#error "fibers are written for x86-64 and aarch64"
+#endif
+extern "C" __attribute__((visibility("hidden"))) void aster_switch(void **save, void *go_on);
+
+// The thread that runs waits; others run until what it waits for has come.
+static __attribute__((noinline)) void wait(state what, int line) {
+  fiber &me = fibers[current];
+  me.at = what;
+  me.line = line;
+  asm volatile("" ::: "memory");
+  aster_switch(&me.stack, scheduler);
+  asm volatile("" ::: "memory");
+}
+
+typedef void (*body)(const void *kernel, void **args);
+static body run_body;
+static const void *run_kernel;
+static void **run_args;
+
+static void begin() {
+  run_body(run_kernel, run_args);
+  fibers[current].at = DONE;
+  aster_switch(&fibers[current].stack, scheduler);
+}
+
+static void make(fiber &f, char *stack) {
+  void **top = (void **)(stack + STACK_NBYTES - 64);
+#if defined(__x86_64__)
+  // As after a call: the place to return to lies 8 bytes before a multiple of 16.
+  *--top = 0;
+  *--top = (void *)begin;
+  top -= SAVED;
+  for (int i = 0; i < SAVED; i++) top[i] = 0;
+#else
+  top -= 20;
+  for (int i = 0; i < 20; i++) top[i] = 0;
+  top[11] = (void *)begin;
+#endif
+  f.stack = top;
+  f.at = READY;
+  f.turn = 0;
+}
+
+static unsigned int draw() { return order = order * 1664525u + 1013904223u; }
+
+static void say(const char *what, int a, int b) {
+  const char *names[] = {"is ready", "waits for its warp", "waits for its block", "has ended"};
+  __builtin_snprintf(error, sizeof error,
+    "%s: block (%u, %u, %u), thread %d %s at line %d, thread %d %s at line %d", what, blockIdx.x,
+    blockIdx.y, blockIdx.z, a, names[fibers[a].at], fibers[a].line, b, names[fibers[b].at],
+    fibers[b].line);
+}
+
+// Runs what is ready of a warp; true where all of it has come to one place that only a warp waits
+// for and may go on.
+static bool run_warp(int first, int size) {
+  unsigned int start = draw() >> 8, backwards = draw() >> 31;
+  for (int i = 0; i < size; i++) {
+    int k = first + (backwards ? size - 1 - (i + start) % size : (i + start) % size);
+    if (fibers[k].at != READY) continue;
+    current = k;
+    threadIdx = fibers[k].index;
+    asm volatile("" ::: "memory");
+    aster_switch(&scheduler, fibers[k].stack);
+    asm volatile("" ::: "memory");
+  }
+  for (int k = first; k < first + size; k++) {
+    if (fibers[k].at != fibers[first].at || fibers[k].line != fibers[first].line) return false;
+  }
+  if (fibers[first].at != WARP) return false;
+  for (int k = first; k < first + size; k++) fibers[k].at = READY;
+  return true;
+}
+
+// 0 where all threads of the block have come to their end.
+static int run_block() {
+  for (;;) {
+    int warps = (count + WARP_SIZE - 1) / WARP_SIZE;
+    unsigned int start = draw() >> 8;
+    for (int i = 0; i < warps; i++) {
+      int first = (i + start) % warps * WARP_SIZE;
+      int size = count - first < WARP_SIZE ? count - first : WARP_SIZE;
+      while (run_warp(first, size)) {}
+    }
+    for (int k = 1; k < count; k++) {
+      if (fibers[k].at != fibers[0].at) return say("threads part", 0, k), 1;
+      if (fibers[k].at != DONE && fibers[k].line != fibers[0].line) {
+        return say("threads wait at different places", 0, k), 1;
+      }
+    }
+    if (fibers[0].at == DONE) return 0;
+    if (fibers[0].at == WARP) return say("warps wait at different places", 0, count - 1), 1;
+    for (int k = 0; k < count; k++) fibers[k].at = READY;
+  }
+}
+
+extern "C" char __start_aster_shared_memory[] __attribute__((weak, visibility("hidden")));
+extern "C" char __stop_aster_shared_memory[] __attribute__((weak, visibility("hidden")));
+
+extern "C" void *mmap(void *, unsigned long, int, int, int, long);
+extern "C" int munmap(void *, unsigned long);
+
+static int launch(body run, const void *kernel, void **args, const unsigned *grid,
+                  const unsigned *block) {
+  error[0] = 0;
+  if ((unsigned long long)block[0] * block[1] * block[2] > MOST_THREADS) {
+    __builtin_snprintf(error, sizeof error, "a block of %u x %u x %u threads; %d are the most",
+                       block[0], block[1], block[2], (int)MOST_THREADS);
+    return 1;
+  }
+  run_body = run, run_kernel = kernel, run_args = args;
+  gridDim = {grid[0], grid[1], grid[2]};
+  blockDim = {block[0], block[1], block[2]};
+  count = (int)(block[0] * block[1] * block[2]);
+  unsigned long nbytes = (unsigned long)count * STACK_NBYTES;
+  // Private, from nowhere, readable and writable.
+  char *stacks = (char *)mmap(0, nbytes, 3, 0x22, -1, 0);
+  if (stacks == (char *)-1) {
+    __builtin_snprintf(error, sizeof error, "no memory for %d stacks", count);
+    return 1;
+  }
+  int failed = 0;
+  for (unsigned z = 0; z < grid[2] && !failed; z++)
+    for (unsigned y = 0; y < grid[1] && !failed; y++)
+      for (unsigned x = 0; x < grid[0] && !failed; x++) {
+        blockIdx = {x, y, z};
+        __builtin_memset(__start_aster_shared_memory, 0xff,
+                         __stop_aster_shared_memory - __start_aster_shared_memory);
+        for (int k = 0; k < count; k++) {
+          fibers[k].index = {k % block[0], k / block[0] % block[1], k / block[0] / block[1]};
+          make(fibers[k], stacks + (unsigned long)k * STACK_NBYTES);
+        }
+        failed = run_block();
+      }
+  munmap(stacks, nbytes);
+  return failed;
+}
+
+struct call {
+  template <class... A, class... B> call(void (*kernel)(A...), B &&...args) { kernel(args...); }
+};
+template <class T> struct bare { typedef T type; };
+template <class T> struct bare<T &> { typedef T type; };
+template <class... A> static void call_with(const void *kernel, void **args) {
+  int i = 0;
+  call{(void (*)(A...))kernel, *(typename bare<A>::type *)args[i++]...};
+}
+template <class... A>
+static int launch_kernel(void (*kernel)(A...), void **args, const unsigned *grid,
+                         const unsigned *block) {
+  return launch(call_with<A...>, (const void *)kernel, args, grid, block);
+}
+
+// Lane `lane` of this warp gives its value to who asks.
+template <class T> static T ask_lane(T value, int lane, int line) {
+  fiber &me = fibers[current];
+  int turn = me.turn, mine = current;
+  me.turn = !turn;
+  me.given[turn] = 0;
+  memcpy(&me.given[turn], &value, sizeof value);
+  wait(WARP, line);
+  int first = mine / WARP_SIZE * WARP_SIZE;
+  T result = value;
+  if (lane >= 0 && first + lane < count) memcpy(&result, &fibers[first + lane].given[turn], sizeof result);
+  return result;
+}
+
+}  // namespace aster_cpu
+
+#define ASTER_LANE (aster_cpu::current % aster_cpu::WARP_SIZE)
+#define __shfl_xor_sync(mask, value, by) aster_cpu::ask_lane(value, ASTER_LANE ^ (by), __LINE__)
+#define __shfl_down_sync(mask, value, by) \
+  aster_cpu::ask_lane(value, ASTER_LANE + (by) < 32 ? ASTER_LANE + (by) : -1, __LINE__)
+#define __shfl_sync(mask, value, lane) aster_cpu::ask_lane(value, lane, __LINE__)
+
+#ifdef ASTER_SHARED_NBYTES
+// Shared memory that the launch asks for.
+static __attribute__((section("aster_shared_memory"), aligned(128))) unsigned char
+    aster_shared[ASTER_SHARED_NBYTES];
+#endif
+
+static inline float aster_half_widen(unsigned short x) {
+  int sign = (x & 0x8000) << 16, code = x & 0x7fff;
+  if (code >= 0x7c00) return __int_as_float(sign | 0x7f800000 | (code & 0x3ff) << 13);
+  float magnitude = __int_as_float(code << 13) * 5.192296858534828e33f;  // 2 ** 112
+  return __int_as_float(__float_as_int(magnitude) | sign);
+}
+static inline unsigned short aster_half_narrow(float x) {
+  unsigned int code = (unsigned int)__float_as_int(x), a = code & 0x7fffffff, y;
+  if (a > 0x7f800000) y = 0x7e00;
+  else if (a >= 0x47800000) y = 0x7c00;
+  else if (a < 0x38800000) y = (unsigned int)__float_as_int(__int_as_float((int)a) + 0.5f) - 0x3f000000;
+  else y = (a - (112u << 23) + 0xfff + (a >> 13 & 1)) >> 13;
+  return (unsigned short)(y | (code >> 16 & 0x8000));
+}
+static inline unsigned short aster_half_add(unsigned short a, unsigned short b) {
+  return aster_half_narrow(aster_half_widen(a) + aster_half_widen(b));
+}
+static inline unsigned short aster_half_mul(unsigned short a, unsigned short b) {
+  return aster_half_narrow(aster_half_widen(a) * aster_half_widen(b));
+}
+// a * b + c of halves, exact but for a last bit that is 1 where something is left.
+static inline unsigned short aster_half_muladd(unsigned short a, unsigned short b, unsigned short c) {
+  double p = (double)aster_half_widen(a) * aster_half_widen(b), q = aster_half_widen(c), s = p + q;
+  double back = s - p, left = (p - (s - back)) + (q - back);
+  long long code = __double_as_longlong(s);
+  if (left != 0 && left == left && !(code & 1)) code += (left > 0) == (s > 0) ? 1 : -1;
+  s = __longlong_as_double(code);
+  float near = (float)s;
+  double far = near;
+  int odd = __float_as_int(near) - ((far < 0 ? -far : far) > (s < 0 ? -s : s));
+  return aster_half_narrow(__int_as_float(odd | (far != s)));
+}
+
+extern "C" __attribute__((visibility("default"))) const char *aster_error() {
+  return aster_cpu::error;
+}
+#define ASTER_ENTRY(name) \
+  extern "C" __attribute__((visibility("default"))) int name##_on_cpu( \
+      void **args, const unsigned *grid, const unsigned *block, unsigned shared) { \
+    return aster_cpu::launch_kernel(name, args, grid, block); \
+  }

@@ -1,0 +1,167 @@
+"""CUDA C++ and MSL on a CPU: from the source of kernels to a library with a function for each.
+
+`compile_kernel(source)` returns the path of a library. For each `__global__` function NAME in the
+source it has
+
+    int NAME_on_cpu(void **args, const unsigned *grid, const unsigned *block, unsigned shared)
+
+`args` is as in cuLaunchKernel: an address of the value of each argument (a pointer, a 64-bit
+integer for a variable, and the address of the table that kernels end with, or 0). `grid` and
+`block` are three numbers each; `shared` are the bytes of dynamic shared memory. It returns when all
+blocks have run: 0, or 1 where threads of a block parted or waited at different barriers, and `const
+char *aster_error()` of the library says which. One launch of a library runs at a time. Of a kernel
+in Metal's language, `shared` is how many arguments there are; it has no table.
+
+    program = load(compile_kernel(source), "double_it")
+    program((address_out, address_in), (), (4, 1, 1), (64, 1, 1))
+
+Libraries are kept by source in the folder of the session's cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from aster_ml.errors import CompileError, DeviceError
+from aster_ml.renderer import cuda_texts
+from aster_ml.target.cuda import dynamic_nbytes
+from aster_ml.uop.linear import Linear
+
+HERE = Path(__file__).resolve().parent
+COMPILERS = ("g++", "clang++", "c++")
+# Nothing is contracted: fma is written where one rounding is meant. -O1 costs least in all.
+FLAGS = (
+    "-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC",
+    "-shared", "-fno-exceptions", "-fno-math-errno", "-w", "-nostartfiles",
+)  # fmt: skip
+KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(")
+METAL_KERNEL = re.compile(r"^kernel void (\w+)\(", re.MULTILINE)
+METAL_HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
+# Metal has types for what are structs of ours in CUDA.
+METAL_TYPES = "\n".join(
+    cuda_texts.TEXTS[name]
+    for name in (
+        "aster_odd", "aster_half_codes", "aster_half", "aster_bfloat_codes", "aster_bfloat",
+    )
+)  # fmt: skip
+
+
+def find_compiler() -> str | None:
+    """The path of a C++ compiler, or None."""
+    return next((path for name in COMPILERS if (path := shutil.which(name))), None)
+
+
+@functools.cache
+def folder() -> Path:
+    """Where libraries are kept, as long as the session lasts."""
+    cache = os.environ.get("CACHEDIR")
+    path = Path(cache) / "shim" if cache else Path(tempfile.mkdtemp(prefix="aster-shim-"))
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def together(sources: Sequence[str]) -> str:
+    """One source of several, whose kernels have different names; their helpers may be the same."""
+    return "\n".join([f"namespace n{i} {{\n{s}\n}}" for i, s in enumerate(sources)])
+
+
+def keep_source(source: str, digest: str, suffix: str) -> None:
+    """Leaves a source in the folder that SHIM_SOURCES names, for `tools/gpu_compile`."""
+    if kept := os.environ.get("SHIM_SOURCES"):
+        Path(kept).mkdir(parents=True, exist_ok=True)
+        (Path(kept) / f"{digest}.{suffix}").write_text(source)
+
+
+def compile_kernel(source: str) -> Path:
+    """The shared library of the kernels in a source.
+
+    Raises: DeviceError without a compiler; CompileError with the compiler's words.
+    """
+    header = HERE / "cuda_on_cpu.h"
+    is_metal = METAL_HEAD in source
+    headers = header.read_bytes() + (HERE / "metal_on_cpu.h").read_bytes()
+    digest = hashlib.blake2b(source.encode() + headers, digest_size=16).hexdigest()
+    keep_source(source, digest, "metal" if is_metal else "cu")
+    path = folder() / f"{digest}.so"
+    if path.exists():
+        return path
+    names = (METAL_KERNEL if is_metal else KERNEL).findall(source)
+    if not names:
+        raise CompileError("shim: the source has no kernel")
+    compiler = find_compiler()
+    if compiler is None:
+        raise DeviceError(f"shim: none of {', '.join(COMPILERS)} is on PATH; g++ would do")
+    spaces = "".join([f"using namespace n{i};\n" for i in range(source.count("namespace n"))])
+    entry = "ASTER_METAL_ENTRY" if is_metal else "ASTER_ENTRY"
+    entries = "\n".join([f"{entry}({name})" for name in names])
+    whole = f"{source}\n{spaces}{entries}\n"
+    if is_metal:
+        own = f'{METAL_TYPES}\n#include "{HERE / "metal_on_cpu.h"}"\nusing namespace metal;\n'
+        whole = own + whole.replace(METAL_HEAD, "")
+    shared = dynamic_nbytes(source)
+    defines = [f"-DASTER_SHARED_NBYTES={shared}"] if shared else []
+    started = path.with_suffix(f".{os.getpid()}")
+    command = [compiler, *FLAGS, *defines, "-include", str(header), "-x", "c++", "-", "-o"]
+    done = subprocess.run(
+        [*command, str(started), "-lm"], input=whole.encode(), capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        raise CompileError(f"shim: {compiler} refused a kernel:\n{done.stderr.decode()}\n{source}")
+    # Another process may be at the same one.
+    started.replace(path)
+    return path
+
+
+class KernelOnCpu:
+    """A kernel of a library. Launches raise DeviceError where threads of a block part."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        self.library = ctypes.CDLL(str(path))
+        try:
+            self.entry = self.library[f"{name}_on_cpu"]
+        except AttributeError:
+            raise CompileError(f"shim: the library has no kernel {name}") from None
+        self.library.aster_error.restype = ctypes.c_char_p
+
+    def __call__(
+        self,
+        buffers: tuple[int, ...],
+        variables: tuple[int, ...],
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        shared: int = 0,
+    ) -> None:
+        """Runs all blocks on memory at these addresses. Raises: DeviceError."""
+        values = [ctypes.c_int64(x) for x in (*buffers, *variables, 0)]
+        args = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
+        sizes = [(ctypes.c_uint * 3)(*(*n, 1, 1, 1)[:3]) for n in (grid, block)]
+        if self.entry(args, *sizes, ctypes.c_uint(shared)):
+            raise DeviceError(f"{self.name}: {self.library.aster_error().decode()}")
+
+
+@functools.cache
+def load(path: Path, name: str) -> KernelOnCpu:
+    """The kernel `name` of a library. Raises: CompileError where it has none of the name."""
+    return KernelOnCpu(path, name)
+
+
+def run(
+    source: str, linear: Linear, arrays: list[np.ndarray], variables: tuple[int, ...] = ()
+) -> None:
+    """Compiles the source of a linear program and runs it on these arrays, in place."""
+    grid = tuple([int(n) for n in linear.global_size])
+    program = load(compile_kernel(source), linear.name)
+    shared = len(arrays) + len(variables) if METAL_HEAD in source else dynamic_nbytes(source)
+    program(tuple([a.ctypes.data for a in arrays]), variables, grid, linear.local_size, shared)
