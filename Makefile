@@ -150,6 +150,16 @@ lint: $(VENV)/.lint
 	echo "mypy"; $(BIN)/mypy || status=1; \
 	exit $$status
 
+# Kernels on a graphics processor, beside PyTorch where it is; a line where there is none.
+.PHONY: gpu-bench
+gpu-bench: $(VENV)/.demo
+	$(BIN)/python -m benchmarks.gpu
+
+# What each device has and on what it was run.
+.PHONY: devices-doc
+devices-doc: $(VENV)/.demo
+	$(BIN)/python -m tools.make_devices_doc
+
 .PHONY: docs
 docs: $(VENV)/.demo $(VENV)/.llm
 	$(BIN)/python tools/make_settings_doc.py

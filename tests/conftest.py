@@ -22,6 +22,8 @@ import pytest
 if TYPE_CHECKING:
     from aster_ml.backend import Call, Graph
 
+# The default device of tests is the CPU, also where a graphics processor would be.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # Workers inherit the environment, so only the process that starts them chooses the folder. It is
 # set here, as the file is read, because the package may read it as it is imported.
 SESSION_CACHE = ""

@@ -34,6 +34,8 @@ PACKAGES = (
     "tqdm",
     "pyopencl",
     "wgpu",
+    "cuda-bindings",
+    "nvidia-cuda-nvrtc",
     "pillow",
     "safetensors",
     "torch",

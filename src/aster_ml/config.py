@@ -239,8 +239,9 @@ DEBUG_FILTER = Setting(
 DEV = Setting(
     "DEV",
     "",
-    "Default device: CPU, PYTHON, NULL, OPENCL, WEBGPU; empty means CPU. CPU=1, PYTHON=1, NULL=1, "
-    "CL=1 and so on in the environment say the same.",
+    "Default device: CPU, CUDA, METAL, OPENCL, WEBGPU, PYTHON, NULL; empty means CUDA or METAL "
+    "where one answers, else CPU. CPU=1, PYTHON=1, NULL=1, CL=1 and so on in the environment say "
+    "the same.",
     marked=True,
 )
 DEFAULT_FLOAT = Setting(

@@ -39,6 +39,11 @@ BROUGHT: dict[str, Any] = {}
 GROUP = "aster_ml.devices"
 # Other names of kinds: as other frameworks of this family call them.
 ALSO_KNOWN = {"CL": "OPENCL", "LLVM": "CPU", "NV": "CUDA"}
+# Files that show, without asking anybody, that a graphics processor may be there; best first.
+SIGNS = {
+    "CUDA": ("/dev/nvidiactl", "/dev/dxg", "C:/Windows/System32/nvcuda.dll"),
+    "METAL": ("/System/Library/Frameworks/Metal.framework",),
+}
 # Kinds that those frameworks have and Aster has not: who asks for one is told so.
 NOT_HERE = ("GPU", "AMD", "HIP", "QCOM", "DSP")
 
@@ -582,12 +587,21 @@ class DeviceRegistry:
 
     @property
     def DEFAULT(self) -> str:
-        """The device of tensors that name none: the setting DEV, else CPU."""
-        return canonicalize(DEV.value or "CPU")
+        """The device of tensors that name none: the setting DEV, else `automatic`."""
+        name = DEV.value
+        return canonicalize(name) if name else self.automatic
 
     @DEFAULT.setter
     def DEFAULT(self, name: str) -> None:
         DEV.set_for_all(canonicalize(name))
+
+    @functools.cached_property
+    def automatic(self) -> str:
+        """The best graphics processor that answers, else CPU; asked once, on the first use."""
+        for kind, signs in SIGNS.items():
+            if any([os.path.exists(sign) for sign in signs]) and missing(kind) is None:
+                return kind
+        return "CPU"
 
     @property
     def default(self) -> Backend:

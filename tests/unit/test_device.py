@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import aster_ml.device as device_module
 from aster_ml.allocator import MEMORY, MemoryCounter, PooledAllocator, format_bytes, size_class
 from aster_ml.config import DEV, Context
 from aster_ml.device import Buffer, Device, load_runtime
@@ -73,7 +74,9 @@ def test_canonical_names(name: str, wanted: str) -> None:
 
 
 def test_unknown_device_names_those_there_are() -> None:
-    with pytest.raises(DeviceError, match="device 'ABACUS' is unknown; there are CPU, OPENCL, WEB"):
+    with pytest.raises(
+        DeviceError, match="device 'ABACUS' is unknown; there are CPU, CUDA, METAL, OPENCL, WEB"
+    ):
         Device.canonicalize("ABACUS")
     with pytest.raises(DeviceError, match="device 'gpu:1' is unknown"):
         Device["gpu:1"]
@@ -555,3 +558,37 @@ def test_each_device_has_its_account() -> None:
 )
 def test_format_bytes(nbytes: int, text: str) -> None:
     assert format_bytes(nbytes) == text
+
+
+# the automatic choice
+
+
+def fresh_automatic() -> str:
+    Device.__dict__.pop("automatic", None)
+    return Device.automatic
+
+
+def test_without_a_sign_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module, "SIGNS", {"CUDA": ("/nothing",), "METAL": ("/nothing",)})
+    monkeypatch.setattr(device_module, "missing", lambda kind: 1 / 0)
+    try:
+        assert fresh_automatic() == "CPU"
+    finally:
+        Device.__dict__.pop("automatic")
+
+
+def test_the_best_that_answers_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module, "SIGNS", {"CUDA": (__file__,), "METAL": (__file__,)})
+    lacking: dict[str, str | None] = {"CUDA": None, "METAL": None}
+    monkeypatch.setattr(device_module, "missing", lambda kind: lacking[kind])
+    try:
+        with Context(DEV=""):
+            assert fresh_automatic() == Device.DEFAULT == "CUDA"
+            lacking["CUDA"] = "no driver"
+            assert fresh_automatic() == Device.DEFAULT == "METAL"
+            lacking["METAL"] = "this is no Mac"
+            assert fresh_automatic() == Device.DEFAULT == "CPU"
+        with Context(DEV="NULL"):
+            assert Device.DEFAULT == "NULL"
+    finally:
+        Device.__dict__.pop("automatic")
