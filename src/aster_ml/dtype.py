@@ -49,6 +49,23 @@ class DType:
     def __reduce__(self) -> tuple[Any, ...]:
         return to_dtype, (self.name,)
 
+    def __eq__(self, other: object) -> bool:
+        """Of two of ours, whether they are the same; names and others' dtypes are looked up."""
+        return self is other or (
+            not isinstance(other, DType) and other is not None and known_dtype(other) is self
+        )
+
+    __hash__ = object.__hash__
+
+    @property
+    def __numpy_dtype__(self) -> Any:
+        if self not in NUMPY_TYPES:
+            raise AttributeError(f"{self!r} has no NumPy dtype")
+        return NUMPY_TYPES[self]
+
+    # As NumPy asked before 2.4.
+    dtype = __numpy_dtype__
+
     def __lt__(self, other: DType) -> bool:
         return (self.priority, self.itemsize, self.name) < (
             other.priority,
@@ -242,7 +259,8 @@ SHORT_NAMES = {
     "float32": "float",
     "float64": "double",
 }
-DTypeLike: TypeAlias = "str | DType"
+# A dtype, a name of one, or that of Python, NumPy or PyTorch.
+DTypeLike: TypeAlias = "str | DType | type | np.dtype[Any] | Any"
 
 
 class Defaults(threading.local):
@@ -453,19 +471,60 @@ def stored_number(value: Any, dtype: DType) -> Any:
 
 
 def to_dtype(dtype: DTypeLike) -> DType:
-    """A dtype from itself or from its name.
+    """A dtype from itself, from its name, or from that of Python, NumPy or PyTorch.
 
-    Raises: UnknownDTypeError for a name that is no dtype.
+    Raises: UnknownDTypeError for what is no dtype, or one that has no equal here.
     """
     if isinstance(dtype, DType):
         return dtype
-    if isinstance(dtype, str):
-        found = dtypes.fields().get(dtype.lower()) or DType.registry.get(dtype.lower())
-        if found is not None:
-            return found
+    found = known_dtype(dtype)
+    if found is not None:
+        return found
     raise UnknownDTypeError(
         f"{dtype!r} is no dtype; there are {', '.join(d.name for d in dtypes.all)}"
     )
+
+
+# Names that other packages have for dtypes of ours.
+ALSO_CALLED = {
+    "float8_e4m3fn": "fp8e4m3",
+    "float8_e5m2": "fp8e5m2",
+    "float8_e4m3": "fp8e4m3",
+    "bool_": "bool",
+}
+# What Python's own types are to NumPy and to PyTorch.
+OF_PYTHON: dict[Any, DType] = {bool: dtypes.bool, int: dtypes.int64, float: dtypes.float64}
+
+
+# What NumPy has above its dtypes, and no dtypes themselves.
+KINDS_OF_NUMPY = frozenset(
+    {
+        *(np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact),
+        *(np.floating, np.complexfloating, np.flexible, np.character),
+    }
+)
+
+
+def known_dtype(given: Any) -> DType | None:
+    """The dtype that a name, or a dtype of another package, means; None for none of ours."""
+    if given.__class__ is type and given in OF_PYTHON:
+        return OF_PYTHON[given]
+    if isinstance(given, str):
+        name = given.lower()
+    elif isinstance(given, np.dtype):
+        name = given.name
+    elif isinstance(given, type) and issubclass(given, np.generic):
+        name = "" if given in KINDS_OF_NUMPY else np.dtype(given).name
+    elif given.__class__.__name__ == "dtype" and given.__class__.__module__ == "torch":
+        name = str(given).removeprefix("torch.")
+    else:
+        # Such as jax.numpy.float32.
+        own = getattr(given, "dtype", None)
+        if not isinstance(own, np.dtype):
+            return None
+        name = own.name
+    name = ALSO_CALLED.get(name, name)
+    return dtypes.fields().get(name) or DType.registry.get(name)
 
 
 # Each type and the types that it promotes to directly.

@@ -45,6 +45,7 @@ from aster_ml.mixin.handle import (
     WRITTEN,
     Handle,
     check_tensor,
+    described,
     device_constant,
     is_stored,
     live_nodes,
@@ -150,10 +151,6 @@ class Tensor(
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in INTERNAL]
 
-    def __repr__(self) -> str:
-        grad = ", requires_grad" if self.requires_grad else ""
-        return f"<Tensor {show_shape(self.shape)} {self.dtype.name} on {self.device}{grad}>"
-
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (
             self.numpy(),
@@ -165,13 +162,17 @@ class Tensor(
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of a Tensor without axes")
+            raise TypeError(
+                "len() of a Tensor without axes; float(t), int(t) or t.item() is its number"
+            )
         size: int = self.shape[0]
         return size
 
     def __iter__(self) -> Iterator[Self]:
         if not self.shape:
-            raise TypeError("iteration over a Tensor without axes")
+            raise TypeError(
+                "iteration over a Tensor without axes; float(t), int(t) or t.item() is its number"
+            )
         for i in range(self.shape[0]):
             yield self[i]
 
@@ -330,23 +331,6 @@ class Tensor(
         array = self.memory().numpy(copy=True).reshape(self.shape)
         return array.astype(np.float32) if self.dtype.fmt is None else array
 
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __index__(self) -> int:
-        if self.dtype.kind not in ("int", "uint"):
-            raise TypeError(f"a Tensor of {self.dtype.name} is no index; one of ints is wanted")
-        return int(self.item())
-
-    def __complex__(self) -> complex:
-        return complex(self.item())
-
-    def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec else repr(self)
-
     def data(self) -> memoryview:
         """The value as a memoryview of the tensor's shape, a copy that later writes do not change.
 
@@ -407,7 +391,7 @@ class Tensor(
         for target, grad in zip(targets, found, strict=True):
             if grad is None and not zeros and 0 not in target.shape:
                 raise GradientError(
-                    f"gradient: {self!r} does not depend on {target!r}; "
+                    f"gradient: {described(self)} does not depend on {described(target)}; "
                     "materialize_grads=True gives zeros for it"
                 )
             result.append(self.from_uop(target.const_like(0).uop if grad is None else grad, False))
@@ -435,7 +419,7 @@ class Tensor(
             self.uop not in places
         ):
             raise GradientError(
-                f"backward: nothing below {self!r} requires a gradient; set "
+                f"backward: nothing below {described(self)} requires a gradient; set "
                 "requires_grad=True on what should have one"
             )
         for tensor, grad in zip(wanted, grads, strict=True):

@@ -103,3 +103,4 @@ def install() -> None:
         # An Enum sets attributes by way of its own metaclass, which Ops may not have.
         type.__setattr__(Ops, op.name, op)
     found_at("compat.opts.install")()
+    found_at("compat.einops.install")()

@@ -23,6 +23,7 @@ from aster_ml.mixin.devices import DevicesMixin, move
 from aster_ml.mixin.handle import (
     Handle,
     check_tensor,
+    described,
     number_everywhere,
     own_memory,
 )
@@ -355,8 +356,8 @@ class AssignMixin(IndexMixin, DevicesMixin):
         """
         if self._requires_grad is True:
             raise UnsupportedError(
-                f"assign: a part of {self!r} is written, whose gradient would be that of another "
-                "value; write to x.detach(), which is the same memory, or to a copy (x + 0)"
+                f"assign: a part of {described(self)} is written, whose gradient would be that of "
+                "another value; write to x.detach(), which is the same memory, or to a copy (x + 0)"
             )
         value = v if isinstance(v, Handle) else value_like(self, v)
         if value.dtype is not self.dtype:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+from array import array as PythonArray
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,10 @@ def node_of(data: Any, dtype: DType | None, device: str | tuple[str, ...]) -> UO
     if hasattr(data, "__dlpack__"):
         return array_node(array_of_others(data), dtype, device)
     if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
+        return array_node(np.asarray(data), dtype, device)
+    if isinstance(data, range):
+        return copied_node(array_of_list(list(data), dtype), device)
+    if isinstance(data, PythonArray):
         return array_node(np.asarray(data), dtype, device)
     raise DTypeError(
         f"Tensor: {kind_of(data)} ({str(data)[:40]}) is no data; a number, list, tuple, "

@@ -151,6 +151,12 @@ def check_tensor(value: Any, what: str) -> None:
         raise DTypeError(f"{what}: {value!r} is {kind_of(value)}; a Tensor is wanted")
 
 
+def described(x: Handle) -> str:
+    """Shape, dtype and place of a tensor, without its values."""
+    grad = ", requires_grad" if x.requires_grad else ""
+    return f"<{x.__class__.__name__} {show_shape(x.shape)} {x.dtype.name} on {x.device}{grad}>"
+
+
 def device_constant(value: Any, dtype: DType, device: str | tuple[str, ...]) -> UOp:
     """The scalar `value` as a tensor on `device` (or several); it takes no memory."""
     place = UOp(Ops.DEVICE, dtypes.void, (), DeviceArg(device))
@@ -240,8 +246,6 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     # The nodes before it was written to, where the memory is another one since, for gradients.
     former: list[weakref.ref[UOp]] | None
     _requires_grad: Flag
-    # NumPy leaves `array + tensor` and `array @ tensor` to us.
-    __array_ufunc__ = None
     __hash__ = object.__hash__
 
     @classmethod
@@ -607,6 +611,8 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
                 return x.cast(needed)
             return x.cast(dtype if holds_size(dtype, x) else least_upper_dtype(dtype, needed))
         if isinstance(x, np.ndarray):
+            return self.__class__(x, device=self.device).uop  # type: ignore[call-arg]
+        if hasattr(x, "__dlpack__") or hasattr(x, "__array__"):
             return self.__class__(x, device=self.device).uop  # type: ignore[call-arg]
         hint = "; wrap it in Tensor(...)" if isinstance(x, (list, tuple)) else ""
         raise DTypeError(

@@ -183,6 +183,9 @@ def as_index(x: Handle, item: Any) -> Any:
                 f"index: elements of {str(item)[:40]} are no ints ({array.dtype})"
             )
         return array
+    if hasattr(item, "__dlpack__") and not isinstance(item, np.generic):
+        # An array of another package.
+        return as_index(x, x.__class__(item, device=x.device))  # type: ignore[call-arg]
     if isinstance(item, np.generic) and not isinstance(item, np.integer):
         item = item.item()
     if not hasattr(item, "__index__"):

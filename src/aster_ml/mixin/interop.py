@@ -1,4 +1,4 @@
-"""What Python and other packages ask of a tensor by protocol: numbers, arrays, shared memory.
+"""What other packages ask of a tensor by protocol: arrays, functions of NumPy, shared memory.
 
 Receives arrays and capsules of others, or what they ask; returns tensors over the same memory, or
 ours as arrays and capsules. What is shared is seen by both sides: what one writes, the other reads.
@@ -7,28 +7,54 @@ How capsules are made stands in `runtime.dlpack`; operations do not belong here.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
 from typing import Any, Self
 
 import numpy as np
 
 from aster_ml.device import STORAGE_KINDS, Buffer, Device, Lent
-from aster_ml.dtype import NUMPY_TYPES, DType, from_numpy_dtype
+from aster_ml.dtype import NUMPY_TYPES, from_numpy_dtype
 from aster_ml.engine import storage
 from aster_ml.engine.launch import is_recording
 from aster_ml.engine.realize import settle
 from aster_ml.helpers import all_int
-from aster_ml.mixin.assign import AssignMixin
 from aster_ml.mixin.data import copied_node, shaped_buffer
-from aster_ml.mixin.views import MOVES, is_view
+from aster_ml.mixin.handle import described
+from aster_ml.mixin.shown import ShownMixin, array_through, numpy_dtype, without_marks
+from aster_ml.mixin.views import is_view
 from aster_ml.runtime import dlpack
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.ops import Ops
 
-# Nothing of the value: a mark on it, or when it is read.
-UNSEEN = frozenset({Ops.AFTER, Ops.DETACH})
+# NumPy's functions by element, and ours of the same meaning: of one operand, and of two with the
+# one for a tensor on the right.
+UNARY = {
+    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
+    "arctan": "atan", "arctanh": "atanh", "bitwise_not": "bitwise_not", "ceil": "ceil",
+    "cos": "cos", "cosh": "cosh", "exp": "exp", "exp2": "exp2", "floor": "floor",
+    "isfinite": "isfinite", "isinf": "isinf", "isnan": "isnan", "log": "log", "log2": "log2",
+    "logical_not": "logical_not", "negative": "__neg__", "reciprocal": "reciprocal",
+    "sign": "sign", "sin": "sin", "sinh": "sinh", "sqrt": "sqrt", "square": "square", "tan": "tan",
+    "tanh": "tanh", "trunc": "trunc",
+}  # fmt: skip
+BINARY = {
+    "add": ("__add__", "__radd__"), "subtract": ("__sub__", "__rsub__"),
+    "multiply": ("__mul__", "__rmul__"), "divide": ("__truediv__", "__rtruediv__"),
+    "floor_divide": ("__floordiv__", "__rfloordiv__"), "remainder": ("__mod__", "__rmod__"),
+    "power": ("__pow__", "__rpow__"), "matmul": ("__matmul__", "__rmatmul__"),
+    "bitwise_and": ("__and__", "__rand__"), "bitwise_or": ("__or__", "__ror__"),
+    "bitwise_xor": ("__xor__", "__rxor__"), "left_shift": ("__lshift__", "__rlshift__"),
+    "right_shift": ("__rshift__", "__rrshift__"), "maximum": ("maximum", "maximum"),
+    "minimum": ("minimum", "minimum"), "equal": ("__eq__", "__eq__"),
+    "not_equal": ("__ne__", "__ne__"), "less": ("__lt__", "__gt__"),
+    "less_equal": ("__le__", "__ge__"), "greater": ("__gt__", "__lt__"),
+    "greater_equal": ("__ge__", "__le__"),
+}  # fmt: skip
 
 
-class InteropMixin(AssignMixin):
+class InteropMixin(ShownMixin):
     """Protocols."""
 
     __slots__ = ()
@@ -90,7 +116,9 @@ class InteropMixin(AssignMixin):
         if array is not None and min(array.strides, default=0) >= 0:
             return dlpack.capsule_of(array, max_version, False)
         if copy is False:
-            raise BufferError(f"__dlpack__: {self!r} cannot be shared; copy=None copies it")
+            raise BufferError(
+                f"__dlpack__: {described(self)} cannot be shared; copy=None copies it"
+            )
         return dlpack.capsule_of(self._own_array(), max_version, False)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -130,6 +158,51 @@ class InteropMixin(AssignMixin):
         storage.forget_readers([buffer])
         return array_through(buffer.numpy(copy=False), node)
 
+    # numpy
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """A tensor where one of our methods means the same, else what NumPy makes of arrays."""
+        if method == "__call__" and not kwargs:
+            name = ufunc.__name__
+            if len(inputs) == 1 and name in UNARY:
+                return getattr(self, UNARY[name])()
+            if len(inputs) == 2 and name in BINARY:
+                left, right = inputs
+                if isinstance(left, InteropMixin):
+                    return getattr(left, BINARY[name][0])(right)
+                return getattr(right, BINARY[name][1])(left)
+        return getattr(ufunc, method)(*as_numpy(inputs), **kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What a function of NumPy makes of our elements as arrays."""
+        return func(*as_numpy(args), **{k: as_numpy(v) for k, v in kwargs.items()})
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """The buffer protocol, for Python 3.12 and later: as `np.asarray` has the elements."""
+        array: Any = np.asarray(self)
+        return memoryview(array)
+
+    def __bytes__(self) -> bytes:
+        return self._own_array().tobytes()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The elements as a stream of Arrow, made by whichever of its packages is there.
+
+        Raises: ImportError where there is none.
+        """
+        array = np.asarray(self)
+        if array.ndim != 1:
+            raise ValueError(
+                f"a column of Arrow has one axis, and {described(self)} has {array.ndim}; "
+                "flatten() it, or give it column by column"
+            )
+        for name, make in (("polars", "Series"), ("pyarrow", "chunked_array")):
+            if name in sys.modules or importlib.util.find_spec(name) is not None:
+                package = importlib.import_module(name)
+                column = getattr(package, make)([array] if name == "pyarrow" else array)
+                return column.__arrow_c_stream__(requested_schema)
+        raise ImportError("Arrow's columns are made by polars or pyarrow; pip install one of them")
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Our elements as an array: our own memory where that is possible and `copy` is not True.
 
@@ -141,39 +214,19 @@ class InteropMixin(AssignMixin):
             return array
         if copy is False:
             raise ValueError(
-                f"__array__: {self!r} as an array of {wanted} is a copy, and copy=False"
+                f"__array__: {described(self)} as an array of {wanted} is a copy, and copy=False"
             )
         own = self._own_array()
         return own if own.dtype == wanted else own.astype(wanted)
 
 
-def numpy_dtype(dtype: DType) -> Any:
-    """The NumPy dtype of `numpy()`: float32 for bfloat16 and fp8."""
-    return np.dtype(np.float32) if dtype.fmt is None else NUMPY_TYPES[dtype]
-
-
-def without_marks(u: UOp) -> UOp:
-    """The memory under a view, with nothing but movement between."""
-    while u.op is not Ops.BUFFER:
-        u = u.src[0]
-    return u
-
-
-def array_through(memory: np.ndarray[Any, Any], u: UOp) -> np.ndarray[Any, Any] | None:
-    """Flat memory as the view `u` of it shows it; None where no strides do."""
-    chain: list[UOp] = []
-    while u.op is not Ops.BUFFER:
-        chain.append(u)
-        u = u.src[0]
-    array = memory
-    for step in reversed(chain):
-        if step.op is Ops.BITCAST:
-            array = array.view(NUMPY_TYPES[step.dtype])
-        elif step.op in (Ops.PAD, Ops.EXPAND) or (len(step.src) > 1 and step.op in MOVEMENT):
-            return None
-        elif step.op not in UNSEEN:
-            array = MOVES[step.op](array, step.arg)
-    return array if np.may_share_memory(array, memory) else None
+def as_numpy(value: Any) -> Any:
+    """What NumPy's functions are given: tensors, also in lists, as arrays."""
+    if isinstance(value, InteropMixin):
+        return np.asarray(value)
+    if value.__class__ in (list, tuple):
+        return value.__class__([as_numpy(v) for v in value])
+    return value
 
 
 def lent_node(array: np.ndarray[Any, Any], device: str) -> UOp | None:

@@ -1,0 +1,128 @@
+"""Tensors in einops: the class that tells it how to reshape, reduce and join them.
+
+Receives what einops asks of a framework; returns tensors. einops finds the classes of frameworks
+among the subclasses of its `AbstractBackend`, so ours is made as soon as both are imported, in
+whichever order; nothing is imported for it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from aster_ml.dtype import dtypes
+from aster_ml.tensor import Tensor
+
+BACKENDS = "einops._backends"
+
+
+class Methods:
+    """What einops asks a framework for."""
+
+    framework_name = "aster_ml"
+
+    def is_appropriate_type(self, x: Any) -> bool:
+        """Whether `x` is of this framework."""
+        return isinstance(x, Tensor)
+
+    def from_numpy(self, x: Any) -> Any:
+        """A tensor of an array."""
+        return Tensor(x)
+
+    def to_numpy(self, x: Any) -> Any:
+        """An array of a tensor."""
+        return x.numpy()
+
+    def arange(self, start: int, stop: int) -> Any:
+        """The integers of a range."""
+        return Tensor.arange(start, stop)
+
+    def reshape(self, x: Any, shape: Any) -> Any:
+        """The elements in another shape."""
+        return x.reshape(tuple(shape))
+
+    def transpose(self, x: Any, axes: Any) -> Any:
+        """The axes in this order."""
+        return x.permute(tuple(axes))
+
+    def reduce(self, x: Any, operation: str, axes: Any) -> Any:
+        """The sum, mean, product, least, greatest, any or all over the axes."""
+        return getattr(x, operation)(tuple(axes))
+
+    def stack_on_zeroth_dimension(self, tensors: list[Any]) -> Any:
+        """All of them along a new first axis."""
+        return tensors[0].stack(*tensors[1:])
+
+    def add_axis(self, x: Any, new_position: int) -> Any:
+        """A new axis of size 1."""
+        return x.unsqueeze(new_position)
+
+    def tile(self, x: Any, repeats: Any) -> Any:
+        """The elements over and over."""
+        return x.repeat(tuple(repeats))
+
+    def concat(self, tensors: list[Any], axis: int) -> Any:
+        """One behind the other."""
+        return tensors[0].cat(*tensors[1:], dim=axis)
+
+    def is_float_type(self, x: Any) -> bool:
+        """Whether a mean is a number of this dtype."""
+        return bool(dtypes.is_float(x.dtype))
+
+    def einsum(self, pattern: str, *x: Any) -> Any:
+        """A sum of products."""
+        return Tensor.einsum(pattern, *x)
+
+
+# A class is found only as long as somebody has it.
+MADE: list[type] = []
+
+
+def tell(backends: ModuleType) -> None:
+    """Lets einops find our class."""
+    MADE.append(type("AsterBackend", (Methods, backends.AbstractBackend), {}))
+
+
+class Telling(importlib.abc.Loader):
+    """Runs a module as its own loader does, and tells it of our class then."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: Any) -> Any:
+        """As its own loader does."""
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Runs the module, then tells it."""
+        self.loader.exec_module(module)
+        tell(module)
+
+
+class Awaiting(importlib.abc.MetaPathFinder):
+    """Stands by until einops is imported."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module that has the classes, told of ours when it has run; None for all others."""
+        if name != BACKENDS:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = Telling(spec.loader)
+        return spec
+
+
+def install() -> None:
+    """Tells einops of our class, now or when it is imported."""
+    if BACKENDS in sys.modules:
+        tell(sys.modules[BACKENDS])
+    elif not any([isinstance(finder, Awaiting) for finder in sys.meta_path]):
+        sys.meta_path.insert(0, Awaiting())
