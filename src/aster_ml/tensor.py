@@ -40,6 +40,7 @@ from aster_ml.mixin.custom import CustomMixin
 from aster_ml.mixin.data import node_of
 from aster_ml.mixin.devices import check_device, move
 from aster_ml.mixin.digest import DigestMixin
+from aster_ml.mixin.elementary import ElementaryMixin
 from aster_ml.mixin.handle import (
     INHERITED,
     WRITTEN,
@@ -55,12 +56,12 @@ from aster_ml.mixin.handle import (
 from aster_ml.mixin.interop import InteropMixin
 from aster_ml.mixin.join import JoinMixin
 from aster_ml.mixin.live import ACTIVE, LIVE, TensorRef, forget, live_handles
-from aster_ml.mixin.math import CastMixin, MathMixin
+from aster_ml.mixin.math import CastMixin
 from aster_ml.mixin.neural import NeuralMixin
-from aster_ml.mixin.order import OrderMixin
 from aster_ml.mixin.random import STREAMS, RandomMixin
 from aster_ml.mixin.scan import ScanMixin
 from aster_ml.mixin.select import SelectMixin
+from aster_ml.mixin.sets import SetMixin
 from aster_ml.mixin.sizes import same_size
 from aster_ml.mixin.views import under_view
 from aster_ml.thread_state import HERE, Here, mark
@@ -74,12 +75,13 @@ INTERNAL = frozenset(
     """
     arc_sine_parts arc_sine_slope become become_with_past beyond binop binop_promoted broadcast_to
     broadcasted bytes_of cell cos_near_zeros cosh_value derive derive_memory derive_with divided
-    drawn_on_each every_nth floating fold former full_of gradients_of join laid_in
-    last_axis_windows leave linked log_of_one_plus logistic_share made_on_each memory mop naming
-    need_bits neighbours note_former note_own_former note_written note_written_everywhere operand
+    drawn_on_each every_nth eye_like float_pair floating fold former full_of gradients_of join
+    laid_in last_axis_windows leave linked log_of_one_plus logistic_share made_on_each memory mop
+    naming need_bits neighbours note_former note_own_former note_written note_written_everywhere
+    of_two operand
     own own_cell pad_zeros pair permuted_state place_to_write power_of_number
     realize_with_past reduced_count ref rename resize_axis resize_axis_of_bytes resolve_axes
-    resolve_axis reversed_order rop scalar seen_as shares_node shift sinh_value steps
+    resolve_axis reversed_order rop scalar seen_as shares_node shift sinh_value square_matrix steps
     tiled triangle_mask value_to_write view_by whole widened with_slope write
     """.split()
 )
@@ -102,8 +104,9 @@ class TensorType(type):
 
 
 class Tensor(
-    InteropMixin, NeuralMixin, ContractMixin, RandomMixin, ScanMixin, OrderMixin, SelectMixin,
-    DigestMixin, JoinMixin, MathMixin, CreateMixin, CustomMixin, CastMixin, metaclass=TensorType,
+    InteropMixin, NeuralMixin, ContractMixin, RandomMixin, ScanMixin, SetMixin, SelectMixin,
+    DigestMixin, JoinMixin, ElementaryMixin, CreateMixin, CustomMixin, CastMixin,
+    metaclass=TensorType,
 ):  # fmt: skip
     """A value of some shape and dtype on a device, computed when it is needed.
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from aster_ml.dtype import dtypes, least_upper_dtype, sum_acc_dtype
 from aster_ml.errors import ArgumentError, ShapeError
-from aster_ml.mixin.linalg import LinalgMixin
 from aster_ml.mixin.loss import LossMixin
+from aster_ml.mixin.solve import SolveMixin
 from aster_ml.uop.infer import show_shape
 
 N = TypeVar("N", bound="NeuralMixin")
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     # What a Tensor has beside this mixin.
     from aster_ml.mixin.random import RandomMixin
 
-    class Base(LossMixin, LinalgMixin, RandomMixin):
+    class Base(LossMixin, SolveMixin, RandomMixin):
         """The type of self."""
 
         training: bool
 
 else:
 
-    class Base(LossMixin, LinalgMixin):
+    class Base(LossMixin, SolveMixin):
         """What this module adds to."""
 
         __slots__ = ()

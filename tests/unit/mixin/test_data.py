@@ -213,7 +213,8 @@ def test_sizes() -> None:
     assert (x.size(), x.size(-1), len(x)) == ((2, 3), 3, 2)
     assert x.is_floating_point()
     assert not Tensor([1]).is_floating_point()
-    assert repr(x) == "<Tensor [2,3] float16 on CPU>"
+    assert repr(x + x[0, 0]) == "<Tensor [2,3] float16 on CPU>"
+    assert repr(x) == "<Tensor [2,3] float16 on CPU:\n [[0., 0., 0.],\n  [0., 0., 0.]]>"
 
 
 def test_pickle_and_copy() -> None:

@@ -1,0 +1,276 @@
+"""Linear algebra of square matrices: systems, inverses, determinants, eigenvalues, powers.
+
+Receives stacks of matrices [*b, n, n] and returns tensors. Columns are worked off one after the
+other, each in a few kernels over the whole matrix. Gradients are those of the result and not of
+the way to it: a result X0 of detached matrices gets what it lacks to first order, as in
+inverse(A) = X0 + X0 @ (I - A @ X0), which is also a step of refinement. A matrix without an inverse
+gives infinities or NaN, since nothing is computed yet that an error could be told from.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from aster_ml.dtype import dtypes
+from aster_ml.errors import ShapeError
+from aster_ml.mixin.linalg import LinalgMixin, matrix_sizes
+from aster_ml.uop.infer import show_shape
+
+EPS = {dtypes.float32: 2.0**-23, dtypes.float64: 2.0**-52}
+
+
+class SolveMixin(LinalgMixin):
+    """Square matrices."""
+
+    __slots__ = ()
+
+    def square_matrix(self, what: str) -> Any:
+        """Self as floats of at least 32 bits. Raises: ShapeError unless rows equal columns."""
+        m, n = matrix_sizes(self, what)
+        if m != n:
+            raise ShapeError(f"{what}: {show_shape(self.shape)}; a square matrix is wanted")
+        x = self.floating()
+        return x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
+
+    @property
+    def mT(self) -> Any:
+        """The last two axes exchanged."""
+        return self.transpose(-2, -1)
+
+    def eye_like(self) -> Any:
+        """The identity matrix of our size, dtype and device."""
+        places = self.arange(self.shape[-1], device=self.device)
+        return places.unsqueeze(-1).eq(places).cast(self.dtype)
+
+    def det(self) -> Any:
+        """The determinant.
+
+        Shapes: self [*b, n, n] -> [*b].
+        Raises: ShapeError unless rows equal columns.
+        """
+        upper, sign = eliminated(self.square_matrix("det"))
+        return upper.diagonal(dim1=-2, dim2=-1).prod(-1) * sign
+
+    def slogdet(self) -> tuple[Any, Any]:
+        """The sign of the determinant and the logarithm of its size, which does not overflow.
+
+        Shapes: self [*b, n, n] -> [*b], [*b].
+        Raises: ShapeError unless rows equal columns.
+        """
+        upper, sign = eliminated(self.square_matrix("slogdet"))
+        pivots = upper.diagonal(dim1=-2, dim2=-1)
+        return (pivots.sign().prod(-1) * sign).detach(), pivots.abs().log().sum(-1)
+
+    def inv(self) -> Any:
+        """The inverse.
+
+        Shapes: self [*b, n, n] -> [*b, n, n].
+        Raises: ShapeError unless rows equal columns.
+        """
+        a = self.square_matrix("inv")
+        found = inverse_of(a.detach())
+        refined = found + found.dot(a.eye_like() - a.dot(found))
+        return found.isfinite().where(refined, found)
+
+    def solve(self, other: Any) -> Any:
+        """X with self @ X = other, for a matrix or, where it has one axis, a vector.
+
+        Shapes: self [*b, n, n], other [*b, n, k] -> [*b, n, k]; b broadcasts.
+        Raises: ShapeError unless rows equal columns.
+        """
+        a = self.square_matrix("solve")
+        b = other.cast(a.dtype) if other.dtype is not a.dtype else other
+        if other.ndim == 1:
+            return a.solve(b.unsqueeze(-1)).squeeze(-1)
+        found = inverse_of(a.detach())
+        first = found.dot(b.detach())
+        refined = first + found.dot(b - a.dot(first))
+        return first.isfinite().where(refined, first)
+
+    def cholesky(self, upper: bool = False) -> Any:
+        """Lower triangular L with L @ L^T = self, or its transpose where `upper`.
+
+        Of a symmetric matrix; NaN where it is not positive definite.
+
+        Shapes: self [*b, n, n] -> [*b, n, n].
+        Raises: ShapeError unless rows equal columns.
+        """
+        a = self.square_matrix("cholesky")
+        n = a.shape[-1]
+        rest = (a + a.mT) * 0.5
+        rows = self.arange(n, device=self.device)
+        columns = []
+        for k in range(n):
+            column = rest.shrink([*[None] * (a.ndim - 1), (k, k + 1)]).squeeze(-1)
+            pivot = column.shrink([*[None] * (a.ndim - 2), (k, k + 1)])
+            column = (rows >= k).where(column / pivot.sqrt(), 0)
+            columns.append(column)
+            if k + 1 < n:
+                rest = (rest - column.unsqueeze(-1) * column.unsqueeze(-2)).contiguous()
+        lower = columns[0].stack(*columns[1:], dim=-1) if columns else a
+        return lower.mT if upper else lower
+
+    def eigh(self) -> tuple[Any, Any]:
+        """Eigenvalues of a symmetric matrix, rising, and eigenvectors as columns.
+
+        Shifted by more than its greatest eigenvalue the matrix is positive, and its singular
+        vectors are its eigenvectors.
+
+        Shapes: self [*b, n, n] -> [*b, n], [*b, n, n].
+        Raises: ShapeError unless rows equal columns.
+        """
+        a = self.square_matrix("eigh")
+        a = (a + a.mT) * 0.5
+        if a.shape[-1] == 0:
+            return a.sum(-1), a
+        fixed = a.detach().contiguous()
+        shift = fixed.abs().sum(-1, keepdim=True).max(-2, keepdim=True)
+        _, _, vt = (fixed + shift * a.eye_like()).svd()
+        vectors = vt.flip(-2).mT.contiguous().detach()
+        turned = vectors.mT.dot(a).dot(vectors)
+        values = turned.diagonal(dim1=-2, dim2=-1)
+        # What a change of the matrix turns one eigenvector towards another.
+        still = values.detach()
+        apart = still.unsqueeze(-2) - still.unsqueeze(-1)
+        equal = apart.eq(0)
+        off = equal.where(0, (turned - turned.detach()) / equal.where(1, apart))
+        return values, vectors + vectors.dot(off)
+
+    def eigvalsh(self) -> Any:
+        """Eigenvalues of a symmetric matrix, rising.
+
+        Shapes: self [*b, n, n] -> [*b, n].
+        Raises: ShapeError unless rows equal columns.
+        """
+        return self.eigh()[0]
+
+    def matrix_power(self, n: int) -> Any:
+        """The product of `n` times self; of its inverse where `n` is negative.
+
+        Shapes: self [*b, m, m], n=3 -> [*b, m, m].
+        Raises: ShapeError unless rows equal columns.
+        """
+        matrix_sizes(self, "matrix_power")
+        base: Any = self.inv() if n < 0 else self
+        result: Any = None
+        for bit in bin(abs(n))[:1:-1]:
+            if bit == "1":
+                result = base if result is None else result.dot(base)
+            base = base.dot(base)
+        return self.eye_like().expand(self.shape) if result is None else result
+
+    def matrix_rank(self, rtol: Any = None) -> Any:
+        """How many singular values exceed `rtol` times the greatest.
+
+        Shapes: self [*b, m, n] -> [*b].
+        Dtype: the default int.
+        """
+        values = self.svd(False)[1]
+        least = values.max(-1, keepdim=True) * tolerance(self, values.dtype, rtol)
+        return (values > least).sum(-1)
+
+    def pinv(self, rtol: Any = None) -> Any:
+        """The inverse of Moore and Penrose; singular values up to `rtol` of the greatest are 0.
+
+        Shapes: self [*b, m, n] -> [*b, n, m].
+        Source: Golub and Pereyra 1973, its derivative.
+        """
+        a: Any = self.floating()
+        fixed = a.detach().contiguous()
+        u, s, vt = fixed.svd(False)
+        kept = s > s.max(-1, keepdim=True) * tolerance(self, s.dtype, rtol)
+        inverse = kept.where(kept.where(s, 1).reciprocal(), 0)
+        p = (vt.mT * inverse.unsqueeze(-2)).dot(u.mT).contiguous().detach()
+        if not a.requires_grad:
+            return p
+        change = a - fixed
+        left = p.mT.dot(p)
+        right = p.dot(p.mT)
+        return (
+            p
+            - p.dot(change).dot(p)
+            + right.dot(change.mT).dot(fixed.dot(p).eye_like() - fixed.dot(p))
+            + (p.dot(fixed).eye_like() - p.dot(fixed)).dot(change.mT).dot(left)
+        )
+
+    def cross(self, other: Any, axis: int = -1) -> Any:
+        """The vector at right angles to two of three elements each.
+
+        Shapes: self [*b, 3], other [*b, 3] -> [*b, 3]; b broadcasts.
+        Raises: ShapeError unless the axis has size 3.
+        """
+        x: Any
+        x, y = self.broadcasted(other)
+        axis = x.resolve_axis(axis, "cross")
+        if x.shape[axis] != 3:
+            raise ShapeError(f"cross: axis {axis} of {show_shape(x.shape)}; size 3 is wanted")
+        return x.roll(-1, axis) * y.roll(-2, axis) - x.roll(-2, axis) * y.roll(-1, axis)
+
+
+def tolerance(x: Any, dtype: Any, rtol: Any) -> Any:
+    """The relative size below which a singular value is none."""
+    if rtol is None:
+        return max(x.shape[-2:]) * EPS[dtype]
+    return rtol.unsqueeze(-1) if hasattr(rtol, "unsqueeze") else rtol
+
+
+def pivot_rows(work: Any, k: int) -> tuple[Any, Any, Any]:
+    """Which row, of those from k on, has the largest element of column k.
+
+    Returns that row and the row k, and where the pivot is, as ones and zeros over rows.
+    """
+    lead = [None] * (work.ndim - 2)
+    n = work.shape[-2]
+    rows = work.arange(n, device=work.device)
+    column = work.detach().shrink([*lead, None, (k, k + 1)]).squeeze(-1)
+    size = (rows >= k).where(column.isnan().where(math.inf, column.abs()), -1.0)
+    place = rows.eq(size.argmax(-1, keepdim=True))
+    chosen = place.unsqueeze(-1).where(work, 0).sum(-2, keepdim=True)
+    return chosen, work.shrink([*lead, (k, k + 1), None]), place
+
+
+def swapped(work: Any, k: int) -> tuple[Any, Any, Any]:
+    """`work` with its pivot row in row k, that row, and -1 where two were exchanged, else 1."""
+    chosen, own, place = pivot_rows(work, k)
+    rows = work.arange(work.shape[-2], device=work.device)
+    here = rows.eq(k)
+    work = place.unsqueeze(-1).where(own, work)
+    work = here.unsqueeze(-1).where(chosen, work)
+    turned = (place & here).any(-1)
+    return work, chosen, turned.where(work.ufix(1.0), -1.0)
+
+
+def eliminated(a: Any) -> tuple[Any, Any]:
+    """An upper triangular matrix with the determinant of `a`, up to a sign, and the sign."""
+    n = a.shape[-1]
+    work = a
+    sign = a.full_of(a.shape[:-2], 1)
+    lead = [None] * (a.ndim - 2)
+    for k in range(n - 1):
+        work, chosen, turned = swapped(work, k)
+        sign = sign * turned
+        pivot = chosen.shrink([*lead, None, (k, k + 1)])
+        rows = work.arange(n, device=work.device).unsqueeze(-1)
+        column = work.shrink([*lead, None, (k, k + 1)])
+        factor = (rows > k).where(column / pivot.eq(0).where(1, pivot), 0)
+        work = (work - factor * chosen).contiguous()
+        sign = sign.contiguous()
+    return work, sign
+
+
+def inverse_of(a: Any) -> Any:
+    """The inverse by Gauss and Jordan, with the largest pivot of each column."""
+    n = a.shape[-1]
+    if n == 0:
+        return a
+    eye = a.eye_like().expand(a.shape)
+    work = a.cat(eye, dim=-1).contiguous()
+    lead = [None] * (a.ndim - 2)
+    for k in range(n):
+        work, chosen, _ = swapped(work, k)
+        chosen = chosen / chosen.shrink([*lead, None, (k, k + 1)])
+        rows = work.arange(n, device=work.device).unsqueeze(-1)
+        column = work.shrink([*lead, None, (k, k + 1)])
+        work = rows.eq(k).where(chosen, work - column * chosen).contiguous()
+    return work.shrink([*lead, None, (n, 2 * n)])
