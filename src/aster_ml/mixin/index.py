@@ -185,7 +185,7 @@ def as_index(x: Handle, item: Any) -> Any:
         return array
     if hasattr(item, "__dlpack__") and not isinstance(item, np.generic):
         # An array of another package.
-        return as_index(x, x.__class__(item, device=x.device))  # type: ignore[call-arg]
+        return x.__class__(item, device=x.device)  # type: ignore[call-arg]
     if isinstance(item, np.generic) and not isinstance(item, np.integer):
         item = item.item()
     if not hasattr(item, "__index__"):

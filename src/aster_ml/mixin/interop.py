@@ -175,7 +175,7 @@ class InteropMixin(ShownMixin):
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """What a function of NumPy makes of our elements as arrays."""
-        return func(*as_numpy(args), **{k: as_numpy(v) for k, v in kwargs.items()})
+        return func(*as_numpy(args), **dict(zip(kwargs, as_numpy(kwargs.values()))))
 
     def __buffer__(self, flags: int) -> memoryview:
         """The buffer protocol, for Python 3.12 and later: as `np.asarray` has the elements."""
@@ -220,13 +220,17 @@ class InteropMixin(ShownMixin):
         return own if own.dtype == wanted else own.astype(wanted)
 
 
-def as_numpy(value: Any) -> Any:
-    """What NumPy's functions are given: tensors, also in lists, as arrays."""
-    if isinstance(value, InteropMixin):
-        return np.asarray(value)
-    if value.__class__ in (list, tuple):
-        return value.__class__([as_numpy(v) for v in value])
-    return value
+def as_numpy(values: Any) -> Any:
+    """Arguments of NumPy's functions: tensors, also those in a list or tuple, as arrays."""
+    found = []
+    for value in values:
+        if isinstance(value, InteropMixin):
+            value = np.asarray(value)
+        elif value.__class__ in (list, tuple):
+            parts = [np.asarray(v) if isinstance(v, InteropMixin) else v for v in value]
+            value = value.__class__(parts)
+        found.append(value)
+    return found
 
 
 def lent_node(array: np.ndarray[Any, Any], device: str) -> UOp | None:
