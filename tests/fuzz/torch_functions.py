@@ -44,7 +44,7 @@ class Maker:
         elif layout == "offset" and shape:
             made = torch.randn(shape[0] + 1, *shape[1:], generator=self.generator)[1:]
         else:
-            made = torch.randn(*shape, generator=self.generator)
+            made = torch.randn(shape, generator=self.generator)
         self.args.append(made)
         return len(self.args) - 1
 
