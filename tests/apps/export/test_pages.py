@@ -59,13 +59,13 @@ def check_many(found: dict[str, list[Any]], limit: float) -> None:
         np.testing.assert_allclose(got, want, rtol=limit, atol=limit, err_msg=name)
 
 
-def in_node(folder: Path, name: str, given: dict[str, Any], runs: int = 1) -> list[Any]:
-    """The outputs of a module in Node, of each of some runs."""
+def in_node(folder: Path, name: str, rows: list[dict[str, Any]]) -> list[Any]:
+    """The outputs of a module in Node, for each of some inputs, by one model."""
     script = f"""
       const {{ load }} = await import("./{name}.js");
       const model = await load(), plain = x => typeof x === "bigint" ? x.toString() : Number(x);
-      for (let i = 0; i < {runs}; i++) {{
-        const found = await model.run({json.dumps(given)});
+      for (const given of {json.dumps(rows)}) {{
+        const found = await model.run(given);
         console.log(JSON.stringify(Object.fromEntries(
           Object.entries(found).map(([k, v]) => [k, Array.from(v, plain)]))));
       }}"""
@@ -86,7 +86,7 @@ def plain(tensors: list[Tensor]) -> dict[str, list[Any]]:
 @node
 def test_webassembly_in_node_gives_results_of_all_kinds(tmp_path: Path) -> None:
     folder = export(many, many_inputs(), tmp_path / "out", "wasm")
-    (found,) = in_node(folder, "many", plain(many_inputs()))
+    (found,) = in_node(folder, "many", [plain(many_inputs())])
     check_many(found, 1e-6)
 
 
@@ -101,7 +101,7 @@ def test_webassembly_keeps_its_state(tmp_path: Path) -> None:
         return count * 2
 
     folder = export(step, Tensor([1.0, 2.0]), tmp_path / "out", "wasm")
-    found = in_node(folder, "step", {"x": [1, 2]}, runs=3)
+    found = in_node(folder, "step", [{"x": [1, 2]}] * 3)
     assert [row["result"] for row in found] == [[22, 44], [24, 48], [26, 52]]
 
 
@@ -110,11 +110,11 @@ def test_webassembly_keeps_its_state(tmp_path: Path) -> None:
 def test_bad_inputs_of_a_module_are_refused_in_words(tmp_path: Path) -> None:
     folder = export(nn.Linear(3, 2), Tensor.rand(4, 3), tmp_path / "out", "wasm", name="layer")
     with pytest.raises(AssertionError, match="input x wants a Float32Array of 12 elements"):
-        in_node(folder, "layer", {"x": [1, 2]})
+        in_node(folder, "layer", [{"x": [1, 2]}])
     other = export(nn.Linear(3, 2), Tensor.rand(4, 3), tmp_path / "other", "wasm", name="layer")
     shutil.copy(other / "layer.safetensors", folder)
     with pytest.raises(AssertionError, match="is of another export than this module"):
-        in_node(folder, "layer", {"x": [0] * 12})
+        in_node(folder, "layer", [{"x": [0] * 12}])
 
 
 def test_webassembly_without_clang_says_what_is_missing(

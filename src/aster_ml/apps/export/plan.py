@@ -90,8 +90,8 @@ class Plan:
 def make_plan(trace: Trace, target: Target, alignment: int = 128) -> Plan:
     """The plan of a trace for a target.
 
-    Raises: UnsupportedError for copies between devices; DTypeError for a dtype without a form in
-    the target's language.
+    Raises: UnsupportedError for a kernel that runs part by part; DTypeError for a dtype without a
+    form in the target's language.
     """
     return Builder(trace, target, alignment).build()
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import keyword
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from aster_ml.config import CAPTURING, JIT, Context
+from aster_ml.config import CAPTURING, DEPTH_FIRST, JIT, Context
 from aster_ml.device import Buffer
 from aster_ml.dtype import DType, dtypes
 from aster_ml.engine import storage
@@ -232,7 +233,8 @@ def trace(
     def call(*given: Tensor) -> Any:
         return function(**dict(zip(inputs, given))) if by_name else function(*given)
 
-    with Context(**{JIT.name: 1, CAPTURING.name: 1}), Tensor.train(False):
+    settings = {JIT.name: 1, CAPTURING.name: 1, DEPTH_FIRST.name: 0}
+    with Context(**settings), Tensor.train(False):
         with Observed() as first:
             results = named_results(call(*tensors))
             Tensor.realize(*results.values())
@@ -305,9 +307,12 @@ class Reader:
                 f"export: the function writes to its input {', '.join(names)}; return the new "
                 "value instead"
             )
-        places = [recording.replay.input(i) for i in range(len(recording.replay.current))]
-        for i, buffer in enumerate(places[: recording.n_inputs]):
-            self.add(buffer, "input", i)
+        # The memory of an input that nothing reads is gone.
+        current = [b() if isinstance(b, weakref.ref) else b for b in recording.replay.current]
+        places = {i: b for i, b in enumerate(current) if b is not None}
+        for i, buffer in places.items():
+            if i < recording.n_inputs:
+                self.add(buffer, "input", i)
         for where, data in recording.content:
             buffer = places[where] if isinstance(where, int) else where
             memory = self.add(buffer, "temporary")
@@ -326,7 +331,7 @@ class Reader:
         self.trace.memory.append(memory)
         return memory
 
-    def read_outputs(self, places: list[Buffer], found: list[np.ndarray[Any, Any]]) -> None:
+    def read_outputs(self, places: dict[int, Buffer], found: list[np.ndarray[Any, Any]]) -> None:
         """Which memory each result is in, or what it is a copy of."""
         made = self.trace
         copied: list[tuple[int, Buffer]] = []
