@@ -294,9 +294,9 @@ def workers_of(device: str) -> Workers:
 def workers_for(target: Target) -> Workers:
     """The same for a machine that need not be there."""
     if target.has_local:
-        return Workers(WORK_GROUPS, MIN_GROUP_LENGTH, GROUP_RESULTS)
+        return Workers(WORK_GROUPS, MIN_GROUP_LENGTH, GROUP_RESULTS, target.max_buffers)
     threads = SAME_THREADS if DETERMINISTIC else target.threads
-    return Workers(threads, MIN_THREAD_LENGTH, THREAD_RESULTS * threads)
+    return Workers(threads, MIN_THREAD_LENGTH, THREAD_RESULTS * threads, target.max_buffers)
 
 
 def named_values(laid_out: list[UOp], request: Request) -> list[UOp]:

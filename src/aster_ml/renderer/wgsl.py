@@ -28,15 +28,13 @@ from aster_ml.renderer.cell import Address, Cell, Value
 from aster_ml.renderer.cstyle import BIT_DTYPES, CStyleWriter
 from aster_ml.renderer.cstyle_rules import PLAIN_SUM, bare
 from aster_ml.renderer.lanes import size_of
-from aster_ml.renderer.wgsl_rules import WGSL_RULES
+from aster_ml.renderer.wgsl_rules import LEAST_NORMAL, WGSL_RULES
 from aster_ml.renderer.wgsl_words import HELPERS
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 
 WORD = "vec2<u32>"
-LEAST_NORMAL = 2.0**-126
-SIGN = 0x80000000
 
 
 class WgslRenderer(Renderer):

@@ -15,6 +15,9 @@ from aster_ml.renderer.cstyle_rules import CSTYLE_RULES, require_arithmetic, sou
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
+# The least float32 that is a normal number.
+LEAST_NORMAL = 2.0**-126
+
 
 def is_wide(dtype: DType) -> bool:
     """Whether a number is two words."""
@@ -42,9 +45,18 @@ def bitwise(symbol: str, bools: str) -> Rule:
 
 
 def write_less(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
-    """CMPLT."""
-    source = sources(u)[0].dtype
+    """CMPLT.
+
+    A number below the normal ones may be taken for 0: what is less than one above 0 is at most 0.
+    """
+    first, second = sources(u)[:2]
+    source = first.dtype
     require_arithmetic(w, source)
+    if source.kind == "float":
+        if second.op is Ops.CONST and 0.0 < second.arg < LEAST_NORMAL:
+            return f"({x[0]} <= {w.text(0.0, source, 1)})"
+        if first.op is Ops.CONST and 0.0 < -first.arg < LEAST_NORMAL:
+            return f"({x[1]} >= {w.text(0.0, source, 1)})"
     if source is dtypes.bool:
         return f"(!{x[0]} & {x[1]})"
     return str(w.call(f"less_{source.name}", *x)) if is_wide(source) else f"({x[0]} < {x[1]})"

@@ -22,7 +22,14 @@ from typing import Any
 from aster_ml.allocator import PooledAllocator, format_bytes
 from aster_ml.backend import Backend, Call, Event, Graph, Program, Queue
 from aster_ml.errors import CompileError, DeviceError, OutOfMemoryError
-from aster_ml.runtime.webgpu_program import Dispatch, Handle, Shader, WebGpuGraph, WebGpuProgram
+from aster_ml.runtime.webgpu_program import (
+    Dispatch,
+    Handle,
+    LaunchFacts,
+    Shader,
+    WebGpuGraph,
+    WebGpuProgram,
+)
 from aster_ml.target import GPU, INTEGERS, PLAIN_OPS, Target
 
 DOC = "graphics processors through WebGPU (Vulkan, Direct3D 12, Metal)"
@@ -296,8 +303,14 @@ class WebGpuBackend(Backend):
         return source.encode()
 
     def shader(self, source: str) -> Shader:
-        """A shader with its pipeline. Raises: CompileError."""
+        """A shader with its pipeline. Raises: CompileError, DeviceError for too many buffers."""
         wgpu = binding()
+        count, most = len(LaunchFacts.parse(source).buffers), self.probed.max_buffers
+        if count > most:
+            raise DeviceError(
+                f"{self.name}: a kernel has {count} buffers, and this device lets one have {most}; "
+                "computing parts of it first (contiguous) would do"
+            )
         try:
             with self.lock:
                 return Shader(self.device, source)

@@ -17,6 +17,7 @@ from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
 from aster_ml.schedule.capture import Captured
 from aster_ml.schedule.early_kernels import MANY_NODES, Ahead
+from aster_ml.schedule.fusion.buffer_limit import limits_of, without_crowds
 from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.hazards import snapshot_value, snapshot_version
 from aster_ml.schedule.kernels.horizontal_fusion import merge_drafts
@@ -253,8 +254,9 @@ def planning(
             body, order = made, order_of(made, body, order)
             made = step.run(body, order, work)
             clock(step, made)
+    limits = limits_of(order, workers)
     memory_ops = [u for u in order if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
-    for _ in range(1 + 2 * len(memory_ops)):
+    for _ in range(1 + 2 * len(memory_ops) + len(params)):
         body, order = made, order_of(made, body, order)
         planner = StagePlanner(body, order)
         ahead = None
@@ -264,6 +266,8 @@ def planning(
             planner.fuse = 0
         yield from planner.run()
         clock(MATERIALIZE, planner)
+        if limits and (made := without_crowds(body, planner, limits)) is not body:
+            continue
         splitter = Splitter(planner, params, ahead.splitter if ahead else None)
         try:
             drafts = order_drafts(splitter.split(), planner, params)

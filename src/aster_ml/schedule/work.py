@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 class Workers(NamedTuple):
     """How many share a kernel of a device, the elements from which on a second kernel pays, and
     the results beyond which a kernel can be shared out over them.
+
+    `buffers` are the most that a kernel may have, 0 where there is no limit.
     """
 
     number: int
     least: int
     results: int
+    buffers: int = 0
 
 
 WorkersOf = Callable[[str], Workers]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -211,6 +212,17 @@ def test_a_buffer_that_is_larger_than_a_binding(monkeypatch: pytest.MonkeyPatch)
     a, b = (Buffer("WEBGPU", 9, dtypes.float32).allocate() for _ in "ab")
     with pytest.raises(DeviceError, match="lets a kernel see 8 B of one; smaller batches"):
         doubled(9)((b.handle, a.handle), (), Grid((9,), (1,)))
+
+
+@needs_device
+def test_kernels_are_split_at_the_buffers_that_there_can_be() -> None:
+    most = Device["WEBGPU"].target.max_buffers
+    arrays = np.random.default_rng(2).normal(size=(most + 9, 5)).astype(np.float32)
+    rows = [Tensor(x, device="WEBGPU").realize() for x in arrays]
+    np.testing.assert_allclose(sum(rows[1:], rows[0]).numpy(), arrays.sum(0), rtol=1e-4, atol=1e-5)
+    facts = {"buffers": [[4, 1]] * (most + 1), "variables": []}
+    with pytest.raises(DeviceError, match=r"a kernel has \d+ buffers, .*contiguous. would do"):
+        Device["WEBGPU"].compile(f"// {json.dumps(facts)}\n")
 
 
 @needs_device

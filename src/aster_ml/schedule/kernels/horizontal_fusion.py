@@ -26,7 +26,7 @@ from aster_ml.uop.ranges import iterations
 
 # How many of the kernels over the same loops are looked at, the latest first.
 NEAR = 8
-# Buffers of one kernel.
+# Buffers of one kernel, where its device does not allow fewer.
 MAX_SLOTS = 24
 # With less work than this two kernels are one even when they share nothing.
 TINY_WORK = 16
@@ -59,8 +59,11 @@ class Group:
 class Merger:
     """State of merging the drafts of one schedule."""
 
-    def __init__(self, splitter: Splitter, drafts: list[Draft]) -> None:
+    def __init__(self, splitter: Splitter, drafts: list[Draft], work: Work) -> None:
         self.splitter = splitter
+        devices = {draft.step.device for draft in drafts}
+        # The most buffers of a kernel of each device.
+        self.most = {d: min(work.workers(d).buffers or MAX_SLOTS, MAX_SLOTS) for d in devices}
         # How many steps read a slot.
         self.uses = Counter([slot for draft in drafts for slot in draft.read_slots])
         self.groups: list[Group] = []
@@ -140,7 +143,8 @@ class Merger:
             return None
         if not group.writes.isdisjoint(new.writes) or not is_worth_fusing(group, new):
             return None
-        if len(group.reads | group.writes | new.reads | new.writes) > MAX_SLOTS:
+        slots = group.reads | group.writes | new.reads | new.writes
+        if len(slots) > self.most[new.draft.step.device]:
             return None
         joined = self.joined(group, new)
         if joined is None:
@@ -262,7 +266,7 @@ def merge_drafts(drafts: list[Draft], splitter: Splitter, work: Work) -> list[Dr
     """Kernels over the same loops become one; temporaries that nobody reads go."""
     if not FUSE:
         return drafts
-    merger = Merger(splitter, drafts)
+    merger = Merger(splitter, drafts, work)
     for at, draft in enumerate(drafts):
         merger.add(at, draft)
     groups = sorted(merger.groups, key=lambda g: g.at)
