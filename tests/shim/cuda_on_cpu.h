@@ -344,7 +344,9 @@ static inline unsigned short aster_half_muladd(unsigned short a, unsigned short 
 extern "C" __attribute__((visibility("default"))) const char *aster_error() {
   return aster_cpu::error;
 }
+template <class... A> constexpr int aster_count(void (*)(A...)) { return sizeof...(A); }
 #define ASTER_ENTRY(name) \
+  extern "C" __attribute__((visibility("default"))) const int name##_params = aster_count(name); \
   extern "C" __attribute__((visibility("default"))) int name##_on_cpu( \
       void **args, const unsigned *grid, const unsigned *block, unsigned shared) { \
     return aster_cpu::launch_kernel(name, args, grid, block); \

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
+
+from aster_ml.device import Device
+from aster_ml.runtime import cuda, cuda_compiler, cuda_device
+from tests.shim import on_cpu
 
 HERE = Path(__file__).parent
 NAMES = ("MEMORY", "PINNED", "STREAMS", "EVENTS", "MODULES", "GRAPHS", "EXECS")
@@ -95,11 +102,30 @@ def load() -> Stub:
 @functools.cache
 def library_of(source: str) -> bytes:
     """Source of kernels as a shared library that runs them."""
-    names = re.findall(r'extern "C" __global__ void(?: __launch_bounds__\(\d+\))?\s+(\w+)', source)
-    text = source.replace('extern "C" __global__', "__global__")
-    entries = "\n".join(f"KERNEL({name})" for name in names)
-    stem = folder() / f"kernels{len(list(folder().glob('kernels*.cpp')))}"
-    cpp, so = stem.with_suffix(".cpp"), stem.with_suffix(".so")
-    cpp.write_text(f'#include "{HERE / "plain_kernels.h"}"\n{text}\n{entries}\n')
-    build("c++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-o", str(so), str(cpp))
-    return so.read_bytes()
+    return on_cpu.compile_kernel(source).read_bytes()
+
+
+@contextmanager
+def in_place() -> Iterator[Stub]:
+    """CUDA on this driver, compiled for it; afterwards the driver shows no device, as before."""
+    stub = load()
+    stub.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_compiler, "compile_cubin", lambda source, arch: library_of(source))
+        patch.setattr(cuda_compiler, "version", lambda: (13, 0))
+        forget()
+        yield stub
+        for name in [name for name in Device.opened if name.startswith("CUDA")]:
+            backend = Device.opened.pop(name)
+            backend.allocator.free_cache()
+            backend.allocator.staging.free()
+        stub.reset()
+        stub.set("devices", 0)
+        forget()
+
+
+def forget() -> None:
+    """What is known of the driver is asked anew."""
+    cuda.missing.cache_clear()
+    cuda.device_count.cache_clear()
+    cuda_device.HERE.device = None

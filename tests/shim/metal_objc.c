@@ -6,7 +6,8 @@
    then what was committed before it runs first. An indirect command is read when it runs, and fails
    if a buffer of it was not named by `useResources`. A library's source goes to a function of the
    test, which gives the path of a shared library: there `NAME_on_cpu` runs the whole grid of a kernel
-   and takes for each argument the address of its memory. Objects are counted, and what nobody owns
+   and takes for each argument the address of its memory; if there is a `NAME_params`, it is as in
+   `metal_on_cpu.h`. Objects are counted, and what nobody owns
    goes with the pool in which it was made. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,6 +36,8 @@ struct Object {
   char *text;              /* of a string, or an error */
   unsigned long n;         /* bytes of a buffer, commands of an indirect buffer, code of an error */
   Kernel kernel;
+  const int *params;       /* of a kernel: how many, and which are pointers */
+  const unsigned long *pointers;
   Object *parent, *next;   /* queue of a command buffer, command buffer of an encoder; the next of a queue */
   Op *first, *last;
   Launch state, *launches;
@@ -88,7 +91,14 @@ static int run_launch(Launch *k) {
   if (!k->pipeline || !grid[0] || !block[0]) return 1;
   for (int i = 0; i < MOST; i++)
     args[i] = k->buffers[i] ? (char *)k->buffers[i]->memory + k->offsets[i] : (void *)&k->bytes[i];
-  return k->pipeline->kernel(args, grid, block, 0);
+  Object *p = k->pipeline;
+  if (!p->params) return p->kernel(args, grid, block, 0);
+  void *places[MOST];
+  for (int i = 0; i < *p->params; i++) {
+    places[i] = args[i];
+    if (*p->pointers >> i & 1) args[i] = &places[i];
+  }
+  return p->kernel(args, grid, block, *p->params);
 }
 static int is_used(Op *op, Object *o) {
   for (int i = 0; i < op->used_count; i++) if (op->used[i] == o) return 1;
@@ -181,14 +191,19 @@ M(Object *m_new_function(Object *o, S s, Object *name)) {
   if (!found) return 0;
   Object *f = new_object("function");
   f->kernel = (Kernel)found; f->parent = hold(o);
+  snprintf(symbol, sizeof symbol, "%s_params", name->text);
+  f->params = dlsym(o->memory, symbol);
+  snprintf(symbol, sizeof symbol, "%s_pointers", name->text);
+  f->pointers = dlsym(o->memory, symbol);
   return f;
 }
-M(void m_set_function(Object *o, S s, Object *f)) { (void)s; o->kernel = f->kernel; o->parent = f->parent; }
+M(void m_set_function(Object *o, S s, Object *f)) { (void)s; o->kernel = f->kernel; o->parent = f->parent; o->params = f->params; o->pointers = f->pointers; }
 M(Object *m_new_pipeline(Object *o, S s, Object *d, unsigned long options, void *reflection, Object **error)) {
   (void)o; (void)s; (void)options; (void)reflection;
   if (!d->flag) { *error = error_of("no pipeline for indirect commands", 1); return 0; }
   Object *p = new_object("pipeline");
   p->kernel = d->kernel; p->parent = hold(d->parent);
+  p->params = d->params; p->pointers = d->pointers;
   return p;
 }
 M(unsigned long m_max_threads(Object *o, S s)) { (void)o; (void)s; return max_threads; }

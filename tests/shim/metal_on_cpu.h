@@ -51,8 +51,22 @@ static inline float pow(float x, float y) { return __builtin_powf(x, y); }
 }  // namespace precise
 }  // namespace metal
 
+// For who calls a kernel with places of memory alone: how many it takes, and a bit for each that is a
+// pointer to its elements; the others are variables that lie there.
+template <class T> struct aster_is_pointer { enum { value = 0 }; };
+template <class T> struct aster_is_pointer<T *> { enum { value = 1 }; };
+template <class... A> constexpr unsigned long aster_pointers(void (*)(A...)) {
+  unsigned long mask = 0, bit = 1;
+  ((mask |= aster_is_pointer<A>::value * bit, bit <<= 1), ...);
+  return mask;
+}
+
 // Behind the buffers and variables a kernel is told which threadgroup and thread it is.
 #define ASTER_METAL_ENTRY(name) \
+  extern "C" __attribute__((visibility("default"))) const int name##_params = \
+      aster_count(name) - 2; \
+  extern "C" __attribute__((visibility("default"))) const unsigned long name##_pointers = \
+      aster_pointers(name); \
   extern "C" __attribute__((visibility("default"))) int name##_on_cpu( \
       void **args, const unsigned *grid, const unsigned *block, unsigned count) { \
     void *all[64]; \

@@ -12,11 +12,16 @@ import functools
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aster_ml.runtime import metal_objc
+import pytest
+
+from aster_ml.device import Device
+from aster_ml.runtime import metal, metal_objc
+from tests.shim import on_cpu
 
 HERE = Path(__file__).parent
 CALLBACK = ctypes.CFUNCTYPE(
@@ -83,6 +88,23 @@ class Stub:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.library, f"stub_{name}")
+
+
+@contextmanager
+def in_place() -> Iterator[Stub]:
+    """METAL on these libraries, whose kernels are Metal's language on fibers."""
+    stub = load()
+    stub.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        stub.put_in_place(patch)
+        stub.compiler = on_cpu.compile_kernel
+        metal.missing.cache_clear()
+        yield stub
+        for name in [name for name in Device.opened if name.startswith("METAL")]:
+            Device.opened.pop(name).allocator.free_cache()
+        stub.compiler = compile_plain
+    metal.missing.cache_clear()
+    metal_objc.forget()
 
 
 @functools.cache

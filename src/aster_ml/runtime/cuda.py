@@ -12,6 +12,7 @@ import functools
 import importlib.util
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from aster_ml.backend import Backend, Call, Graph, Program
 from aster_ml.errors import DeviceError
@@ -21,11 +22,10 @@ from aster_ml.runtime.cuda_device import CudaDevice, binding, library_name
 from aster_ml.runtime.cuda_graph import CudaGraph
 from aster_ml.runtime.cuda_memory import CudaAllocator
 from aster_ml.runtime.cuda_queue import CudaProgram, CudaQueue
-from aster_ml.target import GPU, INTEGERS, PLAIN_OPS, Target
+from aster_ml.target import Target
+from aster_ml.target.cuda import CARDS, cuda_target
 
 DOC = "NVIDIA graphics processors"
-# Functions of CUDA C++ that are within 2 ULP (CUDA C++ Programming Guide, mathematical functions).
-BUILT_IN_OPS = PLAIN_OPS | {"EXP2", "LOG2", "SIN", "POW"}
 EXTRA = "pip install 'aster-ml[cuda]' brings it"
 
 
@@ -111,19 +111,35 @@ def open_backend(name: str) -> Backend:
     return CudaBackend(CudaDevice(name, number))
 
 
+def number_of(arch: str) -> int:
+    """The number of an architecture: 90 of sm_90a."""
+    return int(arch.removeprefix("sm_").rstrip("a"))
+
+
 def probe(device: CudaDevice) -> Target:
-    """What a device can do."""
+    """What a device can do: what it says itself, and what cards like it have in common.
+
+    Raises: DeviceError for one that the compiler makes no code for.
+    """
     major = device.attribute("COMPUTE_CAPABILITY_MAJOR")
     minor = device.attribute("COMPUTE_CAPABILITY_MINOR")
-    return Target(
-        "CUDA", "cuda", arch=arch_name(major, minor), kind=GPU, vector_bits=128,
-        vector_registers=32,
-        cache_bytes=(32 << 10, max(device.attribute("L2_CACHE_SIZE"), 256 << 10), 4 << 20),
-        has_local=True, has_barrier=True,
+    arch = arch_name(major, minor)
+    before = [known for known in CARDS if number_of(known) <= number_of(arch)]
+    if not before:
+        raise DeviceError(
+            f"{device.name} is of compute capability {major}.{minor}; there is code for 7.5 and "
+            "later ones, and DEV=OPENCL may run it"
+        )
+    alike = cuda_target(max(before, key=number_of))
+    first, second, third = alike.cache_bytes
+    second = device.attribute("L2_CACHE_SIZE") or second
+    return replace(
+        alike, arch=arch, cache_bytes=(first, second, third),
         max_group=device.attribute("MAX_THREADS_PER_BLOCK"),
-        local_bytes=device.attribute("MAX_SHARED_MEMORY_PER_BLOCK"),
-        native_dtypes=INTEGERS | {"float16", "float32", "float64"},
-        native_ops=frozenset(BUILT_IN_OPS),
+        local_bytes=device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        units=device.attribute("MULTIPROCESSOR_COUNT"),
+        # What one architecture alone has, later ones may lack.
+        features=alike.features if alike.arch == arch else alike.features - {"wgmma"},
     )  # fmt: skip
 
 

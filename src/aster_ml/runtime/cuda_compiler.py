@@ -11,7 +11,6 @@ import functools
 import hashlib
 import importlib.util
 import os
-import re
 import shutil
 import struct
 import subprocess
@@ -22,6 +21,7 @@ from typing import Any
 
 from aster_ml.errors import CompileError, DeviceError
 from aster_ml.runtime import object_cache
+from aster_ml.target.cuda import dynamic_nbytes
 
 # A product and a sum are rounded apart where the source has them apart.
 OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
@@ -29,8 +29,6 @@ OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 FIRST_OF_ITS_OWN = 90
 MAGIC = b"aster-cubin-1\n\0\0"
 HEADER = struct.Struct(f"<{len(MAGIC)}sQ")
-# A line of the source: more shared memory than a block has without asking.
-DYNAMIC = re.compile(r"^// Dynamic shared memory: ([0-9]+)", re.MULTILINE)
 
 
 def arch_name(major: int, minor: int) -> str:
@@ -141,12 +139,6 @@ def compile_source(source: str, arch: str) -> bytes:
         binary = pack(compile_cubin(source, arch), dynamic_nbytes(source))
         object_cache.put(key, binary)
     return binary
-
-
-def dynamic_nbytes(source: str) -> int:
-    """Bytes of shared memory that launches of a kernel have to ask for, as its source says."""
-    found = DYNAMIC.search(source)
-    return int(found[1]) if found else 0
 
 
 def pack(cubin: bytes, shared: int) -> bytes:

@@ -12,6 +12,7 @@ import functools
 import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from aster_ml.backend import Backend, Call, Graph, Program
 from aster_ml.errors import CompileError, DeviceError
@@ -22,10 +23,10 @@ from aster_ml.runtime.metal_graph import MetalGraph, can_record
 from aster_ml.runtime.metal_memory import MetalAllocator
 from aster_ml.runtime.metal_objc import POINTER, Object
 from aster_ml.runtime.metal_queue import MetalProgram, MetalQueue
-from aster_ml.target import GPU, INTEGERS, PLAIN_OPS, Target
+from aster_ml.target import Target
+from aster_ml.target.metal import metal_target
 
 DOC = "Apple's graphics processors"
-BUILT_IN_OPS = PLAIN_OPS | {"EXP2", "LOG2", "SIN"}
 # From this version of the system on there is bfloat16.
 BFLOAT_SYSTEM = 14
 
@@ -59,16 +60,14 @@ def one_word(text: str) -> str:
 
 def probe(device: MetalDevice, name: str) -> Target:
     """What a device can do."""
-    dtypes = INTEGERS | {"float16", "float32"}
     system = int(platform.mac_ver()[0].partition(".")[0] or 0)
-    if system >= BFLOAT_SYSTEM:
-        dtypes |= {"bfloat16"}
-    return Target(
-        "METAL", "metal", arch=f"{one_word(name)}-macos{system}", kind=GPU, vector_bits=128,
-        vector_registers=32, has_local=True, has_barrier=True, max_group=1024,
+    target = metal_target(arch=f"{one_word(name)}-macos{system}")
+    dtypes = target.native_dtypes
+    return replace(
+        target,
         local_bytes=int(api().shared_nbytes(device.device.address)),
-        native_dtypes=frozenset(dtypes), native_ops=BUILT_IN_OPS,
-    )  # fmt: skip
+        native_dtypes=dtypes if system >= BFLOAT_SYSTEM else dtypes - {"bfloat16"},
+    )
 
 
 class MetalBackend(Backend):

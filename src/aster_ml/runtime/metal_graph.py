@@ -20,7 +20,7 @@ from aster_ml.runtime.metal_api import api
 from aster_ml.runtime.metal_device import Commands, sizes_of
 from aster_ml.runtime.metal_memory import MetalAllocator, MetalHandle
 from aster_ml.runtime.metal_objc import POINTER, Object, Range, Size
-from aster_ml.runtime.metal_queue import MOST_BUFFERS
+from aster_ml.target.metal import MOST_BUFFERS
 
 # MTLIndirectCommandTypeConcurrentDispatch, and MTLResourceUsageRead with Write.
 CONCURRENT_DISPATCH, READ_AND_WRITE = 32, 3

@@ -16,9 +16,7 @@ from aster_ml.runtime.metal_api import api
 from aster_ml.runtime.metal_device import Commands, MetalDevice, sizes_of
 from aster_ml.runtime.metal_memory import MetalHandle
 from aster_ml.runtime.metal_objc import POINTER, Object
-
-# Arguments of a kernel, by Metal's Feature Set Tables.
-MOST_BUFFERS = 31
+from aster_ml.target.metal import MOST_BUFFERS
 
 
 class MetalEvent(Event):
