@@ -29,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--raw", action="store_true", help="with -p: go on from the text itself")
     parser.add_argument("--system", default="", help="what the model is told first")
     parser.add_argument(
-        "--dtype", choices=sorted([*DTYPES, PACKED]), default="f16", help="of the weights"
+        "--dtype", choices=sorted([*DTYPES, PACKED]), default=PACKED, help="of the weights"
     )
     parser.add_argument("--adapter", help="a folder that aster finetune (or PEFT) wrote")
     parser.add_argument("--kv-dtype", choices=sorted(DTYPES), default="f16", help="of the memory")

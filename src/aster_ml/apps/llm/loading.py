@@ -18,7 +18,7 @@ from aster_ml.apps.llm.model import Model
 from aster_ml.apps.llm.recordings import keep, recall
 from aster_ml.apps.llm.template import CHATML, ChatTemplate
 from aster_ml.apps.llm.tokenizer import Tokenizer
-from aster_ml.apps.llm.weights import load_weights
+from aster_ml.apps.llm.weights import PACKED, load_weights
 from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.nn.state import gguf_load
 
@@ -54,7 +54,7 @@ class Language:
 
 def load_language(
     path: str | pathlib.Path,
-    dtype: str = "f16",
+    dtype: str = PACKED,
     context: int = 0,
     slots: int = 1,
     memory: str = "f16",

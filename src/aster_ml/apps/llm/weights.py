@@ -160,7 +160,7 @@ class Weights:
 
 
 def load_weights(
-    tensors: Mapping[str, QuantTensor], dtype: str = "f16", progress: bool = False
+    tensors: Mapping[str, QuantTensor], dtype: str = PACKED, progress: bool = False
 ) -> Weights:
     """Reads all weights: matrices in the dtype, all that has one axis in float32.
 
