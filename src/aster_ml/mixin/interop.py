@@ -121,6 +121,19 @@ class InteropMixin(ShownMixin):
             )
         return dlpack.capsule_of(self._own_array(), max_version, False)
 
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The functions of the array API standard on tensors: `aster_ml.array_api`.
+
+        Raises: ValueError for a version that it does not have.
+        """
+        namespace = importlib.import_module("aster_ml.array_api")
+        if api_version not in (None, *namespace.VERSIONS):
+            raise ValueError(
+                f"__array_namespace__: version {api_version!r} of the array API; there are "
+                f"{', '.join(namespace.VERSIONS)}"
+            )
+        return namespace
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CPU
 
