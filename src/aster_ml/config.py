@@ -309,6 +309,12 @@ DETERMINISTIC = Setting(
 )
 # With DETERMINISTIC=1 schedules are made for so many threads; fewer or more share the parts out.
 SAME_THREADS = 16
+ALLOW_TF32 = Setting(
+    "ALLOW_TF32",
+    0,
+    "1 lets tensor cores round the float32 operands of products to 10 bits behind the point.",
+    ("codegen",),
+)
 BEAM = Setting(
     "BEAM",
     0,

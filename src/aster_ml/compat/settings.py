@@ -25,12 +25,11 @@ MEANS: dict[str, tuple[int, Callable[[Any], dict[str, Any]], str]] = {
 OWN_WAY = "the compiler decides by cost"
 ONE_BACKEND = "each device has one compiler; CLANG=1 has C compiled"
 NO_SUCH_DEVICE = "Aster has no such device"
-NO_TENSOR_CORES = "no device has tensor cores"
+NO_TENSOR_CORES = "products go to tensor cores where the device has them"
 # name: (default, why nothing follows)
 WITHOUT_EFFECT: dict[str, tuple[int | str, str]] = {
     "ALL2ALL": (0, "tensors on several devices are summed in one way"),
     "ALLOW_DEVICE_USAGE": (1, "devices may always be used"),
-    "ALLOW_TF32": (0, NO_TENSOR_CORES),
     "AMD_CC": ("", NO_SUCH_DEVICE),
     "AMD_LLVM": (0, NO_SUCH_DEVICE),
     "AMX": (0, NO_TENSOR_CORES),

@@ -5,11 +5,11 @@ Receives a Plan and applies Opts to its kernel. Schedules of CPUs are in `cpu/he
 
 from __future__ import annotations
 
-import itertools
-
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import Plan
+from aster_ml.codegen.gpu.block_tiles import tile_block
+from aster_ml.codegen.gpu.edges import fill_up, is_at_least
 from aster_ml.codegen.gpu.numbering import axes_in_rows
 from aster_ml.codegen.gpu.wide_access import widen_outputs, widen_reductions
 from aster_ml.codegen.kernel import Kernel
@@ -49,8 +49,6 @@ def choose_group_opts(plan: Plan) -> None:
             return
 
 
-# Rows and columns of work-items, lanes each way, and depth of a strip in local memory.
-BLOCK_SIDE, BLOCK_LANES, STRIP = 8, 4, 8
 # Work-items that reduce together, and the fewest elements that each of them has to fold.
 GROUP_SIZE, GROUP_LENGTH = 64, 4
 # Most work-items of a block whose rows are shared out, and those of them that lie along columns.
@@ -79,63 +77,11 @@ def give_items(kernel: Kernel, op: OptOps, r: UOp, n: int) -> None:
     apply(kernel, Opt(op, axis_name(r), n))
 
 
-def fill_up(kernel: Kernel, r: UOp, n: int) -> None:
-    """Lets a number divide an axis: what is behind its end is masked."""
-    if size_of(r) % n:
-        apply(kernel, Opt(OptOps.SPLIT, axis_name(r), n, how="mask"))
-
-
-def is_at_least(r: UOp, n: int) -> bool:
-    """Whether the size of an axis is a number, and not below this one."""
-    return r.src[0].op is Ops.CONST and size_of(r) >= n
-
-
 def work_items(kernel: Kernel) -> int:
     """Work-items of a block so far."""
     ranges = [r for r in kernel.facts.order if r.op is Ops.RANGE]
     sizes = [size_of(r) for r in ranges if r.arg.kind in (AxisType.LOCAL, AxisType.GROUP)]
     return int(prod(sizes))
-
-
-def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
-    """The tile of a matrix product, if the kernel is one and the sizes fit."""
-    kernel, target = plan.kernel, plan.target
-    main = [u for u in kernel.reduces if set(kernel.outputs) <= u.ranges]
-    if len(main) != 1 or len(kernel.reduces) != 1 or BLOCK_SIDE**2 > target.max_group:
-        return False
-    mine = kernel.facts.inside[main[0]]
-    loads = [a for a in plan.accesses if a.node in mine]
-    depth = max(main[0].src[1:], key=size_of)
-    reused = [
-        r
-        for r in outputs
-        if any(r not in a.strides for a in loads) and any(r in a.strides for a in loads)
-    ]
-    if len(reused) < 2 or not is_at_least(depth, STRIP):
-        return False
-    side = BLOCK_SIDE * BLOCK_LANES
-    staged = [a for a in loads if depth in a.node.ranges]
-    # All work-items together load a strip: of what changes along neither axis it is too short.
-    pairs = [
-        pair
-        for pair in itertools.combinations(sorted(reused, key=size_of), 2)
-        if all([any([r in a.node.ranges for r in pair]) for a in staged])
-    ]
-    # The largest.
-    pair = pairs[-1] if pairs else ()
-    if not pair or not all([is_at_least(r, side) for r in pair]):
-        return False
-    sides = [prod([side for r in pair if r in a.node.ranges]) for a in staged]
-    nbytes = [n * STRIP * a.node.dtype.itemsize for n, a in zip(sides, staged, strict=True)]
-    if sum(nbytes) > target.local_bytes:
-        return False
-    for r in pair:
-        fill_up(kernel, r, side)
-        apply(kernel, Opt(OptOps.UPCAST, axis_name(r), BLOCK_LANES))
-        apply(kernel, Opt(OptOps.LOCAL, axis_name(r), BLOCK_SIDE))
-    fill_up(kernel, depth, STRIP)
-    apply(kernel, Opt(OptOps.STAGE, axis_name(depth), STRIP, how="local"))
-    return True
 
 
 def share_rows(plan: Plan, row: UOp) -> bool:

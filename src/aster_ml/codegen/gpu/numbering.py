@@ -7,7 +7,7 @@ side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
@@ -134,7 +134,7 @@ def block_number(
     return index_alu(Ops.SUB, block, over), block.alu(Ops.CMPLT, total)
 
 
-def taken_apart(whole: UOp, axes: list[UOp]) -> dict[UOp, UOp]:
+def taken_apart(whole: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
     """What each axis is, of one number for all of them; the last one goes fastest."""
     found: dict[UOp, UOp] = {}
     for i, r in enumerate(reversed(axes)):

@@ -1,0 +1,193 @@
+"""Block tiles of matrix products: which there are, what each costs, and the Opts of the cheapest.
+
+Receives a Plan; applies Opts to its kernel where it is a product. A tile is work-items (of a tensor
+core: warps) times lanes (of a tensor core: products) along two axes of outputs, and a strip of
+steps of the reduction, whose operands all work-items load into local memory together.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+from aster_ml.codegen.analysis import Access
+from aster_ml.codegen.apply import apply
+from aster_ml.codegen.cpu.costs import Plan
+from aster_ml.codegen.gpu.edges import fill_up, is_at_least
+from aster_ml.codegen.gpu.tensor_cores import product_of
+from aster_ml.codegen.opts import Opt, OptOps, axis_name
+from aster_ml.config import ALLOW_TF32
+from aster_ml.helpers import ceildiv, prod
+from aster_ml.target import Target
+from aster_ml.target.tensor_cores import ROWS
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.ranges import size_of
+
+
+class Tile(NamedTuple):
+    """Work-items and lanes along two axes, and steps of a strip."""
+
+    items: tuple[int, int]
+    lanes: tuple[int, int]
+    strip: int
+
+    def sides(self, unit: tuple[int, int]) -> tuple[int, int]:
+        """Results of a block along both axes, of `unit` results a lane."""
+        first, second = [i * n * u for i, n, u in zip(self.items, self.lanes, unit, strict=True)]
+        return first, second
+
+
+TILES = (
+    Tile((8, 8), (4, 4), 8), Tile((8, 8), (2, 2), 8), Tile((16, 16), (4, 4), 8),
+    Tile((16, 16), (8, 8), 8),
+)  # fmt: skip
+# So many of them are tried where nothing is known of warps and registers: with 128 x 128 results of
+# 8 x 8 lanes a product of 512 takes PoCL four times as long as with the first.
+UNKNOWN = 2
+# Of warps and products; a strip is of so many times the k of the tensor core.
+WARP_TILES = (
+    Tile((1, 1), (1, 1), 1), Tile((1, 1), (1, 2), 1), Tile((1, 1), (2, 2), 2),
+    Tile((2, 2), (1, 2), 2), Tile((2, 2), (2, 4), 2), Tile((2, 2), (4, 4), 2),
+    Tile((2, 2), (4, 8), 2),
+)  # fmt: skip
+# What one multiplication and addition of float32 takes is 1: what it takes on a tensor core, to
+# read four bytes of local memory, and of other memory, which mostly comes from the second level.
+ON_CORE, LOCAL_READ, FAR_READ = 1 / 16, 2.0, 20.0
+# Accumulators of a work-item: half of the registers that it can have.
+MOST_SUMS = 128
+
+
+def price(
+    tile: Tile, unit: tuple[int, int], sizes: tuple[int, int], itemsize: int, others: int,
+    units: int, rate: float = 1.0,
+) -> float:  # fmt: skip
+    """What a step of the reduction takes for all results, in multiplications.
+
+    What is beyond the end of an axis is computed too, and processors that have no block left wait
+    for the others.
+    """
+    sides = tile.sides(unit)
+    blocks = others * prod([ceildiv(n, side) for n, side in zip(sizes, sides, strict=True)])
+    blocks = ceildiv(blocks, units) * units if units else blocks
+    own = sum([n * u for n, u in zip(tile.lanes, unit, strict=True)]) * prod(tile.items)
+    reads = (LOCAL_READ * own + FAR_READ * sum(sides)) * itemsize / 4
+    return float(blocks * (prod(sides) * rate + reads))
+
+
+def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
+    """The tile of a matrix product, if the kernel is one and the sizes fit."""
+    kernel = plan.kernel
+    main = [u for u in kernel.reduces if set(kernel.outputs) <= u.ranges]
+    if len(main) != 1 or len(kernel.reduces) != 1 or not main[0].src[1:]:
+        return False
+    depth = max(main[0].src[1:], key=size_of)
+    return use_core(plan, depth) or stage_tile(plan, main[0], depth, outputs)
+
+
+def use_core(plan: Plan, depth: UOp) -> bool:
+    """A product on the tensor core with the longest sum that its dtypes have."""
+    kernel, target = plan.kernel, plan.target
+    there = [
+        (core.size("k"), i)
+        for i, core in enumerate(ROWS)
+        if core.name in target.tensor_cores and (ALLOW_TF32 or core.dtype != "float32")
+    ]
+    for _, number in sorted(there, reverse=True):
+        core = ROWS[number]
+        found = product_of(kernel, depth, core)
+        if found is None:
+            continue
+        unit, k = (core.size("m"), core.size("n")), core.size("k")
+        axes = (found.m, found.n)
+        if not all([is_at_least(r, n) for r, n in zip((*axes, depth), (*unit, k), strict=True)]):
+            return False
+        itemsize = found.a.dtype.itemsize
+        tiles = [
+            t
+            for t in WARP_TILES
+            if core.warp * prod(t.items) <= target.max_group
+            and sum(t.sides(unit)) * t.strip * k * itemsize <= target.local_bytes
+            and all([is_at_least(r, n) for r, n in zip(axes, t.sides(unit), strict=True)])
+        ]
+        tile = cheapest(plan, tiles or [WARP_TILES[0]], unit, axes, itemsize, ON_CORE)
+        sides = tile.sides(unit)
+        for r, n in ((axes[0], sides[0]), (axes[1], sides[1]), (depth, k * tile.strip)):
+            fill_up(kernel, r, n)
+        apply(kernel, Opt(OptOps.TC, axis_name(depth), number))
+        for r, lanes, items in zip(axes, tile.lanes, tile.items, strict=True):
+            for op, n in ((OptOps.UPCAST, lanes), (OptOps.LOCAL, items)):
+                if n > 1:
+                    apply(kernel, Opt(op, axis_name(r), n))
+        if prod(tile.items) > 1 and target.has_barrier:
+            apply(kernel, Opt(OptOps.STAGE, axis_name(depth), tile.strip, how="local"))
+        return True
+    return False
+
+
+def cheapest(
+    plan: Plan, tiles: list[Tile], unit: tuple[int, int], axes: tuple[UOp, UOp], itemsize: int,
+    rate: float,
+) -> Tile:  # fmt: skip
+    """The tile with the lowest price, of those that are equal the first."""
+    others = prod([size_of(r) for r in plan.kernel.output_loops if r not in axes])
+    sizes = (size_of(axes[0]), size_of(axes[1]))
+    units = plan.target.units
+    return min(tiles, key=lambda t: price(t, unit, sizes, itemsize, others, units, rate))
+
+
+def stage_tile(plan: Plan, reduce: UOp, depth: UOp, outputs: list[UOp]) -> bool:
+    """A tile of lanes, each a multiplication and addition of its own."""
+    kernel, target = plan.kernel, plan.target
+    mine = kernel.facts.inside[reduce]
+    loads = [a for a in plan.accesses if a.node in mine]
+    reused = [
+        r
+        for r in outputs
+        if any(r not in a.strides for a in loads) and any(r in a.strides for a in loads)
+    ]
+    staged = [a for a in loads if depth in a.node.ranges]
+    # All work-items together load a strip: of what changes along neither axis it is too short.
+    pairs = [
+        pair
+        for pair in itertools.combinations(sorted(reused, key=size_of), 2)
+        if all([any([r in a.node.ranges for r in pair]) for a in staged])
+    ]
+    if not pairs:
+        return False
+    # The largest.
+    pair = pairs[-1]
+    known = TILES if target.warp else TILES[:UNKNOWN]
+    tiles = [t for t in known if fits(t, target, staged, pair, depth)]
+    if not tiles:
+        return False
+    itemsize = max([a.node.dtype.itemsize for a in staged])
+    tile = cheapest(plan, tiles, (1, 1), pair, itemsize, 1.0)
+    for r, lanes, items in zip(pair, tile.lanes, tile.items, strict=True):
+        fill_up(kernel, r, lanes * items)
+        apply(kernel, Opt(OptOps.UPCAST, axis_name(r), lanes))
+        apply(kernel, Opt(OptOps.LOCAL, axis_name(r), items))
+    fill_up(kernel, depth, tile.strip)
+    apply(kernel, Opt(OptOps.STAGE, axis_name(depth), tile.strip, how="local"))
+    return True
+
+
+def fits(
+    tile: Tile, target: Target, staged: list[Access], pair: tuple[UOp, UOp], depth: UOp
+) -> bool:
+    """Whether a block has room for a tile, and a kernel has as many results and steps."""
+    sides = dict(zip(pair, tile.sides((1, 1)), strict=True))
+    nbytes = [
+        prod([side for r, side in sides.items() if r in a.node.ranges])
+        * tile.strip
+        * a.node.dtype.itemsize
+        for a in staged
+    ]
+    return (
+        prod(tile.items) <= target.max_group
+        and prod(tile.lanes) <= MOST_SUMS
+        and sum(nbytes) <= target.local_bytes
+        and all([is_at_least(r, side) for r, side in sides.items()])
+        and is_at_least(depth, tile.strip)
+        and all([size_of(r) > 0 and r.src[0].op is Ops.CONST for r in pair])
+    )

@@ -1,0 +1,93 @@
+"""Block tiles of products: which one is chosen, what fills it, and what the programs give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from aster_ml import Context, Tensor, dtypes
+from aster_ml.codegen.gpu.block_tiles import TILES, price
+from aster_ml.codegen.passes import lower
+from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.target import Target
+from aster_ml.target.tensor_cores import cuda_tensor_cores
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.ops import AxisType, Ops
+from tests.fuzz.random_kernels import GROUPS
+from tests.unit.kernel_checks import kernel_of
+
+CARD = replace(GROUPS, warp=32, units=132, tensor_cores=cuda_tensor_cores(80))
+
+
+def program(n: int, k: int, m: int, dtype: str = "float32", target: Target = CARD) -> Linear:
+    """The default program of a product."""
+    a, b = Tensor.empty(n, k, dtype=dtype), Tensor.empty(k, m, dtype=dtype)
+    return lower(kernel_of(a.matmul(b, dtype=dtypes.float32)), target)[0]
+
+
+def cores_of(linear: Linear) -> set[str]:
+    """The tensor cores that a program uses."""
+    return {u.arg.core for u in linear.uops if u.op is Ops.MMA}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("n", "k", "m"), [(64, 64, 64), (67, 33, 41), (17, 19, 23), (33, 13, 35), (16, 16, 8)]
+)
+def test_products_give_what_numpy_gives(n: int, k: int, m: int, dtype: str) -> None:
+    linear = program(n, k, m, dtype)
+    rng = np.random.default_rng(n)
+    a, b = ((rng.integers(-8, 9, s) / 4).astype(dtype) for s in ((n, k), (k, m)))
+    out = np.full(n * m, np.nan, np.float32)
+    Interpreter(linear).run([out, a.reshape(-1), b.reshape(-1)], ())
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_array_equal(out.reshape(n, m), wanted.astype(np.float32))
+    assert bool(cores_of(linear)) is (dtype == "float16" and k >= 16)
+
+
+def test_tensor_cores_round_float32_where_that_is_asked_for() -> None:
+    assert not cores_of(program(64, 64, 64))
+    with Context(ALLOW_TF32=1):
+        assert cores_of(program(64, 64, 64)) == {"cuda_m16n8k8_float32"}
+    assert cores_of(program(64, 64, 64, "bfloat16")) == {"cuda_m16n8k16_bfloat16"}
+
+
+def test_a_small_product_has_small_blocks() -> None:
+    """Blocks enough for all processors, and of much work the most reuse."""
+    few, many = [int(np.prod(program(n, 64, n).global_size)) for n in (256, 4096)]
+    assert few >= 132 or few == (256 // 16) ** 2
+    assert many == (4096 // 128) ** 2
+
+
+def test_prices_know_waste_and_idle_processors() -> None:
+    small, large = TILES[0], TILES[3]
+
+    def of(tile, n: int, units: int) -> float:  # type: ignore[no-untyped-def]
+        return price(tile, (1, 1), (n, n), 4, 1, units)
+
+    assert of(large, 4096, 132) < of(small, 4096, 132)
+    assert of(small, 128, 132) < of(large, 128, 132)
+    assert of(small, 129, 0) < of(large, 129, 0)
+
+
+def test_tiles_are_filled_16_bytes_at_a_time_where_they_can_be() -> None:
+    def widths(linear: Linear) -> set[int]:
+        loads = [u for u in linear.uops if u.op is Ops.LOAD and u.src[0].src[0].op is Ops.PARAM]
+        lanes = [[r for r in u.ranges if r.arg.kind is AxisType.VECTOR] for u in loads]
+        return {int(rs[0].src[0].arg) if rs else 1 for rs in lanes}
+
+    assert widths(program(512, 512, 512)) == {4}
+    assert widths(program(512, 512, 512, "float16")) == {8}
+    # Rows of 509 begin anywhere; of the other operand whole rows are masked.
+    assert widths(program(511, 509, 512)) == {1, 4}
+
+
+def test_rows_of_local_memory_are_padded_where_there_are_banks() -> None:
+    def room(target: Target) -> int:
+        linear = program(512, 512, 512, target=replace(target, units=0))
+        return sum(u.arg.size for u in linear.uops if u.op is Ops.DEFINE_LOCAL)
+
+    assert room(CARD) == 128 * (8 + 4) + 8 * (128 + 4)
+    assert room(GROUPS) == 2 * 32 * 8
