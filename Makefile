@@ -49,6 +49,7 @@ help:
 	@echo "make test-narrow  a part of them with AVX2 at most and three threads"
 	@echo "make viz-test  the visualiser's page in headless Chromium"
 	@echo "make webgpu-test  the WEBGPU device on drivers that are programs"
+	@echo "make gpu-compile  kernels for NVIDIA cards through NVRTC: registers, spills"
 	@echo "make gpu-shim  kernels for GPUs on the CPU: the conformance suite"
 	@echo "make export  the digits as programs of their own: C, WebAssembly, a page"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
@@ -150,6 +151,10 @@ export: $(VENV)/.viz
 	$(PIP) --no-deps $(DIGITS)
 	$(BIN)/python -m tests.apps.export.digits build/export
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/apps/export
+# NVRTC and ptxas on the kernels of networks, without a card: registers, spills.
+.PHONY: gpu-compile
+gpu-compile: $(VENV)/.cuda
+	$(BIN)/python -m tools.gpu_compile --workers $(WORKERS)
 
 .PHONY: lint
 lint: $(VENV)/.lint
@@ -216,6 +221,10 @@ $(VENV)/.llm: $(VENV)/.made pyproject.toml
 $(VENV)/.test-$(TEST_EXTRAS): $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[$(TEST_EXTRAS)]'
 	$(PIP) --no-deps $(DIGITS)
+	touch $@
+
+$(VENV)/.cuda: $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[test,cuda]'
 	touch $@
 
 $(VENV)/.onnx: $(VENV)/.made pyproject.toml

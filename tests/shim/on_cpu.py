@@ -37,6 +37,7 @@ from aster_ml.errors import CompileError, DeviceError
 from aster_ml.renderer import cuda_texts
 from aster_ml.target.cuda import dynamic_nbytes
 from aster_ml.uop.linear import Linear
+from tests.shim.mma_on_cpu import with_tensor_cores
 
 HERE = Path(__file__).resolve().parent
 COMPILERS = ("g++", "clang++", "c++")
@@ -105,7 +106,7 @@ def compile_kernel(source: str) -> Path:
     spaces = "".join([f"using namespace n{i};\n" for i in range(source.count("namespace n"))])
     entry = "ASTER_METAL_ENTRY" if is_metal else "ASTER_ENTRY"
     entries = "\n".join([f"{entry}({name})" for name in names])
-    whole = f"{source}\n{spaces}{entries}\n"
+    whole = f"{with_tensor_cores(source)}\n{spaces}{entries}\n"
     if is_metal:
         own = f'{METAL_TYPES}\n#include "{HERE / "metal_on_cpu.h"}"\nusing namespace metal;\n'
         whole = own + whole.replace(METAL_HEAD, "")

@@ -17,9 +17,12 @@ from __future__ import annotations
 from aster_ml.dtype import DType, dtypes
 from aster_ml.helpers import prod
 from aster_ml.renderer.base import Renderer
+from aster_ml.errors import InternalError
+from aster_ml.renderer.cuda_mma import element_of, mma_text
 from aster_ml.renderer.cuda_texts import NEEDS, TEXTS
 from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, GpuCppWriter, takes
 from aster_ml.target.cuda import DYNAMIC, STATIC_NBYTES
+from aster_ml.target.tensor_cores import TENSOR_CORES
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType
@@ -100,6 +103,15 @@ class CudaWriter(GpuCppWriter):
     def exchange(self, value: str, dtype: DType, n: int, distance: int) -> str:
         """What a value is for the thread whose number in the warp differs in these bits."""
         return f"{self.bring('aster_exchange')}({value}, {distance})"
+
+    def add_product(self, core: str, sums: list[str], a: list[str], b: list[str]) -> None:
+        """`aster_mma_m16n8k16_float16(...)`: the accumulators, and the parts of both operands."""
+        name, row = core.replace("cuda_", "aster_mma_"), TENSOR_CORES[core]
+        if not core.startswith("cuda_") or row.dtype.startswith("fp8"):
+            # Numbers of fp8 arrive as float32, which they are decomposed into.
+            raise InternalError(f"renderer: CUDA C++ has no function for the tensor core {core}")
+        self.helper(name, mma_text(row, self.words[element_of(row)]))
+        self.write(f"{name}({', '.join([*sums, *a, *b])});")
 
     def special_float(self, value: float, dtype: DType) -> str:
         """Infinity or NaN, by their bits: there are no names for them without a header."""

@@ -1,0 +1,76 @@
+"""Tensor cores on the CPU: a function for each row of `target/tensor_cores`, made of its layouts.
+
+All threads of a warp leave their elements, wait for one another, and add up their own results.
+"""
+
+from __future__ import annotations
+
+import re
+
+from aster_ml.renderer.cuda import TYPES
+from aster_ml.renderer.cuda_mma import element_of, parameters, registers
+from aster_ml.target.tensor_cores import TENSOR_CORES, TensorCore
+
+# A function of the renderer whose body is inline PTX.
+BLOCK = re.compile(
+    r"#ifndef ASTER_ON_CPU\nstatic __device__ __forceinline__ void aster_mma_(\w+)\(.*?#endif",
+    re.DOTALL,
+)
+
+
+def table(row: TensorCore, operand: str, axis: str) -> str:
+    """The place along an axis of each element of each thread."""
+    rows = [
+        "{"
+        + ", ".join(str(row.place(operand, t, r)[axis]) for r in range(registers(row, operand)))
+        + "}"
+        for t in range(row.warp)
+    ]
+    return "{" + ", ".join(rows) + "}"
+
+
+def function(row: TensorCore) -> str:
+    """The C++ of a row."""
+    name = f"aster_mma_{row.name.removeprefix('cuda_')}"
+    m, n, k = (row.size(x) for x in "mnk")
+    counts = {x: registers(row, x) for x in "abc"}
+    tables = [
+        f"static const unsigned char {x}{axis}[{row.warp}][{counts[x]}] = {table(row, x, axis)};"
+        for x, axes in (("a", "mk"), ("b", "kn"), ("c", "mn"))
+        for axis in axes
+    ]
+    given = {x: ", ".join([f"(float){x}{i}" for i in range(counts[x])]) for x in "ab"}
+    # TF32 has 10 bits of fraction.
+    cut = "__int_as_float(__float_as_int({}) & ~0x1fff)" if row.dtype == "float32" else "{}"
+    fills = "\n".join(
+        f"  for (int i = 0; i < {counts[x]}; i++) {y} = {cut.format(f'g{x}[i]')};"
+        for x, y in (("a", "A[turn][am[t][i]][ak[t][i]]"), ("b", "B[turn][bk[t][i]][bn[t][i]]"))
+    )
+    return f"""
+static void {name}({parameters(row, TYPES[element_of(row)])}) {{
+  {" ".join(tables)}
+  static float A[2][{m}][{k}], B[2][{k}][{n}];
+  int t = ASTER_LANE, turn = aster_cpu::fibers[aster_cpu::current].turn;
+  float ga[] = {{{given["a"]}}}, gb[] = {{{given["b"]}}};
+{fills}
+  aster_cpu::fibers[aster_cpu::current].turn = !turn;
+  __syncwarp();
+  float *c[] = {{{", ".join(f"&c{i}" for i in range(counts["c"]))}}};
+  for (int i = 0; i < {counts["c"]}; i++) {{
+    double sum = *c[i];
+    for (int j = 0; j < {k}; j++) {{
+      sum += (double)A[turn][cm[t][i]][j] * B[turn][j][cn[t][i]];
+    }}
+    *c[i] = (float)sum;
+  }}
+}}
+"""
+
+
+def with_tensor_cores(source: str) -> str:
+    """A source whose tensor cores are functions that a CPU runs."""
+
+    def replaced(match: re.Match[str]) -> str:
+        return function(TENSOR_CORES[f"cuda_{match[1]}"])
+
+    return BLOCK.sub(replaced, source)

@@ -1,0 +1,81 @@
+"""Writes the kernels that docs/gpu.md shows: one product in each language of work-groups.
+
+`python -m tools.make_gpu_doc` writes the blocks between `<!-- source: LANGUAGE -->` and
+`<!-- end -->` anew; with `--check` it says whether they are up to date. The targets are fixed ones.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from aster_ml.codegen.passes import lower
+from aster_ml.dtype import dtypes
+from aster_ml.engine.compile import render
+from aster_ml.schedule.capture import capture
+from aster_ml.schedule.plan import plan, result_of
+from aster_ml.schedule.work import Workers
+from aster_ml.target import GPU, Target
+from aster_ml.target.cuda import cuda_target
+from aster_ml.target.metal import metal_target
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+DOC = Path(__file__).resolve().parent.parent / "docs" / "gpu.md"
+TARGETS = {
+    "opencl": Target(
+        "OPENCL", "opencl", kind=GPU, has_local=True, has_barrier=True, max_group=256,
+        local_bytes=32 << 10, index_bits=32,
+    ),
+    "cuda": cuda_target("sm_90a"),
+    "wgsl": Target(
+        "WEBGPU", "wgsl", kind=GPU, has_local=True, has_barrier=True, max_group=256,
+        local_bytes=16 << 10, index_bits=32,
+    ),
+    "metal": metal_target(),
+}  # fmt: skip
+
+
+def product() -> UOp:
+    """The kernel of `x @ w`, of [8, 16] and [16, 64]."""
+    x = UOp.new_buffer("CPU", 128, dtypes.float32).mop(Ops.RESHAPE, (8, 1, 16))
+    w = UOp.new_buffer("CPU", 1024, dtypes.float32).mop(Ops.RESHAPE, (16, 64))
+    w = w.mop(Ops.PERMUTE, (1, 0)).mop(Ops.RESHAPE, (1, 64, 16))
+    both = x.mop(Ops.EXPAND, (8, 64, 16)) * w.mop(Ops.EXPAND, (8, 64, 16))
+    y = both.rop(Ops.ADD, (2,)).mop(Ops.RESHAPE, (8, 64))
+    out = UOp.new_buffer("CPU", 512, dtypes.float32).mop(Ops.RESHAPE, (8, 64))
+    captured = capture([out.store(y)], [], lambda u: None)
+    ast = result_of(plan(captured, lambda device: Workers(1, 1, 1))).steps[0].ast
+    assert ast is not None
+    return ast
+
+
+def sources() -> dict[str, str]:
+    """Language -> source."""
+    ast = product()
+    return {name: render(lower(ast, t)[0], t) for name, t in TARGETS.items()}
+
+
+def filled(text: str) -> str:
+    """The document with its blocks written anew."""
+    for name, source in sources().items():
+        block = f"<!-- source: {name} -->\n```\n{source.strip()}\n```\n<!-- end -->"
+        pattern = rf"<!-- source: {name} -->.*?<!-- end -->"
+        text = re.sub(pattern, block.replace("\\", r"\\"), text, flags=re.DOTALL)
+    return text
+
+
+def main() -> int:
+    """Writes, or checks."""
+    old = DOC.read_text(encoding="utf-8")
+    new = filled(old)
+    if "--check" in sys.argv:
+        print("docs/gpu.md is " + ("up to date" if old == new else "out of date"))
+        return int(old != new)
+    DOC.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
