@@ -57,10 +57,18 @@ def sources() -> dict[str, str]:
     return {name: render(lower(ast, t)[0], t) for name, t in TARGETS.items()}
 
 
+def shown(source: str) -> str:
+    """The kernel alone, without the functions before it."""
+    lines = source.strip().split("\n")
+    heads = ('extern "C"', "[[max_total", "__attribute__", "__kernel", "@compute", "@group")
+    first = next(i for i, line in enumerate(lines) if line.startswith(heads))
+    return "\n".join(lines[first:])
+
+
 def filled(text: str) -> str:
     """The document with its blocks written anew."""
     for name, source in sources().items():
-        block = f"<!-- source: {name} -->\n```\n{source.strip()}\n```\n<!-- end -->"
+        block = f"<!-- source: {name} -->\n```\n{shown(source)}\n```\n<!-- end -->"
         pattern = rf"<!-- source: {name} -->.*?<!-- end -->"
         text = re.sub(pattern, block.replace("\\", r"\\"), text, flags=re.DOTALL)
     return text

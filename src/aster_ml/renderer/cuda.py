@@ -15,9 +15,9 @@ kernel believes that all its buffers begin at multiples of 16 bytes, which saves
 from __future__ import annotations
 
 from aster_ml.dtype import DType, dtypes
+from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.renderer.base import Renderer
-from aster_ml.errors import InternalError
 from aster_ml.renderer.cuda_mma import element_of, mma_text
 from aster_ml.renderer.cuda_texts import NEEDS, TEXTS
 from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, GpuCppWriter, takes
