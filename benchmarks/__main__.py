@@ -26,7 +26,7 @@ from benchmarks.rows import all_rows
 from benchmarks.sets import DEFAULT_SEED
 
 # torch.compile has to be asked for: compiling takes it minutes.
-DEFAULT_PEERS = ("torch", "jax", "numpy", "onnxruntime", "tinygrad")
+DEFAULT_PEERS = ("torch", "jax", "numpy", "onnxruntime", "llama.cpp", "tinygrad")
 # What --check compares with where nothing else is asked for.
 CHECK_PEERS = ("torch", "numpy")
 NOTES = ROOT / "benchmarks" / "notes.toml"

@@ -143,6 +143,16 @@ class OnnxRuntime(NumPy):
     name = module_name = "onnxruntime"
 
 
+class LlamaCpp(NumPy):
+    """llama.cpp as the package xllamacpp has it, prebuilt: it runs files of language models."""
+
+    name, module_name = "llama.cpp", "xllamacpp"
+
+    def version(self) -> str:
+        """From the package: the module has no version."""
+        return importlib.import_module("importlib.metadata").version("xllamacpp")  # type: ignore
+
+
 class Lazy(Library):
     """Aster or tinygrad: the same code with its import changed."""
 
@@ -212,5 +222,6 @@ class Tinygrad(Lazy):
 
 
 LIBRARIES: dict[str, type[Library]] = {
-    c.name: c for c in (Aster, Before, Torch, TorchCompile, Jax, NumPy, OnnxRuntime, Tinygrad)
+    c.name: c
+    for c in (Aster, Before, Torch, TorchCompile, Jax, NumPy, OnnxRuntime, LlamaCpp, Tinygrad)
 }

@@ -8,6 +8,7 @@ from benchmarks import (
     compiling,
     drawn,
     kernels,
+    language,
     memory,
     networks,
     onnx_models,
@@ -18,7 +19,19 @@ from benchmarks import (
 )
 from benchmarks.row import Builder, Row, Values
 
-SUBJECTS = (start, networks, compiling, memory, small, calls, chain, kernels, packed, onnx_models)
+SUBJECTS = (
+    start,
+    networks,
+    compiling,
+    memory,
+    small,
+    calls,
+    chain,
+    kernels,
+    packed,
+    onnx_models,
+    language,
+)
 ROWS: list[Row] = [row for subject in SUBJECTS for row in subject.rows()]
 
 
@@ -36,4 +49,10 @@ RUNS: dict[str, Builder] = {
     **packed.CASES,
     **onnx_models.CASES,
 }
-VALUES: dict[str, Values] = {**calls.CASES, **chain.CASES, **compiling.CASES, **memory.CASES}
+VALUES: dict[str, Values] = {
+    **calls.CASES,
+    **chain.CASES,
+    **compiling.CASES,
+    **memory.CASES,
+    **language.CASES,
+}

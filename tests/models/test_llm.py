@@ -11,9 +11,12 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from aster_ml import Tensor
+from aster_ml.apps.finetune import __main__ as finetune
+from aster_ml.apps.finetune import example
 from aster_ml.apps.llm import __main__ as command
 from aster_ml.apps.llm.loading import load_language
 from aster_ml.apps.llm.model import Chunk
+from aster_ml.nn.state import safe_load
 
 pytestmark = pytest.mark.slow
 TEXT, TOKENS = "The capital of France is", [504, 3575, 282, 4649, 314]
@@ -43,3 +46,15 @@ def test_it_answers(path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> N
     question = ["-p", "What is the capital of France?", "--temperature", "0"]
     assert command.main([str(path), *question]) == 0
     assert capsys.readouterr().out == "The capital of France is Paris.\n"
+
+
+def test_it_learns(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A short form of `make finetune`: the loss of a format falls to a third in a few steps."""
+    orders = example.draw_orders(24, 0)
+    example.write_lines(tmp_path / "x.jsonl", orders)
+    words = [str(tmp_path / "x.jsonl"), "--out", str(tmp_path), "--accumulate", "1"]
+    assert finetune.main([str(path), *words, "--rate", "2e-3", "--targets", "all"]) == 0
+    losses = safe_load(tmp_path / "checkpoint.safetensors")["losses"].numpy()
+    assert losses[-3:].mean() < losses[0] / 3
+    [answer] = example.ask(path, orders[:1], tmp_path)
+    assert answer.startswith("ORDER")

@@ -36,7 +36,7 @@ FORMS = (
     "At {hour} {name} comes for {count} {size} {items}.",
     "Can I have {count} {size} {items} for {name} at {hour}?",
 )
-HELD_OUT, SHOWN, WANTED = 20, 3, 0.8
+HELD_OUT, SHOWN, WANTED = 20, 2, 0.8
 
 
 class Order(NamedTuple):
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
     code = finetune.main([
         str(options.model), str(options.out / "orders.jsonl"), "--out", str(options.out),
         "--epochs", str(options.epochs), "--accumulate", "2", "--targets", "all",
-        "--save-every", "20",
+        "--save-every", "0",
         "--rate", "2e-3", "--warmup", "5",
     ])  # fmt: skip
     if code:
@@ -135,8 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="finetune example", description=__doc__.splitlines()[0])
     parser.add_argument("model", type=pathlib.Path, help="a GGUF file")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("orders"))
-    parser.add_argument("--examples", type=int, default=240)
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--examples", type=int, default=300)
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     try:
         return run(parser.parse_args(argv))

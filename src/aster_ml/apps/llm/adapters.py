@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from aster_ml import Tensor
-from aster_ml.apps.llm.architectures import Config
+from aster_ml.apps.llm.architectures import MAX_NUMBER, MAX_SIZE, Config
 from aster_ml.apps.llm.weights import Adapter
 from aster_ml.downloads import write_atomically
 from aster_ml.errors import FormatError
@@ -140,9 +140,9 @@ def read_scale(path: pathlib.Path) -> tuple[int, float]:
         if values.get(key):
             raise FormatError(f"{key} is {show_value(values[key])}, which is not known here", where)
     rank, alpha = values.get("r"), values.get("lora_alpha", 8)
-    if rank.__class__ is not int or rank < 1:
+    if rank.__class__ is not int or not 1 <= rank <= MAX_SIZE:
         raise FormatError(f"r is {show_value(rank)}; a whole number is wanted", where)
-    if alpha.__class__ not in (int, float) or not math.isfinite(alpha):
+    if alpha.__class__ not in (int, float) or not abs(alpha) < MAX_NUMBER:
         raise FormatError(f"lora_alpha is {show_value(alpha)}; a finite number is wanted", where)
     return rank, alpha / (math.sqrt(rank) if values.get("use_rslora") else rank)
 
