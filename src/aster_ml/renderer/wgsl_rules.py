@@ -190,6 +190,20 @@ def write_cast(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str
     return f"any({value} != {zero})" if is_wide(source) else f"({value} != {zero})"
 
 
+PLAIN_ADD = arithmetic("+", "add_words", "|")
+# A sum with such a number, or a larger one, is rounded to whole numbers or nearly so.
+ROUNDING = 2.0**22
+
+
+def write_add(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """ADD; what rounds by a large number is no sum that a compiler may put together with others."""
+    text = PLAIN_ADD(w, dtype, n, x, u)
+    if u is None or dtype is not dtypes.float32:
+        return text
+    numbers = [abs(s.arg) for s in u.src if s.op is Ops.CONST]
+    return str(w.call("kept", text)) if numbers and max(numbers) >= ROUNDING else text
+
+
 def write_mulacc(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     """MULACC."""
     if dtype.kind == "float":
@@ -204,7 +218,7 @@ WGSL_RULES: dict[Ops, Rule] = {
     Ops.CAST: write_cast,
     Ops.BITCAST: write_bitcast,
     Ops.NEG: write_neg,
-    Ops.ADD: arithmetic("+", "add_words", "|"),
+    Ops.ADD: write_add,
     Ops.SUB: arithmetic("-", "sub_words", "-"),
     Ops.MUL: arithmetic("*", "mul_words", "&"),
     Ops.IDIV: division("/"),

@@ -11,6 +11,9 @@ HELPERS: dict[str, tuple[str, ...]] = {
     "float_of_bits": (
         "fn float_of_bits(x: u32) -> f32 { return bitcast<f32>(x | args.zero); }",
     ),
+    "kept": (
+        "fn kept(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) | args.zero); }",
+    ),
     "is_nan": (
         "fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }",
     ),

@@ -175,6 +175,25 @@ def test_bindings_of_one_buffer() -> None:
 
 @pytest.mark.slow
 @pytest.mark.viz
+def test_functions_that_round_are_right_where_sums_are_put_together(
+    tmp_path: Path, browser: Any
+) -> None:
+    """The compilers of browsers may: x + (c - (x + c)) would be 0."""
+    x = np.linspace(-4, 4, 33).astype(np.float32)
+
+    def f(x: Tensor) -> list[Tensor]:
+        return [x.tanh(), x.sin(), x.round(), (x.abs() + 0.1).log(), x.exp()]
+
+    folder = export(f, Tensor(x), tmp_path / "out", "web")
+    with served(folder) as address:
+        found, said = call_module(browser, address, "f", {"x": x.tolist()})
+    assert said == []
+    for got, want in zip(found.values(), f(Tensor(x)), strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.viz
 def test_webgpu_gives_results_of_all_kinds(tmp_path: Path, browser: Any) -> None:
     folder = export(many, many_inputs(), tmp_path / "out", "web")
     with served(folder) as address:
