@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from aster_ml.errors import ArgumentError
 from aster_ml.target.target import GPU, INTEGERS, PLAIN_OPS, Target
+from aster_ml.target.tensor_cores import TENSOR_CORES, cuda_tensor_cores
 
 # Functions that CUDA's library has, of an error that its Programming Guide bounds (2 ULP, but for
 # POW, of which it is 4).
@@ -64,8 +65,15 @@ def cuda_target(arch: str, device: str = "CUDA") -> Target:
         cache_bytes=(128 << 10, card.cache, card.cache),
         has_local=True, has_barrier=True, max_group=1024, local_bytes=card.local,
         max_grid=MOST_BLOCKS, warp=32, units=card.units, features=frozenset(card.features),
+        tensor_cores=tensor_cores_of(arch),
         native_dtypes=DTYPES, native_ops=BUILT_IN_OPS, fused=True,
     )  # fmt: skip
+
+
+def tensor_cores_of(arch: str) -> frozenset[str]:
+    """Those of an architecture whose operands are numbers that kernels have as such."""
+    names = cuda_tensor_cores(int(re.sub(r"\D", "", arch)))
+    return frozenset([name for name in names if TENSOR_CORES[name].dtype in DTYPES])
 
 
 def dynamic_nbytes(source: str) -> int:

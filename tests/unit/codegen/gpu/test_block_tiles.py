@@ -12,6 +12,7 @@ from aster_ml.codegen.gpu.block_tiles import TILES, price
 from aster_ml.codegen.passes import lower
 from aster_ml.runtime.interpreter import Interpreter
 from aster_ml.target import Target
+from aster_ml.target.cuda import cuda_target
 from aster_ml.target.tensor_cores import cuda_tensor_cores
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import AxisType, Ops
@@ -91,3 +92,9 @@ def test_rows_of_local_memory_are_padded_where_there_are_banks() -> None:
 
     assert room(CARD) == 128 * (8 + 4) + 8 * (128 + 4)
     assert room(GROUPS) == 2 * 32 * 8
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_cards_multiply_halves_on_tensor_cores(arch: str) -> None:
+    linear = program(128, 64, 96, "float16", cuda_target(arch))
+    assert cores_of(linear) == {"cuda_m16n8k16_float16"}
