@@ -193,6 +193,7 @@ docs: $(VENV)/.demo $(VENV)/.llm
 	$(BIN)/python -m tools.make_ops_doc
 	$(BIN)/python -m tools.make_models_doc
 	$(BIN)/python -m tools.make_devices_doc
+	$(BIN)/python -m tools.make_gpu_doc
 
 # The documents as a site, in site/, with a run of each lesson to look into; what leads nowhere is an
 # error.
