@@ -234,6 +234,15 @@ def test_the_plot() -> None:
     assert draw_losses([1.0] * 10_000, "x").count("<circle") == 2000
 
 
+def test_ten_lines_say_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for made in range(1, 76):
+        command.tell(made, 75, 0.5)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 11
+    assert said[0] == "step 1 of 75, loss 0.500"
+    assert said[-1] == "step 75 of 75, loss 0.500"
+
+
 def lines_of(count: int) -> str:
     """Texts as lines of JSON."""
     return "".join([json.dumps({"text": f"the inner {i}"}) + "\n" for i in range(count)])
@@ -246,9 +255,10 @@ def test_the_command(
     data.write_text(lines_of(4))
     plain = [str(llama), str(data), "--out", str(out), "--lora", "2", "--length", "32"]
     assert command.main(plain) == 0
-    said = capsys.readouterr().out
-    assert "steps; " in said
-    assert "loss" in said
+    said = capsys.readouterr()
+    assert "steps; " in said.out
+    assert "loss" in said.out
+    assert said.err.startswith("step 1 of ")
     names = {"adapter_config.json", "adapter_model.safetensors", "checkpoint.safetensors"}
     assert {p.name for p in out.iterdir()} == {*names, "loss.svg"}
     assert command.main([*plain, "--resume", "--rate", "5"]) == 1

@@ -29,7 +29,7 @@ from aster_ml.apps.llm.weights import DTYPES, PACKED, load_weights
 from aster_ml.errors import AsterError
 from aster_ml.nn.state import gguf_load
 
-INTERRUPTED = 130
+INTERRUPTED, TOLD = 130, 10
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -118,6 +118,12 @@ class Stop:
         signal.signal(signal.SIGINT, self.before)
 
 
+def tell(made: int, total: int, loss: float) -> None:
+    """Where there is no bar, ten lines in all say how far it is."""
+    if made == 1 or made * TOLD // total > (made - 1) * TOLD // total:
+        print(f"step {made} of {total}, loss {loss:.3f}", file=sys.stderr, flush=True)
+
+
 def learn(trainer: Trainer, named: dict[str, Any], options: argparse.Namespace) -> int:
     """Learns, saves now and then, and at the end."""
     done = len(trainer.losses)
@@ -135,6 +141,8 @@ def learn(trainer: Trainer, named: dict[str, Any], options: argparse.Namespace) 
             seconds = max(bar.format_dict["elapsed"], 1e-9)
             bar.set_postfix_str(f"loss {loss:.3f}, {tokens / seconds:.0f} tokens/s", refresh=False)
             bar.update(1)
+            if bar.disable:
+                tell(len(trainer.losses), trainer.total, loss)
             if options.save_every and len(trainer.losses) % options.save_every == 0:
                 save(options.out, trainer, named)
     save(options.out, trainer, named)

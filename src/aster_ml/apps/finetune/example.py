@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
     write_lines(options.out / "orders.jsonl", taught)
     show("before", held_out, ask(options.model, held_out[:SHOWN]))
     print(f"\n{len(taught)} examples: {options.out / 'orders.jsonl'}", flush=True)
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), time.process_time()
     code = finetune.main([
         str(options.model), str(options.out / "orders.jsonl"), "--out", str(options.out),
         "--epochs", str(options.epochs), "--accumulate", "2", "--targets", "all",
@@ -122,9 +122,11 @@ def run(options: argparse.Namespace) -> int:
     ])  # fmt: skip
     if code:
         return code
-    seconds = time.perf_counter() - begin
+    minutes = (time.perf_counter() - begin) / 60
+    computed = (time.process_time() - used) / 60
     answers = ask(options.model, held_out, options.out)
-    show(f"after {seconds / 60:.1f} minutes", held_out, answers[:SHOWN])
+    title = f"after {minutes:.1f} minutes, {computed:.1f} of CPU time"
+    show(title, held_out, answers[:SHOWN])
     right = sum([answer == order.answer for answer, order in zip(answers, held_out)])
     print(f"\n{right} of {HELD_OUT} orders that it was not taught are written rightly")
     return 0 if right >= WANTED * HELD_OUT else 1
