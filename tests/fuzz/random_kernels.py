@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aster_ml import Tensor, dtypes
+from aster_ml.apps.export.web import web_target
 from aster_ml.target import PLAIN_OPS, Target
+from aster_ml.target.cuda import cuda_target
+from aster_ml.target.metal import metal_target
 
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 15, 16, 17, 19, 23, 31, 32, 33, 48, 64, 65, 81,
          96, 97, 100, 127, 128, 129)  # fmt: skip
@@ -528,4 +531,7 @@ TARGETS: dict[str, Target] = {
     "work-groups without float64": replace(
         GROUPS, max_group=64, native_dtypes=GROUPS.native_dtypes - {"float64"}
     ),
+    "CUDA, sm_80": cuda_target("sm_80"),
+    "Metal": metal_target(),
+    "WebGPU in a browser": web_target(),
 }

@@ -59,7 +59,7 @@ def reduce_in_groups(kernel: Kernel, order: list[int], target: Target) -> None:
         rest = tuple([r for r in u.src[1:] if r is not g])
         part = UOp(Ops.REDUCE, u.dtype, (value, *rest), u.arg) if rest else value
         warp = target.warp if "shuffle" in target.features and u.dtype in SHUFFLED else 0
-        count = min(size(item), warp // step) if warp and total % warp == 0 else 1
+        count = neighbours_in_warp(item, step, warp) if total % max(warp, 1) == 0 else 1
         part = fold_in_warp(part, team, count, u.arg.op)
         changes[u] = fold_in_memory(kernel, taken, part, team, count, u.arg.op)
     kernel.sink = substitute(kernel.sink, changes)
@@ -95,6 +95,20 @@ def assign_teams(
             order[order.index(g.arg.id)] = fresh[-1].arg.id
         teams[u] = (fresh[-1], False)
     return teams, fresh
+
+
+def neighbours_in_warp(item: UOp, step: int, warp: int) -> int:
+    """How many neighbours of a team, each `step` work-items from the next, lie in one warp.
+
+    A power of two that divides the team: then the number of the other work-item of an exchange
+    differs in one bit. 1 where that is not so, as where neighbours are in different warps.
+    """
+    if step & (step - 1):
+        return 1
+    n, count = size(item), 1
+    while 2 * count * step <= warp and n % (2 * count) == 0:
+        count *= 2
+    return count
 
 
 def fold_in_warp(part: UOp, team: Team, count: int, op: Ops) -> UOp:

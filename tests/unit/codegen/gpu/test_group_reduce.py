@@ -13,6 +13,7 @@ from aster_ml import Tensor
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.runtime.interpreter import Interpreter
+from aster_ml.target.cuda import cuda_target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.print.text import linear_from_text, linear_to_text
@@ -70,6 +71,36 @@ def test_work_items_that_are_no_neighbours_exchange_too() -> None:
     x = np.random.default_rng(2).standard_normal((64, 8)).astype(np.float32)
     linear = run(memory(64, 8).sum(0), x, x.sum(0), "GROUP(r1,16) LOCAL(r0,8)")
     assert sorted(u.arg for u in linear.uops if u.op is Ops.SHUFFLE) == [8, 16]
+
+
+@pytest.mark.parametrize(
+    ("shape", "opts", "shuffles"),
+    [
+        # Neighbours lie in different warps.
+        ((48, 64), "GROUP(r1,4) LOCAL(r0,64)", []),
+        ((48, 64), "GROUP(r1,2) LOCAL(r0,32)", []),
+        # A team of no power of two, and one of neighbours whose distance is none.
+        ((96, 16), "GROUP(r1,6) LOCAL(r0,16)", [16]),
+        ((96, 2), "GROUP(r1,96)", [1, 2, 4, 8, 16]),
+        ((33, 32), "GROUP(r1,3) LOCAL(r0,32)", []),
+        ((48, 64), "GROUP(r1,3) LOCAL(r0,64)", []),
+        ((64, 3), "GROUP(r1,32) LOCAL(r0,3)", []),
+        ((60, 32), "GROUP(r1,12) LOCAL(r0,8)", [8, 16]),
+    ],
+)
+def test_teams_of_any_size_at_any_distance(
+    shape: tuple[int, int], opts: str, shuffles: list[int]
+) -> None:
+    x = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
+    linear = run(memory(*shape).sum(0), x, x.sum(0), opts)
+    assert sorted(u.arg for u in linear.uops if u.op is Ops.SHUFFLE) == shuffles
+
+
+def test_sum_over_three_axes_of_many_elements_for_cards() -> None:
+    """What a training step of a network has: work-items along one axis, then along another."""
+    ast = kernel_of(memory(32, 128, 28, 28).sum((0, 2, 3)))
+    linear, opts = lower(ast, cuda_target("sm_80"))
+    assert lower(ast, cuda_target("sm_80"), opts)[0] == linear
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
