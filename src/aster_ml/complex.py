@@ -312,7 +312,7 @@ class ComplexTensor:
         return ComplexTensor(self.real - re, self.imag - im)
 
     def __rsub__(self, x: Any) -> ComplexTensor:
-        return -self + x
+        return (-self).__add__(x)
 
     def __mul__(self, x: Any) -> ComplexTensor:
         re, im = self.other(x)
@@ -369,7 +369,7 @@ class ComplexTensor:
 
     def matmul(self, x: Any) -> ComplexTensor:
         """`self @ x`."""
-        return self @ x
+        return self.__matmul__(x)
 
     def __eq__(self, x: object) -> Any:
         re, im = self.other(x)
