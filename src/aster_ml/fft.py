@@ -146,9 +146,10 @@ def by_chirp(x: Parts, sign: int, scale: float) -> tuple[Tensor, Tensor]:
     size = 1 << (2 * n - 2).bit_length()
     w, kernel = chirp(n, size, sign)
     turned = times(x, w, x[0])
-    padded = tuple(part.pad(((0, 0), (0, size - n))) for part in turned)
-    there = times(transform((padded[0], padded[1]), 1, 1.0), kernel, x[0])
-    back = transform(there, -1, 1.0 / size)
+    re, im = (part.pad(((0, 0), (0, size - n))) for part in turned)
+    factors = split(size)
+    there = times(by_factors((re, im), factors, 1, 1.0), kernel, x[0])
+    back = by_factors(there, factors, -1, 1.0 / size)
     return times((back[0][:, :n], back[1][:, :n]), w * scale, x[0])
 
 
