@@ -45,7 +45,11 @@ Dtypes equal their names and those of NumPy and PyTorch, and these are accepted 
 
 `aster_ml.array_api` is the array API standard, version 2024.12, with `linalg`; functions take and
 give `Array`, a Tensor. It is held to array-api-strict by name, signature and value. Complex numbers
-and `fft` are not there.
+and its extension `fft` are not there.
+
+`aster_ml.fft` has the functions of `numpy.fft`, and `aster_ml.complex` the numbers that they give:
+`ComplexTensor`, a pair of tensors `real` and `imag` (complex64, complex128), made of complex
+arrays of NumPy, given back by `numpy()`. A jitted function takes and returns the parts.
 
 ## Ordinary lines
 
