@@ -15,6 +15,9 @@ from aster_ml.torch_backend import aster
 torch = pytest.importorskip("torch", reason="torch.compile is PyTorch's")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 nn = torch.nn
+# Where float32 does not carry what is asked, Aster may lie so many times as far from float64 as
+# eager PyTorch does: another order of the same sums.
+TIMES = 4
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
@@ -109,8 +112,8 @@ def error(found: Any, wanted: Any) -> float:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+@torch._dynamo.config.patch(allow_rnn=True)
+def test_model(name: str) -> None:
     torch.manual_seed(0)
     make, make_input = MODELS[name]
     model, x = make(), make_input()
@@ -120,29 +123,38 @@ def test_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
         for _ in range(4):
             assert error(main_output(compiled(x)), main_output(other(x))) < 1e-5
-    model.train(), other.train()
-    runs = [(compiled, model, []), (other, other, [])]
-    optimizers = [torch.optim.SGD(m.parameters(), 0.02) for m in (model, other)]
+    exact, exact_x = copy.deepcopy(other).double(), x.double() if x.is_floating_point() else x
+    runs = [(compiled, model, x, []), (other, other, x, []), (exact, exact, exact_x, [])]
+    optimizers = [torch.optim.SGD(m.parameters(), 0.02) for _, m, _, _ in runs]
     for step in range(5):
-        for (run, _, losses), optimizer in zip(runs, optimizers, strict=True):
+        for (run, m, given, losses), optimizer in zip(runs, optimizers, strict=True):
+            m.train()
             optimizer.zero_grad()
-            loss = main_output(run(x)).square().mean()
+            loss = main_output(run(given)).square().mean()
             loss.backward()
             losses.append(loss.item())
         if step < 2:
-            check_gradients(model, other)
+            check_gradients(model, other, exact)
         for optimizer in optimizers:
             optimizer.step()
-    assert runs[0][2] == pytest.approx(runs[1][2], rel=1e-4)
+    found, eager, true = [losses for *_, losses in runs]
+    away = TIMES * max(abs(b / c - 1) for b, c in zip(eager, true, strict=True))
+    assert found == pytest.approx(true, rel=max(1e-4, away))
 
 
-def check_gradients(model: Any, other: Any) -> None:
+def check_gradients(model: Any, other: Any, exact: Any) -> None:
     """Those of a parameter, relative to its greatest, or to the greatest of all where it has next
-    to none.
+    to none. They are as near to those of float64 as is asked, or about as near as eager PyTorch's.
     """
-    pairs = [(p.grad, q.grad) for p, q in zip(model.parameters(), other.parameters(), strict=True)]
-    assert [a is None for a, _ in pairs] == [b is None for _, b in pairs]
-    found = [(a, b) for a, b in pairs if b is not None]
-    least = 1e-3 * max(float(b.abs().max()) for _, b in found)
-    for a, b in found:
-        assert float((a - b).abs().max()) < 1e-4 * max(float(b.abs().max()), least)
+    triples = list(zip(model.parameters(), other.parameters(), exact.parameters(), strict=True))
+    least = 1e-3 * max(float(c.grad.abs().max()) for _, _, c in triples if c.grad is not None)
+    for p, q, r in triples:
+        a, b, true = p.grad, q.grad, r.grad
+        if b is None:
+            # AOTAutograd, under any backend, gives zeros to a parameter of the graph that the loss
+            # does not depend on (poolers), where eager PyTorch gives None.
+            assert a is None or not a.any()
+            continue
+        scale = max(float(true.abs().max()), least)
+        own = float((b - true).abs().max())
+        assert float((a - true).abs().max()) < max(1e-4 * scale, TIMES * own)

@@ -6,8 +6,9 @@ ATen operators of them, one for inference, or one forwards and one backwards.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from aster_ml.errors import ArgumentError, UnsupportedError
@@ -54,8 +55,26 @@ def aster(module: Any, example_inputs: list[Any], **options: Any) -> Callable[..
         decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
     )
-    found: Callable[..., Any] = compiler(module, example_inputs)
+    with whole_lstm_only_for_inference(module):
+        found: Callable[..., Any] = compiler(module, example_inputs)
     return found
+
+
+@contextlib.contextmanager
+def whole_lstm_only_for_inference(module: Any) -> Iterator[None]:
+    """Under it PyTorch takes an LSTM apart where there may be gradients.
+
+    PyTorch looks only at the input, not at the weights, when it decides whether oneDNN's LSTM for
+    inference will do; that one has no gradients, and saves None for the way back.
+    """
+    torch = torch_package()
+    was_enabled = torch._C._get_mkldnn_enabled()
+    has_lstm = any(getattr(n.target, "__name__", "") == "lstm" for n in module.graph.nodes)
+    torch._C._set_mkldnn_enabled(was_enabled and not (has_lstm and torch.is_grad_enabled()))
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(was_enabled)
 
 
 @functools.cache
