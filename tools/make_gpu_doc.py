@@ -1,7 +1,8 @@
-"""Writes the kernels that docs/gpu.md shows: one product in each language of work-groups.
+"""Writes what docs/gpu.md shows: one product in each language of work-groups, and a table.
 
 `python -m tools.make_gpu_doc` writes the blocks between `<!-- source: LANGUAGE -->` and
 `<!-- end -->` anew; with `--check` it says whether they are up to date. The targets are fixed ones.
+`--table FILE` writes the block `<!-- table: compile -->` from what `tools.gpu_compile` has printed.
 """
 
 from __future__ import annotations
@@ -74,10 +75,20 @@ def filled(text: str) -> str:
     return text
 
 
+def with_table(text: str, printed: str) -> str:
+    """The document with the rows of tables that `tools.gpu_compile` has printed."""
+    rows = dict.fromkeys([line for line in printed.split("\n") if line.startswith("|")])
+    block = "\n".join(["<!-- table: compile -->", *rows, "<!-- end -->"])
+    return re.sub(r"<!-- table: compile -->.*?<!-- end -->", lambda m: block, text, flags=re.DOTALL)
+
+
 def main() -> int:
     """Writes, or checks."""
     old = DOC.read_text(encoding="utf-8")
     new = filled(old)
+    if "--table" in sys.argv:
+        path = Path(sys.argv[sys.argv.index("--table") + 1])
+        new = with_table(new, path.read_text(encoding="utf-8"))
     if "--check" in sys.argv:
         print("docs/gpu.md is " + ("up to date" if old == new else "out of date"))
         return int(old != new)

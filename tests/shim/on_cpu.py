@@ -50,12 +50,16 @@ KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+
 METAL_KERNEL = re.compile(r"^kernel void (\w+)\(", re.MULTILINE)
 METAL_HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 # Metal has types for what are structs of ours in CUDA.
-METAL_TYPES = "\n".join(
-    cuda_texts.TEXTS[name]
-    for name in (
-        "aster_odd", "aster_half_codes", "aster_half", "aster_bfloat_codes", "aster_bfloat",
-    )
-)  # fmt: skip
+# Its integers of 64 bits are `long`, those of CUDA `long long`.
+METAL_TYPES = "\n".join([
+    cuda_texts.TEXTS["aster_odd"],
+    "static inline float aster_odd(long x) { return aster_odd((long long)x); }",
+    "static inline float aster_odd(unsigned long x) { return aster_odd((unsigned long long)x); }",
+    *[
+        cuda_texts.TEXTS[name]
+        for name in ("aster_half_codes", "aster_half", "aster_bfloat_codes", "aster_bfloat")
+    ],
+])  # fmt: skip
 
 
 def find_compiler() -> str | None:
