@@ -115,7 +115,7 @@ def in_place() -> Iterator[Stub]:
         patch.setattr(cuda_compiler, "version", lambda: (13, 0))
         forget()
         yield stub
-        for name in [name for name in Device.opened if name.startswith("CUDA")]:
+        for name in [n for n in Device.opened if n.partition(":")[0] == "CUDA"]:
             backend = Device.opened.pop(name)
             backend.allocator.free_cache()
             backend.allocator.staging.free()
