@@ -93,7 +93,9 @@ def test_disk_wants_a_path() -> None:
         Device.canonicalize("DISK")
 
 
-def test_default_follows_the_setting() -> None:
+def test_default_follows_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Threads of later tests begin with it.
+    monkeypatch.setattr(DEV, "initial", DEV.initial)
     with Context(DEV=""):
         assert Device.DEFAULT == "CPU"
         assert Device.canonicalize(None) == "CPU"

@@ -8,6 +8,7 @@ its own folder.
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -24,7 +25,8 @@ def is_of_several_files(fn: Any) -> bool:
     """Whether it names a folder or an index."""
     if not isinstance(fn, (str, pathlib.Path)):
         return False
-    return str(fn).endswith(INDEX_SUFFIX) or pathlib.Path(fn).is_dir()
+    # `os.path` takes names that no file can have as absent; `pathlib` raises for some.
+    return str(fn).endswith(INDEX_SUFFIX) or os.path.isdir(fn)
 
 
 def files_of(fn: str | pathlib.Path) -> list[tuple[pathlib.Path, list[str] | None]]:

@@ -39,6 +39,7 @@ OTHER_VALUES = {
     "BEAM": 1,
     "ISA": "" if config.ISA.value else "avx2",
     "MAX_KERNEL_NODES": 20,
+    "ALLOW_TF32": 1,
 }
 
 

@@ -346,7 +346,7 @@ READERS = [safe_load, torch_load, zip_extract, tar_extract, gguf_load]
 def test_what_is_no_plain_file(tmp_path: pathlib.Path, read: Callable[[Any], Any]) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", "/dev/zero", "/dev/null"):
-        with pytest.raises(FormatError, match="a file is wanted"):
+        with pytest.raises(FormatError, match=r"a file is wanted|a folder without a safetensors"):
             read(path)
     for name in (tmp_path / "absent", "x\0y", "x" * 5000):
         with pytest.raises(FormatError, match="no file"):
