@@ -100,7 +100,7 @@ def in_place() -> Iterator[Stub]:
         stub.compiler = on_cpu.compile_kernel
         metal.missing.cache_clear()
         yield stub
-        for name in [name for name in Device.opened if name.startswith("METAL")]:
+        for name in [name for name in Device.opened if name.partition(":")[0] == "METAL"]:
             Device.opened.pop(name).allocator.free_cache()
         stub.compiler = compile_plain
     metal.missing.cache_clear()

@@ -57,7 +57,7 @@ def stub(driver: cuda_stub.Stub) -> Iterator[cuda_stub.Stub]:
     yield driver
     driver.reset()
     gc.collect()
-    for name in [name for name in Device.opened if name.startswith("CUDA")]:
+    for name in [name for name in Device.opened if name.partition(":")[0] == "CUDA"]:
         close(Device.opened.pop(name))
     after = driver.live()
     # A device keeps its stream as long as the process.

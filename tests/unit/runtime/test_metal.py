@@ -45,7 +45,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[metal_stub.Stub]:
         metal.missing.cache_clear()
         yield library
         library.reset()
-        for name in [name for name in Device.opened if name.startswith("METAL")]:
+        for name in [name for name in Device.opened if name.partition(":")[0] == "METAL"]:
             Device.opened.pop(name).allocator.free_cache()
     metal.missing.cache_clear()
     metal_objc.forget()
