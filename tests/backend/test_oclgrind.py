@@ -32,8 +32,9 @@ import pyopencl as cl
 device = cl.get_platforms()[0].get_devices()[0]
 context = cl.Context([device])
 queue = cl.CommandQueue(context)
+# Volatile: a compiler may take it that each work-item reads what it has written.
 source = '''__kernel void k(__global int *out) {
-  __local int shared[2];
+  __local volatile int shared[2];
   shared[0] = get_local_id(0);
   out[get_local_id(0)] = shared[0];
 }'''
