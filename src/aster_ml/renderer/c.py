@@ -263,17 +263,7 @@ class CWriter(CStyleWriter):
         """Comparisons with the limits, in a helper."""
         if source is dtypes.float16:
             value, source = self.convert(value, source, dtypes.float32, n), dtypes.float32
-        kind = self.type_of(dtype, 1)
-        limit = self.float_literal(float(2 ** (dtype.bits - (dtype.kind == "int"))), source)
-        high, low = (self.literal(x, dtype) for x in (dtypes.max(dtype), dtypes.min(dtype)))
-        least = f"x > -{limit}" if dtype.kind == "int" else "x > 0"
-        name = self.scalar_helper(
-            f"{self.short(source, 1)}_to_{self.short(dtype, 1)}",
-            dtype,
-            f"{self.type_of(source, 1)} x",
-            f"return x >= {limit} ? {high} : {least} ? ({kind})x : x != x ? 0 : {low};",
-        )
-        return self.each(name, dtype, n, [value], [source])
+        return self.saturate_by_limits(value, source, dtype, n)
 
     def math_call(self, name: str, args: list[str], dtype: DType, n: int) -> str:
         """math.h; halves by way of float."""

@@ -271,6 +271,20 @@ class CStyleWriter(KernelWriter):
             self.helper(full, self.function(self.type_of(dtype, n), full, params, body))
         return f"{full}({', '.join(bare(a) for a in args)})"
 
+    def saturate_by_limits(self, value: str, source: DType, dtype: DType, n: int) -> str:
+        """`saturate` by comparisons with the limits, in a helper."""
+        kind = self.type_of(dtype, 1)
+        limit = self.float_literal(float(2 ** (dtype.bits - (dtype.kind == "int"))), source)
+        high, low = (self.literal(x, dtype) for x in (dtypes.max(dtype), dtypes.min(dtype)))
+        least = f"x > -{limit}" if dtype.kind == "int" else "x > 0"
+        name = self.scalar_helper(
+            f"{self.short(source, 1)}_to_{self.short(dtype, 1)}",
+            dtype,
+            f"{self.type_of(source, 1)} x",
+            f"return x >= {limit} ? {high} : {least} ? ({kind})x : x != x ? 0 : {low};",
+        )
+        return self.each(name, dtype, n, [value], [source])
+
     def scalar_helper(self, name: str, result: DType, params: str, body: str) -> str:
         """A function on scalars before the kernel; its name."""
         return self.helper(name, self.function(self.type_of(result, 1), name, params, body))
@@ -366,3 +380,19 @@ class CStyleWriter(KernelWriter):
     @abc.abstractmethod
     def maximum(self, args: list[str], dtype: DType, n: int) -> str:
         """MAX of floats."""
+
+
+class MaskedByElement(CStyleWriter):
+    """Of a language without masked loads and stores of SIMD values."""
+
+    def load_masked(self, at: Value, dtype: DType, n: int, gate: Value) -> str:
+        """Each element behind its own condition."""
+        if gate.__class__ is str:
+            gate = self.name_value(gate, dtypes.bool, n)
+        return super().load_masked(at, dtype, n, gate)
+
+    def store_masked(self, at: Value, dtype: DType, n: int, value: str, gate: Value) -> None:
+        """Each element behind its own condition."""
+        if gate.__class__ is str:
+            gate = self.name_value(gate, dtypes.bool, n)
+        super().store_masked(at, dtype, n, self.name_value(value, dtype, n), gate)

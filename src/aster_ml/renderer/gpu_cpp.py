@@ -14,8 +14,8 @@ import math
 
 from aster_ml.dtype import DType, bitcast_value, dtypes, round_float
 from aster_ml.errors import InternalError
-from aster_ml.renderer.cell import Address, Cell, Value
-from aster_ml.renderer.cstyle import BIT_DTYPES, CStyleWriter
+from aster_ml.renderer.cell import Address, Cell
+from aster_ml.renderer.cstyle import BIT_DTYPES, MaskedByElement
 from aster_ml.renderer.cstyle_rules import bare
 from aster_ml.renderer.lanes import size_of
 from aster_ml.uop.graph import toposort
@@ -32,7 +32,7 @@ INTEGER_WORDS = {
 }  # fmt: skip
 
 
-class GpuCppWriter(CStyleWriter):
+class GpuCppWriter(MaskedByElement):
     """Writes one kernel in a C++ for graphics processors."""
 
     # What stands before kernels, by name; each brings what it needs.
@@ -195,18 +195,6 @@ class GpuCppWriter(CStyleWriter):
         """An element."""
         return f"{name}[{index}] = {value};"
 
-    def load_masked(self, at: Value, dtype: DType, n: int, gate: Value) -> str:
-        """Each element behind its own condition."""
-        if gate.__class__ is str:
-            gate = self.name_value(gate, dtypes.bool, n)
-        return super().load_masked(at, dtype, n, gate)
-
-    def store_masked(self, at: Value, dtype: DType, n: int, value: str, gate: Value) -> None:
-        """Each element behind its own condition."""
-        if gate.__class__ is str:
-            gate = self.name_value(gate, dtypes.bool, n)
-        super().store_masked(at, dtype, n, self.name_value(value, dtype, n), gate)
-
     # SIMD values
 
     def splat(self, value: str, dtype: DType, n: int) -> str:
@@ -274,17 +262,7 @@ class GpuCppWriter(CStyleWriter):
         """Comparisons with the limits, in a helper."""
         if source in NARROW:
             value, source = self.convert(value, source, dtypes.float32, n), dtypes.float32
-        kind = self.type_of(dtype, 1)
-        limit = self.float_literal(float(2 ** (dtype.bits - (dtype.kind == "int"))), source)
-        high, low = (self.literal(x, dtype) for x in (dtypes.max(dtype), dtypes.min(dtype)))
-        least = f"x > -{limit}" if dtype.kind == "int" else "x > 0"
-        name = self.scalar_helper(
-            f"{self.short(source, 1)}_to_{self.short(dtype, 1)}",
-            dtype,
-            f"{self.type_of(source, 1)} x",
-            f"return x >= {limit} ? {high} : {least} ? ({kind})x : x != x ? 0 : {low};",
-        )
-        return self.each(name, dtype, n, [value], [source])
+        return self.saturate_by_limits(value, source, dtype, n)
 
     def math_call(self, name: str, args: list[str], dtype: DType, n: int) -> str:
         """The built-in functions; of narrow floats by way of float."""

@@ -14,8 +14,8 @@ import math
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.renderer.base import Renderer
-from aster_ml.renderer.cell import Cell, Value
-from aster_ml.renderer.cstyle import BIT_DTYPES, CStyleWriter
+from aster_ml.renderer.cell import Cell
+from aster_ml.renderer.cstyle import BIT_DTYPES, MaskedByElement
 from aster_ml.renderer.cstyle_rules import bare
 from aster_ml.renderer.lanes import size_of
 from aster_ml.uop.linear import Linear
@@ -38,7 +38,7 @@ class OpenCLRenderer(Renderer):
         return OpenCLWriter(self.target, linear).run()
 
 
-class OpenCLWriter(CStyleWriter):
+class OpenCLWriter(MaskedByElement):
     """Writes the OpenCL C of one kernel."""
 
     long_suffix = "L"
@@ -287,18 +287,6 @@ class OpenCLWriter(CStyleWriter):
             ),
         )
         return f"{full}({', '.join(bare(x) for x in args)})"
-
-    def load_masked(self, at: Value, dtype: DType, n: int, gate: Value) -> str:
-        """Each element behind its own condition."""
-        if gate.__class__ is str:
-            gate = self.name_value(gate, dtypes.bool, n)
-        return super().load_masked(at, dtype, n, gate)
-
-    def store_masked(self, at: Value, dtype: DType, n: int, value: str, gate: Value) -> None:
-        """Each element behind its own condition."""
-        if gate.__class__ is str:
-            gate = self.name_value(gate, dtypes.bool, n)
-        super().store_masked(at, dtype, n, self.name_value(value, dtype, n), gate)
 
 
 def place(name: str, index: str) -> str:
