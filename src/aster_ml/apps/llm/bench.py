@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aster_ml import Tensor, TinyJit
+from aster_ml import Device, Tensor, TinyJit
 from aster_ml.apps.llm.answers import Answer, collect
 from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.loading import Language
 from aster_ml.apps.llm.sampling import Sampling
-from aster_ml.config import THREADS
 
 PROMPTS, DEPTHS, WRITTEN, ROUNDS = (128, 512), (16, 512), 16, 3
 ARRAY_BYTES = 256 << 20
@@ -37,6 +36,11 @@ def clock(work: Callable[[], int]) -> tuple[int, float, float]:
     wall, cpu = time.perf_counter(), time.process_time()
     count = work()
     return count, time.perf_counter() - wall, time.process_time() - cpu
+
+
+def threads() -> int:
+    """So many compute here; the peer gets as many."""
+    return Device[Device.DEFAULT].target.threads
 
 
 def bandwidth() -> float:
@@ -119,7 +123,7 @@ def llama_cpp(language: Language) -> Callable[[int, int, int], tuple[float, floa
     params.model.path = str(language.path)
     params.n_ctx, params.n_parallel, params.warmup = language.engine.model.context, 1, True
     params.fit_params, params.verbosity = False, 0
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(THREADS.value) or 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads()
     server = library.Server(params)
 
     def measure(length: int, count: int, seed: int) -> tuple[float, float, float, float]:
@@ -167,7 +171,7 @@ def run_bench(language: Language, write: Callable[[str], None] = print) -> int:
         for length in lengths:
             for name, measure in peers.items():
                 measured[name][length].append(measure(length, WRITTEN, 10 + turn))
-    write(f"{language.name}, {int(THREADS.value) or 1} threads, best of {ROUNDS}")
+    write(f"{language.name}, {threads()} threads, best of {ROUNDS}")
     write(f"{'':24} {'tokens/s':>9} {'a CPU-second':>13}")
     rate = bandwidth()
     shown = {}
