@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
@@ -39,13 +40,7 @@ from aster_ml.engine.sources import source_digest
 from aster_ml.engine.worker_pool import Job, WorkerPool
 from aster_ml.errors import DeviceError, KernelOptError
 from aster_ml.renderer.base import Renderer
-from aster_ml.renderer.c import CRenderer
-from aster_ml.renderer.cuda import CudaRenderer
-from aster_ml.renderer.llvm import LLVMRenderer
-from aster_ml.renderer.metal import MetalRenderer
-from aster_ml.renderer.opencl import OpenCLRenderer
 from aster_ml.renderer.runs import render_run
-from aster_ml.renderer.wgsl import WgslRenderer
 from aster_ml.target import Target
 from aster_ml.uop.gc_pause import uncollected
 from aster_ml.uop.linear import Linear
@@ -84,13 +79,15 @@ class Compiled:
         return self.program.nbytes + len(self.source)
 
 
-RENDERERS: dict[str, type[Renderer]] = {
-    "llvm": LLVMRenderer,
-    "c": CRenderer,
-    "opencl": OpenCLRenderer,
-    "wgsl": WgslRenderer,
-    "cuda": CudaRenderer,
-    "metal": MetalRenderer,
+# By language, the class in the module of `renderer` that has its name: imported when a kernel is
+# first written in it, since a program has kernels in one language.
+RENDERERS = {
+    "llvm": "LLVMRenderer",
+    "c": "CRenderer",
+    "opencl": "OpenCLRenderer",
+    "wgsl": "WgslRenderer",
+    "cuda": "CudaRenderer",
+    "metal": "MetalRenderer",
 }
 
 
@@ -118,7 +115,9 @@ def renderer_for(target: Target) -> Renderer:
         raise DeviceError(
             f"no renderer writes {target.language!r}; there are {', '.join(RENDERERS)}"
         )
-    return found(target)
+    module = importlib.import_module(f"aster_ml.renderer.{target.language}")
+    made: Renderer = getattr(module, found)(target)
+    return made
 
 
 def render(linear: Linear, target: Target) -> str:
