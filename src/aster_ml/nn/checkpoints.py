@@ -101,19 +101,26 @@ class Checkpoint:
         self.storages: dict[str, Storage] = {}
         # By what they are given out as; each is kept alive by its storage.
         self.of_view: dict[int, Storage] = {}
-
-    def reader(self, cursor: Any) -> PickleReader:
-        """Reads pickles that have tensors in them."""
-        makers = PLAIN_MAKERS | {
-            "torch._utils._rebuild_tensor": self.tensor,
+        # What makes tensors, also those that have attributes or a class of their own.
+        self.makers: dict[str, Callable[..., Any]] = {
             "torch._utils._rebuild_tensor_v2": self.tensor_v2,
             "torch._utils._rebuild_tensor_v3": self.tensor_v3,
             "torch._utils._rebuild_parameter": self.parameter,
-            "torch._utils._rebuild_parameter_with_state": self.parameter,
-            "torch._tensor._rebuild_from_type_v2": self.from_type,
-            "torch.Size": self.size,
+            **{name: refusal(*what) for name, what in REFUSED.items()},
         }
-        makers |= {name: refusal(*what) for name, what in REFUSED.items()}
+
+    def reader(self, cursor: Any) -> PickleReader:
+        """Reads pickles that have tensors in them."""
+        makers = (
+            PLAIN_MAKERS
+            | self.makers
+            | {
+                "torch._utils._rebuild_tensor": self.tensor,
+                "torch._utils._rebuild_parameter_with_state": self.parameter,
+                "torch._tensor._rebuild_from_type_v2": self.from_type,
+                "torch.Size": self.size,
+            }
+        )
         return PickleReader(cursor, makers, self.storage)
 
     def storage(self, pid: Any) -> Storage | Tensor:
@@ -235,15 +242,9 @@ class Checkpoint:
     def from_type(self, maker: Any, kind: Any, args: Any, state: Any) -> Any:
         """A tensor with attributes, or of a class of its own: the tensor."""
         name = maker.name if isinstance(maker, Placeholder) and maker.args is None else ""
-        makers: dict[str, Callable[..., Any]] = {
-            "torch._utils._rebuild_tensor_v2": self.tensor_v2,
-            "torch._utils._rebuild_tensor_v3": self.tensor_v3,
-            "torch._utils._rebuild_parameter": self.parameter,
-        }
-        makers |= {name: refusal(*what) for name, what in REFUSED.items()}
-        if name not in makers or not isinstance(args, tuple):
+        if name not in self.makers or not isinstance(args, tuple):
             raise FormatError(f"a tensor made by {show_value(name)}, which is unknown", WHERE)
-        return makers[name](*args)
+        return self.makers[name](*args)
 
     def parameter(self, data: Any, requires_grad: Any, hooks: Any = None, state: Any = None) -> Any:
         """A parameter is its tensor."""
