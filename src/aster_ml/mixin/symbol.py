@@ -139,6 +139,8 @@ class SymbolMixin:
 
     def const_factor(self) -> int:
         """A number that divides it whatever its variables are: the largest that is to be seen."""
+        if self.op is Ops.CONST:
+            return int(self.arg)
         factors: dict[Any, int] = {}
         for u in ABOVE["toposort"](self, enter=is_sum_or_product):
             if is_sum_or_product(u):
