@@ -28,6 +28,40 @@ template <class U, class T> static inline U as_type(T x) {
 #define simdgroup_barrier(flags) __syncwarp()
 #define simd_shuffle_xor(value, by) __shfl_xor_sync(~0u, value, by)
 
+// A matrix of a simdgroup: each thread has two elements of a row. Which ones Apple does not say; what
+// programs that ship with its own frameworks rely on is written here in words of its own.
+static inline void aster_simdgroup_place(int lane, int *row, int *column) {
+  int quad = lane / 4;
+  *row = quad / 4 * 4 + lane / 2 % 4;
+  *column = quad / 2 % 2 * 4 + lane % 2 * 2;
+}
+template <class T, int R, int C> struct simdgroup_matrix {
+  static_assert(R == 8 && C == 8, "simdgroup_matrix: only 8 x 8");
+  struct pair {
+    T at[2];
+    T &operator[](int i) { return at[i]; }
+  } own;
+  pair &thread_elements() { return own; }
+};
+template <class D, class A, class B, class S>
+static inline void simdgroup_multiply_accumulate(
+    simdgroup_matrix<D, 8, 8> &d, simdgroup_matrix<A, 8, 8> &a, simdgroup_matrix<B, 8, 8> &b,
+    simdgroup_matrix<S, 8, 8> &c) {
+  static float left[2][8][8], right[2][8][8];
+  aster_cpu::fiber &me = aster_cpu::fibers[aster_cpu::current];
+  int turn = me.turn, row, column;
+  me.turn = !turn;
+  aster_simdgroup_place(ASTER_LANE, &row, &column);
+  for (int i = 0; i < 2; i++) left[turn][row][column + i] = (float)a.own.at[i];
+  for (int i = 0; i < 2; i++) right[turn][row][column + i] = (float)b.own.at[i];
+  __syncwarp();
+  for (int i = 0; i < 2; i++) {
+    double sum = (double)(float)c.own.at[i];
+    for (int k = 0; k < 8; k++) sum += (double)left[turn][row][k] * right[turn][k][column + i];
+    d.own.at[i] = (D)(float)sum;
+  }
+}
+
 // Overloads of float, which the macros of CUDA's names are not.
 #undef exp2
 #undef log2

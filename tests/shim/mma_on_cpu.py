@@ -41,7 +41,7 @@ def function(row: TensorCore) -> str:
     ]
     given = {x: ", ".join([f"(float){x}{i}" for i in range(counts[x])]) for x in "ab"}
     # TF32 has 10 bits of fraction.
-    cut = "__int_as_float(__float_as_int({}) & ~0x1fff)" if row.dtype == "float32" else "{}"
+    cut = "__int_as_float(__float_as_int({}) & ~0x1fff)" if row.rounds else "{}"
     fills = "\n".join(
         f"  for (int i = 0; i < {counts[x]}; i++) {y} = {cut.format(f'g{x}[i]')};"
         for x, y in (("a", "A[turn][am[t][i]][ak[t][i]]"), ("b", "B[turn][bk[t][i]][bn[t][i]]"))

@@ -11,6 +11,7 @@ Functions of ours begin with `aster_`; their texts are in `metal_texts`.
 from __future__ import annotations
 
 from aster_ml.dtype import DType, dtypes, round_float
+from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, NARROW, GpuCppWriter
@@ -110,6 +111,13 @@ class MetalWriter(GpuCppWriter):
             plain = name.replace("::", "_")
             name = self.scalar_helper(plain, dtype, params, f"return {name}({', '.join(letters)});")
         return super().each(name, dtype, n, args, kinds)
+
+    def add_product(self, core: str, sums: list[str], a: list[str], b: list[str]) -> None:
+        """`aster_mma_m8n8k8_float16(...)`: the accumulators, and the parts of both operands."""
+        if not core.startswith("metal_"):
+            raise InternalError(f"renderer: Metal has no function for the tensor core {core}")
+        name = self.bring(core.replace("metal_", "aster_mma_"))
+        self.write(f"{name}({', '.join([*sums, *a, *b])});")
 
     def exchange(self, value: str, dtype: DType, n: int, distance: int) -> str:
         """What a value is for the thread whose number in the simdgroup differs in these bits."""

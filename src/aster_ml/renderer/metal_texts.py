@@ -34,6 +34,18 @@ template <class T, int N> FN aster_vec<T, N> aster_exchange(aster_vec<T, N> x, u
   aster_vec<T, N> r; ASTER_EACH(r.at[i] = simd_shuffle_xor(x.at[i], by))
 }"""
 
+# A product of a simdgroup. WORD is the type of the elements; those of a thread are a pair.
+MMA = """\
+FN void aster_mma_ROW(PRIVATE float &c0, PRIVATE float &c1, WORD a0, WORD a1, WORD b0, WORD b1) {
+  simdgroup_matrix<WORD, 8, 8> a, b;
+  simdgroup_matrix<float, 8, 8> c;
+  a.thread_elements()[0] = a0, a.thread_elements()[1] = a1;
+  b.thread_elements()[0] = b0, b.thread_elements()[1] = b1;
+  c.thread_elements()[0] = c0, c.thread_elements()[1] = c1;
+  simdgroup_multiply_accumulate(c, a, b, c);
+  c0 = c.thread_elements()[0], c1 = c.thread_elements()[1];
+}"""
+
 FMA = """\
 FN NAME NAME_fma(NAME a, NAME b, NAME c) { return (NAME)fma((float)a, (float)b, (float)c); }"""
 
@@ -49,6 +61,10 @@ TEXTS = gpu_texts.texts_for(
         "aster_exchange": EXCHANGE,
         "half_fma": FMA.replace("NAME", "half"),
         "bfloat_fma": FMA.replace("NAME", "bfloat"),
+        **{
+            f"aster_mma_m8n8k8_{row}": MMA.replace("ROW", f"m8n8k8_{row}").replace("WORD", word)
+            for row, word in (("float32", "float"), ("float16", "half"), ("bfloat16", "bfloat"))
+        },
     },
     "static inline",
     "thread ",

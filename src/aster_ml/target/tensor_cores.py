@@ -17,7 +17,10 @@ from typing import NamedTuple
 
 
 class TensorCore(NamedTuple):
-    """One instruction. `dtype` is that of A and B, `result` that of C and D, by name."""
+    """One instruction. `dtype` is that of A and B, `result` that of C and D, by name.
+
+    `rounds` says that operands of A and B lose bits first, as float32 does that becomes TF32.
+    """
 
     name: str
     dtype: str
@@ -25,6 +28,7 @@ class TensorCore(NamedTuple):
     a: str
     b: str
     c: str
+    rounds: bool = False
 
     def bits(self, operand: str) -> tuple[list[str], list[str]]:
         """The words of a layout: of the number of a work-item, and of its register."""
@@ -67,8 +71,9 @@ METAL_DTYPES = ("float32", "float16", "bfloat16")
 
 ROWS = (
     *[
-        TensorCore(f"cuda_{name}", name.split("_")[1], "float32", a, b, CUDA_C)
+        TensorCore(f"cuda_{name}", dtype, "float32", a, b, CUDA_C, dtype == "float32")
         for name, (a, b) in CUDA.items()
+        for dtype in [name.split("_")[1]]
     ],
     *[TensorCore(f"metal_m8n8k8_{dtype}", dtype, "float32", *METAL) for dtype in METAL_DTYPES],
 )
@@ -80,3 +85,9 @@ def cuda_tensor_cores(compute: int) -> frozenset[str]:
     """Those of a card of this compute capability, 75, 80, 89 and on, by name."""
     since = {"m16n8k8_float16": 75, "m16n8k32_fp8e4m3": 89, "m16n8k32_fp8e5m2": 89}
     return frozenset([f"cuda_{name}" for name in CUDA if since.get(name, 80) <= compute])
+
+
+@functools.cache
+def metal_tensor_cores() -> frozenset[str]:
+    """Those of processors of the family "apple7" and later, from M1 and A14 on, by name."""
+    return frozenset([row.name for row in ROWS if row.name.startswith("metal_")])

@@ -91,7 +91,7 @@ def use_core(plan: Plan, depth: UOp) -> bool:
     there = [
         (core.size("k"), i)
         for i, core in enumerate(ROWS)
-        if core.name in target.tensor_cores and (ALLOW_TF32 or core.dtype != "float32")
+        if core.name in target.tensor_cores and (ALLOW_TF32 or not core.rounds)
     ]
     for _, number in sorted(there, reverse=True):
         core = ROWS[number]
