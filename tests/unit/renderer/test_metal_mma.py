@@ -1,4 +1,4 @@
-"""Matrices of Metal's simdgroups: what the renderer writes is run on the CPU, as NumPy multiplies."""
+"""Matrices of Metal: what the renderer writes is run on the CPU and gives what NumPy gives."""
 
 from __future__ import annotations
 
