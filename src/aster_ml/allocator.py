@@ -113,6 +113,13 @@ class Allocator(abc.ABC):
     def alloc(self, nbytes: int) -> Any:
         """A handle on at least `nbytes` bytes with no particular content."""
 
+    def alloc_zeros(self, nbytes: int) -> Any:
+        """A handle on at least `nbytes` bytes of zeros that no page is taken for before its use.
+
+        None where the device has no such memory, or some at hand that was used.
+        """
+        return None
+
     @abc.abstractmethod
     def free(self, handle: Any, nbytes: int) -> None:
         """Gives back what `alloc(nbytes)` returned. May run in a finaliser: waits for nothing."""
@@ -212,6 +219,12 @@ class PooledAllocator(Drained, Allocator):
                 + (f" ({reason})" if reason else "")
                 + "; smaller batches, or dropping tensors that are no longer needed, would help"
             ) from None
+
+    def has_block(self, nbytes: int) -> bool:
+        """Whether the pool has a block for so many bytes."""
+        with self.lock:
+            self.drain()
+            return bool(self.classes.get(size_class(nbytes)))
 
     def free(self, handle: Any, nbytes: int) -> None:
         """Puts a block back into the pool."""

@@ -235,6 +235,18 @@ class Buffer:
             MEMORY.add(self.device, self.nbytes)
         return self
 
+    def allocate_zeros(self) -> bool:
+        """Takes memory that is zeros without being written; False where there is none like that."""
+        if self._base is not None or self._handle is not None or self.opaque is not None:
+            return False
+        allocator = Device[self.device].allocator
+        handle = allocator.alloc_zeros(self.nbytes)
+        if handle is None:
+            return False
+        self.allocator, self._handle, self._owns = allocator, handle, True
+        MEMORY.add(self.device, self.nbytes)
+        return True
+
     def deallocate(self) -> None:
         """Gives the memory back. What still sees it from outside keeps it until it is done.
 

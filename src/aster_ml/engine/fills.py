@@ -2,8 +2,8 @@
 
 Receives AFTER nodes whose effects are due; those that write one number to all of a buffer that has
 no memory yet have happened afterwards. So the state of an optimiser costs no kernel for each of its
-shapes, and the first step has the schedule of all later ones. What a recording has to repeat does
-not belong here.
+shapes, and the first step has the schedule of all later ones; zeros take no pages before their use.
+What a recording has to repeat does not belong here.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ def fill(buffer: Buffer, number: Any) -> None:
     """Writes a number of the buffer's dtype to all of it."""
     dtype = buffer.dtype
     kind = np.dtype(f"u{dtype.itemsize}")
+    if bits_of(number, dtype) == 0 and buffer.allocate_zeros():
+        return
     buffer.ensure_allocated()
     assert buffer.allocator is not None
     view = buffer.allocator.as_memoryview(buffer.handle, buffer.nbytes)

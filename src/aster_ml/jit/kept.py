@@ -1,16 +1,17 @@
 """Recordings of a jitted function as bytes, its large memory by names, and back.
 
-Receives a `TinyJit` and the tensors that it reads or writes besides its arguments, by name; returns
+Receives `TinyJit`s and the tensors that they read or write besides arguments, by name; returns
 bytes without the content of these. Another process gives tensors of the same names, and replays
 without running the function once. Who keeps the bytes, and for whom they fit, is not settled here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from aster_ml.device import Buffer
 from aster_ml.engine.storage import buffer_of, realized_view
@@ -18,19 +19,47 @@ from aster_ml.errors import ArgumentError
 from aster_ml.jit.tiny_jit import TinyJit
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
 
-def memory_of(tensors: Mapping[str, Tensor]) -> dict[str, Buffer]:
+class Named(NamedTuple):
+    """Memory by name, and a digest of how the tensors that have the names are made of it.
+
+    A weight that is unpacked in another way, or lies elsewhere in its file, has another digest: a
+    recording knows both.
+    """
+
+    memory: dict[str, Buffer]
+    form: str
+
+
+def named_memory(tensors: Mapping[str, Tensor]) -> Named:
     """The memory that each tensor is, or is computed from, whole, under its name and a number."""
-    found: dict[str, Buffer] = {}
+    known: dict[UOp, int] = {}
+    memory: dict[str, Buffer] = {}
+    made = hashlib.blake2b(digest_size=16)
     for name, t in tensors.items():
-        # What was computed stands for what it was computed from.
-        nodes = toposort(t.uop, enter=lambda u: realized_view(u) is None)
-        shown = [u if (view := realized_view(u)) is None else view for u in nodes]
-        places = dict.fromkeys([u.base for u in shown if u.base.op is Ops.BUFFER])
-        found |= {f"{name} {i}": buffer_of(u).base for i, u in enumerate(places)}
-    return found
+        places: dict[UOp, None] = {}
+        for u in toposort(t.uop, enter=lambda u: realized_view(u) is None):
+            # What was computed stands for what it was computed from.
+            view = realized_view(u)
+            for node in (u,) if view is None else toposort(view):
+                if node in known:
+                    continue
+                number = known[node] = len(known)
+                argument: Any = node.arg
+                if node.op is Ops.BUFFER:
+                    b = buffer_of(node).base
+                    memory[f"{name} {len(places)}"] = b
+                    argument = b.device, b.size
+                    places[node] = None
+                sources = [known[s] for s in node.src]
+                made.update(f"{number} {node.op} {node.dtype} {argument!r} {sources}\n".encode())
+            if view is not None:
+                known[u] = known[view]
+        made.update(f"{name} {known[t.uop]}\n".encode())
+    return Named(memory, made.hexdigest())
 
 
 class NamingPickler(pickle.Pickler):
@@ -57,30 +86,25 @@ class NamingUnpickler(pickle.Unpickler):
         return self.known[pid]
 
 
-def dump_recordings(jits: Mapping[str, TinyJit[Any]], tensors: Mapping[str, Tensor]) -> bytes:
-    """The recordings of several functions.
+def dump_recordings(jits: Mapping[str, TinyJit[Any]], known: Named) -> bytes:
+    """The recordings of several functions that read or write named memory.
 
     Raises: JitError where one has none that another process could use.
     """
-    known = memory_of(tensors)
-    sizes = {name: (b.device, b.size, b.dtype.name) for name, b in known.items()}
     file = io.BytesIO()
-    NamingPickler(file, known).dump((sizes, dict(jits)))
+    NamingPickler(file, known.memory).dump((known.form, dict(jits)))
     return file.getvalue()
 
 
-def load_recordings(
-    data: bytes, jits: Mapping[str, TinyJit[Any]], tensors: Mapping[str, Tensor]
-) -> None:
+def load_recordings(data: bytes, jits: Mapping[str, TinyJit[Any]], known: Named) -> None:
     """Gives functions the recordings that they had; what is in `data` is run, so it has to be own.
 
-    Raises: ArgumentError where the tensors are not of the sizes that were recorded, and the errors
-    of `pickle` for what are no recordings.
+    Raises: ArgumentError where the tensors are made in another way, or of other memory, than those
+    that were recorded, and the errors of `pickle` for what are no recordings.
     """
-    known = memory_of(tensors)
-    sizes, found = NamingUnpickler(io.BytesIO(data), known).load()
-    if sizes != {name: (b.device, b.size, b.dtype.name) for name, b in known.items()}:
-        raise ArgumentError("recordings of memory of other sizes")
+    form, found = NamingUnpickler(io.BytesIO(data), known.memory).load()
+    if form != known.form:
+        raise ArgumentError("recordings of tensors that are made in another way")
     for name, jit in jits.items():
         jit.entries.update(found[name].entries)
         jit.latest = found[name].latest

@@ -132,13 +132,17 @@ class TinyJit(Generic[T]):
         self.lock = new_lock()
         functools.update_wrapper(self, function)
 
-    def __getstate__(self) -> dict[str, Any]:
-        recordings = {
+    def portable(self) -> dict[Any, list[Recording[T]]]:
+        """Recordings that another process could use, by combination of arguments."""
+        return {
             key: found
             for key, entry in self.entries.items()
             if means_something_elsewhere(key)
             and (found := [r for r in entry.recordings if not r.is_bound])
         }
+
+    def __getstate__(self) -> dict[str, Any]:
+        recordings = self.portable()
         if not recordings:
             raise JitError(
                 "a jitted function is pickled with its recordings, and this one has none that "

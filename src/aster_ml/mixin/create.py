@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from aster_ml.device import Buffer, Device
 from aster_ml.dtype import DType, DTypeLike, dtypes, number_dtype, to_dtype
 from aster_ml.errors import ArgumentError, DeviceError, DTypeError
 from aster_ml.helpers import argfix, prod
-from aster_ml.mixin.data import shaped_buffer
+from aster_ml.mixin.data import node_of_map, shaped_buffer
 from aster_ml.mixin.handle import Handle, device_constant, number_node
 from aster_ml.mixin.movement import check_size, is_symbolic, show_size
 from aster_ml.mixin.sizes import size_between
@@ -220,6 +221,31 @@ class CreateMixin(Handle):
             Device.canonicalize(device), count, element, opaque=np.ctypeslib.as_array(memory)
         )
         return cls.naming(shaped_buffer(buffer, sizes))
+
+    @classmethod
+    def from_file(
+        cls,
+        filename: str | pathlib.Path,
+        *,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+    ) -> Self:
+        """A file as memory that kernels read where it lies: nothing is copied, or read before use.
+
+        One axis of `dtype`, by default bytes. The file stays open, and is never written to: who
+        assigns gets a copy. It has to stay as long as it is, since the system ends a process that
+        touches what is cut off; `Tensor(pathlib.Path(filename))` reads by calls that raise instead.
+        A device that does not see the host's memory gets a copy.
+
+        Raises: FileMissingError; FileKindError for a folder, pipe or device; DiskError for a file
+        that is empty or cannot be mapped; ShapeError where it is no whole number of elements.
+        Source: PyTorch's documentation of from_file.
+        """
+        if not isinstance(filename, (str, pathlib.Path)):
+            raise ArgumentError(f"from_file: {filename!r}; the name of a file is wanted")
+        element = dtypes.uint8 if dtype is None else to_dtype(dtype)
+        place = Device.canonicalize(device)
+        return cls.naming(node_of_map(pathlib.Path(filename), element, place))
 
     # like another tensor
 

@@ -28,7 +28,7 @@ from aster_ml.errors import ArgumentError, DTypeError, NodeDTypeError, ShapeErro
 from aster_ml.helpers import kind_of
 from aster_ml.mixin.handle import cast_node, device_constant, number_node
 from aster_ml.runtime import dlpack
-from aster_ml.runtime.disk import plain_file_size
+from aster_ml.runtime.disk import map_file, plain_file_size
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
@@ -116,16 +116,27 @@ def node_of_file(path: pathlib.Path, dtype: DType) -> UOp:
 
     Raises: FileMissingError; FileKindError for a folder, pipe or device.
     """
+    count = elements_in(path, dtype)
+    # Allocated while the file is there: one that is gone when it is read is an error.
+    return shaped_buffer(Buffer(f"DISK:{path}", count, dtype).allocate(), (count,))
+
+
+def elements_in(path: pathlib.Path, dtype: DType) -> int:
+    """How many elements a file has. Raises: as `node_of_file` does, and ShapeError for a part."""
     size = plain_file_size(path)
     if size % dtype.itemsize:
         raise ShapeError(
             f"Tensor: file {path} has {size} bytes, no whole number of {dtype.name} "
             f"elements of {dtype.itemsize} bytes"
         )
-    # Allocated while the file is there: one that is gone when it is read is an error.
-    return shaped_buffer(
-        Buffer(f"DISK:{path}", size // dtype.itemsize, dtype).allocate(), (size // dtype.itemsize,)
-    )
+    return size // dtype.itemsize
+
+
+def node_of_map(path: pathlib.Path, dtype: DType, device: str) -> UOp:
+    """A file as memory of a device that sees the host's, read where it lies; a copy elsewhere."""
+    count = elements_in(path, dtype)
+    memory = np.frombuffer(map_file(path), to_numpy_dtype(dtype), count)
+    return wrapped_node(memory, device)
 
 
 def array_node(

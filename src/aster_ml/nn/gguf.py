@@ -13,16 +13,18 @@ import itertools
 import pathlib
 import re
 import struct
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, overload
 
 from aster_ml import Tensor
-from aster_ml.errors import FormatError
+from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.helpers import round_up
 from aster_ml.nn.fileio import (
     TENSOR_NBYTES,
     FileBytes,
     accept_filename,
     count_elements,
+    open_file,
     path_of,
     show_value,
 )
@@ -141,21 +143,25 @@ class HeaderReader:
 
 @overload
 def gguf_load(
-    tensor: Tensor | str | pathlib.Path, raw: Literal[False] = False
+    tensor: Tensor | str | pathlib.Path, raw: Literal[False] = False, mapped: bool = False
 ) -> tuple[Metadata, dict[str, Tensor]]: ...
 
 
 @overload
 def gguf_load(
-    tensor: Tensor | str | pathlib.Path, raw: Literal[True]
+    tensor: Tensor | str | pathlib.Path, raw: Literal[True], mapped: bool = False
 ) -> tuple[Metadata, dict[str, QuantTensor]]: ...
 
 
-def gguf_load(tensor: Any, raw: bool = False) -> tuple[Metadata, dict[str, Any]]:
+def gguf_load(
+    tensor: Any, raw: bool = False, mapped: bool = False
+) -> tuple[Metadata, dict[str, Any]]:
     """The metadata of a GGUF file, and its tensors by name as float (or plain integer) tensors.
 
     With `raw` the tensors are `QuantTensor`s, the type and the blocks as they are in the file;
     their `dequantize()` gives what is there without `raw`. Nothing is read before it is used.
+    With `mapped` the file is memory that kernels read where it lies, as `Tensor.from_file` says:
+    it has to stay as it is as long as its tensors are used.
     A model in several files (`model-00001-of-00003.gguf`) is read whole by the name of any of them;
     its metadata are those of the first. `metadata.types` has the types of the values.
 
@@ -163,9 +169,10 @@ def gguf_load(tensor: Any, raw: bool = False) -> tuple[Metadata, dict[str, Any]]
     tensors overlap or are not aligned, a row is no whole number of blocks, a tensor has a
     quantisation that is not known here, or files of a model are missing or do not belong together.
     """
-    metadata, found = read_part(tensor)
+    read = read_mapped if mapped else read_part
+    metadata, found = read(tensor)
     if metadata.get(SPLIT_COUNT, 0) > 1:
-        metadata, found = read_all_parts(tensor, (metadata, found))
+        metadata, found = read_all_parts(tensor, (metadata, found), read)
     if raw:
         return metadata, found
     return metadata, {name: quantised.dequantize() for name, quantised in found.items()}
@@ -177,9 +184,10 @@ SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS = "split.count", "split.no", "split.tensors
 PART = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 
 
-def read_all_parts(
-    tensor: Any, given: tuple[Metadata, dict[str, QuantTensor]]
-) -> tuple[Metadata, dict[str, QuantTensor]]:
+Part = tuple[Metadata, dict[str, QuantTensor]]
+
+
+def read_all_parts(tensor: Any, given: Part, read: Callable[[Any], Part]) -> Part:
     """The first part's metadata, and the tensors of all parts; one of them is read already.
 
     Raises: FormatError when the name does not tell the others', one is missing, or they do not
@@ -198,7 +206,7 @@ def read_all_parts(
     tensors: dict[str, QuantTensor] = {}
     for i in range(count):
         part = path.with_name(f"{match[1]}-{i + 1:05}-of-{match[3]}.gguf")
-        metadata, found = given if part == path else read_part(part)
+        metadata, found = given if part == path else read(part)
         numbers = (metadata.get(SPLIT_NO), metadata.get(SPLIT_COUNT))
         twice = next((name for name in found if name in tensors), None)
         if numbers != (i, count) or twice is not None:
@@ -221,8 +229,21 @@ def read_all_parts(
     return whole, tensors
 
 
+def read_mapped(file: Any) -> Part:
+    """`read_part` of a file whose bytes are used where they lie."""
+    name = path_of(file) if isinstance(file, Tensor) else file
+    if not name:
+        raise ArgumentError("gguf_load: mapped is for a file, and this tensor is none")
+    open_file(name)
+    try:
+        return read_part(Tensor.from_file(name))
+    except FormatError as error:
+        error.path = error.path or str(name)
+        raise
+
+
 @accept_filename
-def read_part(tensor: Tensor) -> tuple[Metadata, dict[str, QuantTensor]]:
+def read_part(tensor: Tensor) -> Part:
     """The metadata of one file, and its tensors as they are packed."""
     file = FileBytes(tensor, "gguf")
     reader = HeaderReader(file)

@@ -5,11 +5,13 @@ nothing. A buffer that is written (copyin) makes the file, or makes it longer; o
 makes it, full of zeros, where there was none when the buffer was allocated. Handles open their file
 on the first use, because only that tells reading from writing. Bytes go to and from the file
 by calls and not through a map of it: a file that another process cuts short, or a disk that is
-full or fails, ends in an error, where touching a map would end the process.
+full or fails, ends in an error, where touching a map would end the process. Who asks for a map
+(`map_file`) takes that for kernels that read the file where it lies.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 from collections.abc import Callable
@@ -182,6 +184,31 @@ def plain_file_size(path: Path) -> int:
     if not stat.S_ISREG(found.st_mode):
         raise FileKindError(f"{str(path)!r} is {kind_of_file(found.st_mode)}, a file is wanted")
     return found.st_size
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """The bytes of a file as read-only memory, which keeps the file open; none is read before use.
+
+    The system begins to read ahead. Bytes that another process changes in the file change here;
+    where the file is cut short, whoever touches what is gone ends with SIGBUS.
+
+    Raises: FileMissingError; FileKindError for what is no plain file; DiskError for one that is
+    empty or cannot be read or mapped.
+    """
+    if plain_file_size(path) == 0:
+        raise DiskError("the file is empty: there is nothing to map", path=str(path))
+    try:
+        with path.open("rb") as file:
+            found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise DiskError(
+            f"the file cannot be mapped: {getattr(error, 'strerror', None) or error}; without a "
+            "map it is read",
+            path=str(path),
+        ) from error
+    if hasattr(mmap, "MADV_WILLNEED"):
+        found.madvise(mmap.MADV_WILLNEED)
+    return found
 
 
 def reserve(path: Path, number: int, length: int, stop: int) -> None:

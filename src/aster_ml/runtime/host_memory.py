@@ -10,12 +10,13 @@ import ctypes
 import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aster_ml.allocator import MEMORY, PooledAllocator, format_bytes
+from aster_ml.allocator import MEMORY, PooledAllocator, format_bytes, size_class
 from aster_ml.errors import ArgumentError, DeviceError
 from aster_ml.helpers import kind_of
 
@@ -79,7 +80,16 @@ class HostAllocator(PooledAllocator):
             device, (machine_bytes() or 4 << 30) // 4 if limit_bytes is None else limit_bytes
         )
 
-    def alloc_block(self, nbytes: int) -> HostHandle:
+    def alloc_zeros(self, nbytes: int) -> HostHandle | None:
+        """Fresh zeros, as the system has them; None where they would not be whole pages."""
+        if nbytes < PAGE_BYTES or self.has_block(nbytes):
+            return None
+        try:
+            return self.alloc_block(size_class(nbytes), np.zeros)
+        except MemoryError:
+            return None
+
+    def alloc_block(self, nbytes: int, make: Callable[..., Any] = np.empty) -> HostHandle:
         """Fresh memory: untouched pages, so its first use pays for them."""
         # Most systems promise more memory than there is and kill the process when it is touched.
         total = machine_bytes()
@@ -88,7 +98,7 @@ class HostAllocator(PooledAllocator):
         align = ALIGNMENT
         if nbytes >= PAGE_BYTES:
             align = PAGE_BYTES if nbytes < 2 * HUGE_PAGE_BYTES else HUGE_PAGE_BYTES
-        owner = np.empty(nbytes + align - 1, dtype=np.uint8)
+        owner = make(nbytes + align - 1, dtype=np.uint8)
         address = -(-owner.ctypes.data // align) * align
         return HostHandle(address, nbytes, owner)
 

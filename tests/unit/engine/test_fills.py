@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -98,3 +101,25 @@ def test_on_other_devices(device: str) -> None:
     x = Tensor.full((2, 3), 1.5, device=device).contiguous()
     x += 1
     assert x.tolist() == [[2.5] * 3] * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages of a process are counted by /proc")
+def test_zeros_take_no_pages_before_their_use() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    # Sizes that no other test leaves behind: memory that was used is filled.
+    x = [Tensor.zeros(MOST_NBYTES - 4099 - n, dtype=dtypes.uint8).contiguous() for n in range(8)]
+    before = resident()
+    Tensor.realize(*x)
+    assert resident() - before < MOST_NBYTES
+    x[3][5:7] = 9
+    assert x[3][:9].tolist() == [0] * 5 + [9] * 2 + [0] * 2
+    assert x[4].max().item() == 0
+
+
+def test_memory_that_was_used_is_filled_with_zeros() -> None:
+    size = MOST_NBYTES // 4 - 777
+    x = Tensor.ones(size).contiguous().realize()
+    del x
+    assert Tensor.zeros(size).contiguous().realize().abs().max().item() == 0

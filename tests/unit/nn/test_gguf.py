@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, dtypes
+from aster_ml.allocator import MEMORY
 from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.nn.ggml import FORMATS
 from aster_ml.nn.state import ggml_data_to_tensor, gguf_load
@@ -281,11 +282,13 @@ def small_file() -> tuple[bytes, dict[str, np.ndarray]]:
     return gguf_file(values, tensors), want
 
 
-@pytest.mark.parametrize("on_disk", [True, False])
-def test_a_whole_file(tmp_path: pathlib.Path, on_disk: bool) -> None:
+@pytest.mark.parametrize("how", ["read", "mapped", "memory"])
+def test_a_whole_file(tmp_path: pathlib.Path, how: str) -> None:
     raw, want = small_file()
-    (tmp_path / "x.gguf").write_bytes(raw)
-    metadata, tensors = gguf_load(tmp_path / "x.gguf" if on_disk else Tensor(raw))
+    path = tmp_path / "x.gguf"
+    path.write_bytes(raw)
+    given = Tensor(raw) if how == "memory" else path
+    metadata, tensors = gguf_load(given, mapped=how == "mapped")
     assert metadata == {
         "u8": 255,
         "i8": -1,
@@ -308,6 +311,43 @@ def test_a_whole_file(tmp_path: pathlib.Path, on_disk: bool) -> None:
         assert tensors[name].shape == array.shape
         got = tensors[name].to("CPU").numpy()
         np.testing.assert_allclose(got, array, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("alignment", [1, 2, 64])
+def test_mapped_tensors_lie_where_they_lie(tmp_path: pathlib.Path, alignment: int) -> None:
+    blocks = random_blocks(Q8_0, 3)
+    raw = gguf_file(
+        [("general.alignment", 4, struct.pack("<I", alignment)), ("k", 0, b"\7")],
+        [
+            ("bytes", (3,), 24, b"\1\2\3"),
+            ("f32", (2,), F32, struct.pack("<2f", 1.5, -2)),
+            ("q8", (3, 32), Q8_0, blocks),
+        ],
+        alignment=alignment,
+    )
+    path = tmp_path / "x.gguf"
+    path.write_bytes(raw)
+    before = MEMORY.in_use("CPU")
+    _, tensors = gguf_load(path, raw=True, mapped=True)
+    assert MEMORY.in_use("CPU") == before
+    assert tensors["q8"].device == "CPU"
+    assert tensors["bytes"].dequantize().tolist() == [1, 2, 3]
+    assert tensors["f32"].dequantize().tolist() == [1.5, -2]
+    want = by_loops(Q8_0, blocks).reshape(3, 32)
+    np.testing.assert_allclose(tensors["q8"].dequantize().numpy(), want, rtol=1e-5)
+    x = np.arange(32, dtype=np.float32)
+    found = Tensor(x) @ tensors["q8"].dequantize().T
+    np.testing.assert_allclose(found.numpy(), want @ x, rtol=1e-4)
+
+
+def test_a_mapped_file_that_is_damaged_has_its_name(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(small_file()[0][:-1])
+    with pytest.raises(FormatError, match="it is truncated") as found:
+        gguf_load(path, mapped=True)
+    assert found.value.path == str(path)
+    with pytest.raises(ArgumentError, match="mapped is for a file"):
+        gguf_load(Tensor(small_file()[0]), mapped=True)
 
 
 def test_alignment_of_the_file_is_used() -> None:

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, TinyJit, dtypes
-from aster_ml.errors import DeviceError, ShapeError
+from aster_ml.allocator import MEMORY
+from aster_ml.errors import (
+    DeviceError,
+    DiskError,
+    FileKindError,
+    FileMissingError,
+    ShapeError,
+)
 from aster_ml.nn.state import safe_load, safe_save
 
 
@@ -239,3 +246,72 @@ def test_nothing_is_computed_into_a_file(tmp_path: Path) -> None:
     t = on_disk(tmp_path / "a", 3)
     with pytest.raises(DeviceError, match="computes nothing: move the tensor first"):
         (t + 1).realize()
+
+
+# files as memory
+
+
+def test_a_mapped_file_is_read_where_it_lies(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    want = np.arange(5000, dtype=np.float32)
+    want.tofile(path)
+    before = MEMORY.in_use("CPU")
+    x = Tensor.from_file(path, dtype="float32")
+    assert x.shape == (5000,)
+    assert x.device == "CPU"
+    assert MEMORY.in_use("CPU") == before
+    found = x.reshape(50, 100).T[3:] * 2
+    np.testing.assert_array_equal(found.numpy(), want.reshape(50, 100).T[3:] * 2)
+    # Wherever a value begins, on its alignment or not.
+    raw = path.read_bytes()
+    for start in range(5):
+        part = Tensor.from_file(str(path))[start : start + 4000].bitcast("float32")
+        seen = np.frombuffer(raw[start : start + 4000], np.float32)
+        np.testing.assert_array_equal(part.contiguous().numpy(), seen)
+    function = TinyJit(lambda a: (a + 1).realize())
+    for _ in range(4):
+        assert function(Tensor.from_file(path, dtype="float32"))[:3].tolist() == [1, 2, 3]
+
+
+def test_a_mapped_file_is_never_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    np.arange(64, dtype=np.int32).tofile(path)
+    raw = path.read_bytes()
+    x, y, z = (Tensor.from_file(path, dtype="int32") for _ in range(3))
+    x.assign(x * 2).realize()
+    y[3:5] = 7
+    assert x[:3].tolist() == [0, 2, 4]
+    assert y[:6].tolist() == [0, 1, 2, 7, 7, 5]
+    step = TinyJit(lambda: z.assign(z + 1).realize())
+    for _ in range(4):
+        step()
+    assert z[:3].tolist() == [4, 5, 6]
+    array = Tensor.from_file(path, dtype="int32").numpy()
+    array[:] = 9
+    assert path.read_bytes() == raw
+    assert Tensor.from_file(path, dtype="int32").tolist() == list(range(64))
+
+
+def test_a_mapped_file_stays_open(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(range(64)))
+    x = Tensor.from_file(path)
+    if os.name == "posix":
+        path.unlink()
+    assert x[8:].sum().item() == sum(range(8, 64))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda p: p / "none", FileMissingError, "no file"),
+        (lambda p: p, FileKindError, "a folder"),
+        (lambda p: p / "empty", DiskError, "nothing to map"),
+        (lambda p: p / "odd", ShapeError, "no whole number"),
+    ],
+)
+def test_what_cannot_be_mapped(tmp_path: Path, make: Any, error: Any, said: str) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "odd").write_bytes(b"abc")
+    with pytest.raises(error, match=said):
+        Tensor.from_file(make(tmp_path), dtype="int32")

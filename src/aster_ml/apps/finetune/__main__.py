@@ -85,7 +85,7 @@ def make_trainer(
     path: pathlib.Path, data: pathlib.Path, recipe: Recipe, dtype: str, progress: bool = False
 ) -> tuple[Trainer, dict[str, Any]]:
     """A model with fresh adapters and the rows of a file, and what says which model it is."""
-    metadata, tensors = gguf_load(path, raw=True)
+    metadata, tensors = gguf_load(path, raw=True, mapped=True)
     config = read_config(metadata)
     tokenizer = Tokenizer(metadata)
     examples = Reader(tokenizer, make_template(metadata, tokenizer)).read(data)

@@ -32,6 +32,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--dtype", choices=sorted([*DTYPES, PACKED]), default=PACKED, help="of the weights"
     )
     parser.add_argument("--adapter", help="a folder that aster finetune (or PEFT) wrote")
+    parser.add_argument(
+        "--no-map", action="store_true", help="read weights into memory: the file may change then"
+    )
     parser.add_argument("--kv-dtype", choices=sorted(DTYPES), default="f16", help="of the memory")
     parser.add_argument(
         "--context", type=int, default=0, help="tokens of a chat (the model's, 4096)"
@@ -108,6 +111,7 @@ def run(options: argparse.Namespace) -> int:
         memory=options.kv_dtype,
         progress=sys.stderr.isatty(),
         adapter=options.adapter,
+        mapped=not options.no_map,
     )
     if options.bench:
         return run_bench(language)

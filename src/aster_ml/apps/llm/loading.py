@@ -15,7 +15,7 @@ from aster_ml.apps.llm.adapters import load_adapters
 from aster_ml.apps.llm.architectures import read_config
 from aster_ml.apps.llm.engine import Engine
 from aster_ml.apps.llm.model import Model
-from aster_ml.apps.llm.recordings import keep, recall
+from aster_ml.apps.llm.recordings import Recordings
 from aster_ml.apps.llm.template import CHATML, ChatTemplate
 from aster_ml.apps.llm.tokenizer import Tokenizer
 from aster_ml.apps.llm.weights import PACKED, load_weights
@@ -33,6 +33,7 @@ class Language:
     path: pathlib.Path
     metadata: Mapping[str, Any]
     engine: Engine
+    recordings: Recordings
     tokenizer: Tokenizer
     template: ChatTemplate
 
@@ -44,7 +45,7 @@ class Language:
     def keep(self) -> bool:
         """Keeps what was recorded for the next start; whether there was enough."""
         self.engine.record()
-        return keep(self.engine)
+        return self.recordings.keep()
 
     def begins(self, text: str) -> bool:
         """Whether the token of the beginning is still to be put before a chat's text."""
@@ -60,16 +61,19 @@ def load_language(
     memory: str = "f16",
     progress: bool = False,
     adapter: str | pathlib.Path | None = None,
+    mapped: bool = True,
 ) -> Language:
     """Reads a model; a context of 0 is the model's own, or 4096 where that is more.
 
-    `adapter` is a folder in PEFT's layout, as `aster finetune` writes them.
+    `adapter` is a folder in PEFT's layout, as `aster finetune` writes them. Weights that stay as
+    the file has them are read where they lie in it, unless `mapped` is False: the file has to stay
+    as it is (`Tensor.from_file`).
 
     Raises: FormatError for a file that is damaged or of a model that is not known here.
     ArgumentError for a context that is longer than the model's.
     """
     place = pathlib.Path(path)
-    metadata, tensors = gguf_load(place, raw=True)
+    metadata, tensors = gguf_load(place, raw=True, mapped=mapped)
     config = read_config(metadata)
     if context > config.context:
         raise ArgumentError(
@@ -91,9 +95,10 @@ def load_language(
     length = context or min(config.context, DEFAULT_CONTEXT)
     model = Model(config, weights, length, slots, memory)
     engine = Engine(model)
-    recall(engine)
+    recordings = Recordings(engine)
+    recordings.recall()
     name = config.name or place.stem
-    return Language(name, place, metadata, engine, tokenizer, template)
+    return Language(name, place, metadata, engine, recordings, tokenizer, template)
 
 
 def make_template(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate:

@@ -1,20 +1,22 @@
 """Recordings of a model's steps on the disk: a second start traces nothing again.
 
-Receives an `Engine`; keeps its recordings in the cache of compiled kernels, under a key that names
-all that they depend on. What is damaged or of another form there counts as missing.
+Receives an `Engine`; keeps what it has recorded in the cache of compiled kernels, each function
+under a key that names all that its recordings depend on. What is damaged or of another form there
+counts as missing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import pickle
+from typing import Any
 
 from aster_ml import Device, Tensor
 from aster_ml.apps.llm.engine import CHUNK, Engine
 from aster_ml.config import stage_key
 from aster_ml.engine.sources import source_digest
 from aster_ml.errors import AsterError
-from aster_ml.jit.kept import dump_recordings, load_recordings
+from aster_ml.jit.kept import dump_recordings, load_recordings, named_memory
 from aster_ml.jit.tiny_jit import TinyJit
 from aster_ml.runtime import object_cache
 
@@ -24,11 +26,19 @@ DAMAGES = (
     AsterError, pickle.PickleError, ValueError, LookupError, TypeError, AttributeError, ImportError,
     EOFError,
 )  # fmt: skip
+# The steps that every answer takes.
+NEEDED = ("chunk", "one")
 
 
-def jits_of(engine: Engine) -> dict[str, TinyJit[Tensor]]:
+def jits_of(engine: Engine) -> dict[str, TinyJit[Any]]:
     """The functions whose recordings are kept."""
-    return {"chunk": engine.read_chunk, "one": engine.next_one}
+    return {
+        "chunk": engine.read_chunk,
+        "one": engine.next_one,
+        "rows": engine.next_rows,
+        "greedy": engine.sampler.greedy,
+        "general": engine.sampler.general,
+    }
 
 
 def tensors_of(engine: Engine) -> dict[str, Tensor]:
@@ -42,40 +52,46 @@ def tensors_of(engine: Engine) -> dict[str, Tensor]:
     }
 
 
-def key_of(engine: Engine) -> str:
-    """All that recordings depend on, as a digest."""
-    model = engine.model
-    tensors = [(name, tuple(t.shape), t.dtype.name) for name, t in tensors_of(engine).items()]
-    parts = (
-        "steps of a language model", source_digest(), Device[Device.DEFAULT].target.key, CHUNK,
-        stage_key("schedule"), stage_key("codegen"), model.config, model.context, model.slots,
-        sorted(tensors),
-    )  # fmt: skip
-    return hashlib.blake2b(repr(parts).encode(), digest_size=20).hexdigest()
+class Recordings:
+    """What an engine has recorded, and what of it the disk has."""
 
+    def __init__(self, engine: Engine) -> None:
+        self.jits = jits_of(engine)
+        self.known = named_memory(tensors_of(engine))
+        model = engine.model
+        parts = (
+            "steps of a language model", source_digest(), Device[Device.DEFAULT].target.key, CHUNK,
+            stage_key("schedule"), stage_key("codegen"), model.config, model.context, model.slots,
+            self.known.form,
+        )  # fmt: skip
+        self.key = hashlib.blake2b(repr(parts).encode(), digest_size=20).hexdigest()
+        # By function, how many of its recordings are on the disk.
+        self.kept = dict.fromkeys(self.jits, 0)
 
-def recall(engine: Engine) -> bool:
-    """Gives an engine the recordings of an earlier start; whether there were any."""
-    data = object_cache.get(key_of(engine))
-    if data is None:
-        return False
-    try:
-        load_recordings(data, jits_of(engine), tensors_of(engine))
-    except DAMAGES:
-        return False
-    return True
+    def key_of(self, name: str) -> str:
+        """Where the recordings of a function lie."""
+        return f"{self.key}-{name}"
 
+    def recall(self) -> bool:
+        """Gives the functions the recordings of an earlier start; whether the needed ones are."""
+        for name, jit in self.jits.items():
+            data = object_cache.get(self.key_of(name))
+            if data is None:
+                continue
+            try:
+                load_recordings(data, {name: jit}, self.known)
+            except DAMAGES:
+                continue
+            self.kept[name] = len(jit.portable())
+        return all([self.kept[name] for name in NEEDED])
 
-def keep(engine: Engine) -> bool:
-    """Keeps an engine's recordings, once there are; whether it did."""
-    jits = jits_of(engine)
-    if any([jit.latest is None for jit in jits.values()]):
-        return False
-    key = key_of(engine)
-    if object_cache.get(key) is not None:
-        return True
-    data = dump_recordings(jits, tensors_of(engine))
-    if len(data) > MOST_BYTES:
-        return False
-    object_cache.put(key, data)
-    return True
+    def keep(self) -> bool:
+        """Keeps what is new; whether the needed recordings are on the disk now."""
+        for name, jit in self.jits.items():
+            count = len(jit.portable())
+            if count > self.kept[name]:
+                data = dump_recordings({name: jit}, self.known)
+                if len(data) <= MOST_BYTES:
+                    object_cache.put(self.key_of(name), data)
+                self.kept[name] = count
+        return all([self.kept[name] for name in NEEDED])

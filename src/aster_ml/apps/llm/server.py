@@ -67,7 +67,7 @@ class Service:
         self, language: Language, rules: Rules, embedder: Callable[[list[str]], Any] | None
     ) -> None:
         self.language, self.rules, self.embedder = language, rules, embedder
-        self.worker = Worker(language.engine)
+        self.worker = Worker(language.engine, when_idle=language.keep)
         self.made = int(time.time())
         self.prepared: Constraints | None = None
         self.embedding = asyncio.Lock()

@@ -20,10 +20,15 @@ LOG = logging.getLogger("aster_ml.llm")
 
 
 class Worker:
-    """Steps an engine in a thread of its own. `limit` is how many may wait."""
+    """Steps an engine in a thread of its own. `limit` is how many may wait.
 
-    def __init__(self, engine: Engine, limit: int = 256) -> None:
-        self.engine, self.limit = engine, limit
+    `when_idle` is called in that thread where there was nothing to do for a second.
+    """
+
+    def __init__(
+        self, engine: Engine, limit: int = 256, when_idle: Callable[[], object] | None = None
+    ) -> None:
+        self.engine, self.limit, self.when_idle = engine, limit, when_idle
         self.work = threading.Event()
         self.is_over = False
         self.thread = threading.Thread(target=self.run, name="aster-llm", daemon=True)
@@ -49,7 +54,8 @@ class Worker:
                 # Those whose answer it was were told; the next ones get their turn.
                 LOG.exception("a step failed")
                 continue
-            self.work.wait(timeout=1.0)
+            if not self.work.wait(timeout=1.0) and self.when_idle is not None:
+                self.when_idle()
 
     def submit(self, answer: Answer) -> None:
         """Puts an answer in the queue. Raises: ArgumentError where too many wait."""
