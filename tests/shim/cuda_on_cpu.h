@@ -54,6 +54,14 @@ static inline long long __double_as_longlong(double x) { long long y; memcpy(&y,
 namespace aster_cpu {
 
 enum state { READY, WARP, BLOCK, DONE };
+// A copy to shared memory that is under way, in the group that a thread was at when it began it.
+struct copy {
+  char *to;
+  const char *from;
+  int there, nbytes, group;
+};
+enum { MOST_COPIES = 1024 };
+
 enum { MOST_THREADS = 1024, WARP_SIZE = 32, STACK_NBYTES = 64 << 10 };
 
 struct fiber {
@@ -64,12 +72,16 @@ struct fiber {
   // What it hands to the others of its warp, and to which of two places next.
   unsigned long long given[2];
   int turn;
+  // Copies under way, the first and what comes after the last, and the group that is open.
+  copy copies[MOST_COPIES];
+  int oldest, newest, group;
 };
 static fiber fibers[MOST_THREADS];
 static int current, count;
 static void *scheduler;
 static unsigned int order = 1;
 static char error[256];
+static int failure;
 
 // Saves what a function has to keep, and goes on on the other stack.
 #if defined(__x86_64__)
@@ -168,6 +180,7 @@ static void make(fiber &f, char *stack) {
   f.stack = top;
   f.at = READY;
   f.turn = 0;
+  f.oldest = f.newest = f.group = 0;
 }
 
 static unsigned int draw() { return order = order * 1664525u + 1013904223u; }
@@ -232,6 +245,7 @@ extern "C" int munmap(void *, unsigned long);
 static int launch(body run, const void *kernel, void **args, const unsigned *grid,
                   const unsigned *block) {
   error[0] = 0;
+  failure = 0;
   if ((unsigned long long)block[0] * block[1] * block[2] > MOST_THREADS) {
     __builtin_snprintf(error, sizeof error, "a block of %u x %u x %u threads; %d are the most",
                        block[0], block[1], block[2], (int)MOST_THREADS);
@@ -259,7 +273,7 @@ static int launch(body run, const void *kernel, void **args, const unsigned *gri
           fibers[k].index = {k % block[0], k / block[0] % block[1], k / block[0] / block[1]};
           make(fibers[k], stacks + (unsigned long)k * STACK_NBYTES);
         }
-        failed = run_block();
+        failed = run_block() || failure;
       }
   munmap(stacks, nbytes);
   return failed;
@@ -278,6 +292,34 @@ template <class... A>
 static int launch_kernel(void (*kernel)(A...), void **args, const unsigned *grid,
                          const unsigned *block) {
   return launch(call_with<A...>, (const void *)kernel, args, grid, block);
+}
+
+// The copy is made as late as it may be; until then there is nothing that anybody may read.
+static void begin_copy(void *to, const void *from, bool there, int nbytes) {
+  fiber &me = fibers[current];
+  if ((unsigned long long)to % nbytes || (unsigned long long)from % nbytes) {
+    __builtin_snprintf(error, sizeof error, "thread %d copies %d bytes from %p to %p, which is no "
+                       "multiple of them", current, nbytes, from, to);
+    failure = 1;
+    return;
+  }
+  if (me.newest - me.oldest == MOST_COPIES) {
+    __builtin_snprintf(error, sizeof error, "thread %d has %d copies under way", current,
+                       (int)MOST_COPIES);
+    failure = 1;
+    return;
+  }
+  me.copies[me.newest++ % MOST_COPIES] = {(char *)to, (const char *)from, there, nbytes, me.group};
+  __builtin_memset(to, 0xff, nbytes);
+}
+static void end_copies(int left) {
+  fiber &me = fibers[current];
+  for (; me.oldest < me.newest; me.oldest++) {
+    copy &c = me.copies[me.oldest % MOST_COPIES];
+    if (c.group >= me.group - left) break;
+    if (c.there) memcpy(c.to, c.from, c.nbytes);
+    else __builtin_memset(c.to, 0, c.nbytes);
+  }
 }
 
 // Lane `lane` of this warp gives its value to who asks.
@@ -301,6 +343,12 @@ template <class T> static T ask_lane(T value, int lane, int line) {
 #define __shfl_down_sync(mask, value, by) \
   aster_cpu::ask_lane(value, ASTER_LANE + (by) < 32 ? ASTER_LANE + (by) : -1, __LINE__)
 #define __shfl_sync(mask, value, lane) aster_cpu::ask_lane(value, lane, __LINE__)
+
+template <int N> static inline void aster_copy_piece(void *to, const void *from, bool there) {
+  aster_cpu::begin_copy(to, from, there, N);
+}
+static inline void aster_commit() { aster_cpu::fibers[aster_cpu::current].group++; }
+template <int LEFT> static inline void aster_wait() { aster_cpu::end_copies(LEFT); }
 
 #ifdef ASTER_SHARED_NBYTES
 // Shared memory that the launch asks for.

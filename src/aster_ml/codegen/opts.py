@@ -46,14 +46,14 @@ WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.SPLIT: ("mask", "loop", "peel", "last"),
     OptOps.KBLOCK: ("output", "row", "wide"),
     OptOps.STAGE: ("local", "halo", "words", "row", "panel", "tile", "results"),
-    OptOps.PIPELINE: ("stores", "folds"),
+    OptOps.PIPELINE: ("stores", "folds", "copies"),
 }
 # Opts that programs of tinygrad name and that no device here can do (`compat/opts`).
 ELSEWHERE = frozenset({"NOLOCALS"})
 OF_REDUCTIONS = frozenset(
     {
         "UNROLL", "GROUP", "TC", "SPLIT peel", "SPLIT last", "KBLOCK output", "KBLOCK row",
-        "KBLOCK wide", "STAGE local", "STAGE words", "STAGE row",
+        "KBLOCK wide", "STAGE local", "STAGE words", "STAGE row", "PIPELINE copies",
     }
 )  # fmt: skip
 # These are of outputs alone.
@@ -287,6 +287,15 @@ OPT_DOCS = {
         "software pipelining: neither fold waits alone for its last additions, nor for memory",
         "distances",
         "VECTOR(r1,8) VECTOR(r2,8) PIPELINE(r0,0,folds)",
+    ),
+    "PIPELINE copies": OptDoc(
+        "for k: fill local; wait; use -> fill for arg - 1 steps; for k: wait; fill for step "
+        "k + arg - 1; use",
+        "an axis of a reduction whose loads STAGE local takes through local memory, of arg steps "
+        "or more; arg is 2 or more; without copies that go on by themselves it is 2",
+        "software pipelining: memory is on its way while what came before is multiplied",
+        "product",
+        "UPCAST(r0,4) LOCAL(r1,8) STAGE(r2,4,local) PIPELINE(r2,2,copies)",
     ),
     "NONTEMPORAL": OptDoc(
         "stores -> non-temporal stores",

@@ -24,6 +24,7 @@ from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
 from aster_ml.codegen.lower.program_order import drop_work_groups, linearize_in_order
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
+from aster_ml.codegen.pipelined_copies import copy_ahead
 from aster_ml.codegen.pipelining import pipeline_rows
 from aster_ml.codegen.prefetch import ask_for_next_blocks
 from aster_ml.codegen.staging.accumulators import sum_rows
@@ -111,6 +112,11 @@ def unpacks(kernel: Kernel, target: Target) -> bool:
 def pipelines_rows(kernel: Kernel, target: Target) -> bool:
     """Kernels with an Opt PIPELINE."""
     return kernel.roles.folded_early is not None or kernel.roles.stored_later is not None
+
+
+def pipelines_copies(kernel: Kernel, target: Target) -> bool:
+    """Kernels with the Opt PIPELINE copies."""
+    return kernel.roles.copied_ahead is not None
 
 
 KERNEL = "kernel"
@@ -219,6 +225,10 @@ ON_LINEAR = (
     Pass(
         "pipeline rows", pipeline_rows, applies=pipelines_rows,
         why="on the list: a row and the next one are not told apart in a graph",
+    ),
+    Pass(
+        "copy ahead", copy_ahead, applies=pipelines_copies, needed=True,
+        why="on the list: a step and a later one are not told apart in a graph",
     ),
     Pass(
         "check scratch", check_scratch, applies=on_cpu, needed=True,

@@ -62,6 +62,8 @@ class Roles:
     stored_later: int | None = None
     # The axis of rows that are first folded in the loops of the row before.
     folded_early: int | None = None
+    # The axis whose steps fill local memory for a later one, and for how many there is room.
+    copied_ahead: tuple[int, int] | None = None
     # The axis whose steps prefetch the block that the next step reads.
     prefetched: int | None = None
     # How many factors of a product go in one word of a panel; 0 without panels of words.
@@ -95,7 +97,7 @@ class Roles:
             self.folded_early, self.prefetched, self.word, self.panel, self.last_apart,
             self.epilogue, self.slab, self.overlaps, self.tiled, self.apart,
             frozenset(self.early.items()), frozenset(self.twice.items()),
-            self.unpacked, self.fragments,
+            self.unpacked, self.fragments, self.copied_ahead,
         )  # fmt: skip
 
     def copy(self) -> Roles:

@@ -34,7 +34,7 @@ KEPT = frozenset({"KBLOCK wide"})
 ONCE = frozenset(
     {
         "THREAD", "VECTOR", "KBLOCK output", "KBLOCK row", "NONTEMPORAL", "PIPELINE stores",
-        "PIPELINE folds",
+        "PIPELINE folds", "PIPELINE copies",
     }
 )  # fmt: skip
 # Nodes times lanes of a loop body, past which compiling takes long and registers overflow.

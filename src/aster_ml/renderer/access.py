@@ -234,6 +234,9 @@ class AccessWriter(Language):
     def write_stores(self, c: Cell) -> None:
         """STORE: every instance in order."""
         self.complete_readers(c.place)
+        if c.value is not None and c.value[0].op is LOAD and c.value[0].fused:
+            self.write_copies(c)
+            return
         n, value_input = c.width, c.value
         if value_input is None or c.place is None:
             raise InternalError(f"renderer: {c.u!r} stores nothing")
@@ -274,6 +277,30 @@ class AccessWriter(Language):
         if waiting:
             self.store_past_caches(waiting, dtype, n)
         self.write_asked(len(self.asked))
+
+    def copies_at_once(self, c: Cell) -> bool:
+        """Whether a STORE of a LOAD is a copy of neighbours in the language, begun here."""
+        if c.value is None or not self.copies_later:
+            return False
+        source, m = c.value
+        wide = (c.step, source.step) == (1, 1) or c.width == 1
+        scalar = [x is None or x[0].width == 1 for x in (c.gate, source.gate)]
+        whole = c.width == source.width and c.count == source.count and m is None
+        nbytes = c.width * source.dtype.itemsize
+        return all([wide, *scalar, whole, c.gate is None, nbytes in self.target.copies.nbytes])
+
+    def write_copies(self, c: Cell) -> None:
+        """A STORE of a LOAD as copies that go on beside other work."""
+        if c.value is None:
+            raise InternalError(f"renderer: {c.u!r} copies nothing")
+        source = c.value[0]
+        for k in range(c.count):
+            to, offset, _ = self.operands_of_access(c, k)
+            base, start, gate = self.operands_of_access(source, k)
+            text = None if gate is None else self.text(gate, dtypes.bool, 1)
+            nbytes = c.width * source.dtype.itemsize
+            places = self.address(c, to, offset), self.address(source, base, start)
+            self.copy_later(*places, nbytes, text)
 
     def write_asks(self, c: Cell) -> None:
         """PREFETCH: every instance in order, some after each few stores.

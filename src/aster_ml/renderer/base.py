@@ -49,11 +49,12 @@ from aster_ml.watch import WATCHERS
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 (
-    ACCUMULATE, ADD, PREFETCH, BARRIER, CONST, DEFINE_REG, DOT, END, LOAD, MAX, MMA, MUL, RANGE,
-    REDUCE, SHUFFLE, STORE, WHERE,
+    ACCUMULATE, ADD, PREFETCH, BARRIER, COMMIT, CONST, DEFINE_REG, DOT, END, LOAD, MAX, MMA, MUL,
+    RANGE, REDUCE, SHUFFLE, STORE, WAIT, WHERE,
 ) = (
-    Ops.ACCUMULATE, Ops.ADD, Ops.PREFETCH, Ops.BARRIER, Ops.CONST, Ops.DEFINE_REG, Ops.DOT, Ops.END,
-    Ops.LOAD, Ops.MAX, Ops.MMA, Ops.MUL, Ops.RANGE, Ops.REDUCE, Ops.SHUFFLE, Ops.STORE, Ops.WHERE,
+    Ops.ACCUMULATE, Ops.ADD, Ops.PREFETCH, Ops.BARRIER, Ops.COMMIT, Ops.CONST, Ops.DEFINE_REG,
+    Ops.DOT, Ops.END, Ops.LOAD, Ops.MAX, Ops.MMA, Ops.MUL, Ops.RANGE, Ops.REDUCE, Ops.SHUFFLE,
+    Ops.STORE, Ops.WAIT, Ops.WHERE,
 )  # fmt: skip
 # What a kernel with reductions has, and most lanes of others that are written side by side.
 FOLDS, MOST_SIDE_BY_SIDE = frozenset({Ops.DEFINE_REG, Ops.ACCUMULATE, Ops.REDUCE}), 4
@@ -151,6 +152,8 @@ class KernelWriter(AccessWriter):
                 depths[c] = len(open_loops)
             elif op is LOAD and c.width > 1:
                 loads[c] = open_loops[-1].u if open_loops else None
+            elif op is STORE and u.arg is not None and u.arg.later and c.value is not None:
+                c.value[0].fused = self.copies_at_once(c)
             elif op is ACCUMULATE:
                 folds.append(c)
                 reg = c.inputs[0][0]
@@ -220,6 +223,8 @@ class KernelWriter(AccessWriter):
             c.inputs = [self.read(c, u.src[0]), self.read(c, u.src[1], reg.width)]
         elif op is SHUFFLE:
             c.inputs = [self.read(c, u.src[0])]
+        elif op is COMMIT or op is WAIT:
+            c.inputs = [self.read(c, s) for s in u.src]
         elif op is MMA:
             # Which instances it reads is said where it is written.
             for s in u.src[:2]:
@@ -526,6 +531,14 @@ class KernelWriter(AccessWriter):
             values = pairs + values[len(pairs) : half]
         return values[0]
 
+    def write_commit(self, c: Cell) -> None:
+        """COMMIT: what it names of a stage."""
+        self.commit([self.text(d.values[0], d.dtype, 1) for d, _ in c.inputs])
+
+    def write_wait(self, c: Cell) -> None:
+        """WAIT: how many groups may be left, and what it names of a stage."""
+        self.wait(c.u.arg, [self.text(d.values[0], d.dtype, 1) for d, _ in c.inputs])
+
     def write_barrier(self) -> None:
         """BARRIER: no load moves over it."""
         for c in list(self.pending):
@@ -542,6 +555,8 @@ STEPS: dict[Ops, Callable[[KernelWriter, Cell], None]] = {
     Ops.ACCUMULATE: KernelWriter.accumulate_all,
     Ops.STORE: KernelWriter.write_stores,
     Ops.PREFETCH: KernelWriter.write_asks,
+    Ops.COMMIT: KernelWriter.write_commit,
+    Ops.WAIT: KernelWriter.write_wait,
 }
 
 

@@ -18,9 +18,11 @@ from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.renderer.base import Renderer
+from aster_ml.renderer.cell import Address
 from aster_ml.renderer.cuda_mma import element_of, mma_text
 from aster_ml.renderer.cuda_texts import NEEDS, TEXTS
 from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, GpuCppWriter, takes
+from aster_ml.target.copies import GROUPS
 from aster_ml.target.cuda import DYNAMIC, STATIC_NBYTES
 from aster_ml.target.tensor_cores import TENSOR_CORES
 from aster_ml.uop.linear import Linear
@@ -99,6 +101,28 @@ class CudaWriter(GpuCppWriter):
     def barrier(self) -> None:
         """What the block shares is as written from here on."""
         self.write("__syncthreads();")
+
+    @property
+    def copies_later(self) -> bool:
+        """By cp.async, where the card has it."""
+        return self.target.copies.ends == GROUPS
+
+    def copy_later(self, to: Address, source: Address, nbytes: int, gate: str | None) -> None:
+        """`aster_copy<16>(local0 + t5, buf1 + t3, there);`"""
+        dtype = to.place.dtype
+        n = nbytes // dtype.itemsize
+        aligned = min(self.alignment(at, dtype, n) for at in (to, source))
+        places = f"{self.place(to, dtype)}, {self.place(source, dtype)}"
+        name = self.bring("aster_copy")
+        self.write(f"{name}<{nbytes}, {aligned}>({places}, {gate or 'true'});")
+
+    def commit(self, stage: list[str]) -> None:
+        """`aster_commit();`"""
+        self.write(f"{self.bring('aster_commit')}();")
+
+    def wait(self, left: int, stage: list[str]) -> None:
+        """`aster_wait<2>();`"""
+        self.write(f"{self.bring('aster_wait')}<{left}>();")
 
     def exchange(self, value: str, dtype: DType, n: int, distance: int) -> str:
         """What a value is for the thread whose number in the warp differs in these bits."""

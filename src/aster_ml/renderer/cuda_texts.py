@@ -5,7 +5,7 @@ Data alone. Bodies with inline PTX, which only a device runs, stand behind `#ifn
 
 from __future__ import annotations
 
-from aster_ml.renderer import gpu_texts
+from aster_ml.renderer import cuda_copy_texts, gpu_texts
 
 AS = """\
 template <class U, class T> FN U aster_as(T x) {
@@ -218,6 +218,7 @@ def named(text: str, name: str) -> str:
 
 
 OWN = {
+    **cuda_copy_texts.TEXTS,
     "aster_as": AS,
     "aster_load": LOAD,
     "aster_load_any": LOAD_ANY,
@@ -237,6 +238,7 @@ for _name in ("aster_half", "aster_bfloat"):
 TEXTS = gpu_texts.texts_for({**gpu_texts.COMMON, **OWN}, "static __device__ __forceinline__", "")
 NEEDS: dict[str, tuple[str, ...]] = {
     **gpu_texts.NEEDS,
+    **cuda_copy_texts.NEEDS,
     "aster_max": ("aster_as",),
     "aster_load": ("aster_vec",),
     "aster_load_any": ("aster_load",),

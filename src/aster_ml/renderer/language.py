@@ -140,6 +140,23 @@ class Language(abc.ABC):
         """Adds a product of matrices to accumulators, of which a warp has all parts together."""
         raise InternalError(f"renderer: {type(self).__name__} has no tensor core {core}")
 
+    @property
+    def copies_later(self) -> bool:
+        """Whether copies may go on while a kernel does other work."""
+        return False
+
+    def copy_later(self, to: Address, source: Address, nbytes: int, gate: str | None) -> None:
+        """Begins a copy of so many bytes, of zeros where the gate fails."""
+        raise InternalError(f"renderer: {type(self).__name__} has no copies beside other work")
+
+    def commit(self, stage: list[str]) -> None:
+        """Copies begun since the last time are a group; nothing where they are done at once."""
+        return
+
+    def wait(self, left: int, stage: list[str]) -> None:
+        """All groups but the last ones are there; nothing where they are done at once."""
+        return
+
     def barrier(self) -> None:
         """All work-items of the block get here before any goes on; nothing where there is one."""
         return

@@ -8,6 +8,7 @@ the renderers, so that each can be wrong alone.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ Step = Callable[["Item"], None]
 class Item:
     """What one work-item knows: values, memory, and the part of the THREAD range to run."""
 
-    __slots__ = ("arrays", "board", "number", "part", "scratch", "values")
+    __slots__ = ("arrays", "board", "groups", "number", "part", "scratch", "values")
 
     def __init__(
         self, values: Values, arrays: Sequence[Any], scratch: dict[UOp, Any], part: tuple[int, int]
@@ -42,6 +43,8 @@ class Item:
         # Its number in the block, and what the block's work-items show one another.
         self.number = 0
         self.board: dict[int, Any] = {}
+        # Copies under way, by group; those of the last have no COMMIT yet.
+        self.groups: list[list[Callable[[], None]]] = [[]]
         self.values = values
         self.arrays = arrays
         self.scratch = scratch
@@ -141,6 +144,15 @@ def write_element(array: Any, where: str, i: int, value: Any) -> None:
     if not 0 <= i < len(array):
         raise InternalError(f"{where}: element {i} of {len(array)} is written")
     array[i] = value
+
+
+def wait_for_groups(left: int, item: Item) -> None:
+    """Does all copies but those of the last groups, which are as many as may be `left`."""
+    done = max(len(item.groups) - 1 - left, 0)
+    for group in item.groups[:done]:
+        for write in group:
+            write()
+    item.groups = item.groups[done:]
 
 
 class Interpreter:
@@ -307,6 +319,10 @@ class Interpreter:
                 self.close_loop(open_loops)
         elif op is Ops.BARRIER:
             self.steps.append(Barrier())
+        elif op is Ops.COMMIT:
+            self.steps.append(lambda item: item.groups.append([]))
+        elif op is Ops.WAIT:
+            self.steps.append(functools.partial(wait_for_groups, u.arg))
         elif op is Ops.DEFINE_LOCAL:
             self.scratch.append(u)
         elif op is Ops.PREFETCH:
@@ -414,6 +430,8 @@ class Interpreter:
         locate = self.compile_place(u.src[0], lanes)
         value, rows = self.reader(lanes, u.src[1])
         gate, gate_rows = self.reader(lanes, u.src[2]) if len(u.src) > 2 else (-1, rows)
+        later = u.arg is not None and u.arg.later
+        poison = float("nan") if u.src[1].dtype.kind == "float" else dtypes.max(u.src[1].dtype)
         where = f"{self.linear.name}: {describe_access(u)}"
 
         def step(item: Item) -> None:
@@ -421,7 +439,13 @@ class Interpreter:
             values = item.values[value]
             for i, row, gate_row in zip(elements, rows, gate_rows, strict=True):
                 if gate < 0 or item.values[gate][gate_row]:
-                    write_element(array, where, i, values[row])
+                    if later:
+                        # Nobody may read it, and nobody does without its being seen.
+                        write_element(array, where, i, poison)
+                        write = functools.partial(write_element, array, where, i, values[row])
+                        item.groups[-1].append(write)
+                    else:
+                        write_element(array, where, i, values[row])
 
         return step
 

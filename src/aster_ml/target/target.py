@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from aster_ml.errors import ArgumentError
+from aster_ml.target.copies import Copies, copies_of
 from aster_ml.target.costs import Costs, costs_of
 
 INTEGERS = frozenset(
@@ -132,6 +133,11 @@ class Target:
     def costs(self) -> Costs:
         """What things take on such a machine."""
         return costs_of(self.arch)
+
+    @functools.cached_property
+    def copies(self) -> Copies:
+        """How memory is copied to local memory beside other work."""
+        return copies_of(self.features)
 
     @functools.cached_property
     def instruction(self) -> float:

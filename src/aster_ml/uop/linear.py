@@ -17,6 +17,9 @@ Reading rules of the list (the specification of the linear stage):
 - `DEFINE_REG(start, *lanes)` sets every instance of an accumulator to `start` at that point; as a
   source it means the accumulator's value at the point of use. `ACCUMULATE(reg, value, *unrolled)`
   folds `value` into it with the op of its arg, the unrolled lanes in order.
+- A STORE of a LOAD that comes `later` may be done at any time until a `WAIT(n)` behind it that has
+  no more than n COMMITs between; until then nobody reads what it writes to, and no other work-item
+  before a BARRIER behind that. To do it at once is right, too.
 - `SHUFFLE(value)` is what `value` is for another work-item of the warp. All of a warp run it
   together, as they do MMA, which is a product of matrices that each has a part of: its instances
   over its own lanes are made of all instances of its operands over theirs, and no other lanes of it

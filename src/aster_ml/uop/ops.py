@@ -132,6 +132,8 @@ class Ops(IntEnum):
     # control
     END = auto()
     BARRIER = auto()
+    COMMIT = auto()
+    WAIT = auto()
     SINK = auto()
     # warps
     SHUFFLE = auto()
@@ -257,6 +259,16 @@ OP_TABLE: dict[Ops, OpInfo] = {
     ),
     Ops.BARRIER: OpInfo(
         Group.CONTROL, "All work-items of a block have done src before any goes on."
+    ),
+    Ops.COMMIT: OpInfo(
+        Group.CONTROL,
+        "Stores that may come later (StoreArg) since the last COMMIT are a group. Where copies end "
+        "at barriers in memory, src[0] is the stage that they fill.",
+    ),
+    Ops.WAIT: OpInfo(
+        Group.CONTROL,
+        "All groups of stores but the last arg ones are done. Where copies end at barriers in "
+        "memory, src[0] is the stage waited for, and src[1] how often it was filled before.",
     ),
     Ops.SINK: OpInfo(Group.CONTROL, "The root: everything that has to happen."),
     Ops.SHUFFLE: OpInfo(
@@ -421,9 +433,14 @@ class LoadArg(NamedTuple):
 
 
 class StoreArg(NamedTuple):
-    """Of STORE, where it has one: what is stored goes past the caches (`streams`), a hint."""
+    """Of STORE, where it has one: what is stored goes past the caches (`streams`), a hint.
 
-    streams: bool
+    One of a LOAD that comes `later` may be done at any time until the WAIT for its group: a copy
+    that goes on beside the work.
+    """
+
+    streams: bool = False
+    later: bool = False
 
 
 class ScratchArg(NamedTuple):

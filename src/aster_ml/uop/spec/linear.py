@@ -17,6 +17,7 @@ from aster_ml.uop.spec.rows import (
     INDEX,
     IS_VOID,
     LEAF,
+    NO_ARG,
     ONE_SOURCE,
     PARAM_ROWS,
     SAME_DTYPE,
@@ -45,6 +46,8 @@ LISTED = ELEMENTWISE | {
     Ops.ACCUMULATE,
     Ops.REDUCE,
     Ops.BARRIER,
+    Ops.COMMIT,
+    Ops.WAIT,
     Ops.SHUFFLE,
     Ops.MMA,
 }
@@ -107,9 +110,27 @@ LINEAR: Table = {
     ),
     Ops.AFTER: (SAME_DTYPE,),
     Ops.BARRIER: (IS_VOID,),
+    Ops.COMMIT: (
+        IS_VOID,
+        NO_ARG,
+        ("it names a stage, if anything", lambda u: len(u.src) <= 1 and are_integers(u.src)),
+    ),
+    Ops.WAIT: (
+        IS_VOID,
+        ("its arg is a number of groups", lambda u: type(u.arg) is int and u.arg >= 0),
+        (
+            "it names a stage and a turn, or nothing",
+            lambda u: len(u.src) in (0, 2) and are_integers(u.src),
+        ),
+    ),
     Ops.SHUFFLE: KERNEL[Ops.SHUFFLE],
     Ops.MMA: KERNEL[Ops.MMA],
 }
+
+
+def are_integers(uops: tuple[UOp, ...]) -> bool:
+    """Whether all are integers."""
+    return all([u.dtype.kind in ("int", "uint") for u in uops])
 
 
 def is_lane(u: UOp) -> bool:

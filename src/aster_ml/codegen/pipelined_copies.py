@@ -1,0 +1,230 @@
+"""Software pipelining of a reduction: local memory is filled for later steps of it meanwhile.
+
+Receives a kernel whose Opt STAGE local has an axis staged, and the axis over its strips that an Opt
+PIPELINE copies names; once the kernel is a list, receives the Linear and returns it with room for
+several strips in local memory, its stages. What fills one runs some turns ahead of what reads it.
+How copies go on and what waits for them is a row of `target/copies`.
+
+rewrite, for n stages: for k: barrier; fill(k); barrier; use
+-> fill(0) to fill(n - 2), a COMMIT behind each
+and for k: wait until fill(k) is done; barrier; fill(k + n - 1), COMMIT; use of stage k % n
+when: copies go on by themselves, so that n - 1 of them are under way while one is used
+The barrier says two things: all work-items have their part of fill(k), and none uses the stage any
+more that is filled next. Behind the last strip there is nothing to copy: zeros fill stages then
+that nobody reads.
+
+rewrite, of two stages: for k: barrier; fill(k); barrier; use
+-> fill(0), and for k: load what fills k + 1; barrier; use of stage k % 2; store it
+when: they do not: what is loaded waits in registers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.lower.linearize import memory_of
+from aster_ml.dtype import dtypes
+from aster_ml.errors import KernelOptError
+from aster_ml.target import Target
+from aster_ml.target.copies import BARRIERS
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp, new_node
+from aster_ml.uop.ops import AxisType, Ops, ScratchArg, StoreArg
+
+# Stages begin where any copy may.
+STAGE_NBYTES = 128
+# Nodes that do something each time that they stand in a list.
+REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.END})
+
+
+def pipeline_copies(kernel: Kernel, axis: UOp, stages: int) -> None:
+    """The strips along an axis of a reduction are copied to local memory ahead of their use."""
+    if kernel.roles.staged is None or axis.arg.kind is not AxisType.REDUCE:
+        raise KernelOptError("a reduction is wanted whose loads STAGE local takes through memory")
+    if stages < 2:
+        raise KernelOptError("2 stages are the fewest: one is filled while another is used")
+    if axis.src[0].op is Ops.CONST and axis.src[0].arg < stages:
+        raise KernelOptError(f"{stages} stages are more than the {axis.src[0].arg} strips")
+    kernel.roles.copied_ahead = (axis.arg.id, stages)
+
+
+def copy_ahead(linear: Linear, kernel: Kernel, target: Target) -> Linear:
+    """Local memory is filled for later turns of a loop, as PIPELINE copies says.
+
+    Raises: KernelOptError where the loop is not there, or stages are more than there is room for.
+    """
+    assert kernel.roles.copied_ahead is not None
+    axis_id, stages = kernel.roles.copied_ahead
+    uops = linear.uops
+    start = next((i for i, u in enumerate(uops) if u.op is Ops.RANGE and u.arg.id == axis_id), None)
+    if start is None or uops[start].arg.kind is not AxisType.REDUCE:
+        raise KernelOptError(f"{linear.name}: PIPELINE copies wants a loop over strips")
+    stop = next(i for i, u in enumerate(uops) if u.op is Ops.END and u.src[0] is uops[start])
+    if not target.copies.go_on and stages != 2:
+        raise KernelOptError(
+            f"{linear.name}: PIPELINE copies wants 2 stages where what is loaded waits in "
+            f"registers, and {stages} are given"
+        )
+    return CopiesAhead(linear, start, stop, stages, target).run()
+
+
+class CopiesAhead:
+    """State of one rewriting: the loop, what fills local memory in it, and the room for stages."""
+
+    def __init__(self, linear: Linear, start: int, stop: int, stages: int, target: Target) -> None:
+        self.linear = linear
+        self.copies = target.copies
+        self.stages = stages
+        self.loop = linear.uops[start]
+        self.before, self.behind = linear.uops[:start], linear.uops[stop + 1 :]
+        body = [u for u in linear.uops[start + 1 : stop] if u.op is not Ops.BARRIER]
+        stores = [u for u in body if u.op is Ops.STORE]
+        if not stores or any([memory_of(u).op is not Ops.DEFINE_LOCAL for u in stores]):
+            raise KernelOptError(f"{linear.name}: PIPELINE copies wants a loop that fills stages")
+        self.fill = needed_by(stores, body)
+        self.use = needed_by([u for u in body if u.op is Ops.ACCUMULATE], body)
+        self.memories = {memory_of(u): larger(memory_of(u), stages) for u in stores}
+        taken = sum(
+            [
+                self.memories.get(u, u).arg.size * u.dtype.itemsize
+                for u in linear.uops
+                if u.op is Ops.DEFINE_LOCAL and not u.arg.private
+            ]
+        )
+        if taken > target.local_bytes:
+            raise KernelOptError(
+                f"{linear.name}: PIPELINE copies of {stages} stages wants {taken:,} bytes of local "
+                f"memory, and a block has {target.local_bytes:,}; fewer stages would do"
+            )
+
+    def run(self) -> Linear:
+        """The new list."""
+        parts = self.beside() if self.copies.go_on else self.by_registers()
+        first = [self.memories.get(u, u) for u in self.before]
+        done: set[UOp] = set()
+        listed = []
+        for u in (*first, *parts, *self.behind):
+            # A value that two turns have in common stands where it is needed first.
+            if u in done and u.op not in REPEATED:
+                continue
+            done.add(u)
+            listed.append(u)
+        return replace(self.linear, uops=tuple(listed))
+
+    def beside(self) -> list[UOp]:
+        """Copies that go on by themselves."""
+        ahead = self.stages - 1
+        new: list[UOp] = []
+        for k in range(ahead):
+            turn = UOp.const(self.loop.dtype, k)
+            new += [*self.filled(turn, later=True), *self.committed(turn)]
+        later, sums = self.turn_later(ahead)
+        fills = [*sums, *self.filled(later, later=True), *self.committed(later)]
+        new += [self.loop, *self.waited(ahead - 1), UOp(Ops.BARRIER, dtypes.void, ())]
+        new += [*fills, *self.used(), UOp(Ops.END, dtypes.void, (self.loop,))]
+        return [*new, *self.waited(0, last=True)]
+
+    def by_registers(self) -> list[UOp]:
+        """What is loaded waits in registers."""
+        first = self.filled(UOp.const(self.loop.dtype, 0), later=False)
+        later, sums = self.turn_later(1)
+        fills = self.filled(later, later=False)
+        loads = [u for u in fills if u.op is not Ops.STORE]
+        stores = [u for u in fills if u.op is Ops.STORE]
+        barrier = UOp(Ops.BARRIER, dtypes.void, ())
+        end = UOp(Ops.END, dtypes.void, (self.loop,))
+        return [*first, self.loop, *sums, *loads, barrier, *self.used(), *stores, end]
+
+    def turn_later(self, ahead: int) -> tuple[UOp, list[UOp]]:
+        """The number of a turn so many ahead, and the nodes of it."""
+        later = self.loop.alu(Ops.ADD, UOp.const(self.loop.dtype, ahead))
+        return later, [later]
+
+    def stage_of(self, turn: UOp) -> UOp:
+        """The stage that a turn fills and reads."""
+        if turn.op is Ops.CONST:
+            return UOp.const(turn.dtype, turn.arg % self.stages)
+        return turn.alu(Ops.MOD, UOp.const(turn.dtype, self.stages))
+
+    def filled(self, turn: UOp, later: bool) -> list[UOp]:
+        """What fills the stage of a turn, with zeros where there is no such turn."""
+        size = self.loop.src[0]
+        known = turn.op is Ops.CONST and size.op is Ops.CONST and turn.arg < size.arg
+        gate = None if known else turn.alu(Ops.CMPLT, size)
+        listed = self.moved(self.fill, turn, {self.loop: turn}, gate)
+        if not later:
+            return listed
+        marked = {
+            u: UOp(Ops.STORE, u.dtype, u.src, StoreArg(later=True))
+            for u in listed
+            if u.op is Ops.STORE and u.src[1].op is Ops.LOAD and len(u.src) == 2
+        }
+        return [marked.get(u, u) for u in listed]
+
+    def used(self) -> list[UOp]:
+        """What reads the stage of this turn."""
+        return self.moved(self.use, self.loop, {}, None)
+
+    def moved(
+        self, nodes: Sequence[UOp], turn: UOp, new: dict[UOp, UOp], gate: UOp | None
+    ) -> list[UOp]:
+        """Nodes of the loop for another turn, in the stage that it has."""
+        stage, own = self.stage_of(turn), set(nodes)
+        listed: list[UOp] = [stage] if gate is None else [stage, gate]
+        order: dict[UOp, None] = {}
+        for root in nodes:
+            toposort(root, done=order)
+        for u in order:
+            if u in new:
+                continue
+            src = tuple([new.get(s, s) for s in u.src])
+            if u.op is Ops.INDEX and u.src[0] in self.memories:
+                memory = self.memories[u.src[0]]
+                size = UOp.const(turn.dtype, memory.arg.size // self.stages)
+                start = stage.alu(Ops.MUL, size)
+                base = start.alu(Ops.ADD, src[1])
+                listed += [start, base]
+                src = (memory, base, src[2])
+            elif u.op is Ops.LOAD and gate is not None and u in own:
+                both = gate if len(src) == 1 else src[1].alu(Ops.AND, gate)
+                listed.append(both)
+                src = (src[0], both)
+            new[u] = u if src == u.src else new_node(u.op, u.dtype, src, u.arg)
+            if u in own:
+                listed.append(new[u])
+        return [u for u in listed if u.op is not Ops.CONST]
+
+    def committed(self, turn: UOp) -> list[UOp]:
+        """The end of a group."""
+        stage = (self.stage_of(turn),) if self.copies.ends == BARRIERS else ()
+        return [UOp(Ops.COMMIT, dtypes.void, stage)]
+
+    def waited(self, left: int, last: bool = False) -> list[UOp]:
+        """A wait for the stage of this turn; the last one is for all that is under way."""
+        if self.copies.ends != BARRIERS:
+            return [UOp(Ops.WAIT, dtypes.void, (), left)]
+        if last:
+            return []
+        before = self.loop.alu(Ops.IDIV, UOp.const(self.loop.dtype, self.stages))
+        stage = self.stage_of(self.loop)
+        return [stage, before, UOp(Ops.WAIT, dtypes.void, (stage, before), left)]
+
+
+def needed_by(roots: Iterable[UOp], body: Sequence[UOp]) -> list[UOp]:
+    """These nodes of a body and what they are made of in it, in its order."""
+    own = set(body)
+    found: dict[UOp, None] = {}
+    for root in roots:
+        toposort(root, done=found)
+    return [u for u in body if u in found and u in own]
+
+
+def larger(memory: UOp, stages: int) -> UOp:
+    """Local memory with room for so many stages, each of which begins at a whole place."""
+    whole = STAGE_NBYTES // memory.dtype.itemsize
+    size = -(-memory.arg.size // whole) * whole
+    arg = memory.arg
+    return UOp(Ops.DEFINE_LOCAL, memory.dtype, (), ScratchArg(arg.id, size * stages, arg.private))

@@ -1,0 +1,64 @@
+"""Functions of CUDA C++ for copies to shared memory that go on beside other work (cp.async).
+
+Data alone, as `cuda_texts`, which has them among its texts.
+"""
+
+from __future__ import annotations
+
+# The instruction; a piece that is not there is filled with zeros.
+PIECE = """\
+#ifndef ASTER_ON_CPU
+template <int N> FN void aster_copy_piece(void *to, const void *from, bool there) {
+  unsigned int at = (unsigned int)__cvta_generic_to_shared(to);
+  int n = there ? N : 0;
+  if (N == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+        :: "r"(at), "l"(from), "r"(n) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;"
+        :: "r"(at), "l"(from), "r"(n), "n"(N) : "memory");
+  }
+}
+#endif"""
+
+COPY = """\
+// N bytes, A or a multiple of them behind the first element of a buffer, to shared memory; they are
+// there once aster_wait says so.
+template <int N, int A, class T> FN void aster_copy(T *to, const T *from, bool there) {
+  enum { PIECE = A < N ? A : N };
+  bool apart = PIECE < 4;
+#if !ASTER_ALIGNED
+  apart = apart || (unsigned long long)from % PIECE;
+#endif
+  if (apart) {
+#pragma unroll
+    for (int i = 0; i < N / (int)sizeof(T); i++) to[i] = there ? from[i] : T();
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < N / PIECE; i++) {
+    aster_copy_piece<(PIECE < 4 ? 4 : PIECE)>(
+        (char *)to + i * PIECE, (const char *)from + i * PIECE, there);
+  }
+}"""
+
+COMMIT = """\
+#ifndef ASTER_ON_CPU
+FN void aster_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+#endif"""
+
+WAIT = """\
+#ifndef ASTER_ON_CPU
+// All groups of copies but the last LEFT are there.
+template <int LEFT> FN void aster_wait() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(LEFT) : "memory");
+}
+#endif"""
+
+TEXTS = {
+    "aster_copy_piece": PIECE,
+    "aster_copy": COPY,
+    "aster_commit": COMMIT,
+    "aster_wait": WAIT,
+}
+NEEDS: dict[str, tuple[str, ...]] = {"aster_copy": ("aster_copy_piece",)}
