@@ -33,7 +33,10 @@ KIND = "CUDATRY"
 
 
 class Report(NamedTuple):
-    """What the compilers say of one kernel; `error` is what they refuse it with."""
+    """What the compilers say of one kernel; `error` is what they refuse it with.
+
+    `warned` is what ptxas says of products of matrices that have to wait for one another.
+    """
 
     name: str
     registers: int = 0
@@ -41,6 +44,7 @@ class Report(NamedTuple):
     stack: int = 0
     seconds: float = 0.0
     error: str = ""
+    warned: str = ""
 
 
 def compile_kernel(source: str, arch: str) -> Report:
@@ -63,7 +67,8 @@ def compile_kernel(source: str, arch: str) -> Report:
         max([int(n) for n in re.findall(pattern, text)], default=0)
         for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes stack")
     ]
-    return Report(name, *numbers, seconds=seconds)
+    warned = "\n".join(re.findall(r"^.*\(C75\d\d\).*$", text, re.MULTILINE))
+    return Report(name, *numbers, seconds=seconds, warned=warned)
 
 
 class TryBackend(Backend):

@@ -53,7 +53,8 @@ static inline long long __double_as_longlong(double x) { long long y; memcpy(&y,
 
 namespace aster_cpu {
 
-enum state { READY, WARP, BLOCK, DONE };
+// LOOKING waits for a barrier in shared memory, at which it looks again in each round.
+enum state { READY, WARP, BLOCK, DONE, LOOKING };
 // A copy to shared memory that is under way, in the group that a thread was at when it began it.
 struct copy {
   char *to;
@@ -80,6 +81,8 @@ static fiber fibers[MOST_THREADS];
 static int current, count;
 static void *scheduler;
 static unsigned int order = 1;
+// What has happened at barriers in shared memory: while it grows, who looks at them has hope.
+static unsigned long happened;
 static char error[256];
 static int failure;
 
@@ -186,7 +189,8 @@ static void make(fiber &f, char *stack) {
 static unsigned int draw() { return order = order * 1664525u + 1013904223u; }
 
 static void say(const char *what, int a, int b) {
-  const char *names[] = {"is ready", "waits for its warp", "waits for its block", "has ended"};
+  const char *names[] = {"is ready", "waits for its warp", "waits for its block", "has ended",
+                         "waits for a barrier in shared memory"};
   __builtin_snprintf(error, sizeof error,
     "%s: block (%u, %u, %u), thread %d %s at line %d, thread %d %s at line %d", what, blockIdx.x,
     blockIdx.y, blockIdx.z, a, names[fibers[a].at], fibers[a].line, b, names[fibers[b].at],
@@ -214,15 +218,32 @@ static bool run_warp(int first, int size) {
   return true;
 }
 
+// Forgets barriers in shared memory and what is on its way (see `hopper_on_cpu.h`).
+static void new_block();
+// Whether something is on its way to or from shared memory at the end of a block, which is noted.
+static int left_over();
+
 // 0 where all threads of the block have come to their end.
 static int run_block() {
   for (;;) {
-    int warps = (count + WARP_SIZE - 1) / WARP_SIZE;
+    int warps = (count + WARP_SIZE - 1) / WARP_SIZE, looking = -1;
     unsigned int start = draw() >> 8;
+    unsigned long before = happened;
+    for (int k = 0; k < count; k++) {
+      if (fibers[k].at == LOOKING) fibers[k].at = READY;
+    }
     for (int i = 0; i < warps; i++) {
       int first = (i + start) % warps * WARP_SIZE;
       int size = count - first < WARP_SIZE ? count - first : WARP_SIZE;
       while (run_warp(first, size)) {}
+    }
+    for (int k = 0; k < count; k++) {
+      if (fibers[k].at == LOOKING) looking = k;
+    }
+    if (error[0]) return 1;
+    if (looking >= 0) {
+      if (happened == before) return say("nobody can go on", looking, looking ? 0 : count - 1), 1;
+      continue;
     }
     for (int k = 1; k < count; k++) {
       if (fibers[k].at != fibers[0].at) return say("threads part", 0, k), 1;
@@ -230,7 +251,7 @@ static int run_block() {
         return say("threads wait at different places", 0, k), 1;
       }
     }
-    if (fibers[0].at == DONE) return 0;
+    if (fibers[0].at == DONE) return left_over();
     if (fibers[0].at == WARP) return say("warps wait at different places", 0, count - 1), 1;
     for (int k = 0; k < count; k++) fibers[k].at = READY;
   }
@@ -269,6 +290,7 @@ static int launch(body run, const void *kernel, void **args, const unsigned *gri
         blockIdx = {x, y, z};
         __builtin_memset(__start_aster_shared_memory, 0xff,
                          __stop_aster_shared_memory - __start_aster_shared_memory);
+        new_block();
         for (int k = 0; k < count; k++) {
           fibers[k].index = {k % block[0], k / block[0] % block[1], k / block[0] / block[1]};
           make(fibers[k], stacks + (unsigned long)k * STACK_NBYTES);
@@ -352,9 +374,11 @@ template <int LEFT> static inline void aster_wait() { aster_cpu::end_copies(LEFT
 
 #ifdef ASTER_SHARED_NBYTES
 // Shared memory that the launch asks for.
-static __attribute__((section("aster_shared_memory"), aligned(128))) unsigned char
+static __attribute__((section("aster_shared_memory"), aligned(1024))) unsigned char
     aster_shared[ASTER_SHARED_NBYTES];
 #endif
+
+#include "hopper_on_cpu.h"
 
 static inline float aster_half_widen(unsigned short x) {
   int sign = (x & 0x8000) << 16, code = x & 0x7fff;

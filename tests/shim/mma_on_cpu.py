@@ -9,11 +9,12 @@ import re
 
 from aster_ml.renderer.cuda import TYPES
 from aster_ml.renderer.cuda_mma import element_of, parameters, registers
+from aster_ml.renderer.cuda_wgmma import KINDS, TURNED, function_name
 from aster_ml.target.tensor_cores import TENSOR_CORES, TensorCore
 
 # A function of the renderer whose body is inline PTX.
 BLOCK = re.compile(
-    r"#ifndef ASTER_ON_CPU\nstatic __device__ __forceinline__ void aster_mma_(\w+)\(.*?#endif",
+    r"#ifndef ASTER_ON_CPU\nstatic __device__ __forceinline__ void aster_(w?g?mma_\w+)\(.*?#endif",
     re.DOTALL,
 )
 
@@ -67,10 +68,29 @@ static void {name}({parameters(row, TYPES[element_of(row)])}) {{
 """
 
 
+def group_function(row: TensorCore, majors: str) -> str:
+    """The C++ of a row whose operands lie in shared memory (see `hopper_on_cpu.h`)."""
+    places = range(registers(row, "c"))
+    params = ", ".join([f"float &c{i}" for i in places])
+    turned = ", ".join([str(int(x != "k")) for x in majors])
+    sizes = f"{row.size('n')}, {row.size('k')}, {list(KINDS).index(row.dtype)}"
+    assert majors == "kk" or row.dtype in TURNED, f"{row.name} has no operands that lie as {majors}"
+    return f"""
+static void {function_name(row, majors)}({params}, unsigned long long a, unsigned long long b) {{
+  float *c[] = {{{", ".join([f"&c{i}" for i in places])}}};
+  aster_cpu::multiply(c, {sizes}, {32 // row.size("k")}, {turned}, a, b);
+  __syncwarp();
+}}
+"""
+
+
 def with_tensor_cores(source: str) -> str:
     """A source whose tensor cores are functions that a CPU runs."""
 
     def replaced(match: re.Match[str]) -> str:
-        return function(TENSOR_CORES[f"cuda_{match[1]}"])
+        if match[1].startswith("wgmma_"):
+            name, _, majors = match[1].rpartition("_")
+            return group_function(TENSOR_CORES[f"cuda_{name}"], majors)
+        return function(TENSOR_CORES[f"cuda_{match[1].removeprefix('mma_')}"])
 
     return BLOCK.sub(replaced, source)

@@ -36,8 +36,10 @@ import numpy as np
 from aster_ml.errors import CompileError, DeviceError
 from aster_ml.renderer import cuda_texts
 from aster_ml.target.cuda import dynamic_nbytes
+from aster_ml.target.tensor_maps import TensorMap, tensor_maps
 from aster_ml.uop.linear import Linear
 from tests.shim.mma_on_cpu import with_tensor_cores
+from tests.shim.tensor_forms import encode
 
 HERE = Path(__file__).resolve().parent
 COMPILERS = ("g++", "clang++", "c++")
@@ -95,7 +97,7 @@ def compile_kernel(source: str) -> Path:
     """
     header = HERE / "cuda_on_cpu.h"
     is_metal = METAL_HEAD in source
-    headers = header.read_bytes() + (HERE / "metal_on_cpu.h").read_bytes()
+    headers = b"".join([path.read_bytes() for path in sorted(HERE.glob("*_on_cpu.h"))])
     digest = hashlib.blake2b(source.encode() + headers, digest_size=16).hexdigest()
     keep_source(source, digest, "metal" if is_metal else "cu")
     path = folder() / f"{digest}.so"
@@ -147,9 +149,13 @@ class KernelOnCpu:
         grid: tuple[int, ...],
         block: tuple[int, ...],
         shared: int = 0,
+        tensors: tuple[TensorMap, ...] = (),
     ) -> None:
         """Runs all blocks on memory at these addresses. Raises: DeviceError."""
-        values = [ctypes.c_int64(x) for x in (*buffers, *variables, 0)]
+        values: list[ctypes.c_int64 | ctypes.Array[ctypes.c_char]] = [
+            *[ctypes.c_int64(x) for x in (*buffers, *variables, 0)],
+            *[encode(tensor, buffers) for tensor in tensors],
+        ]
         args = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
         sizes = [(ctypes.c_uint * 3)(*(*n, 1, 1, 1)[:3]) for n in (grid, block)]
         if self.entry(args, *sizes, ctypes.c_uint(shared)):
@@ -169,4 +175,5 @@ def run(
     grid = tuple([int(n) for n in linear.global_size])
     program = load(compile_kernel(source), linear.name)
     shared = len(arrays) + len(variables) if METAL_HEAD in source else dynamic_nbytes(source)
-    program(tuple([a.ctypes.data for a in arrays]), variables, grid, linear.local_size, shared)
+    addresses, maps = tuple([a.ctypes.data for a in arrays]), tensor_maps(source)
+    program(addresses, variables, grid, linear.local_size, shared, maps)

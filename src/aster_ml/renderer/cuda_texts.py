@@ -6,6 +6,7 @@ Data alone. Bodies with inline PTX, which only a device runs, stand behind `#ifn
 from __future__ import annotations
 
 from aster_ml.renderer import cuda_copy_texts, gpu_texts
+from aster_ml.renderer.cuda_wgmma import WGMMA_NEEDS, WGMMA_TEXTS
 
 AS = """\
 template <class U, class T> FN U aster_as(T x) {
@@ -208,7 +209,7 @@ FN NAME NAME_fma(NAME a, NAME b, NAME c) {
 
 SHARED = """\
 #ifndef ASTER_ON_CPU
-extern __shared__ __align__(128) unsigned char aster_shared[];
+extern __shared__ __align__(1024) unsigned char aster_shared[];
 #endif"""
 
 
@@ -235,10 +236,13 @@ for _name in ("aster_half", "aster_bfloat"):
     OWN[_name] = named(NARROW, _name)
     OWN[f"{_name}_fma"] = named(FMA, _name)
 
-TEXTS = gpu_texts.texts_for({**gpu_texts.COMMON, **OWN}, "static __device__ __forceinline__", "")
+TEXTS = gpu_texts.texts_for(
+    {**gpu_texts.COMMON, **OWN, **WGMMA_TEXTS}, "static __device__ __forceinline__", ""
+)
 NEEDS: dict[str, tuple[str, ...]] = {
     **gpu_texts.NEEDS,
     **cuda_copy_texts.NEEDS,
+    **WGMMA_NEEDS,
     "aster_max": ("aster_as",),
     "aster_load": ("aster_vec",),
     "aster_load_any": ("aster_load",),

@@ -6,8 +6,12 @@ the warp and, behind `|`, for each bit of the number of its register: `m0` is th
 row, `k2` the third bit of the place along the sum. So of `k1 k2 m0 m1 m2 | k0 m3 k3` work-item 5
 (bits 0 and 2) has row 1, and in its registers 0 and 1 the places 2 and 3.
 
-Source of the rows: PTX ISA 8.7, "Matrix Fragments for mma.m16n8k8/16/32"; Metal: Apple's order of
-`thread_elements()` of a simdgroup matrix.
+Operands without bits of work-items lie in local memory, where the instruction reads them itself;
+128 work-items, four warps, run it together.
+
+Source of the rows: PTX ISA 8.7, "Matrix Fragments for mma.m16n8k8/16/32" and "Asynchronous
+Warpgroup Level Matrix Instructions"; Metal: Apple's order of `thread_elements()` of a simdgroup
+matrix.
 """
 
 from __future__ import annotations
@@ -34,6 +38,11 @@ class TensorCore(NamedTuple):
         """The words of a layout: of the number of a work-item, and of its register."""
         items, registers = getattr(self, operand).split("|")
         return items.split(), registers.split()
+
+    @property
+    def reads_shared(self) -> bool:
+        """Whether both operands lie in local memory."""
+        return not self.bits("a")[0]
 
     @property
     def warp(self) -> int:
@@ -66,8 +75,31 @@ CUDA = {
     "m16n8k32_fp8e4m3": ("k2 k3 m0 m1 m2 | k0 k1 m3 k4", "k2 k3 n0 n1 n2 | k0 k1 k4"),
     "m16n8k32_fp8e5m2": ("k2 k3 m0 m1 m2 | k0 k1 m3 k4", "k2 k3 n0 n1 n2 | k0 k1 k4"),
 }
+# Four warps have 16 rows each; of the columns a work-item has two in each eight.
+GROUP_C = "n1 n2 m0 m1 m2 m4 m5 | n0 m3"
+GROUP_ROWS = 6
+# By dtype how many bits the place along the sum has: 32 bytes are taken at a time.
+GROUP_STEPS = {"float32": 3, "float16": 4, "bfloat16": 4, "fp8e4m3": 5, "fp8e5m2": 5}
+# Bits of a column.
+GROUP_COLUMNS = (6, 7, 8)
 METAL = ("k1 m0 m1 k2 m2 | k0", "n1 k0 k1 n2 k2 | n0", "n1 m0 m1 n2 m2 | n0")
 METAL_DTYPES = ("float32", "float16", "bfloat16")
+
+
+def bits_of(axis: str, count: int) -> list[str]:
+    """The words of the bits of an axis."""
+    return [f"{axis}{i}" for i in range(count)]
+
+
+def group_row(dtype: str, columns: int) -> TensorCore:
+    """The row of `wgmma` with so many bits of columns."""
+    m, k = bits_of("m", GROUP_ROWS), bits_of("k", GROUP_STEPS[dtype])
+    n = bits_of("n", columns)
+    c = " ".join([GROUP_C, *n[3:]])
+    name = f"cuda_wgmma_m64n{1 << columns}k{1 << len(k)}_{dtype}"
+    a, b = ("| " + " ".join(words) for words in ([*m, *k], [*k, *n]))
+    return TensorCore(name, dtype, "float32", a, b, c)
+
 
 ROWS = (
     *[
@@ -76,6 +108,7 @@ ROWS = (
         for dtype in [name.split("_")[1]]
     ],
     *[TensorCore(f"metal_m8n8k8_{dtype}", dtype, "float32", *METAL) for dtype in METAL_DTYPES],
+    *[group_row(dtype, columns) for dtype in GROUP_STEPS for columns in GROUP_COLUMNS],
 )
 TENSOR_CORES = {row.name: row for row in ROWS}
 

@@ -1,0 +1,133 @@
+"""Tensor cores of Hopper as functions: `wgmma` of operands that lie in shared memory.
+
+Receives a row of `target/tensor_cores` and how its operands lie; returns texts of CUDA C++. An
+operand is rows of 128 bytes, the pieces of 16 bytes of a row in an order that its number within
+eight of them says (an XOR, as TMA writes it), and begins at a multiple of 1,024 bytes. What is
+neighbours along a row is the place along the sum ("k"), or m or n, which only numbers of 16 bits
+can be ("m", "n"). The function of a row takes accumulators and two descriptors: words of 64 bits
+that say where an operand begins and how far apart its parts are.
+
+Source: PTX ISA 8.7, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor copy", "mbarrier".
+"""
+
+from __future__ import annotations
+
+from aster_ml.renderer.cuda_mma import registers
+from aster_ml.target.tensor_cores import TensorCore
+
+KINDS = {
+    "float32": "tf32", "float16": "f16", "bfloat16": "bf16", "fp8e4m3": "e4m3", "fp8e5m2": "e5m2",
+}  # fmt: skip
+# What can lie with its rows or columns as neighbours.
+TURNED = ("float16", "bfloat16")
+FN = "static __device__ __forceinline__"
+
+
+def function_name(row: TensorCore, majors: str) -> str:
+    """`aster_wgmma_m64n128k16_float16_kn`: by row, and what neighbours of A and of B are."""
+    return f"{row.name.replace('cuda_', 'aster_', 1)}_{majors}"
+
+
+def wgmma_text(row: TensorCore, majors: str) -> str:
+    """The function of a row."""
+    sums = registers(row, "c")
+    shape, kind = row.name.split("_")[2], KINDS[row.dtype]
+    params = ", ".join([f"float &c{i}" for i in range(sums)])
+    own = ", ".join([f"%{i}" for i in range(sums)])
+    outputs = ", ".join([f'"+f"(c{i})' for i in range(sums)])
+    turned = "".join([f", {int(major != 'k')}" for major in majors if row.dtype in TURNED])
+    return f"""\
+#ifndef ASTER_ON_CPU
+{FN} void {function_name(row, majors)}({params},
+    unsigned long long a, unsigned long long b) {{
+  asm volatile("{{.reg .pred p; setp.ne.b32 p, 1, 0; "
+      "wgmma.mma_async.sync.aligned.{shape}.f32.{kind}.{kind} {{{own}}}, "
+      "%{sums}, %{sums + 1}, p, 1, 1{turned};}}"
+      : {outputs} : "l"(a), "l"(b));
+}}
+#endif"""
+
+
+def boxes(dims: int) -> str:
+    """The function that copies a box of a tensor of so many dimensions, neighbours first."""
+    params = ", ".join([f"int x{i}" for i in range(dims)])
+    places = ", ".join([f"%{i + 3}" for i in range(dims)])
+    inputs = ", ".join([f'"r"(x{i})' for i in range(dims)])
+    return f"""\
+FN void aster_copy_box(void *to, const aster_tensor *from, unsigned long long *barrier, {params}) {{
+  asm volatile("cp.async.bulk.tensor.{dims}d.shared::cluster.global.tile.mbarrier::complete_tx"
+      "::bytes [%0], [%1, {{{places}}}], [%2];"
+      :: "r"(aster_shared_address(to)), "l"(from), "r"(aster_shared_address(barrier)),
+      {inputs} : "memory");
+}}"""
+
+
+BARRIERS = """\
+// Barriers that count arrivals, and bytes that are on their way.
+FN void aster_barrier_init(unsigned long long *barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+      :: "r"(aster_shared_address(barrier)), "r"(count) : "memory");
+}
+FN void aster_barriers_made() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+FN void aster_barrier_expect(unsigned long long *barrier, int nbytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+      :: "r"(aster_shared_address(barrier)), "r"(nbytes) : "memory");
+}
+FN void aster_barrier_arrive(unsigned long long *barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+      :: "r"(aster_shared_address(barrier)) : "memory");
+}
+FN void aster_barrier_wait(unsigned long long *barrier, int parity) {
+  unsigned int done;
+  do {
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+        "selp.b32 %0, 1, 0, p;}"
+        : "=r"(done) : "r"(aster_shared_address(barrier)), "r"(parity) : "memory");
+  } while (!done);
+}"""
+
+DESCRIPTOR = """\
+// Where an operand begins, and how many bytes lie between its parts along both axes.
+FN unsigned long long aster_descriptor(const void *p, int leading, int stride) {
+  return (unsigned long long)((aster_shared_address(p) & 0x3ffff) >> 4)
+      | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32
+      | 1ull << 62;
+}
+FN void aster_wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+FN void aster_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT> FN void aster_wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
+}"""
+
+
+def only_on_device(text: str) -> str:
+    """A text that a CPU has functions of its own for."""
+    return f"#ifndef ASTER_ON_CPU\n{text}\n#endif"
+
+
+ADDRESS = """\
+FN unsigned int aster_shared_address(const void *p) {
+  return (unsigned int)__cvta_generic_to_shared(p);
+}"""
+# What a launch is given of each tensor: how it lies, in the driver's form, and how many elements
+# before its first one the form begins, as only multiples of 16 bytes can be said.
+TENSOR = """\
+struct __align__(64) aster_tensor {
+  unsigned char form[128];
+  long long before;
+};"""
+# By name: the functions, and what each needs.
+WGMMA_TEXTS = {
+    "aster_tensor": TENSOR,
+    "aster_shared_address": only_on_device(ADDRESS),
+    "aster_barriers": only_on_device(BARRIERS),
+    "aster_descriptor": only_on_device(DESCRIPTOR),
+    "aster_copy_box": only_on_device("\n".join([boxes(dims) for dims in range(2, 6)])),
+}
+WGMMA_NEEDS = {
+    "aster_barriers": ("aster_shared_address",),
+    "aster_descriptor": ("aster_shared_address",),
+    "aster_copy_box": ("aster_barriers", "aster_tensor"),
+}
