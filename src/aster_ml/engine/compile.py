@@ -177,8 +177,6 @@ class Compilation:
                 fields = write_plainly(ast, backend, target, error, given, ways)
                 disk_key = None
             TOTALS.compiled_kernels += 1
-            if not is_static(fields["launch"]):
-                disk_key = None
             join = renderer_for(target).join if target.compiles else None
             self.drafts[key] = Draft(backend, fields, disk_key, join)
             self.batches.add(self.drafts[key])

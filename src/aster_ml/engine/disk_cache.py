@@ -10,9 +10,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aster_ml.backend import Backend, Grid, Launch, Program, ThreadParts
+from aster_ml.dtype import dtypes
+from aster_ml.errors import AsterError
 from aster_ml.runtime import object_cache
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import ELEMENTWISE, Ops
+from aster_ml.uop.print.text import parse, to_text
 
 SIZE_BYTES = 4
+# What sizes that depend on variables are made of.
+SIZE_OPS = ELEMENTWISE | {Ops.CONST, Ops.DEFINE_VAR}
 
 
 def put(entries: Sequence[tuple[str, Mapping[str, Any]]], binary: bytes) -> None:
@@ -23,7 +31,7 @@ def put(entries: Sequence[tuple[str, Mapping[str, Any]]], binary: bytes) -> None
         key: {
             "name": fields["name"],
             "vars": fields["var_names"],
-            "launch": fields["launch"],
+            "launch": launch_to_json(fields["launch"]),
             "grid": isinstance(fields["launch"], Grid),
             "written": sorted(fields["written"]),
         }
@@ -48,7 +56,10 @@ class DiskCache:
             if entry is not None:
                 try:
                     self.open(entry, backend)
-                except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, OSError):
+                except (
+                    AsterError, ValueError, LookupError, TypeError, AttributeError, RuntimeError,
+                    OSError,
+                ):  # fmt: skip
                     # What is in the cache is only a shortcut: anything odd is compiled again.
                     return None
         return self.found.get((key, backend))
@@ -84,14 +95,43 @@ def check(header: Any) -> None:
         raise ValueError(f"no kernel is like this: {header}")
 
 
+def launch_to_json(launch: Launch) -> list[Any]:
+    """A launch as JSON has it; sizes that depend on variables are texts of their expressions."""
+    if isinstance(launch, Grid):
+        return [[size_to_json(size) for size in launch.blocks], launch.items]
+    return [size_to_json(launch.n), launch.parts]
+
+
+def size_to_json(size: Any) -> Any:
+    """A number, or the text of an expression."""
+    return to_text(size) if isinstance(size, UOp) else size
+
+
 def launch_from(header: Any) -> Launch | None:
     """The launch of a kernel; None where it cannot be one."""
     first, second = header["launch"]
+    names = header["vars"]
     if header["grid"]:
-        sizes = (*first, *second)
-        return Grid(tuple(first), tuple(second)) if all([is_count(i) for i in sizes]) else None
-    right = is_count(first) and is_count(second) and second >= 1
-    return ThreadParts(first, second) if right else None
+        blocks = tuple([size_from(size, names) for size in first])
+        right = None not in blocks and all([is_count(i) for i in second])
+        return Grid(blocks, tuple(second)) if right else None
+    n = size_from(first, names)
+    right = n is not None and is_count(second) and second >= 1
+    return ThreadParts(n, second) if right else None
+
+
+def size_from(size: Any, names: list[str]) -> Any:
+    """A number, or an expression of variables that the kernel has; None where it is neither.
+
+    Raises: AsterError for a text that is no node.
+    """
+    if not isinstance(size, str):
+        return size if is_count(size) else None
+    found = parse(size)
+    nodes = toposort(found)
+    used = {u.arg.name for u in nodes if u.op is Ops.DEFINE_VAR}
+    known = found.dtype in dtypes.ints and all([u.op in SIZE_OPS for u in nodes])
+    return found if known and used <= set(names) else None
 
 
 def is_count(value: Any) -> bool:

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from aster_ml import Context, Device, GlobalCounters, Tensor
+from aster_ml import Context, Device, GlobalCounters, Tensor, Variable
 from aster_ml.engine import compile as compiler
 from aster_ml.engine import disk_cache
 from aster_ml.runtime import cpu_worker, native_call, object_cache
@@ -62,6 +63,12 @@ CHANGES = {
     "no name": changed_header(name=None),
     "less than no elements": changed_header(launch=[-1, 1]),
     "no parts": changed_header(launch=[8, 0]),
+    "text of no size": changed_header(launch=["8 * n", 1]),
+    "a size of no variable": changed_header(
+        launch=["%0 = DEFINE_VAR int64 name='n' min=1 max=8", 1]
+    ),
+    "a size of a fraction": changed_header(launch=["%0 = CONST float32 8.0", 1]),
+    "a size of memory": changed_header(launch=["%0 = BUFFER int64 id=1 size=8 device='CPU'", 1]),
     "text for a number": changed_header(launch=[8, "2"]),
     "a grid without sizes": changed_header(grid=True),
     "written by name": changed_header(written=["a"]),
@@ -77,6 +84,26 @@ def test_a_wrong_entry_is_compiled_again(tmp_path: Path, change: Any) -> None:
     written_again(tmp_path, change)
     assert compute(tmp_path) == 1
     assert compute(tmp_path) == 0, "and kept again"
+
+
+def test_kernels_of_sizes_that_depend_on_variables_are_kept(tmp_path: Path) -> None:
+    Device["CPU"].prepare()
+    n = Variable("n", 1, 1 << 16)
+    x = Tensor(np.arange(1 << 16, dtype=np.float32)).realize()
+
+    def compute(count: int) -> int:
+        compiler.MEMORY_CACHE.clear()
+        CACHE.clear()
+        before = GlobalCounters.compiled_kernels
+        with Context(CACHEDIR=str(tmp_path), CACHE=1):
+            found = (x[: n.bind(count)] * 3 + 1).realize()
+            assert found.sum().item() == sum(3 * i + 1 for i in range(count))
+            found = (x[: n.bind(count)].reshape(n.bind(count), 1) + x[:3]).max().item()
+            assert found == count - 1 + 2
+        return GlobalCounters.compiled_kernels - before
+
+    assert compute(7) > 1
+    assert compute(100) == 0
 
 
 @pytest.mark.parametrize("module", [native_call.entries, cpu_worker.native])

@@ -10,8 +10,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from aster_ml.apps.embed import Embedder
-from aster_ml.apps.llm.bench import run_bench
 from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.loading import Language, load_language
 from aster_ml.apps.llm.sampling import Sampling
@@ -91,7 +89,9 @@ def serve(options: argparse.Namespace, language: Language) -> int:
     server = needed("uvicorn", "serve")
     needed("starlette", "serve")
     app_module = needed("aster_ml.apps.llm.server", "serve")
-    embedder = Embedder(options.embed) if options.embed else None
+    embedder = None
+    if options.embed:
+        embedder = needed("aster_ml.apps.embed", "llm").Embedder(options.embed)
     rules = app_module.Rules(tuple(options.api_key), tuple(options.cors))
     app = app_module.make_app(language, rules, embedder)
     print(f"{language.name}: http://{options.host}:{options.port}/", flush=True)
@@ -114,7 +114,10 @@ def run(options: argparse.Namespace) -> int:
         mapped=not options.no_map,
     )
     if options.bench:
-        return run_bench(language)
+        # Who asks a question does not wait for what it needs.
+        bench = needed("aster_ml.apps.llm.bench", "llm")
+        code: int = bench.run_bench(language)
+        return code
     if options.serve:
         return serve(options, language)
     chat = Chat(language, sampling, options.max_tokens, options.system)

@@ -170,13 +170,16 @@ def load_adapters(folder: str | pathlib.Path, config: Config) -> dict[str, Adapt
                 f"{show_value(entry)} has shape {list(t.shape)}, the rank is {rank}", where
             )
         found.setdefault(f"blk.{match[1]}.{names[match[2]]}.weight", {})[match[3]] = t
-    return {name: make_adapter(config, name, pair, scale, where) for name, pair in found.items()}
+    made = {name: make_adapter(config, name, pair, scale, where) for name, pair in found.items()}
+    if made:
+        Tensor.realize(*[t for adapter in made.values() for t in (adapter.down, adapter.up)])
+    return made
 
 
 def make_adapter(
     config: Config, name: str, pair: Mapping[str, Tensor], scale: float, where: str
 ) -> Adapter:
-    """An adapter in memory, from the two tensors of a file."""
+    """An adapter, from the two tensors of a file; nothing is read yet."""
     if set(pair) != {"A", "B"}:
         raise FormatError(f"of the adapter of {show_value(name)} one half is absent", where)
     down, up = [pair[side].to(None).float() for side in "AB"]
@@ -187,9 +190,7 @@ def make_adapter(
         )
     if heads:
         up = paired(up, heads)
-    down, up = down.contiguous(), up.contiguous()
-    Tensor.realize(down, up)
-    return Adapter(down, up, scale)
+    return Adapter(down.contiguous(), up.contiguous(), scale)
 
 
 def matrices_of(config: Config, tensors: Iterable[str]) -> list[str]:

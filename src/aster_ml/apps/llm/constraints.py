@@ -27,8 +27,8 @@ class Words:
         self.tokenizer = tokenizer
         self.eos_token_id = tokenizer.eos if tokenizer.eos is not None else ends[0]
         self.bos_token_id = tokenizer.bos
-        self.tokens = tokenizer.bytes_of
-        self.special_token_ids = [i for i, b in enumerate(tokenizer.bytes_of) if not b]
+        self.tokens = list(tokenizer.bytes_of)
+        self.special_token_ids = [i for i, b in enumerate(self.tokens) if not b]
 
     def __call__(self, text: bytes | str) -> list[int]:
         plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, overload
 
 from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.pretokenizers import WHOLE_FIRST, patterns_of
@@ -76,7 +76,10 @@ class Tokenizer:
                 "known are gpt2 (byte-level BPE) and llama (SentencePiece)",
                 "gguf",
             )
-        self.bytes_of = [self.token_bytes(i) for i in range(len(self.tokens))]
+        self.bytes_of = TokenBytes(self.token_bytes, len(self.tokens))
+        for i, kind in enumerate(self.kinds):
+            if kind == BYTE:
+                self.token_bytes(i)
 
     # what the file says
 
@@ -145,10 +148,12 @@ class Tokenizer:
 
     def merges(self) -> list[tuple[str, str]]:
         """The merges of the file. Raises: FormatError for one of tokens that are not there."""
+        number = self.number
         result = []
         for text in self.texts("merges"):
-            left, space, right = text.partition(" ")
-            if not space or any([part not in self.number for part in (left, right, left + right)]):
+            left, _, right = text.partition(" ")
+            # Two that are none make none, and what has no space has nothing right of it.
+            if left not in number or right not in number or left + right not in number:
                 raise FormatError(
                     f"the merge {show_value(text)} is not of two tokens that make a third", "gguf"
                 )
@@ -236,6 +241,30 @@ class Tokenizer:
     def stream(self) -> Stream:
         """Decodes tokens as they come."""
         return Stream(self.bytes_of)
+
+
+class TokenBytes(Sequence[bytes]):
+    """The bytes of each token of a vocabulary, made when they are asked for."""
+
+    def __init__(self, make: Callable[[int], bytes], count: int) -> None:
+        self.make, self.known = make, list[bytes | None]([None]) * count
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    @overload
+    def __getitem__(self, i: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> list[bytes]: ...
+
+    def __getitem__(self, i: int | slice) -> bytes | list[bytes]:
+        if isinstance(i, slice):
+            return [self[n] for n in range(*i.indices(len(self)))]
+        found = self.known[i]
+        if found is None:
+            found = self.known[i] = self.make(i)
+        return found
 
 
 class Stream:

@@ -198,6 +198,7 @@ def read(waiting: Sequence[tuple[str, QuantTensor]], dtype: str) -> dict[str, Te
     result: dict[str, Tensor] = {}
     largest: dict[str, Tensor] = {}
     held: list[Tensor] = []
+    made: list[Tensor] = []
     for name, packed in waiting:
         here = packed.to(Device.DEFAULT)
         value = here.dequantize()
@@ -206,10 +207,15 @@ def read(waiting: Sequence[tuple[str, QuantTensor]], dtype: str) -> dict[str, Te
             result[name] = value
             continue
         kept: Any = DTYPES.get(dtype, dtypes.float16) if value.ndim > 1 else dtypes.float32
+        if kept is value.dtype:
+            # These numbers are the file's bytes.
+            held.append(here.blocks)
+            result[name] = value
+            continue
         if kept is dtypes.float16 and packed.type in WIDE:
             largest[name] = value.float().abs().max()
-        result[name] = value.cast(kept).contiguous()
-    made = [t for name, t in result.items() if not stays_packed(dict(waiting)[name], dtype)]
+        made.append(value.cast(kept).contiguous())
+        result[name] = made[-1]
     if result:
         Tensor.realize(*made, *held, *largest.values())
     for name, most in largest.items():
