@@ -63,7 +63,7 @@ class OnnxRunner:
         if device != self.device:
             self.device, self.execution = device, Execution(self.model, device)
             for node in self.model.walk():
-                node.result = None
+                node.result = node.prepared = None
             self.recorded.clear()
         return self
 
@@ -83,7 +83,7 @@ class OnnxRunner:
     def __call__(self, inputs: dict[str, Any], debug: int = 0) -> dict[str, Any]:
         """Runs the model: input name -> Tensor, array or number; output name -> Tensor.
 
-        A sequence is a list of these. `debug` is there for programs of tinygrad; DEBUG=2 shows
+        A sequence is a list of these, a map a dict. `debug` is there for programs of tinygrad; DEBUG=2 shows
         kernels.
 
         Raises: ArgumentError for inputs that are missing or unknown, ShapeError and DTypeError for
@@ -150,6 +150,10 @@ class OnnxRunner:
 
     def input_value(self, value: Any, spec: Spec) -> Value:
         """One input of a call: a tensor, or an array where shapes may be computed from it."""
+        if spec.kind == "map" or isinstance(value, dict):
+            if spec.kind != "map" or not isinstance(value, dict):
+                raise ArgumentError(f"input {spec.name!r} is {spec}, given {type(value).__name__}")
+            return value
         if value is None or (isinstance(value, (list, tuple)) and spec.kind != "tensor"):
             return (
                 value if value is None else [self.input_value(v, element_of(spec)) for v in value]
@@ -185,6 +189,8 @@ def frozen(value: Value) -> Any:
     """An input that is no tensor, as a part of a key."""
     if isinstance(value, list):
         return tuple([(v.shape, v.dtype) if isinstance(v, Tensor) else frozen(v) for v in value])
+    if isinstance(value, dict):
+        return tuple(value.items())
     if not isinstance(value, np.ndarray):
         return value
     data: Any = tuple(value.reshape(-1)) if value.dtype == np.object_ else value.tobytes()

@@ -96,6 +96,17 @@ def test_argmax_edges() -> None:
     check_tensor(Tensor(4.0).argmax(), 0)
 
 
+def test_the_greatest_of_small_products_is_one_of_them() -> None:
+    # A product that is added up in two loops has two results, and neither is the maximum of both.
+    draw = np.random.default_rng(66)
+    sizes = [int(draw.integers(low, high)) for low, high in ((1, 9), (2, 9), (1, 20))]
+    x = (np.round(draw.normal(size=(sizes[2], sizes[0])) * 4) / 4).astype(np.float32)
+    w, b = draw.normal(size=sizes[1::-1]), draw.normal(size=sizes[1])
+    scores = Tensor(x) @ Tensor(w.astype(np.float32)).transpose(0, 1) + b.astype(np.float32)
+    place = scores.argmax(-1)
+    check_tensor(place, scores.numpy().argmax(-1), dtype="int32")
+
+
 def sorted_as_numpy(x: Any, descending: bool) -> tuple[Any, Any]:
     """A stable sort of rows, NaN counting as greatest."""
     key = np.where(np.isnan(x), np.inf, x)

@@ -18,12 +18,14 @@ from aster_ml.nn.onnx_ops import (
     sequence,
     shape,
     signal,
+    svm,
     text,
     training,
     transformer,
+    trees,
 )
 
 FAMILIES: tuple[ModuleType, ...] = (
     control, host, image, math, ml, nets, quantise, random, recurrent, reduce, sequence, shape,
-    signal, text, training, transformer,
+    signal, svm, text, training, transformer, trees,
 )  # fmt: skip

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from aster_ml import Tensor, dtypes
-from aster_ml.errors import UnsupportedError
+from aster_ml.errors import DTypeError, FormatError, ShapeError, UnsupportedError
 from aster_ml.nn.onnx_ops.registry import ML, Array, Value, on_host, op
 from aster_ml.nn.onnx_ops.text import texts, word
 
 Floats = list[float]
 Ints = list[int]
+# A map that is placed by its keys has no more of them.
+MOST_OF_MAP = 1 << 24
 
 
 @op("ArrayFeatureExtractor", domain=ML)
@@ -85,17 +87,49 @@ def labels_of(ints: Ints | None, strings: list[str] | None) -> Array:
     return np.asarray(ints or [0, 1], np.int64)
 
 
+POSTS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+# Winitzki's approximation of the inverse error function has this constant; onnxruntime and ONNX's
+# reference have it too, so that its 0.2% are a part of what PROBIT means.
+WINITZKI = 0.147
+
+
+def probit(values: Tensor) -> Tensor:
+    """The place up to which a standard normal distribution has this share, approximately."""
+    x = values * 2 - 1
+    log = ((1 - x) * (1 + x)).log()
+    half = 2 / (np.pi * WINITZKI) + 0.5 * log
+    size = ((half.square() - log / WINITZKI).sqrt() - half).sqrt()
+    return (x < 0).where(-size, size) * 2**0.5
+
+
+def softmax_zero(values: Tensor) -> Tensor:
+    """Softmax of what is not 0; zeros stay."""
+    power = (values - values.max(-1, keepdim=True)).exp()
+    power = (values.abs() > 1e-7).where(power, 0)
+    return power / power.sum(-1, keepdim=True)
+
+
 def post(values: Tensor, kind: str) -> Tensor:
-    """Scores as post_transform says."""
-    if kind == "SOFTMAX":
-        return values.softmax(-1)
+    """Scores as post_transform says; those of one column as onnxruntime has it, which is PROBIT."""
+    makers: dict[str, Any] = {
+        "NONE": lambda: values, "SOFTMAX": lambda: values.softmax(-1),
+        "LOGISTIC": values.sigmoid, "SOFTMAX_ZERO": lambda: softmax_zero(values),
+        "PROBIT": lambda: probit(values),
+    }  # fmt: skip
+    if kind not in makers:
+        raise UnsupportedError(f"post_transform {kind!r}; there are {', '.join(POSTS)}")
+    is_one = values.shape[-1] == 1 and kind != "PROBIT"
+    return values if is_one else makers[kind]()  # type: ignore[no-any-return]
+
+
+def two_columns(one: Tensor, kind: str, is_share: bool) -> Tensor:
+    """Scores of both classes, from those of the second [rows, 1]: a share, or a distance from 0."""
+    if kind == "PROBIT":
+        return probit(one)
+    both = (-one).cat(one, dim=1)
     if kind == "LOGISTIC":
-        return values.sigmoid()
-    if kind == "SOFTMAX_ZERO":
-        return values.eq(0).where(0, values.softmax(-1))
-    if kind != "NONE":
-        raise UnsupportedError(f"post_transform {kind}")
-    return values
+        return both.sigmoid()
+    return (1 - one).cat(one, dim=1) if is_share else both
 
 
 @op("LinearRegressor", domain=ML)
@@ -132,14 +166,14 @@ def linear_classifier(
     weight = Tensor(np.asarray(coefficients, np.float32).reshape(rows, -1), device=x.device)
     scores = x.cast(dtypes.float32).matmul(weight.transpose(0, 1))
     scores = scores if intercepts is None else scores + Tensor(intercepts, device=x.device)
-    if rows == 1:
-        scores = (-scores).cat(scores, dim=1)
-    return chosen(scores, labels, call), post(scores, post_transform)
+    if rows == 1 and len(labels) == 2:
+        best = (scores > 0).cast(dtypes.int32).reshape((-1,))
+        return picked(best, labels, call), two_columns(scores, post_transform, True)
+    return picked(scores.argmax(-1), labels, call), post(scores, post_transform)
 
 
-def chosen(scores: Tensor, labels: Array, call: Any) -> Value:
-    """The label of the greatest score of each row."""
-    best = scores.argmax(-1)
+def picked(best: Tensor, labels: Array, call: Any) -> Value:
+    """The label of each row, by its number."""
     if labels.dtype == np.object_:
         return labels[call.read(best)]
     return call.tensor(labels)[best]
@@ -231,64 +265,69 @@ def zip_map(
     return [dict(zip(names, row.tolist())) for row in call.read(x)]
 
 
-@op("TreeEnsemble", domain=ML, host="x")
-def tree_ensemble(
+@on_host("CategoryMapper", domain=ML)
+def category_mapper(
     x: Array,
     *,
-    aggregate_function: int = 1,
-    leaf_targetids: Ints,
-    leaf_weights: Array,
-    membership_values: Array | None = None,
-    n_targets: int = 1,
-    nodes_falseleafs: Ints,
-    nodes_falsenodeids: Ints,
-    nodes_featureids: Ints,
-    nodes_hitrates: Array | None = None,
-    nodes_missing_value_tracks_true: Ints | None = None,
-    nodes_modes: Array,
-    nodes_splits: Array,
-    nodes_trueleafs: Ints,
-    nodes_truenodeids: Ints,
-    post_transform: int = 0,
-    tree_roots: Ints,
+    cats_int64s: Ints | None = None,
+    cats_strings: list[str] | None = None,
+    default_int64: int = -1,
+    default_string: str = "_Unused",
 ) -> Array:
-    """Sums (or means, or extremes) of the leaves that each row comes to in each tree."""
-    if post_transform:
-        raise UnsupportedError(f"post_transform {post_transform}")
-    members = iter(() if membership_values is None else membership_values.tolist())
-    sets: dict[int, list[float]] = {}
-    modes = nodes_modes.reshape(-1).tolist()
-    for at, mode in enumerate(modes):
-        if mode == 6:
-            sets[at] = []
-            for value in members:
-                if value != value:
-                    break
-                sets[at].append(value)
-    compare: list[Any] = [
-        np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal,
-    ]  # fmt: skip
-    results: list[list[list[float]]] = [[[] for _ in range(n_targets)] for _ in x]
-    for row, kept in zip(x, results):
-        for root in tree_roots:
-            at, is_leaf = root, False
-            for _ in range(len(modes) + 1):
-                value = row[nodes_featureids[at]]
-                if np.isnan(value):
-                    hit = bool(
-                        nodes_missing_value_tracks_true and nodes_missing_value_tracks_true[at]
-                    )
-                elif at in sets:
-                    hit = float(value) in sets[at]
-                else:
-                    hit = bool(compare[modes[at]](value, nodes_splits[at]))
-                is_leaf = bool((nodes_trueleafs if hit else nodes_falseleafs)[at])
-                at = (nodes_truenodeids if hit else nodes_falsenodeids)[at]
-                if is_leaf:
-                    break
-            if not is_leaf:
-                raise UnsupportedError("a tree without an end")
-            kept[leaf_targetids[at]].append(float(leaf_weights[at]))
-    fold: Any = [lambda v: sum(v) / len(tree_roots), sum, min, max][aggregate_function]
-    values = [[fold(v) if v else 0.0 for v in row] for row in results]
-    return np.asarray(values, x.dtype).reshape(len(x), n_targets)
+    """Numbers for text, and text for numbers."""
+    names, numbers = [word(name) for name in cats_strings or []], cats_int64s or []
+    if len(names) != len(numbers):
+        raise FormatError(f"{len(names)} cats_strings and {len(numbers)} cats_int64s")
+    flat = x.reshape(-1)
+    if x.dtype == np.object_:
+        by_name = dict(zip(names, numbers))
+        found = [by_name.get(word(item), default_int64) for item in flat]
+        return np.asarray(found, np.int64).reshape(x.shape)
+    by_number = dict(zip(numbers, names))
+    return texts([by_number.get(int(item), word(default_string)) for item in flat], x.shape)
+
+
+def mapping(value: Value) -> dict[Any, Any]:
+    """A map, whose text is str."""
+    if not isinstance(value, dict):
+        raise DTypeError(f"a map is wanted, given {type(value).__name__}")
+    return {word(k) if isinstance(k, bytes) else k: v for k, v in value.items()}
+
+
+@op("DictVectorizer", domain=ML, raw=True)
+def dict_vectorizer(
+    x: Value,
+    *,
+    int64_vocabulary: Ints | None = None,
+    string_vocabulary: list[str] | None = None,
+) -> Array:
+    """The values of a map in the order of a list of keys, 0 for those that are absent."""
+    known = [word(key) for key in string_vocabulary or []] or list(int64_vocabulary or [])
+    given = mapping(x)
+    is_text = any(isinstance(value, (str, bytes)) for value in given.values())
+    row = [given.get(key, "" if is_text else 0) for key in known]
+    if is_text:
+        return texts([word(value) for value in row], (1, len(row)))
+    whole = all(isinstance(value, (int, np.integer)) for value in given.values())
+    return np.asarray([row], np.int64 if whole else np.float32)
+
+
+@op("CastMap", domain=ML, raw=True)
+def cast_map(
+    x: Value, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
+) -> Array:
+    """The values of a map in the order of their keys; SPARSE places them by their keys."""
+    given = mapping(x)
+    row: list[Any] = [given[key] for key in sorted(given)]
+    if map_form == "SPARSE":
+        if not 0 < max_map <= MOST_OF_MAP or any(not 0 <= key < max_map for key in given):
+            raise ShapeError(f"keys of a map that are not within 0 to {max_map - 1}")
+        row = [given.get(at, 0) for at in range(max_map)]
+    elif map_form != "DENSE":
+        raise UnsupportedError(f"map_form {map_form!r}; there are DENSE and SPARSE")
+    if cast_to == "TO_STRING":
+        return texts([word(value) for value in row], (1, len(row)))
+    if cast_to not in ("TO_FLOAT", "TO_INT64"):
+        raise UnsupportedError(f"cast_to {cast_to!r}; there are TO_FLOAT, TO_INT64, TO_STRING")
+    kind = np.float32 if cast_to == "TO_FLOAT" else np.int64
+    return np.asarray([[float(value) for value in row]], np.float64).astype(kind)

@@ -52,7 +52,7 @@ class Spec:
     """What a graph says of a value: the number of its element type and its axes.
 
     An axis is a number, a name, or None. `shape` is None where nothing is said; `kind` is "tensor",
-    "sequence" or "optional".
+    "sequence", "optional" or "map".
     """
 
     name: str
@@ -87,6 +87,8 @@ class Node:
     # Whether all that it reads is constant, and what came of it then.
     is_constant: bool = False
     result: list[Any] | None = None
+    # What its operator made of its attributes.
+    prepared: Any = None
 
     @property
     def place(self) -> str:
@@ -574,6 +576,8 @@ class Reader:
             kind = "sequence" if tp.WhichOneof("value") == "sequence_type" else "optional"
             tp = tp.sequence_type.elem_type if kind == "sequence" else tp.optional_type.elem_type
         which = tp.WhichOneof("value")
+        if which == "map_type" and kind == "tensor":
+            kind = "map"
         if which not in ("tensor_type", "sparse_tensor_type"):
             return Spec(proto.name, 0, None, kind)
         tensor = getattr(tp, which)

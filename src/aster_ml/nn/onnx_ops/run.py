@@ -9,7 +9,7 @@ from constants are computed once and kept with their node.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,12 @@ class Call:
     def tensor(self, value: Value) -> Tensor:
         """A value as a tensor."""
         return self.execution.tensor(value)
+
+    def prepared(self, make: Callable[[], Any]) -> Any:
+        """What an operator makes of the attributes of its node, made once."""
+        if self.node.prepared is None:
+            self.node.prepared = make()
+        return self.node.prepared
 
     def run(self, graph: Graph, values: Sequence[Value]) -> list[Value]:
         """The outputs of a graph within this node."""

@@ -42,6 +42,7 @@ from aster_ml.uop.rules.symbolic import plain_form, simplify_around
 
 # What may ask for memory, for itself or for its source.
 ASKING = frozenset({Ops.BITCAST, Ops.CONTIGUOUS, Ops.COPY, Ops.SCATTER})
+COMPARISONS = frozenset({Ops.CMPEQ, Ops.CMPNE, Ops.CMPLT})
 # No stored value has so many ranges of its own.
 BEYOND = 1 << 20
 # A stored value or parameter, and the STOREs that have to have happened when it is read.
@@ -103,6 +104,7 @@ class Body:
         self.joins = find_joins(self.order)
         self.find_forced(body)
         self.costs = costs.fused_costs(self.order, self.forced)
+        self.has_comparison = any([compares_floats(u) for u in self.order])
 
     def way(
         self,
@@ -356,3 +358,11 @@ def sum_of_steps(idxs: Indices, shape: tuple[int, ...]) -> UOp:
             total = term if total is ZERO else UOp(Ops.ADD, dtypes.index, (term, total))
         step *= size
     return total
+
+
+def compares_floats(u: UOp) -> bool:
+    """Whether the order of two computed floats is asked for, or whether they are equal."""
+    if u.op not in COMPARISONS:
+        return False
+    a, b = u.src
+    return a is not b and a.dtype.kind == "float" and Ops.CONST not in (a.op, b.op)

@@ -342,8 +342,14 @@ class Decisions(Body):
         return True
 
     def cheap_again(self, u: UOp, readings: list[Reading]) -> bool:
-        """Whether a small reduction costs less at each reading in one kernel than a launch."""
+        """Whether a small reduction costs less at each reading in one kernel than a launch.
+
+        why: where floats are compared no sum is computed twice: other loops add up in another
+        order, and a row whose maximum is found nowhere in it has no place of its maximum
+        """
         stored = self.stored[readings[0].root]
+        if self.has_comparison and len(readings) > 1 and is_rounded(u):
+            return False
         if stored.outer or stored.node.op is Ops.SCATTER:
             return False
         if any([r.root is not readings[0].root for r in readings]):
@@ -365,6 +371,11 @@ class Decisions(Body):
             return False
         stored.has_reduce = True
         return True
+
+
+def is_rounded(u: UOp) -> bool:
+    """Whether a reduction has another result in another order."""
+    return u.dtype.kind == "float" and u.arg.op is not Ops.MAX
 
 
 def is_along_axes(way: AccessPath) -> bool:
