@@ -16,16 +16,23 @@ import numpy as np
 from aster_ml.errors import AsterError, InternalError
 from aster_ml.nn.onnx import OnnxRunner
 from tests.fuzz.budget import check_all, draws
+from tests.fuzz.test_fuzz_onnx_ml import MAKERS, model_of
 from tests.onnx.node_cases import cases
 
 MODULES = ["if_", "loop", "lstm", "conv", "reshape", "slice", "attention", "celu", "cast"]
 MOST = 1 << 12
+# So many nodes of ai.onnx.ml are among the models.
+OF_ML = 24
 
 
 @cache
 def models() -> list[bytes]:
     """Files to damage, small ones first."""
     found = [case.model.SerializeToString() for case in cases(MODULES)]
+    for seed in range(OF_ML):
+        draw, rng = random.Random(seed), np.random.default_rng(seed)
+        model = model_of(*draw.choice(MAKERS)(draw, rng))
+        found.append(model.SerializeToString())
     return sorted([data for data in found if len(data) < 6000], key=len)
 
 

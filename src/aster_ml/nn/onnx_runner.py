@@ -83,8 +83,8 @@ class OnnxRunner:
     def __call__(self, inputs: dict[str, Any], debug: int = 0) -> dict[str, Any]:
         """Runs the model: input name -> Tensor, array or number; output name -> Tensor.
 
-        A sequence is a list of these, a map a dict. `debug` is there for programs of tinygrad; DEBUG=2 shows
-        kernels.
+        A sequence is a list of these, a map a dict. `debug` is there for programs of tinygrad;
+        DEBUG=2 shows kernels.
 
         Raises: ArgumentError for inputs that are missing or unknown, ShapeError and DTypeError for
         those that do not fit, FormatError, which names the node, for what a node cannot take.
