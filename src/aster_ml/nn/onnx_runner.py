@@ -17,7 +17,7 @@ from aster_ml import Tensor
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError
 from aster_ml.nn.onnx_ops.families import FAMILIES
 from aster_ml.nn.onnx_ops.model import Graph, Model, Node, Spec, read_model
-from aster_ml.nn.onnx_ops.recorded import Recorded
+from aster_ml.nn.onnx_ops.recorded import Again, Recorded
 from aster_ml.nn.onnx_ops.registry import Array, Value
 from aster_ml.nn.onnx_ops.run import Execution
 from aster_ml.nn.onnx_ops.types import ASTER, NUMPY, element_type, is_ours
@@ -52,6 +52,8 @@ class OnnxRunner:
         self.looked_at = inputs_of_shapes(graph)
         self.used = {*graph.outputs}.union(*[node.inputs for node in self.model.walk()])
         self.recorded: OrderedDict[Any, Recorded | None] = OrderedDict()
+        # What answers a call that is like the last one.
+        self.again: Again | None = None
 
     @property
     def graph_nodes(self) -> list[Node]:
@@ -65,6 +67,7 @@ class OnnxRunner:
             for node in self.model.walk():
                 node.result = node.prepared = None
             self.recorded.clear()
+            self.again = None
         return self
 
     def get_empty_input_data(
@@ -89,6 +92,10 @@ class OnnxRunner:
         Raises: ArgumentError for inputs that are missing or unknown, ShapeError and DTypeError for
         those that do not fit, FormatError, which names the node, for what a node cannot take.
         """
+        if self.again is not None:
+            answer = self.again(inputs)
+            if answer is not None:
+                return answer
         values = self.given(inputs)
         tensors = {n: v for n, v in values.items() if isinstance(v, Tensor)}
         key = tuple(
@@ -99,7 +106,11 @@ class OnnxRunner:
         )
         if key in self.recorded:
             recorded = self.recorded[key]
-            return self.run(values)[0] if recorded is None else recorded(list(tensors.values()))
+            if recorded is None:
+                return self.run(values)[0]
+            found = recorded(list(tensors.values()))
+            self.again = recorded.next(inputs, list(tensors.values()))
+            return found
         result, is_recordable = self.run(values)
         for value in result.values():
             for tensor in value if isinstance(value, list) else [value]:
@@ -118,7 +129,7 @@ class OnnxRunner:
         """Outputs for checked inputs, not computed yet, and whether no numbers were looked at."""
         execution = self.execution
         execution.reads = 0
-        found = execution.run(self.model.graph, ChainMap(values), {})
+        found = execution.run(self.model.graph, ChainMap(dict(values)), {})
         result = {name: self.handed_out(v) for name, v in zip(self.graph_outputs, found)}
         return result, not execution.reads and not execution.drew
 

@@ -283,6 +283,8 @@ def category_mapper(
         by_name = dict(zip(names, numbers))
         found = [by_name.get(word(item), default_int64) for item in flat]
         return np.asarray(found, np.int64).reshape(x.shape)
+    if x.dtype.kind not in "iu":
+        raise DTypeError(f"CategoryMapper wants text or integers, given {x.dtype}")
     by_number = dict(zip(numbers, names))
     return texts([by_number.get(int(item), word(default_string)) for item in flat], x.shape)
 
