@@ -119,7 +119,7 @@ def post(values: Tensor, kind: str) -> Tensor:
     if kind not in makers:
         raise UnsupportedError(f"post_transform {kind!r}; there are {', '.join(POSTS)}")
     is_one = values.shape[-1] == 1 and kind != "PROBIT"
-    return values if is_one else makers[kind]()  # type: ignore[no-any-return]
+    return values if is_one else makers[kind]()
 
 
 def two_columns(one: Tensor, kind: str, is_share: bool) -> Tensor:
@@ -304,7 +304,8 @@ def dict_vectorizer(
     string_vocabulary: list[str] | None = None,
 ) -> Array:
     """The values of a map in the order of a list of keys, 0 for those that are absent."""
-    known = [word(key) for key in string_vocabulary or []] or list(int64_vocabulary or [])
+    known: list[Any] = [word(key) for key in string_vocabulary or []]
+    known += int64_vocabulary or []
     given = mapping(x)
     is_text = any(isinstance(value, (str, bytes)) for value in given.values())
     row = [given.get(key, "" if is_text else 0) for key in known]

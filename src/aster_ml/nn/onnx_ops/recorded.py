@@ -100,7 +100,7 @@ class Place:
     def filled(self, value: Any) -> Tensor:
         """The tensor to run on: this memory with the numbers of an array, or a tensor as it is."""
         if value.__class__ is Tensor:
-            return value  # type: ignore[no-any-return]
+            return value
         if self.view is not None:
             np.copyto(self.view, value, casting="unsafe")
         else:

@@ -124,7 +124,7 @@ def shares(scores: Tensor, prob_a: Floats, prob_b: Floats, classes: int, call: A
     """The probability of each class, of those that it wins against each other: [rows, classes]."""
     a, b = (Tensor(part, device=scores.device) for part in (prob_a, prob_b))
     wins = (-(scores * a + b)).sigmoid().clip(LEAST, 1 - LEAST)
-    return call.tensor(coupled(call.read(wins).astype(np.float64), classes).astype(np.float32))  # type: ignore[no-any-return]
+    return call.tensor(coupled(call.read(wins).astype(np.float64), classes).astype(np.float32))
 
 
 def coupled(wins: Array, classes: int) -> Array:

@@ -162,7 +162,7 @@ def forest_of_ids(given: dict[str, Any], leaf: str, targets: int) -> Forest:
         votes[places[key], target] += weight
         has_vote[places[key], target] = True
     # The first node of a tree is its root, wherever its number stands.
-    first = {}
+    first: dict[int, int] = {}
     for at, tree in enumerate(trees):
         first.setdefault(tree, at)
     return Forest(
