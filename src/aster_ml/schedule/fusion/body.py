@@ -7,6 +7,7 @@ share. Nothing here chooses.
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 from typing import Any
 
 from aster_ml.config import FUSE, MAX_KERNEL_NODES
@@ -104,7 +105,11 @@ class Body:
         self.joins = find_joins(self.order)
         self.find_forced(body)
         self.costs = costs.fused_costs(self.order, self.forced)
-        self.has_comparison = any([compares_floats(u) for u in self.order])
+
+    @cached_property
+    def has_comparison(self) -> bool:
+        """Whether floats are compared anywhere."""
+        return any([compares_floats(u) for u in self.order if u.op in COMPARISONS])
 
     def way(
         self,
@@ -361,8 +366,6 @@ def sum_of_steps(idxs: Indices, shape: tuple[int, ...]) -> UOp:
 
 
 def compares_floats(u: UOp) -> bool:
-    """Whether the order of two computed floats is asked for, or whether they are equal."""
-    if u.op not in COMPARISONS:
-        return False
+    """Whether a comparison is one of two computed floats."""
     a, b = u.src
     return a is not b and a.dtype.kind == "float" and Ops.CONST not in (a.op, b.op)

@@ -348,7 +348,7 @@ class Decisions(Body):
         order, and a row whose maximum is found nowhere in it has no place of its maximum
         """
         stored = self.stored[readings[0].root]
-        if self.has_comparison and len(readings) > 1 and is_rounded(u):
+        if len(readings) > 1 and is_rounded(u) and self.has_comparison:
             return False
         if stored.outer or stored.node.op is Ops.SCATTER:
             return False
