@@ -18,11 +18,17 @@ from aster_ml.codegen.opts import OF_KERNELS, OF_REDUCTIONS, OPT_DOCS, OptDoc, p
 from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.dtype import dtypes
 from aster_ml.engine.realize import schedule_uops
+from aster_ml.helpers import prod
 from aster_ml.renderer.c import CRenderer
+from aster_ml.schedule.capture import capture
+from aster_ml.schedule.plan import plan, result_of
+from aster_ml.schedule.work import Workers
 from aster_ml.target import GPU, Target
-from aster_ml.target.tensor_cores import cuda_tensor_cores
+from aster_ml.target.tensor_cores import chained_dtypes, cuda_tensor_cores
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 from aster_ml.uop.print.infix import render_expr
+from aster_ml.uop.ranges import size_of
 from tools.make_kernels_doc import shortened
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "reference" / "opts.md"
@@ -42,6 +48,17 @@ def distances() -> Tensor:
     return (a - a.mean(-1, keepdim=True)).square().sum(-1)
 
 
+def attention() -> Tensor:
+    """Attention of one head."""
+    q, k, v = (Tensor.empty(32, 16, dtype=dtypes.float16) for _ in range(3))
+    return q.scaled_dot_product_attention(k, v)
+
+
+# Kernels that are as on a device with tensor cores.
+ATTENDS = frozenset({"attention"})
+IN_GROUPS = frozenset({"LOCAL", "GROUP", "TC", "TC chain", "STAGE local"})
+# What stands for a value of a kernel in program order.
+DONE = "..."
 # The kernels of the examples: what they compute, as code and for real.
 KERNELS: dict[str, tuple[str, Callable[[], Tensor]]] = {
     "elementwise": ("a + 1    # [64]", lambda: Tensor.empty(64) + 1),
@@ -52,6 +69,10 @@ KERNELS: dict[str, tuple[str, Callable[[], Tensor]]] = {
     "product": (
         "a @ b    # [8, 16] @ [16, 32]",
         lambda: Tensor.empty(8, 16) @ Tensor.empty(16, 32),
+    ),
+    "attention": (
+        "q.scaled_dot_product_attention(k, v)    # float16 [32, 16]",
+        attention,
     ),
     "half product": (
         "a @ b    # float16 [32, 16] @ [16, 32]",
@@ -110,7 +131,15 @@ shown, its loops and what it reads, keeps and stores.
 def kernel_named(name: str) -> UOp:
     """The kernel of an example."""
     with Context(THREADS=CPU.threads):
-        schedule, _ = schedule_uops([KERNELS[name][1]().uop])
+        value = KERNELS[name][1]().uop
+        if name in ATTENDS:
+            # As for a device with tensor cores, where its scores are not stored.
+            out = UOp.new_buffer("CPU", prod(value.shape), value.dtype)
+            stored = out.mop(Ops.RESHAPE, value.shape).store(value)
+            workers = Workers(1, 1, 1, 0, chained_dtypes(GROUPS.tensor_cores))
+            schedule = result_of(plan(capture([stored], [], lambda u: None), lambda _: workers))
+        else:
+            schedule, _ = schedule_uops([value])
     return next(step.ast for step in schedule.steps if step.ast is not None)
 
 
@@ -121,6 +150,12 @@ def size_text(r: UOp) -> str:
 
 def outline(kernel: Kernel) -> list[str]:
     """A kernel as its loops and what it stores."""
+    if kernel.in_order:
+        loops = [r for r in kernel.facts.by_op[Ops.RANGE] if not r.arg.kind.is_lane]
+        loops = [r for r in loops if r.src[0].op is not Ops.CONST or size_of(r) > 1]
+        stores = [u for u in kernel.facts.order if u.op is Ops.STORE]
+        lines = [f"for {', '.join(map(size_text, loops))}"]
+        return lines + [f"  {render_expr(u.src[0].src[0])}[...] = {DONE}" for u in stores]
     closed = [r for u in kernel.reduces for r in u.src[1:]]
     inner = dict.fromkeys(r for r in closed if r not in kernel.outputs)
     lines = [f"for {', '.join(map(size_text, kernel.outputs))}"]
@@ -150,7 +185,7 @@ def example(doc: OptDoc) -> list[str]:
     """What becomes of the example's kernel by its last Opt."""
     ast = kernel_named(doc.kernel)
     *before, last = parse_opts(doc.example)
-    in_groups = {o.kind for o in (*before, last)} & {"LOCAL", "GROUP", "TC", "STAGE local"}
+    in_groups = any(o.kind in IN_GROUPS for o in (*before, last))
     target = GROUPS if in_groups else CPU
     first = schedule_kernel(ast, target, tuple(before))
     then = schedule_kernel(ast, target, (*before, last))

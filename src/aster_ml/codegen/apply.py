@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aster_ml.codegen.gpu.attention_kernel import chain_products
 from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name, wanted_of
@@ -152,6 +153,7 @@ APPLY: dict[str, Callable[..., None]] = {
     "LOCAL": lanes_of(AxisType.LOCAL),
     "GROUP": lanes_of(AxisType.GROUP),
     "TC": use_tensor_core,
+    "TC chain": chain_products,
     "SPLIT mask": mask_tail,
     "SPLIT loop": split_loop,
     "SPLIT peel": peel,

@@ -43,6 +43,7 @@ class OptOps(Enum):
 # In which ways an Opt can be done, where there are several; without a word it is the first.
 WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.UPCAST: ("", "shift"),
+    OptOps.TC: ("", "chain"),
     OptOps.SPLIT: ("mask", "loop", "peel", "last"),
     OptOps.KBLOCK: ("output", "row", "wide"),
     OptOps.STAGE: ("local", "halo", "words", "row", "panel", "tile", "results"),
@@ -52,8 +53,8 @@ WAYS: dict[OptOps, tuple[str, ...]] = {
 ELSEWHERE = frozenset({"NOLOCALS"})
 OF_REDUCTIONS = frozenset(
     {
-        "UNROLL", "GROUP", "TC", "SPLIT peel", "SPLIT last", "KBLOCK output", "KBLOCK row",
-        "KBLOCK wide", "STAGE local", "STAGE words", "STAGE row", "PIPELINE copies",
+        "UNROLL", "GROUP", "TC", "TC chain", "SPLIT peel", "SPLIT last", "KBLOCK output",
+        "KBLOCK row", "KBLOCK wide", "STAGE local", "STAGE words", "STAGE row", "PIPELINE copies",
     }
 )  # fmt: skip
 # These are of outputs alone.
@@ -147,6 +148,15 @@ OPT_DOCS = {
         "a warp multiplies small matrices in one instruction",
         "half product",
         "TC(r2,3)",
+    ),
+    "TC chain": OptDoc(
+        "max, sum and product of powers of scores over the keys i -> one loop over tiles of i, in "
+        "which results so far are rescaled where a row has a new maximum",
+        "the kernel is attention of operands of the dtype of the tensor core arg, whose results "
+        "lie as operands do; the device has it",
+        "scores stay in registers, and are computed once and not three times",
+        "attention",
+        "TC(r3,3,chain)",
     ),
     "SPLIT mask": OptDoc(
         "axis of n -> axis of the next multiple of arg, loads and stores behind n masked",

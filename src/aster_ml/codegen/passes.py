@@ -367,12 +367,14 @@ def finished(
 ) -> tuple[Linear, tuple[Opt, ...]]:
     """The list of nodes of a kernel whose axes are arranged."""
     clock = PassClock()
-    run_passes(AFTER_OPTS, kernel, target, clock, plain, choosing)
-    name = ast.arg and ast.arg.name
+    plain = plain or kernel.in_order
+    run_passes(AFTER_OPTS, kernel, target, clock, plain, choosing and not plain)
+    name = (kernel.sink if kernel.in_order else ast).arg
+    name = name and name.name
     if kernel.in_order:
         linear = linearize_in_order(kernel, name or "ordered")
         clock(LINEARIZE, linear)
-        return linear, ()
+        return linear, tuple(kernel.applied)
     linear = linearize(kernel.sink, kernel.outputs, name or kernel_name(kernel))
     clock(LINEARIZE, linear)
     for step in ON_LINEAR:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from aster_ml.config import DEBUG, DETERMINISTIC, SAME_THREADS, debug_shown
+from aster_ml.config import DEBUG, DETERMINISTIC, FUSE, SAME_THREADS, debug_shown
 from aster_ml.device import Buffer, Device
 from aster_ml.engine import storage
 from aster_ml.engine.calls import PENDING, run_pending
@@ -34,6 +34,7 @@ from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
 from aster_ml.schedule.steps import Schedule
 from aster_ml.schedule.work import PLAIN, PLAINEST, Workers
 from aster_ml.target import Target
+from aster_ml.target.tensor_cores import chained_dtypes
 from aster_ml.thread_state import ENGINE, HERE, take_turn
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.movement import is_whole_memory
@@ -294,7 +295,10 @@ def workers_of(device: str) -> Workers:
 def workers_for(target: Target) -> Workers:
     """The same for a machine that need not be there."""
     if target.has_local:
-        return Workers(WORK_GROUPS, MIN_GROUP_LENGTH, GROUP_RESULTS, target.max_buffers)
+        return Workers(
+            WORK_GROUPS, MIN_GROUP_LENGTH, GROUP_RESULTS, target.max_buffers,
+            chained_dtypes(target.tensor_cores) if FUSE else frozenset(),
+        )  # fmt: skip
     threads = SAME_THREADS if DETERMINISTIC else target.threads
     return Workers(threads, MIN_THREAD_LENGTH, THREAD_RESULTS * threads, target.max_buffers)
 

@@ -17,6 +17,7 @@ from aster_ml.config import stage_key
 from aster_ml.errors import InternalError
 from aster_ml.schedule.capture import Captured
 from aster_ml.schedule.early_kernels import MANY_NODES, Ahead
+from aster_ml.schedule.fusion.attention import find_attention, multiplied_dtypes
 from aster_ml.schedule.fusion.buffer_limit import limits_of, without_crowds
 from aster_ml.schedule.fusion.materialize import StagePlanner
 from aster_ml.schedule.hazards import snapshot_value, snapshot_version
@@ -255,10 +256,14 @@ def planning(
             made = step.run(body, order, work)
             clock(step, made)
     limits = limits_of(order, workers)
+    multiplied = multiplied_dtypes(order, workers)
     memory_ops = [u for u in order if u.op in (Ops.PARAM, Ops.AFTER, Ops.STORE)]
     for _ in range(1 + 2 * len(memory_ops) + len(params)):
         body, order = made, order_of(made, body, order)
         planner = StagePlanner(body, order)
+        if not plain:
+            planner.multiplied = multiplied
+            planner.keep_inside(find_attention(order, multiplied))
         ahead = None
         if early and len(order) >= MANY_NODES:
             planner.follower = ahead = Ahead(planner, params)

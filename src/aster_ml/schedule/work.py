@@ -14,13 +14,15 @@ class Workers(NamedTuple):
     """How many share a kernel of a device, the elements from which on a second kernel pays, and
     the results beyond which a kernel can be shared out over them.
 
-    `buffers` are the most that a kernel may have, 0 where there is no limit.
+    `buffers` are the most that a kernel may have, 0 where there is no limit. `attends` names the
+    dtypes of which one kernel computes attention without storing its scores.
     """
 
     number: int
     least: int
     results: int
     buffers: int = 0
+    attends: frozenset[str] = frozenset()
 
 
 WorkersOf = Callable[[str], Workers]

@@ -49,6 +49,17 @@ class TensorCore(NamedTuple):
         """How many work-items run it together."""
         return 1 << len(self.bits("c")[0])
 
+    @property
+    def chains(self) -> bool:
+        """Whether a result, two of them along n where k is longer, lies as operand A is wanted.
+
+        Then each work-item makes its part of A of a next product from its own parts of this one.
+        """
+        (a_items, a_registers), (items, registers) = self.bits("a"), self.bits("c")
+        as_k = [[f"k{w[1:]}" if w[0] == "n" else w for w in words] for words in (items, registers)]
+        more = [w for w in a_registers if w not in as_k[1]]
+        return a_items == as_k[0] and all([w[0] == "k" for w in more])
+
     def size(self, axis: str) -> int:
         """The size along `m`, `n` or `k`."""
         items, registers = self.bits("b" if axis == "n" else "a")
@@ -124,3 +135,9 @@ def cuda_tensor_cores(compute: int) -> frozenset[str]:
 def metal_tensor_cores() -> frozenset[str]:
     """Those of processors of the family "apple7" and later, from M1 and A14 on, by name."""
     return frozenset([row.name for row in ROWS if row.name.startswith("metal_")])
+
+
+def chained_dtypes(names: frozenset[str]) -> frozenset[str]:
+    """The dtypes of 16 bits of these tensor cores whose results are operands as they lie."""
+    rows = [TENSOR_CORES[name] for name in names]
+    return frozenset([row.dtype for row in rows if row.chains and row.dtype != row.result])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import Plan
+from aster_ml.codegen.gpu.attention import find_attention
 from aster_ml.codegen.gpu.block_tiles import tile_block
 from aster_ml.codegen.gpu.edges import fill_up, is_at_least
 from aster_ml.codegen.gpu.numbering import axes_in_rows
@@ -15,6 +16,7 @@ from aster_ml.codegen.gpu.wide_access import widen_outputs, widen_reductions
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.helpers import prod
+from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -28,6 +30,8 @@ def choose_group_opts(plan: Plan) -> None:
     a block. Anything else has work-items along its innermost output axis.
     """
     kernel = plan.kernel
+    if attend(plan):
+        return
     outputs = [r for r in kernel.outputs if kernel.may_reorder(r)]
     if tile_block(plan, outputs):
         return
@@ -47,6 +51,20 @@ def choose_group_opts(plan: Plan) -> None:
         if n > 1:
             give_items(kernel, OptOps.LOCAL, r, n)
             return
+
+
+def attend(plan: Plan) -> bool:
+    """Attention on the tensor core with the longest sum that its dtypes have."""
+    there = [
+        (core.size("k"), i) for i, core in enumerate(ROWS) if core.name in plan.target.tensor_cores
+    ]
+    for _, number in sorted(there, reverse=True):
+        found = find_attention(plan.kernel, ROWS[number])
+        if found is not None:
+            opt = Opt(OptOps.TC, axis_name(found.keys), number, "chain")
+            apply(plan.kernel, opt)
+            return True
+    return False
 
 
 # Work-items that reduce together, and the fewest elements that each of them has to fold.

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aster_ml.codegen.gpu.numbering import items_in, size, taken_apart
-from aster_ml.codegen.gpu.wide_access import WIDE_NBYTES
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.errors import InternalError
@@ -22,6 +21,8 @@ from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.rules.symbolic import affine_form, simplify
 
+# What a work-item moves at a time, at most.
+WIDE_NBYTES = 16
 TILE_KINDS = (AxisType.LOCAL, AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
 # Rows whose length is a multiple of this begin in few banks of local memory, of which there are 32
 # of 4 bytes each.

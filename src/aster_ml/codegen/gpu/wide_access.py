@@ -10,14 +10,13 @@ from __future__ import annotations
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import Plan
+from aster_ml.codegen.gpu.staged_tiles import WIDE_NBYTES
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import affine_form, simplify
 
-# What a work-item moves at a time, at most.
-WIDE_NBYTES = 16
 # Steps of an axis that are left for work-items, at least.
 LEAST_STEPS = 16
 

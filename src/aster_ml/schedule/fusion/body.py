@@ -15,6 +15,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
 from aster_ml.helpers import all_int, prod
 from aster_ml.schedule.fusion import costs
+from aster_ml.schedule.fusion.attention import Attention
 from aster_ml.schedule.fusion.uses import (
     MARKS,
     READ_IN_PLACE,
@@ -90,6 +91,10 @@ class Body:
         # For each STORE of the body the node that has its value, below views that change nothing.
         self.value_of: dict[UOp, UOp] = {}
         self.forced: set[UOp] = set()
+        # By device the dtypes of 16 bits that its tensor cores multiply.
+        self.multiplied: dict[str, frozenset[str]] = {}
+        # What stays inside of a kernel whatever it costs, as `schedule.fusion.attention` says.
+        self.inside: frozenset[UOp] = frozenset()
         # Views that are memory with a place of its own, as `schedule.rewrites.parts` says.
         self.parts: set[UOp] = set()
         # What makes values of fewer bytes than they have, as `schedule.fusion.unpacked` says.
@@ -110,6 +115,14 @@ class Body:
     def has_comparison(self) -> bool:
         """Whether floats are compared anywhere."""
         return any([compares_floats(u) for u in self.order if u.op in COMPARISONS])
+
+    def keep_inside(self, attention: Attention) -> None:
+        """Some values stay inside of kernels, and others are stored."""
+        if not attention.inside:
+            return
+        self.inside = attention.inside
+        self.forced |= {u for u in attention.stored if not self.in_memory(u)}
+        self.costs = costs.fused_costs(self.order, self.forced)
 
     def way(
         self,

@@ -44,12 +44,13 @@ class Decisions(Body):
         """Whether to store `u`, read so, rather than compute it at each reading.
 
         why: in place of a RESHAPE what it shows is stored, in the axes in which it is computed: the
-        view costs nothing then, and over its own axes the kernel would divide
+        view costs nothing then, and over its own axes the kernel would divide; and in place of what
+        a CAST makes wider what tensor cores multiply
         """
         if not self.wants_memory(u, readings):
             return False
         below = u
-        while below.op is RESHAPE:
+        while below.op is RESHAPE or self.is_made_wider(below):
             below = below.src[0]
         if below is u or not (below.op is REDUCE or below.op in ELEMENTWISE):
             return True
@@ -57,11 +58,19 @@ class Decisions(Body):
         self.why[below] = self.why.pop(u)
         return False
 
+    def is_made_wider(self, u: UOp) -> bool:
+        """Whether a CAST is of numbers as tensor cores of the device multiply them."""
+        if u.op is not CAST or not self.multiplied:
+            return False
+        narrow = u.src[0].dtype
+        there = self.multiplied.get(str(u.device), ())
+        return narrow.name in there and narrow.itemsize < u.dtype.itemsize
+
     def wants_memory(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether `u`, read so, is better stored, or what is below it in another shape."""
         op, first = u.op, readings[0]
         why: str | None
-        if u in self.unpacked:
+        if u in self.unpacked or u in self.inside:
             return False
         if op is REDUCE:
             if not self.fuse:

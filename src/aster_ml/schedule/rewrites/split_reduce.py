@@ -49,7 +49,7 @@ def split_one(u: UOp, workers: WorkersOf) -> UOp:
     length = prod([shape[a] for a in long])
     if not long or kept * length == 0 or not isinstance(u.device, str):
         return u
-    count, least, most, _ = workers(u.device)
+    count, least, most, *_ = workers(u.device)
     if count < 2 or kept > most or kept * length < least:
         return u
     rows = prod([s for i, s in enumerate(shape[: long[-1]]) if i not in u.arg.axes])

@@ -1,0 +1,357 @@
+"""Attention on tensor cores: two products in a row, whose scores stay in registers.
+
+Receives the parts of a kernel (`gpu/attention`) and a tensor core; returns the graph of a kernel in
+program order. Each warp has some rows of queries and goes through the keys once, a tile at a time,
+which all warps of a block load into local memory together. What lies in the registers of a result
+is what operand A of the next product wants there (`TensorCore.chains`).
+
+rewrite, for each tile of keys: s = q @ k^T; n = max(m, rows of s); p = power(s, n); a = power(m, n)
+l = l * a + rows of p; o = o * a + p @ v; m = n; behind the loop what the kernel makes of o and l
+why: scores go to no memory, and are computed once and not three times
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from aster_ml.codegen.gpu.attention import Attention, find_attention
+from aster_ml.codegen.gpu.numbering import taken_apart
+from aster_ml.codegen.gpu.staged_tiles import Layout, fill_tile, layout_of, padding
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.staging.stage import Stage, position
+from aster_ml.dtype import DType, dtypes
+from aster_ml.errors import KernelOptError
+from aster_ml.helpers import ceildiv, prod
+from aster_ml.target.tensor_cores import ROWS, TensorCore
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import AxisType, KernelArg, MmaArg, Ops, ReduceArg, ScratchArg
+from aster_ml.uop.ranges import size_of
+from aster_ml.uop.rules.symbolic import simplify
+
+# Warps of a block; keys of a tile, and of one of wide heads, of which registers have fewer.
+WARPS, TILE, SHORT_TILE, WIDE = 4, 64, 32, 192
+# The widest piece that a work-item loads.
+NBYTES = 16
+# Blocks along all dimensions of a launch but the first.
+MOST_BLOCKS = 65535
+MINUS_INFINITY = UOp.const(dtypes.float32, -math.inf)
+NOTHING = UOp.const(dtypes.float32, 0.0)
+
+
+class Tile(NamedTuple):
+    """Local memory for a tile of keys or values, its axes, how they lie, and what fills it."""
+
+    memory: UOp
+    key: UOp
+    head: UOp
+    layout: Layout
+    fill: UOp
+
+
+def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
+    """Makes a kernel in program order of attention.
+
+    Raises: KernelOptError where it is none, or its heads are no multiples.
+    """
+    core = ROWS[number]
+    found = find_attention(kernel, core)
+    if found is None or found.keys is not axis:
+        raise KernelOptError(
+            f"attention is wanted: powers of scores of {core.dtype} less their maximum, over the "
+            "keys, times values, over the sum of these powers"
+        )
+    for r, step in ((found.depth, core.size("k")), (found.columns, core.size("n"))):
+        if size_of(r) % step:
+            raise KernelOptError(f"heads of multiples of {step} are wanted, not of {size_of(r)}")
+    kernel.sink = Builder(kernel, found, core).build()
+    kernel.outputs = []
+
+
+def total_of(terms: Iterable[UOp]) -> UOp:
+    """The sum of some indices."""
+    result = UOp.index_const(0)
+    for term in terms:
+        result = index_alu(Ops.ADD, result, term)
+    return result
+
+
+def times(u: UOp, n: int) -> UOp:
+    """An index times a number."""
+    return index_alu(Ops.MUL, u, UOp.index_const(n))
+
+
+def below(u: UOp, n: int) -> UOp:
+    """Whether an index is less than a number."""
+    return u.alu(Ops.CMPLT, UOp.index_const(n))
+
+
+class Builder:
+    """One kernel while it is being built."""
+
+    def __init__(self, kernel: Kernel, parts: Attention, core: TensorCore) -> None:
+        self.kernel, self.parts, self.core = kernel, parts, core
+        self.scratch = 0
+        self.heads = size_of(parts.depth), size_of(parts.columns)
+        n_keys, n_rows = size_of(parts.keys), size_of(parts.rows)
+        tile = TILE if sum(self.heads) <= WIDE else SHORT_TILE
+        self.step = core.size("k")
+        self.tile = min(tile, ceildiv(n_keys, self.step) * self.step)
+        self.warps = min(WARPS, 1 << (ceildiv(n_rows, core.size("m")) - 1).bit_length())
+        height = self.warps * core.size("m")
+        new = kernel.new_range
+        # Blocks: queries are the dimension whose neighbours run side by side, and share keys.
+        others = [r for r in kernel.output_loops if r not in (parts.rows, parts.columns)]
+        count = prod([size_of(r) for r in others])
+        first = new(count, AxisType.GLOBAL) if count > MOST_BLOCKS else None
+        block = new(ceildiv(n_rows, height), AxisType.GLOBAL)
+        whole = first or new(count, AxisType.GLOBAL)
+        self.item = new(core.warp * self.warps, AxisType.LOCAL)
+        self.outside = taken_apart(whole, others)
+        self.turn = new(self.turns(block, height), AxisType.LOOP)
+        # Bits of registers, by their words: rows of all products, keys, places along a head, of
+        # which the sum of scores has some and results have others.
+        a, b, c = (core.bits(x)[1] for x in "abc")
+        kinds = {
+            x: sorted({w[1:] for w in (*a, *b, *c) if w[0] in x}) for x in ("m", "k", "n", "kn")
+        }
+        self.row_bits = {w: new(2, AxisType.UPCAST) for w in kinds["m"]}
+        self.key_bits = {w: new(2, AxisType.UNROLL) for w in kinds["kn"]}
+        self.depth_bits = {w: new(2, AxisType.UNROLL) for w in kinds["k"]}
+        self.column_bits = {w: new(2, AxisType.UPCAST) for w in kinds["n"]}
+        self.chunk = new(self.tile // self.step, AxisType.UNROLL)
+        self.piece = new(self.heads[0] // self.step, AxisType.UNROLL)
+        self.column = new(self.heads[1] // core.size("n"), AxisType.UPCAST)
+        warp = index_alu(Ops.IDIV, self.item, UOp.index_const(core.warp))
+        start = index_alu(Ops.ADD, times(block, height), times(warp, core.size("m")))
+        self.row = index_alu(Ops.ADD, start, self.along("c", "m", self.row_bits))
+
+    def turns(self, block: UOp, height: int) -> UOp:
+        """How many tiles of keys a block looks at: with a triangular mask those up to its last row.
+
+        why: of the others each power is 0
+        """
+        most = ceildiv(size_of(self.parts.keys), self.tile)
+        if not self.parts.is_triangular:
+            return UOp.index_const(most)
+        last = index_alu(Ops.ADD, times(block, height), UOp.index_const(height - 1))
+        left = index_alu(Ops.IDIV, last, UOp.index_const(self.tile))
+        left = index_alu(Ops.SUB, UOp.index_const(most - 1), left)
+        left = index_alu(Ops.MAX, left, UOp.index_const(0))
+        # In simplest form, as it is wherever an index with the loop in it is simplified.
+        return simplify(index_alu(Ops.SUB, UOp.index_const(most), left))
+
+    def along(self, operand: str, axis: str, bits: Mapping[str, UOp]) -> UOp:
+        """The place along an axis of what a work-item has in a register of an operand."""
+        items, registers = self.core.bits(operand)
+        terms: list[UOp] = []
+        i = 0
+        while i < len(items):
+            count = 1
+            if items[i][0] == axis:
+                low = int(items[i][1:])
+                while i + count < len(items) and items[i + count] == f"{axis}{low + count}":
+                    count += 1
+                part = index_alu(Ops.IDIV, self.item, UOp.index_const(1 << i))
+                part = index_alu(Ops.MOD, part, UOp.index_const(1 << count))
+                terms.append(times(part, 1 << low))
+            i += count
+        for word in registers:
+            if word[0] == axis:
+                terms.append(times(bits[word[1:]], 1 << int(word[1:])))
+        return total_of(terms)
+
+    def build(self) -> UOp:
+        """The graph."""
+        parts, core = self.parts, self.core
+        keys, values = self.staged(parts.k, parts.depth), self.staged(parts.v, parts.columns)
+        barrier = UOp(Ops.BARRIER, dtypes.void, (keys.fill, values.fill))
+        scores = self.product(self.queries(), self.read(keys, barrier, "n"), scores=True)
+        score = self.score(scores)
+        start = self.row_memory(-math.inf), self.row_memory(0.0)
+        most, total = (self.now(memory, init) for memory, init in start)
+        new = self.over_row(self.sum_of(score, Ops.MAX), Ops.MAX)
+        new = most.alu(Ops.MAX, new)
+        # Of a row that looks at nothing so far no power is 1.
+        top = new.alu(Ops.CMPEQ, MINUS_INFINITY).where(NOTHING, new)
+        power = substitute(parts.power, {parts.score: score, parts.top: top})
+        again = substitute(parts.power, {parts.score: most, parts.top: top})
+        sums = total.alu(Ops.MULACC, again, self.sum_of(power, Ops.ADD))
+        narrow = UOp(Ops.CAST, parts.v.dtype, (power,))
+        mixed = self.product(narrow, self.read(values, barrier, "k"), scores=False)
+        axes = (self.column, *self.column_bits.values(), *self.row_bits.values())
+        results = self.memory(dtypes.float32, axes)
+        init = results.index(position(axes)).store(NOTHING).end(*axes)
+        old = self.now(results, init, axes)
+        changed = old.alu(Ops.MULACC, again, mixed)
+        ends = [
+            memory.index(position(at)).store(value).end(self.turn, *at)
+            for memory, value, at in (
+                (start[0][0], new, self.rows),
+                (start[1][0], sums, self.rows),
+                (results, changed, axes),
+            )
+        ]
+        after = [
+            memory.after(end).index(position(at)).load()
+            for memory, end, at in ((start[1][0], ends[1], self.rows), (results, ends[2], axes))
+        ]
+        effects = self.stored(self.over_row(after[0], Ops.ADD), after[1])
+        name = f"attend_{'_'.join(str(size_of(r)) for r in (parts.rows, parts.keys))}"
+        arg = KernelArg(f"{name}_{'_'.join(map(str, self.heads))}_{core.dtype}", in_order=True)
+        return UOp(Ops.SINK, dtypes.void, (*[u.end(*axes) for u in effects], ends[0]), arg)
+
+    @property
+    def rows(self) -> tuple[UOp, ...]:
+        """The registers of a work-item that lie in different rows."""
+        return tuple(self.row_bits.values())
+
+    # memory
+
+    def memory(self, dtype: DType, axes: Iterable[UOp], size: int = 0) -> UOp:
+        """A place for values of a work-item's own along some axes, or for so many of a block."""
+        room = size or prod([size_of(r) for r in axes])
+        self.scratch += 1
+        return UOp(Ops.DEFINE_LOCAL, dtype, (), ScratchArg(self.scratch - 1, room, not size))
+
+    def row_memory(self, value: float) -> tuple[UOp, UOp]:
+        """A number for each row, and the effect that gives it a first value."""
+        memory = self.memory(dtypes.float32, self.rows)
+        first = UOp.const(dtypes.float32, value)
+        return memory, memory.index(position(self.rows)).store(first).end(*self.rows)
+
+    def now(self, memory: UOp, init: UOp, axes: tuple[UOp, ...] | None = None) -> UOp:
+        """What lies in memory at the beginning of a turn of the loop over tiles."""
+        place = position(self.rows if axes is None else axes)
+        return memory.after(init, self.turn).index(place).load()
+
+    def staged(self, load: UOp, along: UOp) -> Tile:
+        """Local memory for a tile of what a LOAD reads, whose other axis than keys is `along`."""
+        parts, kernel = self.parts, self.kernel
+        key, head = (kernel.new_range(n, AxisType.UPCAST) for n in (self.tile, size_of(along)))
+        at = index_alu(Ops.ADD, times(self.turn, self.tile), key)
+        moved = substitute(load, {**self.outside, parts.keys: at, along: head})
+        if size_of(parts.keys) % self.tile:
+            moved = masked(moved, below(at, size_of(parts.keys)))
+        layout = layout_of(moved, size_of(self.item), NBYTES)
+        layout = layout._replace(pad=padding(layout, load.dtype.itemsize))
+        memory = self.memory(load.dtype, (), (layout.run + layout.pad) * layout.rows)
+        fill = fill_tile(kernel, moved, layout, Stage(memory), [self.item])
+        return Tile(memory, key, head, layout, fill)
+
+    def read(self, tile: Tile, barrier: UOp, axis: str) -> UOp:
+        """Operand B out of a tile, whose keys lie along n of a product or along its sum."""
+        key = times(self.chunk, self.step)
+        if axis == "n":
+            keys = [key, *self.more_keys, self.along("b", "n", self.key_bits)]
+            heads = [times(self.piece, self.step), self.along("b", "k", self.depth_bits)]
+        else:
+            keys = [key, self.along("b", "k", self.key_bits)]
+            n = self.core.size("n")
+            heads = [times(self.column, n), self.along("b", "n", self.column_bits)]
+        place, layout = {tile.key: total_of(keys), tile.head: total_of(heads)}, tile.layout
+        at = layout.at(position(layout.far, place), position(layout.near, place))
+        return tile.memory.after(barrier).index(at).load()
+
+    @property
+    def more_keys(self) -> list[UOp]:
+        """Where the keys of a product lie behind those of the one before."""
+        return [times(r, 1 << int(w)) for w, r in self.key_bits.items() if self.is_more(w)]
+
+    def is_more(self, word: str) -> bool:
+        """Whether a bit of keys tells results of one product from those of the next."""
+        return 1 << int(word) >= self.core.size("n")
+
+    # values
+
+    def queries(self) -> UOp:
+        """Operand A of scores, out of memory: each warp has rows of its own, and keeps them."""
+        parts = self.parts
+        depth = total_of([times(self.piece, self.step), self.along("a", "k", self.depth_bits)])
+        place = {**self.outside, parts.rows: self.row, parts.depth: depth}
+        return masked(substitute(parts.q, place), self.row_gate)
+
+    @property
+    def row_gate(self) -> UOp | None:
+        """Whether a row is one of the kernel's, where there are more in blocks."""
+        n, height = size_of(self.parts.rows), self.warps * self.core.size("m")
+        return below(self.row, n) if n % height else None
+
+    def product(self, a: UOp, b: UOp, scores: bool) -> UOp:
+        """The sum of products of a tile, of which each work-item has the lanes of a result."""
+        core = self.core
+        axes = {"m": self.row_bits, "k": self.key_bits, "n": self.column_bits}
+        if scores:
+            axes |= {"k": self.depth_bits, "n": self.key_bits}
+        lanes = [[axes[w[0]][w[1:]] for w in core.bits(x)[1]] for x in "abc"]
+        arg = MmaArg(core.name, len(lanes[0]), len(lanes[1]))
+        made = UOp(Ops.MMA, dtypes.float32, (a, b, *lanes[0], *lanes[1], *lanes[2]), arg)
+        once = self.kernel.new_range(1, AxisType.REDUCE)
+        steps = self.piece if scores else self.chunk
+        return UOp(Ops.REDUCE, dtypes.float32, (made, once, steps), ReduceArg(Ops.ADD))
+
+    def sum_of(self, u: UOp, op: Ops) -> UOp:
+        """A fold of what a work-item has of each row of a tile."""
+        once = self.kernel.new_range(1, AxisType.REDUCE)
+        own = [w[1:] for w in self.core.bits("c")[1] if w[0] == "n"]
+        lanes = [r for w, r in self.key_bits.items() if w in own or self.is_more(w)]
+        return UOp(Ops.REDUCE, u.dtype, (u, once, self.chunk, *lanes), ReduceArg(op))
+
+    def over_row(self, u: UOp, op: Ops) -> UOp:
+        """A fold of what the work-items of a warp have that share a row."""
+        for i, word in enumerate(self.core.bits("c")[0]):
+            if word[0] == "n":
+                u = u.alu(op, UOp(Ops.SHUFFLE, u.dtype, (u,), 1 << i))
+        return u
+
+    def score(self, scores: UOp) -> UOp:
+        """What the kernel makes of a score, at the place where a work-item has it."""
+        parts = self.parts
+        start = [times(self.turn, self.tile), times(self.chunk, self.step)]
+        key = total_of([*start, *self.more_keys, self.along("c", "n", self.key_bits)])
+        place = {**self.outside, parts.rows: self.row, parts.keys: key, parts.scores: scores}
+        inside = below(key, size_of(parts.keys)) if size_of(parts.keys) % self.tile else None
+        ends = frozenset({parts.scores})
+        self.mask_loads([parts.score], ends, place, [inside, self.row_gate])
+        score = substitute(parts.score, place)
+        return score if inside is None else inside.where(score, MINUS_INFINITY)
+
+    def stored(self, total: UOp, product: UOp) -> list[UOp]:
+        """What the kernel stores."""
+        parts, core = self.parts, self.core
+        column = [times(self.column, core.size("n")), self.along("c", "n", self.column_bits)]
+        place = {**self.outside, parts.rows: self.row, parts.columns: total_of(column)}
+        place |= {parts.total: total, parts.product: product}
+        values = [u.src[1] for u in parts.stores]
+        sums = frozenset({parts.total, parts.product})
+        self.mask_loads(values, sums, place, [self.row_gate])
+        found = []
+        for u in parts.stores:
+            src = [substitute(s, place) for s in u.src]
+            if self.row_gate is not None:
+                src[2:] = [s.alu(Ops.AND, self.row_gate) for s in src[2:]] or [self.row_gate]
+            found.append(UOp(Ops.STORE, dtypes.void, tuple(src)))
+        return found
+
+    def mask_loads(
+        self, values: list[UOp], ends: frozenset[UOp], place: dict[UOp, UOp],
+        gates: list[UOp | None],
+    ) -> None:  # fmt: skip
+        """Lets what is loaded besides the operands, as a mask is, not be loaded where it is not."""
+        for value in values:
+            for u in toposort(value, enter=lambda u: u not in ends):
+                if u.op is Ops.LOAD and u not in place:
+                    moved = substitute(u, place)
+                    for gate in gates:
+                        moved = masked(moved, gate)
+                    place[u] = moved
+
+
+def masked(load: UOp, gate: UOp | None) -> UOp:
+    """A load where a condition holds, beside those that it has."""
+    if gate is None:
+        return load
+    both = gate if len(load.src) < 2 else load.src[1].alu(Ops.AND, gate)
+    return UOp(Ops.LOAD, load.dtype, (load.src[0], both), load.arg)
