@@ -51,6 +51,8 @@ FLAGS = (
 KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(")
 METAL_KERNEL = re.compile(r"^kernel void (\w+)\(", re.MULTILINE)
 METAL_HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
+# Before a source: it runs on a processor that takes subnormal numbers for 0.
+FLUSH = "// Subnormal numbers are 0.\n"
 # Metal has types for what are structs of ours in CUDA.
 # Its integers of 64 bits are `long`, those of CUDA `long long`.
 METAL_TYPES = "\n".join([
@@ -118,6 +120,7 @@ def compile_kernel(source: str) -> Path:
         whole = own + whole.replace(METAL_HEAD, "")
     shared = dynamic_nbytes(source)
     defines = [f"-DASTER_SHARED_NBYTES={shared}"] if shared else []
+    defines += ["-DASTER_FLUSH=1"] if source.startswith(FLUSH) else []
     started = path.with_suffix(f".{os.getpid()}")
     command = [compiler, *FLAGS, *defines, "-include", str(header), "-x", "c++", "-", "-o"]
     done = subprocess.run(

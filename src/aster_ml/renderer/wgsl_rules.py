@@ -15,7 +15,7 @@ from aster_ml.renderer.cstyle_rules import CSTYLE_RULES, require_arithmetic, sou
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
-# The least float32 that is a normal number.
+# The least float32 that is a normal number; smaller ones have no literals.
 LEAST_NORMAL = 2.0**-126
 
 
@@ -45,18 +45,9 @@ def bitwise(symbol: str, bools: str) -> Rule:
 
 
 def write_less(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
-    """CMPLT.
-
-    A number below the normal ones may be taken for 0: what is less than one above 0 is at most 0.
-    """
-    first, second = sources(u)[:2]
-    source = first.dtype
+    """CMPLT."""
+    source = sources(u)[0].dtype
     require_arithmetic(w, source)
-    if source.kind == "float":
-        if second.op is Ops.CONST and 0.0 < second.arg < LEAST_NORMAL:
-            return f"({x[0]} <= {w.text(0.0, source, 1)})"
-        if first.op is Ops.CONST and 0.0 < -first.arg < LEAST_NORMAL:
-            return f"({x[1]} >= {w.text(0.0, source, 1)})"
     if source is dtypes.bool:
         return f"(!{x[0]} & {x[1]})"
     return str(w.call(f"less_{source.name}", *x)) if is_wide(source) else f"({x[0]} < {x[1]})"

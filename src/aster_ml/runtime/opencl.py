@@ -109,6 +109,7 @@ def probe(device: Any) -> Target:
         # No element of a buffer is beyond 32 bits where no buffer is larger.
         index_bits=32 if device.max_mem_alloc_size <= 1 << 31 else 64,
         native_dtypes=frozenset(dtype_names), native_ops=frozenset(BUILT_IN_OPS),
+        flushes=frozenset() if keeps_subnormals(device) else frozenset({"float32"}),
     )  # fmt: skip
 
 
@@ -166,6 +167,11 @@ class OpenCLAllocator(PooledAllocator):
     def offset(self, handle: OpenCLHandle, byte_offset: int, nbytes: int) -> OpenCLHandle:
         """A part of the same memory."""
         return OpenCLHandle(handle.memory, handle.offset + byte_offset, nbytes)
+
+
+def keeps_subnormals(device: Any) -> bool:
+    """Whether arithmetic of float32 knows numbers below the least normal one."""
+    return bool(device.single_fp_config & binding().device_fp_config.DENORM)
 
 
 def out_of_memory(name: str, error: Exception) -> OutOfMemoryError:

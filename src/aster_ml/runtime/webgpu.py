@@ -34,6 +34,8 @@ from aster_ml.target import GPU, INTEGERS, PLAIN_OPS, Target
 
 DOC = "graphics processors through WebGPU (Vulkan, Direct3D 12, Metal)"
 
+# Implementations may flush these (WGSL, "Floating Point Evaluation").
+FLUSHED = frozenset({"float16", "float32"})
 # Functions whose error WGSL bounds are used; of the others drivers have too large ones.
 NATIVE_OPS = (PLAIN_OPS - {"MULACC"}) | {"EXP2"}
 FEATURES = ("shader-f16", "timestamp-query")
@@ -120,6 +122,7 @@ def target_of(limits: dict[str, int], half: bool, arch: str) -> Target:
         local_bytes=limits["max-compute-workgroup-storage-size"],
         max_buffers=limits["max-storage-buffers-per-shader-stage"],
         index_bits=32, native_dtypes=frozenset(dtypes), native_ops=frozenset(NATIVE_OPS),
+        flushes=FLUSHED,
     )  # fmt: skip
 
 

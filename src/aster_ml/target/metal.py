@@ -13,6 +13,9 @@ BUILT_IN_OPS = PLAIN_OPS | {"EXP2", "LOG2", "SIN", "TANH", "POW"}
 # Apple's table of limits: threads and shared memory of a threadgroup, arguments that are buffers.
 MOST_THREADS, LOCAL_NBYTES, MOST_BUFFERS = 1024, 32 << 10, 31
 
+# Metal Shading Language Specification, "Numerical Compliance": half has its subnormal numbers.
+FLUSHED = frozenset({"float32", "bfloat16"})
+
 
 def metal_target(device: str = "METAL", arch: str = "apple7") -> Target:
     """The Target of a family of Apple's processors, M1 and later, from macOS 14 on."""
@@ -22,5 +25,5 @@ def metal_target(device: str = "METAL", arch: str = "apple7") -> Target:
         max_grid=(2**31 - 1, 65535, 65535), max_buffers=MOST_BUFFERS, warp=32,
         features=frozenset({"shuffle"}), tensor_cores=metal_tensor_cores(),
         native_dtypes=INTEGERS | {"float16", "bfloat16", "float32"}, native_ops=BUILT_IN_OPS,
-        fused=True,
+        fused=True, flushes=FLUSHED,
     )  # fmt: skip

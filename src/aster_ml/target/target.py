@@ -59,7 +59,8 @@ class Target:
     not known. `features` are names of what else there is: "shuffle", "cp_async", "tma", "wgmma";
     `tensor_cores` names rows of `target/tensor_cores`. `native_dtypes` have arithmetic of their
     own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for which Ops.DOT is an
-    instruction, or a few, and `fused` says that MULACC is rounded once.
+    instruction, or a few, and `fused` says that MULACC is rounded once. `flushes` names the dtypes
+    of which numbers below the least normal one may be taken for 0.
     """
 
     device: str
@@ -92,6 +93,7 @@ class Target:
     native_ops: frozenset[str] = PLAIN_OPS
     dot_dtypes: frozenset[str] = frozenset()
     fused: bool = False
+    flushes: frozenset[str] = frozenset()
 
     @functools.cached_property
     def key(self) -> str:

@@ -19,7 +19,7 @@ from aster_ml.target.cuda import cuda_target
 from aster_ml.target.metal import metal_target
 from aster_ml.target.tensor_cores import ROWS, chained_dtypes
 from aster_ml.uop.ops import Ops
-from tests.shim import on_cpu
+from tests.shim import devices, on_cpu
 from tests.unit.kernel_checks import kernel_of
 
 
@@ -30,6 +30,7 @@ def compiled(test: Any) -> Any:
     return pytest.mark.cc(skip(test))
 
 
+CUDA, METAL = devices.SHIMS
 # Powers are rounded to the dtype of values before they are multiplied, and so is the result.
 BOUNDS = {dtypes.float16: 2e-3, dtypes.bfloat16: 2e-2}
 
@@ -85,12 +86,12 @@ def error_of(
 @pytest.mark.parametrize(
     ("device", "sizes", "kind", "dtype"),
     [
-        ("CUDASHIM", (2, 64, 64, 64, 64), "", dtypes.float16),
-        ("CUDASHIM", (1, 130, 130, 32, 64), "causal", dtypes.bfloat16),
-        ("CUDASHIM", (2, 33, 65, 128, 128), "bool", dtypes.float16),
-        ("METALSHIM", (1, 70, 70, 128, 128), "causal", dtypes.float16),
-        ("METALSHIM", (3, 50, 77, 64, 64), "float", dtypes.bfloat16),
-        ("METALSHIM", (2, 16, 7, 16, 16), "float", dtypes.float16),
+        (CUDA, (2, 64, 64, 64, 64), "", dtypes.float16),
+        (CUDA, (1, 130, 130, 32, 64), "causal", dtypes.bfloat16),
+        (CUDA, (2, 33, 65, 128, 128), "bool", dtypes.float16),
+        (METAL, (1, 70, 70, 128, 128), "causal", dtypes.float16),
+        (METAL, (3, 50, 77, 64, 64), "float", dtypes.bfloat16),
+        (METAL, (2, 16, 7, 16, 16), "float", dtypes.float16),
     ],
 )
 def test_scores_stay_in_registers(device: str, sizes: Any, kind: str, dtype: Any) -> None:
@@ -100,7 +101,7 @@ def test_scores_stay_in_registers(device: str, sizes: Any, kind: str, dtype: Any
 @compiled
 def test_operands_that_are_computed_are_stored_first() -> None:
     """As in a transformer: heads are cut out of a product, in the order in which they lie."""
-    (x, w), (a, b) = operands("CUDASHIM", dtypes.float16, (2, 48, 64), (64, 3 * 64))
+    (x, w), (a, b) = operands(CUDA, dtypes.float16, (2, 48, 64), (64, 3 * 64))
     q, k, v = [t.reshape(2, 48, 2, 32).transpose(1, 2) for t in (x @ w / 8).chunk(3, dim=-1)]
     result = q.scaled_dot_product_attention(k, v, is_causal=True).transpose(1, 2)
     steps = steps_of(result.reshape(2, 48, 64))
@@ -118,7 +119,7 @@ def test_a_block_of_a_transformer_multiplies_on_tensor_cores_alone() -> None:
     """Seven kernels: both norms, attention, and four products of numbers of 16 bits."""
 
     def number(*shape: int) -> Tensor:
-        return Tensor.empty(*shape, dtype=dtypes.float16, device="CUDASHIM")
+        return Tensor.empty(*shape, dtype=dtypes.float16, device=CUDA)
 
     x = number(2, 64, 128)
     inner = (x.layernorm() * number(128) + number(128)).linear(number(128, 384), number(384))
@@ -136,13 +137,11 @@ def test_a_block_of_a_transformer_multiplies_on_tensor_cores_alone() -> None:
 
 @compiled
 def test_groups_of_heads_share_keys_and_an_unlikely_maximum_comes_late() -> None:
-    (q, k, v), (a, b, c) = operands(
-        "CUDASHIM", dtypes.float16, (4, 16, 16), (2, 80, 16), (2, 80, 16)
-    )
+    (q, k, v), (a, b, c) = operands(CUDA, dtypes.float16, (4, 16, 16), (2, 80, 16), (2, 80, 16))
     # Rows whose largest score is in the last tile, and far above the others.
     b = b.astype(np.float16)
     b[:, 79] *= 30
-    k = Tensor(b, device="CUDASHIM")
+    k = Tensor(b, device=CUDA)
     result = q.scaled_dot_product_attention(k, v, enable_gqa=True)
     right = wanted(a, b.repeat(2, 0), c.repeat(2, 0))
     np.testing.assert_allclose(result.cast(dtypes.float32).numpy(), right, atol=4e-3)
@@ -150,10 +149,10 @@ def test_groups_of_heads_share_keys_and_an_unlikely_maximum_comes_late() -> None
 
 @compiled
 def test_what_is_done_to_results_is_done_there() -> None:
-    (q, k, v), numbers = operands("CUDASHIM", dtypes.float16, (1, 35, 16), (1, 20, 16), (1, 20, 16))
+    (q, k, v), numbers = operands(CUDA, dtypes.float16, (1, 35, 16), (1, 20, 16), (1, 20, 16))
     more = np.arange(35 * 16, dtype=np.float32).reshape(1, 35, 16) / 100
     result = q.scaled_dot_product_attention(k, v)
-    both = [result, result.cast(dtypes.float32) * 2 + Tensor(more, device="CUDASHIM").realize()]
+    both = [result, result.cast(dtypes.float32) * 2 + Tensor(more, device=CUDA).realize()]
     Tensor.realize(*both)
     right = wanted(*numbers)
     np.testing.assert_allclose(both[0].cast(dtypes.float32).numpy(), right, atol=2e-3)
@@ -162,9 +161,9 @@ def test_what_is_done_to_results_is_done_there() -> None:
 
 @compiled
 def test_what_is_no_number_stays_none() -> None:
-    (_, k, v), (a, *_) = operands("CUDASHIM", dtypes.float16, (1, 32, 16), (1, 70, 16), (1, 70, 16))
+    (_, k, v), (a, *_) = operands(CUDA, dtypes.float16, (1, 32, 16), (1, 70, 16), (1, 70, 16))
     a[0, 3, 0] = np.nan
-    result = Tensor(a.astype(np.float16), device="CUDASHIM").scaled_dot_product_attention(k, v)
+    result = Tensor(a.astype(np.float16), device=CUDA).scaled_dot_product_attention(k, v)
     found = result.cast(dtypes.float32).numpy()[0]
     assert np.isnan(found[3]).all()
     assert np.isfinite(np.delete(found, 3, 0)).all()
@@ -174,7 +173,7 @@ def test_what_is_no_number_stays_none() -> None:
 def test_gradients_are_those_of_stored_scores() -> None:
     """Whoever wants gradients reads the scores again: they are stored then."""
     found = []
-    for device in ("CPU", "CUDASHIM"):
+    for device in ("CPU", CUDA):
         tensors, _ = operands(device, dtypes.float16, (2, 32, 16), (2, 32, 16), (2, 32, 16))
         for t in tensors:
             t.requires_grad_()
@@ -188,7 +187,7 @@ def test_gradients_are_those_of_stored_scores() -> None:
 
 
 def test_other_attention_is_computed_as_before() -> None:
-    def steps(dtype: Any, n: int, d: int, device: str = "CUDASHIM") -> int:
+    def steps(dtype: Any, n: int, d: int, device: str = CUDA) -> int:
         q, k, v = (Tensor.empty(1, n, d, dtype=dtype, device=device) for _ in range(3))
         return len(steps_of(q.scaled_dot_product_attention(k, v)))
 
@@ -203,7 +202,7 @@ def test_other_attention_is_computed_as_before() -> None:
 
 
 def test_scores_that_somebody_reads_are_stored() -> None:
-    q, k, v = (Tensor.empty(1, 32, 16, dtype=dtypes.float16, device="CUDASHIM") for _ in range(3))
+    q, k, v = (Tensor.empty(1, 32, 16, dtype=dtypes.float16, device=CUDA) for _ in range(3))
     scores = q.dot(k.transpose(-1, -2), dtypes.float32)
     parts = (scores - scores.max(-1, keepdim=True)).exp()
     result = parts.cast(dtypes.float16).dot(v, dtypes.float32) / parts.sum(-1, keepdim=True)
@@ -224,7 +223,7 @@ def test_results_that_lie_as_operands_do() -> None:
 def attention_kernel(n: int, m: int, d: int) -> Any:
     """The kernel of attention of one head."""
     shapes = ((1, n, d), (1, m, d), (1, m, d))
-    q, k, v = (Tensor.empty(s, dtype=dtypes.float16, device="CUDASHIM") for s in shapes)
+    q, k, v = (Tensor.empty(s, dtype=dtypes.float16, device=CUDA) for s in shapes)
     return kernel_of(q.scaled_dot_product_attention(k, v))
 
 
