@@ -43,13 +43,16 @@ NumPy's functions by element give tensors where a method means the same (`np.exp
 give arrays. `repr` and a notebook show values of what has been computed and compute nothing.
 Dtypes equal their names and those of NumPy and PyTorch, and these are accepted as dtypes.
 
-`aster_ml.array_api` is the array API standard, version 2024.12, with `linalg`; functions take and
-give `Array`, a Tensor. It is held to array-api-strict by name, signature and value. Complex numbers
-and its extension `fft` are not there.
+`aster_ml.array_api` is the array API standard, version 2024.12, with `linalg` and `fft`; functions
+take and give `Array`, a Tensor, and ComplexTensors of these. It is held to array-api-strict by name,
+signature and value, over random calls too. `make array-api` runs the standard's own suite where
+that is installed.
 
-`aster_ml.fft` has the functions of `numpy.fft`, and `aster_ml.complex` the numbers that they give:
-`ComplexTensor`, a pair of tensors `real` and `imag` (complex64, complex128), made of complex
-arrays of NumPy, given back by `numpy()`. A jitted function takes and returns the parts.
+Complex numbers are `aster_ml.complex.ComplexTensor`, a pair of tensors `real` and `imag` (complex64,
+complex128): made of complex arrays of NumPy and PyTorch, given back by `numpy()` and DLPack, which
+copy. They stand beside tensors and numbers in either order (`t * z`, `1j * t`), have the elementary
+functions at all edges that C99 names, products, decompositions, and gradients through their parts;
+a jitted function takes and returns them. `aster_ml.fft` has the functions of `numpy.fft`.
 
 ## Ordinary lines
 

@@ -22,6 +22,10 @@ from aster_ml.config import DEFAULT_FLOAT
 from aster_ml.errors import DTypeError, NumberRangeError, UnknownDTypeError
 from aster_ml.helpers import cdiv, kind_of
 
+# What errors of complex numbers end with.
+COMPLEX_ADVICE = (
+    "; complex numbers are pairs of tensors, aster_ml.complex.ComplexTensor, which takes this"
+)
 ConstType: TypeAlias = "float | int | bool"
 
 
@@ -480,8 +484,9 @@ def to_dtype(dtype: DTypeLike) -> DType:
     found = known_dtype(dtype)
     if found is not None:
         return found
+    advice = COMPLEX_ADVICE if "complex" in str(dtype) else ""
     raise UnknownDTypeError(
-        f"{dtype!r} is no dtype; there are {', '.join(d.name for d in dtypes.all)}"
+        f"{dtype!r} is no dtype; there are {', '.join(d.name for d in dtypes.all)}{advice}"
     )
 
 
@@ -627,9 +632,10 @@ def from_numpy_dtype(dtype: Any) -> DType:
     """
     found = FROM_NUMPY.get(np.dtype(dtype).newbyteorder("="))
     if found is None:
+        is_complex = np.dtype(dtype).kind == "c"
         raise DTypeError(
             f"NumPy dtype {np.dtype(dtype)} has no equal here; cast it to one of "
-            f"{', '.join(str(d) for d in FROM_NUMPY)}"
+            f"{', '.join(str(d) for d in FROM_NUMPY)}{COMPLEX_ADVICE if is_complex else ''}"
         )
     return found
 

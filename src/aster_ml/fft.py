@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from aster_ml import Tensor, dtypes
-from aster_ml.complex import ComplexTensor, parts_of
+from aster_ml.complex.tensor import ComplexTensor, parts_of
 from aster_ml.dtype import to_dtype, to_numpy_dtype
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError
 from aster_ml.helpers import all_int

@@ -58,8 +58,8 @@ def main() -> None:
         print(f"  otherwise: {name}")
     for name, nbytes in copied_bytes():
         print(f"bytes copied of {4 * SIZE}, {name}: {nbytes}")
-    functions = len(xp.__all__) + len(xp.linalg.__all__)
-    print(f"array API {xp.__array_api_version__}: {functions} names, linalg included")
+    functions = len(xp.__all__) + len(xp.linalg.__all__) + len(xp.fft.__all__)
+    print(f"array API {xp.__array_api_version__}: {functions} names, linalg and fft included")
 
 
 if __name__ == "__main__":

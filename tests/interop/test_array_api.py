@@ -16,16 +16,20 @@ from aster_ml.dtype import to_dtype
 
 strict = pytest.importorskip("array_api_strict", reason="array-api-strict is absent")
 
-# What the version after 2024.12 adds, what is complex, and what is the peer's own.
+# What the version after 2024.12 adds, and what is the peer's own.
 NOT_HERE = {
-    "broadcast_shapes", "isin", "complex64", "complex128", "ArrayAPIStrictFlags", "Device",
-    "ModuleType", "get_array_api_strict_flags", "reset_array_api_strict_flags",
-    "set_array_api_strict_flags", "eig", "eigvals", "conj", "finfo",
+    "broadcast_shapes", "isin", "ArrayAPIStrictFlags", "Device", "ModuleType",
+    "get_array_api_strict_flags", "reset_array_api_strict_flags", "set_array_api_strict_flags",
+    "eig", "eigvals",
 }  # fmt: skip
 LINALG = (
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
     "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve",
     "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
+)  # fmt: skip
+FFT = (
+    "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",
+    "irfftn", "rfft", "rfftfreq", "rfftn",
 )  # fmt: skip
 FLOATS = ["float32", pytest.param("float64", marks=pytest.mark.slow)]
 INTS = ("int8", "uint8", "int32", "uint32", "int64")
@@ -36,13 +40,18 @@ def test_every_name_is_there() -> None:
     names = {n for n in dir(strict) if not n.startswith("_")} - NOT_HERE - {"linalg", "fft"}
     missing = [n for n in names if not hasattr(xp, n)]
     missing += [n for n in LINALG if not hasattr(xp.linalg, n)]
+    missing += [n for n in FFT if not hasattr(xp.fft, n)]
     assert not missing
     assert xp.__array_api_version__ == "2024.12"
     assert set(xp.__all__) <= set(dir(xp))
 
 
 def signatures() -> Iterator[tuple[str, Any, Any]]:
-    for ours, theirs, names in ((xp, strict, xp.__all__), (xp.linalg, strict.linalg, LINALG)):
+    for ours, theirs, names in (
+        (xp, strict, xp.__all__),
+        (xp.linalg, strict.linalg, LINALG),
+        (xp.fft, strict.fft, FFT),
+    ):
         for name in names:
             function = getattr(theirs, name, None)
             if inspect.isfunction(function):
@@ -244,6 +253,70 @@ def test_arrays() -> None:
     assert "float64" in info.dtypes(kind="real floating")
     assert info.default_device() in info.devices()
     assert info.capabilities()["boolean indexing"]
+
+
+def test_complex_arrays() -> None:
+    z = xp.asarray([1 + 2j, 3])
+    assert (z.dtype, z.size, z.shape) == (xp.complex64, 2, (2,))
+    assert z.__array_namespace__() is xp
+    assert [xp.real(z).tolist(), xp.imag(z).tolist()] == [[1, 3], [2, 0]]
+    assert type(xp.abs(z)) is type(z == z) is xp.Array
+    assert bool(xp.all(xp.conj(z) == xp.asarray([1 - 2j, 3])))
+    assert (xp.ones(2) * z).dtype is (1j * xp.ones(2)).dtype is xp.complex64
+    assert (z * xp.ones(2, dtype=xp.float64)).dtype is xp.complex128
+    assert xp.astype(xp.ones(2), xp.complex128).numpy().tolist() == [1, 1]
+    with pytest.raises(TypeError, match="real"):
+        xp.astype(z, xp.float32)
+    with pytest.raises(TypeError, match="no order"):
+        _ = z < z
+    made = [xp.zeros(2, dtype=xp.complex64), xp.full(2, 1j), xp.eye(2, dtype=xp.complex128)]
+    assert [m.dtype.name for m in made] == ["complex64", "complex64", "complex128"]
+    assert xp.linspace(0, 1j, 3).numpy().tolist() == [0, 0.5j, 1j]
+    assert xp.result_type(xp.float32, 1j) is xp.result_type(xp.complex64, xp.float32)
+    assert xp.result_type(xp.complex64, xp.float64) is xp.complex128
+    assert xp.isdtype(xp.complex64, "complex floating")
+    assert xp.isdtype(xp.complex64, "numeric")
+    assert not xp.isdtype(xp.complex64, "real floating")
+    assert xp.can_cast(xp.float32, xp.complex64)
+    assert not xp.can_cast(xp.complex64, xp.float32)
+    assert xp.finfo(xp.complex64).dtype is xp.float32
+    info = xp.__array_namespace_info__()
+    assert info.default_dtypes()["complex floating"] is xp.complex64
+    assert set(info.dtypes(kind="complex floating")) == {"complex64", "complex128"}
+    z[0] = 5j
+    assert z.numpy().tolist() == [5j, 3]
+    assert xp.fft.ifft(xp.fft.fft(z)).numpy() == pytest.approx(z.numpy(), abs=1e-6)
+    shared = np.array([1j, 2])
+    assert xp.from_dlpack(shared).numpy().tolist() == [1j, 2]
+    assert np.from_dlpack(z).tolist() == [5j, 3]
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 4), (2, 3, 2), (3, 1)])
+def test_complex_factors(shape: tuple[int, ...]) -> None:
+    draw = np.random.default_rng(7)
+    a = draw.standard_normal(shape) + 1j * draw.standard_normal(shape)
+    z = xp.asarray(a, device="PYTHON")
+    for full in (True, False):
+        u, s, vh = (x.numpy() for x in xp.linalg.svd(z, full_matrices=full))
+        k = min(shape[-2:])
+        np.testing.assert_allclose((u[..., :k] * s[..., None, :]) @ vh[..., :k, :], a, atol=1e-10)
+        one = np.broadcast_to(np.eye(u.shape[-1]), (*shape[:-2], *[u.shape[-1]] * 2))
+        np.testing.assert_allclose(u.conj().swapaxes(-1, -2) @ u, one, atol=1e-10)
+    q, r = (x.numpy() for x in xp.linalg.qr(z))
+    np.testing.assert_allclose(q @ r, a, atol=1e-10)
+    h = a @ a.conj().swapaxes(-1, -2)
+    values, vectors = (x.numpy() for x in xp.linalg.eigh(xp.asarray(h, device="PYTHON")))
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(h), atol=1e-10)
+    np.testing.assert_allclose(h @ vectors, vectors * values[..., None, :], atol=1e-9)
+
+
+def test_equal_eigenvalues_have_vectors_at_right_angles() -> None:
+    h = np.diag([2.0, 1, 2, 2]) + 0j
+    values, vectors = xp.linalg.eigh(xp.asarray(h, device="PYTHON"))
+    v = vectors.numpy()
+    assert values.tolist() == pytest.approx([1, 2, 2, 2])
+    np.testing.assert_allclose(v.conj().T @ v, np.eye(4), atol=1e-12)
+    np.testing.assert_allclose(h @ v, v * values.numpy(), atol=1e-12)
 
 
 def test_other_libraries_run_on_it() -> None:

@@ -1,8 +1,8 @@
 """The Python array API standard, version 2024.12, on tensors: `import aster_ml.array_api as xp`.
 
 Functions take arrays and give arrays (`Array`, a Tensor whose `size` is a number and whose one
-element has a truth); `t.__array_namespace__()` is this module. Complex numbers, and with them the
-extension fft, are not here; nor are errors of dtypes that the standard leaves open.
+element has a truth); `t.__array_namespace__()` is this module. Complex arrays are ComplexTensors.
+Errors of dtypes that the standard leaves open are not here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import e, inf, nan, pi
 from typing import Any
 
 from aster_ml import Device, dtypes
-from aster_ml.array_api import linalg
+from aster_ml.array_api import fft, linalg
 from aster_ml.array_api.arrange import (
     all,
     any,
@@ -153,6 +153,7 @@ from aster_ml.array_api.elementwise import (
     tanh,
     trunc,
 )
+from aster_ml.complex import complex64, complex128
 
 __array_api_version__ = "2024.12"
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
@@ -161,6 +162,9 @@ bool = dtypes.bool
 int8, int16, int32, int64 = dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64
 uint8, uint16, uint32, uint64 = dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64
 float32, float64 = dtypes.float32, dtypes.float64
+
+
+DTYPES = (bool, *KINDS["integral"], float32, float64, complex64, complex128)
 
 
 class Info:
@@ -182,13 +186,16 @@ class Info:
         """What numbers without a dtype become."""
         return {
             "real floating": dtypes.default_float,
+            "complex floating": complex128 if dtypes.default_float is float64 else complex64,
             "integral": dtypes.default_int,
             "indexing": INDEX,
         }
 
     def dtypes(self, *, device: str | None = None, kind: Any = None) -> dict[str, Any]:
         """The dtypes of a kind, by name."""
-        known = {d.name: d for d in (bool, *KINDS["integral"], float32, float64)}
+        known = {d.name: d for d in DTYPES}
+        if isinstance(kind, tuple) and not kind:
+            return {}
         return {n: d for n, d in known.items() if kind is None or isdtype(d, kind)}
 
 
@@ -227,6 +234,8 @@ __all__ = [
     "can_cast",
     "ceil",
     "clip",
+    "complex64",
+    "complex128",
     "concat",
     "conj",
     "copysign",
@@ -245,6 +254,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fft",
     "finfo",
     "flip",
     "float32",

@@ -13,21 +13,44 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aster_ml import dtypes
-from aster_ml.array_api.array import INDEX, Array, as_array, as_pair, dtype_of
+from aster_ml.array_api.array import (
+    INDEX,
+    Array,
+    as_array,
+    as_complex,
+    as_pair,
+    by_parts,
+    common_dtype,
+    dtype_of,
+    truth,
+)
+from aster_ml.complex import ComplexTensor
+from aster_ml.complex.dtype import ComplexDType
 
 # moving
 
 
 def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
     """Arrays one behind the other; of axis None, all elements."""
-    first, *rest = [as_array(a) if axis is not None else as_array(a).flatten() for a in arrays]
+    found = of_one_dtype([as_array(a) for a in arrays])
+    first, *rest = [a if axis is not None else a.flatten() for a in found]
+    if isinstance(first, ComplexTensor):
+        return ComplexTensor.cat([first, *rest], dim=axis or 0)
     return first.cat(*rest, dim=axis or 0)
 
 
 def stack(arrays: Any, /, *, axis: int = 0) -> Any:
     """Arrays beside one another along a new axis."""
-    first, *rest = [as_array(a) for a in arrays]
+    first, *rest = of_one_dtype([as_array(a) for a in arrays])
+    if isinstance(first, ComplexTensor):
+        return ComplexTensor.stack([first, *rest], dim=axis)
     return first.stack(*rest, dim=axis)
+
+
+def of_one_dtype(arrays: list[Any]) -> list[Any]:
+    """The arrays, all complex where one is."""
+    common = common_dtype(*arrays)
+    return arrays if common is None else [as_complex(a, common) for a in arrays]
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
@@ -41,6 +64,7 @@ def expand_dims(x: Any, /, axis: int) -> Any:
     return as_array(x).unsqueeze(axis)
 
 
+@by_parts
 def squeeze(x: Any, /, axis: Any) -> Any:
     """The array without axes of size 1. Raises: ValueError for an axis of another size."""
     x = as_array(x)
@@ -50,6 +74,7 @@ def squeeze(x: Any, /, axis: Any) -> Any:
     return x.reshape(tuple([s for i, s in enumerate(x.shape) if i not in axes]))
 
 
+@by_parts
 def flip(x: Any, /, *, axis: Any = None) -> Any:
     """The elements in reverse along axes, or along all."""
     x = as_array(x)
@@ -57,6 +82,7 @@ def flip(x: Any, /, *, axis: Any = None) -> Any:
     return x.flip(axes) if x.ndim else x
 
 
+@by_parts
 def moveaxis(x: Any, source: Any, destination: Any, /) -> Any:
     """Axes at other places, the others in their order."""
     x = as_array(x)
@@ -80,12 +106,14 @@ def matrix_transpose(x: Any, /) -> Any:
     return as_array(x).transpose(-2, -1)
 
 
+@by_parts
 def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Any:
     """The elements in another shape."""
     found = as_array(x).reshape(tuple(shape))
     return found.clone() if copy else found
 
 
+@by_parts
 def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:
     """The elements moved along axes, those that fall out in at the other end."""
     x = as_array(x)
@@ -94,6 +122,7 @@ def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:
     return x.roll(shift, axis)
 
 
+@by_parts
 def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
     """Each element so many times."""
     x = as_array(x)
@@ -104,6 +133,7 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
     return take(x, places, axis=axis)
 
 
+@by_parts
 def tile(x: Any, repetitions: Sequence[int], /) -> Any:
     """The array so many times along each axis."""
     x = as_array(x)
@@ -134,7 +164,7 @@ def placed(x: Any, name: str, axis: int | None, keepdims: bool) -> Any:
 
 def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """How many elements are not 0."""
-    return as_array(x).ne(0).cast(INDEX).sum(axis, keepdims)
+    return truth(x).cast(INDEX).sum(axis, keepdims)
 
 
 def nonzero(x: Any, /) -> tuple[Any, ...]:
@@ -142,7 +172,7 @@ def nonzero(x: Any, /) -> tuple[Any, ...]:
     x = as_array(x)
     if not x.ndim:
         raise ValueError("nonzero: of an array without axes")
-    return tuple([Array(places) for places in np.nonzero(x.numpy())])
+    return tuple([Array(places) for places in np.nonzero(truth(x).numpy())])
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Any:
@@ -154,9 +184,13 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     """Elements of `x1` where the condition holds, else of `x2`."""
     one, two = as_pair(x1, x2)
+    if isinstance(one, ComplexTensor):
+        return ComplexTensor(where(condition, one.real, two.real),
+                             where(condition, one.imag, two.imag))  # fmt: skip
     return as_array(condition).where(one, two)
 
 
+@by_parts
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
     """The parts at these places along an axis."""
     x = as_array(x)
@@ -164,6 +198,7 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
     return x[(*[slice(None)] * axis, indices)]
 
 
+@by_parts
 def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Any:
     """The elements at these places along an axis, for each line of it."""
     x, places = as_array(x), as_array(indices)
@@ -212,24 +247,36 @@ class UniqueInverse(NamedTuple):
 
 def unique_all(x: Any, /) -> UniqueAll:
     """The elements that differ, and all that is known of them."""
-    return UniqueAll(*as_array(x).unique_all())
+    x = as_array(x)
+    if isinstance(x, ComplexTensor):
+        return UniqueAll(*unique_complex(x))
+    return UniqueAll(*x.unique_all())
+
+
+def unique_complex(x: Any) -> list[Any]:
+    """What `unique_all` gives of complex numbers, in order of real parts and imaginary parts."""
+    found = np.unique(x.numpy(), True, True, True, equal_nan=False)
+    values, first, inverse, counts = found
+    places = [Array(p, device=x.device) for p in (first, inverse.reshape(x.shape), counts)]
+    return [as_array(ComplexTensor(values, device=x.device)), *places]
 
 
 def unique_counts(x: Any, /) -> UniqueCounts:
     """The elements that differ, and how often each is there."""
-    found = as_array(x).unique_all()
+    found = unique_all(x)
     return UniqueCounts(found.values, found.counts)
 
 
 def unique_inverse(x: Any, /) -> UniqueInverse:
     """The elements that differ, and which of them each element is."""
-    found = as_array(x).unique_all()
+    found = unique_all(x)
     return UniqueInverse(found.values, found.inverse_indices)
 
 
 def unique_values(x: Any, /) -> Any:
     """The elements that differ."""
-    return as_array(x).unique()
+    x = as_array(x)
+    return unique_complex(x)[0] if isinstance(x, ComplexTensor) else x.unique()
 
 
 # reductions
@@ -237,12 +284,12 @@ def unique_values(x: Any, /) -> Any:
 
 def all(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether all elements are other than 0."""
-    return as_array(x).ne(0).all(axis, keepdims)
+    return truth(x).all(axis, keepdims)
 
 
 def any(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether an element is other than 0."""
-    return as_array(x).ne(0).any(axis, keepdims)
+    return truth(x).any(axis, keepdims)
 
 
 def max(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
@@ -273,6 +320,8 @@ def var(x: Any, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool 
 def accumulated(x: Any, dtype: Any) -> Any:
     """An array as what its elements are added up in: ints no narrower than the default int."""
     wanted = dtype_of(dtype)
+    if isinstance(wanted, ComplexDType):
+        return as_complex(x, wanted)
     if wanted is None:
         x = as_array(x)
         wanted = x.dtype
@@ -303,8 +352,11 @@ def running(x: Any, name: str, axis: int | None, dtype: Any, first: int | None) 
     found = getattr(x, name)(axis).cast(x.dtype)
     if first is None:
         return found
-    shape = [1 if i == axis % x.ndim else s for i, s in enumerate(x.shape)]
-    return x.full(tuple(shape), first, dtype=x.dtype, device=x.device).cat(found, dim=axis)
+    shape = tuple([1 if i == axis % x.ndim else s for i, s in enumerate(x.shape)])
+    if isinstance(x, ComplexTensor):
+        start = as_complex(Array.full(shape, first, device=x.device), x.dtype)
+        return ComplexTensor.cat([start, found], dim=axis)
+    return x.full(shape, first, dtype=x.dtype, device=x.device).cat(found, dim=axis)
 
 
 def cumulative_sum(
@@ -323,7 +375,11 @@ def cumulative_prod(
 
 def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
     """Differences of neighbours."""
-    return as_array(x).diff(n, axis, prepend, append)
+    x = as_array(x)
+    if not isinstance(x, ComplexTensor):
+        return x.diff(n, axis, prepend, append)
+    whole = [a for a in (prepend, x, append) if a is not None]
+    return (concat(whole, axis=axis) if len(whole) > 1 else x).each(lambda p: p.diff(n, axis))
 
 
 # products
@@ -338,6 +394,7 @@ def matmul(x1: Any, x2: Any, /) -> Any:
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """The product of vectors along an axis."""
     one, two = as_pair(x1, x2)
+    one = one.conj() if isinstance(one, ComplexTensor) else one
     return (one * two).sum(axis).cast(one.dtype)
 
 

@@ -5,23 +5,28 @@ Receives shapes, numbers, data, dtypes; returns arrays, and facts on dtypes.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from aster_ml import Tensor, dtypes
-from aster_ml.array_api.array import Array, as_array, dtype_of
+from aster_ml.array_api.array import Array, as_array, by_parts, complex_beside, dtype_of
+from aster_ml.complex import ComplexTensor, complex64, complex128
+from aster_ml.complex.dtype import ComplexDType, known_complex_dtype
 from aster_ml.dtype import DType, least_upper_dtype, number_dtype, to_numpy_dtype
 
-KINDS = {
+ARRAYS = (Tensor, ComplexTensor)
+NUMBERS = (bool, int, float, complex)
+KINDS: dict[str, tuple[Any, ...]] = {
     "bool": (dtypes.bool,),
     "signed integer": dtypes.sints,
     "unsigned integer": dtypes.uints,
     "integral": dtypes.ints,
     "real floating": dtypes.floats,
-    "complex floating": (),
-    "numeric": (*dtypes.ints, *dtypes.floats),
+    "complex floating": (complex64, complex128),
+    "numeric": (*dtypes.ints, *dtypes.floats, complex64, complex128),
 }
 
 
@@ -29,6 +34,8 @@ def asarray(
     obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None
 ) -> Any:
     """An array of numbers, lists, or of another array, which shares its memory unless copied."""
+    if is_complex_data(obj, dtype):
+        return complex_array(obj, dtype_of(dtype), device, copy)
     if isinstance(obj, Tensor):
         found = as_array(obj)
         found = found if device is None else found.to(device)
@@ -44,8 +51,56 @@ def asarray(
     return Array(obj, device, dtype_of(dtype))
 
 
+def is_complex_data(obj: Any, dtype: Any) -> bool:
+    """Whether an array of these is complex: by its dtype, or by what it is made of."""
+    wanted = dtype_of(dtype)
+    if isinstance(obj, ComplexTensor) or isinstance(wanted, ComplexDType):
+        return True
+    if isinstance(obj, Tensor | bool | int | float):
+        return False
+    found = getattr(obj, "dtype", None)
+    if found is None and isinstance(obj, complex | list | tuple):
+        return any_complex(obj)
+    return known_complex_dtype(found) is not None
+
+
+def any_complex(obj: Any) -> bool:
+    """Whether a complex number is in nested lists."""
+    if isinstance(obj, list | tuple):
+        return builtins.any([any_complex(x) for x in obj])
+    return isinstance(obj, complex | np.complexfloating | ComplexTensor)
+
+
+def complex_array(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
+    """A complex array. Raises: TypeError for a real dtype."""
+    if dtype is not None and not isinstance(dtype, ComplexDType):
+        raise TypeError(f"complex numbers as {dtype}; take real(x), imag(x) or abs(x)")
+    if copy is False and not (isinstance(obj, ComplexTensor) and dtype in (None, obj.dtype)
+                              and device in (None, obj.device)):  # fmt: skip
+        raise ValueError("asarray: a complex array of this is a copy, and copy=False")
+    if not isinstance(obj, ComplexTensor):
+        real = isinstance(obj, Tensor)
+        obj = ComplexTensor(obj, device=device) if real else complex_of(obj, dtype, device)
+    found = as_array(obj if device is None else obj.to(device))
+    found = found if dtype is None else found.cast(dtype)
+    return found.clone() if copy else found
+
+
+def complex_of(obj: Any, dtype: Any, device: Any) -> Any:
+    """Numbers, lists or an array of another package as a complex tensor."""
+    if hasattr(obj, "dtype"):
+        return ComplexTensor(obj, device=device)
+    wanted = dtype or complex_beside(dtypes.default_float)
+    return ComplexTensor(np.asarray(obj, dtype=wanted.name), device=device)
+
+
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Any:
     """An array over the memory of one of another package; see `Tensor.from_dlpack`."""
+    if isinstance(x, ComplexTensor) or known_complex_dtype(getattr(x, "dtype", None)):
+        if copy is False:
+            raise BufferError("from_dlpack: complex numbers are copied, and copy=False")
+        made = x if isinstance(x, ComplexTensor) else ComplexTensor.from_dlpack(x)
+        return complex_array(made, None, device, copy)
     return Array.from_dlpack(x, device=device, copy=copy)
 
 
@@ -63,22 +118,33 @@ def shape_of(shape: Any) -> tuple[int, ...]:
 
 def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """An array with no particular elements."""
+    if isinstance(dtype_of(dtype), ComplexDType):
+        return full(shape, 0, dtype=dtype, device=device)
     return Array.empty(*shape_of(shape), dtype=dtype_of(dtype), device=device)
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Zeros."""
-    return Array.zeros(*shape_of(shape), dtype=dtype_of(dtype), device=device)
+    return full(shape, 0, dtype=dtype or dtypes.default_float, device=device)
 
 
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """Ones."""
-    return Array.ones(*shape_of(shape), dtype=dtype_of(dtype), device=device)
+    return full(shape, 1, dtype=dtype or dtypes.default_float, device=device)
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """One number everywhere."""
-    return Array.full(shape_of(shape), fill_value, dtype=dtype_of(dtype), device=device)
+    wanted = dtype_of(dtype)
+    if isinstance(fill_value, complex) and wanted is None:
+        wanted = complex_beside(dtypes.default_float)
+    if isinstance(wanted, ComplexDType):
+        number = complex(fill_value)
+        return ComplexTensor(
+            full(shape, number.real, dtype=wanted.part, device=device),
+            full(shape, number.imag, dtype=wanted.part, device=device),
+        )
+    return Array.full(shape_of(shape), fill_value, dtype=wanted, device=device)
 
 
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
@@ -107,7 +173,7 @@ def eye(
     """Ones on a diagonal, zeros elsewhere."""
     rows = Array.arange(n_rows, device=device).reshape((n_rows, 1))
     columns = Array.arange(n_rows if n_cols is None else n_cols, device=device)
-    return (rows + k).eq(columns).cast(dtype_of(dtype) or dtypes.default_float)
+    return astype((rows + k).eq(columns), dtype_of(dtype) or dtypes.default_float)
 
 
 def linspace(
@@ -116,23 +182,33 @@ def linspace(
 ) -> Any:  # fmt: skip
     """`num` numbers at equal distances; the last one is `stop` where it is an `endpoint`."""
     wanted = dtype_of(dtype) or dtypes.default_float
-    values = np.linspace(start, stop, num, endpoint=endpoint, dtype=to_numpy_dtype(wanted))
-    return Array(values, device)
+    if isinstance(start, complex) or isinstance(stop, complex):
+        wanted = dtype_of(dtype) or complex_beside(wanted)
+    values = np.linspace(start, stop, num, endpoint=endpoint, dtype=np.dtype(wanted))
+    return asarray(values, device=device, dtype=wanted)
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
     """Each array spread over the axes of all."""
     if not arrays:
         return ()
-    first, *rest = [as_array(a) for a in arrays]
-    return tuple(first.meshgrid(*rest, indexing=indexing))
+    found = [as_array(a) for a in arrays]
+    if not builtins.any([isinstance(a, ComplexTensor) for a in found]):
+        return tuple(found[0].meshgrid(*found[1:], indexing=indexing))
+    reals = [a.real if isinstance(a, ComplexTensor) else a for a in found]
+    imags = [a.imag if isinstance(a, ComplexTensor) else a.zeros_like() for a in found]
+    spread = [p[0].meshgrid(*p[1:], indexing=indexing) for p in (reals, imags)]
+    return tuple([ComplexTensor(re, im) if isinstance(a, ComplexTensor) else re
+                  for a, re, im in zip(found, *spread)])  # fmt: skip
 
 
+@by_parts
 def tril(x: Any, /, *, k: int = 0) -> Any:
     """Zeros above a diagonal."""
     return as_array(x).tril(k)
 
 
+@by_parts
 def triu(x: Any, /, *, k: int = 0) -> Any:
     """Zeros below a diagonal."""
     return as_array(x).triu(k)
@@ -143,28 +219,32 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> A
     return asarray(x, dtype=dtype, device=device, copy=copy or None)
 
 
-def result_type(*arrays_and_dtypes: Any) -> DType:
+def result_type(*arrays_and_dtypes: Any) -> Any:
     """The dtype that a result of these has."""
-    given = [x.dtype if isinstance(x, Tensor) else x for x in arrays_and_dtypes]
-    kinds = [dtype_of(x) for x in given if not isinstance(x, (bool, int, float))]
-    numbers = [number_dtype(x) for x in given if isinstance(x, (bool, int, float))]
-    found: DType = least_upper_dtype(*(kinds or numbers))
+    given = [x.dtype if isinstance(x, ARRAYS) else x for x in arrays_and_dtypes]
+    kinds = [dtype_of(x) for x in given if not isinstance(x, NUMBERS)]
+    numbers = [x for x in given if isinstance(x, NUMBERS)]
+    if builtins.any([isinstance(x, ComplexDType | complex) for x in (*kinds, *numbers)]):
+        wide = [k in (dtypes.float64, complex128) for k in kinds or [dtypes.default_float]]
+        return complex128 if builtins.any(wide) else complex64
+    known = [number_dtype(x) for x in numbers]
+    found: DType = least_upper_dtype(*(kinds or known))
     rank = ("bool", "uint", "int", "float")
-    wider = [n for n in numbers if rank.index(n.kind) > max(rank.index(found.kind), 1)]
+    wider = [n for n in known if rank.index(n.kind) > max(rank.index(found.kind), 1)]
     return least_upper_dtype(found, *wider)
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
     """Whether the rules of promotion lead from one dtype to the other."""
-    source = from_.dtype if isinstance(from_, Tensor) else dtype_of(from_)
+    source = from_.dtype if isinstance(from_, ARRAYS) else dtype_of(from_)
     target = dtype_of(to)
-    return least_upper_dtype(source, target) is target
+    return result_type(source, target) is target
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
     """Whether a dtype is of a kind, or of one of several."""
     found = dtype_of(dtype)
-    known: list[DType] = []
+    known: list[Any] = []
     for one in kind if isinstance(kind, tuple) else (kind,):
         if isinstance(one, str) and one not in KINDS:
             raise ValueError(f"isdtype: kind {one!r}; there are {', '.join(KINDS)}")
@@ -193,8 +273,9 @@ class IntInfo(NamedTuple):
 
 
 def finfo(type: Any, /) -> FloatInfo:
-    """What a float dtype, or that of an array, holds."""
-    dtype = type.dtype if isinstance(type, Tensor) else dtype_of(type)
+    """What a float dtype, or that of an array, holds; of a complex one, what its parts hold."""
+    dtype = type.dtype if isinstance(type, ARRAYS) else dtype_of(type)
+    dtype = dtype.part if isinstance(dtype, ComplexDType) else dtype
     info: Any = np.finfo(to_numpy_dtype(dtype))
     eps, least = float(info.eps), float(info.smallest_normal)
     return FloatInfo(dtype.bits, eps, float(info.max), float(info.min), least, dtype)
@@ -212,6 +293,7 @@ def broadcast_arrays(*arrays: Any) -> list[Any]:
     return [as_array(a).expand(shape) for a in arrays]
 
 
+@by_parts
 def broadcast_to(x: Any, /, shape: Sequence[int]) -> Any:
     """The array repeated to a shape."""
     return as_array(x).expand(tuple(shape))

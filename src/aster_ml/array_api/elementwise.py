@@ -10,6 +10,10 @@ from typing import Any
 
 from aster_ml import dtypes
 from aster_ml.array_api.array import as_array, as_pair
+from aster_ml.complex import ComplexTensor
+
+# Kinds of dtypes that have infinities and NaN.
+FLOATING = ("float", "complex")
 
 
 def of_one(name: str, method: str, whole: bool = False) -> Callable[[Any], Any]:
@@ -17,7 +21,8 @@ def of_one(name: str, method: str, whole: bool = False) -> Callable[[Any], Any]:
 
     def function(x: Any, /) -> Any:
         x = as_array(x)
-        return x if whole and x.dtype.kind != "float" else getattr(x, method)()
+        kept = whole and x.dtype.kind not in ("float", "complex")
+        return x if kept else getattr(x, method)()
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"As `Tensor.{method}`, by element."
@@ -104,17 +109,20 @@ def positive(x: Any, /) -> Any:
 
 def conj(x: Any, /) -> Any:
     """The conjugate, which of a real number is the number."""
-    return as_array(x)
+    x = as_array(x)
+    return x.conj() if isinstance(x, ComplexTensor) else x
 
 
 def real(x: Any, /) -> Any:
     """The real part."""
-    return as_array(x)
+    x = as_array(x)
+    return x.real if isinstance(x, ComplexTensor) else x
 
 
 def imag(x: Any, /) -> Any:
     """The imaginary part, 0 of real numbers."""
-    return as_array(x).zeros_like()
+    x = as_array(x)
+    return x.imag if isinstance(x, ComplexTensor) else x.zeros_like()
 
 
 def signbit(x: Any, /) -> Any:
@@ -126,19 +134,19 @@ def signbit(x: Any, /) -> Any:
 def isfinite(x: Any, /) -> Any:
     """Whether a number is neither infinite nor NaN."""
     x = as_array(x)
-    return x.isfinite() if x.dtype.kind == "float" else x.ones_like(dtype=dtypes.bool)
+    return x.isfinite() if x.dtype.kind in FLOATING else x.ones_like(dtype=dtypes.bool)
 
 
 def isinf(x: Any, /) -> Any:
     """Whether a number is infinite."""
     x = as_array(x)
-    return x.isinf() if x.dtype.kind == "float" else x.zeros_like(dtype=dtypes.bool)
+    return x.isinf() if x.dtype.kind in FLOATING else x.zeros_like(dtype=dtypes.bool)
 
 
 def isnan(x: Any, /) -> Any:
     """Whether an element is NaN."""
     x = as_array(x)
-    return x.isnan() if x.dtype.kind == "float" else x.zeros_like(dtype=dtypes.bool)
+    return x.isnan() if x.dtype.kind in FLOATING else x.zeros_like(dtype=dtypes.bool)
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:

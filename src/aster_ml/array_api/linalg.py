@@ -1,7 +1,6 @@
 """The extension `linalg`: products, decompositions, systems, norms.
 
-Receives stacks of matrices and vectors; returns arrays, or tuples of them by name. `eig` and
-`eigvals`, whose results are complex, are not here.
+Receives stacks of matrices and vectors, real or complex; returns arrays, or tuples of them by name.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from aster_ml.array_api.arrange import (
     vecdot,
 )
 from aster_ml.array_api.array import as_array, as_pair
+from aster_ml.complex import ComplexTensor
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
@@ -139,7 +139,8 @@ def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
 
 def svdvals(x: Any, /) -> Any:
     """Singular values, falling."""
-    return as_array(x).svd(False)[1]
+    x = as_array(x)
+    return x.svdvals() if isinstance(x, ComplexTensor) else x.svd(False)[1]
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
@@ -157,7 +158,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: flo
     if ord == -math.inf:
         return size.min(axis, keepdims)
     if ord == 0:
-        return x.ne(0).cast(x.dtype).sum(axis, keepdims)
+        return size.ne(0).cast(size.dtype).sum(axis, keepdims)
     if ord == 1:
         return size.sum(axis, keepdims)
     if ord == 2:

@@ -2,7 +2,8 @@
 
 Receives nests of lists, tuples and dicts; says what is the same from call to call (the key of a
 recording) and what is exchanged (memory, values of variables), and fills a result's nest with the
-tensors of another call. Knows nothing of recording.
+tensors of another call. An object that is made of tensors, such as a complex one, says of which by
+`tensor_parts`, and makes one of others by `with_tensor_parts`. Knows nothing of recording.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ PLAIN = (int, str, bytes, type(None), bool, DType, type, enum.Enum, complex, ran
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of nested lists, tuples and dicts, with where it stands."""
+    """Every leaf of nested lists, tuples, dicts and what is made of tensors, with its place."""
     if isinstance(value, (list, tuple)):
         for i, v in enumerate(value):
             yield from leaves(v, f"{path}[{i}]")
     elif isinstance(value, dict):
         for k, v in value.items():
             yield from leaves(v, f"{path}[{k!r}]")
+    elif hasattr(value, "tensor_parts"):
+        for i, v in enumerate(value.tensor_parts()):
+            yield from leaves(v, f"{path}, part {i}")
     else:
         yield path, value
 
@@ -159,6 +163,10 @@ class Inputs:
                 self.take(v, tokens, lambda k=k: f"{where()}[{k!r}]")  # type: ignore[misc]
         elif isinstance(value, UOp):
             tokens.append(self.unbound(value, where))
+        elif hasattr(value, "tensor_parts"):
+            tokens.append(kind)
+            for i, v in enumerate(value.tensor_parts()):
+                self.take(v, tokens, lambda i=i: f"{where()}, part {i}")  # type: ignore[misc]
         elif isinstance(value, np.generic):
             tokens.append((kind, value.tobytes()))
         elif isinstance(value, slice):
@@ -356,6 +364,8 @@ def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
         made = value.copy()
         made.update({k: rebuild(v, change) for k, v in value.items()})
         return made
+    if hasattr(value, "tensor_parts"):
+        return value.with_tensor_parts([rebuild(v, change) for v in value.tensor_parts()])
     return change(value)
 
 

@@ -16,6 +16,7 @@ from aster_ml.config import WINO
 from aster_ml.dtype import DType, DTypeLike, least_upper_dtype, sum_acc_dtype, to_dtype
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import make_tuple
+from aster_ml.mixin.complexes import complex_result, is_complex
 from aster_ml.mixin.handle import broadcast_all, cast_node, check_tensor
 from aster_ml.mixin.movement import broadcast_shapes
 from aster_ml.mixin.pool import PoolMixin, pad_last, resolve_padding, windows_of
@@ -92,11 +93,17 @@ class ContractMixin(PoolMixin):
         return x.dot(self, dtype) if reverse else self.dot(x, dtype)
 
     def __matmul__(self, x: Any) -> Self:
+        if x.__class__ is not self.__class__ and is_complex(x):
+            found: Self = complex_result(self, "__matmul__", x, False)
+            return found
         if isinstance(x, np.ndarray):
             x = self.__class__(x, device=self.device)  # type: ignore[call-arg]
         return self.dot(x)
 
     def __rmatmul__(self, x: Any) -> Self:
+        if is_complex(x):
+            found: Self = complex_result(self, "__matmul__", x, True)
+            return found
         left: Self = self.__class__(x, device=self.device)  # type: ignore[call-arg]
         return left.dot(self)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import (
+    COMPLEX_ADVICE,
     LARGEST_FP8,
     DType,
     dtypes,
@@ -348,4 +349,5 @@ def explain_list(data: Any) -> None:
             raise DTypeError(
                 f"Tensor: element {where} of the list is {item!r}, a "
                 f"{type(item).__name__}; numbers are wanted"
+                f"{COMPLEX_ADVICE if isinstance(item, complex) else ''}"
             )

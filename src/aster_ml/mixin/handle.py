@@ -43,6 +43,13 @@ from aster_ml.errors import (
     ShapeError,
 )
 from aster_ml.helpers import kind_of
+from aster_ml.mixin.complexes import (
+    COMPLEX_KINDS,
+    OPERATORS,
+    complex_choice,
+    complex_result,
+    is_complex,
+)
 from aster_ml.mixin.elementwise import ElementwiseMixin
 from aster_ml.mixin.live import ACTIVE, LIVE, Sweep, TensorRef, forget, live_handles, sweep
 from aster_ml.mixin.movement import MovementMixin, broadcast_shapes
@@ -656,6 +663,9 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
     def binop_promoted(self, op: Ops, x: Any, reverse: bool) -> Self:
         """`binop` where dtypes, shapes or kinds of operand differ."""
         what = op.name.lower()
+        if not isinstance(x, (Handle, int, float)) and is_complex(x) and op in OPERATORS:
+            found: Self = complex_result(self, OPERATORS[op], x, reverse)
+            return found
         if op in COMPARE and isinstance(x, (int, float, np.number)) and x.__class__ is not bool:
             number = x.item() if isinstance(x, np.generic) else x
             if self.dtype.kind == "float" and self.beyond(number):
@@ -681,6 +691,9 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
         Dtype: least upper of x and y; Python numbers take the dtype of the other.
         """
         condition = self if self.dtype is dtypes.bool else self.cast(dtypes.bool)
+        if x.__class__ in COMPLEX_KINDS or y.__class__ in COMPLEX_KINDS:
+            chosen: Self = complex_choice(condition, x, y)
+            return chosen
         if isinstance(x, Handle):
             first, second = x.uop, x.operand(y, "where")
         elif isinstance(y, Handle):

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from aster_ml.dtype import DType, dtypes, largest
 from aster_ml.errors import ArgumentError, DTypeError
+from aster_ml.mixin.complexes import is_complex
 from aster_ml.mixin.functions import FunctionMixin
 from aster_ml.mixin.handle import Handle, promote_all
 from aster_ml.uop.node import UOp
@@ -124,7 +125,11 @@ class MathMixin(FunctionMixin):
         Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
         Raises: DTypeError for two bools.
         """
-        if self.dtype is dtypes.bool and self.operand(x, "sub").dtype is dtypes.bool:
+        if (
+            self.dtype is dtypes.bool
+            and not is_complex(x)
+            and self.operand(x, "sub").dtype is dtypes.bool
+        ):
             raise DTypeError("sub: bool from bool; cast one to an int, or use ^ for exclusive or")
         return self.binop(Ops.SUB, x, reverse)
 
@@ -141,6 +146,9 @@ class MathMixin(FunctionMixin):
         Shapes: self [*b, n], x [*b, n] -> [*b, n]; b broadcasts.
         """
         if rounding_mode is None:
+            if not isinstance(x, (Handle, int, float)) and is_complex(x):
+                # It is refused by no dtype, but has another division.
+                return self.floating().binop(Ops.FDIV, x, reverse)
             other = self.operand(x, "div")
             if not reverse and self.uop.op is Ops.EXP2 and is_one_plus(other, self.uop):
                 return self.logistic_share(x)
@@ -235,6 +243,8 @@ class MathMixin(FunctionMixin):
         """
         if not reverse and isinstance(x, (int, float)) and not isinstance(x, bool):
             return self.power_of_number(x)
+        if not isinstance(x, (Handle, int, float)) and is_complex(x):
+            return self.binop(Ops.POW, x, reverse)
         base, exponent = self.pair(x, "pow", reverse)
         if base.dtype is dtypes.bool:
             base, exponent = base.cast(dtypes.default_int), exponent.cast(dtypes.default_int)

@@ -2,32 +2,33 @@
 
 Receives two real tensors, complex arrays of NumPy, Python numbers; returns complex tensors, and
 real ones where a result is real. Parts are ordinary tensors: they are lazy, differentiable and
-computed by the same kernels; there is no complex dtype below this module. Fourier transforms stand
-in `fft`; a jitted function takes and returns the parts.
+computed by the same kernels; there is no complex dtype below this package. Elementary functions
+stand in `functions`, Fourier transforms in `aster_ml.fft`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import html
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from aster_ml import Tensor, dtypes
+from aster_ml.complex.dtype import BY_PART, ComplexDType, known_complex_dtype, to_complex_dtype
+from aster_ml.complex.moves import ComplexMoves
 from aster_ml.dtype import least_upper_dtype
 from aster_ml.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
+from aster_ml.mixin.complexes import COMPLEX_KINDS
+from aster_ml.mixin.interop import BINARY, UNARY, as_numpy
 
-# The name of the pair of each dtype of parts.
-NAMES = {dtypes.float32: "complex64", dtypes.float64: "complex128"}
-PARTS = {name: part for part, name in NAMES.items()}
-# What Python's numbers become, by the default float; complex64 where that is narrower.
-OF_DEFAULT = {dtypes.float64: np.complex128}
 NO_ORDER = "complex numbers have no order; compare .abs(), .real or .imag"
 
 
 def floating(x: Tensor) -> Tensor:
     """A part as float32 or float64; narrower floats, ints and bools become float32."""
-    return x if x.dtype in NAMES else x.cast(dtypes.float32)
+    return x if x.dtype in BY_PART else x.cast(dtypes.float32)
 
 
 def parts_of(data: Any, device: Any = None) -> tuple[Tensor, Tensor | None]:
@@ -36,13 +37,13 @@ def parts_of(data: Any, device: Any = None) -> tuple[Tensor, Tensor | None]:
         return data.real, data.imag
     if isinstance(data, Tensor):
         return floating(data), None
-    array = np.asarray(data)
+    array = np.asarray(data.detach() if getattr(data, "requires_grad", False) else data)
     if array.dtype.kind not in "fciub":
         raise DTypeError(f"ComplexTensor: {array.dtype} is no dtype of numbers; complex is wanted")
     if not isinstance(data, np.ndarray | np.generic):
         # Python's numbers have no dtype of their own, here as in Tensor.
-        default = OF_DEFAULT.get(dtypes.default_float, np.complex64)
-        array = array.astype(default if array.dtype.kind == "c" else default(0).real.dtype)
+        default = np.dtype(to_complex_dtype(complex).name)
+        array = array.astype(default if array.dtype.kind == "c" else default.type(0).real.dtype)
     if array.dtype.kind == "c":
         if array.dtype.itemsize > np.dtype(np.complex128).itemsize:
             raise DTypeError(f"ComplexTensor: {array.dtype} is wider than complex128; cast it")
@@ -52,15 +53,15 @@ def parts_of(data: Any, device: Any = None) -> tuple[Tensor, Tensor | None]:
     return floating(Tensor(array, device=device)), None
 
 
-class ComplexTensor:
+class ComplexTensor(ComplexMoves):
     """Complex numbers of some shape: `real` and `imag`, tensors of one float dtype.
 
     `ComplexTensor(real, imag)` takes two real tensors; `ComplexTensor(data)` a complex array of
     NumPy, nested lists, a number, or one real tensor. float32 parts are complex64, float64 parts
     complex128; other real dtypes become float32, as for tensors beside one of them.
 
-    Operators take complex and real tensors, arrays and numbers. With a Tensor on the left the
-    complex one has to come first: `z * t`, or `ComplexTensor(t) * z`.
+    Operators take complex and real tensors, arrays and numbers, in either order. A jitted function
+    takes and returns complex tensors as it does real ones.
     """
 
     __slots__ = ("__weakref__", "imag", "real")
@@ -87,6 +88,28 @@ class ComplexTensor:
         dtype = least_upper_dtype(re.dtype, im.dtype)
         self.real, self.imag = re.cast(dtype), im.cast(dtype)
 
+    def made(self, real: Any, imag: Any) -> ComplexTensor:
+        """A complex tensor of parts."""
+        return ComplexTensor(real, imag)
+
+    @classmethod
+    def from_dlpack(cls, x: Any) -> ComplexTensor:
+        """A copy of a complex array of another package; ours has its parts in places of their own.
+
+        Raises: BufferError where the host does not see its memory.
+        """
+        return cls(np.from_dlpack(x))
+
+    # as part of a nest of a jitted function
+
+    def tensor_parts(self) -> tuple[Any, ...]:
+        """The tensors that it is made of."""
+        return self.real, self.imag
+
+    def with_tensor_parts(self, parts: Sequence[Any]) -> ComplexTensor:
+        """One like it, made of others."""
+        return of_parts(*parts)
+
     # what it is
 
     @property
@@ -101,9 +124,19 @@ class ComplexTensor:
         return len(self.shape)
 
     @property
-    def dtype(self) -> str:
-        """`"complex64"` or `"complex128"`."""
-        return NAMES[self.real.dtype]
+    def size(self) -> int:
+        """How many elements there are, as NumPy has it."""
+        return self.numel()
+
+    @property
+    def dtype(self) -> ComplexDType:
+        """complex64 or complex128, which are equal to these names."""
+        return BY_PART[self.real.dtype]
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a part is to have a gradient."""
+        return bool(self.real.requires_grad or self.imag.requires_grad)
 
     @property
     def device(self) -> Any:
@@ -132,7 +165,7 @@ class ComplexTensor:
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a NumPy array of the same dtype, a copy."""
         self.realize()
-        array = np.empty(self.shape, self.dtype)
+        array = np.empty(self.shape, self.dtype.name)
         array.real, array.imag = self.real.numpy(), self.imag.numpy()
         return array
 
@@ -145,6 +178,44 @@ class ComplexTensor:
             raise ValueError("__array__: two parts as one array are a copy, and copy=False")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule of the values, which is always a copy.
+
+        Raises: BufferError where `copy` is False.
+        """
+        if copy is False:
+            raise BufferError("__dlpack__: two parts as one array are a copy, and copy=False")
+        return self.numpy().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.real.__dlpack_device__()
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The functions of the array API standard: `aster_ml.array_api`."""
+        return self.real.__array_namespace__(api_version=api_version)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """A complex tensor where one of our methods means the same, else what NumPy makes."""
+        if method == "__call__" and not kwargs:
+            name = {"conjugate": "conj"}.get(ufunc.__name__, UNARY.get(ufunc.__name__, ""))
+            if len(inputs) == 1 and hasattr(type(self), name):
+                return getattr(self, name)()
+            if len(inputs) == 2 and hasattr(type(self), BINARY.get(ufunc.__name__, ("",))[0]):
+                first = ComplexTensor(inputs[0], device=self.device)
+                return getattr(first, BINARY[ufunc.__name__][0])(inputs[1])
+        return getattr(ufunc, method)(*plain_arrays(inputs), **kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What a function of NumPy makes of our elements as an array."""
+        return func(*plain_arrays(args), **dict(zip(kwargs, plain_arrays(kwargs.values()))))
 
     def item(self) -> complex:
         """The value of one element as a Python number."""
@@ -168,13 +239,23 @@ class ComplexTensor:
             raise TypeError(f"the truth of {self.numel()} complex numbers; compare, then .all()")
         return bool(self.item())
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
+
+    def __contains__(self, x: Any) -> bool:
+        return bool((self == x).any().item())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
     def __repr__(self) -> str:
         head = f"ComplexTensor {self.dtype} {self.shape} on {self.device}"
         text = np.array2string(self.numpy(), threshold=100, separator=", ")
         return f"<{head}:\n {text.replace(chr(10), chr(10) + ' ')}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ComplexTensor, (self.real, self.imag)
+        return of_parts, (self.real, self.imag)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__") and hasattr(Tensor, name):
@@ -183,91 +264,22 @@ class ComplexTensor:
             )
         raise AttributeError(f"ComplexTensor has no {name}")
 
-    # moving
-
-    def each(self, function: Callable[[Tensor], Tensor]) -> ComplexTensor:
-        """What a linear function of real tensors makes of each part."""
-        return ComplexTensor(function(self.real), function(self.imag))
+    # parts
 
     def __getitem__(self, indices: Any) -> ComplexTensor:
         return self.each(lambda part: part[indices])
 
     def __setitem__(self, indices: Any, value: Any) -> None:
-        raise UnsupportedError(
-            "ComplexTensor: elements are not assigned to; write to .real[...] and .imag[...]"
-        )
+        real, imag = self.other(value)
+        self.real[indices] = real
+        self.imag[indices] = 0.0 if imag is None else imag
 
-    def reshape(self, *shape: Any) -> ComplexTensor:
-        """The same elements in another shape."""
-        return self.each(lambda part: part.reshape(*shape))
-
-    def permute(self, *order: Any) -> ComplexTensor:
-        """Axes in another order."""
-        return self.each(lambda part: part.permute(*order))
-
-    def transpose(self, dim0: int = 1, dim1: int = 0) -> ComplexTensor:
-        """Two axes exchanged."""
-        return self.each(lambda part: part.transpose(dim0, dim1))
-
-    @property
-    def T(self) -> ComplexTensor:
-        """The last two axes exchanged, as of Tensor."""
-        return self.each(lambda part: part.T)
-
-    @property
-    def mT(self) -> ComplexTensor:
-        """The last two axes exchanged, without the conjugate."""
-        return self.transpose(-2, -1)
-
-    @property
-    def mH(self) -> ComplexTensor:
-        """The last two axes exchanged, and the conjugate taken."""
-        return self.mT.conj()
-
-    def flip(self, *axis: Any) -> ComplexTensor:
-        """Elements in reverse along axes."""
-        return self.each(lambda part: part.flip(*axis))
-
-    def roll(self, shifts: Any, dims: Any = None) -> ComplexTensor:
-        """Elements shifted along axes, those that leave coming in at the other end."""
-        if dims is None:
-            return self.each(lambda part: part.roll(shifts))
-        return self.each(lambda part: part.roll(shifts, dims))
-
-    def squeeze(self, dim: int | None = None) -> ComplexTensor:
-        """Without axes of size 1."""
-        return self.each(lambda part: part.squeeze(dim))
-
-    def unsqueeze(self, dim: int) -> ComplexTensor:
-        """With a new axis of size 1."""
-        return self.each(lambda part: part.unsqueeze(dim))
-
-    def expand(self, *shape: Any) -> ComplexTensor:
-        """Axes of size 1 repeated."""
-        return self.each(lambda part: part.expand(*shape))
-
-    def pad(self, padding: Sequence[Any]) -> ComplexTensor:
-        """Zeros around, as `Tensor.pad` has them."""
-        return self.each(lambda part: part.pad(padding))
-
-    def to(self, device: Any) -> ComplexTensor:
-        """The same elements on another device."""
-        return self.each(lambda part: part.to(device))
-
-    def contiguous(self) -> ComplexTensor:
-        """Parts in memory of their own."""
-        return self.each(lambda part: part.contiguous())
-
-    def detach(self) -> ComplexTensor:
-        """The same values, through which no gradient passes."""
-        return self.each(lambda part: part.detach())
-
-    def cast(self, dtype: str) -> ComplexTensor:
+    def cast(self, dtype: Any) -> ComplexTensor:
         """As complex64 or complex128."""
-        name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
-        if name not in PARTS:
+        wanted = known_complex_dtype(dtype)
+        if wanted is None:
             raise DTypeError(f"cast: {dtype!r}; complex64 or complex128 is wanted, or take .real")
-        return self.each(lambda part: part.cast(PARTS[name]))
+        return self.each(lambda part: part.cast(wanted.part))
 
     @staticmethod
     def cat(items: Sequence[Any], dim: int = 0) -> ComplexTensor:
@@ -342,8 +354,8 @@ class ComplexTensor:
 
     def __pow__(self, n: Any) -> ComplexTensor:
         if not isinstance(n, int | np.integer):
-            raise UnsupportedError(
-                f"ComplexTensor ** {n!r}: powers are whole numbers; (n * z.log()).exp() is another"
+            return power(
+                self, n if isinstance(n, ComplexTensor) else ComplexTensor(*self.full_parts(n))
             )
         if n < 0:
             return (self ** -int(n)).__rtruediv__(1)
@@ -357,6 +369,17 @@ class ComplexTensor:
             left >>= 1
             square = square * square if left else square
         return found
+
+    def __rpow__(self, x: Any) -> ComplexTensor:
+        return power(ComplexTensor(*self.full_parts(x)), self)
+
+    def square(self) -> ComplexTensor:
+        """self * self."""
+        return self * self
+
+    def reciprocal(self) -> ComplexTensor:
+        """1 / self."""
+        return self.__rtruediv__(1)
 
     def __matmul__(self, x: Any) -> ComplexTensor:
         re, im = parts_of(x, self.device)
@@ -378,6 +401,9 @@ class ComplexTensor:
     def __ne__(self, x: object) -> Any:
         return (self == x).logical_not()
 
+    # As methods of Tensor are called.
+    add, sub, mul, div, pow = __add__, __sub__, __mul__, __truediv__, __pow__
+    eq, ne = __eq__, __ne__
     __hash__ = object.__hash__
 
     def __lt__(self, x: Any) -> Any:
@@ -385,48 +411,64 @@ class ComplexTensor:
 
     __le__ = __gt__ = __ge__ = __lt__
 
-    # functions
-
-    def conj(self) -> ComplexTensor:
-        """The conjugate."""
-        return ComplexTensor(self.real, -self.imag)
-
-    def abs(self) -> Tensor:
-        """How far each number is from 0, without overflow: a real tensor."""
-        return self.real.hypot(self.imag)
-
-    __abs__ = abs
-
-    def angle(self) -> Tensor:
-        """The angle of each number, from -pi to pi: a real tensor."""
-        return self.imag.atan2(self.real)
-
-    def exp(self) -> ComplexTensor:
-        """e to each number, which is finite in its imaginary part."""
-        # A large real part overflows only where the result does.
-        half = (self.real * 0.5).exp()
-        imag = self.imag.eq(0).where(self.imag, half * self.imag.sin() * half)
-        return ComplexTensor(half * self.imag.cos() * half, imag)
-
-    def log(self) -> ComplexTensor:
-        """The natural logarithm, with an imaginary part from -pi to pi."""
-        return ComplexTensor(self.abs().log(), self.angle())
-
-    def isfinite(self) -> Tensor:
-        """Where both parts are finite."""
-        return self.real.isfinite() & self.imag.isfinite()
-
-    def isnan(self) -> Tensor:
-        """Where either part is NaN."""
-        return self.real.isnan() | self.imag.isnan()
-
     def sum(self, axis: Any = None, keepdim: bool = False) -> ComplexTensor:
         """The sum along axes."""
         return self.each(lambda part: part.sum(axis, keepdim))
 
+    def prod(self, axis: Any = None, keepdim: bool = False) -> ComplexTensor:
+        """The product along axes, of all where none is named, in pairs of halves."""
+        ndim = self.ndim
+        axes = range(ndim) if axis is None else [axis] if isinstance(axis, int) else axis
+        axes = sorted({a % ndim for a in axes})
+        kept = [i for i in range(ndim) if i not in axes]
+        z = self.permute(*kept, *axes) if ndim else self
+        shape = [self.shape[i] for i in kept]
+        z = z.reshape(*shape, math.prod([self.shape[a] for a in axes]))
+        while (n := z.shape[-1]) > 1:
+            half = n // 2
+            rest = [z[..., 2 * half :]] if n % 2 else []
+            z = ComplexTensor.cat([z[..., :half] * z[..., half : 2 * half], *rest], -1)
+        one = ComplexTensor(z.real.ones_like(), z.imag.zeros_like()).sum(-1)
+        found = z[..., 0] if z.shape[-1] else one + 1
+        return found.reshape(*[1 if i in axes else s for i, s in enumerate(self.shape)]) if (
+            keepdim) else found  # fmt: skip
+
+    def cumprod(self, axis: int) -> ComplexTensor:
+        """The product of all elements up to each along an axis, in doubling steps."""
+        z, step = self.transpose(axis, -1), 1
+        while step < z.shape[-1]:
+            z = ComplexTensor.cat([z[..., :step], z[..., step:] * z[..., :-step]], -1)
+            step *= 2
+        return z.transpose(axis, -1)
+
     def mean(self, axis: Any = None, keepdim: bool = False) -> ComplexTensor:
         """The mean along axes."""
         return self.each(lambda part: part.mean(axis, keepdim))
+
+
+COMPLEX_KINDS.add(ComplexTensor)
+
+
+def of_parts(real: Any, imag: Any) -> ComplexTensor:
+    """A complex tensor of these very parts."""
+    made = object.__new__(ComplexTensor)
+    made.real, made.imag = real, imag
+    return made
+
+
+def plain_arrays(values: Any) -> Any:
+    """Arguments of NumPy's functions, with complex tensors as arrays."""
+    return as_numpy([v.numpy() if isinstance(v, ComplexTensor) else v for v in values])
+
+
+def power(z: ComplexTensor, n: ComplexTensor) -> ComplexTensor:
+    """z to the power n: exp(n * log z), and of 0 the power 0 is 1."""
+    none, first = z.eq(0), n.eq(0)
+    kept = ComplexTensor(none.where(1, z.real), z.imag)
+    found = (n * kept.log()).exp()
+    limit = (n.real > 0).where(found.real.full_of((), 0.0), math.nan)
+    real = first.where(1, none.where(limit, found.real))
+    return ComplexTensor(real, first.where(0, none.where(limit, found.imag)))
 
 
 class UnsupportedAttributeError(UnsupportedError, AttributeError):
