@@ -44,15 +44,16 @@ give arrays. `repr` and a notebook show values of what has been computed and com
 Dtypes equal their names and those of NumPy and PyTorch, and these are accepted as dtypes.
 
 `aster_ml.array_api` is the array API standard, version 2024.12, with `linalg` and `fft`; functions
-take and give `Array`, a Tensor, and ComplexTensors of these. It is held to array-api-strict by name,
-signature and value, over random calls too. `make array-api` runs the standard's own suite where
-that is installed.
+take and give `Array`, a Tensor, and ComplexTensors of these. It is held to array-api-strict by
+name, signature and value, over random calls too. `make array-api` runs the standard's own suite
+where that is installed.
 
-Complex numbers are `aster_ml.complex.ComplexTensor`, a pair of tensors `real` and `imag` (complex64,
-complex128): made of complex arrays of NumPy and PyTorch, given back by `numpy()` and DLPack, which
-copy. They stand beside tensors and numbers in either order (`t * z`, `1j * t`), have the elementary
-functions at all edges that C99 names, products, decompositions, and gradients through their parts;
-a jitted function takes and returns them. `aster_ml.fft` has the functions of `numpy.fft`.
+Complex numbers are `aster_ml.complex.ComplexTensor`, a pair of tensors `real` and `imag`
+(complex64, complex128): made of complex arrays of NumPy and PyTorch, given back by `numpy()` and
+DLPack, which copy. They stand beside tensors and numbers in either order (`t * z`, `1j * t`), have
+the elementary functions at all edges that C99 names, products, decompositions, and gradients
+through their parts; a jitted function takes and returns them. `aster_ml.fft` has the functions of
+`numpy.fft`.
 
 ## Ordinary lines
 

@@ -184,10 +184,10 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     """Elements of `x1` where the condition holds, else of `x2`."""
     one, two = as_pair(x1, x2)
-    if isinstance(one, ComplexTensor):
-        return ComplexTensor(where(condition, one.real, two.real),
-                             where(condition, one.imag, two.imag))  # fmt: skip
-    return as_array(condition).where(one, two)
+    choice = as_array(condition)
+    if not isinstance(one, ComplexTensor):
+        return choice.where(one, two)
+    return ComplexTensor(choice.where(one.real, two.real), choice.where(one.imag, two.imag))
 
 
 @by_parts

@@ -60,15 +60,8 @@ def is_complex_data(obj: Any, dtype: Any) -> bool:
         return False
     found = getattr(obj, "dtype", None)
     if found is None and isinstance(obj, complex | list | tuple):
-        return any_complex(obj)
+        return bool(np.asarray(obj).dtype.kind == "c")
     return known_complex_dtype(found) is not None
-
-
-def any_complex(obj: Any) -> bool:
-    """Whether a complex number is in nested lists."""
-    if isinstance(obj, list | tuple):
-        return builtins.any([any_complex(x) for x in obj])
-    return isinstance(obj, complex | np.complexfloating | ComplexTensor)
 
 
 def complex_array(obj: Any, dtype: Any, device: Any, copy: bool | None) -> Any:
@@ -140,10 +133,11 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
         wanted = complex_beside(dtypes.default_float)
     if isinstance(wanted, ComplexDType):
         number = complex(fill_value)
-        return ComplexTensor(
-            full(shape, number.real, dtype=wanted.part, device=device),
-            full(shape, number.imag, dtype=wanted.part, device=device),
-        )
+        parts = [
+            Array.full(shape_of(shape), p, dtype=wanted.part, device=device)
+            for p in (number.real, number.imag)
+        ]
+        return ComplexTensor(*parts)
     return Array.full(shape_of(shape), fill_value, dtype=wanted, device=device)
 
 

@@ -65,10 +65,10 @@ class ComplexLinalg(ComplexFunctions):
     def solve(self, other: Any) -> Self:
         """X with self @ X = other, for a complex matrix or, where it has one axis, a vector."""
         n = self.square_size("solve")
-        if other.real.ndim == 1:
-            found = self.solve(self.made(other.real.unsqueeze(-1), other.imag.unsqueeze(-1)))
-            return self.made(found.real.squeeze(-1), found.imag.squeeze(-1))
-        both = self.as_real_matrix().solve(other.real.cat(other.imag, dim=-2))
+        axis = -1 if other.real.ndim == 1 else -2
+        both = self.as_real_matrix().solve(other.real.cat(other.imag, dim=axis))
+        if axis == -1:
+            return self.made(both[..., :n], both[..., n:])
         return self.made(both[..., :n, :], both[..., n:, :])
 
     def pinv(self, rtol: Any = None) -> Self:
