@@ -170,8 +170,14 @@ class CudaBackend(Backend):
 
     def load(self, name: str, binary: bytes) -> Program:
         """The kernel `name`, ready to launch. Raises: CompileError; DeviceError."""
-        cubin, shared = cuda_compiler.unpack(binary)
-        return CudaProgram(name, self.device, cubin, shared)
+        found = cuda_compiler.unpack(binary)
+        arch = self.probed.arch
+
+        def looking() -> bytes:
+            return cuda_compiler.compile_looking(found.source, arch)
+
+        looks = looking if found.source else None
+        return CudaProgram(name, self.device, found.cubin, found.shared, looks)
 
     def make_graph(self, calls: Sequence[Call]) -> Graph:
         """The launches as one CUDA graph."""
@@ -180,4 +186,4 @@ class CudaBackend(Backend):
 
     def disassemble(self, source: str) -> str:
         """The device's instructions (SASS), where nvdisasm is there."""
-        return cuda_compiler.disassemble(cuda_compiler.unpack(self.compile(source))[0])
+        return cuda_compiler.disassemble(cuda_compiler.unpack(self.compile(source)).cubin)

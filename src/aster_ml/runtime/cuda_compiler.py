@@ -15,9 +15,10 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import zlib
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from aster_ml.errors import CompileError, DeviceError
 from aster_ml.runtime import object_cache
@@ -27,8 +28,22 @@ from aster_ml.target.cuda import dynamic_nbytes
 OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 # From this capability on code for one architecture alone ("a") may use all that it has.
 FIRST_OF_ITS_OWN = 90
-MAGIC = b"aster-cubin-1\n\0\0"
-HEADER = struct.Struct(f"<{len(MAGIC)}sQ")
+MAGIC = b"aster-cubin-2\n\0\0"
+HEADER = struct.Struct(f"<{len(MAGIC)}sQQ")
+# What a source says that looks where buffers begin, and what spares it that.
+LOOKS, ALIGNED = "#if !ASTER_ALIGNED\n", "#define ASTER_ALIGNED 1\n"
+
+
+class Binary(NamedTuple):
+    """A cubin, the bytes of shared memory that launches ask for, and the source that looks.
+
+    With a `source` the cubin believes that all its buffers begin at multiples of 16 bytes; where
+    they do not, code of this source is right. It is empty where a kernel need not look.
+    """
+
+    cubin: bytes
+    shared: int
+    source: str = ""
 
 
 def arch_name(major: int, minor: int) -> str:
@@ -130,27 +145,46 @@ def log_of(program: Any) -> str:
 def compile_source(source: str, arch: str) -> bytes:
     """The cubin of a source behind its header, from the disk cache where it is there.
 
+    Of a source that looks where buffers begin it is that for memory that nobody has cut.
+
     Raises: CompileError.
     """
     digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
     key = f"cuda {arch} {version()} {OPTIONS} {digest}"
     binary = object_cache.get(key)
     if binary is None:
-        binary = pack(compile_cubin(source, arch), dynamic_nbytes(source))
+        shared, looks = dynamic_nbytes(source), LOOKS in source
+        cubin = compile_cubin(ALIGNED + source if looks else source, arch)
+        binary = pack(Binary(cubin, shared, source if looks else ""))
         object_cache.put(key, binary)
     return binary
 
 
-def pack(cubin: bytes, shared: int) -> bytes:
-    """A cubin behind its header."""
-    return HEADER.pack(MAGIC, shared) + cubin
+def compile_looking(source: str, arch: str) -> bytes:
+    """The cubin of a source for buffers that begin anywhere. Raises: CompileError."""
+    digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
+    key = f"cuda looking {arch} {version()} {OPTIONS} {digest}"
+    cubin = object_cache.get(key)
+    if cubin is None:
+        cubin = compile_cubin(source, arch)
+        object_cache.put(key, cubin)
+    return cubin
 
 
-def unpack(binary: bytes) -> tuple[bytes, int]:
-    """The cubin, and the bytes of shared memory that launches ask for. Raises: CompileError."""
+def pack(binary: Binary) -> bytes:
+    """A cubin behind its header, and behind it the source."""
+    text = zlib.compress(binary.source.encode()) if binary.source else b""
+    return HEADER.pack(MAGIC, binary.shared, len(text)) + text + binary.cubin
+
+
+def unpack(binary: bytes) -> Binary:
+    """The reverse. Raises: CompileError."""
     if not binary.startswith(MAGIC) or len(binary) <= HEADER.size:
         raise CompileError(f"a binary of CUDA begins with {MAGIC!r}, given {binary[:16]!r}")
-    return binary[HEADER.size :], HEADER.unpack_from(binary)[1]
+    _, shared, length = HEADER.unpack_from(binary)
+    start = HEADER.size + length
+    source = zlib.decompress(binary[HEADER.size : start]).decode() if length else ""
+    return Binary(binary[start:], shared, source)
 
 
 @functools.cache

@@ -2,9 +2,10 @@
 
 Receives calls; returns what replays them with one call of the driver. A kernel that is given other
 memory or values of variables from time to time reads them from a table in the device's memory, so
-an exchange costs one small copy for all of them and the graph stays as it is. Only another number
-of blocks changes a node. The calls stand in a line, each after the one before: whatever memory they
-are given, they do what they would do one by one.
+an exchange costs one small copy for all of them and the graph stays as it is. What changes a node
+is another number of blocks, and memory of which the first byte lies elsewhere within 16. The calls
+stand in a line, each after the one before: whatever memory they are given, they do what they would
+do one by one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Node:
         self.program: Any = call.program
         self.launch = call.launch
         self.row, self.width = row, len(call.handles) + len(call.vars)
+        self.handles = len(call.handles)
         self.handle: Any = None
+        self.function: Any = None
         self.reads_table = False
         self.is_enabled = True
 
@@ -87,7 +90,7 @@ class CudaGraph(Graph):
         params = self.device.cu.CUDA_KERNEL_NODE_PARAMS()
         # A launch of nothing is none; its node is switched off.
         x, y, z = [max(n, 1) for n in first_of(node.launch.blocks)]
-        params.func = node.program.function
+        params.func = node.function = self.function_of(node)
         params.gridDimX, params.gridDimY, params.gridDimZ = x, y, z
         params.blockDimX, params.blockDimY, params.blockDimZ = first_of(node.launch.items)
         params.sharedMemBytes = node.program.shared
@@ -100,6 +103,10 @@ class CudaGraph(Graph):
         pointers = (ctypes.c_void_p * (len(places) + 1))(*places, ctypes.addressof(table))
         params.kernelParams = ctypes.addressof(pointers)
         return params, (table, pointers)
+
+    def function_of(self, node: Node) -> Any:
+        """The driver's function of a launch, for where its buffers begin now."""
+        return node.program.function_at(self.table[node.row : node.row + node.handles])
 
     def update(self, node: Node) -> None:
         """Gives the node of a launch its parameters of now."""
@@ -131,6 +138,8 @@ class CudaGraph(Graph):
                 if self.device_table is None:
                     self.device_table = self.allocator.alloc(ctypes.sizeof(self.table))
                 node.reads_table = True
+                self.update(node)
+            elif node.program.looking is not None and self.function_of(node) is not node.function:
                 self.update(node)
 
     def set_handle(self, call: int, slot: int, handle: CudaHandle) -> None:

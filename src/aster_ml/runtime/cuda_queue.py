@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from aster_ml.backend import ONCE, Event, Grid, Launch, Program, Queue
@@ -18,6 +19,8 @@ from aster_ml.runtime.cuda_memory import CudaHandle, overlap
 
 # Statuses of a launch that has more than the device, or the kernel, takes.
 TOO_MUCH = (1, 701)
+# What a load or a store of neighbours moves at a time, where its place is a multiple of that.
+WIDE_NBYTES = 16
 # Shared memory that a block has without asking.
 PLAIN_SHARED_NBYTES = 48 << 10
 
@@ -110,15 +113,21 @@ class CudaProgram(Program):
 
     Its parameters are an address for each buffer, its variables as 64-bit integers, and the address
     of a table of just these in the device's memory, which it reads where that is not 0 (see
-    `cuda_graph`). `shared` are bytes that it takes at launch.
+    `cuda_graph`). `shared` are bytes that it takes at launch. With `looking` the binary is right
+    for buffers that begin at multiples of 16 bytes, and that gives one for others.
     """
 
-    def __init__(self, name: str, device: CudaDevice, binary: bytes, shared: int = 0) -> None:
+    def __init__(
+        self, name: str, device: CudaDevice, binary: bytes, shared: int = 0,
+        looking: Callable[[], bytes] | None = None,
+    ) -> None:  # fmt: skip
         cu = device.cu
         self.name = name
         self.device = device
         self.nbytes = len(binary)
         self.lock = threading.Lock()
+        self.looking = looking
+        self.other: CudaProgram | None = None
         self.arguments = Arguments(0)
         device.enter()
         result = cu.cuModuleLoadData(binary)
@@ -143,6 +152,22 @@ class CudaProgram(Program):
         if self.device.lost:
             return fault
         return CompileError(f"{fault} ({len(self.name)} letters of name, {self.nbytes} bytes)")
+
+    def function_at(self, addresses: Iterable[int]) -> Any:
+        """The driver's function for buffers that begin at these addresses.
+
+        Raises: CompileError; DeviceError.
+        """
+        if self.looking is None:
+            return self.function
+        bits = 0
+        for address in addresses:
+            bits |= address
+        if bits % WIDE_NBYTES == 0:
+            return self.function
+        if self.other is None:
+            self.other = CudaProgram(self.name, self.device, self.looking(), self.shared)
+        return self.other.function
 
     def attribute(self, name: str) -> int:
         """A number that the driver tells of the kernel."""
@@ -183,14 +208,16 @@ class CudaProgram(Program):
         device.enter()
         x, y, z = blocks if len(blocks) == 3 else first_of(blocks)
         bx, by, bz = items if len(items) == 3 else first_of(items)
-        values = [*[h.address for h in handles], *vars, 0]
+        addresses = [h.address for h in handles]
+        function = self.function if self.looking is None else self.function_at(addresses)
+        values = [*addresses, *vars, 0]
         with self.lock:
             arguments = self.arguments
             if len(arguments.values) != len(values):
                 arguments = self.arguments = Arguments(len(values))
             arguments.values[:] = values
             result = device.cu.cuLaunchKernel(
-                self.function, x, y, z, bx, by, bz, self.shared, device.stream,
+                function, x, y, z, bx, by, bz, self.shared, device.stream,
                 arguments.address, 0,
             )  # fmt: skip
         if result[0]:

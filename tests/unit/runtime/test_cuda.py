@@ -15,14 +15,18 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from aster_ml import Context
 from aster_ml.backend import Call, Grid, ThreadParts
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.errors import CompileError, DeviceError, InternalError, OutOfMemoryError
+from aster_ml.renderer.cuda import CudaRenderer
 from aster_ml.runtime import cuda, cuda_compiler, cuda_device, cuda_memory
 from aster_ml.runtime.cuda_queue import CudaProgram
 from aster_ml.target import Target
+from aster_ml.uop.linear import Linear
 from tests.shim import cuda_stub
+from tests.unit.linear_builder import LOCAL, VECTOR, Builder, at
 
 ABSENT = cuda_stub.missing()
 pytestmark = [pytest.mark.cc, pytest.mark.skipif(ABSENT is not None, reason=str(ABSENT))]
@@ -80,7 +84,7 @@ def backend(stub: cuda_stub.Stub) -> cuda.CudaBackend:
 
 
 def load(backend: cuda.CudaBackend, name: str, shared: int = 0) -> CudaProgram:
-    binary = cuda_compiler.pack(cuda_stub.library_of(KERNELS), shared)
+    binary = cuda_compiler.pack(cuda_compiler.Binary(cuda_stub.library_of(KERNELS), shared))
     program = backend.load(name, binary)
     assert isinstance(program, CudaProgram)
     return program
@@ -268,7 +272,7 @@ def test_binaries_that_are_none(backend: cuda.CudaBackend) -> None:
     with pytest.raises(CompileError, match="loading kernel other failed: there is no such name"):
         load(backend, "other")
     with pytest.raises(CompileError, match="the binary is none for this device"):
-        backend.load("k", cuda_compiler.pack(b"no ELF" * 20, 0))
+        backend.load("k", cuda_compiler.pack(cuda_compiler.Binary(b"no ELF" * 20, 0)))
     with pytest.raises(CompileError, match="a binary of CUDA begins with"):
         backend.load("k", b"nothing")
 
@@ -398,7 +402,7 @@ def test_compiler_needs_no_driver(stub: cuda_stub.Stub, monkeypatch: pytest.Monk
         pytest.skip("NVRTC is absent: pip install 'aster-ml[cuda]'")
     source = "// Dynamic shared memory: 65536 bytes\n" + KERNELS
     for arch in ("sm_80", "sm_90a"):
-        cubin, shared = cuda_compiler.unpack(cuda_compiler.compile_source(source, arch))
+        cubin, shared, _ = cuda_compiler.unpack(cuda_compiler.compile_source(source, arch))
         assert cubin.startswith(b"\x7fELF")
         assert shared == 65536
     if cuda_compiler.disassembler() is not None:
@@ -423,3 +427,47 @@ def test_importing_needs_nothing_of_nvidia() -> None:
         "assert not any(m.partition('.')[0] == 'cuda' for m in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_memory_that_begins_anywhere_has_code_that_looks(
+    backend: cuda.CudaBackend, stub: cuda_stub.Stub
+) -> None:
+    """Sixteen bytes are moved at a time where that can be, and the right ones elsewhere."""
+    size = 64
+    whole = floats(np.arange(size + 4))
+    sources: list[str] = []
+    compile_cubin = cuda_compiler.compile_cubin
+
+    def noted(source: str, arch: str) -> bytes:
+        sources.append(source)
+        return compile_cubin(source, arch)
+
+    with pytest.MonkeyPatch.context() as patch, Context(CACHE=0):
+        patch.setattr(cuda_compiler, "compile_cubin", noted)
+        source = CudaRenderer(backend.target).render(copy_by_four(size))
+        program = backend.load("copy", backend.compile(source))
+        launch = Grid((1, 1, 1), (size // 4, 1, 1))
+        for begin, compiled in ((0, 1), (4, 1), (1, 2), (3, 2), (0, 2)):
+            out = Buffer("CUDA", size, dtypes.float32).allocate()
+            x = whole.view(size, dtypes.float32, 4 * begin)
+            program((out.handle, x.handle), (), launch)
+            np.testing.assert_array_equal(out.numpy(), np.arange(begin, begin + size))
+            assert len(sources) == compiled
+        assert [s.startswith(cuda_compiler.ALIGNED) for s in sources] == [True, False]
+        out = Buffer("CUDA", size, dtypes.float32).allocate()
+        graph = backend.make_graph([Call(program, (out.handle, whole.handle), (), launch)])
+        for begin, changes in ((0, 0), (4, 1), (1, 2), (2, 2), (0, 3), (4, 3)):
+            graph.set_handle(0, 1, whole.view(size, dtypes.float32, 4 * begin).handle)
+            graph.run()
+            np.testing.assert_array_equal(out.numpy(), np.arange(begin, begin + size))
+            assert stub.calls("cuGraphExecKernelNodeSetParams") == changes
+
+
+def copy_by_four(size: int) -> Linear:
+    """out = x, of four floats a work-item."""
+    b = Builder("copy")
+    out, x = b.param(size, dtypes.float32), b.param(size, dtypes.float32)
+    item, lane = b.axis(size // 4, LOCAL), b.axis(4, VECTOR)
+    start = b.add(item * 4)
+    b.store(at(out, start, lane), b.load(at(x, start, lane)))
+    return b.build()
