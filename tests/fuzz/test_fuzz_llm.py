@@ -6,9 +6,11 @@ Each case is a valid one with a few places changed at random. A request is read 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pathlib
 import random
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -96,6 +98,78 @@ def test_requests(record_property: Any) -> None:
         return None if fine and 1 <= wanted.count <= 16 else f"{changed!r:.200}"
 
     check_all("requests of the server", draws(1500, 100_000), check, record_property)
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object", "required": ["a"], "additionalProperties": False,
+    "properties": {
+        "a": {"type": "integer", "minimum": 0, "maximum": 9}, "b": {"enum": ["x", 1]},
+        "c": {"type": "array", "items": {"anyOf": [{"type": "null"}, {"const": "y"}]}},
+        "d": {"$ref": "#/$defs/e"}, "f": {"type": "string", "pattern": "^[a-c]+$", "maxLength": 4},
+    },
+    "$defs": {"e": {"type": "object", "properties": {"e": {"$ref": "#/$defs/e"}}}},
+}  # fmt: skip
+
+
+class Sent:
+    """A request as Starlette hands it on: a body in two parts, and what it says of itself."""
+
+    def __init__(self, body: bytes) -> None:
+        self.headers = {"content-type": "application/json; charset=utf-8"}
+        self.parts = [body[: len(body) // 2], body[len(body) // 2 :]]
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        for part in self.parts:
+            yield part
+
+
+def test_bodies_up_to_the_first_token(tmp_path: pathlib.Path, record_property: Any) -> None:
+    """Bytes become answers that wait for their turn, or a 4xx, whatever was sent."""
+    pytest.importorskip("llguidance")
+    server = pytest.importorskip("aster_ml.apps.llm.server")
+    from aster_ml.apps.llm.loading import load_language
+    from tests.apps.llm.random_models import write_model
+
+    write_model(tmp_path / "x.gguf", "llama")
+    language = load_language(tmp_path / "x.gguf", "f32", context=128)
+    service = server.make_app(language, server.Rules(body_bytes=20_000)).state.service
+    chat = {**CHAT, "n": 1}
+    chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
+    ways = [
+        (chat, read_chat),
+        ({**CHAT, "tool_choice": "required", "response_format": None}, read_chat),
+        (COMPLETION, read_completion),
+    ]
+
+    class Nobody:
+        """Takes no pieces."""
+
+        def deliver_to(self, number: int) -> Any:
+            return lambda piece: None
+
+    def check(seed: int) -> str | None:
+        rng = random.Random(seed)
+        changed: Any
+        changed, read = rng.choice(ways)
+        for _ in range(rng.randint(0, 3)):
+            changed = change(rng, changed)
+        body = bytearray(json.dumps(changed).encode())
+        for _ in range(rng.choice([0, 0, 0, 1, 2, 5])):
+            at = rng.randrange(len(body) + 1)
+            body[at : at + rng.randint(0, 3)] = rng.choice(
+                [b"", b"[", b'"', b"\\", b"\xff", b"\x00", b"e9", b"{}", b",", b"NaN"]
+            )
+        try:
+            wanted = read(asyncio.run(service.body(Sent(bytes(body)))))
+            answers = service.answers(wanted, Nobody(), "")
+        except ArgumentError as error:
+            status = getattr(error, "status", 400)
+            return None if 400 <= status < 500 else f"{status}: {error}"
+        for answer in answers:
+            answer.prepare()
+        return None if answers else f"{bytes(body)!r:.200}: no answer"
+
+    check_all("bodies of requests", draws(150, 100_000), check, record_property)
 
 
 def test_metadata(record_property: Any) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from aster_ml import Tensor
 from aster_ml.apps.llm.architectures import ARCHITECTURES
+from aster_ml.nn.ggml import NAMED
+from aster_ml.nn.ggml_quantise import ENCODERS
 from aster_ml.nn.gguf_values import Metadata
-from aster_ml.nn.state import ggml_quantize, gguf_save
+from aster_ml.nn.state import QuantTensor, ggml_quantize, gguf_save
 
 SIZE, HEADS, HEAD_SIZE, INNER, CONTEXT = 64, 4, 16, 96, 256
 EXPERTS, USED = 8, 2
@@ -50,10 +53,11 @@ def vocabulary() -> dict[str, Any]:
 
 
 class Maker:
-    """Draws weights by name."""
+    """Draws weights by name, for a model of some size."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, size: int) -> None:
         self.rng = np.random.default_rng(seed)
+        self.size, self.inner = size, INNER * size // SIZE
         self.tensors: dict[str, Tensor] = {}
 
     def matrix(self, name: str, *shape: int, scale: float = 1.0) -> None:
@@ -77,17 +81,21 @@ def write_model(
     tied: bool = False,
     bias: bool = False,
     words: dict[str, Any] | None = None,
+    size: int = SIZE,
 ) -> None:
-    """Writes a random model; `more` are metadata beneath the architecture's name."""
+    """Writes a random model; `more` are metadata beneath the architecture's name.
+
+    Types that are read and not written have random blocks.
+    """
     family, name = ARCHITECTURES[architecture], architecture
     words = words or vocabulary()
     entries = len(words["tokenizer.ggml.tokens"])
-    make = Maker(seed)
+    make = Maker(seed, size)
     layers, kv_heads = LAYERS.get(name, 2), KV_HEADS.get(name, 2)
     inner = EXPERT_INNER.get(name, 32)
     values: dict[str, Any] = {
-        "block_count": layers, "context_length": CONTEXT, "embedding_length": SIZE,
-        "feed_forward_length": INNER, "attention.head_count": HEADS,
+        "block_count": layers, "context_length": CONTEXT, "embedding_length": size,
+        "feed_forward_length": make.inner, "attention.head_count": HEADS,
         "attention.head_count_kv": kv_heads, "rope.freq_base": 10_000.0,
         "attention.key_length": HEAD_SIZE, "attention.value_length": HEAD_SIZE,
         "rope.dimension_count": HEAD_SIZE, "vocab_size": entries,
@@ -102,14 +110,14 @@ def write_model(
         values["expert_shared_feed_forward_length"] = inner
     values |= more or {}
     make.matrix(
-        "token_embd", entries, SIZE, scale=SIZE**0.5 * (0.1 if family.scale_embedding else 1)
+        "token_embd", entries, size, scale=size**0.5 * (0.1 if family.scale_embedding else 1)
     )
-    make.vector("output_norm", SIZE)
+    make.vector("output_norm", size)
     if not tied and not family.scale_embedding:
-        make.matrix("output", entries, SIZE)
+        make.matrix("output", entries, size)
     if family.norm == "layer":
         make.vector("output", entries, "bias")
-        make.vector("output_norm", SIZE, "bias")
+        make.vector("output_norm", size, "bias")
     if factors:
         make.tensors["rope_freqs.weight"] = Tensor(
             np.linspace(1, 8, HEAD_SIZE // 2, dtype=np.float32)
@@ -120,8 +128,8 @@ def write_model(
     metadata.update({"general.architecture": name, "general.name": "random", **words})
     metadata.update({f"{name}.{key}": typed(value) for key, value in values.items()})
     tensors: dict[str, Any] = {
-        key: ggml_quantize(t, quantise)
-        if quantise != "F32" and t.ndim > 1 and t.shape[-1] % 32 == 0
+        key: quantised(make.rng, t, quantise)
+        if quantise != "F32" and t.ndim > 1 and t.shape[-1] % NAMED[quantise].elements == 0
         else t
         for key, t in make.tensors.items()
     }
@@ -135,6 +143,50 @@ def typed(value: Any) -> Any:
     return np.uint32(value) if isinstance(value, int) else np.float32(value)
 
 
+# Where blocks have scales of float16.
+SCALES = {
+    "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82],
+    "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ2_XXS": [0], "IQ2_XS": [0],
+    "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ4_NL": [0], "IQ4_XS": [0],
+    "TQ1_0": [52], "TQ2_0": [64],
+}  # fmt: skip
+# IQ1_M has four bits of its scale in every second byte from here on.
+IQ1_M_AT = 48
+
+
+def set_scales(blocks: np.ndarray, name: str, scale: float) -> None:
+    """Gives all blocks this scale, or the nearest that there is."""
+    if name == "MXFP4":
+        blocks[..., 0] = 127 + round(np.log2(scale))
+    elif name == "NVFP4":
+        blocks[..., :4] = np.array(scale, ml_dtypes.float8_e4m3fn).view(np.uint8)
+    elif name == "IQ1_M":
+        bits = int(np.float16(scale).view(np.uint16))
+        for i in range(4):
+            at = IQ1_M_AT + 2 * i + 1
+            blocks[..., at] = blocks[..., at] & 15 | (bits >> 4 * i & 15) << 4
+    else:
+        for at in SCALES[name]:
+            blocks[..., at : at + 2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+
+
+def random_blocks(rng: np.random.Generator, shape: tuple[int, ...], name: str) -> QuantTensor:
+    """Blocks of random bytes, whose numbers keep the size of what they are multiplied with."""
+    row = NAMED[name]
+    whole = (*shape[:-1], shape[-1] // row.elements, row.nbytes)
+    blocks = rng.integers(0, 256, whole).astype(np.uint8)
+    set_scales(blocks, name, 1.0)
+    size = float(QuantTensor(name, Tensor(blocks)).dequantize().square().mean().sqrt().item())
+    set_scales(blocks, name, 1 / size / np.sqrt(shape[-1]))
+    return QuantTensor(name, Tensor(blocks))
+
+
+def quantised(rng: np.random.Generator, t: Tensor, name: str) -> QuantTensor:
+    """A weight of a type; random blocks where it is read and not written."""
+    written = name in ENCODERS or NAMED[name].elements == 1
+    return ggml_quantize(t, name) if written else random_blocks(rng, tuple(t.shape), name)
+
+
 def write_layer(make: Maker, at: str, architecture: str, mixture: bool, bias: bool) -> None:
     """The weights of one layer."""
     heads, shared = HEADS * HEAD_SIZE, KV_HEADS.get(architecture, 2) * HEAD_SIZE
@@ -142,26 +194,26 @@ def write_layer(make: Maker, at: str, architecture: str, mixture: bool, bias: bo
     biased = bias or architecture in ("qwen2", "qwen2moe", "phi2")
     layer_norm = ARCHITECTURES[architecture].norm == "layer"
     if architecture != "olmo2":
-        make.vector(at + "attn_norm", SIZE)
+        make.vector(at + "attn_norm", make.size)
         if architecture != "phi2":
-            make.vector(at + "ffn_norm", SIZE)
+            make.vector(at + "ffn_norm", make.size)
     if layer_norm:
-        make.vector(at + "attn_norm", SIZE, "bias")
+        make.vector(at + "attn_norm", make.size, "bias")
     if architecture in ("gemma2", "gemma3", "olmo2"):
-        make.vector(at + "post_attention_norm", SIZE)
-        make.vector(at + "post_ffw_norm", SIZE)
+        make.vector(at + "post_attention_norm", make.size)
+        make.vector(at + "post_ffw_norm", make.size)
     if architecture in ("phi3", "phi2"):
-        make.matrix(at + "attn_qkv", heads + 2 * shared, SIZE)
+        make.matrix(at + "attn_qkv", heads + 2 * shared, make.size)
         if biased:
             make.vector(at + "attn_qkv", heads + 2 * shared, "bias")
     else:
         for part, n in (("q", heads), ("k", shared), ("v", shared)):
-            make.matrix(f"{at}attn_{part}", n, SIZE)
+            make.matrix(f"{at}attn_{part}", n, make.size)
             if biased:
                 make.vector(f"{at}attn_{part}", n, "bias")
-    make.matrix(at + "attn_output", SIZE, heads)
+    make.matrix(at + "attn_output", make.size, heads)
     if bias or layer_norm:
-        make.vector(at + "attn_output", SIZE, "bias")
+        make.vector(at + "attn_output", make.size, "bias")
     if architecture in ("qwen3", "qwen3moe", "gemma3"):
         make.vector(at + "attn_q_norm", HEAD_SIZE)
         make.vector(at + "attn_k_norm", HEAD_SIZE)
@@ -169,23 +221,23 @@ def write_layer(make: Maker, at: str, architecture: str, mixture: bool, bias: bo
         make.vector(at + "attn_q_norm", heads)
         make.vector(at + "attn_k_norm", shared)
     if mixture:
-        make.matrix(at + "ffn_gate_inp", EXPERTS, SIZE, scale=3)
-        make.matrix(at + "ffn_gate_exps", EXPERTS, inner, SIZE)
-        make.matrix(at + "ffn_up_exps", EXPERTS, inner, SIZE)
-        make.matrix(at + "ffn_down_exps", EXPERTS, SIZE, inner)
+        make.matrix(at + "ffn_gate_inp", EXPERTS, make.size, scale=3)
+        make.matrix(at + "ffn_gate_exps", EXPERTS, inner, make.size)
+        make.matrix(at + "ffn_up_exps", EXPERTS, inner, make.size)
+        make.matrix(at + "ffn_down_exps", EXPERTS, make.size, inner)
         if architecture == "qwen2moe":
-            make.vector(at + "ffn_gate_inp_shexp", SIZE)
-            make.matrix(at + "ffn_gate_shexp", inner, SIZE)
-            make.matrix(at + "ffn_up_shexp", inner, SIZE)
-            make.matrix(at + "ffn_down_shexp", SIZE, inner)
+            make.vector(at + "ffn_gate_inp_shexp", make.size)
+            make.matrix(at + "ffn_gate_shexp", inner, make.size)
+            make.matrix(at + "ffn_up_shexp", inner, make.size)
+            make.matrix(at + "ffn_down_shexp", make.size, inner)
         return
     if architecture not in ("phi2", "phi3"):
-        make.matrix(at + "ffn_gate", INNER, SIZE)
-    make.matrix(at + "ffn_up", 2 * INNER if architecture == "phi3" else INNER, SIZE)
-    make.matrix(at + "ffn_down", SIZE, INNER)
+        make.matrix(at + "ffn_gate", make.inner, make.size)
+    make.matrix(at + "ffn_up", 2 * make.inner if architecture == "phi3" else make.inner, make.size)
+    make.matrix(at + "ffn_down", make.size, make.inner)
     if layer_norm:
-        make.vector(at + "ffn_up", INNER, "bias")
-        make.vector(at + "ffn_down", SIZE, "bias")
+        make.vector(at + "ffn_up", make.inner, "bias")
+        make.vector(at + "ffn_down", make.size, "bias")
 
 
 def llama_logits(path: pathlib.Path, tokens: list[int], context: int = CONTEXT) -> np.ndarray:

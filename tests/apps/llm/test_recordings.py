@@ -20,11 +20,11 @@ from aster_ml.runtime import object_cache
 from tests.apps.llm.random_models import write_model
 
 
-def ask(language: Language, prompt: list[int]) -> list[int]:
+def ask(language: Language, prompt: list[int], count: int = 6) -> list[int]:
     """The tokens of an answer."""
     vocabulary = language.engine.model.vocabulary
     answer = Answer(
-        language.tokenizer, prompt, Sampling(0.0), collect()[1], 6, vocabulary=vocabulary
+        language.tokenizer, prompt, Sampling(0.0), collect()[1], count, vocabulary=vocabulary
     )
     return language.engine.run(answer).tokens
 
@@ -181,3 +181,17 @@ def test_one_short_answer_is_enough(tmp_path: pathlib.Path) -> None:
     tokens = ask(language, [3, 4])
     assert language.keep()
     assert ask(language, [3, 4]) == tokens
+
+
+def test_an_answer_of_one_token_traces_nothing_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.gguf"
+    write_model(path, "llama", seed=84)
+    language = load_language(path, context=56)
+    tokens = ask(language, [3, 4], 1)
+    assert not language.keep(), "no step of one token was taken"
+    second = load_language(path, context=56)
+    assert second.recordings.kept["chunk"] == second.recordings.kept["greedy"] == 1
+    with untraced(second, monkeypatch):
+        assert ask(second, [3, 4], 1) == tokens

@@ -19,7 +19,7 @@ import numpy as np
 from aster_ml import Tensor, TinyJit, Variable
 from aster_ml.apps.llm.answers import Answer
 from aster_ml.apps.llm.model import GROUP, Chunk, Model, Rows
-from aster_ml.apps.llm.sampling import Sampler
+from aster_ml.apps.llm.sampling import Draw, Sampler
 from aster_ml.errors import ArgumentError
 
 # Tokens of a prompt that are computed together: long enough for matrix products, short enough that
@@ -123,6 +123,8 @@ class Engine:
         self.read_chunk = TinyJit(self.chunk_logits)
         self.next_one = TinyJit(self.one_logits)
         self.next_rows = TinyJit(self.row_logits)
+        # What was drawn last, and how.
+        self.drawn: tuple[Tensor, list[Draw | None], int] | None = None
 
     # the three functions that are recorded
 
@@ -148,10 +150,13 @@ class Engine:
         return self.model.forward(tokens, place).realize()
 
     def record(self) -> None:
-        """Computes a chunk once more where one question did not suffice to record it.
+        """Computes a chunk and a draw once more where one question did not suffice to record them.
 
-        It writes behind what a free slot has, which nobody reads.
+        The chunk is written behind what a free slot has, which nobody reads.
         """
+        draws = (self.sampler.greedy, self.sampler.general)
+        if self.drawn is not None and any([jit.calls and jit.latest is None for jit in draws]):
+            self.sampler(*self.drawn)
         slot = next((slot for slot in self.slots if slot.answer is None), None)
         if slot is None or self.read_chunk.latest is not None or not self.read_chunk.calls:
             return
@@ -326,7 +331,8 @@ class Engine:
             if answer is not None:
                 answer.prepare()
         draws = [None if a is None else a.draw for a in answers]
-        found = self.sampler(logits, draws, max(tops, default=0))
+        self.drawn = logits, draws, max(tops, default=0)
+        found = self.sampler(*self.drawn)
         for slot in slots:
             answer = slot.answer
             assert answer is not None
