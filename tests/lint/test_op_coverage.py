@@ -36,11 +36,12 @@ NO_RULE = {Ops.THREEFRY}
 # These are no values, so they have no shape.
 NO_SHAPE = {
     Ops.DEVICE, Ops.STORE, Ops.PREFETCH, Ops.END, Ops.BARRIER, Ops.SINK, Ops.COMMIT, Ops.WAIT,
+    Ops.BOX, Ops.SETTLE,
 }  # fmt: skip
 # These come after the tensor stage, and a gradient is taken there.
 LATER = {
     Ops.RANGE, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.STAGE, Ops.LOAD, Ops.PREFETCH, Ops.ACCUMULATE,
-    Ops.END, Ops.BARRIER, Ops.SINK, Ops.SHUFFLE, Ops.MMA, Ops.COMMIT, Ops.WAIT,
+    Ops.END, Ops.BARRIER, Ops.SINK, Ops.SHUFFLE, Ops.MMA, Ops.COMMIT, Ops.WAIT, Ops.BOX, Ops.SETTLE,
 }  # fmt: skip
 
 

@@ -2,8 +2,8 @@
 
    Its device memory is memory of the host. Streams do nothing until somebody waits, and only as far
    as he waits for, so that what relies on an order that the real driver does not promise fails here.
-   A module is a shared library in which `NAME_on_cpu` runs the whole grid of a kernel and
-   `NAME_params` is the number of its parameters, of eight bytes each.
+   A module is a shared library in which `NAME_on_cpu` runs the whole grid of a kernel, `NAME_params`
+   is the number of its parameters and `NAME_sizes` are their bytes.
    Faults are injected by the functions `stub_...`; those of the driver's own names are as in its
    reference. */
 #define _GNU_SOURCE
@@ -21,7 +21,7 @@
 enum { OK, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 100, INVALID_DEVICE = 101,
        INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500,
        NOT_READY = 600, OUT_OF_RESOURCES = 701, LAUNCH_FAILED = 719 };
-enum { DEVICES = 2, PARAMS = 128 };
+enum { DEVICES = 2, PARAMS = 128, PARAM_BYTES = 4096 };
 
 typedef struct Site Site;
 struct Site { const char *name; long calls; int known; Site *next; };
@@ -29,9 +29,9 @@ typedef struct { char name[64]; int code, after; } Fault;
 typedef struct Stream Stream;
 typedef struct Event { Stream *stream; long mark; double time; int done; } Event;
 typedef struct { int (*run)(void **, const unsigned *, const unsigned *, unsigned); int params;
-                 int dynamic; } Function;
+                 const int *sizes; int dynamic; } Function;
 typedef struct { Function *f; unsigned grid[3], block[3], shared; int enabled;
-                 uint64_t values[PARAMS]; } Launch;
+                 unsigned char values[PARAM_BYTES]; } Launch;
 typedef struct Op { int kind; void *to; const void *from; size_t n; Event *event; Launch *launches;
                     int count; long mark; struct Op *next; } Op;
 enum { COPY, FILL, RECORD, WAIT, RUN };
@@ -84,6 +84,17 @@ static double now(void) {
 
 static void run_to(Stream *s, long mark);
 
+/* Where parameters lie: those of more than eight bytes at multiples of 64. */
+static int place_of(const Function *f, int p) {
+  int at = 0;
+  for (int i = 0; i <= p; i++) {
+    int whole = f->sizes[i] > 8 ? 64 : 8;
+    at = (at + whole - 1) / whole * whole;
+    if (i < p) at += f->sizes[i];
+  }
+  return at;
+}
+
 static void perform(Op *op) {
   if (op->kind == COPY) memmove(op->to, op->from, op->n);
   if (op->kind == FILL) memset(op->to, (int)op->mark, op->n);
@@ -94,7 +105,9 @@ static void perform(Op *op) {
     void *params[PARAMS];
     if (!k->enabled) continue;
     if (lose_next) { lost = lose_next; lose_next = 0; break; }
-    for (int p = 0; p < k->f->params; p++) params[p] = &k->values[p];
+    unsigned char room[PARAM_BYTES] __attribute__((aligned(64)));
+    memcpy(room, k->values, sizeof room);
+    for (int p = 0; p < k->f->params; p++) params[p] = room + place_of(k->f, p);
     if (k->f->run(params, k->grid, k->block, k->shared)) lost = LAUNCH_FAILED;
   }
 }
@@ -342,9 +355,11 @@ API int cuModuleGetFunction(Function **f, Module *m, const char *name) {
   void *run = dlsym(m->library, symbol);
   snprintf(symbol, sizeof symbol, "%s_params", name);
   int *params = dlsym(m->library, symbol);
-  if (!run || !params || m->count == 64) return NOT_FOUND;
+  snprintf(symbol, sizeof symbol, "%s_sizes", name);
+  const int **sizes = dlsym(m->library, symbol);
+  if (!run || !params || !sizes || m->count == 64) return NOT_FOUND;
   *f = m->functions[m->count++] = calloc(1, sizeof(Function));
-  (*f)->run = run; (*f)->params = *params;
+  (*f)->run = run; (*f)->params = *params; (*f)->sizes = *sizes;
   return OK;
 }
 API int cuFuncGetAttribute(int *value, int attribute, Function *f) {
@@ -369,7 +384,11 @@ static int fill(Launch *k, Function *f, const unsigned *sizes, unsigned shared, 
   if (shared > 48 << 10 && (int)shared > f->dynamic) return INVALID_VALUE;
   if (f->params > PARAMS) return INVALID_VALUE;
   k->f = f; k->shared = shared; k->enabled = 1;
-  for (int p = 0; p < f->params; p++) memcpy(&k->values[p], params[p], 8);
+  for (int p = 0; p < f->params; p++) {
+    int at = place_of(f, p);
+    if (at + f->sizes[p] > PARAM_BYTES) return INVALID_VALUE;
+    memcpy(k->values + at, params[p], f->sizes[p]);
+  }
   return OK;
 }
 static Launch *copied(const Launch *k, int n) {
@@ -387,6 +406,30 @@ API int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz, unsig
   Op *op = put(s, RUN);
   op->launches = copied(&k, 1); op->count = 1;
   return OK;
+}
+
+/* Tensors, in the form of `hopper_on_cpu.h`. */
+
+typedef struct { uint64_t address; int rank, itemsize; int64_t sizes[5], strides[5]; int box[5], swizzle; } Form;
+API int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, const uint64_t *sizes,
+                               const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
+                               int interleave, int swizzle, int promotion, int fill_with) {
+  ENTER("cuTensorMapEncodeTiled")
+  static const int nbytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+  (void)promotion;
+  if (type < 0 || type > 12 || rank < 1 || rank > 5 || (uint64_t)address % 16 || (uint64_t)map % 64)
+    return INVALID_VALUE;
+  if (interleave || fill_with || (swizzle != 3 && swizzle != 0)) return INVALID_VALUE;
+  Form *f = memset(map, 0, 128);
+  f->address = (uint64_t)address; f->rank = (int)rank; f->itemsize = nbytes[type]; f->swizzle = swizzle == 3;
+  for (uint32_t i = 0; i < rank; i++) {
+    f->sizes[i] = (int64_t)sizes[i];
+    f->box[i] = (int)box[i];
+    f->strides[i] = i ? (int64_t)strides[i - 1] : f->itemsize;
+    if (!sizes[i] || sizes[i] > (uint64_t)1 << 32 || !box[i] || box[i] > 256 || steps[i] != 1) return INVALID_VALUE;
+    if (i && (strides[i - 1] % 16 || strides[i - 1] >= (uint64_t)1 << 40)) return INVALID_VALUE;
+  }
+  return swizzle == 3 && f->box[0] * f->itemsize > 128 ? INVALID_VALUE : OK;
 }
 
 /* Graphs: nodes in the order in which they were made, which has to be that of what they wait for. */

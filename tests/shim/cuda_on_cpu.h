@@ -425,7 +425,11 @@ extern "C" __attribute__((visibility("default"))) const char *aster_error() {
   return aster_cpu::error;
 }
 template <class... A> constexpr int aster_count(void (*)(A...)) { return sizeof...(A); }
+// Bytes of each parameter.
+template <class... A> struct aster_sizes_of { static constexpr int at[sizeof...(A)] = {(int)sizeof(A)...}; };
+template <class... A> constexpr const int *aster_sizes(void (*)(A...)) { return aster_sizes_of<A...>::at; }
 #define ASTER_ENTRY(name) \
+  extern "C" __attribute__((visibility("default"))) const int *const name##_sizes = aster_sizes(name); \
   extern "C" __attribute__((visibility("default"))) const int name##_params = aster_count(name); \
   extern "C" __attribute__((visibility("default"))) int name##_on_cpu( \
       void **args, const unsigned *grid, const unsigned *block, unsigned shared) { \

@@ -28,7 +28,7 @@ from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
-from aster_ml.target.copies import BARRIERS
+from aster_ml.target.copies import BARRIERS, BOXES
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp, new_node
@@ -37,7 +37,7 @@ from aster_ml.uop.ops import AxisType, Ops, ScratchArg, StoreArg
 # Stages begin where any copy may.
 STAGE_NBYTES = 128
 # Nodes that do something each time that they stand in a list.
-REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.END})
+REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.SETTLE, Ops.END})
 
 
 def pipeline_copies(kernel: Kernel, axis: UOp, stages: int) -> None:
@@ -81,7 +81,9 @@ class CopiesAhead:
         self.loop = linear.uops[start]
         self.before, self.behind = linear.uops[:start], linear.uops[stop + 1 :]
         body = [u for u in linear.uops[start + 1 : stop] if u.op is not Ops.BARRIER]
-        stores = [u for u in body if u.op is Ops.STORE]
+        stores = [u for u in body if u.op in (Ops.STORE, Ops.BOX)]
+        if any([u.op is Ops.BOX for u in stores]):
+            self.copies = BOXES
         if not stores or any([memory_of(u).op is not Ops.DEFINE_LOCAL for u in stores]):
             raise KernelOptError(f"{linear.name}: PIPELINE copies wants a loop that fills stages")
         self.fill = needed_by(stores, body)
@@ -123,8 +125,13 @@ class CopiesAhead:
             new += [*self.filled(turn, later=True), *self.committed(turn)]
         later, sums = self.turn_later(ahead)
         fills = [*sums, *self.filled(later, later=True), *self.committed(later)]
+        end = UOp(Ops.END, dtypes.void, (self.loop,))
+        if self.copies.ends == BARRIERS:
+            # A product goes on until the next one is begun: then its stage is free.
+            new += [self.loop, *self.waited(ahead - 1), *self.used(), settled(1)]
+            return [*new, UOp(Ops.BARRIER, dtypes.void, ()), *fills, end, settled(0)]
         new += [self.loop, *self.waited(ahead - 1), UOp(Ops.BARRIER, dtypes.void, ())]
-        new += [*fills, *self.used(), UOp(Ops.END, dtypes.void, (self.loop,))]
+        new += [*fills, *self.used(), end]
         return [*new, *self.waited(0, last=True)]
 
     def by_registers(self) -> list[UOp]:
@@ -151,9 +158,7 @@ class CopiesAhead:
 
     def filled(self, turn: UOp, later: bool) -> list[UOp]:
         """What fills the stage of a turn, with zeros where there is no such turn."""
-        size = self.loop.src[0]
-        known = turn.op is Ops.CONST and size.op is Ops.CONST and turn.arg < size.arg
-        gate = None if known else turn.alu(Ops.CMPLT, size)
+        gate = self.is_there(turn)
         listed = self.moved(self.fill, turn, {self.loop: turn}, gate)
         if not later:
             return listed
@@ -163,6 +168,12 @@ class CopiesAhead:
             if u.op is Ops.STORE and u.src[1].op is Ops.LOAD and len(u.src) == 2
         }
         return [marked.get(u, u) for u in listed]
+
+    def is_there(self, turn: UOp) -> UOp | None:
+        """Whether there is such a turn, where that is not known."""
+        size = self.loop.src[0]
+        known = turn.op is Ops.CONST and size.op is Ops.CONST and turn.arg < size.arg
+        return None if known else turn.alu(Ops.CMPLT, size)
 
     def used(self) -> list[UOp]:
         """What reads the stage of this turn."""
@@ -192,6 +203,8 @@ class CopiesAhead:
                 both = gate if len(src) == 1 else src[1].alu(Ops.AND, gate)
                 listed.append(both)
                 src = (src[0], both)
+            elif u.op is Ops.BOX and gate is not None:
+                src = (*src, gate)
             new[u] = u if src == u.src else new_node(u.op, u.dtype, src, u.arg)
             if u in own:
                 listed.append(new[u])
@@ -199,8 +212,11 @@ class CopiesAhead:
 
     def committed(self, turn: UOp) -> list[UOp]:
         """The end of a group."""
-        stage = (self.stage_of(turn),) if self.copies.ends == BARRIERS else ()
-        return [UOp(Ops.COMMIT, dtypes.void, stage)]
+        if self.copies.ends != BARRIERS:
+            return [UOp(Ops.COMMIT, dtypes.void, ())]
+        gate = self.is_there(turn)
+        marks = (self.stage_of(turn),) if gate is None else (self.stage_of(turn), gate)
+        return [UOp(Ops.COMMIT, dtypes.void, marks, self.stages)]
 
     def waited(self, left: int, last: bool = False) -> list[UOp]:
         """A wait for the stage of this turn; the last one is for all that is under way."""
@@ -211,6 +227,11 @@ class CopiesAhead:
         before = self.loop.alu(Ops.IDIV, UOp.const(self.loop.dtype, self.stages))
         stage = self.stage_of(self.loop)
         return [stage, before, UOp(Ops.WAIT, dtypes.void, (stage, before), left)]
+
+
+def settled(left: int) -> UOp:
+    """Products on operands in local memory are done, but for some."""
+    return UOp(Ops.SETTLE, dtypes.void, (), left)
 
 
 def needed_by(roots: Iterable[UOp], body: Sequence[UOp]) -> list[UOp]:

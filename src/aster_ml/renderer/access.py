@@ -103,7 +103,7 @@ class AccessWriter(Language):
             c.step = None if moves else weights.get(c.vector, 0)
         if u.op is LOAD:
             c.unit = u.dtype.itemsize // c.place.dtype.itemsize or 1
-        if len(u.src) > gate:
+        if u.op in (LOAD, STORE) and len(u.src) > gate:
             c.gate = self.read(c, u.src[gate], 1)
             c.inputs.append(c.gate)
         if u.op is STORE:

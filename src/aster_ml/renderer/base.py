@@ -20,6 +20,7 @@ from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.renderer.access import AccessWriter
 from aster_ml.renderer.cell import (
+    Address,
     Cell,
     Input,
     Shape,
@@ -32,7 +33,7 @@ from aster_ml.renderer.cell import (
     strip_after,
 )
 from aster_ml.renderer.families import families_of
-from aster_ml.renderer.fragments import write_products
+from aster_ml.renderer.fragments import write_products, write_shared_products
 from aster_ml.renderer.lanes import (
     Lanes,
     instances,
@@ -49,10 +50,11 @@ from aster_ml.watch import WATCHERS
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 (
-    ACCUMULATE, ADD, PREFETCH, BARRIER, COMMIT, CONST, DEFINE_REG, DOT, END, LOAD, MAX, MMA, MUL,
-    RANGE, REDUCE, SHUFFLE, STORE, WAIT, WHERE,
+    ACCUMULATE, ADD, PREFETCH, BARRIER, BOX, COMMIT, CONST, DEFINE_REG, DOT, END, LOAD, MAX, MMA,
+    MUL, RANGE, REDUCE, SHUFFLE, STORE, WAIT, WHERE,
 ) = (
-    Ops.ACCUMULATE, Ops.ADD, Ops.PREFETCH, Ops.BARRIER, Ops.COMMIT, Ops.CONST, Ops.DEFINE_REG,
+    Ops.ACCUMULATE, Ops.ADD, Ops.PREFETCH, Ops.BARRIER, Ops.BOX, Ops.COMMIT, Ops.CONST,
+    Ops.DEFINE_REG,
     Ops.DOT, Ops.END, Ops.LOAD, Ops.MAX, Ops.MMA, Ops.MUL, Ops.RANGE, Ops.REDUCE, Ops.SHUFFLE,
     Ops.STORE, Ops.WAIT, Ops.WHERE,
 )  # fmt: skip
@@ -166,6 +168,10 @@ class KernelWriter(AccessWriter):
             product = c.inputs[1][0]
             if product.op is MMA:
                 product.fused = True
+                if product.u.arg.majors:
+                    # Where they lie is all that is read of these loads.
+                    for s in product.u.src[:2]:
+                        self.cell(s).fused = True
             elif (
                 fold_op(c.u) is ADD
                 and product.uses == 1
@@ -223,6 +229,9 @@ class KernelWriter(AccessWriter):
             c.inputs = [self.read(c, u.src[0]), self.read(c, u.src[1], reg.width)]
         elif op is SHUFFLE:
             c.inputs = [self.read(c, u.src[0])]
+        elif op is BOX:
+            self.classify_access(c)
+            c.inputs += [self.read(c, s) for s in u.src[2:]]
         elif op is COMMIT or op is WAIT:
             c.inputs = [self.read(c, s) for s in u.src]
         elif op is MMA:
@@ -427,6 +436,9 @@ class KernelWriter(AccessWriter):
         m = c.inputs[1][1]
         if source.op is MMA:
             operands = self.cell(source.u.src[0]), self.cell(source.u.src[1])
+            if source.u.arg.majors:
+                write_shared_products(c, operands, self.place_of_operand, self.add_shared_products)
+                return
             write_products(
                 c, operands, lambda d, j: self.wide_text(d, j, self.need(d, j), 1), self.add_product
             )
@@ -531,9 +543,24 @@ class KernelWriter(AccessWriter):
             values = pairs + values[len(pairs) : half]
         return values[0]
 
+    def place_of_operand(self, c: Cell, k: int) -> Address:
+        """Where an operand of a product lies that is read from local memory."""
+        base, offset, _ = self.operands_of_access(c, k)
+        return self.address(c, base, offset)
+
+    def write_box(self, c: Cell) -> None:
+        """BOX: what is copied, where to, and the place of the box in its tensor."""
+        base, offset, _ = self.operands_of_access(c, 0)
+        places = [self.text(self.need(d, 0), d.dtype, 1) for d, _ in c.inputs[-len(c.u.src) + 2 :]]
+        self.copy_box(c.u, self.address(c, base, offset), places[: len(c.u.arg.sizes)])
+
+    def write_settle(self, c: Cell) -> None:
+        """SETTLE: how many products may be left."""
+        self.settle(c.u.arg)
+
     def write_commit(self, c: Cell) -> None:
         """COMMIT: what it names of a stage."""
-        self.commit([self.text(d.values[0], d.dtype, 1) for d, _ in c.inputs])
+        self.commit([self.text(self.need(d, 0), d.dtype, 1) for d, _ in c.inputs])
 
     def write_wait(self, c: Cell) -> None:
         """WAIT: how many groups may be left, and what it names of a stage."""
@@ -557,6 +584,8 @@ STEPS: dict[Ops, Callable[[KernelWriter, Cell], None]] = {
     Ops.PREFETCH: KernelWriter.write_asks,
     Ops.COMMIT: KernelWriter.write_commit,
     Ops.WAIT: KernelWriter.write_wait,
+    Ops.BOX: KernelWriter.write_box,
+    Ops.SETTLE: KernelWriter.write_settle,
 }
 
 

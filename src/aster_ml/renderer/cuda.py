@@ -19,9 +19,10 @@ from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.cell import Address
+from aster_ml.renderer.cuda_boxes import GROUP_NBYTES, BoxWriter
 from aster_ml.renderer.cuda_mma import element_of, mma_text
 from aster_ml.renderer.cuda_texts import NEEDS, TEXTS
-from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, GpuCppWriter, takes
+from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, takes
 from aster_ml.target.copies import GROUPS
 from aster_ml.target.cuda import DYNAMIC, STATIC_NBYTES
 from aster_ml.target.tensor_cores import TENSOR_CORES
@@ -47,7 +48,7 @@ class CudaRenderer(Renderer):
         return CudaWriter(self.target, linear).run()
 
 
-class CudaWriter(GpuCppWriter):
+class CudaWriter(BoxWriter):
     """Writes the CUDA C++ of one kernel."""
 
     texts, needs, words = TEXTS, NEEDS, TYPES
@@ -56,20 +57,23 @@ class CudaWriter(GpuCppWriter):
     def prologue(self) -> None:
         """Names the arguments, and sees whether shared memory is asked for by the launch."""
         super().prologue()
-        self.dynamic: int | None = 0 if takes(self.linear) > STATIC_NBYTES else None
+        large = takes(self.linear) > STATIC_NBYTES or self.stages
+        self.dynamic: int | None = 0 if large else None
 
     def finish(self) -> str:
         """Helpers, the kernel."""
         items = prod(self.local_sizes)
         notes = [] if self.dynamic is None else [f"{DYNAMIC}{self.dynamic} bytes"]
+        notes += self.notes()
         helpers = [*notes, *self.helpers.values()]
+        arguments = [*self.arguments, TABLE, *self.tensor_arguments()]
         head = (
             f'extern "C" __global__ void __launch_bounds__({items}, 1)\n'
-            f"{self.linear.name}({', '.join([*self.arguments, TABLE])}) {{"
+            f"{self.linear.name}({', '.join(arguments)}) {{"
         )
         return "\n".join(
             [*helpers, *([""] if helpers else []), head, *self.from_table(), *self.head]
-            + [*self.scratch, *self.lines, "}", ""]
+            + [*self.scratch, *self.make_barriers(), *self.lines, "}", ""]
         )
 
     def from_table(self) -> list[str]:
@@ -118,10 +122,16 @@ class CudaWriter(GpuCppWriter):
 
     def commit(self, stage: list[str]) -> None:
         """`aster_commit();`"""
+        if stage:
+            self.begin_boxes(*stage)
+            return
         self.write(f"{self.bring('aster_commit')}();")
 
     def wait(self, left: int, stage: list[str]) -> None:
         """`aster_wait<2>();`"""
+        if stage:
+            self.wait_for_boxes(*stage)
+            return
         self.write(f"{self.bring('aster_wait')}<{left}>();")
 
     def exchange(self, value: str, dtype: DType, n: int, distance: int) -> str:
@@ -154,8 +164,9 @@ class CudaWriter(GpuCppWriter):
         if self.dynamic is None:
             return f"  __shared__ __align__(16) {kind} {name}[{size}];"
         self.bring("aster_shared")
+        aligned = GROUP_NBYTES if self.stages else SHARED_ALIGNMENT
         start = self.dynamic
-        whole = -(-size * dtype.itemsize // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+        whole = -(-size * dtype.itemsize // aligned) * aligned
         self.dynamic = start + whole
         return f"  {kind} *{name} = ({kind} *)(aster_shared + {start});"
 

@@ -133,6 +133,11 @@ FN float aster_half_widen(unsigned short x) {
   return y;
 }
 FN unsigned short aster_half_narrow(float x) {
+#if ASTER_ONE_BY_ONE
+  unsigned int both;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(x));
+  return (unsigned short)both;
+#endif
   unsigned short y;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
   return y;
@@ -159,7 +164,11 @@ FN float aster_bfloat_widen(unsigned short x) {
   return __int_as_float((int)((unsigned int)x << 16));
 }
 FN unsigned short aster_bfloat_narrow(float x) {
-#if __CUDA_ARCH__ >= 800
+#if ASTER_ONE_BY_ONE
+  unsigned int both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(x));
+  return (unsigned short)both;
+#elif __CUDA_ARCH__ >= 800
   unsigned short y;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
   return y;

@@ -107,6 +107,15 @@ def only_on_device(text: str) -> str:
     return f"#ifndef ASTER_ON_CPU\n{text}\n#endif"
 
 
+SETTLED = """\
+// Nobody reads these before this point.
+FN void aster_settled() {}
+template <class... X> FN void aster_settled(float &c, X &...more) {
+#ifndef ASTER_ON_CPU
+  asm volatile("" : "+f"(c) :: "memory");
+#endif
+  aster_settled(more...);
+}"""
 ADDRESS = """\
 FN unsigned int aster_shared_address(const void *p) {
   return (unsigned int)__cvta_generic_to_shared(p);
@@ -121,6 +130,7 @@ struct __align__(64) aster_tensor {
 # By name: the functions, and what each needs.
 WGMMA_TEXTS = {
     "aster_tensor": TENSOR,
+    "aster_settled": SETTLED,
     "aster_shared_address": only_on_device(ADDRESS),
     "aster_barriers": only_on_device(BARRIERS),
     "aster_descriptor": only_on_device(DESCRIPTOR),

@@ -51,3 +51,19 @@ def write_products(
             for d, lanes in zip(operands, (of_a, of_b), strict=True)
         )
         call(product.u.arg.core, sums, a, b)
+
+
+def write_shared_products(
+    c: Cell,
+    operands: tuple[Cell, Cell],
+    place: Callable[[Cell, int], Any],
+    call: Callable[..., Any],
+) -> None:
+    """All products at once that an ACCUMULATE adds, whose operands lie in local memory."""
+    reg, product = c.inputs[0][0], c.inputs[1][0]
+    own = parts_of(product.u)[2]
+    found = []
+    for outer in places([r for r in reversed(c.lanes) if r not in own]):
+        sums = [reg.values[instance_at(reg, outer | at)] for at in places(own)]
+        found.append((sums, *[place(d, instance_at(d, outer)) for d in operands]))
+    call(product.u.arg.core, product.u.arg.majors, found)

@@ -11,6 +11,7 @@ from typing import ClassVar
 from aster_ml.dtype import DType
 from aster_ml.errors import InternalError
 from aster_ml.renderer.cell import Address, Cell, Rule, Value
+from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 
 
@@ -139,6 +140,23 @@ class Language(abc.ABC):
     def add_product(self, core: str, sums: list[str], a: list[str], b: list[str]) -> None:
         """Adds a product of matrices to accumulators, of which a warp has all parts together."""
         raise InternalError(f"renderer: {type(self).__name__} has no tensor core {core}")
+
+    def add_shared_products(
+        self, core: str, majors: str, products: list[tuple[list[str], Address, Address]]
+    ) -> None:
+        """Begins products of operands in local memory: accumulators, and where both operands lie.
+
+        They go on beside other work until `settle`.
+        """
+        raise InternalError(f"renderer: {type(self).__name__} has no tensor core {core}")
+
+    def copy_box(self, box: UOp, to: Address, places: list[str]) -> None:
+        """A box of a tensor is one of the copies that the next `commit` begins."""
+        raise InternalError(f"renderer: {type(self).__name__} has no boxes of tensors")
+
+    def settle(self, left: int) -> None:
+        """Products but the last ones are in their accumulators."""
+        raise InternalError(f"renderer: {type(self).__name__} has no products beside other work")
 
     @property
     def copies_later(self) -> bool:

@@ -24,6 +24,7 @@ from aster_ml.runtime.cuda_memory import CudaAllocator
 from aster_ml.runtime.cuda_queue import CudaProgram, CudaQueue
 from aster_ml.target import Target
 from aster_ml.target.cuda import CARDS, cuda_target
+from aster_ml.target.tensor_cores import GROUP_CORES
 
 DOC = "NVIDIA graphics processors"
 EXTRA = "pip install 'aster-ml[cuda]' brings it"
@@ -140,6 +141,7 @@ def probe(device: CudaDevice) -> Target:
         units=device.attribute("MULTIPROCESSOR_COUNT"),
         # What one architecture alone has, later ones may lack.
         features=alike.features if alike.arch == arch else alike.features - {"wgmma"},
+        tensor_cores=alike.tensor_cores - (frozenset() if alike.arch == arch else GROUP_CORES),
     )  # fmt: skip
 
 
@@ -177,7 +179,7 @@ class CudaBackend(Backend):
             return cuda_compiler.compile_looking(found.source, arch)
 
         looks = looking if found.source else None
-        return CudaProgram(name, self.device, found.cubin, found.shared, looks)
+        return CudaProgram(name, self.device, found.cubin, found.shared, looks, found.tensors)
 
     def make_graph(self, calls: Sequence[Call]) -> Graph:
         """The launches as one CUDA graph."""

@@ -1,8 +1,9 @@
 """CUDA C++ to machine code of one architecture by NVRTC, which needs no driver; and SASS as text.
 
 Receives source and an architecture ("sm_90a"); returns a cubin behind a header that says how much
-shared memory launches have to ask for. Results are kept in the object cache. Code for the driver's
-own compiler (PTX) is not made: an older driver would not understand that of a newer NVRTC.
+shared memory launches have to ask for, and which tensors they pass. Results are kept in the object
+cache. Code for the driver's own compiler (PTX) is not made: an older driver would not understand
+that of a newer NVRTC.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from typing import Any, NamedTuple
 from aster_ml.errors import CompileError, DeviceError
 from aster_ml.runtime import object_cache
 from aster_ml.target.cuda import dynamic_nbytes
+from aster_ml.target.tensor_maps import TensorMap, tensor_maps
 
 # A product and a sum are rounded apart where the source has them apart.
 OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 # From this capability on code for one architecture alone ("a") may use all that it has.
 FIRST_OF_ITS_OWN = 90
-MAGIC = b"aster-cubin-2\n\0\0"
+MAGIC = b"aster-cubin-3\n\0\0"
 HEADER = struct.Struct(f"<{len(MAGIC)}sQQ")
 # What a source says that looks where buffers begin, and what spares it that.
 LOOKS, ALIGNED = "#if !ASTER_ALIGNED\n", "#define ASTER_ALIGNED 1\n"
@@ -37,6 +39,7 @@ LOOKS, ALIGNED = "#if !ASTER_ALIGNED\n", "#define ASTER_ALIGNED 1\n"
 class Binary(NamedTuple):
     """A cubin, the bytes of shared memory that launches ask for, and the source that looks.
 
+    `tensors` are those whose boxes it copies, which launches pass.
     With a `source` the cubin believes that all its buffers begin at multiples of 16 bytes; where
     they do not, code of this source is right. It is empty where a kernel need not look.
     """
@@ -44,6 +47,7 @@ class Binary(NamedTuple):
     cubin: bytes
     shared: int
     source: str = ""
+    tensors: tuple[TensorMap, ...] = ()
 
 
 def arch_name(major: int, minor: int) -> str:
@@ -150,12 +154,12 @@ def compile_source(source: str, arch: str) -> bytes:
     Raises: CompileError.
     """
     digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
-    key = f"cuda {arch} {version()} {OPTIONS} {digest}"
+    key = f"{MAGIC!r} {arch} {version()} {OPTIONS} {digest}"
     binary = object_cache.get(key)
     if binary is None:
         shared, looks = dynamic_nbytes(source), LOOKS in source
         cubin = compile_cubin(ALIGNED + source if looks else source, arch)
-        binary = pack(Binary(cubin, shared, source if looks else ""))
+        binary = pack(Binary(cubin, shared, source if looks else "", tensor_maps(source)))
         object_cache.put(key, binary)
     return binary
 
@@ -172,8 +176,9 @@ def compile_looking(source: str, arch: str) -> bytes:
 
 
 def pack(binary: Binary) -> bytes:
-    """A cubin behind its header, and behind it the source."""
-    text = zlib.compress(binary.source.encode()) if binary.source else b""
+    """A cubin behind its header, and behind it its tensors and the source."""
+    lines = "\n".join([tensor.line() for tensor in binary.tensors])
+    text = zlib.compress(f"{lines}\0{binary.source}".encode())
     return HEADER.pack(MAGIC, binary.shared, len(text)) + text + binary.cubin
 
 
@@ -183,8 +188,8 @@ def unpack(binary: bytes) -> Binary:
         raise CompileError(f"a binary of CUDA begins with {MAGIC!r}, given {binary[:16]!r}")
     _, shared, length = HEADER.unpack_from(binary)
     start = HEADER.size + length
-    source = zlib.decompress(binary[HEADER.size : start]).decode() if length else ""
-    return Binary(binary[start:], shared, source)
+    lines, _, source = zlib.decompress(binary[HEADER.size : start]).decode().partition("\0")
+    return Binary(binary[start:], shared, source, tensor_maps(lines))
 
 
 @functools.cache

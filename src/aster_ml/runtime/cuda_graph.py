@@ -3,9 +3,10 @@
 Receives calls; returns what replays them with one call of the driver. A kernel that is given other
 memory or values of variables from time to time reads them from a table in the device's memory, so
 an exchange costs one small copy for all of them and the graph stays as it is. What changes a node
-is another number of blocks, and memory of which the first byte lies elsewhere within 16. The calls
-stand in a line, each after the one before: whatever memory they are given, they do what they would
-do one by one.
+is another number of blocks, memory of which the first byte lies elsewhere within 16, and other
+memory of a tensor whose boxes a kernel copies: the driver's form of it is an argument, which holds
+the address. The calls stand in a line, each after the one before: whatever memory they are given,
+they do what they would do one by one.
 """
 
 from __future__ import annotations
@@ -100,9 +101,13 @@ class CudaGraph(Graph):
         if node.reads_table:
             assert self.device_table is not None
             table.value = self.device_table.address + 8 * node.row
-        pointers = (ctypes.c_void_p * (len(places) + 1))(*places, ctypes.addressof(table))
+        tensors = node.program.tensors
+        row = self.table[node.row : node.row + node.width]
+        forms = [] if tensors is None else tensors.forms(row)
+        places += [ctypes.addressof(table), *[ctypes.addressof(form) for form in forms]]
+        pointers = (ctypes.c_void_p * len(places))(*places)
         params.kernelParams = ctypes.addressof(pointers)
-        return params, (table, pointers)
+        return params, (table, pointers, forms)
 
     def function_of(self, node: Node) -> Any:
         """The driver's function of a launch, for where its buffers begin now."""
@@ -139,7 +144,9 @@ class CudaGraph(Graph):
                     self.device_table = self.allocator.alloc(ctypes.sizeof(self.table))
                 node.reads_table = True
                 self.update(node)
-            elif node.program.looking is not None and self.function_of(node) is not node.function:
+            elif (node.program.tensors is not None and place in node.program.tensors.slots) or (
+                node.program.looking is not None and self.function_of(node) is not node.function
+            ):
                 self.update(node)
 
     def set_handle(self, call: int, slot: int, handle: CudaHandle) -> None:

@@ -16,6 +16,8 @@ from aster_ml.backend import ONCE, Event, Grid, Launch, Program, Queue
 from aster_ml.errors import AsterError, CompileError, DeviceError, InternalError
 from aster_ml.runtime.cuda_device import CudaDevice, first_of
 from aster_ml.runtime.cuda_memory import CudaHandle, overlap
+from aster_ml.runtime.cuda_tensors import Tensors
+from aster_ml.target.tensor_maps import TensorMap
 
 # Statuses of a launch that has more than the device, or the kernel, takes.
 TOO_MUCH = (1, 701)
@@ -99,12 +101,15 @@ class CudaQueue(Queue):
 
 
 class Arguments:
-    """Arguments of a kernel as the driver takes them: 64-bit values, and where each stands."""
+    """Arguments of a kernel as the driver takes them: 64-bit values, and where each stands.
 
-    def __init__(self, count: int) -> None:
+    Behind them is room for places of tensors.
+    """
+
+    def __init__(self, count: int, tensors: int = 0) -> None:
         self.values = (ctypes.c_int64 * count)()
         start = ctypes.addressof(self.values)
-        self.places = (ctypes.c_void_p * count)(*[start + 8 * i for i in range(count)])
+        self.places = (ctypes.c_void_p * (count + tensors))(*[start + 8 * i for i in range(count)])
         self.address = ctypes.addressof(self.places)
 
 
@@ -113,18 +118,20 @@ class CudaProgram(Program):
 
     Its parameters are an address for each buffer, its variables as 64-bit integers, and the address
     of a table of just these in the device's memory, which it reads where that is not 0 (see
-    `cuda_graph`). `shared` are bytes that it takes at launch. With `looking` the binary is right
-    for buffers that begin at multiples of 16 bytes, and that gives one for others.
+    `cuda_graph`); then the `tensors` whose boxes it copies. `shared` are bytes that it takes at
+    launch. With `looking` the binary is right for buffers that begin at multiples of 16 bytes, and
+    that gives one for others.
     """
 
     def __init__(
         self, name: str, device: CudaDevice, binary: bytes, shared: int = 0,
-        looking: Callable[[], bytes] | None = None,
+        looking: Callable[[], bytes] | None = None, tensors: tuple[TensorMap, ...] = (),
     ) -> None:  # fmt: skip
         cu = device.cu
         self.name = name
         self.device = device
         self.nbytes = len(binary)
+        self.tensors = Tensors(device, tensors) if tensors else None
         self.lock = threading.Lock()
         self.looking = looking
         self.other: CudaProgram | None = None
@@ -214,8 +221,12 @@ class CudaProgram(Program):
         with self.lock:
             arguments = self.arguments
             if len(arguments.values) != len(values):
-                arguments = self.arguments = Arguments(len(values))
+                maps = self.tensors.maps if self.tensors is not None else ()
+                arguments = self.arguments = Arguments(len(values), len(maps))
             arguments.values[:] = values
+            if self.tensors is not None:
+                forms = self.tensors.forms(values)
+                arguments.places[len(values) :] = [ctypes.addressof(form) for form in forms]
             result = device.cu.cuLaunchKernel(
                 function, x, y, z, bx, by, bz, self.shared, device.stream,
                 arguments.address, 0,

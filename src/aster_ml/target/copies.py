@@ -33,6 +33,8 @@ class Copies(NamedTuple):
 
 
 AT_ONCE = Copies("", (), NOTHING)
+# Of boxes of tensors, of which a block begins one for all its work-items.
+BOXES = Copies("tma", (), BARRIERS)
 # The first that a target has is taken.
 COPIES = (Copies("cp_async", (4, 8, 16), GROUPS),)
 

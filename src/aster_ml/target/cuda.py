@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from aster_ml.errors import ArgumentError
 from aster_ml.target.target import GPU, INTEGERS, PLAIN_OPS, Target
-from aster_ml.target.tensor_cores import TENSOR_CORES, cuda_tensor_cores
+from aster_ml.target.tensor_cores import GROUP_CORES, TENSOR_CORES, cuda_tensor_cores
 
 # Functions that CUDA's library has, of an error that its Programming Guide bounds (2 ULP, but for
 # POW, of which it is 4).
@@ -73,6 +73,8 @@ def cuda_target(arch: str, device: str = "CUDA") -> Target:
 def tensor_cores_of(arch: str) -> frozenset[str]:
     """Those of an architecture whose operands are numbers that kernels have as such."""
     names = cuda_tensor_cores(int(re.sub(r"\D", "", arch)))
+    if "wgmma" in CARDS[arch].features:
+        names |= GROUP_CORES
     return frozenset([name for name in names if TENSOR_CORES[name].dtype in DTYPES])
 
 

@@ -109,7 +109,7 @@ def group_row(dtype: str, columns: int) -> TensorCore:
     c = " ".join([GROUP_C, *n[3:]])
     name = f"cuda_wgmma_m64n{1 << columns}k{1 << len(k)}_{dtype}"
     a, b = ("| " + " ".join(words) for words in ([*m, *k], [*k, *n]))
-    return TensorCore(name, dtype, "float32", a, b, c)
+    return TensorCore(name, dtype, "float32", a, b, c, rounds=dtype == "float32")
 
 
 ROWS = (
@@ -129,6 +129,10 @@ def cuda_tensor_cores(compute: int) -> frozenset[str]:
     """Those of a card of this compute capability, 75, 80, 89 and on, by name."""
     since = {"m16n8k8_float16": 75, "m16n8k32_fp8e4m3": 89, "m16n8k32_fp8e5m2": 89}
     return frozenset([f"cuda_{name}" for name in CUDA if since.get(name, 80) <= compute])
+
+
+# Those of sm_90a alone.
+GROUP_CORES = frozenset([row.name for row in ROWS if row.reads_shared])
 
 
 @functools.cache

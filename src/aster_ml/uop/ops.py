@@ -132,8 +132,10 @@ class Ops(IntEnum):
     # control
     END = auto()
     BARRIER = auto()
+    BOX = auto()
     COMMIT = auto()
     WAIT = auto()
+    SETTLE = auto()
     SINK = auto()
     # warps
     SHUFFLE = auto()
@@ -260,15 +262,27 @@ OP_TABLE: dict[Ops, OpInfo] = {
     Ops.BARRIER: OpInfo(
         Group.CONTROL, "All work-items of a block have done src before any goes on."
     ),
+    Ops.BOX: OpInfo(
+        Group.CONTROL,
+        "A box of the tensor in src[1], a PARAM, is copied to local memory from src[0], an INDEX, "
+        "on; behind them its place in each dimension, and a gate. A block begins it once; what is "
+        "outside of the tensor is 0 (BoxArg, `target/tensor_maps`).",
+    ),
     Ops.COMMIT: OpInfo(
         Group.CONTROL,
         "Stores that may come later (StoreArg) since the last COMMIT are a group. Where copies end "
-        "at barriers in memory, src[0] is the stage that they fill.",
+        "at barriers in memory, src[0] is the stage that they fill, of arg stages, and src[1] "
+        "whether there are any.",
     ),
     Ops.WAIT: OpInfo(
         Group.CONTROL,
         "All groups of stores but the last arg ones are done. Where copies end at barriers in "
         "memory, src[0] is the stage waited for, and src[1] how often it was filled before.",
+    ),
+    Ops.SETTLE: OpInfo(
+        Group.CONTROL,
+        "Products of operands in local memory are in their accumulators, but those of the last arg "
+        "ACCUMULATEs.",
     ),
     Ops.SINK: OpInfo(Group.CONTROL, "The root: everything that has to happen."),
     Ops.SHUFFLE: OpInfo(
@@ -374,11 +388,25 @@ class ReduceArg(NamedTuple):
 
 
 class MmaArg(NamedTuple):
-    """Of MMA: the name of the tensor core, and how many lanes the two operands have."""
+    """Of MMA: the name of the tensor core, and how many lanes the two operands have.
+
+    Operands in local memory have none: they are loads of their first element. `majors` says along
+    which axis the elements of each are neighbours there: "kn" where along k of A and n of B.
+    """
 
     core: str
     a: int
     b: int
+    majors: str = ""
+
+
+class BoxArg(NamedTuple):
+    """Of BOX: the tensor, in elements of the argument, and the box (`target/tensor_maps`)."""
+
+    start: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
 
 
 class ScatterArg(NamedTuple):

@@ -402,7 +402,7 @@ def test_compiler_needs_no_driver(stub: cuda_stub.Stub, monkeypatch: pytest.Monk
         pytest.skip("NVRTC is absent: pip install 'aster-ml[cuda]'")
     source = "// Dynamic shared memory: 65536 bytes\n" + KERNELS
     for arch in ("sm_80", "sm_90a"):
-        cubin, shared, _ = cuda_compiler.unpack(cuda_compiler.compile_source(source, arch))
+        cubin, shared, *_ = cuda_compiler.unpack(cuda_compiler.compile_source(source, arch))
         assert cubin.startswith(b"\x7fELF")
         assert shared == 65536
     if cuda_compiler.disassembler() is not None:

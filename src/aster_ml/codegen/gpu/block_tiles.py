@@ -13,13 +13,15 @@ from typing import NamedTuple
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import Plan
+from aster_ml.codegen.gpu.box_tiles import can_be_boxes
 from aster_ml.codegen.gpu.edges import fill_up, is_at_least
-from aster_ml.codegen.gpu.tensor_cores import product_of
+from aster_ml.codegen.gpu.tensor_cores import Product, product_of
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.config import ALLOW_TF32
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
-from aster_ml.target.tensor_cores import ROWS
+from aster_ml.target.tensor_cores import ROWS, TensorCore
+from aster_ml.target.tensor_maps import MOST_BOX, ROW_NBYTES
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
@@ -51,26 +53,37 @@ WARP_TILES = (
     Tile((2, 2), (1, 2), 2), Tile((2, 2), (2, 4), 2), Tile((2, 2), (4, 4), 2),
     Tile((2, 2), (4, 8), 2),
 )  # fmt: skip
+# Of groups of four warps and products, of which a work-item has 128 sums at most.
+GROUP_TILES = (
+    Tile((2, 1), (1, 1), 1), Tile((1, 1), (1, 1), 1), Tile((2, 1), (2, 1), 1),
+)  # fmt: skip
+# Stages of local memory that boxes fill: two are read and filled, the others are on their way.
+MOST_STAGES = 4
 # What one multiplication and addition of float32 takes is 1: what it takes on a tensor core, to
 # read four bytes of local memory, and of other memory, which mostly comes from the second level.
 ON_CORE, LOCAL_READ, FAR_READ = 1 / 16, 2.0, 20.0
+# The same where operands lie in local memory, which is read once for four warps.
+FROM_BOXES = 1 / 32
 # Accumulators of a work-item: half of the registers that it can have.
 MOST_SUMS = 128
 
 
 def price(
     tile: Tile, unit: tuple[int, int], sizes: tuple[int, int], itemsize: int, others: int,
-    units: int, rate: float = 1.0,
+    units: int, rate: float = 1.0, own: int = 0,
 ) -> float:  # fmt: skip
     """What a step of the reduction takes for all results, in multiplications.
 
+    `own` elements are read from local memory for the results of a work-item, or of a warp, where
+    each of them is not read once.
     What is beyond the end of an axis is computed too, and processors that have no block left wait
     for the others.
     """
     sides = tile.sides(unit)
     blocks = others * prod([ceildiv(n, side) for n, side in zip(sizes, sides, strict=True)])
     blocks = ceildiv(blocks, units) * units if units else blocks
-    own = sum([n * u for n, u in zip(tile.lanes, unit, strict=True)]) * prod(tile.items)
+    own = own or sum([n * u for n, u in zip(tile.lanes, unit, strict=True)])
+    own *= prod(tile.items)
     reads = (LOCAL_READ * own + FAR_READ * sum(sides)) * itemsize / 4
     return float(blocks * (prod(sides) * rate + reads))
 
@@ -82,7 +95,93 @@ def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
     if len(main) != 1 or len(kernel.reduces) != 1 or not main[0].src[1:]:
         return False
     depth = max(main[0].src[1:], key=size_of)
-    return use_core(plan, depth) or stage_tile(plan, main[0], depth, outputs)
+    return (
+        use_boxes(plan, depth) or use_core(plan, depth) or stage_tile(plan, main[0], depth, outputs)
+    )
+
+
+def is_allowed(core: TensorCore, target: Target) -> bool:
+    """Whether a target has a tensor core, and numbers may be rounded as it does."""
+    return core.name in target.tensor_cores and bool(ALLOW_TF32 or not core.rounds)
+
+
+class Choice(NamedTuple):
+    """A product on a tensor core that reads boxes: the number of its row, the product, a tile."""
+
+    number: int
+    product: Product
+    tile: Tile
+
+    @property
+    def unit(self) -> tuple[int, int]:
+        """Rows and columns of one product."""
+        core = ROWS[self.number]
+        return core.size("m"), core.size("n")
+
+
+def use_boxes(plan: Plan, depth: UOp) -> bool:
+    """A product whose operands boxes bring to local memory, some strips ahead.
+
+    It is for products of two strips or more, whose rows and columns fill a tile.
+    """
+    kernel, target = plan.kernel, plan.target
+    choices = []
+    for i, core in enumerate(ROWS):
+        found = product_of(kernel, depth, core) if core.reads_shared else None
+        if found is None or not is_allowed(core, target):
+            continue
+        pairs = ((found.a, found.m), (found.b, found.n))
+        if not all([can_be_boxes(load, core, r, depth) for load, r in pairs]):
+            continue
+        choices += [c for t in GROUP_TILES if has_room(c := Choice(i, found, t), target, depth)]
+    if not choices:
+        return False
+    best = min(choices, key=lambda c: price_of_boxes(plan, c))
+    core, found, sides = ROWS[best.number], best.product, best.tile.sides(best.unit)
+    strip = ROW_NBYTES // found.a.dtype.itemsize
+    for r, n in ((found.m, sides[0]), (found.n, sides[1]), (depth, strip)):
+        fill_up(kernel, r, n)
+    apply(kernel, Opt(OptOps.TC, axis_name(depth), best.number))
+    axis = axis_name(found.m)
+    for op, n in ((OptOps.UPCAST, best.tile.lanes[0]), (OptOps.LOCAL, best.tile.items[0])):
+        if n > 1:
+            apply(kernel, Opt(op, axis, n))
+    apply(kernel, Opt(OptOps.STAGE, axis_name(depth), strip // core.size("k"), how="local"))
+    stages = min(MOST_STAGES, ceildiv(size_of(depth), strip), stages_in(sides, target))
+    apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
+    return True
+
+
+def stages_in(sides: tuple[int, int], target: Target) -> int:
+    """For how many strips of both operands a block has room, beside their barriers."""
+    return (target.local_bytes - ROW_NBYTES) // (sum(sides) * ROW_NBYTES)
+
+
+def has_room(choice: Choice, target: Target, depth: UOp) -> bool:
+    """Whether a tile has room in a block, and a product is as large."""
+    core, tile = ROWS[choice.number], choice.tile
+    axes, sides = (choice.product.m, choice.product.n), tile.sides(choice.unit)
+    sums = prod(tile.lanes) * prod(choice.unit) // core.warp
+    return (
+        sums <= MOST_SUMS
+        and max(sides) <= MOST_BOX
+        and core.warp * prod(tile.items) <= target.max_group
+        and stages_in(sides, target) > 1
+        and is_at_least(depth, 2 * ROW_NBYTES // choice.product.a.dtype.itemsize)
+        and all([is_at_least(r, n) for r, n in zip(axes, sides, strict=True)])
+    )
+
+
+def price_of_boxes(plan: Plan, choice: Choice) -> float:
+    """The price of a tile."""
+    axes = (choice.product.m, choice.product.n)
+    itemsize = choice.product.a.dtype.itemsize
+    others = prod([size_of(r) for r in plan.kernel.output_loops if r not in axes])
+    sizes = (size_of(axes[0]), size_of(axes[1]))
+    # Each product reads both of its operands.
+    reads = prod(choice.tile.lanes) * sum(choice.unit)
+    units = plan.target.units
+    return price(choice.tile, choice.unit, sizes, itemsize, others, units, FROM_BOXES, reads)
 
 
 def use_core(plan: Plan, depth: UOp) -> bool:
@@ -91,7 +190,7 @@ def use_core(plan: Plan, depth: UOp) -> bool:
     there = [
         (core.size("k"), i)
         for i, core in enumerate(ROWS)
-        if core.name in target.tensor_cores and (ALLOW_TF32 or not core.rounds)
+        if is_allowed(core, target) and not core.reads_shared
     ]
     for _, number in sorted(there, reverse=True):
         core = ROWS[number]

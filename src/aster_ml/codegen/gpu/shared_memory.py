@@ -12,7 +12,7 @@ from aster_ml.codegen.gpu.numbering import (
     order_of_items,
 )
 from aster_ml.codegen.gpu.staged_tiles import stage_loads
-from aster_ml.codegen.gpu.tensor_cores import lanes_first, multiply_together
+from aster_ml.codegen.gpu.tensor_cores import lanes_first, multiply_together, reads_boxes
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.target import Target
 
@@ -20,7 +20,7 @@ from aster_ml.target import Target
 def build_blocks(kernel: Kernel, target: Target) -> None:
     """Work-groups: one block number and one work-item number, local memory and barriers."""
     order = lanes_first(kernel, order_of_items(kernel))
-    if kernel.roles.staged is not None:
+    if kernel.roles.staged is not None and not reads_boxes(kernel):
         stage_loads(kernel, kernel.roles.staged, order, target)
     multiply_together(kernel)
     reduce_in_groups(kernel, order, target)

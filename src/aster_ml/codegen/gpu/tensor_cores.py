@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from aster_ml.codegen.gpu.box_tiles import multiply_from_boxes
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.roles import Fragments
 from aster_ml.errors import KernelOptError
@@ -80,7 +81,8 @@ def use_tensor_core(kernel: Kernel, axis: UOp, number: int) -> None:
         sizes = " x ".join(str(core.size(w)) for w in "mnk")
         raise KernelOptError(f"multiples of {sizes} are wanted, not {', '.join(uneven)}")
     registers = core.bits("c")[1]
-    ids: dict[str, int] = {}
+    # Those of what is left of the axes, and those of their bits.
+    ids = {word: r.arg.id for word, r in wanted.items()}
     for word, axis_id in [(w, r.arg.id) for w, r in wanted.items()]:
         for bit in range(core.size(word).bit_length() - 1):
             name = f"{word}{bit}"
@@ -101,6 +103,12 @@ def lanes_first(kernel: Kernel, order: list[int]) -> list[int]:
     return [i for i in order if i not in warp] + warp
 
 
+def reads_boxes(kernel: Kernel) -> bool:
+    """Whether a product reads its operands from local memory, where boxes bring them."""
+    parts = kernel.roles.fragments
+    return parts is not None and ROWS[parts.core].reads_shared
+
+
 def multiply_together(kernel: Kernel) -> None:
     """The product over the bits of k becomes one that a warp has together."""
     parts = kernel.roles.fragments
@@ -108,13 +116,16 @@ def multiply_together(kernel: Kernel) -> None:
         return
     core, ids = ROWS[parts.core], dict(parts.ids)
     ranges = {r.arg.id: r for r in kernel.facts.order if r.op is Ops.RANGE}
-    axes = {word: ranges[i] for word, i in ids.items()}
+    axes = {word: ranges[i] for word, i in ids.items() if word[1:]}
     folded = [axes[f"k{bit}"] for bit in range(core.size("k").bit_length() - 1)]
     u = next(u for u in kernel.reduces if folded[0] in u.src[1:])
     x, y = u.src[0].src
     if core.dtype != core.result:
         x, y = uncast(x), uncast(y)
     a, b = (x, y) if axes["m0"] in x.ranges else (y, x)
+    if core.reads_shared:
+        multiply_from_boxes(kernel, core, ids, (a, b))
+        return
     operands, lanes = [], []
     for operand, value in (("a", a), ("b", b)):
         value, own = part_of_item(core, operand, value, axes)

@@ -23,6 +23,7 @@ from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import (
     AxisType,
     BodyArg,
+    BoxArg,
     BufferArg,
     CallArg,
     DeviceArg,
@@ -65,6 +66,7 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.SINK: BodyArg,
     Ops.CALL: CallArg,
     Ops.MMA: MmaArg,
+    Ops.BOX: BoxArg,
 }
 FIELD_ENUMS: dict[str, Any] = {"kind": AxisType, "op": Ops, "memory": Memory}
 

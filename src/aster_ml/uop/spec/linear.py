@@ -17,7 +17,6 @@ from aster_ml.uop.spec.rows import (
     INDEX,
     IS_VOID,
     LEAF,
-    NO_ARG,
     ONE_SOURCE,
     PARAM_ROWS,
     SAME_DTYPE,
@@ -46,8 +45,10 @@ LISTED = ELEMENTWISE | {
     Ops.ACCUMULATE,
     Ops.REDUCE,
     Ops.BARRIER,
+    Ops.BOX,
     Ops.COMMIT,
     Ops.WAIT,
+    Ops.SETTLE,
     Ops.SHUFFLE,
     Ops.MMA,
 }
@@ -110,10 +111,17 @@ LINEAR: Table = {
     ),
     Ops.AFTER: (SAME_DTYPE,),
     Ops.BARRIER: (IS_VOID,),
+    Ops.BOX: KERNEL[Ops.BOX],
+    Ops.SETTLE: (
+        IS_VOID,
+        ("its arg is a number of products", lambda u: type(u.arg) is int and u.arg >= 0),
+    ),
     Ops.COMMIT: (
         IS_VOID,
-        NO_ARG,
-        ("it names a stage, if anything", lambda u: len(u.src) <= 1 and are_integers(u.src)),
+        (
+            "it names a stage of how many, and a gate, if anything",
+            lambda u: len(u.src) <= 2 and are_integers(u.src[:1]) and bool(u.src) is bool(u.arg),
+        ),
     ),
     Ops.WAIT: (
         IS_VOID,

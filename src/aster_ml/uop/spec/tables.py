@@ -209,13 +209,19 @@ def is_product_of_parts(u: UOp) -> bool:
     return bool(a.shape == b.shape == () and a.dtype.itemsize == b.dtype.itemsize)
 
 
+def is_box(u: UOp) -> bool:
+    """Whether a BOX has both ends, of one dtype."""
+    to, source = u.src[:2]
+    return to.op is Ops.INDEX and source.op is Ops.PARAM and to.dtype is source.dtype
+
+
 def is_short_range(r: UOp) -> bool:
     """Whether a node is a range of lanes."""
     return r.op is Ops.RANGE and bool(r.arg.kind.is_lane)
 
 
 # What an AFTER of a kernel waits for.
-MARKS = frozenset({Ops.BARRIER, Ops.STORE, Ops.END, Ops.RANGE})
+MARKS = frozenset({Ops.BARRIER, Ops.STORE, Ops.BOX, Ops.END, Ops.RANGE})
 KERNEL: Table = {
     **dict.fromkeys(ELEMENTWISE, (*ALU_ROWS, SCALAR)),
     Ops.CONST: (*CONST_ROWS[:1], LEAF),
@@ -303,6 +309,15 @@ KERNEL: Table = {
         ),
     ),
     Ops.BARRIER: (IS_VOID,),
+    Ops.BOX: (
+        IS_VOID,
+        ARG_TYPE,
+        ("it copies from a PARAM to local memory", lambda u: is_box(u)),
+        (
+            "it has a place in each dimension of the tensor",
+            lambda u: len(u.src) - 2 - len(u.arg.sizes) in (0, 1),
+        ),
+    ),
     Ops.SHUFFLE: (
         ONE_SOURCE,
         SAME_DTYPE,

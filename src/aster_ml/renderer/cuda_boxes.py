@@ -1,0 +1,127 @@
+"""CUDA C++ of kernels whose products read boxes of tensors from shared memory (Hopper).
+
+Receives the ops of `uop/linear` that such a kernel has: BOX, COMMIT and WAIT of a stage, ACCUMULATE
+of an MMA with operands in local memory, SETTLE. The first thread begins copies; each stage has a
+barrier that counts their bytes. Texts of functions are in `cuda_wgmma`.
+"""
+
+from __future__ import annotations
+
+from aster_ml.helpers import prod
+from aster_ml.renderer.cell import Address, Cell
+from aster_ml.renderer.cuda_wgmma import function_name, wgmma_text
+from aster_ml.renderer.gpu_cpp import GpuCppWriter
+from aster_ml.target.tensor_cores import TENSOR_CORES
+from aster_ml.target.tensor_maps import ROW_NBYTES, TensorMap
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+# Eight rows of an operand, which is where those that follow begin.
+GROUP_NBYTES = 8 * ROW_NBYTES
+
+
+class BoxWriter(GpuCppWriter):
+    """Writes boxes, barriers and products of one kernel."""
+
+    def prologue(self) -> None:
+        """Sees how many stages there are."""
+        super().prologue()
+        stages = [u.arg for u in self.linear.uops if u.op is Ops.COMMIT and u.arg is not None]
+        self.stages: int = stages[0] if stages else 0
+        self.tensors: dict[TensorMap, str] = {}
+        # Copies that the next commit begins, and their bytes.
+        self.copies: list[str] = []
+        self.nbytes = 0
+        # Accumulators of products that nobody has waited for.
+        self.under_way: dict[str, None] = {}
+
+    def notes(self) -> list[str]:
+        """The tensors; and that numbers are made narrow one by one.
+
+        why: ptxas makes one instruction of two, and no product goes on beside another then
+        """
+        alone = ["#ifndef ASTER_ON_CPU", "#define ASTER_ONE_BY_ONE 1", "#endif"]
+        return [tensor.line() for tensor in self.tensors] + (alone if self.stages else [])
+
+    def tensor_arguments(self) -> list[str]:
+        """The tensors, behind all other arguments."""
+        return [f"const __grid_constant__ aster_tensor {name}" for name in self.tensors.values()]
+
+    def make_barriers(self) -> list[str]:
+        """A barrier for each stage."""
+        if not self.stages:
+            return []
+        return [
+            f"  __shared__ unsigned long long full[{self.stages}];",
+            "  if (threadIdx.x == 0) {",
+            f"    for (int i = 0; i < {self.stages}; i++) aster_barrier_init(&full[i], 1);",
+            "    aster_barriers_made();",
+            "  }",
+            "  __syncthreads();",
+        ]
+
+    def open_loop(self, c: Cell) -> None:
+        """A loop over strips stays one: accumulators that are copied make products wait."""
+        if self.stages:
+            self.write("#pragma unroll 1")
+        super().open_loop(c)
+
+    def copy_box(self, box: UOp, to: Address, places: list[str]) -> None:
+        """`aster_copy_box(local0 + t5, &tensor0, &full[t3], t4 + (int)tensor0.before, t6);`"""
+        param, dtype = box.src[1], box.src[1].dtype
+        tensor = TensorMap(self.linear.params.index(param), dtype.name, *box.arg)
+        name = self.tensors.setdefault(tensor, f"tensor{len(self.tensors)}")
+        call = self.bring("aster_copy_box")
+        first = f"(int){name}.before + {places[0]}"
+        where = ", ".join([first, *places[1:]])
+        self.copies.append(f"{call}({self.place(to, dtype)}, &{name}, &full[STAGE], {where});")
+        self.nbytes += int(prod(tensor.box)) * dtype.itemsize
+
+    def begin_boxes(self, stage: str, gate: str | None = None) -> None:
+        """Says how many bytes are on their way, and begins their copies."""
+        condition = "threadIdx.x == 0" if gate is None else f"threadIdx.x == 0 && {gate}"
+        self.write(f"if ({condition}) {{")
+        self.write(f"  aster_barrier_expect(&full[{stage}], {self.nbytes});")
+        for line in self.copies:
+            self.write(f"  {line.replace('STAGE', stage)}")
+        self.write("}")
+        self.copies, self.nbytes = [], 0
+
+    def wait_for_boxes(self, stage: str, turn: str) -> None:
+        """`aster_barrier_wait(&full[t3], t4 & 1);`"""
+        self.write(f"aster_barrier_wait(&full[{stage}], {turn} & 1);")
+
+    def add_shared_products(
+        self, core: str, majors: str, products: list[tuple[list[str], Address, Address]]
+    ) -> None:
+        """`aster_wgmma_m64n256k16_float16_kn(...)`, each with two descriptors."""
+        row = TENSOR_CORES[core]
+        self.bring("aster_descriptor")
+        name = function_name(row, majors)
+        self.helper(name, wgmma_text(row, majors))
+        self.write("aster_wgmma_begin();")
+        for sums, *operands in products:
+            places = [
+                self.descriptor(at, major) for at, major in zip(operands, majors, strict=True)
+            ]
+            self.write(f"{name}({', '.join([*sums, *places])});")
+            self.under_way |= dict.fromkeys(sums)
+        self.write("aster_wgmma_commit();")
+
+    def descriptor(self, at: Address, major: str) -> str:
+        """`aster_descriptor(local0 + t5, 16, 1024)`.
+
+        The next 128 bytes of rows along m or n lie behind all places along k, of which there are as
+        many as numbers of 16 bits in a row.
+        """
+        dtype = at.place.dtype
+        leading = 16 if major == "k" else ROW_NBYTES * (ROW_NBYTES // dtype.itemsize)
+        return f"aster_descriptor({self.place(at, dtype)}, {leading}, {GROUP_NBYTES})"
+
+    def settle(self, left: int) -> None:
+        """`aster_wgmma_wait<1>();`, and at last what keeps accumulators from being read before."""
+        self.write(f"aster_wgmma_wait<{left}>();")
+        if not left and self.under_way:
+            call = self.bring("aster_settled")
+            self.write(f"{call}({', '.join(self.under_way)});")
+            self.under_way = {}

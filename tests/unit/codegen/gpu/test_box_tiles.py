@@ -1,0 +1,197 @@
+"""Products whose operands boxes bring to local memory: Opts, edges, and CUDA C++ run on the CPU."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aster_ml import Tensor, dtypes
+from aster_ml.codegen.opts import parse_opts
+from aster_ml.codegen.passes import lower
+from aster_ml.config import Context
+from aster_ml.errors import KernelOptError
+from aster_ml.renderer.cuda import CudaRenderer
+from aster_ml.runtime import cuda_compiler
+from aster_ml.target.cuda import cuda_target
+from aster_ml.target.tensor_cores import ROWS
+from aster_ml.target.tensor_maps import tensor_maps
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.print.text import linear_from_text, linear_to_text
+from aster_ml.uop.spec.linear import verify_linear
+from tests.shim import on_cpu
+from tests.unit.kernel_checks import kernel_of
+
+CARD = cuda_target("sm_90a")
+NUMBERS = {row.name.removeprefix("cuda_wgmma_"): i for i, row in enumerate(ROWS)}
+NUMPY = {
+    dtypes.float16: np.float16, dtypes.bfloat16: ml_dtypes.bfloat16, dtypes.float32: np.float32,
+}  # fmt: skip
+runs = [
+    pytest.mark.cc,
+    pytest.mark.skipif(on_cpu.find_compiler() is None, reason="no C++ compiler on PATH: g++"),
+]
+
+
+def run(ast: UOp, arrays: list[np.ndarray[Any, Any]], opts: str | None = None) -> Linear:
+    """The program of a kernel for Hopper, once it has run on the CPU."""
+    linear, _ = lower(ast, CARD, None if opts is None else parse_opts(opts))
+    verify_linear(linear)
+    assert linear_from_text(linear_to_text(linear)) == linear
+    assert any(u.op is Ops.BOX for u in linear.uops)
+    on_cpu.run(CudaRenderer(CARD).render(linear), linear, [a.reshape(-1) for a in arrays])
+    return linear
+
+
+def random(dtype: Any, *shape: int) -> np.ndarray[Any, Any]:
+    """Small integers, of which products and sums are exact."""
+    rng = np.random.default_rng(sum(shape))
+    return rng.integers(-4, 5, shape).astype(NUMPY[dtype])
+
+
+@pytest.mark.cc
+@pytest.mark.skipif(on_cpu.find_compiler() is None, reason="no C++ compiler on PATH: g++")
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+def test_any_neighbours_of_numbers_of_16_bits(turned: str) -> None:
+    n, k, m = 128, 128, 64
+    left = Tensor.empty(*((k, n) if "a" in turned else (n, k)), dtype=dtypes.float16)
+    right = Tensor.empty(*((m, k) if "b" in turned else (k, m)), dtype=dtypes.float16)
+    x, y = left.T if "a" in turned else left, right.T if "b" in turned else right
+    a, b = random(dtypes.float16, *left.shape), random(dtypes.float16, *right.shape)
+    out = np.full((n, m), np.nan, np.float32)
+    number = NUMBERS["m64n64k16_float16"]
+    opts = f"TC(r2,{number}) LOCAL(r0,2) STAGE(r2,4,local) PIPELINE(r2,2,copies)"
+    run(kernel_of(x.matmul(y, dtype=dtypes.float32)), [out, a, b], opts)
+    p, q = a.T if "a" in turned else a, b.T if "b" in turned else b
+    np.testing.assert_array_equal(out, p.astype(np.float32) @ q.astype(np.float32))
+
+
+@pytest.mark.cc
+@pytest.mark.skipif(on_cpu.find_compiler() is None, reason="no C++ compiler on PATH: g++")
+@pytest.mark.parametrize(
+    ("n", "k", "m", "dtype"),
+    [
+        (64, 128, 64, dtypes.bfloat16), (136, 200, 72, dtypes.float16),
+        (200, 136, 264, dtypes.bfloat16), (65, 320, 80, dtypes.float16),
+    ],
+)  # fmt: skip
+def test_the_default_schedule_has_edges(n: int, k: int, m: int, dtype: Any) -> None:
+    left, right = Tensor.empty(n, k, dtype=dtype), Tensor.empty(k, m, dtype=dtype)
+    a, b = random(dtype, n, k), random(dtype, k, m)
+    out = np.full((n, m), np.nan, np.float32)
+    run(kernel_of(left.matmul(right, dtype=dtypes.float32)), [out, a, b])
+    np.testing.assert_array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
+
+
+@pytest.mark.cc
+@pytest.mark.skipif(on_cpu.find_compiler() is None, reason="no C++ compiler on PATH: g++")
+def test_products_of_a_batch_and_what_follows_them() -> None:
+    a, b = random(dtypes.float16, 2, 72, 136), random(dtypes.float16, 2, 136, 64)
+    left, right = Tensor.empty(*a.shape, dtype=dtypes.float16), Tensor.empty(*b.shape, dtype="half")
+    out = np.full((2, 72, 64), np.nan, np.float16)
+    ast = kernel_of((left.matmul(right, dtype=dtypes.float32) * 0.5).relu().half())
+    linear = run(ast, [out, a, b])
+    assert {len(u.arg.sizes) for u in linear.uops if u.op is Ops.BOX} == {3}
+    wanted = np.maximum(a.astype(np.float32) @ b.astype(np.float32) * 0.5, 0)
+    np.testing.assert_array_equal(out, wanted.astype(np.float16))
+
+
+@pytest.mark.cc
+@pytest.mark.skipif(on_cpu.find_compiler() is None, reason="no C++ compiler on PATH: g++")
+def test_numbers_of_32_bits_have_k_as_neighbours() -> None:
+    a, b = random(dtypes.float32, 64, 96), random(dtypes.float32, 64, 96)
+    left, right = Tensor.empty(64, 96), Tensor.empty(64, 96)
+    out = np.full((64, 64), np.nan, np.float32)
+    with Context(ALLOW_TF32=1):
+        linear = run(kernel_of(left @ right.T), [out, a, b])
+        other, _ = lower(kernel_of(left @ Tensor.empty(96, 64)), CARD)
+    assert {u.arg.majors for u in linear.uops if u.op is Ops.MMA} == {"kk"}
+    assert not any(u.op is Ops.BOX for u in other.uops)
+    np.testing.assert_array_equal(out, a @ b.T)
+
+
+@pytest.mark.cc
+@pytest.mark.skipif(on_cpu.find_compiler() is None, reason="no C++ compiler on PATH: g++")
+def test_tensors_may_begin_at_any_element() -> None:
+    memory = random(dtypes.float16, 64 * 136 + 3)
+    b = random(dtypes.float16, 136, 64)
+    left, right = Tensor.empty(64, 136, dtype="half"), Tensor.empty(136, 64, dtype="half")
+    ast = kernel_of(left.matmul(right, dtype=dtypes.float32))
+    for start in range(4):
+        a = memory[start : start + 64 * 136]
+        out = np.full((64, 64), np.nan, np.float32)
+        if start == 0:
+            run(ast, [out, a, b])
+        else:
+            linear, _ = lower(ast, CARD)
+            on_cpu.run(
+                CudaRenderer(CARD).render(linear), linear, [out.reshape(-1), a, b.reshape(-1)]
+            )
+        wanted = a.reshape(64, 136).astype(np.float32) @ b.astype(np.float32)
+        np.testing.assert_array_equal(out, wanted)
+
+
+def test_large_products_have_tiles_of_128_x_256_x_64_in_four_stages() -> None:
+    left, right = (Tensor.empty(8192, 8192, dtype=dtypes.bfloat16) for _ in range(2))
+    ast = kernel_of(left.matmul(right, dtype=dtypes.float32).cast(dtypes.bfloat16))
+    linear, opts = lower(ast, CARD)
+    number = NUMBERS["m64n256k16_bfloat16"]
+    assert " ".join(map(repr, opts)) == (
+        f"TC(r2,{number}) LOCAL(r0,2) STAGE(r2,4,local) PIPELINE(r2,4,copies)"
+    )
+    source = CudaRenderer(CARD).render(linear)
+    assert [x.box for x in tensor_maps(source)] == [(64, 128), (64, 64)]
+    assert "// Dynamic shared memory: 196608 bytes" in source
+
+
+@pytest.mark.parametrize(
+    ("opts", "said"),
+    [
+        ("TC(r2,{})", "STAGE local and PIPELINE copies say so"),
+        ("TC(r2,{}) STAGE(r2,2,local) PIPELINE(r2,2,copies)", "a strip of k is 128 bytes, not 64"),
+    ],
+)
+def test_what_cannot_be_is_refused(opts: str, said: str) -> None:
+    left, right = (Tensor.empty(128, 128, dtype=dtypes.float16) for _ in range(2))
+    ast = kernel_of(left.matmul(right, dtype=dtypes.float32))
+    with pytest.raises(KernelOptError, match=said):
+        lower(ast, CARD, parse_opts(opts.format(NUMBERS["m64n64k16_float16"])))
+
+
+def test_other_kernels_go_without_boxes() -> None:
+    """Strides of no 16 bytes, one strip: warps multiply them."""
+    small, odd = Tensor.empty(128, 64, dtype="half"), Tensor.empty(128, 129, dtype="half")
+    for x, y in ((small, small.T), (odd, odd.T)):
+        linear, _ = lower(kernel_of(x.matmul(y, dtype=dtypes.float32)), CARD)
+        assert not any(u.op is Ops.BOX for u in linear.uops)
+
+
+@pytest.mark.skipif(
+    cuda_compiler.missing() is not None, reason="NVRTC: pip install 'aster-ml[cuda]'"
+)
+@pytest.mark.parametrize(
+    ("n", "k", "m", "turned"), [(8192, 8192, 8192, False), (1000, 520, 1000, True)]
+)
+def test_they_compile_for_hopper(n: int, k: int, m: int, turned: bool) -> None:
+    from tools.gpu_compile import compile_kernel
+
+    left = Tensor.empty(n, k, dtype=dtypes.bfloat16)
+    right = (
+        Tensor.empty(m, k, dtype=dtypes.bfloat16).T
+        if turned
+        else Tensor.empty(k, m, dtype="bfloat16")
+    )
+    ast = kernel_of(left.matmul(right, dtype=dtypes.float32).cast(dtypes.bfloat16))
+    linear, _ = lower(ast, CARD)
+    source = CudaRenderer(CARD).render(linear)
+    report = compile_kernel(source, "sm_90a")
+    assert (report.error, report.spilled, report.warned) == ("", 0, "")
+    if cuda_compiler.disassembler() is not None:
+        sass = cuda_compiler.disassemble(cuda_compiler.compile_cubin(source, "sm_90a"))
+        assert re.search(r"HGMMA\.64x\d+x16\.F32\.BF16", sass)
+        assert "UTMALDG.2D" in sass
