@@ -17,6 +17,8 @@ import numpy as np
 from aster_ml import Device, Tensor, TinyJit, dtypes
 from aster_ml.device import Buffer
 from aster_ml.dtype import DType
+from benchmarks.gpu_networks import ROWS as NETWORKS
+from benchmarks.gpu_networks import line_of
 
 GPUS = ("CUDA", "METAL")
 LAUNCHES = 100
@@ -135,15 +137,32 @@ def peer_measured(row: Row, n: int, turns: int) -> float | None:
         return None
     kinds = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
     tensors = [torch.from_numpy(x).cuda().to(kinds[row.dtype]) for x in inputs_of(row, n)]
+    peer = row.peer
+    return row.make(n)[1] / peer_seconds(lambda: peer(*tensors), turns)
+
+
+def peer_seconds(function: Callable[[], object], turns: int) -> float:
+    """The shortest time of a call of PyTorch's on its device."""
+    import torch
+
     times = []
     for _ in range(turns + 2):
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
-        row.peer(*tensors)
+        function()
         after.record()
         torch.cuda.synchronize()
         times.append(before.elapsed_time(after) * 1e-3)
-    return row.make(n)[1] / max(min(times[2:]), 1e-9)
+    return max(min(times[2:]), 1e-9)
+
+
+def peer_is_there(device: str) -> bool:
+    """Whether PyTorch has the device of a kind."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return device == "CUDA" and torch.cuda.is_available()
 
 
 def replay_us(device: str, turns: int) -> float:
@@ -187,6 +206,9 @@ def table(device: str, small: bool, turns: int) -> list[str]:
         lines.append(
             f"| {row.name} | {row.unit} | {rate:.3g} | {shown} | {row.asked:g} | {row.then:g} |"
         )
+    peer = (lambda f: peer_seconds(f, turns)) if peer_is_there(device) else None
+    for network in NETWORKS:
+        lines.append(line_of(network, device, small, lambda f: seconds_of(device, f, turns), peer))
     host = replay_us(device, turns)
     lines.append(f"| replay of {LAUNCHES} small kernels, host | us | {host:.3g} | - | 10 | 5 |")
     return lines

@@ -8,8 +8,9 @@ device's memory, from which they are read where it is not 0: a recording exchang
 than 48 KB of shared memory are taken from `aster_shared`, of which a launch asks for as many bytes
 as `target.cuda.dynamic_nbytes` reads from the source.
 
-Functions of ours begin with `aster_`; their texts are in `cuda_texts`. With -DASTER_ALIGNED=1 a
-kernel believes that all its buffers begin at multiples of 16 bytes, which saves a look at each.
+Functions of ours begin with `aster_`; their texts are in `cuda_texts`. Behind `#define
+ASTER_ALIGNED 1` a kernel believes that all its buffers begin at multiples of 16 bytes, which saves
+a look at each; the runtime says so where it is so.
 """
 
 from __future__ import annotations
