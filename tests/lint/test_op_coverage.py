@@ -42,6 +42,7 @@ NO_SHAPE = {
 LATER = {
     Ops.RANGE, Ops.DEFINE_LOCAL, Ops.DEFINE_REG, Ops.STAGE, Ops.LOAD, Ops.PREFETCH, Ops.ACCUMULATE,
     Ops.END, Ops.BARRIER, Ops.SINK, Ops.SHUFFLE, Ops.MMA, Ops.COMMIT, Ops.WAIT, Ops.BOX, Ops.SETTLE,
+    Ops.LDMATRIX,
 }  # fmt: skip
 
 

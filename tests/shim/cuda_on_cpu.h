@@ -366,7 +366,48 @@ template <class T> static T ask_lane(T value, int lane, int line) {
   return result;
 }
 
+// Matrices of 8 rows of 16 bytes, of which eight threads each name one; `word` is what a thread has.
+static void load_matrices(unsigned int *const *words, int count, const void *from, bool transposed) {
+  int mine = current, lane = mine % WARP_SIZE, first = mine - lane;
+  if ((unsigned long long)from % 16 && lane < 8 * count) {
+    __builtin_snprintf(error, sizeof error, "thread %d loads a row of a matrix at %p, which is no "
+                       "multiple of 16", mine, from);
+    failure = 1;
+    return;
+  }
+  int turn = fibers[mine].turn;
+  fibers[mine].turn = !turn;
+  fibers[mine].given[turn] = (unsigned long long)from;
+  wait(WARP, __LINE__);
+  for (int i = 0; i < count; i++) {
+    const char *rows[8];
+    for (int row = 0; row < 8; row++) rows[row] = (const char *)fibers[first + 8 * i + row].given[turn];
+    if (transposed) {
+      for (int j = 0; j < 2; j++) memcpy((char *)words[i] + 2 * j, rows[lane % 4 * 2 + j] + lane / 4 * 2, 2);
+    } else {
+      memcpy(words[i], rows[lane / 4] + lane % 4 * 4, 4);
+    }
+  }
+}
+
 }  // namespace aster_cpu
+
+#define ASTER_LDMATRIX(name, transposed) \
+  static inline void name(unsigned int &a, const void *from) { \
+    unsigned int *const words[] = {&a}; \
+    aster_cpu::load_matrices(words, 1, from, transposed); \
+  } \
+  static inline void name(unsigned int &a, unsigned int &b, const void *from) { \
+    unsigned int *const words[] = {&a, &b}; \
+    aster_cpu::load_matrices(words, 2, from, transposed); \
+  } \
+  static inline void name(unsigned int &a, unsigned int &b, unsigned int &c, unsigned int &d, \
+                          const void *from) { \
+    unsigned int *const words[] = {&a, &b, &c, &d}; \
+    aster_cpu::load_matrices(words, 4, from, transposed); \
+  }
+ASTER_LDMATRIX(aster_ldmatrix, false)
+ASTER_LDMATRIX(aster_ldmatrix_trans, true)
 
 #define ASTER_LANE (aster_cpu::current % aster_cpu::WARP_SIZE)
 #define __shfl_xor_sync(mask, value, by) aster_cpu::ask_lane(value, ASTER_LANE ^ (by), __LINE__)
@@ -393,6 +434,14 @@ static inline float aster_half_widen(unsigned short x) {
   if (code >= 0x7c00) return __int_as_float(sign | 0x7f800000 | (code & 0x3ff) << 13);
   float magnitude = __int_as_float(code << 13) * 5.192296858534828e33f;  // 2 ** 112
   return __int_as_float(__float_as_int(magnitude) | sign);
+}
+// Half of the bits of a half; and one of 3 bits of fraction, whose exponents are 8 less.
+static inline float aster_fp8e5m2_widen(unsigned char x) {
+  return aster_half_widen((unsigned short)(x << 8));
+}
+static inline float aster_fp8e4m3_widen(unsigned char x) {
+  if ((x & 0x7f) == 0x7f) return NAN;
+  return aster_half_widen((unsigned short)((x & 0x80) << 8 | (x & 0x7f) << 7)) * 256.0f;
 }
 static inline unsigned short aster_half_narrow(float x) {
   unsigned int code = (unsigned int)__float_as_int(x), a = code & 0x7fffffff, y;

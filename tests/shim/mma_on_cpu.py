@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 
-from aster_ml.renderer.cuda import TYPES
-from aster_ml.renderer.cuda_mma import element_of, parameters, registers
+from aster_ml.renderer.cuda_mma import element_of, in_word, parameters, registers
 from aster_ml.renderer.cuda_wgmma import KINDS, TURNED, function_name
 from aster_ml.target.tensor_cores import TENSOR_CORES, TensorCore
 
@@ -17,6 +16,27 @@ BLOCK = re.compile(
     r"#ifndef ASTER_ON_CPU\nstatic __device__ __forceinline__ void aster_(w?g?mma_\w+)\(.*?#endif",
     re.DOTALL,
 )
+
+
+# An element from the lowest bits of a word. TF32 has 10 bits of fraction.
+WIDEN = {
+    "float32": "__int_as_float((int)({} & ~0x1fffu))",
+    "float16": "aster_half_widen((unsigned short)({}))",
+    "bfloat16": "__int_as_float((int)(({}) << 16))",
+    "fp8e4m3": "aster_fp8e4m3_widen((unsigned char)({}))",
+    "fp8e5m2": "aster_fp8e5m2_widen((unsigned char)({}))",
+}
+
+
+def given(row: TensorCore, operand: str) -> str:
+    """The elements that a thread has, out of its words."""
+    each, bits = in_word(row), 8 * element_of(row).itemsize
+    found = []
+    for i in range(registers(row, operand)):
+        shift = i % each * bits
+        word = f"{operand}{i // each}"
+        found.append(WIDEN[row.dtype].format(f"{word} >> {shift}" if shift else word))
+    return ", ".join(found)
 
 
 def table(row: TensorCore, operand: str, axis: str) -> str:
@@ -40,19 +60,16 @@ def function(row: TensorCore) -> str:
         for x, axes in (("a", "mk"), ("b", "kn"), ("c", "mn"))
         for axis in axes
     ]
-    given = {x: ", ".join([f"(float){x}{i}" for i in range(counts[x])]) for x in "ab"}
-    # TF32 has 10 bits of fraction.
-    cut = "__int_as_float(__float_as_int({}) & ~0x1fff)" if row.rounds else "{}"
     fills = "\n".join(
-        f"  for (int i = 0; i < {counts[x]}; i++) {y} = {cut.format(f'g{x}[i]')};"
+        f"  for (int i = 0; i < {counts[x]}; i++) {y} = g{x}[i];"
         for x, y in (("a", "A[turn][am[t][i]][ak[t][i]]"), ("b", "B[turn][bk[t][i]][bn[t][i]]"))
     )
     return f"""
-static void {name}({parameters(row, TYPES[element_of(row)])}) {{
+static void {name}({parameters(row)}) {{
   {" ".join(tables)}
   static float A[2][{m}][{k}], B[2][{k}][{n}];
   int t = ASTER_LANE, turn = aster_cpu::fibers[aster_cpu::current].turn;
-  float ga[] = {{{given["a"]}}}, gb[] = {{{given["b"]}}};
+  float ga[] = {{{given(row, "a")}}}, gb[] = {{{given(row, "b")}}};
 {fills}
   aster_cpu::fibers[aster_cpu::current].turn = !turn;
   __syncwarp();

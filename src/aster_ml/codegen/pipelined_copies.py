@@ -27,12 +27,14 @@ from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
+from aster_ml.helpers import prod
 from aster_ml.target import Target
-from aster_ml.target.copies import BARRIERS, BOXES
+from aster_ml.target.copies import BARRIERS, BOXES, Copies
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg, StoreArg
+from aster_ml.uop.ranges import size_of
 
 # Stages begin where any copy may.
 STAGE_NBYTES = 128
@@ -88,6 +90,11 @@ class CopiesAhead:
             raise KernelOptError(f"{linear.name}: PIPELINE copies wants a loop that fills stages")
         self.fill = needed_by(stores, body)
         self.use = needed_by([u for u in body if u.op is Ops.ACCUMULATE], body)
+        # What is computed, or too narrow to be copied, waits in registers.
+        self.go_on = self.copies.ends == BARRIERS or (
+            self.copies.go_on and all([is_copy(u, self.copies) for u in stores])
+        )
+        self.stages = stages = self.stages if self.go_on else 2
         self.memories = {memory_of(u): larger(memory_of(u), stages) for u in stores}
         taken = sum(
             [
@@ -104,7 +111,7 @@ class CopiesAhead:
 
     def run(self) -> Linear:
         """The new list."""
-        parts = self.beside() if self.copies.go_on else self.by_registers()
+        parts = self.beside() if self.go_on else self.by_registers()
         first = [self.memories.get(u, u) for u in self.before]
         done: set[UOp] = set()
         listed = []
@@ -232,6 +239,19 @@ class CopiesAhead:
 def settled(left: int) -> UOp:
     """Products on operands in local memory are done, but for some."""
     return UOp(Ops.SETTLE, dtypes.void, (), left)
+
+
+def is_copy(store: UOp, copies: Copies) -> bool:
+    """Whether what a STORE does is a copy of neighbours, of a size that there is."""
+    load = store.src[1]
+    if load.op is not Ops.LOAD or len(store.src) > 2:
+        return False
+    lanes = [r for r in store.ranges if r.arg.kind is AxisType.VECTOR]
+    # A gate of each element is none of a copy.
+    if any([lane in g.ranges for lane in lanes for g in load.src[1:]]):
+        return False
+    width = prod([size_of(r) for r in lanes])
+    return width * load.dtype.itemsize in copies.nbytes
 
 
 def needed_by(roots: Iterable[UOp], body: Sequence[UOp]) -> list[UOp]:

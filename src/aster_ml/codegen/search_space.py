@@ -39,14 +39,18 @@ ONCE = frozenset(
 )  # fmt: skip
 # Nodes times lanes of a loop body, past which compiling takes long and registers overflow.
 MAX_BODY = 2048
-# SIMD axes, by price, that a search sets out from besides the default one.
-RANKS = 4
+# SIMD axes, by price, that a search sets out from besides the default one; and tiles of tensor
+# cores, with stages.
+RANKS, TILE_RANKS = 4, 16
 
 
 def starts(ast: UOp, target: Target) -> Iterator[Opts]:
-    """Whole schedules by the cost, for each of the SIMD axes that it found dearer than the best."""
+    """Whole schedules by the cost, for each of the SIMD axes that it found dearer than the best.
+
+    On devices with tensor cores, for each of the block tiles and numbers of stages.
+    """
     found = {tuple(schedule_kernel(ast, target).applied)}
-    for rank in range(1, RANKS):
+    for rank in range(1, TILE_RANKS if target.tensor_cores else RANKS):
         opts = tuple(schedule_kernel(ast, target, rank=rank).applied)
         if opts not in found:
             found.add(opts)
@@ -81,7 +85,9 @@ def applied(ast: UOp, target: Target, opts: Opts) -> Kernel | None:
 
 
 def is_small(kernel: Kernel) -> bool:
-    """Whether the loop body stays within bounds."""
+    """Whether the loop body stays within bounds; lanes of a tensor core are few instructions."""
+    if kernel.roles.fragments is not None:
+        return True
     nodes = kernel.facts.order
     lanes = [int(r.src[0].vmax) for r in nodes if r.op is Ops.RANGE and r.arg.kind.is_lane]
     work = sum(1 for u in nodes if u.op in VALUES)
@@ -106,6 +112,8 @@ def sizes_near(opt: Opt) -> list[int]:
     """Other sizes of an Opt that has one."""
     if opt.kind in SIDES:
         return near(opt.arg)
+    if opt.kind == "PIPELINE copies":
+        return [n for n in (opt.arg - 1, opt.arg + 1) if n > 1]
     return [n for n in (opt.arg // 2, opt.arg * 2) if n > 1] if opt.kind in HALVED else []
 
 
@@ -131,6 +139,8 @@ def additions(kernel: Kernel) -> Iterator[Opts]:
         for n in (2, 4, 8):
             yield (Opt(OptOps.KBLOCK, axis, ceildiv(size_of(r), n), how="output"),)
         yield (Opt(OptOps.KBLOCK, axis, 8, how="row"),)
+        for n in (2, 3) if kernel.roles.staged is not None else ():
+            yield (Opt(OptOps.PIPELINE, axis, n, how="copies"),)
     for i, j in combinations(outputs, 2):
         yield (Opt(OptOps.SWAP, i, j),)
     for axis, r in outputs.items():

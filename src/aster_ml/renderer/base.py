@@ -33,7 +33,13 @@ from aster_ml.renderer.cell import (
     strip_after,
 )
 from aster_ml.renderer.families import families_of
-from aster_ml.renderer.fragments import write_products, write_shared_products
+from aster_ml.renderer.fragments import (
+    instance_at,
+    place_of,
+    places,
+    write_products,
+    write_shared_products,
+)
 from aster_ml.renderer.lanes import (
     Lanes,
     instances,
@@ -50,13 +56,12 @@ from aster_ml.watch import WATCHERS
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 (
-    ACCUMULATE, ADD, PREFETCH, BARRIER, BOX, COMMIT, CONST, DEFINE_REG, DOT, END, LOAD, MAX, MMA,
-    MUL, RANGE, REDUCE, SHUFFLE, STORE, WAIT, WHERE,
+    ACCUMULATE, ADD, PREFETCH, BARRIER, BOX, COMMIT, CONST, DEFINE_REG, DOT, END, LDMATRIX, LOAD,
+    MAX, MMA, MUL, RANGE, REDUCE, SHUFFLE, STORE, WAIT, WHERE,
 ) = (
     Ops.ACCUMULATE, Ops.ADD, Ops.PREFETCH, Ops.BARRIER, Ops.BOX, Ops.COMMIT, Ops.CONST,
-    Ops.DEFINE_REG,
-    Ops.DOT, Ops.END, Ops.LOAD, Ops.MAX, Ops.MMA, Ops.MUL, Ops.RANGE, Ops.REDUCE, Ops.SHUFFLE,
-    Ops.STORE, Ops.WAIT, Ops.WHERE,
+    Ops.DEFINE_REG, Ops.DOT, Ops.END, Ops.LDMATRIX, Ops.LOAD, Ops.MAX, Ops.MMA, Ops.MUL, Ops.RANGE,
+    Ops.REDUCE, Ops.SHUFFLE, Ops.STORE, Ops.WAIT, Ops.WHERE,
 )  # fmt: skip
 # What a kernel with reductions has, and most lanes of others that are written side by side.
 FOLDS, MOST_SIDE_BY_SIDE = frozenset({Ops.DEFINE_REG, Ops.ACCUMULATE, Ops.REDUCE}), 4
@@ -66,7 +71,7 @@ LOOPS = frozenset({AxisType.LOOP, AxisType.REDUCE, AxisType.THREAD})
 WORK_ITEMS = frozenset({AxisType.GLOBAL, AxisType.LOCAL, AxisType.GROUP})
 # What the walk has nothing to write for: read where it is used, or only a mark.
 SILENT = frozenset({Ops.CONST, Ops.INDEX, Ops.AFTER, Ops.SINK, Ops.PARAM, Ops.DEFINE_VAR})
-LISTED = ELEMENTWISE | {Ops.LOAD, Ops.REDUCE, Ops.SHUFFLE, Ops.MMA}
+LISTED = ELEMENTWISE | {Ops.LOAD, Ops.REDUCE, Ops.SHUFFLE, Ops.LDMATRIX, Ops.MMA}
 
 
 class Renderer(abc.ABC):
@@ -218,7 +223,7 @@ class KernelWriter(AccessWriter):
             elif u.arg.kind is not AxisType.GLOBAL:
                 # How many work-groups there are is the launch's affair.
                 c.inputs = [self.read(c, u.src[0])]
-        elif op in (LOAD, STORE, PREFETCH):
+        elif op in (LOAD, STORE, PREFETCH, LDMATRIX):
             self.classify_access(c)
         elif op is DEFINE_REG:
             c.inputs = [self.read(c, u.src[0])]
@@ -319,6 +324,8 @@ class KernelWriter(AccessWriter):
         """Writes one instance, of no elementwise op, whose sources are written."""
         if c.op is LOAD:
             value = self.write_load(c, k)
+        elif c.op is LDMATRIX:
+            return self.write_matrices(c, k)
         elif c.op is REDUCE:
             value = self.write_reduce(c, k)
         elif c.op is SHUFFLE:
@@ -330,6 +337,20 @@ class KernelWriter(AccessWriter):
         else:
             raise InternalError(f"renderer: {c.u!r} is read outside the loop that it stands in")
         return self.keep(c, value) if value.__class__ is str else value
+
+    def write_matrices(self, c: Cell, k: int) -> Value:
+        """LDMATRIX: the words of all matrices at once, each of which is several instances."""
+        own = c.u.src[1:]
+        words, matrices = own[: c.u.arg.word], own[c.u.arg.word :]
+        place = place_of(c, k)
+        base, offset, _ = self.operands_of_access(c, k)
+        of = [[instance_at(c, place | w | m) for w in places(words)] for m in places(matrices)]
+        names = [f"{self.name_word()}" for _ in of]
+        self.load_matrices(names, self.address(c, base, offset), c.u.arg.transposed)
+        for name, mine in zip(names, of, strict=True):
+            for j in mine:
+                c.values[j] = name
+        return c.values[k]
 
     def write_alu(self, c: Cell, k: int) -> Value:
         """An elementwise op; what is known of integers is computed here and now."""
@@ -439,9 +460,7 @@ class KernelWriter(AccessWriter):
             if source.u.arg.majors:
                 write_shared_products(c, operands, self.place_of_operand, self.add_shared_products)
                 return
-            write_products(
-                c, operands, lambda d, j: self.wide_text(d, j, self.need(d, j), 1), self.add_product
-            )
+            write_products(c, operands, lambda d, j: self.wide_text(d, j, self.need(d, j), 1), self)
             return
         if op is MAX and self.accumulate_maxima(c):
             return
@@ -569,7 +588,7 @@ class KernelWriter(AccessWriter):
     def write_barrier(self) -> None:
         """BARRIER: no load moves over it."""
         for c in list(self.pending):
-            if c.op is Ops.LOAD:
+            if c.op in (LOAD, LDMATRIX):
                 self.complete(c)
         self.barrier()
 

@@ -21,7 +21,7 @@ from aster_ml.helpers import prod
 from aster_ml.renderer.base import Renderer
 from aster_ml.renderer.cell import Address
 from aster_ml.renderer.cuda_boxes import GROUP_NBYTES, BoxWriter
-from aster_ml.renderer.cuda_mma import element_of, mma_text
+from aster_ml.renderer.cuda_mma import in_word, mma_text
 from aster_ml.renderer.cuda_texts import NEEDS, TEXTS
 from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, takes
 from aster_ml.target.copies import GROUPS
@@ -58,6 +58,7 @@ class CudaWriter(BoxWriter):
     def prologue(self) -> None:
         """Names the arguments, and sees whether shared memory is asked for by the launch."""
         super().prologue()
+        self.words_named = 0
         large = takes(self.linear) > STATIC_NBYTES or self.stages
         self.dynamic: int | None = 0 if large else None
 
@@ -140,13 +141,29 @@ class CudaWriter(BoxWriter):
         return f"{self.bring('aster_exchange')}({value}, {distance})"
 
     def add_product(self, core: str, sums: list[str], a: list[str], b: list[str]) -> None:
-        """`aster_mma_m16n8k16_float16(...)`: the accumulators, and the parts of both operands."""
-        name, row = core.replace("cuda_", "aster_mma_"), TENSOR_CORES[core]
-        if not core.startswith("cuda_") or row.dtype.startswith("fp8"):
-            # Numbers of fp8 arrive as float32, which they are decomposed into.
+        """`aster_mma_m16n8k16_float16(...)`: the accumulators, and the words of both operands."""
+        if not core.startswith("cuda_"):
             raise InternalError(f"renderer: CUDA C++ has no function for the tensor core {core}")
-        self.helper(name, mma_text(row, self.words[element_of(row)]))
+        name = core.replace("cuda_", "aster_mma_")
+        self.helper(name, mma_text(TENSOR_CORES[core]))
         self.write(f"{name}({', '.join([*sums, *a, *b])});")
+
+    def words_of(self, core: str, elements: list[str]) -> list[str]:
+        """`aster_word(v3, v4)`."""
+        each, name = in_word(TENSOR_CORES[core]), self.bring("aster_word")
+        together = [elements[i : i + each] for i in range(0, len(elements), each)]
+        return [f"{name}({', '.join(some)})" for some in together]
+
+    def name_word(self) -> str:
+        """`w3`."""
+        self.words_named += 1
+        return f"w{self.words_named - 1}"
+
+    def load_matrices(self, words: list[str], at: Address, transposed: bool) -> None:
+        """`aster_ldmatrix(w0, w1, w2, w3, local0 + t5);`"""
+        self.write(f"unsigned int {', '.join(words)};")
+        name = self.bring("aster_ldmatrix_trans" if transposed else "aster_ldmatrix")
+        self.write(f"{name}({', '.join([*words, self.place(at, at.place.dtype)])});")
 
     def special_float(self, value: float, dtype: DType) -> str:
         """Infinity or NaN, by their bits: there are no names for them without a header."""

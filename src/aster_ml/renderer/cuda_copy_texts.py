@@ -1,4 +1,5 @@
-"""Functions of CUDA C++ for copies to shared memory that go on beside other work (cp.async).
+"""Functions of CUDA C++ for operands of tensor cores: copies to shared memory that go on beside
+other work (cp.async), and matrices that a warp loads from it (ldmatrix).
 
 Data alone, as `cuda_texts`, which has them among its texts.
 """
@@ -55,7 +56,38 @@ template <int LEFT> FN void aster_wait() {
 }
 #endif"""
 
+WORD = """\
+// Neighbours in a word of 32 bits.
+FN unsigned int aster_word(float a) { return (unsigned int)__float_as_int(a); }
+template <class T> FN unsigned int aster_word(T a, T b) {
+  return (unsigned int)a.code | (unsigned int)b.code << 16;
+}
+FN unsigned int aster_word(unsigned char a, unsigned char b, unsigned char c, unsigned char d) {
+  return a | (unsigned int)b << 8 | (unsigned int)c << 16 | (unsigned int)d << 24;
+}"""
+
+
+def ldmatrix(name: str, word: str) -> str:
+    """Loads of one, two or four matrices, of which each thread names a row."""
+    bodies = []
+    for count in (1, 2, 4):
+        words = [f"w{i}" for i in range(count)]
+        params = ", ".join([f"unsigned int &{w}" for w in words])
+        places = ", ".join([f"%{i}" for i in range(count)])
+        outputs = ", ".join([f'"=r"({w})' for w in words])
+        bodies.append(
+            f"FN void {name}({params}, const void *from) {{\n"
+            f"  unsigned int at = (unsigned int)__cvta_generic_to_shared(from);\n"
+            f'  asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{word}.shared.b16 '
+            f'{{{places}}}, [%{count}];"\n      : {outputs} : "r"(at) : "memory");\n}}'
+        )
+    return "\n".join(["#ifndef ASTER_ON_CPU", *bodies, "#endif"])
+
+
 TEXTS = {
+    "aster_word": WORD,
+    "aster_ldmatrix": ldmatrix("aster_ldmatrix", ""),
+    "aster_ldmatrix_trans": ldmatrix("aster_ldmatrix_trans", ".trans"),
     "aster_copy_piece": PIECE,
     "aster_copy": COPY,
     "aster_commit": COMMIT,

@@ -13,7 +13,9 @@ from typing import Any
 
 from aster_ml.renderer.cell import Cell
 from aster_ml.renderer.lanes import size_of
+from aster_ml.renderer.language import Language
 from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
 
 Place = dict[UOp, int]
 
@@ -38,19 +40,36 @@ def instance_at(c: Cell, place: Place) -> int:
     return number
 
 
+def place_of(c: Cell, k: int) -> Place:
+    """The values of lanes at an instance of a value."""
+    place: Place = {}
+    for r in reversed(c.lanes):
+        k, place[r] = divmod(k, size_of(r))
+    return place
+
+
 def write_products(
-    c: Cell, operands: tuple[Cell, Cell], text: Callable[[Cell, int], str], call: Callable[..., Any]
+    c: Cell, operands: tuple[Cell, Cell], text: Callable[[Cell, int], str], writer: Language
 ) -> None:
-    """A call for each product that an ACCUMULATE adds, in the order of its lanes."""
+    """A call for each product that an ACCUMULATE adds, in the order of its lanes.
+
+    What a warp has loaded together are words already.
+    """
     reg, product = c.inputs[0][0], c.inputs[1][0]
     of_a, of_b, own = parts_of(product.u)
+    core = product.u.arg.core
     for outer in places([r for r in reversed(c.lanes) if r not in own]):
         sums = [reg.values[instance_at(reg, outer | at)] for at in places(own)]
-        a, b = (
-            [text(d, instance_at(d, outer | at)) for at in places(lanes)]
-            for d, lanes in zip(operands, (of_a, of_b), strict=True)
-        )
-        call(product.u.arg.core, sums, a, b)
+        parts = []
+        for d, lanes in zip(operands, (of_a, of_b), strict=True):
+            if d.op is Ops.LDMATRIX:
+                first = dict.fromkeys(lanes[: d.u.arg.word], 0)
+                rest = places(lanes[d.u.arg.word :])
+                parts.append([text(d, instance_at(d, outer | first | at)) for at in rest])
+            else:
+                elements = [text(d, instance_at(d, outer | at)) for at in places(lanes)]
+                parts.append(writer.words_of(core, elements))
+        writer.add_product(core, sums, *parts)
 
 
 def write_shared_products(

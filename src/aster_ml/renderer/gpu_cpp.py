@@ -323,6 +323,17 @@ def divisor(u: UOp, sources: list[int]) -> int:
         return sources[0] * sources[1]
     if op in (Ops.ADD, Ops.SUB, Ops.MOD, Ops.MAX):
         return math.gcd(*sources)
+    if op in (Ops.XOR, Ops.OR):
+        # Bits below the lowest one of both are 0.
+        both = sources[0] | sources[1]
+        return both & -both
+    if op is Ops.AND and u.src[1].op is Ops.CONST and u.dtype.kind != "bool":
+        mask = int(u.src[1].arg)
+        return (
+            math.gcd(sources[0] & -sources[0], 1 << 30)
+            if not mask
+            else max(sources[0] & -sources[0], mask & -mask)
+        )
     if op is Ops.SHL and u.src[1].op is Ops.CONST:
         return sources[0] << int(u.src[1].arg)
     if op is Ops.WHERE:

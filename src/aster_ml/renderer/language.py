@@ -158,6 +158,18 @@ class Language(abc.ABC):
         """Products but the last ones are in their accumulators."""
         raise InternalError(f"renderer: {type(self).__name__} has no products beside other work")
 
+    def words_of(self, core: str, elements: list[str]) -> list[str]:
+        """The elements of an operand as the language's product takes them."""
+        return elements
+
+    def name_word(self) -> str:
+        """A new name for a word of 32 bits."""
+        raise InternalError(f"renderer: {type(self).__name__} loads no matrices")
+
+    def load_matrices(self, words: list[str], at: Address, transposed: bool) -> None:
+        """Declares words of 32 bits that a warp loads together, a matrix each."""
+        raise InternalError(f"renderer: {type(self).__name__} loads no matrices")
+
     @property
     def copies_later(self) -> bool:
         """Whether copies may go on while a kernel does other work."""

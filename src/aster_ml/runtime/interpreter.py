@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aster_ml.dtype import DType, bitcast_value, dtypes, round_float, to_numpy_dtype
+from aster_ml.dtype import (
+    DType,
+    bitcast_value,
+    dtypes,
+    round_float,
+    to_dtype,
+    to_numpy_dtype,
+)
 from aster_ml.errors import InternalError
 from aster_ml.target.tensor_cores import TENSOR_CORES
 from aster_ml.uop.evaluate import evaluate, evaluate_expr
@@ -489,6 +496,30 @@ class Interpreter:
 
         return Together(lambda item: [item.values[source][row] for row in rows], take)
 
+    def compile_matrices(self, u: UOp) -> Together:
+        """LDMATRIX: elements of rows that eight work-items name for each matrix."""
+        number, lanes = self.add(u, []), self.lanes[u]
+        words, own = u.src[1 : 1 + u.arg.word], u.src[1:]
+        outer = tuple([r for r in lanes if r not in own])
+        locate = self.compile_place(u.src[0], outer)
+        where = f"{self.linear.name}: LDMATRIX"
+        found = []
+        for p in positions(lanes):
+            part, matrix = register_of(words, p), register_of(own[len(words) :], p)
+            found.append((instance(outer, p), matrix, part))
+
+        def take(item: Item) -> None:
+            first, lane = item.number // 32 * 32, item.number % 32
+            values = []
+            for group, matrix, part in found:
+                column = lane % 4 * (1 << len(words)) + part
+                row, column = (column, lane // 4) if u.arg.transposed else (lane // 4, column)
+                array, elements = item.board[first + 8 * matrix + row]
+                values.append(read_element(array, u.dtype, where, elements[group] + column))
+            item.values[number] = values
+
+        return Together(locate, take)
+
     def compile_product(self, u: UOp) -> Together:
         """MMA: each element of the result is a sum over what two rows of work-items have."""
         core = TENSOR_CORES[u.arg.core]
@@ -506,6 +537,12 @@ class Interpreter:
                 for r in range(1 << len(mine))
             }
             operands.append((node, rows, 1 << len(mine), where))
+        kind, given = to_dtype(core.dtype), u.src[0].dtype
+
+        def meant(x: Any) -> Any:
+            # Where there is no such dtype, these are its bits.
+            return x if given is kind else bitcast_value(x, given, kind)
+
         (a, a_rows, a_count, a_at), (b, b_rows, b_count, b_at) = operands
         results = [(instance(outer, p), register_of(own, p)) for p in positions(lanes)]
 
@@ -520,7 +557,7 @@ class Interpreter:
                     j, s = b_at[("k", k), ("n", at["n"])]
                     x = item.board[first + i][0][a_rows[group * a_count + r]]
                     y = item.board[first + j][1][b_rows[group * b_count + s]]
-                    total += x * y
+                    total += meant(x) * meant(y)
                 found.append(round_float(total, u.dtype))
             item.values[number] = found
 
@@ -555,6 +592,7 @@ COMPILERS: dict[Ops, Callable[[Interpreter, UOp], Step | Together]] = {
     Ops.ACCUMULATE: Interpreter.compile_accumulate,
     Ops.REDUCE: Interpreter.compile_reduce,
     Ops.SHUFFLE: Interpreter.compile_shuffle,
+    Ops.LDMATRIX: Interpreter.compile_matrices,
     Ops.MMA: Interpreter.compile_product,
 }
 

@@ -38,17 +38,20 @@ class Card(NamedTuple):
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; units and cache are
 # those of T4, A100, A10, Orin, L40, H100, B200 and RTX 5090.
-AMPERE = ("shuffle", "cp_async")
+TURING = ("shuffle", "ldmatrix")
+AMPERE = (*TURING, "cp_async")
+# Products of fp8 are instructions; other cards make some of float16 of them.
+ADA = (*AMPERE, "mma_fp8")
 HOPPER = (*AMPERE, "tma")
 CARDS = {
-    "sm_75": Card(40, 64 << 10, 4 << 20, ("shuffle",)),
+    "sm_75": Card(40, 64 << 10, 4 << 20, TURING),
     "sm_80": Card(108, 163 << 10, 40 << 20, AMPERE),
     "sm_86": Card(72, 99 << 10, 6 << 20, AMPERE),
     "sm_87": Card(16, 163 << 10, 4 << 20, AMPERE),
-    "sm_89": Card(142, 99 << 10, 96 << 20, AMPERE),
+    "sm_89": Card(142, 99 << 10, 96 << 20, ADA),
     "sm_90a": Card(132, 227 << 10, 50 << 20, (*HOPPER, "wgmma")),
     "sm_100a": Card(148, 227 << 10, 126 << 20, HOPPER),
-    "sm_120a": Card(170, 99 << 10, 96 << 20, HOPPER),
+    "sm_120a": Card(170, 99 << 10, 96 << 20, (*HOPPER, "mma_fp8")),
 }
 
 
@@ -71,11 +74,11 @@ def cuda_target(arch: str, device: str = "CUDA") -> Target:
 
 
 def tensor_cores_of(arch: str) -> frozenset[str]:
-    """Those of an architecture whose operands are numbers that kernels have as such."""
+    """Those of an architecture; where operands lie in local memory, numbers that kernels have."""
     names = cuda_tensor_cores(int(re.sub(r"\D", "", arch)))
     if "wgmma" in CARDS[arch].features:
-        names |= GROUP_CORES
-    return frozenset([name for name in names if TENSOR_CORES[name].dtype in DTYPES])
+        names |= frozenset([name for name in GROUP_CORES if TENSOR_CORES[name].dtype in DTYPES])
+    return names
 
 
 def dynamic_nbytes(source: str) -> int:

@@ -56,11 +56,12 @@ class Target:
     are the most work-items and the most shared memory of one work-group, `max_grid` the most
     work-groups along each dimension of a launch, `max_buffers` the most buffers of one kernel, 0
     where there is no limit; `warp` work-items run in step, on `units` processors, 0 where that is
-    not known. `features` are names of what else there is: "shuffle", "cp_async", "tma", "wgmma";
-    `tensor_cores` names rows of `target/tensor_cores`. `native_dtypes` have arithmetic of their
-    own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for which Ops.DOT is an
-    instruction, or a few, and `fused` says that MULACC is rounded once. `flushes` names the dtypes
-    of which numbers below the least normal one may be taken for 0.
+    not known. `features` are names of what else there is: "shuffle", "ldmatrix", "cp_async", "tma",
+    "wgmma", and "mma_fp8" where products of fp8 are single instructions; `tensor_cores` names rows
+    of `target/tensor_cores`. `native_dtypes` have arithmetic of their own; `native_ops` are names
+    of ops. `dot_dtypes` are the narrow dtypes for which Ops.DOT is an
+    instruction, or a few, and `fused` says that MULACC is rounded once. `flushes` names the
+    dtypes of which numbers below the least normal one may be taken for 0.
     """
 
     device: str

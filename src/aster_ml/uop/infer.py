@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
 (
     ADD, AND, BIND, BITCAST, CAST, CMPEQ, CMPLT, CMPNE, CONST, DEFINE_VAR, IDIV, IOTA, MAX, MOD,
-    MUL, OR, RANGE, SHL, SHR, SUB, WHERE,
+    MUL, OR, RANGE, SHL, SHR, SUB, WHERE, XOR,
 ) = (
     Ops.ADD, Ops.AND, Ops.BIND, Ops.BITCAST, Ops.CAST, Ops.CMPEQ, Ops.CMPLT, Ops.CMPNE, Ops.CONST,
     Ops.DEFINE_VAR, Ops.IDIV, Ops.IOTA, Ops.MAX, Ops.MOD, Ops.MUL, Ops.OR, Ops.RANGE, Ops.SHL,
-    Ops.SHR, Ops.SUB, Ops.WHERE,
+    Ops.SHR, Ops.SUB, Ops.WHERE, Ops.XOR,
 )  # fmt: skip
 Shape = tuple[Any, ...]
 
@@ -170,6 +170,7 @@ SHAPE_RULES: dict[Ops, Callable[[Any], Shape | None]] = {
     Ops.LOAD: lambda u: (),
     Ops.ACCUMULATE: lambda u: (),
     Ops.SHUFFLE: lambda u: (),
+    Ops.LDMATRIX: lambda u: (),
     Ops.MMA: lambda u: (),
 }
 
@@ -222,6 +223,8 @@ def bounds_of_alu(u: UOp) -> tuple[Any, Any] | None:
         return a0 and b0, a1 and b1
     if op is OR and u.dtype is dtypes.bool:
         return a0 or b0, a1 or b1
+    if (op is XOR or op is OR) and a0 >= 0 and b0 >= 0:
+        return 0, (1 << int(max(a1, b1)).bit_length()) - 1
     if op is AND and b0 == b1 >= 0:
         return 0, (min(b0, a1) if a0 >= 0 else b0)
     if u.dtype is dtypes.index and op in (IDIV, MOD):

@@ -26,7 +26,9 @@ Reading rules of the list (the specification of the linear stage):
 - `SHUFFLE(value)` is what `value` is for another work-item of the warp. All of a warp run it
   together, as they do MMA, which is a product of matrices that each has a part of: its instances
   over its own lanes are made of all instances of its operands over theirs, and no other lanes of it
-  are folded. An ACCUMULATE of it adds the product to what an accumulator holds.
+  are folded. An ACCUMULATE of it adds the product to what an accumulator holds. Together, too, they
+  run LDMATRIX, whose instances over its lanes are what other work-items name the places of; MMA
+  alone reads it.
 - `REDUCE(value, *lanes)` folds instances of `value` over these lanes.
 - No node has dtype index any more; sizes are numbers or expressions on variables.
 """

@@ -139,6 +139,7 @@ class Ops(IntEnum):
     SINK = auto()
     # warps
     SHUFFLE = auto()
+    LDMATRIX = auto()
     MMA = auto()
 
     def __repr__(self) -> str:
@@ -290,6 +291,13 @@ OP_TABLE: dict[Ops, OpInfo] = {
         "What src[0] is for the work-item whose number differs in the bits of arg; all work-items "
         "of a warp run it together.",
     ),
+    Ops.LDMATRIX: OpInfo(
+        Group.WARP,
+        "Parts of matrices of 8 rows of 16 bytes in local memory: each work-item of a warp names a "
+        "row by the INDEX src[0], and gets of each matrix a word of 32 bits. Lanes that follow: "
+        "the bits of an element in its word, then those of a matrix (LdmatrixArg). All work-items "
+        "of a warp run it together.",
+    ),
     Ops.MMA: OpInfo(
         Group.WARP,
         "The product of matrices of which each work-item of a warp has a part of src[0] and of "
@@ -409,6 +417,17 @@ class BoxArg(NamedTuple):
     box: tuple[int, ...]
 
 
+class LdmatrixArg(NamedTuple):
+    """Of LDMATRIX: how many lanes are those of an element in a word of 32 bits.
+
+    A work-item gets of row i the words at i // 4; of matrices of 16 bits that are `transposed`, the
+    elements at column i // 4 of two rows.
+    """
+
+    word: int
+    transposed: bool = False
+
+
 class ScatterArg(NamedTuple):
     """Of SCATTER: how values that meet are combined (ADD or MAX), and the shape of the result."""
 
@@ -474,12 +493,15 @@ class StoreArg(NamedTuple):
 class ScratchArg(NamedTuple):
     """Of DEFINE_LOCAL and DEFINE_REG: `size` in elements.
 
-    A DEFINE_LOCAL is shared by a block, or each work-item has its own (`private`).
+    A DEFINE_LOCAL is shared by a block, or each work-item has its own (`private`). With an `xor` of
+    three numbers of bits (n, to, off) what has place x lies where n bits of x from bit `to` on are
+    changed by those from bit `off` on, as lowered indices have it (`codegen/gpu/xor_layout`).
     """
 
     id: int
     size: int = 1
     private: bool = False
+    xor: tuple[int, int, int] | None = None
 
 
 class CallArg(NamedTuple):

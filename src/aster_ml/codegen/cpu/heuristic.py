@@ -93,7 +93,7 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
         # Of nothing, plain loops are as quick as any.
         return
     if target.has_local:
-        choose_group_opts(plan)
+        choose_group_opts(plan, rank)
         return
     if choose_dot(plan) or choose_unpacked(plan):
         return

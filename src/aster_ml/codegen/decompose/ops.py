@@ -259,6 +259,15 @@ class Decomposition:
             if u.arg.op in EXACT_OPS:
                 return total
             return self.round(round_to(total, u.dtype), u.dtype)
+        if op is Ops.LDMATRIX:
+            # Words, which only tensor cores read.
+            return UOp(op, src[0].dtype, src, u.arg)
+        if op is Ops.MMA:
+            stored = [
+                self.encode(new, old.dtype) if new.dtype is FLOAT32 else new
+                for old, new in zip(u.src[:2], src[:2], strict=True)
+            ]
+            return UOp(op, u.dtype, (*stored, *src[2:]), u.arg)
         return UOp(op, u.dtype, src, u.arg)
 
     def decode(self, stored: UOp, dtype: DType) -> UOp:

@@ -51,13 +51,14 @@ UNKNOWN = 2
 WARP_TILES = (
     Tile((1, 1), (1, 1), 1), Tile((1, 1), (1, 2), 1), Tile((1, 1), (2, 2), 2),
     Tile((2, 2), (1, 2), 2), Tile((2, 2), (2, 4), 2), Tile((2, 2), (4, 4), 2),
-    Tile((2, 2), (4, 8), 2),
+    Tile((2, 2), (4, 8), 2), Tile((2, 4), (4, 8), 2),
 )  # fmt: skip
 # Of groups of four warps and products, of which a work-item has 128 sums at most.
 GROUP_TILES = (
     Tile((2, 1), (1, 1), 1), Tile((1, 1), (1, 1), 1), Tile((2, 1), (2, 1), 1),
 )  # fmt: skip
-# Stages of local memory that boxes fill: two are read and filled, the others are on their way.
+# Stages of local memory, where copies go on by themselves: two are read and filled, the others are
+# on their way.
 MOST_STAGES = 4
 # What one multiplication and addition of float32 takes is 1: what it takes on a tensor core, to
 # read four bytes of local memory, and of other memory, which mostly comes from the second level.
@@ -66,6 +67,8 @@ ON_CORE, LOCAL_READ, FAR_READ = 1 / 16, 2.0, 20.0
 FROM_BOXES = 1 / 32
 # Accumulators of a work-item: half of the registers that it can have.
 MOST_SUMS = 128
+# The same where a product of fp8 is made of several instructions, with operands of their own.
+MOST_SUMS_APART = 32
 
 
 def price(
@@ -88,16 +91,19 @@ def price(
     return float(blocks * (prod(sides) * rate + reads))
 
 
-def tile_block(plan: Plan, outputs: list[UOp]) -> bool:
-    """The tile of a matrix product, if the kernel is one and the sizes fit."""
+def tile_block(plan: Plan, outputs: list[UOp], rank: int = 0) -> bool:
+    """The tile of a matrix product, if the kernel is one and the sizes fit.
+
+    With a `rank` not the cheapest, but one of the next, for a search.
+    """
     kernel = plan.kernel
     main = [u for u in kernel.reduces if set(kernel.outputs) <= u.ranges]
     if len(main) != 1 or len(kernel.reduces) != 1 or not main[0].src[1:]:
         return False
     depth = max(main[0].src[1:], key=size_of)
-    return (
-        use_boxes(plan, depth) or use_core(plan, depth) or stage_tile(plan, main[0], depth, outputs)
-    )
+    if rank == 0 and use_boxes(plan, depth):
+        return True
+    return use_core(plan, depth, max(rank - 1, 0)) or stage_tile(plan, main[0], depth, outputs)
 
 
 def is_allowed(core: TensorCore, target: Target) -> bool:
@@ -184,7 +190,7 @@ def price_of_boxes(plan: Plan, choice: Choice) -> float:
     return price(choice.tile, choice.unit, sizes, itemsize, others, units, FROM_BOXES, reads)
 
 
-def use_core(plan: Plan, depth: UOp) -> bool:
+def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
     """A product on the tensor core with the longest sum that its dtypes have."""
     kernel, target = plan.kernel, plan.target
     there = [
@@ -207,32 +213,56 @@ def use_core(plan: Plan, depth: UOp) -> bool:
             for t in WARP_TILES
             if core.warp * prod(t.items) <= target.max_group
             and sum(t.sides(unit)) * t.strip * k * itemsize <= target.local_bytes
+            and prod(t.lanes) * prod(unit) // core.warp <= most_sums(core, target)
             and all([is_at_least(r, n) for r, n in zip(axes, t.sides(unit), strict=True)])
         ]
-        tile = cheapest(plan, tiles or [WARP_TILES[0]], unit, axes, itemsize, ON_CORE)
+        given = (tiles or [WARP_TILES[0]], unit, axes, itemsize, ON_CORE)
+        # Each with as many stages as there is room for, then with fewer.
+        choices = [(t, fewer) for fewer in range(MOST_STAGES - 1) for t in by_price(plan, *given)]
+        tile, fewer = choices[min(rank, len(choices) - 1)]
         sides = tile.sides(unit)
         for r, n in ((axes[0], sides[0]), (axes[1], sides[1]), (depth, k * tile.strip)):
             fill_up(kernel, r, n)
         apply(kernel, Opt(OptOps.TC, axis_name(depth), number))
         for r, lanes, items in zip(axes, tile.lanes, tile.items, strict=True):
-            for op, n in ((OptOps.UPCAST, lanes), (OptOps.LOCAL, items)):
+            # Operands of two products side by side are loaded at once.
+            pairs = (2, lanes // 2) if lanes % 2 == 0 else (1, lanes)
+            for op, n in ((OptOps.UPCAST, pairs[0]), (OptOps.UPCAST, pairs[1]),
+                          (OptOps.LOCAL, items)):  # fmt: skip
                 if n > 1:
                     apply(kernel, Opt(op, axis_name(r), n))
-        if prod(tile.items) > 1 and target.has_barrier:
+        if target.has_barrier and (prod(tile.items) > 1 or target.copies.go_on):
             apply(kernel, Opt(OptOps.STAGE, axis_name(depth), tile.strip, how="local"))
+            copy_strips_ahead(plan, depth, sum(sides) * k * tile.strip * itemsize, fewer)
         return True
     return False
 
 
-def cheapest(
+def most_sums(core: TensorCore, target: Target) -> int:
+    """Accumulators of a work-item, at most."""
+    apart = core.dtype.startswith("fp8") and "mma_fp8" not in target.features
+    return MOST_SUMS_APART if apart else MOST_SUMS
+
+
+def copy_strips_ahead(plan: Plan, depth: UOp, nbytes: int, fewer: int) -> None:
+    """Strips of so many bytes are copied ahead, as many as there is room for, or some fewer."""
+    strips = [r for r in plan.kernel.facts.reduced if r.arg.id == depth.arg.id]
+    if not plan.target.copies.go_on or not strips:
+        return
+    stages = min(MOST_STAGES, plan.target.local_bytes // nbytes, size_of(strips[0])) - fewer
+    if stages > 1:
+        apply(plan.kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
+
+
+def by_price(
     plan: Plan, tiles: list[Tile], unit: tuple[int, int], axes: tuple[UOp, UOp], itemsize: int,
     rate: float,
-) -> Tile:  # fmt: skip
-    """The tile with the lowest price, of those that are equal the first."""
+) -> list[Tile]:  # fmt: skip
+    """The tiles, the one with the lowest price first, and of those that are equal the first."""
     others = prod([size_of(r) for r in plan.kernel.output_loops if r not in axes])
     sizes = (size_of(axes[0]), size_of(axes[1]))
     units = plan.target.units
-    return min(tiles, key=lambda t: price(t, unit, sizes, itemsize, others, units, rate))
+    return sorted(tiles, key=lambda t: price(t, unit, sizes, itemsize, others, units, rate))
 
 
 def stage_tile(plan: Plan, reduce: UOp, depth: UOp, outputs: list[UOp]) -> bool:
@@ -261,7 +291,7 @@ def stage_tile(plan: Plan, reduce: UOp, depth: UOp, outputs: list[UOp]) -> bool:
     if not tiles:
         return False
     itemsize = max([a.node.dtype.itemsize for a in staged])
-    tile = cheapest(plan, tiles, (1, 1), pair, itemsize, 1.0)
+    tile = by_price(plan, tiles, (1, 1), pair, itemsize, 1.0)[0]
     for r, lanes, items in zip(pair, tile.lanes, tile.items, strict=True):
         fill_up(kernel, r, lanes * items)
         apply(kernel, Opt(OptOps.UPCAST, axis_name(r), lanes))

@@ -22,18 +22,19 @@ from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
 
 
-def choose_group_opts(plan: Plan) -> None:
+def choose_group_opts(plan: Plan, rank: int = 0) -> None:
     """Blocks and work-items for devices that have them.
 
     A reduction with reuse along two output axes gets a block tile: work-items and lanes along both,
     its loads staged through local memory. One with few results is shared out over the work-items of
-    a block. Anything else has work-items along its innermost output axis.
+    a block. Anything else has work-items along its innermost output axis. With a `rank` a product
+    on tensor cores has another tile than the cheapest.
     """
     kernel = plan.kernel
     if attend(plan):
         return
     outputs = [r for r in kernel.outputs if kernel.may_reorder(r)]
-    if tile_block(plan, outputs):
+    if tile_block(plan, outputs, rank):
         return
     inside = axes_in_rows(kernel)
     if inside:

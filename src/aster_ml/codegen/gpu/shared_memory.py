@@ -22,6 +22,6 @@ def build_blocks(kernel: Kernel, target: Target) -> None:
     order = lanes_first(kernel, order_of_items(kernel))
     if kernel.roles.staged is not None and not reads_boxes(kernel):
         stage_loads(kernel, kernel.roles.staged, order, target)
-    multiply_together(kernel)
+    multiply_together(kernel, target)
     reduce_in_groups(kernel, order, target)
     kernel.sink = number_work(kernel, order, target.max_grid)

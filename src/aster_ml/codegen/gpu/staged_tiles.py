@@ -2,8 +2,8 @@
 
 Receives a kernel whose Opts are applied; returns its graph. How the fill walks a tile, and where an
 element lies in local memory, follow from the strides of the load: axes whose steps are neighbours
-in memory are neighbours there too, and rows are padded so that those one below the other lie in
-different banks.
+in memory are neighbours there too, and rows are padded, or have an XOR layout where tensor cores
+read them (`xor_layout`), so that those one below the other lie in different banks.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aster_ml.codegen.gpu.numbering import items_in, size, taken_apart
+from aster_ml.codegen.gpu.xor_layout import Xor, xor_of_rows
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.codegen.roles import Fragments
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
-from aster_ml.errors import InternalError
+from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute
@@ -32,13 +34,16 @@ BANKED_NBYTES = 32
 class Layout(NamedTuple):
     """A tile as rows: the axes that number them, and those along one, whose steps are neighbours.
 
-    `pad` elements behind each row are not used; a fill takes `lanes` neighbours at a time.
+    `pad` elements behind each row are not used; a fill takes `lanes` neighbours at a time. Axes of
+    `chains` go on in memory where those behind them end, so that they are one.
     """
 
     far: tuple[UOp, ...]
     near: tuple[UOp, ...]
     lanes: int
+    chains: tuple[tuple[UOp, ...], ...] = ()
     pad: int = 0
+    xor: Xor | None = None
 
     @property
     def run(self) -> int:
@@ -67,21 +72,25 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
     items = items_in(kernel, order)
     loads = [x for x in kernel.facts.order if x.op is Ops.LOAD and strip in x.ranges]
     nbytes = min(WIDE_NBYTES, target.vector_bits // 8)
-    layouts = [layout_of(u, prod([size(r) for r in items]), nbytes) for u in loads]
-    padded = [
-        layout._replace(pad=padding(layout, u.dtype.itemsize))
-        for u, layout in zip(loads, layouts, strict=True)
+    parts = kernel.roles.fragments
+    layouts = [
+        layout_of(u, prod([size(r) for r in items]), nbytes, parts is not None) for u in loads
+    ]
+    spread = [
+        in_banks(layout, u.dtype.itemsize, parts) for u, layout in zip(loads, layouts, strict=True)
     ]
     taken = [
-        (x.run + x.pad) * x.rows * u.dtype.itemsize for u, x in zip(loads, padded, strict=True)
+        (x.run + x.pad) * x.rows * u.dtype.itemsize for u, x in zip(loads, spread, strict=True)
     ]
-    if target.warp and sum(taken) <= target.local_bytes:
-        layouts = padded
+    stages = 1 if kernel.roles.copied_ahead is None else kernel.roles.copied_ahead[1]
+    if target.warp and sum(taken) * stages <= target.local_bytes:
+        layouts = spread
     nodes = list(kernel.facts.order)
     fills: list[UOp] = []
     tiles: list[Stage] = []
     for u, layout in zip(loads, layouts, strict=True):
-        local = new_stage(nodes, u.dtype, size=(layout.run + layout.pad) * layout.rows)
+        room = (layout.run + layout.pad) * layout.rows
+        local = new_stage(nodes, u.dtype, size=room, xor=layout.xor)
         nodes.append(local.memory)
         tiles.append(local)
         fills.append(fill_tile(kernel, u, layout, local, items))
@@ -92,31 +101,99 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
     kernel.sink = substitute(kernel.sink, reads)
 
 
-def layout_of(load: UOp, items: int, nbytes: int) -> Layout:
-    """The layout of the tile that a load reads, and how many neighbours a fill takes at a time."""
+def layout_of(load: UOp, items: int, nbytes: int, on_cores: bool = False) -> Layout:
+    """The layout of the tile that a load reads, and how many neighbours a fill takes at a time.
+
+    Rows that tensor cores read are of the sum alone, or of results, though memory goes on behind.
+    """
     axes = sorted([r for r in load.ranges if r.arg.kind in TILE_KINDS], key=lambda r: r.arg.id)
     count = int(prod([size(r) for r in axes]))
     if count % items:
-        raise InternalError(f"blocks: {items} work-items cannot share {count} elements")
+        raise KernelOptError(
+            f"STAGE local: {items} work-items cannot share a tile of {count} elements; longer "
+            "strips or more lanes would do"
+        )
     rest, strides = affine_form(simplify(load.src[0].src[1]), set(axes))
     near: list[UOp] = []
     run = 1
-    while beside := [r for r in axes if strides.get(r) == run and r not in near]:
+    while beside := [
+        r
+        for r in axes
+        if strides.get(r) == run
+        and r not in near
+        and not (on_cores and near and is_of_sum(r) != is_of_sum(near[0]))
+    ]:
         near.insert(0, beside[0])
         run *= size(beside[0])
-    far = tuple([r for r in axes if r not in near])
+    # Rows in the order in which they lie in memory.
+    far = sorted([r for r in axes if r not in near], key=lambda r: -(strides.get(r) or 0))
+    chains: list[list[UOp]] = []
+    for r in far:
+        last = chains[-1][-1] if chains else None
+        step = strides.get(r)
+        if last is not None and step and strides.get(last) == step * size(r):
+            chains[-1].append(r)
+        else:
+            chains.append([r])
     steps = [rest.const, *rest.terms.values(), *[strides[r] or 1 for r in far if r in strides]]
-    gated = any([r in g.ranges for g in load.src[1:] for r in near])
-    lanes = 1 if gated or not near else max(1, nbytes // load.dtype.itemsize)
-    while lanes > 1 and (run % lanes or count % (items * lanes) or any([n % lanes for n in steps])):
+    lanes = max(1, nbytes // load.dtype.itemsize) if near else 1
+    while lanes > 1 and (
+        run % lanes
+        or count % (items * lanes)
+        or any([n % lanes for n in steps])
+        or not all([holds_together(g, near, lanes) for g in load.src[1:]])
+    ):
         lanes //= 2
-    return Layout(far, tuple(near), lanes)
+    return Layout(tuple(far), tuple(near), lanes, tuple(map(tuple, chains)))
+
+
+def is_of_sum(r: UOp) -> bool:
+    """Whether lanes are steps of a reduction."""
+    return bool(r.arg.kind is AxisType.UNROLL)
+
+
+def holds_together(gate: UOp, near: list[UOp], lanes: int) -> bool:
+    """Whether a condition holds for all or none of so many neighbours along these axes."""
+    both = [gate]
+    for g in both:
+        if g.op is Ops.AND:
+            both += g.src
+        elif any([r in g.ranges for r in near]) and not begins_with(g, near, lanes):
+            return False
+    return True
+
+
+def begins_with(gate: UOp, near: list[UOp], lanes: int) -> bool:
+    """Whether a comparison along these axes changes only at multiples of so many steps."""
+    if gate.op is not Ops.CMPLT or gate.src[1].op is not Ops.CONST:
+        return False
+    rest, strides = affine_form(simplify(gate.src[0]), set(near))
+    run, steps = 1, []
+    for r in reversed(near):
+        steps.append(strides.get(r) == run)
+        run *= size(r)
+    numbers = (gate.src[1].arg, rest.const, *rest.terms.values())
+    return all(steps) and not any([n % lanes for n in numbers])
 
 
 def padding(layout: Layout, itemsize: int) -> int:
     """Elements behind each row, a multiple of what is moved at a time."""
     banked = layout.rows > 1 and layout.run * itemsize % BANKED_NBYTES == 0
     return WIDE_NBYTES // itemsize if banked else 0
+
+
+def in_banks(layout: Layout, itemsize: int, parts: Fragments | None) -> Layout:
+    """A layout whose rows begin in different banks, padded by what is moved at a time.
+
+    Tensor cores read rows of 16 bytes, or, of words whose neighbours are not those of a sum, each
+    work-item its own.
+    """
+    pad, xor = padding(layout, itemsize), None
+    if pad and parts is not None:
+        steps = {i for word, i in parts.ids if word[0] == "k"}
+        apart = itemsize == 4 and layout.near[-1].arg.id not in steps
+        xor = xor_of_rows(layout.run, itemsize, apart)
+    return layout._replace(xor=xor, pad=0 if xor else pad)
 
 
 def fill_tile(kernel: Kernel, load: UOp, layout: Layout, local: Stage, items: list[UOp]) -> UOp:
@@ -126,15 +203,29 @@ def fill_tile(kernel: Kernel, load: UOp, layout: Layout, local: Stage, items: li
     piece = index_alu(Ops.ADD, index_alu(Ops.MUL, turn, UOp.index_const(n_items)), position(items))
     pieces = UOp.index_const(layout.run // lanes)
     row, step = index_alu(Ops.IDIV, piece, pieces), index_alu(Ops.MOD, piece, pieces)
-    step = index_alu(Ops.MUL, step, UOp.index_const(lanes))
+    step = first = index_alu(Ops.MUL, step, UOp.index_const(lanes))
     if lanes > 1:
         step = index_alu(Ops.ADD, step, kernel.new_range(lanes, AxisType.VECTOR))
     place = taken_apart(row, layout.far)
     # Along a row the address goes up by one: its axes need not be told apart there.
     start = dict.fromkeys(layout.near, UOp.index_const(0))
-    index = index_alu(Ops.ADD, substitute(load.src[0].src[1], {**place, **start}), step)
-    whole = {**place, **taken_apart(step, layout.near)}
+    index = substitute(load.src[0].src[1], {**chained(row, layout), **start})
+    index = index_alu(Ops.ADD, index, step)
+    # Conditions hold for all neighbours or for none.
+    whole = {**place, **taken_apart(first, layout.near)}
     gates = [substitute(g, whole) for g in load.src[1:]]
     memory = load.src[0].replace(src=(load.src[0].src[0], index))
     value = UOp(Ops.LOAD, load.dtype, (memory, *gates), load.arg)
     return local.fill(layout.at(row, step), value)
+
+
+def chained(row: UOp, layout: Layout) -> dict[UOp, UOp]:
+    """The axes that number rows, of each chain only the last: in its steps all are counted."""
+    places: dict[UOp, UOp] = {}
+    for chain in reversed(layout.chains):
+        count = UOp.index_const(int(prod([size(r) for r in chain])))
+        whole = chain is layout.chains[0]
+        places |= dict.fromkeys(chain[:-1], UOp.index_const(0))
+        places[chain[-1]] = row if whole else index_alu(Ops.MOD, row, count)
+        row = index_alu(Ops.IDIV, row, count)
+    return places

@@ -18,11 +18,13 @@ from aster_ml.codegen.gpu.box_tiles import multiply_from_boxes
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.roles import Fragments
 from aster_ml.errors import KernelOptError
+from aster_ml.target import Target
 from aster_ml.target.tensor_cores import ROWS, TensorCore
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp, new_node
-from aster_ml.uop.ops import AxisType, MmaArg, Ops
+from aster_ml.uop.ops import AxisType, LdmatrixArg, MmaArg, Ops
 from aster_ml.uop.ranges import size_of
+from aster_ml.uop.rules.symbolic import affine_form, simplify
 
 
 class Product(NamedTuple):
@@ -109,7 +111,7 @@ def reads_boxes(kernel: Kernel) -> bool:
     return parts is not None and ROWS[parts.core].reads_shared
 
 
-def multiply_together(kernel: Kernel) -> None:
+def multiply_together(kernel: Kernel, target: Target) -> None:
     """The product over the bits of k becomes one that a warp has together."""
     parts = kernel.roles.fragments
     if parts is None:
@@ -128,18 +130,18 @@ def multiply_together(kernel: Kernel) -> None:
         return
     operands, lanes = [], []
     for operand, value in (("a", a), ("b", b)):
-        value, own = part_of_item(core, operand, value, axes)
+        together = matrices_of(core, operand, value, axes, target)
+        value, own = together or part_of_item(core, operand, value, axes)
         operands.append(value)
         lanes.append(own)
     own = [axes[word] for word in core.bits("c")[1]]
     arg = MmaArg(core.name, len(lanes[0]), len(lanes[1]))
     product = UOp(Ops.MMA, u.dtype, (*operands, *lanes[0], *lanes[1], *own), arg)
     rest = [r for r in u.src[1:] if r not in folded]
-    changed = UOp(Ops.REDUCE, u.dtype, (product, *rest), u.arg) if rest else product
-    if not rest:
+    if all([r.arg.kind.is_lane for r in rest]):
         # One product is a sum of one: an accumulator has it.
-        once = kernel.new_range(1, AxisType.REDUCE)
-        changed = UOp(Ops.REDUCE, u.dtype, (product, once), u.arg)
+        rest.append(kernel.new_range(1, AxisType.REDUCE))
+    changed = UOp(Ops.REDUCE, u.dtype, (product, *rest), u.arg)
     kernel.rewrite({u: changed})
 
 
@@ -169,3 +171,59 @@ def moved(value: UOp, place: dict[UOp, UOp]) -> UOp:
         src = tuple([new.get(s, s) for s in u.src])
         new[u] = u if src == u.src else new_node(u.op, u.dtype, src, u.arg)
     return new[value]
+
+
+# Rows of matrices that LDMATRIX loads.
+ROW_NBYTES = 16
+
+
+def matrices_of(
+    core: TensorCore, operand: str, value: UOp, axes: dict[str, UOp], target: Target
+) -> tuple[UOp, list[UOp]] | None:
+    """An operand that a warp loads from local memory together, and the lanes of its registers.
+
+    None where it does not lie so. Axes of two lanes beside it, of another product or another part
+    of the sum, make more matrices of it.
+    """
+    memory = value.src[0].src[0] if value.op is Ops.LOAD and len(value.src) == 1 else value
+    if "ldmatrix" not in target.features or memory.op is not Ops.AFTER:
+        return None
+    items, registers = core.bits(operand)
+    itemsize = value.dtype.itemsize
+    in_word = (4 // itemsize).bit_length() - 1
+    per_row = ROW_NBYTES // itemsize
+    index = simplify(value.src[0].src[1])
+    rest, strides = affine_form(index, set(axes.values()))
+    # A row of a matrix is a word's elements and words, or, transposed, what words lie side by side.
+    along = [[*registers[:in_word], *items[:2]], items[2:]]
+    for transposed in (False, True):
+        columns, rows = along[transposed], along[not transposed]
+        walked = [strides.get(axes[word]) for word in columns]
+        if walked != [1 << i for i in range(len(walked))] or 1 << len(walked) != per_row:
+            continue
+        if transposed and itemsize != 2:
+            continue
+        far = [s for r, s in strides.items() if r not in [axes[word] for word in columns]]
+        if any([s is None or s % per_row for s in far]):
+            return None
+        if any([n % per_row for n in (rest.const, *rest.terms.values())]):
+            return None
+        matrices = [axes[word] for word in registers[in_word:]]
+        beside = [
+            r
+            for r in sorted(value.ranges, key=lambda r: r.arg.id)
+            if r.arg.kind.is_lane and r not in axes.values() and size_of(r) == 2
+        ]
+        matrices = [*matrices, *beside][: max(2, len(matrices))]
+        if len(matrices) > 2:
+            return None
+        numbers = [axes[word] for word in core.bits("c")[0]]
+        place = dict.fromkeys([axes[word] for word in columns], UOp.index_const(0))
+        place |= {axes[word]: numbers[i] for i, word in enumerate(rows)}
+        place |= {r: numbers[3 + i] for i, r in enumerate(matrices)}
+        at = moved(value.src[0], place)
+        words = [axes[word] for word in registers[:in_word]]
+        arg = LdmatrixArg(in_word, transposed)
+        loaded = UOp(Ops.LDMATRIX, value.dtype, (at, *words, *matrices), arg)
+        return loaded, [axes[word] for word in registers]
+    return None

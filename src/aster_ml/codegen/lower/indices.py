@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 
+from aster_ml.codegen.gpu.xor_layout import Xor, split_by_xor
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import DType, dtypes
 from aster_ml.target import Target
@@ -58,17 +59,18 @@ def lower_indices(
         lower_below(size, dtype, new)
         new[shared] = UOp(Ops.RANGE, dtype, (new[size],), thread)
     # Buffers that are walked alike share their index.
-    parts: dict[UOp, tuple[UOp, UOp]] = {}
+    parts: dict[tuple[UOp, Xor | None], tuple[UOp, UOp]] = {}
     for u in toposort(sink) if order is None else order:
         if u.dtype is INDICES:
             # Where something reads it: of an address the two parts are all that is read.
             continue
         src = u.src
         if u.op is INDEX:
-            index = src[1]
-            if index not in parts:
-                parts[index] = split_lanes(index)
-            src = (src[0], *parts[index])
+            key = src[1], layout_of(src[0])
+            if key not in parts:
+                index, layout = key
+                parts[key] = split_lanes(index) if layout is None else split_by_xor(index, layout)
+            src = (src[0], *parts[key])
         for s in src:
             if s not in new:
                 lower_below(s, dtype, new)
@@ -78,6 +80,13 @@ def lower_indices(
         else:
             new[u] = u if made == u.src else new_node(u.op, u.dtype, made, u.arg)
     return new[sink]
+
+
+def layout_of(memory: UOp) -> Xor | None:
+    """The XOR layout of local memory; None of other memory."""
+    while memory.op is AFTER:
+        memory = memory.src[0]
+    return memory.arg.xor if memory.op is DEFINE_LOCAL else None
 
 
 def split_lanes(index: UOp) -> tuple[UOp, UOp]:
@@ -111,7 +120,8 @@ def split_lanes(index: UOp) -> tuple[UOp, UOp]:
     return base, offset
 
 
-CAST, INDEX, INDICES = Ops.CAST, Ops.INDEX, dtypes.index
+AFTER, CAST, DEFINE_LOCAL, INDEX = Ops.AFTER, Ops.CAST, Ops.DEFINE_LOCAL, Ops.INDEX
+INDICES = dtypes.index
 BY_ID = operator.attrgetter("arg.id")
 ZERO = UOp.index_const(0)
 

@@ -28,6 +28,7 @@ from aster_ml.uop.ops import (
     CallArg,
     DeviceArg,
     KernelArg,
+    LdmatrixArg,
     LoadArg,
     Memory,
     MmaArg,
@@ -65,6 +66,7 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.STORE: StoreArg,
     Ops.SINK: BodyArg,
     Ops.CALL: CallArg,
+    Ops.LDMATRIX: LdmatrixArg,
     Ops.MMA: MmaArg,
     Ops.BOX: BoxArg,
 }

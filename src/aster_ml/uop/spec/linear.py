@@ -50,6 +50,7 @@ LISTED = ELEMENTWISE | {
     Ops.WAIT,
     Ops.SETTLE,
     Ops.SHUFFLE,
+    Ops.LDMATRIX,
     Ops.MMA,
 }
 LINEAR: Table = {
@@ -132,6 +133,7 @@ LINEAR: Table = {
         ),
     ),
     Ops.SHUFFLE: KERNEL[Ops.SHUFFLE],
+    Ops.LDMATRIX: KERNEL[Ops.LDMATRIX],
     Ops.MMA: KERNEL[Ops.MMA],
 }
 

@@ -215,6 +215,14 @@ def is_box(u: UOp) -> bool:
     return to.op is Ops.INDEX and source.op is Ops.PARAM and to.dtype is source.dtype
 
 
+def is_local(u: UOp) -> bool:
+    """Whether a node is the place of an element of memory that a block shares."""
+    memory = u.src[0] if u.op is Ops.INDEX else u
+    while memory.op is Ops.AFTER:
+        memory = memory.src[0]
+    return memory.op is Ops.DEFINE_LOCAL and u.op is Ops.INDEX
+
+
 def is_short_range(r: UOp) -> bool:
     """Whether a node is a range of lanes."""
     return r.op is Ops.RANGE and bool(r.arg.kind.is_lane)
@@ -322,6 +330,19 @@ KERNEL: Table = {
         ONE_SOURCE,
         SAME_DTYPE,
         ("work-items differ in bits of their numbers", lambda u: type(u.arg) is int and u.arg > 0),
+    ),
+    Ops.LDMATRIX: (
+        SAME_DTYPE,
+        ARG_TYPE,
+        ("it reads an INDEX of memory that a block shares", lambda u: is_local(u.src[0])),
+        (
+            "behind it stand lanes of a word and of up to four matrices, of 2 each",
+            lambda u: (
+                u.dtype.itemsize << u.arg.word == 4
+                and 0 <= len(u.src) - 1 - u.arg.word <= 2
+                and all([is_short_range(r) and r.src[0].arg == 2 for r in u.src[1:]])
+            ),
+        ),
     ),
     Ops.MMA: (
         ARG_TYPE,

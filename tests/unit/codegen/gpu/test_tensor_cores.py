@@ -114,6 +114,13 @@ def test_edges_are_masked(n: int, k: int, m: int) -> None:
     check(linear, n, k, m)
 
 
+def test_a_strip_may_be_all_of_the_sum() -> None:
+    opts = f"TC(r2,{HALF}) UPCAST(r0,2) LOCAL(r1,2) STAGE(r2,2,local)"
+    linear, _ = lower(product(32, 32, 16), CORES, parse_opts(opts))
+    assert any(u.op is Ops.MMA for u in linear.uops)
+    check(linear, 32, 32, 16)
+
+
 def test_what_cannot_be_is_refused() -> None:
     for text, said in (
         ("TC(r2,99)", "no TC on this device but 0 cuda_m16n8k8_float32"),

@@ -1,0 +1,131 @@
+"""XOR layouts of local memory: which a tile has, and what becomes of an index, lanes apart.
+
+Receives the size of a tile's rows, or an index of local memory with such a layout. Rows of a tile
+are taken apart in units of 16 bytes, of which 8 lie in all banks once. Unit c of a row lies where c
+is changed by bits of the row's number, so that what 8 work-items read at once, a unit each of rows
+below one another, or of one row, lies in different banks.
+
+rewrite: INDEX(local, x) -> INDEX(local, x ^ (x >> off) % 2**n << to), applied once indices are
+lowered: no rule sees an XOR
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+from aster_ml.dtype import dtypes
+from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.rules.linear_form import Form, form_of, node_of
+from aster_ml.uop.rules.symbolic import simplify
+
+# Bytes that a work-item copies, or names a row of a matrix by; and of all banks.
+UNIT_NBYTES, BANKS_NBYTES = 16, 128
+
+# How many bits are changed, from which bit on, by those from which bit on.
+Xor = tuple[int, int, int]
+
+
+def xor_of_rows(run: int, itemsize: int, apart: bool = False) -> Xor | None:
+    """The layout of a tile with rows of so many elements; None where there is none.
+
+    Rows shorter than all banks share them with their neighbours: bits of what those are numbered
+    by, all together, come in. With `apart` it is for work-items that read words one by one, eight
+    words of each of four rows: these lie two units apart.
+    """
+    units = run * itemsize // UNIT_NBYTES
+    if run & (run - 1) or units < 2:
+        return None
+    unit = (UNIT_NBYTES // itemsize).bit_length() - 1
+    pieces = (BANKS_NBYTES // UNIT_NBYTES).bit_length() - 1
+    along = units.bit_length() - 1
+    if apart and along >= pieces:
+        return pieces - 1, unit + 1, unit + along
+    return min(along, pieces), unit, unit + max(along, pieces)
+
+
+def place_of(x: int, layout: Xor) -> int:
+    """Where the element of a number lies."""
+    n, to, off = layout
+    return x ^ (x >> off & (1 << n) - 1) << to
+
+
+class Bits(NamedTuple):
+    """A summand of an index, and the bits that it may have: from `low` on, below `high`."""
+
+    value: UOp
+    low: int
+    high: int
+    is_lane: bool
+
+
+def split_by_xor(index: UOp, layout: Xor) -> tuple[UOp, UOp]:
+    """An index in such a layout as a base, and an offset that is a number for each lane.
+
+    Where summands have no bit in common, only those that the layout changes are changed, and lanes
+    aside from them stay an offset; else all of it is the base.
+    """
+    n, to, off = layout
+    form = form_of(simplify(index))
+    bits = [bits_of(t, a) for t, a in form.terms.items()]
+    number = UOp.index_const(form.const)
+    if form.const > 0:
+        bits += [
+            Bits(UOp.index_const(1 << i), i, i + 1, True)
+            for i in range(form.const.bit_length())
+            if form.const >> i & 1
+        ]
+    known = [b for b in bits if b is not None]
+    ordered = sorted(known, key=lambda b: b.low)
+    apart = all([a.high <= b.low for a, b in itertools.pairwise(ordered)])
+    if len(known) < len(bits) or form.const < 0 or not apart:
+        whole = index_alu(Ops.ADD, node_of(Form(form.terms, 0)), number)
+        return changed_by(whole, whole, layout), UOp.index_const(0)
+    rows = [b for b in known if b.low < off + n and off < b.high]
+    columns = [b for b in known if b.is_lane and b.low < to + n and to < b.high]
+    fixed = [b for b in known if not b.is_lane]
+    lanes = [b for b in known if b.is_lane and b not in columns]
+    base = changed_by(total(fixed), total(rows), layout) if rows else total(fixed)
+    for b in columns:
+        base = xor(base, b.value)
+    return base, total(lanes)
+
+
+def bits_of(term: UOp, factor: int) -> Bits | None:
+    """A summand and its bits; None where it may be negative."""
+    low, high = term.bounds
+    if factor <= 0 or low < 0:
+        return None
+    value = index_alu(Ops.MUL, term, UOp.index_const(factor))
+    is_lane = term.op is Ops.RANGE and term.arg.kind.is_lane
+    if not is_lane and any([r.arg.kind.is_lane for r in term.ranges]):
+        return None
+    return Bits(
+        value, (factor & -factor).bit_length() - 1, (int(high) * factor).bit_length(), is_lane
+    )
+
+
+def total(bits: list[Bits]) -> UOp:
+    """The sum of some summands."""
+    found = UOp.index_const(0)
+    for b in bits:
+        found = index_alu(Ops.ADD, found, b.value)
+    return found
+
+
+def changed_by(value: UOp, rows: UOp, layout: Xor) -> UOp:
+    """An index of which the layout changes bits, by those of the number of a row."""
+    n, to, off = layout
+    row = index_alu(Ops.IDIV, rows, UOp.index_const(1 << off))
+    row = simplify(index_alu(Ops.MOD, row, UOp.index_const(1 << n)))
+    return xor(value, index_alu(Ops.MUL, row, UOp.index_const(1 << to)))
+
+
+def xor(a: UOp, b: UOp) -> UOp:
+    """The bits in which two indices differ."""
+    if b.op is Ops.CONST and b.arg == 0:
+        return a
+    if a.op is Ops.CONST and a.arg == 0:
+        return b
+    return UOp(Ops.XOR, dtypes.index, (a, b))
