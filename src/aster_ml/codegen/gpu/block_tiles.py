@@ -231,7 +231,8 @@ def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
                           (OptOps.LOCAL, items)):  # fmt: skip
                 if n > 1:
                     apply(kernel, Opt(op, axis_name(r), n))
-        if target.has_barrier and (prod(tile.items) > 1 or target.copies.go_on):
+        strips = [r for r in kernel.facts.reduced if r.arg.id == depth.arg.id]
+        if strips and target.has_barrier and (prod(tile.items) > 1 or target.copies.go_on):
             apply(kernel, Opt(OptOps.STAGE, axis_name(depth), tile.strip, how="local"))
             copy_strips_ahead(plan, depth, sum(sides) * k * tile.strip * itemsize, fewer)
         return True
