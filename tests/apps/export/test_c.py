@@ -307,3 +307,46 @@ def test_functions_that_are_no_recording_are_refused(source: Path, tmp_path: Pat
     with pytest.raises(AsterError, match="returns no tensor"):
         export(lambda x: None, image, out)
     assert not out.exists()
+
+
+class Layers:
+    """A network of two layers and a number."""
+
+    def __init__(self) -> None:
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.scale = Tensor([0.5]).realize()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[n, 4] -> [n, 2]."""
+        return self.second(self.first(x).relu()) * self.scale
+
+
+def test_weights_keep_the_names_of_their_network(tmp_path: Path) -> None:
+    net, other = Layers(), nn.Linear(2, 3)
+    x = Tensor.rand(3, 4)
+    forms = {
+        "object": net, "method": net.__call__, "closure": lambda x: net(x) + 1, "jit": TinyJit(net),
+    }  # fmt: skip
+    for name, function in forms.items():
+        folder = export(function, [x], tmp_path / name, name="layers")
+        found = safetensors.numpy.load_file(folder / "layers.safetensors")
+        state = nn.state.get_state_dict(net)
+        assert found.keys() == state.keys()
+        for key, t in state.items():
+            np.testing.assert_array_equal(found[key], t.numpy())
+    # Several networks have their variables in front; what has no name has a number.
+    free = Tensor.rand(3).realize()
+    held = [free]
+
+    def both(x: Tensor) -> Tensor:
+        return other(net(x)) * held[0]
+
+    folder = export(both, [x], tmp_path / "both")
+    found = safetensors.numpy.load_file(folder / "both.safetensors")
+    assert {"net.first.weight", "other.bias", "held.0"} < found.keys()
+    again = nn.state.load_state_dict
+    fresh = Layers()
+    again(
+        fresh, {k[4:]: Tensor(v) for k, v in found.items() if k.startswith("net.")}, verbose=False
+    )
+    np.testing.assert_array_equal(fresh(x).numpy(), net(x).numpy())

@@ -61,6 +61,7 @@ class Blob(NamedTuple):
     name: str
     dtype: DType
     data: bytes
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -158,7 +159,10 @@ class Builder:
             assert memory.data is not None
             blobs = self.plan.weights if memory.role == "weight" else self.plan.states
             number = len(blobs)
-            blobs.append(Blob(f"{memory.role}{number}", memory.dtype, memory.data))
+            taken = {blob.name for blob in blobs}
+            name = memory.name if memory.name not in taken else ""
+            name = name or f"{memory.role}{number}"
+            blobs.append(Blob(name, memory.dtype, memory.data, memory.shape))
         self.slot_of[id(memory)] = len(self.slots)
         self.slots.append(Slot(memory.nbytes, dtypes.uint8, ""))
         self.regions.append((memory.role, number))

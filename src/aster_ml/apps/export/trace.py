@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from aster_ml.apps.export.names import Named, named_weights
 from aster_ml.config import CAPTURING, DEPTH_FIRST, JIT, Context
 from aster_ml.device import Buffer
 from aster_ml.dtype import DType, dtypes
@@ -65,7 +66,8 @@ class Memory:
 
     `role` is "input", "output" (both with their `number`), "weight" (read only), "state" (kept from
     call to call) or "temporary". `data` is the content before the first call of a weight or state.
-    `renewed` says that a temporary begins each call with `data`.
+    `renewed` says that a temporary begins each call with `data`. What a network has a name for has
+    it, and the shape that it has there.
     """
 
     role: str
@@ -74,6 +76,8 @@ class Memory:
     number: int = 0
     data: bytes | None = None
     renewed: bool = False
+    name: str = ""
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -251,7 +255,7 @@ def trace(
             values.append(Value(known, tuple([int(s) for s in t.shape]), t.dtype))
     made = Trace(name, values[: len(inputs)], values[len(inputs) :])
     before = {number: data for number, (_, data) in first.before.items()}
-    Reader(made, recording, rows, before).read(found)
+    Reader(made, recording, rows, before, named_weights(function)).read(found)
     return made
 
 
@@ -280,9 +284,16 @@ class Reader:
     """Says of each buffer of a recording what it is."""
 
     def __init__(
-        self, made: Trace, recording: Recording[Any], rows: list[Row], before: dict[int, bytes]
-    ) -> None:
+        self, made: Trace, recording: Recording[Any], rows: list[Row], before: dict[int, bytes],
+        named: Iterable[Named] = (),
+    ) -> None:  # fmt: skip
         self.trace = made
+        # What networks call memory, by its base and the bytes of it.
+        self.names = {
+            (id(b.base), b.offset, b.offset + b.nbytes): (name, shape)
+            for name, shape, b in named
+            if b.dtype is b.base.dtype
+        }
         self.recording = recording
         self.rows = rows
         self.before = before
@@ -371,6 +382,9 @@ class Reader:
                 part = base.view(end - begin, dtypes.uint8, begin)
                 data = bytes(part.as_memoryview(copy=True))
                 memory = Memory("weight", end - begin, base.dtype, data=data)
+                known = self.names.get((id(base), begin, end))
+                if known is not None:
+                    memory.name, memory.shape = known
                 self.trace.memory.append(memory)
                 rows.append((begin, end, memory))
             self.read_of[number] = rows

@@ -2,7 +2,8 @@
 
 Layout (https://huggingface.co/docs/safetensors): 8 bytes with the length of the header,
 little-endian; the header, JSON padded with spaces to a multiple of 8 bytes; the tensors' bytes in
-the header's order, without gaps. Each tensor is flat. `__metadata__` names the function and has a
+the header's order, without gaps. Weights of a network have their names and shapes, others are flat
+and have numbers. `__metadata__` names the function and has a
 digest of all bytes, so the header of one export is that of no other.
 """
 
@@ -25,7 +26,7 @@ def header_of(name: str, blobs: Sequence[Blob]) -> bytes:
         digest.update(blob.data)
         entries[blob.name] = {
             "dtype": NAME_OF[blob.dtype],
-            "shape": [len(blob.data) // blob.dtype.itemsize],
+            "shape": list(blob.shape or (len(blob.data) // blob.dtype.itemsize,)),
             "data_offsets": [at, at + len(blob.data)],
         }
         at += len(blob.data)

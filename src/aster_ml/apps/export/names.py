@@ -1,0 +1,82 @@
+"""Names of weights: what a network that a function calls knows them by.
+
+Receives a function; returns the tensors of the objects that it is a method of, that it closes over,
+or that it finds among the globals of its module, by the keys of their state dicts. Several objects
+have the names of their variables in front.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from aster_ml.device import Buffer
+from aster_ml.engine import storage
+from aster_ml.jit.tiny_jit import TinyJit
+from aster_ml.nn.state import get_state_dict
+from aster_ml.uop.movement import is_whole_memory
+
+# What holds no weights of its own.
+PLAIN = (ModuleType, FunctionType, BuiltinFunctionType, type, str, bytes, int, float)
+
+
+class Named(NamedTuple):
+    """A tensor of a network, and the memory that it is."""
+
+    name: str
+    shape: tuple[int, ...]
+    buffer: Buffer
+
+
+def named_weights(function: Callable[..., Any]) -> list[Named]:
+    """The tensors with memory of a function's networks."""
+    groups = {label: get_state_dict(owner) for label, owner in owners(function)}
+    groups = {label: state for label, state in groups.items() if state}
+    found = []
+    for label, state in groups.items():
+        for key, t in state.items():
+            name = ".".join([x for x in (label if len(groups) > 1 else "", key) if x])
+            known = storage.realized_view(t.uop)
+            view = t.uop if known is None else known
+            buffers = storage.buffers_below(view) if is_whole_memory(view) else []
+            if len(buffers) == 1 and all([isinstance(n, int) for n in t.shape]):
+                buffer = storage.buffer_of(buffers[0])
+                found.append(Named(name or label, tuple(t.shape), buffer))
+    return found
+
+
+def owners(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """The objects whose tensors a function may use, each with the name of its variable."""
+    while isinstance(function, (TinyJit, functools.partial)):
+        if isinstance(function, functools.partial):
+            for i, value in enumerate(function.args):
+                yield f"argument{i}", value
+            yield from function.keywords.items()
+            function = function.func
+        else:
+            function = function.function
+    if isinstance(function, MethodType):
+        yield "self", function.__self__
+    elif not isinstance(function, FunctionType):
+        yield "self", function
+    else:
+        code = function.__code__
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        for name, cell in cells:
+            try:
+                yield from outside(name, cell.cell_contents)
+            except ValueError:
+                # A variable that has no value yet.
+                continue
+        for name in code.co_names:
+            yield from outside(name, function.__globals__.get(name))
+
+
+def outside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A variable that may be a network, or a recording of one."""
+    if isinstance(value, (TinyJit, MethodType)):
+        yield from owners(value)
+    elif value is not None and not isinstance(value, PLAIN):
+        yield name, value
