@@ -50,6 +50,7 @@ help:
 	@echo "make viz-test  the visualiser's page in headless Chromium"
 	@echo "make webgpu-test  the WEBGPU device on drivers that are programs"
 	@echo "make gpu-compile  kernels for NVIDIA cards through NVRTC: registers, spills"
+	@echo "make browser-test  the conformance suite as a page in Chromium"
 	@echo "make gpu-shim  kernels for GPUs on the CPU: the conformance suite"
 	@echo "make export  the digits as programs of their own: C, WebAssembly, a page"
 	@echo "make fuzz    draw many random programs and compare them with NumPy and PyTorch"
@@ -150,6 +151,10 @@ webgpu-test: $(VENV)/.webgpu
 gpu-shim: $(VENV)/.test-$(TEST_EXTRAS)
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS) -k "CUDA or METAL" tests/backend \
 		tests/unit/renderer/test_random.py
+
+.PHONY: browser-test
+browser-test: $(VENV)/.viz
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/backend/test_browser_conformance.py
 
 # The digits as C, WebAssembly and a page, compared with the CPU device; then all tests of pages.
 .PHONY: export

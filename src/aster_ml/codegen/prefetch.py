@@ -334,6 +334,6 @@ def rows_to_ask_for(a: Access, axes: list[UOp], target: Target) -> int:
     steps = [abs(a.strides[r] or 0) for r in axes if not r.arg.kind.is_lane]
     itemsize, near = a.buffer.dtype.itemsize, target.cache_bytes[1]
     total = prod([size_of(r) for r in a.strides]) * itemsize
-    if a.strides[axes[-1]] != 1 or min(steps) * itemsize < APART_NBYTES or total <= near:
+    if a.strides[axes[-1]] != 1 or min(steps, default=0) * itemsize < APART_NBYTES or total <= near:
         return 0
     return min(steps) * FILL_AHEAD

@@ -49,34 +49,34 @@ def named_weights(function: Callable[..., Any]) -> list[Named]:
 
 def owners(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """The objects whose tensors a function may use, each with the name of its variable."""
-    while isinstance(function, (TinyJit, functools.partial)):
-        if isinstance(function, functools.partial):
-            for i, value in enumerate(function.args):
-                yield f"argument{i}", value
-            yield from function.keywords.items()
-            function = function.func
-        else:
-            function = function.function
-    if isinstance(function, MethodType):
-        yield "self", function.__self__
-    elif not isinstance(function, FunctionType):
-        yield "self", function
-    else:
-        code = function.__code__
-        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-        for name, cell in cells:
-            try:
-                yield from outside(name, cell.cell_contents)
-            except ValueError:
-                # A variable that has no value yet.
-                continue
-        for name in code.co_names:
-            yield from outside(name, function.__globals__.get(name))
+    waiting: list[tuple[str, Any]] = [("self", function)]
+    seen = set()
+    while waiting:
+        name, value = waiting.pop()
+        if value is None or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, TinyJit):
+            waiting.append((name, value.function))
+        elif isinstance(value, MethodType):
+            waiting.append((name, value.__self__))
+        elif isinstance(value, functools.partial):
+            waiting += [(f"argument{i}", x) for i, x in enumerate(value.args)]
+            waiting += [*value.keywords.items(), (name, value.func)]
+        elif isinstance(value, FunctionType) and name == "self":
+            waiting += outside(value)
+        elif not isinstance(value, PLAIN):
+            yield name, value
 
 
-def outside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A variable that may be a network, or a recording of one."""
-    if isinstance(value, (TinyJit, MethodType)):
-        yield from owners(value)
-    elif value is not None and not isinstance(value, PLAIN):
-        yield name, value
+def outside(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The variables of a function that are not its own."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            # It has no value yet.
+            continue
+    for name in code.co_names:
+        yield name, function.__globals__.get(name)
