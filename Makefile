@@ -127,6 +127,11 @@ interop: $(VENV)/.interop
 	$(BIN)/python -m tests.interop.figures | tee tests/interop/figures.txt
 	$(BIN)/python -m tools.make_interop_doc
 
+# The array API's own suite, from a clone: ARRAY_API_TESTS=folder, or fetched into build/.
+.PHONY: array-api
+array-api: $(VENV)/.interop
+	$(BIN)/python -m tests.interop.array_api_suite $(ARRAY_API_ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.bench-$(BENCH_EXTRAS)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

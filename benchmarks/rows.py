@@ -16,6 +16,7 @@ from benchmarks import (
     sets,
     small,
     start,
+    torch_backend,
 )
 from benchmarks.row import Builder, Row, Values
 
@@ -31,6 +32,7 @@ SUBJECTS = (
     packed,
     onnx_models,
     language,
+    torch_backend,
 )
 ROWS: list[Row] = [row for subject in SUBJECTS for row in subject.rows()]
 
@@ -48,6 +50,7 @@ RUNS: dict[str, Builder] = {
     **drawn.CASES,
     **packed.CASES,
     **onnx_models.CASES,
+    **torch_backend.CASES,
 }
 VALUES: dict[str, Values] = {
     **calls.CASES,

@@ -15,82 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from aster_ml.torch_backend import aster
-from benchmarks import torch_models
+from benchmarks.compiled_models import MODELS, inference, training
 
 # How long a call is repeated for one figure, and how many figures each form gives.
 SECONDS, ROUNDS = 0.3, 5
-
-
-class ViT(nn.Module):
-    """A vision transformer of two layers for 32 x 32 pictures."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, 64, 4, 4)
-        layer = nn.TransformerEncoderLayer(64, 4, 256, 0.0, "gelu", batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(64, 10)
-
-    def forward(self, x: Any) -> Any:
-        """[b, 3, 32, 32] -> [b, 10]."""
-        return self.head(self.layers(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
-
-
-class UNet(nn.Module):
-    """Down and up again once, with a way across."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.SiLU())
-        self.low = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.GroupNorm(4, 32), nn.SiLU())
-        self.up = nn.ConvTranspose2d(32, 16, 2, 2)
-        self.out = nn.Conv2d(32, 3, 3, padding=1)
-
-    def forward(self, x: Any) -> Any:
-        """[b, 3, h, w] -> the same."""
-        high = self.down(x)
-        low = self.low(nn.functional.max_pool2d(high, 2))
-        return self.out(torch.cat([high, self.up(low)], 1))
-
-
-# For each model how it is made, and what it is given.
-MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-    "MLP 784-512-512-10, batch 64": (torch_models.Perceptron, lambda: torch.randn(64, 784)),
-    "ResNet-18, batch 1": (torch_models.ResNet18, lambda: torch.randn(1, 3, 224, 224)),
-    "GPT-2, 2 layers of 256, 4 x 64 tokens": (
-        lambda: torch_models.GPT2(2, 256, 4, 1000),
-        lambda: torch.randint(0, 1000, (4, 64)),
-    ),
-    "ViT, 2 layers of 64, batch 16": (ViT, lambda: torch.randn(16, 3, 32, 32)),
-    "U-Net, batch 8 of 32 x 32": (UNet, lambda: torch.randn(8, 3, 32, 32)),
-}
-
-
-def inference(model: Any, run: Callable[[Any], Any], x: Any) -> Callable[[], Any]:
-    """One call without gradients."""
-
-    def call() -> Any:
-        with torch.no_grad():
-            return run(x)
-
-    return call
-
-
-def training(model: Any, run: Callable[[Any], Any], x: Any) -> Callable[[], Any]:
-    """One step of SGD."""
-    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
-
-    def call() -> Any:
-        optimizer.zero_grad()
-        loss = run(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return call
 
 
 def cpu_seconds(call: Callable[[], Any], seconds: float) -> float:

@@ -310,9 +310,61 @@ def transforms(d: Draw) -> Call:
     return f"fft.{name}", [x], norm
 
 
+# Operators of Python: of two arrays, of one and a number, of one.
+OPERATORS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys("add sub mul iadd isub imul".split(), NUMERIC),
+    **dict.fromkeys("truediv pow itruediv".split(), FLOATING),
+    **dict.fromkeys("floordiv mod".split(), REAL), "matmul": FLOATING,
+    **dict.fromkeys("and_ or_ xor iand".split(), ("bool", *INTS)),
+    **dict.fromkeys("eq ne".split(), EVERY), **dict.fromkeys("lt le gt ge".split(), INTS + REAL),
+    "neg": FLOATING, "pos": NUMERIC, "abs": FLOATING, "invert": ("bool", *INTS),
+}  # fmt: skip
+
+
+def operator(d: Draw) -> Call:
+    """An operator of arrays, or of an array and a number on either side."""
+    name = d.r.choice(sorted(OPERATORS))
+    x = d.of(OPERATORS[name])
+    if name in ("neg", "pos", "abs", "invert"):
+        return f"operator.{name}", [x], {}
+    if name == "matmul":
+        n = d.r.choice(SIZES)
+        return f"operator.{name}", [d.array("float64", (3, n)), d.array("float64", (n, 2))], {}
+    kind = x.dtype.kind
+    number: Any = {"b": True, "i": 2, "u": 2, "f": 1.5, "c": 2 - 1j}[kind]
+    if d.r.random() < 0.4:
+        sides = [x, number] if name[0] == "i" or d.keep() else [number, x]
+        return f"operator.{name}", sides, {}
+    return f"operator.{name}", [x, d.array(x.dtype.name, x.shape)], {}
+
+
+def index(d: Draw) -> Call:
+    """Elements read, or written, by slices, numbers, new axes and masks."""
+    x = d.of(EVERY, d.shape(1, 3))
+    if d.r.random() < 0.25:
+        mask = d.array("bool", x.shape)
+        return (
+            ("getitem", [x, mask], {}) if d.keep() else ("written", [x, mask, x.dtype.type(1)], {})
+        )
+    key: list[Any] = []
+    for size in x.shape[: d.r.randint(0, x.ndim)]:
+        low, high = sorted(d.r.choices(range(-size, size + 1), k=2))
+        step = d.r.choice([1, 2, -1])
+        part = slice(low, high, step) if step > 0 else slice(None, None, step)
+        key.append(d.r.randrange(-size, size) if size and d.r.random() < 0.4 else part)
+    if d.r.random() < 0.2:
+        key.insert(d.r.randint(0, len(key)), None)
+    full = x.ndim == len([k for k in key if k is not None])
+    key = key if full else [*key, Ellipsis]
+    if d.keep() or None in key:
+        return "getitem", [x, tuple(key)], {}
+    value = d.array(x.dtype.name, np.asarray(x[tuple(key)]).shape)
+    return "written", [x, tuple(key), value], {}
+
+
 KINDS: tuple[Callable[[Draw], Call], ...] = (
     unary, unary, binary, binary, shift, clip, reduction, reduction, place, running, moving,
-    moving, order, product, matrices, transforms,
+    moving, order, product, matrices, transforms, operator, operator, index, index,
 )  # fmt: skip
 
 

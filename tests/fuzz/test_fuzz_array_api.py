@@ -5,6 +5,7 @@ Values, dtypes and shapes are compared, at signed zeros, infinities and NaN as w
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,8 @@ LOOSE = frozenset(
 
 # Results that many elements go into.
 SPREAD = frozenset(
-    "linalg fft matmul tensordot vecdot sum prod cumulative_sum cumulative_prod mean".split()
+    "operator linalg fft matmul tensordot vecdot sum prod cumulative_sum cumulative_prod "
+    "mean".split()
 )
 
 
@@ -37,10 +39,21 @@ def converted(value: Any, make: Callable[[Any], Any]) -> Any:
     """Arguments with arrays of one package."""
     if isinstance(value, list):
         return [converted(v, make) for v in value]
-    return make(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value
+    return make(np.array(value)) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def written(x: Any, key: Any, value: Any) -> Any:
+    """The array with other elements at some places."""
+    x[key] = value
+    return x
 
 
 def found(namespace: Any, name: str) -> Any:
+    """A function of a namespace, of Python, or of this module."""
+    if name in ("getitem", "written"):
+        return operator.getitem if name == "getitem" else written
+    if name.startswith("operator."):
+        return getattr(operator, name.partition(".")[2])
     for part in name.split("."):
         namespace = getattr(namespace, part)
     return namespace

@@ -116,7 +116,7 @@ def unary(m: Maker, x: Any) -> Step:
         "log1p": lambda v: v.abs().log1p(),
         "expm1": lambda v: (v * 0.1).expm1(),
         "reciprocal": lambda v: 1 / (v * v + 1),
-        "double": lambda v: (v.double() * 3).float(),
+        "double": lambda v: (v.double() * 3).to(v.dtype),
         "where": lambda v: m.torch.where(v > 0, v, v * 0.1),
         "trunc": lambda v: v - v.detach().trunc(),
         "int": lambda v: v * (v.detach() * 3).int(),

@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, TinyJit, dtypes, nn
+from aster_ml.complex import ComplexTensor
 from aster_ml.errors import DTypeError, JitError, ShapeError
 
 # Packages that take long to import.
@@ -144,6 +145,21 @@ PYTHON = [
     Line("f'{t:.3f}'", lambda: f"{number():.3f}", "3.500"),
     Line("'%.2f' % t", lambda: f"{number():.2f}", "3.50"),
     Line("round(float(t), 1)", lambda: round(float(number()), 1), 3.5),
+    Line("round(t), round(t, 1)", lambda: (round(number()), (round(vector() * 1.26, 1) * 10).round()),
+         (4.0, [13, 25, 38])),
+    Line("divmod(t, 2)", lambda: divmod(vector(), 2), ([0, 1, 1], [1, 0, 1])),
+    Line("divmod(7, t)", lambda: divmod(7, vector()), ([7, 3, 2], [0, 1, 1])),
+    Line("+t", lambda: +vector(), [1, 2, 3]),
+    Line("t * 1j", lambda: (vector() * 1j).tolist(), [1j, 2j, 3j]),
+    Line("1j + t", lambda: (1j + vector()).tolist(), [1 + 1j, 2 + 1j, 3 + 1j]),
+    Line("t * complex array", lambda: (vector() * np.array([1j, 1, 1j])).tolist(), [1j, 2, 3j]),
+    Line("complex array * t", lambda: (np.array([1j, 1, 1j]) * vector()).tolist(), [1j, 2, 3j]),
+    Line("Tensor(complex array)", lambda: Tensor(np.array([1j])), "ComplexTensor", (), DTypeError),
+    Line("np.exp(z)", lambda: np.round(np.exp(ComplexTensor([np.pi * 1j])).numpy().real), [-1]),
+    Line("np.from_dlpack(z)", lambda: np.from_dlpack(ComplexTensor([1j])).tolist(), [1j]),
+    Line("np.fft.fft(z)", lambda: np.fft.fft(ComplexTensor([1, 1j])).tolist(), [1 + 1j, 1 - 1j]),
+    Line("pickle z", lambda: pickle.loads(pickle.dumps(ComplexTensor([2j]))).tolist(), [2j]),
+    Line("f'{z:.1f}'", lambda: f"{ComplexTensor(1 + 2j):.1f}", "1.0+2.0j"),
     Line("math.sqrt(t)", lambda: math.sqrt(Tensor(16.0)), 4.0),
     Line("range(t)", lambda: list(range(Tensor(3))), [0, 1, 2]),
     Line("list[t]", lambda: "abc"[Tensor(1)], "b"),
@@ -231,6 +247,13 @@ NUMPY = [
 ]  # fmt: skip
 PACKAGES = [
     Line("torch.from_dlpack(t)", shared, [9, 2, 3], ("torch",)),
+    Line("torch.tensor(z)", lambda torch: torch.tensor(ComplexTensor([1j])), [1j], ("torch",)),
+    Line("torch.from_dlpack(z)", lambda torch: torch.from_dlpack(ComplexTensor([1j])), [1j],
+         ("torch",)),
+    Line("t * torch complex", lambda torch: (vector()[:1] * torch.tensor([2j])).tolist(), [2j],
+         ("torch",)),
+    Line("ComplexTensor(torch conj)",
+         lambda torch: ComplexTensor(torch.tensor([1j]).conj()).tolist(), [-1j], ("torch",)),
     Line("torch.tensor(t)", lambda torch: torch.tensor(vector()), [1, 2, 3], ("torch",)),
     Line("torch.tensor(t), one", lambda torch: torch.tensor(number()), 3.5, ("torch",)),
     Line("torch.as_tensor(t)", lambda torch: torch.as_tensor(matrix()), [[1, 2], [3, 4]],

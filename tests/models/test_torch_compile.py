@@ -55,7 +55,7 @@ def transformer(kind: str, **sizes: Any) -> Any:
 
 def benchmarked(name: str, *sizes: int) -> Any:
     """A model that is measured, too."""
-    where = "benchmarks.torch_compile" if name in ("UNet", "ViT") else "benchmarks.torch_models"
+    where = "benchmarks.compiled_models" if name in ("UNet", "ViT") else "benchmarks.torch_models"
     return getattr(importlib.import_module(where), name)(*sizes)
 
 

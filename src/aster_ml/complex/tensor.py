@@ -37,7 +37,10 @@ def parts_of(data: Any, device: Any = None) -> tuple[Tensor, Tensor | None]:
         return data.real, data.imag
     if isinstance(data, Tensor):
         return floating(data), None
-    array = np.asarray(data.detach() if getattr(data, "requires_grad", False) else data)
+    data = data.detach() if getattr(data, "requires_grad", False) else data
+    # PyTorch conjugates by a mark, which arrays cannot carry.
+    data = data.resolve_conj() if hasattr(data, "resolve_conj") else data
+    array = np.asarray(data)
     if array.dtype.kind not in "fciub":
         raise DTypeError(f"ComplexTensor: {array.dtype} is no dtype of numbers; complex is wanted")
     if not isinstance(data, np.ndarray | np.generic):

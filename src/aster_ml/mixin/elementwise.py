@@ -166,6 +166,9 @@ class ElementwiseMixin(OwnMixin):
     def __rrshift__(self, x: Any) -> Self:
         return self.rshift(x, True)
 
+    def __pos__(self) -> Self:
+        return self
+
     def __neg__(self) -> Self:
         return self.neg()
 

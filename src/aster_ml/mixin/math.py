@@ -192,6 +192,19 @@ class MathMixin(FunctionMixin):
     def __rfloordiv__(self, x: Any) -> Self:
         return self.div(x, True, rounding_mode="floor")
 
+    def __divmod__(self, x: Any) -> tuple[Self, Self]:
+        return self // x, self % x
+
+    def __rdivmod__(self, x: Any) -> tuple[Self, Self]:
+        return self.__rfloordiv__(x), self.__rmod__(x)
+
+    def __round__(self, digits: int | None = None) -> Self:
+        """Rounded to whole numbers, or to so many decimal digits; halves to the even one."""
+        if self.dtype.kind != "float":
+            return self
+        scale = 10.0 ** (digits or 0)
+        return (self * scale).round() / scale if digits else self.round()
+
     # bits
 
     def need_bits(self, x: Any, what: str, shift: bool = False) -> None:
