@@ -42,8 +42,14 @@ that want it; what is damaged is a `FormatError` with path, place and reason. Sh
 conditions are computed on the host, so chains like Shape, Gather, Concat, Reshape make no kernels.
 What comes of constants alone is computed once; a weight that would grow by that (int8 that is
 unpacked) stays as it is in the file. Where no number needs to be looked at on the way, the third
-run with the same shapes replays one native graph. Initialisers are read when they are first used,
-and data beside the model is mapped into memory, never from outside of its folder.
+run with the same shapes replays one native graph, and a run like the last one copies its arrays
+into memory that this reads. Axes with a name, or without a size, may change: the first two
+combinations of sizes have recordings of their own, and for all others there is one with variables,
+which go from a power of two to another and grow with what is asked; its first outputs are held to
+those of a plain run. Where an operator cannot do with a variable size (a loop over an axis, most
+pooling), `runner.why_not_dynamic` says so, and sizes are recorded one by one. Initialisers
+are read when they are first used, and data beside the model is mapped into memory, never from
+outside of its folder.
 """
 
 

@@ -321,6 +321,8 @@ def windows_of(
     if all(k == s == 1 for k, s in zip(kernel, stride)):
         return x.reshape((*x.shape, *kernel))
     counts = [(i - d * (k - 1) - 1) // s + 1 for i, k, s, d in zip(sizes, kernel, stride, gaps)]
+    # Two ways through a network to the same size have the same expression for it.
+    counts = [n if isinstance(n, int) else n.ssimplify() for n in counts]
     spans = [o * s for o, s in zip(counts, stride)]
     if all_int(sizes) and all(s >= k * d for k, s, d in zip(kernel, stride, gaps)):
         return separate_windows(x, counts, kernel, stride, gaps)

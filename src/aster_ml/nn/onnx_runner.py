@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from aster_ml import Tensor
-from aster_ml.errors import ArgumentError, DTypeError, ShapeError
+from aster_ml.errors import ArgumentError, AsterError, DTypeError, ShapeError
+from aster_ml.nn.onnx_ops.dynamic import Dynamic, axes_of, range_above, range_around
 from aster_ml.nn.onnx_ops.families import FAMILIES
 from aster_ml.nn.onnx_ops.model import Graph, Model, Node, Spec, read_model
 from aster_ml.nn.onnx_ops.recorded import Again, Recorded
@@ -24,6 +25,9 @@ from aster_ml.nn.onnx_ops.types import ASTER, NUMPY, element_type, is_ours
 
 # So many combinations of shapes and small numbers are kept recorded; past that the oldest goes.
 MOST_RECORDED = 32
+# So many combinations have recordings of their own, whose kernels know the sizes; for the next ones
+# there is one recording with variables.
+OWN_RECORDINGS = 2
 # An input of at most so many integers from which shapes are computed is looked at before a run.
 MOST_LOOKED_AT = 64
 # What is imported for its operators.
@@ -52,6 +56,9 @@ class OnnxRunner:
         self.looked_at = inputs_of_shapes(graph)
         self.used = {*graph.outputs}.union(*[node.inputs for node in self.model.walk()])
         self.recorded: OrderedDict[Any, Recorded | None] = OrderedDict()
+        # Recordings for all sizes of axes that are no fixed numbers, and why there are none.
+        self.dynamic: OrderedDict[Any, Dynamic] = OrderedDict()
+        self.why_not_dynamic = ""
         # What answers a call that is like the last one.
         self.again: Again | None = None
 
@@ -67,6 +74,7 @@ class OnnxRunner:
             for node in self.model.walk():
                 node.result = node.prepared = None
             self.recorded.clear()
+            self.dynamic.clear()
             self.again = None
         return self
 
@@ -111,11 +119,11 @@ class OnnxRunner:
             found = recorded(list(tensors.values()))
             self.again = recorded.next(inputs, list(tensors.values()))
             return found
-        result, is_recordable = self.run(values)
-        for value in result.values():
-            for tensor in value if isinstance(value, list) else [value]:
-                if isinstance(tensor, Tensor):
-                    tensor.realize()
+        if len(self.recorded) >= OWN_RECORDINGS:
+            dynamic = self.run_dynamic(values)
+            if dynamic is not None:
+                return dynamic
+        result, is_recordable = self.run_plain(values)
         while len(self.recorded) >= MOST_RECORDED:
             self.recorded.popitem(last=False)
         arrays = {n: v for n, v in values.items() if not isinstance(v, Tensor)}
@@ -124,6 +132,54 @@ class OnnxRunner:
             made = Recorded(self.execution, list(tensors), arrays, result)
         self.recorded[key] = made
         return result
+
+    def run_plain(self, values: dict[str, Value]) -> tuple[dict[str, Any], bool]:
+        """Outputs, computed, and whether no numbers were looked at on the way."""
+        result, is_recordable = self.run(values)
+        for value in result.values():
+            for tensor in value if isinstance(value, list) else [value]:
+                if isinstance(tensor, Tensor):
+                    tensor.realize()
+        return result, is_recordable
+
+    def run_dynamic(self, values: dict[str, Value]) -> dict[str, Any] | None:
+        """Outputs by a recording for all sizes; None, and `why_not_dynamic`, where none can be.
+
+        Its first outputs are held to those of a run for these very sizes.
+        """
+        try:
+            axes, sizes = axes_of(values, self.model.graph.inputs)
+            if not sizes:
+                return None
+            others = tuple([(n, frozen(v)) for n, v in values.items() if not isinstance(v, Tensor)])
+            known = self.dynamic.get((axes, others))
+            if known is not None and known.holds(sizes):
+                return known(values, sizes)
+        except AsterError as error:
+            self.why_not_dynamic = str(error) or type(error).__name__
+            return None
+        if self.why_not_dynamic:
+            return None
+        right, is_recordable = self.run_plain(values)
+        if not is_recordable or any(not isinstance(v, Tensor) for v in right.values()):
+            self.why_not_dynamic = "numbers are looked at on the way, or drawn"
+            return None
+        for around in (range_around, range_above):
+            ranges = {name: around(size) for name, size in sizes.items()}
+            if known is not None:
+                ranges = {name: r.with_all(known.ranges[name]) for name, r in ranges.items()}
+            try:
+                made = Dynamic(self.execution, values, axes, ranges, right)
+                made.check(made(values, sizes), right)
+            except AsterError as error:
+                self.why_not_dynamic = str(error) or type(error).__name__
+                continue
+            while len(self.dynamic) >= MOST_RECORDED:
+                self.dynamic.popitem(last=False)
+            self.dynamic[axes, others] = made
+            self.why_not_dynamic = ""
+            return right
+        return None
 
     def run(self, values: dict[str, Value]) -> tuple[dict[str, Any], bool]:
         """Outputs for checked inputs, not computed yet, and whether no numbers were looked at."""

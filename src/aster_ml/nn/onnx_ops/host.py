@@ -6,20 +6,25 @@ make no kernels. What gives many elements (`ConstantOfShape`) is left to the ten
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from aster_ml.errors import ShapeError
 from aster_ml.nn.onnx_ops.registry import Array, on_host
-from aster_ml.nn.onnx_ops.types import NUMPY
+from aster_ml.nn.onnx_ops.types import INT32, INT64, NUMPY, boxed, is_variable
+from aster_ml.uop.node import UOp
 
 # More elements than that are no shape.
 MOST = 1 << 16
 
 
-def ints(values: Any) -> list[int]:
-    """Python numbers of an array."""
-    return [int(value) for value in np.asarray(values).reshape(-1)]
+def ints(values: Any) -> list[Any]:
+    """Python numbers of an array; sizes that are variables as they are."""
+    flat = np.asarray(values).reshape(-1)
+    return [value if isinstance(value, UOp) else int(value) for value in flat]
 
 
 def register_plain() -> None:
@@ -39,9 +44,39 @@ def register_plain() -> None:
     for name, function in unary.items():
         on_host(name)(lambda x, function=function: same_kind(function(x), x))
     for name, function in binary.items():
-        on_host(name, since=7)(lambda a, b, function=function: np.asarray(function(a, b)))
+        on_host(name, since=7)(
+            lambda a, b, name=name, function=function: both(name, function, a, b)
+        )
     for name, function in {"Max": np.maximum, "Min": np.minimum}.items():
         on_host(name)(lambda *xs, function=function: many(function, xs))
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "Equal": operator.eq, "Greater": operator.gt, "Less": operator.lt,
+    "GreaterOrEqual": operator.ge, "LessOrEqual": operator.le,
+}  # fmt: skip
+
+
+def both(name: str, function: Any, a: Array, b: Array) -> Array:
+    """A function of two arrays; comparisons of variable sizes are decided by their bounds."""
+    if name not in COMPARISONS or not (is_variable(a) or is_variable(b)):
+        return boxed(function(a, b))
+    decide = COMPARISONS[name]
+    if name == "Equal":
+        decide = is_equal
+    return np.vectorize(lambda x, y: bool(decide(x, y)), otypes=[np.bool_])(a, b)
+
+
+def is_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are one. Raises: ShapeError where that hangs on a variable."""
+    if a is b:
+        return True
+    ends = [(x.vmin, x.vmax) if isinstance(x, UOp) else (x, x) for x in (a, b)]
+    if ends[0][0] == ends[0][1] == ends[1][0] == ends[1][1]:
+        return True
+    if ends[0][1] < ends[1][0] or ends[1][1] < ends[0][0]:
+        return False
+    raise ShapeError(f"whether {a} is {b} hangs on a size that is a variable")
 
 
 def same_kind(result: Any, x: Array) -> Array:
@@ -63,6 +98,11 @@ register_plain()
 @on_host("Div", since=7)
 def div(a: Array, b: Array) -> Any:
     """Quotients; those of integers lose their fraction."""
+    if is_variable(a) or is_variable(b):
+        # Rounded down, which is towards zero where nothing is negative.
+        if any(not (x >= 0) for x in a.reshape(-1)) or any(not (x > 0) for x in b.reshape(-1)):
+            raise ShapeError("a quotient of sizes that may be negative")
+        return boxed(np.floor_divide(a, b))
     if a.dtype.kind in "iu":
         if not np.all(b):
             return NotImplemented
@@ -92,6 +132,8 @@ def pow_(x: Array, y: Array) -> Any:
 @on_host("Cast")
 def cast(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
     """Another element type, of those that NumPy converts as ONNX says."""
+    if is_variable(x):
+        return x if to in (INT64, INT32) else NotImplemented
     kinds = x.dtype.kind + np.dtype(NUMPY[to]).kind
     if any(kind not in "biuf" for kind in kinds):
         return NotImplemented
@@ -109,7 +151,7 @@ def identity(x: Array) -> Array:
 @on_host("Gather")
 def gather(data: Array, indices: Array, *, axis: int) -> Array:
     """Elements along an axis; negative indices count from its end."""
-    return np.asarray(np.take(data, indices, axis))
+    return boxed(np.take(data, indices, axis))
 
 
 @on_host("GatherND", since=12)
@@ -129,8 +171,10 @@ def concat(*xs: Array, axis: int = 1) -> Array:
 @on_host("Slice")
 def slice_(
     data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
-) -> Array:
+) -> Any:
     """A part along some axes."""
+    if is_variable(starts) or is_variable(ends):
+        return NotImplemented
     cut: list[Any] = [slice(None)] * data.ndim
     axes = np.arange(len(starts)) if axes is None else axes
     steps = np.ones(len(starts), np.int64) if steps is None else steps
@@ -181,6 +225,8 @@ def transpose(data: Array, *, perm: list[int] | None = None) -> Array:
 @on_host("Expand")
 def expand(x: Array, shape: Array) -> Any:
     """Broadcast to a shape, both ways."""
+    if is_variable(shape):
+        return NotImplemented
     sizes = np.broadcast_shapes(x.shape, tuple(ints(shape)))
     return np.broadcast_to(x, sizes).copy() if np.prod(sizes) <= MOST else NotImplemented
 
@@ -188,6 +234,8 @@ def expand(x: Array, shape: Array) -> Any:
 @on_host("Tile", since=6)
 def tile(x: Array, repeats: Array) -> Any:
     """Repeated along each axis."""
+    if is_variable(repeats):
+        return NotImplemented
     count = x.size * int(np.prod(repeats))
     return np.tile(x, ints(repeats)) if count <= MOST else NotImplemented
 
@@ -201,6 +249,8 @@ def where(condition: Array, x: Array, y: Array) -> Array:
 @on_host("Range")
 def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Any:
     """From start to below limit in steps."""
+    if any(is_variable(v) for v in (start, limit, delta)):
+        return NotImplemented
     if start.dtype.kind not in "iu" or delta.size != 1 or not int(delta.reshape(-1)[0]):
         return NotImplemented
     first, last, step = (int(v.reshape(-1)[0]) for v in (start, limit, delta))
@@ -211,6 +261,8 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> 
 @on_host("ConstantOfShape")
 def constant_of_shape(shape: Array, *, value: Array | None = None) -> Any:
     """One value everywhere."""
+    if is_variable(shape):
+        return NotImplemented
     fill = np.zeros(1, np.float32) if value is None else value
     small = np.prod(shape, dtype=object) <= MOST and np.all(shape >= 0)
     return np.full(ints(shape), fill.reshape(()), fill.dtype) if small else NotImplemented
@@ -260,13 +312,13 @@ def reduction(name: str, function: Any) -> None:
         data: Array, axes: Array | None = None, *, keepdims: int, noop_with_empty_axes: int = 0
     ) -> Any:
         along = () if axes is None else tuple(ints(axes))
-        if data.dtype.kind not in "iu" or not data.size:
+        if not data.size or not (data.dtype.kind in "iu" or is_variable(data)):
             return NotImplemented
         if not along:
             if noop_with_empty_axes:
                 return data
             along = tuple(range(data.ndim))
-        return np.asarray(function(data, axis=along, keepdims=bool(keepdims)), data.dtype)
+        return boxed(function(data, axis=along, keepdims=bool(keepdims)), data.dtype)
 
 
 for name_, function_ in {

@@ -16,6 +16,7 @@ from aster_ml.nn.onnx_ops.host import ints
 from aster_ml.nn.onnx_ops.math import wide
 from aster_ml.nn.onnx_ops.nets import Windows
 from aster_ml.nn.onnx_ops.registry import Array, op
+from aster_ml.uop.node import UOp
 
 Ints = list[int]
 
@@ -123,6 +124,12 @@ def resize(
         part = (0.0, 1.0) if roi is None else (float(roi[i]), float(roi[i + len(axes)]))
         if new == size and scale == 1 and part == (0.0, 1.0):
             continue
+        if isinstance(size, UOp):
+            is_repeat = (mode, coordinates, nearest) == ("nearest", "asymmetric", "floor")
+            if not is_repeat or scale != int(scale):
+                raise ShapeError(f"an axis of variable size resized by {scale}, {mode}")
+            y = y.repeat_interleave(int(scale), axis)
+            continue
         if new < 1 or new > 1 << 31:
             raise ShapeError(f"an axis of {size} resized to {new}")
         places = source_places(size, new, scale, coordinates, part)
@@ -146,6 +153,15 @@ def rounded(y: Tensor, x: Tensor) -> Tensor:
     if dtypes.is_float(x.dtype):
         return y.cast(x.dtype)
     return y.clip(dtypes.min(x.dtype), dtypes.max(x.dtype)).cast(x.dtype)
+
+
+def scaled(size: Any, factor: float) -> Any:
+    """A size times a factor, rounded down. Raises: ShapeError for fractions of a variable size."""
+    if not isinstance(size, UOp):
+        return math.floor(factor * size)
+    if factor != int(factor):
+        raise ShapeError(f"an axis of variable size resized by {factor}")
+    return size * int(factor)
 
 
 @op("Resize", since=11, host="roi scales sizes")
@@ -180,7 +196,7 @@ def resize_operator(
         factors = [float(f) for f in scales]
         if min(factors) <= 0:
             raise ShapeError(f"scales {factors}")
-        new = [math.floor(f * x.shape[axis]) for f, axis in zip(factors, along)]
+        new = [scaled(x.shape[axis], f) for f, axis in zip(factors, along)]
     part = roi if coordinate_transformation_mode == "tf_crop_and_resize" else None
     return resize(
         x, along, factors, new, mode=mode, coordinates=coordinate_transformation_mode,
@@ -193,7 +209,7 @@ def resize_operator(
 def upsample(x: Tensor, scales: Array, *, mode: str = "nearest") -> Tensor:
     """x at other sizes, as before version 11."""
     factors = [float(f) for f in np.asarray(scales).reshape(-1)]
-    new = [math.floor(f * size) for f, size in zip(factors, x.shape)]
+    new = [scaled(size, f) for f, size in zip(factors, x.shape)]
     kind = "linear" if mode in ("linear", "bilinear") else mode
     return resize(
         x, list(range(x.ndim)), factors, new, mode=kind, coordinates="asymmetric", nearest="floor"

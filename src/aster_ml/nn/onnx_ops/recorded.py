@@ -9,7 +9,7 @@ does not search the code of this folder.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from aster_ml import Tensor, TinyJit
 from aster_ml.device import Buffer
+from aster_ml.dtype import DType
 from aster_ml.engine import storage
 from aster_ml.nn.onnx_ops.registry import Array, Value
 from aster_ml.nn.onnx_ops.run import Execution
@@ -73,10 +74,10 @@ class Recorded:
 class Place:
     """Memory of the recording for one input, and the array that shows it where the host sees it."""
 
-    def __init__(self, name: str, like: Tensor) -> None:
-        self.name, self.shape, self.dtype = name, like.shape, like.dtype
-        self.kind = numpy_type(like.dtype)
-        self.tensor = Tensor.empty(like.shape, dtype=like.dtype, device=like.device).realize()
+    def __init__(self, name: str, dtype: DType, shape: Sequence[int], device: str | None) -> None:
+        self.name, self.shape, self.dtype = name, tuple(shape), dtype
+        self.kind = numpy_type(dtype)
+        self.tensor = Tensor.zeros(self.shape, dtype=dtype, device=device).contiguous().realize()
         self.buffer: Buffer = storage.buffer_of(self.tensor.uop.base).ensure_allocated()
         self.handle = self.buffer.handle
         self.view: Array | None = None
@@ -107,6 +108,15 @@ class Place:
             self.buffer.copyin(np.ascontiguousarray(value, self.kind))
         return self.tensor
 
+    def fill_part(self, value: Array, cut: tuple[slice, ...]) -> None:
+        """Puts an array into a part of this memory."""
+        if self.view is not None:
+            self.view[cut] = value
+            return
+        memory = np.zeros(self.shape, self.kind)
+        memory[cut] = value
+        self.buffer.copyin(memory)
+
 
 class Again:
     """Answers calls that are like the last one: the same names, shapes, dtypes, small numbers."""
@@ -128,7 +138,11 @@ class Again:
             return None
         if any(0 in t.shape for t in tensors):
             return None
-        made = Again(recorded, inputs, [Place(n, t) for n, t in zip(names, tensors)])
+        made = Again(
+            recorded,
+            inputs,
+            [Place(n, t.dtype, t.shape, recorded.device) for n, t in zip(names, tensors)],
+        )
         found = recorded([place.filled(inputs[place.name]) for place in made.places])
         memory = {place.buffer for place in made.places}
         # An output that is an input would change with the next call.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from aster_ml import Tensor, dtypes
 from aster_ml.errors import ShapeError, UnsupportedError
 from aster_ml.nn.onnx_ops.host import ints
 from aster_ml.nn.onnx_ops.registry import Array, Value, op
-from aster_ml.nn.onnx_ops.types import as_dtype, element_type
+from aster_ml.nn.onnx_ops.types import as_dtype, boxed, element_type, is_variable, sizes_array
+from aster_ml.uop.node import UOp
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
@@ -19,16 +21,21 @@ def shape_of(value: Value) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
+def is_symbolic(value: Value) -> bool:
+    """Whether a size of it is a variable."""
+    return any(not isinstance(size, int) for size in value.shape)
+
+
 @op("Shape", raw=True)
 def shape(data: Value, *, start: int = 0, end: int | None = None) -> Array:
     """The sizes of the axes from `start` to before `end`."""
-    return np.asarray(shape_of(data)[start:end], np.int64)
+    return sizes_array(shape_of(data)[start:end])
 
 
 @op("Size", raw=True)
 def size(data: Value) -> Array:
     """How many elements there are."""
-    return np.asarray(math.prod(shape_of(data)), np.int64)
+    return boxed(math.prod(shape_of(data)), None if is_symbolic(data) else np.int64)
 
 
 @op("Identity", raw=True)
@@ -89,7 +96,22 @@ def unsqueeze(data: Tensor, axes: Array) -> Tensor:
 @op("Expand", host="shape")
 def expand(x: Tensor, shape: Array) -> Tensor:
     """Broadcast to a shape, both ways."""
-    return x.expand(np.broadcast_shapes(x.shape, tuple(ints(shape))))
+    return x.expand(broadcast(x.shape, ints(shape)))
+
+
+def broadcast(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
+    """The shape to which both are broadcast; sizes that are variables are not 1.
+
+    Raises: ShapeError.
+    """
+    rank = max(len(a), len(b))
+    pairs = zip((*(1,) * (rank - len(a)), *a), (*(1,) * (rank - len(b)), *b))
+    sizes = []
+    for left, right in pairs:
+        if left is not right and 1 not in (left, right) and left != right:
+            raise ShapeError(f"{list(a)} and {list(b)} do not broadcast")
+        sizes.append(right if isinstance(left, int) and left == 1 else left)
+    return tuple(sizes)
 
 
 @op("Tile", host="repeats")
@@ -134,11 +156,38 @@ def slice_(
     along = list(range(len(ints(starts)))) if axes is None else ints(axes)
     by = [1] * len(along) if steps is None else ints(steps)
     for start, end, axis, step in zip(ints(starts), ints(ends), along, by):
+        if any(isinstance(value, UOp) for value in (start, end, data.shape[axis])):
+            cut[axis] = variable_part(data.shape[axis], start, end, step)
+            continue
         first, last, pace = slice(start, end, step).indices(data.shape[axis])
         cut[axis] = slice(first, None if last < 0 else last, pace)
         if (last <= first) if pace > 0 else (last >= first):
             cut[axis] = slice(0, 0)
     return data[tuple(cut)]
+
+
+def greatest(size: Any) -> int:
+    """The most elements that an axis may have."""
+    return int(size.vmax) if isinstance(size, UOp) else int(size)
+
+
+def variable_part(size: Any, start: Any, end: Any, step: Any) -> slice:
+    """A part of an axis where sizes are variables, by what is known of their bounds.
+
+    Raises: ShapeError where the part hangs on the value of a variable.
+    """
+    if step != 1:
+        raise ShapeError(f"every element of number {step} along an axis whose size is a variable")
+    ends = []
+    for place in (start, end):
+        if isinstance(place, int) and place >= greatest(size):
+            place = size
+        elif isinstance(place, int) and place < 0:
+            place = place + size
+        if place is not size and not (0 <= place and place <= size):
+            raise ShapeError(f"a part up to {place} of an axis of {size}")
+        ends.append(place)
+    return slice(*ends)
 
 
 @op("Gather", raw=True)
@@ -372,7 +421,7 @@ def constant_of_shape(shape: Array, *, value: Array | None = None, call: Any) ->
     """One value everywhere."""
     fill = np.zeros(1, np.float32) if value is None else value
     sizes = ints(shape)
-    if any(s < 0 for s in sizes) or math.prod(sizes) > 1 << 40:
+    if any(s < 0 for s in sizes) or (not is_variable(shape) and math.prod(sizes) > 1 << 40):
         raise ShapeError(f"{sizes} is no shape")
     return Tensor.full(
         tuple(sizes), fill.reshape(()).item(), dtype=as_dtype(fill.dtype), device=call.device
@@ -382,7 +431,14 @@ def constant_of_shape(shape: Array, *, value: Array | None = None, call: Any) ->
 @op("Range", host="start limit delta")
 def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1, call: Any) -> Tensor:
     """From start to below limit in steps."""
-    dtype = as_dtype(start.dtype)
+    dtype = dtypes.int64 if start.dtype == np.object_ else as_dtype(start.dtype)
+    if is_variable(limit):
+        (first,), (last,), (step,) = ints(start), ints(limit), ints(delta)
+        if step != 1:
+            raise ShapeError(f"a range with steps of {step} to a limit that is a variable")
+        return Tensor.arange(last - first, dtype=dtypes.int32, device=call.device).cast(dtype) + (
+            call.tensor(start).cast(dtype)
+        )
     first, last, step = (v.reshape(-1)[0].item() for v in (start, limit, delta))
     if not step:
         raise ShapeError("a step of 0 has no end")

@@ -6,6 +6,7 @@ whose values fit a wider type of Aster's become that one where a tensor is wante
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -15,9 +16,10 @@ from aster_ml import Tensor, dtypes
 from aster_ml.dtype import DType, to_dtype
 from aster_ml.errors import DTypeError
 from aster_ml.nn.onnx_ops.registry import Array, Value
+from aster_ml.uop.node import UOp
 
 # The numbers of TensorProto.DataType.
-FLOAT, STRING, INT64, BOOL, FLOAT16, DOUBLE, BFLOAT16 = 1, 8, 7, 9, 10, 11, 16
+FLOAT, INT32, INT64, STRING, BOOL, FLOAT16, DOUBLE, BFLOAT16 = 1, 6, 7, 8, 9, 10, 11, 16
 NUMPY: dict[int, Any] = {
     1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64,
     8: np.object_, 9: np.bool_, 10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64,
@@ -66,6 +68,29 @@ def numpy_type(dtype: DType) -> Any:
     return np.dtype(NUMPY[number_of(dtype)])
 
 
+def is_variable(array: Array) -> bool:
+    """Whether an array has sizes that are variables, which makes its elements objects."""
+    return array.dtype == np.object_ and any(isinstance(item, UOp) for item in array.reshape(-1))
+
+
+def boxed(value: Any, dtype: Any = None) -> Array:
+    """A value as an array; a size that is a variable as an array of one object."""
+    if isinstance(value, UOp):
+        box = np.empty((), np.object_)
+        box[()] = value
+        return box
+    return np.asarray(value, dtype)
+
+
+def sizes_array(sizes: Sequence[Any]) -> Array:
+    """Sizes as an array of int64, or of objects where one is a variable."""
+    if all(isinstance(size, int) for size in sizes):
+        return np.asarray(sizes, np.int64)
+    array = np.empty(len(sizes), np.object_)
+    array[:] = sizes
+    return array
+
+
 def is_ours(array: Array) -> bool:
     """Whether a tensor of Aster can have the dtype of an array."""
     return NUMBERS.get(array.dtype) in ASTER
@@ -80,6 +105,10 @@ def to_tensor(value: Value, device: str | None = None) -> Tensor:
         return value
     if not isinstance(value, np.ndarray):
         value = np.asarray(value)
+    if is_variable(value):
+        parts = [Tensor(item, device=device) for item in value.reshape(-1)]
+        whole = parts[0].stack(*parts[1:]) if len(parts) > 1 else parts[0]
+        return whole.reshape(value.shape).cast(dtypes.int64)
     if value.dtype in WIDER:
         value = value.astype(WIDER[value.dtype])
     if not is_ours(value):
