@@ -23,7 +23,7 @@ def shape_of(value: Value) -> tuple[int, ...]:
 
 def is_symbolic(value: Value) -> bool:
     """Whether a size of it is a variable."""
-    return any(not isinstance(size, int) for size in value.shape)
+    return any(not isinstance(n, int) for n in value.shape)
 
 
 @op("Shape", raw=True)
