@@ -24,7 +24,7 @@ from aster_ml.schedule.capture import capture
 from aster_ml.schedule.plan import plan, result_of
 from aster_ml.schedule.work import Workers
 from aster_ml.target import GPU, Target
-from aster_ml.target.tensor_cores import chained_dtypes, cuda_tensor_cores
+from aster_ml.target.tensor_cores import GROUP_CORES, chained_dtypes, cuda_tensor_cores
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.print.infix import render_expr
@@ -38,7 +38,7 @@ CPU = Target(
 )  # fmt: skip
 GROUPS = Target(
     "OPENCL", "opencl", kind=GPU, has_local=True, has_barrier=True, max_group=256,
-    local_bytes=32 << 10, tensor_cores=cuda_tensor_cores(90),
+    local_bytes=32 << 10, tensor_cores=cuda_tensor_cores(90) | GROUP_CORES,
 )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def attention() -> Tensor:
 
 # Kernels that are as on a device with tensor cores.
 ATTENDS = frozenset({"attention"})
-IN_GROUPS = frozenset({"LOCAL", "GROUP", "TC", "TC chain", "STAGE local"})
+IN_GROUPS = frozenset({"LOCAL", "GROUP", "TC", "TC chain", "STAGE local", "PIPELINE producer"})
 # What stands for a value of a kernel in program order.
 DONE = "..."
 # The kernels of the examples: what they compute, as code and for real.
@@ -78,6 +78,12 @@ KERNELS: dict[str, tuple[str, Callable[[], Tensor]]] = {
         "a @ b    # float16 [32, 16] @ [16, 32]",
         lambda: (
             Tensor.empty(32, 16, dtype=dtypes.float16) @ Tensor.empty(16, 32, dtype=dtypes.float16)
+        ),
+    ),
+    "product of boxes": (
+        "a.matmul(b, dtype=dtypes.float32)    # float16 [64, 128] @ [128, 64]",
+        lambda: Tensor.empty(64, 128, dtype=dtypes.float16).matmul(
+            Tensor.empty(128, 64, dtype=dtypes.float16), dtype=dtypes.float32
         ),
     ),
     "product, odd": (

@@ -12,7 +12,7 @@ from aster_ml.codegen.gpu.attention_kernel import chain_products
 from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name, wanted_of
-from aster_ml.codegen.pipelined_copies import pipeline_copies
+from aster_ml.codegen.pipelined_copies import pipeline_copies, with_producer
 from aster_ml.codegen.pipelining import pipeline_folds, pipeline_stores
 from aster_ml.codegen.prefetch import prefetch, stream
 from aster_ml.codegen.roles import Epilogue
@@ -173,5 +173,6 @@ APPLY: dict[str, Callable[..., None]] = {
     "PIPELINE stores": of_axes(pipeline_stores),
     "PIPELINE folds": of_axes(pipeline_folds),
     "PIPELINE copies": pipeline_copies,
+    "PIPELINE producer": with_producer,
     "NONTEMPORAL": of_axes(stream),
 }

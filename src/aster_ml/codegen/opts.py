@@ -47,7 +47,7 @@ WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.SPLIT: ("mask", "loop", "peel", "last"),
     OptOps.KBLOCK: ("output", "row", "wide"),
     OptOps.STAGE: ("local", "halo", "words", "row", "panel", "tile", "results"),
-    OptOps.PIPELINE: ("stores", "folds", "copies"),
+    OptOps.PIPELINE: ("stores", "folds", "copies", "producer"),
 }
 # Opts that programs of tinygrad name and that no device here can do (`compat/opts`).
 ELSEWHERE = frozenset({"NOLOCALS"})
@@ -55,6 +55,7 @@ OF_REDUCTIONS = frozenset(
     {
         "UNROLL", "GROUP", "TC", "TC chain", "SPLIT peel", "SPLIT last", "KBLOCK output",
         "KBLOCK row", "KBLOCK wide", "STAGE local", "STAGE words", "STAGE row", "PIPELINE copies",
+        "PIPELINE producer",
     }
 )  # fmt: skip
 # These are of outputs alone.
@@ -306,6 +307,14 @@ OPT_DOCS = {
         "software pipelining: memory is on its way while what came before is multiplied",
         "product",
         "UPCAST(r0,4) LOCAL(r1,8) STAGE(r2,4,local) PIPELINE(r2,2,copies)",
+    ),
+    "PIPELINE producer": OptDoc(
+        "for k: fill local; wait; use -> in a warp of its own: for k: wait until free; fill; in "
+        "all others: for k: wait; use; release",
+        "as PIPELINE copies, of a product whose operands boxes of tensors bring",
+        "warp specialisation: no warp that multiplies waits for the others of its block",
+        "product of boxes",
+        "TC(r2,13) STAGE(r2,4,local) PIPELINE(r2,2,producer)",
     ),
     "NONTEMPORAL": OptDoc(
         "stores -> non-temporal stores",

@@ -36,10 +36,12 @@ from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops, ScratchArg, StoreArg
 from aster_ml.uop.ranges import size_of
 
+# Work-items that begin copies for others.
+WARP = 32
 # Stages begin where any copy may.
 STAGE_NBYTES = 128
 # Nodes that do something each time that they stand in a list.
-REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.SETTLE, Ops.END})
+REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.SETTLE, Ops.ROLE, Ops.END})
 
 
 def pipeline_copies(kernel: Kernel, axis: UOp, stages: int) -> None:
@@ -51,6 +53,12 @@ def pipeline_copies(kernel: Kernel, axis: UOp, stages: int) -> None:
     if axis.src[0].op is Ops.CONST and axis.src[0].arg < stages:
         raise KernelOptError(f"{stages} stages are more than the {axis.src[0].arg} strips")
     kernel.roles.copied_ahead = (axis.arg.id, stages)
+
+
+def with_producer(kernel: Kernel, axis: UOp, stages: int) -> None:
+    """The same by a warp of its own, which begins copies for all others of the block."""
+    pipeline_copies(kernel, axis, stages)
+    kernel.roles.has_producer = True
 
 
 def copy_ahead(linear: Linear, kernel: Kernel, target: Target) -> Linear:
@@ -70,7 +78,8 @@ def copy_ahead(linear: Linear, kernel: Kernel, target: Target) -> Linear:
             f"{linear.name}: PIPELINE copies wants 2 stages where what is loaded waits in "
             f"registers, and {stages} are given"
         )
-    return CopiesAhead(linear, start, stop, stages, target).run()
+    ahead = CopiesAhead(linear, start, stop, stages, target)
+    return ahead.run_apart() if kernel.roles.has_producer else ahead.run()
 
 
 class CopiesAhead:
@@ -113,15 +122,47 @@ class CopiesAhead:
         """The new list."""
         parts = self.beside() if self.go_on else self.by_registers()
         first = [self.memories.get(u, u) for u in self.before]
+        return replace(self.linear, uops=self.once([*first, *parts, *self.behind]))
+
+    @staticmethod
+    def once(uops: Iterable[UOp]) -> tuple[UOp, ...]:
+        """A list in which values stand once."""
         done: set[UOp] = set()
         listed = []
-        for u in (*first, *parts, *self.behind):
+        for u in uops:
             # A value that two turns have in common stands where it is needed first.
             if u in done and u.op not in REPEATED:
                 continue
             done.add(u)
             listed.append(u)
-        return replace(self.linear, uops=tuple(listed))
+        return tuple(listed)
+
+    def run_apart(self) -> Linear:
+        """The new list, in which a warp of its own copies.
+
+        Raises: KernelOptError where copies do not end at barriers that it could begin them for.
+        """
+        if self.copies.ends != BARRIERS:
+            raise KernelOptError(f"{self.linear.name}: PIPELINE producer wants boxes of tensors")
+        ids = [u.arg.id for u in self.linear.uops if u.op is Ops.RANGE]
+        arg = self.loop.arg._replace(id=1 + max(ids))
+        own = new_node(Ops.RANGE, self.loop.dtype, self.loop.src, arg)
+        fills = [*self.filled(own, later=True), *self.committed(own)]
+        last = self.loop.alu(Ops.ADD, UOp.const(self.loop.dtype, -1))
+        there = UOp.const(self.loop.dtype, 0).alu(Ops.CMPLT, self.loop)
+        stage = self.stage_of(last)
+        parts = [
+            UOp(Ops.ROLE, dtypes.void, (), WARP),
+            *[own, *self.turn_of(Ops.ACQUIRE, own), *fills, UOp(Ops.END, dtypes.void, (own,))],
+            UOp(Ops.ROLE, dtypes.void, (), 0),
+            *[self.loop, *self.waited(self.stages - 1), *self.used(), settled(1)],
+            *[last, there, stage, UOp(Ops.RELEASE, dtypes.void, (stage, there))],
+            *[UOp(Ops.END, dtypes.void, (self.loop,)), settled(0)],
+        ]
+        first = [self.memories.get(u, u) for u in self.before]
+        items, *more = self.linear.local_size
+        uops = self.once([*first, *parts, *self.behind])
+        return replace(self.linear, uops=uops, local_size=(items + WARP, *more))
 
     def beside(self) -> list[UOp]:
         """Copies that go on by themselves."""
@@ -179,6 +220,8 @@ class CopiesAhead:
     def is_there(self, turn: UOp) -> UOp | None:
         """Whether there is such a turn, where that is not known."""
         size = self.loop.src[0]
+        if turn.op is Ops.RANGE:
+            return None
         known = turn.op is Ops.CONST and size.op is Ops.CONST and turn.arg < size.arg
         return None if known else turn.alu(Ops.CMPLT, size)
 
@@ -231,9 +274,13 @@ class CopiesAhead:
             return [UOp(Ops.WAIT, dtypes.void, (), left)]
         if last:
             return []
-        before = self.loop.alu(Ops.IDIV, UOp.const(self.loop.dtype, self.stages))
-        stage = self.stage_of(self.loop)
-        return [stage, before, UOp(Ops.WAIT, dtypes.void, (stage, before), left)]
+        return self.turn_of(Ops.WAIT, self.loop, left)
+
+    def turn_of(self, op: Ops, loop: UOp, arg: int | None = None) -> list[UOp]:
+        """Something of the stage of a turn, and of how often that was filled before."""
+        before = loop.alu(Ops.IDIV, UOp.const(loop.dtype, self.stages))
+        stage = self.stage_of(loop)
+        return [stage, before, UOp(op, dtypes.void, (stage, before), arg)]
 
 
 def settled(left: int) -> UOp:

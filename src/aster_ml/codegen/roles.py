@@ -64,6 +64,8 @@ class Roles:
     folded_early: int | None = None
     # The axis whose steps fill local memory for a later one, and for how many there is room.
     copied_ahead: tuple[int, int] | None = None
+    # Whether a warp of its own does so.
+    has_producer: bool = False
     # The axis whose steps prefetch the block that the next step reads.
     prefetched: int | None = None
     # How many factors of a product go in one word of a panel; 0 without panels of words.
@@ -98,6 +100,7 @@ class Roles:
             self.epilogue, self.slab, self.overlaps, self.tiled, self.apart,
             frozenset(self.early.items()), frozenset(self.twice.items()),
             self.unpacked, self.fragments, self.copied_ahead,
+            self.has_producer,
         )  # fmt: skip
 
     def copy(self) -> Roles:

@@ -34,7 +34,7 @@ KEPT = frozenset({"KBLOCK wide"})
 ONCE = frozenset(
     {
         "THREAD", "VECTOR", "KBLOCK output", "KBLOCK row", "NONTEMPORAL", "PIPELINE stores",
-        "PIPELINE folds", "PIPELINE copies",
+        "PIPELINE folds", "PIPELINE copies", "PIPELINE producer",
     }
 )  # fmt: skip
 # Nodes times lanes of a loop body, past which compiling takes long and registers overflow.

@@ -63,6 +63,8 @@ from aster_ml.watch import WATCHERS
     Ops.DEFINE_REG, Ops.DOT, Ops.END, Ops.LDMATRIX, Ops.LOAD, Ops.MAX, Ops.MMA, Ops.MUL, Ops.RANGE,
     Ops.REDUCE, Ops.SHUFFLE, Ops.STORE, Ops.WAIT, Ops.WHERE,
 )  # fmt: skip
+# What names a stage of local memory.
+OF_STAGES = frozenset({Ops.COMMIT, Ops.WAIT, Ops.ACQUIRE, Ops.RELEASE})
 # What a kernel with reductions has, and most lanes of others that are written side by side.
 FOLDS, MOST_SIDE_BY_SIDE = frozenset({Ops.DEFINE_REG, Ops.ACCUMULATE, Ops.REDUCE}), 4
 ADDED_TOGETHER = frozenset({dtypes.float32, dtypes.float64})
@@ -237,7 +239,7 @@ class KernelWriter(AccessWriter):
         elif op is BOX:
             self.classify_access(c)
             c.inputs += [self.read(c, s) for s in u.src[2:]]
-        elif op is COMMIT or op is WAIT:
+        elif op in OF_STAGES:
             c.inputs = [self.read(c, s) for s in u.src]
         elif op is MMA:
             # Which instances it reads is said where it is written.
@@ -577,6 +579,18 @@ class KernelWriter(AccessWriter):
         """SETTLE: how many products may be left."""
         self.settle(c.u.arg)
 
+    def write_role(self, c: Cell) -> None:
+        """ROLE: how many more work-items do what follows."""
+        self.take_role(c.u.arg)
+
+    def write_acquire(self, c: Cell) -> None:
+        """ACQUIRE: the stage, and how often it was filled before."""
+        self.acquire(*[self.text(self.need(d, 0), d.dtype, 1) for d, _ in c.inputs])
+
+    def write_release(self, c: Cell) -> None:
+        """RELEASE: the stage, and a gate."""
+        self.release(*[self.text(self.need(d, 0), d.dtype, 1) for d, _ in c.inputs])
+
     def write_commit(self, c: Cell) -> None:
         """COMMIT: what it names of a stage."""
         self.commit([self.text(self.need(d, 0), d.dtype, 1) for d, _ in c.inputs])
@@ -605,6 +619,9 @@ STEPS: dict[Ops, Callable[[KernelWriter, Cell], None]] = {
     Ops.WAIT: KernelWriter.write_wait,
     Ops.BOX: KernelWriter.write_box,
     Ops.SETTLE: KernelWriter.write_settle,
+    Ops.ROLE: KernelWriter.write_role,
+    Ops.ACQUIRE: KernelWriter.write_acquire,
+    Ops.RELEASE: KernelWriter.write_release,
 }
 
 

@@ -64,7 +64,7 @@ class CudaWriter(BoxWriter):
 
     def finish(self) -> str:
         """Helpers, the kernel."""
-        items = prod(self.local_sizes)
+        items = prod(self.local_sizes) + self.more
         notes = [] if self.dynamic is None else [f"{DYNAMIC}{self.dynamic} bytes"]
         notes += self.notes()
         helpers = [*notes, *self.helpers.values()]

@@ -18,6 +18,7 @@ from aster_ml.uop.ops import Ops
 
 # Eight rows of an operand, which is where those that follow begin.
 GROUP_NBYTES = 8 * ROW_NBYTES
+WARP = 32
 
 
 class BoxWriter(GpuCppWriter):
@@ -34,6 +35,9 @@ class BoxWriter(GpuCppWriter):
         self.nbytes = 0
         # Accumulators of products that nobody has waited for.
         self.under_way: dict[str, None] = {}
+        # The thread that begins copies, and how many there are beside those that multiply.
+        self.first = "0"
+        self.more = 0
 
     def notes(self) -> list[str]:
         """The tensors; and that numbers are made narrow one by one.
@@ -51,10 +55,16 @@ class BoxWriter(GpuCppWriter):
         """A barrier for each stage."""
         if not self.stages:
             return []
+        made = {"full": 1}
+        if self.more:
+            made["empty"] = int(prod(self.local_sizes)) // WARP
         return [
-            f"  __shared__ unsigned long long full[{self.stages}];",
+            *[f"  __shared__ unsigned long long {name}[{self.stages}];" for name in made],
             "  if (threadIdx.x == 0) {",
-            f"    for (int i = 0; i < {self.stages}; i++) aster_barrier_init(&full[i], 1);",
+            *[
+                f"    for (int i = 0; i < {self.stages}; i++) aster_barrier_init(&{name}[i], {n});"
+                for name, n in made.items()
+            ],
             "    aster_barriers_made();",
             "  }",
             "  __syncthreads();",
@@ -79,13 +89,34 @@ class BoxWriter(GpuCppWriter):
 
     def begin_boxes(self, stage: str, gate: str | None = None) -> None:
         """Says how many bytes are on their way, and begins their copies."""
-        condition = "threadIdx.x == 0" if gate is None else f"threadIdx.x == 0 && {gate}"
+        condition = f"threadIdx.x == {self.first}" + ("" if gate is None else f" && {gate}")
         self.write(f"if ({condition}) {{")
         self.write(f"  aster_barrier_expect(&full[{stage}], {self.nbytes});")
         for line in self.copies:
             self.write(f"  {line.replace('STAGE', stage)}")
         self.write("}")
         self.copies, self.nbytes = [], 0
+
+    def take_role(self, more: int) -> None:
+        """One thread of a warp behind the others begins all copies, and its warp does no more."""
+        if more:
+            self.more, self.first = more, str(prod(self.local_sizes))
+            self.write(f"if (threadIdx.x >= {self.first}) {{")
+            self.indent += 1
+            return
+        self.write("return;")
+        self.indent -= 1
+        self.write("}")
+
+    def acquire(self, stage: str, turn: str) -> None:
+        """`aster_barrier_wait(&empty[t3], (t4 & 1) ^ 1);`: the first time nobody waits."""
+        self.write(f"aster_barrier_wait(&empty[{stage}], ({turn} & 1) ^ 1);")
+
+    def release(self, stage: str, gate: str) -> None:
+        """`if (threadIdx.x % 32 == 0 && is5) aster_barrier_arrive(&empty[t6]);`"""
+        self.write(
+            f"if (threadIdx.x % {WARP} == 0 && {gate}) aster_barrier_arrive(&empty[{stage}]);"
+        )
 
     def wait_for_boxes(self, stage: str, turn: str) -> None:
         """`aster_barrier_wait(&full[t3], t4 & 1);`"""

@@ -154,6 +154,18 @@ class Language(abc.ABC):
         """A box of a tensor is one of the copies that the next `commit` begins."""
         raise InternalError(f"renderer: {type(self).__name__} has no boxes of tensors")
 
+    def take_role(self, more: int) -> None:
+        """What follows is done by so many more work-items; with 0, by those that have numbers."""
+        raise InternalError(f"renderer: {type(self).__name__} has no roles of warps")
+
+    def acquire(self, stage: str, turn: str) -> None:
+        """Waits until all warps have released a stage."""
+        raise InternalError(f"renderer: {type(self).__name__} has no stages that are released")
+
+    def release(self, stage: str, gate: str) -> None:
+        """A warp reads no more of a stage."""
+        raise InternalError(f"renderer: {type(self).__name__} has no stages that are released")
+
     def settle(self, left: int) -> None:
         """Products but the last ones are in their accumulators."""
         raise InternalError(f"renderer: {type(self).__name__} has no products beside other work")

@@ -136,6 +136,9 @@ class Ops(IntEnum):
     COMMIT = auto()
     WAIT = auto()
     SETTLE = auto()
+    ROLE = auto()
+    ACQUIRE = auto()
+    RELEASE = auto()
     SINK = auto()
     # warps
     SHUFFLE = auto()
@@ -284,6 +287,19 @@ OP_TABLE: dict[Ops, OpInfo] = {
         Group.CONTROL,
         "Products of operands in local memory are in their accumulators, but those of the last arg "
         "ACCUMULATEs.",
+    ),
+    Ops.ROLE: OpInfo(
+        Group.CONTROL,
+        "What follows is done by arg more work-items than have a LOCAL number, which do no more; "
+        "with 0, by those that have one.",
+    ),
+    Ops.ACQUIRE: OpInfo(
+        Group.CONTROL,
+        "All warps have released the stage src[0] as often as src[1] says, since it was filled so "
+        "often before.",
+    ),
+    Ops.RELEASE: OpInfo(
+        Group.CONTROL, "A warp reads no more of the stage src[0], where src[1] holds."
     ),
     Ops.SINK: OpInfo(Group.CONTROL, "The root: everything that has to happen."),
     Ops.SHUFFLE: OpInfo(

@@ -49,6 +49,9 @@ LISTED = ELEMENTWISE | {
     Ops.COMMIT,
     Ops.WAIT,
     Ops.SETTLE,
+    Ops.ROLE,
+    Ops.ACQUIRE,
+    Ops.RELEASE,
     Ops.SHUFFLE,
     Ops.LDMATRIX,
     Ops.MMA,
@@ -116,6 +119,18 @@ LINEAR: Table = {
     Ops.SETTLE: (
         IS_VOID,
         ("its arg is a number of products", lambda u: type(u.arg) is int and u.arg >= 0),
+    ),
+    Ops.ROLE: (
+        IS_VOID,
+        ("its arg is a number of work-items", lambda u: type(u.arg) is int and u.arg >= 0),
+    ),
+    Ops.ACQUIRE: (
+        IS_VOID,
+        ("it names a stage and a turn", lambda u: len(u.src) == 2 and are_integers(u.src)),
+    ),
+    Ops.RELEASE: (
+        IS_VOID,
+        ("it names a stage and a gate", lambda u: len(u.src) == 2 and are_integers(u.src[:1])),
     ),
     Ops.COMMIT: (
         IS_VOID,

@@ -149,6 +149,32 @@ def test_large_products_have_tiles_of_128_x_256_x_64_in_four_stages() -> None:
     assert "// Dynamic shared memory: 196608 bytes" in source
 
 
+@pytest.mark.cc
+@pytest.mark.skipif(on_cpu.find_compiler() is None, reason="no C++ compiler on PATH: g++")
+@pytest.mark.parametrize(("groups", "stages"), [(1, 2), (2, 3)])
+def test_a_warp_of_its_own_copies(groups: int, stages: int) -> None:
+    n, k, m = 120, 456, 64
+    a, b = random(dtypes.float16, n, k), random(dtypes.float16, k, m)
+    left, right = Tensor.empty(n, k, dtype="half"), Tensor.empty(k, m, dtype="half")
+    out = np.full((n, m), np.nan, np.float32)
+    items = f"LOCAL(r0,{groups}) " if groups > 1 else ""
+    opts = (
+        f"SPLIT(r0,{64 * groups},mask) SPLIT(r2,64,mask) TC(r2,{NUMBERS['m64n64k16_float16']}) "
+        f"{items}STAGE(r2,4,local) PIPELINE(r2,{stages},producer)"
+    )
+    linear = run(kernel_of(left.matmul(right, dtype=dtypes.float32)), [out, a, b], opts)
+    assert linear.local_size[0] == 128 * groups + 32
+    np.testing.assert_array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
+
+
+def test_only_boxes_have_a_producer() -> None:
+    left, right = Tensor.empty(64, 64, dtype="half"), Tensor.empty(64, 64, dtype="half")
+    ast = kernel_of(left.matmul(right, dtype=dtypes.float32))
+    opts = "LOCAL(r0,8) LOCAL(r1,8) STAGE(r2,8,local) PIPELINE(r2,2,producer)"
+    with pytest.raises(KernelOptError, match="PIPELINE producer wants boxes of tensors"):
+        lower(ast, CARD, parse_opts(opts))
+
+
 @pytest.mark.parametrize(
     ("opts", "said"),
     [
@@ -175,9 +201,13 @@ def test_other_kernels_go_without_boxes() -> None:
     cuda_compiler.missing() is not None, reason="NVRTC: pip install 'aster-ml[cuda]'"
 )
 @pytest.mark.parametrize(
-    ("n", "k", "m", "turned"), [(8192, 8192, 8192, False), (1000, 520, 1000, True)]
-)
-def test_they_compile_for_hopper(n: int, k: int, m: int, turned: bool) -> None:
+    ("n", "k", "m", "turned", "how"),
+    [
+        (8192, 8192, 8192, False, ""), (1000, 520, 1000, True, ""),
+        (8192, 8192, 8192, False, "producer"),
+    ],
+)  # fmt: skip
+def test_they_compile_for_hopper(n: int, k: int, m: int, turned: bool, how: str) -> None:
     from tools.gpu_compile import compile_kernel
 
     left = Tensor.empty(n, k, dtype=dtypes.bfloat16)
@@ -187,7 +217,10 @@ def test_they_compile_for_hopper(n: int, k: int, m: int, turned: bool) -> None:
         else Tensor.empty(k, m, dtype="bfloat16")
     )
     ast = kernel_of(left.matmul(right, dtype=dtypes.float32).cast(dtypes.bfloat16))
-    linear, _ = lower(ast, CARD)
+    linear, opts = lower(ast, CARD)
+    if how:
+        text = " ".join(map(repr, opts)).replace("copies", how)
+        linear, _ = lower(ast, CARD, parse_opts(text))
     source = CudaRenderer(CARD).render(linear)
     report = compile_kernel(source, "sm_90a")
     assert (report.error, report.spilled, report.warned) == ("", 0, "")
