@@ -10,13 +10,14 @@ import contextlib
 import weakref
 from collections.abc import Iterable, Iterator, Set
 from operator import attrgetter
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from aster_ml.device import Buffer, Device
 from aster_ml.downloads import fetch
 from aster_ml.dtype import DTypeLike, dtypes, to_dtype
+from aster_ml.elsewhere import TENSOR, hint
 from aster_ml.engine import history, storage
 from aster_ml.engine.explain import explain_schedule
 from aster_ml.engine.items import ExecItem, schedule_items
@@ -102,6 +103,11 @@ class TensorType(type):
     def __dir__(cls) -> list[str]:
         return [name for name in super().__dir__() if name not in INTERNAL]
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Any:
+            raise AttributeError(hint(name, "type object 'Tensor'", TENSOR), name=name, obj=cls)
+
 
 class Tensor(
     InteropMixin, NeuralMixin, ContractMixin, RandomMixin, ScanMixin, SetMixin, SelectMixin,
@@ -118,6 +124,7 @@ class Tensor(
 
     __slots__ = ()
     _here: ClassVar[Here] = HERE
+
     # Of the class, in truth: each thread has its own.
     training = property(attrgetter("_here.training"))
 
@@ -492,7 +499,7 @@ class Tensor(
         found = compute_gradient(root, start, wanted, order, values, ends)
         history.check_kept(found, names)
         if changed is not None:
-            changed.check(found, names, ends)
+            changed.check(found, names, ends, passes_gradient)
         result: list[UOp | None] = []
         for group in targets:
             total: UOp | None = None

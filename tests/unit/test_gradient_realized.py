@@ -488,3 +488,28 @@ def test_a_write_that_waits_runs_once_whatever_gradients_read() -> None:
     assert p.grad.tolist() == [3, 12]
     assert reader.tolist() == [4, 8]
     assert x.tolist() == [3, 6]
+
+
+def test_a_write_that_hands_no_gradient_down_is_passed_by() -> None:
+    """Power iteration of spectral norms: the vector is written each step, all of it detached."""
+    w = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True)
+    theirs = torch.tensor(w.tolist(), requires_grad=True)
+    u, v = Tensor([1.0, 2.0]).realize(), torch.tensor([1.0, 2.0])
+    for _ in range(3):
+        loss = step_of_norm(w, u)
+        right = theirs.detach().T @ v
+        v = theirs.detach() @ right / 100
+        want = v @ (theirs @ right)
+        np.testing.assert_allclose(loss.item(), want.item(), rtol=1e-5)
+    step_of_norm(w, u).backward()
+    right = theirs.detach().T @ v
+    (theirs.detach() @ right / 100 @ (theirs @ right)).backward()
+    assert w.grad is not None
+    assert theirs.grad is not None
+    np.testing.assert_allclose(w.grad.numpy(), theirs.grad.numpy(), rtol=1e-5)
+
+
+def step_of_norm(w: Tensor, u: Tensor) -> Tensor:
+    right = w.detach().T @ u
+    u.assign(w.detach() @ right / 100)
+    return u @ (w @ right)

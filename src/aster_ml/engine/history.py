@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -332,9 +332,16 @@ class AsRead:
             found = self.lost[u] = UOp.new_buffer(u.arg.device, u.arg.size, u.dtype)
         return found
 
-    def check(self, found: Mapping[UOp, UOp], names: Iterable[UOp], ends: Container[UOp]) -> None:
+    def check(
+        self,
+        found: Mapping[UOp, UOp],
+        names: Collection[UOp],
+        ends: Container[UOp],
+        passes: Callable[[UOp], bool],
+    ) -> None:
         """Raises GradientError where gradients need memory as it was before it was written to."""
-        if any([u in self.unread and u not in ends for u in found]):
+        writes = [u for u in found if u in self.unread and u not in ends]
+        if any([leads(toposort(u, enter=passes), names) for u in writes]):
             raise GradientError(
                 "gradient: it goes through a write that has not run, of a value on the way that "
                 "was computed from memory which has been written to since; realize() what was "

@@ -31,6 +31,7 @@ from aster_ml.dtype import (
     to_dtype,
     truncate,
 )
+from aster_ml.elsewhere import TENSOR, hint
 from aster_ml.engine import storage
 from aster_ml.engine.guard import graph_is_too_large
 from aster_ml.engine.realize import settle
@@ -308,8 +309,10 @@ class Handle(ElementwiseMixin, MovementMixin, ReduceMixin):
                 if self.cell.__class__ is GradientCell:
                     self.note_written()
                 return self.uop
-            kind = self.__class__.__name__
-            raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
+            if name in TENSOR:
+                raise AttributeError(hint(name, "a Tensor", TENSOR), name=name, obj=self)
+            # What a property raises is told as it is.
+            return object.__getattribute__(self, name)
 
     def own_cell(self) -> Cell:
         """Our cell, made where we had none so far."""
@@ -945,8 +948,10 @@ def broadcast_all(what: str, nodes: tuple[UOp, ...]) -> tuple[UOp, ...]:
             continue
         found = u.device
         if found is not None and device is not None and found != device:
+            # Nothing is computed on DISK: what is there is moved, whichever side it stands on.
+            place = found if str(device).startswith("DISK") else device
             raise DeviceError(
-                f"{what}: one value is on {device}, the other on {found}; .to({device!r}) moves it"
+                f"{what}: one value is on {device}, the other on {found}; .to({place!r}) moves it"
             )
         device = found if device is None else device
         made.append(u.broadcast_to(shape))

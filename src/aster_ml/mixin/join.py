@@ -38,13 +38,18 @@ class JoinMixin(Handle):
     __slots__ = ()
 
     def cat(self, *args: Any, dim: int = 0) -> Self:
-        """Self and the others one after the other along `dim`.
+        """Self and the others one after the other along `dim`; of the class, a list of all too.
 
         Each element is that of one part, bit for bit, wherever a consumer takes the result in.
 
         Shapes: self [n, m] -> [n, m].
         Raises: ShapeError where sizes on other axes differ.
         """
+        first: Any = self
+        if first.__class__ is list or first.__class__ is tuple:
+            if not first:
+                raise ArgumentError("cat: an empty list; one tensor at least is wanted")
+            return cast(Self, first[0].cat(*first[1:], *args, dim=dim))
         tensors: list[Any] = [self, *argfix(*args)] if args else [self]
         axis = self.resolve_axis(dim, "cat")
         check_joinable(tensors, axis, "cat")

@@ -24,7 +24,8 @@ from aster_ml.uop.graph import substitute_all
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ranges import iterations
 
-# How many of the kernels over the same loops are looked at, the latest first.
+# How many of the kernels over the same loops are looked at: those that share memory with the next
+# one, and the latest.
 NEAR = 8
 # Buffers of one kernel, where its device does not allow fewer.
 MAX_SLOTS = 24
@@ -48,6 +49,7 @@ class Group:
     writes: set[int]
     # Whether a later step shares memory with it, so that it cannot move down.
     pinned: bool = False
+    key: tuple[object, ...] | None = None
     work: int = 1
     has_reduce: bool = False
     nodes: int = 0
@@ -67,7 +69,7 @@ class Merger:
         # How many steps read a slot.
         self.uses = Counter([slot for draft in drafts for slot in draft.read_slots])
         self.groups: list[Group] = []
-        self.alike: dict[tuple[object, ...], list[Group]] = {}
+        self.alike: dict[tuple[object, ...] | None, list[Group]] = {}
         self.writer: dict[int, Group] = {}
         # Who has read a slot since it was last written.
         self.readers: dict[int, dict[Group, None]] = {}
@@ -79,21 +81,52 @@ class Merger:
         key = None
         if draft.parts and not draft.alone:
             describe(new, self.splitter)
-            key = (draft.step.device, *[r.src[0] for r in draft.ranges])
+            key = new.key = (draft.step.device, *[r.src[0] for r in draft.ranges])
             last = max([g.at for g in behind], default=-1)
-            for group in self.alike.get(key, [])[: -NEAR - 1 : -1]:
+            merged = None
+            latest = self.alike.get(key, [])[: -NEAR - 1 : -1]
+            for group in latest:
                 merged = self.try_merge(group, new, last)
                 if merged is not None:
-                    for other in behind:
-                        other.pinned = other.pinned or other is not group
-                    self.note(merged, new)
-                    return
+                    break
+            else:
+                if len(latest) == NEAR:
+                    merged = self.merge_related(new, last, latest)
+            if merged is not None:
+                for other in behind:
+                    other.pinned = other.pinned or other is not merged
+                self.note(merged, new)
+                return
         for other in behind:
             other.pinned = True
         self.groups.append(new)
         if key is not None:
             self.alike.setdefault(key, []).append(new)
         self.note(new, new)
+
+    def merge_related(self, new: Group, last: int, tried: list[Group]) -> Group | None:
+        """The latest group that shares memory with `new`, with `new` in it, but for those tried.
+
+        What `new` reads may have been made long ago: as many steps may lie between as there are
+        parameters to update. Large reductions take on what is done to their results right behind
+        them, and nothing else.
+        """
+        if is_large_reduction(new):
+            return None
+        found: dict[Group, None] = {}
+        for slot in new.reads | new.writes:
+            if slot in self.writer:
+                found[self.writer[slot]] = None
+            readers = self.readers.get(slot, {})
+            if len(readers) <= NEAR:
+                found.update(readers)
+        alike = [g for g in found if g.key == new.key and g not in tried]
+        for group in sorted(alike, key=lambda g: -g.at)[:NEAR]:
+            if not is_large_reduction(group):
+                merged = self.try_merge(group, new, last)
+                if merged is not None:
+                    return merged
+        return None
 
     def conflicts(self, new: Group) -> list[Group]:
         """The last steps that a new one has to stay behind."""
@@ -204,7 +237,7 @@ class Merger:
                 return None
         if not handed and not shared and max(group.work, new.work) > TINY_WORK:
             return None
-        if has_much_work(group) and group.has_reduce:
+        if is_large_reduction(group):
             # Its loops are arranged for its operands, and others of that size would be in the way.
             slots = [leaf.slot for leaf in new.draft.leaves.values()]
             sizes = [self.size(s) for s in slots if s not in written]
@@ -247,6 +280,11 @@ def describe(group: Group, splitter: Splitter) -> None:
 def has_much_work(group: Group) -> bool:
     """Whether the work counts for more than a launch."""
     return group.work > ASSUMED.small_work
+
+
+def is_large_reduction(group: Group) -> bool:
+    """Whether its loops are arranged for the operands of a sum."""
+    return group.has_reduce and has_much_work(group)
 
 
 def is_worth_fusing(group: Group, new: Group) -> bool:

@@ -209,3 +209,22 @@ def test_a_first_step_of_adam_uses_the_averages_that_it_makes() -> None:
         ((x.layernorm(eps=1e-5) * w + b).mean(-1) - 1).square().mean().backward()
         adam.step()
     np.testing.assert_allclose(b.numpy(), np.full(7, 0.01), rtol=0.05)
+
+
+@pytest.mark.parametrize("shapes", ["equal", "different"])
+def test_updates_of_many_parameters_are_one_kernel_each_at_most(shapes: str) -> None:
+    """What a step makes of a gradient is joined however many like it lie between."""
+    n = 30
+    sizes = [(8, 8) if shapes == "equal" else (3 + i, 5) for i in range(n)]
+    params = [Tensor.ones(*size, requires_grad=True).contiguous().realize() for size in sizes]
+    for p in params:
+        p.requires_grad_()
+    opt = nn.optim.Adam(params, lr=0.125)
+    with Tensor.train():
+        for _ in range(2):
+            opt.zero_grad()
+            Tensor.stack(*[(p * p).sum() for p in params]).sum().backward()
+            made = kernels(*opt.schedule_step())
+    assert len(made) <= n + 4
+    for p in params:
+        np.testing.assert_allclose(p.numpy(), np.full(p.shape, 0.75), rtol=1e-3)

@@ -1,0 +1,113 @@
+"""Names that PyTorch and NumPy have and Aster has not, and what does the same here.
+
+Receives a name that was looked for; returns what a message says of it. Names that Aster has, and
+docs of what differs in meaning (docs/coming-from-pytorch.md), do not belong here.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+IN_PLACE = {"add_": "+=", "sub_": "-=", "mul_": "*=", "div_": "/=", "pow_": "**="}
+
+# Methods and attributes of tensors and arrays.
+TENSOR = {
+    **{name: f"x {sign} y" for name, sign in IN_PLACE.items()},
+    "addmm": "x + a @ b",
+    "amax": "x.max(axis)",
+    "amin": "x.min(axis)",
+    "argwhere": "x.nonzero()",
+    "array": "Tensor(x)",
+    "as_tensor": "Tensor(x)",
+    "astype": "x.cast(dtype)",
+    "baddbmm": "x + a @ b",
+    "bmm": "a @ b",
+    "clamp_": "x.assign(x.clamp(...))",
+    "concat": "Tensor.cat(a, b, dim=0)",
+    "concatenate": "Tensor.cat(a, b, dim=0)",
+    "copy": "x.clone()",
+    "copy_": "x.assign(y)",
+    "count_nonzero": "(x != 0).sum(axis)",
+    "cpu": 'x.to("CPU")',
+    "cuda": 'x.to("CUDA")',
+    "expand_as": "x.expand(y.shape)",
+    "fill_": "x.assign(number)",
+    "floor_divide": "x // y",
+    "fmod": "x - x.idiv(y) * y, or x % y for the sign of y",
+    "index_add": 'x.scatter_reduce(dim, index, y, "sum")',
+    "index_select": "x[index], x[:, index]",
+    "from_numpy": "Tensor(array), or Tensor.from_dlpack(array) for the same memory",
+    "inner": "(a * b).sum()",
+    "is_cuda": "x.device",
+    "matvec": "a @ b",
+    "median": "x.sort()[0], and its element in the middle",
+    "mm": "a @ b",
+    "movedim": "x.permute(...)",
+    "moveaxis": "x.permute(...)",
+    "mv": "a @ b",
+    "narrow": "x.shrink(...), x[:, start:stop]",
+    "new_ones": "Tensor.ones(shape, dtype=x.dtype)",
+    "new_zeros": "Tensor.zeros(shape, dtype=x.dtype)",
+    "norm": "x.square().sum(axis).sqrt()",
+    "outer": "a.unsqueeze(1) * b",
+    "ravel": "x.flatten()",
+    "register_hook": "x.gradient(y), which gives gradients of any value",
+    "remainder": "x % y",
+    "reshape_as": "x.reshape(y.shape)",
+    "retain_grad": "loss.gradient(x), which gives gradients of any value",
+    "scatter_add": 'x.scatter_reduce(dim, index, y, "sum")',
+    "swapaxes": "x.transpose(a, b)",
+    "t": "x.T",
+    "tile": "x.repeat(...)",
+    "tensor": "Tensor(x)",
+    "tensordot": "Tensor.einsum(...)",
+    "trace": "x.diagonal().sum()",
+    "type": "x.cast(dtype), x.dtype",
+    "type_as": "x.cast(y.dtype)",
+    "unbind": "x.split(1, dim), or `for row in x`",
+    "zero_": "x.assign(0)",
+}
+
+PLAIN_CLASS = "a plain class: nn.state.get_parameters(model) finds its tensors"
+
+# Names of the module of layers.
+NN = {
+    "AvgPool2d": "x.avg_pool2d(...)",
+    "BatchNorm1d": "nn.BatchNorm",
+    "BCELoss": "x.binary_crossentropy(y)",
+    "BCEWithLogitsLoss": "x.binary_crossentropy_logits(y)",
+    "Conv3d": "x.conv2d(weight, bias) with a weight of five axes",
+    "CrossEntropyLoss": "x.sparse_categorical_crossentropy(labels)",
+    "Dropout": "x.dropout(p), which acts under Tensor.train()",
+    "Flatten": "x.flatten(1)",
+    "GELU": "x.gelu()",
+    "GRUCell": "nn.Linear twice; nn.LSTMCell is there",
+    "GRU": "nn.Linear twice, in a loop; nn.LSTMCell is there",
+    "LSTM": "nn.LSTMCell in a loop over time",
+    "MSELoss": "(x - y).square().mean()",
+    "MaxPool2d": "x.max_pool2d(...)",
+    "Module": PLAIN_CLASS,
+    "ModuleDict": "a dict; nn.state.get_parameters goes into it",
+    "ModuleList": "a list; nn.state.get_parameters goes into it",
+    "MultiheadAttention": "q.scaled_dot_product_attention(k, v) between nn.Linear layers",
+    "Parameter": "Tensor(..., requires_grad=True)",
+    "ReLU": "x.relu()",
+    "Sequential": "a list and x.sequential(list)",
+    "SiLU": "x.silu()",
+    "Sigmoid": "x.sigmoid()",
+    "Softmax": "x.softmax(axis)",
+    "Tanh": "x.tanh()",
+    "functional": "methods of tensors: x.relu(), x.conv2d(...)",
+    "utils": "tensors: gradients are clipped by assigning to x.grad",
+}
+
+
+def hint(name: str, owner: str, known: dict[str, str]) -> str:
+    """What an AttributeError says of a name that its owner has not."""
+    text = f"{owner} has no attribute {name!r}"
+    return f"{text}; here it is {known[name]}" if name in known else text
+
+
+def no_layer(name: str) -> NoReturn:
+    """The `__getattr__` of the module of layers. Raises: AttributeError, always."""
+    raise AttributeError(hint(name, "module 'aster_ml.nn'", NN), name=name)
