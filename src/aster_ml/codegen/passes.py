@@ -36,6 +36,7 @@ from aster_ml.codegen.staging.row import fill_rows
 from aster_ml.codegen.staging.unpacked_panel import stand_in, unpack
 from aster_ml.codegen.tails import run_last_steps_apart
 from aster_ml.codegen.transforms.axes import merge_axes, simplify_kernel, split_divided_axes
+from aster_ml.codegen.transforms.block_products import has_bytes, multiply_words
 from aster_ml.codegen.transforms.factored_sums import factor_sums
 from aster_ml.codegen.transforms.horizontal import fold_together
 from aster_ml.codegen.transforms.nonpositive_exp import mark_differences
@@ -107,6 +108,11 @@ def stands_in(kernel: Kernel, target: Target) -> bool:
 def unpacks(kernel: Kernel, target: Target) -> bool:
     """Kernels of CPUs whose sums load bytes."""
     return target.is_cpu and is_unpacked(kernel)
+
+
+def multiplies_bytes(kernel: Kernel, target: Target) -> bool:
+    """Kernels that load int8, of targets that multiply four of them at once."""
+    return has_bytes(kernel, target) and not NOOPT
 
 
 def pipelines_rows(kernel: Kernel, target: Target) -> bool:
@@ -184,6 +190,10 @@ AFTER_OPTS = (
         why="once lanes are final: scratch is filled and read with the same ones",
     ),
     Pass("fill halos", fill_slab, applies=on_cpu, stage=KERNEL, why="as rows"),
+    Pass(
+        "multiply words", multiply_words, applies=multiplies_bytes, stage=KERNEL,
+        why="once SIMD lanes are final: a DOT is of whole SIMD values",
+    ),
     Pass(
         "factor sums", factor_sums, applies=unpacks, stage=KERNEL,
         why="once it is known which steps of a sum stand side by side",

@@ -69,18 +69,18 @@ def decode_q8_0(b: Tensor) -> Tensor:
     return signed_bytes(b[:, 2:34]) * half_at(b, 0)
 
 
-def scales_6bit(b: Tensor) -> tuple[Tensor, Tensor]:
+def scale_bytes(b: Tensor) -> tuple[Tensor, Tensor]:
     """The eight scales and eight minima of 6 bits each that Q4_K and Q5_K pack into 12 bytes.
 
     The first four of each are the low 6 bits of bytes 0 to 3 and 4 to 7; the others have their low
     4 bits in the nibbles of bytes 8 to 11, and their high 2 in the top bits of bytes 0 to 7.
 
-    Shapes: b [n, 12] -> a pair of [n, 8, 1].
+    Shapes: b [n, 12] -> a pair of uint8 [n, 8].
     """
     first, second, third = b[:, 0:4], b[:, 4:8], b[:, 8:12]
     scales = (first & 63).cat((third & 15) | ((first >> 6) << 4), dim=1)
     minima = (second & 63).cat((third >> 4) | ((second >> 6) << 4), dim=1)
-    return scales.float().unsqueeze(-1), minima.float().unsqueeze(-1)
+    return scales, minima
 
 
 def with_scales(b: Tensor, q: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ def with_scales(b: Tensor, q: Tensor) -> Tensor:
 
     Shapes: q [n, 8, 32] -> [n, 256].
     """
-    scales, minima = scales_6bit(b[:, 4:16])
+    scales, minima = [t.float().unsqueeze(-1) for t in scale_bytes(b[:, 4:16])]
     d, dmin = half_at(b, 0).unsqueeze(-1), half_at(b, 2).unsqueeze(-1)
     return (q.float() * (d * scales) - dmin * minima).flatten(1)
 

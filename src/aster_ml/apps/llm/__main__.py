@@ -14,7 +14,7 @@ from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.loading import Language, load_language
 from aster_ml.apps.llm.sampling import Sampling
 from aster_ml.apps.llm.terminal import Chat, run_chat
-from aster_ml.apps.llm.weights import DTYPES, PACKED
+from aster_ml.apps.llm.weights import DTYPES, FLOAT, INT8, PACKED
 from aster_ml.errors import AsterError
 
 
@@ -33,6 +33,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-map", action="store_true", help="read weights into memory: the file may change then"
     )
+    parser.add_argument(
+        "--products", choices=(INT8, FLOAT), default=INT8,
+        help="of packed weights; for int8 what they multiply is rounded to it, in blocks of 32",
+    )  # fmt: skip
     parser.add_argument("--kv-dtype", choices=sorted(DTYPES), default="f16", help="of the memory")
     parser.add_argument(
         "--context", type=int, default=0, help="tokens of a chat (the model's, 4096)"
@@ -112,6 +116,7 @@ def run(options: argparse.Namespace) -> int:
         progress=sys.stderr.isatty(),
         adapter=options.adapter,
         mapped=not options.no_map,
+        products=options.products,
     )
     if options.bench:
         # Who asks a question does not wait for what it needs.

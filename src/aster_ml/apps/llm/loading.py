@@ -18,7 +18,7 @@ from aster_ml.apps.llm.model import Model
 from aster_ml.apps.llm.recordings import Recordings
 from aster_ml.apps.llm.template import CHATML, ChatTemplate
 from aster_ml.apps.llm.tokenizer import Tokenizer
-from aster_ml.apps.llm.weights import PACKED, load_weights
+from aster_ml.apps.llm.weights import INT8, PACKED, load_weights, multiplies_int8
 from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.nn.state import gguf_load
 
@@ -62,12 +62,15 @@ def load_language(
     progress: bool = False,
     adapter: str | pathlib.Path | None = None,
     mapped: bool = True,
+    products: str = INT8,
 ) -> Language:
     """Reads a model; a context of 0 is the model's own, or 4096 where that is more.
 
     `adapter` is a folder in PEFT's layout, as `aster finetune` writes them. Weights that stay as
     the file has them are read where they lie in it, unless `mapped` is False: the file has to stay
-    as it is (`Tensor.from_file`).
+    as it is (`Tensor.from_file`). With `products` "int8" what packed weights multiply is rounded to
+    int8, 127 steps either way of the largest in each block of 32, as llama.cpp does, where the
+    processor multiplies int8; with "float" never.
 
     Raises: FormatError for a file that is damaged or of a model that is not known here.
     ArgumentError for a context that is longer than the model's.
@@ -88,7 +91,8 @@ def load_language(
             "gguf",
         )
     template = make_template(metadata, tokenizer)
-    weights = load_weights(tensors, dtype, progress)
+    integers = products == INT8 and multiplies_int8()
+    weights = load_weights(tensors, dtype, progress, integers)
     if adapter is not None:
         for name, added in load_adapters(adapter, config).items():
             weights.adapt(name, added)

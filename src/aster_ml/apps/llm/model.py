@@ -368,9 +368,10 @@ class Model:
         self.room = context + GROUP - 1
         embedding = weights.tensors.get("token_embd.weight")
         self.vocabulary = int(embedding.shape[0]) if embedding is not None else 0
-        self.embedding = weights.take("token_embd.weight", self.vocabulary, config.size)
-        head = weights.maybe("output.weight", self.vocabulary, config.size)
-        self.head = self.embedding if head is None else head
+        self.embedding = weights.plain("token_embd.weight", self.vocabulary, config.size)
+        self.head = self.embedding
+        if "output.weight" in weights.tensors:
+            self.head = weights.plain("output.weight", self.vocabulary, config.size)
         self.head_bias = weights.maybe("output.bias", self.vocabulary)
         self.layers = [Layer(config, weights, i) for i in range(config.layers)]
         norm = weights.take("output_norm.weight", config.size)

@@ -62,7 +62,7 @@ class Recordings:
         parts = (
             "steps of a language model", source_digest(), Device[Device.DEFAULT].target.key, CHUNK,
             stage_key("schedule"), stage_key("codegen"), model.config, model.context, model.slots,
-            self.known.form,
+            self.known.form, sorted(model.weights.interleaved),
         )  # fmt: skip
         self.key = hashlib.blake2b(repr(parts).encode(), digest_size=20).hexdigest()
         # By function, how many of its recordings are on the disk.

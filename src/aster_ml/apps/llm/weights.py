@@ -15,11 +15,14 @@ from tqdm import tqdm
 from aster_ml import Device, Tensor, dtypes
 from aster_ml.errors import FormatError
 from aster_ml.nn.fileio import show_value
+from aster_ml.nn.interleaved import Interleaved, can_interleave
 from aster_ml.nn.quantised import QuantTensor
 
 DTYPES = {"f16": dtypes.float16, "bf16": dtypes.bfloat16, "f32": dtypes.float32}
 # As a file has them: unpacked in each product, and no float copy is kept.
 PACKED = "packed"
+# Products of packed weights: of int8, or of floats.
+INT8, FLOAT = "int8", "float"
 # Bytes that are read and unpacked together: one schedule for many tensors, and a bar that moves.
 BATCH_BYTES = 32 << 20
 F16_MAX = 65504.0
@@ -43,16 +46,16 @@ class Adapter(NamedTuple):
 class Adapted(NamedTuple):
     """A matrix with an adapter beside it; their sum is never made."""
 
-    base: Tensor
+    base: Tensor | Interleaved
     adapter: Adapter
 
     def part(self, rows: slice) -> Adapted:
         """Some of the rows."""
         down, up, scale = self.adapter
-        return Adapted(self.base[rows], Adapter(down, up[rows], scale))
+        return Adapted(plain_part(self.base, rows), Adapter(down, up[rows], scale))
 
 
-Matrix = Tensor | Adapted
+Matrix = Tensor | Interleaved | Adapted
 
 
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
@@ -68,29 +71,45 @@ def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
     return result
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
+def product(x: Tensor, weight: Tensor | Interleaved) -> Tensor:
     """x times the transposed weight. Shapes: x [*b, n], weight [m, n] -> [*b, m]."""
+    if isinstance(weight, Interleaved):
+        return weight.product(x)
     return x @ weight.cast(x.dtype).transpose()
 
 
 def part_of(weight: Matrix, rows: slice) -> Matrix:
     """Some of the rows of a matrix."""
-    return weight.part(rows) if isinstance(weight, Adapted) else weight[rows]
+    return weight.part(rows) if isinstance(weight, Adapted) else plain_part(weight, rows)
 
 
-def rows(weight: Tensor, index: Tensor) -> Tensor:
+def plain_part(weight: Tensor | Interleaved, rows: slice) -> Tensor | Interleaved:
+    """Some of the rows of a matrix without an adapter."""
+    return weight.part(rows) if isinstance(weight, Interleaved) else weight[rows]
+
+
+def rows(weight: Tensor | Interleaved, index: Tensor) -> Tensor:
     """The rows at an index, as float32.
 
     Shapes: weight [r, *c], index int [*b] -> [*b, *c].
     """
+    if isinstance(weight, Interleaved):
+        return weight.rows(index)
     return weight[index].float()
 
 
 class Weights:
     """The weights by name, in memory; `take` hands each out once, so that none is left unread."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], packed: Mapping[str, int] = {}) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        packed: Mapping[str, int] = {},
+        interleaved: Mapping[str, Interleaved] = {},
+    ) -> None:
         self.tensors = dict(tensors)
+        # By name, those whose products are of integers; of these `tensors` has the floats, lazily.
+        self.interleaved = dict(interleaved)
         # By the tensor, the bytes of those that stay packed.
         self.packed = {id(self.tensors[name]): nbytes for name, nbytes in packed.items()}
         self.left = set(self.tensors)
@@ -115,8 +134,13 @@ class Weights:
 
     def matrix(self, name: str, *shape: int) -> Matrix:
         """A matrix of this shape, with its adapter where it has one."""
-        found = self.take(name, *shape)
+        found = self.plain(name, *shape)
         return Adapted(found, self.adapters[name]) if name in self.adapters else found
+
+    def plain(self, name: str, *shape: int) -> Tensor | Interleaved:
+        """A matrix of this shape without an adapter."""
+        found = self.take(name, *shape)
+        return self.interleaved.get(name, found)
 
     def named(self) -> dict[str, Tensor]:
         """All tensors by name, those of adapters among them."""
@@ -154,23 +178,31 @@ class Weights:
         """How many bytes they take in memory."""
         return sum(map(self.nbytes_of, self.tensors.values()))
 
-    def nbytes_of(self, weight: Tensor) -> int:
+    def nbytes_of(self, weight: Tensor | Interleaved) -> int:
         """How many bytes one of them takes in memory."""
+        if isinstance(weight, Interleaved):
+            return weight.nbytes()
         return self.packed.get(id(weight), int(weight.nbytes()))
 
 
 def load_weights(
-    tensors: Mapping[str, QuantTensor], dtype: str = PACKED, progress: bool = False
+    tensors: Mapping[str, QuantTensor],
+    dtype: str = PACKED,
+    progress: bool = False,
+    integers: bool = False,
 ) -> Weights:
     """Reads all weights: matrices in the dtype, all that has one axis in float32.
 
-    With the dtype "packed" quantised matrices stay in their blocks, and others are float16.
+    With the dtype "packed" quantised matrices stay in their blocks, and others are float16. With
+    `integers` products of those in blocks are of integers, where their type and shape allow it:
+    what they multiply is rounded to int8 (`nn.interleaved`).
 
     Raises: FormatError for a weight that float16 cannot hold.
     """
     found: dict[str, Tensor] = {}
+    interleaved: dict[str, Interleaved] = {}
     waiting: list[tuple[str, QuantTensor]] = []
-    nbytes = 0
+    into, nbytes = interleaved if integers else None, 0
     total = sum([packed.nbytes() for packed in tensors.values()])
     with tqdm(
         total=total, unit="B", unit_scale=True, desc="weights", disable=not progress, leave=False
@@ -179,13 +211,18 @@ def load_weights(
             waiting.append((name, packed))
             nbytes += packed.nbytes()
             if nbytes >= BATCH_BYTES:
-                found.update(read(waiting, dtype))
+                found.update(read(waiting, dtype, into))
                 bar.update(nbytes)
                 waiting, nbytes = [], 0
-        found.update(read(waiting, dtype))
+        found.update(read(waiting, dtype, into))
         bar.update(nbytes)
     sizes = {name: t.nbytes() for name, t in tensors.items() if stays_packed(t, dtype)}
-    return Weights(found, sizes)
+    return Weights(found, sizes, interleaved)
+
+
+def multiplies_int8() -> bool:
+    """Whether the default device has an instruction for products of int8."""
+    return "int8" in Device[Device.DEFAULT].target.dot_dtypes
 
 
 def stays_packed(weight: QuantTensor, dtype: str) -> bool:
@@ -193,8 +230,12 @@ def stays_packed(weight: QuantTensor, dtype: str) -> bool:
     return dtype == PACKED and len(weight.shape) > 1 and weight.format.elements > 1
 
 
-def read(waiting: Sequence[tuple[str, QuantTensor]], dtype: str) -> dict[str, Tensor]:
-    """These weights in memory."""
+def read(
+    waiting: Sequence[tuple[str, QuantTensor]],
+    dtype: str,
+    interleaved: dict[str, Interleaved] | None = None,
+) -> dict[str, Tensor]:
+    """These weights in memory; those that can be go to `interleaved`, where that is given."""
     result: dict[str, Tensor] = {}
     largest: dict[str, Tensor] = {}
     held: list[Tensor] = []
@@ -202,6 +243,11 @@ def read(waiting: Sequence[tuple[str, QuantTensor]], dtype: str) -> dict[str, Te
     for name, packed in waiting:
         here = packed.to(Device.DEFAULT)
         value = here.dequantize()
+        if stays_packed(packed, dtype) and interleaved is not None and can_interleave(packed):
+            matrix = interleaved[name] = Interleaved(here)
+            held += matrix.memory()
+            result[name] = matrix.dequantize()
+            continue
         if stays_packed(packed, dtype):
             held.append(here.blocks)
             result[name] = value

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 
 from aster_ml.codegen.apply import apply, upcast
+from aster_ml.codegen.cpu.block_product import choose_blocks
 from aster_ml.codegen.cpu.costs import (
     MAX_BODY,
     MAX_TILE_SIDE,
@@ -95,7 +96,7 @@ def choose_opts(kernel: Kernel, target: Target, rank: int = 0) -> None:
     if target.has_local:
         choose_group_opts(plan, rank)
         return
-    if choose_dot(plan) or choose_unpacked(plan):
+    if choose_blocks(plan) or choose_dot(plan) or choose_unpacked(plan):
         return
     write_out_stacks(plan)
     nodes = write_out_phases(plan)

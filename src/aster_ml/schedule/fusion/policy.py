@@ -23,7 +23,7 @@ from aster_ml.schedule.fusion.uses import (
 from aster_ml.target.costs import ASSUMED
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops
+from aster_ml.uop.ops import ELEMENTWISE, MOVEMENT, AxisType, Ops
 from aster_ml.uop.ranges import iterations
 
 # Values that may be stored or computed where they are read.
@@ -31,6 +31,8 @@ DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX, Ops.REDUCE}
 # Nodes below one that is weighed which are looked at for what others read too.
 MOST_SEEN = 64
 
+# What cuts bits out of a byte, and most ops that do.
+BITS, MOST_BITS = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR}), 3
 NUMBERS = ("int", "uint", "float")
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
@@ -88,7 +90,7 @@ class Decisions(Body):
             return False
         if op is CAST and u.src[0].dtype is dtypes.index:
             return False
-        if self.is_unpacked(u, readings):
+        if self.is_unpacked(u, readings) or self.is_field(u, readings):
             return False
         for r in readings:
             if r.way.idxs is DATA_DEPENDENT:
@@ -214,6 +216,21 @@ class Decisions(Body):
         self.unpacked.update(found)
         return True
 
+    def is_field(self, u: UOp, readings: list[Reading]) -> bool:
+        """Whether sums read some bits of a byte, or a byte as int32.
+
+        why: cutting them out takes no longer than loading them does, and four bytes at once less
+        """
+        is_wide = u.op is CAST and u.dtype is dtypes.int32
+        field = u.src[0] if is_wide else u
+        if field.dtype.itemsize != 1 or self.costs[u][1] != 1:
+            return False
+        if not is_wide and field.op not in BITS:
+            return False
+        if self.costs[u][0] > MOST_BITS or any([r.way.valid is not None for r in readings]):
+            return False
+        return all([any(map(is_summed, self.used(r.way))) for r in readings])
+
     def slides(self, u: UOp, way: AccessPath) -> bool:
         """Whether memory with its padding is read by small windows, for few results each.
 
@@ -326,6 +343,9 @@ class Decisions(Body):
             if iterations(used) <= most * numel:
                 stored.has_reduce = True
                 return True
+        if len(readings) == 1 and self.is_block_sum(u, first):
+            stored.has_reduce = True
+            return True
         for r in readings:
             if r.root is not first.root or r.way.idxs != first.way.idxs or r.way.valid is not None:
                 return False
@@ -349,6 +369,19 @@ class Decisions(Body):
             return False
         stored.outer = used
         return True
+
+    def is_block_sum(self, u: UOp, r: Reading) -> bool:
+        """Whether a sum of products of bytes is a term of another sum, each computed once.
+
+        why: scales of blocks are factors of such terms; an instruction adds four products up, so
+        storing a sum takes longer than computing it
+        """
+        if u.dtype is not dtypes.int32 or u.arg.op is not Ops.ADD or r.way.valid is not None:
+            return False
+        used = self.used(r.way)
+        if not any(map(is_summed, used)):
+            return False
+        return iterations(used) <= self.numel(u.shape) and is_product_of_bytes(u.src[0])
 
     def cheap_again(self, u: UOp, readings: list[Reading]) -> bool:
         """Whether a small reduction costs less at each reading in one kernel than a launch.
@@ -393,6 +426,24 @@ def is_along_axes(way: AccessPath) -> bool:
     if way.valid is not None or not all([i.op is Ops.RANGE for i in idxs]):
         return False
     return any([i.arg.kind is AxisType.REDUCE for i in idxs])
+
+
+def is_summed(axis: UOp) -> bool:
+    """Whether an axis is one that a sum goes along."""
+    return axis.op is Ops.RANGE and axis.arg.kind is AxisType.REDUCE
+
+
+def is_product_of_bytes(u: UOp) -> bool:
+    """Whether an integer adds up products of two numbers that were bytes."""
+    for term in u.split_uop(Ops.ADD):
+        if term.op is not Ops.MUL:
+            return False
+        for x in term.src:
+            while x.op in MOVEMENT:
+                x = x.src[0]
+            if x.op is not CAST or x.src[0].dtype.itemsize != 1:
+                return False
+    return True
 
 
 def ways_of(readings: list[Reading]) -> str:

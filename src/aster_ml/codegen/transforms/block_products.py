@@ -1,0 +1,180 @@
+"""Sums of products of bytes within blocks, four products to an instruction.
+
+Receives a kernel whose Opts are applied; returns its graph with such sums taken by words. A word is
+a uint32 that holds four bytes, the first in its lowest bits. Which kernels have SIMD lanes that
+allow it is decided in `cpu/block_product`.
+
+rewrite: REDUCE(CAST(p[w, i, j] & 15, int32) * CAST(q[w, j], int32), w, j) ->
+REDUCE(DOT((P[w, i] & 0x0F0F0F0F) ^ 0x80808080, Q[w]), w), where P[w, i] is the word p[w, i, 0:4]
+when: j has four steps, along which bytes lie side by side; one factor is a load of int8, the other
+is cut out of bytes of uint8 by bitwise ops; and what is cut out has SIMD lanes
+why: an instruction multiplies and adds up the four bytes of each lane, and masks and shifts cut
+four fields at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aster_ml.codegen.analysis import find_strides
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.dtype import dtypes
+from aster_ml.target import Target
+from aster_ml.uop.graph import substitute, toposort
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import AxisType, Ops, ReduceArg
+from aster_ml.uop.ranges import size_of
+
+WORD, BYTE, SIGNED, INT = dtypes.uint32, dtypes.uint8, dtypes.int8, dtypes.int32
+# Bytes of a word; a number in each of them; and what DOT takes its first operand higher by.
+GROUP, EACH, HIGH = 4, 0x01010101, 0x80808080
+BITWISE = frozenset({Ops.AND, Ops.OR, Ops.XOR})
+SHIFTS = frozenset({Ops.SHL, Ops.SHR})
+# Numbers of SIMD lanes for which a target with DOT has it.
+WIDTHS = (4, 8, 16)
+
+
+class BlockProduct(NamedTuple):
+    """A sum of products of bytes: the axis along a word, and the factors of each term.
+
+    Of these the first are made of uint8, the second are loads of int8.
+    """
+
+    reduce: UOp
+    group: UOp
+    terms: tuple[tuple[UOp, UOp], ...]
+
+    @property
+    def lane(self) -> UOp | None:
+        """The axis of the SIMD lanes."""
+        lanes = [r for r in self.reduce.ranges if r.arg.kind is AxisType.VECTOR]
+        return lanes[0] if len(lanes) == 1 else None
+
+    @property
+    def loads(self) -> list[UOp]:
+        """The loads of uint8."""
+        return [x for field, _ in self.terms for x in toposort(field, enter=above) if is_load(x)]
+
+
+def above(u: UOp) -> bool:
+    """Whether what a node is made of is arithmetic on bytes."""
+    return u.op is not Ops.LOAD
+
+
+def is_load(u: UOp) -> bool:
+    """Whether a node is a load of a byte."""
+    return u.op is Ops.LOAD and u.dtype in (BYTE, SIGNED)
+
+
+def has_bytes(kernel: Kernel, target: Target) -> bool:
+    """Whether a kernel may have such sums: most load no int8."""
+    return "int8" in target.dot_dtypes and any(
+        [u.op is Ops.LOAD and u.dtype is SIGNED for u in kernel.facts.by_op[Ops.LOAD]]
+    )
+
+
+def find_block_product(u: UOp) -> BlockProduct | None:
+    """The sum as products of bytes, if it is one."""
+    if u.op is not Ops.REDUCE or u.dtype is not INT or u.arg.op is not Ops.ADD:
+        return None
+    pairs = [factors_of(term) for term in u.src[0].split_uop(Ops.ADD)]
+    terms = tuple([pair for pair in pairs if pair is not None])
+    if len(terms) < len(pairs):
+        return None
+    for r in u.src[1:]:
+        if r.src[0].op is Ops.CONST and size_of(r) == GROUP:
+            parts = [part for term in terms for part in term]
+            if all([fits_words(part, r) for part in parts]):
+                return BlockProduct(u, r, terms)
+    return None
+
+
+def factors_of(term: UOp) -> tuple[UOp, UOp] | None:
+    """A product's factors before their casts: of uint8, and a load of int8."""
+    if term.op is not Ops.MUL or any([s.op is not Ops.CAST for s in term.src]):
+        return None
+    x, y = (s.src[0] for s in term.src)
+    if x.dtype is SIGNED:
+        x, y = y, x
+    return (x, y) if x.dtype is BYTE and y.dtype is SIGNED and y.op is Ops.LOAD else None
+
+
+def fits_words(part: UOp, group: UOp) -> bool:
+    """Whether four neighbours of a factor are worked out as a word."""
+    for u in toposort(part, enter=above):
+        if u.op is Ops.LOAD:
+            place, *gates = u.src
+            if place.op is not Ops.INDEX or any([group in g.ranges for g in gates]):
+                return False
+            if find_strides(place.src[1]).get(group) != 1:
+                return False
+        elif u.op in SHIFTS:
+            if u.src[1].op is not Ops.CONST or not 0 <= u.src[1].arg < 8:
+                return False
+        elif u.op is not Ops.CONST and (u.op not in BITWISE or u.dtype is not BYTE):
+            return False
+    return True
+
+
+def multiply_words(kernel: Kernel, target: Target) -> None:
+    """Sums of products of bytes within blocks are sums of DOTs of words."""
+    changes = {}
+    for u in kernel.reduces:
+        found = find_block_product(u)
+        if found is not None and found.lane is not None and size_of(found.lane) in WIDTHS:
+            changes[u] = in_words(found)
+    if changes:
+        kernel.sink = substitute(kernel.sink, changes)
+
+
+def in_words(found: BlockProduct) -> UOp:
+    """The sum over words; each term is one of its own, which is added up by what multiplies."""
+    rest = [r for r in found.reduce.src[1:] if r is not found.group]
+    total: UOp | None = None
+    for field, signed in found.terms:
+        x = as_word(field, found.group) ^ UOp.const(WORD, HIGH)
+        value = UOp(Ops.DOT, INT, (x, as_word(signed, found.group)))
+        if rest:
+            value = UOp(Ops.REDUCE, INT, (value, *rest), ReduceArg(Ops.ADD))
+        total = value if total is None else total + value
+    assert total is not None
+    return total
+
+
+def as_word(part: UOp, group: UOp) -> UOp:
+    """Four neighbours of a factor in a word."""
+    made: dict[UOp, UOp] = {}
+    for u in toposort(part, enter=above):
+        made[u] = WORDS.get(u.op, bitwise)(u, made, group)
+    return made[part]
+
+
+def loaded(u: UOp, made: dict[UOp, UOp], group: UOp) -> UOp:
+    """Four bytes from memory."""
+    return UOp(Ops.LOAD, WORD, substitute(u, {group: UOp.index_const(0)}).src)
+
+
+def number(u: UOp, made: dict[UOp, UOp], group: UOp) -> UOp:
+    """The same number in each byte."""
+    return UOp.const(WORD, u.arg * EACH)
+
+
+def shifted(u: UOp, made: dict[UOp, UOp], group: UOp) -> UOp:
+    """Shifts of each byte: what comes in from its neighbour is masked."""
+    by = int(u.src[1].arg)
+    left = 0xFF >> by if u.op is Ops.SHR else 0xFF << by & 0xFF
+    return made[u.src[0]].alu(u.op, UOp.const(WORD, by)) & UOp.const(WORD, left * EACH)
+
+
+def bitwise(u: UOp, made: dict[UOp, UOp], group: UOp) -> UOp:
+    """An op that no bit of another place has a part in."""
+    return made[u.src[0]].alu(u.op, made[u.src[1]])
+
+
+WORDS: dict[Ops, Callable[[UOp, dict[UOp, UOp], UOp], UOp]] = {
+    Ops.LOAD: loaded,
+    Ops.CONST: number,
+    Ops.SHL: shifted,
+    Ops.SHR: shifted,
+}
