@@ -11,7 +11,8 @@ Source: the rounding of activations is that of ggml's Q8_1 (public GGUF and ggml
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from copy import copy
+from typing import NamedTuple
 
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError, ShapeError
@@ -224,8 +225,7 @@ class Interleaved:
         start, stop, step = rows.indices(self.shape[0])
         if step != 1 or start % LANES or stop % LANES:
             return self.dequantize()[rows]
-        found: Any = object.__new__(Interleaved)
-        found.__dict__.update(self.__dict__)
+        found = copy(self)
         groups = slice(start // LANES, stop // LANES)
         found.shape = (stop - start, self.shape[1])
         found.codes = self.codes[groups]
