@@ -23,6 +23,8 @@ from aster_ml.nn.quantised import QuantTensor
 # Rows whose words lie side by side, bytes of a word, and elements of a block of activations.
 LANES, WORD, BLOCK = 16, 4, 32
 MOST = 127
+# 1.5 * 2 ** 23, whose neighbours among float32 are whole numbers; its bits end in a byte of zeros.
+UNITS = 12582912.0
 
 
 class Parts(NamedTuple):
@@ -97,7 +99,8 @@ def round_blocks(x: Tensor) -> Rounded:
     x = x.float().reshape(x.shape[0], -1, BLOCK)
     largest = x.abs().max(-1, keepdim=True)
     steps = (largest > 0).where(MOST / largest, 0)
-    rounded = (x * steps).round()
+    # Of so large a float the lowest bits are the number that was added, rounded to even.
+    rounded = (x * steps + UNITS).bitcast(dtypes.int32)
     scales = (largest / MOST).squeeze(-1)
     codes = rounded.cast(dtypes.int8).contiguous()
     sums = codes.cast(dtypes.int32).sum(-1).float() * scales

@@ -76,7 +76,9 @@ def load_language(
     ArgumentError for a context that is longer than the model's.
     """
     place = pathlib.Path(path)
-    metadata, tensors = gguf_load(place, raw=True, mapped=mapped)
+    # Of interleaved weights nothing stays in the file's order, so its pages need not stay either.
+    integers = dtype == PACKED and products == INT8 and multiplies_int8()
+    metadata, tensors = gguf_load(place, raw=True, mapped=mapped and not integers)
     config = read_config(metadata)
     if context > config.context:
         raise ArgumentError(
@@ -91,7 +93,6 @@ def load_language(
             "gguf",
         )
     template = make_template(metadata, tokenizer)
-    integers = products == INT8 and multiplies_int8()
     weights = load_weights(tensors, dtype, progress, integers)
     if adapter is not None:
         for name, added in load_adapters(adapter, config).items():
