@@ -75,7 +75,7 @@ def scale_bytes(b: Tensor) -> tuple[Tensor, Tensor]:
     The first four of each are the low 6 bits of bytes 0 to 3 and 4 to 7; the others have their low
     4 bits in the nibbles of bytes 8 to 11, and their high 2 in the top bits of bytes 0 to 7.
 
-    Shapes: b [n, 12] -> a pair of uint8 [n, 8].
+    Shapes: b [n, 12] -> a pair of [n, 8].
     """
     first, second, third = b[:, 0:4], b[:, 4:8], b[:, 8:12]
     scales = (first & 63).cat((third & 15) | ((first >> 6) << 4), dim=1)

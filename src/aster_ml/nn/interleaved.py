@@ -33,8 +33,7 @@ class Parts(NamedTuple):
     A byte holds code i of a block in its low half, and code i + 16 in the high one where codes have
     4 bits. An element is (code - offset) * scales - minima.
 
-    Shapes: codes uint8 [n, s, bytes], scales and minima [n, s] or [n, 1], of n blocks with s scales
-    each.
+    Of n blocks with s scales each codes are uint8 [n, s, bytes], scales and minima [n, s] or [n, 1].
     """
 
     codes: Tensor
@@ -83,7 +82,7 @@ PARTS: dict[str, Callable[[Tensor], Parts]] = {
 class Rounded(NamedTuple):
     """Activations as int8, their scales, and the sums of blocks of them.
 
-    Shapes: codes int8 [n, blocks, 32], scales and sums [n, blocks].
+    Codes are int8 [n, blocks, 32], scales and sums [n, blocks].
     """
 
     codes: Tensor
@@ -94,7 +93,7 @@ class Rounded(NamedTuple):
 def round_blocks(x: Tensor) -> Rounded:
     """Rounds to 127 steps either way of the largest in each block.
 
-    Shapes: x float [n, k], a multiple of 32 of them.
+    `x` is [n, k], with k a multiple of 32.
     """
     x = x.float().reshape(x.shape[0], -1, BLOCK)
     largest = x.abs().max(-1, keepdim=True)
@@ -110,8 +109,8 @@ def round_blocks(x: Tensor) -> Rounded:
 class Interleaved:
     """A quantised matrix [m, k] in memory, words of sixteen rows side by side.
 
-    Shapes: codes uint8 [m / 16, s, bytes / 4, 16, 4] with s blocks in a row, scales and minima
-    [m / 16, n, s / n, 16] with n blocks of the type in a row, or 1 in place of s / n.
+    With n blocks in a row, which have s scales each, codes are uint8 [m / 16, n * s, words, 16, 4],
+    scales and minima [m / 16, n, s, 16] or [m / 16, n, 1, 16].
     """
 
     def __init__(self, packed: QuantTensor) -> None:
@@ -134,7 +133,7 @@ class Interleaved:
     def beside(self, t: Tensor) -> Tensor:
         """A factor of each block, those of sixteen rows side by side.
 
-        Shapes: t [m * blocks, s] -> [m / 16, blocks, s, 16].
+        Shapes: t [n, s] -> [n // 16 // blocks, blocks, s, 16].
         """
         t = t.reshape(self.shape[0] // LANES, LANES, self.blocks, t.shape[-1])
         return t.permute(0, 2, 3, 1).contiguous()
@@ -159,7 +158,7 @@ class Interleaved:
     def decode(self, codes: Tensor, scales: list[Tensor], minima: list[Tensor]) -> Tensor:
         """Elements as float32.
 
-        Shapes: codes [r, s, bytes], scales and minima [r, n, s / n] or [r, n, 1] -> [r, k].
+        Shapes: codes [r, n, m] -> [r, k].
         """
         r, shape = codes.shape[0], (codes.shape[0], self.blocks, self.each, -1)
         values = self.fields(codes)
