@@ -33,7 +33,8 @@ class Parts(NamedTuple):
     A byte holds code i of a block in its low half, and code i + 16 in the high one where codes have
     4 bits. An element is (code - offset) * scales - minima.
 
-    Of n blocks with s scales each codes are uint8 [n, s, bytes], scales and minima [n, s] or [n, 1].
+    Of n blocks with s scales each codes are uint8 [n, s, bytes], scales and minima [n, s], or
+    [n, 1].
     """
 
     codes: Tensor

@@ -31,8 +31,9 @@ DECIDED = ELEMENTWISE | {Ops.PAD, Ops.RESHAPE, Ops.INDEX, Ops.REDUCE}
 # Nodes below one that is weighed which are looked at for what others read too.
 MOST_SEEN = 64
 
-# What cuts bits out of a byte, and most ops that do.
-BITS, MOST_BITS = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR}), 3
+# What cuts bits out of a byte, most steps of it with views between, and where bytes lie.
+BITS, MOST_STEPS = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR}), 8
+MEMORY = frozenset({Ops.PARAM, Ops.CONTIGUOUS, Ops.AFTER})
 NUMBERS = ("int", "uint", "float")
 
 # Names of a module are found faster than members of an Enum, and every node is asked for its op.
@@ -223,11 +224,16 @@ class Decisions(Body):
         """
         is_wide = u.op is CAST and u.dtype is dtypes.int32
         field = u.src[0] if is_wide else u
-        if field.dtype.itemsize != 1 or self.costs[u][1] != 1:
+        if field.dtype.itemsize != 1 or (not is_wide and field.op not in BITS):
             return False
-        if not is_wide and field.op not in BITS:
+        for _ in range(MOST_STEPS):
+            if field.op in BITS and field.src[1].op is Ops.CONST:
+                field = field.src[0]
+            elif field.op in MOVEMENT:
+                field = field.src[0]
+        if field not in self.forced and field.op not in MEMORY:
             return False
-        if self.costs[u][0] > MOST_BITS or any([r.way.valid is not None for r in readings]):
+        if any([r.way.valid is not None for r in readings]):
             return False
         return all([any(map(is_summed, self.used(r.way))) for r in readings])
 
