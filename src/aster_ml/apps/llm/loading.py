@@ -31,7 +31,6 @@ class Language:
 
     name: str
     path: pathlib.Path
-    metadata: Mapping[str, Any]
     engine: Engine
     recordings: Recordings
     tokenizer: Tokenizer
@@ -103,7 +102,7 @@ def load_language(
     recordings = Recordings(engine)
     recordings.recall()
     name = config.name or place.stem
-    return Language(name, place, metadata, engine, recordings, tokenizer, template)
+    return Language(name, place, engine, recordings, tokenizer, template)
 
 
 def make_template(metadata: Mapping[str, Any], tokenizer: Tokenizer) -> ChatTemplate:

@@ -80,6 +80,8 @@ class Tokenizer:
         for i, kind in enumerate(self.kinds):
             if kind == BYTE:
                 self.token_bytes(i)
+        # Lists of texts that nobody asks for again.
+        del self.metadata
 
     # what the file says
 
