@@ -182,6 +182,10 @@ lint: $(VENV)/.lint
 	exit $$status
 
 # Kernels on a graphics processor, beside PyTorch where it is; a line where there is none.
+.PHONY: pocl-bench
+pocl-bench: $(VENV)/.demo
+	$(BIN)/python -m benchmarks.pocl
+
 .PHONY: gpu-bench
 gpu-bench: $(VENV)/.demo
 	$(BIN)/python -m benchmarks.gpu

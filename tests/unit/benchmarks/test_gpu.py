@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Device, Tensor, dtypes
-from benchmarks import gpu, gpu_networks
+from benchmarks import gpu, gpu_networks, pocl
 from tests.shim import cuda_stub
 
 STUBBED = ("a * b + a", "product 8192, float16", "attention, float16")
@@ -74,3 +74,10 @@ def test_networks_compute_what_their_peers_do(row: gpu_networks.NetworkRow) -> N
     for _ in range(steps):
         got, want = ours().numpy(), theirs().numpy()
         np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2)
+
+
+def test_rows_of_work_groups_are_measured() -> None:
+    rows = [pocl.Row("sum", ((8, 16),), lambda a: a.sum(-1), 1), *[pocl.product(4, 4, 4)] * 2]
+    lines = pocl.table("CPU", rows, 1)
+    assert [line.count("|") for line in lines] == [4] * (2 + len(rows) + 1)
+    assert lines[-1].endswith("times | 2 times |")
