@@ -7,7 +7,7 @@ elements under other indices. Nothing here computes a value.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from aster_ml.errors import ArgumentError, IndexRangeError, ShapeError
 from aster_ml.helpers import argfix, ceildiv, kind_of, prod
@@ -426,6 +426,14 @@ class MovementMixin(OwnMixin):
                 f"repeat: {len(counts)} counts for the {self.ndim} axes of {show_shape(self.shape)}"
             )
         base = (1,) * (len(counts) - self.ndim) + self.shape
+        whole: Any = self
+        if whole.device.__class__ is tuple and whole.uop.axis is not None:
+            along = whole.uop.axis
+            at = along + len(counts) - self.ndim
+            if isinstance(counts[at], int) and counts[at] > 1:
+                # Copies side by side would lie on other devices than their elements.
+                joined = whole.cat(*[whole] * (counts[at] - 1), dim=along)
+                return cast(Self, joined.tiled((*counts[:at], 1, *counts[at + 1 :])))
         split = tuple([s for size in base for s in (1, size)])
         full = tuple([s for r, size in zip(counts, base, strict=True) for s in (r, size)])
         final = tuple([r * size for r, size in zip(counts, base, strict=True)])

@@ -467,3 +467,18 @@ def test_copies_between_devices_that_keep_nothing() -> None:
         assert (total.device, total.shape) == (two, (4,))
     with pytest.raises(DeviceError, match="NULL keeps no data"):
         x.to("CPU").realize()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_copies_along_the_axis_that_is_split_are_joined(axis: int) -> None:
+    x = Tensor(X).shard(TWO, axis)
+    for dim in (0, 1):
+        np.testing.assert_array_equal(x.roll(3, dim).numpy(), np.roll(X, 3, dim))
+    for counts in ((2, 3), (1, 2), (3, 1), (2, 1, 2), (0, 2)):
+        np.testing.assert_array_equal(x.repeat(*counts).numpy(), np.tile(X, counts))
+    wrapped = x.pad(((1, 2), (0, 3)), mode="circular")
+    np.testing.assert_array_equal(wrapped.numpy(), np.pad(X, ((1, 2), (0, 3)), mode="wrap"))
+    y = Tensor(X, requires_grad=True)
+    (y.shard(TWO, axis).roll(1, axis).to("CPU") * Tensor(X)).sum().backward()
+    assert y.grad is not None
+    np.testing.assert_array_equal(y.grad.numpy(), np.roll(X, -1, axis))
