@@ -315,6 +315,12 @@ ALLOW_TF32 = Setting(
     "1 lets tensor cores round the float32 operands of products to 10 bits behind the point.",
     ("codegen",),
 )
+BOXES = Setting(
+    "BOXES",
+    1,
+    "0 keeps products from tensor cores that read boxes of tensors from shared memory (Hopper).",
+    ("codegen",),
+)
 BEAM = Setting(
     "BEAM",
     0,

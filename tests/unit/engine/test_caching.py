@@ -40,6 +40,7 @@ OTHER_VALUES = {
     "ISA": "" if config.ISA.value else "avx2",
     "MAX_KERNEL_NODES": 20,
     "ALLOW_TF32": 1,
+    "BOXES": 0,
 }
 
 

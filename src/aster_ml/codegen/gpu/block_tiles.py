@@ -17,7 +17,7 @@ from aster_ml.codegen.gpu.box_tiles import can_be_boxes
 from aster_ml.codegen.gpu.edges import fill_up, is_at_least
 from aster_ml.codegen.gpu.tensor_cores import Product, product_of
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.config import ALLOW_TF32
+from aster_ml.config import ALLOW_TF32, BOXES
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
 from aster_ml.target.tensor_cores import ROWS, TensorCore
@@ -131,6 +131,8 @@ def use_boxes(plan: Plan, depth: UOp) -> bool:
     It is for products of two strips or more, whose rows and columns fill a tile.
     """
     kernel, target = plan.kernel, plan.target
+    if not BOXES:
+        return False
     choices = []
     for i, core in enumerate(ROWS):
         found = product_of(kernel, depth, core) if core.reads_shared else None

@@ -197,6 +197,16 @@ def test_other_kernels_go_without_boxes() -> None:
         assert not any(u.op is Ops.BOX for u in linear.uops)
 
 
+def test_a_setting_keeps_products_from_boxes() -> None:
+    whole = Tensor.empty(128, 128, dtype="half")
+    ast = kernel_of(whole.matmul(whole.T, dtype=dtypes.float32))
+    found = []
+    for boxes in (1, 0):
+        with Context(BOXES=boxes):
+            found.append(any(u.op is Ops.BOX for u in lower(ast, CARD)[0].uops))
+    assert found == [True, False]
+
+
 @pytest.mark.skipif(
     cuda_compiler.missing() is not None, reason="NVRTC: pip install 'aster-ml[cuda]'"
 )
