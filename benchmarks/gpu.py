@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aster_ml import Device, Tensor, TinyJit, dtypes
+from aster_ml import Context, Device, Tensor, TinyJit, dtypes
 from aster_ml.device import Buffer
 from aster_ml.dtype import DType
 from benchmarks.gpu_networks import ROWS as NETWORKS
@@ -71,7 +71,41 @@ def torch_attention(q: Any, k: Any, v: Any) -> Any:
     return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
 
-F32, F16, BF16 = dtypes.float32, dtypes.float16, dtypes.bfloat16
+def rounded_product(a: Tensor, b: Tensor) -> Tensor:
+    """A product of float32 whose operands tensor cores may round to TF32."""
+    with Context(ALLOW_TF32=1):
+        return (a @ b).realize()
+
+
+def torch_rounded(a: Any, b: Any) -> Any:
+    """The same by PyTorch."""
+    import torch
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        return a @ b
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def narrow_product(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b.T`, in bfloat16 where operands are fp8."""
+    found = a.matmul(b.T, dtype=dtypes.float32)
+    return found.cast(dtypes.bfloat16) if a.dtype is FP8 else found
+
+
+def torch_narrow(a: Any, b: Any) -> Any:
+    """The same by PyTorch."""
+    import torch
+
+    if a.dtype is not torch.float8_e4m3fn:
+        return a @ b.T
+    one = torch.ones((), device=a.device)
+    return torch._scaled_mm(a, b.T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
+F32, F16, BF16, FP8 = dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3
 ROWS = (
     Row("a * b + a", "of a copy", 0.85, 0.92, F32, 8192, 8, rows_of_bytes(2, 1),
         lambda a, b: a * b + a, lambda a, b: a * b + a),
@@ -87,6 +121,10 @@ ROWS = (
         lambda a, b: a @ b, lambda a, b: a @ b),
     Row("product 8192, float16", "TFLOP/s", 600, 720, F16, 8192, 64, square,
         lambda a, b: a @ b, lambda a, b: a @ b),
+    Row("product 8192, TF32", "TFLOP/s", 170, 220, F32, 8192, 64, square,
+        rounded_product, torch_rounded),
+    Row("product 8192, fp8", "TFLOP/s", 600, 750, FP8, 8192, 64, square,
+        narrow_product, torch_narrow),
     Row("attention, float16", "TFLOP/s", 250, 450, F16, 4096, 32, heads,
         lambda q, k, v: q.scaled_dot_product_attention(k, v), torch_attention),
 )  # fmt: skip
@@ -135,7 +173,9 @@ def peer_measured(row: Row, n: int, turns: int) -> float | None:
         return None
     if row.peer is None or not torch.cuda.is_available():
         return None
-    kinds = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
+    kinds = {
+        F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16, FP8: torch.float8_e4m3fn,
+    }  # fmt: skip
     tensors = [torch.from_numpy(x).cuda().to(kinds[row.dtype]) for x in inputs_of(row, n)]
     peer = row.peer
     return row.make(n)[1] / peer_seconds(lambda: peer(*tensors), turns)

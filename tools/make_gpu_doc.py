@@ -1,4 +1,5 @@
-"""Writes what docs/gpu.md shows: one product in each language of work-groups, and a table.
+"""Writes what docs/gpu.md shows: one product in each language of work-groups, one whose operands
+are copied ahead, and a table.
 
 `python -m tools.make_gpu_doc` writes the blocks between `<!-- source: LANGUAGE -->` and
 `<!-- end -->` anew; with `--check` it says whether they are up to date. The targets are fixed ones.
@@ -11,8 +12,9 @@ import re
 import sys
 from pathlib import Path
 
+from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
-from aster_ml.dtype import dtypes
+from aster_ml.dtype import DType, dtypes
 from aster_ml.engine.compile import render
 from aster_ml.schedule.capture import capture
 from aster_ml.schedule.plan import plan, result_of
@@ -23,6 +25,7 @@ from aster_ml.target.metal import metal_target
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
 
+F32 = dtypes.float32
 DOC = Path(__file__).resolve().parent.parent / "docs" / "gpu.md"
 TARGETS = {
     "opencl": Target(
@@ -38,14 +41,22 @@ TARGETS = {
 }  # fmt: skip
 
 
-def product() -> UOp:
-    """The kernel of `x @ w`, of [8, 16] and [16, 64]."""
-    x = UOp.new_buffer("CPU", 128, dtypes.float32).mop(Ops.RESHAPE, (8, 1, 16))
-    w = UOp.new_buffer("CPU", 1024, dtypes.float32).mop(Ops.RESHAPE, (16, 64))
-    w = w.mop(Ops.PERMUTE, (1, 0)).mop(Ops.RESHAPE, (1, 64, 16))
-    both = x.mop(Ops.EXPAND, (8, 64, 16)) * w.mop(Ops.EXPAND, (8, 64, 16))
-    y = both.rop(Ops.ADD, (2,)).mop(Ops.RESHAPE, (8, 64))
-    out = UOp.new_buffer("CPU", 512, dtypes.float32).mop(Ops.RESHAPE, (8, 64))
+# What the product that is copied ahead runs as, and on which card.
+AHEAD = parse_opts(
+    "TC(r2,3) UPCAST(r1,2) LOCAL(r0,2) LOCAL(r1,2) STAGE(r2,2,local) PIPELINE(r2,3,copies)"
+)
+AMPERE = cuda_target("sm_80")
+
+
+def product(rows: int = 8, steps: int = 16, columns: int = 64, dtype: DType = F32) -> UOp:
+    """The kernel of `x @ w`, of [rows, steps] and [steps, columns]; sums are float32."""
+    shape = (rows, columns, steps)
+    x = UOp.new_buffer("CPU", rows * steps, dtype).mop(Ops.RESHAPE, (rows, 1, steps))
+    w = UOp.new_buffer("CPU", steps * columns, dtype).mop(Ops.RESHAPE, (steps, columns))
+    w = w.mop(Ops.PERMUTE, (1, 0)).mop(Ops.RESHAPE, (1, columns, steps))
+    both = x.mop(Ops.EXPAND, shape).cast(F32) * w.mop(Ops.EXPAND, shape).cast(F32)
+    y = both.rop(Ops.ADD, (2,)).mop(Ops.RESHAPE, (rows, columns))
+    out = UOp.new_buffer("CPU", rows * columns, F32).mop(Ops.RESHAPE, (rows, columns))
     captured = capture([out.store(y)], [], lambda u: None)
     ast = result_of(plan(captured, lambda device: Workers(1, 1, 1))).steps[0].ast
     assert ast is not None
@@ -55,7 +66,9 @@ def product() -> UOp:
 def sources() -> dict[str, str]:
     """Language -> source."""
     ast = product()
-    return {name: render(lower(ast, t)[0], t) for name, t in TARGETS.items()}
+    found = {name: render(lower(ast, t)[0], t) for name, t in TARGETS.items()}
+    half = product(32, 128, 32, dtypes.float16)
+    return {**found, "ahead": render(lower(half, AMPERE, AHEAD)[0], AMPERE)}
 
 
 def shown(source: str) -> str:
