@@ -22,7 +22,7 @@ from aster_ml.allocator import format_bytes
 from aster_ml.config import SETTINGS
 from aster_ml.device import STORAGE_KINDS, DeviceRow
 from aster_ml.engine.reproduce import reproduce
-from aster_ml.errors import AsterError
+from aster_ml.errors import AsterError, FormatError
 from aster_ml.runtime.object_cache import cache_folder
 from aster_ml.viz.command import run_viz
 
@@ -163,9 +163,19 @@ def run_app(name: str, arguments: Sequence[str]) -> int:
 
 
 def run_reproduce(path: str) -> int:
-    """Does a failure again: prints its trace and gives 1, or 0 where it is none any more."""
+    """Does a failure again: prints its trace and gives 1, or 0 where it is none any more.
+
+    A path that is no such text is told in a line, and gives 2.
+    """
     try:
         print(reproduce(path))
+    except (FileNotFoundError, IsADirectoryError, UnicodeDecodeError) as error:
+        said = "no text" if isinstance(error, ValueError) else error.strerror
+        print(f"aster reproduce: {path}: {said}; the text that a warning names is wanted")
+        return 2
+    except FormatError as error:
+        print(f"aster {error}")
+        return 2
     except Exception:
         traceback.print_exc()
         return 1

@@ -122,3 +122,20 @@ def test_no_colours_where_nobody_sees_them(capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert "***" in out
     assert "\x1b" not in out
+
+
+def test_reproduce_says_in_a_line_what_is_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "words").write_text("nothing failed here", encoding="utf-8")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    for name, wanted in (
+        ("absent", "No such file"),
+        ("", "Is a directory"),
+        ("words", "no text of a failure"),
+        ("bytes", "no text"),
+    ):
+        assert cli.main(["reproduce", str(tmp_path / name)]) == 2
+        printed = capsys.readouterr().out
+        assert printed.count("\n") == 1
+        assert wanted in printed
