@@ -430,7 +430,7 @@ class Tensor(
         ):
             raise GradientError(
                 f"backward: nothing below {described(self)} requires a gradient; set "
-                "requires_grad=True on what should have one"
+                "requires_grad=True on what should have one (an optimizer does, of its parameters)"
             )
         for tensor, grad in zip(wanted, grads, strict=True):
             if grad is not None:
