@@ -71,6 +71,11 @@ def compile_kernel(source: str, arch: str) -> Report:
     return Report(name, *numbers, seconds=seconds, warned=warned)
 
 
+def kind_of(arch: str) -> str:
+    """The kind of device of an architecture: what is compiled is kept by that name."""
+    return f"{KIND}{arch.replace('_', '').upper()}"
+
+
 class TryBackend(Backend):
     """A card that is not there: sources are kept, kernels do nothing."""
 
@@ -82,7 +87,7 @@ class TryBackend(Backend):
     @property
     def target(self) -> Target:
         """That of the architecture."""
-        return cuda_target(self.arch, KIND)
+        return cuda_target(self.arch, kind_of(self.arch))
 
     def compile(self, source: str) -> bytes:
         """Keeps the source."""
@@ -100,7 +105,7 @@ class TryRuntime:
     DOC = "sources for a card that is not there"
 
     def __init__(self, arch: str) -> None:
-        self.backend = TryBackend(KIND, arch)
+        self.backend = TryBackend(kind_of(arch), arch)
 
     @staticmethod
     def missing() -> str | None:
@@ -115,8 +120,8 @@ class TryRuntime:
 def sources_of(run: Callable[[], Any], arch: str) -> list[str]:
     """The kernels that a function compiles, where its tensors are on such a card."""
     runtime = TryRuntime(arch)
-    Device.register(KIND, runtime)
-    with Context(DEV=KIND, CACHE=0):
+    Device.register(kind_of(arch), runtime)
+    with Context(DEV=kind_of(arch), CACHE=0):
         run()
     return list(runtime.backend.sources)
 
