@@ -97,7 +97,11 @@ def product(seed: int) -> str | None:
         found = a.matmul(b, dtype=dtypes.float32).numpy()
         return None if not found.any() and found.shape == (sizes["m"], sizes["n"]) else "not zero"
     with Context(ALLOW_TF32=1):
-        ast = kernel_of(left.matmul(right, dtype=dtypes.float32))
+        try:
+            ast = kernel_of(left.matmul(right, dtype=dtypes.float32))
+        except ValueError:
+            # A long sum of few results is two kernels, neither of which is a product.
+            return None
         linear = lowered(rng, ast, card, sizes, dtype)
     verify_linear(linear)
     source = CudaRenderer(card).render(linear)
