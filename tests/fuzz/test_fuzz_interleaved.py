@@ -22,7 +22,7 @@ FORMS = ("product", "two", "rows", "counted", "part")
 def rounded(x: np.ndarray) -> np.ndarray:
     """Activations as they are after rounding, exactly."""
     blocks = x.astype(np.float64).reshape(-1, 32)
-    step = np.abs(blocks).max(-1, keepdims=True) / 127
+    step = np.abs(blocks).max(-1, keepdims=True) / 16256
     return (np.round(blocks / np.where(step > 0, step, 1)) * step).reshape(x.shape)
 
 
@@ -58,8 +58,8 @@ def judge(seed: int) -> str | None:
         got, want = part.product(Tensor(x)).numpy(), want[:, start:]
     else:
         got = made.product(Tensor(x)).numpy()
-    # A half of a step may be rounded either way: 1/254 of the largest of one block.
-    most = np.abs(x).max() / 127 * np.abs(w).max()
+    # A half of a step may be rounded either way: 1/32512 of the largest of one block.
+    most = np.abs(x).max() / 16256 * np.abs(w).max()
     error = np.abs(got - want)
     allowed = 1e-5 * np.abs(want).max() + (1e-9 if form == "rows" else 1.5 * most)
     if form == "two":

@@ -1,11 +1,14 @@
 """Products with quantised matrices in integers: rows interleaved for SIMD lanes, and activations
-that are rounded to int8.
+in fixed point, two digits of int8 each.
 
 Receives a `QuantTensor` of two axes; returns an `Interleaved`, the same numbers in another order of
-bytes. Its products round what they are given to int8, a scale for each block of 32, as llama.cpp
-does; whoever wants float products has `QuantTensor.dequantize`. All of it are ordinary tensor ops.
+bytes. Its products round what they are given to 15 bits, a scale for each block of 32; whoever
+wants float products has `QuantTensor.dequantize`. All of it are ordinary tensor ops.
 
-Source: the rounding of activations is that of ggml's Q8_1 (public GGUF and ggml documentation).
+why: with one digit, as ggml's Q8_1 has, a small model's first choice of a word changes now and
+then; the second one costs a product of bytes where reading the weights takes longer
+
+Source: blocks with a scale and a sum are those of ggml's Q8_1 (public GGUF documentation).
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ from aster_ml.nn.quantised import QuantTensor
 
 # Rows whose words lie side by side, bytes of a word, and elements of a block of activations.
 LANES, WORD, BLOCK = 16, 4, 32
-MOST = 127
-# 1.5 * 2 ** 23, whose neighbours among float32 are whole numbers; its bits end in a byte of zeros.
+# Steps from 0 to the largest of a block; how many of them the high digit counts at once.
+DIGIT = 128
+MOST = 127 * DIGIT
+# 1.5 * 2 ** 23, whose neighbours among float32 are whole numbers; its bits end in 22 zeros.
 UNITS = 12582912.0
 
 
@@ -81,30 +86,38 @@ PARTS: dict[str, Callable[[Tensor], Parts]] = {
 
 
 class Rounded(NamedTuple):
-    """Activations as int8, their scales, and the sums of blocks of them.
+    """Activations in fixed point, their scales, and the sums of blocks of them.
 
-    Codes are int8 [n, blocks, 32], scales and sums [n, blocks].
+    A number is (high * 128 + low) * scale. Digits are int8 [n, blocks, 32], scales and sums
+    [n, blocks].
     """
 
-    codes: Tensor
+    high: Tensor
+    low: Tensor
     scales: Tensor
     sums: Tensor
 
 
 def round_blocks(x: Tensor) -> Rounded:
-    """Rounds to 127 steps either way of the largest in each block.
+    """Rounds to 127 * 128 steps either way of the largest in each block.
 
     `x` is [n, k], with k a multiple of 32.
     """
     x = x.float().reshape(x.shape[0], -1, BLOCK)
     largest = x.abs().max(-1, keepdim=True)
     steps = (largest > 0).where(MOST / largest, 0)
-    # Of so large a float the lowest bits are the number that was added, rounded to even.
+    # Of so large a float the lowest 22 bits are the number that was added, rounded to even.
     rounded = (x * steps + UNITS).bitcast(dtypes.int32)
     scales = (largest / MOST).squeeze(-1)
-    codes = rounded.cast(dtypes.int8).contiguous()
-    sums = codes.cast(dtypes.int32).sum(-1).float() * scales
-    return Rounded(codes, scales.contiguous(), sums.contiguous())
+    high = ((rounded << 10) >> 17).cast(dtypes.int8).contiguous()
+    low = (rounded & (DIGIT - 1)).cast(dtypes.int8).contiguous()
+    whole = joined(*[t.cast(dtypes.int32).sum(-1) for t in (high, low)])
+    return Rounded(high, low, scales.contiguous(), (whole.float() * scales).contiguous())
+
+
+def joined(high: Tensor, low: Tensor) -> Tensor:
+    """The number of two digits, or the sum of products with them."""
+    return high * DIGIT + low
 
 
 class Interleaved:
@@ -190,12 +203,12 @@ class Interleaved:
         return self.decode(codes, scales, minima).reshape(*index.shape, self.shape[1])
 
     def product(self, x: Tensor) -> Tensor:
-        """x, rounded to int8 in blocks of 32, times the transposed matrix, summed in float32.
+        """x, rounded to 15 bits in blocks of 32, times the transposed matrix, summed in float32.
 
         Shapes: x float [*b, k] -> [*b, m].
         Dtype: that of x.
         Raises: ShapeError where the last axes differ.
-        Error: that of the rounding, half a step of 1/127 of each block's largest activation.
+        Error: that of the rounding, half a step of 1/16256 of each block's largest activation.
         """
         if x.ndim == 0 or x.shape[-1] != self.shape[1]:
             raise ShapeError(
@@ -205,15 +218,17 @@ class Interleaved:
         n = prod(x.shape[:-1])
         given = round_blocks(x.reshape(n, self.shape[1]))
         along = (n, 1, self.blocks, self.each)
-        count = len(self.fields(self.codes))
-        codes = given.codes.reshape(*along, count, -1, 1, WORD)
         m = self.shape[0] // LANES
         words = self.codes.reshape(1, m, self.blocks, self.each, -1, LANES, WORD)
-        terms = [
-            codes[:, :, :, :, i].cast(dtypes.int32) * field.cast(dtypes.int32)
-            for i, field in enumerate(self.fields(words))
-        ]
-        whole = (terms[0] if count == 1 else terms[0] + terms[1]).sum((4, 6)).float()
+        fields = [field.cast(dtypes.int32) for field in self.fields(words)]
+
+        def summed(digit: Tensor) -> Tensor:
+            """Sums over blocks of products with one digit, int32."""
+            digits = digit.reshape(*along, len(fields), -1, 1, WORD).cast(dtypes.int32)
+            terms = [digits[:, :, :, :, i] * field for i, field in enumerate(fields)]
+            return (terms[0] if len(terms) == 1 else terms[0] + terms[1]).sum((4, 6))
+
+        whole = joined(summed(given.high), summed(given.low)).float()
         step, total = (t.reshape(*along, 1) for t in (given.scales, given.sums))
         value = whole * step
         if self.offset:

@@ -23,6 +23,9 @@ from aster_ml.helpers import kind_of
 ALIGNMENT = 64
 # From here on a block starts on a page of its own; from the second on, where a huge page may start.
 PAGE_BYTES, HUGE_PAGE_BYTES = 4096, 2 << 20
+# Blocks of these sizes are cut from slabs, whose pages may be huge. glibc maps what is as large as
+# a slab, and gives it back when it is freed.
+SLAB_FROM, SLAB_BYTES = 64 << 10, 32 << 20
 
 
 class HostHandle:
@@ -72,6 +75,28 @@ def read_text(path: str) -> str:
         return ""
 
 
+class Slab:
+    """Memory that blocks are cut from, one behind the other; it goes when the last of them does.
+
+    why: the weights of a model are many tensors of less than a huge page, and a kernel that reads
+    each number once waits for the tables of small pages
+    """
+
+    def __init__(self) -> None:
+        self.owner = np.empty(SLAB_BYTES + HUGE_PAGE_BYTES, dtype=np.uint8)
+        start = self.owner.ctypes.data
+        self.next = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+        self.end = self.next + SLAB_BYTES
+
+    def cut(self, nbytes: int) -> HostHandle | None:
+        """The next block, if there is room for it."""
+        if self.end - self.next < nbytes:
+            return None
+        found = HostHandle(self.next, nbytes, self.owner)
+        self.next += -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+        return found
+
+
 class HostAllocator(PooledAllocator):
     """Pooled host memory; the pool keeps at most `limit_bytes`, by default a quarter of memory."""
 
@@ -79,6 +104,7 @@ class HostAllocator(PooledAllocator):
         super().__init__(
             device, (machine_bytes() or 4 << 30) // 4 if limit_bytes is None else limit_bytes
         )
+        self.slab: Slab | None = None
 
     def alloc_zeros(self, nbytes: int) -> HostHandle | None:
         """Fresh zeros, as the system has them; None where they would not be whole pages."""
@@ -95,12 +121,23 @@ class HostAllocator(PooledAllocator):
         total = machine_bytes()
         if total and MEMORY.in_use() + nbytes > total:
             raise MemoryError(f"the machine has {format_bytes(total)}")
+        if make is np.empty and SLAB_FROM <= nbytes < 2 * HUGE_PAGE_BYTES:
+            return self.cut_block(nbytes)
         align = ALIGNMENT
         if nbytes >= PAGE_BYTES:
             align = PAGE_BYTES if nbytes < 2 * HUGE_PAGE_BYTES else HUGE_PAGE_BYTES
         owner = make(nbytes + align - 1, dtype=np.uint8)
         address = -(-owner.ctypes.data // align) * align
         return HostHandle(address, nbytes, owner)
+
+    def cut_block(self, nbytes: int) -> HostHandle:
+        """The next block of the slab, or of a new one where it is full."""
+        found = self.slab.cut(nbytes) if self.slab else None
+        if found is None:
+            self.slab = Slab()
+            found = self.slab.cut(nbytes)
+            assert found is not None, "a slab is larger than what is cut from it"
+        return found
 
     def free_block(self, handle: HostHandle, nbytes: int) -> None:
         """The memory goes with the last reference to it."""

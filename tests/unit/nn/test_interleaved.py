@@ -22,7 +22,7 @@ def matrix(name: str, m: int, k: int = K) -> tuple[Interleaved, np.ndarray]:
 def rounded(x: np.ndarray) -> np.ndarray:
     """Activations as they are after rounding, exactly."""
     blocks = x.astype(np.float64).reshape(-1, 32)
-    step = np.abs(blocks).max(-1, keepdims=True) / 127
+    step = np.abs(blocks).max(-1, keepdims=True) / 16256
     codes = np.round(blocks / np.where(step > 0, step, 1))
     return (codes * step).reshape(x.shape)
 
@@ -44,6 +44,14 @@ def test_products_are_those_of_rounded_activations(name: str, n: tuple[int, ...]
     got = made.product(Tensor(x)).numpy()
     assert got.shape == (*n, 32)
     np.testing.assert_allclose(got, rounded(x) @ want.T.astype(np.float64), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_products_are_nearly_those_of_floats(name: str) -> None:
+    made, want = matrix(name, 32)
+    x = np.random.randn(5, K).astype(np.float32)
+    exact = x.astype(np.float64) @ want.T.astype(np.float64)
+    assert np.abs(made.product(Tensor(x)).numpy() - exact).max() < 4e-4 * exact.std()
 
 
 def test_zeros_and_one_large_number() -> None:
@@ -76,11 +84,13 @@ def test_parts_are_rows() -> None:
 
 def test_rounding_keeps_the_largest_and_the_sums() -> None:
     x = np.random.randn(3, 64).astype(np.float32)
-    codes, scales, sums = [t.numpy() for t in round_blocks(Tensor(x))]
-    assert codes.dtype == np.int8
-    assert (np.abs(codes).max(-1) == 127).all()
-    np.testing.assert_allclose(scales * 127, np.abs(x.reshape(3, 2, 32)).max(-1), rtol=1e-6)
-    np.testing.assert_allclose(sums, codes.astype(np.int64).sum(-1) * scales, rtol=1e-6, atol=1e-6)
+    high, low, scales, sums = [t.numpy() for t in round_blocks(Tensor(x))]
+    assert high.dtype == low.dtype == np.int8
+    assert (low >= 0).all()
+    codes = high.astype(np.int64) * 128 + low
+    assert (np.abs(codes).max(-1) == 16256).all()
+    np.testing.assert_allclose(scales * 16256, np.abs(x.reshape(3, 2, 32)).max(-1), rtol=1e-6)
+    np.testing.assert_allclose(sums, codes.sum(-1) * scales, rtol=1e-6, atol=1e-6)
 
 
 def test_what_does_not_fit_is_said() -> None:

@@ -67,9 +67,9 @@ def load_language(
 
     `adapter` is a folder in PEFT's layout, as `aster finetune` writes them. Weights that stay as
     the file has them are read where they lie in it, unless `mapped` is False: the file has to stay
-    as it is (`Tensor.from_file`). With `products` "int8" what packed weights multiply is rounded to
-    int8, 127 steps either way of the largest in each block of 32, as llama.cpp does, where the
-    processor multiplies int8; with "float" never.
+    as it is (`Tensor.from_file`). With `products` "int8" what packed weights multiply is rounded,
+    in two digits of int8, to 127 * 128 steps either way of the largest in each block of 32, where
+    the processor multiplies int8; with "float" never.
 
     Raises: FormatError for a file that is damaged or of a model that is not known here.
     ArgumentError for a context that is longer than the model's.

@@ -195,7 +195,7 @@ def load_weights(
 
     With the dtype "packed" quantised matrices stay in their blocks, and others are float16. With
     `integers` products of those in blocks are of integers, where their type and shape allow it:
-    what they multiply is rounded to int8 (`nn.interleaved`).
+    what they multiply is two digits of int8 (`nn.interleaved`).
 
     Raises: FormatError for a weight that float16 cannot hold.
     """
