@@ -31,6 +31,7 @@ from aster_ml.schedule.hazards import Effects
 from aster_ml.schedule.plan import Take, known_schedule, plan, plan_plainly, result_of
 from aster_ml.schedule.rewrites.copies import DATA_ONLY
 from aster_ml.schedule.rewrites.fold_numbers import number_like, number_of
+from aster_ml.schedule.starts import MOVING
 from aster_ml.schedule.steps import Schedule
 from aster_ml.schedule.work import PLAIN, PLAINEST, Workers
 from aster_ml.target import Target
@@ -369,6 +370,10 @@ def prepare(
     if captured is None or request.assigns:
         captured = capture(request.fresh, request.assigns, storage.realized_view)
     schedule = known_schedule(captured)
+    if schedule is None and not HERE.observers:
+        moved = MOVING.with_variables(captured)
+        if moved is not captured:
+            captured, schedule = moved, known_schedule(moved)
     hit = schedule is not None
     if schedule is None:
         schedule = planned(captured, take)

@@ -83,7 +83,8 @@ class Inputs:
 
     `key` has all that must be the same for a replay: structure, plain values, shapes, dtypes,
     devices, views, which arguments are one memory, and which variables are bound. `bases` is the
-    memory, `values` the variables' values, `below` the memory of each tensor.
+    memory, `values` the variables' values, `below` the memory of each tensor, `slices` the numbers
+    of those that show parts of it.
 
     The memory of a tensor is what its node shows, and where that has to be computed (a view in a
     way that is computed, a view of a value without memory) the node is computed first. Only those
@@ -103,6 +104,7 @@ class Inputs:
         self.values: dict[str, int] = {}
         self.bases: list[UOp] = []
         self.objects: list[Any] = []
+        self.slices: list[int] = []
         tokens: list[Any] = []
         for i, arg in enumerate(args):
             self.take(arg, tokens, lambda i=i: f"argument {i}")  # type: ignore[misc]
@@ -126,7 +128,11 @@ class Inputs:
                     wake(t)
                     t.realize()
         self.below = [memory_below(t) for t in self.tensors]
-        tokens.extend([self.form(t, below) for t, below in zip(self.tensors, self.below)])
+        for i, (t, below) in enumerate(zip(self.tensors, self.below)):
+            form = self.form(t, below)
+            tokens.append(form)
+            if form.__class__ is UOp and is_slice(t.uop):
+                self.slices.append(i)
         self.key = tuple(tokens)
 
     def realize_wholes(self, views: list[Tensor]) -> None:
@@ -283,6 +289,15 @@ def memory_below(t: Tensor) -> list[UOp]:
 def is_apart(t: Tensor) -> bool:
     """Whether a tensor has memory of its own though it is a view: its whole has none, or other."""
     return t.cell is not None and memory_below(t) != memory_of_whole(t)
+
+
+def is_slice(u: UOp) -> bool:
+    """Whether a view shows a part of fixed size of one memory."""
+    found = False
+    while len(u.src) == 1:
+        found = found or u.op is Ops.SHRINK
+        u = u.src[0]
+    return found and u.op is Ops.BUFFER
 
 
 def has_variables(u: UOp) -> bool:

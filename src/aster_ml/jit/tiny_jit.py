@@ -27,6 +27,7 @@ from aster_ml.errors import JitError, JitShapeError, ShapeError
 from aster_ml.jit.fast_path import DIFFERENT, FastPath
 from aster_ml.jit.graph_runner import grouped_items_of, items_of
 from aster_ml.jit.guards import Watch
+from aster_ml.jit.moving_slices import MovingSlices
 from aster_ml.jit.observed_run import Run
 from aster_ml.jit.pickling import means_something_elsewhere
 from aster_ml.jit.pytree import (
@@ -57,6 +58,8 @@ class Entry(Generic[T]):
         self.last_watch: Watch | None = None
         # Arguments that are views, which the function writes through (`Inputs.by_whole`).
         self.by_whole: frozenset[int] = frozenset()
+        # Whether the function has written to memory that arguments show.
+        self.writes_inputs = False
         # Aster has failed at recording or replaying it, and goes on without.
         self.is_given_up = False
         self.unequal = 0
@@ -123,6 +126,7 @@ class TinyJit(Generic[T]):
         self.function = function
         self.prune = prune
         self.entries: dict[Any, Entry[T]] = {}
+        self.moving = MovingSlices()
         self.calls = 0
         self.latest: Recording[T] | None = None
         # What answers a call that is like the last one.
@@ -183,6 +187,7 @@ class TinyJit(Generic[T]):
     def reset(self) -> None:
         """Forgets every recording."""
         self.entries.clear()
+        self.moving = MovingSlices()
         self.latest = None
         self.again = None
         self.calls = 0
@@ -228,7 +233,14 @@ class TinyJit(Generic[T]):
                 run_due(list(storage.DUE))
         self.again = None
         inputs = Inputs(args, kwargs)
+        if inputs.slices and self.key_of(inputs) not in self.entries:
+            copied = self.moving.copied(inputs, args, kwargs)
+            if copied is not None:
+                args, kwargs = copied
+                inputs = Inputs(args, kwargs)
         entry = self.entry_for(inputs)
+        if inputs.slices:
+            self.moving.note(inputs, entry)
         by_whole = entry.by_whole
         if by_whole:
             inputs = Inputs(args, kwargs, by_whole)
@@ -279,9 +291,13 @@ class TinyJit(Generic[T]):
             self.again = again if again.learn(args, kwargs, inputs) else None
         return result
 
+    def key_of(self, inputs: Inputs) -> tuple[Any, ...]:
+        """What tells one combination of arguments and settings from another."""
+        return inputs.key, Tensor.training, dtypes.default_float, dtypes.default_int, DEV.value
+
     def entry_for(self, inputs: Inputs) -> Entry[T]:
         """What is known for a combination of arguments and of settings that change results."""
-        key = (inputs.key, Tensor.training, dtypes.default_float, dtypes.default_int, DEV.value)
+        key = self.key_of(inputs)
         entry = self.entries.get(key)
         if entry is None:
             if len(self.entries) >= MAX_RECORDINGS:
@@ -312,6 +328,8 @@ class TinyJit(Generic[T]):
             self.give_up(entry, run.recorder.items, run.recorder.error)
         entry.last_log = run.recorder.log
         entry.by_whole = run.written_views()
+        written = run.recorder.written.keys()
+        entry.writes_inputs = not all([written.isdisjoint(below) for below in inputs.below])
         return result
 
     def record(

@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--products", choices=(INT8, FLOAT), default=INT8,
-        help="of packed weights; for int8 what they multiply is rounded to 15 bits, in blocks of 32",
+        help="of packed weights; for int8 what they multiply is rounded to 15 bits",
     )  # fmt: skip
     parser.add_argument("--kv-dtype", choices=sorted(DTYPES), default="f16", help="of the memory")
     parser.add_argument(
