@@ -33,7 +33,7 @@ from aster_ml.target.copies import BARRIERS, BOXES, Copies
 from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp, new_node
-from aster_ml.uop.ops import AxisType, Ops, ScratchArg, StoreArg
+from aster_ml.uop.ops import AxisType, Ops, StoreArg
 from aster_ml.uop.ranges import size_of
 
 # Work-items that begin copies for others.
@@ -315,4 +315,4 @@ def larger(memory: UOp, stages: int) -> UOp:
     whole = STAGE_NBYTES // memory.dtype.itemsize
     size = -(-memory.arg.size // whole) * whole
     arg = memory.arg
-    return UOp(Ops.DEFINE_LOCAL, memory.dtype, (), ScratchArg(arg.id, size * stages, arg.private))
+    return UOp(memory.op, memory.dtype, (), arg._replace(size=size * stages))

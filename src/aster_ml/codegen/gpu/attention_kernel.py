@@ -20,14 +20,14 @@ from aster_ml.codegen.gpu.attention import Attention, find_attention
 from aster_ml.codegen.gpu.numbering import taken_apart
 from aster_ml.codegen.gpu.staged_tiles import Layout, fill_tile, layout_of, padding
 from aster_ml.codegen.kernel import Kernel
-from aster_ml.codegen.staging.stage import Stage, position
+from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target.tensor_cores import ROWS, TensorCore
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
-from aster_ml.uop.ops import AxisType, KernelArg, MmaArg, Ops, ReduceArg, ScratchArg
+from aster_ml.uop.ops import AxisType, KernelArg, MmaArg, Ops, ReduceArg
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify
 
@@ -93,7 +93,7 @@ class Builder:
 
     def __init__(self, kernel: Kernel, parts: Attention, core: TensorCore) -> None:
         self.kernel, self.parts, self.core = kernel, parts, core
-        self.scratch = 0
+        self.scratch: list[UOp] = []
         self.heads = size_of(parts.depth), size_of(parts.columns)
         n_keys, n_rows = size_of(parts.keys), size_of(parts.rows)
         tile = TILE if sum(self.heads) <= WIDE else SHORT_TILE
@@ -212,9 +212,9 @@ class Builder:
 
     def memory(self, dtype: DType, axes: Iterable[UOp], size: int = 0) -> UOp:
         """A place for values of a work-item's own along some axes, or for so many of a block."""
-        room = size or prod([size_of(r) for r in axes])
-        self.scratch += 1
-        return UOp(Ops.DEFINE_LOCAL, dtype, (), ScratchArg(self.scratch - 1, room, not size))
+        made = new_stage(self.scratch, dtype, axes, size or None, private=not size).memory
+        self.scratch.append(made)
+        return made
 
     def row_memory(self, value: float) -> tuple[UOp, UOp]:
         """A number for each row, and the effect that gives it a first value."""

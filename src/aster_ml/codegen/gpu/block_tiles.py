@@ -77,7 +77,7 @@ def price(
 ) -> float:  # fmt: skip
     """What a step of the reduction takes for all results, in multiplications.
 
-    `own` elements are read from local memory for the results of a work-item, or of a warp, where
+    `own` numbers are read from local memory for the results of a work-item, or of a warp, where
     each of them is not read once.
     What is beyond the end of an axis is computed too, and processors that have no block left wait
     for the others.
