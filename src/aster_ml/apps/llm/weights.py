@@ -242,12 +242,12 @@ def read(
     made: list[Tensor] = []
     for name, packed in waiting:
         here = packed.to(Device.DEFAULT)
-        value = here.dequantize()
         if stays_packed(packed, dtype) and interleaved is not None and can_interleave(packed):
             matrix = interleaved[name] = Interleaved(here)
             held += matrix.memory()
             result[name] = matrix.dequantize()
             continue
+        value = here.dequantize()
         if stays_packed(packed, dtype):
             held.append(here.blocks)
             result[name] = value
