@@ -14,11 +14,10 @@ import pytest
 
 from aster_ml import Tensor
 from aster_ml.nn.onnx import OnnxRunner
-from onnx import TensorProto, helper
 from tests.fuzz.budget import check_all, draws
+from tests.onnx.ml_models import model_of
 
 ort = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
-ML = "ai.onnx.ml"
 POSTS = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"]
 MODES = ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"]
 Drawn = tuple[str, dict[str, Any], Any, int]
@@ -243,20 +242,6 @@ def encoder(draw: random.Random, rng: Any) -> Drawn:
 MAKERS: list[Callable[[random.Random, Any], Drawn]] = [
     old_trees, new_trees, machine, linear, tables, encoder,
 ]  # fmt: skip
-
-
-def model_of(name: str, attributes: dict[str, Any], x: Any, outputs: int) -> Any:
-    """A model of one node, whose outputs are of any type."""
-    names = [f"y{i}" for i in range(outputs)]
-    node = helper.make_node(name, ["x"], names, domain=ML, **attributes)
-    kind = TensorProto.STRING if x.dtype == object else helper.np_dtype_to_tensor_dtype(x.dtype)
-    given = helper.make_tensor_value_info("x", kind, [None, *x.shape[1:]])
-    graph = helper.make_graph(
-        [node], "g", [given], [helper.make_empty_tensor_value_info(n) for n in names]
-    )
-    version = 5 if name == "TreeEnsemble" else 3
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(ML, version)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
 def check(seed: int) -> str | None:

@@ -12,9 +12,7 @@ from aster_ml import Tensor
 from aster_ml.errors import FormatError, ShapeError, UnsupportedError
 from aster_ml.nn.onnx import OnnxRunner
 from onnx import TensorProto, helper
-from tests.fuzz.test_fuzz_onnx_ml import model_of
-
-ML = "ai.onnx.ml"
+from tests.onnx.ml_models import ML, model_of
 
 
 def estimators() -> dict[str, Callable[[], Any]]:
