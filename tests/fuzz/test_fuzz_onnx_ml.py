@@ -14,6 +14,7 @@ import pytest
 
 from aster_ml import Tensor
 from aster_ml.nn.onnx import OnnxRunner
+from onnx import helper
 from tests.fuzz.budget import check_all, draws
 from tests.onnx.ml_models import model_of
 
