@@ -67,7 +67,6 @@ BOUNDED: dict[Function, str] = {
     "helpers:fully_flatten": DATA,
     "jit.pytree:Inputs.take": DATA,
     "jit.pytree:has_variables": DEVICES,
-    "jit.moving_slices:exchanged": DATA,
     "jit.pytree:leaves": DATA,
     "jit.pytree:rebuild": DATA,
     "mixin.assign:AssignMixin.value_to_write": "once, with the value cast",

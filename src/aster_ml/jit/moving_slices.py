@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, Protocol
 
-from aster_ml.jit.pytree import Inputs
+from aster_ml.jit.pytree import Inputs, rebuild
 from aster_ml.tensor import Tensor
 
 # How many combinations of places have recordings of their own.
@@ -50,8 +50,9 @@ class MovingSlices:
             return None
         copies = {id(t): t.detach().clone() for t in slices}
         Tensor.realize(*copies.values())
-        new = exchanged([args, kwargs], copies)
-        return tuple(new[0]), new[1]
+        new: tuple[tuple[Any, ...], dict[str, Any]]
+        new = rebuild((args, kwargs), lambda leaf: copies.get(id(leaf), leaf))
+        return new
 
 
 def form_of(inputs: Inputs) -> Hashable:
@@ -61,12 +62,3 @@ def form_of(inputs: Inputs) -> Hashable:
         t = inputs.tensors[i]
         tokens[first + i] = (t.shape, t.dtype, t.device)
     return tuple(tokens)
-
-
-def exchanged(value: Any, copies: dict[int, Tensor]) -> Any:
-    """A nest of lists, tuples and dicts with other tensors in the place of some."""
-    if value.__class__ in (list, tuple):
-        return value.__class__([exchanged(v, copies) for v in value])
-    if value.__class__ is dict:
-        return {name: exchanged(v, copies) for name, v in value.items()}
-    return copies.get(id(value), value)

@@ -277,11 +277,16 @@ class CStyleWriter(KernelWriter):
         limit = self.float_literal(float(2 ** (dtype.bits - (dtype.kind == "int"))), source)
         high, low = (self.literal(x, dtype) for x in (dtypes.max(dtype), dtypes.min(dtype)))
         least = f"x > -{limit}" if dtype.kind == "int" else "x > 0"
+        body = f"return x >= {limit} ? {high} : {least} ? ({kind})x : x != x ? 0 : {low};"
+        return self.converted(value, source, dtype, n, body)
+
+    def converted(self, value: str, source: DType, dtype: DType, n: int, body: str) -> str:
+        """Each lane as another dtype, as the body of a helper makes it of a scalar x."""
         name = self.scalar_helper(
             f"{self.short(source, 1)}_to_{self.short(dtype, 1)}",
             dtype,
             f"{self.type_of(source, 1)} x",
-            f"return x >= {limit} ? {high} : {least} ? ({kind})x : x != x ? 0 : {low};",
+            body,
         )
         return self.each(name, dtype, n, [value], [source])
 

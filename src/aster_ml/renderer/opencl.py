@@ -239,14 +239,8 @@ class OpenCLWriter(MaskedByElement):
 
     def saturate(self, value: str, source: DType, dtype: DType, n: int) -> str:
         """OpenCL's saturating conversion; what it makes of NaN is left to the device."""
-        kind, wide = self.type_of(source, 1), self.type_of(dtype, 1)
-        name = self.scalar_helper(
-            f"{self.short(source, 1)}_to_{self.short(dtype, 1)}",
-            dtype,
-            f"{kind} x",
-            f"return x != x ? 0 : convert_{wide}_sat_rtz(x);",
-        )
-        return self.each(name, dtype, n, [value], [source])
+        body = f"return x != x ? 0 : convert_{self.type_of(dtype, 1)}_sat_rtz(x);"
+        return self.converted(value, source, dtype, n, body)
 
     def math_call(self, name: str, args: list[str], dtype: DType, n: int) -> str:
         """The built-in functions take every width."""

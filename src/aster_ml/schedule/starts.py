@@ -17,7 +17,7 @@ from aster_ml.schedule.rewrites.copies import DATA_ONLY
 from aster_ml.schedule.rewrites.parts import is_part, place_of
 from aster_ml.uop.graph import rebuilt, toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import MOVEMENT, Ops
+from aster_ml.uop.ops import Ops
 
 # Forms of bodies that are remembered, and how many bodies of one form are planned with numbers.
 MOST_FORMS, WITH_NUMBERS = 256, 2
@@ -64,9 +64,8 @@ def is_of_memory(u: UOp) -> bool:
     """Whether a slice is one of memory, through views of fixed sizes."""
     if not all([isinstance(n, int) for n in u.src[0].shape]):
         return False
-    while u.op in MOVEMENT:
-        u = u.src[0]
-    return u.op is Ops.PARAM and not str(u.arg.device).startswith(DATA_ONLY)
+    base = u.base
+    return base.op is Ops.PARAM and not str(base.arg.device).startswith(DATA_ONLY)
 
 
 def with_starts(

@@ -12,7 +12,7 @@ import itertools
 import operator
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeAlias
 
 from aster_ml.compat.dialect import Dialect
@@ -439,6 +439,19 @@ def split_size(size: sint, symbolic: list[UOp]) -> int | None:
         symbolic.append(size)
         return None
     return int(size)
+
+
+def index_sum(terms: Iterable[UOp]) -> UOp:
+    """The sum of some indices."""
+    found = UOp.index_const(0)
+    for term in terms:
+        found = index_alu(ADD, found, term)
+    return found
+
+
+def index_times(u: UOp, n: int) -> UOp:
+    """An index times a number."""
+    return index_alu(MUL, u, UOp.index_const(n))
 
 
 def index_alu(op: Ops, x: UOp, y: UOp) -> UOp:

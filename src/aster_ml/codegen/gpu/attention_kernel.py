@@ -26,7 +26,7 @@ from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target.tensor_cores import ROWS, TensorCore
 from aster_ml.uop.graph import substitute, toposort
-from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.node import UOp, index_alu, index_sum, index_times
 from aster_ml.uop.ops import AxisType, KernelArg, MmaArg, Ops, ReduceArg
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify
@@ -68,19 +68,6 @@ def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
             raise KernelOptError(f"heads of multiples of {step} are wanted, not of {size_of(r)}")
     kernel.sink = Builder(kernel, found, core).build()
     kernel.outputs = []
-
-
-def total_of(terms: Iterable[UOp]) -> UOp:
-    """The sum of some indices."""
-    result = UOp.index_const(0)
-    for term in terms:
-        result = index_alu(Ops.ADD, result, term)
-    return result
-
-
-def times(u: UOp, n: int) -> UOp:
-    """An index times a number."""
-    return index_alu(Ops.MUL, u, UOp.index_const(n))
 
 
 def below(u: UOp, n: int) -> UOp:
@@ -125,7 +112,7 @@ class Builder:
         self.piece = new(self.heads[0] // self.step, AxisType.UNROLL)
         self.column = new(self.heads[1] // core.size("n"), AxisType.UPCAST)
         warp = index_alu(Ops.IDIV, self.item, UOp.index_const(core.warp))
-        start = index_alu(Ops.ADD, times(block, height), times(warp, core.size("m")))
+        start = index_alu(Ops.ADD, index_times(block, height), index_times(warp, core.size("m")))
         self.row = index_alu(Ops.ADD, start, self.along("c", "m", self.row_bits))
 
     def turns(self, block: UOp, height: int) -> UOp:
@@ -136,7 +123,7 @@ class Builder:
         most = ceildiv(size_of(self.parts.keys), self.tile)
         if not self.parts.is_triangular:
             return UOp.index_const(most)
-        last = index_alu(Ops.ADD, times(block, height), UOp.index_const(height - 1))
+        last = index_alu(Ops.ADD, index_times(block, height), UOp.index_const(height - 1))
         left = index_alu(Ops.IDIV, last, UOp.index_const(self.tile))
         left = index_alu(Ops.SUB, UOp.index_const(most - 1), left)
         left = index_alu(Ops.MAX, left, UOp.index_const(0))
@@ -156,12 +143,12 @@ class Builder:
                     count += 1
                 part = index_alu(Ops.IDIV, self.item, UOp.index_const(1 << i))
                 part = index_alu(Ops.MOD, part, UOp.index_const(1 << count))
-                terms.append(times(part, 1 << low))
+                terms.append(index_times(part, 1 << low))
             i += count
         for word in registers:
             if word[0] == axis:
-                terms.append(times(bits[word[1:]], 1 << int(word[1:])))
-        return total_of(terms)
+                terms.append(index_times(bits[word[1:]], 1 << int(word[1:])))
+        return index_sum(terms)
 
     def build(self) -> UOp:
         """The graph."""
@@ -231,7 +218,7 @@ class Builder:
         """Local memory for a tile of what a LOAD reads, whose other axis than keys is `along`."""
         parts, kernel = self.parts, self.kernel
         key, head = (kernel.new_range(n, AxisType.UPCAST) for n in (self.tile, size_of(along)))
-        at = index_alu(Ops.ADD, times(self.turn, self.tile), key)
+        at = index_alu(Ops.ADD, index_times(self.turn, self.tile), key)
         moved = substitute(load, {**self.outside, parts.keys: at, along: head})
         if size_of(parts.keys) % self.tile:
             moved = masked(moved, below(at, size_of(parts.keys)))
@@ -243,22 +230,22 @@ class Builder:
 
     def read(self, tile: Tile, barrier: UOp, axis: str) -> UOp:
         """Operand B out of a tile, whose keys lie along n of a product or along its sum."""
-        key = times(self.chunk, self.step)
+        key = index_times(self.chunk, self.step)
         if axis == "n":
             keys = [key, *self.more_keys, self.along("b", "n", self.key_bits)]
-            heads = [times(self.piece, self.step), self.along("b", "k", self.depth_bits)]
+            heads = [index_times(self.piece, self.step), self.along("b", "k", self.depth_bits)]
         else:
             keys = [key, self.along("b", "k", self.key_bits)]
             n = self.core.size("n")
-            heads = [times(self.column, n), self.along("b", "n", self.column_bits)]
-        place, layout = {tile.key: total_of(keys), tile.head: total_of(heads)}, tile.layout
+            heads = [index_times(self.column, n), self.along("b", "n", self.column_bits)]
+        place, layout = {tile.key: index_sum(keys), tile.head: index_sum(heads)}, tile.layout
         at = layout.at(position(layout.far, place), position(layout.near, place))
         return tile.memory.after(barrier).index(at).load()
 
     @property
     def more_keys(self) -> list[UOp]:
         """Where the keys of a product lie behind those of the one before."""
-        return [times(r, 1 << int(w)) for w, r in self.key_bits.items() if self.is_more(w)]
+        return [index_times(r, 1 << int(w)) for w, r in self.key_bits.items() if self.is_more(w)]
 
     def is_more(self, word: str) -> bool:
         """Whether a bit of keys tells results of one product from those of the next."""
@@ -269,8 +256,8 @@ class Builder:
     def queries(self) -> UOp:
         """Operand A of scores, out of memory: each warp has rows of its own, and keeps them."""
         parts = self.parts
-        depth = total_of([times(self.piece, self.step), self.along("a", "k", self.depth_bits)])
-        place = {**self.outside, parts.rows: self.row, parts.depth: depth}
+        depth = [index_times(self.piece, self.step), self.along("a", "k", self.depth_bits)]
+        place = {**self.outside, parts.rows: self.row, parts.depth: index_sum(depth)}
         return masked(substitute(parts.q, place), self.row_gate)
 
     @property
@@ -309,8 +296,8 @@ class Builder:
     def score(self, scores: UOp) -> UOp:
         """What the kernel makes of a score, at the place where a work-item has it."""
         parts = self.parts
-        start = [times(self.turn, self.tile), times(self.chunk, self.step)]
-        key = total_of([*start, *self.more_keys, self.along("c", "n", self.key_bits)])
+        start = [index_times(self.turn, self.tile), index_times(self.chunk, self.step)]
+        key = index_sum([*start, *self.more_keys, self.along("c", "n", self.key_bits)])
         place = {**self.outside, parts.rows: self.row, parts.keys: key, parts.scores: scores}
         inside = below(key, size_of(parts.keys)) if size_of(parts.keys) % self.tile else None
         ends = frozenset({parts.scores})
@@ -321,8 +308,8 @@ class Builder:
     def stored(self, total: UOp, product: UOp) -> list[UOp]:
         """What the kernel stores."""
         parts, core = self.parts, self.core
-        column = [times(self.column, core.size("n")), self.along("c", "n", self.column_bits)]
-        place = {**self.outside, parts.rows: self.row, parts.columns: total_of(column)}
+        column = [index_times(self.column, core.size("n")), self.along("c", "n", self.column_bits)]
+        place = {**self.outside, parts.rows: self.row, parts.columns: index_sum(column)}
         place |= {parts.total: total, parts.product: product}
         values = [u.src[1] for u in parts.stores]
         sums = frozenset({parts.total, parts.product})

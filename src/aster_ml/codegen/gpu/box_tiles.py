@@ -22,7 +22,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target.tensor_cores import TensorCore
 from aster_ml.target.tensor_maps import ALIGNMENT, MOST_BOX, MOST_DIMS, ROW_NBYTES
-from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.node import UOp, index_alu, index_sum, index_times
 from aster_ml.uop.ops import AxisType, BoxArg, MmaArg, Ops
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.conditions import conditions_of
@@ -47,7 +47,7 @@ class Side(NamedTuple):
 
     def at(self, kinds: Iterable[UOp]) -> UOp:
         """The place along the axis that some of the ranges give."""
-        return total([(r, n) for r, n in self.steps.items() if r in kinds])
+        return index_sum([index_times(r, n) for r, n in self.steps.items() if r in kinds])
 
 
 class Tile(NamedTuple):
@@ -63,14 +63,6 @@ class Tile(NamedTuple):
     def major(self) -> bool:
         """Whether the places along k are neighbours."""
         return self.depth.stride == 1
-
-
-def total(terms: Iterable[tuple[UOp, int]]) -> UOp:
-    """A sum of multiples."""
-    found = UOp.index_const(0)
-    for u, n in terms:
-        found = index_alu(Ops.ADD, found, index_alu(Ops.MUL, u, UOp.index_const(n)))
-    return found
 
 
 def refuse(core: TensorCore, why: str) -> KernelOptError:
@@ -188,12 +180,10 @@ def operand_at(tile: Tile, local: Stage, own: set[UOp]) -> UOp:
     along = [r for r in tile.depth.steps if r.arg.kind in TILE_KINDS and r not in own]
     side, depth = tile.side.at(across), tile.depth.at(along)
     if tile.major:
-        return local.load(index_alu(Ops.ADD, index_alu(Ops.MUL, side, UOp.index_const(row)), depth))
+        return local.load(index_alu(Ops.ADD, index_times(side, row), depth))
     # Blocks of `row` columns one after the other, of which each has all places along k.
-    steps = [(r, n * tile.depth.tile) for r, n in tile.side.steps.items() if r in across]
-    return local.load(
-        index_alu(Ops.ADD, total(steps), index_alu(Ops.MUL, depth, UOp.index_const(row)))
-    )
+    steps = [index_times(r, n * tile.depth.tile) for r, n in tile.side.steps.items() if r in across]
+    return local.load(index_sum([*steps, index_times(depth, row)]))
 
 
 def multiply_from_boxes(

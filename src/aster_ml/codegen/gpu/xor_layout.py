@@ -15,7 +15,7 @@ import itertools
 from typing import NamedTuple
 
 from aster_ml.dtype import dtypes
-from aster_ml.uop.node import UOp, index_alu
+from aster_ml.uop.node import UOp, index_alu, index_sum
 from aster_ml.uop.ops import Ops
 from aster_ml.uop.rules.linear_form import Form, form_of, node_of
 from aster_ml.uop.rules.symbolic import simplify
@@ -86,10 +86,12 @@ def split_by_xor(index: UOp, layout: Xor) -> tuple[UOp, UOp]:
     columns = [b for b in known if b.is_lane and b.low < to + n and to < b.high]
     fixed = [b for b in known if not b.is_lane]
     lanes = [b for b in known if b.is_lane and b not in columns]
-    base = changed_by(total(fixed), total(rows), layout) if rows else total(fixed)
+    base = index_sum([b.value for b in fixed])
+    if rows:
+        base = changed_by(base, index_sum([b.value for b in rows]), layout)
     for b in columns:
         base = xor(base, b.value)
-    return base, total(lanes)
+    return base, index_sum([b.value for b in lanes])
 
 
 def bits_of(term: UOp, factor: int) -> Bits | None:
@@ -104,14 +106,6 @@ def bits_of(term: UOp, factor: int) -> Bits | None:
     return Bits(
         value, (factor & -factor).bit_length() - 1, (int(high) * factor).bit_length(), is_lane
     )
-
-
-def total(bits: list[Bits]) -> UOp:
-    """The sum of some summands."""
-    found = UOp.index_const(0)
-    for b in bits:
-        found = index_alu(Ops.ADD, found, b.value)
-    return found
 
 
 def changed_by(value: UOp, rows: UOp, layout: Xor) -> UOp:

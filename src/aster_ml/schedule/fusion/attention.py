@@ -97,7 +97,7 @@ def attention_at(top: UOp, readers: Readers, attends: frozenset[str]) -> Attenti
     if result is None or len({f.value.dtype for f in (*scores, *mixed)}) != 1:
         return None
     powers = [f for f in mixed if f.value in inside]
-    memory = {base_of(f.value) for f in (*scores, *mixed) if f not in powers}
+    memory = {f.value.base for f in (*scores, *mixed) if f not in powers}
     if len(powers) != 1 or powers[0].value.src[0] is not total.src[0]:
         return None
     quotient, passed = result
@@ -125,13 +125,6 @@ def below(u: UOp) -> Iterable[UOp]:
             if s not in seen:
                 seen[s] = None
                 stack.append(s)
-
-
-def base_of(u: UOp) -> UOp:
-    """What a view shows."""
-    while u.op in MOVEMENT:
-        u = u.src[0]
-    return u
 
 
 def factors_of(u: UOp, attends: frozenset[str]) -> list[Factor]:
