@@ -26,10 +26,10 @@ MOST_NODES, MOST_STARTS = 5_000, 16
 
 
 class MovingSlices:
-    """How many bodies of each form were seen, the latest last."""
+    """Where the slices of each form begin that is planned with numbers, the latest form last."""
 
     def __init__(self) -> None:
-        self.seen: dict[UOp, int] = {}
+        self.places: dict[UOp, list[dict[str, int]]] = {}
 
     def with_variables(self, captured: Captured) -> Captured:
         """What was captured, its starts variables where so many of its form were planned."""
@@ -38,11 +38,14 @@ class MovingSlices:
         if not slices:
             return captured
         body, values = with_starts(captured.body, order, slices, captured.values)
-        count = self.seen.pop(body, 0)
-        self.seen[body] = count + 1
-        if len(self.seen) > MOST_FORMS:
-            del self.seen[next(iter(self.seen))]
-        if count < WITH_NUMBERS:
+        places = self.places[body] = self.places.pop(body, [])
+        if len(self.places) > MOST_FORMS:
+            del self.places[next(iter(self.places))]
+        # By starts and not by how often: one body is planned again for other settings.
+        starts = {name: n for name, n in values.items() if name not in captured.values}
+        if starts not in places and len(places) < WITH_NUMBERS:
+            places.append(starts)
+        if starts in places:
             return captured
         # Sources first, as whoever plans a body goes through it; what is left of it has its names.
         closed = {u: u for u in toposort(body)}

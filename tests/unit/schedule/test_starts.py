@@ -7,7 +7,9 @@ import pytest
 
 from aster_ml import GlobalCounters, Tensor, TinyJit, nn
 from aster_ml.engine.counters import TOTALS
-from aster_ml.schedule.starts import WITH_NUMBERS
+from aster_ml.schedule.capture import Captured, capture
+from aster_ml.schedule.starts import WITH_NUMBERS, MovingSlices
+from aster_ml.uop.node import UOp
 
 
 def planned() -> int:
@@ -23,6 +25,23 @@ def test_a_loop_over_batches_plans_three_times() -> None:
         got = (x[i : i + 8] * 2 + 1).sum(0).numpy()
         np.testing.assert_allclose(got, (data[i : i + 8] * 2 + 1).sum(0), rtol=1e-5)
     assert planned() - before == WITH_NUMBERS + 1
+
+
+def test_a_place_that_has_numbers_keeps_them_when_it_is_planned_again() -> None:
+    x = Tensor.arange(60).reshape(20, 3).contiguous().realize()
+    moving = MovingSlices()
+    buffer = x.uop.base
+
+    def body(start: int) -> Captured:
+        value = x.uop.base.reshape((20, 3)).shrink(((start, start + 4), (0, 3))) * 2
+        place = UOp.new_buffer("CPU", 12, buffer.dtype).reshape((4, 3))
+        return capture([place.store(value)], [], lambda u: None)
+
+    first, second, third = body(0), body(5), body(9)
+    for _ in range(3):
+        assert moving.with_variables(first) is first
+        assert moving.with_variables(second) is second
+        assert sorted(moving.with_variables(third).values.values()) == [9]
 
 
 def test_training_on_slices_compiles_no_kernel_for_each() -> None:
