@@ -11,21 +11,41 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from aster_ml.dtype import (
-    DType,
-    bitcast_value,
-    dtypes,
-    round_float,
-    to_dtype,
-    to_numpy_dtype,
-)
+from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
-from aster_ml.target.tensor_cores import TENSOR_CORES
-from aster_ml.uop.evaluate import evaluate, evaluate_expr
+from aster_ml.runtime.interpreter_base import (
+    Block,
+    Compiling,
+    Item,
+    Step,
+    Together,
+    Until,
+    Values,
+    lanes_of,
+    new_scratch,
+    positions,
+    read_element,
+    read_word,
+    strip_after,
+    write_element,
+)
+from aster_ml.runtime.interpreter_stages import (
+    check_all_done,
+    compile_acquire,
+    compile_box,
+    compile_commit,
+    compile_release,
+    compile_settle,
+    compile_shared_product,
+    compile_wait,
+    hold_sums,
+    poison_of,
+    sums_of,
+)
+from aster_ml.runtime.interpreter_warps import compile_matrices, compile_product, compile_shuffle
+from aster_ml.uop.evaluate import evaluate
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops, ReduceArg
@@ -33,29 +53,8 @@ from aster_ml.uop.ops import ELEMENTWISE, AxisType, Ops, ReduceArg
 LOOPS = frozenset({AxisType.LOOP, AxisType.REDUCE, AxisType.THREAD})
 BLOCKS = frozenset({AxisType.GLOBAL})
 ITEMS = frozenset({AxisType.LOCAL, AxisType.GROUP})
-
-# The values of every node, instance by instance; nodes are numbered.
-Values = list[list[Any]]
-Step = Callable[["Item"], None]
-
-
-class Item:
-    """What one work-item knows: values, memory, and the part of the THREAD range to run."""
-
-    __slots__ = ("arrays", "board", "groups", "number", "part", "scratch", "values")
-
-    def __init__(
-        self, values: Values, arrays: Sequence[Any], scratch: dict[UOp, Any], part: tuple[int, int]
-    ) -> None:
-        # Its number in the block, and what the block's work-items show one another.
-        self.number = 0
-        self.board: dict[int, Any] = {}
-        # Copies under way, by group; those of the last have no COMMIT yet.
-        self.groups: list[list[Callable[[], None]]] = [[]]
-        self.values = values
-        self.arrays = arrays
-        self.scratch = scratch
-        self.part = part
+# A stop that is no barrier: the work-item looks again.
+LOOKING = -1
 
 
 class LoopStart:
@@ -83,44 +82,14 @@ class Barrier:
     """BARRIER: the other work-items get here first."""
 
 
-class Together(NamedTuple):
-    """What a warp runs together: each shows something, then takes of what all have shown."""
+class Role:
+    """ROLE: who does what follows, and the place of the next one in the steps."""
 
-    show: Callable[[Item], Any]
-    take: Callable[[Item], None]
+    __slots__ = ("end", "is_more")
 
-
-def lanes_of(u: UOp) -> tuple[UOp, ...]:
-    """The lanes of a value; its instances are numbered by them, the last one fastest."""
-    if u.op is Ops.DEFINE_REG:
-        return u.src[1:]
-    return tuple(sorted([r for r in u.ranges if r.arg.kind.is_lane], key=lambda r: r.arg.id))
-
-
-def positions(lanes: tuple[UOp, ...]) -> list[dict[UOp, int]]:
-    """The lanes' values in each instance."""
-    sizes = [range(r.src[0].arg) for r in lanes]
-    return [dict(zip(lanes, p, strict=True)) for p in itertools.product(*sizes)]
-
-
-def instance(lanes: tuple[UOp, ...], position: dict[UOp, int]) -> int:
-    """The number of the instance at these lane values."""
-    number = 0
-    for r in lanes:
-        number = number * int(r.src[0].arg) + position[r]
-    return number
-
-
-def register_of(lanes: tuple[UOp, ...], position: dict[UOp, int]) -> int:
-    """The number of the register that a part of an operand is in: the first lane is bit 0."""
-    return sum([position[r] << i for i, r in enumerate(lanes)])
-
-
-def strip_after(u: UOp) -> UOp:
-    """The node that AFTER marks."""
-    while u.op is Ops.AFTER:
-        u = u.src[0]
-    return u
+    def __init__(self, is_more: bool) -> None:
+        self.is_more = is_more
+        self.end = 0
 
 
 def fold_op(u: UOp) -> Ops:
@@ -128,48 +97,11 @@ def fold_op(u: UOp) -> Ops:
     return u.arg.op if isinstance(u.arg, ReduceArg) else u.arg
 
 
-def read_element(array: Any, dtype: DType, where: str, i: int) -> Any:
-    """Element `i` as a Python number. Raises: InternalError outside of the buffer."""
-    if not 0 <= i < len(array):
-        raise InternalError(f"{where}: element {i} of {len(array)} is read")
-    value = array[i]
-    return float(value) if dtype.kind == "float" else value.item()
-
-
-def read_word(array: Any, dtype: DType, where: str, i: int) -> int:
-    """Neighbours from element `i` on as one word of 32 bits, the first in the lowest ones."""
-    storage = {1: dtypes.uint8, 2: dtypes.uint16}[dtype.itemsize]
-    word = 0
-    for k in range(4 // dtype.itemsize):
-        value = read_element(array, dtype, where, i + k)
-        word |= bitcast_value(value, dtype, storage) << (8 * dtype.itemsize * k)
-    return word
-
-
-def write_element(array: Any, where: str, i: int, value: Any) -> None:
-    """Sets element `i`. Raises: InternalError outside of the buffer."""
-    if not 0 <= i < len(array):
-        raise InternalError(f"{where}: element {i} of {len(array)} is written")
-    array[i] = value
-
-
-def wait_for_groups(left: int, item: Item) -> None:
-    """Does all copies but those of the last groups, which are as many as may be `left`."""
-    done = max(len(item.groups) - 1 - left, 0)
-    for group in item.groups[:done]:
-        for write in group:
-            write()
-    item.groups = item.groups[done:]
-
-
-class Interpreter:
+class Interpreter(Compiling):
     """A linear program made ready to run."""
 
     def __init__(self, linear: Linear) -> None:
-        self.linear = linear
-        self.numbers: dict[UOp, int] = {}
-        self.lanes: dict[UOp, tuple[UOp, ...]] = {}
-        self.start_values: Values = []
+        super().__init__(linear)
         # Functions, and the objects that steer between them.
         self.steps: list[Any] = []
         # Arithmetic on variables alone, such as sizes: some of it is needed before the rest.
@@ -178,6 +110,7 @@ class Interpreter:
         # Ranges that are numbers of blocks, and of work-items in a block, in order.
         self.blocks: list[UOp] = []
         self.items: list[UOp] = []
+        self.has_roles = False
         open_loops: list[int] = []
         for u in (*linear.params, *linear.variables):
             self.add(u, [None])
@@ -206,36 +139,63 @@ class Interpreter:
             values[self.numbers[v]] = [int(value)]
         sizes = [self.size_now(r, values) for r in (*self.blocks, *self.items)]
         outer, inner = sizes[: len(self.blocks)], sizes[len(self.blocks) :]
-        for block in itertools.product(*[range(n) for n in outer]):
+        for place in itertools.product(*[range(n) for n in outer]):
             shared = {u: new_scratch(u) for u in self.scratch if not u.arg.private}
-            runs: list[Generator[int]] = []
-            board: dict[int, Any] = {}
-            for item in itertools.product(*[range(n) for n in inner]):
+            numbers = list(itertools.product(*[range(n) for n in inner]))
+            block = Block(len(numbers))
+            items: list[Item] = []
+            if self.has_roles:
+                # One for all that have a role of their own: they do the same.
+                numbers.append(tuple(inner))
+            for item in numbers:
                 mine = list(values)
-                for r, i in zip((*self.blocks, *self.items), (*block, *item), strict=True):
+                for r, i in zip((*self.blocks, *self.items), (*place, *item), strict=True):
                     mine[self.numbers[r]] = [i]
                 thread = self.linear.thread
                 whole = (0, 1 if thread is None else self.size_now(thread, values))
                 own = {u: new_scratch(u) for u in self.scratch if u.arg.private}
-                item_state = Item(mine, arrays, {**shared, **own}, part or whole)
-                item_state.board, item_state.number = board, len(runs)
-                runs.append(self.run_item(item_state))
-            self.run_block(runs)
+                state = Item(mine, arrays, {**shared, **own}, part or whole)
+                state.block, state.number = block, len(items)
+                state.is_more = state.number == block.items
+                items.append(state)
+            self.run_block(block, [(item, self.run_item(item)) for item in items])
+            check_all_done(self.linear.name, items)
 
-    def run_block(self, runs: list[Generator[int]]) -> None:
+    def run_block(self, block: Block, runs: list[tuple[Item, Generator[int]]]) -> None:
         """All work-items of a block, from barrier to barrier.
 
-        Raises: InternalError where some wait at another barrier than the others, or at none.
+        Raises: InternalError where some wait at another barrier than the others, or at none, or
+        for what nobody does.
         """
-        while runs:
-            stops = [next(run, None) for run in runs]
-            waiting = [run for run, stop in zip(runs, stops, strict=True) if stop is not None]
-            if len(set(stops)) > 1:
+        stops: dict[int, int | None] = {}
+        waiting = runs
+        while waiting:
+            block.moved = False
+            stops |= {item.number: next(run, None) for item, run in waiting}
+            looking = [(item, run) for item, run in waiting if stops[item.number] == LOOKING]
+            if looking and len(looking) == len(waiting) and not block.moved:
                 raise InternalError(
-                    f"{self.linear.name}: {len(waiting)} of {len(runs)} work-items "
-                    "of a block wait at a barrier that the others never reach"
+                    f"{self.linear.name}: {len(looking)} of {len(runs)} work-items of a block "
+                    "wait for what nobody does"
                 )
-            runs = waiting
+            # The others are at a barrier, or have ended.
+            waiting = looking or self.met(runs, stops)
+
+    def met(
+        self, runs: list[tuple[Item, Generator[int]]], stops: dict[int, int | None]
+    ) -> list[tuple[Item, Generator[int]]]:
+        """Those that go on from a barrier, where all have met that do not end before it.
+
+        Raises: InternalError where they have not.
+        """
+        waiting = [(item, run) for item, run in runs if stops[item.number] is not None]
+        together = {stops[item.number] for item, _ in runs if not item.is_more}
+        if len(together) > 1:
+            raise InternalError(
+                f"{self.linear.name}: {len(waiting)} of {len(runs)} work-items "
+                "of a block wait at a barrier that the others never reach"
+            )
+        return waiting
 
     def run_item(self, item: Item) -> Generator[int]:
         """One work-item; stops at each barrier, and says at which."""
@@ -256,8 +216,17 @@ class Interpreter:
             elif kind is Barrier:
                 yield place
                 place += 1
+            elif kind is Until:
+                while not step.ready(item):
+                    yield LOOKING
+                item.block.moved = True
+                place += 1
+            elif kind is Role:
+                if item.is_more and not step.is_more:
+                    return
+                place = place + 1 if item.is_more is step.is_more else step.end
             elif kind is Together:
-                item.board[item.number] = step.show(item)
+                item.block.board[item.number] = step.show(item)
                 yield place
                 step.take(item)
                 # Nobody shows anything else before all have taken this.
@@ -282,32 +251,6 @@ class Interpreter:
 
     # compiling the list
 
-    def add(self, u: UOp, values: list[Any]) -> int:
-        """A number for a node, and its values as they are at the start."""
-        number = self.numbers[u] = len(self.start_values)
-        self.start_values.append(values)
-        self.lanes[u] = lanes_of(u)
-        return number
-
-    def number(self, u: UOp) -> int:
-        """The number of a source. Constants and lanes are not listed and get theirs here."""
-        u = strip_after(u)
-        found = self.numbers.get(u)
-        if found is not None:
-            return found
-        if u.op is Ops.CONST:
-            return self.add(u, [u.arg])
-        if u.op is Ops.RANGE and u.arg.kind.is_lane:
-            return self.add(u, list(range(u.src[0].arg)))
-        raise InternalError(f"{self.linear.name}: {u!r} is used before it stands in the list")
-
-    def reader(self, lanes: tuple[UOp, ...], source: UOp) -> tuple[int, list[int]]:
-        """The number of a source, and which of its instances each instance over `lanes` reads."""
-        number, source_lanes = self.number(source), self.lanes[strip_after(source)]
-        if not set(source_lanes) <= set(lanes):
-            raise InternalError(f"{self.linear.name}: {source!r} is read without its lanes")
-        return number, [instance(source_lanes, p) for p in positions(lanes)]
-
     def compile_node(self, u: UOp, open_loops: list[int]) -> None:
         """Adds the steps of one listed node."""
         op = u.op
@@ -326,10 +269,8 @@ class Interpreter:
                 self.close_loop(open_loops)
         elif op is Ops.BARRIER:
             self.steps.append(Barrier())
-        elif op is Ops.COMMIT:
-            self.steps.append(lambda item: item.groups.append([]))
-        elif op is Ops.WAIT:
-            self.steps.append(functools.partial(wait_for_groups, u.arg))
+        elif op is Ops.ROLE:
+            self.open_role(bool(u.arg))
         elif op is Ops.DEFINE_LOCAL:
             self.scratch.append(u)
         elif op is Ops.PREFETCH:
@@ -356,6 +297,15 @@ class Interpreter:
             self.steps.append(LoopStart(self.add(u, [None]), size, kind is AxisType.THREAD))
         elif not kind.is_lane:
             raise InternalError(f"{self.linear.name}: {u!r} has no place at the linear stage")
+
+    def open_role(self, is_more: bool) -> None:
+        """What follows is done by others than what came before."""
+        role = Role(is_more)
+        for step in self.steps:
+            if step.__class__ is Role and not step.end:
+                step.end = len(self.steps) + 1
+        self.steps.append(role)
+        self.has_roles = True
 
     def close_loop(self, open_loops: list[int]) -> None:
         """The innermost loop ends."""
@@ -386,26 +336,6 @@ class Interpreter:
             ]
 
         return step
-
-    def compile_place(self, index: UOp, lanes: tuple[UOp, ...]) -> Callable[[Item], Any]:
-        """What gives the array that an INDEX goes to, and the element for each instance."""
-        index = strip_after(index)
-        if index.op is not Ops.INDEX:
-            raise InternalError(f"{self.linear.name}: an access through {index!r}, not an INDEX")
-        buffer = strip_after(index.src[0])
-        base, rows = self.reader(lanes, index.src[1])
-        offsets = [0] * len(rows)
-        if len(index.src) > 2:
-            offsets = [evaluate_offset(index.src[2], p) for p in positions(lanes)]
-        pairs = list(zip(rows, offsets, strict=True))
-        slot = self.linear.params.index(buffer) if buffer.op is Ops.PARAM else -1
-
-        def locate(item: Item) -> Any:
-            array = item.scratch[buffer] if slot < 0 else item.arrays[slot]
-            start = item.values[base]
-            return array, [start[row] + offset for row, offset in pairs]
-
-        return locate
 
     def compile_load(self, u: UOp) -> Step:
         """LOAD: zero where the gate fails, without a look at the memory."""
@@ -438,7 +368,7 @@ class Interpreter:
         value, rows = self.reader(lanes, u.src[1])
         gate, gate_rows = self.reader(lanes, u.src[2]) if len(u.src) > 2 else (-1, rows)
         later = u.arg is not None and u.arg.later
-        poison = float("nan") if u.src[1].dtype.kind == "float" else dtypes.max(u.src[1].dtype)
+        poison = poison_of(u.src[1].dtype)
         where = f"{self.linear.name}: {describe_access(u)}"
 
         def step(item: Item) -> None:
@@ -474,94 +404,18 @@ class Interpreter:
         number, reg_rows = self.reader(lanes, reg)
         value, rows = self.reader(lanes, u.src[1])
         op, dtype = fold_op(u), u.dtype
+        comes_later = u.src[1].op is Ops.MMA and bool(u.src[1].arg.majors)
 
         def step(item: Item) -> None:
-            sums, values = list(item.values[number]), item.values[value]
+            sums, values = sums_of(item, number), item.values[value]
             for r, row in zip(reg_rows, rows, strict=True):
                 sums[r] = evaluate(op, dtype, (sums[r], values[row]), (dtype, dtype))
-            item.values[number] = sums
+            if comes_later:
+                hold_sums(item, number, sums, value)
+            else:
+                item.values[number] = sums
 
         return step
-
-    def compile_shuffle(self, u: UOp) -> Together:
-        """SHUFFLE: the value of another work-item of the block."""
-        number = self.add(u, [])
-        source, rows = self.reader(self.lanes[u], u.src[0])
-
-        def take(item: Item) -> None:
-            other = item.number ^ u.arg
-            if other not in item.board:
-                raise InternalError(f"{self.linear.name}: there is no work-item {other}")
-            item.values[number] = item.board[other]
-
-        return Together(lambda item: [item.values[source][row] for row in rows], take)
-
-    def compile_matrices(self, u: UOp) -> Together:
-        """LDMATRIX: elements of rows that eight work-items name for each matrix."""
-        number, lanes = self.add(u, []), self.lanes[u]
-        words, own = u.src[1 : 1 + u.arg.word], u.src[1:]
-        outer = tuple([r for r in lanes if r not in own])
-        locate = self.compile_place(u.src[0], outer)
-        where = f"{self.linear.name}: LDMATRIX"
-        found = []
-        for p in positions(lanes):
-            part, matrix = register_of(words, p), register_of(own[len(words) :], p)
-            found.append((instance(outer, p), matrix, part))
-
-        def take(item: Item) -> None:
-            first, lane = item.number // 32 * 32, item.number % 32
-            values = []
-            for group, matrix, part in found:
-                column = lane % 4 * (1 << len(words)) + part
-                row, column = (column, lane // 4) if u.arg.transposed else (lane // 4, column)
-                array, elements = item.board[first + 8 * matrix + row]
-                values.append(read_element(array, u.dtype, where, elements[group] + column))
-            item.values[number] = values
-
-        return Together(locate, take)
-
-    def compile_product(self, u: UOp) -> Together:
-        """MMA: each element of the result is a sum over what two rows of work-items have."""
-        core = TENSOR_CORES[u.arg.core]
-        number, lanes = self.add(u, []), self.lanes[u]
-        count = 2 + u.arg.a
-        of_a, of_b = u.src[2:count], u.src[count : count + u.arg.b]
-        own = u.src[count + u.arg.b :]
-        outer = tuple([r for r in lanes if r not in own])
-        operands = []
-        for operand, value, mine in (("a", u.src[0], of_a), ("b", u.src[1], of_b)):
-            node, rows = self.reader((*outer, *reversed(mine)), value)
-            where = {
-                tuple(sorted(core.place(operand, i, r).items())): (i, r)
-                for i in range(core.warp)
-                for r in range(1 << len(mine))
-            }
-            operands.append((node, rows, 1 << len(mine), where))
-        kind, given = to_dtype(core.dtype), u.src[0].dtype
-
-        def meant(x: Any) -> Any:
-            # Where there is no such dtype, these are its bits.
-            return x if given is kind else bitcast_value(x, given, kind)
-
-        (a, a_rows, a_count, a_at), (b, b_rows, b_count, b_at) = operands
-        results = [(instance(outer, p), register_of(own, p)) for p in positions(lanes)]
-
-        def take(item: Item) -> None:
-            first = item.number // core.warp * core.warp
-            found = []
-            for group, register in results:
-                at = core.place("c", item.number - first, register)
-                total = 0.0
-                for k in range(core.size("k")):
-                    i, r = a_at[("k", k), ("m", at["m"])]
-                    j, s = b_at[("k", k), ("n", at["n"])]
-                    x = item.board[first + i][0][a_rows[group * a_count + r]]
-                    y = item.board[first + j][1][b_rows[group * b_count + s]]
-                    total += meant(x) * meant(y)
-                found.append(round_float(total, u.dtype))
-            item.values[number] = found
-
-        return Together(lambda item: (item.values[a], item.values[b]), take)
 
     def compile_reduce(self, u: UOp) -> Step:
         """REDUCE over lanes, in their order."""
@@ -585,21 +439,27 @@ class Interpreter:
         return step
 
 
-COMPILERS: dict[Ops, Callable[[Interpreter, UOp], Step | Together]] = {
+def compile_any_product(program: Compiling, u: UOp) -> Step | Together:
+    """MMA, wherever its operands are."""
+    return compile_shared_product(program, u) if u.arg.majors else compile_product(program, u)
+
+
+COMPILERS: dict[Ops, Callable[[Interpreter, UOp], Step | Together | Until]] = {
     Ops.LOAD: Interpreter.compile_load,
     Ops.STORE: Interpreter.compile_store,
     Ops.DEFINE_REG: Interpreter.compile_define_reg,
     Ops.ACCUMULATE: Interpreter.compile_accumulate,
     Ops.REDUCE: Interpreter.compile_reduce,
-    Ops.SHUFFLE: Interpreter.compile_shuffle,
-    Ops.LDMATRIX: Interpreter.compile_matrices,
-    Ops.MMA: Interpreter.compile_product,
+    Ops.SHUFFLE: compile_shuffle,
+    Ops.LDMATRIX: compile_matrices,
+    Ops.MMA: compile_any_product,
+    Ops.BOX: compile_box,
+    Ops.COMMIT: compile_commit,
+    Ops.WAIT: compile_wait,
+    Ops.SETTLE: compile_settle,
+    Ops.ACQUIRE: compile_acquire,
+    Ops.RELEASE: compile_release,
 }
-
-
-def evaluate_offset(u: UOp, position: dict[UOp, int]) -> int:
-    """The offset of an INDEX at these lane values."""
-    return int(evaluate_expr(u, position))
 
 
 def describe_access(u: UOp) -> str:
@@ -608,10 +468,3 @@ def describe_access(u: UOp) -> str:
     if buffer.op is Ops.PARAM:
         return f"{u.op.name} of buffer {buffer.arg.slot}"
     return f"{u.op.name} of scratch {buffer.arg.id}"
-
-
-def new_scratch(u: UOp) -> Any:
-    """Scratch memory; what nobody wrote is NaN, or a number that stands out."""
-    array = np.empty(u.arg.size, dtype=to_numpy_dtype(u.dtype))
-    array.view(np.uint8).fill(0xFF if u.dtype.kind == "float" else 0xA5)
-    return array

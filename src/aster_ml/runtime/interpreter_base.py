@@ -1,0 +1,207 @@
+"""The state of the interpreter: what work-items know, and how nodes and places are numbered.
+
+Receives the parts of a linear program one by one; what the ops do is in `interpreter` and in the
+modules beside it. Every access to memory goes through here, and is checked.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from aster_ml.dtype import DType, bitcast_value, dtypes, to_numpy_dtype
+from aster_ml.errors import InternalError
+from aster_ml.uop.evaluate import evaluate_expr
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ops import Ops
+
+# The values of every node, instance by instance; nodes are numbered.
+Values = list[list[Any]]
+Step = Callable[["Item"], None]
+
+
+class Block:
+    """What the work-items of a block have in common."""
+
+    __slots__ = ("board", "items", "moved", "stages")
+
+    def __init__(self, items: int) -> None:
+        self.items = items
+        # What work-items show one another, by number.
+        self.board: dict[int, Any] = {}
+        # What copies and work-items did to each stage of local memory.
+        self.stages: dict[int, Any] = {}
+        # Whether one that waited has gone on.
+        self.moved = False
+
+
+class Item:
+    """What one work-item knows: values, memory, and the part of the THREAD range to run."""
+
+    __slots__ = (
+        "arrays", "block", "boxes", "groups", "held", "is_more", "number", "part", "products",
+        "reads", "scratch", "values",
+    )  # fmt: skip
+
+    def __init__(
+        self, values: Values, arrays: Sequence[Any], scratch: dict[UOp, Any], part: tuple[int, int]
+    ) -> None:
+        # Its number in the block; whether it is one that has a role of its own.
+        self.number = 0
+        self.is_more = False
+        self.block = Block(1)
+        # Boxes that no COMMIT has begun; products under way, and sums that wait for them.
+        self.boxes: list[Callable[[], Step]] = []
+        self.products: list[Any] = []
+        self.held: dict[int, list[Any]] = {}
+        # What products have read, by the number of their node.
+        self.reads: dict[int, list[Any]] = {}
+        # Copies under way, by group; those of the last have no COMMIT yet.
+        self.groups: list[list[Callable[[], None]]] = [[]]
+        self.values = values
+        self.arrays = arrays
+        self.scratch = scratch
+        self.part = part
+
+
+class Together(NamedTuple):
+    """What a warp runs together: each shows something, then takes of what all have shown."""
+
+    show: Callable[[Item], Any]
+    take: Callable[[Item], None]
+
+
+class Until(NamedTuple):
+    """What a work-item waits for: it looks again until there is what it wants."""
+
+    ready: Callable[[Item], bool]
+
+
+def lanes_of(u: UOp) -> tuple[UOp, ...]:
+    """The lanes of a value; its instances are numbered by them, the last one fastest."""
+    if u.op is Ops.DEFINE_REG:
+        return u.src[1:]
+    return tuple(sorted([r for r in u.ranges if r.arg.kind.is_lane], key=lambda r: r.arg.id))
+
+
+def positions(lanes: tuple[UOp, ...]) -> list[dict[UOp, int]]:
+    """The lanes' values in each instance."""
+    sizes = [range(r.src[0].arg) for r in lanes]
+    return [dict(zip(lanes, p, strict=True)) for p in itertools.product(*sizes)]
+
+
+def instance(lanes: tuple[UOp, ...], position: dict[UOp, int]) -> int:
+    """The number of the instance at these lane values."""
+    number = 0
+    for r in lanes:
+        number = number * int(r.src[0].arg) + position[r]
+    return number
+
+
+def register_of(lanes: tuple[UOp, ...], position: dict[UOp, int]) -> int:
+    """The number of the register that a part of an operand is in: the first lane is bit 0."""
+    return sum([position[r] << i for i, r in enumerate(lanes)])
+
+
+def strip_after(u: UOp) -> UOp:
+    """The node that AFTER marks."""
+    while u.op is Ops.AFTER:
+        u = u.src[0]
+    return u
+
+
+def read_element(array: Any, dtype: DType, where: str, i: int) -> Any:
+    """Element `i` as a Python number. Raises: InternalError outside of the buffer."""
+    if not 0 <= i < len(array):
+        raise InternalError(f"{where}: element {i} of {len(array)} is read")
+    value = array[i]
+    return float(value) if dtype.kind == "float" else value.item()
+
+
+def read_word(array: Any, dtype: DType, where: str, i: int) -> int:
+    """Neighbours from element `i` on as one word of 32 bits, the first in the lowest ones."""
+    storage = {1: dtypes.uint8, 2: dtypes.uint16}[dtype.itemsize]
+    word = 0
+    for k in range(4 // dtype.itemsize):
+        value = read_element(array, dtype, where, i + k)
+        word |= bitcast_value(value, dtype, storage) << (8 * dtype.itemsize * k)
+    return word
+
+
+def write_element(array: Any, where: str, i: int, value: Any) -> None:
+    """Sets element `i`. Raises: InternalError outside of the buffer."""
+    if not 0 <= i < len(array):
+        raise InternalError(f"{where}: element {i} of {len(array)} is written")
+    array[i] = value
+
+
+def evaluate_offset(u: UOp, position: dict[UOp, int]) -> int:
+    """The offset of an INDEX at these lane values."""
+    return int(evaluate_expr(u, position))
+
+
+def new_scratch(u: UOp) -> Any:
+    """Scratch memory; what nobody wrote is NaN, or a number that stands out."""
+    array = np.empty(u.arg.size, dtype=to_numpy_dtype(u.dtype))
+    array.view(np.uint8).fill(0xFF if u.dtype.kind == "float" else 0xA5)
+    return array
+
+
+class Compiling:
+    """A linear program whose nodes get numbers, for the values that work-items have of them."""
+
+    def __init__(self, linear: Linear) -> None:
+        self.linear = linear
+        self.numbers: dict[UOp, int] = {}
+        self.lanes: dict[UOp, tuple[UOp, ...]] = {}
+        self.start_values: Values = []
+
+    def add(self, u: UOp, values: list[Any]) -> int:
+        """A number for a node, and its values as they are at the start."""
+        number = self.numbers[u] = len(self.start_values)
+        self.start_values.append(values)
+        self.lanes[u] = lanes_of(u)
+        return number
+
+    def number(self, u: UOp) -> int:
+        """The number of a source. Constants and lanes are not listed and get theirs here."""
+        u = strip_after(u)
+        found = self.numbers.get(u)
+        if found is not None:
+            return found
+        if u.op is Ops.CONST:
+            return self.add(u, [u.arg])
+        if u.op is Ops.RANGE and u.arg.kind.is_lane:
+            return self.add(u, list(range(u.src[0].arg)))
+        raise InternalError(f"{self.linear.name}: {u!r} is used before it stands in the list")
+
+    def reader(self, lanes: tuple[UOp, ...], source: UOp) -> tuple[int, list[int]]:
+        """The number of a source, and which of its instances each instance over `lanes` reads."""
+        number, source_lanes = self.number(source), self.lanes[strip_after(source)]
+        if not set(source_lanes) <= set(lanes):
+            raise InternalError(f"{self.linear.name}: {source!r} is read without its lanes")
+        return number, [instance(source_lanes, p) for p in positions(lanes)]
+
+    def compile_place(self, index: UOp, lanes: tuple[UOp, ...]) -> Callable[[Item], Any]:
+        """What gives the array that an INDEX goes to, and the element for each instance."""
+        index = strip_after(index)
+        if index.op is not Ops.INDEX:
+            raise InternalError(f"{self.linear.name}: an access through {index!r}, not an INDEX")
+        buffer = strip_after(index.src[0])
+        base, rows = self.reader(lanes, index.src[1])
+        offsets = [0] * len(rows)
+        if len(index.src) > 2:
+            offsets = [evaluate_offset(index.src[2], p) for p in positions(lanes)]
+        pairs = list(zip(rows, offsets, strict=True))
+        slot = self.linear.params.index(buffer) if buffer.op is Ops.PARAM else -1
+
+        def locate(item: Item) -> Any:
+            array = item.scratch[buffer] if slot < 0 else item.arrays[slot]
+            start = item.values[base]
+            return array, [start[row] + offset for row, offset in pairs]
+
+        return locate
