@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -156,9 +157,12 @@ def measure(session: Session, rows: list[Row], options: argparse.Namespace) -> l
     groups = list(group_rows(rows, options.threads, quick))
     total = sum(group.expected_s for group in groups)
     for i, group in enumerate(groups):
+        title = group.rows[0].title(quick)[:60]
         if sys.stderr.isatty():
-            title = group.rows[0].title(quick)[:60]
             print(f"\r\033[K{i + 1}/{len(groups)} {title}", end="", file=sys.stderr)
+        elif not group.rows[0].drawn:
+            seconds = time.monotonic() - session.began
+            print(f"{seconds:5.0f} s, {i + 1}/{len(groups)} {title}", file=sys.stderr, flush=True)
         found += session.run(group)
         session.done += group.expected_s / total
     if sys.stderr.isatty():
@@ -208,6 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = {r["name"] for r in committed["rows"] if r["ratio_median"] is not None}
         # A first call of a peer depends on what of its files the machine has in memory.
         rows = [r for r in rows if r.title(quick) in names and r.how != "fresh"]
+        rows = [r for r in rows if set(r.libraries) & set(find_pythons(options))]
     if options.list:
         print("\n".join(r.title(quick) for r in rows))
         return 0

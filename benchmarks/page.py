@@ -206,12 +206,20 @@ def machine_text(data: Data) -> str:
     short = "" if data["form"] == "full" else " This is the quick form: its figures are rough."
     turn = f" ({machine['python_turn_ns']} ns a turn)" if "python_turn_ns" in machine else ""
     again = ""
-    if data.get("again"):
-        every = set(data["again"]) == {r["name"] for r in data["rows"]}
+    elsewhere: dict[str, dict[str, None]] = {}
+    for r in data["rows"]:
+        if "machine" in r:
+            elsewhere.setdefault(r["machine"], {})[r["name"]] = None
+    told = {name for names in elsewhere.values() for name in names}
+    later = [name for name in data.get("again", []) if name not in told]
+    if later:
+        every = set(later) == {r["name"] for r in data["rows"]}
         again = (
             " Measured again later, all libraries of the row in turn, where a change or a "
-            f"disturbed run asked for it: {'every row' if every else '; '.join(data['again'])}."
+            f"disturbed run asked for it: {'every row' if every else '; '.join(later)}."
         )
+    for other, names in elsewhere.items():
+        again += f" On another machine, {other}: {'; '.join(names)}."
     return (
         f"Measured on {data['date']}: {machine['processor']}, {machine['cores']} cores, "
         f"{machine['vectors']}, caches {machine['caches']}, memory {machine['memory']}, "

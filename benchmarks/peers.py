@@ -51,12 +51,12 @@ def make_environment(library: str, threads: int, cache: Path) -> dict[str, str]:
     """The environment of a process of `library` with its disk cache in `cache`."""
     environment = {k: v for k, v in os.environ.items() if k not in REMOVED}
     environment.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
-    environment["PYTHONPATH"] = str(ROOT)
+    # Peers read files of models with what is here.
+    tree = environment[BEFORE] if library == "before" else str(ROOT)
+    environment["PYTHONPATH"] = os.pathsep.join((str(Path(tree) / "src"), str(ROOT)))
     if environment.get("ISA") == "avx2":
         environment.update(WITHOUT_AVX512)
     if library in ("aster", "before"):
-        tree = environment[BEFORE] if library == "before" else str(ROOT)
-        environment["PYTHONPATH"] = os.pathsep.join((str(Path(tree) / "src"), str(ROOT)))
         environment["CACHEDIR"] = str(cache)
     elif library == "tinygrad":
         environment["CACHEDB"] = str(cache / "cache.db")

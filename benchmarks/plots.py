@@ -20,6 +20,7 @@ COLORS = {
     "jax": "#2a9d8f",
     "numpy": "#e9c46a",
     "onnxruntime": "#7f5539",
+    "llama.cpp": "#588157",
     "before": "#5c677d",
     "tinygrad": "#8d99ae",
 }

@@ -86,6 +86,10 @@ class Result:
         if wanted.of_ratio:
             ratio = self.ratio(lambda f: f.median)
             return None if ratio is None else ratio >= wanted.at(self.threads)
+        if wanted.over_peer:
+            ratio = self.ratio(lambda f: f.median)
+            most = None if ratio is None else ours.median * ratio + wanted.at(self.threads)
+            return None if most is None else ours.median <= most
         if self.row.less_is_better:
             return ours.median <= wanted.at(self.threads)
         return ours.median >= wanted.at(self.threads)
@@ -200,13 +204,31 @@ def plain_data(results: Sequence[Result], about: Data) -> Data:
 
 
 def put_into(old: Data, new: Data) -> Data:
-    """An earlier run with the rows of a later one in their places; `again` names these."""
-    fresh = {(r["name"], r["threads"]): r for r in new["rows"]}
-    rows = [fresh.get((r["name"], r["threads"]), r) for r in old["rows"]]
-    known = {r["name"] for r in old["rows"]}
-    names = {r["name"] for r in new["rows"]} & known
-    again = sorted({*old.get("again", []), *names})
-    return {**old, "again": again, "sets": set_summaries(rows), "rows": rows}
+    """An earlier run with the rows of a later one in their places, or behind all others.
+
+    `again` names these. Those of a machine of another kind say which, in `machine`.
+    """
+    where = machine_of(new)
+    mark = {} if where == machine_of(old) else {"machine": where}
+    fresh = {(r["name"], r["threads"]): {**r, **mark} for r in new["rows"]}
+    rows = [fresh.pop((r["name"], r["threads"]), r) for r in old["rows"]]
+    rows += fresh.values()
+    again = sorted({*old.get("again", []), *(r["name"] for r in new["rows"])})
+    about = {
+        "again": again,
+        # Of libraries that are measured for the first time; others keep what most rows are of.
+        "versions": {**new.get("versions", {}), **old.get("versions", {})},
+        "left_out": {n: why for n, why in old.get("left_out", {}).items()
+                     if n not in new.get("versions", {})},
+    }  # fmt: skip
+    return {**old, **about, "sets": set_summaries(rows), "rows": rows}
+
+
+def machine_of(data: Data) -> str:
+    """The kind of machine that a run was on, in words."""
+    machine = data.get("machine", {})
+    parts = (machine.get("processor"), machine.get("vectors"), machine.get("caches"))
+    return ", ".join([part for part in parts if part])
 
 
 def ratio_among(row: Data, names: Sequence[str], key: str) -> float | None:

@@ -21,11 +21,15 @@ def is_less_better(unit: str) -> bool:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A bound on Aster's value, or on its ratio to the best peer; with one thread maybe another."""
+    """A bound on Aster's value, or on its ratio to the best peer; with one thread maybe another.
+
+    `over_peer` says that the bound is so much more than the best peer has.
+    """
 
     limit: float
     of_ratio: bool = False
     one_thread: float | None = None
+    over_peer: bool = False
 
     def at(self, threads: int) -> float:
         """The limit with so many threads."""
@@ -36,6 +40,8 @@ class Wanted:
         limit = self.at(threads)
         if self.of_ratio:
             return f"{limit:.1f}x" if limit == round(limit, 1) else f"{limit:.2f}x"
+        if self.over_peer:
+            return f"<= peer + {limit:g}"
         return f"{'<=' if less_is_better else '>='} {limit:g}"
 
 
@@ -43,11 +49,11 @@ class Wanted:
 class Row:
     """One line of the table, or one case of a set: a figure of something that runs.
 
-    `how` is the way it is measured: "timed" repeats a call in a living process, "once" asks a
-    living process for named values, "fresh" asks a new process each time, "process" times whole
-    processes. `key` is the figure's name among those that the case gives. `work` is what one call
-    does, in the unit of a rate (operations, bytes, samples) or in the number of parts that a time
-    is divided by.
+    `how` is the way it is measured: "timed" repeats a call in a living process, "turns" asks living
+    processes for named values in turn, "once" asks a new process for them, "fresh" times a first
+    call in a new process, "process" times whole processes. `key` is the figure's name among those
+    that the case gives. `work` is what one call does, in the unit of a rate (operations, bytes,
+    samples) or in the number of parts that a time is divided by.
     """
 
     name: str
@@ -58,6 +64,8 @@ class Row:
     params: dict[str, Any] = field(default_factory=dict)
     quick_params: dict[str, Any] = field(default_factory=dict)
     how: str = "timed"
+    # How many turns each library has at most, where that is less than usual.
+    most_rounds: int = 1 << 10
     key: str = "seconds"
     work: float = 1.0
     one_thread_too: bool = False
@@ -119,6 +127,8 @@ class Case:
     value: Callable[[], Any] | None = None
 
 
-# Builds a case: (library, parameters of the row) -> Case. A case of how="once" gives its values.
+# Builds a case: (library, parameters of the row) -> Case. A case of how="once" gives its values,
+# one of how="turns" what gives them, again and again.
 Builder = Callable[..., Case]
 Values = Callable[..., dict[str, float]]
+Turns = Callable[..., Callable[[], dict[str, float]]]

@@ -18,7 +18,7 @@ from benchmarks import (
     start,
     torch_backend,
 )
-from benchmarks.row import Builder, Row, Values
+from benchmarks.row import Builder, Row, Turns, Values
 
 SUBJECTS = (
     start,
@@ -42,7 +42,7 @@ def all_rows(seed: int = sets.DEFAULT_SEED, quick: bool = False) -> list[Row]:
     return [*ROWS, *sets.rows(seed, quick)]
 
 
-# Cases with something to run, and cases that give their values at once.
+# Cases with something to run, cases that give their values in turns, and those that do at once.
 RUNS: dict[str, Builder] = {
     **networks.CASES,
     **small.CASES,
@@ -52,6 +52,7 @@ RUNS: dict[str, Builder] = {
     **onnx_models.CASES,
     **torch_backend.CASES,
 }
+TURNS: dict[str, Turns] = {**language.TURNS}
 VALUES: dict[str, Values] = {
     **calls.CASES,
     **chain.CASES,

@@ -6,6 +6,7 @@
 - `first`: runs it once -> seconds.
 - `check`: runs it and gives numbers that all libraries agree on -> check, facts.
 - `time` (budget_s, smallest_s): runs it again and again -> samples, in seconds a call.
+- `turn`: asks a case that was opened for its named figures, again and again -> values.
 - `values` (case, params): asks a case for named figures at once -> values.
 - `close`: forgets the case.
 
@@ -69,11 +70,15 @@ def time_calls(run: Callable[[], Any], budget_s: float, smallest_s: float) -> li
 class Server:
     """Answers the requests for one library."""
 
-    def __init__(self, library: Library, runs: dict[str, Any], values: dict[str, Any]) -> None:
+    def __init__(
+        self, library: Library, runs: dict[str, Any], turns: dict[str, Any], values: dict[str, Any]
+    ) -> None:
         self.library = library
         self.builders = runs
+        self.turn_cases = turns
         self.value_cases = values
         self.case: Case | None = None
+        self.take: Callable[[], dict[str, float]] | None = None
 
     def opened(self) -> Case:
         """The case of the last `open`."""
@@ -83,7 +88,10 @@ class Server:
 
     def open(self, case: str, params: dict[str, Any]) -> Answer:
         """Prepares a case."""
-        self.case = self.builders[case](self.library, **params)
+        if case in self.turn_cases:
+            self.take = self.turn_cases[case](self.library, **params)
+        else:
+            self.case = self.builders[case](self.library, **params)
         return {}
 
     def first(self) -> Answer:
@@ -102,13 +110,19 @@ class Server:
         """Many runs, timed."""
         return {"samples": time_calls(self.opened().run, budget_s, smallest_s)}
 
+    def turn(self) -> Answer:
+        """Named figures of the case that is open."""
+        if self.take is None:
+            raise RuntimeError("no case is open")
+        return {"values": self.take()}
+
     def values(self, case: str, params: dict[str, Any]) -> Answer:
         """Named figures."""
         return {"values": self.value_cases[case](self.library, **params)}
 
     def close(self) -> Answer:
         """Forgets the case."""
-        self.case = None
+        self.case = self.take = None
         gc.collect()
         return {}
 
@@ -141,13 +155,13 @@ def main() -> None:
     try:
         library = LIBRARIES[name](threads)
         # Builders are imported after the library, which may set up the process as it likes.
-        from benchmarks.rows import RUNS, VALUES
+        from benchmarks.rows import RUNS, TURNS, VALUES
 
         answer({"version": library.version(), "python": sys.version.split()[0]})
     except Exception as error:
         answer({"error": explain(error)})
         return
-    server = Server(library, RUNS, VALUES)
+    server = Server(library, RUNS, TURNS, VALUES)
     for line in sys.stdin:
         request = json.loads(line)
         try:

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks import machine, page, report, sets
+from benchmarks import language, machine, page, plots, report, sets
 from benchmarks.__main__ import find_pythons, make_parser
 from benchmarks.calls import count_calls, stack_at
 from benchmarks.draws import draw_input, draw_parameter, summary
+from benchmarks.libraries import LIBRARIES
 from benchmarks.measure import FULL, QUICK, Group, Session, group_rows
 from benchmarks.peers import ROOT, Peer, PeerError, make_environment
-from benchmarks.results import Figures, Result, compare_checks
+from benchmarks.results import Figures, Result, compare_checks, put_into
 from benchmarks.row import COUNTS, Row, Wanted
 from benchmarks.rows import ROWS, all_rows
 from benchmarks.worker import time_calls
@@ -130,6 +131,96 @@ def test_wanted_is_judged_by_the_median() -> None:
     assert result_of(RATE, aster=[3.0]).met is None
     failed = Result(TIME, "a time", 2, {"aster": Figures(error="KeyError: x")})
     assert failed.met is False
+
+
+def test_wanted_may_be_so_much_more_than_the_best_peer_has() -> None:
+    row = Row("memory", "subject", "case", "MB", Wanted(120, over_peer=True))
+    assert row.wanted is not None
+    assert row.wanted.text(True, 2) == "<= peer + 120"
+    assert result_of(row, aster=[310.0], torch=[400.0], numpy=[200.0]).met is True
+    assert result_of(row, aster=[330.0], torch=[400.0], numpy=[200.0]).met is False
+    assert result_of(row, aster=[330.0]).met is None
+
+
+def test_rows_measured_later_take_the_place_of_the_earlier_or_come_behind() -> None:
+    def row(name: str, best: float) -> dict[str, Any]:
+        return {"name": name, "threads": 1, "libraries": {"aster": {"best": best}}}
+
+    here, there = {"processor": "here"}, {"processor": "there", "vectors": "avx2"}
+    old = {
+        "machine": here, "versions": {"aster": "1", "torch": "2"}, "left_out": {"llama.cpp": "no"},
+        "rows": [row("a", 1.0), row("b", 2.0)],
+    }  # fmt: skip
+    versions = {"aster": "2", "llama.cpp": "3"}
+    new = {"machine": here, "versions": versions, "rows": [row("b", 3.0), row("c", 4.0)]}
+    found = put_into(old, new)
+    assert [(r["name"], r["libraries"]["aster"]["best"]) for r in found["rows"]] == [
+        ("a", 1.0), ("b", 3.0), ("c", 4.0),
+    ]  # fmt: skip
+    assert found["again"] == ["b", "c"]
+    assert found["versions"] == {"aster": "1", "torch": "2", "llama.cpp": "3"}
+    assert found["left_out"] == {}
+    assert not any("machine" in r for r in found["rows"])
+    elsewhere = put_into(old, {**new, "machine": there})
+    assert [r.get("machine") for r in elsewhere["rows"]] == [None, "there, avx2", "there, avx2"]
+
+
+class Living:
+    """Stands for the process of a library whose case gives what it is asked for."""
+
+    alive = True
+
+    def __init__(self, library: str, asked: list[str]) -> None:
+        self.library, self.asked, self.figure = library, asked, 0.0
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        self.asked.append(f"{self.library} {do}")
+        if do == "open" and self.library == "numpy":
+            raise PeerError("it has no such case")
+        self.figure += 1
+        return {"values": {"read": self.figure, "write": 10 * self.figure}}
+
+
+def test_cases_stay_open_while_libraries_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        Row(key, "subject", "case", "s", how="turns", key=key, libraries=(peer,), most_rounds=2)
+        for key, peer in (("read", "torch"), ("write", "numpy"))
+    ]
+    asked: list[str] = []
+    pythons = dict.fromkeys(("aster", "torch", "numpy"), sys.executable)
+    with Session(pythons, FULL, tmp_path) as session:
+        living: Any = {(name, 1): Living(name, asked) for name in pythons}
+        monkeypatch.setattr(session, "peer", lambda name, threads: living[name, threads])
+        monkeypatch.setattr(session, "peers", living)
+        read, write = session.run(Group(tuple(rows), 1))
+        session.peers = {}
+    assert asked == [
+        "aster open", "torch open", "numpy open",
+        "aster turn", "torch turn", "aster turn", "torch turn",
+        "aster close", "torch close", "numpy close",
+    ]  # fmt: skip
+    assert {name: f.values for name, f in read.figures.items()} == {
+        "aster": [2.0, 3.0], "torch": [2.0, 3.0],
+    }  # fmt: skip
+    assert write.figures["aster"].values == [20.0, 30.0]
+    assert write.figures["numpy"].error == "it has no such case"
+
+
+def test_rows_of_language_models_share_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language, "model_path", lambda: Path("model.gguf"))
+    rows = language.rows()
+    groups = list(group_rows(rows, [2], quick=False))
+    assert len(groups) == 5
+    assert sum(len(group.rows) for group in groups) == len(rows)
+    assert {r.how for r in rows} == {"turns", "once"}
+    cases = {**language.CASES, **language.TURNS}
+    assert {r.case for r in rows} == set(cases)
+
+
+def test_every_library_has_a_color() -> None:
+    assert set(plots.COLORS) == set(LIBRARIES)
 
 
 def test_other_results_get_no_time() -> None:

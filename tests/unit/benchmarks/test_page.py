@@ -19,7 +19,7 @@ from benchmarks.libraries import LIBRARIES, Library
 from benchmarks.peers import ROOT
 from benchmarks.results import Figures, Result
 from benchmarks.row import Row, Wanted
-from benchmarks.rows import RUNS, VALUES, all_rows
+from benchmarks.rows import RUNS, TURNS, VALUES, all_rows
 
 COPY = Row("a copy", "subject", "case", "GB/s", Wanted(1.0, of_ratio=True))
 RATE = Row("a rate", "subject", "case", "GB/s", Wanted(1.0, of_ratio=True), ceiling=COPY)
@@ -286,13 +286,17 @@ def test_rows_measured_again_take_the_place_of_the_earlier_ones() -> None:
         result_of(RATE, aster=[3.0], torch=[2.0]), result_of(TIME, aster=[1.0], torch=[2.0])
     )
     data = results.put_into(old, new)
-    assert [r["name"] for r in data["rows"]] == ["a rate", "a copy"]
+    assert [r["name"] for r in data["rows"]] == ["a rate", "a copy", "a time"]
     assert data["rows"][0]["ratio_median"] == 1.5
-    assert data["again"] == ["a rate"]
+    assert data["again"] == ["a rate", "a time"]
     assert "Measured again later" in page.performance_page(data, {})
     assert "Measured again later" not in page.performance_page(old, {})
-    assert results.put_into(data, new)["again"] == ["a rate"]
+    assert results.put_into(data, new)["again"] == ["a rate", "a time"]
     assert "asked for it: every row." in page.performance_page(results.put_into(old, old), {})
+    other = {**new, "machine": {**new["machine"], "processor": "another"}}
+    text = page.performance_page(results.put_into(old, other), {})
+    assert "On another machine, another, m, m: a rate; a time." in text
+    assert "Measured again later" not in text
 
 
 # random sets
@@ -347,7 +351,7 @@ def test_quick_form_takes_cases_of_the_full_one() -> None:
 
 def test_every_row_has_a_builder() -> None:
     for row in all_rows():
-        assert row.how == "process" or row.case in RUNS or row.case in VALUES
+        assert row.how == "process" or row.case in {**RUNS, **TURNS, **VALUES}
 
 
 @pytest.fixture(scope="module")

@@ -65,17 +65,18 @@ class Peer:
 
     def rotate(self, x: torch.Tensor) -> torch.Tensor:
         """Rotary embedding of pairs, or of halves."""
+        cos, sin = self.cos[: x.shape[-2]], self.sin[: x.shape[-2]]
         if self.task["halves"]:
             a, b = x.chunk(2, -1)
-            return torch.cat([a * self.cos - b * self.sin, a * self.sin + b * self.cos], -1)
+            return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
         a, b = x[..., 0::2], x[..., 1::2]
-        turned = [a * self.cos - b * self.sin, a * self.sin + b * self.cos]
+        turned = [a * cos - b * sin, a * sin + b * cos]
         return torch.stack(turned, -1).flatten(-2)
 
-    def forward(self) -> torch.Tensor:
-        """The logits of all tokens."""
-        task, n = self.task, len(self.tokens)
-        x = self.weights["token_embd.weight"][self.tokens][None]
+    def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
+        """What the layers make of each token: [n] -> [1, n, e]."""
+        task, n = self.task, len(tokens)
+        x = self.weights["token_embd.weight"][tokens][None]
         for i in range(task["layers"]):
             at = f"blk.{i}."
             h = self.norm(x, at + "attn_norm.weight")
@@ -93,13 +94,17 @@ class Peer:
             inner = F.silu(self.linear(h, at + "ffn_gate.weight"))
             inner = inner * self.linear(h, at + "ffn_up.weight")
             x = x + self.linear(inner, at + "ffn_down.weight")
+        return x
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """[1, n, e] -> [n, v]."""
         head = self.weights.get("output.weight", self.weights["token_embd.weight"])
         return (self.norm(x, "output_norm.weight") @ head.T)[0]
 
     def step(self) -> float:
         """One step; returns its loss."""
         self.optimizer.zero_grad()
-        loss = F.cross_entropy(self.forward(), self.targets)
+        loss = F.cross_entropy(self.logits(self.hidden(self.tokens)), self.targets)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.param_groups[0]["lr"] = next(self.rates)
         torch.nn.utils.clip_grad_norm_(self.parameters, self.task["clip"])

@@ -7,7 +7,7 @@ limit. Who computes the tokens is in `engine`, where pieces go is the business o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from aster_ml.apps.llm.sampling import Array, Draw, Picked, Sampling
@@ -54,7 +54,8 @@ class Piece(NamedTuple):
 class Answer:
     """One answer: what it is to be, and how far it is.
 
-    `deliver` gets every piece, in the thread that computes. `client` is whose turn it is.
+    `deliver` gets every piece, in the thread that computes. `client` is whose turn it is. `ends`
+    are the tokens that end it; without them those of the tokenizer.
     Raises: ArgumentError for an empty prompt, and for limits out of range.
     """
 
@@ -70,6 +71,7 @@ class Answer:
         grammar: Grammar | None = None,
         client: str = "",
         vocabulary: int = 0,
+        ends: Collection[int] | None = None,
     ) -> None:
         if not prompt:
             raise ArgumentError("the prompt is empty; at least one token is wanted")
@@ -80,6 +82,7 @@ class Answer:
         self.tokenizer, self.prompt, self.deliver = tokenizer, list(prompt), deliver
         self.max_tokens, self.stop, self.top = max_tokens, tuple(stop), top
         self.grammar, self.client = grammar, client
+        self.ends = tokenizer.ends if ends is None else ends
         self.draw = Draw(sampling, vocabulary or len(tokenizer.tokens), self.prompt)
         self.tokens: list[int] = []
         self.stream = tokenizer.stream()
@@ -101,7 +104,7 @@ class Answer:
     def take(self, picked: Picked, room: int) -> None:
         """The next token; `room` is how many more the memory holds."""
         token = picked.token
-        if token in self.tokenizer.ends:
+        if token in self.ends:
             # A mask lets an end through only where what there is is valid: closed otherwise.
             valid = self.grammar is None or self.grammar.may_end
             self.finish("stop" if valid else "error", "" if valid else "the answer is not whole")
