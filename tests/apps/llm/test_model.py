@@ -17,6 +17,7 @@ from aster_ml import Tensor, TinyJit, Variable
 from aster_ml.apps.llm.architectures import ARCHITECTURES, read_config
 from aster_ml.apps.llm.model import Chunk, Model, Rows
 from aster_ml.apps.llm.weights import load_weights
+from aster_ml.engine.realize import settle
 from aster_ml.errors import FormatError
 from aster_ml.nn.ggml import NAMED
 from aster_ml.nn.state import gguf_load
@@ -215,3 +216,21 @@ def test_packed_weights_give_the_odds_of_their_floats(name: str, tmp_path: pathl
     close = 1e-4 if TYPED[name]["size"] == 64 else 2e-3
     for tokens in (TOKENS, TOKENS[:1]):
         np.testing.assert_allclose(answer(packed, tokens), answer(model, tokens), atol=close)
+
+
+def test_weights_of_integer_products_leave_nothing_to_compute(tmp_path: pathlib.Path) -> None:
+    make(tmp_path / "x.gguf", "llama Q4_1")
+    metadata, tensors = gguf_load(tmp_path / "x.gguf", raw=True)
+    weights = load_weights(tensors, "packed", integers=True)
+    model = Model(read_config(metadata), weights, CONTEXT, 1, "f32")
+    assert len(weights.interleaved) > 7
+    assert set(weights.interleaved).isdisjoint(weights.tensors)
+    # What waits to be computed is asked about at each write, which is once a token.
+    words = [t for matrix in weights.interleaved.values() for t in matrix.memory()]
+    assert [t for t in words if settle(t.uop) is None] == []
+    assert (
+        np.abs(
+            answer(model, TOKENS) - answer(make(tmp_path / "y.gguf", "llama Q4_1"), TOKENS)
+        ).max()
+        < 0.1
+    )

@@ -20,6 +20,7 @@ from aster_ml.apps.llm.rope import Array, rotate, tables
 from aster_ml.apps.llm.weights import DTYPES, Matrix, Weights, linear, part_of, rows
 from aster_ml.errors import FormatError
 from aster_ml.nn.fileio import show_value
+from aster_ml.nn.interleaved import Interleaved
 
 # Tokens of a prompt are computed in groups of so many: a product with a number of rows that nothing
 # is known to divide has no register tile along them.
@@ -186,7 +187,7 @@ class Layer:
         self.after_feed = self.norm("post_ffw_norm", size)
         name = f"{self.prefix}attn_qkv.weight"
         self.qkv: list[tuple[Matrix, Tensor | None]]
-        if name in weights.tensors:
+        if weights.shape_of(name) is not None:
             joint = weights.matrix(name, heads + 2 * shared, size)
             bias = weights.maybe(f"{self.prefix}attn_qkv.bias", heads + 2 * shared)
             cuts = [(0, heads), (heads, heads + shared), (heads + shared, heads + 2 * shared)]
@@ -214,8 +215,8 @@ class Layer:
 
     def length(self, name: str, *lengths: int) -> int:
         """How long a norm's weight is, of the lengths that it may have."""
-        found = self.weights.tensors.get(f"{self.prefix}{name}.weight")
-        return next((n for n in lengths if found is not None and found.shape == (n,)), lengths[0])
+        found = self.weights.shape_of(f"{self.prefix}{name}.weight")
+        return next((n for n in lengths if found == (n,)), lengths[0])
 
     def norm(self, name: str, size: int) -> Norm | None:
         """A norm, where the file has one of this name."""
@@ -233,11 +234,11 @@ class Layer:
     def read_feed(self) -> None:
         """The weights of a feed-forward part: with a gate of its own, a joint one, or none."""
         size = self.config.size
-        up = self.weights.tensors.get(f"{self.prefix}ffn_up.weight")
-        inner = int(up.shape[0]) if up is not None and up.ndim == 2 else 0
+        up = self.weights.shape_of(f"{self.prefix}ffn_up.weight")
+        inner = up[0] if up is not None and len(up) == 2 else 0
         self.up = self.matrix("ffn_up", inner, size)
         self.gate = None
-        if f"{self.prefix}ffn_gate.weight" in self.weights.tensors:
+        if self.weights.shape_of(f"{self.prefix}ffn_gate.weight") is not None:
             self.gate = self.matrix("ffn_gate", inner, size)
         elif self.config.family.name == "phi3":
             weight, bias = self.up
@@ -250,8 +251,8 @@ class Layer:
     def read_experts(self) -> None:
         """The weights of a mixture of experts, and of one that all tokens share."""
         experts, size = self.config.experts, self.config.size
-        up = self.weights.tensors.get(f"{self.prefix}ffn_up_exps.weight")
-        inner = int(up.shape[1]) if up is not None and up.ndim == 3 else 0
+        up = self.weights.shape_of(f"{self.prefix}ffn_up_exps.weight")
+        inner = up[1] if up is not None and len(up) == 3 else 0
         self.choose = self.weights.take(f"{self.prefix}ffn_gate_inp.weight", experts, size)
         self.experts = [
             self.weights.take(f"{self.prefix}ffn_{name}_exps.weight", experts, *shape)
@@ -261,13 +262,13 @@ class Layer:
                 ("down", (size, inner)),
             )
         ]
-        up = self.weights.tensors.get(f"{self.prefix}ffn_up_shexp.weight")
-        self.shared: list[Tensor] = []
+        up = self.weights.shape_of(f"{self.prefix}ffn_up_shexp.weight")
+        self.shared: list[Tensor | Interleaved] = []
         self.shared_gate = None
         if up is not None:
-            inner = int(up.shape[0])
+            inner = up[0]
             self.shared = [
-                self.weights.take(f"{self.prefix}ffn_{name}_shexp.weight", *shape)
+                self.weights.plain(f"{self.prefix}ffn_{name}_shexp.weight", *shape)
                 for name, shape in (
                     ("gate", (inner, size)), ("up", (inner, size)), ("down", (size, inner)),
                 )
@@ -349,8 +350,8 @@ class Layer:
         inner = self.activate((gate * each).sum(-1)) * (up * each).sum(-1)
         result = ((down * inner.unsqueeze(2)).sum(-1) * share.unsqueeze(-1)).sum(1)
         if self.shared:
-            gate, up, down = self.shared
-            common = linear(self.activate(linear(x, gate)) * linear(x, up), down)
+            first, second, third = self.shared
+            common = linear(self.activate(linear(x, first)) * linear(x, second), third)
             if self.shared_gate is not None:
                 common = common * (x * self.shared_gate).sum(-1, keepdim=True).sigmoid()
             result = result + common
@@ -366,11 +367,11 @@ class Model:
         self.config, self.context, self.slots = config, context, slots
         # The last group of a prompt may end behind the context.
         self.room = context + GROUP - 1
-        embedding = weights.tensors.get("token_embd.weight")
-        self.vocabulary = int(embedding.shape[0]) if embedding is not None else 0
+        embedding = weights.shape_of("token_embd.weight")
+        self.vocabulary = embedding[0] if embedding is not None else 0
         self.embedding = weights.plain("token_embd.weight", self.vocabulary, config.size)
         self.head = self.embedding
-        if "output.weight" in weights.tensors:
+        if weights.shape_of("output.weight") is not None:
             self.head = weights.plain("output.weight", self.vocabulary, config.size)
         self.head_bias = weights.maybe("output.bias", self.vocabulary)
         self.layers = [Layer(config, weights, i) for i in range(config.layers)]

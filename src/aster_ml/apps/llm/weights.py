@@ -108,24 +108,21 @@ class Weights:
         interleaved: Mapping[str, Interleaved] = {},
     ) -> None:
         self.tensors = dict(tensors)
-        # By name, those whose products are of integers; of these `tensors` has the floats, lazily.
+        # By name, those whose products are of integers; `tensors` has all others.
+        # why: a lazy tensor that lives is asked about at each write to memory, so none waits here
         self.interleaved = dict(interleaved)
         # By the tensor, the bytes of those that stay packed.
         self.packed = {id(self.tensors[name]): nbytes for name, nbytes in packed.items()}
-        self.left = set(self.tensors)
+        self.left = {*self.tensors, *self.interleaved}
         # By the name of the matrix that each is added to.
         self.adapters: dict[str, Adapter] = {}
 
     def adapt(self, name: str, adapter: Adapter) -> None:
         """Adds an adapter to a matrix. Raises: FormatError where they do not fit."""
-        found = self.tensors.get(name)
+        found = self.shape_of(name)
         want = (*adapter.up.shape[:1], *adapter.down.shape[1:])
-        if (
-            found is None
-            or tuple(found.shape) != want
-            or adapter.up.shape[1:] != (adapter.down.shape[0],)
-        ):
-            shape = "absent" if found is None else f"of shape {list(found.shape)}"
+        if found != want or adapter.up.shape[1:] != (adapter.down.shape[0],):
+            shape = "absent" if found is None else f"of shape {list(found)}"
             raise FormatError(
                 f"an adapter of {list(adapter.up.shape)} times {list(adapter.down.shape)} is for "
                 f"{show_value(name)}, which is {shape} in this model"
@@ -139,17 +136,29 @@ class Weights:
 
     def plain(self, name: str, *shape: int) -> Tensor | Interleaved:
         """A matrix of this shape without an adapter."""
-        found = self.take(name, *shape)
-        return self.interleaved.get(name, found)
+        if name not in self.interleaved:
+            return self.take(name, *shape)
+        self.note(name, shape)
+        return self.interleaved[name]
+
+    def shape_of(self, name: str) -> tuple[int, ...] | None:
+        """A weight's shape, None where the file has none of this name."""
+        found = self.interleaved.get(name) or self.tensors.get(name)
+        return None if found is None else tuple([int(n) for n in found.shape])
 
     def named(self) -> dict[str, Tensor]:
-        """All tensors by name, those of adapters among them."""
+        """All memory by name, that of adapters too."""
+        words = {
+            f"{name} {i}": t
+            for name, matrix in self.interleaved.items()
+            for i, t in enumerate(matrix.memory())
+        }
         added = {
             f"{name} {part} {adapter.scale}": t
             for name, adapter in self.adapters.items()
             for part, t in (("down", adapter.down), ("up", adapter.up))
         }
-        return {**self.tensors, **added}
+        return {**self.tensors, **words, **added}
 
     def take(self, name: str, *shape: int) -> Tensor:
         """A weight of this shape. Raises: FormatError where it is absent or has another."""
@@ -162,21 +171,28 @@ class Weights:
 
     def maybe(self, name: str, *shape: int) -> Tensor | None:
         """A weight of this shape, or None where the file has none of this name."""
-        found = self.tensors.get(name)
-        if found is None:
+        if self.shape_of(name) is None:
             return None
-        if tuple(found.shape) != shape:
+        self.note(name, shape)
+        if name in self.interleaved:
+            return self.interleaved[name].dequantize()
+        return self.tensors[name]
+
+    def note(self, name: str, shape: tuple[int, ...]) -> None:
+        """Takes note that a weight has a place. Raises: FormatError where its shape differs."""
+        found = self.shape_of(name)
+        if found != shape:
             raise FormatError(
-                f"tensor {show_value(name)} has shape {list(found.shape)}, the metadata want "
+                f"tensor {show_value(name)} has shape {list(found or ())}, the metadata want "
                 f"{list(shape)}",
                 "gguf",
             )
         self.left.discard(name)
-        return found
 
     def nbytes(self) -> int:
         """How many bytes they take in memory."""
-        return sum(map(self.nbytes_of, self.tensors.values()))
+        weights: list[Tensor | Interleaved] = [*self.tensors.values(), *self.interleaved.values()]
+        return sum(map(self.nbytes_of, weights))
 
     def nbytes_of(self, weight: Tensor | Interleaved) -> int:
         """How many bytes one of them takes in memory."""
@@ -216,7 +232,7 @@ def load_weights(
                 waiting, nbytes = [], 0
         found.update(read(waiting, dtype, into))
         bar.update(nbytes)
-    sizes = {name: t.nbytes() for name, t in tensors.items() if stays_packed(t, dtype)}
+    sizes = {name: tensors[name].nbytes() for name in found if stays_packed(tensors[name], dtype)}
     return Weights(found, sizes, interleaved)
 
 
@@ -243,9 +259,8 @@ def read(
     for name, packed in waiting:
         here = packed.to(Device.DEFAULT)
         if stays_packed(packed, dtype) and interleaved is not None and can_interleave(packed):
-            matrix = interleaved[name] = Interleaved(here)
-            held += matrix.memory()
-            result[name] = matrix.dequantize()
+            interleaved[name] = Interleaved(here)
+            held += interleaved[name].memory()
             continue
         value = here.dequantize()
         if stays_packed(packed, dtype):
@@ -262,7 +277,7 @@ def read(
             largest[name] = value.float().abs().max()
         made.append(value.cast(kept).contiguous())
         result[name] = made[-1]
-    if result:
+    if result or held:
         Tensor.realize(*made, *held, *largest.values())
     for name, most in largest.items():
         if not most.item() <= F16_MAX:
