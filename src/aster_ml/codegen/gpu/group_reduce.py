@@ -16,7 +16,7 @@ from aster_ml.codegen.staging.stage import ZERO, new_stage
 from aster_ml.dtype import dtypes
 from aster_ml.helpers import prod
 from aster_ml.target import Target
-from aster_ml.uop.graph import substitute
+from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu
 from aster_ml.uop.ops import AxisType, Ops, ReduceArg
 
@@ -27,8 +27,8 @@ SHUFFLED = frozenset({dtypes.int32, dtypes.uint32, dtypes.float32})
 class Team(NamedTuple):
     """The work-items that fold a result together.
 
-    Neighbours among them differ by `step` in their numbers in the block, and where all of them have
-    `everyone` the result is wanted by each; else by the first.
+    Neighbours among them differ by `step` in their numbers in the block. Where `everyone` holds the
+    result is wanted by each, else by the first.
     """
 
     item: UOp
@@ -78,8 +78,10 @@ def assign_teams(
 ) -> tuple[dict[UOp, tuple[UOp, bool]], list[UOp]]:
     """For each reduction the axis of work-items that takes the place of its own, and new ones.
 
-    Where work-items lie along results that all need the reduction, they do the reduction too.
+    Where work-items lie along results that all need the reduction, they do the reduction too. What
+    a later reduction reads is wanted by all that do a part of that one.
     """
+    read = {r for u in grouped for r in toposort(u.src[0]) if r in grouped}
     outputs = ranges_of_kind(kernel, AxisType.LOCAL)
     teams: dict[UOp, tuple[UOp, bool]] = {}
     fresh: list[UOp] = []
@@ -93,7 +95,7 @@ def assign_teams(
         if not fresh or size(fresh[-1]) != size(g):
             fresh.append(kernel.new_range(size(g), AxisType.LOCAL))
             order[order.index(g.arg.id)] = fresh[-1].arg.id
-        teams[u] = (fresh[-1], False)
+        teams[u] = (fresh[-1], u in read)
     return teams, fresh
 
 

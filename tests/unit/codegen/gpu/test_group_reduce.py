@@ -130,3 +130,10 @@ def test_default_schedules_with_warps(
     x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
     linear = run(work(memory(*shape)), x, wanted(x))
     assert linear.local_size[0] <= WARPS.max_group
+
+
+@pytest.mark.parametrize("opts", ["GROUP(r2,16) GROUP(r1,16)", "GROUP(r2,64) GROUP(r1,64)", None])
+def test_what_a_later_reduction_reads_all_work_items_have(opts: str | None) -> None:
+    """The variance of columns: each work-item that adds up squares wants the mean."""
+    x = np.random.default_rng(3).standard_normal((64, 8)).astype(np.float32)
+    run(memory(64, 8).var(0), x, x.var(0, ddof=1), opts)
