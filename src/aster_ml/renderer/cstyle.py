@@ -260,7 +260,9 @@ class CStyleWriter(KernelWriter):
         if n == 1:
             return f"{name}({', '.join(bare(a) for a in args)})"
         full = f"{name}_x{n}"
-        if full not in self.helpers:
+        # A function that is one of several dtypes in C++, is that for several lanes, too.
+        key = f"{full} {' '.join([self.short(d, 1) for d in (dtype, *kinds)])}"
+        if key not in self.helpers:
             letters = "abc"[: len(args)]
             pairs = list(zip(kinds, letters, strict=True))
             params = ", ".join(f"{self.type_of(d, n)} {x}" for d, x in pairs)
@@ -268,7 +270,7 @@ class CStyleWriter(KernelWriter):
                 f"{name}({', '.join(self.extract(x, d, n, i) for d, x in pairs)})" for i in range(n)
             ]
             body = f"return {self.build(calls, dtype)};"
-            self.helper(full, self.function(self.type_of(dtype, n), full, params, body))
+            self.helper(key, self.function(self.type_of(dtype, n), full, params, body))
         return f"{full}({', '.join(bare(a) for a in args)})"
 
     def saturate_by_limits(self, value: str, source: DType, dtype: DType, n: int) -> str:

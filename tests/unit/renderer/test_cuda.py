@@ -193,6 +193,23 @@ def test_what_the_compiler_refuses_is_told() -> None:
 
 @needs_compiler
 @pytest.mark.cc
+@pytest.mark.parametrize(
+    ("device", "wide", "narrow"),
+    [
+        ("CUDASHIM", dtypes.float64, dtypes.float32), ("CUDASHIM", dtypes.float32, dtypes.float16),
+        ("METALSHIM", dtypes.float32, dtypes.float16),
+    ],
+)  # fmt: skip
+def test_a_function_of_two_dtypes_in_one_kernel(device: str, wide: DType, narrow: DType) -> None:
+    x = np.random.default_rng(4).integers(-9, 9, 256)
+    t = Tensor(x.astype(to_numpy_dtype(wide)), device=device).realize()
+    found = (t.abs().exp2().cast(narrow) - 20).abs().exp2().clip(0, 9).numpy()
+    wanted = np.exp2(np.abs(np.exp2(np.abs(x)) - 20.0)).clip(0, 9)
+    np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=1e-3)
+
+
+@needs_compiler
+@pytest.mark.cc
 def test_a_softmax_and_a_product() -> None:
     assert "CUDASHIM" in SHIMS
     rng = np.random.default_rng(5)

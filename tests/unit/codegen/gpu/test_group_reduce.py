@@ -136,4 +136,5 @@ def test_default_schedules_with_warps(
 def test_what_a_later_reduction_reads_all_work_items_have(opts: str | None) -> None:
     """The variance of columns: each work-item that adds up squares wants the mean."""
     x = np.random.default_rng(3).standard_normal((64, 8)).astype(np.float32)
-    run(memory(64, 8).var(0), x, x.var(0, ddof=1), opts)
+    linear = run(memory(64, 8).var(0), x, x.var(0, ddof=1), opts)
+    assert counts(linear)[Ops.SHUFFLE] + counts(linear)[Ops.BARRIER] > 0
