@@ -12,6 +12,8 @@ import hashlib
 import importlib.util
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -157,12 +159,9 @@ class OpenCLAllocator(PooledAllocator):
         self.copy(np.frombuffer(target, np.uint8), handle.memory, src_offset=handle.offset)
 
     def copy(self, target: Any, source: Any, **offset: int) -> None:
-        """A copy that is done when this returns. Raises: OutOfMemoryError."""
-        cl = binding()
-        try:
-            cl.enqueue_copy(self.queue, target, source, is_blocking=True, **offset)
-        except cl.MemoryError as error:
-            raise out_of_memory(self.device, error) from None
+        """A copy that is done when this returns. Raises: OutOfMemoryError; DeviceError."""
+        with told(self.device, "a copy"):
+            binding().enqueue_copy(self.queue, target, source, is_blocking=True, **offset)
 
     def offset(self, handle: OpenCLHandle, byte_offset: int, nbytes: int) -> OpenCLHandle:
         """A part of the same memory."""
@@ -182,15 +181,36 @@ def out_of_memory(name: str, error: Exception) -> OutOfMemoryError:
     )
 
 
+def failure(name: str, what: str, error: Exception) -> DeviceError | OutOfMemoryError:
+    """A driver's error as ours."""
+    if isinstance(error, binding().MemoryError):
+        return out_of_memory(name, error)
+    return DeviceError(
+        f"{name}: {what} failed: {error}; where the driver has lost the device, what was on it "
+        "is gone, and a new process can use it again"
+    )
+
+
+@contextmanager
+def told(name: str, what: str) -> Iterator[None]:
+    """Drivers' errors as ours. Raises: OutOfMemoryError; DeviceError."""
+    try:
+        yield
+    except binding().Error as error:
+        raise failure(name, what, error) from None
+
+
 class OpenCLEvent(Event):
     """A marker in a queue with profiling."""
 
-    def __init__(self, event: Any) -> None:
+    def __init__(self, name: str, event: Any) -> None:
+        self.name = name
         self.event = event
 
     def wait(self) -> None:
-        """Waits for the marker."""
-        self.event.wait()
+        """Waits for the marker. Raises: DeviceError."""
+        with told(self.name, "waiting for what was launched"):
+            self.event.wait()
 
     def seconds_since(self, earlier: OpenCLEvent) -> float:
         """By the device's clock."""
@@ -207,34 +227,35 @@ class OpenCLQueue(Queue):
         self.queue = queue
 
     def signal(self) -> OpenCLEvent:
-        """A marker behind all that was put in."""
-        return OpenCLEvent(binding().enqueue_marker(self.queue))
+        """A marker behind all that was put in. Raises: DeviceError."""
+        with told(self.name, "a marker"):
+            return OpenCLEvent(self.name, binding().enqueue_marker(self.queue))
 
     def wait(self, event: Event) -> None:
         """Lets the device wait where it knows the event, which is one of the same context."""
         if isinstance(event, OpenCLEvent) and event.event.context == self.queue.context:
-            binding().enqueue_barrier(self.queue, wait_for=[event.event])
+            with told(self.name, "a barrier"):
+                binding().enqueue_barrier(self.queue, wait_for=[event.event])
         else:
             event.wait()
 
     def copy(self, target: OpenCLHandle, source: OpenCLHandle, nbytes: int) -> bool:
-        """Between memory objects of a context. Raises: OutOfMemoryError."""
+        """Between memory objects of a context. Raises: OutOfMemoryError; DeviceError."""
         cl = binding()
         memory = cl.mem_info.CONTEXT
         same = target.memory.int_ptr == source.memory.int_ptr
         if same or target.memory.get_info(memory) != source.memory.get_info(memory):
             return False
         places = {"src_offset": source.offset, "dst_offset": target.offset}
-        try:
+        with told(self.name, "a copy"):
             cl.enqueue_copy(self.queue, target.memory, source.memory, byte_count=nbytes, **places)
-        except cl.MemoryError as error:
-            raise out_of_memory(self.name, error) from None
-        self.queue.flush()
+            self.queue.flush()
         return True
 
     def finish(self) -> None:
-        """Waits until the queue is empty."""
-        self.queue.finish()
+        """Waits until the queue is empty. Raises: DeviceError."""
+        with told(self.name, "what was launched"):
+            self.queue.finish()
 
 
 class OpenCLProgram(Program):
@@ -271,13 +292,9 @@ class OpenCLProgram(Program):
                 self.kernel.set_args(*args)
                 cl.enqueue_nd_range_kernel(queue, self.kernel, items, local)
             queue.flush()
-        except cl.MemoryError as error:
-            raise out_of_memory(self.backend.name, error) from None
         except cl.Error as error:
-            raise DeviceError(
-                f"{self.backend.name}: kernel {self.name} with {blocks} blocks "
-                f"of {local} work-items failed: {error}"
-            ) from None
+            what = f"kernel {self.name} with {blocks} blocks of {local} work-items"
+            raise failure(self.backend.name, what, error) from None
 
 
 class OpenCLBackend(Backend):

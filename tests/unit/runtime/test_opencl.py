@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -189,6 +190,33 @@ def test_groups_that_the_device_refuses() -> None:
         program((x.handle, x.handle), (), Grid((2, 1, 1), (8, 1, 1)))
     with pytest.raises(InternalError, match="OpenCL has blocks of work-items"):
         program((x.handle, x.handle), (), ThreadParts(16))
+
+
+@needs_device
+def test_a_device_that_is_lost_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what drivers answer then, wherever they are asked."""
+    cl, backend = opencl.binding(), Device["OPENCL"]
+    _, _, program = double_kernel(16)
+    x = Buffer("OPENCL", 16, dtypes.float32).copyin(np.ones(16, np.float32))
+    event = backend.queue.signal()
+
+    def lose(*args: object, **keys: object) -> None:
+        raise cl.RuntimeError("clFinish failed: OUT_OF_RESOURCES")
+
+    for name in ("enqueue_copy", "enqueue_marker", "enqueue_nd_range_kernel"):
+        monkeypatch.setattr(cl, name, lose)
+    monkeypatch.setattr(event, "event", SimpleNamespace(wait=lose))
+    monkeypatch.setattr(backend.queue, "queue", SimpleNamespace(finish=lose))
+    for action in (
+        x.numpy,
+        lambda: x.copyin(np.ones(16, np.float32)),
+        lambda: program((x.handle, x.handle), (), Grid((2, 1, 1), (8, 1, 1))),
+        backend.queue.signal,
+        backend.queue.finish,
+        event.wait,
+    ):
+        with pytest.raises(DeviceError, match=r"OUT_OF_RESOURCES.* a new process can use it again"):
+            action()
 
 
 @needs_device
