@@ -18,6 +18,17 @@ typedef aster_half half;
 typedef aster_bfloat bfloat;
 typedef aster_dim uint3;
 
+// Vectors whose elements lie as those of an array, and begin wherever one of them may.
+template <class T, int N> struct aster_packed {
+  T at[N];
+  T &operator[](int i) { return at[i]; }
+};
+#define ASTER_PACKED(T, name) \
+  typedef aster_packed<T, 2> packed_##name##2; \
+  typedef aster_packed<T, 4> packed_##name##4;
+ASTER_PACKED(float, float) ASTER_PACKED(half, half) ASTER_PACKED(bfloat, bfloat)
+ASTER_PACKED(int, int) ASTER_PACKED(unsigned int, uint)
+
 template <class U, class T> static inline U as_type(T x) {
   static_assert(sizeof(U) == sizeof(T), "as_type: sizes differ");
   U y;

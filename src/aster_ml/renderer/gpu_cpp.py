@@ -132,7 +132,7 @@ class GpuCppWriter(MaskedByElement):
         if n == 1:
             return super().load(at, dtype, n, gate)
         place = self.place(at, dtype)
-        call = self.bring("aster_load" if at.place.op is Ops.DEFINE_LOCAL else "aster_load_any")
+        call = self.bring(self.mover("load", at, dtype, n))
         text = f"{call}<{self.type_of(dtype, n)}, {self.alignment(at, dtype, n)}>({place})"
         text = f"(-{text})" if dtype is dtypes.bool else text
         if gate is None:
@@ -145,10 +145,14 @@ class GpuCppWriter(MaskedByElement):
             super().store(at, dtype, n, value, gate)
             return
         value = f"-{value}" if dtype is dtypes.bool else bare(value)
-        call = self.bring("aster_store" if at.place.op is Ops.DEFINE_LOCAL else "aster_store_any")
+        call = self.bring(self.mover("store", at, dtype, n))
         place = self.place(at, dtype)
         text = f"{call}<{self.alignment(at, dtype, n)}>({place}, {value});"
         self.write(text if gate is None else f"if ({bare(gate)}) {text}")
+
+    def mover(self, word: str, at: Address, dtype: DType, n: int) -> str:
+        """The function that loads or stores neighbours; buffers may begin at any element."""
+        return f"aster_{word}" if at.place.op is Ops.DEFINE_LOCAL else f"aster_{word}_any"
 
     def place(self, at: Address, dtype: DType) -> str:
         """A pointer to the first of neighbours; bools are bytes there."""

@@ -14,8 +14,9 @@ from aster_ml.dtype import DType, dtypes, round_float
 from aster_ml.errors import InternalError
 from aster_ml.helpers import prod
 from aster_ml.renderer.base import Renderer
+from aster_ml.renderer.cell import Address
 from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, NARROW, GpuCppWriter
-from aster_ml.renderer.metal_texts import NEEDS, TEXTS
+from aster_ml.renderer.metal_texts import NEEDS, PACKED, TEXTS, WIDTHS, packed_name
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -98,6 +99,14 @@ class MetalWriter(GpuCppWriter):
         if place.op is Ops.PARAM:
             return "device "
         return "" if place.arg.private else "threadgroup "
+
+    def mover(self, word: str, at: Address, dtype: DType, n: int) -> str:
+        """`aster_load_device_float4` where there is a packed vector of such neighbours."""
+        element, space = self.memory_type(dtype), self.pointer_words(at.place).strip()
+        width = next((w for w in WIDTHS if n % w == 0), 0)
+        if element not in PACKED or not space or not width or dtype is not at.place.dtype:
+            return super().mover(word, at, dtype, n)
+        return f"aster_{word}_{packed_name(space, element, width)}"
 
     def built_in(self, name: str, dtype: DType) -> str:
         """`precise::exp2`; what is rounded to nearest anyway has only one form."""

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 from aster_ml import Device, Tensor, dtypes
+from aster_ml.codegen.passes import lower
+from aster_ml.dtype import DType, to_numpy_dtype
 from aster_ml.errors import AsterError, InternalError
 from aster_ml.renderer.metal import MetalRenderer
 from aster_ml.target.metal import metal_target
 from tests.shim import on_cpu
 from tests.shim.devices import SHIMS
+from tests.unit.kernel_checks import kernel_of
 from tests.unit.linear_builder import GLOBAL, Builder
 from tests.unit.linear_programs import CASES, check_outputs
 
@@ -60,6 +63,33 @@ def test_a_fourth_dimension_is_refused() -> None:
         b.axis(2, GLOBAL)
     with pytest.raises(InternalError, match="fourth dimension"):
         MetalRenderer(M1).render(b.build())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "packed"),
+    [
+        (dtypes.float32, "device_float4"), (dtypes.float16, "device_half4"),
+        (dtypes.int32, "device_int4"), (dtypes.uint32, "device_uint4"), (dtypes.uint8, "any"),
+    ],
+)  # fmt: skip
+def test_neighbours_are_packed_vectors(dtype: DType, packed: str) -> None:
+    x, y = Tensor.empty(4096, dtype=dtype), Tensor.empty(4096, dtype=dtype)
+    source = MetalRenderer(M1).render(lower(kernel_of(x + y), M1)[0])
+    assert source.count(f" aster_load_{packed}<") == 2
+    assert source.count(f" aster_store_{packed}<") == 1
+
+
+@needs_compiler
+@pytest.mark.cc
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.int32])
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_packed_vectors_begin_at_any_element(dtype: DType, start: int) -> None:
+    x = np.random.default_rng(6).integers(-9, 9, 514).astype(to_numpy_dtype(dtype))
+    t = Tensor(x, device="METALSHIM").realize()
+    t[start : start + 512] = Tensor(x[:512][::-1].copy(), device="METALSHIM").realize() + 1
+    want = x.copy()
+    want[start : start + 512] = x[:512][::-1] + np.ones(1, x.dtype)
+    np.testing.assert_array_equal(t.numpy(), want)
 
 
 @needs_compiler
