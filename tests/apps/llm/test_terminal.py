@@ -67,6 +67,7 @@ def test_a_chat_goes_on_and_is_saved(language: Language, tmp_path: pathlib.Path)
         "/save",
         "/reset",
         "/help",
+        "/sytsem x",
         "/quit",
     ]
     chat, written = talk(language, [*lines, "never read"])
@@ -76,6 +77,8 @@ def test_a_chat_goes_on_and_is_saved(language: Language, tmp_path: pathlib.Path)
     assert saved[2]["content"] in written
     assert "/save wants" in written
     assert "Ctrl-C ends the answer" in written
+    assert written.count("[there is no ") == 1
+    assert "[there is no /sytsem]" in written
     assert chat.messages == []
     assert chat.system == "Be kind."
     before = language.engine.counts.reused_tokens
@@ -146,6 +149,7 @@ def test_one_answer(model_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
         (["MODEL", "-p", "x", "--context", "99999"], "context of 99999"),
         (["MODEL", "-p", "word " * 500], "nothing is cut"),
         (["MODEL", "--bench"], "bench"),
+        (["MODEL", "-p", " "], "the question is empty"),
     ],
 )
 def test_what_is_refused(
@@ -154,6 +158,26 @@ def test_what_is_refused(
     assert command.main([str(model_path) if a == "MODEL" else a for a in arguments]) == 1
     shown = capsys.readouterr()
     assert said in shown.err + shown.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-p", "x", "--context", "-5"], "'-5': 0 to"),
+        (["-p", "x", "--seed", "-3"], "'-3': 0 to"),
+        (["-p", "x", "--max-tokens", "many"], "'many': 0 to"),
+        (["--serve", "--port", "99999"], "'99999': 1 to 65535"),
+        (["--serve", "--slots", "0"], "'0': 1 to"),
+        (["--serve", "-p", "x"], "not allowed with"),
+    ],
+)
+def test_what_is_not_understood(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(["no-such-file.gguf", *arguments])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
 
 
 def test_aster_llm_is_a_command(model_path: pathlib.Path) -> None:

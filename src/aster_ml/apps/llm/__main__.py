@@ -8,22 +8,41 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aster_ml.apps.llm.extras import needed
 from aster_ml.apps.llm.loading import Language, load_language
 from aster_ml.apps.llm.sampling import Sampling
 from aster_ml.apps.llm.terminal import Chat, run_chat
 from aster_ml.apps.llm.weights import DTYPES, FLOAT, INT8, PACKED
-from aster_ml.errors import AsterError
+from aster_ml.errors import ArgumentError, AsterError
+
+MOST_SLOTS = 64
+
+
+def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
+    """What reads a whole number of these."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: {least} to {most} is wanted")
+        return value
+
+    return read
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line of `aster llm`."""
     parser = argparse.ArgumentParser(prog="aster llm", description=__doc__.splitlines()[0])
     parser.add_argument("model", help="a GGUF file")
-    parser.add_argument("-p", "--prompt", help="answer this, once; - reads it from standard input")
-    parser.add_argument("--bench", action="store_true", help="measure tokens per second here")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("-p", "--prompt", help="answer this, once; - reads it from standard input")
+    instead.add_argument("--bench", action="store_true", help="measure tokens per second here")
+    instead.add_argument("--serve", action="store_true", help="answer over HTTP")
     parser.add_argument("--raw", action="store_true", help="with -p: go on from the text itself")
     parser.add_argument("--system", default="", help="what the model is told first")
     parser.add_argument(
@@ -39,14 +58,17 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--kv-dtype", choices=sorted(DTYPES), default="f16", help="of the memory")
     parser.add_argument(
-        "--context", type=int, default=0, help="tokens of a chat (the model's, 4096)"
+        "--context", type=whole(0), default=0, help="tokens of a chat (the model's, 4096)"
     )
-    parser.add_argument("--max-tokens", type=int, default=0, help="of an answer; 0 is no limit")
+    parser.add_argument(
+        "--max-tokens", type=whole(0), default=0, help="of an answer; 0 is no limit"
+    )
     server = parser.add_argument_group("a server in OpenAI's form")
-    server.add_argument("--serve", action="store_true", help="answer over HTTP")
     server.add_argument("--host", default="127.0.0.1")
-    server.add_argument("--port", type=int, default=8000)
-    server.add_argument("--slots", type=int, default=4, help="answers that are made together")
+    server.add_argument("--port", type=whole(1, 65535), default=8000)
+    server.add_argument(
+        "--slots", type=whole(1, MOST_SLOTS), default=4, help="answers that are made together"
+    )
     server.add_argument("--api-key", action="append", default=[], help="wanted of each request")
     server.add_argument("--cors", action="append", default=[], help="an origin that may ask")
     server.add_argument("--embed", help="a folder with a model of sentences")
@@ -58,7 +80,7 @@ def make_parser() -> argparse.ArgumentParser:
     sampling.add_argument("--repetition-penalty", type=float, default=1.0)
     sampling.add_argument("--presence-penalty", type=float, default=0.0)
     sampling.add_argument("--frequency-penalty", type=float, default=0.0)
-    sampling.add_argument("--seed", type=int)
+    sampling.add_argument("--seed", type=whole(0, (1 << 64) - 1))
     return parser
 
 
@@ -128,6 +150,8 @@ def run(options: argparse.Namespace) -> int:
     chat = Chat(language, sampling, options.max_tokens, options.system)
     if options.prompt is not None:
         text = sys.stdin.read() if options.prompt == "-" else options.prompt
+        if not text.strip():
+            raise ArgumentError("the question is empty; -p wants a text")
         code = answer_once(chat, text, options.raw)
     else:
         code = run_chat(chat)

@@ -57,6 +57,8 @@ class Sampling:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ArgumentError(f"{name} is {value}; {low:g} to {high:g} is wanted")
+        if self.seed is not None and self.seed < 0:
+            raise ArgumentError(f"seed is {self.seed}; 0 or more is wanted")
 
 
 RANGES = (

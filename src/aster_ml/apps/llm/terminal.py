@@ -112,7 +112,8 @@ class Chat:
         elif name == "/save":
             self.save(rest)
         else:
-            self.write(HELP + "\n")
+            unknown = "" if name == "/help" else f"[there is no {name}]\n"
+            self.write(f"{unknown}{HELP}\n")
         return True
 
     def save(self, name: str) -> None:
