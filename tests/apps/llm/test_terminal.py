@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -158,6 +159,17 @@ def test_what_is_refused(
     assert command.main([str(model_path) if a == "MODEL" else a for a in arguments]) == 1
     shown = capsys.readouterr()
     assert said in shown.err + shown.out
+
+
+def test_an_address_that_is_taken_is_said_before_a_model_is_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert command.main(["no-such-file.gguf", "--serve", "--port", port]) == 1
+    assert f"cannot listen at 127.0.0.1, port {port}" in capsys.readouterr().err
+    assert command.main(["no-such-file.gguf", "--serve", "--host", "no such host"]) == 1
+    assert "cannot listen at no such host" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

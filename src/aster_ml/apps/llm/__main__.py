@@ -7,6 +7,9 @@ understood.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 
@@ -110,7 +113,24 @@ def answer_once(chat: Chat, text: str, raw: bool) -> int:
     return 0
 
 
-def serve(options: argparse.Namespace, language: Language) -> int:
+def bound(host: str, port: int) -> socket.socket:
+    """A socket with this address. Raises: ArgumentError where it is not to be had."""
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    if os.name == "posix":
+        # Else an address is taken for a minute after a server has ended.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        raise ArgumentError(
+            f"cannot listen at {host}, port {port}: {error.strerror}; --host and --port pick "
+            "another address"
+        ) from error
+    return found
+
+
+def serve(options: argparse.Namespace, language: Language, address: socket.socket) -> int:
     """Answers over HTTP until Ctrl-C."""
     server = needed("uvicorn", "serve")
     needed("starlette", "serve")
@@ -121,7 +141,9 @@ def serve(options: argparse.Namespace, language: Language) -> int:
     rules = app_module.Rules(tuple(options.api_key), tuple(options.cors))
     app = app_module.make_app(language, rules, embedder)
     print(f"{language.name}: http://{options.host}:{options.port}/", flush=True)
-    server.run(app, host=options.host, port=options.port, log_level="warning")
+    # It raises the signal that ended it once more.
+    with contextlib.suppress(KeyboardInterrupt):
+        server.Server(server.Config(app, log_level="warning")).run(sockets=[address])
     language.keep()
     return 0
 
@@ -129,6 +151,8 @@ def serve(options: argparse.Namespace, language: Language) -> int:
 def run(options: argparse.Namespace) -> int:
     """Does what the command line says."""
     sampling = sampling_of(options)
+    # Before a model is read, which takes longer than to find out.
+    address = bound(options.host, options.port) if options.serve else None
     language: Language = load_language(
         options.model,
         options.dtype,
@@ -145,8 +169,9 @@ def run(options: argparse.Namespace) -> int:
         bench = needed("aster_ml.apps.llm.bench", "llm")
         code: int = bench.run_bench(language)
         return code
-    if options.serve:
-        return serve(options, language)
+    if address is not None:
+        with address:
+            return serve(options, language, address)
     chat = Chat(language, sampling, options.max_tokens, options.system)
     if options.prompt is not None:
         text = sys.stdin.read() if options.prompt == "-" else options.prompt
