@@ -15,9 +15,12 @@ import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from aster_ml import Tensor, dtypes
 from aster_ml.errors import ArgumentError, FormatError
 from aster_ml.helpers import kind_of
+from aster_ml.mixin.data import wrapped_node
 from aster_ml.mixin.handle import check_tensor
 from aster_ml.runtime.disk import plain_file_size
 from aster_ml.unpacking import Allowance
@@ -187,6 +190,17 @@ class Cursor:
             raise FormatError(f"the line at {self.position} has no end", self.place)
         self.position += stop + 1 - offset
         return chunk[offset:stop]
+
+
+def part_of(t: Tensor, begin: int, end: int) -> Tensor:
+    """Bytes begin to end of t, without reading them; of a mapped file, as memory of its own.
+
+    why: a kernel gets memory as an argument, so one serves all parts of a form, wherever they lie
+    """
+    owner = t.memory().opaque if begin < end and not path_of(t) else None
+    if not isinstance(owner, np.ndarray) or owner.size != t.shape[0] or owner.flags.writeable:
+        return t.shrink(((begin, end),))
+    return t.naming(wrapped_node(owner[begin:end], str(t.device)))
 
 
 def view_bytes(t: Tensor, begin: int, end: int, dtype: Any, shape: tuple[int, ...]) -> Tensor:

@@ -25,6 +25,7 @@ from aster_ml.nn.fileio import (
     accept_filename,
     count_elements,
     open_file,
+    part_of,
     path_of,
     show_value,
 )
@@ -288,7 +289,7 @@ def read_part(tensor: Tensor) -> Part:
         file.allowance.take(QUANTISED_NBYTES if row.elements > 1 else TENSOR_NBYTES, "gguf")
         rows, count = info.shape[:-1], info.shape[-1:]
         shape = (*rows, *[size // row.elements for size in count], row.nbytes)
-        tensors[name] = QuantTensor(row.name, tensor.shrink(((begin, end),)).reshape(shape))
+        tensors[name] = QuantTensor(row.name, part_of(tensor, begin, end).reshape(shape))
     return metadata, tensors
 
 

@@ -13,11 +13,12 @@ Source: blocks with a scale and a sum are those of ggml's Q8_1 (public GGUF docu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
-from aster_ml import Tensor, dtypes
+from aster_ml import Tensor, TinyJit, dtypes
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import prod
 from aster_ml.nn.ggml import nibble_pairs, scale_bytes
@@ -161,6 +162,12 @@ class Interleaved:
         """The tensors that hold it."""
         return [self.codes, *self.scales, *self.minima]
 
+    def with_memory(self, memory: Sequence[Tensor]) -> Interleaved:
+        """A matrix of the same type and shape that is held by these tensors."""
+        found, scales = copy(self), 1 + len(self.scales)
+        found.codes, found.scales, found.minima = memory[0], [*memory[1:scales]], [*memory[scales:]]
+        return found
+
     def nbytes(self) -> int:
         """How many bytes they take."""
         return sum([int(t.nbytes()) for t in self.memory()])
@@ -250,6 +257,32 @@ class Interleaved:
         found.scales = [t[groups] for t in self.scales]
         found.minima = [t[groups] for t in self.minima]
         return found
+
+
+class Interleaver:
+    """Makes `Interleaved`s one after the other; those of one type and shape by one recording.
+
+    why: a model has a matrix of each kind in every layer, and to find out what a kernel would be
+    for each of them takes longer than to move its bytes
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Any, ...], tuple[Interleaved, TinyJit[list[Tensor]]]] = {}
+
+    def __call__(self, packed: QuantTensor) -> Interleaved:
+        """The matrix, in memory. Raises: ArgumentError where `can_interleave` says no."""
+        key = packed.type, packed.shape
+        if key not in self.known:
+            self.known[key] = Interleaved(packed), TinyJit(partial(interleaved_memory, packed.type))
+        like, jit = self.known[key]
+        return like.with_memory(jit(packed.blocks))
+
+
+def interleaved_memory(name: str, blocks: Tensor) -> list[Tensor]:
+    """What holds a matrix of such a type and blocks, computed."""
+    memory = Interleaved(QuantTensor(name, blocks)).memory()
+    Tensor.realize(*memory)
+    return memory
 
 
 def times(factors: list[Tensor]) -> Tensor:

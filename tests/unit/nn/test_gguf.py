@@ -331,6 +331,10 @@ def test_mapped_tensors_lie_where_they_lie(tmp_path: pathlib.Path, alignment: in
     _, tensors = gguf_load(path, raw=True, mapped=True)
     assert MEMORY.in_use("CPU") == before
     assert tensors["q8"].device == "CPU"
+    # Each is memory of its own, as far as kernels know, and none of it can be written.
+    memory = [t.blocks.memory() for t in tensors.values()]
+    assert [b.nbytes for b in memory] == [3, 8, 102]
+    assert all([b.base is b and b.is_readonly() for b in memory])
     assert tensors["bytes"].dequantize().tolist() == [1, 2, 3]
     assert tensors["f32"].dequantize().tolist() == [1.5, -2]
     want = by_loops(Q8_0, blocks).reshape(3, 32)

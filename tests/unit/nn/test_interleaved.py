@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
+from aster_ml.engine.counters import TOTALS
 from aster_ml.errors import ArgumentError, ShapeError
-from aster_ml.nn.interleaved import PARTS, Interleaved, round_blocks
+from aster_ml.nn.interleaved import PARTS, Interleaved, Interleaver, round_blocks
 from aster_ml.nn.state import QuantTensor, ggml_quantize
 
 K = 512
@@ -103,3 +104,18 @@ def test_what_does_not_fit_is_said() -> None:
     made, _ = matrix("Q4_0", 16)
     with pytest.raises(ShapeError, match="k differs"):
         made.product(Tensor.zeros(2, K + 32))
+
+
+def test_matrices_of_one_form_share_a_recording() -> None:
+    packed = [ggml_quantize(Tensor.randn(32, K), "Q4_1").realize() for _ in range(5)]
+    make = Interleaver()
+    made = [make(p) for p in packed[:3]]
+    assert make(ggml_quantize(Tensor.randn(16, K), "Q4_K").realize()).shape == (16, K)
+    planned = TOTALS.schedule_misses
+    made += [make(p) for p in packed[3:]]
+    assert TOTALS.schedule_misses == planned
+    for got, p in zip(made, packed):
+        assert (got.dequantize().numpy() == p.dequantize().numpy()).all()
+    assert len({id(t.memory()) for m in made for t in m.memory()}) == 3 * len(made)
+    with pytest.raises(ArgumentError, match="a multiple of 16 rows"):
+        make(ggml_quantize(Tensor.randn(17, K), "Q4_1"))

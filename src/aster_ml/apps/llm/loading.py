@@ -75,9 +75,8 @@ def load_language(
     ArgumentError for a context that is longer than the model's.
     """
     place = pathlib.Path(path)
-    # Of interleaved weights nothing stays in the file's order, so its pages need not stay either.
     integers = dtype == PACKED and products == INT8 and multiplies_int8()
-    metadata, tensors = gguf_load(place, raw=True, mapped=mapped and not integers)
+    metadata, tensors = gguf_load(place, raw=True, mapped=mapped)
     config = read_config(metadata)
     if context > config.context:
         raise ArgumentError(

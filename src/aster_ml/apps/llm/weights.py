@@ -15,7 +15,7 @@ from tqdm import tqdm
 from aster_ml import Device, Tensor, dtypes
 from aster_ml.errors import FormatError
 from aster_ml.nn.fileio import show_value
-from aster_ml.nn.interleaved import Interleaved, can_interleave
+from aster_ml.nn.interleaved import Interleaved, Interleaver, can_interleave
 from aster_ml.nn.quantised import QuantTensor
 
 DTYPES = {"f16": dtypes.float16, "bf16": dtypes.bfloat16, "f32": dtypes.float32}
@@ -218,19 +218,23 @@ def load_weights(
     found: dict[str, Tensor] = {}
     interleaved: dict[str, Interleaved] = {}
     waiting: list[tuple[str, QuantTensor]] = []
-    into, nbytes = interleaved if integers else None, 0
+    interleave, nbytes = Interleaver(), 0
     total = sum([packed.nbytes() for packed in tensors.values()])
     with tqdm(
         total=total, unit="B", unit_scale=True, desc="weights", disable=not progress, leave=False
     ) as bar:
         for name, packed in tensors.items():
+            if integers and stays_packed(packed, dtype) and can_interleave(packed):
+                interleaved[name] = interleave(packed.to(Device.DEFAULT).realize())
+                bar.update(packed.nbytes())
+                continue
             waiting.append((name, packed))
             nbytes += packed.nbytes()
             if nbytes >= BATCH_BYTES:
-                found.update(read(waiting, dtype, into))
+                found.update(read(waiting, dtype, integers))
                 bar.update(nbytes)
                 waiting, nbytes = [], 0
-        found.update(read(waiting, dtype, into))
+        found.update(read(waiting, dtype, integers))
         bar.update(nbytes)
     sizes = {name: tensors[name].nbytes() for name in found if stays_packed(tensors[name], dtype)}
     return Weights(found, sizes, interleaved)
@@ -247,37 +251,31 @@ def stays_packed(weight: QuantTensor, dtype: str) -> bool:
 
 
 def read(
-    waiting: Sequence[tuple[str, QuantTensor]],
-    dtype: str,
-    interleaved: dict[str, Interleaved] | None = None,
+    waiting: Sequence[tuple[str, QuantTensor]], dtype: str, copies: bool = False
 ) -> dict[str, Tensor]:
-    """These weights in memory; those that can be go to `interleaved`, where that is given."""
+    """These weights in memory; with `copies` nothing but what stays packed is left in a file."""
     result: dict[str, Tensor] = {}
     largest: dict[str, Tensor] = {}
     held: list[Tensor] = []
     made: list[Tensor] = []
     for name, packed in waiting:
         here = packed.to(Device.DEFAULT)
-        if stays_packed(packed, dtype) and interleaved is not None and can_interleave(packed):
-            interleaved[name] = Interleaved(here)
-            held += interleaved[name].memory()
-            continue
         value = here.dequantize()
         if stays_packed(packed, dtype):
             held.append(here.blocks)
             result[name] = value
             continue
         kept: Any = DTYPES.get(dtype, dtypes.float16) if value.ndim > 1 else dtypes.float32
-        if kept is value.dtype:
+        if kept is value.dtype and not copies:
             # These numbers are the file's bytes.
             held.append(here.blocks)
             result[name] = value
             continue
         if kept is dtypes.float16 and packed.type in WIDE:
             largest[name] = value.float().abs().max()
-        made.append(value.cast(kept).contiguous())
+        made.append(value.clone() if kept is value.dtype else value.cast(kept).contiguous())
         result[name] = made[-1]
-    if result or held:
+    if result:
         Tensor.realize(*made, *held, *largest.values())
     for name, most in largest.items():
         if not most.item() <= F16_MAX:
