@@ -1,4 +1,8 @@
-"""Attention on tensor cores: random heads, masks and dtypes beside float64."""
+"""Attention on tensor cores: random heads, masks and dtypes beside float64.
+
+The CUDA C++ runs on the CPU (`tests/shim`), where copies come as late as they may and threads run
+in changing order, so a wait or a barrier too few shows.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,9 @@ def check(seed: int) -> str | None:
     if rng.random() < 0.2:
         m = int(rng.integers(1, 16))
     d, e = (16 * int(rng.integers(1, 9)) for _ in range(2))
+    if rng.random() < 0.15:
+        # Heads that no tensor core takes are several kernels.
+        d, e = (int(rng.integers(1, 129)) for _ in range(2))
     kind, dtype = str(rng.choice(KINDS)), list(BOUNDS)[int(rng.integers(2))]
     heads, device = int(rng.integers(1, 4)), str(rng.choice(devices.SHIMS))
     error = error_of(heads, n, m, d, e, kind, device, dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aster_ml.codegen.gpu.attention_kernel import chain_products
+from aster_ml.codegen.gpu.attention import chain_products
 from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name, wanted_of
@@ -40,6 +40,8 @@ def apply(kernel: Kernel, opt: Opt) -> None:
     try:
         if opt.kind not in APPLY:
             raise KernelOptError(wanted_of(opt.op))
+        if kernel.roles.chained is not None and opt.kind != "PIPELINE copies":
+            raise KernelOptError("after TC chain only PIPELINE copies can be asked for")
         APPLY[opt.kind](kernel, *axes, opt.arg)
     except KernelOptError as error:
         raise KernelOptError(f"{opt}: {error}") from None

@@ -73,9 +73,9 @@ class Kernel:
 
     @property
     def in_order(self) -> bool:
-        """Whether its stores have an order, as in kernels written by hand."""
+        """Whether its stores have an order, or will, as in kernels written by hand."""
         info = self.sink.arg
-        return info is not None and info.in_order
+        return self.roles.chained is not None or (info is not None and info.in_order)
 
     @property
     def stores(self) -> list[UOp]:

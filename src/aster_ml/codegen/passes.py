@@ -18,6 +18,7 @@ from aster_ml.codegen.cpu.staging import choose_epilogue, choose_row
 from aster_ml.codegen.cpu.tails import choose_last_steps
 from aster_ml.codegen.decompose.ops import decompose_kernel
 from aster_ml.codegen.given_opts import as_simd, check_opt
+from aster_ml.codegen.gpu.attention_kernel import attend_in_order
 from aster_ml.codegen.gpu.shared_memory import build_blocks
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.indices import lower_addresses
@@ -115,6 +116,11 @@ def multiplies_bytes(kernel: Kernel, target: Target) -> bool:
     return has_bytes(kernel, target) and not NOOPT
 
 
+def chains_products(kernel: Kernel, target: Target) -> bool:
+    """Kernels with the Opt TC chain."""
+    return kernel.roles.chained is not None
+
+
 def pipelines_rows(kernel: Kernel, target: Target) -> bool:
     """Kernels with an Opt PIPELINE."""
     return kernel.roles.folded_early is not None or kernel.roles.stored_later is not None
@@ -153,6 +159,10 @@ BEFORE_OPTS = (
     ),
 )  # fmt: skip
 AFTER_OPTS = (
+    Pass(
+        "chain products", attend_in_order, applies=chains_products, needed=True, stage=KERNEL,
+        why="first: nothing below takes the kernel that it was",
+    ),
     Pass(
         "build work-groups", build_blocks, applies=in_groups, needed=True, stage=KERNEL,
         why="before indices are simplified: block and work-item numbers come in as divisions",
@@ -383,9 +393,8 @@ def finished(
     name = name and name.name
     if kernel.in_order:
         linear = linearize_in_order(kernel, name or "ordered")
-        clock(LINEARIZE, linear)
-        return linear, tuple(kernel.applied)
-    linear = linearize(kernel.sink, kernel.outputs, name or kernel_name(kernel))
+    else:
+        linear = linearize(kernel.sink, kernel.outputs, name or kernel_name(kernel))
     clock(LINEARIZE, linear)
     for step in ON_LINEAR:
         if step.applies is None or step.applies(kernel, target):

@@ -46,7 +46,8 @@ REPEATED = frozenset({Ops.BARRIER, Ops.COMMIT, Ops.WAIT, Ops.SETTLE, Ops.ROLE, O
 
 def pipeline_copies(kernel: Kernel, axis: UOp, stages: int) -> None:
     """The strips along an axis of a reduction are copied to local memory ahead of their use."""
-    if kernel.roles.staged is None or axis.arg.kind is not AxisType.REDUCE:
+    chained = kernel.roles.chained is not None
+    if axis.arg.kind is not AxisType.REDUCE or (kernel.roles.staged is None and not chained):
         raise KernelOptError("a reduction is wanted whose loads STAGE local takes through memory")
     if stages < 2:
         raise KernelOptError("2 stages are the fewest: one is filled while another is used")
@@ -70,7 +71,7 @@ def copy_ahead(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     axis_id, stages = kernel.roles.copied_ahead
     uops = linear.uops
     start = next((i for i, u in enumerate(uops) if u.op is Ops.RANGE and u.arg.id == axis_id), None)
-    if start is None or uops[start].arg.kind is not AxisType.REDUCE:
+    if start is None:
         raise KernelOptError(f"{linear.name}: PIPELINE copies wants a loop over strips")
     stop = next(i for i, u in enumerate(uops) if u.op is Ops.END and u.src[0] is uops[start])
     if not target.copies.go_on and stages != 2:
@@ -92,13 +93,15 @@ class CopiesAhead:
         self.loop = linear.uops[start]
         self.before, self.behind = linear.uops[:start], linear.uops[stop + 1 :]
         body = [u for u in linear.uops[start + 1 : stop] if u.op is not Ops.BARRIER]
-        stores = [u for u in body if u.op in (Ops.STORE, Ops.BOX)]
+        own = [u for u in body if is_private(u)]
+        stores = [u for u in body if u.op in (Ops.STORE, Ops.BOX) and u not in own]
         if any([u.op is Ops.BOX for u in stores]):
             self.copies = BOXES
         if not stores or any([memory_of(u).op is not Ops.DEFINE_LOCAL for u in stores]):
             raise KernelOptError(f"{linear.name}: PIPELINE copies wants a loop that fills stages")
         self.fill = needed_by(stores, body)
-        self.use = needed_by([u for u in body if u.op is Ops.ACCUMULATE], body)
+        ends = [u for u in body if u.op in (Ops.ACCUMULATE, Ops.RANGE, Ops.END)]
+        self.use = needed_by([*ends, *own], body)
         # What is computed, or too narrow to be copied, waits in registers.
         self.go_on = self.copies.ends == BARRIERS or (
             self.copies.go_on and all([is_copy(u, self.copies) for u in stores])
@@ -238,17 +241,18 @@ class CopiesAhead:
         order: dict[UOp, None] = {}
         for root in nodes:
             toposort(root, done=order)
+        new = {**self.memories, **new}
         for u in order:
             if u in new:
                 continue
             src = tuple([new.get(s, s) for s in u.src])
-            if u.op is Ops.INDEX and u.src[0] in self.memories:
-                memory = self.memories[u.src[0]]
+            if u.op is Ops.INDEX and (old := base_of(u.src[0])) in self.memories:
+                memory = self.memories[old]
                 size = UOp.const(turn.dtype, memory.arg.size // self.stages)
                 start = stage.alu(Ops.MUL, size)
                 base = start.alu(Ops.ADD, src[1])
                 listed += [start, base]
-                src = (memory, base, src[2])
+                src = (src[0], base, src[2])
             elif u.op is Ops.LOAD and gate is not None and u in own:
                 both = gate if len(src) == 1 else src[1].alu(Ops.AND, gate)
                 listed.append(both)
@@ -286,6 +290,19 @@ class CopiesAhead:
 def settled(left: int) -> UOp:
     """Products on operands in local memory are done, but for some."""
     return UOp(Ops.SETTLE, dtypes.void, (), left)
+
+
+def base_of(memory: UOp) -> UOp:
+    """What memory was before something was stored there."""
+    while memory.op is Ops.AFTER:
+        memory = memory.src[0]
+    return memory
+
+
+def is_private(u: UOp) -> bool:
+    """Whether something stores in memory of a work-item's own."""
+    memory = memory_of(u) if u.op is Ops.STORE else u
+    return u.op is Ops.STORE and memory.op is Ops.DEFINE_LOCAL and memory.arg.private
 
 
 def is_copy(store: UOp, copies: Copies) -> bool:

@@ -54,6 +54,8 @@ class Roles:
     staged: int | None = None
     # How the axes of a product lie in a warp.
     fragments: Fragments | None = None
+    # The axis of keys of attention, by id, and the row of a tensor core that computes it.
+    chained: tuple[int, int] | None = None
     # The axis that runs over strips of a reduction, whose sums lie in the output in between.
     strips: int | None = None
     # How many steps of its reduction are taken at a time for a whole row; 0 without rows.
@@ -100,7 +102,7 @@ class Roles:
             self.epilogue, self.slab, self.overlaps, self.tiled, self.apart,
             frozenset(self.early.items()), frozenset(self.twice.items()),
             self.unpacked, self.fragments, self.copied_ahead,
-            self.has_producer,
+            self.has_producer, self.chained,
         )  # fmt: skip
 
     def copy(self) -> Roles:

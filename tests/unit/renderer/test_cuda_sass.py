@@ -12,6 +12,7 @@ from aster_ml.codegen.passes import lower
 from aster_ml.renderer.cuda import CudaRenderer
 from aster_ml.runtime import cuda_compiler
 from aster_ml.target.cuda import cuda_target
+from tests.shim import devices
 from tests.unit.kernel_checks import kernel_of
 from tools.gpu_compile import compile_kernel
 
@@ -35,19 +36,29 @@ def source_of(arch: str, dtype: str) -> str:
     return CudaRenderer(cuda_target(arch)).render(linear)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("arch", "dtype", "instruction"), PRODUCTS)
-def test_products_are_made_of_what_the_card_has(arch: str, dtype: str, instruction: str) -> None:
+def skip_without_tools() -> None:
+    """Skips a test where NVIDIA's compilers are not there."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is absent")
     if (lacking := cuda_compiler.missing()) is not None:
         pytest.skip(lacking)
     if cuda_compiler.disassembler() is None:
         pytest.skip("nvdisasm is absent: pip install nvidia-cuda-nvdisasm")
-    source = source_of(arch, dtype)
+
+
+def assembled(source: str, arch: str) -> tuple[int, str]:
+    """Registers of a kernel that has to compile without spills, and its instructions."""
     found = compile_kernel(source, arch)
     assert (found.error, found.spilled, found.stack) == ("", 0, 0)
-    assert 0 < found.registers < 255
-    text = cuda_compiler.disassemble(cuda_compiler.compile_cubin(source, arch))
+    return found.registers, cuda_compiler.disassemble(cuda_compiler.compile_cubin(source, arch))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arch", "dtype", "instruction"), PRODUCTS)
+def test_products_are_made_of_what_the_card_has(arch: str, dtype: str, instruction: str) -> None:
+    skip_without_tools()
+    source = source_of(arch, dtype)
+    registers, text = assembled(source, arch)
+    assert 0 < registers < 255
     counts = Counter(re.findall(r"\b(?:HMMA|QMMA|LDSM|LDGSTS)[.\w]*", text))
     products = sum([n for name, n in counts.items() if name == instruction])
     assert products in (64, 32)
@@ -60,3 +71,26 @@ def test_products_are_made_of_what_the_card_has(arch: str, dtype: str, instructi
     assert copies
     waits = re.findall(r"DEPBAR\.LE SB0, (0x\w+)", text)
     assert len(set(waits)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(("d", "keys"), [(64, 64), (96, 64), (128, 32)])
+def test_attention_reads_matrices_that_are_copied_ahead(arch: str, d: int, keys: int) -> None:
+    skip_without_tools()
+    q, k, v = (
+        Tensor.empty(1, 1024, d, dtype=dtypes.float16, device=devices.SHIMS[0]) for _ in range(3)
+    )
+    linear, _ = lower(kernel_of(q.scaled_dot_product_attention(k, v)), cuda_target(arch))
+    _, text = assembled(CudaRenderer(cuda_target(arch)).render(linear), arch)
+    counts = Counter(re.findall(r"\b(?:HMMA|LDSM|LDGSTS|LDS|MUFU\.RCP)[.\w]*", text))
+    # A tile of keys times 16 queries of a warp, and powers of it times values.
+    assert counts["HMMA.16816.F32"] == 2 * (keys // 8) * (d // 16)
+    # Four matrices at a time: of queries once, of keys, and of values that are turned around.
+    assert counts["LDSM.16.M88.4"] == d // 16 + keys // 16 * d // 16
+    assert counts["LDSM.16.MT88.4"] == keys // 16 * d // 16
+    # Two stages in the text, of two tiles each, that 128 threads copy.
+    copies = sum([n for name, n in counts.items() if name.startswith("LDGSTS.E.BYPASS")])
+    assert copies == 2 * 2 * keys * d * 2 // (128 * 16)
+    assert not [name for name in counts if name.split(".")[0] == "LDS"]
+    assert counts["MUFU.RCP"] == 2

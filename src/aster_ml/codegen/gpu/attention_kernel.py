@@ -1,9 +1,10 @@
 """Attention on tensor cores: two products in a row, whose scores stay in registers.
 
-Receives the parts of a kernel (`gpu/attention`) and a tensor core; returns the graph of a kernel in
-program order. Each warp has some rows of queries and goes through the keys once, a tile at a time,
-which all warps of a block load into local memory together. What lies in the registers of a result
-is what operand A of the next product wants there (`TensorCore.chains`).
+Receives a kernel of which the Opt TC chain has said what it is (`gpu/attention`), and a target;
+returns its graph in program order. Each warp has some rows of queries and goes through the keys
+once, a tile at a time, which all warps of a block load into local memory together. What lies in the
+registers of a result is what operand A of the next product wants there (`TensorCore.chains`).
+Operands that lie in local memory are read by LDMATRIX out of an XOR layout, values turned around.
 
 rewrite, for each tile of keys: s = q @ k^T; n = max(m, rows of s); p = power(s, n); a = power(m, n)
 l = l * a + rows of p; o = o * a + p @ v; m = n; behind the loop what the kernel makes of o and l
@@ -19,11 +20,14 @@ from typing import NamedTuple
 from aster_ml.codegen.gpu.attention import Attention, find_attention
 from aster_ml.codegen.gpu.numbering import taken_apart
 from aster_ml.codegen.gpu.staged_tiles import Layout, fill_tile, layout_of, padding
+from aster_ml.codegen.gpu.tensor_cores import matrices_of, moved
+from aster_ml.codegen.gpu.xor_layout import Xor, xor_of_rows
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv, prod
+from aster_ml.target import Target
 from aster_ml.target.tensor_cores import ROWS, TensorCore
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu, index_sum, index_times
@@ -33,6 +37,8 @@ from aster_ml.uop.rules.symbolic import simplify
 
 # Warps of a block; keys of a tile, and of one of wide heads, of which registers have fewer.
 WARPS, TILE, SHORT_TILE, WIDE = 4, 64, 32, 192
+# Products along a head whose sums are begun at once.
+TOGETHER = 4
 # The widest piece that a work-item loads.
 NBYTES = 16
 # Blocks along all dimensions of a launch but the first.
@@ -42,32 +48,55 @@ NOTHING = UOp.const(dtypes.float32, 0.0)
 
 
 class Tile(NamedTuple):
-    """Local memory for a tile of keys or values, its axes, how they lie, and what fills it."""
+    """Local memory for rows of queries, keys or values, its axes, how they lie, what fills it."""
 
     memory: UOp
-    key: UOp
+    row: UOp
     head: UOp
     layout: Layout
     fill: UOp
 
 
-def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
-    """Makes a kernel in program order of attention.
+def keys_of_tile(parts: Attention, core: TensorCore) -> int:
+    """How many keys lie in local memory at a time."""
+    step, width = core.size("k"), size_of(parts.depth) + size_of(parts.columns)
+    most = ceildiv(size_of(parts.keys), step) * step
+    return int(min(TILE if width <= WIDE else SHORT_TILE, most))
 
-    Raises: KernelOptError where it is none, or its heads are no multiples.
+
+def stages_of(parts: Attention, core: TensorCore, target: Target) -> int:
+    """How many tiles of keys and values there is room for while they are copied; 1 where none is.
+
+    why: with two, the copies of a tile have the time of all products of the one before
     """
-    core = ROWS[number]
+    tile = keys_of_tile(parts, core)
+    row = (size_of(parts.depth) + size_of(parts.columns)) * parts.k.dtype.itemsize
+    there = target.copies.go_on and 2 * tile * row <= target.local_bytes
+    return 2 if there and size_of(parts.keys) > tile else 1
+
+
+def attend_in_order(kernel: Kernel, target: Target) -> None:
+    """The graph in program order of attention that an Opt has asked for.
+
+    Raises: KernelOptError where stages are more than there are tiles.
+    """
+    assert kernel.roles.chained is not None
+    core = ROWS[kernel.roles.chained[1]]
     found = find_attention(kernel, core)
-    if found is None or found.keys is not axis:
-        raise KernelOptError(
-            f"attention is wanted: powers of scores of {core.dtype} less their maximum, over the "
-            "keys, times values, over the sum of these powers"
-        )
-    for r, step in ((found.depth, core.size("k")), (found.columns, core.size("n"))):
-        if size_of(r) % step:
-            raise KernelOptError(f"heads of multiples of {step} are wanted, not of {size_of(r)}")
-    kernel.sink = Builder(kernel, found, core).build()
+    assert found is not None
+    builder = Builder(kernel, found, core, target)
+    if kernel.roles.copied_ahead is not None:
+        stages, tiles = kernel.roles.copied_ahead[1], ceildiv(size_of(found.keys), builder.tile)
+        if tiles < stages:
+            raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of keys")
+        kernel.roles.copied_ahead = (builder.turn.arg.id, stages)
+    kernel.sink = builder.build()
     kernel.outputs = []
+
+
+def bits_along(axes: Mapping[str, UOp], axis: str) -> list[UOp]:
+    """The places along an axis that bits of an operand stand for."""
+    return [index_times(r, 1 << int(w[1:])) for w, r in axes.items() if w[0] == axis]
 
 
 def below(u: UOp, n: int) -> UOp:
@@ -78,14 +107,12 @@ def below(u: UOp, n: int) -> UOp:
 class Builder:
     """One kernel while it is being built."""
 
-    def __init__(self, kernel: Kernel, parts: Attention, core: TensorCore) -> None:
-        self.kernel, self.parts, self.core = kernel, parts, core
+    def __init__(self, kernel: Kernel, parts: Attention, core: TensorCore, target: Target) -> None:
+        self.kernel, self.parts, self.core, self.target = kernel, parts, core, target
         self.scratch: list[UOp] = []
         self.heads = size_of(parts.depth), size_of(parts.columns)
-        n_keys, n_rows = size_of(parts.keys), size_of(parts.rows)
-        tile = TILE if sum(self.heads) <= WIDE else SHORT_TILE
-        self.step = core.size("k")
-        self.tile = min(tile, ceildiv(n_keys, self.step) * self.step)
+        n_rows = size_of(parts.rows)
+        self.step, self.tile = core.size("k"), keys_of_tile(parts, core)
         self.warps = min(WARPS, 1 << (ceildiv(n_rows, core.size("m")) - 1).bit_length())
         height = self.warps * core.size("m")
         new = kernel.new_range
@@ -110,9 +137,19 @@ class Builder:
         self.column_bits = {w: new(2, AxisType.UPCAST) for w in kinds["n"]}
         self.chunk = new(self.tile // self.step, AxisType.UNROLL)
         self.piece = new(self.heads[0] // self.step, AxisType.UNROLL)
-        self.column = new(self.heads[1] // core.size("n"), AxisType.UPCAST)
-        warp = index_alu(Ops.IDIV, self.item, UOp.index_const(core.warp))
-        start = index_alu(Ops.ADD, index_times(block, height), index_times(warp, core.size("m")))
+        # Operands of two products side by side are loaded at once. Sums of few products are done
+        # before the next ones are begun: each has registers beside those of results.
+        count = self.heads[1] // core.size("n")
+        together = math.gcd(count, TOGETHER)
+        halves = (together // 2, 2) if together % 2 == 0 else (1, together)
+        self.columns = [new(n, AxisType.UPCAST) for n in halves if n > 1]
+        self.groups = [
+            index_alu(Ops.ADD, position(self.columns), UOp.index_const(i))
+            for i in range(0, count, together)
+        ]
+        self.warp = index_alu(Ops.IDIV, self.item, UOp.index_const(core.warp))
+        self.start = index_times(block, height)
+        start = index_alu(Ops.ADD, self.start, index_times(self.warp, core.size("m")))
         self.row = index_alu(Ops.ADD, start, self.along("c", "m", self.row_bits))
 
     def turns(self, block: UOp, height: int) -> UOp:
@@ -153,9 +190,14 @@ class Builder:
     def build(self) -> UOp:
         """The graph."""
         parts, core = self.parts, self.core
-        keys, values = self.staged(parts.k, parts.depth), self.staged(parts.v, parts.columns)
+        first = index_times(self.turn, self.tile)
+        keys = self.staged(parts.k, parts.keys, parts.depth, first, self.tile)
+        values = self.staged(parts.v, parts.keys, parts.columns, first, self.tile)
         barrier = UOp(Ops.BARRIER, dtypes.void, (keys.fill, values.fill))
-        scores = self.product(self.queries(), self.read(keys, barrier, "n"), scores=True)
+        lanes, chunk = self.lanes_of(scores=True), index_times(self.chunk, self.step)
+        piece = index_times(self.piece, self.step)
+        mine = self.read("b", keys, barrier, "nk", lanes, ([chunk, *self.more_keys], piece))
+        scores = self.product(self.queries(), mine, scores=True)
         score = self.score(scores)
         start = self.row_memory(-math.inf), self.row_memory(0.0)
         most, total = (self.now(memory, init) for memory, init in start)
@@ -167,28 +209,24 @@ class Builder:
         again = substitute(parts.power, {parts.score: most, parts.top: top})
         sums = total.alu(Ops.MULACC, again, self.sum_of(power, Ops.ADD))
         narrow = UOp(Ops.CAST, parts.v.dtype, (power,))
-        mixed = self.product(narrow, self.read(values, barrier, "k"), scores=False)
-        axes = (self.column, *self.column_bits.values(), *self.row_bits.values())
-        results = self.memory(dtypes.float32, axes)
-        init = results.index(position(axes)).store(NOTHING).end(*axes)
-        old = self.now(results, init, axes)
-        changed = old.alu(Ops.MULACC, again, mixed)
-        ends = [
-            memory.index(position(at)).store(value).end(self.turn, *at)
-            for memory, value, at in (
-                (start[0][0], new, self.rows),
-                (start[1][0], sums, self.rows),
-                (results, changed, axes),
-            )
-        ]
-        after = [
-            memory.after(end).index(position(at)).load()
-            for memory, end, at in ((start[1][0], ends[1], self.rows), (results, ends[2], axes))
-        ]
-        effects = self.stored(self.over_row(after[0], Ops.ADD), after[1])
+        seen = self.changed(start[0][0], new, self.rows)
+        added = self.changed(start[1][0], sums, self.rows)
+        total = self.over_row(self.loaded(start[1][0].after(added), self.rows), Ops.ADD)
+        axes = (*self.columns, *self.column_bits.values(), *self.row_bits.values())
+        effects = []
+        for column in self.groups:
+            place = [chunk], index_times(column, core.size("n"))
+            mine = self.read("b", values, barrier, "kn", self.lanes_of(scores=False), place)
+            mixed = self.product(narrow, mine, scores=False)
+            results = self.memory(dtypes.float32, axes)
+            init = results.index(position(axes)).store(NOTHING).end(*axes)
+            old = self.now(results, init, axes)
+            end = self.changed(results, old.alu(Ops.MULACC, again, mixed), axes)
+            effects += self.stored(total, self.loaded(results.after(end), axes), column)
         name = f"attend_{'_'.join(str(size_of(r)) for r in (parts.rows, parts.keys))}"
         arg = KernelArg(f"{name}_{'_'.join(map(str, self.heads))}_{core.dtype}", in_order=True)
-        return UOp(Ops.SINK, dtypes.void, (*[u.end(*axes) for u in effects], ends[0]), arg)
+        # First what powers are added up in: as operands they take half of the registers.
+        return UOp(Ops.SINK, dtypes.void, (added, *[u.end(*axes) for u in effects], seen), arg)
 
     @property
     def rows(self) -> tuple[UOp, ...]:
@@ -197,9 +235,11 @@ class Builder:
 
     # memory
 
-    def memory(self, dtype: DType, axes: Iterable[UOp], size: int = 0) -> UOp:
+    def memory(
+        self, dtype: DType, axes: Iterable[UOp], size: int = 0, xor: Xor | None = None
+    ) -> UOp:
         """A place for values of a work-item's own along some axes, or for so many of a block."""
-        made = new_stage(self.scratch, dtype, axes, size or None, private=not size).memory
+        made = new_stage(self.scratch, dtype, axes, size or None, xor, private=not size).memory
         self.scratch.append(made)
         return made
 
@@ -211,36 +251,70 @@ class Builder:
 
     def now(self, memory: UOp, init: UOp, axes: tuple[UOp, ...] | None = None) -> UOp:
         """What lies in memory at the beginning of a turn of the loop over tiles."""
-        place = position(self.rows if axes is None else axes)
-        return memory.after(init, self.turn).index(place).load()
+        return self.loaded(memory.after(init, self.turn), self.rows if axes is None else axes)
 
-    def staged(self, load: UOp, along: UOp) -> Tile:
-        """Local memory for a tile of what a LOAD reads, whose other axis than keys is `along`."""
-        parts, kernel = self.parts, self.kernel
-        key, head = (kernel.new_range(n, AxisType.UPCAST) for n in (self.tile, size_of(along)))
-        at = index_alu(Ops.ADD, index_times(self.turn, self.tile), key)
-        moved = substitute(load, {**self.outside, parts.keys: at, along: head})
-        if size_of(parts.keys) % self.tile:
-            moved = masked(moved, below(at, size_of(parts.keys)))
-        layout = layout_of(moved, size_of(self.item), NBYTES)
-        layout = layout._replace(pad=padding(layout, load.dtype.itemsize))
-        memory = self.memory(load.dtype, (), (layout.run + layout.pad) * layout.rows)
+    def changed(self, memory: UOp, value: UOp, axes: tuple[UOp, ...]) -> UOp:
+        """What lies in memory at the end of a turn."""
+        return memory.index(position(axes)).store(value).end(self.turn, *axes)
+
+    @staticmethod
+    def loaded(memory: UOp, axes: tuple[UOp, ...]) -> UOp:
+        """A value of each lane of some axes."""
+        return memory.index(position(axes)).load()
+
+    def staged(self, load: UOp, axis: UOp, along: UOp, start: UOp, rows: int) -> Tile:
+        """Local memory for so many rows of what a LOAD reads, which lie along two of its axes."""
+        kernel = self.kernel
+        # Of which one is a sum's, so that rows end where that ends.
+        kinds = (AxisType.UPCAST, AxisType.UNROLL)
+        kinds = kinds if along is self.parts.depth else kinds[::-1]
+        sizes = (rows, size_of(along))
+        row, head = (kernel.new_range(n, kind) for n, kind in zip(sizes, kinds, strict=True))
+        at = index_alu(Ops.ADD, start, row)
+        moved = substitute(load, {**self.outside, axis: at, along: head})
+        if size_of(axis) % rows:
+            moved = masked(moved, below(at, size_of(axis)))
+        layout = layout_of(moved, size_of(self.item), NBYTES, on_cores=True)
+        pad, xor = padding(layout, load.dtype.itemsize), None
+        if pad and self.loads_matrices:
+            xor = xor_of_rows(layout.run, load.dtype.itemsize)
+        layout = layout._replace(pad=0 if xor else pad, xor=xor)
+        memory = self.memory(load.dtype, (), (layout.run + layout.pad) * layout.rows, xor)
         fill = fill_tile(kernel, moved, layout, Stage(memory), [self.item])
-        return Tile(memory, key, head, layout, fill)
+        return Tile(memory, row, head, layout, fill)
 
-    def read(self, tile: Tile, barrier: UOp, axis: str) -> UOp:
-        """Operand B out of a tile, whose keys lie along n of a product or along its sum."""
-        key = index_times(self.chunk, self.step)
-        if axis == "n":
-            keys = [key, *self.more_keys, self.along("b", "n", self.key_bits)]
-            heads = [index_times(self.piece, self.step), self.along("b", "k", self.depth_bits)]
-        else:
-            keys = [key, self.along("b", "k", self.key_bits)]
-            n = self.core.size("n")
-            heads = [index_times(self.column, n), self.along("b", "n", self.column_bits)]
-        place, layout = {tile.key: index_sum(keys), tile.head: index_sum(heads)}, tile.layout
+    @property
+    def loads_matrices(self) -> bool:
+        """Whether a warp loads operands from local memory together."""
+        return "ldmatrix" in self.target.features
+
+    def read(
+        self, operand: str, tile: Tile, barrier: UOp, axes: str, lanes: dict[str, dict[str, UOp]],
+        start: tuple[list[UOp], UOp],
+    ) -> UOp:  # fmt: skip
+        """An operand out of a tile, whose rows and heads lie along two axes of a product."""
+        items, registers = self.core.bits(operand)
+        own = {w: lanes[w[0]][w[1:]] for w in registers}
+        # Bits of a work-item's number, until it is known which of them read what.
+        own |= {w: self.kernel.new_range(2, AxisType.LOCAL) for w in items}
+        place = {
+            tile.row: index_sum([*start[0], *bits_along(own, axes[0])]),
+            tile.head: index_sum([start[1], *bits_along(own, axes[1])]),
+        }
+        layout = tile.layout
         at = layout.at(position(layout.far, place), position(layout.near, place))
-        return tile.memory.after(barrier).index(at).load()
+        value = tile.memory.after(barrier).index(at).load()
+        together = matrices_of(self.core, operand, value, own, self.numbers, self.target)
+        if together is not None:
+            return together[0]
+        return moved(value, {own[w]: self.numbers[i] for i, w in enumerate(items)})
+
+    @property
+    def numbers(self) -> list[UOp]:
+        """The bits of a work-item's number in its warp."""
+        bits = range(self.core.warp.bit_length() - 1)
+        parts = [index_alu(Ops.IDIV, self.item, UOp.index_const(1 << i)) for i in bits]
+        return [index_alu(Ops.MOD, part, UOp.index_const(2)) for part in parts]
 
     @property
     def more_keys(self) -> list[UOp]:
@@ -254,8 +328,15 @@ class Builder:
     # values
 
     def queries(self) -> UOp:
-        """Operand A of scores, out of memory: each warp has rows of its own, and keeps them."""
-        parts = self.parts
+        """Operand A of scores: each warp has rows of its own, and keeps them in registers."""
+        parts, core = self.parts, self.core
+        if self.loads_matrices:
+            height = self.warps * core.size("m")
+            tile = self.staged(parts.q, parts.rows, parts.depth, self.start, height)
+            barrier = UOp(Ops.BARRIER, dtypes.void, (tile.fill,))
+            rows = index_times(self.warp, core.size("m"))
+            place = [rows], index_times(self.piece, self.step)
+            return self.read("a", tile, barrier, "mk", self.lanes_of(scores=True), place)
         depth = [index_times(self.piece, self.step), self.along("a", "k", self.depth_bits)]
         place = {**self.outside, parts.rows: self.row, parts.depth: index_sum(depth)}
         return masked(substitute(parts.q, place), self.row_gate)
@@ -268,16 +349,19 @@ class Builder:
 
     def product(self, a: UOp, b: UOp, scores: bool) -> UOp:
         """The sum of products of a tile, of which each work-item has the lanes of a result."""
-        core = self.core
-        axes = {"m": self.row_bits, "k": self.key_bits, "n": self.column_bits}
-        if scores:
-            axes |= {"k": self.depth_bits, "n": self.key_bits}
+        core, axes = self.core, self.lanes_of(scores)
         lanes = [[axes[w[0]][w[1:]] for w in core.bits(x)[1]] for x in "abc"]
         arg = MmaArg(core.name, len(lanes[0]), len(lanes[1]))
         made = UOp(Ops.MMA, dtypes.float32, (a, b, *lanes[0], *lanes[1], *lanes[2]), arg)
         once = self.kernel.new_range(1, AxisType.REDUCE)
         steps = self.piece if scores else self.chunk
         return UOp(Ops.REDUCE, dtypes.float32, (made, once, steps), ReduceArg(Ops.ADD))
+
+    def lanes_of(self, scores: bool) -> dict[str, dict[str, UOp]]:
+        """By axis of a product, the lanes of bits of registers."""
+        if scores:
+            return {"m": self.row_bits, "k": self.depth_bits, "n": self.key_bits}
+        return {"m": self.row_bits, "k": self.key_bits, "n": self.column_bits}
 
     def sum_of(self, u: UOp, op: Ops) -> UOp:
         """A fold of what a work-item has of each row of a tile."""
@@ -305,10 +389,10 @@ class Builder:
         score = substitute(parts.score, place)
         return score if inside is None else inside.where(score, MINUS_INFINITY)
 
-    def stored(self, total: UOp, product: UOp) -> list[UOp]:
-        """What the kernel stores."""
+    def stored(self, total: UOp, product: UOp, first: UOp) -> list[UOp]:
+        """What the kernel stores of some columns."""
         parts, core = self.parts, self.core
-        column = [index_times(self.column, core.size("n")), self.along("c", "n", self.column_bits)]
+        column = [index_times(first, core.size("n")), self.along("c", "n", self.column_bits)]
         place = {**self.outside, parts.rows: self.row, parts.columns: index_sum(column)}
         place |= {parts.total: total, parts.product: product}
         values = [u.src[1] for u in parts.stores]
@@ -316,7 +400,7 @@ class Builder:
         self.mask_loads(values, sums, place, [self.row_gate])
         found = []
         for u in parts.stores:
-            src = [substitute(s, place) for s in u.src]
+            src = [substitute(by_products(s, parts.total), place) for s in u.src]
             if self.row_gate is not None:
                 src[2:] = [s.alu(Ops.AND, self.row_gate) for s in src[2:]] or [self.row_gate]
             found.append(UOp(Ops.STORE, dtypes.void, tuple(src)))
@@ -334,6 +418,17 @@ class Builder:
                     for gate in gates:
                         moved = masked(moved, gate)
                     place[u] = moved
+
+
+def by_products(value: UOp, divisor: UOp) -> UOp:
+    """A value in which what is divided by a divisor is multiplied by its reciprocal.
+
+    why: each row has one divisor, and a work-item many results of it
+    when: it is 0, of a row that looks at nothing, or from 1 to the number of keys
+    """
+    shared = [u for u in toposort(value) if u.op is Ops.FDIV and u.src[1] is divisor]
+    inverse = divisor.alu(Ops.RECIPROCAL)
+    return substitute(value, {u: u.src[0].alu(Ops.MUL, inverse) for u in shared})
 
 
 def masked(load: UOp, gate: UOp | None) -> UOp:

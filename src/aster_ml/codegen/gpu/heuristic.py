@@ -9,6 +9,7 @@ from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import Plan
 from aster_ml.codegen.gpu.attention import find_attention
+from aster_ml.codegen.gpu.attention_kernel import stages_of
 from aster_ml.codegen.gpu.block_tiles import tile_block
 from aster_ml.codegen.gpu.edges import fill_up, is_at_least
 from aster_ml.codegen.gpu.numbering import axes_in_rows
@@ -62,8 +63,11 @@ def attend(plan: Plan) -> bool:
     for _, number in sorted(there, reverse=True):
         found = find_attention(plan.kernel, ROWS[number])
         if found is not None:
-            opt = Opt(OptOps.TC, axis_name(found.keys), number, "chain")
-            apply(plan.kernel, opt)
+            keys = axis_name(found.keys)
+            apply(plan.kernel, Opt(OptOps.TC, keys, number, "chain"))
+            stages = stages_of(found, ROWS[number], plan.target)
+            if stages > 1:
+                apply(plan.kernel, Opt(OptOps.PIPELINE, keys, stages, "copies"))
             return True
     return False
 

@@ -129,9 +129,11 @@ def multiply_together(kernel: Kernel, target: Target) -> None:
         multiply_from_boxes(kernel, core, ids, (a, b))
         return
     operands, lanes = [], []
+    # The bits of a work-item's number, by the words of the result.
+    numbers = [axes[word] for word in core.bits("c")[0]]
     for operand, value in (("a", a), ("b", b)):
-        together = matrices_of(core, operand, value, axes, target)
-        value, own = together or part_of_item(core, operand, value, axes)
+        together = matrices_of(core, operand, value, axes, numbers, target)
+        value, own = together or part_of_item(core, operand, value, axes, numbers)
         operands.append(value)
         lanes.append(own)
     own = [axes[word] for word in core.bits("c")[1]]
@@ -146,12 +148,10 @@ def multiply_together(kernel: Kernel, target: Target) -> None:
 
 
 def part_of_item(
-    core: TensorCore, operand: str, value: UOp, axes: dict[str, UOp]
+    core: TensorCore, operand: str, value: UOp, axes: dict[str, UOp], numbers: list[UOp]
 ) -> tuple[UOp, list[UOp]]:
     """An operand at the places that a work-item has, and the lanes of its registers."""
     items, registers = core.bits(operand)
-    # The bits of a work-item's number, by the words of the result.
-    numbers = [axes[word] for word in core.bits("c")[0]]
     place = {axes[word]: numbers[i] for i, word in enumerate(items)}
     return moved(value, place), [axes[word] for word in registers]
 
@@ -178,12 +178,13 @@ ROW_NBYTES = 16
 
 
 def matrices_of(
-    core: TensorCore, operand: str, value: UOp, axes: dict[str, UOp], target: Target
-) -> tuple[UOp, list[UOp]] | None:
+    core: TensorCore, operand: str, value: UOp, axes: dict[str, UOp], numbers: list[UOp],
+    target: Target,
+) -> tuple[UOp, list[UOp]] | None:  # fmt: skip
     """An operand that a warp loads from local memory together, and the lanes of its registers.
 
-    None where it does not lie so. Axes of two lanes beside it, of another product or another part
-    of the sum, make more matrices of it.
+    None where it does not lie so. `numbers` are the bits of a work-item's number. Axes of two lanes
+    beside it, of another product or another part of the sum, make more matrices of it.
     """
     memory = value.src[0].src[0] if value.op is Ops.LOAD and len(value.src) == 1 else value
     if "ldmatrix" not in target.features or memory.op is not Ops.AFTER:
@@ -217,7 +218,6 @@ def matrices_of(
         matrices = [*matrices, *beside][: max(2, len(matrices))]
         if len(matrices) > 2:
             return None
-        numbers = [axes[word] for word in core.bits("c")[0]]
         place = dict.fromkeys([axes[word] for word in columns], UOp.index_const(0))
         place |= {axes[word]: numbers[i] for i, word in enumerate(rows)}
         place |= {r: numbers[3 + i] for i, r in enumerate(matrices)}
