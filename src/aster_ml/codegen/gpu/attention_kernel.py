@@ -335,8 +335,8 @@ class Builder:
             tile = self.staged(parts.q, parts.rows, parts.depth, self.start, height)
             barrier = UOp(Ops.BARRIER, dtypes.void, (tile.fill,))
             rows = index_times(self.warp, core.size("m"))
-            place = [rows], index_times(self.piece, self.step)
-            return self.read("a", tile, barrier, "mk", self.lanes_of(scores=True), place)
+            first = [rows], index_times(self.piece, self.step)
+            return self.read("a", tile, barrier, "mk", self.lanes_of(scores=True), first)
         depth = [index_times(self.piece, self.step), self.along("a", "k", self.depth_bits)]
         place = {**self.outside, parts.rows: self.row, parts.depth: index_sum(depth)}
         return masked(substitute(parts.q, place), self.row_gate)
