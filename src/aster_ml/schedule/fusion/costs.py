@@ -77,7 +77,7 @@ FREE = frozenset(
 )
 MAX_COST = 1 << 20
 # What is read from memory whatever it was made by.
-LOADED = frozenset({Ops.REDUCE, Ops.SCATTER, Ops.PARAM, Ops.COPY})
+LOADED = frozenset({Ops.REDUCE, Ops.SCATTER, Ops.PARAM, Ops.COPY, Ops.AFTER})
 A_LOAD = (0, 1)
 # A name of a module is found faster than a member of an Enum.
 EXPAND = Ops.EXPAND

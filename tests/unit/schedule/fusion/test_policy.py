@@ -1,10 +1,13 @@
-"""A reduction read as an index, as a condition and as a value stays one reduction."""
+"""A reduction read as an index, as a condition and as a value stays one reduction; what is written
+just before is read as other memory is.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from aster_ml import Context, Tensor
+from aster_ml import Context, GlobalCounters, Tensor
 
 
 @pytest.mark.parametrize("settings", [{}, {"NOOPT": 1}, {"THREADS": 1}])
@@ -32,3 +35,26 @@ def test_a_position_that_is_a_value_too() -> None:
     values = [0, 1] * 9
     order = sorted(range(18), key=lambda i: values[i])
     assert Tensor(values).sort()[1].tolist() == order
+
+
+def kernels_of(x: Tensor) -> int:
+    """How many kernels run to compute a tensor."""
+    GlobalCounters.reset()
+    x.realize()
+    return GlobalCounters.kernel_count
+
+
+def test_memory_that_was_written_is_widened_where_it_is_multiplied() -> None:
+    rng = np.random.default_rng(0)
+    held = rng.normal(size=(3, 512, 64)).astype(np.float16)
+    row = rng.normal(size=(3, 1, 64)).astype(np.float32)
+    q = Tensor(rng.normal(size=(3, 12, 64)).astype(np.float32)).realize()
+    memory, new = Tensor(held).realize(), Tensor(row).realize().sin().exp()
+    plain = kernels_of(q @ memory.float().transpose(-2, -1))
+    memory[:, 511:] = new.cast(memory.dtype)
+    found = q @ memory.float().transpose(-2, -1)
+    # One kernel writes the row; no copy of all as float32 is stored beside.
+    assert kernels_of(found) == plain + 1
+    held[:, 511:] = np.exp(np.sin(row))
+    want = q.numpy() @ held.astype(np.float32).transpose(0, 2, 1)
+    np.testing.assert_allclose(found.numpy(), want, rtol=1e-5, atol=1e-4)
