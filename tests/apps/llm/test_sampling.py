@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor
-from aster_ml.apps.llm.sampling import Draw, Picked, Sampler, Sampling
+from aster_ml.apps.llm.sampling import Cuts, Draw, Picked, Sampler, Sampling, cuts_of, kept_odds
 from aster_ml.errors import ArgumentError
 from tests.fuzz.budget import check_all, draws
 
@@ -186,3 +186,37 @@ def test_settings_out_of_range(options: dict[str, Any], said: str) -> None:
 def test_a_bias_for_no_token() -> None:
     with pytest.raises(ArgumentError, match="token 300 of 300"):
         Draw(Sampling(logit_bias={300: 1.0}), V)
+
+
+def test_cuts_that_no_row_wants_change_nothing() -> None:
+    rng = np.random.default_rng(3)
+    odds = Tensor(np.exp(-rng.exponential(3, (4, V))).astype(np.float32))
+    count, whole, least = Tensor([[0]] * 4), Tensor([[1.0]] * 4), Tensor([[0.0], [0.1], [0.5], [1]])
+    want = kept_odds(odds, count, whole, least).numpy()
+    found = kept_odds(odds, count, whole, least, Cuts(False, False)).numpy()
+    assert found.tobytes() == want.tobytes()
+    assert (want == 0).any()
+    assert (want[0] > 0).all()
+
+
+def test_cuts_are_those_of_rows_that_are_drawn() -> None:
+    draws = [Draw(Sampling(**s), V) for s in ({"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.5})]
+    assert [cuts_of([d]) for d in draws] == [(True, False), (False, True), (False, False)]
+    assert cuts_of([draws[0], None, draws[1]]) == (True, True)
+    greedy = [Draw(Sampling(temperature=0.0, top_p=0.5), V), Draw(Sampling(top_k=1), V)]
+    assert cuts_of(greedy) == (False, False)
+
+
+def test_the_likeliest_token_is_taken_without_a_draw() -> None:
+    sampler = Sampler(V)
+    rows = Tensor(LOGITS[None]).realize()
+    best = [int(t) for t in np.argsort(-LOGITS)]
+    biased = Draw(Sampling(temperature=0.0, logit_bias={best[0]: -100.0}), V)
+    punished = Draw(Sampling(temperature=0.0, repetition_penalty=100.0), V, best[:2])
+    allowed = Draw(Sampling(temperature=0.0), V)
+    bits = np.zeros((V + 31) // 32, np.uint32)
+    bits[best[3] // 32] = 1 << best[3] % 32
+    allowed.mask = bits.view(np.int32)
+    for draw, token in ((biased, best[1]), (punished, best[2]), (allowed, best[3])):
+        assert sampler(rows, [draw])[0].token == token
+    assert sampler.general.calls == 0

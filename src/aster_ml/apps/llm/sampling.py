@@ -95,11 +95,6 @@ class Draw:
         self.seen: set[int] = set()
 
     @property
-    def is_adjusted(self) -> bool:
-        """Whether anything is added to logits, or divides them."""
-        return self.bias is not None or self.penalty is not None
-
-    @property
     def is_greedy(self) -> bool:
         """Whether the most likely token is taken."""
         return self.sampling.temperature == 0 or self.sampling.top_k == 1
@@ -123,6 +118,25 @@ class Picked(NamedTuple):
     top: list[tuple[int, float]]
 
 
+class Cuts(NamedTuple):
+    """Whether some row is drawn from its top-k, from its top-p.
+
+    why: each takes ten passes over all odds, more than all else of a draw
+    """
+
+    by_count: bool
+    by_sum: bool
+
+
+ALL_CUTS = Cuts(True, True)
+
+
+def cuts_of(draws: Sequence[Draw | None]) -> Cuts:
+    """The cuts that these draws want; who takes the most likely token wants none."""
+    drawn = [d.sampling for d in draws if d is not None and not d.is_greedy]
+    return Cuts(any([s.top_k > 0 for s in drawn]), any([s.top_p < 1 for s in drawn]))
+
+
 def odds_above(odds: Tensor, weight: Tensor, wanted: Tensor) -> Tensor:
     """The largest number that odds, of which at least so much weight is as large, all reach.
 
@@ -140,21 +154,25 @@ def odds_above(odds: Tensor, weight: Tensor, wanted: Tensor) -> Tensor:
     return base
 
 
-def kept_odds(odds: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+def kept_odds(
+    odds: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, cuts: Cuts = ALL_CUTS
+) -> Tensor:
     """Odds, the largest of which are 1, with those that are not drawn from set to 0.
 
-    Tokens as likely as the last that is kept are kept too.
+    Tokens as likely as the last that is kept are kept too. Cuts that no row wants may be left out.
     Shapes: odds [b, v], top_k [b, 1], top_p [b, 1], min_p [b, 1] -> [b, v].
     """
-    count = (top_k > 0).where(top_k, odds.shape[-1])
-    least = odds_above(odds, odds.ones_like(), count)
-    keys = odds.bitcast(dtypes.int32)
-    odds = (keys >= least).where(odds, 0).contiguous()
-    # All of them, exactly, where nothing is to be cut.
-    wanted = (top_p < 1).where((odds.sum(-1, keepdim=True) * top_p).maximum(LEAST), -1)
-    least = odds_above(odds, odds, wanted)
-    cut = (odds.bitcast(dtypes.int32) >= least).where(odds, 0)
-    odds = (top_p < 1).where(cut, odds)
+    if cuts.by_count:
+        count = (top_k > 0).where(top_k, odds.shape[-1])
+        least = odds_above(odds, odds.ones_like(), count)
+        keys = odds.bitcast(dtypes.int32)
+        odds = (keys >= least).where(odds, 0).contiguous()
+    if cuts.by_sum:
+        # All of them, exactly, where nothing is to be cut.
+        wanted = (top_p < 1).where((odds.sum(-1, keepdim=True) * top_p).maximum(LEAST), -1)
+        least = odds_above(odds, odds, wanted)
+        cut = (odds.bitcast(dtypes.int32) >= least).where(odds, 0)
+        odds = (top_p < 1).where(cut, odds)
     return (odds >= min_p).where(odds, 0)
 
 
@@ -191,6 +209,20 @@ def unpack_mask(bits: Tensor, vocabulary: int) -> Tensor:
     return spread.reshape(bits.shape[0], -1)[:, :vocabulary] != 0
 
 
+def changed(
+    logits: Tensor, penalty: Tensor | None, bias: Tensor | None, bits: Tensor | None
+) -> Tensor:
+    """Logits after penalties, biases and the mask. Shapes: all [b, v], bits int32 [b, w]."""
+    x = logits
+    if penalty is not None:
+        x = (x > 0).where(x / penalty, x * penalty)
+    if bias is not None:
+        x = x + bias
+    if bits is not None:
+        x = unpack_mask(bits, x.shape[-1]).where(x, -float("inf"))
+    return x
+
+
 class Sampler:
     """Draws the next token of each row; one recording for each kind of step that came up."""
 
@@ -199,9 +231,17 @@ class Sampler:
         self.greedy = TinyJit(self.pick_greedy)
         self.general = TinyJit(self.pick)
 
-    def pick_greedy(self, logits: Tensor, top: int) -> list[Tensor]:
+    def pick_greedy(
+        self,
+        logits: Tensor,
+        penalty: Tensor | None,
+        bias: Tensor | None,
+        bits: Tensor | None,
+        top: int,
+    ) -> list[Tensor]:
         """The most likely tokens."""
-        return self.report(logits, logits.argmax(-1), top)
+        best = changed(logits, penalty, bias, bits).argmax(-1)
+        return self.report(logits, best, top)
 
     def report(self, logits: Tensor, tokens: Tensor, top: int) -> list[Tensor]:
         """The tokens, the logarithms of their odds, and the most likely ones."""
@@ -219,27 +259,26 @@ class Sampler:
         self,
         logits: Tensor,
         numbers: Tensor,
-        adjust: tuple[Tensor, Tensor] | None,
+        penalty: Tensor | None,
+        bias: Tensor | None,
         bits: Tensor | None,
+        by_count: bool,
+        by_sum: bool,
         top: int,
     ) -> list[Tensor]:
-        """Draws as `numbers` say, columns as in `columns_of`.
+        """Draws as `numbers` say, columns as in `columns_of`, by the `Cuts`.
 
         Gives tokens [b], logarithms [b], and where `top` is not 0 those of the most likely tokens
         and which they are, [b, top].
         """
         temperature, top_k, top_p, min_p, uniform = [numbers[:, i : i + 1] for i in range(5)]
-        x = logits
-        if adjust is not None:
-            penalty, bias = adjust
-            x = (x > 0).where(x / penalty, x * penalty) + bias
-        if bits is not None:
-            x = unpack_mask(bits, self.vocabulary).where(x, -float("inf"))
-        x = x.contiguous()
+        x = changed(logits, penalty, bias, bits).contiguous()
         best = x.argmax(-1).cast(dtypes.int32)
         is_greedy = temperature == 0
         scaled = (x - x.max(-1, keepdim=True)) / is_greedy.where(1, temperature)
-        odds = kept_odds(scaled.exp().contiguous(), top_k.cast(dtypes.int32), top_p, min_p)
+        odds = scaled.exp().contiguous()
+        cuts = Cuts(by_count, by_sum)
+        odds = kept_odds(odds, top_k.cast(dtypes.int32), top_p, min_p, cuts)
         drawn = draw_one(odds.contiguous(), uniform)
         return self.report(logits, is_greedy.reshape(-1).where(best, drawn), top)
 
@@ -250,14 +289,14 @@ class Sampler:
         """
         active = [draw for draw in draws if draw is not None]
         masked = any([draw.mask is not None for draw in active])
-        adjusted = any([draw.is_adjusted for draw in active])
-        if not masked and not adjusted and all([draw.is_greedy for draw in active]):
-            found = self.greedy(logits, top)
+        bits = mask_bits(draws, self.vocabulary) if masked else None
+        penalty = rows_of([None if d is None else d.penalty for d in draws], 1, self.vocabulary)
+        bias = rows_of([None if d is None else d.bias for d in draws], 0, self.vocabulary)
+        if all([draw.is_greedy for draw in active]):
+            found = self.greedy(logits, penalty, bias, bits, top)
         else:
             numbers = Tensor(columns_of(draws)).realize()
-            adjust = adjustments(draws, self.vocabulary) if adjusted else None
-            bits = mask_bits(draws, self.vocabulary) if masked else None
-            found = self.general(logits, numbers, adjust, bits, top)
+            found = self.general(logits, numbers, penalty, bias, bits, *cuts_of(draws), top)
         tokens, logprobs = found[0].tolist(), found[1].tolist()
         tops: list[list[tuple[int, float]]] = [[] for _ in tokens]
         if top:
@@ -285,18 +324,18 @@ def columns_of(draws: Sequence[Draw | None]) -> Array:
     return result
 
 
-def adjustments(draws: Sequence[Draw | None], vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Penalties that divide, and biases that are added."""
-    penalty, bias = (
-        np.ones((len(draws), vocabulary), np.float32),
-        np.zeros((len(draws), vocabulary), np.float32),
-    )
-    for i, draw in enumerate(draws):
-        if draw is not None and draw.penalty is not None:
-            penalty[i] = draw.penalty
-        if draw is not None and draw.bias is not None:
-            bias[i] = draw.bias
-    return Tensor(penalty).realize(), Tensor(bias).realize()
+def rows_of(given: Sequence[Array | None], neutral: float, vocabulary: int) -> Tensor | None:
+    """What is given for each row, and a neutral number where nothing is; None where all is that.
+
+    Shapes: given [v] each -> [b, v].
+    """
+    if all([row is None for row in given]):
+        return None
+    result = np.full((len(given), vocabulary), neutral, np.float32)
+    for i, row in enumerate(given):
+        if row is not None:
+            result[i] = row
+    return Tensor(result).realize()
 
 
 def mask_bits(draws: Sequence[Draw | None], vocabulary: int) -> Tensor:
