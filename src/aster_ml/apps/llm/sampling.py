@@ -327,7 +327,7 @@ def columns_of(draws: Sequence[Draw | None]) -> Array:
 def rows_of(given: Sequence[Array | None], neutral: float, vocabulary: int) -> Tensor | None:
     """What is given for each row, and a neutral number where nothing is; None where all is that.
 
-    Shapes: given [v] each -> [b, v].
+    Each of b rows is [v]; the result is [b, v].
     """
     if all([row is None for row in given]):
         return None
