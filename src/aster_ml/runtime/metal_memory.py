@@ -37,6 +37,9 @@ class MetalAllocator(PooledAllocator):
         super().__init__(device.name, api().working_set(device.device.address) // 2)
         self.metal = device
         self.largest = int(api().largest(device.device.address))
+        # All buffers in use or in the pool: one that only garbage knew would be released before the
+        # pool has it back.
+        self.live: set[Object] = set()
 
     def alloc_block(self, nbytes: int) -> MetalHandle:
         """A buffer of its own. Raises: MemoryError."""
@@ -46,11 +49,12 @@ class MetalAllocator(PooledAllocator):
         if not buffer:
             total = api().working_set(self.metal.device.address)
             raise MemoryError(f"the device can use {format_bytes(total)}")
+        self.live.add(buffer)
         return MetalHandle(buffer, int(api().contents(buffer.address)), 0, nbytes)
 
     def free_block(self, handle: MetalHandle, nbytes: int) -> None:
         """The buffer goes with the last reference; commands under way keep it until then."""
-        return
+        self.live.discard(handle.buffer)
 
     def copyin(self, handle: MetalHandle, source: memoryview) -> None:
         """Host to device, after everything launched before."""

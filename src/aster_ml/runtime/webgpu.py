@@ -29,6 +29,7 @@ from aster_ml.runtime.webgpu_program import (
     Shader,
     WebGpuGraph,
     WebGpuProgram,
+    shared_nbytes,
 )
 from aster_ml.target import GPU, INTEGERS, PLAIN_OPS, Target
 
@@ -135,6 +136,9 @@ class WebGpuAllocator(PooledAllocator):
     def __init__(self, backend: WebGpuBackend) -> None:
         super().__init__(backend.name, self.POOL)
         self.backend = backend
+        # All buffers in use or in the pool: one that only garbage knew, wgpu would let go of before
+        # the pool has it back.
+        self.live: set[Any] = set()
 
     def alloc_block(self, nbytes: int) -> Handle:
         """A buffer of its own. Raises: MemoryError."""
@@ -150,10 +154,12 @@ class WebGpuAllocator(PooledAllocator):
             buffer = self.backend.guarded(
                 lambda: self.backend.device.create_buffer(size=wanted, usage=flags)
             )
+        self.live.add(buffer)
         return Handle(buffer, 0, nbytes)
 
     def free_block(self, handle: Handle, nbytes: int) -> None:
         """Lets go of the buffer once what waits is under way."""
+        self.live.discard(handle.buffer)
         self.backend.dead.append(handle.buffer)
 
     def copyin(self, handle: Handle, source: memoryview) -> None:
@@ -306,13 +312,23 @@ class WebGpuBackend(Backend):
         return source.encode()
 
     def shader(self, source: str) -> Shader:
-        """A shader with its pipeline. Raises: CompileError, DeviceError for too many buffers."""
+        """A shader with its pipeline.
+
+        Raises: CompileError; DeviceError for too many buffers, or too much shared memory, which
+        not every driver looks at.
+        """
         wgpu = binding()
         count, most = len(LaunchFacts.parse(source).buffers), self.probed.max_buffers
         if count > most:
             raise DeviceError(
                 f"{self.name}: a kernel has {count} buffers, and this device lets one have {most}; "
                 "computing parts of it first (contiguous) would do"
+            )
+        nbytes, room = shared_nbytes(source), self.probed.local_bytes
+        if nbytes > room:
+            raise DeviceError(
+                f"{self.name}: a kernel needs {nbytes:,} bytes of shared memory in a block and the "
+                f"device has {room:,}; smaller tiles (LOCAL, STAGE local) would do"
             )
         try:
             with self.lock:

@@ -8,6 +8,7 @@ these reach the device's queue is the business of `webgpu`.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ BINDING_NBYTES = 256
 MAX_BLOCKS = 65535
 # So many bind groups stay with a program, and buffers of arguments with a device.
 MOST_GROUPS = 256
+# Memory that a block shares, as a source has it, and the bytes of an element.
+SHARED = re.compile(r"^var<workgroup> \w+: array<([\w<>]+), (\d+)>;$", re.MULTILINE)
+ELEMENT_NBYTES = {"f16": 2, "vec2<u32>": 8}
 # Of WebGPU: the stage that sees a binding, and what a buffer of arguments is for.
 COMPUTE, UNIFORM, COPY_DST = 4, 0x40, 8
 
@@ -84,6 +88,12 @@ class LaunchFacts(NamedTuple):
         """Bytes of the uniform."""
         words = 1 + len(self.buffers) + sum(self.variables)
         return -(-words // 4) * 16
+
+
+def shared_nbytes(source: str) -> int:
+    """Bytes of memory that a block of a source's kernel shares."""
+    arrays = SHARED.findall(source)
+    return sum([ELEMENT_NBYTES.get(kind, 4) * int(size) for kind, size in arrays])
 
 
 class Shader:

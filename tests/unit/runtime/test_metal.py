@@ -160,6 +160,18 @@ def test_nothing_is_left(stub: metal_stub.Stub) -> None:
     assert stub.pooled() == 0
 
 
+def test_memory_that_only_garbage_knows_is_used_again(backend: metal.MetalBackend) -> None:
+    """The collector finalizes all of a cycle, and what would release the buffer with it."""
+    cycle: list[object] = [Buffer("METAL", 12345, dtypes.float32).allocate()]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    again = Buffer("METAL", 12345, dtypes.float32).allocate()
+    assert again.handle.buffer.address
+    ones = np.ones(12345, np.float32)
+    np.testing.assert_array_equal(again.copyin(ones).numpy(), ones)
+
+
 def test_kernels_that_fail_say_so_once(backend: metal.MetalBackend, stub: metal_stub.Stub) -> None:
     add, x = load(backend, "add_n"), floats(np.zeros(4))
     stub.fail(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 from collections.abc import Callable
@@ -226,10 +227,41 @@ def test_kernels_are_split_at_the_buffers_that_there_can_be() -> None:
 
 
 @needs_device
+def test_memory_that_only_garbage_knows_is_used_again() -> None:
+    """The collector finalizes all of a cycle, and the driver's own object with it."""
+    backend, free = Device["WEBGPU"], Buffer("WEBGPU", 12345, dtypes.float32)
+    memory = free.copyin(np.arange(12345, dtype=np.float32)).handle.buffer
+    cycle: list[Any] = [free]
+    cycle.append(cycle)
+    del free, cycle
+    gc.collect()
+    again = Buffer("WEBGPU", 12345, dtypes.float32).allocate()
+    assert again.handle.buffer is memory
+    ones = np.ones(12345, np.float32)
+    np.testing.assert_array_equal(again.copyin(ones).numpy(), ones)
+    assert memory in backend.allocator.live
+
+
+@needs_device
 def test_source_that_the_driver_refuses() -> None:
     head = '// {"buffers":[],"variables":[]}\n'
     with pytest.raises(CompileError, match="wgpu refused generated WGSL"):
         Device["WEBGPU"].compile(head + "fn main() { nonsense }")
+
+
+@needs_device
+def test_a_kernel_that_needs_more_than_a_block_has() -> None:
+    """Of memory that a block shares, and of work-items."""
+    head, backend = '// {"buffers":[],"variables":[]}\n', Device["WEBGPU"]
+    room = backend.target.local_bytes
+    shared = "var<workgroup> x: array<vec2<u32>, {}>;\n@compute @workgroup_size(1) fn main() {{}}"
+    assert backend.compile(head + shared.format(room // 8))
+    wanted = rf"needs {room + 8:,} bytes of shared memory in a block and the device has {room:,}"
+    with pytest.raises(DeviceError, match=wanted):
+        backend.compile(head + shared.format(room // 8 + 1))
+    items = 2 * backend.target.max_group
+    with pytest.raises(CompileError, match=r"(?i)workgroup size"):
+        backend.compile(f"{head}@compute @workgroup_size({items}) fn main() {{}}")
 
 
 @needs_device
