@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 from aster_ml.device import Buffer
 from aster_ml.engine.storage import buffer_of, realized_view
-from aster_ml.errors import ArgumentError
+from aster_ml.errors import ArgumentError, JitError
 from aster_ml.jit.tiny_jit import TinyJit
 from aster_ml.tensor import Tensor
 from aster_ml.uop.graph import toposort
@@ -63,15 +63,30 @@ def named_memory(tensors: Mapping[str, Tensor]) -> Named:
 
 
 class NamingPickler(pickle.Pickler):
-    """Writes the names of known memory in place of its content."""
+    """Writes the names of known memory in place of its content.
 
-    def __init__(self, file: io.BytesIO, known: Mapping[str, Buffer]) -> None:
+    Of other memory the content goes along, such as tables that a function makes itself. Raises:
+    JitError for `states` (ids of memory that was there before it) without a name.
+    """
+
+    def __init__(
+        self, file: io.BytesIO, known: Mapping[str, Buffer], states: Container[int]
+    ) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.states = states
         self.names = {id(b): name for name, b in known.items()}
 
     def persistent_id(self, obj: Any) -> str | None:
         """The name of known memory."""
-        return self.names.get(id(obj)) if isinstance(obj, Buffer) else None
+        if not isinstance(obj, Buffer):
+            return None
+        name = self.names.get(id(obj))
+        if name is None and id(obj) in self.states:
+            raise JitError(
+                f"a recording reads {obj.nbytes} bytes of memory that has no name, and only names "
+                "are kept: those of the tensors that are given"
+            )
+        return name
 
 
 class NamingUnpickler(pickle.Unpickler):
@@ -89,10 +104,13 @@ class NamingUnpickler(pickle.Unpickler):
 def dump_recordings(jits: Mapping[str, TinyJit[Any]], known: Named) -> bytes:
     """The recordings of several functions that read or write named memory.
 
-    Raises: JitError where one has none that another process could use.
+    Raises: JitError where one has none that another process could use, or one reads memory that
+    has no name.
     """
     file = io.BytesIO()
-    NamingPickler(file, known.memory).dump((known.form, dict(jits)))
+    recordings = [r for jit in jits.values() for found in jit.portable().values() for r in found]
+    states = {number for r in recordings for number in r.state_ids}
+    NamingPickler(file, known.memory, states).dump((known.form, dict(jits)))
     return file.getvalue()
 
 

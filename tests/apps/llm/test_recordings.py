@@ -89,6 +89,25 @@ def test_a_second_start_traces_nothing(
     assert ask(first, [5, 6, 7]) == want[0]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "quantise"), [("f16", "Q4_1"), ("f16", "F16"), ("f32", "F32"), ("packed", "F16")]
+)
+def test_recordings_hold_no_content_of_weights(
+    dtype: str, quantise: str, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "x.gguf"
+    # As wide as it takes for products to want weights of norms in memory of their own.
+    write_model(path, "llama", seed=85, quantise=quantise, size=256)
+    language = load_language(path, dtype, context=48)
+    ask(language, [5, 6, 7])
+    assert language.keep()
+    kept = [object_cache.get(language.recordings.key_of(name)) for name in ("chunk", "one")]
+    for name, b in language.recordings.known.memory.items():
+        start = bytes(b.as_memoryview(copy=True))[:32]
+        if name.startswith("weight") and len(set(start)) > 8:
+            assert not any([start in (data or b"") for data in kept]), name
+
+
 def test_what_differs_is_recorded_apart(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.gguf"
     write_model(path, "llama", seed=78)

@@ -15,13 +15,11 @@ from aster_ml import Device, Tensor
 from aster_ml.apps.llm.engine import CHUNK, Engine
 from aster_ml.config import stage_key
 from aster_ml.engine.sources import source_digest
-from aster_ml.errors import AsterError
+from aster_ml.errors import AsterError, JitError
 from aster_ml.jit.kept import dump_recordings, load_recordings, named_memory
 from aster_ml.jit.tiny_jit import TinyJit
 from aster_ml.runtime import object_cache
 
-# Without weights and memory a recording has less; more would be content that nobody named.
-MOST_BYTES = 16 << 20
 DAMAGES = (
     AsterError, pickle.PickleError, ValueError, LookupError, TypeError, AttributeError, ImportError,
     EOFError,
@@ -90,8 +88,11 @@ class Recordings:
         for name, jit in self.jits.items():
             count = len(jit.portable())
             if count > self.kept[name]:
-                data = dump_recordings({name: jit}, self.known)
-                if len(data) <= MOST_BYTES:
-                    object_cache.put(self.key_of(name), data)
+                try:
+                    data = dump_recordings({name: jit}, self.known)
+                except JitError:
+                    # It would have content; whoever starts next traces again.
+                    continue
+                object_cache.put(self.key_of(name), data)
                 self.kept[name] = count
         return all([self.kept[name] for name in NEEDED])

@@ -231,10 +231,10 @@ def load_weights(
             waiting.append((name, packed))
             nbytes += packed.nbytes()
             if nbytes >= BATCH_BYTES:
-                found.update(read(waiting, dtype, integers))
+                found.update(read(waiting, dtype))
                 bar.update(nbytes)
                 waiting, nbytes = [], 0
-        found.update(read(waiting, dtype, integers))
+        found.update(read(waiting, dtype))
         bar.update(nbytes)
     sizes = {name: tensors[name].nbytes() for name in found if stays_packed(tensors[name], dtype)}
     return Weights(found, sizes, interleaved)
@@ -250,10 +250,12 @@ def stays_packed(weight: QuantTensor, dtype: str) -> bool:
     return dtype == PACKED and len(weight.shape) > 1 and weight.format.elements > 1
 
 
-def read(
-    waiting: Sequence[tuple[str, QuantTensor]], dtype: str, copies: bool = False
-) -> dict[str, Tensor]:
-    """These weights in memory; with `copies` nothing but what stays packed is left in a file."""
+def read(waiting: Sequence[tuple[str, QuantTensor]], dtype: str) -> dict[str, Tensor]:
+    """These weights in memory; of those that stay packed, the floats lazily.
+
+    why: what is not packed is copied even where the file has it so, since floats that are a view of
+    bytes are stored by the first product that has them, beside the bytes
+    """
     result: dict[str, Tensor] = {}
     largest: dict[str, Tensor] = {}
     held: list[Tensor] = []
@@ -266,11 +268,6 @@ def read(
             result[name] = value
             continue
         kept: Any = DTYPES.get(dtype, dtypes.float16) if value.ndim > 1 else dtypes.float32
-        if kept is value.dtype and not copies:
-            # These numbers are the file's bytes.
-            held.append(here.blocks)
-            result[name] = value
-            continue
         if kept is dtypes.float16 and packed.type in WIDE:
             largest[name] = value.float().abs().max()
         made.append(value.clone() if kept is value.dtype else value.cast(kept).contiguous())
