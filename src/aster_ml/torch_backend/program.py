@@ -15,6 +15,7 @@ from aster_ml.dtype import dtypes
 from aster_ml.jit.on_memory import OnMemory
 from aster_ml.torch_backend.graph import SIZES, Graph, filled, is_number, name_of
 from aster_ml.torch_backend.types import aster_dtype
+from aster_ml.uop.ops import ELEMENTWISE, Ops
 
 # So many combinations of shapes are kept recorded; past that the oldest goes.
 MOST_RECORDED = 32
@@ -157,6 +158,19 @@ def host_nodes(nodes: list[Any]) -> set[Any]:
     return found
 
 
+def in_order(y: Tensor) -> Tensor:
+    """A result that will have memory of its own, in the order of its axes.
+
+    A value that is computed gets such memory anyway, and kernels that come later read it there;
+    asked for as contiguous it would be a copy beside theirs.
+    """
+    u = y.uop
+    while u.op is Ops.RESHAPE:
+        u = u.src[0]
+    is_computed = u.op in ELEMENTWISE or u.op is Ops.REDUCE
+    return y if is_computed else y.contiguous()
+
+
 def needed_for(nodes: list[Any]) -> set[Any]:
     """These nodes and all that they are computed from."""
     found: set[Any] = set()
@@ -204,7 +218,7 @@ class Recorded:
             values[node] = t if back == list(order) == sorted(back) else t.permute(tuple(back))
         found = self.program.graph.run(values, self.program.wanted, words)
         return [
-            (y if list(o) == sorted(o) else y.permute(o)).contiguous()
+            in_order(y if list(o) == sorted(o) else y.permute(o))
             for y, o in zip(found, self.program.orders)
         ]
 
