@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from aster_ml import Tensor
 from aster_ml.engine.counters import TOTALS
@@ -13,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 DRAW = np.random.default_rng(0)
 WEIGHT = DRAW.normal(size=(8, 8)).astype(np.float32)
+# Sizes of images; steps of a power of two, as those of models for text in pictures.
+SIZES = [(16, 32), (32, 16), (48, 32), (48, 48), (32, 48), (16, 16)]
 PLACES = DRAW.normal(size=(64, 8)).astype(np.float32)
 
 
@@ -131,3 +134,43 @@ def test_axes_of_one_name_that_differ_are_recorded_apart() -> None:
     for rows, columns in [(2, 3), (3, 4), (4, 5), (5, 5), (6, 6)]:
         x = DRAW.normal(size=(rows, columns)).astype(np.float32)
         np.testing.assert_allclose(runner({"x": x})["y"].numpy(), x.sum(), 1e-4, 1e-5)
+
+
+POOLS = {
+    "strides": node("MaxPool", "x", "y", kernel_shape=[2, 2], strides=[2, 2]),
+    "ceil": node(
+        "MaxPool", "x", "y", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, ceil_mode=1
+    ),
+    "uneven": node("AveragePool", "x", "y", kernel_shape=[3, 2], strides=[3, 2]),
+    "padded": node("AveragePool", "x", "y", kernel_shape=[3, 3], pads=[1] * 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pools_of_variable_sizes_are_one_recording(name: str) -> None:
+    runner = model_of([POOLS[name]], ["n", 2, "h", "w"], {}, None)
+    fixed = [model_of([POOLS[name]], [2, 2, h, w], {}, None) for h, w in SIZES]
+    for (h, w), alone in zip(SIZES, fixed, strict=True):
+        x = DRAW.normal(size=(2, 2, h, w)).astype(np.float32)
+        np.testing.assert_allclose(
+            runner({"x": x})["y"].numpy(), alone({"x": x})["y"].numpy(), 1e-5, 1e-6
+        )
+    assert runner.why_not_dynamic == ""
+    assert len(runner.dynamic) == 1
+
+
+def test_images_are_brought_to_sizes_that_are_read() -> None:
+    nodes = [
+        node("MaxPool", "x", "a", kernel_shape=[2, 2], strides=[2, 2]), node("Shape", "x", "all"),
+        helper.make_node(
+            "Resize", ["a", "", "", "all"], ["y"], mode="nearest", nearest_mode="floor",
+            coordinate_transformation_mode="asymmetric",
+        ),
+    ]  # fmt: skip
+    runner = model_of(nodes, ["n", 2, "h", "w"], {}, None)
+    for h, w in SIZES:
+        x = DRAW.normal(size=(2, 2, h, w)).astype(np.float32)
+        low = x.reshape(2, 2, h // 2, 2, w // 2, 2).max((3, 5))
+        np.testing.assert_array_equal(runner({"x": x})["y"].numpy(), low.repeat(2, 2).repeat(2, 3))
+    assert runner.why_not_dynamic == ""
+    assert len(runner.dynamic) == 1

@@ -110,7 +110,7 @@ class UOp(
         return self.ne(x) if isinstance(x, (UOp, int, float)) else NotImplemented
 
     def __bool__(self) -> bool:
-        low, high = self.bounds
+        low, high = self.surest_bounds()
         if low == high:
             return bool(low)
         raise ArgumentError(
@@ -124,9 +124,20 @@ class UOp(
     def __float__(self) -> float:
         return float(self.only_value("float"))
 
+    def surest_bounds(self) -> tuple[Any, Any]:
+        """The least and the greatest value; of the simplest form where they differ.
+
+        Bounds take operands for independent: only simplified, `n * 16 - n * 16` is 0 for sure.
+        """
+        low, high = self.bounds
+        if low != high:
+            for simplest in SIMPLEST:
+                low, high = simplest(self).bounds
+        return low, high
+
     def only_value(self, what: str) -> Any:
         """The number that a node is for sure. Raises: ArgumentError where it may be another."""
-        low, high = self.bounds
+        low, high = self.surest_bounds()
         if low != high:
             raise ArgumentError(
                 f"{what}: {self.render(False)} is no number yet (it lies between {low} and "
@@ -505,6 +516,8 @@ FOLD: dict[Ops, Callable[[int, int], Any]] = {
     Ops.CMPEQ: operator.eq,
 }
 MINUS_ONE = UOp.index_const(-1)
+# What makes the simplest form of a node: rules stand higher than nodes, and enter it here.
+SIMPLEST: list[Callable[[UOp], UOp]] = []
 
 
 def resolve(x: Any, default: bool = True) -> bool:

@@ -303,3 +303,12 @@ def test_arguments_of_a_size_or_of_a_shape() -> None:
     assert shaped.shape == (3, 4)
     assert shaped.base is flat
     assert UOp.param(0, dtypes.int32).shape == ()
+
+
+def test_conditions_are_decided_in_simplest_form() -> None:
+    n = UOp.variable("n", 1, 40)
+    assert not (n * 16 - n * 16 < 0)
+    assert not (n * -32 + (n * 32 - 2) // 2 * 2 + 2 < 0)
+    assert int(n * 4 - (n * 2 + 3) * 2) == -6
+    with pytest.raises(ArgumentError, match="may be true or false"):
+        bool(n * 32 + (n * 32 - 3) // 3 * -3 < 4)

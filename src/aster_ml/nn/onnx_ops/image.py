@@ -122,9 +122,10 @@ def resize(
     for i, (axis, scale, new) in enumerate(zip(axes, scales, sizes)):
         size = x.shape[axis]
         part = (0.0, 1.0) if roi is None else (float(roi[i]), float(roi[i + len(axes)]))
-        if new == size and scale == 1 and part == (0.0, 1.0):
+        is_variable = isinstance(size, UOp)
+        if (is_variable or new == size) and scale == 1 and part == (0.0, 1.0):
             continue
-        if isinstance(size, UOp):
+        if is_variable:
             is_repeat = (mode, coordinates, nearest) == ("nearest", "asymmetric", "floor")
             if not is_repeat or scale != int(scale):
                 raise ShapeError(f"an axis of variable size resized by {scale}, {mode}")
@@ -153,6 +154,17 @@ def rounded(y: Tensor, x: Tensor) -> Tensor:
     if dtypes.is_float(x.dtype):
         return y.cast(x.dtype)
     return y.clip(dtypes.min(x.dtype), dtypes.max(x.dtype)).cast(x.dtype)
+
+
+def ratio(new: Any, size: Any) -> float:
+    """How many times as long an axis becomes. Raises: ShapeError where it hangs on a variable."""
+    if not isinstance(new, UOp) and not isinstance(size, UOp):
+        return float(new / size)
+    most_new, most = [s.bounds[1] if isinstance(s, UOp) else s for s in (new, size)]
+    factor = most_new // max(most, 1)
+    if (left := new - size * factor) != 0 and not (left >= 0 and left <= 0):
+        raise ShapeError(f"an axis of variable size {size} resized to {new}")
+    return float(factor)
 
 
 def scaled(size: Any, factor: float) -> Any:
@@ -185,7 +197,7 @@ def resize_operator(
     along = list(range(x.ndim)) if axes is None else [axis % x.ndim for axis in axes]
     if sizes is not None and sizes.size:
         new = ints(sizes)
-        factors = [n / x.shape[axis] for n, axis in zip(new, along)]
+        factors = [ratio(n, x.shape[axis]) for n, axis in zip(new, along)]
         if keep_aspect_ratio_policy != "stretch":
             pick = min if keep_aspect_ratio_policy == "not_larger" else max
             factors = [pick(factors)] * len(along)

@@ -10,6 +10,7 @@ from aster_ml.errors import ShapeError, UnsupportedError
 from aster_ml.nn.onnx_ops.host import ints
 from aster_ml.nn.onnx_ops.math import gelu, wide
 from aster_ml.nn.onnx_ops.registry import MICROSOFT, Array, Value, op
+from aster_ml.uop.node import smax
 
 Ints = list[int]
 
@@ -129,7 +130,7 @@ class Windows:
         if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
             self.pairs = []
             for size, k, s, d in zip(sizes, kernel, self.strides, self.dilations):
-                total = max((-(-size // s) - 1) * s + d * (k - 1) + 1 - size, 0)
+                total = smax((-(-size // s) - 1) * s + d * (k - 1) + 1 - size, 0)
                 small, large = total // 2, total - total // 2
                 self.pairs.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
         elif auto_pad == "VALID":
@@ -206,7 +207,8 @@ def ceil_pads(x: Tensor, p: Windows, ceil_mode: int) -> list[int]:
         count = (-(-room // s) if ceil_mode else room // s) + 1
         if ceil_mode and (count - 1) * s >= size + b:
             count -= 1
-        extra.append(max((count - 1) * s + reach - (size + b + a), 0))
+        # Rounded down, no window goes beyond the end.
+        extra.append(smax((count - 1) * s + reach - (size + b + a), 0) if ceil_mode else 0)
     return extra
 
 

@@ -15,7 +15,7 @@ from aster_ml.errors import InternalError
 from aster_ml.mixin.symbol import ABOVE
 from aster_ml.uop.graph import holds, substitute, toposort
 from aster_ml.uop.interned import UNSET
-from aster_ml.uop.node import UOp
+from aster_ml.uop.node import SIMPLEST, UOp
 from aster_ml.uop.ops import Ops, VarArg
 from aster_ml.uop.pattern import PatternMatcher, tell_rewritten
 from aster_ml.uop.print.infix import render_expr
@@ -506,3 +506,6 @@ def bounds_given(u: UOp, valid: UOp) -> tuple[int, int]:
 
 
 ABOVE["simplify"] = simplify
+
+
+SIMPLEST.append(simplify)
