@@ -126,7 +126,7 @@ class Windows:
             )
         if min(*self.strides, *self.dilations, *kernel, 1) < 1:
             raise ShapeError("kernel, strides and dilations are positive")
-        self.pairs = [(given[i], given[i + rank]) for i in range(rank)]
+        self.pairs: list[tuple[Any, Any]] = [(given[i], given[i + rank]) for i in range(rank)]
         if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
             self.pairs = []
             for size, k, s, d in zip(sizes, kernel, self.strides, self.dilations):
@@ -196,7 +196,7 @@ def conv_transpose(
     return whole if b is None else whole + b.reshape((1, -1, *(1,) * rank))
 
 
-def ceil_pads(x: Tensor, p: Windows, ceil_mode: int) -> list[int]:
+def ceil_pads(x: Tensor, p: Windows, ceil_mode: int) -> list[Any]:
     """How much further the last window of each axis reaches, where it may."""
     extra = []
     for size, k, s, d, (b, a) in zip(x.shape[2:], p.kernel, p.strides, p.dilations, p.pairs):
