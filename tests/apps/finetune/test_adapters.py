@@ -205,21 +205,38 @@ def test_a_merged_file_has_the_types_of_its_base(tmp_path: pathlib.Path) -> None
     path, out = tmp_path / "x.gguf", tmp_path / "out.gguf"
     write_model(path, "llama", quantise="Q4_1")
     adapters = draw(path, "attn_q")
-    names = write_merged(path, adapters, out)
+    names, rounded = write_merged(path, adapters, out)
     before, after = gguf_load(path, raw=True), gguf_load(out, raw=True)
     assert {n: t.type for n, t in after[1].items()} == {n: t.type for n, t in before[1].items()}
     assert after[0] == before[0]
     for name, t in before[1].items():
         same = np.array_equal(t.blocks.numpy(), after[1][name].blocks.numpy())
         assert same == (name not in names)
+    changed = added = 0.0
     for name in names:
         down, up, scale = adapters[name]
         want = before[1][name].dequantize().numpy() + scale * up.numpy() @ down.numpy()
         got = after[1][name].dequantize().numpy()
+        changed += np.square(got - want).sum()
+        added += np.square(scale * up.numpy() @ down.numpy()).sum()
         # Blocks of 32 in 16 steps between the smallest and the largest.
         blocks = want.reshape(-1, 32)
         step = (blocks.max(1) - blocks.min(1)) / 15
         assert (np.abs(got.reshape(-1, 32) - blocks) <= 0.51 * step[:, None] + 1e-3).all()
+    assert rounded == pytest.approx(np.sqrt(changed / added), rel=1e-3)
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("", True), ("Q8_0", False)])
+def test_rounding_that_may_undo_what_was_learned_is_told(
+    kind: str, is_told: bool, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "x.gguf", tmp_path / "out.gguf"
+    write_model(path, "llama", quantise="Q4_1")
+    small = {name: Adapter(a.down, a.up * 0.05, a.scale) for name, a in draw(path).items()}
+    save_adapters(tmp_path, config_of(path), small, "x.gguf")
+    arguments = [str(path), "--merge", str(out), "--adapter", str(tmp_path)]
+    assert command.main([*arguments, *(["--type", kind] if kind else [])]) == 0
+    assert ("--type Q8_0" in capsys.readouterr().out) == is_told
 
 
 def test_what_is_not_merged(llama: pathlib.Path, tmp_path: pathlib.Path) -> None:

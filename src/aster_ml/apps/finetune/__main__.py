@@ -30,6 +30,8 @@ from aster_ml.errors import AsterError
 from aster_ml.nn.state import gguf_load
 
 INTERRUPTED, TOLD = 130, 10
+# In lengths of what adapters add.
+MUCH_ROUNDED = 0.5
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -164,8 +166,13 @@ def run(options: argparse.Namespace) -> int:
     if options.merge is not None:
         config = read_config(gguf_load(options.model, raw=True)[0])
         adapters = load_adapters(options.adapter or options.out, config)
-        names = write_merged(options.model, adapters, options.merge, options.type)
+        names, rounded = write_merged(options.model, adapters, options.merge, options.type)
         print(f"wrote {options.merge}, {len(names)} matrices merged")
+        if rounded > MUCH_ROUNDED:
+            print(
+                f"rounding changed them {rounded:.2f} times as much as the adapters did, which may "
+                "be lost: ask it, or write --type Q8_0 or F16"
+            )
         return 0
     recipe = recipe_of(options)
     if options.bench:
