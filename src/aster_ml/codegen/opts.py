@@ -61,7 +61,7 @@ OF_REDUCTIONS = frozenset(
 # These are of outputs alone.
 OF_OUTPUTS = frozenset(
     {
-        "THREAD", "UPCAST shift", "SWAP", "SPLIT loop", "STAGE halo", "PREFETCH",
+        "THREAD", "UPCAST shift", "SWAP", "SPLIT loop", "STAGE halo",
         "PIPELINE stores", "PIPELINE folds",
     }
 )  # fmt: skip

@@ -24,6 +24,8 @@ from aster_ml.uop.ranges import size_of
 BEYOND_NBYTES = 2048
 # Rows closer together than this share pages and lines anyway.
 APART_NBYTES = 1024
+# Steps of a reduction that are asked for go a line of memory further, or more.
+STEP_NBYTES = 64
 # Rows that are asked for before a panel is filled with them.
 FILL_AHEAD = 8
 
@@ -118,6 +120,19 @@ def tile_loads(facts: Facts, axis: UOp, beside: int) -> list[tuple[Access, int]]
         return [(a, beside * (a.stride(over[0]) or 0)) for a in walking]
     lanes = {r for u in facts.reduces for r in u.src[1:] if r.arg.kind is AxisType.VECTOR}
     return loads_along(facts, axis, lanes)
+
+
+def streamed_loads(facts: Facts, axis: UOp, nbytes: int) -> list[tuple[Access, int]]:
+    """Loads of SIMD values that go so many bytes or more further at each step of a reduction.
+
+    With them how many elements that is.
+    """
+    found = [
+        (a, a.stride(axis) or 0)
+        for a in facts.accesses
+        if a.buffer.op is Ops.PARAM and not a.is_store and axis in a.strides and has_simd(a)
+    ]
+    return [(a, n) for a, n in found if n * a.buffer.dtype.itemsize >= nbytes]
 
 
 def broadcast_rows(facts: Facts, axis: UOp) -> list[tuple[Access, int]]:
@@ -227,7 +242,8 @@ def stream_stores(sink: UOp, stores: list[UOp]) -> UOp:
 def prefetch(kernel: Kernel, axis: UOp, steps: int) -> None:
     """The pass over rows that computes most asks for those of later steps of an output axis.
 
-    So do loads along a tile of rows or down columns, without such rows; without sums each step
+    So do loads along a tile of rows or down columns, without such rows, and SIMD values that go
+    far at each step of an axis of a reduction; without sums each step
     of the axis asks for the block of rows that the next one reads across
     (`ask_for_next_blocks`).
     """
@@ -242,13 +258,16 @@ def prefetch(kernel: Kernel, axis: UOp, steps: int) -> None:
         )
         aside = aside or broadcast_columns(kernel.facts, axis)
         aside = aside or [(a, run_of_lanes(a)) for a in column_loads(kernel.facts, axis)]
+    if axis.arg.kind is AxisType.REDUCE and axis not in kernel.outputs:
+        aside = streamed_loads(kernel.facts, axis, STEP_NBYTES)
     if aside:
         kernel.sink = prefetch_offset(kernel.sink, aside, steps)
         return
     if not passes:
         raise KernelOptError(
             "rows that are read twice in a step of an output axis are wanted, or "
-            "columns or a tile of rows in a reduction, or blocks of a transpose"
+            "columns or a tile of rows in a reduction, or blocks of a transpose; or SIMD values a "
+            "line or more apart in each step of a reduction"
         )
     kernel.sink = look_ahead(kernel.sink, longest(passes).loads, axis, steps)
 

@@ -120,12 +120,24 @@ def fits_words(part: UOp, group: UOp) -> bool:
 def multiply_words(kernel: Kernel, target: Target) -> None:
     """Sums of products of bytes within blocks are sums of DOTs of words."""
     changes = {}
+    asked: set[UOp] = set()
     for u in kernel.reduces:
         found = find_block_product(u)
         if found is not None and found.lane is not None and size_of(found.lane) in WIDTHS:
-            changes[u] = in_words(found)
+            changes[u] = asking_once(in_words(found), asked)
     if changes:
         kernel.sink = substitute(kernel.sink, changes)
+
+
+def asking_once(product: UOp, asked: set[UOp]) -> UOp:
+    """A product whose loads ask for nothing further in memory for which others ask.
+
+    why: products of one field with several digits load the same words, which compilers load once
+    """
+    loads = [u for u in toposort(product) if u.op is Ops.LOAD and u.arg is not None]
+    again = {u: UOp(Ops.LOAD, u.dtype, u.src) for u in loads if u.src[0].src[0] in asked}
+    asked |= {u.src[0].src[0] for u in loads}
+    return substitute(product, again)
 
 
 def in_words(found: BlockProduct) -> UOp:
@@ -152,7 +164,7 @@ def as_word(part: UOp, group: UOp) -> UOp:
 
 def loaded(u: UOp, made: dict[UOp, UOp], group: UOp) -> UOp:
     """Four bytes from memory."""
-    return UOp(Ops.LOAD, WORD, substitute(u, {group: UOp.index_const(0)}).src)
+    return UOp(Ops.LOAD, WORD, substitute(u, {group: UOp.index_const(0)}).src, u.arg)
 
 
 def number(u: UOp, made: dict[UOp, UOp], group: UOp) -> UOp:

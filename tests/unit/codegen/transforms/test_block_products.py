@@ -63,6 +63,16 @@ def test_both_nibbles_are_dots_of_words(bits: int) -> None:
     assert any([opt.kind == "VECTOR" and opt.arg == bits // 32 for opt in opts])
 
 
+def test_each_word_of_a_block_to_come_is_asked_for_once() -> None:
+    codes, given, scales = operands(8)
+    other = operands(8)[1].realize()
+    both = product(codes, given, scales) + 128 * product(codes, other, scales)
+    linear, opts = lower(kernel_of(both.reshape(8, LANES)), DOTS)
+    assert [opt.arg * WORDS * LANES * 4 for opt in opts if opt.kind == "PREFETCH"] == [1024]
+    words = [u for u in linear.uops if u.op is Ops.LOAD and u.dtype is dtypes.uint32]
+    assert [u.arg.ahead for u in words if u.arg is not None] == [1024]
+
+
 def test_a_target_without_dot_has_none() -> None:
     target = replace(DOTS, dot_dtypes=frozenset())
     linear, _ = lower(kernel_of(product(*operands())), target)
