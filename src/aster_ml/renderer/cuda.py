@@ -23,7 +23,7 @@ from aster_ml.renderer.cell import Address
 from aster_ml.renderer.cuda_boxes import GROUP_NBYTES, BoxWriter
 from aster_ml.renderer.cuda_mma import in_word, mma_text
 from aster_ml.renderer.cuda_texts import NEEDS, TEXTS
-from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, takes
+from aster_ml.renderer.gpu_cpp import INTEGER_WORDS, NARROW, takes
 from aster_ml.target.copies import GROUPS
 from aster_ml.target.cuda import DYNAMIC, STATIC_NBYTES
 from aster_ml.target.tensor_cores import TENSOR_CORES
@@ -153,6 +153,14 @@ class CudaWriter(BoxWriter):
         each, name = in_word(TENSOR_CORES[core]), self.bring("aster_word")
         together = [elements[i : i + each] for i in range(0, len(elements), each)]
         return [f"{name}({', '.join(some)})" for some in together]
+
+    def filled(self, parts: list[str], dtype: DType) -> str:
+        """Narrow floats by words of two, which are one instruction where both are rounded."""
+        if dtype not in NARROW or len(parts) % 2:
+            return super().filled(parts, dtype)
+        name = self.bring("aster_word")
+        words = [f"{name}({a}, {b})" for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return f"unsigned int w[] = {{{', '.join(words)}}}; memcpy(&v, w, sizeof(v));"
 
     def name_word(self) -> str:
         """`w3`."""

@@ -154,6 +154,39 @@ class GpuCppWriter(MaskedByElement):
         """The function that loads or stores neighbours; buffers may begin at any element."""
         return f"aster_{word}" if at.place.op is Ops.DEFINE_LOCAL else f"aster_{word}_any"
 
+    def store_groups(self, c: Cell) -> list[list[int]]:
+        """Instances of one element each that fill a piece of memory: one store has them all.
+
+        So are the results of a tensor core, of which a thread has neighbours.
+        """
+        if c.width > 1 or c.place is None or c.place.op is not Ops.PARAM or c.value is None:
+            return super().store_groups(c)
+        dtype = c.value[0].dtype
+        groups: list[list[int]] = []
+        for run in self.neighbours(c) if dtype is not dtypes.bool else []:
+            left = run
+            while left:
+                base, offset, gate = self.operands_of_access(c, left[0])
+                at, size = self.address(c, base, offset), 1 << len(left).bit_length() - 1
+                size = min(size, WIDEST_NBYTES // dtype.itemsize) if gate is not False else 1
+                while size > 1 and self.alignment(at, dtype, size) < size * dtype.itemsize:
+                    size //= 2
+                groups.append(left[: max(size, 1)])
+                left = left[max(size, 1) :]
+        # Else in the order in which they were asked for.
+        wide = any([len(group) > 1 for group in groups])
+        return groups if wide else super().store_groups(c)
+
+    def store_lanes(self, c: Cell, group: list[int]) -> None:
+        """Stores elements that lie side by side at once."""
+        assert c.value is not None
+        base, offset, gate = self.operands_of_access(c, group[0])
+        source, m = c.value
+        numbers = [k if m is None else m[k] for k in group]
+        parts = [self.text(self.need(source, j), source.dtype, 1) for j in numbers]
+        whole = self.build(parts, source.dtype)
+        self.store(self.address(c, base, offset), source.dtype, len(group), whole, gate)
+
     def place(self, at: Address, dtype: DType) -> str:
         """A pointer to the first of neighbours; bools are bytes there."""
         index = self.index(at)
@@ -219,13 +252,17 @@ class GpuCppWriter(MaskedByElement):
         if name not in self.helpers:
             kind = self.type_of(dtypes.int8 if dtype is dtypes.bool else dtype, 1)
             vector, letters = self.type_of(dtype, n), [f"x{i}" for i in range(n)]
-            body = " ".join([f"v.at[{i}] = {x};" for i, x in enumerate(letters)])
+            body = self.filled(letters, dtype)
             params = ", ".join([f"{kind} {x}" for x in letters])
             whole = self.function(vector, name, params, f"{vector} v; {body} return v;")
             self.helper(name, whole)
         if dtype is dtypes.bool:
             parts = [p if p == "0" else f"-{p}" for p in parts]
         return f"{name}({', '.join([bare(p) for p in parts])})"
+
+    def filled(self, parts: list[str], dtype: DType) -> str:
+        """`v.at[0] = x0; v.at[1] = x1;`"""
+        return " ".join([f"v.at[{i}] = {x};" for i, x in enumerate(parts)])
 
     def reverse(self, value: str, dtype: DType, n: int) -> str:
         """The elements from the last to the first."""

@@ -35,8 +35,10 @@ from aster_ml.uop.ops import AxisType, KernelArg, MmaArg, Ops, ReduceArg
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify
 
-# Warps of a block; keys of a tile, and of one of wide heads, of which registers have fewer.
+# Warps of a block; keys of a tile, and of one of heads that together are wider than this, of which
+# registers have fewer, and where ends and masks take registers too.
 WARPS, TILE, SHORT_TILE, WIDE = 4, 64, 32, 192
+SHORTEST_TILE, WIDEST = 16, 224
 # Products along a head whose sums are begun at once.
 TOGETHER = 4
 # The widest piece that a work-item loads.
@@ -61,7 +63,11 @@ def keys_of_tile(parts: Attention, core: TensorCore) -> int:
     """How many keys lie in local memory at a time."""
     step, width = core.size("k"), size_of(parts.depth) + size_of(parts.columns)
     most = ceildiv(size_of(parts.keys), step) * step
-    return int(min(TILE if width <= WIDE else SHORT_TILE, most))
+    ends = size_of(parts.keys) % SHORT_TILE or size_of(parts.rows) % (WARPS * core.size("m"))
+    tile = TILE if width <= WIDE else SHORT_TILE
+    if width > WIDEST and (ends or parts.score.op is not Ops.REDUCE):
+        tile = SHORTEST_TILE
+    return int(min(tile, most))
 
 
 def stages_of(parts: Attention, core: TensorCore, target: Target) -> int:

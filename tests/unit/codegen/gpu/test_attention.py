@@ -301,12 +301,28 @@ def test_keys_and_values_may_lie_across() -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize(("d", "most"), [(64, 184), (128, 255)])
-def test_no_register_is_spilled(arch: str, d: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("n", "d", "kind", "most"),
+    [(512, 64, "", 184), (512, 128, "", 255), (50, 128, "", 224), (200, 128, "causal", 224)],
+)
+def test_no_register_is_spilled(arch: str, n: int, d: int, kind: str, most: int) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="pip install 'aster-ml[cuda]'")
+    from aster_ml.runtime.cuda_compiler import ALIGNED
     from tools.gpu_compile import compile_kernel
 
-    linear, _ = lower(attention_kernel(512, 512, d), cuda_target(arch))
-    report = compile_kernel(CudaRenderer(cuda_target(arch)).render(linear), arch)
+    q, k, v = (Tensor.empty(1, n, d, dtype=dtypes.float16, device=CUDA) for _ in range(3))
+    ast = kernel_of(q.scaled_dot_product_attention(k, v, is_causal=kind == "causal"))
+    linear, _ = lower(ast, cuda_target(arch))
+    # As the runtime compiles it: buffers begin at multiples of 16 bytes.
+    report = compile_kernel(ALIGNED + CudaRenderer(cuda_target(arch)).render(linear), arch)
     assert (report.error, report.spilled, report.stack) == ("", 0, 0)
     assert report.registers <= most
+
+
+def test_results_that_are_neighbours_are_stored_at_once() -> None:
+    """Of a row a work-item has pairs, which are one store of 32 bits each."""
+    target = cuda_target("sm_80")
+    source = CudaRenderer(target).render(lower(attention_kernel(64, 64, 32), target)[0])
+    kernel = source[source.index("__global__") :]
+    assert kernel.count("aster_store_any<4>(buf0") == 8
+    assert "buf0[" not in kernel
