@@ -46,8 +46,8 @@ run with the same shapes replays one native graph, and a run like the last one c
 into memory that this reads. Axes with a name, or without a size, may change: the first two
 combinations of sizes have recordings of their own, and for all others there is one with variables,
 which go from a power of two to another and grow with what is asked; its first outputs are held to
-those of a plain run. Where an operator cannot do with a variable size (a loop over an axis, most
-pooling), `runner.why_not_dynamic` says so, and sizes are recorded one by one. Initialisers
+those of a plain run. Where an operator cannot do with a variable size (a loop over an axis, a
+fraction of one), `runner.why_not_dynamic` says so, and sizes are recorded one by one. Initialisers
 are read when they are first used, and data beside the model is mapped into memory, never from
 outside of its folder.
 """
