@@ -14,6 +14,7 @@ from aster_ml.apps.llm.architectures import ARCHITECTURES
 from aster_ml.apps.llm.pretokenizers import PATTERNS, SAME
 from aster_ml.nn.ggml import NAMED
 from aster_ml.nn.ggml_quantise import ENCODERS
+from aster_ml.nn.interleaved import INTERLEAVED
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 BLOCK = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.S)
@@ -27,13 +28,15 @@ def architectures() -> list[str]:
 
 def types() -> list[str]:
     """A row for each type of tensors."""
-    lines = ["| type | elements a block | bytes a block | bits a weight | written |"]
-    lines.append("|---|--:|--:|--:|---|")
+    lines = ["| type | elements a block | bytes a block | bits a weight | written | products |"]
+    lines.append("|---|--:|--:|--:|---|---|")
     for row in NAMED.values():
         written = row.elements == 1 or row.name in ENCODERS
         bits = f"{8 * row.nbytes / row.elements:.2f}".rstrip("0").rstrip(".")
+        products = "of integers" if row.name in INTERLEAVED else "of floats"
         line = (
-            f"| {row.name} | {row.elements} | {row.nbytes} | {bits} | {'yes' if written else ''} |"
+            f"| {row.name} | {row.elements} | {row.nbytes} | {bits} | {'yes' if written else ''} "
+            f"| {products} |"
         )
         lines.append(line)
     return lines

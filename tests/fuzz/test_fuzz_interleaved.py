@@ -1,7 +1,7 @@
 """Products in integers with interleaved rows, against float64 NumPy.
 
 A case draws a type, a shape, a batch, and a form: one product, two in one kernel, picked rows, a
-number of rows that a variable says, or a part of the rows.
+number of rows that a variable says, a part of the rows, or experts that are chosen.
 """
 
 from __future__ import annotations
@@ -12,32 +12,41 @@ from collections.abc import Callable
 import numpy as np
 
 from aster_ml import Tensor, TinyJit, Variable
-from aster_ml.nn.interleaved import PARTS, Interleaved
-from aster_ml.nn.state import ggml_quantize
+from aster_ml.nn.ggml import NAMED
+from aster_ml.nn.ggml_codes import CODED
+from aster_ml.nn.interleaved import INTERLEAVED, Interleaved
+from tests.apps.llm.random_models import quantised
 from tests.fuzz.budget import check_all, draws
 
-FORMS = ("product", "two", "rows", "counted", "part")
+FORMS = ("product", "two", "rows", "counted", "part", "experts")
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
     """Activations as they are after rounding, exactly."""
     blocks = x.astype(np.float64).reshape(-1, 32)
     step = np.abs(blocks).max(-1, keepdims=True) / 16256
-    return (np.round(blocks / np.where(step > 0, step, 1)) * step).reshape(x.shape)
+    codes = np.round(blocks / np.where(step > 0, step, 1))
+    result: np.ndarray = (codes * step).reshape(x.shape)
+    return result
 
 
 def judge(seed: int) -> str | None:
     """What is wrong with one product."""
     rng, numbers = random.Random(seed), np.random.default_rng(seed)
-    name, form = sorted(PARTS)[seed % len(PARTS)], rng.choice(FORMS)
-    m, n = 16 * rng.choice([1, 2, 3, 5, 8]), rng.choice([1, 1, 2, 3, 7, 8, 16, 24])
-    k = 256 * rng.choice([1, 2, 3]) if name == "Q4_K" else 32 * rng.choice([1, 2, 5, 8, 18])
-    packed = ggml_quantize(Tensor(numbers.standard_normal((m, k)).astype(np.float32)), name)
+    name, form = INTERLEAVED[seed % len(INTERLEAVED)], rng.choice(FORMS)
+    m = rng.choice([16, 32, 48, 80, 128, 1, 17, 61, 127])
+    n, each = rng.choice([1, 1, 2, 3, 7, 8, 16, 24]), NAMED[name].elements
+    k = each * rng.choice([1, 2, 3] if each > 32 else [1, 2, 5, 8, 18])
+    if len(CODED[name].planes) > 1 and form == "experts":
+        form = "product"
+    experts = [rng.choice([1, 3, 8])] if form == "experts" else []
+    drawn = Tensor(numbers.standard_normal((*experts, m, k)).astype(np.float32))
+    packed = quantised(numbers, drawn, name)
     w, made = packed.dequantize().numpy().astype(np.float64), Interleaved(packed)
     Tensor.realize(*made.memory())
     scale = 10.0 ** rng.randint(-3, 3)
     x = (scale * numbers.standard_normal((n, k))).astype(np.float32)
-    want = rounded(x) @ w.T
+    want = rounded(x) @ np.moveaxis(w, -1, -2)
     if form == "rows":
         index = numbers.integers(0, m, (rng.choice([1, 2, 5]),)).astype(np.int32)
         got, want = made.rows(Tensor(index)).numpy(), w[index]
@@ -52,10 +61,15 @@ def judge(seed: int) -> str | None:
             got = jitted(part).shrink(((0, count), (0, m))).numpy()
         got, want = got[:n], want[:n]
     elif form == "part":
-        start = 16 * rng.randrange(m // 16)
-        part = made.part(slice(start, m))
-        assert isinstance(part, Interleaved)
-        got, want = part.product(Tensor(x)).numpy(), want[:, start:]
+        start = 16 * rng.randrange(-(-m // 16))
+        rest = made.part(slice(start, m))
+        assert isinstance(rest, Interleaved)
+        got, want = rest.product(Tensor(x)).numpy(), want[:, start:]
+    elif form == "experts":
+        index = numbers.integers(0, experts[0], (n, rng.choice([1, 2, 5]))).astype(np.int32)
+        x = (scale * numbers.standard_normal((n, rng.choice([1, index.shape[1]]), k))).astype("f")
+        got = made.chosen(Tensor(x), Tensor(index)).numpy()
+        want = (rounded(x)[:, :, None] * w[index]).sum(-1)
     else:
         got = made.product(Tensor(x)).numpy()
     # A half of a step may be rounded either way: 1/32512 of the largest of one block.

@@ -50,6 +50,61 @@ def fifth_bits(t: Tensor) -> Tensor:
     return split_bits(t, 1).transpose(1, 2).flatten(1) * 16
 
 
+def nibble_pairs(t: Tensor) -> Tensor:
+    """Runs of 32 bytes: each gives 32 low nibbles, then 32 high ones.
+
+    Shapes: t [n, 128] -> [n, 8, 32].
+    """
+    return split_bits(t.reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
+
+
+def scale_bytes(b: Tensor) -> tuple[Tensor, Tensor]:
+    """The eight scales and eight minima of 6 bits each that Q4_K and Q5_K pack into 12 bytes.
+
+    The first four of each are the low 6 bits of bytes 0 to 3 and 4 to 7; the others have their low
+    4 bits in the nibbles of bytes 8 to 11, and their high 2 in the top bits of bytes 0 to 7.
+
+    Shapes: b [n, 12] -> a pair of [n, 8].
+    """
+    first, second, third = b[:, 0:4], b[:, 4:8], b[:, 8:12]
+    scales = (first & 63).cat((third & 15) | ((first >> 6) << 4), dim=1)
+    minima = (second & 63).cat((third >> 4) | ((second >> 6) << 4), dim=1)
+    return scales, minima
+
+
+def trits(b: Tensor) -> Tensor:
+    """Digits of base 3: 32 bytes and 16 bytes of five each, 4 bytes of four.
+
+    A byte is a fraction of 256; each product with 3 has the next digit before the point.
+
+    Shapes: b [n, 54] -> [n, 256].
+    """
+    parts = []
+    for begin, end, digits in ((0, 32, 5), (32, 48, 5), (48, 52, 4)):
+        rest = [b[:, begin:end] * 3**i for i in range(digits)]
+        parts.append(Tensor.stack(*rest, dim=1).flatten(1))
+    whole: Tensor = (Tensor.cat(*parts, dim=1).cast(dtypes.uint16) * 3) >> 8
+    return whole.cast(dtypes.uint8)
+
+
+def half_exponent(e: Tensor) -> Tensor:
+    """Half the scale that a byte is the exponent of (E8M0): 2 ** (e - 128), for e = 255 too.
+
+    There the specification has NaN, and readers of GGUF go on counting.
+    """
+    e = e.int()
+    # Below 2, half the scale is one bit among those of float32's subnormal numbers.
+    bits = (e < 2).where(0x200000 * (e + 1), (e - 1) * (1 << 23))
+    return bits.bitcast(dtypes.float32)
+
+
+def small_float(scale: Tensor) -> Tensor:
+    """Half the scale in a byte (E4M3), whose sign is not read; 127, no number, is zero."""
+    exponent, mantissa = ((scale >> 3) & 15).int(), (scale & 7).float()
+    value = (exponent == 0).where(mantissa * 2.0**-10, (mantissa + 8) * power_of_two(exponent - 11))
+    return (scale == 127).where(0.0, value)
+
+
 def pairs(t: Tensor) -> Tensor:
     """The low and the high nibble of every byte, side by side.
 

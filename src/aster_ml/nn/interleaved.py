@@ -1,9 +1,10 @@
 """Products with quantised matrices in integers: rows interleaved for SIMD lanes, and activations
 in fixed point, two digits of int8 each.
 
-Receives a `QuantTensor` of two axes; returns an `Interleaved`, the same numbers in another order of
-bytes. Its products round what they are given to 15 bits, a scale for each block of 32; whoever
-wants float products has `QuantTensor.dequantize`. All of it are ordinary tensor ops.
+Receives a `QuantTensor` of two axes, or of three, a matrix for each expert; returns an
+`Interleaved`, the same numbers in another order of bytes. Its products round what they are given to
+15 bits, a scale for each block of 32; whoever wants float products has `QuantTensor.dequantize`.
+All of it are ordinary tensor ops. What codes and factors a type has is in `nn.ggml_codes`.
 
 why: with one digit, as ggml's Q8_1 has, a small model's first choice of a word changes now and
 then; the second one costs a product of bytes where reading the weights takes longer
@@ -21,76 +22,27 @@ from typing import Any, NamedTuple
 from aster_ml import Tensor, TinyJit, dtypes
 from aster_ml.errors import ArgumentError, ShapeError
 from aster_ml.helpers import prod
-from aster_ml.nn.ggml import nibble_pairs, scale_bytes
+from aster_ml.nn.ggml_codes import CODED, Coded, Factor, Parts, product_of
 from aster_ml.nn.quantised import QuantTensor
 
-# Rows whose words lie side by side, bytes of a word, and elements of a block of activations.
+# Rows whose words lie side by side, bytes of a word, and elements of a block of activations, which
+# has so many words.
 LANES, WORD, BLOCK = 16, 4, 32
+QUADS = BLOCK // WORD
 # Steps from 0 to the largest of a block; how many of them the high digit counts at once.
 DIGIT = 128
 MOST = 127 * DIGIT
 # 1.5 * 2 ** 23, whose neighbours among float32 are whole numbers; its bits end in 22 zeros.
 UNITS = 12582912.0
-
-
-class Parts(NamedTuple):
-    """A type's blocks as bytes that hold codes, and factors of their scales and minima.
-
-    A byte holds code i of a block in its low half, and code i + 16 in the high one where codes have
-    4 bits. An element is (code - offset) * scales - minima.
-
-    Of n blocks with s scales each codes are uint8 [n, s, bytes], scales and minima [n, s], or
-    [n, 1].
-    """
-
-    codes: Tensor
-    bits: int
-    offset: int
-    scales: tuple[Tensor, ...]
-    minima: tuple[Tensor, ...] = ()
-
-
-def half(b: Tensor, begin: int) -> Tensor:
-    """The float16 at a byte of every block. Shapes: b [n, nbytes] -> [n, 1]."""
-    return b[:, begin : begin + 2].bitcast(dtypes.float16)
-
-
-def parts_q4_0(b: Tensor) -> Parts:
-    """Scale, then 32 nibbles."""
-    return Parts(b[:, 2:18].unsqueeze(1), 4, 8, (half(b, 0),))
-
-
-def parts_q4_1(b: Tensor) -> Parts:
-    """Scale and minimum, then 32 nibbles; the minimum is added."""
-    return Parts(b[:, 4:20].unsqueeze(1), 4, 0, (half(b, 0),), (-half(b, 2),))
-
-
-def parts_q8_0(b: Tensor) -> Parts:
-    """Scale, then 32 signed bytes, whose codes are 128 higher."""
-    return Parts((b[:, 2:34] ^ 128).unsqueeze(1), 8, 128, (half(b, 0),))
-
-
-def parts_q4_k(b: Tensor) -> Parts:
-    """Two halves, 12 bytes of scales, 256 nibbles in runs of 32 bytes."""
-    codes = nibble_pairs(b[:, 16:144])
-    scales, minima = scale_bytes(b[:, 4:16])
-    joined = codes[:, :, :16] | (codes[:, :, 16:] << 4)
-    return Parts(joined, 4, 0, (half(b, 0), scales), (half(b, 2), minima))
-
-
-PARTS: dict[str, Callable[[Tensor], Parts]] = {
-    "Q4_0": parts_q4_0,
-    "Q4_1": parts_q4_1,
-    "Q8_0": parts_q8_0,
-    "Q4_K": parts_q4_k,
-}
+# Codes that stand for other values are quicker as floats.
+INTERLEAVED = tuple([name for name, row in CODED.items() if row.values is None])
 
 
 class Rounded(NamedTuple):
-    """Activations in fixed point, their scales, and the sums of blocks of them.
+    """Activations in fixed point, their scales, and the sums of runs of them.
 
-    A number is (high * 128 + low) * scale. Digits are int8 [n, blocks, 32], scales and sums
-    [n, blocks].
+    A number is (high * 128 + low) * scale. Digits are int8 [n, blocks, 32], scales [n, blocks], and
+    sums [n, blocks, runs].
     """
 
     high: Tensor
@@ -99,10 +51,10 @@ class Rounded(NamedTuple):
     sums: Tensor
 
 
-def round_blocks(x: Tensor) -> Rounded:
+def round_blocks(x: Tensor, run: int = BLOCK) -> Rounded:
     """Rounds to 127 * 128 steps either way of the largest in each block.
 
-    `x` is [n, k], with k a multiple of 32.
+    `x` is [n, k], with k a multiple of 32; `run` is how many are summed.
     """
     x = x.float().reshape(x.shape[0], -1, BLOCK)
     largest = x.abs().max(-1, keepdim=True)
@@ -112,8 +64,10 @@ def round_blocks(x: Tensor) -> Rounded:
     scales = (largest / MOST).squeeze(-1)
     high = ((rounded << 10) >> 17).cast(dtypes.int8).contiguous()
     low = (rounded & (DIGIT - 1)).cast(dtypes.int8).contiguous()
-    whole = joined(*[t.cast(dtypes.int32).sum(-1) for t in (high, low)])
-    return Rounded(high, low, scales.contiguous(), (whole.float() * scales).contiguous())
+    runs = (*x.shape[:2], BLOCK // run, run)
+    whole = joined(*[t.reshape(*runs).cast(dtypes.int32).sum(-1) for t in (high, low)])
+    sums = whole.float() * scales.unsqueeze(-1)
+    return Rounded(high, low, scales.contiguous(), sums.contiguous())
 
 
 def joined(high: Tensor, low: Tensor) -> Tensor:
@@ -122,92 +76,140 @@ def joined(high: Tensor, low: Tensor) -> Tensor:
 
 
 class Interleaved:
-    """A quantised matrix [m, k] in memory, words of sixteen rows side by side.
+    """Quantised matrices [*experts, m, k] in memory, words of sixteen rows side by side.
 
-    With n blocks in a row, which have s scales each, codes are uint8 [m / 16, n * s, words, 16, 4],
-    scales and minima [m / 16, n, s, 16] or [m / 16, n, 1, 16].
+    Of 32 codes a plane of b bits has b words: uint8 [*experts, m / 16, k / 32, b, 16, 4]. The first
+    codes are in the lowest bits of their bytes. Factors are [*experts, m / 16, n, s, 16], s of them
+    for each of n blocks in a row. Rows that fill the last sixteen up are zeros.
     """
 
     def __init__(self, packed: QuantTensor) -> None:
         if not can_interleave(packed):
             raise ArgumentError(
-                f"Interleaved: a matrix of {', '.join(PARTS)} with a multiple of {LANES} rows is "
-                f"wanted, {packed.type} {list(packed.shape)} is given"
+                f"Interleaved: matrices of {', '.join(INTERLEAVED)} are wanted, {packed.type} "
+                f"{list(packed.shape)} is given"
             )
         self.type, self.shape = packed.type, packed.shape
-        blocks = packed.blocks
-        self.blocks = int(blocks.shape[1])
-        parts = PARTS[packed.type](blocks.reshape(-1, blocks.shape[-1]))
-        self.bits, self.offset = parts.bits, parts.offset
-        self.each = int(parts.codes.shape[1])
-        across = (self.shape[0] // LANES, LANES, self.blocks * self.each, -1, WORD)
-        self.codes = parts.codes.reshape(*across).permute(0, 2, 3, 1, 4).contiguous()
-        self.scales = [self.beside(t) for t in parts.scales]
-        self.minima = [self.beside(t) for t in parts.minima]
+        *rows, self.blocks, nbytes = packed.blocks.shape
+        coded = self.coded
+        parts = coded.parts(packed.blocks.reshape(-1, nbytes))
+        codes = parts.codes.reshape(*rows, self.shape[-1] // BLOCK, BLOCK)
+        shifts = [sum(coded.planes[:i]) for i in range(len(coded.planes))]
+        self.planes = [
+            side_by_side(words_of(codes, shift, bits), len(rows), -2)
+            for shift, bits in zip(shifts, coded.planes)
+        ]
+        factors = (*parts.scales, *parts.minima)
+        made = {
+            id(t): side_by_side(t.reshape(*rows, self.blocks, t.shape[-1]), len(rows), -1)
+            for t, _ in factors
+        }
+        self.scales, self.minima = (
+            [Factor(made[id(t)], read) for t, read in some] for some in (parts.scales, parts.minima)
+        )
 
-    def beside(self, t: Tensor) -> Tensor:
-        """A factor of each block, those of sixteen rows side by side.
+    @property
+    def coded(self) -> Coded:
+        """What its type's blocks have in common."""
+        return CODED[self.type]
 
-        Shapes: t [n, s] -> [n // 16 // blocks, blocks, s, 16].
-        """
-        t = t.reshape(self.shape[0] // LANES, LANES, self.blocks, t.shape[-1])
-        return t.permute(0, 2, 3, 1).contiguous()
+    @property
+    def words(self) -> int:
+        """Words of the 32 codes of a block that are cut out alike."""
+        return min(*self.coded.planes, self.coded.run // WORD)
 
     @property
     def ndim(self) -> int:
-        """Two."""
+        """Two, or three with experts."""
         return len(self.shape)
 
     def memory(self) -> list[Tensor]:
         """The tensors that hold it."""
-        return [self.codes, *self.scales, *self.minima]
+        factors = {id(t): t for t, _ in (*self.scales, *self.minima)}
+        return [*self.planes, *factors.values()]
 
     def with_memory(self, memory: Sequence[Tensor]) -> Interleaved:
         """A matrix of the same type and shape that is held by these tensors."""
-        found, scales = copy(self), 1 + len(self.scales)
-        found.codes, found.scales, found.minima = memory[0], [*memory[1:scales]], [*memory[scales:]]
-        return found
+        made = dict(zip(map(id, self.memory()), memory, strict=True))
+        return self.each(lambda t: made[id(t)], self.shape)
 
     def nbytes(self) -> int:
         """How many bytes they take."""
         return sum([int(t.nbytes()) for t in self.memory()])
 
-    def fields(self, codes: Tensor) -> list[Tensor]:
-        """The codes in bytes, by their place in them."""
-        return [codes & 15, codes >> 4] if self.bits == 4 else [codes]
+    def each(self, change: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> Interleaved:
+        """The same with a change of all that holds it; what has `shape` then."""
+        found = copy(self)
+        found.shape = shape
+        found.planes = [change(t) for t in self.planes]
+        found.scales, found.minima = (
+            [Factor(change(t), read) for t, read in some] for some in (self.scales, self.minima)
+        )
+        return found
 
-    def decode(self, codes: Tensor, scales: list[Tensor], minima: list[Tensor]) -> Tensor:
-        """Elements as float32.
+    def codes(self, planes: Sequence[Tensor], place: int) -> Tensor:
+        """The codes at one of the places in bytes that words are cut out of.
 
-        Shapes: codes [r, n, m] -> [r, k].
+        `planes` are [*b, words, *r] each, and so is the result.
         """
-        r, shape = codes.shape[0], (codes.shape[0], self.blocks, self.each, -1)
-        values = self.fields(codes)
-        found = values[0] if len(values) == 1 else values[0].cat(values[1], dim=-1)
-        value = (found.float() - self.offset).reshape(*shape) * times(scales).unsqueeze(-1)
-        if minima:
-            value = value - times(minima).unsqueeze(-1)
-        return value.reshape(r, self.shape[1])
+        found: Tensor | None = None
+        shift = 0
+        for plane, bits in zip(planes, self.coded.planes):
+            part = cut(
+                plane[..., place % (bits // self.words), :, :, :],
+                bits,
+                bits * (place // (bits // self.words)),
+                shift,
+            )
+            found = part if found is None else found | part
+            shift += bits
+        assert found is not None
+        return found
+
+    def decode(self, planes: list[Tensor], factors: list[list[Tensor]]) -> Tensor:
+        """Elements as float32, of what has no axis of rows side by side.
+
+        `planes` are [*b, k / 32, bits, 4] each, the result is [*b, k].
+        """
+        *rows, blocks, _, _ = planes[0].shape
+        apart = [t.reshape(*rows, blocks, -1, self.words, 1, WORD) for t in planes]
+        places = range(QUADS // self.words)
+        codes = Tensor.stack(*[self.codes(apart, i) for i in places], dim=-4)
+        scales, minima = (
+            tuple([Factor(t, factor.read) for t, factor in zip(found, some)])
+            for found, some in zip(factors, (self.scales, self.minima))
+        )
+        parts = Parts(codes.reshape(*rows, self.blocks, -1), scales, minima)
+        return self.coded.decode(parts).reshape(*rows, self.shape[-1])
 
     def dequantize(self) -> Tensor:
-        """The elements as float32, lazily. Shapes: -> [m, k]."""
-        m = self.shape[0]
-        codes = self.codes.permute(0, 3, 1, 2, 4).reshape(m, self.blocks * self.each, -1)
-        scales, minima = (
-            [t.permute(0, 3, 1, 2).reshape(m, self.blocks, t.shape[2]) for t in factors]
-            for factors in (self.scales, self.minima)
+        """The elements as float32, lazily. Shapes: -> [*experts, m, k]."""
+        *experts, m, _ = self.shape
+
+        def apart(t: Tensor, lane: int) -> Tensor:
+            """With the rows of sixteen one behind the other, without those that fill up."""
+            order = list(range(t.ndim))
+            order.insert(len(experts) + 1, order.pop(lane))
+            t = t.permute(order).flatten(len(experts), len(experts) + 1)
+            return t[..., :m, :, :] if lane == -1 else t[..., :m, :, :, :]
+
+        return self.decode(
+            [apart(t, -2) for t in self.planes],
+            [[apart(t, -1) for t, _ in some] for some in (self.scales, self.minima)],
         )
-        return self.decode(codes, scales, minima)
 
     def rows(self, index: Tensor) -> Tensor:
-        """The rows at an index; nothing else is read. Shapes: index int [*b] -> [*b, k]."""
+        """The rows of a matrix at an index; nothing else is read.
+
+        Shapes: index int [*b] -> [*b, k].
+        """
         flat = index.reshape(-1)
         high, low = flat // LANES, flat % LANES
-        codes = self.codes[high, :, :, low].reshape(flat.shape[0], self.blocks * self.each, -1)
-        scales, minima = (
-            [t[high, :, :, low] for t in factors] for factors in (self.scales, self.minima)
+        found = self.decode(
+            [t[high, :, :, low] for t in self.planes],
+            [[t[high, :, :, low] for t, _ in some] for some in (self.scales, self.minima)],
         )
-        return self.decode(codes, scales, minima).reshape(*index.shape, self.shape[1])
+        return found.reshape(*index.shape, self.shape[-1])
 
     def product(self, x: Tensor) -> Tensor:
         """x, rounded to 15 bits in blocks of 32, times the transposed matrix, summed in float32.
@@ -217,46 +219,91 @@ class Interleaved:
         Raises: ShapeError where the last axes differ.
         Error: that of the rounding, half a step of 1/16256 of each block's largest activation.
         """
-        if x.ndim == 0 or x.shape[-1] != self.shape[1]:
+        self.check(x)
+        rows = (prod(x.shape[:-1]),)
+        result = self.each(lambda t: t.unsqueeze(0), self.shape).multiply(x, rows)
+        return result.reshape(*x.shape[:-1], self.shape[-2]).cast(x.dtype)
+
+    def chosen(self, x: Tensor, index: Tensor) -> Tensor:
+        """x times the transposed matrices of some experts; no others are read.
+
+        Shapes: x float [n, u or 1, k], index int [n, u] -> [n, u, m].
+        Dtype: that of x.
+        Raises: ShapeError where the last axes differ.
+        Error: as `product`.
+        """
+        self.check(x)
+        picked = self.each(lambda t: t[index], (*index.shape, *self.shape[1:]))
+        return picked.multiply(x, tuple(x.shape[:2])).cast(x.dtype)
+
+    def check(self, x: Tensor) -> None:
+        """Whether x can be multiplied. Raises: ShapeError."""
+        if x.ndim == 0 or x.shape[-1] != self.shape[-1]:
             raise ShapeError(
                 f"product: k differs, {list(x.shape)} by rows of {list(self.shape)}; both need "
                 "the same last axis"
             )
-        n = prod(x.shape[:-1])
-        given = round_blocks(x.reshape(n, self.shape[1]))
-        along = (n, 1, self.blocks, self.each)
-        m = self.shape[0] // LANES
-        words = self.codes.reshape(1, m, self.blocks, self.each, -1, LANES, WORD)
-        fields = [field.cast(dtypes.int32) for field in self.fields(words)]
 
-        def summed(digit: Tensor) -> Tensor:
-            """Sums over blocks of products with one digit, int32."""
-            digits = digit.reshape(*along, len(fields), -1, 1, WORD).cast(dtypes.int32)
-            terms = [digits[:, :, :, :, i] * field for i, field in enumerate(fields)]
-            return (terms[0] if len(terms) == 1 else terms[0] + terms[1]).sum((4, 6))
+    def multiply(self, x: Tensor, rows: tuple[int, ...]) -> Tensor:
+        """Products with matrices that stand before the rows of x, or one for each of them.
 
-        whole = joined(summed(given.high), summed(given.low)).float()
-        step, total = (t.reshape(*along, 1) for t in (given.scales, given.sums))
-        value = whole * step
-        if self.offset:
-            value = value - total * self.offset
-        value = value * times(self.scales)
-        if self.minima:
-            value = value - total * times(self.minima)
-        return value.sum((2, 3)).reshape(*x.shape[:-1], self.shape[0]).cast(x.dtype)
+        `x` is [*b, k], `rows` the shape in which b is seen, and the result [*rows, m].
+        """
+        (m, k), run = self.shape[-2:], self.coded.run
+        given = round_blocks(x.reshape(prod(rows), k), run)
+        along = (self.blocks, k // BLOCK // self.blocks)
+        groups = self.planes[0].shape[: len(rows) + 1]
+        planes = [t.reshape(*groups, *along, -1, self.words, LANES, WORD) for t in self.planes]
+        step = given.scales.reshape(*rows, 1, *along, 1)
+        sums = given.sums.reshape(*rows, 1, *along, BLOCK // run, 1)
+        places, result = QUADS // self.words, None
+        for i in range(BLOCK // run):
+            part = range(i * run // WORD // self.words, (i + 1) * run // WORD // self.words)
+            high, low = (
+                self.summed(planes, digit.reshape(*rows, 1, *along, places, -1, 1, WORD), part)
+                for digit in (given.high, given.low)
+            )
+            value, total = joined(high, low).float() * step, sums[..., i, :]
+            if self.coded.zero:
+                value = value - total * self.coded.zero
+            value = value * self.shared(self.scales, i)
+            if self.minima:
+                value = value - total * self.shared(self.minima, i)
+            result = value if result is None else result + value
+        assert result is not None
+        whole = result.sum((-3, -2)).reshape(*result.shape[: len(rows)], -1)
+        return whole if m % LANES == 0 else whole.contiguous()[..., :m]
+
+    def summed(self, planes: Sequence[Tensor], digits: Tensor, places: range) -> Tensor:
+        """Sums over runs of products with one digit, int32."""
+        total: Tensor | None = None
+        for i in places:
+            number = self.coded.whole(self.codes(planes, i)).cast(dtypes.int32)
+            term = digits[..., i, :, :, :].cast(dtypes.int32) * number
+            total = term if total is None else total + term
+        assert total is not None
+        return total.sum((-3, -1))
+
+    def shared(self, factors: Sequence[Factor], run: int) -> Tensor:
+        """The product of factors of one of the runs in blocks of 32.
+
+        The result is [*b, m / 16, n, e / 32, 16], e the elements of a block.
+        """
+        parts = []
+        for t, read in factors:
+            *groups, count, _ = t.shape
+            across = min(count, self.shape[-1] // BLOCK // self.blocks)
+            t = t.reshape(*groups, across, -1, LANES)
+            parts.append(Factor(t[..., min(run, t.shape[-2] - 1), :], read))
+        return product_of(parts)
 
     def part(self, rows: slice) -> Interleaved | Tensor:
         """Some of the rows, in whole groups of sixteen; other rows as floats."""
         start, stop, step = rows.indices(self.shape[0])
-        if step != 1 or start % LANES or stop % LANES:
+        if step != 1 or start % LANES or (stop % LANES and stop < self.shape[0]):
             return self.dequantize()[rows]
-        found = copy(self)
-        groups = slice(start // LANES, stop // LANES)
-        found.shape = (stop - start, self.shape[1])
-        found.codes = self.codes[groups]
-        found.scales = [t[groups] for t in self.scales]
-        found.minima = [t[groups] for t in self.minima]
-        return found
+        groups = slice(start // LANES, -(-stop // LANES))
+        return self.each(lambda t: t[groups], (stop - start, self.shape[1]))
 
 
 class Interleaver:
@@ -285,15 +332,49 @@ def interleaved_memory(name: str, blocks: Tensor) -> list[Tensor]:
     return memory
 
 
-def times(factors: list[Tensor]) -> Tensor:
-    """The product of factors as float32."""
-    result = factors[0].float()
-    for t in factors[1:]:
-        result = result * t.float()
-    return result
+def side_by_side(t: Tensor, rows: int, at: int) -> Tensor:
+    """Sixteen rows side by side on a new axis; the last ones are filled up with zeros.
+
+    `t` is [*b, m, *r], whose axes to m are `rows`; the result has m / 16 for m, and 16 at `at`.
+    """
+    m = t.shape[rows - 1]
+    t = t.pad((*[(0, 0)] * (rows - 1), (0, -m % LANES), *[(0, 0)] * (t.ndim - rows)))
+    t = t.reshape(*t.shape[: rows - 1], -1, LANES, *t.shape[rows:])
+    order = list(range(t.ndim))
+    lane = order.pop(rows)
+    order.insert(len(order) + 1 + at, lane)
+    return t.permute(order).contiguous()
+
+
+def words_of(codes: Tensor, shift: int, bits: int) -> Tensor:
+    """Some bits of the codes of a block, in as few bytes as they take.
+
+    Shapes: codes [*b, 32] -> [*b, bits, 4].
+    """
+    fields = codes.reshape(*codes.shape[:-1], 8 // bits, bits, WORD)
+    parts = [cut(fields[..., i, :, :], bits, shift, bits * i) for i in range(8 // bits)]
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole | part
+    return whole
+
+
+def cut(t: Tensor, bits: int, start: int, to: int) -> Tensor:
+    """A field of each byte at another place, alone in it."""
+    moved = t >> (start - to) if start >= to else t << (to - start)
+    left = ((1 << bits) - 1) << to
+    # What a shift leaves of the byte.
+    have = 0xFF >> (start - to) if start >= to else 0xFF << (to - start) & 0xFF
+    return moved if have == left else moved & left
 
 
 def can_interleave(packed: QuantTensor) -> bool:
-    """Whether a quantised value is a matrix of a type, and of a number of rows, that fit."""
+    """Whether a quantised value is a matrix, or one for each expert, of a type that fits.
+
+    why: codes in several planes are put together in memory before the experts that are chosen
+    multiply, which takes as long as floats do
+    """
     shape = packed.shape
-    return packed.type in PARTS and len(shape) == 2 and 0 not in shape and shape[0] % LANES == 0
+    if packed.type not in INTERLEAVED or 0 in shape:
+        return False
+    return len(shape) == 2 or (len(shape) == 3 and len(CODED[packed.type].planes) == 1)

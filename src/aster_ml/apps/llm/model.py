@@ -17,7 +17,7 @@ import numpy as np
 from aster_ml import Tensor
 from aster_ml.apps.llm.architectures import Config
 from aster_ml.apps.llm.rope import Array, rotate, tables
-from aster_ml.apps.llm.weights import DTYPES, Matrix, Weights, linear, part_of, rows
+from aster_ml.apps.llm.weights import DTYPES, Matrix, Weights, experts, linear, part_of, rows
 from aster_ml.errors import FormatError
 from aster_ml.nn.fileio import show_value
 from aster_ml.nn.interleaved import Interleaved
@@ -253,9 +253,9 @@ class Layer:
         experts, size = self.config.experts, self.config.size
         up = self.weights.shape_of(f"{self.prefix}ffn_up_exps.weight")
         inner = up[1] if up is not None and len(up) == 3 else 0
-        self.choose = self.weights.take(f"{self.prefix}ffn_gate_inp.weight", experts, size)
+        self.choose = self.weights.plain(f"{self.prefix}ffn_gate_inp.weight", experts, size)
         self.experts = [
-            self.weights.take(f"{self.prefix}ffn_{name}_exps.weight", experts, *shape)
+            self.weights.plain(f"{self.prefix}ffn_{name}_exps.weight", experts, *shape)
             for name, shape in (
                 ("gate", (inner, size)),
                 ("up", (inner, size)),
@@ -345,10 +345,10 @@ class Layer:
         if config.expert_norm:
             share = share / share.sum(-1, keepdim=True)
         share = share * config.expert_scale
-        gate, up, down = [rows(weight, chosen) for weight in self.experts]
-        each = x.reshape(-1, 1, 1, config.size)
-        inner = self.activate((gate * each).sum(-1)) * (up * each).sum(-1)
-        result = ((down * inner.unsqueeze(2)).sum(-1) * share.unsqueeze(-1)).sum(1)
+        first, second, third = self.experts
+        each = x.unsqueeze(1)
+        inner = self.activate(experts(each, first, chosen)) * experts(each, second, chosen)
+        result = (experts(inner, third, chosen) * share.unsqueeze(-1)).sum(1)
         if self.shared:
             first, second, third = self.shared
             common = linear(self.activate(linear(x, first)) * linear(x, second), third)

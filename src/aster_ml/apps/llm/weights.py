@@ -98,6 +98,16 @@ def rows(weight: Tensor | Interleaved, index: Tensor) -> Tensor:
     return weight[index].float()
 
 
+def experts(x: Tensor, weight: Tensor | Interleaved, chosen: Tensor) -> Tensor:
+    """x times the transposed matrices of the chosen experts; no others are read.
+
+    Shapes: x [n, u or 1, k], weight [e, m, k], chosen int [n, u] -> [n, u, m].
+    """
+    if isinstance(weight, Interleaved):
+        return weight.chosen(x, chosen)
+    return (rows(weight, chosen) * x.unsqueeze(-2)).sum(-1)
+
+
 class Weights:
     """The weights by name, in memory; `take` hands each out once, so that none is left unread."""
 

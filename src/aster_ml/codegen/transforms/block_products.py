@@ -7,7 +7,8 @@ allow it is decided in `cpu/block_product`.
 rewrite: REDUCE(CAST(p[w, i, j] & 15, int32) * CAST(q[w, j], int32), w, j) ->
 REDUCE(DOT((P[w, i] & 0x0F0F0F0F) ^ 0x80808080, Q[w]), w), where P[w, i] is the word p[w, i, 0:4]
 when: j has four steps, along which bytes lie side by side; one factor is a load of int8, the other
-is cut out of bytes of uint8 by bitwise ops; and what is cut out has SIMD lanes
+is cut out of bytes of uint8 by bitwise ops, and by choices that are alike for all four; and what is
+cut out has SIMD lanes
 why: an instruction multiplies and adds up the four bytes of each lane, and masks and shifts cut
 four fields at once
 """
@@ -54,12 +55,24 @@ class BlockProduct(NamedTuple):
     @property
     def loads(self) -> list[UOp]:
         """The loads of uint8."""
-        return [x for field, _ in self.terms for x in toposort(field, enter=above) if is_load(x)]
+        return [x for field, _ in self.terms for x in made_of(field) if is_load(x)]
 
 
 def above(u: UOp) -> bool:
     """Whether what a node is made of is arithmetic on bytes."""
     return u.op is not Ops.LOAD
+
+
+def made_of(part: UOp) -> list[UOp]:
+    """The arithmetic on bytes that a factor is, sources first, down to loads.
+
+    What says which of two bytes it is does not belong to it.
+    """
+    order, found = [*toposort(part, enter=above)], {part}
+    for u in reversed(order):
+        if u in found and above(u):
+            found.update(u.src[1:] if u.op is Ops.WHERE else u.src)
+    return [u for u in order if u in found]
 
 
 def is_load(u: UOp) -> bool:
@@ -102,7 +115,7 @@ def factors_of(term: UOp) -> tuple[UOp, UOp] | None:
 
 def fits_words(part: UOp, group: UOp) -> bool:
     """Whether four neighbours of a factor are worked out as a word."""
-    for u in toposort(part, enter=above):
+    for u in made_of(part):
         if u.op is Ops.LOAD:
             place, *gates = u.src
             if place.op is not Ops.INDEX or any([group in g.ranges for g in gates]):
@@ -111,6 +124,9 @@ def fits_words(part: UOp, group: UOp) -> bool:
                 return False
         elif u.op in SHIFTS:
             if u.src[1].op is not Ops.CONST or not 0 <= u.src[1].arg < 8:
+                return False
+        elif u.op is Ops.WHERE:
+            if u.dtype is not BYTE or group in u.src[0].ranges:
                 return False
         elif u.op is not Ops.CONST and (u.op not in BITWISE or u.dtype is not BYTE):
             return False
@@ -157,7 +173,7 @@ def in_words(found: BlockProduct) -> UOp:
 def as_word(part: UOp, group: UOp) -> UOp:
     """Four neighbours of a factor in a word."""
     made: dict[UOp, UOp] = {}
-    for u in toposort(part, enter=above):
+    for u in made_of(part):
         made[u] = WORDS.get(u.op, bitwise)(u, made, group)
     return made[part]
 
@@ -179,6 +195,11 @@ def shifted(u: UOp, made: dict[UOp, UOp], group: UOp) -> UOp:
     return made[u.src[0]].alu(u.op, UOp.const(WORD, by)) & UOp.const(WORD, left * EACH)
 
 
+def chosen(u: UOp, made: dict[UOp, UOp], group: UOp) -> UOp:
+    """One of two words, by what is the same for its four bytes."""
+    return u.src[0].where(made[u.src[1]], made[u.src[2]])
+
+
 def bitwise(u: UOp, made: dict[UOp, UOp], group: UOp) -> UOp:
     """An op that no bit of another place has a part in."""
     return made[u.src[0]].alu(u.op, made[u.src[1]])
@@ -189,4 +210,5 @@ WORDS: dict[Ops, Callable[[UOp, dict[UOp, UOp], UOp], UOp]] = {
     Ops.CONST: number,
     Ops.SHL: shifted,
     Ops.SHR: shifted,
+    Ops.WHERE: chosen,
 }

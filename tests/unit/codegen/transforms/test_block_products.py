@@ -84,3 +84,12 @@ def test_bytes_that_do_not_lie_side_by_side_have_none() -> None:
     turned = codes.permute(0, 1, 2, 4, 3).contiguous().realize().permute(0, 1, 2, 4, 3)
     linear, _ = lower(kernel_of(product(turned, given, scales)), DOTS)
     assert not [u for u in linear.uops if u.op is Ops.DOT]
+
+
+def test_bytes_that_are_picked_by_an_index_are_dots_too() -> None:
+    codes, given, scales = operands(3)
+    index = Tensor([2, 0, 2, 1], dtype="int32").realize()
+    linear, _ = lower(kernel_of(product(codes[index], given, scales[index])), DOTS)
+    assert len([u for u in linear.uops if u.op is Ops.DOT]) == 2
+    want = product(codes, given, scales).numpy().reshape(3, LANES)[index.numpy()].reshape(-1)
+    assert (product(codes[index], given, scales[index]).numpy() == want).all()
