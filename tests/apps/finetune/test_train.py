@@ -211,6 +211,20 @@ def test_a_loss_that_is_no_number(llama: pathlib.Path) -> None:
     assert trainer.losses == []
 
 
+def test_the_matrix_of_the_vocabulary_alone_is_unpacked_once(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.gguf"
+    write_model(path, "llama", quantise="Q8_0")
+    model = make(path, dtype="packed").model
+    weights = model.weights
+    name = "output.weight" if "output.weight" in weights.tensors else "token_embd.weight"
+    assert isinstance(model.head, Tensor)
+    assert model.head is not weights.tensors[name]
+    assert weights.nbytes_of(weights.tensors[name]) < weights.nbytes_of(model.head)
+    np.testing.assert_array_equal(model.head.numpy(), weights.tensors[name].numpy())
+    plain = make(path, dtype="f32").model
+    assert plain.head is plain.weights.tensors[name]
+
+
 def test_no_float_copy_of_packed_weights_is_kept(tmp_path: pathlib.Path) -> None:
     """What a step leaves behind is smaller than the weights would be as floats."""
     path = tmp_path / "x.gguf"
