@@ -417,6 +417,12 @@ def number(x: Tensor) -> Tensor:
     return x.int() if x.dtype is dtypes.bool else x
 
 
+def near_zero(x: Tensor, rng: random.Random) -> int:
+    """A small number that a dtype has."""
+    n = rng.randint(-3, 3)
+    return abs(n) if x.dtype.kind == "uint" else n
+
+
 def real(x: Tensor) -> Tensor:
     """All but floats as float32."""
     return x if dtypes.is_float(x.dtype) else x.float()
@@ -473,7 +479,7 @@ BINARY: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
     lambda a, b: number(a) % (number(b).abs() + 1),
 )
 STEPS: tuple[Callable[[Tensor, random.Random], Tensor], ...] = (
-    lambda x, rng: number(x) + rng.randint(-3, 3),
+    lambda x, rng: number(x) + near_zero(x, rng),
     lambda x, rng: -number(x),
     lambda x, rng: real(x).exp2() * 0.01,
     lambda x, rng: (real(x).abs() + 1).log(),
