@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import http.client
 import pathlib
-import urllib.request
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -93,6 +91,10 @@ def download(file: RemoteFile, path: pathlib.Path) -> list[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         return [f"  {path.parent}: there can be no such folder: {error}"]
+    # Part of the time to start for what most programs never do.
+    import http.client
+    import urllib.request
+
     problems = []
     for address in file.addresses:
         try:
