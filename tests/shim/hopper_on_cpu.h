@@ -37,7 +37,15 @@ struct products {
 };
 static products of_thread[MOST_THREADS];
 
+// Registers of each thread of a group, how many threads of it have changed them, and how often.
+enum { GROUP_SIZE = 128, REGISTERS = 65536 };
+static int registers_of[MOST_THREADS / GROUP_SIZE], changed[MOST_THREADS / GROUP_SIZE];
+
 static void new_block() {
+  for (int i = 0; i < MOST_THREADS / GROUP_SIZE; i++) {
+    registers_of[i] = REGISTERS / count / 8 * 8;
+    changed[i] = 0;
+  }
   barrier_count = box_count = 0;
   for (int k = 0; k < count; k++) {
     of_thread[k].set_count = of_thread[k].group = of_thread[k].is_begun = of_thread[k].read_count = 0;
@@ -51,7 +59,25 @@ static void wrong(const char *what) {
   }
 }
 
+// All threads of a group run it; together they have no more than there are.
+static void have_registers(int n, bool fewer) {
+  int group = current / GROUP_SIZE, sum = 0, groups = count / GROUP_SIZE;
+  bool is_first = changed[group]++ % GROUP_SIZE == 0;
+  if (is_first && (fewer ? n > registers_of[group] : n < registers_of[group])) {
+    wrong("registers that change the other way");
+  }
+  if (n % 8 || n < 24 || n > 256) wrong("no number of registers");
+  registers_of[group] = n;
+  if (fewer) return;
+  // What others have not given back yet is waited for: in the end there have to be so many.
+  for (int i = 0; i < groups; i++) sum += (changed[i] ? registers_of[i] : 24) * GROUP_SIZE;
+  if (sum > REGISTERS) wrong("more registers than there are");
+}
+
 static int left_over() {
+  for (int i = 0; i < count / GROUP_SIZE; i++) {
+    if (changed[i] % GROUP_SIZE) wrong("a group of which only some change their registers");
+  }
   if (box_count) wrong("a box that nobody waits for");
   for (int k = 0; k < count; k++) {
     current = k;
@@ -296,6 +322,8 @@ static inline unsigned long long aster_descriptor(const void *p, int leading, in
   return (unsigned long long)((aster_shared_address(p) & 0x3ffff) >> 4)
       | (unsigned long long)(leading >> 4) << 16 | (unsigned long long)(stride >> 4) << 32 | 1ull << 62;
 }
+template <int N> static void aster_fewer_registers() { aster_cpu::have_registers(N, true); }
+template <int N> static void aster_more_registers() { aster_cpu::have_registers(N, false); }
 static inline void aster_wgmma_begin() { aster_cpu::of_thread[aster_cpu::current].is_begun = 1; }
 static inline void aster_wgmma_commit() { aster_cpu::of_thread[aster_cpu::current].group++; }
 template <int LEFT> static void aster_wgmma_wait() {

@@ -12,9 +12,10 @@ from aster_ml.codegen.gpu.attention import chain_products
 from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name, wanted_of
-from aster_ml.codegen.pipelined_copies import pipeline_copies, with_producer
+from aster_ml.codegen.pipelined_copies import pipeline_copies
 from aster_ml.codegen.pipelining import pipeline_folds, pipeline_stores
 from aster_ml.codegen.prefetch import prefetch, stream
+from aster_ml.codegen.producer import with_producer
 from aster_ml.codegen.roles import Epilogue
 from aster_ml.codegen.staging.halo import load_slab
 from aster_ml.codegen.staging.panel import stage_panel

@@ -28,6 +28,7 @@ from aster_ml.codegen.opts import Opt, OptOps, parse_opts
 from aster_ml.codegen.pipelined_copies import copy_ahead
 from aster_ml.codegen.pipelining import pipeline_rows
 from aster_ml.codegen.prefetch import ask_for_next_blocks
+from aster_ml.codegen.producer import copy_apart
 from aster_ml.codegen.staging.accumulators import sum_rows
 from aster_ml.codegen.staging.dot_packing import pack_words
 from aster_ml.codegen.staging.epilogue import finish_in_loop
@@ -128,7 +129,12 @@ def pipelines_rows(kernel: Kernel, target: Target) -> bool:
 
 def pipelines_copies(kernel: Kernel, target: Target) -> bool:
     """Kernels with the Opt PIPELINE copies."""
-    return kernel.roles.copied_ahead is not None
+    return kernel.roles.copied_ahead is not None and not kernel.roles.has_producer
+
+
+def has_producer(kernel: Kernel, target: Target) -> bool:
+    """Kernels with the Opt PIPELINE producer."""
+    return kernel.roles.has_producer
 
 
 KERNEL = "kernel"
@@ -249,6 +255,10 @@ ON_LINEAR = (
     Pass(
         "copy ahead", copy_ahead, applies=pipelines_copies, needed=True,
         why="on the list: a step and a later one are not told apart in a graph",
+    ),
+    Pass(
+        "copy apart", copy_apart, applies=has_producer, needed=True,
+        why="as copies ahead",
     ),
     Pass(
         "check scratch", check_scratch, applies=on_cpu, needed=True,

@@ -36,8 +36,6 @@ from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops, StoreArg
 from aster_ml.uop.ranges import size_of
 
-# Work-items that begin copies for others.
-WARP = 32
 # Stages begin where any copy may.
 STAGE_NBYTES = 128
 # Nodes that do something each time that they stand in a list.
@@ -56,16 +54,20 @@ def pipeline_copies(kernel: Kernel, axis: UOp, stages: int) -> None:
     kernel.roles.copied_ahead = (axis.arg.id, stages)
 
 
-def with_producer(kernel: Kernel, axis: UOp, stages: int) -> None:
-    """The same by a warp of its own, which begins copies for all others of the block."""
-    pipeline_copies(kernel, axis, stages)
-    kernel.roles.has_producer = True
-
-
 def copy_ahead(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     """Local memory is filled for later turns of a loop, as PIPELINE copies says.
 
     Raises: KernelOptError where the loop is not there, or stages are more than there is room for.
+    """
+    return CopiesAhead(*loop_of(linear, kernel, target)).run()
+
+
+def loop_of(
+    linear: Linear, kernel: Kernel, target: Target
+) -> tuple[Linear, int, int, int, Target]:
+    """Where the loop over strips begins and ends, and for how many stages there is to be room.
+
+    Raises: KernelOptError where the loop is not there.
     """
     assert kernel.roles.copied_ahead is not None
     axis_id, stages = kernel.roles.copied_ahead
@@ -79,8 +81,7 @@ def copy_ahead(linear: Linear, kernel: Kernel, target: Target) -> Linear:
             f"{linear.name}: PIPELINE copies wants 2 stages where what is loaded waits in "
             f"registers, and {stages} are given"
         )
-    ahead = CopiesAhead(linear, start, stop, stages, target)
-    return ahead.run_apart() if kernel.roles.has_producer else ahead.run()
+    return linear, start, stop, stages, target
 
 
 class CopiesAhead:
@@ -139,33 +140,6 @@ class CopiesAhead:
             done.add(u)
             listed.append(u)
         return tuple(listed)
-
-    def run_apart(self) -> Linear:
-        """The new list, in which a warp of its own copies.
-
-        Raises: KernelOptError where copies do not end at barriers that it could begin them for.
-        """
-        if self.copies.ends != BARRIERS:
-            raise KernelOptError(f"{self.linear.name}: PIPELINE producer wants boxes of tensors")
-        ids = [u.arg.id for u in self.linear.uops if u.op is Ops.RANGE]
-        arg = self.loop.arg._replace(id=1 + max(ids))
-        own = new_node(Ops.RANGE, self.loop.dtype, self.loop.src, arg)
-        fills = [*self.filled(own, later=True), *self.committed(own)]
-        last = self.loop.alu(Ops.ADD, UOp.const(self.loop.dtype, -1))
-        there = UOp.const(self.loop.dtype, 0).alu(Ops.CMPLT, self.loop)
-        stage = self.stage_of(last)
-        parts = [
-            UOp(Ops.ROLE, dtypes.void, (), WARP),
-            *[own, *self.turn_of(Ops.ACQUIRE, own), *fills, UOp(Ops.END, dtypes.void, (own,))],
-            UOp(Ops.ROLE, dtypes.void, (), 0),
-            *[self.loop, *self.waited(self.stages - 1), *self.used(), settled(1)],
-            *[last, there, stage, UOp(Ops.RELEASE, dtypes.void, (stage, there))],
-            *[UOp(Ops.END, dtypes.void, (self.loop,)), settled(0)],
-        ]
-        first = [self.memories.get(u, u) for u in self.before]
-        items, *more = self.linear.local_size
-        uops = self.once([*first, *parts, *self.behind])
-        return replace(self.linear, uops=uops, local_size=(items + WARP, *more))
 
     def beside(self) -> list[UOp]:
         """Copies that go on by themselves."""

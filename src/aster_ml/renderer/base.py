@@ -580,8 +580,8 @@ class KernelWriter(AccessWriter):
         self.settle(c.u.arg)
 
     def write_role(self, c: Cell) -> None:
-        """ROLE: how many more work-items do what follows."""
-        self.take_role(c.u.arg)
+        """ROLE: how many more work-items one of which does what follows, and their registers."""
+        self.take_role(*c.u.arg)
 
     def write_acquire(self, c: Cell) -> None:
         """ACQUIRE: the stage, and how often it was filled before."""

@@ -97,16 +97,24 @@ class BoxWriter(GpuCppWriter):
         self.write("}")
         self.copies, self.nbytes = [], 0
 
-    def take_role(self, more: int) -> None:
-        """One thread of a warp behind the others begins all copies, and its warp does no more."""
+    def take_role(self, more: int, registers: int) -> None:
+        """One thread behind the others begins all copies, and those beside it do nothing."""
         if more:
             self.more, self.first = more, str(prod(self.local_sizes))
             self.write(f"if (threadIdx.x >= {self.first}) {{")
             self.indent += 1
+            self.have_registers("fewer", registers)
+            self.write(f"if (threadIdx.x > {self.first}) return;")
             return
         self.write("return;")
         self.indent -= 1
         self.write("}")
+        self.have_registers("more", registers)
+
+    def have_registers(self, word: str, count: int) -> None:
+        """`aster_fewer_registers<40>();`"""
+        if count:
+            self.write(f"{self.bring(f'aster_{word}_registers')}<{count}>();")
 
     def acquire(self, stage: str, turn: str) -> None:
         """`aster_barrier_wait(&empty[t3], (t4 & 1) ^ 1);`: the first time nobody waits."""

@@ -7,7 +7,8 @@ neighbours along a row is the place along the sum ("k"), or m or n, which only n
 can be ("m", "n"). The function of a row takes accumulators and two descriptors: words of 64 bits
 that say where an operand begins and how far apart its parts are.
 
-Source: PTX ISA 8.7, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor copy", "mbarrier".
+Source: PTX ISA 8.7, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor copy", "mbarrier",
+"setmaxnreg".
 """
 
 from __future__ import annotations
@@ -127,6 +128,16 @@ struct __align__(64) aster_tensor {
   unsigned char form[128];
   long long before;
 };"""
+
+
+def registers_of_group(name: str, word: str) -> str:
+    """The function by which all threads of a warp group have fewer or more registers."""
+    return only_on_device(f"""\
+template <int N> FN void {name}() {{
+  asm volatile("setmaxnreg.{word}.sync.aligned.u32 %0;" :: "n"(N));
+}}""")
+
+
 # By name: the functions, and what each needs.
 WGMMA_TEXTS = {
     "aster_tensor": TENSOR,
@@ -134,6 +145,8 @@ WGMMA_TEXTS = {
     "aster_shared_address": only_on_device(ADDRESS),
     "aster_barriers": only_on_device(BARRIERS),
     "aster_descriptor": only_on_device(DESCRIPTOR),
+    "aster_fewer_registers": registers_of_group("aster_fewer_registers", "dec"),
+    "aster_more_registers": registers_of_group("aster_more_registers", "inc"),
     "aster_copy_box": only_on_device("\n".join([boxes(dims) for dims in range(2, 6)])),
 }
 WGMMA_NEEDS = {

@@ -154,8 +154,8 @@ class Language(abc.ABC):
         """A box of a tensor is one of the copies that the next `commit` begins."""
         raise InternalError(f"renderer: {type(self).__name__} has no boxes of tensors")
 
-    def take_role(self, more: int) -> None:
-        """What follows is done by so many more work-items; with 0, by those that have numbers."""
+    def take_role(self, more: int, registers: int) -> None:
+        """What follows does one of so many more work-items; with 0, those that have numbers."""
         raise InternalError(f"renderer: {type(self).__name__} has no roles of warps")
 
     def acquire(self, stage: str, turn: str) -> None:

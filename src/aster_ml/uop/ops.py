@@ -290,8 +290,8 @@ OP_TABLE: dict[Ops, OpInfo] = {
     ),
     Ops.ROLE: OpInfo(
         Group.CONTROL,
-        "What follows is done by arg more work-items than have a LOCAL number, which do no more; "
-        "with 0, by those that have one.",
+        "What follows is done by one of so many more work-items than have a LOCAL number, and the "
+        "others do nothing; with 0, by those that have one (RoleArg).",
     ),
     Ops.ACQUIRE: OpInfo(
         Group.CONTROL,
@@ -431,6 +431,16 @@ class BoxArg(NamedTuple):
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
+
+
+class RoleArg(NamedTuple):
+    """Of ROLE: how many work-items more than have a LOCAL number do what follows, or 0.
+
+    Each has so many registers from then on, where that is not 0.
+    """
+
+    items: int
+    registers: int = 0
 
 
 class LdmatrixArg(NamedTuple):

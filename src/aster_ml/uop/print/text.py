@@ -38,6 +38,7 @@ from aster_ml.uop.ops import (
     PowerArg,
     RangeArg,
     ReduceArg,
+    RoleArg,
     RunArg,
     ScatterArg,
     ScratchArg,
@@ -69,6 +70,7 @@ ARG_TYPES: dict[Ops, Any] = {
     Ops.LDMATRIX: LdmatrixArg,
     Ops.MMA: MmaArg,
     Ops.BOX: BoxArg,
+    Ops.ROLE: RoleArg,
 }
 FIELD_ENUMS: dict[str, Any] = {"kind": AxisType, "op": Ops, "memory": Memory}
 

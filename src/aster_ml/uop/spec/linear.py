@@ -29,6 +29,8 @@ from aster_ml.uop.spec.rows import (
 )
 from aster_ml.uop.spec.tables import KERNEL
 
+# Work-items whose registers change together.
+GROUP = 128
 # Work-items have these as numbers; nothing runs over them, so nothing has to close them.
 UNCLOSED = frozenset({"GLOBAL", "LOCAL", "GROUP"})
 
@@ -122,7 +124,8 @@ LINEAR: Table = {
     ),
     Ops.ROLE: (
         IS_VOID,
-        ("its arg is a number of work-items", lambda u: type(u.arg) is int and u.arg >= 0),
+        ARG_TYPE,
+        ("its work-items are groups", lambda u: u.arg.items >= 0 and u.arg.items % GROUP == 0),
     ),
     Ops.ACQUIRE: (
         IS_VOID,

@@ -163,7 +163,7 @@ def test_a_warp_of_its_own_copies(groups: int, stages: int) -> None:
         f"{items}STAGE(r2,4,local) PIPELINE(r2,{stages},producer)"
     )
     linear = run(kernel_of(left.matmul(right, dtype=dtypes.float32)), [out, a, b], opts)
-    assert linear.local_size[0] == 128 * groups + 32
+    assert linear.local_size[0] == 128 * groups + 128
     np.testing.assert_array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
 
 
