@@ -318,7 +318,8 @@ ALLOW_TF32 = Setting(
 BOXES = Setting(
     "BOXES",
     1,
-    "0 keeps products from tensor cores that read boxes of tensors from shared memory (Hopper).",
+    "0 keeps products from tensor cores that read boxes of tensors from shared memory (Hopper); "
+    "with 2 each processor has one block, whose producer copies ahead, for all its tiles.",
     ("codegen",),
 )
 BEAM = Setting(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +17,7 @@ import pytest
 
 from aster_ml import Tensor, dtypes
 from aster_ml.codegen.passes import lower
+from aster_ml.config import Context
 from aster_ml.renderer.cuda import CudaRenderer
 from aster_ml.target.cuda import cuda_target
 from aster_ml.uop.ops import Ops
@@ -51,7 +53,11 @@ def check(seed: int) -> str | None:
         operands.append(tensor.transpose(-2, -1) if turned[i] else tensor)
         views.append(array.swapaxes(-2, -1) if turned[i] else array)
     ast = kernel_of(after(operands[0].matmul(operands[1], dtype=dtypes.float32)))
-    linear, opts = lower(ast, CARD)
+    # Half of them in few blocks, which go from tile to tile.
+    few = rng.choice((0, 1, 2, 5))
+    card = replace(CARD, units=few or CARD.units)
+    with Context(BOXES=2 if few else 1):
+        linear, opts = lower(ast, card)
     verify_linear(linear)
     out = np.full((*batch, n, m), np.nan, np.float32)
     on_cpu.run(CudaRenderer(CARD).render(linear), linear, [out.reshape(-1), *arrays])

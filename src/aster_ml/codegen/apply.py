@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from aster_ml.codegen.gpu.attention import chain_products
 from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
+from aster_ml.codegen.gpu.tile_order import loop_over_tiles, order_tiles
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name, wanted_of
 from aster_ml.codegen.pipelined_copies import pipeline_copies
@@ -177,5 +178,7 @@ APPLY: dict[str, Callable[..., None]] = {
     "PIPELINE folds": of_axes(pipeline_folds),
     "PIPELINE copies": pipeline_copies,
     "PIPELINE producer": with_producer,
+    "BLOCKS order": order_tiles,
+    "BLOCKS loop": loop_over_tiles,
     "NONTEMPORAL": of_axes(stream),
 }

@@ -35,6 +35,7 @@ class OptOps(Enum):
     PREFETCH = "PREFETCH"  # loads so many steps of the axis further are asked for ahead of use
     PIPELINE = "PIPELINE"  # a part of the work on one row runs in the loops of the next
     NONTEMPORAL = "NONTEMPORAL"  # what the kernel stores goes past the caches
+    BLOCKS = "BLOCKS"  # which tiles blocks compute, in which order
     # As programs of tinygrad call two of them: the same members.
     PADTO = "SPLIT"  # noqa: PIE796
     GROUPTOP = "GROUP"  # noqa: PIE796
@@ -47,6 +48,7 @@ WAYS: dict[OptOps, tuple[str, ...]] = {
     OptOps.SPLIT: ("mask", "loop", "peel", "last"),
     OptOps.KBLOCK: ("output", "row", "wide"),
     OptOps.STAGE: ("local", "halo", "words", "row", "panel", "tile", "results"),
+    OptOps.BLOCKS: ("order", "loop"),
     OptOps.PIPELINE: ("stores", "folds", "copies", "producer"),
 }
 # Opts that programs of tinygrad name and that no device here can do (`compat/opts`).
@@ -62,13 +64,13 @@ OF_REDUCTIONS = frozenset(
 OF_OUTPUTS = frozenset(
     {
         "THREAD", "UPCAST shift", "SWAP", "SPLIT loop", "STAGE halo",
-        "PIPELINE stores", "PIPELINE folds",
+        "PIPELINE stores", "PIPELINE folds", "BLOCKS order",
     }
 )  # fmt: skip
 
 
 # These are of a kernel as a whole: their axis is 0 and says nothing.
-OF_KERNELS = frozenset({"STAGE panel", "STAGE tile", "STAGE results", "NONTEMPORAL"})
+OF_KERNELS = frozenset({"STAGE panel", "STAGE tile", "STAGE results", "NONTEMPORAL", "BLOCKS loop"})
 # These name an axis of outputs in place of a number.
 WITH_OTHER = frozenset({"SWAP", "STAGE row"})
 
@@ -315,6 +317,22 @@ OPT_DOCS = {
         "warp specialisation: no warp that multiplies waits for the others of its block",
         "product of boxes",
         "TC(r2,13) STAGE(r2,4,local) PIPELINE(r2,2,producer)",
+    ),
+    "BLOCKS order": OptDoc(
+        "block b -> of strips of arg steps of the axis, step b % arg, and b / arg of other axes",
+        "an axis of outputs that blocks are numbered by",
+        "blocks that run at once read few rows and columns of tiles, which stay in the cache that "
+        "they share",
+        "product of boxes",
+        "LOCAL(r0,8) BLOCKS(r0,2,order)",
+    ),
+    "BLOCKS loop": OptDoc(
+        "a block for each tile -> arg blocks, for t: tile t * arg + block",
+        "PIPELINE producer",
+        "persistent blocks: what the next tile reads is on its way while the last results are "
+        "stored",
+        "product of boxes",
+        "TC(r2,13) STAGE(r2,4,local) PIPELINE(r2,2,producer) BLOCKS(0,2,loop)",
     ),
     "NONTEMPORAL": OptDoc(
         "stores -> non-temporal stores",

@@ -62,9 +62,7 @@ def copy_ahead(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     return CopiesAhead(*loop_of(linear, kernel, target)).run()
 
 
-def loop_of(
-    linear: Linear, kernel: Kernel, target: Target
-) -> tuple[Linear, int, int, int, Target]:
+def loop_of(linear: Linear, kernel: Kernel, target: Target) -> tuple[Linear, int, int, int, Target]:
     """Where the loop over strips begins and ends, and for how many stages there is to be room.
 
     Raises: KernelOptError where the loop is not there.

@@ -116,7 +116,15 @@ class CopiesApart(CopiesAhead):
         count = self.count(strip, tile)
         fills = self.moved(self.fill, count[-1], new, None)
         commit = self.committed(count[-1])
-        listed = [strip, *count, *self.turn_of(Ops.ACQUIRE, count[-1]), *fills, *commit, ended(strip)]
+        listed = [
+            *count[:-1],
+            strip,
+            count[-1],
+            *self.turn_of(Ops.ACQUIRE, count[-1]),
+            *fills,
+            *commit,
+            ended(strip),
+        ]
         return listed if tile is None else [tile, *outer, *listed, ended(tile)]
 
     def copied(self, nodes: list[UOp], new: dict[UOp, UOp]) -> list[UOp]:
@@ -135,12 +143,13 @@ class CopiesApart(CopiesAhead):
         # A product goes on until the next one has begun: then its stage is free.
         there = UOp.const(self.loop.dtype, 0).alu(Ops.CMPLT, self.loop)
         body += [there, *self.released(turn.alu(Ops.ADD, UOp.const(turn.dtype, -1)), there)]
-        listed = [self.loop, *count, *body, ended(self.loop), settled(0)]
+        listed = [*count[:-1], self.loop, turn, *body, ended(self.loop), settled(0)]
         if self.tiles is None:
             return [*listed, *self.behind]
         strips = self.loop.src[0]
-        last = self.count(strips.alu(Ops.ADD, UOp.const(strips.dtype, -1)), self.tiles)
-        listed += [*last, *self.released(last[-1], UOp.const(dtypes.bool, True))]
+        after = count[0].alu(Ops.ADD, strips)
+        last = after.alu(Ops.ADD, UOp.const(strips.dtype, -1))
+        listed += [after, *self.released(last, UOp.const(dtypes.bool, True))]
         return [self.tiles, *self.inner, *listed, *self.behind]
 
     def released(self, turn: UOp, gate: UOp) -> list[UOp]:

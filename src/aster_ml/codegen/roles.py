@@ -68,6 +68,10 @@ class Roles:
     copied_ahead: tuple[int, int] | None = None
     # Whether a warp of its own does so.
     has_producer: bool = False
+    # The axis of blocks of which so many tiles follow one another, and how many.
+    tile_rows: tuple[int, int] | None = None
+    # How many blocks a launch has where each computes many tiles; 0 where it computes one.
+    looping_blocks: int = 0
     # The axis whose steps prefetch the block that the next step reads.
     prefetched: int | None = None
     # How many factors of a product go in one word of a panel; 0 without panels of words.
@@ -102,7 +106,7 @@ class Roles:
             self.epilogue, self.slab, self.overlaps, self.tiled, self.apart,
             frozenset(self.early.items()), frozenset(self.twice.items()),
             self.unpacked, self.fragments, self.copied_ahead,
-            self.has_producer, self.chained,
+            self.has_producer, self.chained, self.tile_rows, self.looping_blocks,
         )  # fmt: skip
 
     def copy(self) -> Roles:

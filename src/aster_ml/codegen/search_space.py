@@ -34,7 +34,8 @@ KEPT = frozenset({"KBLOCK wide"})
 ONCE = frozenset(
     {
         "THREAD", "VECTOR", "KBLOCK output", "KBLOCK row", "NONTEMPORAL", "PIPELINE stores",
-        "PIPELINE folds", "PIPELINE copies", "PIPELINE producer",
+        "PIPELINE folds", "PIPELINE copies", "PIPELINE producer", "BLOCKS order",
+        "BLOCKS loop",
     }
 )  # fmt: skip
 # Nodes times lanes of a loop body, past which compiling takes long and registers overflow.

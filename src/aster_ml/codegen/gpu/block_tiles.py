@@ -16,6 +16,7 @@ from aster_ml.codegen.cpu.costs import Plan
 from aster_ml.codegen.gpu.box_tiles import can_be_boxes
 from aster_ml.codegen.gpu.edges import fill_up, is_at_least
 from aster_ml.codegen.gpu.tensor_cores import Product, product_of
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.config import ALLOW_TF32, BOXES
 from aster_ml.helpers import ceildiv, prod
@@ -156,8 +157,22 @@ def use_boxes(plan: Plan, depth: UOp) -> bool:
             apply(kernel, Opt(op, axis, n))
     apply(kernel, Opt(OptOps.STAGE, axis_name(depth), strip // core.size("k"), how="local"))
     stages = min(MOST_STAGES, ceildiv(size_of(depth), strip), stages_in(sides, target))
-    apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
+    if BOXES < 2:
+        apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="copies"))
+        return True
+    apply(kernel, Opt(OptOps.PIPELINE, axis_name(depth), stages, how="producer"))
+    loop_blocks(kernel, axis, sides, target.units)
     return True
+
+
+def loop_blocks(kernel: Kernel, axis: str, sides: tuple[int, int], units: int) -> None:
+    """As many blocks as there are processors; at a time they compute about a square of results."""
+    rows = round((units * sides[1] / sides[0]) ** 0.5)
+    left = [size_of(r) for r in kernel.output_loops if axis_name(r) == axis]
+    if left and len(kernel.output_loops) > 1 and 1 < rows < left[0]:
+        apply(kernel, Opt(OptOps.BLOCKS, axis, rows, how="order"))
+    if kernel.output_loops and units:
+        apply(kernel, Opt(OptOps.BLOCKS, 0, units, how="loop"))
 
 
 def stages_in(sides: tuple[int, int], target: Target) -> int:

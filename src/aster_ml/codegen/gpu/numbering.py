@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from aster_ml.codegen.gpu.tile_order import looped, tiles_apart
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.dtype import dtypes
 from aster_ml.errors import InternalError
@@ -80,7 +81,7 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
     Axes of blocks are dimensions of the launch, which takes no divisions, as long as there are no
     more than three and each of them fits. Else they are one number, and where that is more than a
     dimension has room for, it is made of two; blocks behind the last one then do its work again and
-    store nothing.
+    store nothing. Opts BLOCKS give tiles another order, or many to a block (`tile_order`).
     """
     inside = axes_in_rows(kernel)
     blocks = [r for r in kernel.output_loops if r not in inside and kernel.may_reorder(r)]
@@ -88,7 +89,19 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
     changes: dict[UOp, UOp] = {}
     gate = None
     sizes = [size_of(r) for r in reversed(blocks)]
-    if len(blocks) <= len(most) and all([n <= m for n, m in zip(sizes, most, strict=False)]):
+    loops: tuple[UOp, ...] = ()
+    many = 0 < kernel.roles.looping_blocks < iterations(blocks)
+    if many or kernel.roles.tile_rows is not None:
+        total = to_uop(prod([r.src[0] for r in blocks]))
+        if many:
+            count = UOp.index_const(kernel.roles.looping_blocks)
+            tile, turn = looped(kernel, number(kernel, count, AxisType.GLOBAL), blocks)
+            loops = (turn,)
+        else:
+            tile, gate = block_number(kernel, total, iterations(blocks), most)
+        ordered = kernel.roles.tile_rows is not None and tiles_apart(kernel, tile, blocks)
+        changes |= ordered or taken_apart(tile, blocks)
+    elif len(blocks) <= len(most) and all([n <= m for n, m in zip(sizes, most, strict=False)]):
         for r in reversed(blocks):
             changes[r] = number(kernel, r.src[0], AxisType.GLOBAL)
     else:
@@ -98,8 +111,9 @@ def number_work(kernel: Kernel, order: list[int], most: GridLimits) -> UOp:
     if items:
         total = to_uop(prod([r.src[0] for r in items]))
         changes |= taken_apart(number(kernel, total, AxisType.LOCAL), items)
-    kernel.outputs = [r for r in kernel.outputs if r not in changes]
-    kernel.rewrite(changes, dict.fromkeys(changes, ()))
+    kernel.outputs = [*loops, *[r for r in kernel.outputs if r not in changes]]
+    parts = dict.fromkeys(changes, ())
+    kernel.rewrite(changes, parts | dict.fromkeys(blocks[:1], loops))
     return kernel.sink if gate is None else store_where(kernel, gate)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Tensor, dtypes
+from aster_ml.codegen.gpu.tile_order import tiles_apart
+from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import parse_opts
 from aster_ml.codegen.passes import lower
 from aster_ml.config import Context
@@ -19,9 +22,10 @@ from aster_ml.runtime import cuda_compiler
 from aster_ml.target.cuda import cuda_target
 from aster_ml.target.tensor_cores import ROWS
 from aster_ml.target.tensor_maps import tensor_maps
+from aster_ml.uop.graph import substitute
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import Ops
+from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.print.text import linear_from_text, linear_to_text
 from aster_ml.uop.spec.linear import verify_linear
 from tests.shim import on_cpu
@@ -167,6 +171,69 @@ def test_a_warp_of_its_own_copies(groups: int, stages: int) -> None:
     np.testing.assert_array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
 
 
+TILES = "SPLIT(r0,384,mask) SPLIT(r1,256,mask) SPLIT(r2,320,mask) TC(r2,{}) LOCAL(r0,2) "
+AHEAD = "STAGE(r2,4,local) PIPELINE(r2,{},producer) "
+
+
+@pytest.mark.cc
+@pytest.mark.skipif(on_cpu.find_compiler() is None, reason="no C++ compiler on PATH: g++")
+@pytest.mark.parametrize(
+    ("stages", "blocks", "launched"),
+    [
+        (3, "BLOCKS(r0,2,order) BLOCKS(0,5,loop)", 5), (2, "BLOCKS(0,1,loop)", 1),
+        (3, "BLOCKS(r1,3,order) BLOCKS(0,12,loop)", 12), (2, "BLOCKS(r1,2,order)", 12),
+    ],
+)  # fmt: skip
+def test_blocks_go_from_tile_to_tile(stages: int, blocks: str, launched: int) -> None:
+    """12 tiles, whose strips go on through the stages from one tile to the next."""
+    n, k, m = 300, 264, 200
+    a, b = random(dtypes.float16, n, k), random(dtypes.float16, k, m)
+    left, right = Tensor.empty(n, k, dtype="half"), Tensor.empty(k, m, dtype="half")
+    out = np.full((n, m), np.nan, np.float32)
+    opts = TILES.format(NUMBERS["m64n64k16_float16"]) + AHEAD.format(stages) + blocks
+    linear = run(kernel_of(left.matmul(right, dtype=dtypes.float32)), [out, a, b], opts)
+    assert linear.global_size == (launched,)
+    np.testing.assert_array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
+
+
+@pytest.mark.parametrize(("tiles", "rows"), [((5, 3), 2), ((6, 4), 3), ((2, 7, 4), 4)])
+def test_each_tile_has_one_number(tiles: tuple[int, ...], rows: int) -> None:
+    axes = [UOp.range(n, i, AxisType.LOOP) for i, n in enumerate(tiles)]
+    kernel = Kernel(kernel_of(Tensor.empty(4) + 1))
+    kernel.roles.tile_rows = (len(tiles) - 2, rows)
+    count = int(np.prod(tiles))
+    block = UOp.range(count, 9, AxisType.GLOBAL)
+    found = tiles_apart(kernel, block, axes)
+    places = [
+        tuple([substitute(found[r], {block: UOp.index_const(i)}).ssimplify() for r in axes])
+        for i in range(count)
+    ]
+    assert sorted(places) == sorted(itertools.product(*[range(n) for n in tiles]))
+    # The first ones are rows of one column.
+    assert [p[-2] for p in places[:rows]] == list(range(rows))
+    assert {p[-1] for p in places[:rows]} == {0}
+
+
+def test_only_producers_go_from_tile_to_tile() -> None:
+    left, right = Tensor.empty(256, 128, dtype="half"), Tensor.empty(128, 64, dtype="half")
+    ast = kernel_of(left.matmul(right, dtype=dtypes.float32))
+    opts = f"TC(r2,{NUMBERS['m64n64k16_float16']}) STAGE(r2,4,local) PIPELINE(r2,2,copies) "
+    with pytest.raises(KernelOptError, match="a producer is wanted"):
+        lower(ast, CARD, parse_opts(opts + "BLOCKS(0,2,loop)"))
+
+
+def test_a_setting_gives_each_processor_one_block() -> None:
+    left, right = (Tensor.empty(8192, 8192, dtype=dtypes.bfloat16) for _ in range(2))
+    with Context(BOXES=2):
+        linear, opts = lower(kernel_of(left.matmul(right, dtype=dtypes.float32)), CARD)
+    assert " ".join(map(repr, opts)).endswith(
+        "PIPELINE(r2,4,producer) BLOCKS(r0,16,order) BLOCKS(0,132,loop)"
+    )
+    assert (linear.global_size, linear.local_size[0]) == ((132,), 384)
+    roles = [u.arg.registers for u in linear.uops if u.op is Ops.ROLE]
+    assert roles == [40, 232]
+
+
 def test_only_boxes_have_a_producer() -> None:
     left, right = Tensor.empty(64, 64, dtype="half"), Tensor.empty(64, 64, dtype="half")
     ast = kernel_of(left.matmul(right, dtype=dtypes.float32))
@@ -214,7 +281,7 @@ def test_a_setting_keeps_products_from_boxes() -> None:
     ("n", "k", "m", "turned", "how"),
     [
         (8192, 8192, 8192, False, ""), (1000, 520, 1000, True, ""),
-        (8192, 8192, 8192, False, "producer"),
+        (8192, 8192, 8192, False, "producer"), (8192, 4096, 8192, True, "loop"),
     ],
 )  # fmt: skip
 def test_they_compile_for_hopper(n: int, k: int, m: int, turned: bool, how: str) -> None:
@@ -228,7 +295,10 @@ def test_they_compile_for_hopper(n: int, k: int, m: int, turned: bool, how: str)
     )
     ast = kernel_of(left.matmul(right, dtype=dtypes.float32).cast(dtypes.bfloat16))
     linear, opts = lower(ast, CARD)
-    if how:
+    if how == "loop":
+        with Context(BOXES=2):
+            linear, _ = lower(ast, CARD)
+    elif how:
         text = " ".join(map(repr, opts)).replace("copies", how)
         linear, _ = lower(ast, CARD, parse_opts(text))
     source = CudaRenderer(CARD).render(linear)
@@ -238,3 +308,4 @@ def test_they_compile_for_hopper(n: int, k: int, m: int, turned: bool, how: str)
         sass = cuda_compiler.disassemble(cuda_compiler.compile_cubin(source, "sm_90a"))
         assert re.search(r"HGMMA\.64x\d+x16\.F32\.BF16", sass)
         assert "UTMALDG.2D" in sass
+        assert ("USETMAXREG" in sass) is bool(how)

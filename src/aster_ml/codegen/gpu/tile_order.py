@@ -1,0 +1,95 @@
+"""Which tile a block computes: an order of tiles for the cache that blocks share, and many a block.
+
+Receives a kernel and what the Opts BLOCKS say; returns the number of a tile, and what the axes of
+blocks are in terms of it. `numbering` puts them into the graph.
+
+rewrite, of order: block b -> r = b mod g, c = b / g within strips of g rows of tiles
+rewrite, of a loop: block b of n tiles -> block g of p, and for t: b = t * p + g
+when: a producer copies ahead, which goes on from the strips of one tile to those of the next
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.errors import KernelOptError
+from aster_ml.helpers import prod
+from aster_ml.uop.node import UOp, index_alu, index_sum, index_times, to_uop
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
+from aster_ml.uop.rules.symbolic import simplify
+
+
+def order_tiles(kernel: Kernel, axis: UOp, rows: int) -> None:
+    """Blocks that follow one another have so many tiles along an axis, then the next along others.
+
+    Raises: KernelOptError where that is no order.
+    """
+    if axis not in kernel.outputs or axis.src[0].op is not Ops.CONST:
+        raise KernelOptError("an axis of outputs is wanted whose size is a number")
+    if not 1 < rows <= size_of(axis):
+        raise KernelOptError(f"2 to {size_of(axis)} tiles of the axis are wanted, not {rows}")
+    kernel.roles.tile_rows = (axis.arg.id, rows)
+
+
+def loop_over_tiles(kernel: Kernel, blocks: int) -> None:
+    """A launch has so many blocks, each of which computes many tiles.
+
+    Raises: KernelOptError where no producer copies ahead.
+    """
+    if not kernel.roles.has_producer:
+        raise KernelOptError("a producer is wanted, which copies for the next tile (PIPELINE)")
+    if blocks < 1:
+        raise KernelOptError(f"1 block or more is wanted, not {blocks}")
+    kernel.roles.looping_blocks = blocks
+
+
+def tiles_apart(kernel: Kernel, tile: UOp, axes: Sequence[UOp]) -> dict[UOp, UOp]:
+    """What each axis of blocks is, of the number of a tile.
+
+    Axes other than the one of the order and the last one beside it stand outside of strips.
+    """
+    assert kernel.roles.tile_rows is not None
+    axis_id, rows = kernel.roles.tile_rows
+    axis = next((r for r in axes if r.arg.id == axis_id), None)
+    others = [r for r in axes if r is not axis]
+    if axis is None or not others:
+        return {}
+    columns, count = others[-1], size_of(axis)
+    tile, found = below(tile, others[:-1], count * size_of(columns))
+    strip = index_alu(Ops.IDIV, tile, UOp.index_const(rows * size_of(columns)))
+    inside = index_alu(Ops.MOD, tile, UOp.index_const(rows * size_of(columns)))
+    first, high = index_times(strip, rows), UOp.index_const(rows)
+    if count % rows:
+        # The smaller of both: as many as are left.
+        more = index_alu(Ops.MAX, first, UOp.index_const(count - rows))
+        high = index_alu(Ops.SUB, UOp.index_const(count), more)
+    found[axis] = index_sum([first, index_alu(Ops.MOD, inside, high)])
+    found[columns] = index_alu(Ops.IDIV, inside, high)
+    return found
+
+
+def below(tile: UOp, axes: Sequence[UOp], size: int) -> tuple[UOp, dict[UOp, UOp]]:
+    """The number of a tile among `size` of them, and axes that stand outside of those."""
+    found: dict[UOp, UOp] = {}
+    outside = index_alu(Ops.IDIV, tile, UOp.index_const(size))
+    for i, r in enumerate(reversed(axes)):
+        last = i == len(axes) - 1
+        found[r] = outside if last else index_alu(Ops.MOD, outside, r.src[0])
+        outside = index_alu(Ops.IDIV, outside, r.src[0])
+    return (index_alu(Ops.MOD, tile, UOp.index_const(size)) if axes else tile), found
+
+
+def turns_of(block: UOp, tiles: int) -> UOp:
+    """How many tiles a block computes of all of them."""
+    left = index_alu(Ops.SUB, UOp.index_const(tiles - 1), block)
+    turns = index_alu(Ops.IDIV, left, block.src[0])
+    return simplify(index_alu(Ops.ADD, turns, UOp.index_const(1)))
+
+
+def looped(kernel: Kernel, block: UOp, axes: Sequence[UOp]) -> tuple[UOp, UOp]:
+    """The number of a tile, out of that of a block and of a turn; and the loop over turns."""
+    tiles = to_uop(prod([r.src[0] for r in axes]))
+    turn = kernel.new_range(turns_of(block, int(tiles.arg)), AxisType.LOOP)
+    return index_alu(Ops.ADD, index_alu(Ops.MUL, turn, block.src[0]), block), turn
