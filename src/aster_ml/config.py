@@ -312,7 +312,8 @@ SAME_THREADS = 16
 ALLOW_TF32 = Setting(
     "ALLOW_TF32",
     0,
-    "1 lets tensor cores round the float32 operands of products to 10 bits behind the point.",
+    "1 lets tensor cores round the float32 operands of products to 10 bits behind the point, and "
+    "keep about 13 bits of sums of fp8 products (Hopper).",
     ("codegen",),
 )
 BOXES = Setting(

@@ -16,7 +16,11 @@ from aster_ml.runtime.cuda_device import CudaDevice
 from aster_ml.target.tensor_maps import TensorMap
 
 # The driver's names of dtypes.
-KINDS = {"float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32"}
+KINDS = {
+    "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32",
+    # As which numbers of 8 bits are copied.
+    "uint8": "UINT8",
+}  # fmt: skip
 # Bytes of a form, of it with what kernels read behind it, and what both begin at a multiple of.
 FORM_NBYTES, NBYTES, ALIGNMENT = 128, 192, 64
 # So many forms of a kernel are kept.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from aster_ml.errors import ArgumentError
 from aster_ml.target.target import GPU, INTEGERS, PLAIN_OPS, Target
-from aster_ml.target.tensor_cores import GROUP_CORES, TENSOR_CORES, cuda_tensor_cores
+from aster_ml.target.tensor_cores import GROUP_CORES, cuda_tensor_cores
 
 # Functions that CUDA's library has, of an error that its Programming Guide bounds (2 ULP, but for
 # POW, of which it is 4).
@@ -74,10 +74,10 @@ def cuda_target(arch: str, device: str = "CUDA") -> Target:
 
 
 def tensor_cores_of(arch: str) -> frozenset[str]:
-    """Those of an architecture; where operands lie in local memory, numbers that kernels have."""
+    """Those of an architecture, also those whose operands lie in local memory."""
     names = cuda_tensor_cores(int(re.sub(r"\D", "", arch)))
     if "wgmma" in CARDS[arch].features:
-        names |= frozenset([name for name in GROUP_CORES if TENSOR_CORES[name].dtype in DTYPES])
+        names |= GROUP_CORES
     return names
 
 

@@ -35,6 +35,7 @@ CARD = cuda_target("sm_90a")
 NUMBERS = {row.name.removeprefix("cuda_wgmma_"): i for i, row in enumerate(ROWS)}
 NUMPY = {
     dtypes.float16: np.float16, dtypes.bfloat16: ml_dtypes.bfloat16, dtypes.float32: np.float32,
+    dtypes.fp8e4m3: ml_dtypes.float8_e4m3fn, dtypes.fp8e5m2: ml_dtypes.float8_e5m2,
 }  # fmt: skip
 runs = [
     pytest.mark.cc,
@@ -117,6 +118,35 @@ def test_numbers_of_32_bits_have_k_as_neighbours() -> None:
     assert {u.arg.majors for u in linear.uops if u.op is Ops.MMA} == {"kk"}
     assert not any(u.op is Ops.BOX for u in other.uops)
     np.testing.assert_array_equal(out, a @ b.T)
+
+
+@pytest.mark.cc
+@pytest.mark.skipif(on_cpu.find_compiler() is None, reason="no C++ compiler on PATH: g++")
+@pytest.mark.parametrize("dtype", [dtypes.fp8e4m3, dtypes.fp8e5m2])
+@pytest.mark.parametrize("boxes", [1, 2])
+def test_numbers_of_8_bits_have_k_as_neighbours(dtype: Any, boxes: int) -> None:
+    n, k, m = 136, 272, 72
+    a, b = random(dtype, n, k), random(dtype, m, k)
+    left, right = Tensor.empty(n, k, dtype=dtype), Tensor.empty(m, k, dtype=dtype)
+    out = np.full((n, m), np.nan, np.float32)
+    ast = kernel_of(left.matmul(right.T, dtype=dtypes.float32))
+    with Context(ALLOW_TF32=1, BOXES=boxes):
+        linear = run(ast, [out, a, b])
+    np.testing.assert_array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T)
+    assert {u.arg.majors for u in linear.uops if u.op is Ops.MMA} == {"kk"}
+    # Sums lose bits, which only who allows it gets.
+    assert not any(u.op is Ops.BOX for u in lower(ast, CARD)[0].uops)
+
+
+def test_neighbouring_results_are_stored_together() -> None:
+    left, right = (Tensor.empty(8192, 8192, dtype=dtypes.bfloat16) for _ in range(2))
+    for result, word in ((dtypes.bfloat16, "x2"), (dtypes.float32, "x2")):
+        product = left.matmul(right, dtype=dtypes.float32).cast(result)
+        source = CudaRenderer(CARD).render(lower(kernel_of(product), CARD)[0])
+        stores = re.findall(r"aster_store_any<(\d+)>\(buf0.*(make_\w+)\(", source)
+        assert {(int(n), name[-2:]) for n, name in stores} == {(2 * result.itemsize, word)}
+        assert len(stores) == 64
+        assert "buf0[" not in source
 
 
 @pytest.mark.cc
@@ -272,6 +302,24 @@ def test_a_setting_keeps_products_from_boxes() -> None:
         with Context(BOXES=boxes):
             found.append(any(u.op is Ops.BOX for u in lower(ast, CARD)[0].uops))
     assert found == [True, False]
+
+
+@pytest.mark.skipif(
+    cuda_compiler.missing() is not None, reason="NVRTC: pip install 'aster-ml[cuda]'"
+)
+@pytest.mark.parametrize("boxes", [1, 2])
+def test_products_of_fp8_compile_for_hopper(boxes: int) -> None:
+    from tools.gpu_compile import compile_kernel
+
+    left, right = (Tensor.empty(4096, 4096, dtype=dtypes.fp8e4m3) for _ in range(2))
+    ast = kernel_of(left.matmul(right.T, dtype=dtypes.float32).cast(dtypes.bfloat16))
+    with Context(ALLOW_TF32=1, BOXES=boxes):
+        source = CudaRenderer(CARD).render(lower(ast, CARD)[0])
+    report = compile_kernel(source, "sm_90a")
+    assert (report.error, report.spilled, report.warned) == ("", 0, "")
+    if cuda_compiler.disassembler() is not None:
+        sass = cuda_compiler.disassemble(cuda_compiler.compile_cubin(source, "sm_90a"))
+        assert re.search(r"QGMMA\.64x\d+x32\.F32\.E4M3", sass)
 
 
 @pytest.mark.skipif(
