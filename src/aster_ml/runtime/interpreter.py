@@ -270,7 +270,7 @@ class Interpreter(Compiling):
         elif op is Ops.BARRIER:
             self.steps.append(Barrier())
         elif op is Ops.ROLE:
-            self.open_role(bool(u.arg))
+            self.open_role(bool(u.arg.items))
         elif op is Ops.DEFINE_LOCAL:
             self.scratch.append(u)
         elif op is Ops.PREFETCH:
