@@ -453,8 +453,11 @@ def is_plain(request: Request, captured: Captured) -> bool:
 
 def planned(captured: Captured, take: Take | None) -> Schedule:
     """The schedule of a body that has none, made plainly where that fails inside."""
+    # What is observed (a function that is jitted) runs twice before it is recorded, and a schedule
+    # that is made anew counts as another.
+    again = bool(HERE.observers)
     try:
-        return result_of(plan(captured, workers_of, take is not None), take)
+        return result_of(plan(captured, workers_of, take is not None, again), take)
     except Exception as error:
         return plan_somehow(captured, error)
 

@@ -75,11 +75,19 @@ class ScheduleCache:
         return found[0]
 
     def put(
-        self, body: UOp, settings: tuple[object, ...], schedule: Schedule, order: list[UOp]
+        self,
+        body: UOp,
+        settings: tuple[object, ...],
+        schedule: Schedule,
+        order: list[UOp],
+        again: bool = False,
     ) -> None:
-        """Keeps a schedule, unless its body, whose nodes these are, is large and new."""
+        """Keeps a schedule, unless its body, whose nodes these are, is large and new.
+
+        With `again` it is kept in any case: it will be asked for.
+        """
         count = len(order)
-        if count > LARGE_BODY:
+        if count > LARGE_BODY and not again:
             # Their ops in order tell bodies apart well enough: to take two for one keeps a schedule
             # that may not be asked for again. Digests of all nodes take a tenth of the planning.
             mark = (count, hash(tuple(map(id, map(OP_OF, order)))), *settings)
@@ -134,16 +142,19 @@ def known_schedule(captured: Captured) -> Schedule | None:
     return CACHE.get((captured.body, *stage_key("schedule")))
 
 
-def plan(captured: Captured, workers: WorkersOf, early: bool = False) -> Planning[Schedule]:
+def plan(
+    captured: Captured, workers: WorkersOf, early: bool = False, again: bool = False
+) -> Planning[Schedule]:
     """Plans what was captured; with `early` yields kernels that are known before the rest.
 
-    `workers` says how many share a kernel of a device; it depends on settings alone.
+    `workers` says how many share a kernel of a device; it depends on settings alone. `again` tells
+    that the same body will be asked for once more.
     """
     body, settings = captured.body, stage_key("schedule")
     with uncollected():
         order = captured.order()
         schedule = yield from planning(body, order, workers, early)
-    CACHE.put(body, settings, schedule, order)
+    CACHE.put(body, settings, schedule, order, again)
     return schedule
 
 

@@ -85,6 +85,21 @@ def test_a_large_graph_is_kept_from_its_second_time_on() -> None:
     assert kept == [0, 1, 1]
 
 
+def test_a_large_graph_of_a_jitted_function_is_kept_at_once() -> None:
+    def long(t: Tensor) -> Tensor:
+        for _ in range(LARGE_BODY // 2 + 100):
+            t = t * 0.5 + 1
+        return t
+
+    CACHE.clear()
+    jitted = TinyJit(long)
+    for _ in range(2):
+        result = jitted(Tensor([1.0]).realize())
+    CACHE.clear()
+    assert jitted.latest is not None
+    np.testing.assert_allclose(result.numpy(), [2.0])
+
+
 def test_schedules_past_the_limit_go() -> None:
     CACHE.clear()
     for length in range(1, 30):
