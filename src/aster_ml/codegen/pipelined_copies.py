@@ -51,15 +51,15 @@ def pipeline_copies(kernel: Kernel, axis: UOp, stages: int) -> None:
         raise KernelOptError("2 stages are the fewest: one is filled while another is used")
     if axis.src[0].op is Ops.CONST and axis.src[0].arg < stages:
         raise KernelOptError(f"{stages} stages are more than the {axis.src[0].arg} strips")
-    kernel.roles.copied_ahead = (axis.arg.id, stages)
+    kernel.roles.pipelined = (axis.arg.id, stages)
 
 
-def copy_ahead(linear: Linear, kernel: Kernel, target: Target) -> Linear:
+def overlap_copies(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     """Local memory is filled for later turns of a loop, as PIPELINE copies says.
 
     Raises: KernelOptError where the loop is not there, or stages are more than there is room for.
     """
-    return CopiesAhead(*loop_of(linear, kernel, target)).run()
+    return PipelinedCopies(*loop_of(linear, kernel, target)).run()
 
 
 def loop_of(linear: Linear, kernel: Kernel, target: Target) -> tuple[Linear, int, int, int, Target]:
@@ -67,8 +67,8 @@ def loop_of(linear: Linear, kernel: Kernel, target: Target) -> tuple[Linear, int
 
     Raises: KernelOptError where the loop is not there.
     """
-    assert kernel.roles.copied_ahead is not None
-    axis_id, stages = kernel.roles.copied_ahead
+    assert kernel.roles.pipelined is not None
+    axis_id, stages = kernel.roles.pipelined
     uops = linear.uops
     start = next((i for i, u in enumerate(uops) if u.op is Ops.RANGE and u.arg.id == axis_id), None)
     if start is None:
@@ -82,7 +82,7 @@ def loop_of(linear: Linear, kernel: Kernel, target: Target) -> tuple[Linear, int
     return linear, start, stop, stages, target
 
 
-class CopiesAhead:
+class PipelinedCopies:
     """State of one rewriting: the loop, what fills local memory in it, and the room for stages."""
 
     def __init__(self, linear: Linear, start: int, stop: int, stages: int, target: Target) -> None:

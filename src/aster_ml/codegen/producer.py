@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.pipelined_copies import (
-    CopiesAhead,
+    PipelinedCopies,
     loop_of,
     needed_by,
     pipeline_copies,
@@ -27,15 +27,13 @@ from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.target import Target
 from aster_ml.target.copies import BARRIERS
+from aster_ml.target.tensor_cores import WARP_GROUP
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp, new_node
 from aster_ml.uop.ops import AxisType, Ops, RoleArg
 
-# Work-items whose registers change together; one of those of the producer begins copies.
-GROUP = 128
-# Registers of a multiprocessor, of which a launch gives each work-item as many as the others; those
-# that a producer keeps, and the most that one work-item has. They are given in eights.
-REGISTERS, OWN, MOST, STEP = 65536, 40, 240, 8
+# Registers that a work-item of the producer keeps.
+OWN = 40
 
 
 def with_producer(kernel: Kernel, axis: UOp, stages: int) -> None:
@@ -59,11 +57,11 @@ def registers_of(groups: int) -> tuple[int, int]:
     """
     if groups < 2:
         return 0, 0
-    left = (REGISTERS // GROUP - OWN) // groups
-    return OWN, min(MOST, left // STEP * STEP)
+    left = (WARP_GROUP.registers // WARP_GROUP.items - OWN) // groups
+    return OWN, min(WARP_GROUP.most, left // WARP_GROUP.step * WARP_GROUP.step)
 
 
-class CopiesApart(CopiesAhead):
+class CopiesApart(PipelinedCopies):
     """State of one rewriting with a producer."""
 
     def __init__(self, linear: Linear, start: int, stop: int, stages: int, target: Target) -> None:
@@ -83,11 +81,13 @@ class CopiesApart(CopiesAhead):
     def run(self) -> Linear:
         """The new list."""
         items, *more = self.linear.local_size
-        own, others = registers_of(items // GROUP)
+        own, others = registers_of(items // WARP_GROUP.items)
         first = [self.memories.get(u, u) for u in self.before]
-        parts = [role(GROUP, own), *self.producer(), role(0, others), *self.consumers()]
+        parts = [role(WARP_GROUP.items, own), *self.producer(), role(0, others), *self.consumers()]
         return replace(
-            self.linear, uops=self.once([*first, *parts]), local_size=(items + GROUP, *more)
+            self.linear,
+            uops=self.once([*first, *parts]),
+            local_size=(items + WARP_GROUP.items, *more),
         )
 
     def is_there(self, turn: UOp) -> UOp | None:

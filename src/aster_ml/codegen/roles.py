@@ -65,7 +65,7 @@ class Roles:
     # The axis of rows that are first folded in the loops of the row before.
     folded_early: int | None = None
     # The axis whose steps fill local memory for a later one, and for how many there is room.
-    copied_ahead: tuple[int, int] | None = None
+    pipelined: tuple[int, int] | None = None
     # Whether a warp of its own does so.
     has_producer: bool = False
     # The axis of blocks of which so many tiles follow one another, and how many.
@@ -105,7 +105,7 @@ class Roles:
             self.folded_early, self.prefetched, self.word, self.panel, self.last_apart,
             self.epilogue, self.slab, self.overlaps, self.tiled, self.apart,
             frozenset(self.early.items()), frozenset(self.twice.items()),
-            self.unpacked, self.fragments, self.copied_ahead,
+            self.unpacked, self.fragments, self.pipelined,
             self.has_producer, self.chained, self.tile_rows, self.looping_blocks,
         )  # fmt: skip
 

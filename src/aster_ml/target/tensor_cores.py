@@ -20,6 +20,23 @@ import functools
 from typing import NamedTuple
 
 
+class WarpGroup(NamedTuple):
+    """Work-items that change how many registers each of them has together.
+
+    Of the `registers` of a multiprocessor a launch gives each work-item as many as the others;
+    afterwards a work-item has at most `most`, in multiples of `step`.
+    """
+
+    items: int
+    registers: int
+    most: int
+    step: int
+
+
+# Source: PTX ISA 8.7, "setmaxnreg".
+WARP_GROUP = WarpGroup(128, 65536, 240, 8)
+
+
 class TensorCore(NamedTuple):
     """One instruction. `dtype` is that of A and B, `result` that of C and D, by name.
 

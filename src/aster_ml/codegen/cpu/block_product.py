@@ -10,27 +10,24 @@ from __future__ import annotations
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import Plan
 from aster_ml.codegen.cpu.loop_order import set_order
+from aster_ml.codegen.cpu.prefetch import ask_for_words
 from aster_ml.codegen.estimate import pays_threads
 from aster_ml.codegen.kernel import Decision, Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
-from aster_ml.codegen.prefetch import streamed_loads
 from aster_ml.codegen.transforms.block_products import (
     GROUP,
     BlockProduct,
     find_block_product,
     has_bytes,
 )
-from aster_ml.dtype import dtypes
-from aster_ml.helpers import ceildiv, divisors
+from aster_ml.helpers import divisors
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ops import Ops
 from aster_ml.uop.ranges import size_of
 
 # Words of a block that stand side by side, and rows of the other operand that share what is
 # unpacked of one.
 MOST_WORDS, MOST_ROWS = 16, 8
-# How far ahead words are asked for; from 512 to 3,072 bytes times are the same.
-ASKED_NBYTES = 1024
 
 
 def choose_blocks(plan: Plan) -> bool:
@@ -61,22 +58,6 @@ def choose_blocks(plan: Plan) -> bool:
     ask_for_words(plan)
     share(plan)
     return True
-
-
-def ask_for_words(plan: Plan) -> None:
-    """The words of blocks to come are asked for while those of one are multiplied.
-
-    why: a block takes so many instructions that a processor sees only a few loads ahead, and what
-    comes from memory one after the other then takes nearly twice the time of a plain sum; asking
-    costs nothing where all is in the caches
-    """
-    kernel, target = plan.kernel, plan.target
-    for axis in [r for r in kernel.facts.reduced if r.arg.kind is AxisType.REDUCE]:
-        found = streamed_loads(kernel.facts, axis, target.line_nbytes)
-        steps = [n for a, n in found if a.buffer.dtype in (dtypes.uint8, dtypes.int8)]
-        if steps:
-            apply(kernel, Opt(OptOps.PREFETCH, axis_name(axis), ceildiv(ASKED_NBYTES, min(steps))))
-            return
 
 
 def lane_of(kernel: Kernel, products: list[BlockProduct], lanes: int) -> UOp | None:

@@ -35,10 +35,12 @@ from aster_ml.uop.ops import AxisType, KernelArg, MmaArg, Ops, ReduceArg
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify
 
-# Warps of a block; keys of a tile, and of one of heads that together are wider than this, of which
-# registers have fewer, and where ends and masks take registers too.
-WARPS, TILE, SHORT_TILE, WIDE = 4, 64, 32, 192
-SHORTEST_TILE, WIDEST = 16, 224
+# Warps of a block.
+WARPS = 4
+# Keys of a tile by how wide a query and a value together are at most: of wider ones registers have
+# fewer. Past all of these there are the last's, or half of them where ends and masks take registers
+# too.
+TILES = {192: 64, 224: 32}
 # Products along a head whose sums are begun at once.
 TOGETHER = 4
 # The widest piece that a work-item loads.
@@ -63,10 +65,10 @@ def keys_of_tile(parts: Attention, core: TensorCore) -> int:
     """How many keys lie in local memory at a time."""
     step, width = core.size("k"), size_of(parts.depth) + size_of(parts.columns)
     most = ceildiv(size_of(parts.keys), step) * step
-    ends = size_of(parts.keys) % SHORT_TILE or size_of(parts.rows) % (WARPS * core.size("m"))
-    tile = TILE if width <= WIDE else SHORT_TILE
-    if width > WIDEST and (ends or parts.score.op is not Ops.REDUCE):
-        tile = SHORTEST_TILE
+    short = min(TILES.values())
+    ends = size_of(parts.keys) % short or size_of(parts.rows) % (WARPS * core.size("m"))
+    past = short // 2 if ends or parts.score.op is not Ops.REDUCE else short
+    tile = next((keys for widest, keys in TILES.items() if width <= widest), past)
     return int(min(tile, most))
 
 
@@ -91,11 +93,11 @@ def attend_in_order(kernel: Kernel, target: Target) -> None:
     found = find_attention(kernel, core)
     assert found is not None
     builder = Builder(kernel, found, core, target)
-    if kernel.roles.copied_ahead is not None:
-        stages, tiles = kernel.roles.copied_ahead[1], ceildiv(size_of(found.keys), builder.tile)
+    if kernel.roles.pipelined is not None:
+        stages, tiles = kernel.roles.pipelined[1], ceildiv(size_of(found.keys), builder.tile)
         if tiles < stages:
             raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of keys")
-        kernel.roles.copied_ahead = (builder.turn.arg.id, stages)
+        kernel.roles.pipelined = (builder.turn.arg.id, stages)
     kernel.sink = builder.build()
     kernel.outputs = []
 

@@ -251,7 +251,7 @@ def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
         strips = [r for r in kernel.facts.reduced if r.arg.id == depth.arg.id]
         if strips and target.has_barrier and (prod(tile.items) > 1 or target.copies.go_on):
             apply(kernel, Opt(OptOps.STAGE, axis_name(depth), tile.strip, how="local"))
-            copy_strips_ahead(plan, depth, sum(sides) * k * tile.strip * itemsize, fewer)
+            pipeline_strips(plan, depth, sum(sides) * k * tile.strip * itemsize, fewer)
         return True
     return False
 
@@ -262,7 +262,7 @@ def most_sums(core: TensorCore, target: Target) -> int:
     return MOST_SUMS_APART if apart else MOST_SUMS
 
 
-def copy_strips_ahead(plan: Plan, depth: UOp, nbytes: int, fewer: int) -> None:
+def pipeline_strips(plan: Plan, depth: UOp, nbytes: int, fewer: int) -> None:
     """Strips of so many bytes are copied ahead, as many as there is room for, or some fewer."""
     strips = [r for r in plan.kernel.facts.reduced if r.arg.id == depth.arg.id]
     if not plan.target.copies.go_on or not strips:

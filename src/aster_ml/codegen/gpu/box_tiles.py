@@ -193,7 +193,7 @@ def multiply_from_boxes(
 
     Raises: KernelOptError where no box brings them, or nothing says how far they are ahead.
     """
-    if kernel.roles.copied_ahead is None:
+    if kernel.roles.pipelined is None:
         raise refuse(core, "STAGE local and PIPELINE copies say so")
     ranges = {r.arg.id: r for r in kernel.facts.order if r.op is Ops.RANGE}
     axes = {word: ranges[i] for word, i in ids.items() if i in ranges and word[1:]}

@@ -82,7 +82,7 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
     taken = [
         (x.run + x.pad) * x.rows * u.dtype.itemsize for u, x in zip(loads, spread, strict=True)
     ]
-    stages = 1 if kernel.roles.copied_ahead is None else kernel.roles.copied_ahead[1]
+    stages = 1 if kernel.roles.pipelined is None else kernel.roles.pipelined[1]
     if target.warp and sum(taken) * stages <= target.local_bytes:
         layouts = spread
     nodes = list(kernel.facts.order)

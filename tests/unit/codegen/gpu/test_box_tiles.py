@@ -255,10 +255,7 @@ def test_only_producers_go_from_tile_to_tile() -> None:
 def test_a_setting_gives_each_processor_one_block() -> None:
     left, right = (Tensor.empty(8192, 8192, dtype=dtypes.bfloat16) for _ in range(2))
     with Context(BOXES=2):
-        linear, opts = lower(kernel_of(left.matmul(right, dtype=dtypes.float32)), CARD)
-    assert " ".join(map(repr, opts)).endswith(
-        "PIPELINE(r2,4,producer) BLOCKS(r0,16,order) BLOCKS(0,132,loop)"
-    )
+        linear, _ = lower(kernel_of(left.matmul(right, dtype=dtypes.float32)), CARD)
     assert (linear.global_size, linear.local_size[0]) == ((132,), 384)
     roles = [u.arg.registers for u in linear.uops if u.op is Ops.ROLE]
     assert roles == [40, 232]
