@@ -67,8 +67,8 @@ def test_readme_shows_code_and_both_commands() -> None:
 
 
 def test_settings_exist_where_documents_set_them() -> None:
-    # In the Makefile and on command lines these are variables of make and of the benchmarks.
-    others = {"BIN", "TESTS", "TEST_EXTRAS", "BENCH_QUICK", "CI"}
+    # In the Makefile and on command lines these are variables of make, benchmarks and generators.
+    others = {"BIN", "TESTS", "TEST_EXTRAS", "BENCH_QUICK", "CI", "FUZZ"}
     devices = {*KINDS, *ALSO_KNOWN, *NOT_HERE}
     for path in DOCUMENTS:
         named = set(re.findall(r"\b([A-Z][A-Z_]{2,})=", path.read_text(encoding="utf-8")))

@@ -25,7 +25,7 @@ from aster_ml.codegen.lower.indices import lower_addresses
 from aster_ml.codegen.lower.linearize import check_scratch, linearize
 from aster_ml.codegen.lower.program_order import drop_work_groups, linearize_in_order
 from aster_ml.codegen.opts import Opt, OptOps, parse_opts
-from aster_ml.codegen.pipelined_copies import overlap_copies
+from aster_ml.codegen.pipelined_copies import pipeline_loop
 from aster_ml.codegen.pipelining import pipeline_rows
 from aster_ml.codegen.prefetch import ask_for_next_blocks
 from aster_ml.codegen.producer import copy_apart
@@ -253,7 +253,7 @@ ON_LINEAR = (
         why="on the list: a row and the next one are not told apart in a graph",
     ),
     Pass(
-        "copy ahead", overlap_copies, applies=pipelines_copies, needed=True,
+        "copy ahead", pipeline_loop, applies=pipelines_copies, needed=True,
         why="on the list: a step and a later one are not told apart in a graph",
     ),
     Pass(

@@ -54,7 +54,7 @@ def pipeline_copies(kernel: Kernel, axis: UOp, stages: int) -> None:
     kernel.roles.pipelined = (axis.arg.id, stages)
 
 
-def overlap_copies(linear: Linear, kernel: Kernel, target: Target) -> Linear:
+def pipeline_loop(linear: Linear, kernel: Kernel, target: Target) -> Linear:
     """Local memory is filled for later turns of a loop, as PIPELINE copies says.
 
     Raises: KernelOptError where the loop is not there, or stages are more than there is room for.
