@@ -39,9 +39,9 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     put = CACHE.put
 
-    def note(body: Any, settings: Any, schedule: Any, order: Any) -> None:
+    def note(body: Any, settings: Any, schedule: Any, order: Any, again: bool = False) -> None:
         found.extend([len(step.slots) for step in schedule.steps if step.kind == "kernel"])
-        put(body, settings, schedule, order)
+        put(body, settings, schedule, order, again)
 
     monkeypatch.setattr(CACHE, "put", note)
     CACHE.clear()
