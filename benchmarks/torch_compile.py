@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from aster_ml.config import THREADS
 from aster_ml.torch_backend import aster
 from benchmarks.compiled_models import MODELS, inference, training
 
@@ -72,6 +73,7 @@ def main() -> None:
     parser.add_argument("--no-inductor", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    THREADS.value = options.threads
     forms: dict[str, Any] = {"eager": None, "aster": aster}
     if not options.no_inductor and (shutil.which("g++") or shutil.which("clang++")):
         forms["inductor"] = "inductor"
