@@ -48,8 +48,10 @@ typedef struct { void *run; const char *name; } Selector;
 
 static long live;
 static Object *pool[NODES];
+static long empty; /* dispatches of nothing */
 static int pooled, fail_next, fail_code, no_memory, no_device;
 static unsigned long max_threads = 1024, largest = 1ul << 28;
+static long family = 1008; /* M2; 0 is none of Apple's */
 static int (*compiler)(const char *source, char *result, int n);
 static Object *device_object;
 
@@ -107,7 +109,8 @@ static int is_used(Op *op, Object *o) {
 static int run_commands(Op *op) {
   for (unsigned long c = op->at; c < op->at + op->n; c++) {
     Launch *k = &op->commands->launches[c];
-    for (int i = 0; i < MOST; i++) if (!is_used(op, k->buffers[i])) return 2;
+    for (int i = 0; i < MOST; i++) if (!is_used(op, k->buffers[i])) return 9;
+    if (!k->pipeline) continue; /* was reset */
     if (!k->barrier || run_launch(k)) return 3;
   }
   return 0;
@@ -159,6 +162,7 @@ M(Object *m_string(Object *c, S s, const char *text)) { (void)c; (void)s; Object
 M(const char *m_text(Object *o, S s)) { (void)s; return o->text; }
 M(Object *m_description(Object *o, S s)) { return m_string(o, s, o->text); }
 M(long m_code(Object *o, S s)) { (void)s; return (long)o->n; }
+M(_Bool m_supports(Object *o, S s, long f)) { (void)o; (void)s; return f <= family; }
 M(Object *m_name(Object *o, S s)) { (void)o; return m_string(o, s, "Stub of a GPU"); }
 M(unsigned long m_largest(Object *o, S s)) { (void)o; (void)s; return largest; }
 M(unsigned long m_working(Object *o, S s)) { (void)o; (void)s; return 1ul << 30; }
@@ -227,7 +231,7 @@ M(void m_set_bytes(Object *o, S s, const void *at, unsigned long n, unsigned lon
 }
 M(void m_dispatch(Object *o, S s, Size grid, Size block)) {
   (void)s;
-  if (!grid.width) return;
+  if (!grid.width) { empty++; return; }
   Op *op = put(o->parent, DISPATCH);
   op->launch = o->state; op->launch.grid = grid; op->launch.block = block;
   for (int i = 0; i < MOST; i++) hold(op->launch.buffers[i]);
@@ -237,6 +241,11 @@ M(void m_copy(Object *o, S s, Object *from, unsigned long at, Object *to, unsign
   (void)s;
   Op *op = put(o->parent, COPY);
   op->from = hold(from); op->to = hold(to); op->at = at; op->there = there; op->n = n;
+  /* As macOS has it: multiples of 4, and nothing of one buffer to where it overlaps. */
+  if ((at | there | n) % 4 || !n || from == to || at + n > from->n || there + n > to->n) {
+    fprintf(stderr, "a copy that Metal does not take\n");
+    abort();
+  }
 }
 M(void m_nothing(Object *o, S s)) { (void)o; (void)s; }
 M(void m_commit(Object *o, S s)) {
@@ -249,13 +258,13 @@ M(void m_wait(Object *o, S s)) { (void)s; if (!o->status) { fprintf(stderr, "wai
 M(unsigned long m_status(Object *o, S s)) { (void)s; return o->status; }
 M(Object *m_error(Object *o, S s)) {
   (void)s;
-  return o->n == 2 ? error_of("memory that was not named", 2) : error_of("Caused GPU Address Fault Error", (long)o->n);
+  return o->n == 9 ? error_of("memory that was not named", 9) : error_of("Caused GPU Address Fault Error", (long)o->n);
 }
 M(double m_start(Object *o, S s)) { (void)s; return o->start; }
 M(double m_end(Object *o, S s)) { (void)s; return o->end; }
 M(Object *m_new_commands(Object *o, S s, Object *d, unsigned long n, unsigned long options)) {
   (void)o; (void)s; (void)options;
-  if (d->n > MOST) return 0;
+  if (d->n > MOST || n > 16384) return 0;
   Object *c = new_object("indirect");
   c->n = n; c->launches = calloc(n + 1, sizeof(Launch));
   return c;
@@ -267,6 +276,7 @@ M(Object *m_command(Object *o, S s, unsigned long i)) {
   return c;
 }
 M(void m_set_sizes(Object *o, S s, Size grid, Size block)) { (void)s; o->launches->grid = grid; o->launches->block = block; }
+M(void m_reset(Object *o, S s)) { (void)s; memset(o->launches, 0, sizeof(Launch)); }
 M(void m_barrier(Object *o, S s)) { (void)s; o->launches->barrier = 1; }
 M(void m_use(Object *o, S s, Object **all, unsigned long n, unsigned long usage)) {
   (void)s; (void)usage;
@@ -305,7 +315,7 @@ static Selector selectors[] = {
   {m_new_commands, "newIndirectCommandBufferWithDescriptor:maxCommandCount:options:"},
   {m_command, "indirectComputeCommandAtIndex:"}, {m_set_buffer, "setKernelBuffer:offset:atIndex:"},
   {m_set_sizes, "concurrentDispatchThreadgroups:threadsPerThreadgroup:"},
-  {m_barrier, "setBarrier"}, {m_use, "useResources:count:usage:"},
+  {m_barrier, "setBarrier"}, {m_reset, "reset"}, {m_supports, "supportsFamily:"}, {m_use, "useResources:count:usage:"},
   {m_execute, "executeCommandsInBuffer:withRange:"},
 };
 
@@ -339,7 +349,9 @@ asm(".globl objc_msgSend\nobjc_msgSend:\n cbz x0, 1f\n ldr x16, [x1]\n br x16\n"
     "1: fmov d0, xzr\n ret\n");
 #endif
 
-API void stub_reset(void) { fail_next = no_memory = no_device = 0; max_threads = 1024; largest = 1ul << 28; }
+API void stub_family(int n) { family = n; }
+API long stub_empty(void) { return empty; }
+API void stub_reset(void) { family = 1008; empty = 0; fail_next = no_memory = no_device = 0; max_threads = 1024; largest = 1ul << 28; }
 API void stub_fail(int code) { fail_next = 1; fail_code = code; }
 API void stub_no_memory(int yes) { no_memory = yes; }
 API void stub_no_device(int yes) { no_device = yes; }

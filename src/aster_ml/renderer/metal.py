@@ -6,6 +6,9 @@ are the buffers by slot, each at `[[buffer(slot)]]`, and after them a 64-bit int
 variable. There is no float64.
 
 Functions of ours begin with `aster_`; their texts are in `metal_texts`.
+
+Source of the pragma: Metal Shading Language Specification 3.2, "Compiler Options Controlling the
+Math": also where math is safe, a product and a sum of one expression may be rounded once.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ TYPES = {
 HEAD = """\
 #include <metal_stdlib>
 using namespace metal;
+#pragma METAL fp contract(off)
 #ifndef threadgroup_memory
 #define threadgroup_memory threadgroup
 #endif

@@ -18,7 +18,7 @@ from aster_ml.backend import Backend, Call, Graph, Program
 from aster_ml.errors import CompileError, DeviceError
 from aster_ml.runtime import metal_objc as objc
 from aster_ml.runtime.metal_api import api
-from aster_ml.runtime.metal_device import MetalDevice, default_device
+from aster_ml.runtime.metal_device import APPLE7, MetalDevice, default_device
 from aster_ml.runtime.metal_graph import MetalGraph, can_record
 from aster_ml.runtime.metal_memory import MetalAllocator
 from aster_ml.runtime.metal_objc import POINTER, Object
@@ -59,9 +59,14 @@ def one_word(text: str) -> str:
 
 
 def probe(device: MetalDevice, name: str) -> Target:
-    """What a device can do."""
+    """What a device can do.
+
+    why: warps of AMD's and Intel's processors have other sizes, and multiply no matrices
+    """
     system = int(platform.mac_ver()[0].partition(".")[0] or 0)
     target = metal_target(arch=f"{one_word(name)}-macos{system}")
+    if not device.is_of(APPLE7):
+        target = replace(target, warp=0, features=frozenset(), tensor_cores=frozenset())
     dtypes = target.native_dtypes
     return replace(
         target,

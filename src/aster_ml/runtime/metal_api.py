@@ -19,6 +19,7 @@ MESSAGES: dict[str, tuple[Any, ...]] = {
     "largest": ("maxBufferLength", WORD),
     "working_set": ("recommendedMaxWorkingSetSize", WORD),
     "shared_nbytes": ("maxThreadgroupMemoryLength", WORD),
+    "supports_family": ("supportsFamily:", BOOL, ctypes.c_long),
     "new_queue": ("newCommandQueueWithMaxCommandBufferCount:", POINTER, WORD),
     "new_buffer": ("newBufferWithLength:options:", POINTER, WORD, WORD),
     "contents": ("contents", POINTER),
@@ -67,6 +68,7 @@ MESSAGES: dict[str, tuple[Any, ...]] = {
     "set_kernel_buffer": ("setKernelBuffer:offset:atIndex:", None, POINTER, WORD, WORD),
     "set_sizes": ("concurrentDispatchThreadgroups:threadsPerThreadgroup:", None, Size, Size),
     "set_barrier": ("setBarrier", None),
+    "reset": ("reset", None),
     "use": ("useResources:count:usage:", None, POINTER, WORD, WORD),
     "execute": ("executeCommandsInBuffer:withRange:", None, POINTER, Range),
 }  # fmt: skip

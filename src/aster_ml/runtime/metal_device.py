@@ -19,6 +19,15 @@ from aster_ml.runtime.metal_objc import POINTER, Object, Size
 BATCH, MOST_COMMAND_BUFFERS = 32, 1024
 # MTLCommandBufferStatus of a failure, and MTLCommandBufferError of devices that are gone.
 FAILED, GONE = 5, (4, 11)
+# What other codes of MTLCommandBufferError mean to who reads them.
+MEANINGS = {
+    2: "a kernel ran longer than the system lets it; smaller ones would do",
+    3: "a kernel touched memory that is not its own",
+    8: "there is no room for what the kernels use; smaller batches would help",
+    12: "a kernel has more on its stack than there is room for",
+}
+# MTLGPUFamily: of M1 and A14 on warps are 32 threads and multiply matrices; and of M3 and A17 on.
+APPLE7, APPLE9 = 1007, 1009
 
 
 def default_device() -> Object | None:
@@ -86,15 +95,23 @@ class MetalDevice:
         if not self.queue:
             raise DeviceError(f"{name} gives no command queue")
         self.open: Commands | None = None
+        # Whether it hangs at pipelines that only commands of an indirect buffer name, as the first
+        # two generations do.
+        self.names_pipelines = not self.is_of(APPLE9)
         # What was started, oldest first; a failure of any of them is told once.
         self.on_the_way: list[Commands] = []
+
+    def is_of(self, family: int) -> bool:
+        """Whether it can do what an MTLGPUFamily can."""
+        return bool(api().supports_family(self.device.address, family))
 
     def fault(self, text: str, code: int) -> DeviceError:
         """The error of commands that failed; noted where the device is gone."""
         if code in GONE:
             self.lost = text
+        meaning = f" ({MEANINGS[code]})" if code in MEANINGS else ""
         return DeviceError(
-            f"{self.name}: kernels failed: {text}. Their results are not there; MTL_DEBUG_LAYER=1 "
+            f"{self.name}: kernels failed: {text}{meaning}. Their results are not there; MTL_DEBUG_LAYER=1 "
             "and MTL_SHADER_VALIDATION=1 in the environment name the kernel"
         )
 

@@ -26,11 +26,13 @@ from aster_ml.target.metal import MOST_BUFFERS
 CONCURRENT_DISPATCH, READ_AND_WRITE = 32, 3
 # Every variable begins where any device takes an argument of constant memory.
 VARIABLE_NBYTES = 256
+# So many commands an indirect command buffer has room for.
+MOST_COMMANDS = 16384
 
 
 def can_record(calls: Sequence[Call]) -> bool:
     """Whether Metal takes the calls as commands: not those of nothing, nor of many arguments."""
-    return all(
+    return len(calls) <= MOST_COMMANDS and all(
         isinstance(call.launch, Grid)
         and 0 not in call.launch.blocks
         and len(call.handles) + len(call.vars) <= MOST_BUFFERS
@@ -47,6 +49,7 @@ class MetalGraph(Graph):
         self.programs: list[Any] = [call.program for call in calls]
         self.launches: list[Any] = [call.launch for call in calls]
         self.handles = [list(call.handles) for call in calls]
+        self.variable_counts = [len(call.vars) for call in calls]
         self.first_variable: list[int] = []
         values: list[int] = []
         for call in calls:
@@ -57,8 +60,8 @@ class MetalGraph(Graph):
         for number, value in enumerate(values):
             self.place(number).value = value
         self.make(len(calls))
-        for number, call in enumerate(calls):
-            self.write(number, len(call.vars))
+        for number in range(len(calls)):
+            self.write(number)
         self.last: Commands | None = None
 
     def make(self, count: int) -> None:
@@ -80,26 +83,24 @@ class MetalGraph(Graph):
         """A variable in the buffer of variables."""
         return ctypes.c_int64.from_address(self.variables.address + number * VARIABLE_NBYTES)
 
-    def write(self, number: int, variables: int) -> None:
-        """A call as a command."""
-        send, handles = api(), self.handles[number]
+    def write(self, number: int) -> None:
+        """A call as a command; a launch of nothing is none."""
+        send, handles, launch = api(), self.handles[number], self.launches[number]
         with objc.pool():
             command = send.command(self.commands.address, number)
+            if 0 in launch.blocks:
+                send.reset(command)
+                return
             send.set_pipeline(command, self.programs[number].pipeline.address)
             for i, handle in enumerate(handles):
                 send.set_kernel_buffer(command, handle.buffer.address, handle.offset, i)
             first = self.first_variable[number]
-            for i in range(variables):
+            for i in range(self.variable_counts[number]):
                 offset = (first + i) * VARIABLE_NBYTES
                 buffer = self.variables.buffer.address
                 send.set_kernel_buffer(command, buffer, offset, len(handles) + i)
-            self.set_sizes(command, number)
+            send.set_sizes(command, sizes_of(launch.blocks), sizes_of(launch.items))
             send.set_barrier(command)
-
-    def set_sizes(self, command: int, number: int) -> None:
-        """Gives a command the sizes of its launch."""
-        launch = self.launches[number]
-        api().set_sizes(command, sizes_of(launch.blocks), sizes_of(launch.items))
 
     def settle(self) -> None:
         """Waits for the last replay, which reads the commands and variables."""
@@ -115,6 +116,8 @@ class MetalGraph(Graph):
         self.settle()
         self.handles[call][slot] = handle
         self.__dict__.pop("resources", None)
+        if 0 in self.launches[call].blocks:
+            return
         with objc.pool():
             command = api().command(self.commands.address, call)
             api().set_kernel_buffer(command, handle.buffer.address, handle.offset, slot)
@@ -133,8 +136,7 @@ class MetalGraph(Graph):
         self.programs[call].check(launch, len(self.handles[call]))
         self.settle()
         self.launches[call] = launch
-        with objc.pool():
-            self.set_sizes(api().command(self.commands.address, call), call)
+        self.write(call)
 
     @functools.cached_property
     def resources(self) -> Any:
@@ -154,10 +156,10 @@ class MetalGraph(Graph):
             encoder = commands.compute()
             resources = self.resources
             send.use(encoder, ctypes.addressof(resources), len(resources), READ_AND_WRITE)
-            for pipeline in {p.pipeline.address for p in self.programs}:
-                # The first two generations hang at pipelines that only such commands name.
-                send.set_pipeline(encoder, pipeline)
-                send.dispatch(encoder, Size(0, 0, 0), Size(0, 0, 0))
+            if device.names_pipelines:
+                for pipeline in {p.pipeline.address for p in self.programs}:
+                    send.set_pipeline(encoder, pipeline)
+                    send.dispatch(encoder, Size(0, 0, 0), Size(0, 0, 0))
             send.execute(encoder, self.commands.address, Range(0, len(self.handles)))
             commands.end_encoding()
             commands.kept.append(self)

@@ -19,6 +19,10 @@ from aster_ml.runtime.metal_objc import POINTER, Object
 from aster_ml.target.metal import MOST_BUFFERS
 
 
+# Places and sizes of a copy are multiples of so many bytes (MTLBlitCommandEncoder, on macOS).
+COPIED = 4
+
+
 class MetalEvent(Event):
     """The end of the commands that were written before it."""
 
@@ -58,8 +62,8 @@ class MetalQueue(Queue):
         return MetalEvent(self.device)
 
     def copy(self, target: MetalHandle, source: MetalHandle, nbytes: int) -> bool:
-        """Between two buffers; False within one, where parts may overlap."""
-        if target.buffer is source.buffer:
+        """Between two buffers; False within one, where parts may overlap, and for odd bytes."""
+        if target.buffer is source.buffer or (target.offset | source.offset | nbytes) % COPIED:
             return False
         device = self.device
         with objc.pool(), device.lock:

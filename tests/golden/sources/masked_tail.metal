@@ -1,5 +1,6 @@
 #include <metal_stdlib>
 using namespace metal;
+#pragma METAL fp contract(off)
 #ifndef threadgroup_memory
 #define threadgroup_memory threadgroup
 #endif

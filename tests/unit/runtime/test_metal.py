@@ -17,6 +17,7 @@ from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.errors import CompileError, DeviceError, InternalError, OutOfMemoryError
 from aster_ml.runtime import metal, metal_objc
+from aster_ml.runtime.metal_graph import MOST_COMMANDS
 from aster_ml.runtime.metal_queue import MetalProgram
 from aster_ml.target import Target
 from tests.shim import metal_stub
@@ -128,12 +129,59 @@ def test_graphs_with_other_memory_variables_and_sizes(backend: metal.MetalBacken
     x.copyin(np.zeros(8, np.float32))
     graph.run()
     np.testing.assert_array_equal(out.numpy(), [13] * 4 + [-1] * 4)
+    # Launches of nothing are no commands; memory may change meanwhile.
+    graph.set_launch(0, Grid((0, 1, 1), (4, 1, 1)))
+    x = floats(np.arange(8))
+    graph.set_handle(0, 0, x.handle)
+    graph.set_handle(1, 1, x.handle)
+    graph.run()
+    np.testing.assert_array_equal(out.numpy(), np.arange(8) * 2 - 1)
+    graph.set_launch(0, Grid((2, 1, 1), (4, 1, 1)))
+    graph.run()
+    np.testing.assert_array_equal(out.numpy(), (np.arange(8) + 7) * 2 - 1)
+
+
+@pytest.mark.parametrize(("family", "count"), [(1007, 2), (1008, 2), (1009, 0)])
+def test_early_devices_are_shown_the_pipelines_of_a_graph(
+    stub: metal_stub.Stub, family: int, count: int
+) -> None:
+    stub.family(family)
+    opened = Device.opened["METAL"] = metal.open_backend("METAL")
+    assert isinstance(opened, metal.MetalBackend)
+    x, out = floats(np.arange(8)), Buffer("METAL", 8, dtypes.float32).allocate()
+    calls = calls_of(opened, x, out)
+    graph = opened.make_graph([calls[0], calls[1]])
+    assert graph is not None
+    graph.run()
+    out.numpy()
+    assert stub.empty() == count
+
+
+def test_devices_that_are_not_apples_have_no_warps(stub: metal_stub.Stub) -> None:
+    stub.family(0)
+    target = metal.open_backend("METAL").target
+    assert (target.warp, target.features, target.tensor_cores) == (0, frozenset(), frozenset())
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 8), (4, 8), (1, 8), (4, 7), (3, 5)])
+def test_copies_of_odd_bytes_go_by_way_of_the_host(
+    backend: metal.MetalBackend, start: int, count: int
+) -> None:
+    data = np.arange(16, dtype=np.uint8)
+    x = Buffer("METAL", 16, dtypes.uint8).copyin(data)
+    y = Buffer("METAL", 16, dtypes.uint8).copyin(data * 0)
+    y.view(count, dtypes.uint8, start).copy_from(x.view(count, dtypes.uint8, start))
+    wanted = np.zeros(16, np.uint8)
+    wanted[start : start + count] = data[start : start + count]
+    np.testing.assert_array_equal(y.numpy(), wanted)
 
 
 def test_what_is_no_graph(backend: metal.MetalBackend) -> None:
     add, x = load(backend, "add_n"), floats(np.zeros(8))
     assert backend.make_graph([Call(add, (x.handle,), (1,), Grid((0,), (4,)))]) is None
     assert backend.make_graph([Call(add, (x.handle,) * 32, (), Grid((1,), (4,)))]) is None
+    call = Call(add, (x.handle,), (1,), Grid((1,), (4,)))
+    assert backend.make_graph([call] * (MOST_COMMANDS + 1)) is None
     backend.has_graphs = False
     assert backend.make_graph([Call(add, (x.handle,), (1,), Grid((1,), (4,)))]) is None
 
@@ -174,10 +222,16 @@ def test_memory_that_only_garbage_knows_is_used_again(backend: metal.MetalBacken
 
 def test_kernels_that_fail_say_so_once(backend: metal.MetalBackend, stub: metal_stub.Stub) -> None:
     add, x = load(backend, "add_n"), floats(np.zeros(4))
-    stub.fail(3)
-    add((x.handle,), (1,), Grid((1,), (4,)))
-    with pytest.raises(DeviceError, match="kernels failed: Caused GPU Address Fault Error"):
-        x.numpy()
+    for code, words in (
+        (3, "touched memory that is not its own"),
+        (8, "smaller batches"),
+        (99, ""),
+    ):
+        stub.fail(code)
+        add((x.handle,), (1,), Grid((1,), (4,)))
+        with pytest.raises(DeviceError, match="kernels failed: Caused GPU Address Fault") as caught:
+            x.numpy()
+        assert words in str(caught.value)
     assert x.numpy().size == 4
     stub.fail(11)
     add((x.handle,), (1,), Grid((1,), (4,)))
