@@ -111,8 +111,8 @@ class MetalDevice:
             self.lost = text
         meaning = f" ({MEANINGS[code]})" if code in MEANINGS else ""
         return DeviceError(
-            f"{self.name}: kernels failed: {text}{meaning}. Their results are not there; MTL_DEBUG_LAYER=1 "
-            "and MTL_SHADER_VALIDATION=1 in the environment name the kernel"
+            f"{self.name}: kernels failed: {text}{meaning}. Their results are not there; "
+            "MTL_DEBUG_LAYER=1 and MTL_SHADER_VALIDATION=1 in the environment name the kernel"
         )
 
     def commands(self) -> Commands:

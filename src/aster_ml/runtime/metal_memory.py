@@ -21,9 +21,12 @@ SHARED = 0
 class MetalHandle:
     """`nbytes` bytes from `offset` on in a buffer; the host sees them at `address`."""
 
-    __slots__ = ("address", "buffer", "nbytes", "offset")
+    __slots__ = ("address", "buffer", "device", "nbytes", "offset")
 
-    def __init__(self, buffer: Object, address: int, offset: int, nbytes: int) -> None:
+    def __init__(
+        self, device: MetalDevice, buffer: Object, address: int, offset: int, nbytes: int
+    ) -> None:
+        self.device = device
         self.buffer = buffer
         self.address = address
         self.offset = offset
@@ -50,7 +53,8 @@ class MetalAllocator(PooledAllocator):
             total = api().working_set(self.metal.device.address)
             raise MemoryError(f"the device can use {format_bytes(total)}")
         self.live.add(buffer)
-        return MetalHandle(buffer, int(api().contents(buffer.address)), 0, nbytes)
+        address = int(api().contents(buffer.address))
+        return MetalHandle(self.metal, buffer, address, 0, nbytes)
 
     def free_block(self, handle: MetalHandle, nbytes: int) -> None:
         """The buffer goes with the last reference; commands under way keep it until then."""
@@ -68,6 +72,5 @@ class MetalAllocator(PooledAllocator):
 
     def offset(self, handle: MetalHandle, byte_offset: int, nbytes: int) -> MetalHandle:
         """A part of the same memory."""
-        return MetalHandle(
-            handle.buffer, handle.address + byte_offset, handle.offset + byte_offset, nbytes
-        )
+        place, address = handle.offset + byte_offset, handle.address + byte_offset
+        return MetalHandle(handle.device, handle.buffer, address, place, nbytes)

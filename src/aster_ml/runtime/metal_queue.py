@@ -18,7 +18,6 @@ from aster_ml.runtime.metal_memory import MetalHandle
 from aster_ml.runtime.metal_objc import POINTER, Object
 from aster_ml.target.metal import MOST_BUFFERS
 
-
 # Places and sizes of a copy are multiples of so many bytes (MTLBlitCommandEncoder, on macOS).
 COPIED = 4
 
@@ -62,8 +61,13 @@ class MetalQueue(Queue):
         return MetalEvent(self.device)
 
     def copy(self, target: MetalHandle, source: MetalHandle, nbytes: int) -> bool:
-        """Between two buffers; False within one, where parts may overlap, and for odd bytes."""
-        if target.buffer is source.buffer or (target.offset | source.offset | nbytes) % COPIED:
+        """Between two buffers; False within one, where parts may overlap, and for odd bytes.
+
+        So it is for memory of another queue, which might give it to others before the copy is done.
+        """
+        if target.buffer is source.buffer or source.device is not self.device:
+            return False
+        if (target.offset | source.offset | nbytes) % COPIED:
             return False
         device = self.device
         with objc.pool(), device.lock:

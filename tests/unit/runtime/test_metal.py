@@ -102,6 +102,17 @@ def test_launches_copies_and_times(backend: metal.MetalBackend) -> None:
     np.testing.assert_array_equal(out.numpy()[2:], (np.arange(6) + 3) * 2 - 1)
 
 
+def test_memory_that_is_copied_from_may_be_used_again(backend: metal.MetalBackend) -> None:
+    second = Device.opened["METAL:1"] = metal.open_backend("METAL:1")
+    data = np.arange(8, dtype=np.float32)
+    x = Buffer("METAL:1", 8, dtypes.float32).copyin(data)
+    y = Buffer("METAL", 8, dtypes.float32).copy_from(x)
+    add = second.load("add_n", second.compile(KERNELS))
+    add((x.handle,), (100,), Grid((2,), (4,)))
+    second.synchronize()
+    np.testing.assert_array_equal(y.numpy(), data)
+
+
 def test_many_launches_start_without_waiting(backend: metal.MetalBackend) -> None:
     add, x = load(backend, "add_n"), floats(np.zeros(8))
     for _ in range(3000):
