@@ -27,9 +27,9 @@ typedef struct Site Site;
 struct Site { const char *name; long calls; int known; Site *next; };
 typedef struct { char name[64]; int code, after; } Fault;
 typedef struct Stream Stream;
-typedef struct Event { Stream *stream; long mark; double time; int done; } Event;
+typedef struct Event { Stream *stream; long mark; double time; int done, device, untimed; } Event;
 typedef struct { int (*run)(void **, const unsigned *, const unsigned *, unsigned); int params;
-                 const int *sizes; int dynamic; } Function;
+                 const int *sizes; int dynamic, device; } Function;
 typedef struct { Function *f; unsigned grid[3], block[3], shared; int enabled;
                  unsigned char values[PARAM_BYTES]; } Launch;
 typedef struct Op { int kind; void *to; const void *from; size_t n; Event *event; Launch *launches;
@@ -49,7 +49,9 @@ static __thread Context *current;
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static size_t memory_limit = (size_t)1 << 30, memory_used[DEVICES];
 static int version = 13000, device_count = DEVICES, lost, lose_next, started, max_threads = 1024;
-static int major = 9, peers = 1;
+static int major = 9, peers = 1, fixed_shared;
+static pid_t process; /* that has called cuInit: a child of it may ask for nothing */
+enum { MOST_SHARED = 227 << 10 };
 static long live[8];
 enum { MEMORY, PINNED, STREAMS, EVENTS, MODULES, GRAPHS, EXECS };
 
@@ -59,6 +61,7 @@ static int enter(Site *s) {
   if (!s->known) { s->known = 1; s->next = sites; sites = s; }
   s->calls++;
   if (lost) return lost;
+  if ((!started && strcmp(s->name, "cuInit")) || (process && process != getpid())) return NOT_INITIALIZED;
   for (Fault *f = faults; f < faults + 8; f++)
     if (f->after > 0 && !strcmp(f->name, s->name) && --f->after == 0) return f->code;
   return OK;
@@ -236,12 +239,12 @@ API int cuMemcpyPeerAsync(uint64_t to, Context *there, uint64_t from, Context *h
 API int cuInit(unsigned flags) {
   ENTER("cuInit")
   (void)flags;
+  started = 1; process = getpid();
   if (!device_count) return NO_DEVICE;
-  started = 1;
   return OK;
 }
 API int cuDriverGetVersion(int *v) { *v = version; return OK; }
-API int cuDeviceGetCount(int *n) { ENTER("cuDeviceGetCount") *n = device_count; return started ? OK : NOT_INITIALIZED; }
+API int cuDeviceGetCount(int *n) { ENTER("cuDeviceGetCount") *n = device_count; return OK; }
 API int cuDeviceGet(int *d, int n) { ENTER("cuDeviceGet") *d = n; return n < device_count ? OK : INVALID_DEVICE; }
 API int cuDeviceGetName(char *name, int n, int d) { snprintf(name, n, "Stub of a GPU %d", d); return OK; }
 API int cuDeviceTotalMem_v2(size_t *n, int d) { (void)d; *n = memory_limit; return OK; }
@@ -258,7 +261,7 @@ API int cuDeviceGetAttribute(int *value, int attribute, int d) {
     case 38: *value = 4 << 20; break;     /* second cache */
     case 75: *value = major; break;
     case 76: *value = 0; break;
-    case 97: *value = 227 << 10; break;   /* shared memory of a block that asks for it */
+    case 97: *value = MOST_SHARED; break;   /* shared memory of a block that asks for it */
     default: (void)d; *value = 0;
   }
   return OK;
@@ -297,15 +300,16 @@ API int cuStreamWaitEvent(Stream *s, Event *e, unsigned flags) {
 }
 API int cuEventCreate(Event **e, unsigned flags) {
   ENTER("cuEventCreate")
-  (void)flags;
   if (!current) return INVALID_CONTEXT;
   *e = calloc(1, sizeof(Event));
+  (*e)->device = current->device; (*e)->untimed = flags & 2;
   live[EVENTS]++;
   return OK;
 }
 API int cuEventDestroy_v2(Event *e) { FREEING("cuEventDestroy") if (e->stream) run_to(e->stream, e->mark); live[EVENTS]--; free(e); return OK; }
 API int cuEventRecord(Event *e, Stream *s) {
   ENTER("cuEventRecord")
+  if (e->device != s->device) return INVALID_HANDLE;
   if (e->stream) run_to(e->stream, e->mark);
   Op *op = put(s, RECORD);
   op->event = e; e->done = 0; e->stream = s; e->mark = s->issued;
@@ -315,6 +319,7 @@ API int cuEventQuery(Event *e) { ENTER("cuEventQuery") return e->done || !e->str
 API int cuEventSynchronize(Event *e) { ENTER("cuEventSynchronize") if (e->stream) run_to(e->stream, e->mark); return lost; }
 API int cuEventElapsedTime_v2(float *ms, Event *a, Event *b) {
   ENTER("cuEventElapsedTime")
+  if (a->untimed || b->untimed || !a->stream || !b->stream || a->device != b->device) return INVALID_HANDLE;
   if (!a->done || !b->done) return NOT_READY;
   *ms = (float)(b->time - a->time);
   return OK;
@@ -325,6 +330,7 @@ API int cuEventElapsedTime(float *ms, Event *a, Event *b) { return cuEventElapse
 
 API int cuModuleLoadData(Module **m, const void *image) {
   ENTER("cuModuleLoadData")
+  if (!current) return INVALID_CONTEXT;
   const Elf64_Ehdr *h = image;
   char path[64];
   if (memcmp(h->e_ident, ELFMAG, SELFMAG)) return INVALID_IMAGE;
@@ -344,7 +350,7 @@ API int cuModuleUnload(Module *m) {
   FREEING("cuModuleUnload")
   finish_all();
   dlclose(m->library);
-  for (int i = 0; i < m->count; i++) free(m->functions[i]);
+  for (int i = 0; i < m->count; i++) m->functions[i]->run = 0; /* who still launches one is told */
   free(m); live[MODULES]--;
   return OK;
 }
@@ -359,24 +365,27 @@ API int cuModuleGetFunction(Function **f, Module *m, const char *name) {
   const int **sizes = dlsym(m->library, symbol);
   if (!run || !params || !sizes || m->count == 64) return NOT_FOUND;
   *f = m->functions[m->count++] = calloc(1, sizeof(Function));
-  (*f)->run = run; (*f)->params = *params; (*f)->sizes = *sizes;
+  (*f)->run = run; (*f)->params = *params; (*f)->sizes = *sizes; (*f)->device = current ? current->device : 0;
   return OK;
 }
 API int cuFuncGetAttribute(int *value, int attribute, Function *f) {
   ENTER("cuFuncGetAttribute")
-  *value = attribute == 0 ? max_threads : attribute == 4 ? 40 : attribute == 8 ? f->dynamic : 0;
+  *value = attribute == 0 ? max_threads : attribute == 1 ? fixed_shared : attribute == 4 ? 40 : attribute == 8 ? f->dynamic : 0;
   return OK;
 }
 API int cuFuncSetAttribute(Function *f, int attribute, int value) {
   ENTER("cuFuncSetAttribute")
-  if (attribute != 8 || value > 227 << 10) return INVALID_VALUE;
+  if (attribute != 8 || value + fixed_shared > MOST_SHARED) return INVALID_VALUE;
   f->dynamic = value;
   return OK;
 }
 static int fill(Launch *k, Function *f, const unsigned *sizes, unsigned shared, void **params) {
-  for (int i = 0; i < 3; i++) {
-    k->grid[i] = sizes[i]; k->block[i] = sizes[i + 3];
-    if (!k->grid[i] || !k->block[i] || (i && k->grid[i] > 65535)) return INVALID_VALUE;
+  /* CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". */
+  static const unsigned most[] = {2147483647, 65535, 65535, 1024, 1024, 64};
+  if (!f->run || !current || f->device != current->device) return INVALID_HANDLE;
+  for (int i = 0; i < 6; i++) {
+    if (!sizes[i] || sizes[i] > most[i]) return INVALID_VALUE;
+    if (i < 3) k->grid[i] = sizes[i]; else k->block[i - 3] = sizes[i];
   }
   unsigned threads = k->block[0] * k->block[1] * k->block[2];
   if (threads > 1024) return INVALID_VALUE;
@@ -426,6 +435,7 @@ API int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address
     f->sizes[i] = (int64_t)sizes[i];
     f->box[i] = (int)box[i];
     f->strides[i] = i ? (int64_t)strides[i - 1] : f->itemsize;
+    if (i == 0 && box[0] * f->itemsize % 16) return INVALID_VALUE;
     if (!sizes[i] || sizes[i] > (uint64_t)1 << 32 || !box[i] || box[i] > 256 || steps[i] != 1) return INVALID_VALUE;
     if (i && (strides[i - 1] % 16 || strides[i - 1] >= (uint64_t)1 << 40)) return INVALID_VALUE;
   }
@@ -501,7 +511,7 @@ API void stub_fail(const char *name, int code, int after) {
 API void stub_lose(int code) { lose_next = code; }
 API void stub_reset(void) {
   lost = lose_next = 0; version = 13000; device_count = DEVICES; memory_limit = (size_t)1 << 30;
-  max_threads = 1024; major = 9;
+  max_threads = 1024; major = 9; fixed_shared = 0;
   memset(faults, 0, sizeof faults);
   for (Site *s = sites; s; s = s->next) s->calls = 0;
 }
@@ -510,6 +520,8 @@ API void stub_devices(int n) { device_count = n; }
 API void stub_memory(size_t n) { memory_limit = n; }
 API void stub_max_threads(int n) { max_threads = n; }
 API void stub_major(int n) { major = n; }
+/* Bytes of shared memory that kernels have in their code, with what aligns the rest. */
+API void stub_fixed_shared(int n) { fixed_shared = n; }
 API long stub_live(int kind) { return live[kind]; }
 API long stub_calls(const char *name) {
   for (Site *s = sites; s; s = s->next) if (!strcmp(s->name, name)) return s->calls;

@@ -81,7 +81,7 @@ class Stub:
         self.library.stub_lose(status)
 
     def set(self, what: str, value: int) -> None:
-        """What the driver says of itself: version, devices, memory, max_threads, major."""
+        """What the driver says: version, devices, memory, max_threads, major, fixed_shared."""
         getattr(self.library, f"stub_{what}")(value)
 
     def calls(self, name: str) -> int:

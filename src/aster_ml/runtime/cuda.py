@@ -18,7 +18,7 @@ from aster_ml.backend import Backend, Call, Graph, Program
 from aster_ml.errors import DeviceError
 from aster_ml.runtime import cuda_compiler
 from aster_ml.runtime.cuda_compiler import arch_name, first_line
-from aster_ml.runtime.cuda_device import CudaDevice, binding, library_name
+from aster_ml.runtime.cuda_device import CudaDevice, binding, library_name, meaning
 from aster_ml.runtime.cuda_graph import CudaGraph
 from aster_ml.runtime.cuda_memory import CudaAllocator
 from aster_ml.runtime.cuda_queue import CudaProgram, CudaQueue
@@ -69,13 +69,16 @@ def lacks_device() -> str | None:
         cu = binding()
         status = int(cu.cuInit(0)[0])
         count = cu.cuDeviceGetCount()[1] if not status else 0
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError, ValueError) as error:
+        # A status that is newer than the bindings is no value of theirs.
         return f"cuda-bindings does not load the driver ({first_line(error)}); {EXTRA}"
     if status == 100 or (not status and not count):
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
         hint = "" if seen is None else f" (CUDA_VISIBLE_DEVICES is {seen!r})"
         return f"the NVIDIA driver finds no device{hint}; nvidia-smi lists those there are"
     if status:
+        if words := meaning(status):
+            return f"the NVIDIA driver does not start: {words} (error {status})"
         return (
             f"the NVIDIA driver does not start: error {status}; nvidia-smi may say more, and a "
             "restart helps where the driver was updated"
@@ -130,6 +133,14 @@ def probe(device: CudaDevice) -> Target:
         raise DeviceError(
             f"{device.name} is of compute capability {major}.{minor}; there is code for 7.5 and "
             "later ones, and DEV=OPENCL may run it"
+        )
+    known = cuda_compiler.architectures()
+    if known and number_of(arch) not in known:
+        raise DeviceError(
+            f"{device.name} is of compute capability {major}.{minor}, for which NVRTC "
+            f"{'.'.join(map(str, cuda_compiler.version()))} makes no code (it does for "
+            f"{', '.join(f'{n // 10}.{n % 10}' for n in sorted(known))}); pip install -U "
+            "cuda-bindings nvidia-cuda-nvrtc brings the newest one"
         )
     alike = cuda_target(max(before, key=number_of))
     first, second, third = alike.cache_bytes

@@ -91,6 +91,16 @@ def version() -> tuple[int, int]:
 
 
 @functools.cache
+def architectures() -> frozenset[int]:
+    """The numbers of those that NVRTC makes code for; none where it does not say."""
+    try:
+        status, numbers = binding().nvrtcGetSupportedArchs()
+    except (ImportError, RuntimeError):
+        return frozenset()
+    return frozenset() if status else frozenset(int(n) for n in numbers)
+
+
+@functools.cache
 def include_folder() -> str | None:
     """Where the headers of the runtime lie (half and fp8 numbers), if they are installed."""
     found = importlib.util.find_spec("nvidia")

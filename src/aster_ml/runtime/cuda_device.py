@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import weakref
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +23,7 @@ FATAL = {
     46: "the device is not available, or used by another process alone",
     214: "the device's memory has an error that cannot be corrected",
     220: "a link between devices has an error that cannot be corrected",
+    226: "the device has stopped what an error of it could have spoilt",
     700: "a kernel touched memory that is not its own",
     702: "a kernel ran longer than the system lets it (devices that also drive a screen)",
     709: "the device's context was destroyed",
@@ -31,19 +34,29 @@ FATAL = {
     717: "a kernel used memory of one kind as that of another",
     718: "a kernel jumped to an address that is no code",
     719: "a kernel failed",
+    721: "a kernel has not given back memory of the tensor cores",
+    810: "the service that shares the device (MPS) has ended this process's part",
     999: "the driver fails without a reason",
 }
 OUT_OF_MEMORY, NOT_SUPPORTED = 2, 801
 # What else has a meaning of its own.
 KNOWN = {
     1: "a value is out of bounds",
+    34: "the library is one to link programs with and no driver; the folder of stubs has to go "
+    "from LD_LIBRARY_PATH",
+    100: "there is no device",
+    101: "there is no such device",
     200: "the binary is none for this device",
     209: "the binary is for another architecture than the device's",
     218: "the driver's compiler is older than the code",
     222: "the driver is older than the compiler that the code is from",
     301: "a file is missing",
+    304: "the operating system refused something",
     500: "there is no such name",
     701: "the kernel needs more registers, threads or shared memory than the device has",
+    802: "the system is not ready; on machines with NVSwitch nvidia-fabricmanager has to run",
+    803: "the driver's library and its kernel module are of different versions; a restart helps",
+    804: "the package cuda-compat is there and does not know this device; without it all may work",
 }
 
 
@@ -68,6 +81,22 @@ class Here(threading.local):
 
 
 HERE = Here()
+DEVICES: weakref.WeakSet[CudaDevice] = weakref.WeakSet()
+
+
+def forget_devices() -> None:
+    """Says in a child of a fork that devices are the parent's, before it asks the driver."""
+    for device in list(DEVICES):
+        device.lost = device.lost or FATAL[3]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_devices)
+
+
+def meaning(status: int) -> str:
+    """A status in words; empty where there are none for it."""
+    return FATAL.get(status) or KNOWN.get(status) or ""
 
 
 class CudaDevice:
@@ -91,6 +120,9 @@ class CudaDevice:
         flags = cu.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.stream = self.check(cu.cuStreamCreate(flags), "making a stream")
         self.peers: set[int] = set()
+        # What gives memory back that is kept for reuse; the bytes are its result.
+        self.spare: Callable[[], int] = int
+        DEVICES.add(self)
 
     def enter(self) -> None:
         """Makes its context the current one. Raises: DeviceError when it is lost."""
@@ -113,6 +145,16 @@ class CudaDevice:
         if result[0]:
             raise self.fault(int(result[0]), doing)
         return result[1] if len(result) > 1 else None
+
+    def once_more(self, result: tuple[Any, ...], ask: Any, *args: Any) -> tuple[Any, ...]:
+        """A second result of a call where the first says that there is no room; else the first.
+
+        why: the driver itself takes memory for modules, stacks and graphs, and the pool may have it
+        """
+        if int(result[0]) == OUT_OF_MEMORY and self.spare():
+            again: tuple[Any, ...] = ask(*args)
+            return again
+        return result
 
     def fault(self, status: int, doing: str) -> AsterError:
         """The error of a status, which is noted where it is a final one."""
@@ -139,8 +181,8 @@ class CudaDevice:
             found = (1,)  # newer than the binding
         if not found[0]:
             name = found[1].decode()
-        meaning = FATAL.get(status) or KNOWN.get(status)
-        return f"{meaning} ({name})" if meaning else name
+        words = meaning(status)
+        return f"{words} ({name})" if words else name
 
     def room(self) -> str:
         """How much memory is left, in words."""

@@ -77,12 +77,16 @@ class CudaGraph(Graph):
         before: list[Any] = []
         for node in self.nodes:
             params, _alive = self.parameters(node)
-            made = cu.cuGraphAddKernelNode(self.graph, before, len(before), params)
+            what = self.graph, before, len(before), params
+            made = cu.cuGraphAddKernelNode(*what)
+            made = device.once_more(made, cu.cuGraphAddKernelNode, *what)
             if made[0]:
                 raise node.program.failure(int(made[0]), *node.launch)
             node.handle = made[1]
             before = [node.handle]
-        self.executable = device.check(cu.cuGraphInstantiate(self.graph, 0), "making a graph")
+        made = cu.cuGraphInstantiate(self.graph, 0)
+        made = device.once_more(made, cu.cuGraphInstantiate, self.graph, 0)
+        self.executable = device.check(made, f"a graph of {len(self.nodes)} kernels")
         for node in self.nodes:
             self.enable(node)
 
@@ -180,6 +184,9 @@ class CudaGraph(Graph):
                 self.allocator.staging.copyin(self.device_table.address, start, size)
                 self.is_changed = False
             result = device.cu.cuGraphLaunch(self.executable, device.stream)
+            if result[0]:
+                what = self.executable, device.stream
+                result = device.once_more(result, device.cu.cuGraphLaunch, *what)
         if result[0]:
             raise device.fault(int(result[0]), f"a graph of {len(self.nodes)} kernels")
 

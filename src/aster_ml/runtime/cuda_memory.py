@@ -10,10 +10,12 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import weakref
 from collections import deque
 from typing import Any
 
 from aster_ml.allocator import PooledAllocator
+from aster_ml.errors import OutOfMemoryError
 from aster_ml.runtime.cuda_device import OUT_OF_MEMORY, CudaDevice
 from aster_ml.runtime.host_memory import as_bytes
 
@@ -41,7 +43,13 @@ class Piece:
     def __init__(self, device: CudaDevice) -> None:
         cu = device.cu
         self.device = device
-        self.address = int(device.check(cu.cuMemAllocHost(PIECE_NBYTES), "pinned memory"))
+        made = cu.cuMemAllocHost(PIECE_NBYTES)
+        if int(made[0]) == OUT_OF_MEMORY:
+            raise OutOfMemoryError(
+                f"the host has no room for {PIECE_NBYTES >> 20} MB of pinned memory, which copies "
+                f"to and from {device.name} go through; other programs may hold it"
+            )
+        self.address = int(device.check(made, "pinned memory"))
         flags = cu.CUevent_flags.CU_EVENT_DISABLE_TIMING
         self.event = device.check(cu.cuEventCreate(flags), "making an event")
         self.is_used = False
@@ -59,7 +67,9 @@ class Piece:
         self.is_used = True
 
     def free(self) -> None:
-        """Gives the memory back."""
+        """Gives the memory back, once the last copy is done."""
+        if self.is_used:
+            self.device.cu.cuEventSynchronize(self.event)
         self.device.cu.cuMemFreeHost(self.address)
         self.device.cu.cuEventDestroy(self.event)
 
@@ -144,6 +154,9 @@ class CudaAllocator(PooledAllocator):
         super().__init__(device.name, total * 3 // 4)
         self.cuda = device
         self.staging = Staging(device)
+        # The device lives as long as what was loaded on it, and the pool does not have to.
+        pool = weakref.ref(self)
+        device.spare = lambda: 0 if (found := pool()) is None else found.free_cache()
 
     def alloc_block(self, nbytes: int) -> CudaHandle:
         """Fresh memory of the device. Raises: MemoryError; DeviceError."""

@@ -139,6 +139,8 @@ class CudaProgram(Program):
         device.enter()
         result = cu.cuModuleLoadData(binary)
         if result[0]:
+            result = device.once_more(result, cu.cuModuleLoadData, binary)
+        if result[0]:
             raise self.refused(int(result[0]))
         self.module = result[1]
         result = cu.cuModuleGetFunction(self.module, name.encode())
@@ -227,10 +229,11 @@ class CudaProgram(Program):
             if self.tensors is not None:
                 forms = self.tensors.forms(values)
                 arguments.places[len(values) :] = [ctypes.addressof(form) for form in forms]
-            result = device.cu.cuLaunchKernel(
-                function, x, y, z, bx, by, bz, self.shared, device.stream,
-                arguments.address, 0,
-            )  # fmt: skip
+            ask = device.cu.cuLaunchKernel
+            what = function, x, y, z, bx, by, bz, self.shared, device.stream, arguments.address, 0
+            result = ask(*what)
+            if result[0]:
+                result = device.once_more(result, ask, *what)
         if result[0]:
             raise self.failure(int(result[0]), blocks, items)
 
@@ -249,6 +252,7 @@ class CudaProgram(Program):
             )
         return DeviceError(
             f"{self.device.name}: {doing} failed: {self.device.describe(status)}. A grid has at "
-            "most 2,147,483,647 blocks in its first dimension and 65,535 in the others, a block "
-            f"at most {PLAIN_SHARED_NBYTES:,} bytes of shared memory that nobody asked for"
+            "most 2,147,483,647 blocks in its first dimension and 65,535 in the others, a block 64 "
+            f"threads in its third and {PLAIN_SHARED_NBYTES:,} bytes of shared memory that nobody "
+            "asked for"
         )

@@ -209,12 +209,38 @@ def test_out_of_memory_frees_the_pool_and_tries_again(
 
 def test_pinned_memory_that_there_is_not(backend: cuda.CudaBackend, stub: cuda_stub.Stub) -> None:
     stub.fail("cuMemAllocHost", 2)
-    with pytest.raises(OutOfMemoryError, match=r"no room for pinned memory: .* MB are free"):
+    with pytest.raises(
+        OutOfMemoryError, match=r"host has no room for 4 MB of pinned memory, which"
+    ):
         floats([1])
     assert floats([7]).numpy().tolist() == [7]
 
 
-@pytest.mark.parametrize("status", [700, 715, 719, 214])
+def test_what_the_driver_takes_for_itself_the_pool_gives_back(
+    backend: cuda.CudaBackend, stub: cuda_stub.Stub
+) -> None:
+    """Modules, stacks and graphs take memory that nobody has asked the pool for."""
+    x = floats(np.zeros(4))
+    for name in ("cuModuleLoadData", "cuLaunchKernel", "cuGraphInstantiate", "cuGraphLaunch"):
+        floats(np.arange(1000))
+        given, kept = stub.calls("cuMemFree"), backend.allocator.pool_bytes
+        assert backend.allocator.has_block(4000)
+        stub.fail(name, 2)
+        add = load(backend, "add_n")
+        add((x.handle,), (1,), Grid((1,), (4,)))
+        graph = backend.make_graph([Call(add, (x.handle,), (1,), Grid((1,), (4,)))])
+        graph.run()
+        assert stub.calls("cuMemFree") > given
+        assert backend.allocator.pool_bytes < max(kept, 1)
+    np.testing.assert_array_equal(x.numpy(), np.full(4, 8))
+    # With nothing to give back, or where that is not enough, it is said.
+    backend.allocator.free_cache()
+    stub.fail("cuLaunchKernel", 2)
+    with pytest.raises(OutOfMemoryError, match=r"no room for kernel add_n .* MB are free; smaller"):
+        add((x.handle,), (1,), Grid((1,), (4,)))
+
+
+@pytest.mark.parametrize("status", [700, 715, 719, 214, 226, 721])
 def test_a_lost_device_says_so_and_nothing_hangs(
     backend: cuda.CudaBackend, stub: cuda_stub.Stub, status: int
 ) -> None:
@@ -252,6 +278,8 @@ def test_a_kernel_that_needs_more_threads_than_there_are(
         add((x.handle,), (1,), Grid((1, 1, 1), (512, 1, 1)))
     with pytest.raises(DeviceError, match=r"at most 2,147,483,647 blocks in its first dimension"):
         add((x.handle,), (1,), Grid((1, 70000, 1), (4, 1, 1)))
+    with pytest.raises(DeviceError, match=r"a block 64 threads in its third"):
+        add((x.handle,), (1,), Grid((1, 1, 1), (1, 2, 65)))
     with pytest.raises(InternalError, match="CUDA has blocks of threads"):
         add((x.handle,), (1,), ThreadParts(16))
 
@@ -266,6 +294,11 @@ def test_shared_memory_is_asked_for(backend: cuda.CudaBackend, stub: cuda_stub.S
         DeviceError, match=r"needs 307,200 bytes of shared memory in a block and the device has 232"
     ):
         load(backend, "add_n", shared=300 << 10)
+    # What the code itself has, and what aligns the rest of it, counts.
+    stub.set("fixed_shared", 1024)
+    load(backend, "add_n", shared=226 << 10)
+    with pytest.raises(DeviceError, match=r"needs 233,472 bytes of shared memory in a block"):
+        load(backend, "add_n", shared=227 << 10)
 
 
 def test_binaries_that_are_none(backend: cuda.CudaBackend) -> None:
@@ -372,7 +405,9 @@ def test_what_is_missing_is_named(stub: cuda_stub.Stub, monkeypatch: pytest.Monk
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     assert "finds no device (CUDA_VISIBLE_DEVICES is '7')" in str(fresh_missing())
     stub.fail("cuInit", 803)
-    assert "does not start: error 803" in str(fresh_missing())
+    assert "does not start: the driver's library and its kernel module" in str(fresh_missing())
+    stub.fail("cuInit", 207)
+    assert "does not start: error 207; nvidia-smi may say more" in str(fresh_missing())
     monkeypatch.setattr(cuda, "has_driver", lambda: False)
     assert "there is no NVIDIA driver" in str(fresh_missing())
     monkeypatch.setattr(cuda, "has_package", lambda name: False)
@@ -384,10 +419,66 @@ def test_a_forked_child_is_told(backend: cuda.CudaBackend) -> None:
     x = floats([1, 2])
     child = os.fork()
     if child == 0:
-        # Nothing of the parent's is freed here, and the process ends without asking anybody.
-        os._exit(0 if not backend.device.may_free() else 1)
+        # Nothing of the parent's is freed here, and the driver is asked for nothing.
+        try:
+            x.numpy()
+        except DeviceError as error:
+            told = "it does not survive a fork (start processes by spawn)" in str(error)
+            os._exit(0 if told and not backend.device.may_free() else 1)
+        os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert x.numpy().tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("major", "words"),
+    [
+        (7, r"is of compute capability 7.0; there is code for 7.5 and later ones, and DEV=OPENCL"),
+        (
+            14,
+            r"is of compute capability 14.0, for which NVRTC 13.0 makes no code \(it does for 7.5,",
+        ),
+    ],
+)
+def test_devices_that_there_is_no_code_for(
+    stub: cuda_stub.Stub, monkeypatch: pytest.MonkeyPatch, major: int, words: str
+) -> None:
+    monkeypatch.setattr(cuda_compiler, "architectures", lambda: frozenset({75, 80, 90}))
+    stub.set("major", major)
+    with pytest.raises(DeviceError, match=words):
+        cuda.open_backend("CUDA")
+
+
+ENDS = """
+import os
+import numpy as np
+from aster_ml import Tensor, dtypes
+from tests.shim import cuda_stub
+place = cuda_stub.in_place()
+stub = place.__enter__()
+x = Tensor(np.ones(4, np.float32), device="CUDA").realize()
+y = (x + 1).realize()
+if {lost}:
+    stub.lose(700)
+    try:
+        (y + 1).numpy()
+    except RuntimeError as error:
+        print("lost" if "a kernel touched memory" in str(error) else error)
+else:
+    print(y.numpy().tolist())
+# Ends with work in the stream, and with everything alive.
+z = (y * 2).realize() if not {lost} else None
+"""
+
+
+@pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_a_process_ends_in_silence(lost: bool) -> None:
+    code = ENDS.format(lost=lost)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == ("lost" if lost else "[2.0, 2.0, 2.0, 2.0]")
 
 
 COMPILE_CUBIN, VERSION = cuda_compiler.compile_cubin, cuda_compiler.version
