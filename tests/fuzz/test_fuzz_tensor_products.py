@@ -1,7 +1,8 @@
-"""Random products on tensor cores: tiles, stages and copies ahead, against NumPy.
+"""Random products, most of them on tensor cores: tiles, stages and copies ahead, against NumPy.
 
 A seed gives sizes (1, primes, powers of two and 0), the dtype of operands, which of them are
-turned around, and either the default schedule or Opts of a random tile. The CUDA C++ runs on the
+turned around, and either the default schedule or Opts of a random tile; those of float32 half the
+time without tensor cores. The CUDA C++ runs on the
 CPU (`tests/shim`), where copies come as late as they may and threads run in changing order. Numbers
 are small multiples of 1/4, so that sums are exact in any order.
 """
@@ -58,14 +59,33 @@ def tile(rng: random.Random, number: int, sizes: dict[str, int]) -> str:
     return " ".join(opts)
 
 
+def plain_tile(rng: random.Random, sizes: dict[str, int]) -> str:
+    """Opts of a random tile without tensor cores."""
+    opts, axes, strip = [], {"m": "r0", "n": "r1", "k": "r2"}, rng.choice((4, 8, 8, 16))
+    for axis in "mn":
+        parts = [(rng.choice(("UPCAST", "LOCAL")), rng.choice((2, 2, 4, 8))) for _ in range(4)]
+        whole = 1
+        for _, n in parts:
+            whole *= n
+        opts += [f"SPLIT({axes[axis]},{whole},mask)"] if sizes[axis] % whole else []
+        opts += [f"{op}({axes[axis]},{n})" for op, n in parts]
+    opts += [f"SPLIT(r2,{strip},mask)"] if sizes["k"] % strip else []
+    opts.append(f"STAGE(r2,{strip},local)")
+    strips = -(-sizes["k"] // strip)
+    if strips > 1:
+        opts.append(f"PIPELINE(r2,{rng.randint(2, min(5, strips))},copies)")
+    return " ".join(opts)
+
+
 def lowered(
-    rng: random.Random, ast: UOp, card: Target, sizes: dict[str, int], dtype: str
+    rng: random.Random, ast: UOp, card: Target, sizes: dict[str, int], dtype: str, plain: bool
 ) -> Linear:
     """The program, by the default schedule or by a tile that fits."""
     there = [i for i in CORES if ROWS[i].dtype == dtype and ROWS[i].name in card.tensor_cores]
-    if rng.random() < 0.7 and there and min(sizes.values()) > 1:
+    if rng.random() < 0.7 and (there or plain) and min(sizes.values()) > 1:
         for _ in range(8):
-            opts: tuple[Opt, ...] = parse_opts(tile(rng, rng.choice(there), sizes))
+            text = plain_tile(rng, sizes) if plain else tile(rng, rng.choice(there), sizes)
+            opts: tuple[Opt, ...] = parse_opts(text)
             try:
                 return lower(ast, card, opts)[0]
             except KernelOptError:
@@ -96,13 +116,14 @@ def product(seed: int) -> str | None:
         a, b = (Tensor.zeros(*s, dtype=dtype) for s in shapes)
         found = a.matmul(b, dtype=dtypes.float32).numpy()
         return None if not found.any() and found.shape == (sizes["m"], sizes["n"]) else "not zero"
-    with Context(ALLOW_TF32=1):
+    plain = dtype == "float32" and rng.random() < 0.5
+    with Context(ALLOW_TF32=int(not plain)):
         try:
             ast = kernel_of(left.matmul(right, dtype=dtypes.float32))
         except ValueError:
             # A long sum of few results is two kernels, neither of which is a product.
             return None
-        linear = lowered(rng, ast, card, sizes, dtype)
+        linear = lowered(rng, ast, card, sizes, dtype, plain)
     verify_linear(linear)
     source = CudaRenderer(card).render(linear)
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays]

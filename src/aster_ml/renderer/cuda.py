@@ -29,7 +29,8 @@ from aster_ml.target.cuda import DYNAMIC, STATIC_NBYTES
 from aster_ml.target.tensor_cores import TENSOR_CORES
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import AxisType
+from aster_ml.uop.ops import AxisType, Ops
+from aster_ml.uop.ranges import size_of
 
 TYPES = {
     **INTEGER_WORDS, dtypes.bool: "bool", dtypes.int64: "long long",
@@ -37,6 +38,8 @@ TYPES = {
     dtypes.bfloat16: "aster_bfloat", dtypes.float32: "float", dtypes.float64: "double",
 }  # fmt: skip
 TABLE = "const unsigned long long *table"
+# Of a multiprocessor.
+REGISTERS = 65536
 # Shared arrays begin at multiples of so many bytes.
 SHARED_ALIGNMENT = 128
 
@@ -70,13 +73,27 @@ class CudaWriter(BoxWriter):
         helpers = [*notes, *self.helpers.values()]
         arguments = [*self.arguments, TABLE, *self.tensor_arguments()]
         head = (
-            f'extern "C" __global__ void __launch_bounds__({items}, 1)\n'
+            f'extern "C" __global__ void __launch_bounds__({items}, {self.blocks_at_once(items)})\n'
             f"{self.linear.name}({', '.join(arguments)}) {{"
         )
         return "\n".join(
             [*helpers, *([""] if helpers else []), head, *self.from_table(), *self.head]
             + [*self.scratch, *self.make_barriers(), *self.lines, "}", ""]
         )
+
+    def blocks_at_once(self, items: int) -> int:
+        """Blocks for which a multiprocessor has to have registers: two of a large tile of sums.
+
+        why: with some registers more there would be one, that waits at each of its barriers
+        """
+        uops = self.linear.uops
+        regs = [u for u in uops if u.op is Ops.DEFINE_REG]
+        sums = sum([prod([size_of(r) for r in u.src[1:]]) for u in regs])
+        registers = REGISTERS // (2 * items)
+        tiled = any([u.op is Ops.BARRIER for u in uops]) and not any(
+            [u.op is Ops.MMA for u in uops]
+        )
+        return 2 if tiled and registers // 4 < sums <= registers // 2 else 1
 
     def from_table(self) -> list[str]:
         """Arguments are read from the table where there is one.

@@ -75,6 +75,40 @@ def test_products_are_made_of_what_the_card_has(arch: str, dtype: str, instructi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)])
+def test_products_without_tensor_cores_are_multiplications(
+    arch: str, turned: tuple[bool, bool]
+) -> None:
+    """Nearly nothing else is in the loop, and two blocks have registers at once."""
+    skip_without_tools()
+    a, b = (x.T if t else x for t in turned for x in [Tensor.empty(4096, 4096)])
+    linear, _ = lower(kernel_of(a @ b), cuda_target(arch))
+    source = f"#define ASTER_ALIGNED 1\n{CudaRenderer(cuda_target(arch)).render(linear)}"
+    registers, text = assembled(source, arch)
+    assert registers <= 128
+    counts = Counter(loop_of(text))
+    assert counts["FFMA"] == 512
+    assert counts["LDS.128"] == 32
+    assert counts["BAR.SYNC.DEFER_BLOCKING"] == 1
+    assert counts["FFMA"] >= 0.86 * counts.total()
+    # Of the rest most are the reads of operands.
+    assert counts["FFMA"] + counts["LDS.128"] >= 0.92 * counts.total()
+
+
+def loop_of(text: str) -> list[str]:
+    """The names of the instructions of the one loop."""
+    lines = text.splitlines()
+    labels = {line.strip(" :"): i for i, line in enumerate(lines) if line.startswith(".L_x")}
+    jumps = [
+        (i, found[1]) for i, x in enumerate(lines) if (found := re.search(r"BRA .*(\.L_x_\d+)", x))
+    ]
+    [(start, stop)] = [(labels[to], i) for i, to in jumps if i - labels[to] > 100]
+    code = [re.sub(r"/\*.*?\*/", "", x).strip() for x in lines[start : stop + 1]]
+    return [re.sub(r"^@\S+ ", "", x).split()[0] for x in code if x.endswith(";")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize(("d", "keys"), [(64, 64), (96, 64), (128, 32)])
 def test_attention_reads_matrices_that_are_copied_ahead(arch: str, d: int, keys: int) -> None:
     skip_without_tools()

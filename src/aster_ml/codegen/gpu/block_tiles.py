@@ -48,6 +48,8 @@ TILES = (
 # So many of them are tried where nothing is known of warps and registers: with 128 x 128 results of
 # 8 x 8 lanes a product of 512 takes PoCL four times as long as with the first.
 UNKNOWN = 2
+# Results of a work-item that are neighbours: an operand of 16 bytes.
+NEAR_LANES = 4
 # Of warps and products; a strip is of so many times the k of the tensor core.
 WARP_TILES = (
     Tile((1, 1), (1, 1), 1), Tile((1, 1), (1, 2), 1), Tile((1, 1), (2, 2), 2),
@@ -310,13 +312,44 @@ def stage_tile(plan: Plan, reduce: UOp, depth: UOp, outputs: list[UOp]) -> bool:
         return False
     itemsize = max([a.node.dtype.itemsize for a in staged])
     tile = by_price(plan, tiles, (1, 1), pair, itemsize, 1.0)[0]
-    for r, lanes, items in zip(pair, tile.lanes, tile.items, strict=True):
-        fill_up(kernel, r, lanes * items)
-        apply(kernel, Opt(OptOps.UPCAST, axis_name(r), lanes))
-        apply(kernel, Opt(OptOps.LOCAL, axis_name(r), items))
+    for r, opts in zip(pair, opts_along(tile, pair, plan.target), strict=True):
+        fill_up(kernel, r, prod([n for _, n in opts]))
+        for op, n in opts:
+            apply(kernel, Opt(op, axis_name(r), n))
     fill_up(kernel, depth, tile.strip)
     apply(kernel, Opt(OptOps.STAGE, axis_name(depth), tile.strip, how="local"))
+    if target.warp:
+        pipeline_strips(plan, depth, sum(strip_nbytes(tile, staged, pair)), 0)
     return True
+
+
+def opts_along(tile: Tile, pair: tuple[UOp, UOp], target: Target) -> list[list[tuple[OptOps, int]]]:
+    """How both axes of a tile are split, innermost first.
+
+    A work-item has four neighbouring results along each, which are 16 bytes of an operand, and then
+    those of other work-items lie between; of a warp four are along the axis that is outer in memory
+    and eight along the inner one, by turns (`staged_tiles.items_in_turn`).
+    """
+    found = []
+    inner = max(pair, key=lambda r: r.arg.id)
+    for r, lanes, items in zip(pair, tile.lanes, tile.items, strict=True):
+        near = min(lanes, NEAR_LANES) if target.warp else lanes
+        of_warp = (2, 4) if r is inner else (2, 2)
+        parts = (*of_warp, items // prod(of_warp)) if target.warp else (items,)
+        opts = [(OptOps.UPCAST, near), *[(OptOps.LOCAL, n) for n in parts]]
+        found.append([(op, n) for op, n in [*opts, (OptOps.UPCAST, lanes // near)] if n > 1])
+    return found
+
+
+def strip_nbytes(tile: Tile, staged: list[Access], pair: tuple[UOp, UOp]) -> list[int]:
+    """What a strip of each operand takes in local memory."""
+    sides = dict(zip(pair, tile.sides((1, 1)), strict=True))
+    return [
+        prod([side for r, side in sides.items() if r in a.node.ranges])
+        * tile.strip
+        * a.node.dtype.itemsize
+        for a in staged
+    ]
 
 
 def fits(
@@ -324,16 +357,10 @@ def fits(
 ) -> bool:
     """Whether a block has room for a tile, and a kernel has as many results and steps."""
     sides = dict(zip(pair, tile.sides((1, 1)), strict=True))
-    nbytes = [
-        prod([side for r, side in sides.items() if r in a.node.ranges])
-        * tile.strip
-        * a.node.dtype.itemsize
-        for a in staged
-    ]
     return (
         prod(tile.items) <= target.max_group
         and prod(tile.lanes) <= MOST_SUMS
-        and sum(nbytes) <= target.local_bytes
+        and sum(strip_nbytes(tile, staged, pair)) <= target.local_bytes
         and all([is_at_least(r, side) for r, side in sides.items()])
         and is_at_least(depth, tile.strip)
         and all([size_of(r) > 0 and r.src[0].op is Ops.CONST for r in pair])

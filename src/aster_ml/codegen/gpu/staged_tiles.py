@@ -8,6 +8,7 @@ read them (`xor_layout`), so that those one below the other lie in different ban
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 from aster_ml.codegen.gpu.numbering import items_in, size, taken_apart
@@ -34,8 +35,9 @@ BANKED_NBYTES = 32
 class Layout(NamedTuple):
     """A tile as rows: the axes that number them, and those along one, whose steps are neighbours.
 
-    `pad` elements behind each row are not used; a fill takes `lanes` neighbours at a time. Axes of
-    `chains` go on in memory where those behind them end, so that they are one.
+    `pad` elements behind each row of local memory are not used; a fill takes `lanes` neighbours at
+    a time. Axes of `chains` go on in memory where those behind them end, so that they are one. Of
+    a tile that is `turned` neighbours in local memory are those along the other axes.
     """
 
     far: tuple[UOp, ...]
@@ -44,6 +46,7 @@ class Layout(NamedTuple):
     chains: tuple[tuple[UOp, ...], ...] = ()
     pad: int = 0
     xor: Xor | None = None
+    turned: bool = False
 
     @property
     def run(self) -> int:
@@ -55,9 +58,21 @@ class Layout(NamedTuple):
         """How many there are."""
         return int(prod([size(r) for r in self.far]))
 
+    @property
+    def length(self) -> int:
+        """Elements of a row of local memory."""
+        return self.rows if self.turned else self.run
+
+    @property
+    def room(self) -> int:
+        """Elements of local memory."""
+        return (self.length + self.pad) * (self.run if self.turned else self.rows)
+
     def at(self, row: UOp, step: UOp) -> UOp:
         """Where the element of a row lies."""
-        start = index_alu(Ops.MUL, row, UOp.index_const(self.run + self.pad))
+        if self.turned:
+            row, step = step, row
+        start = index_alu(Ops.MUL, row, UOp.index_const(self.length + self.pad))
         return index_alu(Ops.ADD, start, step)
 
 
@@ -76,12 +91,15 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
     layouts = [
         layout_of(u, prod([size(r) for r in items]), nbytes, parts is not None) for u in loads
     ]
+    if parts is None and target.warp and target.copies.go_on:
+        layouts = [
+            turned(layout, u.dtype.itemsize, target)
+            for u, layout in zip(loads, layouts, strict=True)
+        ]
     spread = [
         in_banks(layout, u.dtype.itemsize, parts) for u, layout in zip(loads, layouts, strict=True)
     ]
-    taken = [
-        (x.run + x.pad) * x.rows * u.dtype.itemsize for u, x in zip(loads, spread, strict=True)
-    ]
+    taken = [x.room * u.dtype.itemsize for u, x in zip(loads, spread, strict=True)]
     stages = 1 if kernel.roles.pipelined is None else kernel.roles.pipelined[1]
     if target.warp and sum(taken) * stages <= target.local_bytes:
         layouts = spread
@@ -89,8 +107,7 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
     fills: list[UOp] = []
     tiles: list[Stage] = []
     for u, layout in zip(loads, layouts, strict=True):
-        room = (layout.run + layout.pad) * layout.rows
-        local = new_stage(nodes, u.dtype, size=room, xor=layout.xor)
+        local = new_stage(nodes, u.dtype, size=layout.room, xor=layout.xor)
         nodes.append(local.memory)
         tiles.append(local)
         fills.append(fill_tile(kernel, u, layout, local, items))
@@ -99,6 +116,23 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
         for u, layout, local in zip(loads, layouts, tiles, strict=True)
     }
     kernel.sink = substitute(kernel.sink, reads)
+
+
+def items_in_turn(kernel: Kernel, order: list[int]) -> list[int]:
+    """An order of axes of work-items in which those along both sides of a tile take turns.
+
+    why: of 16 bytes that each work-item reads of local memory those of 16 are one access where each
+    reads what its neighbour reads, or each what its next neighbour but one reads
+    """
+    axes = {r.arg.id: r for r in items_in(kernel, order)}
+    loads = [x for x in kernel.facts.order if x.op is Ops.LOAD]
+    sides: dict[frozenset[UOp], list[int]] = {}
+    for i in reversed(order):
+        if i in axes:
+            side = frozenset([x for x in loads if axes[i] in x.ranges])
+            sides.setdefault(side, []).append(i)
+    turns = [i for some in itertools.zip_longest(*sides.values()) for i in some if i is not None]
+    return [*[i for i in order if i not in axes], *reversed(turns)]
 
 
 def layout_of(load: UOp, items: int, nbytes: int, on_cores: bool = False) -> Layout:
@@ -176,9 +210,22 @@ def begins_with(gate: UOp, near: list[UOp], lanes: int) -> bool:
     return all(steps) and not any([n % lanes for n in numbers])
 
 
+def turned(layout: Layout, itemsize: int, target: Target) -> Layout:
+    """A layout whose neighbours are results, of a tile that lies along the sum in memory.
+
+    why: a work-item reads 16 bytes at a time along its results for one step of the sum, instead of
+    several steps for each of its results, which would all have to wait in registers
+    when: there are copies of single elements, so that these need not go through registers either
+    """
+    along = bool(layout.near) and all([is_of_sum(r) for r in layout.near])
+    if not along or layout.rows % WIDE_NBYTES or itemsize not in target.copies.nbytes:
+        return layout
+    return layout._replace(turned=True, lanes=1)
+
+
 def padding(layout: Layout, itemsize: int) -> int:
     """Elements behind each row, a multiple of what is moved at a time."""
-    banked = layout.rows > 1 and layout.run * itemsize % BANKED_NBYTES == 0
+    banked = min(layout.rows, layout.run) > 1 and layout.length * itemsize % BANKED_NBYTES == 0
     return WIDE_NBYTES // itemsize if banked else 0
 
 
@@ -186,9 +233,11 @@ def in_banks(layout: Layout, itemsize: int, parts: Fragments | None) -> Layout:
     """A layout whose rows begin in different banks, padded by what is moved at a time.
 
     Tensor cores read rows of 16 bytes, or, of words whose neighbours are not those of a sum, each
-    work-item its own.
+    work-item its own. Others read one row at a time where its neighbours are results.
     """
     pad, xor = padding(layout, itemsize), None
+    if parts is None and layout.near and not any([is_of_sum(r) for r in layout.near]):
+        pad = 0
     if pad and parts is not None:
         steps = {i for word, i in parts.ids if word[0] == "k"}
         apart = itemsize == 4 and layout.near[-1].arg.id not in steps
@@ -201,8 +250,7 @@ def fill_tile(kernel: Kernel, load: UOp, layout: Layout, local: Stage, items: li
     n_items, lanes = int(prod([size(r) for r in items])), layout.lanes
     turn = kernel.new_range(layout.run * layout.rows // (n_items * lanes), AxisType.UPCAST)
     piece = index_alu(Ops.ADD, index_alu(Ops.MUL, turn, UOp.index_const(n_items)), position(items))
-    pieces = UOp.index_const(layout.run // lanes)
-    row, step = index_alu(Ops.IDIV, piece, pieces), index_alu(Ops.MOD, piece, pieces)
+    row, step = walked(piece, layout, load.dtype.itemsize)
     step = first = index_alu(Ops.MUL, step, UOp.index_const(lanes))
     if lanes > 1:
         step = index_alu(Ops.ADD, step, kernel.new_range(lanes, AxisType.VECTOR))
@@ -217,6 +265,25 @@ def fill_tile(kernel: Kernel, load: UOp, layout: Layout, local: Stage, items: li
     memory = load.src[0].replace(src=(load.src[0].src[0], index))
     value = UOp(Ops.LOAD, load.dtype, (memory, *gates), load.arg)
     return local.fill(layout.at(row, step), value)
+
+
+def walked(piece: UOp, layout: Layout, itemsize: int) -> tuple[UOp, UOp]:
+    """The row of a piece of a tile, and its place there: along memory, row by row.
+
+    Of a tile that is turned a few neighbours of each row are taken at a time, as many as memory
+    moves together: those of four rows then lie in all banks once.
+    """
+    pieces = layout.run // layout.lanes
+    few = min(pieces, BANKED_NBYTES // itemsize) if layout.turned else pieces
+    if pieces % few:
+        few = pieces
+    step = index_alu(Ops.MOD, piece, UOp.index_const(few))
+    row = index_alu(Ops.IDIV, piece, UOp.index_const(few))
+    if few < pieces:
+        rows = UOp.index_const(layout.rows)
+        more = index_alu(Ops.MUL, index_alu(Ops.IDIV, row, rows), UOp.index_const(few))
+        row, step = index_alu(Ops.MOD, row, rows), index_alu(Ops.ADD, more, step)
+    return row, step
 
 
 def chained(row: UOp, layout: Layout) -> dict[UOp, UOp]:

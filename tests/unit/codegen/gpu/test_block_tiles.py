@@ -17,6 +17,7 @@ from aster_ml.target.tensor_cores import cuda_tensor_cores
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.ops import AxisType, Ops
 from tests.fuzz.random_kernels import GROUPS
+from tests.unit.codegen.gpu.bank_counter import Count, count_turns, turns_of
 from tests.unit.kernel_checks import kernel_of
 
 CARD = replace(GROUPS, warp=32, units=132, tensor_cores=cuda_tensor_cores(80))
@@ -90,7 +91,8 @@ def test_rows_of_local_memory_are_padded_where_there_are_banks() -> None:
         linear = program(512, 512, 512, target=replace(target, units=0))
         return sum(u.arg.size for u in linear.uops if u.op is Ops.DEFINE_LOCAL)
 
-    assert room(CARD) == 128 * (8 + 4) + 8 * (128 + 4)
+    # Rows of results are read one at a time.
+    assert room(CARD) == 128 * (8 + 4) + 8 * 128
     assert room(GROUPS) == 2 * 32 * 8
 
 
@@ -98,3 +100,30 @@ def test_rows_of_local_memory_are_padded_where_there_are_banks() -> None:
 def test_cards_multiply_halves_on_tensor_cores(arch: str) -> None:
     linear = program(128, 64, 96, "float16", cuda_target(arch))
     assert cores_of(linear) == {"cuda_m16n8k16_float16"}
+
+
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize(("size", "tf32"), [(128, 0), (512, 0), (2048, 0), (2048, 1)])
+def test_local_memory_has_no_conflicts(turned: tuple[bool, bool], size: int, tf32: int) -> None:
+    """However operands lie: they are turned around by copies of single elements."""
+    a, b = (x.T if t else x for t in turned for x in [Tensor.empty(size, size)])
+    with Context(ALLOW_TF32=tf32):
+        linear, _ = lower(kernel_of(a @ b), cuda_target("sm_80"))
+    counts = count_turns(linear)
+    assert counts
+    assert [c.conflicts for c in counts.values()] == [0] * len(counts)
+    if size == 2048 and not tf32:
+        # Eight steps of a sum, eight results along both sides, two turns for each 16 bytes.
+        loads = {key: c for key, c in counts.items() if key[0] is Ops.LOAD}
+        assert loads == {(Ops.LOAD, 16): Count(accesses=32, turns=64)}
+
+
+def test_turns_at_banks_are_counted() -> None:
+    assert turns_of(list(range(0, 128, 4)), 4) == (1, 0)
+    assert turns_of([0] * 32, 4) == (1, 0)
+    assert turns_of(list(range(0, 256, 8)), 4) == (2, 1)
+    assert turns_of(list(range(0, 4096, 128)), 4) == (32, 31)
+    assert turns_of(list(range(0, 512, 16)), 16) == (4, 0)
+    assert turns_of(list(range(0, 1024, 32)), 16) == (8, 4)
+    # Neighbours that read the same are one.
+    assert turns_of([i // 2 * 16 for i in range(32)], 16) == (2, 0)
