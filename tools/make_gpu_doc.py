@@ -34,7 +34,7 @@ TARGETS = {
     ),
     "cuda": cuda_target("sm_90a"),
     "wgsl": Target(
-        "WEBGPU", "wgsl", kind=GPU, has_local=True, has_barrier=True, max_group=256,
+        "WEBGPU", "wgsl", kind=GPU, move_bits=128, has_local=True, has_barrier=True, max_group=256,
         local_bytes=16 << 10, index_bits=32,
     ),
     "metal": metal_target(),

@@ -17,8 +17,8 @@ from aster_ml.errors import InternalError
 from aster_ml.renderer.cell import Address, Cell
 from aster_ml.renderer.cstyle import BIT_DTYPES, MaskedByElement
 from aster_ml.renderer.cstyle_rules import bare
+from aster_ml.renderer.divisors import Divisors
 from aster_ml.renderer.lanes import size_of
-from aster_ml.uop.graph import toposort
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
@@ -45,7 +45,7 @@ class GpuCppWriter(MaskedByElement):
         self.local_sizes: list[int] = []
         self.arguments: list[str] = []
         self.head: list[str] = []
-        self.divisors: dict[UOp, int] = {}
+        self.divisors = Divisors()
         for slot, p in enumerate(self.linear.params):
             self.names[p] = f"buf{slot}"
             self.arguments.append(self.buffer_argument(p, slot))
@@ -209,18 +209,9 @@ class GpuCppWriter(MaskedByElement):
         step = n * dtype.itemsize
         known = at.offset * dtype.itemsize
         if at.base is not None:
-            factor = 1 if at.base_node is None else self.divisor_of(at.base_node)
+            factor = 1 if at.base_node is None else self.divisors.of(at.base_node)
             known = math.gcd(known, factor * dtype.itemsize)
         return min(math.gcd(known, step, WIDEST_NBYTES), WIDEST_NBYTES)
-
-    def divisor_of(self, u: UOp) -> int:
-        """A number that divides an integer, whatever it depends on; 0 of what is 0."""
-        known = self.divisors
-        if u not in known:
-            for x in toposort(u):
-                if x not in known:
-                    known[x] = divisor(x, [known[s] for s in x.src])
-        return known[u]
 
     def load_text(self, name: str, index: str, dtype: DType, n: int, scratch: bool) -> str:
         """An element."""
@@ -353,35 +344,6 @@ class GpuCppWriter(MaskedByElement):
     @abc.abstractmethod
     def built_in(self, name: str, dtype: DType) -> str:
         """The name of a function of the math library on float32 or float64."""
-
-
-def divisor(u: UOp, sources: list[int]) -> int:
-    """A number that divides an integer, from those that divide its sources."""
-    op = u.op
-    if op is Ops.CONST:
-        return abs(int(u.arg)) if u.dtype.kind != "float" else 1
-    if op is Ops.MUL:
-        return sources[0] * sources[1]
-    if op in (Ops.ADD, Ops.SUB, Ops.MOD, Ops.MAX):
-        return math.gcd(*sources)
-    if op in (Ops.XOR, Ops.OR):
-        # Bits below the lowest one of both are 0.
-        both = sources[0] | sources[1]
-        return both & -both
-    if op is Ops.AND and u.src[1].op is Ops.CONST and u.dtype.kind != "bool":
-        mask = int(u.src[1].arg)
-        return (
-            math.gcd(sources[0] & -sources[0], 1 << 30)
-            if not mask
-            else max(sources[0] & -sources[0], mask & -mask)
-        )
-    if op is Ops.SHL and u.src[1].op is Ops.CONST:
-        return sources[0] << int(u.src[1].arg)
-    if op is Ops.WHERE:
-        return math.gcd(*sources[1:])
-    if op in (Ops.CAST, Ops.NEG, Ops.AFTER) and u.src[0].dtype.kind != "float":
-        return sources[0]
-    return 1
 
 
 def takes(linear: Linear) -> int:

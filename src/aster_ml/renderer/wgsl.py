@@ -7,12 +7,13 @@ zero, the element at which each buffer starts (a view may start anywhere, a bind
 
 The first line is a comment that says in JSON what a launch has to know (`LaunchFacts` of the
 runtime): `buffers`, each with the bytes of an element and whether it is written; `variables`, each
-with the words that it takes.
+with the words that it takes; `words`, where some buffers are accessed by several elements at a
+time, of each the bytes at whose multiples it has to begin for that.
 
-There are no elements of 8 and 16 bits in memory: they are packed in words, and stored by two atomic
-operations. In registers they are 32 bits, 64-bit integers are two words (`wgsl_words`), and float64
-does not exist. Compilers of WGSL may take it that there are no infinities or NaN: constants of that
-kind are made at run time, and NaN is told by its bits.
+What memory consists of stands in `wgsl_memory`. In registers numbers of 8 and 16 bits are 32 bits,
+64-bit integers are two words (`wgsl_words`), and float64 does not exist. Compilers of WGSL may take
+it that there are no infinities or NaN: constants of that kind are made at run time, and NaN is told
+by its bits.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ import struct
 
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
+from aster_ml.helpers import ceildiv
 from aster_ml.renderer.base import Renderer
-from aster_ml.renderer.cell import Address, Cell, Value
-from aster_ml.renderer.cstyle import BIT_DTYPES, CStyleWriter
-from aster_ml.renderer.cstyle_rules import PLAIN_SUM, bare
+from aster_ml.renderer.cell import Cell, Value
+from aster_ml.renderer.cstyle import BIT_DTYPES
+from aster_ml.renderer.cstyle_rules import bare
 from aster_ml.renderer.lanes import size_of
+from aster_ml.renderer.wgsl_memory import Form, WgslMemory
 from aster_ml.renderer.wgsl_rules import LEAST_NORMAL, WGSL_RULES
 from aster_ml.renderer.wgsl_words import HELPERS
 from aster_ml.uop.linear import Linear
-from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 
 WORD = "vec2<u32>"
@@ -45,7 +47,7 @@ class WgslRenderer(Renderer):
         return WgslWriter(self.target, linear).run()
 
 
-class WgslWriter(CStyleWriter):
+class WgslWriter(WgslMemory):
     """Writes the WGSL of one kernel."""
 
     rules = WGSL_RULES
@@ -60,13 +62,18 @@ class WgslWriter(CStyleWriter):
         for v in self.linear.variables:
             name = self.name_variable(v)
             self.cells[v].values[0] = name
+        self.choose_forms()
 
     def finish(self) -> str:
         """Arguments, helpers, the kernel."""
         params, written = self.linear.params, self.linear.written
         units = [[self.unit(p.dtype), int(p.arg.slot in written)] for p in params]
         words = [2 if v.dtype.itemsize == 8 else 1 for v in self.linear.variables]
-        facts = {"buffers": units, "variables": words}
+        facts: dict[str, object] = {"buffers": units, "variables": words}
+        if any([p in self.forms for p in params]):
+            facts["words"] = [
+                self.forms[p].nbytes if p in self.forms else self.unit(p.dtype) for p in params
+            ]
         fields = ["zero: u32", *[f"at{slot}: i32" for slot in range(len(params))]]
         body = [f"  let at{slot} = args.at{slot};" for slot in range(len(params))]
         for v, count in zip(self.linear.variables, words, strict=True):
@@ -84,11 +91,7 @@ class WgslWriter(CStyleWriter):
         lines += ["enable f16;"] * (half and dtypes.float16 in used)
         lines += ["struct Args {", *[f"  {field}," for field in fields], "}"]
         lines.append("@group(0) @binding(0) var<uniform> args: Args;")
-        for slot, p in enumerate(params):
-            access = "read_write" if p.arg.slot in written else "read"
-            kind = self.memory_type(p)
-            place = f"@group(0) @binding({slot + 1}) var<storage, {access}>"
-            lines.append(f"{place} buf{slot}: array<{kind}>;")
+        lines += [self.declaration(p, slot) for slot, p in enumerate(params)]
         lines += [*self.shared, *self.helpers.values()]
         sizes = ", ".join(map(str, self.local_sizes or [1]))
         lines += [
@@ -151,8 +154,9 @@ class WgslWriter(CStyleWriter):
         """An array: of the block in front of the kernel, of the work-item in it."""
         name = self.names[c.u] = f"local{c.u.arg.id}"
         if self.target.has_local and not c.u.arg.private:
-            kind = self.type_of(c.dtype, 1)
-            self.shared.append(f"var<workgroup> {name}: array<{kind}, {c.u.arg.size}>;")
+            form = self.forms.get(c.u, Form(1, self.type_of(c.dtype, 1), 0))
+            size = ceildiv(c.u.arg.size, form.per)
+            self.shared.append(f"var<workgroup> {name}: array<{form.kind}, {size}>;")
         else:
             self.scratch.append(self.scratch_line(name, c.dtype, c.u.arg.size, True))
 
@@ -186,16 +190,6 @@ class WgslWriter(CStyleWriter):
     def unit(self, dtype: DType) -> int:
         """Bytes of an element in memory."""
         return int(dtype.itemsize)
-
-    def is_packed(self, dtype: DType) -> bool:
-        """Whether several elements share a word of memory."""
-        return dtype.itemsize < 4 and (dtype is not dtypes.float16 or self.is_bits(dtype))
-
-    def memory_type(self, p: UOp) -> str:
-        """The type of a buffer's elements."""
-        if not self.is_packed(p.dtype):
-            return self.type_of(p.dtype, 1)
-        return "atomic<u32>" if p.arg.slot in self.linear.written else "u32"
 
     def literal(self, value: int | float | bool, dtype: DType) -> str:
         """One number."""
@@ -252,114 +246,7 @@ class WgslWriter(CStyleWriter):
             return f"{head} {{ {body} }}"
         return f"{head} {{\n  {body}\n}}"
 
-    # memory
-
-    def place_in(self, at: Address) -> str:
-        """The element number in its buffer or scratch."""
-        text = self.index(at)
-        if at.place.op is Ops.DEFINE_LOCAL:
-            return text
-        name = f"at{self.names[at.place].removeprefix('buf')}"
-        if text == "0":
-            return name
-        return f"{name} + {text if PLAIN_SUM.issuperset(text) else f'({text})'}"
-
-    def load(self, at: Address, dtype: DType, n: int, gate: str | None) -> str:
-        """An element; where the gate fails something is read, and 0 chosen."""
-        if n != 1:
-            raise self.no_simd(n)
-        name, index = self.names[at.place], self.place_in(at)
-        scratch = at.place.op is Ops.DEFINE_LOCAL
-        stored = at.place.dtype
-        if dtype.itemsize > stored.itemsize:
-            text = self.load_wide(name, index, dtype, stored)
-        else:
-            text = self.load_text(name, index, dtype, n, scratch)
-        if gate is None:
-            return text
-        zero = self.text(dtypes.as_const(0, dtype), dtype, 1)
-        return f"select({zero}, {plain(text)}, {plain(gate)})"
-
-    def load_text(self, name: str, index: str, dtype: DType, n: int, scratch: bool) -> str:
-        """An element of a word that several share, or a whole one."""
-        if scratch or not self.is_packed(dtype):
-            return f"{name}[{index}]"
-        reader = self.reader(name, dtype.itemsize)
-        text = f"{reader}({index})"
-        if dtype is dtypes.bool:
-            return f"({text} != 0u)"
-        return text if dtype.kind != "int" else self.wrap(f"i32({text})", dtype)
-
-    def load_wide(self, name: str, index: str, dtype: DType, stored: DType) -> str:
-        """A word of several neighbours."""
-        reader, bits = self.reader(name, stored.itemsize), 8 * stored.itemsize
-        full = self.helper(
-            f"{reader}_wide",
-            self.function(
-                "u32", f"{reader}_wide", "i: i32",
-                "return " + " | ".join(
-                    f"({reader}(i + {k}) << {k * bits}u)" for k in range(32 // bits)
-                ) + ";",
-            ),
-        )  # fmt: skip
-        return f"{full}({index})"
-
-    def reader(self, name: str, itemsize: int) -> str:
-        """A function that reads an element of a buffer of words, as its bits."""
-        atomic = int(name.removeprefix("buf")) in [
-            i for i, p in enumerate(self.linear.params) if p.arg.slot in self.linear.written
-        ]
-        shift = {1: 2, 2: 1}[itemsize]
-        place = f"{name}[u32(i) >> {shift}u]"
-        word = f"atomicLoad(&{place})" if atomic else place
-        mask, low = (1 << 8 * itemsize) - 1, (1 << shift) - 1
-        return self.helper(
-            f"read_{name}",
-            self.function(
-                "u32", f"read_{name}", "i: i32",
-                f"return ({word} >> ((u32(i) & {low}u) * {8 * itemsize}u)) & {mask}u;",
-            ),
-        )  # fmt: skip
-
-    def store(self, at: Address, dtype: DType, n: int, value: str, gate: str | None) -> None:
-        """A statement, behind an if where there is a gate."""
-        if n != 1:
-            raise self.no_simd(n)
-        text = self.store_text(
-            self.names[at.place], self.place_in(at), value, dtype, n,
-            at.place.op is Ops.DEFINE_LOCAL,
-        )  # fmt: skip
-        self.write(text if gate is None else f"if ({bare(gate)}) {{ {text} }}")
-
-    def store_text(
-        self, name: str, index: str, value: str, dtype: DType, n: int, scratch: bool
-    ) -> str:
-        """A store, or the bits of a word that are an element's, changed."""
-        if scratch or not self.is_packed(dtype):
-            return f"{name}[{index}] = {bare(value)};"
-        size = dtype.itemsize
-        shift = {1: 2, 2: 1}[size]
-        mask, low = (1 << 8 * size) - 1, (1 << shift) - 1
-        writer = self.helper(
-            f"write_{name}",
-            f"fn write_{name}(i: i32, x: u32) {{\n"
-            f"  let shift = (u32(i) & {low}u) * {8 * size}u;\n"
-            f"  atomicAnd(&{name}[u32(i) >> {shift}u], ~({mask}u << shift));\n"
-            f"  atomicOr(&{name}[u32(i) >> {shift}u], (x & {mask}u) << shift);\n"
-            "}",
-        )
-        return f"{writer}({index}, u32({bare(value)}));"
-
     # values
-
-    def wrap(self, text: str, dtype: DType) -> str:
-        """A number of 32 bits cut to a narrower dtype."""
-        if dtype.bits >= 32:
-            return text
-        if dtype.kind == "int":
-            left = 32 - dtype.bits
-            return f"(({text} << {left}u) >> {left}u)"
-        return f"({text} & {(1 << dtype.bits) - 1}u)"
 
     def splat(self, value: str, dtype: DType, n: int) -> str:
         """There is no SIMD here, nor in what follows."""
@@ -384,11 +271,6 @@ class WgslWriter(CStyleWriter):
     def select(self, condition: str, yes: str, no: str, dtype: DType, n: int) -> str:
         """`select(no, yes, condition)`."""
         return f"select({plain(no)}, {plain(yes)}, {plain(condition)})"
-
-    @staticmethod
-    def no_simd(n: int) -> InternalError:
-        """What a kernel with SIMD lanes comes to."""
-        return InternalError(f"renderer: a value of {n} elements on a target without SIMD")
 
     def convert(self, value: str, source: DType, dtype: DType, n: int) -> str:
         """Between numbers in registers; floats to integers are `saturate`."""

@@ -114,7 +114,9 @@ def target_of(limits: dict[str, int], half: bool, arch: str) -> Target:
     if half:
         dtypes.add("float16")
     return Target(
-        "WEBGPU", "wgsl", arch=arch, kind=GPU, has_local=True, has_barrier=True,
+        "WEBGPU", "wgsl", arch=arch, kind=GPU, move_bits=128, has_local=True, has_barrier=True,
+        # Nobody says how many run in step: it is for the banks of memory only.
+        warp=32,
         max_group=min(
             limits["max-compute-invocations-per-workgroup"],
             limits["max-compute-workgroup-size-x"],

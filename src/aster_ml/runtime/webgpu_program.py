@@ -19,13 +19,18 @@ from aster_ml.errors import DeviceError, InternalError
 
 # Bindings begin at multiples of this on every device.
 BINDING_NBYTES = 256
+# A kernel may see memory as elements of so many bytes.
+WORD_NBYTES = 16
 # Most blocks in one dimension of a dispatch.
 MAX_BLOCKS = 65535
 # So many bind groups stay with a program, and buffers of arguments with a device.
 MOST_GROUPS = 256
 # Memory that a block shares, as a source has it, and the bytes of an element.
 SHARED = re.compile(r"^var<workgroup> \w+: array<([\w<>]+), (\d+)>;$", re.MULTILINE)
-ELEMENT_NBYTES = {"f16": 2, "vec2<u32>": 8}
+ELEMENT_NBYTES = {
+    "f16": 2, "vec2<u32>": 8, "vec4<f16>": 8, "vec4<f32>": 16, "vec4<i32>": 16, "vec4<u32>": 16,
+    "vec4<bool>": 16,
+}  # fmt: skip
 # Of WebGPU: the stage that sees a binding, and what a buffer of arguments is for.
 COMPUTE, UNIFORM, COPY_DST = 4, 0x40, 8
 
@@ -52,11 +57,13 @@ class Dispatch(NamedTuple):
 class LaunchFacts(NamedTuple):
     """What the first line of a source says.
 
-    `buffers` are (bytes of an element, whether it is written), `variables` words that each takes.
+    `buffers` are (bytes of an element, whether it is written), `variables` words that each takes,
+    `words`, unless empty, of each buffer the bytes at whose multiples it has to begin.
     """
 
     buffers: tuple[tuple[int, int], ...]
     variables: tuple[int, ...]
+    words: tuple[int, ...] = ()
 
     @staticmethod
     def parse(source: str) -> LaunchFacts:
@@ -66,7 +73,11 @@ class LaunchFacts(NamedTuple):
             raise InternalError(f"webgpu: the source begins with {line!r}, not with its facts")
         found = json.loads(line[3:])
         buffers = tuple([(unit, written) for unit, written in found["buffers"]])
-        return LaunchFacts(buffers, tuple(found["variables"]))
+        return LaunchFacts(buffers, tuple(found["variables"]), tuple(found.get("words", ())))
+
+    def are_aligned(self, offsets: Sequence[int]) -> bool:
+        """Whether all buffers begin where the source as it is wants them to."""
+        return not any([at % nbytes for at, nbytes in zip(offsets, self.words)])
 
     def arguments(self, offsets: Sequence[int], vars: Sequence[int]) -> bytes:
         """The uniform: zero, where buffers begin in their bindings, variables."""
@@ -124,8 +135,9 @@ class WebGpuProgram(Program):
         self.source = source
         self.facts = LaunchFacts.parse(source)
         self.shader = shader
-        # One whose bindings may all be written, for memory that is read and written at once.
-        self.shared: Shader | None = None
+        # Others of the same kernel: of buffers that are bound both as read and as written, and of
+        # those that begin inside of a word.
+        self.others: dict[tuple[bool, bool], Shader] = {}
         self.backend = backend
         self.groups: dict[Any, Dispatch | None] = {}
 
@@ -191,11 +203,14 @@ class WebGpuProgram(Program):
         """
         pairs = list(zip(handles, self.facts.buffers, strict=True))
         written = {id(h.buffer) for h, (_, is_written) in pairs if is_written}
-        if not any([id(h.buffer) in written for h, (_, is_written) in pairs if not is_written]):
+        shared = any([id(h.buffer) in written for h, (_, is_written) in pairs if not is_written])
+        aligned = self.facts.are_aligned([h.offset for h in handles])
+        if aligned and not shared:
             return self.shader
-        if self.shared is None:
-            self.shared = self.backend.shader(shared_source(self.source))
-        return self.shared
+        key = shared, aligned
+        if key not in self.others:
+            self.others[key] = self.backend.shader(variant(self.source, *key))
+        return self.others[key]
 
     def bind(self, shader: Shader, handles: Sequence[Handle], uniform: Any, at: int) -> Any:
         """A bind group. Raises: DeviceError for a buffer that is larger than a binding."""
@@ -206,7 +221,7 @@ class WebGpuProgram(Program):
         most = self.backend.limits["max-storage-buffer-binding-size"]
         for i, h in enumerate(handles, 1):
             first = h.offset // BINDING_NBYTES * BINDING_NBYTES
-            nbytes = max(-(-(h.offset - first + h.nbytes) // 8) * 8, 16)
+            nbytes = max(-(-(h.offset - first + h.nbytes) // WORD_NBYTES), 1) * WORD_NBYTES
             if nbytes > most:
                 raise DeviceError(
                     f"{self.backend.name}: kernel {self.name} works on a buffer of "
@@ -221,9 +236,18 @@ class WebGpuProgram(Program):
         )
 
 
-def shared_source(source: str) -> str:
-    """The source with bindings that may all be written."""
-    return source.replace("var<storage, read>", "var<storage, read_write>")
+def variant(source: str, shared: bool, aligned: bool) -> str:
+    """The source for bindings that may all be written, and for buffers that begin anywhere.
+
+    Lines that take whole words for granted end in `//-`, and those for all other buffers begin with
+    `//| ` (`renderer/wgsl_memory`).
+    """
+    if not aligned:
+        lines = [line for line in source.split("\n") if not line.endswith(" //-")]
+        source = "\n".join([line.removeprefix("//| ") for line in lines])
+    if shared:
+        source = source.replace("var<storage, read>", "var<storage, read_write>")
+    return source
 
 
 class Recorded:

@@ -47,21 +47,21 @@ class Target:
     "cuda", "metal", "wgsl", "python", "null"), which only renderers and runtimes ask for; `kind` is
     one of `CPU`, `GPU`, `INTERPRETER` and `IDLE`, and `arch` names the processor and all else that
     makes compiled code differ. `vector_bits` is the width of a SIMD register, 0 without SIMD, and
-    `move_bits` what one load or store moves at a time where that is less, else 0. With `masks` a
-    mask takes no SIMD register, and a masked store no more than another; with `broadcasts`
-    arithmetic takes one element for all lanes from memory or from a lane by itself; `issue` SIMD
-    instructions of arithmetic begin in a cycle. `cache_bytes` are the first, second and third
-    level, 0 for a level that is not there, of lines of `line_nbytes`; each place of the second has
-    room for `ways` of them, and memory is in pages of `page_nbytes`. `max_group` and `local_bytes`
-    are the most work-items and the most shared memory of one work-group, `max_grid` the most
-    work-groups along each dimension of a launch, `max_buffers` the most buffers of one kernel, 0
-    where there is no limit; `warp` work-items run in step, on `units` processors, 0 where that is
-    not known. `features` are names of what else there is: "shuffle", "ldmatrix", "cp_async", "tma",
-    "wgmma", and "mma_fp8" where products of fp8 are single instructions; `tensor_cores` names rows
-    of `target/tensor_cores`. `native_dtypes` have arithmetic of their own; `native_ops` are names
-    of ops. `dot_dtypes` are the narrow dtypes for which Ops.DOT is an
-    instruction, or a few, and `fused` says that MULACC is rounded once. `flushes` names the
-    dtypes of which numbers below the least normal one may be taken for 0.
+    `move_bits` what one load or store moves at a time where that is another width, else 0. With
+    `masks` a mask takes no SIMD register, and a masked store no more than another; with
+    `broadcasts` arithmetic takes one element for all lanes from memory or from a lane by itself;
+    `issue` SIMD instructions of arithmetic begin in a cycle. `cache_bytes` are the first, second
+    and third level, 0 for a level that is not there, of lines of `line_nbytes`; each place of the
+    second has room for `ways` of them, and memory is in pages of `page_nbytes`. `max_group` and
+    `local_bytes` are the most work-items and the most shared memory of one work-group, `max_grid`
+    the most work-groups along each dimension of a launch, `max_buffers` the most buffers of one
+    kernel, 0 where there is no limit; `warp` work-items run in step, on `units` processors, 0 where
+    that is not known. `features` are names of what else there is: "shuffle", "ldmatrix",
+    "cp_async", "tma", "wgmma", and "mma_fp8" where products of fp8 are single instructions;
+    `tensor_cores` names rows of `target/tensor_cores`. `native_dtypes` have arithmetic of their
+    own; `native_ops` are names of ops. `dot_dtypes` are the narrow dtypes for which Ops.DOT is an
+    instruction, or a few, and `fused` says that MULACC is rounded once. `flushes` names the dtypes
+    of which numbers below the least normal one may be taken for 0.
     """
 
     device: str
@@ -141,6 +141,11 @@ class Target:
     def copies(self) -> Copies:
         """How memory is copied to local memory beside other work."""
         return copies_of(self.features)
+
+    @functools.cached_property
+    def moved_nbytes(self) -> int:
+        """Bytes that one load or store moves; 0 where it moves one element."""
+        return (self.move_bits or self.vector_bits) // 8
 
     @functools.cached_property
     def instruction(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -12,11 +13,11 @@ from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.renderer.wgsl import WgslRenderer
-from aster_ml.runtime.webgpu_program import LaunchFacts
+from aster_ml.runtime.webgpu_program import LaunchFacts, variant
 from aster_ml.target import PLAIN_DTYPES, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
-from tests.unit.linear_builder import GLOBAL, LOCAL, VECTOR, Builder, at
+from tests.unit.linear_builder import GLOBAL, LOCAL, UPCAST, VECTOR, Builder, at
 from tests.unit.linear_programs import CASES, check_outputs
 
 ABSENT = missing("WEBGPU")
@@ -127,3 +128,81 @@ def test_what_wgsl_has_not() -> None:
     b.store(at(out, b.add(axes[0] + axes[3])), UOp.const(dtypes.float32, 1.0))
     with pytest.raises(InternalError, match="fourth dimension"):
         WgslRenderer(PLAIN).render(b.build())
+
+
+# neighbours
+
+
+def copied(dtype: DType, result: DType, size: int, gap: int = 0) -> Linear:
+    """out[i] = in[i + gap] in lanes of 16 elements, for work-items in turn."""
+    b = Builder("lanes")
+    given, out = b.param(size + gap, dtype), b.param(size, result)
+    item, lane = b.axis(size // 16, GLOBAL), b.axis(16, UPCAST)
+    base = b.add(item * 16)
+    b.store(at(out, base, lane), b.add(b.load(at(given, base, lane + gap)).cast(result)))
+    return b.build()
+
+
+def declared(source: str) -> list[str]:
+    """The types of a source's buffers."""
+    return re.findall(r"^@group.* buf\d: array<(.*)>;", source, re.MULTILINE)
+
+
+def test_neighbours_are_one_element_of_memory() -> None:
+    source = WgslRenderer(PLAIN).render(copied(dtypes.float32, dtypes.int8, 64))
+    assert LaunchFacts.parse(source).words == (16, 4)
+    aligned = variant(source, False, True)
+    assert declared(aligned) == ["vec4<f32>", "u32"]
+    plain = variant(source, False, False)
+    assert declared(plain) == ["f32", "atomic<u32>"]
+    assert "//" not in plain.partition("\n")[2]
+    assert plain.count("atomicOr") == 1
+
+
+@pytest.mark.parametrize("gap", [1, 2, 3])
+def test_what_begins_inside_of_an_element_is_loaded_alone(gap: int) -> None:
+    # Of 16 lanes those in the middle are whole elements; those at the ends are parts of one.
+    source = WgslRenderer(PLAIN).render(copied(dtypes.float32, dtypes.float32, 64, gap))
+    assert source.partition("fn main")[2].count("whole_buf0(") == 3
+    assert source.partition("fn main")[2].count("one_buf0(") == 4
+    assert LaunchFacts.parse(source).words == (16, 16)
+
+
+def test_stores_that_leave_out_a_part_of_an_element_are_single() -> None:
+    b = Builder("some")
+    given, out = b.param(64), b.param(64)
+    item, lane = b.axis(8, GLOBAL), b.axis(6, UPCAST)
+    base = b.add(item * 8)
+    b.store(at(out, base, lane), b.load(at(given, base, lane)))
+    source = WgslRenderer(PLAIN).render(b.build())
+    assert LaunchFacts.parse(source).words == (16, 4)
+    assert "put_" not in source
+
+
+NUMBERS = [dtypes.float32, dtypes.int32, dtypes.uint32, dtypes.int8, dtypes.uint8, dtypes.int16]
+NUMBERS += [dtypes.uint16, dtypes.bool, dtypes.float16, dtypes.bfloat16, dtypes.int64]
+
+
+@pytest.mark.webgpu
+@pytest.mark.skipif(ABSENT is not None, reason=f"WebGPU: {ABSENT}")
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.parametrize("gap", [0, 1, 4])
+def test_buffers_may_begin_anywhere(dtype: DType, gap: int) -> None:
+    backend = Device["WEBGPU"]
+    linear = copied(dtype, dtype, 64, gap)
+    source = WgslRenderer(backend.target).render(linear)
+    program = backend.load("lanes", backend.compile(source))
+    rng = np.random.default_rng(gap)
+    bits = rng.integers(0, 2 if dtype is dtypes.bool else 100, (64 + gap + 8) * dtype.itemsize)
+    data = bits.astype(np.uint8)
+    for first, second in ((0, 0), (1, 3), (4, 0), (0, 2), (4, 8)):
+        base = Buffer("WEBGPU", data.size, dtypes.uint8).copyin(data)
+        kept = np.full((64 + 16) * dtype.itemsize, 7, np.uint8)
+        whole = Buffer("WEBGPU", kept.size, dtypes.uint8).copyin(kept)
+        given = base.view(64 + gap, dtype, first * dtype.itemsize).ensure_allocated()
+        out = whole.view(64, dtype, second * dtype.itemsize).ensure_allocated()
+        program((given.handle, out.handle), (), Grid((4,), (1,)))
+        begin = (first + gap) * dtype.itemsize
+        wanted = data[begin : begin + 64 * dtype.itemsize]
+        kept[second * dtype.itemsize :][: wanted.size] = wanted
+        np.testing.assert_array_equal(whole.numpy(), kept)

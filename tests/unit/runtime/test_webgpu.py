@@ -148,7 +148,7 @@ def test_one_buffer_is_read_and_written_in_a_launch() -> None:
     program = doubled(4)
     program((second.handle, first.handle), (), Grid((4,), (1,)))
     assert base.numpy().tolist() == [0, 1, 2, 3, 0, 2, 4, 6]
-    assert program.shared is not None
+    assert [*program.others] == [(True, True)]
 
 
 @needs_device

@@ -27,8 +27,9 @@ from aster_ml.runtime.webgpu import target_of
 from aster_ml.runtime.webgpu_program import (
     BINDING_NBYTES,
     MAX_BLOCKS,
+    WORD_NBYTES,
     LaunchFacts,
-    shared_source,
+    variant,
 )
 from aster_ml.target import Target
 
@@ -71,7 +72,7 @@ class Page:
             for i, blob in enumerate(blobs, self.first[region]):
                 self.buffers[i]["tensor"] = blob.name
         self.shaders: list[tuple[str, list[str]]] = []
-        self.shader_of: dict[tuple[int, bool], int] = {}
+        self.shader_of: dict[tuple[int, bool, bool], int] = {}
         renderer = WgslRenderer(plan.target)
         self.sources = [renderer.render(linear) for linear in plan.kernels]
         self.facts = [LaunchFacts.parse(source) for source in self.sources]
@@ -145,7 +146,8 @@ class Page:
         bound = []
         for place in step.places:
             begin = place.offset // BINDING_NBYTES * BINDING_NBYTES
-            size = max(int(round_up(place.offset - begin + place.nbytes, 8)), 16)
+            nbytes = max(place.offset - begin + place.nbytes, 1)
+            size = int(round_up(nbytes, WORD_NBYTES))
             self.need("maxStorageBufferBindingSize", size, MOST_BINDING)
             bound.append((self.buffer(place), begin, size))
         self.need("maxStorageBuffersPerShaderStage", len(bound), MOST_BUFFERS)
@@ -162,16 +164,16 @@ class Page:
             )
         self.steps.append(
             {
-                "shader": self.shader(step.kernel, is_shared),
+                "shader": self.shader(step.kernel, is_shared, facts.are_aligned(offsets)),
                 "bind": [list(b) for b in bound],
                 "words": words,
                 "blocks": list(blocks),
             }
         )
 
-    def shader(self, kernel: int, is_shared: bool) -> int:
-        """The number of a shader; of a shared one all bindings may be written."""
-        key = kernel, is_shared
+    def shader(self, kernel: int, is_shared: bool, is_aligned: bool) -> int:
+        """The number of a shader: of a kernel, as its buffers are bound and where they begin."""
+        key = kernel, is_shared, is_aligned
         if key not in self.shader_of:
             source, facts = self.sources[kernel], self.facts[kernel]
             kinds = [
@@ -179,8 +181,15 @@ class Page:
                 for _, written in facts.buffers
             ]
             self.shader_of[key] = len(self.shaders)
-            self.shaders.append((shared_source(source) if is_shared else source, kinds))
+            text = one_variant(variant(source, is_shared, is_aligned))
+            self.shaders.append((text, kinds))
         return self.shader_of[key]
+
+
+def one_variant(source: str) -> str:
+    """The source of a shader without the lines of others, which a page has no use for."""
+    lines = [line for line in source.split("\n") if not line.startswith("//| ")]
+    return "\n".join([line.removesuffix(" //-") for line in lines])
 
 
 def check_shared(name: str, bound: Sequence[tuple[int, int, int]], written: Sequence[int]) -> bool:

@@ -45,7 +45,9 @@ TILES = (
     Tile((8, 8), (4, 4), 8), Tile((8, 8), (2, 2), 8), Tile((16, 16), (4, 4), 8),
     Tile((16, 16), (8, 8), 8),
 )  # fmt: skip
-# So many of them are tried where nothing is known of warps and registers: with 128 x 128 results of
+# Where a kernel may run on any card, and nobody knows how many registers a work-item has.
+PORTABLE_TILES = (*TILES[:3], Tile((16, 16), (8, 4), 8))
+# So many are tried where nothing is known of warps and registers: with 128 x 128 results of
 # 8 x 8 lanes a product of 512 takes PoCL four times as long as with the first.
 UNKNOWN = 2
 # Results of a work-item that are neighbours: an operand of 16 bytes.
@@ -307,6 +309,7 @@ def stage_tile(plan: Plan, reduce: UOp, depth: UOp, outputs: list[UOp]) -> bool:
     # The largest.
     pair = pairs[-1]
     known = TILES if target.warp else TILES[:UNKNOWN]
+    known = known if target.vector_bits else PORTABLE_TILES
     tiles = [t for t in known if fits(t, target, staged, pair, depth)]
     if not tiles:
         return False

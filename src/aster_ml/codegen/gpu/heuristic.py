@@ -164,7 +164,7 @@ def group_reductions(plan: Plan, columns: UOp | None) -> None:
     for u in kernel.reduces:
         if any(r.arg.kind is AxisType.REDUCE for r in u.ranges) or not u.src[1:]:
             continue
-        results = iterations([r for r in u.ranges if r.arg.kind is not AxisType.VECTOR])
+        results = iterations([r for r in u.ranges if not r.arg.kind.is_lane])
         axis = max([r for r in u.src[1:] if r.arg.kind is AxisType.REDUCE], key=size_of)
         n = largest_divisor(axis, most if columns is None else min(most, BLOCK_SIZE // COLUMNS))
         if results > GROUP_SIZE**2 or n < 4 or size_of(axis) < n * GROUP_LENGTH:

@@ -86,7 +86,7 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
     strip = next(r for r in kernel.facts.order if r.op is Ops.RANGE and r.arg.id == strip_id)
     items = items_in(kernel, order)
     loads = [x for x in kernel.facts.order if x.op is Ops.LOAD and strip in x.ranges]
-    nbytes = min(WIDE_NBYTES, target.vector_bits // 8)
+    nbytes = min(WIDE_NBYTES, target.moved_nbytes)
     parts = kernel.roles.fragments
     layouts = [
         layout_of(u, prod([size(r) for r in items]), nbytes, parts is not None) for u in loads
@@ -110,7 +110,7 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
         local = new_stage(nodes, u.dtype, size=layout.room, xor=layout.xor)
         nodes.append(local.memory)
         tiles.append(local)
-        fills.append(fill_tile(kernel, u, layout, local, items))
+        fills.append(fill_tile(kernel, u, layout, local, items, side_by_side(target)))
     reads = {
         u: local.after_all(*fills).load(layout.at(position(layout.far), position(layout.near)))
         for u, layout, local in zip(loads, layouts, tiles, strict=True)
@@ -245,7 +245,15 @@ def in_banks(layout: Layout, itemsize: int, parts: Fragments | None) -> Layout:
     return layout._replace(xor=xor, pad=0 if xor else pad)
 
 
-def fill_tile(kernel: Kernel, load: UOp, layout: Layout, local: Stage, items: list[UOp]) -> UOp:
+def side_by_side(target: Target) -> AxisType:
+    """What the lanes are that a load or store moves at a time."""
+    return AxisType.VECTOR if target.vector_bits else AxisType.UPCAST
+
+
+def fill_tile(
+    kernel: Kernel, load: UOp, layout: Layout, local: Stage, items: list[UOp],
+    kind: AxisType = AxisType.VECTOR,
+) -> UOp:  # fmt: skip
     """All work-items together load a tile, pieces that follow one another for neighbours."""
     n_items, lanes = int(prod([size(r) for r in items])), layout.lanes
     turn = kernel.new_range(layout.run * layout.rows // (n_items * lanes), AxisType.UPCAST)
@@ -253,7 +261,7 @@ def fill_tile(kernel: Kernel, load: UOp, layout: Layout, local: Stage, items: li
     row, step = walked(piece, layout, load.dtype.itemsize)
     step = first = index_alu(Ops.MUL, step, UOp.index_const(lanes))
     if lanes > 1:
-        step = index_alu(Ops.ADD, step, kernel.new_range(lanes, AxisType.VECTOR))
+        step = index_alu(Ops.ADD, step, kernel.new_range(lanes, kind))
     place = taken_apart(row, layout.far)
     # Along a row the address goes up by one: its axes need not be told apart there.
     start = dict.fromkeys(layout.near, UOp.index_const(0))

@@ -1,6 +1,8 @@
-"""Loads and stores of 16 bytes: SIMD lanes along axes whose steps are neighbours in memory.
+"""Loads and stores of 16 bytes: lanes along axes whose steps are neighbours in memory.
 
-Receives a Plan whose axes have no lanes yet; gives VECTOR to the innermost axis of outputs, or to
+They are SIMD lanes, or where a target has none, single values that its language moves together.
+
+Receives a Plan whose axes have no lanes yet; gives them to the innermost axis of outputs, or to
 that of each reduction. Where an access does not begin at a multiple of the lanes, as in many views,
 it stays one of single elements: half of a wide access is two accesses on a graphics processor.
 """
@@ -22,7 +24,7 @@ LEAST_STEPS = 16
 
 
 def widen_outputs(plan: Plan, axes: list[UOp]) -> bool:
-    """SIMD lanes along the one of these axes of outputs that all stores walk as neighbours."""
+    """Lanes along the one of these axes of outputs that all stores walk as neighbours."""
     kernel = plan.kernel
     for axis in reversed(axes):
         # A reduction over it, and another beside it: lanes of both are chosen by themselves.
@@ -32,20 +34,22 @@ def widen_outputs(plan: Plan, axes: list[UOp]) -> bool:
             continue
         lanes = lanes_along(plan, axis, mine)
         if lanes > 1:
-            apply(kernel, Opt(OptOps.VECTOR, axis_name(axis), lanes))
+            op = OptOps.VECTOR if plan.target.vector_bits else OptOps.UPCAST
+            apply(kernel, Opt(op, axis_name(axis), lanes))
             return True
     return False
 
 
 def widen_reductions(plan: Plan) -> None:
-    """SIMD lanes along each reduction whose loads are neighbours along its longest axis."""
+    """Lanes along each reduction whose loads are neighbours along its longest axis."""
     kernel = plan.kernel
     longest = [max(u.src[1:], key=size_of) for u in kernel.reduces if u.src[1:]]
     for axis in dict.fromkeys(longest):
         mine = [a for a in plan.accesses if axis in a.node.ranges]
         lanes = lanes_along(plan, axis, mine)
         if lanes > 1:
-            apply(kernel, Opt(OptOps.VECTOR, axis_name(axis), lanes))
+            op = OptOps.VECTOR if plan.target.vector_bits else OptOps.UNROLL
+            apply(kernel, Opt(op, axis_name(axis), lanes))
 
 
 def lanes_along(plan: Plan, axis: UOp, accesses: list[Access]) -> int:
@@ -58,7 +62,7 @@ def lanes_along(plan: Plan, axis: UOp, accesses: list[Access]) -> int:
         [a.stride(axis) not in (0, 1) for a in accesses]
     ):
         return 1
-    nbytes = min(WIDE_NBYTES, plan.target.vector_bits // 8)
+    nbytes = min(WIDE_NBYTES, plan.target.moved_nbytes)
     lanes = nbytes // max([a.node.src[0].dtype.itemsize for a in wide])
     while lanes > 1:
         steps = size_of(axis) / lanes
