@@ -8,15 +8,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from aster_ml import Tensor
+from aster_ml.apps.export.web import web_target
 from aster_ml.backend import Grid
+from aster_ml.codegen.passes import lower
 from aster_ml.device import Buffer, Device, missing
 from aster_ml.dtype import DType, dtypes
 from aster_ml.errors import InternalError
 from aster_ml.renderer.wgsl import WgslRenderer
-from aster_ml.runtime.webgpu_program import LaunchFacts, variant
+from aster_ml.runtime.webgpu_program import LaunchFacts, shared_nbytes, variant
 from aster_ml.target import PLAIN_DTYPES, Target
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
+from tests.unit.kernel_checks import kernel_of
 from tests.unit.linear_builder import GLOBAL, LOCAL, UPCAST, VECTOR, Builder, at
 from tests.unit.linear_programs import CASES, check_outputs
 
@@ -206,3 +210,46 @@ def test_buffers_may_begin_anywhere(dtype: DType, gap: int) -> None:
         wanted = data[begin : begin + 64 * dtype.itemsize]
         kept[second * dtype.itemsize :][: wanted.size] = wanted
         np.testing.assert_array_equal(whole.numpy(), kept)
+
+
+def test_a_card_that_nobody_knows_gets_tiles_of_sixteen_bytes() -> None:
+    # Weights of a convolution lie apart and its rows begin anywhere: both are stored by fours.
+    def empty(*shape: int) -> Tensor:
+        return Tensor.empty(*shape)
+
+    products = {
+        "whole": empty(256, 256) @ empty(256, 256),
+        "apart": empty(1, 16, 32, 32).conv2d(empty(32, 16, 3, 3)),
+    }
+    for name, t in products.items():
+        source = WgslRenderer(web_target()).render(lower(kernel_of(t), web_target())[0])
+        tiles = re.findall(r"^var<workgroup> local\d: array<(.*), \d+>;", source, re.MULTILINE)
+        assert tiles == ["vec4<f32>"] * 2, name
+        assert shared_nbytes(source) <= 16384
+        # Of 30 results in a row those behind the last are not stored.
+        assert LaunchFacts.parse(source).words == ((16, 16, 16) if name == "whole" else ())
+
+
+@pytest.mark.webgpu
+@pytest.mark.skipif(ABSENT is not None, reason=f"WebGPU: {ABSENT}")
+@pytest.mark.parametrize("sizes", [(64, 64, 32), (68, 60, 36), (67, 61, 37), (128, 32, 17)])
+@pytest.mark.parametrize("across", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_products_on_webgpu(sizes: tuple[int, int, int], across: tuple[int, int]) -> None:
+    rng = np.random.default_rng(sum(sizes))
+    m, n, k = sizes
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
+    x, y = (
+        Tensor(z.T.copy(), device="WEBGPU").T if turned else Tensor(z, device="WEBGPU")
+        for z, turned in zip((a, b), across, strict=True)
+    )
+    np.testing.assert_allclose((x @ y).numpy(), a @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.webgpu
+@pytest.mark.skipif(ABSENT is not None, reason=f"WebGPU: {ABSENT}")
+def test_convolutions_on_webgpu() -> None:
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 8, 17, 19), (16, 8, 3, 3)))
+    on_cpu = Tensor(x).conv2d(Tensor(w), padding=1, stride=1).numpy()
+    found = Tensor(x, device="WEBGPU").conv2d(Tensor(w, device="WEBGPU"), padding=1, stride=1)
+    np.testing.assert_allclose(found.numpy(), on_cpu, rtol=1e-4, atol=1e-4)

@@ -45,8 +45,12 @@ TILES = (
     Tile((8, 8), (4, 4), 8), Tile((8, 8), (2, 2), 8), Tile((16, 16), (4, 4), 8),
     Tile((16, 16), (8, 8), 8),
 )  # fmt: skip
-# Where a kernel may run on any card, and nobody knows how many registers a work-item has.
-PORTABLE_TILES = (*TILES[:3], Tile((16, 16), (8, 4), 8))
+# Where a kernel may run on any card, and nobody knows how many registers a work-item has; each
+# work-item fills four neighbours of a strip.
+PORTABLE_TILES = (
+    Tile((8, 8), (4, 4), 8), Tile((8, 8), (2, 2), 16), Tile((16, 16), (4, 4), 16),
+    Tile((16, 16), (8, 4), 16),
+)  # fmt: skip
 # So many are tried where nothing is known of warps and registers: with 128 x 128 results of
 # 8 x 8 lanes a product of 512 takes PoCL four times as long as with the first.
 UNKNOWN = 2

@@ -37,7 +37,8 @@ class Layout(NamedTuple):
 
     `pad` elements behind each row of local memory are not used; a fill takes `lanes` neighbours at
     a time. Axes of `chains` go on in memory where those behind them end, so that they are one. Of
-    a tile that is `turned` neighbours in local memory are those along the other axes.
+    a tile that is `turned` neighbours in local memory are those along the other axes. Those along a
+    row lie `stride` elements apart in memory.
     """
 
     far: tuple[UOp, ...]
@@ -47,6 +48,7 @@ class Layout(NamedTuple):
     pad: int = 0
     xor: Xor | None = None
     turned: bool = False
+    stride: int = 1
 
     @property
     def run(self) -> int:
@@ -88,8 +90,9 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
     loads = [x for x in kernel.facts.order if x.op is Ops.LOAD and strip in x.ranges]
     nbytes = min(WIDE_NBYTES, target.moved_nbytes)
     parts = kernel.roles.fragments
+    kind, n_items = side_by_side(target), prod([size(r) for r in items])
     layouts = [
-        layout_of(u, prod([size(r) for r in items]), nbytes, parts is not None) for u in loads
+        layout_of(u, n_items, nbytes, parts is not None, kind is not AxisType.VECTOR) for u in loads
     ]
     if parts is None and target.warp and target.copies.go_on:
         layouts = [
@@ -110,7 +113,7 @@ def stage_loads(kernel: Kernel, strip_id: int, order: list[int], target: Target)
         local = new_stage(nodes, u.dtype, size=layout.room, xor=layout.xor)
         nodes.append(local.memory)
         tiles.append(local)
-        fills.append(fill_tile(kernel, u, layout, local, items, side_by_side(target)))
+        fills.append(fill_tile(kernel, u, layout, local, items, kind))
     reads = {
         u: local.after_all(*fills).load(layout.at(position(layout.far), position(layout.near)))
         for u, layout, local in zip(loads, layouts, tiles, strict=True)
@@ -135,10 +138,13 @@ def items_in_turn(kernel: Kernel, order: list[int]) -> list[int]:
     return [*[i for i in order if i not in axes], *reversed(turns)]
 
 
-def layout_of(load: UOp, items: int, nbytes: int, on_cores: bool = False) -> Layout:
+def layout_of(
+    load: UOp, items: int, nbytes: int, on_cores: bool = False, singly: bool = False
+) -> Layout:
     """The layout of the tile that a load reads, and how many neighbours a fill takes at a time.
 
     Rows that tensor cores read are of the sum alone, or of results, though memory goes on behind.
+    What a language moves `singly` may begin anywhere, or lie apart: it is stored together anyway.
     """
     axes = sorted([r for r in load.ranges if r.arg.kind in TILE_KINDS], key=lambda r: r.arg.id)
     count = int(prod([size(r) for r in axes]))
@@ -161,6 +167,10 @@ def layout_of(load: UOp, items: int, nbytes: int, on_cores: bool = False) -> Lay
         run *= size(beside[0])
     # Rows in the order in which they lie in memory.
     far = sorted([r for r in axes if r not in near], key=lambda r: -(strides.get(r) or 0))
+    stride = 1
+    if singly and not near and far and strides.get(far[-1]):
+        near = [far.pop()]
+        run, stride = size(near[0]), strides[near[0]]
     chains: list[list[UOp]] = []
     for r in far:
         last = chains[-1][-1] if chains else None
@@ -174,11 +184,12 @@ def layout_of(load: UOp, items: int, nbytes: int, on_cores: bool = False) -> Lay
     while lanes > 1 and (
         run % lanes
         or count % (items * lanes)
-        or any([n % lanes for n in steps])
-        or not all([holds_together(g, near, lanes) for g in load.src[1:]])
+        or (not singly and any([n % lanes for n in steps]))
+        or not (singly or all([holds_together(g, near, lanes) for g in load.src[1:]]))
     ):
         lanes //= 2
-    return Layout(tuple(far), tuple(near), lanes, tuple(map(tuple, chains)))
+    whole = tuple(map(tuple, chains))
+    return Layout(tuple(far), tuple(near), lanes, whole, stride=stride)
 
 
 def is_of_sum(r: UOp) -> bool:
@@ -263,12 +274,13 @@ def fill_tile(
     if lanes > 1:
         step = index_alu(Ops.ADD, step, kernel.new_range(lanes, kind))
     place = taken_apart(row, layout.far)
-    # Along a row the address goes up by one: its axes need not be told apart there.
+    # Along a row the address goes up by the same: its axes need not be told apart there.
     start = dict.fromkeys(layout.near, UOp.index_const(0))
     index = substitute(load.src[0].src[1], {**chained(row, layout), **start})
-    index = index_alu(Ops.ADD, index, step)
-    # Conditions hold for all neighbours or for none.
-    whole = {**place, **taken_apart(first, layout.near)}
+    index = index_alu(Ops.ADD, index, index_alu(Ops.MUL, step, UOp.index_const(layout.stride)))
+    # Conditions hold for all neighbours or for none, or there is one for each.
+    together = all([holds_together(g, list(layout.near), lanes) for g in load.src[1:]])
+    whole = {**place, **taken_apart(first if together else step, layout.near)}
     gates = [substitute(g, whole) for g in load.src[1:]]
     memory = load.src[0].replace(src=(load.src[0].src[0], index))
     value = UOp(Ops.LOAD, load.dtype, (memory, *gates), load.arg)
