@@ -219,19 +219,16 @@ static float widened(const char *p, int kind) {
   return x & 0x8000 ? -y : y;
 }
 
-// Adds a product to a thread's accumulators: A of 64 rows and B of n columns, k places.
-static void multiply(float **c, int n, int k, int kind, int itemsize, int a_turned, int b_turned,
-                     unsigned long long a_code, unsigned long long b_code) {
+// The sums of a thread's accumulators while products of them are under way, or 0 and an error.
+static sums *sums_of(float **c, int count) {
   products &mine = of_thread[current];
-  int count = n / 2, t = current % 128;
-  descriptor a(a_code, shared_base()), b(b_code, shared_base());
   sums *set = 0;
   for (int i = 0; i < mine.set_count; i++) {
     if (mine.sets[i].places[0] == c[0]) set = &mine.sets[i];
   }
   if (!set) {
-    if (!mine.is_begun) return wrong("a product without wgmma.fence before it");
-    if (mine.set_count == MOST_SETS) return wrong("more products on their way than there is room for");
+    if (!mine.is_begun) return wrong("a product without wgmma.fence before it"), set;
+    if (mine.set_count == MOST_SETS) return wrong("more products on their way than there is room for"), set;
     set = &mine.sets[mine.set_count++];
     set->count = count;
     for (int i = 0; i < count; i++) {
@@ -241,26 +238,58 @@ static void multiply(float **c, int n, int k, int kind, int itemsize, int a_turn
     }
   }
   set->group = mine.group;
-  if (mine.read_count == MOST_PENDING) return wrong("more products on their way than there is room for");
+  if (mine.read_count == MOST_PENDING) wrong("more products on their way than there is room for");
+  return error[0] ? 0 : set;
+}
+
+// Adds a product to a thread's accumulators: A of 64 rows, of which `left` gives elements, and B of
+// n columns, k places. What is read is as it is now when the product is done.
+template <class Left>
+static void add_product(sums *set, operand o, int n, int k, int kind, int itemsize, int b_turned,
+                        const descriptor &b, Left left) {
+  products &mine = of_thread[current];
+  int t = current % 128;
   // One thread looks after what all of them read.
   if (t == 0) {
-    operand &o = mine.read[mine.read_count++];
-    o = {{a.rows(), b.rows()},
-         {a_turned ? a.extent(64, k, itemsize) : a.extent(k, 64, itemsize),
-          b_turned ? b.extent(n, k, itemsize) : b.extent(k, n, itemsize)}, 0, mine.group};
+    o.group = mine.group;
     o.digest = digest(o);
+    mine.read[mine.read_count++] = o;
   }
   int first = t / 32 * 16 + t % 32 / 4, column = t % 4 * 2;
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; i < set->count; i++) {
     int row = first + (i >> 1 & 1) * 8, col = column + (i & 1) + (i >> 2) * 8;
     double sum = set->values[i];
     for (int j = 0; j < k; j++) {
-      float x = widened(a_turned ? a.at(row, j, itemsize) : a.at(j, row, itemsize), kind);
       float y = widened(b_turned ? b.at(col, j, itemsize) : b.at(j, col, itemsize), kind);
-      sum += (double)x * y;
+      sum += (double)left(row, j) * y;
     }
     set->values[i] = (float)sum;
   }
+}
+
+static void multiply(float **c, int n, int k, int kind, int itemsize, int a_turned, int b_turned,
+                     unsigned long long a_code, unsigned long long b_code) {
+  sums *set = sums_of(c, n / 2);
+  if (!set) return;
+  descriptor a(a_code, shared_base()), b(b_code, shared_base());
+  operand o = {{a.rows(), b.rows()},
+               {a_turned ? a.extent(64, k, itemsize) : a.extent(k, 64, itemsize),
+                b_turned ? b.extent(n, k, itemsize) : b.extent(k, n, itemsize)}, 0, 0};
+  add_product(set, o, n, k, kind, itemsize, b_turned, b, [&](int row, int j) {
+    return widened(a_turned ? a.at(row, j, itemsize) : a.at(j, row, itemsize), kind);
+  });
+}
+
+// The same of rows of A that threads have.
+template <int K>
+static void multiply_own(float **c, int n, int k, int kind, int itemsize, int b_turned,
+                         const float (*a)[K], unsigned long long b_code) {
+  sums *set = sums_of(c, n / 2);
+  if (!set) return;
+  descriptor b(b_code, shared_base());
+  operand o = {{b.rows(), b.rows()},
+               {0, b_turned ? b.extent(n, k, itemsize) : b.extent(k, n, itemsize)}, 0, 0};
+  add_product(set, o, n, k, kind, itemsize, b_turned, b, [&](int row, int j) { return a[row][j]; });
 }
 
 static void wait_products(int left) {

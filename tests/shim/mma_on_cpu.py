@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from aster_ml.renderer.cuda_mma import element_of, in_word, parameters, registers
+from aster_ml.renderer.cuda_mma import element_of, in_word, parameters, registers, words_of
 from aster_ml.renderer.cuda_wgmma import KINDS, TURNED, function_name
 from aster_ml.target.tensor_cores import TENSOR_CORES, TensorCore
 
@@ -18,6 +18,8 @@ BLOCK = re.compile(
 )
 
 
+# Warp groups of the largest block.
+MOST_GROUPS = 8
 # An element from the lowest bits of a word. TF32 has 10 bits of fraction.
 WIDEN = {
     "float32": "__int_as_float((int)({} & ~0x1fffu))",
@@ -86,16 +88,35 @@ static void {name}({parameters(row)}) {{
 
 
 def group_function(row: TensorCore, majors: str) -> str:
-    """The C++ of a row whose operands lie in shared memory (see `hopper_on_cpu.h`)."""
+    """The C++ of a row whose operands lie in shared memory (see `hopper_on_cpu.h`).
+
+    Where threads have operand A, those of a warp leave its rows for one another.
+    """
     places = range(registers(row, "c"))
     params = ", ".join([f"float &c{i}" for i in places])
-    turned = ", ".join([str(int(x != "k")) for x in majors])
-    sizes = f"{row.size('n')}, {row.size('k')}, {list(KINDS).index(row.dtype)}"
-    assert majors == "kk" or row.dtype in TURNED, f"{row.name} has no operands that lie as {majors}"
+    turned = [int(x != "k") for x in majors]
+    n, k, kind = row.size("n"), row.size("k"), list(KINDS).index(row.dtype)
+    assert set(majors) <= {"k", "r"} or row.dtype in TURNED, f"{row.name}: operands as {majors}"
+    words = words_of(row, "a") if majors[0] == "r" else []
+    first = ", ".join([f"unsigned int {w}" for w in words] or ["unsigned long long a"])
+    sizes = f"{n}, {k}, {kind}, {32 // k}"
+    call = f"aster_cpu::multiply(c, {sizes}, {turned[0]}, {turned[1]}, a, b);"
+    if words:
+        count = registers(row, "a")
+        call = f"""static const unsigned char am[{row.warp}][{count}] = {table(row, "a", "m")};
+  static const unsigned char ak[{row.warp}][{count}] = {table(row, "a", "k")};
+  static float A[2][{row.warp * MOST_GROUPS // 2}][{k}];
+  int t = aster_cpu::current % {row.warp}, turn = aster_cpu::fibers[aster_cpu::current].turn;
+  int group = aster_cpu::current / {row.warp} * {row.size("m")};
+  float ga[] = {{{given(row, "a")}}};
+  for (int i = 0; i < {count}; i++) A[turn][group + am[t][i]][ak[t][i]] = ga[i];
+  aster_cpu::fibers[aster_cpu::current].turn = !turn;
+  __syncwarp();
+  aster_cpu::multiply_own(c, {sizes}, {turned[1]}, A[turn] + group, b);"""
     return f"""
-static void {function_name(row, majors)}({params}, unsigned long long a, unsigned long long b) {{
+static void {function_name(row, majors)}({params}, {first}, unsigned long long b) {{
   float *c[] = {{{", ".join([f"&c{i}" for i in places])}}};
-  aster_cpu::multiply(c, {sizes}, {32 // row.size("k")}, {turned}, a, b);
+  {call}
   __syncwarp();
 }}
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aster_ml.codegen.gpu.attention import chain_products
+from aster_ml.codegen.gpu.chained_products import chain_products
 from aster_ml.codegen.gpu.tensor_cores import use_tensor_core
 from aster_ml.codegen.gpu.tile_order import loop_over_tiles, order_tiles
 from aster_ml.codegen.kernel import Kernel
@@ -30,6 +30,9 @@ from aster_ml.uop.ops import AxisType
 from aster_ml.uop.ranges import size_of
 from aster_ml.watch import WATCHERS
 
+# What can be said of attention on tensor cores.
+AFTER_CHAIN = ("PIPELINE copies", "PIPELINE producer")
+
 
 def apply(kernel: Kernel, opt: Opt) -> None:
     """Does what the Opt says.
@@ -42,8 +45,9 @@ def apply(kernel: Kernel, opt: Opt) -> None:
     try:
         if opt.kind not in APPLY:
             raise KernelOptError(wanted_of(opt.op))
-        if kernel.roles.chained is not None and opt.kind != "PIPELINE copies":
-            raise KernelOptError("after TC chain only PIPELINE copies can be asked for")
+        if kernel.roles.chained is not None and opt.kind not in AFTER_CHAIN:
+            there = " and ".join(AFTER_CHAIN)
+            raise KernelOptError(f"after TC chain only {there} can be asked for")
         APPLY[opt.kind](kernel, *axes, opt.arg)
     except KernelOptError as error:
         raise KernelOptError(f"{opt}: {error}") from None

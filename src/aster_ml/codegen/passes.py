@@ -18,7 +18,7 @@ from aster_ml.codegen.cpu.staging import choose_epilogue, choose_row
 from aster_ml.codegen.cpu.tails import choose_last_steps
 from aster_ml.codegen.decompose.ops import decompose_kernel
 from aster_ml.codegen.given_opts import as_simd, check_opt
-from aster_ml.codegen.gpu.attention_kernel import attend_in_order
+from aster_ml.codegen.gpu.chained_products import attend_in_order
 from aster_ml.codegen.gpu.shared_memory import build_blocks
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.indices import lower_addresses
@@ -29,6 +29,7 @@ from aster_ml.codegen.pipelined_copies import pipeline_loop
 from aster_ml.codegen.pipelining import pipeline_rows
 from aster_ml.codegen.prefetch import ask_for_next_blocks
 from aster_ml.codegen.producer import copy_apart
+from aster_ml.codegen.products_in_place import add_in_place
 from aster_ml.codegen.staging.accumulators import sum_rows
 from aster_ml.codegen.staging.dot_packing import pack_words
 from aster_ml.codegen.staging.epilogue import finish_in_loop
@@ -50,6 +51,7 @@ from aster_ml.codegen.transforms.wide_fields import widen_fields
 from aster_ml.config import DETERMINISTIC, NOOPT, SAME_THREADS
 from aster_ml.errors import KernelOptError
 from aster_ml.target import INTERPRETER, Target
+from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.linear import Linear
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -120,6 +122,11 @@ def multiplies_bytes(kernel: Kernel, target: Target) -> bool:
 def chains_products(kernel: Kernel, target: Target) -> bool:
     """Kernels with the Opt TC chain."""
     return kernel.roles.chained is not None
+
+
+def chains_boxes(kernel: Kernel, target: Target) -> bool:
+    """Kernels with the Opt TC chain of operands that boxes bring."""
+    return kernel.roles.chained is not None and ROWS[kernel.roles.chained[1]].in_group
 
 
 def pipelines_rows(kernel: Kernel, target: Target) -> bool:
@@ -251,6 +258,10 @@ ON_LINEAR = (
     Pass(
         "pipeline rows", pipeline_rows, applies=pipelines_rows,
         why="on the list: a row and the next one are not told apart in a graph",
+    ),
+    Pass(
+        "add products in place", add_in_place, applies=chains_boxes,
+        why="before copies ahead: a product is waited for where its sum is read",
     ),
     Pass(
         "copy ahead", pipeline_loop, applies=pipelines_copies, needed=True,

@@ -25,6 +25,7 @@ from dataclasses import replace
 
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.lower.linearize import memory_of
+from aster_ml.codegen.products_in_place import settle_where_read, settled
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
 from aster_ml.helpers import prod
@@ -90,7 +91,10 @@ class PipelinedCopies:
         self.copies = target.copies
         self.stages = stages
         self.loop = linear.uops[start]
-        self.before, self.behind = linear.uops[:start], linear.uops[stop + 1 :]
+        self.before, self.behind = list(linear.uops[:start]), linear.uops[stop + 1 :]
+        # Boxes that are there for all turns have a barrier of their own, behind those of stages.
+        self.once_boxes = [u for u in self.before if u.op is Ops.BOX]
+        self.before = [u for u in self.before if not ends_boxes(u) and u.op is not Ops.BOX]
         body = [u for u in linear.uops[start + 1 : stop] if u.op is not Ops.BARRIER]
         own = [u for u in body if is_private(u)]
         stores = [u for u in body if u.op in (Ops.STORE, Ops.BOX) and u not in own]
@@ -123,8 +127,31 @@ class PipelinedCopies:
     def run(self) -> Linear:
         """The new list."""
         parts = self.beside() if self.go_on else self.by_registers()
-        first = [self.memories.get(u, u) for u in self.before]
+        first = [*self.first(), *self.brought_once()]
         return replace(self.linear, uops=self.once([*first, *parts, *self.behind]))
+
+    def first(self) -> list[UOp]:
+        """What stands before the loop."""
+        return [self.memories.get(u, u) for u in self.before]
+
+    @property
+    def barriers(self) -> int:
+        """The number of barriers: of each stage, and of what is brought once."""
+        return self.stages + bool(self.once_boxes)
+
+    def brought_once(self) -> list[UOp]:
+        """Boxes that are brought once."""
+        if not self.once_boxes:
+            return []
+        stage = UOp.const(self.loop.dtype, self.stages)
+        return [*self.once_boxes, UOp(Ops.COMMIT, dtypes.void, (stage,), self.barriers)]
+
+    def there_once(self) -> list[UOp]:
+        """A wait for them."""
+        if not self.once_boxes:
+            return []
+        stage, before = (UOp.const(self.loop.dtype, n) for n in (self.stages, 0))
+        return [UOp(Ops.WAIT, dtypes.void, (stage, before), 0)]
 
     @staticmethod
     def once(uops: Iterable[UOp]) -> tuple[UOp, ...]:
@@ -151,8 +178,9 @@ class PipelinedCopies:
         end = UOp(Ops.END, dtypes.void, (self.loop,))
         if self.copies.ends == BARRIERS:
             # A product goes on until the next one is begun: then its stage is free.
-            new += [self.loop, *self.waited(ahead - 1), *self.used(), settled(1)]
-            return [*new, UOp(Ops.BARRIER, dtypes.void, ()), *fills, end, settled(0)]
+            new += [*self.there_once(), self.loop, *self.waited(ahead - 1), *self.used()]
+            new += self.left_over(1)
+            return [*new, UOp(Ops.BARRIER, dtypes.void, ()), *fills, end, *self.left_over(0)]
         new += [self.loop, *self.waited(ahead - 1), UOp(Ops.BARRIER, dtypes.void, ())]
         new += [*fills, *self.used(), end]
         return [*new, *self.waited(0, last=True)]
@@ -200,9 +228,19 @@ class PipelinedCopies:
         known = turn.op is Ops.CONST and size.op is Ops.CONST and turn.arg < size.arg
         return None if known else turn.alu(Ops.CMPLT, size)
 
-    def used(self) -> list[UOp]:
-        """What reads the stage of this turn."""
-        return self.moved(self.use, self.loop, {}, None)
+    def used(self, turn: UOp | None = None) -> list[UOp]:
+        """What reads the stage of this turn, the one with this number of all."""
+        turn = self.loop if turn is None else turn
+        return settle_where_read(self.moved(self.use, turn, {}, None))
+
+    @property
+    def settles(self) -> bool:
+        """Whether a turn reads sums of its products, so that none is left over."""
+        return any([u.op is Ops.SETTLE for u in self.used()])
+
+    def left_over(self, left: int) -> list[UOp]:
+        """A wait for products, where a turn has none itself."""
+        return [] if self.settles else [settled(left)]
 
     def moved(
         self, nodes: Sequence[UOp], turn: UOp, new: dict[UOp, UOp], gate: UOp | None
@@ -242,7 +280,7 @@ class PipelinedCopies:
             return [UOp(Ops.COMMIT, dtypes.void, ())]
         gate = self.is_there(turn)
         marks = (self.stage_of(turn),) if gate is None else (self.stage_of(turn), gate)
-        return [UOp(Ops.COMMIT, dtypes.void, marks, self.stages)]
+        return [UOp(Ops.COMMIT, dtypes.void, marks, self.barriers)]
 
     def waited(self, left: int, last: bool = False) -> list[UOp]:
         """A wait for the stage of this turn; the last one is for all that is under way."""
@@ -259,9 +297,9 @@ class PipelinedCopies:
         return [stage, before, UOp(op, dtypes.void, (stage, before), arg)]
 
 
-def settled(left: int) -> UOp:
-    """Products on operands in local memory are done, but for some."""
-    return UOp(Ops.SETTLE, dtypes.void, (), left)
+def ends_boxes(u: UOp) -> bool:
+    """Whether a BARRIER is one behind boxes."""
+    return u.op is Ops.BARRIER and any([s.op is Ops.BOX for s in u.src])
 
 
 def base_of(memory: UOp) -> UOp:

@@ -21,7 +21,6 @@ from aster_ml.codegen.pipelined_copies import (
     loop_of,
     needed_by,
     pipeline_copies,
-    settled,
 )
 from aster_ml.dtype import dtypes
 from aster_ml.errors import KernelOptError
@@ -82,7 +81,7 @@ class CopiesApart(PipelinedCopies):
         """The new list."""
         items, *more = self.linear.local_size
         own, others = registers_of(items // WARP_GROUP.items)
-        first = [self.memories.get(u, u) for u in self.before]
+        first = self.first()
         parts = [role(WARP_GROUP.items, own), *self.producer(), role(0, others), *self.consumers()]
         return replace(
             self.linear,
@@ -125,6 +124,7 @@ class CopiesApart(PipelinedCopies):
             *commit,
             ended(strip),
         ]
+        listed = [*self.brought_once(), *listed]
         return listed if tile is None else [tile, *outer, *listed, ended(tile)]
 
     def copied(self, nodes: list[UOp], new: dict[UOp, UOp]) -> list[UOp]:
@@ -139,11 +139,15 @@ class CopiesApart(PipelinedCopies):
         count = self.count(self.loop, self.tiles)
         turn = count[-1]
         body = [*self.turn_of(Ops.WAIT, turn, self.stages - 1)]
-        body += [*self.moved(self.use, turn, {}, None), settled(1)]
-        # A product goes on until the next one has begun: then its stage is free.
-        there = UOp.const(self.loop.dtype, 0).alu(Ops.CMPLT, self.loop)
-        body += [there, *self.released(turn.alu(Ops.ADD, UOp.const(turn.dtype, -1)), there)]
-        listed = [*count[:-1], self.loop, turn, *body, ended(self.loop), settled(0)]
+        body += [*self.used(turn), *self.left_over(1)]
+        if self.settles:
+            body += self.released(turn, UOp.const(dtypes.bool, True))
+        else:
+            # A product goes on until the next one has begun: then its stage is free.
+            there = UOp.const(self.loop.dtype, 0).alu(Ops.CMPLT, self.loop)
+            body += [there, *self.released(turn.alu(Ops.ADD, UOp.const(turn.dtype, -1)), there)]
+        listed = [*count[:-1], *self.there_once(), self.loop, turn, *body, ended(self.loop)]
+        listed += self.left_over(0)
         if self.tiles is None:
             return [*listed, *self.behind]
         strips = self.loop.src[0]

@@ -175,10 +175,9 @@ class KernelWriter(AccessWriter):
             product = c.inputs[1][0]
             if product.op is MMA:
                 product.fused = True
-                if product.u.arg.majors:
-                    # Where they lie is all that is read of these loads.
-                    for s in product.u.src[:2]:
-                        self.cell(s).fused = True
+                # Where they lie is all that is read of these loads.
+                for s, major in zip(product.u.src, product.u.arg.majors, strict=False):
+                    self.cell(s).fused = major != "r"
             elif (
                 fold_op(c.u) is ADD
                 and product.uses == 1
@@ -460,9 +459,9 @@ class KernelWriter(AccessWriter):
         if source.op is MMA:
             operands = self.cell(source.u.src[0]), self.cell(source.u.src[1])
             if source.u.arg.majors:
-                write_shared_products(c, operands, self.place_of_operand, self.add_shared_products)
+                write_shared_products(c, operands, self.place_of_operand, self.one_instance, self)
                 return
-            write_products(c, operands, lambda d, j: self.wide_text(d, j, self.need(d, j), 1), self)
+            write_products(c, operands, self.one_instance, self)
             return
         if op is MAX and self.accumulate_maxima(c):
             return
@@ -488,6 +487,10 @@ class KernelWriter(AccessWriter):
                     self.accumulate(reg, r, op, self.extract(text, dtype, source.width, i))
             else:
                 self.accumulate(reg, r, op, self.wide_text(source, j, value, n))
+
+    def one_instance(self, d: Cell, j: int) -> str:
+        """Instance `j` of `d` as text, written now unless it was."""
+        return self.wide_text(d, j, self.need(d, j), 1)
 
     def wide_text(self, d: Cell, j: int, value: Value, n: int) -> str:
         """Instance `j` of `d` as text of width `n`."""
@@ -581,6 +584,9 @@ class KernelWriter(AccessWriter):
 
     def write_role(self, c: Cell) -> None:
         """ROLE: how many more work-items one of which does what follows, and their registers."""
+        # What stands before is for all of them.
+        for d in list(self.pending):
+            self.complete(d)
         self.take_role(*c.u.arg)
 
     def write_acquire(self, c: Cell) -> None:

@@ -61,7 +61,6 @@ class CudaWriter(BoxWriter):
     def prologue(self) -> None:
         """Names the arguments, and sees whether shared memory is asked for by the launch."""
         super().prologue()
-        self.words_named = 0
         large = takes(self.linear) > STATIC_NBYTES or self.stages
         self.dynamic: int | None = 0 if large else None
 
@@ -178,11 +177,6 @@ class CudaWriter(BoxWriter):
         name = self.bring("aster_word")
         words = [f"{name}({a}, {b})" for a, b in zip(parts[::2], parts[1::2], strict=True)]
         return f"unsigned int w[] = {{{', '.join(words)}}}; memcpy(&v, w, sizeof(v));"
-
-    def name_word(self) -> str:
-        """`w3`."""
-        self.words_named += 1
-        return f"w{self.words_named - 1}"
 
     def load_matrices(self, words: list[str], at: Address, transposed: bool) -> None:
         """`aster_ldmatrix(w0, w1, w2, w3, local0 + t5);`"""

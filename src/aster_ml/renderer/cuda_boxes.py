@@ -7,6 +7,8 @@ barrier that counts their bytes. Texts of functions are in `cuda_wgmma`.
 
 from __future__ import annotations
 
+from typing import Any
+
 from aster_ml.helpers import prod
 from aster_ml.renderer.cell import Address, Cell
 from aster_ml.renderer.cuda_wgmma import function_name, wgmma_text
@@ -27,14 +29,15 @@ class BoxWriter(GpuCppWriter):
     def prologue(self) -> None:
         """Sees how many stages there are."""
         super().prologue()
+        self.words_named = 0
         stages = [u.arg for u in self.linear.uops if u.op is Ops.COMMIT and u.arg is not None]
         self.stages: int = stages[0] if stages else 0
         self.tensors: dict[TensorMap, str] = {}
         # Copies that the next commit begins, and their bytes.
         self.copies: list[str] = []
         self.nbytes = 0
-        # Accumulators of products that nobody has waited for.
-        self.under_way: dict[str, None] = {}
+        # By group of products that nobody has waited for, their accumulators.
+        self.under_way: list[dict[str, None]] = []
         # The thread that begins copies, and how many there are beside those that multiply.
         self.first = "0"
         self.more = 0
@@ -69,6 +72,11 @@ class BoxWriter(GpuCppWriter):
             "  }",
             "  __syncthreads();",
         ]
+
+    def name_word(self) -> str:
+        """`w3`."""
+        self.words_named += 1
+        return f"w{self.words_named - 1}"
 
     def open_loop(self, c: Cell) -> None:
         """A loop over strips stays one: accumulators that are copied make products wait."""
@@ -131,21 +139,28 @@ class BoxWriter(GpuCppWriter):
         self.write(f"aster_barrier_wait(&full[{stage}], {turn} & 1);")
 
     def add_shared_products(
-        self, core: str, majors: str, products: list[tuple[list[str], Address, Address]]
+        self, core: str, majors: str, products: list[tuple[list[str], Any, Address]]
     ) -> None:
-        """`aster_wgmma_m64n256k16_float16_kn(...)`, each with two descriptors."""
+        """`aster_wgmma_m64n256k16_float16_kn(...)`, each with two descriptors, or words and one."""
         row = TENSOR_CORES[core]
         self.bring("aster_descriptor")
         name = function_name(row, majors)
         self.helper(name, wgmma_text(row, majors))
+        given = [self.operand(a, majors[0]) for _, a, _ in products]
         self.write("aster_wgmma_begin();")
-        for sums, *operands in products:
-            places = [
-                self.descriptor(at, major) for at, major in zip(operands, majors, strict=True)
-            ]
-            self.write(f"{name}({', '.join([*sums, *places])});")
-            self.under_way |= dict.fromkeys(sums)
+        for (sums, _, b), a in zip(products, given, strict=True):
+            self.write(f"{name}({', '.join([*sums, *a, self.descriptor(b, majors[1])])});")
         self.write("aster_wgmma_commit();")
+        self.under_way.append({c: None for sums, _, _ in products for c in sums})
+
+    def operand(self, a: Any, major: str) -> list[str]:
+        """The descriptor of operand A, or its words: written before products begin."""
+        if major != "r":
+            return [self.descriptor(a, major)]
+        names = [self.name_word() for _ in a]
+        words = ", ".join([f"{name} = {word}" for name, word in zip(names, a, strict=True)])
+        self.write(f"unsigned int {words};")
+        return names
 
     def descriptor(self, at: Address, major: str) -> str:
         """`aster_descriptor(local0 + t5, 16, 1024)`.
@@ -158,9 +173,10 @@ class BoxWriter(GpuCppWriter):
         return f"aster_descriptor({self.place(at, dtype)}, {leading}, {GROUP_NBYTES})"
 
     def settle(self, left: int) -> None:
-        """`aster_wgmma_wait<1>();`, and at last what keeps accumulators from being read before."""
+        """`aster_wgmma_wait<1>();`, and what keeps accumulators from being read before."""
         self.write(f"aster_wgmma_wait<{left}>();")
-        if not left and self.under_way:
-            call = self.bring("aster_settled")
-            self.write(f"{call}({', '.join(self.under_way)});")
-            self.under_way = {}
+        done = self.under_way[: len(self.under_way) - left]
+        self.under_way = self.under_way[len(done) :]
+        sums = dict.fromkeys([c for group in done for c in group])
+        if sums:
+            self.write(f"{self.bring('aster_settled')}({', '.join(sums)});")

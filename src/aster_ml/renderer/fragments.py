@@ -76,13 +76,25 @@ def write_shared_products(
     c: Cell,
     operands: tuple[Cell, Cell],
     place: Callable[[Cell, int], Any],
-    call: Callable[..., Any],
+    text: Callable[[Cell, int], str],
+    writer: Language,
 ) -> None:
-    """All products at once that an ACCUMULATE adds, whose operands lie in local memory."""
+    """All products at once that an ACCUMULATE adds, of which operand B lies in local memory.
+
+    Operand A may be words that a work-item has.
+    """
     reg, product = c.inputs[0][0], c.inputs[1][0]
-    own = parts_of(product.u)[2]
+    of_a, _, own = parts_of(product.u)
+    core, majors = product.u.arg.core, product.u.arg.majors
     found = []
     for outer in places([r for r in reversed(c.lanes) if r not in own]):
         sums = [reg.values[instance_at(reg, outer | at)] for at in places(own)]
-        found.append((sums, *[place(d, instance_at(d, outer)) for d in operands]))
-    call(product.u.arg.core, product.u.arg.majors, found)
+        parts: list[Any] = []
+        for d, major in zip(operands, majors, strict=True):
+            if major == "r":
+                elements = [text(d, instance_at(d, outer | at)) for at in places(of_a)]
+                parts.append(writer.words_of(core, elements))
+            else:
+                parts.append(place(d, instance_at(d, outer)))
+        found.append((sums, *parts))
+    writer.add_shared_products(core, majors, found)

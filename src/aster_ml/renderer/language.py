@@ -6,7 +6,7 @@ The walk over the program is in `base`, memory access in `access`; they call the
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from aster_ml.dtype import DType
 from aster_ml.errors import InternalError
@@ -142,11 +142,12 @@ class Language(abc.ABC):
         raise InternalError(f"renderer: {type(self).__name__} has no tensor core {core}")
 
     def add_shared_products(
-        self, core: str, majors: str, products: list[tuple[list[str], Address, Address]]
+        self, core: str, majors: str, products: list[tuple[list[str], Any, Address]]
     ) -> None:
         """Begins products of operands in local memory: accumulators, and where both operands lie.
 
-        They go on beside other work until `settle`.
+        Of A they may be the words that a work-item has ("r" in `majors`). They go on beside other
+        work until `settle`.
         """
         raise InternalError(f"renderer: {type(self).__name__} has no tensor core {core}")
 

@@ -7,7 +7,7 @@ row, `k2` the third bit of the place along the sum. So of `k1 k2 m0 m1 m2 | k0 m
 (bits 0 and 2) has row 1, and in its registers 0 and 1 the places 2 and 3.
 
 Operands without bits of work-items lie in local memory, where the instruction reads them itself;
-128 work-items, four warps, run it together.
+128 work-items, four warps, run it together. Of B that is so of each such row, of A of most.
 
 Source of the rows: PTX ISA 8.7, "Matrix Fragments for mma.m16n8k8/16/32" and "Asynchronous
 Warpgroup Level Matrix Instructions"; Metal: Apple's order of `thread_elements()` of a simdgroup
@@ -63,6 +63,11 @@ class TensorCore(NamedTuple):
         return not self.bits("a")[0]
 
     @property
+    def in_group(self) -> bool:
+        """Whether a group of warps multiplies by an operand B that lies in local memory."""
+        return not self.bits("b")[0]
+
+    @property
     def warp(self) -> int:
         """How many work-items run it together."""
         return 1 << len(self.bits("c")[0])
@@ -107,6 +112,8 @@ CUDA = {
 # Four warps have 16 rows each; of the columns a work-item has two in each eight.
 GROUP_C = "n1 n2 m0 m1 m2 m4 m5 | n0 m3"
 GROUP_ROWS = 6
+# Operand A of numbers of 16 bits, where work-items have it.
+GROUP_A = "k1 k2 m0 m1 m2 m4 m5 | k0 m3 k3"
 # By dtype how many bits the place along the sum has: 32 bytes are taken at a time.
 GROUP_STEPS = {"float32": 3, "float16": 4, "bfloat16": 4, "fp8e4m3": 5, "fp8e5m2": 5}
 # Bits of a column.
@@ -120,13 +127,14 @@ def bits_of(axis: str, count: int) -> list[str]:
     return [f"{axis}{i}" for i in range(count)]
 
 
-def group_row(dtype: str, columns: int) -> TensorCore:
-    """The row of `wgmma` with so many bits of columns."""
+def group_row(dtype: str, columns: int, own: bool = False) -> TensorCore:
+    """The row of `wgmma` with so many bits of columns; of operand A work-items have their `own`."""
     m, k = bits_of("m", GROUP_ROWS), bits_of("k", GROUP_STEPS[dtype])
     n = bits_of("n", columns)
     c = " ".join([GROUP_C, *n[3:]])
-    name = f"cuda_wgmma_m64n{1 << columns}k{1 << len(k)}_{dtype}"
+    name = f"cuda_wgmma_m64n{1 << columns}k{1 << len(k)}_{dtype}" + ("_own" if own else "")
     a, b = ("| " + " ".join(words) for words in ([*m, *k], [*k, *n]))
+    a = GROUP_A if own else a
     # Of fp8, Hopper keeps about 13 bits behind the point of a sum (DeepSeek-V3 Technical Report,
     # section 3.3.2), where other products of it have sums of float32.
     rounds = dtype == "float32" or dtype.startswith("fp8")
@@ -141,6 +149,11 @@ ROWS = (
     ],
     *[TensorCore(f"metal_m8n8k8_{dtype}", dtype, "float32", *METAL) for dtype in METAL_DTYPES],
     *[group_row(dtype, columns) for dtype in GROUP_STEPS for columns in GROUP_COLUMNS],
+    *[
+        group_row(dtype, columns, own=True)
+        for dtype in ("float16", "bfloat16")
+        for columns in GROUP_COLUMNS
+    ],
 )
 TENSOR_CORES = {row.name: row for row in ROWS}
 
@@ -153,7 +166,7 @@ def cuda_tensor_cores(compute: int) -> frozenset[str]:
 
 
 # Those of sm_90a alone.
-GROUP_CORES = frozenset([row.name for row in ROWS if row.reads_shared])
+GROUP_CORES = frozenset([row.name for row in ROWS if row.in_group])
 
 
 @functools.cache

@@ -415,7 +415,8 @@ class MmaArg(NamedTuple):
     """Of MMA: the name of the tensor core, and how many lanes the two operands have.
 
     Operands in local memory have none: they are loads of their first element. `majors` says along
-    which axis the elements of each are neighbours there: "kn" where along k of A and n of B.
+    which axis the elements of each are neighbours there: "kn" where along k of A and n of B, and
+    "rn" where work-items have A in registers.
     """
 
     core: str

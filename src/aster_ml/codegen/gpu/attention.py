@@ -2,7 +2,7 @@
 
 Receives a kernel that computes a maximum of scores, a sum of powers and a product of powers with
 values, each of which computes the scores by itself (`schedule/fusion/attention` leaves them so);
-names its parts. What the Opt TC chain makes of them is in `gpu/attention_kernel`.
+names its parts. What the Opt TC chain makes of them is in `gpu/chained_products`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import NamedTuple
 from aster_ml.codegen.gpu.tensor_cores import uncast
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.transforms.axes import simplify_indices
-from aster_ml.errors import KernelOptError
-from aster_ml.target.tensor_cores import ROWS, TensorCore
+from aster_ml.target.tensor_cores import TensorCore
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -102,24 +101,6 @@ def find_attention(kernel: Kernel, core: TensorCore) -> Attention | None:
         stores, product, total, top, power, score, scores, q, k, v, rows[0], columns[0], keys,
         scores.src[1],
     )  # fmt: skip
-
-
-def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
-    """Says of a kernel that a row of tensor cores computes it as attention over an axis of keys.
-
-    Raises: KernelOptError where it is none, or its heads are no multiples.
-    """
-    core = ROWS[number]
-    found = find_attention(kernel, core)
-    if found is None or found.keys is not axis:
-        raise KernelOptError(
-            f"attention is wanted: powers of scores of {core.dtype} less their maximum, over the "
-            "keys, times values, over the sum of these powers"
-        )
-    for r, step in ((found.depth, core.size("k")), (found.columns, core.size("n"))):
-        if size_of(r) % step:
-            raise KernelOptError(f"heads of multiples of {step} are wanted, not of {size_of(r)}")
-    kernel.roles.chained = (axis.arg.id, number)
 
 
 def is_last(u: UOp) -> bool:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from aster_ml.codegen.gpu.attention import Attention, find_attention
+from aster_ml.codegen.gpu.attention import Attention
 from aster_ml.codegen.gpu.numbering import taken_apart
 from aster_ml.codegen.gpu.staged_tiles import Layout, fill_tile, layout_of, padding
 from aster_ml.codegen.gpu.tensor_cores import matrices_of, moved
@@ -25,10 +25,9 @@ from aster_ml.codegen.gpu.xor_layout import Xor, xor_of_rows
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.staging.stage import Stage, new_stage, position
 from aster_ml.dtype import DType, dtypes
-from aster_ml.errors import KernelOptError
 from aster_ml.helpers import ceildiv, prod
 from aster_ml.target import Target
-from aster_ml.target.tensor_cores import ROWS, TensorCore
+from aster_ml.target.tensor_cores import TensorCore
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu, index_sum, index_times
 from aster_ml.uop.ops import AxisType, KernelArg, MmaArg, Ops, ReduceArg
@@ -83,25 +82,6 @@ def stages_of(parts: Attention, core: TensorCore, target: Target) -> int:
     return 2 if there and size_of(parts.keys) > tile else 1
 
 
-def attend_in_order(kernel: Kernel, target: Target) -> None:
-    """The graph in program order of attention that an Opt has asked for.
-
-    Raises: KernelOptError where stages are more than there are tiles.
-    """
-    assert kernel.roles.chained is not None
-    core = ROWS[kernel.roles.chained[1]]
-    found = find_attention(kernel, core)
-    assert found is not None
-    builder = Builder(kernel, found, core, target)
-    if kernel.roles.pipelined is not None:
-        stages, tiles = kernel.roles.pipelined[1], ceildiv(size_of(found.keys), builder.tile)
-        if tiles < stages:
-            raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of keys")
-        kernel.roles.pipelined = (builder.turn.arg.id, stages)
-    kernel.sink = builder.build()
-    kernel.outputs = []
-
-
 def bits_along(axes: Mapping[str, UOp], axis: str) -> list[UOp]:
     """The places along an axis that bits of an operand stand for."""
     return [index_times(r, 1 << int(w[1:])) for w, r in axes.items() if w[0] == axis]
@@ -120,8 +100,11 @@ class Builder:
         self.scratch: list[UOp] = []
         self.heads = size_of(parts.depth), size_of(parts.columns)
         n_rows = size_of(parts.rows)
-        self.step, self.tile = core.size("k"), keys_of_tile(parts, core)
-        self.warps = min(WARPS, 1 << (ceildiv(n_rows, core.size("m")) - 1).bit_length())
+        self.step, self.tile = core.size("k"), self.keys_of_tile()
+        # What multiplies queries and keys.
+        self.score_core = self.core_of_scores()
+        most = self.most_warps
+        self.warps = min(most, 1 << (ceildiv(n_rows, core.size("m")) - 1).bit_length())
         height = self.warps * core.size("m")
         new = kernel.new_range
         # Blocks: queries are the dimension whose neighbours run side by side, and share keys.
@@ -135,20 +118,24 @@ class Builder:
         self.turn = new(self.turns(block, height), AxisType.LOOP)
         # Bits of registers, by their words: rows of all products, keys, places along a head, of
         # which the sum of scores has some and results have others.
-        a, b, c = (core.bits(x)[1] for x in "abc")
-        kinds = {
-            x: sorted({w[1:] for w in (*a, *b, *c) if w[0] in x}) for x in ("m", "k", "n", "kn")
-        }
-        self.row_bits = {w: new(2, AxisType.UPCAST) for w in kinds["m"]}
-        self.key_bits = {w: new(2, AxisType.UNROLL) for w in kinds["kn"]}
-        self.depth_bits = {w: new(2, AxisType.UNROLL) for w in kinds["k"]}
-        self.column_bits = {w: new(2, AxisType.UPCAST) for w in kinds["n"]}
-        self.chunk = new(self.tile // self.step, AxisType.UNROLL)
-        self.piece = new(self.heads[0] // self.step, AxisType.UNROLL)
+        a, c, scores = core.bits("a")[1], core.bits("c")[1], self.score_core.bits("c")[1]
+
+        def bits(words: list[str], axis: str) -> list[str]:
+            return sorted({w[1:] for w in words if w[0] == axis})
+
+        keys = sorted({*bits(a, "k"), *bits(scores, "n")})
+        self.row_bits = {w: new(2, AxisType.UPCAST) for w in bits([*a, *c], "m")}
+        self.key_bits = {w: new(2, AxisType.UNROLL) for w in keys}
+        self.depth_bits = {w: new(2, AxisType.UNROLL) for w in bits(a, "k")}
+        self.column_bits = {w: new(2, AxisType.UPCAST) for w in bits(c, "n")}
+        # Products along the keys of a tile, where scores are no single one, and along a head.
+        chunks = self.tile // max(self.step, self.score_core.size("n"))
+        self.chunk = new(chunks, AxisType.UNROLL)
+        self.piece = new(ceildiv(self.heads[0], self.step), AxisType.UNROLL)
         # Operands of two products side by side are loaded at once. Sums of few products are done
         # before the next ones are begun: each has registers beside those of results.
-        count = self.heads[1] // core.size("n")
-        together = math.gcd(count, TOGETHER)
+        count = ceildiv(self.heads[1], core.size("n"))
+        together = math.gcd(count, self.most_together)
         halves = (together // 2, 2) if together % 2 == 0 else (1, together)
         self.columns = [new(n, AxisType.UPCAST) for n in halves if n > 1]
         self.groups = [
@@ -175,9 +162,20 @@ class Builder:
         # In simplest form, as it is wherever an index with the loop in it is simplified.
         return simplify(index_alu(Ops.SUB, UOp.index_const(most), left))
 
-    def along(self, operand: str, axis: str, bits: Mapping[str, UOp]) -> UOp:
+    def keys_of_tile(self) -> int:
+        """How many keys lie in local memory at a time."""
+        return keys_of_tile(self.parts, self.core)
+
+    def core_of_scores(self) -> TensorCore:
+        """The row that multiplies queries and keys: the same."""
+        return self.core
+
+    # Most warps, or groups of them, and products whose sums are begun at once.
+    most_warps, most_together = WARPS, TOGETHER
+
+    def along(self, operand: str, axis: str, bits: Mapping[str, UOp], scores: bool = False) -> UOp:
         """The place along an axis of what a work-item has in a register of an operand."""
-        items, registers = self.core.bits(operand)
+        items, registers = (self.score_core if scores else self.core).bits(operand)
         terms: list[UOp] = []
         i = 0
         while i < len(items):
@@ -198,14 +196,8 @@ class Builder:
     def build(self) -> UOp:
         """The graph."""
         parts, core = self.parts, self.core
-        first = index_times(self.turn, self.tile)
-        keys = self.staged(parts.k, parts.keys, parts.depth, first, self.tile)
-        values = self.staged(parts.v, parts.keys, parts.columns, first, self.tile)
-        barrier = UOp(Ops.BARRIER, dtypes.void, (keys.fill, values.fill))
-        lanes, chunk = self.lanes_of(scores=True), index_times(self.chunk, self.step)
-        piece = index_times(self.piece, self.step)
-        mine = self.read("b", keys, barrier, "nk", lanes, ([chunk, *self.more_keys], piece))
-        scores = self.product(self.queries(), mine, scores=True)
+        self.fill()
+        scores = self.scores()
         score = self.score(scores)
         start = self.row_memory(-math.inf), self.row_memory(0.0)
         most, total = (self.now(memory, init) for memory, init in start)
@@ -223,18 +215,42 @@ class Builder:
         axes = (*self.columns, *self.column_bits.values(), *self.row_bits.values())
         effects = []
         for column in self.groups:
-            place = [chunk], index_times(column, core.size("n"))
-            mine = self.read("b", values, barrier, "kn", self.lanes_of(scores=False), place)
-            mixed = self.product(narrow, mine, scores=False)
+            mixed = self.mixed(narrow, column)
             results = self.memory(dtypes.float32, axes)
             init = results.index(position(axes)).store(NOTHING).end(*axes)
             old = self.now(results, init, axes)
-            end = self.changed(results, old.alu(Ops.MULACC, again, mixed), axes)
+            end = self.changed(results, self.added(old, again, mixed), axes)
             effects += self.stored(total, self.loaded(results.after(end), axes), column)
         name = f"attend_{'_'.join(str(size_of(r)) for r in (parts.rows, parts.keys))}"
         arg = KernelArg(f"{name}_{'_'.join(map(str, self.heads))}_{core.dtype}", in_order=True)
         # First what powers are added up in: as operands they take half of the registers.
         return UOp(Ops.SINK, dtypes.void, (added, *[u.end(*axes) for u in effects], seen), arg)
+
+    def fill(self) -> None:
+        """Fills local memory with the keys and values of a tile."""
+        parts, first = self.parts, index_times(self.turn, self.tile)
+        self.keys = self.staged(parts.k, parts.keys, parts.depth, first, self.tile)
+        self.values = self.staged(parts.v, parts.keys, parts.columns, first, self.tile)
+        self.barrier = UOp(Ops.BARRIER, dtypes.void, (self.keys.fill, self.values.fill))
+
+    def scores(self) -> UOp:
+        """Queries times the keys of a tile."""
+        place = [index_times(self.chunk, self.step), *self.more_keys]
+        depth, lanes = index_times(self.piece, self.step), self.lanes_of(scores=True)
+        mine = self.read("b", self.keys, self.barrier, "nk", lanes, (place, depth))
+        return self.product(self.queries(), mine, scores=True)
+
+    def mixed(self, powers: UOp, column: UOp) -> UOp:
+        """Powers times some columns of the values of a tile."""
+        place = [index_times(self.chunk, self.step)], index_times(column, self.core.size("n"))
+        lanes = self.lanes_of(scores=False)
+        mine = self.read("b", self.values, self.barrier, "kn", lanes, place)
+        return self.product(powers, mine, scores=False)
+
+    @staticmethod
+    def added(results: UOp, again: UOp, mixed: UOp) -> UOp:
+        """Results so far, rescaled, and those of a tile."""
+        return results.alu(Ops.MULACC, again, mixed)
 
     @property
     def rows(self) -> tuple[UOp, ...]:
@@ -331,7 +347,7 @@ class Builder:
 
     def is_more(self, word: str) -> bool:
         """Whether a bit of keys tells results of one product from those of the next."""
-        return 1 << int(word) >= self.core.size("n")
+        return 1 << int(word) >= self.score_core.size("n")
 
     # values
 
@@ -355,6 +371,11 @@ class Builder:
         n, height = size_of(self.parts.rows), self.warps * self.core.size("m")
         return below(self.row, n) if n % height else None
 
+    def column_gate(self, column: UOp) -> UOp | None:
+        """Whether a column is one of the kernel's, where products have more."""
+        n = self.heads[1]
+        return below(column, n) if n % self.core.size("n") else None
+
     def product(self, a: UOp, b: UOp, scores: bool) -> UOp:
         """The sum of products of a tile, of which each work-item has the lanes of a result."""
         core, axes = self.core, self.lanes_of(scores)
@@ -374,7 +395,7 @@ class Builder:
     def sum_of(self, u: UOp, op: Ops) -> UOp:
         """A fold of what a work-item has of each row of a tile."""
         once = self.kernel.new_range(1, AxisType.REDUCE)
-        own = [w[1:] for w in self.core.bits("c")[1] if w[0] == "n"]
+        own = [w[1:] for w in self.score_core.bits("c")[1] if w[0] == "n"]
         lanes = [r for w, r in self.key_bits.items() if w in own or self.is_more(w)]
         return UOp(Ops.REDUCE, u.dtype, (u, once, self.chunk, *lanes), ReduceArg(op))
 
@@ -389,7 +410,8 @@ class Builder:
         """What the kernel makes of a score, at the place where a work-item has it."""
         parts = self.parts
         start = [index_times(self.turn, self.tile), index_times(self.chunk, self.step)]
-        key = index_sum([*start, *self.more_keys, self.along("c", "n", self.key_bits)])
+        key = self.along("c", "n", self.key_bits, scores=True)
+        key = index_sum([*start, *self.more_keys, key])
         place = {**self.outside, parts.rows: self.row, parts.keys: key, parts.scores: scores}
         inside = below(key, size_of(parts.keys)) if size_of(parts.keys) % self.tile else None
         ends = frozenset({parts.scores})
@@ -400,17 +422,20 @@ class Builder:
     def stored(self, total: UOp, product: UOp, first: UOp) -> list[UOp]:
         """What the kernel stores of some columns."""
         parts, core = self.parts, self.core
-        column = [index_times(first, core.size("n")), self.along("c", "n", self.column_bits)]
-        place = {**self.outside, parts.rows: self.row, parts.columns: index_sum(column)}
+        column = index_times(first, core.size("n"))
+        column = index_sum([column, self.along("c", "n", self.column_bits)])
+        place = {**self.outside, parts.rows: self.row, parts.columns: column}
         place |= {parts.total: total, parts.product: product}
         values = [u.src[1] for u in parts.stores]
         sums = frozenset({parts.total, parts.product})
-        self.mask_loads(values, sums, place, [self.row_gate])
+        gates = [self.row_gate, self.column_gate(column)]
+        self.mask_loads(values, sums, place, gates)
         found = []
         for u in parts.stores:
             src = [substitute(by_products(s, parts.total), place) for s in u.src]
-            if self.row_gate is not None:
-                src[2:] = [s.alu(Ops.AND, self.row_gate) for s in src[2:]] or [self.row_gate]
+            for gate in gates:
+                if gate is not None:
+                    src[2:] = [s.alu(Ops.AND, gate) for s in src[2:]] or [gate]
             found.append(UOp(Ops.STORE, dtypes.void, tuple(src)))
         return found
 

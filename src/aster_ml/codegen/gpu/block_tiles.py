@@ -221,7 +221,7 @@ def use_core(plan: Plan, depth: UOp, rank: int = 0) -> bool:
     there = [
         (core.size("k"), i)
         for i, core in enumerate(ROWS)
-        if is_allowed(core, target) and not core.reads_shared
+        if is_allowed(core, target) and not core.in_group
     ]
     for _, number in sorted(there, reverse=True):
         core = ROWS[number]

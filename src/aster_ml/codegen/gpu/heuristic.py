@@ -8,16 +8,14 @@ from __future__ import annotations
 from aster_ml.codegen.analysis import Access
 from aster_ml.codegen.apply import apply
 from aster_ml.codegen.cpu.costs import Plan
-from aster_ml.codegen.gpu.attention import find_attention
-from aster_ml.codegen.gpu.attention_kernel import stages_of
 from aster_ml.codegen.gpu.block_tiles import tile_block
+from aster_ml.codegen.gpu.chained_products import best_chain
 from aster_ml.codegen.gpu.edges import fill_up, is_at_least
 from aster_ml.codegen.gpu.numbering import axes_in_rows
 from aster_ml.codegen.gpu.wide_access import widen_outputs, widen_reductions
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.helpers import prod
-from aster_ml.target.tensor_cores import ROWS
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import AxisType, Ops
 from aster_ml.uop.ranges import iterations, size_of
@@ -56,20 +54,15 @@ def choose_group_opts(plan: Plan, rank: int = 0) -> None:
 
 
 def attend(plan: Plan) -> bool:
-    """Attention on the tensor core with the longest sum that its dtypes have."""
-    there = [
-        (core.size("k"), i) for i, core in enumerate(ROWS) if core.name in plan.target.tensor_cores
-    ]
-    for _, number in sorted(there, reverse=True):
-        found = find_attention(plan.kernel, ROWS[number])
-        if found is not None:
-            keys = axis_name(found.keys)
-            apply(plan.kernel, Opt(OptOps.TC, keys, number, "chain"))
-            stages = stages_of(found, ROWS[number], plan.target)
-            if stages > 1:
-                apply(plan.kernel, Opt(OptOps.PIPELINE, keys, stages, "copies"))
-            return True
-    return False
+    """Attention on a tensor core, of as many stages as there is room for."""
+    found = best_chain(plan.kernel, plan.target)
+    if found is None:
+        return False
+    keys = axis_name(found.parts.keys)
+    apply(plan.kernel, Opt(OptOps.TC, keys, found.number, "chain"))
+    if found.stages > 1:
+        apply(plan.kernel, Opt(OptOps.PIPELINE, keys, found.stages, found.how))
+    return True
 
 
 # Work-items that reduce together, and the fewest elements that each of them has to fold.

@@ -71,6 +71,8 @@ def use_tensor_core(kernel: Kernel, axis: UOp, number: int) -> None:
     if not 0 <= number < len(ROWS):
         raise KernelOptError(f"there are tensor cores 0 to {len(ROWS) - 1}, and {number} is given")
     core = ROWS[number]
+    if core.in_group and not core.reads_shared:
+        raise KernelOptError(f"TC chain is wanted of {core.name}: its operand A is a result")
     found = product_of(kernel, axis, core)
     if found is None:
         raise KernelOptError(

@@ -1,0 +1,96 @@
+"""The Opt TC chain: attention whose scores stay in registers, and which tensor core computes it.
+
+Receives a kernel and the number of a row of `target/tensor_cores`; says of the kernel that the row
+computes it, and later has its graph built: by `gpu/attention_kernel` of operands in registers, by
+`gpu/attention_boxes` of operands that boxes bring. What attention is says `gpu/attention`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aster_ml.codegen.gpu.attention import Attention, find_attention
+from aster_ml.codegen.gpu.attention_boxes import BoxBuilder, stages_of_boxes, why_no_boxes
+from aster_ml.codegen.gpu.attention_kernel import Builder, stages_of
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.config import BOXES
+from aster_ml.errors import KernelOptError
+from aster_ml.helpers import ceildiv
+from aster_ml.target import Target
+from aster_ml.target.tensor_cores import ROWS
+from aster_ml.uop.node import UOp
+from aster_ml.uop.ranges import size_of
+
+
+class Chain(NamedTuple):
+    """A choice: a row, the parts of a kernel, stages, and which PIPELINE fills them."""
+
+    number: int
+    parts: Attention
+    stages: int
+    how: str
+
+
+def chain_products(kernel: Kernel, axis: UOp, number: int) -> None:
+    """Says of a kernel that a row of tensor cores computes it as attention over an axis of keys.
+
+    Raises: KernelOptError where it is none, or its heads are no multiples.
+    """
+    core = ROWS[number]
+    found = find_attention(kernel, core)
+    if found is None or found.keys is not axis:
+        raise KernelOptError(
+            f"attention is wanted: powers of scores of {core.dtype} less their maximum, over the "
+            "keys, times values, over the sum of these powers"
+        )
+    if core.in_group:
+        if why := why_no_boxes(found, core):
+            raise KernelOptError(f"{core.name} wants operands that are boxes of tensors: {why}")
+    else:
+        for r, step in ((found.depth, core.size("k")), (found.columns, core.size("n"))):
+            if size_of(r) % step:
+                raise KernelOptError(
+                    f"heads of multiples of {step} are wanted, not of {size_of(r)}"
+                )
+    kernel.roles.chained = (axis.arg.id, number)
+
+
+def best_chain(kernel: Kernel, target: Target) -> Chain | None:
+    """Attention on the tensor core with the longest sum that its dtypes have, if it is attention.
+
+    Boxes bring operands where the setting BOXES asks for what nobody has run.
+    """
+    there = [(core.size("k"), i) for i, core in enumerate(ROWS) if core.name in target.tensor_cores]
+    for _, number in sorted(there, reverse=True):
+        core = ROWS[number]
+        if core.in_group and BOXES < 2:
+            continue
+        found = find_attention(kernel, core)
+        if found is None:
+            continue
+        if not core.in_group:
+            return Chain(number, found, stages_of(found, core, target), "copies")
+        if not why_no_boxes(found, core) and (stages := stages_of_boxes(found, target)) > 1:
+            return Chain(number, found, stages, "producer")
+    return None
+
+
+def attend_in_order(kernel: Kernel, target: Target) -> None:
+    """The graph in program order of attention that an Opt has asked for.
+
+    Raises: KernelOptError where stages are more than there are tiles, or nothing says how many.
+    """
+    assert kernel.roles.chained is not None
+    core = ROWS[kernel.roles.chained[1]]
+    found = find_attention(kernel, core)
+    assert found is not None
+    builder = (BoxBuilder if core.in_group else Builder)(kernel, found, core, target)
+    if kernel.roles.pipelined is not None:
+        stages, tiles = kernel.roles.pipelined[1], ceildiv(size_of(found.keys), builder.tile)
+        if tiles < stages:
+            raise KernelOptError(f"{stages} stages are more than the {tiles} tiles of keys")
+        kernel.roles.pipelined = (builder.turn.arg.id, stages)
+    elif core.in_group:
+        raise KernelOptError(f"{core.name} wants PIPELINE copies or PIPELINE producer")
+    kernel.sink = builder.build()
+    kernel.outputs = []

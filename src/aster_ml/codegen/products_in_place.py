@@ -1,0 +1,79 @@
+"""Products on operands in local memory, in lists: where sums begin, and who waits for them.
+
+Receives a kernel as a list, or a part of one; returns it with products that are added to what is
+there already, and with a SETTLE before each node that reads an accumulator that may be under way.
+
+rewrite: reg = 0; reg += a @ b; x + reg -> reg = x; reg += a @ b
+why: sums of a loop stay in the registers in which tensor cores have them, and are added there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from aster_ml.codegen.kernel import Kernel
+from aster_ml.dtype import dtypes
+from aster_ml.target import Target
+from aster_ml.uop.graph import toposort
+from aster_ml.uop.linear import Linear
+from aster_ml.uop.node import UOp, new_node
+from aster_ml.uop.ops import Ops
+
+
+def settled(left: int) -> UOp:
+    """Products on operands in local memory are done, but for some."""
+    return UOp(Ops.SETTLE, dtypes.void, (), left)
+
+
+def is_begun(u: UOp) -> bool:
+    """Whether an ACCUMULATE adds a product that goes on beside other work."""
+    return u.op is Ops.ACCUMULATE and u.src[1].op is Ops.MMA and bool(u.src[1].arg.majors)
+
+
+def add_in_place(linear: Linear, kernel: Kernel, target: Target) -> Linear:
+    """Products that are added to a value that is there before them begin with it."""
+    at = {u: i for i, u in enumerate(linear.uops)}
+    sums = {u.src[0] for u in linear.uops if is_begun(u)}
+    readers: dict[UOp, list[UOp]] = {}
+    for u in linear.uops:
+        if u.op not in (Ops.ACCUMULATE, Ops.END):
+            for s in u.src:
+                readers.setdefault(s, []).append(u)
+    new: dict[UOp, UOp] = {}
+    for u in linear.uops:
+        if u.op is not Ops.ADD:
+            continue
+        for start, reg in (u.src, u.src[::-1]):
+            is_alone = reg in sums and readers[reg] == [u] and reg.src[0].op is Ops.CONST
+            if is_alone and start in at and at[start] < at[reg]:
+                new[reg] = new[u] = UOp(reg.op, reg.dtype, (start, *reg.src[1:]), reg.arg)
+    uops = []
+    for u in linear.uops:
+        if u in new and u.op is Ops.ADD:
+            continue
+        for x in toposort(u):
+            if x not in new:
+                src = tuple([new[s] for s in x.src])
+                new[x] = x if src == x.src else new_node(x.op, x.dtype, src, x.arg)
+        uops.append(new[u])
+    return replace(linear, uops=tuple(uops))
+
+
+def settle_where_read(uops: Iterable[UOp]) -> list[UOp]:
+    """A list in which products are waited for before somebody has their sums: no more than that."""
+    under_way: list[UOp] = []
+    listed: list[UOp] = []
+    for u in uops:
+        if u.op is Ops.SETTLE:
+            under_way = under_way[len(under_way) - u.arg :] if u.arg else []
+        elif is_begun(u):
+            under_way = [*under_way, u.src[0]]
+        else:
+            read = [i for i, reg in enumerate(under_way) if reg in u.src]
+            if read and u.op is not Ops.END:
+                left = len(under_way) - 1 - max(read)
+                listed.append(settled(left))
+                under_way = under_way[len(under_way) - left :] if left else []
+        listed.append(u)
+    return listed
