@@ -50,6 +50,8 @@ class CStyleWriter(KernelWriter):
     """Writes one kernel in a C-like language."""
 
     rules = CSTYLE_RULES
+    # The function of a power whose exponent is not above 0.
+    falling_power = "exp2"
     # What the type of a 64-bit integer literal ends with.
     long_suffix = "ll"
 

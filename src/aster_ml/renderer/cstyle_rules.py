@@ -219,6 +219,12 @@ def call(name: str) -> Rule:
     return rule
 
 
+def write_power(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
+    """EXP2; of float32 that is not above 0 by a shorter function, where the language has one."""
+    falls = u is not None and u.arg is not None and dtype is dtypes.float32
+    return call(w.falling_power if falls else "exp2")(w, dtype, n, x, u)
+
+
 def write_mulacc(w: Any, dtype: DType, n: int, x: list[str], u: UOp | None) -> str:
     """MULACC."""
     require_arithmetic(w, dtype)
@@ -279,7 +285,7 @@ CSTYLE_RULES: dict[Ops, Rule] = {
     Ops.CAST: write_cast,
     Ops.BITCAST: write_bitcast,
     Ops.NEG: write_neg,
-    Ops.EXP2: call("exp2"),
+    Ops.EXP2: write_power,
     Ops.LOG2: call("log2"),
     Ops.SIN: call("sin"),
     Ops.TANH: call("tanh"),

@@ -57,6 +57,7 @@ class CudaWriter(BoxWriter):
 
     texts, needs, words = TEXTS, NEEDS, TYPES
     function_words = "static __device__ __forceinline__"
+    falling_power = "aster_power"
 
     def prologue(self) -> None:
         """Names the arguments, and sees whether shared memory is asked for by the launch."""
@@ -209,4 +210,6 @@ class CudaWriter(BoxWriter):
 
     def built_in(self, name: str, dtype: DType) -> str:
         """`exp2f`."""
+        if name == self.falling_power:
+            return self.bring(name)
         return name + ("f" if dtype is dtypes.float32 else "")

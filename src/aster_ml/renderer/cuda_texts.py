@@ -216,6 +216,18 @@ FN NAME NAME_fma(NAME a, NAME b, NAME c) {
   return NAME::of(NAME_muladd(a.code, b.code, c.code));
 }"""
 
+# The instruction alone: 2 to the power of numbers below -126 is 0.
+POWER = """\
+FN float aster_power(float x) {
+#ifdef ASTER_ON_CPU
+  return x < -126 ? 0 : exp2f(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}"""
+
 SHARED = """\
 #ifndef ASTER_ON_CPU
 extern __shared__ __align__(1024) unsigned char aster_shared[];
@@ -235,6 +247,7 @@ OWN = {
     "aster_store": STORE,
     "aster_store_any": STORE_ANY,
     "aster_max": MAX,
+    "aster_power": POWER,
     "aster_exchange": EXCHANGE,
     "aster_odd": ODD,
     "aster_shared": SHARED,

@@ -494,7 +494,8 @@ class MultiArg(NamedTuple):
 class PowerArg(NamedTuple):
     """Of EXP2, where it has one: the exponent is not above 0, or NaN (`falls`), a promise.
 
-    It is a multiple of a difference that has been rounded.
+    It is a multiple of a difference that has been rounded. A power that is smaller than normal
+    numbers may be 0.
     """
 
     falls: bool

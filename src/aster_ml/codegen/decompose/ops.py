@@ -40,7 +40,7 @@ from aster_ml.errors import CompileError, DTypeError
 from aster_ml.target import Target
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp
-from aster_ml.uop.ops import COMPARE, ELEMENTWISE, Ops
+from aster_ml.uop.ops import COMPARE, ELEMENTWISE, Ops, PowerArg
 
 # Powers are looked at even where they are native: some are multiplications, integer ones never are.
 LOOKED_AT = frozenset({Ops.POW})
@@ -193,6 +193,8 @@ class Decomposition:
                     found = exp2_of_scaled(value, factor.arg, ldexp, falling)
                     if found is not None:
                         return found
+        if falling and self.target.has_op("EXP2") and x.dtype not in NARROW:
+            return UOp(Ops.EXP2, x.dtype, (x,), PowerArg(falls=True))
         return self.function(self.by_ldexp(exp2_poly), Ops.EXP2, x)
 
     def by_ldexp(self, polynomial: Callable[..., UOp]) -> Callable[[UOp], UOp]:

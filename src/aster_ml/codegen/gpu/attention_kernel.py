@@ -30,7 +30,7 @@ from aster_ml.target import Target
 from aster_ml.target.tensor_cores import TensorCore
 from aster_ml.uop.graph import substitute, toposort
 from aster_ml.uop.node import UOp, index_alu, index_sum, index_times
-from aster_ml.uop.ops import AxisType, KernelArg, MmaArg, Ops, ReduceArg
+from aster_ml.uop.ops import AxisType, KernelArg, MmaArg, Ops, PowerArg, ReduceArg
 from aster_ml.uop.ranges import size_of
 from aster_ml.uop.rules.symbolic import simplify
 
@@ -205,8 +205,8 @@ class Builder:
         new = most.alu(Ops.MAX, new)
         # Of a row that looks at nothing so far no power is 1.
         top = new.alu(Ops.CMPEQ, MINUS_INFINITY).where(NOTHING, new)
-        power = substitute(parts.power, {parts.score: score, parts.top: top})
-        again = substitute(parts.power, {parts.score: most, parts.top: top})
+        power = self.power(score, top)
+        again = self.power(most, top)
         sums = total.alu(Ops.MULACC, again, self.sum_of(power, Ops.ADD))
         narrow = UOp(Ops.CAST, parts.v.dtype, (power,))
         seen = self.changed(start[0][0], new, self.rows)
@@ -225,6 +225,27 @@ class Builder:
         arg = KernelArg(f"{name}_{'_'.join(map(str, self.heads))}_{core.dtype}", in_order=True)
         # First what powers are added up in: as operands they take half of the registers.
         return UOp(Ops.SINK, dtypes.void, (added, *[u.end(*axes) for u in effects], seen), arg)
+
+    def power(self, score: UOp, top: UOp) -> UOp:
+        """The power of a score less the maximum of its row, which is never above 1.
+
+        rewrite: exp2((s - m) * a * b) -> exp2(s * c - m * c), where c = a * b
+        when: 0 < c <= 1, so that no product is beyond what a float holds
+        why: m * c is computed once for a row, and a product and a sum are one instruction
+        """
+        factor, exponent = 1.0, self.parts.power.src[0]
+        while exponent.op is Ops.MUL and exponent.src[1].op is Ops.CONST:
+            factor, exponent = factor * exponent.src[1].arg, exponent.src[0]
+        difference = (self.parts.score, self.parts.top)
+        if exponent.op is not Ops.SUB or exponent.src != difference or factor <= 0:
+            return substitute(self.parts.power, {self.parts.score: score, self.parts.top: top})
+        scale = UOp.const(score.dtype, factor)
+        if factor <= 1:
+            offset = top.alu(Ops.MUL, UOp.const(score.dtype, -factor))
+            exponent = score.alu(Ops.MULACC, scale, offset)
+        else:
+            exponent = score.alu(Ops.SUB, top).alu(Ops.MUL, scale)
+        return UOp(Ops.EXP2, score.dtype, (exponent,), PowerArg(falls=True))
 
     def fill(self) -> None:
         """Fills local memory with the keys and values of a tile."""
