@@ -37,10 +37,15 @@ ONCE = ThreadParts()
 
 
 class Program(abc.ABC):
-    """A loaded kernel, which takes about `nbytes` of memory."""
+    """A loaded kernel, which takes about `nbytes` of memory.
+
+    `spilled` are bytes of registers that its compiler keeps in memory for want of registers, as far
+    as that says so.
+    """
 
     name: str
     nbytes: int = 1 << 14
+    spilled: int = 0
 
     @abc.abstractmethod
     def __call__(

@@ -49,7 +49,7 @@ static __thread Context *current;
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static size_t memory_limit = (size_t)1 << 30, memory_used[DEVICES];
 static int version = 13000, device_count = DEVICES, lost, lose_next, started, max_threads = 1024;
-static int major = 9, peers = 1, fixed_shared;
+static int major = 9, peers = 1, fixed_shared, local_nbytes;
 static pid_t process; /* that has called cuInit: a child of it may ask for nothing */
 enum { MOST_SHARED = 227 << 10 };
 static long live[8];
@@ -370,7 +370,7 @@ API int cuModuleGetFunction(Function **f, Module *m, const char *name) {
 }
 API int cuFuncGetAttribute(int *value, int attribute, Function *f) {
   ENTER("cuFuncGetAttribute")
-  *value = attribute == 0 ? max_threads : attribute == 1 ? fixed_shared : attribute == 4 ? 40 : attribute == 8 ? f->dynamic : 0;
+  *value = attribute == 0 ? max_threads : attribute == 1 ? fixed_shared : attribute == 3 ? local_nbytes : attribute == 4 ? 40 : attribute == 8 ? f->dynamic : 0;
   return OK;
 }
 API int cuFuncSetAttribute(Function *f, int attribute, int value) {
@@ -511,7 +511,7 @@ API void stub_fail(const char *name, int code, int after) {
 API void stub_lose(int code) { lose_next = code; }
 API void stub_reset(void) {
   lost = lose_next = 0; version = 13000; device_count = DEVICES; memory_limit = (size_t)1 << 30;
-  max_threads = 1024; major = 9; fixed_shared = 0;
+  max_threads = 1024; major = 9; fixed_shared = local_nbytes = 0;
   memset(faults, 0, sizeof faults);
   for (Site *s = sites; s; s = s->next) s->calls = 0;
 }
@@ -522,6 +522,7 @@ API void stub_max_threads(int n) { max_threads = n; }
 API void stub_major(int n) { major = n; }
 /* Bytes of shared memory that kernels have in their code, with what aligns the rest. */
 API void stub_fixed_shared(int n) { fixed_shared = n; }
+API void stub_local_nbytes(int n) { local_nbytes = n; }
 API long stub_live(int kind) { return live[kind]; }
 API long stub_calls(const char *name) {
   for (Site *s = sites; s; s = s->next) if (!strcmp(s->name, name)) return s->calls;

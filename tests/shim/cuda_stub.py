@@ -81,7 +81,9 @@ class Stub:
         self.library.stub_lose(status)
 
     def set(self, what: str, value: int) -> None:
-        """What the driver says: version, devices, memory, max_threads, major, fixed_shared."""
+        """What the driver says: version, devices, memory, max_threads, major, fixed_shared,
+        local_nbytes.
+        """
         getattr(self.library, f"stub_{what}")(value)
 
     def calls(self, name: str) -> int:

@@ -80,6 +80,14 @@ def lanes_of(kind: AxisType) -> Callable[[Kernel, UOp, int], None]:
     return split
 
 
+def share_out(kernel: Kernel, axis: UOp, items: int) -> None:
+    """Work-items reduce an axis together; a reduction has one axis of them (`gpu/group_reduce`)."""
+    mine = [u for u in kernel.reduces if axis in u.src[1:]]
+    if any([r.arg.kind is AxisType.GROUP for u in mine for r in u.src[1:]]):
+        raise KernelOptError("the reduction is shared out already; one GROUP of more would do")
+    lanes_of(AxisType.GROUP)(kernel, axis, items)
+
+
 def upcast_shift(kernel: Kernel, axis: UOp, lanes: int) -> None:
     """Lanes of a register tile, of which the last start early."""
     if kernel.fills_slab(axis) or axis.arg.id in kernel.roles.early:
@@ -159,7 +167,7 @@ APPLY: dict[str, Callable[..., None]] = {
     "VECTOR": lanes_of(AxisType.VECTOR),
     "THREAD": make_thread,
     "LOCAL": lanes_of(AxisType.LOCAL),
-    "GROUP": lanes_of(AxisType.GROUP),
+    "GROUP": share_out,
     "TC": use_tensor_core,
     "TC chain": chain_products,
     "SPLIT mask": mask_tail,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from aster_ml.codegen.estimate import estimate
+from aster_ml.codegen.gpu import moves
 from aster_ml.codegen.kernel import Kernel
 from aster_ml.codegen.opts import Opt, OptOps, axis_name
 from aster_ml.codegen.passes import schedule_kernel
@@ -35,14 +36,14 @@ ONCE = frozenset(
     {
         "THREAD", "VECTOR", "KBLOCK output", "KBLOCK row", "NONTEMPORAL", "PIPELINE stores",
         "PIPELINE folds", "PIPELINE copies", "PIPELINE producer", "BLOCKS order",
-        "BLOCKS loop",
+        "BLOCKS loop", "STAGE local", "TC",
     }
 )  # fmt: skip
 # Nodes times lanes of a loop body, past which compiling takes long and registers overflow.
 MAX_BODY = 2048
 # SIMD axes, by price, that a search sets out from besides the default one; and tiles of tensor
 # cores, with stages.
-RANKS, TILE_RANKS = 4, 16
+RANKS, TILE_RANKS = 4, 25
 
 
 def starts(ast: UOp, target: Target) -> Iterator[Opts]:
@@ -67,14 +68,22 @@ def neighbours(ast: UOp, target: Target, opts: Opts, most: float | None = None) 
     if start is None:
         return
     found = {start.value}
-    busy = None if most is None else most * estimate(start, target).busy
-    for candidate in changed(start, opts):
+    busy = None if most is None else most * busy_for(start, target)
+    for candidate in changed(start, opts, target):
         kernel = applied(ast, target, candidate)
         if kernel is None or kernel.value in found or not is_small(kernel):
             continue
         found.add(kernel.value)
-        if busy is None or estimate(kernel, target).busy <= busy:
+        if target.has_local and not moves.fits(kernel, target):
+            continue
+        if busy is None or busy_for(kernel, target) <= busy:
             yield candidate
+
+
+def busy_for(kernel: Kernel, target: Target) -> float:
+    """The estimate by which candidates are told apart; on work-groups with what stands idle."""
+    cycles = estimate(kernel, target).busy
+    return cycles * moves.idle(kernel, target) if target.has_local else cycles
 
 
 def applied(ast: UOp, target: Target, opts: Opts) -> Kernel | None:
@@ -95,27 +104,27 @@ def is_small(kernel: Kernel) -> bool:
     return bool(prod(lanes) // max(lanes, default=1) * work <= MAX_BODY)
 
 
-def changed(kernel: Kernel, opts: Opts) -> Iterator[Opts]:
+def changed(kernel: Kernel, opts: Opts, target: Target) -> Iterator[Opts]:
     """Every single change: another size, one Opt less, one Opt more."""
     for i, opt in enumerate(opts):
-        for n in sizes_near(opt):
-            yield (*opts[:i], opt._replace(arg=n), *opts[i + 1 :])
+        for other in moves.others(opt, target) if target.has_local else sizes_near(opt):
+            yield (*opts[:i], other, *opts[i + 1 :])
     for i, opt in enumerate(opts):
         if opt.kind not in KEPT:
             yield (*opts[:i], *opts[i + 1 :])
     had = {opt.kind for opt in opts} & ONCE
-    for more in additions(kernel):
+    for more in moves.additions(kernel, target) if target.has_local else additions(kernel):
         if not any(opt.kind in had for opt in more):
-            yield (*opts, *more)
+            yield moves.inserted(opts, more) if target.has_local else (*opts, *more)
 
 
-def sizes_near(opt: Opt) -> list[int]:
-    """Other sizes of an Opt that has one."""
+def sizes_near(opt: Opt) -> list[Opt]:
+    """An Opt that has a size with others."""
     if opt.kind in SIDES:
-        return near(opt.arg)
-    if opt.kind == "PIPELINE copies":
-        return [n for n in (opt.arg - 1, opt.arg + 1) if n > 1]
-    return [n for n in (opt.arg // 2, opt.arg * 2) if n > 1] if opt.kind in HALVED else []
+        sizes = near(opt.arg)
+    else:
+        sizes = [n for n in (opt.arg // 2, opt.arg * 2) if n > 1] if opt.kind in HALVED else []
+    return [opt._replace(arg=n) for n in sizes]
 
 
 def near(n: int) -> list[int]:
@@ -127,7 +136,7 @@ def near(n: int) -> list[int]:
 
 
 def additions(kernel: Kernel) -> Iterator[Opts]:
-    """Opts that may still come."""
+    """Opts that may still come on SIMD registers and threads."""
     outputs = {axis_name(r): r for r in kernel.output_loops}
     reduced = {axis_name(r): r for r in kernel.facts.reduced}
     for axis, r in (outputs | reduced).items():
@@ -140,8 +149,6 @@ def additions(kernel: Kernel) -> Iterator[Opts]:
         for n in (2, 4, 8):
             yield (Opt(OptOps.KBLOCK, axis, ceildiv(size_of(r), n), how="output"),)
         yield (Opt(OptOps.KBLOCK, axis, 8, how="row"),)
-        for n in (2, 3) if kernel.roles.staged is not None else ():
-            yield (Opt(OptOps.PIPELINE, axis, n, how="copies"),)
     for i, j in combinations(outputs, 2):
         yield (Opt(OptOps.SWAP, i, j),)
     for axis, r in outputs.items():

@@ -13,6 +13,8 @@ peel: the rest of a reduction is one of its own; it alone may run over the axis 
 
 from __future__ import annotations
 
+import math
+
 from aster_ml.codegen.kernel import Kernel, identity
 from aster_ml.codegen.prefetch import own_nodes
 from aster_ml.codegen.roles import OverlappedSplit, ShiftedTail
@@ -182,14 +184,19 @@ def mask_tail(kernel: Kernel, axis: UOp, multiple: int) -> None:
 def is_zero_unloaded(value: UOp, axis: UOp) -> bool:
     """Whether a value is zero where all that is loaded along an axis is, without a test of its own.
 
-    Of a product both factors have to be: zero times what is not finite is not zero. What comes
-    through a STAGE may be read from where it is computed, and not loaded.
+    Of a product both factors have to be, but for a finite number: zero times what is not finite is
+    not zero. What comes through a STAGE may be read from where it is computed, and not loaded.
     """
     for u in toposort(value, enter=lambda u: u.op in KEEP_ZERO):
         if u.op is Ops.LOAD:
             if axis not in u.ranges or u.src[0].src[0].op is not Ops.PARAM:
                 return False
+        elif u.op is Ops.CONST:
+            if u is value or not math.isfinite(u.arg):
+                return False
         elif u.op not in KEEP_ZERO:
+            return False
+        elif u.op is not Ops.MUL and any([s.op is Ops.CONST for s in u.src]):
             return False
     return True
 

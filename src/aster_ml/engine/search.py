@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from aster_ml.config import (
     SETTINGS,
     debug_shown,
 )
+from aster_ml.device import BROUGHT
 from aster_ml.runtime.object_cache import cache_folder, read_own
 from aster_ml.target import Target
 from aster_ml.uop.graph import toposort
@@ -53,6 +55,8 @@ TRIAL_S, FINAL_S, FINAL_ROUNDS = 0.01, 0.05, 3
 CANDIDATE_TIMEOUT_S = 20.0
 # One that is compiled by the end of the search has so long for its runs.
 LEAST_TRIAL_S = 0.5
+# So often a candidate may end the device for the process that tries it; each takes a new process.
+MOST_LOSSES = 3
 # Candidates that are estimated to take so many times as long are not tried: estimates spread by a
 # factor of 1.7 (docs/tuning/threads.md).
 MOST_SLOWER = 4.0
@@ -72,14 +76,22 @@ class Found(NamedTuple):
 
 
 class WorkerError(Exception):
-    """A worker could not do what it was asked; the text says why."""
+    """A worker could not do what it was asked; the text says why.
+
+    `lost` says that the device failed under it. Its next process may find it well again.
+    """
+
+    def __init__(self, why: str, lost: bool = False) -> None:
+        super().__init__(why)
+        self.lost = lost
 
 
 class Worker(AbstractContextManager["Worker"]):
     """A process that tries schedules of one kernel; it is started anew after a crash."""
 
     def __init__(self, ast: UOp, device: str, folder: Path) -> None:
-        self.opening = {"do": "open", "ast": to_text(ast), "device": device}
+        runtime = runtime_of(device)
+        self.opening = {"do": "open", "ast": to_text(ast), "device": device, "runtime": runtime}
         self.environment = worker_environment(folder)
         self.process: subprocess.Popen[str] | None = None
 
@@ -156,8 +168,17 @@ class Worker(AbstractContextManager["Worker"]):
             raise WorkerError("the process ended, or had to be")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise WorkerError(str(answer["error"]))
+            lost = bool(answer.get("lost"))
+            if lost:
+                self.stop()
+            raise WorkerError(str(answer["error"]), lost)
         return answer
+
+
+def runtime_of(device: str) -> str:
+    """The module that brings a kind of device from outside; empty for one of Aster's own."""
+    runtime = BROUGHT.get(device.partition(":")[0])
+    return getattr(runtime, "__name__", "") if runtime is not None else ""
 
 
 def worker_environment(folder: Path) -> dict[str, str]:
@@ -188,17 +209,25 @@ class Search:
         self.workers = workers
         self.stop_at = time.monotonic() + seconds
         self.tried = 0
+        # How often the device failed, and how it did at last.
+        self.losses = 0
+        self.why = ""
 
     def run(self, width: int) -> Found | None:
-        """The best schedule that was proven; None where even the default could not be timed."""
+        """The best schedule that was proven; None where even the default could not be timed.
+
+        `why` then says what it failed with. Where the device fails again and again, what was found
+        so far counts.
+        """
         default = tuple(schedule_kernel(self.ast, self.target).applied)
         usual = self.measure(None)
         if usual is None:
             return None
+        self.why = ""
         best: list[Timed] = [(usual, default)]
         seen = {default}
         elsewhere = starts(self.ast, self.target)
-        while self.time_left() > 0:
+        while self.may_go_on():
             near = [neighbours(self.ast, self.target, opts, MOST_SLOWER) for _, opts in best]
             timed = list(self.try_all(unseen(chain(elsewhere, *near), seen)))
             better = sorted([*best, *timed], key=seconds_of)[:width]
@@ -212,12 +241,21 @@ class Search:
         """Seconds in which candidates may still be tried."""
         return self.stop_at - time.monotonic()
 
-    def settle(self, default: tuple[Opt, ...], opts: tuple[Opt, ...]) -> Found:
-        """Compares the best with the default again, in turns: only a clear gain counts."""
+    def may_go_on(self) -> bool:
+        """Whether there is time for more candidates, and the device bears them."""
+        return self.time_left() > 0 and self.losses < MOST_LOSSES
+
+    def settle(self, default: tuple[Opt, ...], opts: tuple[Opt, ...]) -> Found | None:
+        """Compares the best with the default again, in turns: only a clear gain counts.
+
+        None where the default cannot be timed any more.
+        """
         ours, theirs = float("inf"), float("inf")
         for _ in range(FINAL_ROUNDS if opts != default else 1):
             theirs = min(theirs, self.measure(None, FINAL_S) or theirs)
             ours = min(ours, self.measure(opts, FINAL_S) or ours)
+        if theirs == float("inf"):
+            return None
         if ours * LEAST_GAIN > theirs:
             opts, ours = default, theirs
         return Found(opts, ours * 1e6, theirs * 1e6, self.tried)
@@ -229,10 +267,12 @@ class Search:
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(len(self.workers)) as pool:
-            while self.time_left() > 0 and (some := list(islice(candidates, size))):
+            while self.may_go_on() and (some := list(islice(candidates, size))):
                 parts = [some[w :: len(self.workers)] for w in range(len(self.workers))]
                 compiled = list(pool.map(self.compile_some, self.workers, parts))
                 for opts in [c for part in compiled for c in part]:
+                    if self.losses >= MOST_LOSSES:
+                        return
                     seconds = self.measure(opts, limit_s=max(self.time_left(), LEAST_TRIAL_S))
                     self.tried += 1
                     if seconds is not None:
@@ -249,7 +289,8 @@ class Search:
                 break
             try:
                 worker.ask("compile", opts, limit_s=left)
-            except WorkerError:
+            except WorkerError as error:
+                self.why = str(error)
                 continue
             good.append(opts)
         return good
@@ -263,7 +304,9 @@ class Search:
         """Seconds of a run whose results are right; None where it is not."""
         try:
             return self.workers[0].ask("time", opts, budget_s, limit_s)
-        except WorkerError:
+        except WorkerError as error:
+            self.losses += error.lost
+            self.why = str(error)
             return None
 
 
@@ -386,6 +429,17 @@ def why_ignored(text: str) -> str:
     return "is no record"
 
 
+def tell_ended(device: str, search: Search, found: Found | None) -> None:
+    """Warns that a search ended early, and says why and what is taken."""
+    taken = "the default schedule" if found is None else "the best of what was tried"
+    often = f"failed {search.losses} times" if search.losses else "did not run the default schedule"
+    warnings.warn(
+        f"BEAM: {device} {often} ({search.why[:300]}), so the search ended after {search.tried} "
+        f"schedules and {taken} is used; BEAM=0 searches for none",
+        stacklevel=2,
+    )
+
+
 def tell_ignored(name: str, why: str) -> None:
     """With DEBUG=1, a line on a saved schedule that is not taken."""
     if DEBUG >= 1 and debug_shown("codegen"):
@@ -435,6 +489,8 @@ def find_opts(ast: UOp, device: str, target: Target) -> tuple[Opt, ...] | None:
         workers = [stack.enter_context(Worker(ast, device, folder)) for _ in range(count)]
         search = Search(ast, device, target, workers, float(BEAM_SECONDS.value))
         found = search.run(width)
+    if search.losses >= MOST_LOSSES or found is None:
+        tell_ended(device, search, found)
     if found is None:
         return None
     keep(name, Record(width, found.opts), record_text(ast, target, width, found))

@@ -3,12 +3,15 @@
 Requests and answers are a line of JSON each. `open` gives the kernel (as text) and its device;
 `compile` compiles it with some Opts and leaves the result in the disk cache, which all workers of a
 search share; `time` runs it, compares what it writes with what the default schedule writes, and
-says how long it takes. An answer has "error" where that did not work. Whatever goes wrong here,
-even a crash, costs the search one candidate.
+says how long it takes. An answer has "error" where that did not work, and "lost" where the device
+does nothing any more for this process. Whatever goes wrong here, even a crash, costs the search one
+candidate.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import sys
 import time
@@ -23,6 +26,7 @@ from aster_ml.codegen.opts import parse_opts
 from aster_ml.device import Buffer, Device
 from aster_ml.dtype import dtypes
 from aster_ml.engine.compile import Compiled, compile_kernel
+from aster_ml.errors import DeviceError
 from aster_ml.uop.graph import substitute_all, toposort
 from aster_ml.uop.node import UOp
 from aster_ml.uop.ops import Ops
@@ -93,26 +97,47 @@ def draw(slot: int, buffer: Buffer, count: int) -> Array:
 
 
 class Bench:
-    """One kernel, its buffers, and what the default schedule makes of them."""
+    """One kernel, its buffers, and what the default schedule makes of them.
+
+    There are buffers from the first run on: who only compiles needs none.
+    """
 
     def __init__(self, ast: UOp, device: str) -> None:
         self.ast = ast
+        self.device = device
         self.backend: Backend = Device[device]
-        params = sorted([u for u in toposort(ast) if u.op is Ops.PARAM], key=lambda u: u.arg.slot)
-        indices = index_slots(ast)
-        count = index_count(ast) if indices else 0
-        self.slots = [p.arg.slot for p in params]
-        self.buffers = [Buffer(device, p.arg.size, p.dtype).allocate() for p in params]
-        self.contents = [
-            draw(slot, buffer, count if slot in indices else 0)
-            for slot, buffer in zip(self.slots, self.buffers)
-        ]
+        params = [u for u in toposort(ast) if u.op is Ops.PARAM]
+        self.params = sorted(params, key=lambda u: u.arg.slot)
+        self.slots = [p.arg.slot for p in self.params]
         self.expected: dict[int, Array] | None = None
+
+    @functools.cached_property
+    def buffers(self) -> list[Buffer]:
+        """Memory of the device, in the order of slots."""
+        return [Buffer(self.device, p.arg.size, p.dtype).allocate() for p in self.params]
+
+    @functools.cached_property
+    def contents(self) -> list[Array]:
+        """What it holds before a run."""
+        indices = index_slots(self.ast)
+        count = index_count(self.ast) if indices else 0
+        return [
+            draw(slot, buffer, count if slot in indices else 0)
+            for slot, buffer in zip(self.slots, self.buffers, strict=True)
+        ]
 
     def compiled(self, opts: str | None) -> Compiled:
         """The kernel with these Opts; None are the default ones."""
         chosen = None if opts is None else parse_opts(opts)
         return compile_kernel(self.ast, self.backend, chosen)
+
+    def is_lost(self) -> bool:
+        """Whether the device does nothing any more for this process."""
+        try:
+            self.backend.synchronize()
+        except DeviceError:
+            return True
+        return False
 
     def launch(self, kernel: Compiled) -> None:
         """Runs it once."""
@@ -140,19 +165,22 @@ class Bench:
         )
 
     def seconds(self, kernel: Compiled, budget_s: float) -> float:
-        """The quickest of as many runs as the budget has room for."""
-        start = time.perf_counter()
-        self.launch(kernel)
-        inner = max(1, min(1000, int(SMALLEST_S / max(time.perf_counter() - start, 1e-7))))
+        """The quickest of as many runs as the budget has room for, by the device's own clock."""
+        first = self.passed(kernel, 1)
+        inner = max(1, min(1000, int(SMALLEST_S / max(first, 1e-7))))
         best, stop = float("inf"), time.perf_counter() + budget_s
         while True:
-            start = time.perf_counter()
-            for _ in range(inner):
-                self.launch(kernel)
-            end = time.perf_counter()
-            best = min(best, (end - start) / inner)
-            if end >= stop:
+            best = min(best, self.passed(kernel, inner) / inner)
+            if time.perf_counter() >= stop:
                 return best
+
+    def passed(self, kernel: Compiled, count: int) -> float:
+        """Seconds from the queue's reaching so many runs to its having done them."""
+        queue = self.backend.queue
+        before = queue.signal()
+        for _ in range(count):
+            self.launch(kernel)
+        return queue.signal().seconds_since(before)
 
 
 def same_numbers(a: Array, b: Array) -> bool:
@@ -179,11 +207,17 @@ class Server:
         """One request."""
         what = request["do"]
         if what == "open":
+            if request["runtime"]:
+                kind = request["device"].partition(":")[0]
+                Device.register(kind, importlib.import_module(request["runtime"]))
             self.bench = Bench(parse(request["ast"]), request["device"])
             return {}
         assert self.bench is not None, "no kernel is open"
         kernel = self.bench.compiled(request["opts"])
         if what == "compile":
+            spilled = kernel.program.spilled
+            if spilled and spilled > self.bench.compiled(None).program.spilled:
+                return {"error": f"{spilled} bytes of registers spill"}
             return {}
         if not self.bench.is_right(self.bench.results(kernel)):
             return {"error": "the results differ"}
@@ -199,6 +233,8 @@ def main() -> None:
         except Exception as error:
             # Any failure is one of the candidate; the search goes on.
             answer = {"error": f"{type(error).__name__}: {error}"}
+            if isinstance(error, DeviceError) and (server.bench is None or server.bench.is_lost()):
+                answer["lost"] = True
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 

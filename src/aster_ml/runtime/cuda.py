@@ -161,6 +161,7 @@ class CudaBackend(Backend):
 
     compiles_beside = True
     keeps_binaries = True
+    tries_schedules = True
 
     def __init__(self, device: CudaDevice) -> None:
         self.device = device

@@ -7,6 +7,7 @@ of launches are in `cuda_graph`.
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -184,6 +185,12 @@ class CudaProgram(Program):
         which = getattr(cu.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         result = cu.cuFuncGetAttribute(which, self.function)
         return int(self.device.check(result, f"asking for {name} of {self.name}"))
+
+    @functools.cached_property
+    def spilled(self) -> int:  # type: ignore[override]
+        """Bytes of a work-item that lie in memory in place of registers."""
+        self.device.enter()
+        return self.attribute("LOCAL_SIZE_BYTES")
 
     def ask_for_shared(self) -> None:
         """Lets a block have more shared memory than it has without asking. Raises: DeviceError."""

@@ -78,6 +78,8 @@ def probe(device: MetalDevice, name: str) -> Target:
 class MetalBackend(Backend):
     """One queue of the system's device."""
 
+    tries_schedules = True
+
     def __init__(self, device: MetalDevice) -> None:
         self.device = device
         with objc.pool():

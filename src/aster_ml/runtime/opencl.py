@@ -301,6 +301,7 @@ class OpenCLBackend(Backend):
     """One OpenCL device with a context and an in-order queue of its own."""
 
     keeps_binaries = True
+    tries_schedules = True
 
     def __init__(self, name: str, device: Any) -> None:
         cl = binding()

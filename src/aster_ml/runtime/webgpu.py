@@ -275,6 +275,7 @@ class WebGpuBackend(Backend):
     """One adapter with a device of its own."""
 
     keeps_binaries = True
+    tries_schedules = True
 
     def __init__(self, name: str, adapter: Any) -> None:
         self.name = name

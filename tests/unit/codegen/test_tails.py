@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from aster_ml import Context, Tensor
-from aster_ml.codegen.passes import lower
+from aster_ml.codegen.opts import parse_opts
+from aster_ml.codegen.passes import lower, schedule_kernel
 from aster_ml.engine.compile import render
 from aster_ml.uop.ops import Ops
 from tests.unit.codegen.test_opts import AVX512, CPU
@@ -131,3 +132,16 @@ def test_three_values_are_woven_into_three() -> None:
     assert "store float" not in source
     narrow = render(lower(kernel_of(x * y), CPU)[0], CPU)
     assert narrow.count("store <8 x float>") == 3
+
+
+@pytest.mark.parametrize(
+    ("times", "tests"), [(2.0, False), (float("inf"), True), (float("nan"), True)]
+)
+def test_a_masked_product_with_a_finite_number_needs_no_test_of_its_own(
+    times: float, tests: bool
+) -> None:
+    """Zero times it is zero, so a product stays one, also for a tensor core."""
+    x, y = Tensor.rand(5, 27).realize(), Tensor.rand(27, 6).realize()
+    kernel = schedule_kernel(kernel_of((x * times) @ y), FUSED, parse_opts("SPLIT(2,8,mask)"))
+    [reduction] = kernel.reduces
+    assert (reduction.src[0].op is Ops.WHERE) is tests

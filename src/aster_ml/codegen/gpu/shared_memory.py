@@ -7,11 +7,15 @@ Receives a kernel whose Opts are applied; returns its graph with numbers of bloc
 from __future__ import annotations
 
 from aster_ml.codegen.gpu.group_reduce import reduce_in_groups
-from aster_ml.codegen.gpu.numbering import number_work, order_of_items
+from aster_ml.codegen.gpu.numbering import items_in, number_work, order_of_items
 from aster_ml.codegen.gpu.staged_tiles import items_in_turn, stage_loads
 from aster_ml.codegen.gpu.tensor_cores import lanes_first, multiply_together, reads_boxes
 from aster_ml.codegen.kernel import Kernel
+from aster_ml.errors import KernelOptError
+from aster_ml.helpers import prod
 from aster_ml.target import Target
+from aster_ml.uop.ops import Ops
+from aster_ml.uop.ranges import size_of
 
 
 def build_blocks(kernel: Kernel, target: Target) -> None:
@@ -23,4 +27,23 @@ def build_blocks(kernel: Kernel, target: Target) -> None:
         stage_loads(kernel, kernel.roles.staged, order, target)
     multiply_together(kernel, target)
     reduce_in_groups(kernel, order, target)
+    check_room(kernel, order, target)
     kernel.sink = number_work(kernel, order, target.max_grid)
+
+
+def check_room(kernel: Kernel, order: list[int], target: Target) -> None:
+    """Raises KernelOptError where a block has more work-items or memory than the target has."""
+    items = prod([size_of(r) for r in items_in(kernel, order)])
+    if items > target.max_group:
+        raise KernelOptError(
+            f"a block of {items:,} work-items is asked for, and one has {target.max_group:,} at "
+            "most; fewer LOCAL or GROUP would do"
+        )
+    memories = [u for u in kernel.facts.order if u.op is Ops.DEFINE_LOCAL and not u.arg.private]
+    nbytes = sum([u.arg.size * u.dtype.itemsize for u in memories])
+    if target.local_bytes and nbytes > target.local_bytes:
+        raise KernelOptError(
+            f"a block is to have {nbytes:,} bytes of local memory, and there are "
+            f"{target.local_bytes:,}; shorter strips or smaller tiles would do (STAGE, LOCAL, "
+            "UPCAST)"
+        )
