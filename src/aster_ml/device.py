@@ -536,14 +536,16 @@ class DeviceRegistry:
     def register(self, kind: str, runtime: Any) -> None:
         """Makes a kind of device known that is at home outside of this package.
 
-        `runtime` is a module, or any object, with what those of `aster_ml.runtime` have: `DOC`, a
-        line on what it is; `missing()`, what it lacks here or None; `open_backend(name)`, a
-        `Backend`. An installed package can name it as an entry point of the group
-        `aster_ml.devices` instead. Registered again, the kind is opened anew.
+        `runtime` is a module, its name, or any object, with what those of `aster_ml.runtime` have:
+        `DOC`, a line on what it is; `missing()`, what it lacks here or None; and
+        `open_backend(name)`, a `Backend`. An installed package can name it as an entry point of
+        the group `aster_ml.devices` instead. Registered again, the kind is opened anew.
 
         Raises: ArgumentError for a name that is taken or no word, or a runtime that lacks one.
         """
         kind = kind.upper()
+        if isinstance(runtime, str):
+            runtime = importlib.import_module(runtime)
         if kind in KINDS or kind in ALSO_KNOWN or not kind.isalnum():
             raise ArgumentError(f"register: {kind!r} is a kind of Aster's own, or no word")
         lacking = [n for n in ("DOC", "missing", "open_backend") if not hasattr(runtime, n)]
