@@ -217,6 +217,91 @@ def digits_page(folder: Path, form: str) -> DigitReader:
 
 @pytest.mark.slow
 @pytest.mark.viz
+@pytest.mark.parametrize("planes", [False, True])
+def test_pictures_are_read_from_files(tmp_path: Path, browser: Any, planes: bool) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is absent")
+    pixels = np.random.default_rng(1).integers(0, 256, (9, 12, 3)).astype(np.uint8)
+    image.fromarray(pixels).save(tmp_path / "some.png")
+    (tmp_path / "no.png").write_text("no picture")
+    wanted = pixels.transpose(2, 0, 1) if planes else pixels
+    example = Tensor.zeros(1, *wanted.shape, dtype="uint8").contiguous()
+    export(lambda x: x.cast("int32") + 1, example, tmp_path / "out", "web", name="bright")
+    page = browser.new_page()
+    said = listen(page)
+    with served(tmp_path / "out") as address:
+        page.goto(f"{address}/index.html")
+        page.wait_for_function("window.latest", timeout=60_000)
+        page.locator("input[type=file]").set_input_files(str(tmp_path / "some.png"))
+        page.wait_for_function("window.latest.result[0] > 1", timeout=60_000)
+        found = page.evaluate("Array.from(window.latest.result)")
+        page.locator("input[type=file]").set_input_files(str(tmp_path / "no.png"))
+        page.wait_for_function("document.getElementById('said').textContent", timeout=60_000)
+        words = page.inner_text("#said")
+    page.close()
+    assert found == (wanted.astype(np.int32) + 1).reshape(-1).tolist()
+    assert words.startswith("no.png is no picture that this browser reads: ")
+    assert said == []
+
+
+TOKENS, PLACES, WIDE = 50, 6, 8
+
+
+class Cached:
+    """A layer of attention over the tokens so far, which it keeps."""
+
+    def __init__(self) -> None:
+        self.tokens, self.places = (
+            Tensor(np.random.default_rng(n).standard_normal((n, WIDE)).astype(np.float32))
+            for n in (TOKENS, PLACES)
+        )
+        self.seen = Tensor.zeros(PLACES, WIDE).contiguous().realize()
+
+    def step(self, token: Tensor, at: Tensor) -> dict[str, Tensor]:
+        """[1], [1] -> the next token, and what speaks for each."""
+        x = self.tokens[token].reshape(WIDE) + self.places[at].reshape(WIDE)
+        numbers = Tensor.arange(PLACES).reshape(PLACES, 1)
+        self.seen.assign((numbers == at).where(x.reshape(1, WIDE), self.seen))
+        scores = (numbers <= at).where((self.seen * x).sum(1, keepdim=True), -float("inf"))
+        logits = (scores.softmax(0) * self.seen).sum(0) @ self.tokens.T
+        return {"next": logits.argmax().reshape(1).cast("int32"), "logits": logits}
+
+
+@pytest.mark.slow
+@pytest.mark.viz
+def test_a_language_model_generates_in_a_page(tmp_path: Path, browser: Any) -> None:
+    def number(n: int) -> Tensor:
+        return Tensor([n], dtype="int32")
+
+    export(Cached().step, [number(0), number(0)], tmp_path, "web")
+    model, token, wanted, speaking = Cached(), 3, [], []
+    for at in range(PLACES):
+        found = model.step(number(token), number(at))
+        token = int(found["next"].numpy()[0])
+        wanted.append(token)
+        speaking.append(found["logits"].numpy())
+    script = """async steps => {
+      const { load } = await import("./step.js");
+      const model = await load(), tokens = [], speaking = [];
+      for (let at = 0, token = 3; at < steps; at++) {
+        const found = await model.run({ token: [token], at: [at] });
+        tokens.push(token = found.next[0]);
+        speaking.push(Array.from(found.logits));
+      }
+      return [tokens, speaking];
+    }"""
+    page = browser.new_page()
+    said = listen(page)
+    with served(tmp_path) as address:
+        page.goto(f"{address}/index.html")
+        tokens, logits = page.evaluate(script, PLACES)
+    page.close()
+    assert tokens == wanted
+    np.testing.assert_allclose(logits, speaking, rtol=1e-4, atol=1e-4)
+    assert said == []
+
+
+@pytest.mark.slow
+@pytest.mark.viz
 @pytest.mark.parametrize("form", ["web", pytest.param("wasm", marks=wasm)])
 def test_digits_are_drawn_with_the_mouse(tmp_path: Path, browser: Any, form: str) -> None:
     model = digits_page(tmp_path / "out", form)

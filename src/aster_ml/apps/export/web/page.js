@@ -1,4 +1,5 @@
-// The page of an exported function: images of bytes are drawn, other inputs are written as numbers.
+// The page of an exported function: images of bytes are drawn, coloured ones are read from files,
+// other inputs are written as numbers.
 import { inputs, load, outputs } from "./{{MODULE}}";
 
 const $ = id => document.getElementById(id);
@@ -73,6 +74,49 @@ function drawing(box, input) {
   };
 }
 
+/** Where the colours of an image of bytes lie: behind each pixel or in planes; -1 of what is none. */
+function coloursOf({ dtype, shape }) {
+  const sides = shape.filter(size => size > 1);
+  if (dtype !== "uint8" || sides.length !== 3 || Math.max(...sides) > MOST) return -1;
+  return sides[2] === 3 ? 2 : sides[0] === 3 ? 0 : -1;
+}
+
+/** A picture from a file, made as large as the input is. */
+function picture(box, input) {
+  const colours = coloursOf(input);
+  const sides = input.shape.filter(size => size > 1);
+  const [height, width] = sides.filter((_, i) => i !== colours);
+  const file = document.createElement("input");
+  file.type = "file";
+  file.accept = "image/*";
+  file.setAttribute("aria-label", `a picture for ${input.name}`);
+  const canvas = document.createElement("canvas");
+  canvas.width = width;
+  canvas.height = height;
+  canvas.style.height = `${Math.round(280 * height / width)}px`;
+  box.append(file, canvas);
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  file.addEventListener("change", async () => {
+    if (!file.files.length) return;
+    try {
+      context.drawImage(await createImageBitmap(file.files[0]), 0, 0, width, height);
+    } catch (problem) {
+      say(`${file.files[0].name} is no picture that this browser reads: ${problem.message}`);
+      return;
+    }
+    run();
+  });
+  return {
+    read: () => {
+      const all = context.getImageData(0, 0, width, height).data, count = width * height;
+      return Uint8Array.from({ length: 3 * count }, (_, i) => colours
+        ? all[4 * Math.floor(i / 3) + i % 3]
+        : all[4 * (i % count) + Math.floor(i / count)]);
+    },
+    clear: () => { context.clearRect(0, 0, width, height); file.value = ""; },
+  };
+}
+
 /** A field of numbers, row by row. */
 function writing(box, input) {
   const area = document.createElement("textarea");
@@ -140,7 +184,8 @@ for (const input of inputs) {
   const sides = input.shape.filter(size => size > 1);
   const drawn = input.dtype === "uint8" && sides.length === 2
     && sides.every(size => size >= LEAST && size <= MOST);
-  fields.set(input.name, (drawn ? drawing : writing)(box, input));
+  const field = drawn ? drawing : coloursOf(input) < 0 ? writing : picture;
+  fields.set(input.name, field(box, input));
 }
 const boxes = new Map(outputs.map(output => [output.name, titled("outputs", output)]));
 $("run").addEventListener("click", run);
